@@ -1,0 +1,251 @@
+"""Messages: everything that parties sign or agree on, each declared once.
+
+Room: protocol (pure). Encoding, digest, bounds and random test values derive
+from the fields (see `codec`). A changed message is a new tag (`/2`), never a
+changed `/1`. Rules: docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from protocol.codec import Max
+from protocol.types import Digest, HotSignature, Iteration, PeerId, RoundId, Signature
+
+NODES_MAX = 1024
+VERIFIERS_MAX = 64
+VERDICTS_MAX = 4096
+OPENED_BLOCKS_MAX = 256
+PROOF_HASHES_MAX = 26
+SKETCH_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """A node binds itself to an update, and to the momentum before and after it."""
+
+    TAG: ClassVar[bytes] = b"assay/commit/1"
+    run_id: Digest
+    round: RoundId
+    node: PeerId
+    parent: Digest  # digest of the finalised manifest of the round before
+    state: Digest  # BLAKE3 of the parameters used, on rounds that check it; zero on others
+    batch_root: Digest
+    update: Digest  # blob digest of the update's bytes
+    update_bytes: int
+    momentum_before: Digest
+    momentum_after: Digest
+    seal: Digest  # SHA-256(salt | gradient sketch)
+    exec_class: Digest
+    tokens: int
+    loss_micro: int  # mean loss over the batch, nats per token, times 10^6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedCommit:
+    """A commit with the peer's signature and the hot key's, which a contract can judge."""
+
+    TAG: ClassVar[bytes] = b"assay/signed-commit/1"
+    commit: Commit
+    signature: Signature
+    statement: HotSignature
+
+
+class Outcome(enum.IntEnum):
+    """What an auditor found. Only MISMATCH and WITHHELD, upheld by a committee, can slash."""
+
+    MATCH = 1
+    MISMATCH = 2
+    WITHHELD = 3  # the node did not open what it committed to
+    INCONCLUSIVE = 4  # another execution class, or the auditor could not recompute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A verifier's finding about one step of one node."""
+
+    TAG: ClassVar[bytes] = b"assay/verdict/1"
+    run_id: Digest
+    round: RoundId
+    node: PeerId
+    verifier: PeerId
+    outcome: Outcome
+    recomputed: Digest  # SHA-256 of the auditor's own gradient sketch; zero where it has none
+    opening: Digest  # blob digest of the opening that was judged; zero where none came
+    opening_bytes: int
+    distance_ppb: int  # largest relative distance over opened blocks, times 10^9, capped at 10^12
+    block: int  # the block that differs most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedVerdict:
+    """A verdict with its verifier's signature."""
+
+    TAG: ClassVar[bytes] = b"assay/signed-verdict/1"
+    verdict: Verdict
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reveal:
+    """A verifier's VRF proof for one round: its share of the beacon, unique and self-signed."""
+
+    TAG: ClassVar[bytes] = b"assay/reveal/1"
+    run_id: Digest
+    round: RoundId
+    verifier: PeerId
+    proof: Annotated[bytes, Max(80)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What counts in one round: the body that verifiers agree on."""
+
+    TAG: ClassVar[bytes] = b"assay/manifest/1"
+    run_id: Digest
+    round: RoundId
+    parent: Digest  # digest of the manifest before; of the run's spec in round 0
+    commits: Annotated[tuple[SignedCommit, ...], Max(NODES_MAX)]  # ascending by node
+    reveals: Annotated[tuple[Reveal, ...], Max(VERIFIERS_MAX)]  # for the round before, ascending
+    verdicts: Annotated[tuple[SignedVerdict, ...], Max(VERDICTS_MAX)]  # by (round, node, verifier)
+    aggregate: Digest  # blob digest; zero when no commit counts
+    chain: Digest  # H(chain before | ids | update digests | aggregate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A manifest at its place in the agreement: Simplex iteration, and the block it extends."""
+
+    TAG: ClassVar[bytes] = b"assay/block/1"
+    run_id: Digest
+    iteration: Iteration
+    round: RoundId
+    parent: Digest  # digest of the previous (non-dummy) block; zero for round 0
+    manifest: Digest
+
+
+class VoteKind(enum.IntEnum):
+    """The three things a verifier may sign in one Simplex iteration."""
+
+    NOTARISE = 1
+    DUMMY = 2
+    FINALISE = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    """One verifier's word on one iteration. `block` is zero for DUMMY."""
+
+    TAG: ClassVar[bytes] = b"assay/vote/1"
+    run_id: Digest
+    iteration: Iteration
+    kind: VoteKind
+    block: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedVote:
+    """A vote, its verifier and the signature."""
+
+    TAG: ClassVar[bytes] = b"assay/signed-vote/1"
+    vote: Vote
+    verifier: PeerId
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumCertificate:
+    """At least 2f+1 verifiers' signatures on the same vote, ascending by verifier.
+
+    On NOTARISE or DUMMY it lets an iteration end; on FINALISE it is the
+    certificate that makes a manifest part of the chain for good.
+    """
+
+    TAG: ClassVar[bytes] = b"assay/certificate/1"
+    vote: Vote
+    verifiers: Annotated[tuple[PeerId, ...], Max(VERIFIERS_MAX)]
+    signatures: Annotated[tuple[Signature, ...], Max(VERIFIERS_MAX)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A leader's block with its body and the proof that the parent may be extended.
+
+    `dummies` certify every iteration between the parent's and this one as dummy;
+    `parent` is the parent block's notarisation (absent, so empty, for round 0).
+    """
+
+    TAG: ClassVar[bytes] = b"assay/proposal/1"
+    block: Block
+    manifest: Manifest
+    parent: Annotated[tuple[QuorumCertificate, ...], Max(1)]
+    dummies: Annotated[tuple[QuorumCertificate, ...], Max(64)]
+    proposer: PeerId
+    signature: Signature  # over `block`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertifiedManifest:
+    """One link of the finalised chain: checkable by anybody who knows the verifiers."""
+
+    TAG: ClassVar[bytes] = b"assay/certified/1"
+    manifest: Manifest
+    block: Block
+    certificate: QuorumCertificate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Path:
+    """Siblings of one leaf, from the leaf up."""
+
+    TAG: ClassVar[bytes] = b"assay/path/1"
+    hashes: Annotated[tuple[Digest, ...], Max(PROOF_HASHES_MAX)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What a drawn node shows of its momentum: blocks of both roots, their paths, and its seal."""
+
+    TAG: ClassVar[bytes] = b"assay/opening/1"
+    run_id: Digest
+    round: RoundId
+    node: PeerId
+    blocks: Annotated[tuple[int, ...], Max(OPENED_BLOCKS_MAX)]  # strictly ascending
+    before: Annotated[bytes, Max(OPENED_BLOCKS_MAX * 16384)]  # float32 little-endian, block after block
+    after: Annotated[bytes, Max(OPENED_BLOCKS_MAX * 16384)]
+    paths_before: Annotated[tuple[Path, ...], Max(OPENED_BLOCKS_MAX)]
+    paths_after: Annotated[tuple[Path, ...], Max(OPENED_BLOCKS_MAX)]
+    salt: Annotated[bytes, Max(32)]
+    sketch: Annotated[bytes, Max(SKETCH_BYTES)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """A verifier saw this commit, with its update, before the round closed."""
+
+    TAG: ClassVar[bytes] = b"assay/receipt/1"
+    run_id: Digest
+    round: RoundId
+    node: PeerId
+    commit: Digest
+    verifier: PeerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedReceipt:
+    """A receipt with its verifier's signature."""
+
+    TAG: ClassVar[bytes] = b"assay/signed-receipt/1"
+    receipt: Receipt
+    signature: Signature
+
+
+MESSAGES: dict[bytes, type[Any]] = {
+    kind.TAG: kind
+    for kind in (
+        Commit, SignedCommit, Verdict, SignedVerdict, Reveal, Manifest, Block, Vote, SignedVote,
+        QuorumCertificate, Proposal, CertifiedManifest, Path, Opening, Receipt, SignedReceipt,
+    )
+}  # fmt: skip

@@ -1,0 +1,56 @@
+"""Quorum: how many of n verifiers decide, and the check of a certificate.
+
+Room: protocol (pure). n = 3f + 1 verifiers tolerate f liars; every certificate
+carries floor(2n/3) + 1 signatures (2f + 1 when n = 3f + 1), so any two share an honest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from protocol.errors import MalformedMessage
+from protocol.identity import Domain, verify
+from protocol.messages import QuorumCertificate, SignedVote
+from protocol.types import PeerId
+
+
+def quorum(verifier_count: int) -> int:
+    """Signatures that decide: floor(2n/3) + 1."""
+    return 2 * verifier_count // 3 + 1
+
+
+def faults_tolerated(verifier_count: int) -> int:
+    """The largest f with 3f + 1 <= n."""
+    return (verifier_count - 1) // 3
+
+
+def check_certificate(certificate: QuorumCertificate, domain: Domain, verifiers: Collection[PeerId]) -> None:
+    """Do nothing if a quorum of `verifiers` signed the certificate's vote.
+
+    Raises:
+        MalformedMessage: too few, repeated, unsorted or unknown signers, or another run.
+        PeerFault: a signature does not verify.
+    """
+    signers = certificate.verifiers
+    if certificate.vote.run_id != domain.run_id:
+        raise MalformedMessage("certificate is for another run")
+    if len(signers) != len(certificate.signatures) or list(signers) != sorted(set(signers)):
+        raise MalformedMessage("certificate: signers must ascend, one signature each")
+    if len(signers) < quorum(len(verifiers)):
+        raise MalformedMessage(f"certificate: {len(signers)} signatures, expected {quorum(len(verifiers))}")
+    known = set(verifiers)
+    for signer, signature in zip(signers, certificate.signatures, strict=True):
+        if signer not in known:
+            raise MalformedMessage(f"certificate: {signer.hex()[:8]} is not a verifier of this run")
+        verify(signer, domain, certificate.vote, signature)
+
+
+def assemble(votes: Collection[SignedVote]) -> QuorumCertificate:
+    """A certificate from checked votes of distinct verifiers that all say the same."""
+    ordered = sorted(votes, key=lambda signed: signed.verifier)
+    assert ordered and all(signed.vote == ordered[0].vote for signed in ordered)
+    return QuorumCertificate(
+        vote=ordered[0].vote,
+        verifiers=tuple(signed.verifier for signed in ordered),
+        signatures=tuple(signed.signature for signed in ordered),
+    )
