@@ -95,7 +95,7 @@ def digest(message: Message) -> Digest:
 
 
 @functools.cache
-def field_types(kind: type) -> tuple[tuple[str, Any], ...]:
+def field_types(kind: Any) -> tuple[tuple[str, Any], ...]:
     """Names and resolved types of a message's fields, in declaration order."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return tuple((field.name, hints[field.name]) for field in dataclasses.fields(kind))
@@ -110,7 +110,7 @@ def split_bound(hint: Any) -> tuple[Any, int]:
 
 
 def _to_plain(message: Any) -> list[Any]:
-    kind = type(message)
+    kind: Any = type(message)
     plain: list[Any] = [kind.TAG]
     for name, hint in field_types(kind):
         plain.append(_field_to_plain(f"{kind.__name__}.{name}", hint, getattr(message, name)))
