@@ -1,0 +1,154 @@
+"""DeMo: one local step as a pure function, and the part of it an auditor repeats per block.
+
+Room: training (pure). Decoupled momentum (Peng, Quesnelle & Kingma,
+arXiv:2411.19870) kept in the DCT domain, float32 always, with a sign wire:
+
+    U = beta * M + lr * DCT(clip(g))          per 64 x 64 block
+    send the k largest |U| of the block as (index, sign)
+    M' = U - sign * mean |U sent|             exactly what was sent, so the error stays
+
+The transform is linear and orthonormal, so momentum never leaves the coefficient
+domain and error feedback has no round-off. All steps after the gradient's
+transform are elementwise, so any subset of blocks gives the same bits as all.
+
+Shape suffixes: P = parameters, N = blocks, S = 64, C = 4096, K = sent per block.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from protocol import merkle
+from protocol.messages import SKETCH_BYTES
+from protocol.params import BLOCK_SIDE as S
+from protocol.params import BLOCK_SIZE, PPM, DemoSpec
+from protocol.types import Digest
+from training.exact import BASIS_BITS, BASIS_SS
+from training.layout import Layout, to_blocks
+from training.wire import Update
+
+# Float twin of the integer basis: the forward transform need not be exact, only the same in a class.
+_FORWARD = torch.from_numpy((BASIS_SS / (1 << BASIS_BITS)).astype(np.float32))
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """What one step does to some blocks: what is sent and the momentum after.
+
+    live_B: positions (within the blocks given) that send. index_BK, sign_BK: what they send.
+    after_BC: momentum after the step, all blocks given, float32.
+    """
+
+    live_B: NDArray[np.int64]
+    index_BK: NDArray[np.int64]
+    sign_BK: NDArray[np.int8]
+    after_BC: NDArray[np.float32]
+
+
+def transformed_gradient(
+    rule: DemoSpec, layout: Layout, gradient_P: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """DCT of the clipped gradient, always of all blocks at once. Shape (N, C), float32."""
+    clipped = torch.from_numpy(gradient_P)
+    if rule.clip_micro:
+        norm = clipped.norm().clamp_min(1e-12)
+        clipped = clipped * (rule.clip_micro / PPM / norm).clamp_max(1.0)
+    blocks = torch.from_numpy(to_blocks(layout, clipped.numpy()))
+    right = torch.matmul(blocks.view(-1, S), _FORWARD.T).view(-1, S, S)
+    both: NDArray[np.float32] = torch.matmul(_FORWARD, right).reshape(-1, BLOCK_SIZE).numpy()
+    return both
+
+
+def transition(
+    rule: DemoSpec, lr: np.float32, before_BC: NDArray[np.float32], spectrum_BC: NDArray[np.float32]
+) -> Transition:
+    """Momentum update, selection and exact error feedback for the blocks given.
+
+    Args:
+        rule: k and beta.
+        lr: Learning rate of the round.
+        before_BC: Momentum before the step. Shape (B, C), float32; not modified.
+        spectrum_BC: DCT of the clipped gradient for the same blocks.
+
+    Returns:
+        What is sent and the momentum after. Ties in size go to the lower index. A block with
+        fewer than k non-zero coefficients sends nothing.
+    """
+    beta = np.float32(rule.beta_micro / PPM)
+    decayed = before_BC * beta
+    scaled = spectrum_BC * lr
+    after_BC = decayed + scaled
+    size_BC = np.abs(after_BC)
+    live_B = np.flatnonzero(np.count_nonzero(size_BC, axis=1) >= rule.k)
+    size = size_BC[live_B]
+    threshold = np.partition(size, BLOCK_SIZE - rule.k, axis=1)[:, BLOCK_SIZE - rule.k, None]
+    above, level = size > threshold, size == threshold
+    free = rule.k - above.sum(axis=1, keepdims=True)
+    chosen = above | (level & (np.cumsum(level, axis=1) <= free))
+    index_BK = np.nonzero(chosen)[1].reshape(-1, rule.k)
+    value_BK = np.take_along_axis(after_BC[live_B], index_BK, axis=1)
+    sign_BK = np.sign(value_BK).astype(np.int8)
+    sent_BK = sign_BK.astype(np.float32) * _mean_size(value_BK)[:, None]
+    after_BC[live_B[:, None], index_BK] = value_BK - sent_BK
+    return Transition(live_B, index_BK, sign_BK, after_BC)
+
+
+def update_of(step: Transition) -> Update:
+    """The message of a transition over all blocks."""
+    return Update(step.live_B, step.index_BK, step.sign_BK)
+
+
+def momentum_leaves(run_id: Digest, momentum_NC: NDArray[np.float32]) -> list[Digest]:
+    """Leaf hashes of a momentum, one per block."""
+    domain = momentum_domain(run_id)
+    data = np.ascontiguousarray(momentum_NC, "<f4")
+    return [merkle.leaf_hash(domain, i, row.tobytes()) for i, row in enumerate(data)]
+
+
+def momentum_domain(run_id: Digest) -> bytes:
+    """Domain of momentum leaves: one run's blocks never stand for another's."""
+    return hashlib.sha256(b"assay/momentum/1" + run_id).digest()
+
+
+def zero_momentum_root(run_id: Digest, block_count: int) -> Digest:
+    """Root of the momentum every node starts with."""
+    domain, zeros = momentum_domain(run_id), bytes(4 * BLOCK_SIZE)
+    return merkle.root([merkle.leaf_hash(domain, i, zeros) for i in range(block_count)])
+
+
+def gradient_sketch(parent: Digest, spectrum_NC: NDArray[np.float32]) -> bytes:
+    """64 signed sums of the transformed gradient, which only a recompute can yield. 512 bytes.
+
+    The sign patterns come from the parent's digest, so no sketch can be prepared before.
+    """
+    patterns = np.frombuffer(
+        hashlib.shake_256(b"assay/sketch/1" + parent).digest(BLOCK_SIZE // 8 * 64), np.uint8
+    )
+    signs = np.unpackbits(patterns).reshape(64, BLOCK_SIZE).astype(np.float64) * 2 - 1
+    column_sums = spectrum_NC.astype(np.float64).sum(axis=0)
+    sketch: bytes = (signs * column_sums).sum(axis=1).astype("<f8").tobytes()
+    assert len(sketch) == SKETCH_BYTES
+    return sketch
+
+
+def seal(salt: bytes, sketch: bytes) -> Digest:
+    """Commitment to a gradient sketch. The salt is 32 bytes."""
+    return Digest(hashlib.sha256(b"assay/seal/1" + salt + sketch).digest())
+
+
+def _mean_size(value_BK: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Mean magnitude per row, summed as a fixed tree in float64: the same bits on every machine."""
+    part = np.abs(value_BK).astype(np.float64)
+    width = part.shape[1]
+    while width > 1:
+        half = width // 2
+        head = part[:, :half] + part[:, half : 2 * half]
+        part = np.concatenate([head, part[:, 2 * half :]], axis=1) if width % 2 else head
+        width = part.shape[1]
+    mean_B: NDArray[np.float32] = (part[:, 0] / value_BK.shape[1]).astype(np.float32)
+    return mean_B

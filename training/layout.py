@@ -1,0 +1,134 @@
+"""Layout: where every parameter lives, in the flat vector and in the 64 x 64 blocks.
+
+Room: training (pure). Parameters are one flat float32 vector in a fixed order of
+names. For the transform they are cut into 64 x 64 blocks: matrices are padded to
+multiples of 64 and tiled row-major; all vectors are laid out in rows of 64, one
+after another, and tiled as one more matrix. Padding is zero going in and dropped
+coming out, so an awkward size never gets its own density or block shape.
+
+Shape suffixes: P = parameters, N = blocks, S = 64.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.params import BLOCK_SIDE as S
+from protocol.params import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Names and shapes in order, with the sizes that follow from them."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def parameters(self) -> int:
+        """Length of the flat vector."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    @property
+    def blocks(self) -> int:
+        """Number of 64 x 64 blocks."""
+        matrices = sum(_up(s[0]) * _up(s[1]) for s in self.shapes if len(s) == 2)
+        return matrices + _up(self._vector_rows())
+
+    def offsets(self) -> dict[str, tuple[int, tuple[int, ...]]]:
+        """Start in the flat vector, and shape, by name."""
+        found, at = {}, 0
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            found[name] = (at, shape)
+            at += math.prod(shape)
+        return found
+
+    def _vector_rows(self) -> int:
+        return sum(_up(s[0]) for s in self.shapes if len(s) == 1)
+
+
+def layout_of(model: ModelSpec) -> Layout:
+    """The order and shapes of this model's parameters."""
+    d, shapes = (
+        model.width,
+        [("embed", (model.vocabulary, model.width)), ("position", (model.context, model.width))],
+    )
+    for layer in range(model.layers):
+        at = f"layer{layer}."
+        shapes += [
+            (at + "norm1.weight", (d,)),
+            (at + "norm1.bias", (d,)),
+            (at + "attention.qkv", (3 * d, d)),
+            (at + "attention.out", (d, d)),
+            (at + "norm2.weight", (d,)),
+            (at + "norm2.bias", (d,)),
+            (at + "mlp.up", (4 * d, d)),
+            (at + "mlp.down", (d, 4 * d)),
+        ]  # fmt: skip
+    shapes += [("norm.weight", (d,)), ("norm.bias", (d,)), ("head", (model.vocabulary, d))]
+    return Layout(tuple(n for n, _ in shapes), tuple(s for _, s in shapes))
+
+
+def to_blocks(layout: Layout, flat_P: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Cut the flat vector into padded blocks. Shape (N, 64, 64), float32, a fresh array."""
+    out_NSS = np.zeros((layout.blocks, S, S), np.float32)
+    rows, at, block = [], 0, 0
+    for shape in layout.shapes:
+        size = math.prod(shape)
+        part = flat_P[at : at + size]
+        at += size
+        if len(shape) == 1:
+            rows.append(_pad_rows(part))
+            continue
+        tiles = _tile(part.reshape(shape))
+        out_NSS[block : block + len(tiles)] = tiles
+        block += len(tiles)
+    if rows:
+        tiles = _tile(np.concatenate(rows))
+        out_NSS[block : block + len(tiles)] = tiles
+    return out_NSS
+
+
+def from_blocks(layout: Layout, blocks_NSS: NDArray[np.int8]) -> NDArray[np.int8]:
+    """Inverse of `to_blocks`, padding dropped; any dtype is kept. Shape (P,)."""
+    flat_P = np.empty(layout.parameters, blocks_NSS.dtype)
+    at, block = 0, 0
+    vectors: list[tuple[int, int]] = []
+    for shape in layout.shapes:
+        size = math.prod(shape)
+        if len(shape) == 1:
+            vectors.append((at, size))
+        else:
+            high, wide = _up(shape[0]), _up(shape[1])
+            tiles = blocks_NSS[block : block + high * wide].reshape(high, wide, S, S)
+            matrix = tiles.transpose(0, 2, 1, 3).reshape(high * S, wide * S)
+            flat_P[at : at + size] = matrix[: shape[0], : shape[1]].reshape(-1)
+            block += high * wide
+        at += size
+    rows = blocks_NSS[block:].reshape(-1)
+    row = 0
+    for start, size in vectors:
+        flat_P[start : start + size] = rows[row * S : row * S + size]
+        row += _up(size)
+    return flat_P
+
+
+def _up(size: int) -> int:
+    return -(-size // S)
+
+
+def _pad_rows(vector: NDArray[np.float32]) -> NDArray[np.float32]:
+    padded = np.zeros(_up(len(vector)) * S, np.float32)
+    padded[: len(vector)] = vector
+    return padded.reshape(-1, S)
+
+
+def _tile(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
+    high, wide = _up(matrix.shape[0]), _up(matrix.shape[1])
+    padded = np.zeros((high * S, wide * S), np.float32)
+    padded[: matrix.shape[0], : matrix.shape[1]] = matrix
+    return padded.reshape(high, S, wide, S).transpose(0, 2, 1, 3).reshape(-1, S, S)

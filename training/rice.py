@@ -1,0 +1,78 @@
+"""Rice: ascending indices as gaps, in the one byte string that stands for them.
+
+Room: training (pure). Integers only, vectorised, canonical: equal content means
+equal bytes, so a digest of the bytes is a digest of the content. Each gap is
+written as `bits` low bits and a unary quotient; low bits and quotients go in two
+separate streams so that both decode without a loop.
+
+Measured at k = 32 of 4096: 8.49 bits per index, limit log2 C(n, k) / k = 8.32.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.errors import MalformedMessage
+
+
+def rice_bits(size: int, count: int) -> int:
+    """Low bits per gap for `count` indices out of `size`: floor(log2(0.69 size / count)), at least 0."""
+    return max(0, (size * 69 // (100 * max(count, 1))).bit_length() - 1)
+
+
+def pack_bits(bits: NDArray[np.uint8]) -> bytes:
+    """Bits to bytes, first bit lowest, zero padded."""
+    return np.packbits(bits, bitorder="little").tobytes()
+
+
+def unpack_bits(data: bytes, count: int, what: str) -> NDArray[np.uint8]:
+    """Exactly `count` bits from exactly as many bytes as they need.
+
+    Raises:
+        MalformedMessage: wrong length, or padding that is not zero.
+    """
+    if len(data) != -(-count // 8):
+        raise MalformedMessage(f"{what}: {len(data)} bytes, expected {-(-count // 8)}")
+    bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
+    if bits[count:].any():
+        raise MalformedMessage(f"{what}: padding is not zero")
+    return bits[:count]
+
+
+def pack_numbers(numbers: NDArray[np.int64], width: int) -> bytes:
+    """Unsigned numbers of `width` bits each, lowest bit first."""
+    shifts = np.arange(width, dtype=np.int64)
+    return pack_bits(((numbers[:, None] >> shifts) & 1).astype(np.uint8).reshape(-1))
+
+
+def unpack_numbers(data: bytes, count: int, width: int, what: str) -> NDArray[np.int64]:
+    """Inverse of `pack_numbers`; strict like `unpack_bits`."""
+    bits = unpack_bits(data, count * width, what).reshape(count, width).astype(np.int64)
+    return (bits << np.arange(width, dtype=np.int64)).sum(axis=1)
+
+
+def pack_gaps(gaps: NDArray[np.int64], bits: int) -> tuple[bytes, bytes]:
+    """Low-bit stream and unary stream of these gaps."""
+    low = pack_numbers(gaps & ((1 << bits) - 1), bits)
+    ends = np.cumsum((gaps >> bits) + 1) - 1
+    unary = np.zeros(int(ends[-1]) + 1 if len(ends) else 0, np.uint8)
+    unary[ends] = 1
+    return low, pack_bits(unary)
+
+
+def unpack_gaps(low: bytes, unary: bytes, count: int, bits: int) -> NDArray[np.int64]:
+    """Inverse of `pack_gaps`.
+
+    Raises:
+        MalformedMessage: anything `pack_gaps` would not have written for `count` gaps.
+    """
+    remainder = unpack_numbers(low, count, bits, "low bits")
+    stream = np.unpackbits(np.frombuffer(unary, np.uint8), bitorder="little")
+    ends = np.flatnonzero(stream)
+    if len(ends) != count:
+        raise MalformedMessage(f"unary stream: {len(ends)} ends, expected {count}")
+    if len(unary) != (-(-(int(ends[-1]) + 1) // 8) if count else 0):
+        raise MalformedMessage("unary stream: bytes after the last end")
+    quotient = np.diff(ends, prepend=-1) - 1
+    return (quotient << bits) + remainder
