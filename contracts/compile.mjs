@@ -1,0 +1,62 @@
+// Compile: every contract in src/ becomes artefacts/<Name>.json, which Python reads as data.
+//
+//   node compile.mjs            write the artefacts
+//   node compile.mjs OUT_DIR    write them elsewhere; a test compares the two
+//
+// The output is a function of the sources, the compiler and the settings below; nothing else enters it.
+
+import { createHash } from "node:crypto";
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import solc from "solc";
+
+const HERE = dirname(fileURLToPath(import.meta.url));
+const OUT = process.argv[2] ?? join(HERE, "artefacts");
+const CONTRACTS = [
+  "AssayToken", "VerifierSet", "StakeVault", "SlashCourt", "RunEscrow", "EpochSettlement", "ModelRegistry",
+];
+const SETTINGS = {
+  evmVersion: "cancun",
+  optimizer: { enabled: true, runs: 200 },
+  viaIR: true,
+  metadata: { bytecodeHash: "none", appendCBOR: false },
+  outputSelection: { "*": { "*": ["abi", "evm.bytecode.object", "evm.deployedBytecode.object"] } },
+};
+
+const names = readdirSync(join(HERE, "src")).filter((name) => name.endsWith(".sol")).sort();
+const sources = Object.fromEntries(
+  names.map((name) => [`src/${name}`, { content: readFileSync(join(HERE, "src", name), "utf8") }]),
+);
+const sourceHash = createHash("sha256").update(JSON.stringify({ sources, SETTINGS })).digest("hex");
+
+const findImport = (path) => {
+  try {
+    return { contents: readFileSync(join(HERE, "node_modules", path), "utf8") };
+  } catch {
+    return { error: `${path}: run 'npm install' in contracts/ first` };
+  }
+};
+const output = JSON.parse(
+  solc.compile(JSON.stringify({ language: "Solidity", sources, settings: SETTINGS }), { import: findImport }),
+);
+const complaints = (output.errors ?? []).map((error) => error.formattedMessage);
+if (complaints.length > 0) {
+  console.error(complaints.join("\n")); // warnings are errors here
+  process.exit(1);
+}
+
+mkdirSync(OUT, { recursive: true });
+for (const name of CONTRACTS) {
+  const { abi, evm } = output.contracts[`src/${name}.sol`][name];
+  const artefact = {
+    contractName: name,
+    solc: solc.version(),
+    sourceHash,
+    abi,
+    bytecode: `0x${evm.bytecode.object}`,
+    deployedBytecode: `0x${evm.deployedBytecode.object}`,
+  };
+  writeFileSync(join(OUT, `${name}.json`), `${JSON.stringify(artefact, null, 1)}\n`);
+  console.log(`${name}: ${evm.deployedBytecode.object.length / 2} bytes`);
+}

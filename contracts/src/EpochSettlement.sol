@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: MIT
+pragma solidity 0.8.37;
+
+import {ReentrancyGuard} from "@openzeppelin/contracts/utils/ReentrancyGuard.sol";
+import {MerkleProof} from "@openzeppelin/contracts/utils/cryptography/MerkleProof.sol";
+import {IRunEscrow, ISlashCourt, IVerifierSet} from "./Interfaces.sol";
+import {EpochResult, Judge, Resolution, Statements} from "./Statements.sol";
+import {IBurnableToken, Tokens} from "./Tokens.sol";
+
+/// @title From a certified payout table to money in the payees' hands.
+/// @notice Per (run, epoch), with epochs counted from 0 and chained by prevResult:
+///
+///     NONE --propose--> PROPOSED --window over--> FINAL --claim period over--> SWEPT
+///                          |  ^                     ^
+///                      challenge                    |
+///                          v                        |
+///                      CHALLENGED --stands--> UPHELD
+///                          | falls, or nobody answers in time
+///                          v
+///                        NONE (the same result never comes back; no pay by default)
+///
+///         A result whose predecessor was rejected is an orphan; anyone may clear it.
+contract EpochSettlement is Judge, ReentrancyGuard {
+    using Tokens for IBurnableToken;
+    using Statements for EpochResult;
+    using Statements for Resolution;
+
+    enum State {
+        NONE,
+        PROPOSED,
+        CHALLENGED,
+        UPHELD,
+        FINAL,
+        SWEPT
+    }
+
+    struct Params {
+        uint64 challengeWindow; // seconds
+        uint64 resolveWindow; // seconds
+        uint64 claimPeriod; // seconds
+        uint128 bond; // token units
+    }
+
+    struct Epoch {
+        State state;
+        uint64 until; // end of the window that the state waits for
+        uint128 total;
+        uint128 claimed;
+        address challenger;
+        bytes32 digest;
+        bytes32 prevResult;
+        bytes32 root;
+        bytes32 modelHash;
+    }
+
+    struct FinalModel {
+        bytes32 runId;
+        bytes32 modelHash;
+    }
+
+    IBurnableToken public immutable token;
+    IRunEscrow public immutable escrow;
+    IVerifierSet public immutable verifierSet;
+    uint64 public immutable challengeWindow;
+    uint64 public immutable resolveWindow;
+    uint64 public immutable claimPeriod;
+    uint128 public immutable bond;
+
+    mapping(bytes32 runId => mapping(uint64 epoch => Epoch)) private _epochs;
+    mapping(bytes32 runId => mapping(uint64 epoch => mapping(uint256 word => uint256 bits))) private _claims;
+    mapping(bytes32 digest => bool) public rejected;
+    mapping(bytes32 digest => FinalModel) public finalModel;
+
+    event ResultProposed(
+        bytes32 indexed runId,
+        uint64 indexed epoch,
+        bytes32 digest,
+        bytes32 root,
+        bytes32 tableHash,
+        bytes32 modelHash,
+        uint128 total,
+        uint64 windowEndsAt
+    );
+    event Challenged(
+        bytes32 indexed runId, uint64 indexed epoch, address indexed challenger, bytes32 reasonHash, uint128 bond
+    );
+    event Resolved(bytes32 indexed runId, uint64 indexed epoch, address indexed challenger, bool stands, uint128 bond);
+    event ResultRejected(bytes32 indexed runId, uint64 indexed epoch, bytes32 digest, uint128 total);
+    event ResultFinalized(
+        bytes32 indexed runId, uint64 indexed epoch, bytes32 digest, uint128 total, uint64 claimEndsAt
+    );
+    event Claimed(
+        bytes32 indexed runId, uint64 indexed epoch, uint256 index, address indexed account, uint128 amount
+    );
+    event Swept(bytes32 indexed runId, uint64 indexed epoch, address indexed buyer, uint128 amount);
+
+    error BadParams();
+    error WrongState(State state);
+    error WrongSetVersion(uint32 arrived, uint32 pinned);
+    error WrongPrevious(bytes32 arrived, bytes32 expected);
+    error RejectedBefore(bytes32 digest);
+    error WindowOver(uint64 endedAt);
+    error TooEarly(uint64 readyAt);
+    error PreviousNotFinal(uint64 epoch);
+    error NotAnOrphan();
+    error AlreadyClaimed(uint256 index);
+    error WrongProof(uint256 index);
+    error AboveTotal(uint128 claimed, uint128 total);
+
+    constructor(
+        bytes32 deploymentId_,
+        IBurnableToken token_,
+        IRunEscrow escrow_,
+        IVerifierSet verifierSet_,
+        ISlashCourt court,
+        Params memory p
+    ) Judge("AssayEpochSettlement", deploymentId_) {
+        if (escrow_.settlement() != address(this) || p.challengeWindow == 0 || p.claimPeriod == 0) revert BadParams();
+        // Stake must outlive every road that can end in a slash for this epoch's work.
+        uint256 slowest = uint256(p.challengeWindow) + p.resolveWindow + court.vetoWindow() + court.executeWindow()
+            + court.margin();
+        if (court.vault().unbondingDelay() <= slowest) revert BadParams();
+        token = token_;
+        escrow = escrow_;
+        verifierSet = verifierSet_;
+        challengeWindow = p.challengeWindow;
+        resolveWindow = p.resolveWindow;
+        claimPeriod = p.claimPeriod;
+        bond = p.bond;
+    }
+
+    // ---- towards a final result
+
+    function propose(EpochResult calldata r, uint8 certType, bytes calldata cert) external nonReentrant {
+        _requireOurs(r.deploymentId);
+        uint32 pinned = escrow.setVersionOf(r.runId);
+        if (r.setVersion != pinned) revert WrongSetVersion(r.setVersion, pinned);
+        Epoch storage e = _epochs[r.runId][r.epoch];
+        if (e.state != State.NONE) revert WrongState(e.state);
+        bytes32 previous = r.epoch == 0 ? bytes32(0) : _epochs[r.runId][r.epoch - 1].digest;
+        if (r.prevResult != previous || (r.epoch != 0 && previous == 0)) revert WrongPrevious(r.prevResult, previous);
+        bytes32 digest = resultDigest(r);
+        if (rejected[digest]) revert RejectedBefore(digest);
+        verifierSet.verify(pinned, digest, certType, cert);
+
+        uint64 until = uint64(block.timestamp) + challengeWindow;
+        _epochs[r.runId][r.epoch] =
+            Epoch(State.PROPOSED, until, r.total, 0, address(0), digest, r.prevResult, r.root, r.modelHash);
+        emit ResultProposed(r.runId, r.epoch, digest, r.root, r.tableHash, r.modelHash, r.total, until);
+        escrow.reserve(r.runId, r.epoch, r.total);
+    }
+
+    /// @notice Objects to a result, with a bond that burns if the result stands.
+    function challenge(bytes32 runId, uint64 epoch, bytes32 reasonHash) external nonReentrant {
+        Epoch storage e = _in(runId, epoch, State.PROPOSED);
+        if (block.timestamp >= e.until) revert WindowOver(e.until);
+        e.state = State.CHALLENGED;
+        e.until = uint64(block.timestamp) + resolveWindow;
+        e.challenger = msg.sender;
+        emit Challenged(runId, epoch, msg.sender, reasonHash, bond);
+        token.pull(msg.sender, bond);
+    }
+
+    /// @notice Answers a challenge by a quorum of the run's set over Resolution.
+    function resolve(bytes32 runId, uint64 epoch, bool stands, uint8 certType, bytes calldata cert)
+        external
+        nonReentrant
+    {
+        Epoch storage e = _in(runId, epoch, State.CHALLENGED);
+        if (block.timestamp >= e.until) revert WindowOver(e.until);
+        verifierSet.verify(
+            escrow.setVersionOf(runId), resolutionDigest(runId, epoch, e.digest, stands), certType, cert
+        );
+        emit Resolved(runId, epoch, e.challenger, stands, bond);
+        if (stands) {
+            e.state = State.UPHELD;
+            token.destroy(bond);
+        } else {
+            _reject(runId, epoch, e);
+        }
+    }
+
+    /// @notice Ends a challenge that nobody answered: no pay, and the bond returns. Anyone may call.
+    function timeoutChallenge(bytes32 runId, uint64 epoch) external nonReentrant {
+        Epoch storage e = _in(runId, epoch, State.CHALLENGED);
+        if (block.timestamp < e.until) revert TooEarly(e.until);
+        _reject(runId, epoch, e);
+    }
+
+    /// @notice Clears a result whose predecessor is gone; any bond returns. Anyone may call.
+    function clearOrphan(bytes32 runId, uint64 epoch) external nonReentrant {
+        Epoch storage e = _epochs[runId][epoch];
+        if (e.state != State.PROPOSED && e.state != State.CHALLENGED && e.state != State.UPHELD) {
+            revert WrongState(e.state);
+        }
+        if (epoch == 0 || _epochs[runId][epoch - 1].digest == e.prevResult) revert NotAnOrphan();
+        _reject(runId, epoch, e);
+    }
+
+    /// @notice Makes a result final after its window, in the order of epochs. Anyone may call.
+    function finalize(bytes32 runId, uint64 epoch) external nonReentrant {
+        Epoch storage e = _epochs[runId][epoch];
+        if (e.state == State.PROPOSED) {
+            if (block.timestamp < e.until) revert TooEarly(e.until);
+        } else if (e.state != State.UPHELD) {
+            revert WrongState(e.state);
+        }
+        if (epoch != 0) {
+            Epoch storage before = _epochs[runId][epoch - 1];
+            if (before.state < State.FINAL || before.digest != e.prevResult) revert PreviousNotFinal(epoch - 1);
+        }
+        e.state = State.FINAL;
+        e.until = uint64(block.timestamp) + claimPeriod;
+        finalModel[e.digest] = FinalModel(runId, e.modelHash);
+        emit ResultFinalized(runId, epoch, e.digest, e.total, e.until);
+        escrow.settle(runId);
+    }
+
+    // ---- money out
+
+    /// @notice Pays one leaf to the account it names; anyone may send it.
+    function claim(
+        bytes32 runId,
+        uint64 epoch,
+        uint256 index,
+        address account,
+        uint128 amount,
+        bytes32[] calldata proof
+    ) external nonReentrant {
+        Epoch storage e = _in(runId, epoch, State.FINAL);
+        if (isClaimed(runId, epoch, index)) revert AlreadyClaimed(index);
+        if (!MerkleProof.verifyCalldata(proof, e.root, leafOf(runId, epoch, index, account, amount))) {
+            revert WrongProof(index);
+        }
+        // The root is a claim of the verifiers; the total is what they signed for. Never pay above it.
+        if (amount > e.total - e.claimed) revert AboveTotal(e.claimed + amount, e.total);
+        _claims[runId][epoch][index >> 8] |= 1 << (index & 255);
+        e.claimed += amount;
+        emit Claimed(runId, epoch, index, account, amount);
+        escrow.pay(runId, account, amount);
+    }
+
+    /// @notice Returns what nobody claimed in time to the buyer. Anyone may call.
+    function sweepUnclaimed(bytes32 runId, uint64 epoch) external nonReentrant {
+        Epoch storage e = _in(runId, epoch, State.FINAL);
+        if (block.timestamp < e.until) revert TooEarly(e.until);
+        uint128 amount = e.total - e.claimed;
+        e.state = State.SWEPT;
+        emit Swept(runId, epoch, escrow.buyerOf(runId), amount);
+        escrow.returnUnclaimed(runId, amount);
+    }
+
+    // ---- reads
+
+    function getEpoch(bytes32 runId, uint64 epoch) external view returns (Epoch memory) {
+        return _epochs[runId][epoch];
+    }
+
+    function isClaimed(bytes32 runId, uint64 epoch, uint256 index) public view returns (bool) {
+        return _claims[runId][epoch][index >> 8] & (1 << (index & 255)) != 0;
+    }
+
+    /// @dev Hashed twice, so that an inner node of the tree can never pass for a leaf.
+    function leafOf(bytes32 runId, uint64 epoch, uint256 index, address account, uint128 amount)
+        public
+        pure
+        returns (bytes32)
+    {
+        return keccak256(bytes.concat(keccak256(abi.encode(runId, epoch, index, account, amount))));
+    }
+
+    function resultDigest(EpochResult calldata r) public view returns (bytes32) {
+        return _hashTypedDataV4(r.structHash());
+    }
+
+    function resolutionDigest(bytes32 runId, uint64 epoch, bytes32 result, bool stands)
+        public
+        view
+        returns (bytes32)
+    {
+        return _hashTypedDataV4(Resolution(deploymentId, runId, epoch, result, stands).structHash());
+    }
+
+    // ---- inside
+
+    function _in(bytes32 runId, uint64 epoch, State state) private view returns (Epoch storage e) {
+        e = _epochs[runId][epoch];
+        if (e.state != state) revert WrongState(e.state);
+    }
+
+    /// @dev A bond is held in the state CHALLENGED only; there it goes back to its owner.
+    function _reject(bytes32 runId, uint64 epoch, Epoch storage e) private {
+        bool bonded = e.state == State.CHALLENGED;
+        (address challenger, bytes32 digest, uint128 total) = (e.challenger, e.digest, e.total);
+        delete _epochs[runId][epoch];
+        rejected[digest] = true;
+        emit ResultRejected(runId, epoch, digest, total);
+        escrow.release(runId, total);
+        if (bonded) token.push(challenger, bond);
+    }
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+pragma solidity 0.8.37;
+
+// What the contracts of one deployment ask of each other, and nothing more.
+
+interface IVerifierSet {
+    function exists(uint32 version) external view returns (bool);
+    function currentVersion() external view returns (uint32);
+    function verify(uint32 version, bytes32 digest, uint8 certType, bytes calldata cert)
+        external
+        view
+        returns (uint256 weight, uint256 bitmap);
+}
+
+interface IStakeVault {
+    function court() external view returns (address);
+    function unbondingDelay() external view returns (uint64);
+    function accountOf(address hotKey) external view returns (address);
+    function slash(
+        address who,
+        uint8 role,
+        uint256 ppm,
+        bytes32 offenceId,
+        address buyer,
+        address challenger
+    ) external returns (uint256 amount);
+    function freeze(address who, uint64 until) external;
+}
+
+interface IRunEscrow {
+    function settlement() external view returns (address);
+    function buyerOf(bytes32 runId) external view returns (address);
+    function setVersionOf(bytes32 runId) external view returns (uint32);
+    function reserve(bytes32 runId, uint64 epoch, uint128 total) external;
+    function release(bytes32 runId, uint128 total) external;
+    function settle(bytes32 runId) external;
+    function pay(bytes32 runId, address account, uint128 amount) external;
+    function returnUnclaimed(bytes32 runId, uint128 amount) external;
+}
+
+interface IEpochSettlement {
+    function finalModel(bytes32 resultDigest) external view returns (bytes32 runId, bytes32 modelHash);
+}
+
+interface ISlashCourt {
+    function vault() external view returns (IStakeVault);
+    function vetoWindow() external view returns (uint64);
+    function executeWindow() external view returns (uint64);
+    function margin() external view returns (uint64);
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT
+pragma solidity 0.8.37;
+
+import {ReentrancyGuard} from "@openzeppelin/contracts/utils/ReentrancyGuard.sol";
+import {IVerifierSet} from "./Interfaces.sol";
+import {IBurnableToken, Tokens} from "./Tokens.sol";
+
+/// @title A buyer's money for one run: held here, reserved per epoch, paid by claims, the rest returned.
+/// @notice budget == reserved + paid + returned + free, at every moment and for every run.
+///         A run takes results until `closesAt`: its deadline, or earlier the close delay after the
+///         buyer asked to stop. Then anyone may send the free rest back to the buyer, so money never sticks.
+contract RunEscrow is ReentrancyGuard {
+    using Tokens for IBurnableToken;
+
+    struct Run {
+        address buyer;
+        uint32 epochs;
+        uint32 setVersion;
+        uint32 pending; // results neither final nor rejected
+        uint64 deadline;
+        uint64 closesAt;
+        uint128 budget;
+        uint128 epochCap;
+        uint128 reserved;
+        uint128 paid;
+        uint128 returned;
+        bytes32 specHash;
+    }
+
+    bytes32 public immutable deploymentId;
+    IBurnableToken public immutable token;
+    IVerifierSet public immutable verifierSet;
+    address public immutable settlement;
+    uint64 public immutable closeDelay;
+
+    mapping(bytes32 runId => Run) private _runs;
+
+    event RunOpened(
+        bytes32 indexed runId,
+        address indexed buyer,
+        bytes32 specHash,
+        uint128 budget,
+        uint128 epochCap,
+        uint32 epochs,
+        uint64 deadline,
+        uint32 setVersion
+    );
+    event RunToppedUp(bytes32 indexed runId, address indexed payer, uint128 amount);
+    event RunClosing(bytes32 indexed runId, uint64 closesAt);
+    event Reserved(bytes32 indexed runId, uint64 epoch, uint128 total);
+    event Released(bytes32 indexed runId, uint128 total);
+    event Refunded(bytes32 indexed runId, address indexed buyer, uint128 amount);
+
+    error OnlySettlement();
+    error OnlyBuyer();
+    error RunExists(bytes32 runId);
+    error UnknownRun(bytes32 runId);
+    error BadRun();
+    error RunClosed(uint64 closesAt);
+    error AlreadyClosing(uint64 closesAt);
+    error NotClosed(uint64 closesAt);
+    error ResultsPending(uint32 pending);
+    error NothingToRefund();
+    error EpochOutOfRange(uint64 epoch, uint32 epochs);
+    error AboveEpochCap(uint128 total, uint128 epochCap);
+    error AboveBudget(uint128 total, uint128 free);
+
+    modifier onlySettlement() {
+        if (msg.sender != settlement) revert OnlySettlement();
+        _;
+    }
+
+    constructor(
+        bytes32 deploymentId_,
+        IBurnableToken token_,
+        IVerifierSet verifierSet_,
+        address settlement_,
+        uint64 closeDelay_
+    ) {
+        if (settlement_ == address(0)) revert BadRun();
+        deploymentId = deploymentId_;
+        token = token_;
+        verifierSet = verifierSet_;
+        settlement = settlement_;
+        closeDelay = closeDelay_;
+    }
+
+    // ---- the buyer's moves
+
+    /// @notice Opens a run and pulls its budget. One buyer opens one specification once.
+    function openRun(
+        bytes32 specHash,
+        uint128 budget,
+        uint128 epochCap,
+        uint32 epochs,
+        uint64 deadline,
+        uint32 setVersion
+    ) external nonReentrant returns (bytes32 runId) {
+        runId = runIdOf(msg.sender, specHash);
+        if (_runs[runId].buyer != address(0)) revert RunExists(runId);
+        if (budget == 0 || epochCap == 0 || epochs == 0 || deadline < block.timestamp + closeDelay) revert BadRun();
+        if (!verifierSet.exists(setVersion)) revert BadRun();
+        _runs[runId] =
+            Run(msg.sender, epochs, setVersion, 0, deadline, deadline, budget, epochCap, 0, 0, 0, specHash);
+        emit RunOpened(runId, msg.sender, specHash, budget, epochCap, epochs, deadline, setVersion);
+        token.pull(msg.sender, budget);
+    }
+
+    /// @notice Adds to the budget; anyone may, and no timer moves.
+    function topUp(bytes32 runId, uint128 amount) external nonReentrant {
+        Run storage run = _known(runId);
+        if (amount == 0) revert BadRun();
+        if (block.timestamp >= run.closesAt) revert RunClosed(run.closesAt);
+        run.budget += amount;
+        emit RunToppedUp(runId, msg.sender, amount);
+        token.pull(msg.sender, amount);
+    }
+
+    /// @notice Asks to stop. Results for work already done are taken until the close delay is over.
+    function requestClose(bytes32 runId) external {
+        Run storage run = _known(runId);
+        if (msg.sender != run.buyer) revert OnlyBuyer();
+        uint64 closesAt = uint64(block.timestamp) + closeDelay;
+        if (closesAt >= run.closesAt) revert AlreadyClosing(run.closesAt);
+        run.closesAt = closesAt;
+        emit RunClosing(runId, closesAt);
+    }
+
+    /// @notice Sends the free rest of a closed run to its buyer; anyone may call.
+    function refund(bytes32 runId) external nonReentrant {
+        Run storage run = _known(runId);
+        if (block.timestamp < run.closesAt) revert NotClosed(run.closesAt);
+        if (run.pending != 0) revert ResultsPending(run.pending);
+        uint128 amount = _free(run);
+        if (amount == 0) revert NothingToRefund();
+        run.returned += amount;
+        emit Refunded(runId, run.buyer, amount);
+        token.push(run.buyer, amount);
+    }
+
+    // ---- the settlement's moves
+
+    function reserve(bytes32 runId, uint64 epoch, uint128 total) external onlySettlement {
+        Run storage run = _known(runId);
+        if (block.timestamp >= run.closesAt) revert RunClosed(run.closesAt);
+        if (epoch >= run.epochs) revert EpochOutOfRange(epoch, run.epochs);
+        if (total > run.epochCap) revert AboveEpochCap(total, run.epochCap);
+        uint128 free = _free(run);
+        if (total > free) revert AboveBudget(total, free);
+        run.reserved += total;
+        run.pending += 1;
+        emit Reserved(runId, epoch, total);
+    }
+
+    function release(bytes32 runId, uint128 total) external onlySettlement {
+        Run storage run = _known(runId);
+        run.reserved -= total;
+        run.pending -= 1;
+        emit Released(runId, total);
+    }
+
+    function settle(bytes32 runId) external onlySettlement {
+        _known(runId).pending -= 1;
+    }
+
+    function pay(bytes32 runId, address account, uint128 amount) external onlySettlement nonReentrant {
+        Run storage run = _known(runId);
+        run.reserved -= amount;
+        run.paid += amount;
+        token.push(account, amount);
+    }
+
+    function returnUnclaimed(bytes32 runId, uint128 amount) external onlySettlement nonReentrant {
+        Run storage run = _known(runId);
+        run.reserved -= amount;
+        run.returned += amount;
+        token.push(run.buyer, amount);
+    }
+
+    // ---- reads
+
+    function runIdOf(address buyer, bytes32 specHash) public view returns (bytes32) {
+        return keccak256(abi.encode(deploymentId, buyer, specHash));
+    }
+
+    function getRun(bytes32 runId) external view returns (Run memory) {
+        return _runs[runId];
+    }
+
+    function buyerOf(bytes32 runId) external view returns (address) {
+        return _runs[runId].buyer;
+    }
+
+    function setVersionOf(bytes32 runId) external view returns (uint32) {
+        return _known(runId).setVersion;
+    }
+
+    // ---- inside
+
+    function _known(bytes32 runId) private view returns (Run storage run) {
+        run = _runs[runId];
+        if (run.buyer == address(0)) revert UnknownRun(runId);
+    }
+
+    function _free(Run storage run) private view returns (uint128) {
+        return run.budget - run.reserved - run.paid - run.returned;
+    }
+}

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: MIT
+pragma solidity 0.8.37;
+
+import {ReentrancyGuard} from "@openzeppelin/contracts/utils/ReentrancyGuard.sol";
+import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
+import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
+import {Delegation, Judge, PeerBinding, Statements} from "./Statements.sol";
+import {IBurnableToken, Tokens} from "./Tokens.sol";
+
+/// @title Stake of operators and verifiers, as shares of one pool per (account, role).
+/// @notice A slash takes tokens out of the pool and leaves the shares alone, so active and leaving stake
+///         lose the same fraction, matured tickets included, until the moment they are withdrawn.
+/// @dev    Only the slash court can slash or freeze; nobody can pause. Rounding: a slash rounds up, a
+///         withdrawal down; whoever withdraws the last shares takes the dust.
+contract StakeVault is Judge, ReentrancyGuard {
+    using Tokens for IBurnableToken;
+    using Statements for Delegation;
+    using Statements for PeerBinding;
+
+    uint8 public constant OPERATOR = 0;
+    uint8 public constant VERIFIER = 1;
+    uint256 public constant PPM = 1_000_000;
+    uint256 public constant CHALLENGER_PPM_MAX = 500_000;
+    /// @dev At least a fifth of every slash is burnt, so that offender, buyer and challenger
+    ///      in one hand still lose money.
+    uint256 public constant REWARDS_PPM_MAX = 800_000;
+
+    struct Params {
+        uint64 unbondingDelay; // seconds
+        uint64 freezeMax; // seconds a case may hold withdrawals
+        uint256 minOperatorStake; // token units
+        uint256 minVerifierStake; // token units
+        uint256 buyerPpm;
+        uint256 challengerPpm;
+    }
+
+    struct Pool {
+        uint256 tokens; // active and leaving together
+        uint256 shares; // active and leaving together
+        uint256 activeShares;
+        uint64 generation; // counts the times a slash emptied the pool
+    }
+
+    struct Ticket {
+        address who;
+        uint8 role;
+        uint64 generation;
+        uint64 readyAt;
+        uint256 shares; // zero once withdrawn or cancelled
+    }
+
+    struct HotKey {
+        address account;
+        uint64 expiry;
+    }
+
+    IBurnableToken public immutable token;
+    address public immutable court;
+    uint64 public immutable unbondingDelay;
+    uint64 public immutable freezeMax;
+    uint256 public immutable buyerPpm;
+    uint256 public immutable challengerPpm;
+    uint256 private immutable _minOperatorStake;
+    uint256 private immutable _minVerifierStake;
+
+    mapping(address who => mapping(uint8 role => Pool)) private _pools;
+    mapping(uint256 id => Ticket) public tickets;
+    mapping(address hotKey => HotKey) public hotKeys;
+    mapping(address who => uint64 until) public frozenUntil;
+    mapping(bytes32 key => bool done) private _slashed;
+    /// @notice Slash shares waiting to be collected; pull, so that no payee can block a slash.
+    mapping(address who => uint256 amount) public rewards;
+    uint256 public rewardsTotal;
+    uint256 public ticketCount;
+
+    event Staked(address indexed account, uint8 role, uint256 amount);
+    event UnstakeRequested(address indexed account, uint8 role, uint256 ticket, uint256 amount, uint64 readyAt);
+    event UnstakeCancelled(address indexed account, uint8 role, uint256 ticket, uint256 amount);
+    event Withdrawn(address indexed account, uint8 role, uint256 ticket, uint256 amount);
+    event Slashed(
+        address indexed account,
+        uint8 role,
+        bytes32 indexed offenceId,
+        uint256 amount,
+        uint256 burnt,
+        address buyer,
+        uint256 buyerAmount,
+        address challenger,
+        uint256 challengerAmount
+    );
+    event RewardCollected(address indexed account, uint256 amount);
+    event HotKeyDelegated(address indexed account, address indexed hotKey, uint64 expiry);
+    event Frozen(address indexed account, uint64 until);
+
+    error OnlyCourt();
+    error UnknownRole(uint8 role);
+    error BadParams();
+    error ZeroAmount();
+    error BelowMinimum(uint256 left, uint256 minimum);
+    error NotEnoughStake(uint256 active, uint256 asked);
+    error NotYourTicket(uint256 ticket);
+    error TicketSpent(uint256 ticket);
+    error TooEarly(uint64 readyAt);
+    error AccountFrozen(uint64 until);
+    error FreezeTooLong(uint64 until);
+    error HotKeyTaken(address account);
+    error BadConsent(address signer);
+    error AlreadySlashed(bytes32 offenceId);
+
+    constructor(bytes32 deploymentId_, IBurnableToken token_, address court_, Params memory p)
+        Judge("AssayStakeVault", deploymentId_)
+    {
+        if (p.challengerPpm > CHALLENGER_PPM_MAX || p.buyerPpm + p.challengerPpm > REWARDS_PPM_MAX) revert BadParams();
+        if (p.minOperatorStake == 0 || p.minVerifierStake == 0 || court_ == address(0)) revert BadParams();
+        token = token_;
+        court = court_;
+        unbondingDelay = p.unbondingDelay;
+        freezeMax = p.freezeMax;
+        buyerPpm = p.buyerPpm;
+        challengerPpm = p.challengerPpm;
+        _minOperatorStake = p.minOperatorStake;
+        _minVerifierStake = p.minVerifierStake;
+    }
+
+    // ---- the account's own moves
+
+    function stake(uint8 role, uint256 amount) external nonReentrant {
+        uint256 minimum = minStake(role);
+        if (amount == 0) revert ZeroAmount();
+        Pool storage pool = _pools[msg.sender][role];
+        uint256 shares = pool.tokens == 0 ? amount : Math.mulDiv(amount, pool.shares, pool.tokens);
+        pool.tokens += amount;
+        pool.shares += shares;
+        pool.activeShares += shares;
+        uint256 active = _value(pool, pool.activeShares);
+        if (active < minimum) revert BelowMinimum(active, minimum);
+        emit Staked(msg.sender, role, amount);
+        token.pull(msg.sender, amount);
+    }
+
+    /// @notice Starts to leave with `amount` of active stake; what stays is nothing or at least the minimum.
+    function requestUnstake(uint8 role, uint256 amount) external nonReentrant returns (uint256 ticket) {
+        uint256 minimum = minStake(role);
+        if (amount == 0) revert ZeroAmount();
+        Pool storage pool = _pools[msg.sender][role];
+        uint256 active = _value(pool, pool.activeShares);
+        if (amount > active) revert NotEnoughStake(active, amount);
+        uint256 left = active - amount;
+        if (left != 0 && left < minimum) revert BelowMinimum(left, minimum);
+        uint256 shares =
+            left == 0 ? pool.activeShares : Math.mulDiv(amount, pool.shares, pool.tokens, Math.Rounding.Ceil);
+        pool.activeShares -= shares;
+        uint64 readyAt = uint64(block.timestamp) + unbondingDelay;
+        ticket = ++ticketCount;
+        tickets[ticket] = Ticket(msg.sender, role, pool.generation, readyAt, shares);
+        emit UnstakeRequested(msg.sender, role, ticket, amount, readyAt);
+    }
+
+    function cancelUnstake(uint256 ticket) external nonReentrant {
+        (Ticket memory t, Pool storage pool, uint256 amount) = _spend(ticket);
+        if (t.generation == pool.generation) pool.activeShares += t.shares;
+        emit UnstakeCancelled(msg.sender, t.role, ticket, amount);
+    }
+
+    function withdraw(uint256 ticket) external nonReentrant {
+        (Ticket memory t, Pool storage pool, uint256 amount) = _spend(ticket);
+        if (block.timestamp < t.readyAt) revert TooEarly(t.readyAt);
+        if (block.timestamp < frozenUntil[msg.sender]) revert AccountFrozen(frozenUntil[msg.sender]);
+        if (t.generation == pool.generation) {
+            pool.shares -= t.shares;
+            pool.tokens -= amount;
+        }
+        emit Withdrawn(msg.sender, t.role, ticket, amount);
+        token.push(msg.sender, amount);
+    }
+
+    /// @notice Lets `hotKey` speak for the caller. A hot key belongs to its account for ever, so that
+    ///         nobody leaves an old offence behind by delegating again; `consent` is the hot key's own
+    ///         signature, so that nobody claims a stranger's key.
+    function delegate(address hotKey, uint64 expiry, bytes calldata consent) external {
+        address owner = hotKeys[hotKey].account;
+        if (owner != address(0) && owner != msg.sender) revert HotKeyTaken(owner);
+        address signer = ECDSA.recover(delegationDigest(msg.sender, hotKey, expiry), consent);
+        if (signer != hotKey) revert BadConsent(signer);
+        hotKeys[hotKey] = HotKey(msg.sender, expiry);
+        emit HotKeyDelegated(msg.sender, hotKey, expiry);
+    }
+
+    /// @notice Pays out slash shares; anyone may send, the money goes to `who`.
+    function collect(address who) external nonReentrant {
+        uint256 amount = rewards[who];
+        if (amount == 0) revert ZeroAmount();
+        rewards[who] = 0;
+        rewardsTotal -= amount;
+        emit RewardCollected(who, amount);
+        token.push(who, amount);
+    }
+
+    // ---- the court's moves
+
+    /// @return amount What was taken: the ceiling of ppm of active and leaving stake together.
+    function slash(address who, uint8 role, uint256 ppm, bytes32 offenceId, address buyer, address challenger)
+        external
+        nonReentrant
+        returns (uint256 amount)
+    {
+        if (msg.sender != court) revert OnlyCourt();
+        if (role > VERIFIER) revert UnknownRole(role);
+        if (ppm > PPM) revert BadParams();
+        bytes32 key = keccak256(abi.encode(who, role, offenceId));
+        if (_slashed[key]) revert AlreadySlashed(offenceId);
+        _slashed[key] = true;
+
+        Pool storage pool = _pools[who][role];
+        amount = Math.mulDiv(pool.tokens, ppm, PPM, Math.Rounding.Ceil);
+        if (amount == 0) return 0;
+        pool.tokens -= amount;
+        if (pool.tokens == 0) {
+            pool.shares = 0;
+            pool.activeShares = 0;
+            pool.generation += 1; // tickets of the emptied pool are worth nothing
+        }
+        // Nobody earns from an own fault; such a share burns with the rest.
+        uint256 toBuyer = buyer == address(0) || buyer == who ? 0 : amount * buyerPpm / PPM;
+        uint256 toChallenger = challenger == address(0) || challenger == who ? 0 : amount * challengerPpm / PPM;
+        uint256 burnt = amount - toBuyer - toChallenger;
+        rewards[buyer] += toBuyer;
+        rewards[challenger] += toChallenger;
+        rewardsTotal += toBuyer + toChallenger;
+        emit Slashed(who, role, offenceId, amount, burnt, buyer, toBuyer, challenger, toChallenger);
+        token.destroy(burnt);
+    }
+
+    /// @notice Holds withdrawals while a case is open; bounded, and never shortened.
+    function freeze(address who, uint64 until) external {
+        if (msg.sender != court) revert OnlyCourt();
+        if (until > block.timestamp + freezeMax) revert FreezeTooLong(until);
+        if (until > frozenUntil[who]) {
+            frozenUntil[who] = until;
+            emit Frozen(who, until);
+        }
+    }
+
+    // ---- reads
+
+    function minStake(uint8 role) public view returns (uint256) {
+        if (role > VERIFIER) revert UnknownRole(role);
+        return role == OPERATOR ? _minOperatorStake : _minVerifierStake;
+    }
+
+    function stakeOf(address who, uint8 role) external view returns (uint256 active, uint256 unbonding) {
+        Pool storage pool = _pools[who][role];
+        active = _value(pool, pool.activeShares);
+        unbonding = pool.tokens - active;
+    }
+
+    /// @notice What a ticket would pay now; zero when it is spent or its pool was slashed to nothing.
+    function ticketValue(uint256 ticket) external view returns (uint256) {
+        Ticket storage t = tickets[ticket];
+        Pool storage pool = _pools[t.who][t.role];
+        return t.generation == pool.generation ? _value(pool, t.shares) : 0;
+    }
+
+    function accountOf(address hotKey) external view returns (address) {
+        return hotKeys[hotKey].account;
+    }
+
+    function delegationDigest(address account, address hotKey, uint64 expiry) public view returns (bytes32) {
+        return _hashTypedDataV4(Delegation(deploymentId, account, hotKey, expiry).structHash());
+    }
+
+    function peerBindingDigest(PeerBinding calldata binding) external view returns (bytes32) {
+        _requireOurs(binding.deploymentId);
+        return _hashTypedDataV4(binding.structHash());
+    }
+
+    // ---- inside
+
+    function _value(Pool storage pool, uint256 shares) private view returns (uint256) {
+        return shares == 0 ? 0 : Math.mulDiv(shares, pool.tokens, pool.shares);
+    }
+
+    function _spend(uint256 ticket) private returns (Ticket memory t, Pool storage pool, uint256 amount) {
+        t = tickets[ticket];
+        if (t.who != msg.sender) revert NotYourTicket(ticket);
+        if (t.shares == 0) revert TicketSpent(ticket);
+        pool = _pools[t.who][t.role];
+        amount = t.generation == pool.generation ? _value(pool, t.shares) : 0;
+        tickets[ticket].shares = 0;
+    }
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+pragma solidity 0.8.37;
+
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
+import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
+
+/// @notice The one token a deployment accepts: a plain ERC20 that its holder can burn.
+interface IBurnableToken is IERC20 {
+    function burn(uint256 amount) external;
+}
+
+/// @notice Moving that token. What was booked is what arrived, or the call reverts.
+library Tokens {
+    using SafeERC20 for IBurnableToken;
+
+    error FeeOnTransfer(uint256 expected, uint256 arrived);
+
+    function pull(IBurnableToken token, address from, uint256 amount) internal {
+        uint256 before = token.balanceOf(address(this));
+        token.safeTransferFrom(from, address(this), amount);
+        uint256 arrived = token.balanceOf(address(this)) - before;
+        if (arrived != amount) revert FeeOnTransfer(amount, arrived);
+    }
+
+    function push(IBurnableToken token, address to, uint256 amount) internal {
+        if (amount != 0) token.safeTransfer(to, amount);
+    }
+
+    function destroy(IBurnableToken token, uint256 amount) internal {
+        if (amount != 0) token.burn(amount);
+    }
+}
