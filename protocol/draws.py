@@ -1,0 +1,77 @@
+"""Draws: who is audited, on which blocks, by whom; derived by everybody, requested by nobody.
+
+Room: protocol (pure). The seed of a round exists only after its manifest is
+final, because it mixes the verifiers' VRF outputs over that manifest. All
+arithmetic is on integers from SHA-256, so every party derives the same draws.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+from protocol.params import PPM, AuditSpec
+from protocol.types import Digest, PeerId, RoundId
+from protocol.vrf import proof_to_hash
+
+
+def beacon_input(deployment_id: Digest, run_id: Digest, round_id: RoundId, manifest: Digest) -> bytes:
+    """What verifiers evaluate their VRF on once a round is final."""
+    return b"assay/beacon/1" + deployment_id + run_id + round_id.to_bytes(8, "big") + manifest
+
+
+def audit_seed(alpha: bytes, proofs: Iterable[tuple[PeerId, bytes]]) -> Digest:
+    """Seed of a round's draws from its beacon input and the reveals that count, in any order."""
+    mix = hashlib.sha256(b"assay/vrf-mix/1")
+    for verifier, proof in sorted(proofs):
+        mix.update(verifier + proof_to_hash(proof))
+    return Digest(hashlib.sha256(b"assay/audit/1" + alpha + mix.digest()).digest())
+
+
+def audit_rate_ppm(audit: AuditSpec, clean_audits: int) -> int:
+    """Probability of an audit after so many clean ones in a row: 1 on probation, never under the floor."""
+    if clean_audits < audit.probation:
+        return PPM
+    return max(audit.floor_ppm, min(PPM, PPM * audit.probation // clean_audits))
+
+
+def is_drawn(seed: Digest, node: PeerId, rate_ppm: int) -> bool:
+    """Whether this node's step is audited."""
+    return _number(seed, b"A", node, 0) % PPM < rate_ppm  # 256 bits: bias below 2^-235
+
+
+def auditors(seed: Digest, node: PeerId, verifiers: Sequence[PeerId]) -> tuple[PeerId, ...]:
+    """The verifiers in the order in which they are responsible for this audit."""
+    left = sorted(verifiers)
+    order = []
+    for turn in range(len(left)):
+        order.append(left.pop(_number(seed, b"V", node, turn) % len(left)))
+    return tuple(order)
+
+
+def opened_blocks(
+    seed: Digest, node: PeerId, audit: AuditSpec, block_count: int, live: Sequence[int]
+) -> tuple[int, ...]:
+    """Blocks a drawn node opens, ascending: half uniform, half among the blocks it sent something in.
+
+    With a sign wire every non-empty block carries the same energy, so the
+    energy-weighted half is uniform over `live`.
+    """
+    want = min(audit.blocks, block_count)
+    chosen: set[int] = set()
+    draw = 0
+    while len(chosen) < want // 2:
+        chosen.add(_number(seed, b"B", node, draw) % block_count)
+        draw += 1
+    pool = sorted(set(live) - chosen)
+    while len(chosen) < want and pool:
+        chosen.add(pool.pop(_number(seed, b"W", node, draw) % len(pool)))
+        draw += 1
+    while len(chosen) < want:
+        chosen.add(_number(seed, b"B", node, draw) % block_count)
+        draw += 1
+    return tuple(sorted(chosen))
+
+
+def _number(seed: Digest, what: bytes, node: PeerId, draw: int) -> int:
+    return int.from_bytes(hashlib.sha256(seed + what + node + draw.to_bytes(4, "big")).digest(), "big")
