@@ -1,0 +1,325 @@
+"""Host: one participant's end of the network; everything above it sees peers, bytes and errors.
+
+Room: network (edge: libp2p over IPv4 TCP, Noise and Yamux, and nothing else). libp2p
+is treated as an untrusted pipe: authentication is taken from it, every bound,
+deadline and liveness check is ours (limits.py), and guard.py keeps its failures
+from ending the process. No identify, DHT, mDNS or relay: members are known.
+
+    ctl    facts, requests, pings      link.py says, desk.py answers
+    blob   pull by digest              puller.py asks, exchange.py serves
+    push   offer, then pull            exchange.py on both sides
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from network import limits
+from network.blobstore import BlobSource
+from network.desk import Desk, Handler
+from network.exchange import AcceptPush, Exchange, PushAnswer
+from network.gossip import Gossip
+from network.inbox import Fact, Inbox
+from network.link import Link, RemoteError
+from network.partial import Partial
+from network.peers import PeerAddress, Peers
+from network.puller import Pull, Threads, fetch
+from protocol.errors import ConfigError, PeerFault
+from protocol.types import Digest, PeerId
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import BaseExceptionGroup
+
+__all__ = [
+    "AcceptPush",
+    "BlobSource",
+    "Fact",
+    "Handler",
+    "Host",
+    "PeerAddress",
+    "PushAnswer",
+    "RemoteError",
+    "open_host",
+]
+
+log = logging.getLogger(__name__)
+
+
+class Host:
+    """Made by `open_host`; usable inside its scope only.
+
+    Attributes:
+        peer: Who we are.
+        address: Where we listen.
+        facts: One-way messages from all peers, in turn; bounded per peer.
+    """
+
+    def __init__(self, *, peers: Peers, inbox: Inbox, desk: Desk, address: PeerAddress) -> None:
+        self.peer = address.peer
+        self.address = address
+        self.facts = inbox.receive
+        self._peers = peers
+        self._inbox = inbox
+        self._desk = desk
+        self._links: dict[PeerId, Link] = {}
+        self._threads = Threads()
+        self._gossip: Gossip | None = None
+        self._exchange: Exchange
+        self._nursery: trio.Nursery
+        self._timing: limits.Timing
+        self._on_fault: Callable[[PeerFault], None]
+        self._protocols: _Protocols
+
+    def connected(self) -> frozenset[PeerId]:
+        """The members with a live connection now."""
+        return self._peers.connected()
+
+    def dropped_facts(self) -> Mapping[PeerId, int]:
+        """Facts lost so far because their sender flooded us, by sender."""
+        return dict(self._inbox.dropped)
+
+    async def keep_connected(self, addresses: Sequence[PeerAddress]) -> None:
+        """Dial these members and dial again whenever a connection ends; ends only by cancellation."""
+        async with trio.open_nursery() as nursery:
+            for address in addresses:
+                if address.peer != self.peer:
+                    nursery.start_soon(self._peers.keep, address)
+
+    async def send(self, peer: PeerId, payload: bytes) -> None:
+        """Return once a fact is written to the peer's stream, which does not say that it was read.
+
+        Raises:
+            Unavailable: the peer is not connected, or does not read.
+            ValueError: the payload is above `limits.FACT_BYTES_MAX` (our own mistake).
+        """
+        await self._link(peer).send(payload)
+
+    def post(self, peer: PeerId, payload: bytes) -> None:
+        """Queue a fact for a peer, connected or not; the oldest goes when its queue is full.
+
+        Raises:
+            ValueError: the payload is above `limits.FACT_BYTES_MAX` (our own mistake).
+        """
+        self._link(peer).post(payload)
+
+    async def request(self, peer: PeerId, method: str, body: bytes, *, timeout_s: float) -> bytes:
+        """The peer's answer to `method`.
+
+        Raises:
+            RemoteError: the peer answered with an error; a `PeerFault` with bounded text.
+            Unavailable: not connected, busy, or no answer within `timeout_s`.
+            ValueError: method or body above their bounds (our own mistake).
+        """
+        return await self._link(peer).request(method, body, timeout_s=timeout_s)
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        """Gossip to every member that has the topic; nothing says who received it.
+
+        Raises:
+            Unavailable: gossip is not running.
+            ValueError: an unknown topic, or more than `limits.GOSSIP_BYTES_MAX` (our own mistake).
+        """
+        if self._gossip is None:
+            raise ValueError("the host was opened without topics")
+        await self._gossip.publish(topic, data)
+
+    async def fetch(
+        self,
+        digest: Digest,
+        *,
+        holders: Sequence[PeerId],
+        size_max: int,
+        deadline_s: float,
+        resume_dir: Path | None = None,
+    ) -> bytes:
+        """The blob, verified, from whichever of `holders` bring it; it is not put into our store.
+
+        Args:
+            digest: Its name.
+            holders: Peers that may have it, best first.
+            size_max: In bytes; a larger blob is refused. The result is held in memory.
+            deadline_s: Seconds for all of it.
+            resume_dir: Where chunks are kept between attempts, or None. One fetch of a digest at a time.
+
+        Raises:
+            PeerFault: every holder broke the protocol or sent wrong bytes.
+            Unavailable: it could not be had in time.
+        """
+        partial = None if resume_dir is None else Partial(resume_dir, digest)
+        return await fetch(
+            Pull(digest, size_max=size_max, threads=self._threads, partial=partial),
+            holders=[holder for holder in holders if holder != self.peer],
+            open_stream=self._opener(self._protocols.blob),
+            on_fault=self._on_fault,
+            timing=self._timing,
+            deadline_s=deadline_s,
+        )
+
+    async def push(self, peer: PeerId, digest: Digest) -> PushAnswer:
+        """Offer a blob of our store to a peer and let it pull.
+
+        Raises:
+            Unavailable: we do not have it, the peer is not reachable, or it stopped midway.
+            PeerFault: the peer broke the protocol.
+        """
+        return await self._exchange.push(peer, digest)
+
+    # --- for open_host only -----------------------------------------------------------------------
+
+    def _link(self, peer: PeerId) -> Link:
+        link = self._links.get(peer)
+        if link is None:
+            link = self._links[peer] = Link(
+                peer,
+                open_stream=self._opener(self._protocols.ctl),
+                is_connected=self._peers.is_connected,
+                timing=self._timing,
+            )
+            self._nursery.start_soon(link.run)
+        return link
+
+    def _opener(self, protocol: str) -> Callable[[PeerId], Awaitable[Any]]:
+        async def open_stream(peer: PeerId) -> Any:
+            return await self._peers.open_stream(peer, protocol)
+
+        return open_stream
+
+    def _on_change(self, peer: PeerId) -> None:
+        if peer in self._links:
+            self._links[peer].wake()
+        if not self._peers.is_connected(peer):
+            self._inbox.forget(peer)
+
+    async def _ping(self, peer: PeerId) -> bool:
+        return await self._link(peer).ping(timeout_s=self._timing.ping_interval_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Protocols:
+    """The protocol names of one network; another network's hosts find nothing to talk about."""
+
+    network_id: str
+
+    @property
+    def ctl(self) -> str:
+        return f"/assay/{self.network_id}/ctl/1"
+
+    @property
+    def blob(self) -> str:
+        return f"/assay/{self.network_id}/blob/1"
+
+    @property
+    def push(self) -> str:
+        return f"/assay/{self.network_id}/push/1"
+
+
+@asynccontextmanager
+async def open_host(
+    *,
+    seed: bytes,
+    listen_port: int,
+    network_id: str,
+    is_member: Callable[[PeerId], bool],
+    handlers: Mapping[str, Handler],
+    blobs: BlobSource,
+    listen_ip: str = "127.0.0.1",
+    topics: Sequence[str] = (),
+    accept_push: AcceptPush = lambda _peer, _digest, _size: False,
+    on_fault: Callable[[PeerFault], None] | None = None,
+    timing: limits.Timing | None = None,
+) -> AsyncIterator[Host]:
+    """A running host; everything it started has ended when the scope is left.
+
+    Args:
+        seed: 32 bytes, the same that PyNaCl's `SigningKey` takes.
+        listen_port: TCP port; 0 lets the system choose, see `Host.address`.
+        network_id: Part of every protocol name, so that two networks never mix.
+        is_member: Who may connect; asked again for every stream.
+        handlers: Answers to requests, by method name.
+        blobs: What is served, and where accepted pushes go.
+        listen_ip: IPv4 only: libp2p does not see addresses of IPv6 peers.
+        topics: Gossip topics; with none, gossip is off and costs nothing.
+        accept_push: Whether to take a blob of this digest and size from this peer; must not block.
+        on_fault: Told of every fault of a peer, also when the call around it succeeds.
+        timing: Every wait; tests shorten them.
+
+    Raises:
+        ConfigError: the seed is not 32 bytes, or the port cannot be listened on.
+    """
+    if len(seed) != 32:
+        raise ConfigError(f"seed of {len(seed)} bytes, 32 expected")
+    timing = timing or limits.Timing()
+    report = on_fault or _log_fault
+    port = _free_port(listen_ip, listen_port)
+    peers = Peers(seed=seed, is_member=is_member, timing=timing)
+    inbox = Inbox()
+    desk = Desk(handlers=handlers, inbox=inbox, timing=timing)
+    host = Host(
+        peers=peers, inbox=inbox, desk=desk, address=PeerAddress(peer=peers.me, ip=listen_ip, port=port)
+    )
+    protocols = _Protocols(network_id)
+    host._protocols, host._timing, host._on_fault = protocols, timing, report
+    host._exchange = exchange = Exchange(
+        blobs=blobs,
+        open_push=host._opener(protocols.push),
+        accept_push=accept_push,
+        on_fault=report,
+        threads=host._threads,
+        timing=timing,
+    )
+    peers.serve(protocols.ctl, desk.serve)
+    peers.serve(protocols.blob, exchange.serve_pull)
+    peers.serve(protocols.push, exchange.serve_push)
+    if topics:
+        host._gossip = Gossip(
+            peers.libp2p,
+            me=peers.me,
+            network_id=network_id,
+            topics=topics,
+            is_member=is_member,
+            inbox=inbox,
+        )
+    try:
+        async with peers.run(host.address, on_change=host._on_change), trio.open_nursery() as nursery:
+            host._nursery = nursery
+            nursery.start_soon(inbox.pump)
+            nursery.start_soon(peers.watch, host._ping)
+            if host._gossip is not None:
+                nursery.start_soon(host._gossip.run)
+            yield host
+            nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise _only(group) from None
+
+
+def _free_port(ip: str, port: int) -> int:
+    """The port to listen on, chosen by the system for 0; the real check is libp2p's own bind."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((ip, port))
+            probe.listen(1)
+        except (OSError, OverflowError) as error:
+            raise ConfigError(f"cannot listen on {ip} port {port}: {error}") from error
+        return int(probe.getsockname()[1])
+
+
+def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one exception in nested groups, so that callers see what was raised; else the group."""
+    inner: BaseException = group
+    while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
+        inner = inner.exceptions[0]
+    return inner
+
+
+def _log_fault(fault: PeerFault) -> None:
+    log.warning("peer fault", extra={"peer": fault.peer.hex()[:8], "reason": fault.reason})

@@ -1,0 +1,93 @@
+"""Inbox: facts from all peers in one channel, where no peer can take another's place.
+
+Room: network (edge: trio, no sockets). Each peer has its own bounded queue; a
+pump takes one fact from each in turn. A peer that floods fills its own queue,
+is held back for a moment per fact, and then loses facts, which are counted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import trio
+
+from network import limits
+from protocol.types import PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A one-way message from an authenticated peer.
+
+    Attributes:
+        peer: Who sent it; for gossip, who signed it, not who passed it on.
+        payload: The bytes, at most `limits.FACT_BYTES_MAX`; nobody has looked at them.
+        topic: The gossip topic it came by, or None if it came directly.
+    """
+
+    peer: PeerId
+    payload: bytes
+    topic: str | None = None
+
+
+class Inbox:
+    """Fair and bounded: at most `INBOX_FACTS_PER_PEER` facts and `INBOX_BYTES_PER_PEER` per peer."""
+
+    def __init__(self) -> None:
+        self._queues: dict[PeerId, deque[Fact]] = {}
+        self._held_bytes: dict[PeerId, int] = {}
+        self._turns: deque[PeerId] = deque()  # peers whose queue is not empty, each once
+        self._news = trio.Event()
+        self._space = trio.Event()
+        self.dropped: dict[PeerId, int] = {}
+        self._send, self.receive = trio.open_memory_channel[Fact](0)
+
+    def offer(self, fact: Fact) -> bool:
+        """Take the fact if its peer has room; never waits."""
+        queue = self._queues.setdefault(fact.peer, deque())
+        held = self._held_bytes.get(fact.peer, 0)
+        if len(queue) >= limits.INBOX_FACTS_PER_PEER or (
+            queue and held + len(fact.payload) > limits.INBOX_BYTES_PER_PEER
+        ):
+            return False
+        if not queue:
+            self._turns.append(fact.peer)
+        queue.append(fact)
+        self._held_bytes[fact.peer] = held + len(fact.payload)
+        self._news.set()
+        return True
+
+    async def offer_or_drop(self, fact: Fact, *, wait_s: float) -> None:
+        """Take the fact, holding its sender's stream up to `wait_s`; then drop and count it."""
+        with trio.move_on_after(wait_s):
+            while not self.offer(fact):
+                await self._space.wait()
+            return
+        self.drop(fact.peer)
+
+    def drop(self, peer: PeerId) -> None:
+        """Count one lost fact of this peer."""
+        self.dropped[peer] = self.dropped.get(peer, 0) + 1
+
+    def forget(self, peer: PeerId) -> None:
+        """Free what an absent peer's empty queue costs."""
+        if not self._queues.get(peer):
+            self._queues.pop(peer, None)
+            self._held_bytes.pop(peer, None)
+
+    async def pump(self) -> None:
+        """Hand facts over, one peer after another, for as long as the host lives."""
+        async with self._send:
+            while True:
+                while not self._turns:
+                    self._news = trio.Event()
+                    await self._news.wait()
+                peer = self._turns.popleft()
+                fact = self._queues[peer].popleft()
+                self._held_bytes[peer] -= len(fact.payload)
+                if self._queues[peer]:
+                    self._turns.append(peer)
+                self._space.set()
+                self._space = trio.Event()
+                await self._send.send(fact)

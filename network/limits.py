@@ -1,0 +1,83 @@
+"""Limits: every bound on what a peer can make us hold, do or wait for, and what it costs.
+
+Room: network (pure). Nothing else in this room writes a bound as a number. Sizes
+are bytes, times are seconds. A peer is a registered member; a stranger gets one
+handshake and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIB = 1024
+MIB = 1024 * 1024
+
+# --- frames: checked against the length prefix, before anything is read -----------------------------
+FACT_BYTES_MAX = 256 * KIB  # one message of the protocol; bulk bytes are blobs
+GOSSIP_BYTES_MAX = 64 * KIB  # a gossip message costs every node 6-14 ms of CPU whatever its size
+GOSSIP_RPC_BYTES_MAX = 256 * KIB  # one gossipsub envelope, several messages
+REQUEST_BYTES_MAX = 256 * KIB  # body of a request
+RESPONSE_BYTES_MAX = 1 * MIB  # body of a response; larger answers are blobs
+METHOD_BYTES_MAX = 64  # name of a method
+REASON_CHARS_MAX = 200  # error text that a peer may put into our logs
+FRAME_OVERHEAD_BYTES = 128  # ids and names beside a body
+CHUNK_LIST_BYTES_MAX = 4 * MIB  # 128Ki chunks: blobs up to 32 GiB
+BLOB_PUSH_BYTES_MAX = 1024 * MIB  # what a peer may offer; the receiver's callback decides below that
+
+# --- connections and streams ---------------------------------------------------------------------
+CONNECTIONS_MAX = 300  # each costs about 150 KiB idle, and at most the window below per stream
+CONNECTIONS_PER_PEER_MAX = 3  # two may arise when both sides dial at once
+STREAMS_PER_CONNECTION_MAX = 64  # one more is reset at once
+WINDOW_BYTES_MAX = 4 * MIB  # receive window per stream: what a stalled handler can hold
+CTL_STREAMS_PER_PEER_MAX = 2  # the newest stays: a reconnecting peer must not wait for its old stream
+BLOB_STREAMS_PER_PEER_MAX = 4
+BLOB_STREAMS_MAX = 32  # 32 streams x 8 chunks x 256 KiB = 64 MiB in flight
+CHUNKS_IN_FLIGHT = 8  # per blob stream; 2 MiB covers 100 ms at 160 Mbit/s
+FETCH_HOLDERS_AT_ONCE = 2  # a fetch reads from this many holders side by side
+IN_FLIGHT_BYTES_MAX = 256 * MIB  # blobs being received because a peer pushed them
+HOLDER_ATTEMPTS = 3  # times one fetch turns to the same holder after a break that is nobody's fault
+CHUNK_LISTS_CACHED = 256  # 32 bytes per chunk each: 10 MB blobs cost 0.3 MiB together
+WRITE_BYTES = 64 * KIB  # one write to a stream
+
+# --- queues ----------------------------------------------------------------------------------------
+OUTBOX_FRAMES_MAX = 1024  # per peer; the oldest fact is dropped beyond
+OUTBOX_BYTES_MAX = 2 * MIB  # per peer: 64 silent peers cost 128 MiB
+FACTS_PER_PEER_PER_S = 500.0  # beyond this rate a peer's stream is read more slowly; nothing is lost yet
+FACTS_PER_PEER_BURST = 1000.0
+INBOX_FACTS_PER_PEER = 256  # facts waiting for the core, per sender
+INBOX_BYTES_PER_PEER = 4 * MIB  # the same in bytes, so large facts do not multiply
+REPLIES_MAX = 64  # frames waiting for a peer that does not read; beyond, its stream is reset
+REQUESTS_PER_PEER_MAX = 16  # handlers running and answers unsent for one peer; beyond, it is told "busy"
+PENDING_REQUESTS_MAX = 256  # our own, per peer
+HASH_THREADS = 2  # threads for hashing and disk
+HASH_INLINE_BYTES = 64 * KIB  # more than this is hashed in a thread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Every wait of a host. Tests shorten them; operators do not."""
+
+    ping_interval_s: float = 10.0
+    ping_misses: int = 3  # this many unanswered pings in a row end the connection
+    redial_min_s: float = 1.0  # backoff after a failed dial, doubled up to the next line
+    redial_max_s: float = 30.0
+    redial_jitter: float = 0.3  # share of the wait that is random, so that peers do not dial in step
+    dial_s: float = 10.0
+    polite_dial_s: float = 0.5  # the larger key waits this long for the smaller one to dial first
+    open_stream_s: float = 5.0
+    send_s: float = 10.0  # a fact that could not be written in this time counts as undeliverable
+    inbox_wait_s: float = 0.25  # how long a flooding peer's stream is held before its fact is dropped
+    handler_s: float = 60.0  # a request's handler is given up after this
+    first_frame_s: float = 10.0  # a stream that says nothing is closed
+    chunk_s: float = 10.0  # progress: at least one chunk (256 KiB) in this time
+    serve_idle_s: float = 30.0  # a puller that asks for nothing is closed
+    retry_s: float = 1.0  # before a fetch turns to a holder again
+    offer_s: float = 10.0  # a pushed peer must answer WANT, HAVE or BUSY
+    push_s: float = 600.0  # whole push, as its sender sees it
+    close_s: float = 1.0  # how long leaving a host waits for tidy closing
+
+
+# --- gossip ------------------------------------------------------------------------------------------
+GOSSIP_DEGREE, GOSSIP_DEGREE_LOW, GOSSIP_DEGREE_HIGH = 4, 3, 8
+GOSSIP_HEARTBEAT_S = 1
+GOSSIP_PER_TOPIC_PER_S = 100.0  # per forwarding peer; the library's 10 silently drops honest relays

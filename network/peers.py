@@ -1,0 +1,290 @@
+"""Peers: who is connected: dialled, admitted, kept alive, and let go.
+
+Room: network (edge: libp2p's host and swarm). Only members get past the handshake.
+A connection is believed alive while pings on it are answered; libp2p itself does
+not notice a frozen peer.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import libp2p
+import trio
+from libp2p.abc import INotifee
+from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
+from libp2p.network.config import ConnectionConfig, RetryConfig
+from libp2p.network.exceptions import SwarmException
+from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL_ID
+from libp2p.security.noise.transport import Transport as NoiseTransport
+from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX_PROTOCOL_ID
+from libp2p.stream_muxer.yamux.yamux import Yamux
+from multiaddr import Multiaddr
+
+from network import frames, limits
+from network.guard import harden, reset_quietly
+from network.identity import key_pair, libp2p_id, peer_id
+from protocol.errors import ConfigError, MalformedMessage, Unavailable
+from protocol.types import PeerId
+
+log = logging.getLogger(__name__)
+
+_ADDRESS_TTL_S = 10**9
+Serve = Callable[[PeerId, Any], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerAddress:
+    """Where a member listens."""
+
+    peer: PeerId
+    ip: str
+    port: int
+
+
+class Peers:
+    """The connections of one host."""
+
+    def __init__(self, *, seed: bytes, is_member: Callable[[PeerId], bool], timing: limits.Timing) -> None:
+        harden()
+        self._is_member = is_member
+        self._timing = timing
+        self._changed = trio.Event()
+        self._on_change: Callable[[PeerId], None] = lambda _peer: None
+        self._jitter = random.Random()  # only spreads dials in time
+        identity = key_pair(seed)
+        self.libp2p = libp2p.new_host(
+            key_pair=identity,
+            sec_opt={
+                NOISE_PROTOCOL_ID: NoiseTransport(identity, noise_privkey=create_noise_key_pair().private_key)
+            },
+            muxer_opt={YAMUX_PROTOCOL_ID: Yamux},
+            connection_config=ConnectionConfig(
+                max_connections=limits.CONNECTIONS_MAX,
+                min_connections=0,
+                low_watermark=0,  # nobody is dialled that we did not ask for
+                high_watermark=limits.CONNECTIONS_MAX,
+                max_connections_per_peer=limits.CONNECTIONS_PER_PEER_MAX,
+                outbound_stream_protocol_negotiation_timeout=timing.open_stream_s,
+            ),
+            disable_identify_address_discovery=True,
+        )
+        self.me = peer_id(self.libp2p.get_id())
+        self._swarm = self.libp2p.get_network()
+        self._swarm.set_resource_manager(None)  # it refuses reconnecting members; the bounds are ours
+        self._swarm.retry_config = RetryConfig(max_retries=0)
+        self._strip()
+        self._gate()
+
+    def _strip(self) -> None:
+        # Identify lets a peer write addresses into our book, and runs in system tasks, where one
+        # exception ends the process. Members are known, so nothing of it is needed.
+        self._swarm.notifees.clear()
+        self._swarm.register_notifee(_Watcher(self._note))
+        self.libp2p._schedule_identify = lambda *_args, **_kwargs: None
+        self.libp2p.multiselect.handlers.clear()
+
+    def _gate(self) -> None:
+        # Before the muxer runs: a stranger never gets to open a stream. (A notifee, which libp2p
+        # offers for this, is told only after streams are being accepted.)
+        add = self._swarm.add_conn
+
+        async def add_member(muxed: Any, direction: str = "unknown") -> Any:
+            if not self._admits(muxed.peer_id):
+                log.info("stranger refused", extra={"peer": str(muxed.peer_id)})
+                with trio.move_on_after(self._timing.close_s):
+                    await muxed.close()
+                raise SwarmException("not a member")
+            return await add(muxed, direction)
+
+        self._swarm.add_conn = add_member
+        handle = self.libp2p._swarm_stream_handler
+
+        async def handle_member(stream: Any) -> None:
+            if self._admits(stream.muxed_conn.peer_id):
+                await handle(stream)
+            else:  # it was a member when it connected
+                await reset_quietly(stream)
+
+        self._swarm.set_stream_handler(handle_member)
+
+    def _admits(self, identity: Any) -> bool:
+        try:
+            return self._is_member(peer_id(identity))
+        except MalformedMessage:
+            return False
+
+    def serve(self, protocol: str, serve: Serve) -> None:
+        """Answer streams of this protocol."""
+
+        async def handle(stream: Any) -> None:
+            await serve(peer_id(stream.muxed_conn.peer_id), stream)
+
+        self.libp2p.set_stream_handler(protocol, handle)
+
+    @asynccontextmanager
+    async def run(self, address: PeerAddress, *, on_change: Callable[[PeerId], None]) -> AsyncIterator[None]:
+        """Listen for as long as the scope lasts.
+
+        Raises:
+            ConfigError: the port cannot be listened on.
+        """
+        self._on_change = on_change
+        listen = Multiaddr(f"/ip4/{address.ip}/tcp/{address.port}")
+        async with self.libp2p.run(listen_addrs=[listen]):
+            if not self._swarm.listeners:
+                raise ConfigError(f"cannot listen on {address.ip} port {address.port}")
+            try:
+                yield
+            finally:
+                self._swarm._closing = True
+                with trio.CancelScope(shield=True), trio.move_on_after(self._timing.close_s):
+                    async with trio.open_nursery() as nursery:
+                        for connection in self._swarm.get_connections():
+                            nursery.start_soon(self._abort, connection)
+
+    def connected(self) -> frozenset[PeerId]:
+        """The members with a live connection now."""
+        return frozenset(
+            peer_id(identity)
+            for identity, connections in self._swarm.connections.items()
+            if any(not connection.is_closed for connection in connections)
+        )
+
+    def is_connected(self, peer: PeerId) -> bool:
+        """Whether this peer has a live connection now."""
+        connections = self._swarm.connections.get(libp2p_id(peer), ())
+        return any(not connection.is_closed for connection in connections)
+
+    async def open_stream(self, peer: PeerId, protocol: str) -> Any:
+        """A new stream to a connected peer.
+
+        Raises:
+            Unavailable: not connected, or the peer does not take it in time.
+        """
+        name = peer.hex()[:8]
+        if not self.is_connected(peer):
+            raise Unavailable(f"peer {name}: not connected")
+        try:
+            with trio.fail_after(self._timing.open_stream_s):
+                return await self.libp2p.new_stream(libp2p_id(peer), [protocol])
+        except trio.TooSlowError as error:
+            raise Unavailable(f"peer {name}: no stream within {self._timing.open_stream_s} s") from error
+        except Exception as error:  # libp2p's errors share no base class
+            raise Unavailable(f"peer {name}: {frames.printable(repr(error))}") from error
+
+    async def keep(self, address: PeerAddress) -> None:
+        """Dial a member whenever it is not connected, with backoff; ends only by cancellation."""
+        timing = self._timing
+        wait_s = timing.redial_min_s
+        if self.me > address.peer:
+            await trio.sleep(timing.polite_dial_s)
+        while True:
+            since_s = trio.current_time()
+            while self.is_connected(address.peer):
+                await self._changed.wait()
+            if trio.current_time() - since_s > timing.redial_max_s:
+                wait_s = timing.redial_min_s
+            if not await self._dial(address):
+                log.debug("dial failed", extra={"peer": address.peer.hex()[:8], "wait_s": wait_s})
+            # Also after success: a peer that accepts and closes at once must not be dialled in a loop.
+            await trio.sleep(wait_s * (1 - timing.redial_jitter * self._jitter.random()))
+            wait_s = (
+                timing.redial_min_s
+                if self.is_connected(address.peer)
+                else min(2 * wait_s, timing.redial_max_s)
+            )
+
+    async def _dial(self, address: PeerAddress) -> bool:
+        identity = libp2p_id(address.peer)
+        self._swarm.unblock_peer(identity)  # libp2p refuses for 60 s after a failed dial
+        self._swarm.peerstore.clear_addrs(identity)
+        self._swarm.peerstore.add_addrs(
+            identity, [Multiaddr(f"/ip4/{address.ip}/tcp/{address.port}")], _ADDRESS_TTL_S
+        )
+        try:
+            with trio.fail_after(self._timing.dial_s):
+                await self._swarm.dial_peer(identity)
+        except Exception as error:  # libp2p's errors share no base class; a dial may always fail
+            log.debug("dial failed", extra={"peer": address.peer.hex()[:8], "error": repr(error)})
+        return self.is_connected(address.peer)
+
+    async def watch(self, ping: Callable[[PeerId], Awaitable[bool]]) -> None:
+        """Ping every peer; let go of those that stop answering and of former members."""
+        checked: set[PeerId] = set()
+
+        async def check(peer: PeerId) -> None:
+            try:
+                for _ in range(self._timing.ping_misses):
+                    if await ping(peer) or not self.is_connected(peer):
+                        return
+                log.info("peer stopped answering", extra={"peer": peer.hex()[:8]})
+                await self.disconnect(peer)
+            finally:
+                checked.discard(peer)
+
+        async with trio.open_nursery() as nursery:
+            while True:
+                await trio.sleep(self._timing.ping_interval_s)
+                for peer in self.connected() - checked:
+                    if not self._is_member(peer):
+                        nursery.start_soon(self.disconnect, peer)
+                        continue
+                    checked.add(peer)
+                    nursery.start_soon(check, peer)
+
+    async def disconnect(self, peer: PeerId) -> None:
+        """End every connection to this peer, also a frozen one."""
+        for connection in self._swarm.get_connections(libp2p_id(peer)):
+            await self._abort(connection)
+
+    async def _abort(self, connection: Any) -> None:
+        # libp2p's close first writes a farewell, which waits for ever on a frozen peer. With the
+        # socket gone its own cleanup runs through.
+        try:
+            await connection.muxed_conn.secured_conn.conn.read_writer.read_write_closer.stream.close()
+        except Exception as error:
+            log.debug("socket already gone", extra={"error": repr(error)})
+        with trio.move_on_after(self._timing.close_s):
+            try:
+                await connection.close()
+            except Exception as error:
+                log.debug("connection already gone", extra={"error": repr(error)})
+
+    def _note(self, identity: Any) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+        try:
+            self._on_change(peer_id(identity))
+        except MalformedMessage:
+            return
+
+
+class _Watcher(INotifee):  # type: ignore[misc]  # libp2p has no types
+    """Passes on that a peer's connections changed."""
+
+    def __init__(self, note: Callable[[Any], None]) -> None:
+        self._note = note
+
+    async def connected(self, network: Any, conn: Any) -> None:
+        self._note(conn.muxed_conn.peer_id)
+
+    async def disconnected(self, network: Any, conn: Any) -> None:
+        self._note(conn.muxed_conn.peer_id)
+
+    async def opened_stream(self, network: Any, stream: Any) -> None:
+        pass
+
+    async def closed_stream(self, network: Any, stream: Any) -> None:
+        pass
+
+    async def listen(self, network: Any, multiaddr: Any) -> None:
+        pass
+
+    async def listen_close(self, network: Any, multiaddr: Any) -> None:
+        pass
