@@ -53,10 +53,11 @@ class Layout:
 
 def layout_of(model: ModelSpec) -> Layout:
     """The order and shapes of this model's parameters."""
-    d, shapes = (
-        model.width,
-        [("embed", (model.vocabulary, model.width)), ("position", (model.context, model.width))],
-    )
+    d = model.width
+    shapes: list[tuple[str, tuple[int, ...]]] = [
+        ("embed", (model.vocabulary, d)),
+        ("position", (model.context, d)),
+    ]
     for layer in range(model.layers):
         at = f"layer{layer}."
         shapes += [

@@ -49,7 +49,8 @@ def pack_numbers(numbers: NDArray[np.int64], width: int) -> bytes:
 def unpack_numbers(data: bytes, count: int, width: int, what: str) -> NDArray[np.int64]:
     """Inverse of `pack_numbers`; strict like `unpack_bits`."""
     bits = unpack_bits(data, count * width, what).reshape(count, width).astype(np.int64)
-    return (bits << np.arange(width, dtype=np.int64)).sum(axis=1)
+    numbers: NDArray[np.int64] = (bits << np.arange(width, dtype=np.int64)).sum(axis=1)
+    return numbers
 
 
 def pack_gaps(gaps: NDArray[np.int64], bits: int) -> tuple[bytes, bytes]:

@@ -1,0 +1,225 @@
+"""Trainer: a node's private half, in the process that holds torch.
+
+Room: node (edge: files of one folder; runs as a `replica.child` worker). A step
+is on disk, with the momentum it leads to, before its commit can be signed; asked
+again for the same round it returns the same step, so a crash can never lead to
+two different commits for one round.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import cbor2
+import numpy as np
+from numpy.typing import NDArray
+
+from node.behaviours import Behaviour
+from protocol import merkle
+from protocol.blob import blob_digest
+from protocol.codec import decode, encode
+from protocol.errors import Diverged
+from protocol.messages import Opening
+from protocol.messages import Path as MerklePath
+from protocol.params import BLOCK_SIZE, RunSpec
+from protocol.types import Digest, PeerId, RoundId
+from training import demo
+from training.data import batch_positions, batch_root, batch_tokens, read_tokens
+from training.exact import learning_rate
+from training.model import execution_class, loss_and_gradient, use_one_thread
+from training.parameters import Parameters, state_digest, write_array
+from training.wire import encode_update
+
+LOSS_MICRO_MAX = 10**9
+
+
+class Trainer:
+    """theta of recent rounds, momentum of recent steps, and the data."""
+
+    def __init__(
+        self, *, spec: RunSpec, run_id: Digest, node: PeerId, data: Path, folder: Path, behaviour: Behaviour
+    ) -> None:
+        self.spec, self.run_id, self.node, self.behaviour = spec, run_id, node, behaviour
+        self.keep = spec.audit.audit_rounds + spec.audit.dispute_rounds + 2
+        self.parameters = Parameters(spec, folder / "theta", self.keep)
+        self.layout = self.parameters.layout
+        self.tokens = read_tokens(data, spec.data)
+        self.folder = folder / "steps"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.has_diverged = (folder / "diverged").exists()
+
+    def apply(self, round_id: int, aggregate: bytes) -> Digest:
+        """Step the parameters; see `Parameters.apply`."""
+        return self.parameters.apply(round_id, aggregate)
+
+    def step(self, round_id: int, parent: Digest, base_round: int, base_root: Digest) -> dict[str, Any]:
+        """This round's step: computed once, durable, the same when asked again.
+
+        Args:
+            round_id: The round to train; the parameters must be there.
+            parent: Digest of the manifest before.
+            base_round: The round of the last accepted step, or -1.
+            base_root: The momentum root the chain knows after that step.
+
+        Returns:
+            The fields of a commit that only this process knows, and the update's bytes.
+        """
+        record_path = self.folder / f"{round_id:08d}.cbor"
+        if record_path.exists():
+            record: dict[str, Any] = cbor2.loads(record_path.read_bytes())
+            if record["parent"] == parent:
+                return record
+        if self.parameters.round != round_id:
+            raise Diverged(f"asked for a step of round {round_id} while at round {self.parameters.round}")
+        base_round, before = self._momentum(base_round, base_root)
+        lie = self.behaviour.at(round_id)
+        positions = batch_positions(self.spec, self.node, round_id)
+        theta, used = self._theta(round_id, lie), positions
+        if lie == "wrong-data":
+            used = batch_positions(self.spec, self.node, round_id + self.spec.rounds)
+        batch = batch_tokens(self.tokens, used, self.spec.model.context)
+        loss, gradient = loss_and_gradient(self.spec.model, self.layout, theta, batch)
+        if lie == "random-update":
+            noise = np.random.default_rng(round_id).standard_normal(len(gradient)).astype(np.float32)
+            gradient = noise * (np.linalg.norm(gradient) / np.linalg.norm(noise))
+        spectrum = demo.transformed_gradient(self.spec.rule, self.layout, gradient)
+        lr = learning_rate(self.spec.rule, self.spec.rounds, round_id)
+        moved = demo.transition(self.spec.rule, lr, before, spectrum)
+        after = moved.after_BC
+        if lie == "no-feedback":
+            after = before * np.float32(self.spec.rule.beta_micro / 1e6) + spectrum * lr
+        update = encode_update(demo.update_of(moved), self.layout.blocks, self.spec.rule.k)
+        sketch, salt = demo.gradient_sketch(parent, spectrum), os.urandom(32)
+        record = {
+            "round": round_id,
+            "parent": parent,
+            "base_round": base_round,
+            "state": state_digest(self._theta(round_id, "honest" if lie != "diverge" else lie)),
+            "batch_root": batch_root(self.spec, positions),
+            "update": update,
+            "update_digest": blob_digest(update),
+            "momentum_before": merkle.root(demo.momentum_leaves(self.run_id, before)),
+            "momentum_after": merkle.root(demo.momentum_leaves(self.run_id, after)),
+            "seal": demo.seal(salt, sketch),
+            "salt": salt,
+            "sketch": sketch,
+            "exec_class": execution_class(),
+            "tokens": self.spec.tokens_per_step,
+            "loss_micro": min(int(loss * 1e6), LOSS_MICRO_MAX),
+        }
+        write_array(self._momentum_path(round_id), after)
+        _write_durably(record_path, cbor2.dumps(record))
+        self._forget(round_id)
+        return record
+
+    def opening(self, round_id: int, blocks: list[int]) -> bytes:
+        """The encoded opening of a recent step for the blocks drawn.
+
+        Raises:
+            Diverged: that step is not here any more.
+        """
+        try:
+            record = cbor2.loads((self.folder / f"{round_id:08d}.cbor").read_bytes())
+            after = self._load(round_id)
+            before = self._load(record["base_round"])
+        except FileNotFoundError:
+            raise Diverged(f"the step of round {round_id} is not on this disk any more") from None
+        leaves_before = demo.momentum_leaves(self.run_id, before)
+        leaves_after = demo.momentum_leaves(self.run_id, after)
+        return encode(
+            Opening(
+                run_id=self.run_id,
+                round=RoundId(round_id),
+                node=self.node,
+                blocks=tuple(blocks),
+                before=before[blocks].astype("<f4").tobytes(),
+                after=after[blocks].astype("<f4").tobytes(),
+                paths_before=tuple(MerklePath(hashes=merkle.proof(leaves_before, b)) for b in blocks),
+                paths_after=tuple(MerklePath(hashes=merkle.proof(leaves_after, b)) for b in blocks),
+                salt=record["salt"],
+                sketch=record["sketch"],
+            )
+        )
+
+    def reset(self) -> None:
+        """Throw parameters and momentum away, as a diverged node must."""
+        self.parameters.reset()
+        self.has_diverged = True
+        _write_durably(self.folder.parent / "diverged", b"once")
+        for path in self.folder.iterdir():
+            path.unlink()
+
+    def _theta(self, round_id: int, lie: str) -> NDArray[np.float32]:
+        if lie == "stale-parameters" and round_id > 0:
+            return self.parameters.at(round_id - 1)
+        theta = self.parameters.at(round_id)
+        if lie == "diverge" and not self.has_diverged:
+            theta = theta.copy()
+            theta.view(np.uint32)[0] ^= 1
+        return theta
+
+    def _momentum(self, base_round: int, base_root: Digest) -> tuple[int, NDArray[np.float32]]:
+        """Momentum after the last accepted step if it is here and as the chain knows it, else zero."""
+        try:
+            momentum = self._load(base_round)
+        except (FileNotFoundError, ValueError):
+            return -1, self._load(-1)
+        if base_round >= 0 and merkle.root(demo.momentum_leaves(self.run_id, momentum)) != base_root:
+            return -1, self._load(-1)
+        return base_round, momentum
+
+    def _momentum_path(self, round_id: int) -> Path:
+        return self.folder / f"momentum-{round_id:08d}.npy"
+
+    def _load(self, round_id: int) -> NDArray[np.float32]:
+        if round_id < 0:
+            return np.zeros((self.layout.blocks, BLOCK_SIZE), np.float32)
+        momentum: NDArray[np.float32] = np.load(self._momentum_path(round_id), allow_pickle=False)
+        return momentum
+
+    def _forget(self, round_id: int) -> None:
+        for path in self.folder.iterdir():
+            number = path.stem.removeprefix("momentum-")
+            if number.isdigit() and int(number) < round_id - self.keep:
+                path.unlink()
+
+
+def _write_durably(path: Path, body: bytes) -> None:
+    partial = path.with_suffix(".partial")
+    with open(partial, "wb") as file:
+        file.write(body)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def methods() -> Mapping[str, Callable[..., Any]]:
+    """What the parent may call; `open` comes first."""
+    use_one_thread()
+    held: list[Trainer] = []
+
+    def open_(
+        spec: bytes, run_id: bytes, node: bytes, data: str, folder: str, behaviour: str, start: int
+    ) -> int:
+        held[:] = [
+            Trainer(
+                spec=decode(RunSpec, spec),
+                run_id=Digest(run_id),
+                node=PeerId(node),
+                data=Path(data),
+                folder=Path(folder),
+                behaviour=Behaviour(behaviour, start),
+            )
+        ]
+        return held[0].parameters.round
+
+    return {
+        "open": open_,
+        "apply": lambda **a: held[0].apply(**a),
+        "step": lambda **a: held[0].step(**a),
+        "opening": lambda **a: held[0].opening(**a),
+        "reset": lambda: held[0].reset(),
+    }

@@ -1,0 +1,147 @@
+"""Child: the process that computes, so that computing never stalls the network.
+
+Room: replica (edge). The parent is a trio process that owns the sockets; torch
+lives in a child that answers one call after the other over its pipes. The child
+ends when its parent does, however the parent ends; if the child dies, the call
+in flight raises `Unavailable` and the next call starts a new one.
+
+    frame = u32 length | CBOR of [method, arguments] or of [ok, result]
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import cbor2
+import trio
+
+from protocol import errors
+from protocol.errors import AssayError, Unavailable
+
+log = logging.getLogger(__name__)
+_LENGTH = struct.Struct(">I")
+
+
+class Child:
+    """A worker process serving the functions of one module's `methods()`."""
+
+    def __init__(
+        self, module: str, log_path: Path, prepare: Callable[[Child], Awaitable[None]] | None = None
+    ) -> None:
+        """Describe the worker; it starts with the first call.
+
+        Args:
+            module: Import name of a module with `methods() -> Mapping[str, function]`.
+            log_path: Where its standard error goes.
+            prepare: Called after each (re)start, before the call that caused it.
+        """
+        self._module, self._log_path, self._prepare = module, log_path, prepare
+        self._process: trio.Process | None = None
+        self._turn = trio.Lock()
+
+    async def call(self, method: str, **arguments: Any) -> Any:
+        """Run one function in the worker and return its result.
+
+        Raises:
+            AssayError: the function raised it, with the same words.
+            Unavailable: the worker died.
+        """
+        async with self._turn:
+            if self._process is None or self._process.poll() is not None:
+                await self._start()
+                if self._prepare is not None:
+                    await self._prepare(self)
+            return await self._exchange(method, arguments)
+
+    async def call_now(self, method: str, **arguments: Any) -> Any:
+        """Like `call`, for use inside `prepare` only: the turn is already held."""
+        return await self._exchange(method, arguments)
+
+    async def close(self) -> None:
+        """End the worker."""
+        process, self._process = self._process, None
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            with trio.CancelScope(shield=True), trio.move_on_after(5):
+                await process.wait()
+
+    async def _start(self) -> None:
+        with open(self._log_path, "ab") as log_file:
+            self._process = await trio.lowlevel.open_process(
+                [sys.executable, "-m", "replica.child", self._module],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log_file,
+            )
+
+    async def _exchange(self, method: str, arguments: Mapping[str, Any]) -> Any:
+        process = self._process
+        assert process is not None and process.stdin is not None and process.stdout is not None
+        body = cbor2.dumps([method, dict(arguments)])
+        try:
+            await process.stdin.send_all(_LENGTH.pack(len(body)) + body)
+            (length,) = _LENGTH.unpack(await self._receive(process, 4))
+            is_ok, result = cbor2.loads(await self._receive(process, length))
+        except (trio.BrokenResourceError, trio.ClosedResourceError, EOFError):
+            await self.close()
+            raise Unavailable(
+                f"the {self._module} worker died during {method}; its log is {self._log_path}"
+            ) from None
+        except trio.Cancelled:
+            # Half an exchange would desynchronise the pipe, so the worker goes with its caller.
+            await self.close()
+            raise
+        if not is_ok:
+            kind = getattr(errors, result[0], AssayError)
+            raise (kind if kind is not errors.PeerFault and issubclass(kind, AssayError) else AssayError)(
+                result[1]
+            )
+        return result
+
+    @staticmethod
+    async def _receive(process: trio.Process, length: int) -> bytes:
+        assert process.stdout is not None
+        data = bytearray()
+        while len(data) < length:
+            part = await process.stdout.receive_some(min(1 << 20, length - len(data)))
+            if not part:
+                raise EOFError
+            data += part
+        return bytes(data)
+
+
+def serve(methods: Mapping[str, Callable[..., Any]], source: BinaryIO, sink: BinaryIO) -> None:
+    """Answer calls until the parent is gone."""
+    while True:
+        head = source.read(4)
+        if len(head) < 4:
+            return
+        (length,) = _LENGTH.unpack(head)
+        method, arguments = cbor2.loads(source.read(length))
+        try:
+            answer = [True, methods[method](**arguments)]
+        except AssayError as error:
+            answer = [False, [type(error).__name__, str(error)]]
+        body = cbor2.dumps(answer)
+        sink.write(_LENGTH.pack(len(body)) + body)
+        sink.flush()
+
+
+def _main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    sink = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints goes to the log, not into the frames
+    serve(importlib.import_module(sys.argv[1]).methods(), sys.stdin.buffer, sink)
+
+
+if __name__ == "__main__":
+    _main()
