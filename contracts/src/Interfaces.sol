@@ -15,6 +15,7 @@ interface IVerifierSet {
 interface IStakeVault {
     function court() external view returns (address);
     function unbondingDelay() external view returns (uint64);
+    function freezeMax() external view returns (uint64);
     function accountOf(address hotKey) external view returns (address);
     function slash(
         address who,

@@ -101,6 +101,8 @@ contract SlashCourt is Judge, ReentrancyGuard {
         // Nobody may leave before a case about the last piece of work can be opened.
         uint256 slowest = uint256(p.evidenceWindow) + p.vetoWindow + p.executeWindow + p.margin;
         if (vault_.unbondingDelay() <= slowest) revert BadParams();
+        // A case holds withdrawals to its end, so the vault must let it.
+        if (vault_.freezeMax() < uint256(p.vetoWindow) + p.executeWindow) revert BadParams();
         vault = vault_;
         verifierSet = verifierSet_;
         escrow = escrow_;

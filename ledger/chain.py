@@ -1,0 +1,516 @@
+"""Chain: one participant's view of the contracts, and its moves on them.
+
+Room: ledger (edge). Blocking; async callers run it in a thread. A move that is
+already a fact returns `ALREADY_DONE` instead of failing, so a process that was
+killed, or a chain that went back, is answered by doing the same again. The moves
+that add up (transfers, stake, top-ups, unstake requests) cannot know; `ensure_stake`
+is the repeatable form for stake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from web3.contract import Contract
+
+from ledger import statements
+from ledger.chain_deploy import LOCALNET, MAINNET, UNIT, ChainParams, deploy
+from ledger.chain_logs import read_events
+from ledger.chain_rpc import ALREADY_DONE, ChainRefused, Rpc, Sent, artefact
+from ledger.chain_state import (
+    CasePhase,
+    CaseState,
+    EpochPhase,
+    EpochState,
+    HotKey,
+    RunState,
+    StakeState,
+    Ticket,
+    state_of,
+)
+from ledger.deployment import CONTRACTS, Deployment
+from ledger.events import ChainEvent
+from ledger.payout_tree import PayoutTree
+from ledger.statements import CERT_ECDSA, Address, EpochResult, ModelRecord, Ruling, Statement, values
+from protocol.errors import ConfigError
+
+__all__ = [
+    "ALREADY_DONE",
+    "LOCALNET",
+    "MAINNET",
+    "UNIT",
+    "CasePhase",
+    "CaseState",
+    "Chain",
+    "ChainParams",
+    "ChainRefused",
+    "Deployment",
+    "EpochPhase",
+    "EpochState",
+    "HotKey",
+    "RunState",
+    "Sent",
+    "StakeState",
+    "Ticket",
+    "deploy",
+]
+
+
+class Chain:
+    """The contracts of one deployment as seen and used by one account.
+
+    Every method may raise `Unavailable` (the endpoint is gone or slow) and every move `ChainRefused`
+    (a contract said no, by the name of its error) or `ConfigError` (this client holds no key).
+
+    Args:
+        rpc_url: HTTP JSON-RPC endpoint.
+        deployment: Where the contracts are.
+        key: 32-byte private key of the account that moves; None only reads.
+        receipt_s_max: How long a move waits to be mined.
+    """
+
+    def __init__(
+        self, rpc_url: str, deployment: Deployment, key: bytes | None = None, *, receipt_s_max: float = 60.0
+    ) -> None:
+        self.deployment = deployment
+        self._rpc = Rpc(rpc_url, key, receipt_s_max=receipt_s_max)
+        make: Any = self._rpc.web3.eth.contract
+        self._contracts: dict[str, Contract] = {
+            name: make(address=deployment.address(name), abi=artefact(name)["abi"], decode_tuples=True)
+            for name in CONTRACTS
+        }
+
+    # ---- reads
+
+    @property
+    def address(self) -> Address:
+        """The account that moves."""
+        return self._rpc.address
+
+    def check_deployment(self) -> None:
+        """Returns if this endpoint carries this deployment.
+
+        Raises:
+            ConfigError: another chain id, no contracts there, or another deployment's contracts.
+        """
+        eth = self._rpc.web3.eth
+        chain_id = self._rpc.read("check chain", lambda: eth.chain_id)
+        if chain_id != self.deployment.chain_id:
+            raise ConfigError(f"wrong chain: id {chain_id}, {self.deployment.chain_id} expected")
+        for name in CONTRACTS:
+            where = self.deployment.address(name)
+            if not self._rpc.read("check chain", lambda where=where: eth.get_code(where)):  # type: ignore[misc]
+                raise ConfigError(f"wrong chain: no {name} at {where}")
+            found = bytes(self._ask(name, "deploymentId"))
+            if found != self.deployment.deployment_id:
+                raise ConfigError(
+                    f"wrong chain: {name} belongs to deployment {found.hex()[:8]}, "
+                    f"{self.deployment.deployment_id.hex()[:8]} expected"
+                )
+
+    def block_number(self) -> int:
+        """The newest block."""
+        return int(self._rpc.read("block", lambda: self._rpc.web3.eth.block_number))
+
+    def timestamp(self) -> int:
+        """The newest block's time, Unix seconds. Windows run on this clock."""
+        return int(self._rpc.read("block", lambda: self._rpc.web3.eth.get_block("latest")["timestamp"]))
+
+    def token_balance(self, account: str | None = None) -> int:
+        """Token units held outside the contracts; of the own account by default."""
+        return int(self._ask("AssayToken", "balanceOf", account or self.address))
+
+    def token_supply(self) -> int:
+        """All token units there are; falls as slashes burn."""
+        return int(self._ask("AssayToken", "totalSupply"))
+
+    def native_balance(self, account: str | None = None) -> int:
+        """Wei for gas."""
+        whose: Any = account or self.address
+        return int(self._rpc.read("balance", lambda: self._rpc.web3.eth.get_balance(whose)))
+
+    def stake_of(self, account: str, role: int) -> StakeState:
+        """Active and leaving stake; both count for a slash."""
+        active, unbonding = self._ask("StakeVault", "stakeOf", account, role)
+        return StakeState(
+            active=active,
+            unbonding=unbonding,
+            minimum=self._ask("StakeVault", "minStake", role),
+            frozen_until=self._ask("StakeVault", "frozenUntil", account),
+        )
+
+    def ticket(self, ticket: int) -> Ticket:
+        """A request to leave, with what it would pay now."""
+        who, role, _, ready_at, shares = self._ask("StakeVault", "tickets", ticket)
+        return Ticket(
+            account=who,
+            role=role,
+            ready_at=ready_at,
+            is_spent=shares == 0,
+            amount=self._ask("StakeVault", "ticketValue", ticket),
+        )
+
+    def rewards_of(self, account: str) -> int:
+        """Slash rewards waiting for `collect`, token units."""
+        return int(self._ask("StakeVault", "rewards", account))
+
+    def hot_key(self, hot_key: str) -> HotKey | None:
+        """Whom a hot key speaks for; None if nobody."""
+        account, expiry = self._ask("StakeVault", "hotKeys", hot_key)
+        return HotKey(account=account, expiry=expiry) if int(account, 16) else None
+
+    def verifier_set(self, version: int | None = None) -> tuple[tuple[Address, Address], ...]:
+        """(account, hot key) of each member, ascending by hot key; of the current set by default."""
+        wanted = self.set_version() if version is None else version
+        return tuple((account, hot) for account, hot in self._ask("VerifierSet", "members", wanted))
+
+    def set_version(self) -> int:
+        """The current verifier set's number, from 1."""
+        return int(self._ask("VerifierSet", "currentVersion"))
+
+    def run_id_of(self, buyer: str, spec_hash: bytes) -> bytes:
+        """The id a run has or would have: a function of deployment, buyer and specification."""
+        return bytes(self._ask("RunEscrow", "runIdOf", buyer, spec_hash))
+
+    def run(self, run_id: bytes) -> RunState | None:
+        """The run's escrow; None if there is no such run."""
+        state = state_of(RunState, self._ask("RunEscrow", "getRun", run_id))
+        return state if int(state.buyer, 16) else None
+
+    def epoch_state(self, run_id: bytes, epoch: int) -> EpochState:
+        """Where the settlement of one epoch stands."""
+        return state_of(EpochState, self._ask("EpochSettlement", "getEpoch", run_id, epoch))
+
+    def is_claimed(self, run_id: bytes, epoch: int, index: int) -> bool:
+        """Whether row `index` was paid."""
+        return bool(self._ask("EpochSettlement", "isClaimed", run_id, epoch, index))
+
+    def case(self, case_id: bytes) -> CaseState:
+        """Where a case stands."""
+        return state_of(CaseState, self._ask("SlashCourt", "getCase", case_id))
+
+    def is_punished(self, offence_id: bytes) -> bool:
+        """Whether an offence has had its slash or its case."""
+        return bool(self._ask("SlashCourt", "punished", offence_id))
+
+    def equivocation_id(self, signer: str, said: Statement) -> bytes:
+        """The offence id that two of `signer`'s statements for this slot have in common."""
+        return bytes(
+            self._ask("SlashCourt", "equivocationId", signer, said.run_id, said.epoch, said.kind, said.slot)
+        )
+
+    def events(self, from_block: int, to_block: int | None = None) -> list[ChainEvent]:
+        """Everything our contracts said in these blocks, both included, in chain order."""
+        last = self.block_number() if to_block is None else to_block
+        return read_events(self._rpc, self.deployment, from_block, last)
+
+    # ---- money
+
+    def transfer_token(self, to: str, amount: int) -> Sent:
+        """Sends token units. Repeating it sends again."""
+        return self._move("transfer token", "AssayToken", "transfer", to, amount)
+
+    def fund_native(self, to: str, amount_wei: int) -> Sent:
+        """Sends wei for gas. Repeating it sends again."""
+        return self._rpc.send("fund gas", {"to": to, "value": amount_wei})
+
+    def fund_many(self, accounts: Sequence[str], *, token_amount: int, amount_wei: int) -> list[Sent]:
+        """Sends each account tokens and gas, all in flight at once. Repeating it sends again."""
+        pending: list[Sent] = []
+        for to in accounts:
+            if token_amount:
+                pending.append(self._move("fund", "AssayToken", "transfer", to, token_amount, wait=False))
+            if amount_wei:
+                pending.append(self._rpc.send("fund", {"to": to, "value": amount_wei}, wait=False))
+        return [self._rpc.settled("fund", one) for one in pending]
+
+    def collect(self, account: str | None = None) -> Sent:
+        """Pays an account's slash rewards out to it; anyone may."""
+        whose = account or self.address
+        return self._once(
+            lambda: self.rewards_of(whose) == 0, lambda: self._move("collect", "StakeVault", "collect", whose)
+        )
+
+    # ---- stake
+
+    def stake(self, role: int, amount: int) -> Sent:
+        """Adds token units to the own stake. Repeating it adds again; see `ensure_stake`."""
+        self._approve("StakeVault", amount)
+        return self._move("stake", "StakeVault", "stake", role, amount)
+
+    def ensure_stake(self, role: int, target: int) -> Sent:
+        """Adds what active stake lacks to reach `target`; nothing if it is there."""
+        lacking = target - self.stake_of(self.address, role).active
+        return self.stake(role, lacking) if lacking > 0 else ALREADY_DONE
+
+    def delegate(self, hot_key: str, expiry: int, consent: bytes) -> Sent:
+        """Lets `hot_key` speak for this account until `expiry` (Unix seconds).
+
+        Args:
+            consent: The hot key's signature over `statements.Delegation`.
+        """
+        return self._once(
+            lambda: self.hot_key(hot_key) == HotKey(account=self.address, expiry=expiry),
+            lambda: self._move("delegate", "StakeVault", "delegate", hot_key, expiry, consent),
+        )
+
+    def request_unstake(self, role: int, amount: int) -> int:
+        """Starts to leave with `amount` of active stake; returns the ticket to withdraw with."""
+        sent = self._move("request unstake", "StakeVault", "requestUnstake", role, amount)
+        receipt = self._rpc.receipt("request unstake", sent.tx_hash or b"")
+        event = self._contracts["StakeVault"].events.UnstakeRequested()
+        return int(event.process_receipt(receipt)[0]["args"]["ticket"])
+
+    def cancel_unstake(self, ticket: int) -> Sent:
+        """Makes a ticket's stake active again."""
+        return self._once(
+            lambda: self.ticket(ticket).is_spent,
+            lambda: self._move("cancel unstake", "StakeVault", "cancelUnstake", ticket),
+        )
+
+    def withdraw(self, ticket: int) -> Sent:
+        """Takes out what a ripe ticket is still worth."""
+        return self._once(
+            lambda: self._is_own_and_spent(ticket),
+            lambda: self._move("withdraw", "StakeVault", "withdraw", ticket),
+        )
+
+    # ---- a buyer's run
+
+    def open_run(
+        self,
+        spec_hash: bytes,
+        *,
+        budget: int,
+        epoch_cap: int,
+        epochs: int,
+        deadline: int,
+        set_version: int | None = None,
+    ) -> bytes:
+        """Opens a run, or finds it open, and returns its id.
+
+        Args:
+            spec_hash: 32 bytes; one buyer opens one specification once.
+            budget: Token units pulled into escrow now.
+            epoch_cap: Token units that one epoch may cost at most.
+            epochs: How many epochs may be settled, numbered from 0.
+            deadline: Chain time, Unix seconds, after which no result is taken.
+            set_version: The verifiers who judge the run; the current set by default.
+        """
+        run_id = self.run_id_of(self.address, spec_hash)
+
+        def is_open() -> bool:
+            run = self.run(run_id)
+            return run is not None and (run.epoch_cap, run.epochs, run.deadline) == (
+                epoch_cap,
+                epochs,
+                deadline,
+            )
+
+        def send() -> Sent:
+            version = self.set_version() if set_version is None else set_version
+            self._approve("RunEscrow", budget)
+            return self._move(
+                "open run", "RunEscrow", "openRun", spec_hash, budget, epoch_cap, epochs, deadline, version
+            )
+
+        self._once(is_open, send)
+        return run_id
+
+    def top_up(self, run_id: bytes, amount: int) -> Sent:
+        """Adds to a run's budget. Repeating it adds again."""
+        self._approve("RunEscrow", amount)
+        return self._move("top up", "RunEscrow", "topUp", run_id, amount)
+
+    def request_close(self, run_id: bytes) -> Sent:
+        """Asks to stop; results for work already done are taken until the close delay is over."""
+        return self._unless_refused(
+            "AlreadyClosing", lambda: self._move("request close", "RunEscrow", "requestClose", run_id)
+        )
+
+    def refund(self, run_id: bytes) -> Sent:
+        """Sends the free rest of a closed run to its buyer; anyone may."""
+        return self._unless_refused(
+            "NothingToRefund", lambda: self._move("refund", "RunEscrow", "refund", run_id)
+        )
+
+    # ---- settlement
+
+    def propose(self, result: EpochResult, cert: bytes) -> Sent:
+        """Puts a certified result on chain; anyone may."""
+        digest = self.deployment.digest(result)
+        return self._once(
+            lambda: self.epoch_state(result.run_id, result.epoch).digest == digest,
+            lambda: self._move("propose", "EpochSettlement", "propose", values(result), CERT_ECDSA, cert),
+        )
+
+    def challenge(self, run_id: bytes, epoch: int, reason_hash: bytes) -> Sent:
+        """Objects to a result within its window; puts up the bond."""
+
+        def is_ours() -> bool:
+            state = self.epoch_state(run_id, epoch)
+            return (state.phase, state.challenger) == (EpochPhase.CHALLENGED, self.address)
+
+        def send() -> Sent:
+            self._approve("EpochSettlement", int(self._ask("EpochSettlement", "bond")))
+            return self._move("challenge", "EpochSettlement", "challenge", run_id, epoch, reason_hash)
+
+        return self._once(is_ours, send)
+
+    def resolve(self, run_id: bytes, epoch: int, stands: bool, cert: bytes) -> Sent:
+        """Answers a challenge with a certificate over `statements.Resolution`."""
+        return self._once(
+            lambda: stands and self.epoch_state(run_id, epoch).phase >= EpochPhase.UPHELD,
+            lambda: self._move(
+                "resolve", "EpochSettlement", "resolve", run_id, epoch, stands, CERT_ECDSA, cert
+            ),
+        )
+
+    def timeout_challenge(self, run_id: bytes, epoch: int) -> Sent:
+        """Ends a challenge that nobody answered: no pay, the bond returns."""
+        return self._move("time out challenge", "EpochSettlement", "timeoutChallenge", run_id, epoch)
+
+    def clear_orphan(self, run_id: bytes, epoch: int) -> Sent:
+        """Clears a result whose predecessor was rejected."""
+        return self._move("clear orphan", "EpochSettlement", "clearOrphan", run_id, epoch)
+
+    def finalize(self, run_id: bytes, epoch: int) -> Sent:
+        """Makes a result final once its window is over; anyone may."""
+        return self._once(
+            lambda: self.epoch_state(run_id, epoch).phase >= EpochPhase.FINAL,
+            lambda: self._move("finalize", "EpochSettlement", "finalize", run_id, epoch),
+        )
+
+    def claim(self, run_id: bytes, epoch: int, tree: PayoutTree, index: int) -> Sent:
+        """Pays row `index` of the table to the account it names; anyone may."""
+        payout, proof = tree.payouts[index], tree.proof(index)
+        return self.claim_with_proof(run_id, epoch, index, payout.account, payout.amount, proof)
+
+    def claim_with_proof(
+        self, run_id: bytes, epoch: int, index: int, account: str, amount: int, proof: Sequence[bytes]
+    ) -> Sent:
+        """`claim` for a payee who holds only its own row and proof."""
+        return self._once(
+            lambda: self.is_claimed(run_id, epoch, index),
+            lambda: self._move(
+                "claim", "EpochSettlement", "claim", run_id, epoch, index, account, amount, list(proof)
+            ),
+        )
+
+    def claim_all(self, run_id: bytes, epoch: int, tree: PayoutTree) -> list[Sent]:
+        """Pays every row of the table that is not paid yet, all in flight at once; anyone may."""
+        pending: list[Sent] = []
+        for index, payout in enumerate(tree.payouts):
+            if not self.is_claimed(run_id, epoch, index):
+                row = (run_id, epoch, index, payout.account, payout.amount, list(tree.proof(index)))
+                pending.append(self._move("claim", "EpochSettlement", "claim", *row, wait=False))
+        return [self._rpc.settled("claim", one) for one in pending]
+
+    def sweep_unclaimed(self, run_id: bytes, epoch: int) -> Sent:
+        """Returns what nobody claimed in time to the buyer; anyone may."""
+        return self._once(
+            lambda: self.epoch_state(run_id, epoch).phase == EpochPhase.SWEPT,
+            lambda: self._move("sweep", "EpochSettlement", "sweepUnclaimed", run_id, epoch),
+        )
+
+    # ---- the court
+
+    def report_equivocation(
+        self, first: Statement, first_signature: bytes, second: Statement, second_signature: bytes
+    ) -> Sent:
+        """Slashes the signer of two contradicting statements; the reporter earns the challenger's share."""
+        signer = statements.recover(self.deployment.digest(first), first_signature)
+        offence_id = self.equivocation_id(signer, first)
+        told = (values(first), first_signature, values(second), second_signature)
+        return self._once(
+            lambda: self.is_punished(offence_id),
+            lambda: self._move("report equivocation", "SlashCourt", "reportEquivocation", *told),
+        )
+
+    def open_case(self, ruling: Ruling, cert: bytes) -> Sent:
+        """Opens a case on a certified ruling; its id is the ruling's offence id."""
+        return self._once(
+            lambda: self.is_punished(ruling.offence_id),
+            lambda: self._move("open case", "SlashCourt", "openCase", values(ruling), CERT_ECDSA, cert),
+        )
+
+    def veto_case(self, case_id: bytes, reason_hash: bytes, cert: bytes) -> Sent:
+        """Stops a case within its veto window, with a certificate over `statements.Veto`."""
+        return self._once(
+            lambda: self.case(case_id).phase == CasePhase.VETOED,
+            lambda: self._move("veto case", "SlashCourt", "veto", case_id, reason_hash, CERT_ECDSA, cert),
+        )
+
+    def execute_case(self, case_id: bytes) -> Sent:
+        """Carries a ruling out after its veto window; anyone may."""
+        return self._once(
+            lambda: self.case(case_id).phase == CasePhase.EXECUTED,
+            lambda: self._move("execute case", "SlashCourt", "execute", case_id),
+        )
+
+    def expire_case(self, case_id: bytes) -> Sent:
+        """Ends a case that nobody executed in time; anyone may."""
+        return self._once(
+            lambda: self.case(case_id).phase == CasePhase.EXPIRED,
+            lambda: self._move("expire case", "SlashCourt", "expire", case_id),
+        )
+
+    # ---- models and verifiers
+
+    def register_model(self, record: ModelRecord, cert: bytes) -> bytes:
+        """Puts a model on record and returns the record's id."""
+        record_id = self.deployment.digest(record)
+        self._once(
+            lambda: self._ask("ModelRegistry", "entries", record_id)[2] != 0,
+            lambda: self._move(
+                "register model", "ModelRegistry", "register", values(record), CERT_ECDSA, cert
+            ),
+        )
+        return record_id
+
+    def rotate_verifiers(self, members: Sequence[tuple[str, str]], from_epoch: int, cert: bytes) -> Sent:
+        """Installs the next verifier set; `cert` is the current set's over `statements.Rotation`."""
+        return self._move(
+            "rotate verifiers", "VerifierSet", "rotate", list(members), from_epoch, CERT_ECDSA, cert
+        )
+
+    # ---- inside
+
+    def _ask(self, contract: str, function: str, *arguments: Any) -> Any:
+        call = self._contracts[contract].functions[function](*arguments)
+        return self._rpc.read(f"{contract}.{function}", lambda: call.call())
+
+    def _move(self, action: str, contract: str, function: str, *arguments: Any, wait: bool = True) -> Sent:
+        where = self._contracts[contract]
+        data = where.encode_abi(function, list(arguments))
+        return self._rpc.send(action, {"to": where.address, "data": data}, wait=wait)
+
+    def _approve(self, spender: str, amount: int) -> None:
+        """Allows exactly what the next move takes; that move sees it through the pending block."""
+        where = self.deployment.address(spender)
+        if self._ask("AssayToken", "allowance", self.address, where) < amount:
+            self._move("approve", "AssayToken", "approve", where, amount, wait=False)
+
+    def _once(self, is_done: Callable[[], bool], send: Callable[[], Sent]) -> Sent:
+        """Sends unless it is done; a refusal because another was first is success too."""
+        if is_done():
+            return ALREADY_DONE
+        try:
+            return send()
+        except ChainRefused:
+            if is_done():
+                return ALREADY_DONE
+            raise
+
+    def _unless_refused(self, name: str, send: Callable[[], Sent]) -> Sent:
+        try:
+            return send()
+        except ChainRefused as refused:
+            if refused.name == name:
+                return ALREADY_DONE
+            raise
+
+    def _is_own_and_spent(self, ticket: int) -> bool:
+        found = self.ticket(ticket)
+        return found.is_spent and found.account == self.address

@@ -1,0 +1,76 @@
+"""Chain logs: the contracts' logs as typed events, in chain order.
+
+Room: ledger (edge). Which log is which event, and its fields, come from the
+artefacts and ledger/events.py; nothing is listed twice.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from eth_abi import decode
+from eth_utils import event_abi_to_log_topic, to_checksum_address
+
+from ledger.chain_rpc import Rpc, artefact
+from ledger.chain_state import snake
+from ledger.deployment import Deployment
+from ledger.events import EVENTS, ChainEvent
+
+BLOCKS_PER_QUESTION = 2_000  # public endpoints refuse much larger ranges
+
+
+def read_events(rpc: Rpc, deployment: Deployment, from_block: int, to_block: int) -> list[ChainEvent]:
+    """All events of the deployment in these blocks, both included, by (block, log index).
+
+    Raises:
+        Unavailable: the endpoint gave no usable answer.
+    """
+    addresses = [deployment.address(contract) for contract in sorted({kind.CONTRACT for kind in EVENTS})]
+    found: list[ChainEvent] = []
+    for start in range(from_block, to_block + 1, BLOCKS_PER_QUESTION):
+        question: Any = {
+            "address": addresses,
+            "fromBlock": start,
+            "toBlock": min(start + BLOCKS_PER_QUESTION - 1, to_block),
+        }
+        logs = rpc.read("events", lambda question=question: rpc.web3.eth.get_logs(question))  # type: ignore[misc]
+        found += [event for log in logs if (event := event_of(log)) is not None]
+    return sorted(found, key=lambda event: (event.block_number, event.log_index))
+
+
+def event_of(log: Any) -> ChainEvent | None:
+    """One log as an event; None for a log that is none of ours to know (Frozen, Reserved, Released)."""
+    known = _by_topic().get(bytes(log["topics"][0]))
+    if known is None:
+        return None
+    kind, inputs = known
+    indexed = iter(bytes(topic) for topic in log["topics"][1:])
+    plain = iter(decode([one["type"] for one in inputs if not one["indexed"]], bytes(log["data"])))
+    told = {
+        snake(one["name"]): _value(one["type"], decode([one["type"]], next(indexed))[0])
+        if one["indexed"]
+        else _value(one["type"], next(plain))
+        for one in inputs
+    }
+    return kind(
+        block_number=log["blockNumber"],
+        block_hash=bytes(log["blockHash"]),
+        tx_hash=bytes(log["transactionHash"]),
+        log_index=log["logIndex"],
+        **told,
+    )
+
+
+def _value(solidity: str, value: Any) -> Any:
+    return to_checksum_address(value) if solidity == "address" else value
+
+
+@cache
+def _by_topic() -> dict[bytes, tuple[type[ChainEvent], list[dict[str, Any]]]]:
+    found = {}
+    for kind in EVENTS:
+        for entry in artefact(kind.CONTRACT)["abi"]:
+            if entry["type"] == "event" and entry["name"] == kind.__name__:
+                found[bytes(event_abi_to_log_topic(entry))] = (kind, entry["inputs"])
+    return found

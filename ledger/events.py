@@ -1,0 +1,328 @@
+"""Events: what the contracts say happened, as values the books are filled from.
+
+Room: ledger (pure). One dataclass per contract event, its fields named after the
+event's inputs; a test compares both lists. Amounts are integers in token units,
+times are Unix seconds of chain time, addresses are checksummed text. The place
+(`block_hash`, `log_index`) names an event for ever; a block may still be undone
+on a chain that goes back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ledger.statements import Address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainEvent:
+    """Where an event stands in the chain."""
+
+    CONTRACT: ClassVar[str] = ""
+    block_number: int
+    block_hash: bytes
+    tx_hash: bytes
+    log_index: int  # position within its block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staked(ChainEvent):
+    """`account` added `amount` to its stake in `role`."""
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    account: Address
+    role: int
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnstakeRequested(ChainEvent):
+    """`amount`, as valued at that moment, left active stake; a later slash still reaches it."""
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    account: Address
+    role: int
+    ticket: int
+    amount: int
+    ready_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnstakeCancelled(ChainEvent):
+    """The ticket's stake, worth `amount` now, is active again."""
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    account: Address
+    role: int
+    ticket: int
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withdrawn(ChainEvent):
+    """`amount` went from the vault to `account`; zero when a slash had taken all."""
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    account: Address
+    role: int
+    ticket: int
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slashed(ChainEvent):
+    """`amount == burnt + buyer_amount + challenger_amount` left `account`'s stake.
+
+    The two rewards stay in the vault until a RewardCollected.
+    """
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    account: Address
+    role: int
+    offence_id: bytes
+    amount: int
+    burnt: int
+    buyer: Address
+    buyer_amount: int
+    challenger: Address
+    challenger_amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardCollected(ChainEvent):
+    """`amount` of slash rewards went from the vault to `account`."""
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    account: Address
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotKeyDelegated(ChainEvent):
+    """`hot_key` speaks for `account` until `expiry`, and answers for it for ever."""
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    account: Address
+    hot_key: Address
+    expiry: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOpened(ChainEvent):
+    """`buyer` put `budget` into escrow for a run."""
+
+    CONTRACT: ClassVar[str] = "RunEscrow"
+    run_id: bytes
+    buyer: Address
+    spec_hash: bytes
+    budget: int
+    epoch_cap: int
+    epochs: int
+    deadline: int
+    set_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunToppedUp(ChainEvent):
+    """`payer` added `amount` to the run's budget."""
+
+    CONTRACT: ClassVar[str] = "RunEscrow"
+    run_id: bytes
+    payer: Address
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunClosing(ChainEvent):
+    """The run takes results until `closes_at`."""
+
+    CONTRACT: ClassVar[str] = "RunEscrow"
+    run_id: bytes
+    closes_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refunded(ChainEvent):
+    """`amount` of free escrow went back to `buyer`."""
+
+    CONTRACT: ClassVar[str] = "RunEscrow"
+    run_id: bytes
+    buyer: Address
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultProposed(ChainEvent):
+    """`total` is reserved for this epoch until the result is final or rejected."""
+
+    CONTRACT: ClassVar[str] = "EpochSettlement"
+    run_id: bytes
+    epoch: int
+    digest: bytes
+    root: bytes
+    table_hash: bytes
+    model_hash: bytes
+    total: int
+    window_ends_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Challenged(ChainEvent):
+    """`challenger` objected and put up `bond`."""
+
+    CONTRACT: ClassVar[str] = "EpochSettlement"
+    run_id: bytes
+    epoch: int
+    challenger: Address
+    reason_hash: bytes
+    bond: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved(ChainEvent):
+    """A challenge was answered. If the result stands the bond burnt, else it went back."""
+
+    CONTRACT: ClassVar[str] = "EpochSettlement"
+    run_id: bytes
+    epoch: int
+    challenger: Address
+    stands: bool
+    bond: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultRejected(ChainEvent):
+    """The result is gone and `total` is free again."""
+
+    CONTRACT: ClassVar[str] = "EpochSettlement"
+    run_id: bytes
+    epoch: int
+    digest: bytes
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultFinalized(ChainEvent):
+    """Payees may claim; what is left after `claim_ends_at` may be swept."""
+
+    CONTRACT: ClassVar[str] = "EpochSettlement"
+    run_id: bytes
+    epoch: int
+    digest: bytes
+    total: int
+    claim_ends_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed(ChainEvent):
+    """Row `index` of the epoch's table was paid: `amount` to `account`."""
+
+    CONTRACT: ClassVar[str] = "EpochSettlement"
+    run_id: bytes
+    epoch: int
+    index: int
+    account: Address
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept(ChainEvent):
+    """`amount` that nobody claimed in time went back to `buyer`."""
+
+    CONTRACT: ClassVar[str] = "EpochSettlement"
+    run_id: bytes
+    epoch: int
+    buyer: Address
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equivocation(ChainEvent):
+    """`hot_key` of `account` signed two values for one slot."""
+
+    CONTRACT: ClassVar[str] = "SlashCourt"
+    account: Address
+    offence_id: bytes
+    hot_key: Address
+    value_a: bytes
+    value_b: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseOpened(ChainEvent):
+    """A ruling waits for its veto window; `case_id` is the offence's id."""
+
+    CONTRACT: ClassVar[str] = "SlashCourt"
+    case_id: bytes
+    offender: Address
+    run_id: bytes
+    epoch: int
+    role: int
+    ppm: int
+    evidence_hash: bytes
+    challenger: Address
+    veto_ends_at: int
+    execute_by: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseClosed(ChainEvent):
+    """The case ended: outcome 2 vetoed, 3 executed (then `amount` was slashed), 4 expired."""
+
+    CONTRACT: ClassVar[str] = "SlashCourt"
+    case_id: bytes
+    outcome: int
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetRotated(ChainEvent):
+    """Verifier set `version` is the current one from here."""
+
+    CONTRACT: ClassVar[str] = "VerifierSet"
+    version: int
+    set_hash: bytes
+    from_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRegistered(ChainEvent):
+    """A model is on record for its run."""
+
+    CONTRACT: ClassVar[str] = "ModelRegistry"
+    record_id: bytes
+    run_id: bytes
+    model_hash: bytes
+    data_inventory_hash: bytes
+    config_hash: bytes
+    parent: bytes
+    last_result: bytes
+    by: Address
+
+
+EVENTS: tuple[type[ChainEvent], ...] = (
+    Staked,
+    UnstakeRequested,
+    UnstakeCancelled,
+    Withdrawn,
+    Slashed,
+    RewardCollected,
+    HotKeyDelegated,
+    RunOpened,
+    RunToppedUp,
+    RunClosing,
+    Refunded,
+    ResultProposed,
+    Challenged,
+    Resolved,
+    ResultRejected,
+    ResultFinalized,
+    Claimed,
+    Swept,
+    Equivocation,
+    CaseOpened,
+    CaseClosed,
+    SetRotated,
+    ModelRegistered,
+)
