@@ -1,0 +1,41 @@
+"""Finality: when a certificate makes a manifest part of the chain for good.
+
+Room: protocol (pure). This is all that a light client needs: one link of the
+chain, the run's domain and the set of verifiers; no other link, no state.
+
+A FINALISE certificate names the block, and either the block's own iteration
+(the verifiers saw it notarised in time) or `SETTLED` (they saw a descendant
+finalised, which makes this block final too; see docs/decisions/0002-simplex.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from protocol.codec import digest
+from protocol.errors import MalformedMessage
+from protocol.identity import Domain
+from protocol.messages import CertifiedManifest, VoteKind
+from protocol.quorum import check_certificate
+from protocol.types import Iteration, PeerId
+
+SETTLED = Iteration(0)  # no iteration has this number: they start at 1
+
+
+def check_certified(certified: CertifiedManifest, domain: Domain, verifiers: Collection[PeerId]) -> None:
+    """Do nothing if this manifest is final in this run. Its place is its `round` and `parent`.
+
+    Raises:
+        MalformedMessage: the parts are not about each other, or the certificate is short.
+        PeerFault: a signature does not verify.
+    """
+    manifest, block, vote = certified.manifest, certified.block, certified.certificate.vote
+    if block.run_id != domain.run_id or manifest.run_id != domain.run_id:
+        raise MalformedMessage("certified manifest is for another run")
+    if digest(manifest) != block.manifest or manifest.round != block.round:
+        raise MalformedMessage("certified manifest: the block is about another manifest")
+    if vote.kind is not VoteKind.FINALISE or vote.block != digest(block):
+        raise MalformedMessage("certified manifest: the certificate is not a finalisation of its block")
+    if vote.iteration not in (block.iteration, SETTLED):
+        raise MalformedMessage("certified manifest: the certificate is of another iteration")
+    check_certificate(certified.certificate, domain, verifiers)
