@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import rlp
-from eth_utils import keccak, to_checksum_address
+from eth_typing import HexAddress, HexStr
+from web3.types import Nonce
+from web3.utils import get_create_address
 
 from ledger.chain_rpc import Rpc, artefact
 from ledger.deployment import CONTRACTS, Deployment
@@ -116,7 +117,8 @@ def deploy(
         raise ConfigError(f"{len(verifiers)} verifiers; 1 to 64 expected")
     rpc = Rpc(rpc_url, deployer_key)
     eth = rpc.web3.eth
-    nonce = rpc.read("deploy", lambda: eth.get_transaction_count(rpc.address, "pending"))
+    deployer: Any = rpc.address
+    nonce = rpc.read("deploy", lambda: eth.get_transaction_count(deployer, "pending"))
     chain_id = rpc.read("deploy", lambda: eth.chain_id)
     block = rpc.read("deploy", lambda: eth.block_number)
     arguments = _arguments(rpc.address, nonce, params, deployment_id, verifiers)
@@ -186,4 +188,4 @@ def _arguments(
 
 def _created(deployer: Address, nonce: int) -> Address:
     """The address of the contract that `deployer` creates with `nonce`."""
-    return Address(to_checksum_address(keccak(rlp.encode([bytes.fromhex(deployer[2:]), nonce]))[12:]))
+    return Address(get_create_address(HexAddress(HexStr(deployer)), Nonce(nonce)))

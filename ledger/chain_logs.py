@@ -9,8 +9,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from eth_abi import decode
-from eth_utils import event_abi_to_log_topic, to_checksum_address
+from eth_abi.abi import decode
+from eth_utils.abi import event_abi_to_log_topic
+from eth_utils.address import to_checksum_address
 
 from ledger.chain_rpc import Rpc, artefact
 from ledger.chain_state import snake

@@ -21,9 +21,9 @@ from threading import Lock
 from typing import Any, NoReturn, TypeVar
 
 import requests
-from eth_abi import decode
+from eth_abi.abi import decode
 from eth_account import Account
-from eth_utils import function_abi_to_4byte_selector
+from eth_utils.abi import function_abi_to_4byte_selector
 from web3 import HTTPProvider, Web3
 from web3.exceptions import ContractLogicError, TransactionNotFound, Web3Exception, Web3RPCError
 
@@ -108,7 +108,8 @@ class Rpc:
             raise refusal(action, error.data) from error
         except Web3RPCError as error:
             # A revert that web3 did not recognise, such as one from eth_estimateGas.
-            data = ((error.rpc_response or {}).get("error") or {}).get("data")
+            answer: Any = error.rpc_response or {}
+            data = (answer.get("error") or {}).get("data")
             if isinstance(data, str) and data.startswith("0x"):
                 raise refusal(action, data) from error
             if "insufficient funds" in str(error).lower():
@@ -222,7 +223,7 @@ class Rpc:
 
     def _explain(self, action: str, tx_hash: bytes, block_number: int) -> NoReturn:
         """Runs a reverted transaction again as a question, to learn the contract's word for it."""
-        mined = self.read(action, lambda: self.web3.eth.get_transaction(tx_hash))  # type: ignore[arg-type]
+        mined = self.read(action, lambda: self.web3.eth.get_transaction(tx_hash))
         replay: Any = {
             "from": mined["from"],
             "to": mined["to"],
@@ -260,7 +261,7 @@ def refusal(action: str, data: Any) -> ChainRefused:
 
 @cache
 def _errors() -> dict[bytes, tuple[str, tuple[str, ...]]]:
-    found = {
+    found: dict[bytes, tuple[str, tuple[str, ...]]] = {
         bytes.fromhex("08c379a0"): ("Error", ("string",)),
         bytes.fromhex("4e487b71"): ("Panic", ("uint256",)),
     }

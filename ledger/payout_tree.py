@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eth_abi import encode
-from eth_utils import keccak
+from eth_abi.abi import encode
+from eth_utils.crypto import keccak
 
 from ledger.statements import Address
 

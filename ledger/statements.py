@@ -15,10 +15,12 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, ClassVar, NewType, get_type_hints
 
-from eth_abi import encode
-from eth_keys import keys
-from eth_keys.exceptions import BadSignature, ValidationError
-from eth_utils import keccak, to_checksum_address
+from eth_abi.abi import encode
+from eth_keys.datatypes import PrivateKey, Signature
+from eth_keys.exceptions import BadSignature
+from eth_utils.address import to_checksum_address
+from eth_utils.crypto import keccak
+from eth_utils.exceptions import ValidationError
 
 from protocol.errors import MalformedMessage
 
@@ -202,12 +204,12 @@ def digest(statement: Signable, domain: Domain) -> bytes:
 
 def struct_hash(statement: Signable) -> bytes:
     """EIP-712 hashStruct: of the type string and all fields, in declaration order."""
-    kind = type(statement)
+    kind: type = type(statement)
     solidity_types = [solidity for _, solidity in _members_of(kind)]
     return keccak(encode(["bytes32", *solidity_types], [keccak(text=type_string(kind)), *values(statement)]))
 
 
-def type_string(kind: type[Signable]) -> str:
+def type_string(kind: type) -> str:
     """The EIP-712 encodeType of a statement, as in `Veto(bytes32 deploymentId,...)`."""
     return f"{kind.__name__}({','.join(f'{solidity} {name}' for name, solidity in _members_of(kind))})"
 
@@ -222,7 +224,7 @@ def values(statement: Signable) -> tuple[bytes | int | str | bool, ...]:
 
 def address_of(key: bytes) -> Address:
     """The address of a 32-byte secp256k1 private key."""
-    return Address(keys.PrivateKey(key).public_key.to_checksum_address())
+    return Address(PrivateKey(key).public_key.to_checksum_address())
 
 
 def sign(statement: Signable, domain: Domain, key: bytes) -> bytes:
@@ -232,7 +234,7 @@ def sign(statement: Signable, domain: Domain, key: bytes) -> bytes:
 
 def sign_digest(message_digest: bytes, key: bytes) -> bytes:
     """Signs 32 bytes that the caller made with `digest`."""
-    signature = keys.PrivateKey(key).sign_msg_hash(message_digest)
+    signature = PrivateKey(key).sign_msg_hash(message_digest)
     return signature.to_bytes()[:64] + bytes([27 + signature.v])
 
 
@@ -249,7 +251,7 @@ def recover(message_digest: bytes, signature: bytes) -> Address:
     if int.from_bytes(signature[32:64], "big") > _SECP256K1_N // 2:
         raise BadSignatureError("a signature with high s: it has a second form")
     try:
-        parsed = keys.Signature(signature[:64] + bytes([signature[64] - 27]))
+        parsed = Signature(signature[:64] + bytes([signature[64] - 27]))
         return Address(parsed.recover_public_key_from_msg_hash(message_digest).to_checksum_address())
     except (BadSignature, ValidationError) as error:
         raise BadSignatureError(f"a signature that no key can have made: {error}") from error
@@ -297,7 +299,7 @@ def verify_certificate(message_digest: bytes, cert: bytes, members: Sequence[str
     Raises:
         BadSignatureError: the form is wrong, a signer is no member, or the quorum is not reached.
     """
-    seats = {to_checksum_address(member) for member in members}
+    seats = {Address(to_checksum_address(member)) for member in members}
     found = signers(message_digest, cert)
     strangers = [signer for signer in found if signer not in seats]
     if strangers:
@@ -310,7 +312,7 @@ def verify_certificate(message_digest: bytes, cert: bytes, members: Sequence[str
 
 
 @cache
-def _members_of(kind: type[Signable]) -> tuple[tuple[str, str], ...]:
+def _members_of(kind: type) -> tuple[tuple[str, str], ...]:
     hints = get_type_hints(kind, include_extras=True)
     return tuple((_camel(field.name), hints[field.name].__metadata__[0]) for field in fields(kind))
 

@@ -1,0 +1,167 @@
+"""Chain reads: one deployment's contracts, as anybody sees them.
+
+Room: ledger (edge). Blocking; async callers run it in a thread. Nothing is
+remembered between questions, because a local chain may go back a few seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from web3.contract import Contract
+
+from ledger.chain_logs import read_events
+from ledger.chain_rpc import Rpc, artefact
+from ledger.chain_state import CaseState, EpochState, HotKey, RunState, StakeState, Ticket, state_of
+from ledger.deployment import CONTRACTS, Deployment
+from ledger.events import ChainEvent
+from ledger.statements import Address, Statement
+from protocol.errors import ConfigError
+
+
+class ChainReader:
+    """The contracts of one deployment; every question may raise `Unavailable`.
+
+    Args:
+        rpc_url: HTTP JSON-RPC endpoint.
+        deployment: Where the contracts are.
+        key: 32-byte private key of the account that moves; None only reads.
+        receipt_s_max: How long a move waits to be mined.
+    """
+
+    def __init__(
+        self, rpc_url: str, deployment: Deployment, key: bytes | None = None, *, receipt_s_max: float = 60.0
+    ) -> None:
+        self.deployment = deployment
+        self._rpc = Rpc(rpc_url, key, receipt_s_max=receipt_s_max)
+        make: Any = self._rpc.web3.eth.contract
+        self._contracts: dict[str, Contract] = {
+            name: make(address=deployment.address(name), abi=artefact(name)["abi"], decode_tuples=True)
+            for name in CONTRACTS
+        }
+
+    @property
+    def address(self) -> Address:
+        """The account that moves."""
+        return self._rpc.address
+
+    def check_deployment(self) -> None:
+        """Returns if this endpoint carries this deployment.
+
+        Raises:
+            ConfigError: another chain id, no contracts there, or another deployment's contracts.
+        """
+        eth = self._rpc.web3.eth
+        chain_id = self._rpc.read("check chain", lambda: eth.chain_id)
+        if chain_id != self.deployment.chain_id:
+            raise ConfigError(f"wrong chain: id {chain_id}, {self.deployment.chain_id} expected")
+        for name in CONTRACTS:
+            where = self.deployment.address(name)
+            if not self._rpc.read("check chain", lambda where=where: eth.get_code(where)):  # type: ignore[misc]
+                raise ConfigError(f"wrong chain: no {name} at {where}")
+            found = bytes(self._ask(name, "deploymentId"))
+            if found != self.deployment.deployment_id:
+                raise ConfigError(
+                    f"wrong chain: {name} belongs to deployment {found.hex()[:8]}, "
+                    f"{self.deployment.deployment_id.hex()[:8]} expected"
+                )
+
+    def block_number(self) -> int:
+        """The newest block."""
+        return int(self._rpc.read("block", lambda: self._rpc.web3.eth.block_number))
+
+    def timestamp(self) -> int:
+        """The newest block's time, Unix seconds. Windows run on this clock."""
+        return int(self._rpc.read("block", lambda: self._rpc.web3.eth.get_block("latest")["timestamp"]))
+
+    def token_balance(self, account: str | None = None) -> int:
+        """Token units held outside the contracts; of the own account by default."""
+        return int(self._ask("AssayToken", "balanceOf", account or self.address))
+
+    def token_supply(self) -> int:
+        """All token units there are; falls as slashes burn."""
+        return int(self._ask("AssayToken", "totalSupply"))
+
+    def native_balance(self, account: str | None = None) -> int:
+        """Wei for gas."""
+        whose: Any = account or self.address
+        return int(self._rpc.read("balance", lambda: self._rpc.web3.eth.get_balance(whose)))
+
+    def stake_of(self, account: str, role: int) -> StakeState:
+        """Active and leaving stake; both count for a slash."""
+        active, unbonding = self._ask("StakeVault", "stakeOf", account, role)
+        return StakeState(
+            active=active,
+            unbonding=unbonding,
+            minimum=self._ask("StakeVault", "minStake", role),
+            frozen_until=self._ask("StakeVault", "frozenUntil", account),
+        )
+
+    def ticket(self, ticket: int) -> Ticket:
+        """A request to leave, with what it would pay now."""
+        who, role, _, ready_at, shares = self._ask("StakeVault", "tickets", ticket)
+        return Ticket(
+            account=who,
+            role=role,
+            ready_at=ready_at,
+            is_spent=shares == 0,
+            amount=self._ask("StakeVault", "ticketValue", ticket),
+        )
+
+    def rewards_of(self, account: str) -> int:
+        """Slash rewards waiting for `collect`, token units."""
+        return int(self._ask("StakeVault", "rewards", account))
+
+    def hot_key(self, hot_key: str) -> HotKey | None:
+        """Whom a hot key speaks for; None if nobody."""
+        account, expiry = self._ask("StakeVault", "hotKeys", hot_key)
+        return HotKey(account=account, expiry=expiry) if int(account, 16) else None
+
+    def verifier_set(self, version: int | None = None) -> tuple[tuple[Address, Address], ...]:
+        """(account, hot key) of each member, ascending by hot key; of the current set by default."""
+        wanted = self.set_version() if version is None else version
+        return tuple((account, hot) for account, hot in self._ask("VerifierSet", "members", wanted))
+
+    def set_version(self) -> int:
+        """The current verifier set's number, from 1."""
+        return int(self._ask("VerifierSet", "currentVersion"))
+
+    def run_id_of(self, buyer: str, spec_hash: bytes) -> bytes:
+        """The id a run has or would have: a function of deployment, buyer and specification."""
+        return bytes(self._ask("RunEscrow", "runIdOf", buyer, spec_hash))
+
+    def run(self, run_id: bytes) -> RunState | None:
+        """The run's escrow; None if there is no such run."""
+        state = state_of(RunState, self._ask("RunEscrow", "getRun", run_id))
+        return state if int(state.buyer, 16) else None
+
+    def epoch_state(self, run_id: bytes, epoch: int) -> EpochState:
+        """Where the settlement of one epoch stands."""
+        return state_of(EpochState, self._ask("EpochSettlement", "getEpoch", run_id, epoch))
+
+    def is_claimed(self, run_id: bytes, epoch: int, index: int) -> bool:
+        """Whether row `index` was paid."""
+        return bool(self._ask("EpochSettlement", "isClaimed", run_id, epoch, index))
+
+    def case(self, case_id: bytes) -> CaseState:
+        """Where a case stands."""
+        return state_of(CaseState, self._ask("SlashCourt", "getCase", case_id))
+
+    def is_punished(self, offence_id: bytes) -> bool:
+        """Whether an offence has had its slash or its case."""
+        return bool(self._ask("SlashCourt", "punished", offence_id))
+
+    def equivocation_id(self, signer: str, said: Statement) -> bytes:
+        """The offence id that two of `signer`'s statements for this slot have in common."""
+        return bytes(
+            self._ask("SlashCourt", "equivocationId", signer, said.run_id, said.epoch, said.kind, said.slot)
+        )
+
+    def events(self, from_block: int, to_block: int | None = None) -> list[ChainEvent]:
+        """Everything our contracts said in these blocks, both included, in chain order."""
+        last = self.block_number() if to_block is None else to_block
+        return read_events(self._rpc, self.deployment, from_block, last)
+
+    def _ask(self, contract: str, function: str, *arguments: Any) -> Any:
+        call = self._contracts[contract].functions[function](*arguments)
+        return self._rpc.read(f"{contract}.{function}", lambda: call.call())
