@@ -22,7 +22,9 @@ class Assembly:
     def __init__(self, chunks: ChunkList) -> None:
         self.chunks = chunks
         self.data = bytearray(chunks.size)
-        self._missing = dict.fromkeys(range(len(chunks.hashes)))  # ordered, so holders read forward
+        self._missing: dict[int, None] = dict.fromkeys(
+            range(len(chunks.hashes))
+        )  # ordered, so holders read forward
         self._asked: set[int] = set()
 
     @property

@@ -298,7 +298,8 @@ async def open_host(
             yield host
             nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        raise _only(group) from None
+        only = _only(group)
+        raise only from only.__cause__
 
 
 def _free_port(ip: str, port: int) -> int:

@@ -67,7 +67,7 @@ class Peers:
             connection_config=ConnectionConfig(
                 max_connections=limits.CONNECTIONS_MAX,
                 min_connections=0,
-                low_watermark=0,  # nobody is dialled that we did not ask for
+                low_watermark=0,
                 high_watermark=limits.CONNECTIONS_MAX,
                 max_connections_per_peer=limits.CONNECTIONS_PER_PEER_MAX,
                 outbound_stream_protocol_negotiation_timeout=timing.open_stream_s,
@@ -88,6 +88,11 @@ class Peers:
         self._swarm.register_notifee(_Watcher(self._note))
         self.libp2p._schedule_identify = lambda *_args, **_kwargs: None
         self.libp2p.multiselect.handlers.clear()
+
+        async def dial_nobody() -> None:
+            """Whom to dial is ours to say; libp2p would fill up to half its connections by itself."""
+
+        self._swarm.auto_connector.maybe_connect = dial_nobody
 
     def _gate(self) -> None:
         # Before the muxer runs: a stranger never gets to open a stream. (A notifee, which libp2p
