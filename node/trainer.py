@@ -218,6 +218,8 @@ def methods() -> Mapping[str, Callable[..., Any]]:
 
     return {
         "open": open_,
+        "round": lambda: held[0].parameters.round,
+        "digest": lambda: state_digest(held[0].parameters.at(held[0].parameters.round)),
         "apply": lambda **a: held[0].apply(**a),
         "step": lambda **a: held[0].step(**a),
         "opening": lambda **a: held[0].opening(**a),

@@ -20,6 +20,7 @@ VERDICTS_MAX = 4096
 OPENED_BLOCKS_MAX = 256
 PROOF_HASHES_MAX = 26
 SKETCH_BYTES = 512
+INLINE_UPDATE_BYTES = 128 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,10 +243,61 @@ class SignedReceipt:
     signature: Signature
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A node hands its commit to a verifier; a small update rides along, a large one is fetched."""
+
+    TAG: ClassVar[bytes] = b"assay/submission/1"
+    signed: SignedCommit
+    update: Annotated[bytes, Max(INLINE_UPDATE_BYTES)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A node tells an auditor under which digest the opening of a step can be fetched."""
+
+    TAG: ClassVar[bytes] = b"assay/opened/1"
+    round: RoundId
+    opening: Digest
+    opening_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRequest:
+    """Names one step of one node, or with a zero node one round or epoch."""
+
+    TAG: ClassVar[bytes] = b"assay/step-request/1"
+    number: int
+    node: PeerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """Consecutive links of the finalised chain, as many as fit an answer."""
+
+    TAG: ClassVar[bytes] = b"assay/links/1"
+    links: Annotated[tuple[CertifiedManifest, ...], Max(256)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultSignature:
+    """What a verifier computed for an epoch, and its hot key's signature on the EIP-712 result."""
+
+    TAG: ClassVar[bytes] = b"assay/result-signature/1"
+    epoch: int
+    prev_result: Digest
+    root: Digest
+    table_hash: Digest
+    model_hash: Digest
+    total: int
+    signature: HotSignature
+
+
 MESSAGES: dict[bytes, type[Any]] = {
     kind.TAG: kind
     for kind in (
         Commit, SignedCommit, Verdict, SignedVerdict, Reveal, Manifest, Block, Vote, SignedVote,
         QuorumCertificate, Proposal, CertifiedManifest, Path, Opening, Receipt, SignedReceipt,
+        Submission, Opened, StepRequest, Links, ResultSignature,
     )
 }  # fmt: skip

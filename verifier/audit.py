@@ -22,7 +22,7 @@ from protocol import merkle
 from protocol.errors import MalformedMessage
 from protocol.messages import SKETCH_BYTES, Commit, Opening, Outcome, Path
 from protocol.params import BLOCK_SIZE, DemoSpec
-from protocol.types import NO_DIGEST, Digest
+from protocol.types import Digest
 from training.demo import momentum_domain, seal, transition
 from training.wire import Update
 
@@ -114,11 +114,6 @@ def compare(
         distance,
         int(blocks[worst]) if len(blocks) else 0,
     )
-
-
-def fault_finding() -> Finding:
-    """The finding on an opening that does not open what was committed: no recompute needed."""
-    return Finding(Outcome.MISMATCH, NO_DIGEST, DISTANCE_PPB_MAX, 0)
 
 
 def _sends_what(

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from protocol.codec import decode
-from protocol.errors import MalformedMessage
 from protocol.messages import Commit, Opening, Outcome
 from protocol.params import RunSpec
 from protocol.types import NO_DIGEST, Digest
@@ -20,9 +19,9 @@ from training.data import batch_positions, batch_tokens, read_tokens
 from training.demo import gradient_sketch, transformed_gradient
 from training.exact import learning_rate
 from training.model import execution_class, loss_and_gradient, use_one_thread
-from training.parameters import Parameters
+from training.parameters import Parameters, state_digest
 from training.wire import decode_update
-from verifier.audit import Finding, check_opening, compare, fault_finding
+from verifier.audit import Finding, check_opening, compare
 
 
 class Examiner:
@@ -36,16 +35,18 @@ class Examiner:
         self.tokens = read_tokens(data, spec.data)
 
     def examine(self, commit: Commit, update: bytes, opening: bytes, blocks: list[int]) -> Finding:
-        """Recompute one forward and backward pass and judge the opened step by it."""
+        """Recompute one forward and backward pass and judge the opened step by it.
+
+        Raises:
+            MalformedMessage: these bytes are not the opening the commit binds. Whoever
+                handed them over is to blame, which need not be the node: not a verdict.
+        """
         spec, layout = self.spec, self.parameters.layout
         if commit.exec_class != execution_class():
             return Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
-        try:
-            opened = decode(Opening, opening)
-            before, after = check_opening(opened, commit, blocks, layout.blocks)
-            sent = decode_update(update, layout.blocks, spec.rule.k)
-        except MalformedMessage:
-            return fault_finding()
+        opened = decode(Opening, opening)
+        before, after = check_opening(opened, commit, blocks, layout.blocks)
+        sent = decode_update(update, layout.blocks, spec.rule.k)
         positions = batch_positions(spec, commit.node, int(commit.round))
         batch = batch_tokens(self.tokens, positions, spec.model.context)
         _, gradient = loss_and_gradient(spec.model, layout, self.parameters.at(int(commit.round)), batch)
@@ -71,4 +72,11 @@ def methods() -> Mapping[str, Callable[..., Any]]:
     def apply(round_id: int, aggregate: bytes) -> Digest:
         return held[0].parameters.apply(round_id, aggregate)
 
-    return {"open": open_, "apply": apply, "examine": examine, "reset": lambda: held[0].parameters.reset()}
+    return {
+        "open": open_,
+        "round": lambda: held[0].parameters.round,
+        "digest": lambda: state_digest(held[0].parameters.at(held[0].parameters.round)),
+        "apply": apply,
+        "examine": examine,
+        "reset": lambda: held[0].parameters.reset(),
+    }

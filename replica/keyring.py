@@ -1,0 +1,102 @@
+"""Keyring: a participant's three keys on disk, none of them readable without the password.
+
+Room: replica (edge: files of one folder, mode 0600). The peer key is sealed with
+argon2id and XSalsa20-Poly1305 (PyNaCl); account and hot key are Ethereum keystore
+v3 files, as every wallet reads them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import nacl.pwhash
+import nacl.secret
+import nacl.utils
+from eth_account import Account
+from nacl.exceptions import CryptoError
+from nacl.signing import SigningKey
+
+from protocol.errors import ConfigError
+
+_SCRYPT_N = 1 << 13  # keystore work factor; a wallet re-encrypts on import, a local net starts many
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """Peer key (Ed25519), account and hot key (secp256k1, 32 bytes each)."""
+
+    peer: SigningKey
+    account: bytes
+    hot: bytes
+
+    @property
+    def account_address(self) -> bytes:
+        """The account's address, 20 bytes."""
+        return bytes.fromhex(Account.from_key(self.account).address[2:])
+
+    @property
+    def hot_address(self) -> bytes:
+        """The hot key's address, 20 bytes."""
+        return bytes.fromhex(Account.from_key(self.hot).address[2:])
+
+
+def create_keys(folder: Path, password: str) -> Keys:
+    """Fresh keys, written to `folder`.
+
+    Raises:
+        ConfigError: the folder already holds keys; nothing is overwritten.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / "peer.key").exists():
+        raise ConfigError(f"{folder} already holds keys; they are never overwritten")
+    keys = Keys(peer=SigningKey.generate(), account=os.urandom(32), hot=os.urandom(32))
+    salt = nacl.utils.random(nacl.pwhash.argon2id.SALTBYTES)
+    sealed = nacl.secret.SecretBox(_stretch(password, salt)).encrypt(bytes(keys.peer))
+    _write_secret(folder / "peer.key", salt + sealed)
+    for name, key in (("account", keys.account), ("hot", keys.hot)):
+        keystore = Account.encrypt(key, password, kdf="scrypt", iterations=_SCRYPT_N)
+        _write_secret(folder / f"{name}.json", json.dumps(keystore).encode())
+    return keys
+
+
+def load_keys(folder: Path, password: str) -> Keys:
+    """The keys that `create_keys` wrote.
+
+    Raises:
+        ConfigError: a file is missing or damaged, or the password is wrong.
+    """
+    try:
+        blob = (folder / "peer.key").read_bytes()
+        salt, sealed = blob[: nacl.pwhash.argon2id.SALTBYTES], blob[nacl.pwhash.argon2id.SALTBYTES :]
+        seed = nacl.secret.SecretBox(_stretch(password, salt)).decrypt(sealed)
+        account, hot = (
+            bytes(Account.decrypt((folder / f"{name}.json").read_text(), password))
+            for name in ("account", "hot")
+        )
+    except FileNotFoundError as error:
+        raise ConfigError(f"keys: {error.filename} is missing") from None
+    except (CryptoError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"keys in {folder}: wrong password or damaged file ({error})") from None
+    return Keys(peer=SigningKey(seed), account=account, hot=hot)
+
+
+def _stretch(password: str, salt: bytes) -> bytes:
+    stretched: bytes = nacl.pwhash.argon2id.kdf(
+        nacl.secret.SecretBox.KEY_SIZE,
+        password.encode(),
+        salt,
+        opslimit=nacl.pwhash.argon2id.OPSLIMIT_INTERACTIVE,
+        memlimit=nacl.pwhash.argon2id.MEMLIMIT_INTERACTIVE,
+    )
+    return stretched
+
+
+def _write_secret(path: Path, body: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(body)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,101 @@
+"""Pace: keeps a worker's parameters in step with the finalised chain.
+
+Room: replica (edge). Aggregates come from our own blobs or from any peer, always
+checked against the digest in a certified manifest, so parameters can be rebuilt
+from the chain alone: after a crash of the worker, of the process, or of a bit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from network.blobstore import DiskBlobs
+from protocol.errors import Diverged
+from protocol.types import NO_DIGEST, Digest
+from replica.child import Child
+from replica.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class Pace:
+    """A worker that holds theta, and the round it has reached."""
+
+    def __init__(
+        self,
+        *,
+        module: str,
+        opening: Mapping[str, Any],
+        log_path: Path,
+        store: Store,
+        blobs: DiskBlobs,
+        fetch: Callable[[Digest], Awaitable[bytes]],
+    ) -> None:
+        """Describe the worker.
+
+        Args:
+            module: A `replica.child` worker with `open`, `apply` and `reset`.
+            opening: Arguments of its `open`.
+            log_path: Its standard error.
+            store: Holds the links to replay; remembers state digests.
+            blobs: Our own blobs.
+            fetch: Gets a blob from peers; raises Unavailable.
+        """
+        self.child = Child(module, log_path, self._prepare)
+        self._opening, self._store, self._blobs, self._fetch = dict(opening), store, blobs, fetch
+        self._at = -1
+
+    async def reach(self, round_id: int) -> Digest:
+        """Bring the parameters to `round_id` and return their digest.
+
+        Raises:
+            Unavailable: an aggregate is not to be had, or the worker died.
+            Diverged: the worker is beyond that round.
+        """
+        if self._at < 0:
+            await self.child.call("round")
+        while self._at < round_id:
+            link = next(iter(self._store.links(self._at, 1)), None)
+            if link is None or link.manifest.round != self._at:
+                raise Diverged(f"no link of round {self._at} to step over")
+            await self._apply(self._at, await self.aggregate(link.manifest.aggregate))
+        found = self._store.fact(f"state/{round_id}")
+        if found is None and self._at == round_id:
+            found = bytes(await self.child.call("digest"))
+            self._store.set_fact(f"state/{round_id}", found)
+        if found is None:
+            raise Diverged(f"asked for the parameters of round {round_id} while at {self._at}")
+        return Digest(found)
+
+    async def aggregate(self, digest: Digest) -> bytes:
+        """An aggregate's bytes, kept for those who ask us later; empty for a round without one."""
+        if digest == NO_DIGEST:
+            return b""
+        if self._blobs.size(digest) is not None:
+            return self._blobs.load(digest)
+        body = await self._fetch(digest)
+        self._blobs.put(body)
+        return body
+
+    async def restart_from_zero(self) -> None:
+        """Throw the worker's state away; the next `reach` rebuilds it from the chain."""
+        await self.child.call("reset")
+        self._store.drop_facts("state/", set())
+        self._at = 0
+
+    async def _apply(self, round_id: int, aggregate: bytes) -> None:
+        try:
+            digest = await self.child.call("apply", round_id=round_id, aggregate=aggregate)
+        except Diverged as error:
+            # The worker restarted from a checkpoint in between and says where it is now.
+            log.warning("worker is elsewhere", extra={"reason": str(error)})
+            self._at = int(await self.child.call("round"))
+            return
+        self._at = round_id + 1
+        self._store.set_fact(f"state/{self._at}", digest)
+
+    async def _prepare(self, child: Child) -> None:
+        self._at = int(await child.call_now("open", **self._opening))

@@ -1,0 +1,151 @@
+"""Participant: what every process opens before it plays its part.
+
+Room: replica (edge). One folder, one set of keys, one store, one host. The run's
+spec is read from disk and must be the one the chain says the buyer funded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ledger.deployment import Deployment
+from network.blobstore import DiskBlobs
+from network.host import Handler, Host, PeerAddress, open_host
+from protocol.codec import decode
+from protocol.errors import ConfigError, MalformedMessage
+from protocol.identity import Domain, peer_of
+from protocol.params import RunSpec, check_spec
+from protocol.types import Digest, PeerId
+from replica.keyring import Keys, load_keys
+from replica.store import Store
+
+BLOB_STORE_BYTES = 4 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """One operator's taste: where things are on this machine. Read by the `cli` room."""
+
+    name: str
+    folder: Path  # keys, store, blobs, state; nobody else writes here
+    password: str
+    port: int
+    ip: str = "127.0.0.1"
+    rpc_url: str
+    deployment: Path
+    spec: Path
+    run_id: Digest
+    data: Path
+    peers: Path  # JSON: hex peer id -> [ip, port]
+    behaviour: str = "honest"
+    opening_wait_s: float = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Participant:
+    """A participant's standing equipment."""
+
+    config: Config
+    keys: Keys
+    spec: RunSpec
+    run_id: Digest
+    deployment: Deployment
+    addresses: Mapping[PeerId, PeerAddress]
+    store: Store
+    blobs: DiskBlobs
+
+    @property
+    def me(self) -> PeerId:
+        """Our name on the network."""
+        return peer_of(self.keys.peer)
+
+    @property
+    def domain(self) -> Domain:
+        """What our signatures are valid for."""
+        return Domain(self.spec.deployment_id, self.run_id)
+
+    @property
+    def verifiers(self) -> tuple[PeerId, ...]:
+        """All verifiers but ourselves."""
+        return tuple(peer for peer in self.spec.verifier_peers if peer != self.me)
+
+
+def open_participant(config: Config) -> Participant:
+    """Read keys, spec, deployment and peers; open store and blobs.
+
+    Raises:
+        ConfigError: a file is missing, damaged, or belongs to another deployment.
+    """
+    spec = read_spec(config.spec)
+    deployment = Deployment.from_json(_read(config.deployment, "deployment").decode())
+    if spec.deployment_id != deployment.deployment_id:
+        raise ConfigError(f"{config.spec} is for another deployment than {config.deployment}")
+    config.folder.mkdir(parents=True, exist_ok=True)
+    return Participant(
+        config=config,
+        keys=load_keys(config.folder / "keys", config.password),
+        spec=spec,
+        run_id=config.run_id,
+        deployment=deployment,
+        addresses=read_addresses(config.peers),
+        store=Store(config.folder / "store.db"),
+        blobs=DiskBlobs(config.folder / "blobs", bytes_max=BLOB_STORE_BYTES),
+    )
+
+
+def read_spec(path: Path) -> RunSpec:
+    """A run's spec from its file.
+
+    Raises:
+        ConfigError: missing, damaged, or its parts do not fit together.
+    """
+    try:
+        spec = decode(RunSpec, _read(path, "run spec"))
+        check_spec(spec)
+    except (MalformedMessage, ValueError) as error:
+        raise ConfigError(f"run spec {path}: {error}") from None
+    return spec
+
+
+def read_addresses(path: Path) -> dict[PeerId, PeerAddress]:
+    """Who may connect, and where they listen.
+
+    Raises:
+        ConfigError: not a JSON object of hex peer id -> [ip, port].
+    """
+    try:
+        found = {
+            PeerId(bytes.fromhex(peer)): PeerAddress(
+                peer=PeerId(bytes.fromhex(peer)), ip=str(ip), port=int(port)
+            )
+            for peer, (ip, port) in json.loads(_read(path, "peers")).items()
+        }
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ConfigError(f"peers {path}: expected hex peer id -> [ip, port] ({error})") from None
+    return found
+
+
+@asynccontextmanager
+async def open_network(me: Participant, handlers: Mapping[str, Handler]) -> AsyncIterator[Host]:
+    """The participant's host, open to the peers it knows and to nobody else."""
+    async with open_host(
+        seed=bytes(me.keys.peer),
+        listen_port=me.config.port,
+        listen_ip=me.config.ip,
+        network_id=me.run_id.hex()[:16],
+        is_member=lambda peer: peer in me.addresses,
+        handlers=handlers,
+        blobs=me.blobs,
+    ) as host:
+        yield host
+
+
+def _read(path: Path, what: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{what} {path}: cannot be read ({error.strerror})") from None
