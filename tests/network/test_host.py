@@ -1,0 +1,366 @@
+"""Hosts on loopback: who may talk, what a failure costs, and how soon it is noticed."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+from dataclasses import replace
+
+import pytest
+import trio
+from loopback import PATIENCE_S, QUICK, a_child, a_host, answers, connected, echo, peer_of, run, until
+
+from network import limits
+from network.host import Fact, RemoteError
+from protocol.errors import ConfigError, OutOfPhase, Unavailable
+
+
+def test_the_peer_id_is_the_key_that_pynacl_has_for_the_same_seed():
+    async def main() -> None:
+        async with a_host("alice") as alice:
+            assert alice.peer == alice.address.peer == peer_of("alice")
+
+    run(main)
+
+
+def test_facts_and_requests_arrive_with_their_authenticated_sender():
+    asked = []
+
+    async def whoami(peer, body):
+        asked.append((peer, body))
+        return peer + body
+
+    async def main() -> None:
+        async with a_host("alice") as alice, a_host("bob", handlers={"whoami": whoami}) as bob, connected(alice, bob):
+            await alice.send(bob.peer, b"one")
+            alice.post(bob.peer, b"two")
+            assert await bob.facts.receive() == Fact(alice.peer, b"one")
+            assert await bob.facts.receive() == Fact(alice.peer, b"two")
+            assert await alice.request(bob.peer, "whoami", b"!", timeout_s=10) == alice.peer + b"!"
+            assert asked == [(alice.peer, b"!")]
+
+    run(main)
+
+
+def test_requests_in_flight_together_each_get_their_own_answer():
+    async def slow_first(_peer, body):
+        await trio.sleep(0.3 if body == b"0" else 0)
+        return body * 1000
+
+    async def main() -> None:
+        async with a_host("alice") as alice, a_host("bob", handlers={"echo": slow_first}) as bob, connected(alice, bob):
+            got = {}
+
+            async def ask(n):
+                body = str(n).encode()
+                got[n] = await alice.request(bob.peer, "echo", body, timeout_s=10) == body * 1000
+
+            async with trio.open_nursery() as nursery:
+                for n in range(10):
+                    nursery.start_soon(ask, n)
+            assert got == dict.fromkeys(range(10), True)
+            assert next(iter(got)) != 0
+
+    run(main)
+
+
+def test_what_a_handler_raises_reaches_the_asker_as_a_bounded_fault_of_the_peer(caplog):
+    caplog.set_level(logging.CRITICAL, "network.desk")
+
+    async def refuse(peer, _body):
+        raise OutOfPhase(peer, "x" * 5000)
+
+    async def break_down(_peer, _body):
+        raise ZeroDivisionError("secret")
+
+    async def be_busy(_peer, _body):
+        raise Unavailable("disk is slow")
+
+    async def main() -> None:
+        handlers = {"refuse": refuse, "break": break_down, "busy": be_busy, "echo": echo}
+        async with a_host("alice") as alice, a_host("bob", handlers=handlers) as bob, connected(alice, bob):
+            with pytest.raises(RemoteError) as refused:
+                await alice.request(bob.peer, "refuse", b"", timeout_s=10)
+            assert refused.value.peer == bob.peer
+            assert len(refused.value.reason) <= limits.REASON_CHARS_MAX
+            with pytest.raises(RemoteError, match="internal error"):
+                await alice.request(bob.peer, "break", b"", timeout_s=10)
+            with pytest.raises(RemoteError, match="no method"):
+                await alice.request(bob.peer, "unheard of", b"", timeout_s=10)
+            with pytest.raises(Unavailable, match="disk is slow"):
+                await alice.request(bob.peer, "busy", b"", timeout_s=10)
+            assert await answers(alice, bob.peer)
+
+    run(main)
+
+
+def test_more_requests_than_a_peer_may_have_running_are_told_busy():
+    is_free = trio.Event()
+
+    async def wait(_peer, body):
+        await is_free.wait()
+        return body
+
+    async def main() -> None:
+        async with a_host("alice") as alice, a_host("bob", handlers={"wait": wait}) as bob, connected(alice, bob):
+            outcomes = []
+
+            async def ask():
+                try:
+                    outcomes.append(await alice.request(bob.peer, "wait", b"done", timeout_s=PATIENCE_S))
+                except Unavailable as error:
+                    outcomes.append("busy" if "busy" in str(error) else error)
+
+            async with trio.open_nursery() as nursery:
+                for _ in range(limits.REQUESTS_PER_PEER_MAX + 3):
+                    nursery.start_soon(ask)
+                await until(lambda: len(outcomes) == 3)
+                is_free.set()
+            assert outcomes == ["busy"] * 3 + [b"done"] * limits.REQUESTS_PER_PEER_MAX
+
+    run(main)
+
+
+def test_a_stranger_gets_no_connection_and_a_member_beside_it_does():
+    async def main() -> None:
+        members = {peer_of("alice"), peer_of("bob")}
+        async with (
+            a_host("bob", is_member=members.__contains__) as bob,
+            a_host("mallory") as mallory,
+            a_host("alice", is_member=members.__contains__) as alice,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(mallory.keep_connected, [bob.address])
+            nursery.start_soon(alice.keep_connected, [bob.address])
+            assert await answers(alice, bob.peer)
+            for _ in range(10):
+                with pytest.raises(Unavailable):
+                    await mallory.request(bob.peer, "echo", b"let me in", timeout_s=0.2)
+                await trio.sleep(0.05)
+            assert bob.connected() == {alice.peer}
+            nursery.cancel_scope.cancel()
+
+    run(main)
+
+
+def test_a_member_that_is_struck_off_is_disconnected_and_served_no_more():
+    async def main() -> None:
+        members = {peer_of("alice"), peer_of("bob")}
+        async with (
+            a_host("bob", is_member=lambda peer: peer in members) as bob,
+            a_host("alice") as alice,
+            connected(alice, bob),
+        ):
+            assert await answers(alice, bob.peer)
+            members.discard(alice.peer)
+            await until(lambda: alice.peer not in bob.connected())
+            with pytest.raises(Unavailable):
+                await alice.request(bob.peer, "echo", b"", timeout_s=1)
+
+    run(main)
+
+
+def test_strangers_that_come_and_go_use_up_nothing(monkeypatch):
+    """Unguarded libp2p counts every inbound connection of its lifetime against the limit."""
+    monkeypatch.setattr(limits, "CONNECTIONS_MAX", 4)
+
+    async def main() -> None:
+        members = {peer_of("alice")}
+        async with a_host("bob", is_member=members.__contains__) as bob:
+            for n in range(8):
+                async with a_host(f"stranger {n}") as stranger, trio.open_nursery() as nursery:
+                    nursery.start_soon(stranger._peers._dial, bob.address)
+            async with a_host("alice") as alice, trio.open_nursery() as nursery:
+                nursery.start_soon(alice.keep_connected, [bob.address])
+                assert await answers(alice, bob.peer)
+                nursery.cancel_scope.cancel()
+
+    run(main)
+
+
+def test_a_killed_peer_is_noticed_and_dialled_again_when_it_is_back():
+    async def main() -> None:
+        async with a_host("alice") as alice, trio.open_nursery() as nursery:
+            with a_child("bob") as bob:
+                nursery.start_soon(alice.keep_connected, [bob.address])
+                assert await answers(alice, bob.peer)
+                bob.signal(signal.SIGKILL)
+                await until(lambda: not alice.connected())
+                with pytest.raises(Unavailable):
+                    await alice.send(bob.peer, b"anybody")
+                alice.post(bob.peer, b"read this when you are back")
+                port = bob.address.port
+            await trio.sleep(1)  # a few dials fail, which libp2p would answer by refusing for 60 s
+            with a_child("bob", port=port) as bob:
+                assert await answers(alice, bob.peer)
+            nursery.cancel_scope.cancel()
+
+    run(main)
+
+
+def test_a_frozen_peer_is_let_go_and_found_again_when_it_thaws():
+    async def main() -> None:
+        with a_child("bob") as bob:
+            async with a_host("alice") as alice, trio.open_nursery() as nursery:
+                nursery.start_soon(alice.keep_connected, [bob.address])
+                assert await answers(alice, bob.peer)
+                bob.signal(signal.SIGSTOP)
+                await until(lambda: not alice.connected())
+                bob.signal(signal.SIGCONT)
+                assert await answers(alice, bob.peer)
+                nursery.cancel_scope.cancel()
+
+    run(main)
+
+
+def test_a_frozen_peer_with_a_full_socket_delays_neither_others_nor_closing():
+    async def main() -> None:
+        with a_child("bob") as bob, a_child("carol") as carol:
+            with trio.fail_after(PATIENCE_S):
+                async with (
+                    a_host("alice", timing=replace(QUICK, ping_interval_s=60)) as alice,
+                    trio.open_nursery() as nursery,
+                ):
+                    nursery.start_soon(alice.keep_connected, [bob.address, carol.address])
+                    assert await answers(alice, bob.peer)
+                    bob.signal(signal.SIGSTOP)
+                    for _ in range(100):
+                        alice.post(bob.peer, bytes(limits.FACT_BYTES_MAX))
+                    assert await answers(alice, carol.peer)
+                    closing_since = trio.current_time()
+                    nursery.cancel_scope.cancel()
+            assert trio.current_time() - closing_since < PATIENCE_S / 2
+
+    run(main)
+
+
+def test_a_flood_of_facts_from_one_peer_does_not_stop_anothers():
+    async def main() -> None:
+        async with (
+            a_host("bob") as bob,
+            a_host("mallory") as mallory,
+            a_host("alice") as alice,
+            connected(bob, mallory, alice),
+            trio.open_nursery() as nursery,
+        ):
+
+            async def flood():
+                while True:
+                    try:
+                        await mallory.send(bob.peer, bytes(1000))
+                    except Unavailable:
+                        await trio.sleep(0.01)
+
+            nursery.start_soon(flood)
+            await until(lambda: bob.dropped_facts().get(mallory.peer, 0) >= 2)  # nobody reads bob's facts
+            await alice.send(bob.peer, b"a word")
+            assert await answers(alice, bob.peer)
+            await until_received(bob, Fact(alice.peer, b"a word"))
+            assert alice.peer not in bob.dropped_facts()
+            nursery.cancel_scope.cancel()
+
+    run(main)
+
+
+async def until_received(host, expected):
+    with trio.fail_after(PATIENCE_S):
+        while await host.facts.receive() != expected:
+            pass
+
+
+def test_posts_to_an_absent_peer_keep_the_newest_and_cost_no_more_than_the_bound():
+    async def main() -> None:
+        async with a_host("alice") as alice, a_host("bob") as bob:
+            for n in range(limits.OUTBOX_FRAMES_MAX + 50):
+                alice.post(bob.peer, str(n).encode())
+            async with connected(alice, bob):
+                first = await bob.facts.receive()
+                assert first.payload == b"50"
+
+    run(main)
+
+
+def test_a_payload_at_the_bound_is_sent_and_one_byte_more_is_our_own_mistake():
+    async def main() -> None:
+        async with a_host("alice") as alice, a_host("bob") as bob, connected(alice, bob):
+            await alice.send(bob.peer, bytes(limits.FACT_BYTES_MAX))
+            assert len((await bob.facts.receive()).payload) == limits.FACT_BYTES_MAX
+            with pytest.raises(ValueError, match="at most"):
+                alice.post(bob.peer, bytes(limits.FACT_BYTES_MAX + 1))
+            body = bytes(limits.REQUEST_BYTES_MAX)
+            assert await alice.request(bob.peer, "echo", body, timeout_s=30) == body
+            with pytest.raises(ValueError, match="at most"):
+                await alice.request(bob.peer, "echo", body + b"x", timeout_s=30)
+
+    run(main)
+
+
+def test_gossip_reaches_members_as_facts_of_their_author():
+    async def main() -> None:
+        async with a_host("alice", topics=["votes"]) as alice, a_host("bob", topics=["votes"]) as bob:
+            async with connected(alice, bob), trio.open_nursery() as nursery:
+
+                async def keep_publishing():
+                    n = 0
+                    while True:  # gossip may lose a message; equal ones count once
+                        try:
+                            await alice.publish("votes", f"vote {n}".encode())
+                        except Unavailable:
+                            pass  # not ready yet
+                        n += 1
+                        await trio.sleep(0.2)
+
+                nursery.start_soon(keep_publishing)
+                fact = await bob.facts.receive()
+                assert (fact.peer, fact.topic, fact.payload[:5]) == (alice.peer, "votes", b"vote ")
+                with pytest.raises(ValueError, match="topic"):
+                    await alice.publish("elsewhere", b"")
+                nursery.cancel_scope.cancel()
+
+    run(main)
+
+
+def test_hosts_of_another_network_have_nothing_to_say_to_each_other():
+    async def main() -> None:
+        async with a_host("alice") as alice, a_host("bob", network_id="other") as bob:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(alice.keep_connected, [bob.address])
+                await until(lambda: bool(alice.connected()))
+                with pytest.raises(Unavailable):
+                    await alice.request(bob.peer, "echo", b"", timeout_s=2)
+                nursery.cancel_scope.cancel()
+
+    run(main)
+
+
+def test_a_busy_port_is_the_operators_to_fix_and_is_named():
+    async def main() -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            with pytest.raises(ConfigError, match=str(port)):
+                async with a_host("alice", listen_port=port):
+                    pass
+
+    run(main)
+
+
+def test_two_hosts_cannot_share_a_port():
+    async def main() -> None:
+        async with a_host("alice") as alice:
+            with pytest.raises(ConfigError, match=str(alice.address.port)):
+                async with a_host("bob", listen_port=alice.address.port):
+                    pass
+
+    run(main)
+
+
+def test_what_is_raised_inside_the_scope_comes_out_as_it_is():
+    async def main() -> None:
+        with pytest.raises(KeyError, match="mine"):
+            async with a_host("alice"):
+                raise KeyError("mine")
+
+    run(main)
