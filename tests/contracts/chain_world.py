@@ -1,0 +1,198 @@
+"""One fresh deployment on a real local chain, with people on it: what the contract tests start from.
+
+Windows are days long and the chain's clock is moved by hand, so no test depends on speed.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from ledger.chain import MAINNET, UNIT, Chain, ChainParams, Deployment, deploy
+from ledger.chain_rpc import artefact
+from ledger.payout_tree import Payout, PayoutTree, payout_tree
+from ledger.statements import (
+    OPERATOR,
+    VERIFIER,
+    Address,
+    Delegation,
+    EpochResult,
+    Ruling,
+    Signable,
+    Statement,
+    address_of,
+    certificate,
+    sign_digest,
+)
+
+WINDOWS = replace(MAINNET, min_operator_stake=100 * UNIT, min_verifier_stake=100 * UNIT)
+PURSE = 10_000 * UNIT
+BUDGET = 3_000 * UNIT
+MODEL = b"model".ljust(32, b"\0")
+
+
+@dataclass(frozen=True)
+class Person:
+    """An account and its hot key."""
+
+    key: bytes
+    hot: bytes
+
+    @property
+    def account(self) -> Address:
+        return address_of(self.key)
+
+    @property
+    def hot_key(self) -> Address:
+        return address_of(self.hot)
+
+
+def a_person() -> Person:
+    return Person(secrets.token_bytes(32), secrets.token_bytes(32))
+
+
+class World:
+    """Four verifiers (signing in any order), three operators, a buyer and a bystander."""
+
+    def __init__(self, rpc_url: str, bank_key: bytes, params: ChainParams = WINDOWS) -> None:
+        self.rpc_url, self.bank_key, self.params = rpc_url, bank_key, params
+        self.verifiers = [a_person() for _ in range(4)]
+        self.operators = [a_person() for _ in range(3)]
+        self.buyer, self.bystander = a_person(), a_person()
+        self.deployment: Deployment = deploy(
+            rpc_url, bank_key, params, secrets.token_bytes(32), [(p.account, p.hot_key) for p in self.verifiers]
+        )
+        self.bank = Chain(rpc_url, self.deployment, bank_key)
+        everyone = [*self.verifiers, *self.operators, self.buyer, self.bystander]
+        self.bank.fund_many([p.account for p in everyone], token_amount=PURSE, amount_wei=10**18)
+
+    # ---- people and time
+
+    def as_(self, person: Person) -> Chain:
+        return Chain(self.rpc_url, self.deployment, person.key)
+
+    def rpc(self, method: str, *arguments: Any) -> Any:
+        answer = self.bank._rpc.web3.provider.make_request(method, list(arguments))  # type: ignore[arg-type]
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def advance(self, seconds: int) -> None:
+        self.rpc("evm_increaseTime", seconds)
+        self.rpc("evm_mine")
+
+    def raw(self, person: Person, contract: str, function: str, *arguments: Any) -> None:
+        """One contract call without the client's idempotence."""
+        self.as_(person)._move(function, contract, function, *arguments)
+
+    def held(self, contract: str) -> int:
+        return self.bank.token_balance(self.deployment.address(contract))
+
+    # ---- stake
+
+    def join(self, person: Person, role: int, amount: int) -> None:
+        chain = self.as_(person)
+        chain.stake(role, amount)
+        self.delegate(person)
+
+    def delegate(self, person: Person, expiry: int = 2**40) -> None:
+        consent = Delegation(
+            deployment_id=self.deployment.deployment_id,
+            account=person.account,
+            hot_key=person.hot_key,
+            expiry=expiry,
+        )
+        self.as_(person).delegate(person.hot_key, expiry, self.signed(consent, person.hot))
+
+    # ---- runs and results
+
+    @cached_property
+    def run_id(self) -> bytes:
+        return self.a_run()
+
+    def a_run(self, spec: bytes = b"spec", budget: int = BUDGET, epochs: int = 5) -> bytes:
+        return self.as_(self.buyer).open_run(
+            spec.ljust(32, b"\0"),
+            budget=budget,
+            epoch_cap=1_000 * UNIT,
+            epochs=epochs,
+            deadline=self.bank.timestamp() + 30 * 86_400,
+        )
+
+    def a_table(self, epoch: int = 0, run_id: bytes | None = None, amounts: Iterable[int] = (101, 202, 303)) -> PayoutTree:
+        rows = [Payout(account=p.account, amount=n) for p, n in zip(self.operators, amounts, strict=True)]
+        return payout_tree(run_id or self.run_id, epoch, rows)
+
+    def a_result(self, tree: PayoutTree, epoch: int = 0, **changes: Any) -> EpochResult:
+        previous = self.bank.epoch_state(self.run_id, epoch - 1).digest if epoch else bytes(32)
+        result = EpochResult(
+            deployment_id=self.deployment.deployment_id,
+            run_id=self.run_id,
+            epoch=epoch,
+            set_version=1,
+            prev_result=previous,
+            root=tree.root,
+            table_hash=b"table".ljust(32, b"\0"),
+            model_hash=MODEL,
+            total=tree.total,
+        )
+        return replace(result, **changes)
+
+    def settle(self, epoch: int = 0, **changes: Any) -> PayoutTree:
+        """Proposes and finalises one epoch; claims are left to the test."""
+        tree = self.a_table(epoch)
+        result = self.a_result(tree, epoch, **changes)
+        self.bank.propose(result, self.cert(result))
+        self.advance(self.params.challenge_window_s)
+        self.bank.finalize(self.run_id, epoch)
+        return tree
+
+    # ---- signatures
+
+    def signed(self, statement: Signable, key: bytes) -> bytes:
+        return sign_digest(self.deployment.digest(statement), key)
+
+    def cert(self, statement: Signable, count: int = 3) -> bytes:
+        digest = self.deployment.digest(statement)
+        return certificate(digest, [sign_digest(digest, p.hot) for p in self.verifiers[:count]])
+
+    def said(self, **changes: Any) -> Statement:
+        statement = Statement(
+            deployment_id=self.deployment.deployment_id,
+            run_id=self.run_id,
+            epoch=1,
+            kind=1,
+            slot=b"slot".ljust(32, b"\0"),
+            value=b"one".ljust(32, b"\0"),
+        )
+        return replace(statement, **changes)
+
+    def a_ruling(self, offender: Person, **changes: Any) -> Ruling:
+        ruling = Ruling(
+            deployment_id=self.deployment.deployment_id,
+            run_id=self.run_id,
+            epoch=1,
+            offender=offender.account,
+            role=OPERATOR,
+            ppm=250_000,
+            offence_id=secrets.token_bytes(32),
+            evidence_hash=bytes(32),
+            challenger=self.verifiers[0].account,
+        )
+        return replace(ruling, **changes)
+
+
+def contract_address(world: World, name: str) -> Address:
+    return world.deployment.address(name)
+
+
+def view(world: World, contract: str, function: str, *arguments: Any) -> Any:
+    """Any view function of a contract."""
+    eth = world.bank._rpc.web3.eth
+    made: Any = eth.contract(address=world.deployment.address(contract), abi=artefact(contract)["abi"])  # type: ignore[arg-type]
+    return made.functions[function](*arguments).call()
+
+
+__all__ = ["OPERATOR", "VERIFIER"]

@@ -1,0 +1,353 @@
+"""Settlement and escrow: what is certified is paid once, what is not certified is never paid."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ledger.chain import ALREADY_DONE, UNIT, ChainRefused, EpochPhase
+from ledger.payout_tree import Payout, payout_tree
+from ledger.statements import EpochResult, Resolution, certificate, sign_digest
+from tests.contracts.chain_world import BUDGET, PURSE, World, a_person, view
+
+N = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
+
+
+def test_every_unit_of_the_budget_is_paid_claimed_or_returned(world: World):
+    world.join(world.operators[0], 0, 500 * UNIT)
+    tree = world.settle()
+    world.bank.claim_all(world.run_id, 0, tree)
+    second = world.settle(epoch=1)
+    world.bank.claim(world.run_id, 1, second, 2)
+
+    buyer = world.as_(world.buyer)
+    buyer.request_close(world.run_id)
+    world.advance(world.params.close_delay_s)
+    buyer.refund(world.run_id)
+    world.advance(world.params.claim_period_s)
+    world.bank.sweep_unclaimed(world.run_id, 1)
+
+    purses = [world.bank.token_balance(p.account) for p in world.operators]
+    assert purses == [PURSE - 500 * UNIT + 101, PURSE + 202, PURSE + 303 + 303]
+    assert world.bank.token_balance(world.buyer.account) == PURSE - 606 - 303
+    assert world.held("RunEscrow") == 0
+    run = world.bank.run(world.run_id)
+    assert run is not None
+    assert (run.budget, run.reserved, run.paid, run.returned) == (BUDGET, 0, 909, BUDGET - 909)
+    assert world.bank.epoch_state(world.run_id, 1).phase == EpochPhase.SWEPT
+
+
+# ---- certificates
+
+
+def _digest(world: World, result: EpochResult) -> bytes:
+    return world.deployment.digest(result)
+
+
+def _all(world: World, result: EpochResult) -> list[bytes]:
+    cert = world.cert(result, 4)
+    return [cert[at : at + 65] for at in range(0, len(cert), 65)]
+
+
+def _high_s(signature: bytes) -> bytes:
+    s = N - int.from_bytes(signature[32:64], "big")
+    return signature[:32] + s.to_bytes(32, "big") + bytes([55 - signature[64]])
+
+
+BAD_CERTIFICATES = {
+    "two of four": ("QuorumNotReached", lambda w, r: b"".join(_all(w, r)[:2])),
+    "nothing": ("QuorumNotReached", lambda w, r: b""),
+    "one signer three times": ("SignersNotAscending", lambda w, r: _all(w, r)[0] * 3),
+    "descending": ("SignersNotAscending", lambda w, r: b"".join(reversed(_all(w, r)))),
+    "a high s": ("ECDSAInvalidSignatureS", lambda w, r: _high_s(_all(w, r)[0]) + b"".join(_all(w, r)[1:])),
+    "a byte too many": ("BadCertLength", lambda w, r: b"".join(_all(w, r)) + b"\0"),
+    "a stranger": (
+        "NotAMember",
+        lambda w, r: certificate(_digest(w, r), [sign_digest(_digest(w, r), a_person().hot), *_all(w, r)]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CERTIFICATES)
+def test_a_result_needs_a_quorum_of_distinct_members(world: World, name: str):
+    expected, forge = BAD_CERTIFICATES[name]
+    result = world.a_result(world.a_table())
+
+    with pytest.raises(ChainRefused) as refused:
+        world.bank.propose(result, forge(world, result))
+
+    assert refused.value.name == expected
+    assert world.bank.epoch_state(world.run_id, 0).phase == EpochPhase.NONE
+
+
+def test_three_of_four_are_a_quorum(world: World):
+    result = world.a_result(world.a_table())
+    world.bank.propose(result, world.cert(result, 3))
+    assert world.bank.epoch_state(world.run_id, 0).phase == EpochPhase.PROPOSED
+
+
+@pytest.mark.parametrize("field", ["epoch", "root", "table_hash", "model_hash", "total", "set_version", "run_id"])
+def test_a_certificate_covers_every_field_of_the_result(world: World, field: str):
+    result = world.a_result(world.a_table())
+    other = {"epoch": 1, "total": 1, "set_version": 2, "run_id": world.a_run(b"other")}.get(field, b"\7" * 32)
+
+    with pytest.raises(ChainRefused):
+        world.bank.propose(replace(result, **{field: other}), world.cert(result, 4))
+
+
+def test_yesterdays_signatures_do_not_count_on_a_fresh_chain_with_the_same_addresses(world: World):
+    nonce = world.rpc("evm_snapshot")
+    yesterday = World(world.rpc_url, world.bank_key)
+    result = yesterday.a_result(yesterday.a_table())
+    cert = yesterday.cert(result)
+    assert world.rpc("evm_revert", nonce)
+
+    today = World(world.rpc_url, world.bank_key)
+
+    assert today.deployment.epoch_settlement == yesterday.deployment.epoch_settlement
+    with pytest.raises(ChainRefused, match="WrongDeployment"):
+        today.raw(today.buyer, "EpochSettlement", "propose", _values(result), 0, cert)
+
+
+def test_a_signature_for_one_deployment_does_not_fit_the_same_result_of_another(world: World):
+    other = World(world.rpc_url, world.bank_key)
+    other.run_id = world.run_id
+    result = world.a_result(world.a_table())
+    foreign = replace(result, deployment_id=other.deployment.deployment_id)
+    digest = other.deployment.digest(foreign)
+    cert = certificate(digest, [sign_digest(digest, p.hot) for p in world.verifiers])
+
+    with pytest.raises(ChainRefused, match=r"NotAMember|SignersNotAscending"):
+        world.bank.propose(result, cert)
+
+
+# ---- claims
+
+
+def test_nothing_is_paid_before_the_result_is_final(world: World):
+    tree = world.a_table()
+    result = world.a_result(tree)
+    world.bank.propose(result, world.cert(result))
+
+    with pytest.raises(ChainRefused, match="WrongState"):
+        world.bank.claim(world.run_id, 0, tree, 0)
+    with pytest.raises(ChainRefused, match="TooEarly"):
+        world.bank.finalize(world.run_id, 0)
+
+
+def test_a_row_is_paid_once(world: World):
+    tree = world.settle()
+    world.bank.claim(world.run_id, 0, tree, 1)
+
+    assert world.bank.claim(world.run_id, 0, tree, 1) == ALREADY_DONE
+    with pytest.raises(ChainRefused, match="AlreadyClaimed"):
+        world.raw(
+            world.buyer, "EpochSettlement", "claim", world.run_id, 0, 1, tree.payouts[1].account, 202, tree.proof(1)
+        )
+    assert world.bank.token_balance(world.operators[1].account) == PURSE + 202
+
+
+def test_a_proof_pays_its_own_row_only(world: World):
+    tree = world.settle()
+    first, second = tree.payouts[:2]
+    run_id, proof = world.run_id, tree.proof(0)
+    forgeries = [
+        (0, 0, first.account, first.amount + 1, proof),
+        (0, 0, world.bystander.account, first.amount, proof),
+        (0, 3, first.account, first.amount, proof),
+        (0, 1, second.account, second.amount, proof),
+        (0, 0, first.account, first.amount, ()),
+        (0, 0, first.account, first.amount, (*proof, bytes(32))),
+    ]
+    for epoch, index, account, amount, siblings in forgeries:
+        with pytest.raises(ChainRefused, match="WrongProof"):
+            world.bank.claim_with_proof(run_id, epoch, index, account, amount, siblings)
+
+    world.settle(epoch=1)
+    with pytest.raises(ChainRefused, match="WrongProof"):
+        world.bank.claim_with_proof(run_id, 1, 0, first.account, first.amount, proof)
+
+
+def test_claims_stop_at_the_signed_total(world: World):
+    tree = world.settle(total=303)
+    world.bank.claim(world.run_id, 0, tree, 0)
+    world.bank.claim(world.run_id, 0, tree, 1)
+
+    with pytest.raises(ChainRefused, match=r"AboveTotal\(606, 303\)"):
+        world.bank.claim(world.run_id, 0, tree, 2)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7])
+def test_every_row_of_a_table_of_any_size_can_be_claimed(world: World, rows: int):
+    payees = [a_person() for _ in range(rows)]
+    tree = payout_tree(world.run_id, 0, [Payout(account=p.account, amount=i) for i, p in enumerate(payees)])
+    result = world.a_result(tree)
+    world.bank.propose(result, world.cert(result))
+    world.advance(world.params.challenge_window_s)
+    world.bank.finalize(world.run_id, 0)
+
+    world.bank.claim_all(world.run_id, 0, tree)
+
+    assert [world.bank.token_balance(p.account) for p in payees] == list(range(rows))
+    assert view(world, "EpochSettlement", "leafOf", world.run_id, 0, 0, payees[0].account, 0) == tree.levels[0][0]
+
+
+# ---- order, caps, challenges
+
+
+def test_results_chain_without_gaps(world: World):
+    skipped = world.a_result(world.a_table(1), 1)
+    with pytest.raises(ChainRefused, match="WrongPrevious"):
+        world.bank.propose(skipped, world.cert(skipped))
+    first = world.a_result(world.a_table())
+    world.bank.propose(first, world.cert(first))
+    unchained = world.a_result(world.a_table(1), 1, prev_result=b"\1" * 32)
+    with pytest.raises(ChainRefused, match="WrongPrevious"):
+        world.bank.propose(unchained, world.cert(unchained))
+    second = world.a_result(world.a_table(1), 1)
+    world.bank.propose(second, world.cert(second))
+    world.advance(world.params.challenge_window_s)
+
+    with pytest.raises(ChainRefused, match="PreviousNotFinal"):
+        world.bank.finalize(world.run_id, 1)
+    world.bank.finalize(world.run_id, 0)
+    world.bank.finalize(world.run_id, 1)
+
+
+@pytest.mark.parametrize(
+    ("total", "expected"), [(1_000 * UNIT, None), (1_000 * UNIT + 1, "AboveEpochCap"), (2**127, "AboveEpochCap")]
+)
+def test_an_epoch_costs_at_most_its_cap(world: World, total: int, expected: str | None):
+    result = world.a_result(world.a_table(), total=total)
+    if expected is None:
+        world.bank.propose(result, world.cert(result))
+    else:
+        with pytest.raises(ChainRefused, match=expected):
+            world.bank.propose(result, world.cert(result))
+
+
+def test_all_epochs_together_cost_at_most_the_budget(world: World):
+    for epoch in range(3):
+        world.settle(epoch, total=1_000 * UNIT)
+    result = world.a_result(world.a_table(3), 3, total=1)
+    with pytest.raises(ChainRefused, match=r"AboveBudget\(1, 0\)"):
+        world.bank.propose(result, world.cert(result))
+
+
+def test_an_unanswered_challenge_means_no_pay_and_the_bond_returns(world: World):
+    first = world.a_result(world.a_table())
+    world.bank.propose(first, world.cert(first))
+    second = world.a_result(world.a_table(1), 1)
+    world.bank.propose(second, world.cert(second))
+    challenger = world.as_(world.bystander)
+    challenger.challenge(world.run_id, 0, bytes(32))
+    assert challenger.challenge(world.run_id, 0, bytes(32)) == ALREADY_DONE
+    assert challenger.token_balance() == PURSE - world.params.challenge_bond
+
+    world.advance(world.params.resolve_window_s)
+    challenger.timeout_challenge(world.run_id, 0)
+
+    assert challenger.token_balance() == PURSE
+    with pytest.raises(ChainRefused, match="RejectedBefore"):
+        world.bank.propose(first, world.cert(first))
+    with pytest.raises(ChainRefused, match="PreviousNotFinal"):
+        world.bank.finalize(world.run_id, 1)
+    world.bank.clear_orphan(world.run_id, 1)
+    run = world.bank.run(world.run_id)
+    assert run is not None
+    assert (run.free, run.pending) == (BUDGET, 0)
+
+
+@pytest.mark.parametrize("stands", [True, False])
+def test_the_verifiers_answer_decides_result_and_bond(world: World, stands: bool):
+    tree = world.a_table()
+    result = world.a_result(tree)
+    world.bank.propose(result, world.cert(result))
+    challenger = world.as_(world.bystander)
+    challenger.challenge(world.run_id, 0, bytes(32))
+    supply = world.bank.token_supply()
+    answer = Resolution(
+        deployment_id=world.deployment.deployment_id,
+        run_id=world.run_id,
+        epoch=0,
+        result=world.deployment.digest(result),
+        stands=stands,
+    )
+    opposite = replace(answer, stands=not stands)
+    with pytest.raises(ChainRefused):
+        world.bank.resolve(world.run_id, 0, stands, world.cert(opposite))
+
+    world.bank.resolve(world.run_id, 0, stands, world.cert(answer))
+
+    bond = world.params.challenge_bond
+    assert challenger.token_balance() == (PURSE - bond if stands else PURSE)
+    assert world.bank.token_supply() == (supply - bond if stands else supply)
+    assert world.held("EpochSettlement") == 0
+    if stands:
+        world.bank.finalize(world.run_id, 0)
+        world.bank.claim(world.run_id, 0, tree, 0)
+
+
+# ---- the buyer's exits
+
+
+def test_a_buyer_cannot_close_over_the_head_of_work_already_done(world: World):
+    buyer = world.as_(world.buyer)
+    result = world.a_result(world.a_table())
+    buyer.request_close(world.run_id)
+    with pytest.raises(ChainRefused, match="NotClosed"):
+        buyer.refund(world.run_id)
+    world.bank.propose(result, world.cert(result))  # the close delay is for this
+
+    world.advance(world.params.close_delay_s)
+    late = world.a_result(world.a_table(1), 1)
+    with pytest.raises(ChainRefused, match="RunClosed"):
+        world.bank.propose(late, world.cert(late))
+    world.bank.finalize(world.run_id, 0)
+    buyer.refund(world.run_id)
+    assert buyer.refund(world.run_id) == ALREADY_DONE
+    assert world.held("RunEscrow") == 606
+
+
+def test_a_pending_result_holds_the_refund(world: World):
+    result = world.a_result(world.a_table())
+    world.advance(30 * 86_400 - 3_600)
+    world.bank.propose(result, world.cert(result))
+    world.advance(7_200)  # past the run's deadline, inside the challenge window
+
+    with pytest.raises(ChainRefused, match="ResultsPending"):
+        world.as_(world.buyer).refund(world.run_id)
+
+
+def test_after_the_deadline_anyone_can_send_the_rest_home(world: World):
+    world.settle()
+    world.advance(31 * 86_400)
+
+    world.as_(world.bystander).refund(world.run_id)
+
+    assert world.bank.token_balance(world.buyer.account) == PURSE - 606
+
+
+def test_a_top_up_moves_no_timer_and_a_stranger_closes_nothing(world: World):
+    before = world.bank.run(world.run_id)
+    world.as_(world.bystander).top_up(world.run_id, 7)
+    after = world.bank.run(world.run_id)
+    assert before is not None
+    assert after == replace(before, budget=before.budget + 7)
+    with pytest.raises(ChainRefused, match="OnlyBuyer"):
+        world.as_(world.bystander).request_close(world.run_id)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"), [("reserve", (0, 1)), ("release", (1,)), ("settle", ()), ("returnUnclaimed", (1,))]
+)
+def test_only_the_settlement_touches_reserved_money(world: World, function: str, arguments: tuple[int, ...]):
+    with pytest.raises(ChainRefused, match="OnlySettlement"):
+        world.raw(world.buyer, "RunEscrow", function, world.run_id, *arguments)
+
+
+def _values(result: EpochResult) -> tuple[object, ...]:
+    from ledger.statements import values
+
+    return values(result)

@@ -1,0 +1,161 @@
+"""Stake: leaves late, is reached by a slash until it has left, and every unit is accounted for."""
+
+from __future__ import annotations
+
+import pytest
+
+from ledger.chain import ALREADY_DONE, MAINNET, UNIT, ChainRefused
+from ledger.chain_deploy import deploy
+from ledger.statements import OPERATOR, VERIFIER, Delegation
+from protocol.errors import ConfigError
+from tests.contracts.chain_world import PURSE, Person, World, view
+
+
+def punish(world: World, offender: Person, ppm: int, role: int = OPERATOR) -> None:
+    ruling = world.a_ruling(offender, ppm=ppm, role=role)
+    world.bank.open_case(ruling, world.cert(ruling))
+    world.advance(world.params.veto_window_s)
+    world.bank.execute_case(ruling.offence_id)
+
+
+def test_stake_comes_back_whole_after_the_delay(world: World):
+    chain = world.as_(world.operators[0])
+    chain.stake(OPERATOR, 500 * UNIT)
+    ticket = chain.request_unstake(OPERATOR, 200 * UNIT)
+    with pytest.raises(ChainRefused, match="TooEarly"):
+        chain.withdraw(ticket)
+    world.advance(world.params.unbonding_s)
+
+    chain.withdraw(ticket)
+
+    assert chain.withdraw(ticket) == ALREADY_DONE
+    assert chain.token_balance() == PURSE - 300 * UNIT
+    assert chain.stake_of(chain.address, OPERATOR).active == 300 * UNIT
+
+
+def test_a_slash_reaches_active_and_leaving_stake_alike(world: World):
+    offender = world.operators[0]
+    chain = world.as_(offender)
+    chain.stake(OPERATOR, 400 * UNIT)
+    ripe = chain.request_unstake(OPERATOR, 100 * UNIT)
+    world.advance(world.params.unbonding_s)  # ripe, not yet taken
+    young = chain.request_unstake(OPERATOR, 100 * UNIT)
+
+    punish(world, offender, 250_000)
+
+    state = chain.stake_of(offender.account, OPERATOR)
+    assert (state.active, state.unbonding) == (150 * UNIT, 150 * UNIT)
+    assert (chain.ticket(ripe).amount, chain.ticket(young).amount) == (75 * UNIT, 75 * UNIT)
+    world.advance(world.params.unbonding_s)
+    chain.withdraw(ripe)
+    chain.withdraw(young)
+    assert chain.token_balance() == PURSE - 400 * UNIT + 150 * UNIT
+
+
+def test_a_slash_in_one_role_leaves_the_other_alone(world: World):
+    offender = world.operators[0]
+    chain = world.as_(offender)
+    chain.stake(OPERATOR, 400 * UNIT)
+    chain.stake(VERIFIER, 300 * UNIT)
+
+    punish(world, offender, 100_000, VERIFIER)
+
+    assert chain.stake_of(offender.account, OPERATOR).active == 400 * UNIT
+    assert chain.stake_of(offender.account, VERIFIER).active == 270 * UNIT
+
+
+@pytest.mark.parametrize("amount", [100 * UNIT, 100 * UNIT + 1, 123_456_789, 999_999_999])
+@pytest.mark.parametrize("ppm", [1, 333_333 // 3, 299_999])
+def test_slashed_is_burnt_plus_rewards_to_the_unit(world: World, amount: int, ppm: int):
+    offender = world.operators[0]
+    world.as_(offender).stake(OPERATOR, amount)
+    supply = world.bank.token_supply()
+
+    punish(world, offender, ppm)
+
+    slashed = next(e for e in world.bank.events(world.deployment.block) if type(e).__name__ == "Slashed")
+    assert slashed.amount == -(-amount * ppm // 10**6)  # rounded up, against the offender
+    assert slashed.buyer_amount == slashed.amount * world.params.slash_buyer_ppm // 10**6
+    assert slashed.challenger_amount == slashed.amount * world.params.slash_challenger_ppm // 10**6
+    assert slashed.amount == slashed.burnt + slashed.buyer_amount + slashed.challenger_amount
+    assert world.bank.token_supply() == supply - slashed.burnt
+    for who in (world.buyer, world.verifiers[0]):
+        world.bank.collect(who.account)
+    assert world.bank.collect(world.buyer.account) == ALREADY_DONE
+    assert world.held("StakeVault") == amount - slashed.amount
+    assert world.bank.token_balance(world.verifiers[0].account) == PURSE + slashed.challenger_amount
+
+
+def test_stake_added_after_a_slash_is_worth_what_was_paid(world: World):
+    offender = world.operators[0]
+    chain = world.as_(offender)
+    chain.stake(OPERATOR, 400 * UNIT)
+    punish(world, offender, 300_000)
+    chain.stake(OPERATOR, 100 * UNIT)
+    assert abs(chain.stake_of(offender.account, OPERATOR).active - 380 * UNIT) <= 1
+    assert chain.ensure_stake(OPERATOR, 300 * UNIT) == ALREADY_DONE
+    chain.ensure_stake(OPERATOR, 450 * UNIT)
+    assert abs(chain.stake_of(offender.account, OPERATOR).active - 450 * UNIT) <= 1
+
+
+def test_what_stays_is_nothing_or_the_minimum(world: World):
+    chain = world.as_(world.operators[0])
+    with pytest.raises(ChainRefused, match="BelowMinimum"):
+        chain.stake(OPERATOR, 100 * UNIT - 1)
+    chain.stake(OPERATOR, 100 * UNIT)
+    with pytest.raises(ChainRefused, match="BelowMinimum"):
+        chain.request_unstake(OPERATOR, 1)
+    with pytest.raises(ChainRefused, match="NotEnoughStake"):
+        chain.request_unstake(OPERATOR, 100 * UNIT + 1)
+    ticket = chain.request_unstake(OPERATOR, 100 * UNIT)
+    with pytest.raises(ChainRefused, match="NotYourTicket"):
+        world.as_(world.operators[1]).withdraw(ticket)
+    chain.cancel_unstake(ticket)
+    assert chain.stake_of(chain.address, OPERATOR).active == 100 * UNIT
+    world.advance(world.params.unbonding_s)
+    assert chain.ticket(ticket).amount == 0
+    with pytest.raises(ChainRefused, match="TicketSpent"):
+        world.raw(world.operators[0], "StakeVault", "withdraw", ticket)
+
+
+def test_nobody_but_the_court_slashes_or_freezes(world: World):
+    victim = world.operators[0].account
+    with pytest.raises(ChainRefused, match="OnlyCourt"):
+        world.raw(world.buyer, "StakeVault", "slash", victim, 0, 1, bytes(32), victim, victim)
+    with pytest.raises(ChainRefused, match="OnlyCourt"):
+        world.raw(world.buyer, "StakeVault", "freeze", victim, 1)
+
+
+def test_a_hot_key_needs_its_own_consent_and_never_changes_hands(world: World):
+    owner, thief = world.operators[0], world.operators[1]
+    consent = Delegation(
+        deployment_id=world.deployment.deployment_id, account=thief.account, hot_key=owner.hot_key, expiry=9
+    )
+    with pytest.raises(ChainRefused, match="BadConsent"):
+        world.as_(thief).delegate(owner.hot_key, 9, world.signed(consent, thief.hot))
+    world.delegate(owner)
+    with pytest.raises(ChainRefused, match="HotKeyTaken"):
+        world.as_(thief).delegate(owner.hot_key, 9, world.signed(consent, owner.hot))
+    found = world.bank.hot_key(owner.hot_key)
+    assert found is not None
+    assert found.account == owner.account
+    assert view(world, "StakeVault", "accountOf", owner.hot_key) == owner.account
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"unbonding_s": MAINNET.evidence_window_s + MAINNET.veto_window_s + MAINNET.execute_window_s + MAINNET.margin_s},
+        {"challenge_window_s": 20 * 86_400},
+        {"freeze_s_max": MAINNET.veto_window_s + MAINNET.execute_window_s - 1},
+        {"slash_challenger_ppm": 500_001},
+        {"slash_challenger_ppm": 500_000, "slash_buyer_ppm": 300_001},
+        {"case_ppm_max": 1_000_001},
+    ],
+)
+def test_a_deployment_whose_stake_could_escape_a_slash_cannot_exist(world: World, change: dict[str, int]):
+    from dataclasses import replace
+
+    verifiers = [(p.account, p.hot_key) for p in world.verifiers]
+    with pytest.raises(ConfigError, match="refused to be deployed"):
+        deploy(world.rpc_url, world.bank_key, replace(MAINNET, **change), b"\1" * 32, verifiers)
