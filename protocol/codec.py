@@ -17,6 +17,7 @@ import enum
 import functools
 import hashlib
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -70,7 +71,7 @@ def decode(kind: type[M], data: bytes) -> M:
     return typing.cast(M, _from_plain(kind, value))
 
 
-def decode_any(kinds: dict[bytes, type[M]], data: bytes) -> M:
+def decode_any(kinds: Mapping[bytes, type[M]], data: bytes) -> M:
     """The message that `data` encodes, its type chosen by its TAG among `kinds`.
 
     Raises:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from protocol.codec import digest
 from protocol.errors import MalformedMessage
+from protocol.finality import check_certified
 from protocol.history import History, advance, may_judge, next_chain
 from protocol.identity import Domain
-from protocol.messages import CertifiedManifest, Manifest, VoteKind
-from protocol.quorum import check_certificate
+from protocol.messages import CertifiedManifest, Manifest
 from protocol.types import NO_DIGEST
 
 
@@ -25,16 +24,10 @@ def extend(history: History, certified: CertifiedManifest) -> History:
         MalformedMessage: it does not extend this history, or its parts disagree.
         PeerFault: a signature of its certificate does not verify.
     """
-    manifest, block = certified.manifest, certified.block
-    check_place(history, manifest)
-    if block.manifest != digest(manifest) or block.round != manifest.round or block.run_id != history.run_id:
-        raise MalformedMessage(f"round {manifest.round}: the block is not about this manifest")
-    vote = certified.certificate.vote
-    if vote.kind is not VoteKind.FINALISE or vote.block != digest(block) or vote.iteration != block.iteration:
-        raise MalformedMessage(f"round {manifest.round}: the certificate is not about this block")
+    check_place(history, certified.manifest)
     domain = Domain(history.spec.deployment_id, history.run_id)
-    check_certificate(certified.certificate, domain, history.spec.verifier_peers)
-    return advance(history, manifest)
+    check_certified(certified, domain, history.spec.verifier_peers)
+    return advance(history, certified.manifest)
 
 
 def check_place(history: History, manifest: Manifest) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import trio
 
+from ledger.settlement import Settlement, settle
 from network.host import Host
 from protocol.codec import decode, encode
 from protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
@@ -40,8 +41,9 @@ class Follower:
         """
         self._store = store
         self.history: History = start(spec, run_id)
+        self.settlements: dict[int, Settlement] = {}  # of every ripe epoch
         for certified in store.links():
-            self.history = extend(self.history, certified)
+            self._fold(extend(self.history, certified))
         self._news = trio.Event()
 
     def take(self, certified: CertifiedManifest) -> bool:
@@ -54,10 +56,16 @@ class Follower:
             return False
         history = extend(self.history, certified)
         self._store.add_link(certified)
-        self.history = history
+        self._fold(history)
         self._news.set()
         self._news = trio.Event()
         return True
+
+    def _fold(self, history: History) -> None:
+        self.history = history
+        for epoch in range(history.spec.epochs):
+            if history.spec.settled_at(epoch) == history.round - 1:
+                self.settlements[epoch] = settle(history, epoch)
 
     async def grown(self, beyond: int) -> History:
         """Wait until more than `beyond` manifests are final."""

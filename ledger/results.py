@@ -1,0 +1,76 @@
+"""Results: the EIP-712 statements that follow from a settlement or an upheld audit.
+
+Room: ledger (pure). Every verifier, the keeper of the books and anybody offline
+build the same statement from the finalised chain, or they disagree about it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from ledger.deployment import Deployment
+from ledger.evidence import evm_address
+from ledger.settlement import Settlement
+from ledger.statements import OPERATOR, EpochResult, Ruling
+from protocol.codec import digest
+from protocol.history import Audit
+from protocol.params import RunSpec
+from protocol.types import Digest, PeerId
+
+SET_VERSION = 1  # the verifier set a run of this deployment is opened with
+
+
+def epoch_result(spec: RunSpec, settlement: Settlement, model: Digest, previous: Digest) -> EpochResult:
+    """What verifiers sign for an epoch.
+
+    Args:
+        spec: The run.
+        settlement: The epoch's payout table.
+        model: Digest of the parameters after the epoch's last round.
+        previous: Digest of the result before, zero for epoch 0.
+    """
+    return EpochResult(
+        deployment_id=spec.deployment_id,
+        run_id=settlement.run_id,
+        epoch=settlement.epoch,
+        set_version=SET_VERSION,
+        prev_result=previous,
+        root=settlement.tree().root,
+        table_hash=settlement.table_hash,
+        model_hash=model,
+        total=settlement.total,
+    )
+
+
+def result_digest(deployment: Deployment, result: EpochResult) -> Digest:
+    """The 32 bytes that hot keys sign, and the next result's `prev_result`."""
+    return Digest(deployment.digest(result))
+
+
+def epoch_end(spec: RunSpec, epoch: int) -> int:
+    """The round whose parameters an epoch's result names: those after its last step."""
+    return min((epoch + 1) * spec.money.epoch_rounds, spec.rounds)
+
+
+def ruling_of(spec: RunSpec, run_id: Digest, audit: Audit) -> Ruling:
+    """The slash that an upheld audit asks for. The first accuser in the chain is the challenger.
+
+    Raises:
+        ValueError: the audit carries no adverse verdict.
+    """
+    if not audit.adverse:
+        raise ValueError("nobody accused this step")
+    nodes = {member.peer: member.account for member in spec.nodes}
+    verifiers: dict[PeerId, bytes] = {member.peer: member.account for member in spec.verifiers}
+    evidence = hashlib.sha256(b"assay/evidence/1" + b"".join(digest(v) for v in audit.verdicts)).digest()
+    return Ruling(
+        deployment_id=spec.deployment_id,
+        run_id=run_id,
+        epoch=int(audit.round) // spec.money.epoch_rounds,
+        offender=evm_address(nodes[audit.node]),
+        role=OPERATOR,
+        ppm=spec.money.slash_ppm,
+        offence_id=audit.offence_id,
+        evidence_hash=evidence,
+        challenger=evm_address(verifiers[audit.adverse[0].verifier]),
+    )

@@ -1,0 +1,285 @@
+"""Service: a node's process. Train, commit, open when drawn, claim.
+
+Room: node (edge). One trio process owns sockets and store; torch lives in the
+trainer's child process. A commit is kept before it is sent, and for one round no
+other commit is ever signed, whatever happens in between.
+
+    final round r-1 --> step (durable) --> commit (durable) --> every verifier --> final round r
+                        drawn? --> opening --> the auditors whose turn it is
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import trio
+
+from ledger.evidence import sign_commit
+from network.host import Host
+from node.behaviours import parse_behaviour
+from protocol.codec import decode, decode_any, digest, encode
+from protocol.draws import opened_blocks
+from protocol.errors import AssayError, Diverged, MalformedMessage, PeerFault, Unavailable
+from protocol.history import Audit, History, Ruling, StepId
+from protocol.identity import sign, verify
+from protocol.messages import (
+    INLINE_UPDATE_BYTES,
+    CertifiedManifest,
+    Commit,
+    Opened,
+    SignedCommit,
+    SignedReceipt,
+    StepRequest,
+    Submission,
+)
+from protocol.types import NO_DIGEST, Digest, PeerId
+from replica.claims import claim_everything
+from replica.follower import Follower, fetch_blob
+from replica.pace import Pace
+from replica.participant import Config, Participant, open_network, open_participant
+from training.layout import layout_of
+from training.wire import decode_update
+
+log = logging.getLogger(__name__)
+RETRY_S = 1.0
+SUBMIT_S = 40.0
+FETCH_S = 60.0
+FACTS = {CertifiedManifest.TAG: CertifiedManifest}
+
+
+async def run_node(config: Config) -> None:
+    """Take part in a run as a node until cancelled.
+
+    Raises:
+        ConfigError: the operator can fix it.
+    """
+    await Service(open_participant(config)).run()
+
+
+class Service:
+    """A node's parts."""
+
+    def __init__(self, me: Participant) -> None:
+        self.me = me
+        self.behaviour = parse_behaviour(me.config.behaviour)
+        self.follower = Follower(me.spec, me.run_id, me.store)
+        self.block_count = layout_of(me.spec.model).blocks
+        self.pace = Pace(
+            module="node.trainer",
+            opening={
+                "spec": encode(me.spec),
+                "run_id": me.run_id,
+                "node": me.me,
+                "data": str(me.config.data),
+                "folder": str(me.config.folder),
+                "behaviour": self.behaviour.name,
+                "start": self.behaviour.from_round,
+            },
+            log_path=me.config.folder / "trainer.log",
+            store=me.store,
+            blobs=me.blobs,
+            fetch=self._fetch,
+        )
+        self._host: Host
+        self._opened: dict[StepId, Opened] = {}
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        handlers = {"links": self.follower.answer_links, "open": self._on_open_request}
+        async with open_network(self.me, handlers) as host, trio.open_nursery() as nursery:
+            self._host = host
+            nursery.start_soon(host.keep_connected, list(self.me.addresses.values()))
+            nursery.start_soon(self._read_facts)
+            nursery.start_soon(self.follower.poll, host, self.me.spec.verifier_peers)
+            nursery.start_soon(self._open_when_drawn)
+            nursery.start_soon(claim_everything, self.me, self.follower)
+            log.info("node is up", extra={"peer": self.me.me.hex()[:8], "behaviour": self.behaviour.name})
+            await self._train()
+            await trio.sleep_forever()
+
+    # ---- training ----
+
+    async def _train(self) -> None:
+        while self.follower.history.is_training:
+            history = self.follower.history
+            if self.me.me not in history.active:
+                log.warning("barred from training", extra={"round": int(history.round)})
+                return
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._contribute, history)
+                    await self.follower.grown(int(history.round))
+                    scope.cancel()
+
+    async def _contribute(self, history: History) -> None:
+        """This round's commit to every verifier, again and again until the round is final."""
+        try:
+            await self.pace.reach(int(history.round))
+            submission = await self._submission(history)
+        except (Unavailable, Diverged) as error:
+            log.warning("no step this round", extra={"round": int(history.round), "reason": str(error)})
+            await trio.sleep(RETRY_S)
+            return
+        async with trio.open_nursery() as nursery:
+            for verifier in self.me.spec.verifier_peers:
+                nursery.start_soon(self._submit, verifier, submission)
+
+    async def _submission(self, history: History) -> Submission:
+        """The one commit for this round: the kept one, or a new one that is kept before it is returned."""
+        name = f"commit/{int(history.round)}"
+        kept = self.me.store.fact(name)
+        if kept is not None:
+            return decode(Submission, kept)
+        record = await self._step(history)
+        commit = Commit(
+            run_id=self.me.run_id,
+            round=history.round,
+            node=self.me.me,
+            parent=history.parent,
+            state=Digest(record["state"])
+            if int(history.round) % self.me.spec.state_every == 0
+            else NO_DIGEST,
+            batch_root=Digest(record["batch_root"]),
+            update=Digest(record["update_digest"]),
+            update_bytes=len(record["update"]),
+            momentum_before=Digest(record["momentum_before"]),
+            momentum_after=Digest(record["momentum_after"]),
+            seal=Digest(record["seal"]),
+            exec_class=Digest(record["exec_class"]),
+            tokens=record["tokens"],
+            loss_micro=record["loss_micro"],
+        )
+        signed = SignedCommit(
+            commit=commit,
+            signature=sign(self.me.keys.peer, self.me.domain, commit),
+            statement=sign_commit(self.me.spec, self.me.deployment, commit, self.me.keys.hot),
+        )
+        self.me.blobs.put(record["update"])
+        inline = record["update"] if len(record["update"]) <= INLINE_UPDATE_BYTES else b""
+        submission = Submission(signed=signed, update=inline)
+        self.me.store.set_fact(name, encode(submission))
+        self.me.store.set_fact(f"base/{int(history.round)}", digest(commit))
+        self.me.store.drop_facts(
+            "commit/", {f"commit/{r}" for r in range(int(history.round) - 2, int(history.round) + 1)}
+        )
+        return submission
+
+    async def _step(self, history: History) -> dict[str, Any]:
+        """The trainer's step on top of our last accepted momentum."""
+        base_root = history.nodes[self.me.me].momentum
+        base = self.me.store.fact(f"accepted/{base_root.hex()}")
+        record: dict[str, Any] = await self.pace.child.call(
+            "step",
+            round_id=int(history.round),
+            parent=history.parent,
+            base_round=int.from_bytes(base, "big") if base is not None else -1,
+            base_root=base_root,
+        )
+        self.me.store.set_fact(
+            f"accepted/{bytes(record['momentum_after']).hex()}", int(history.round).to_bytes(8, "big")
+        )
+        return record
+
+    async def _submit(self, verifier: PeerId, submission: Submission) -> None:
+        commit = submission.signed.commit
+        while True:
+            try:
+                body = await self._host.request(verifier, "submit", encode(submission), timeout_s=SUBMIT_S)
+                receipt = decode(SignedReceipt, body)
+                verify(verifier, self.me.domain, receipt.receipt, receipt.signature)
+                if receipt.receipt.commit != digest(commit):
+                    raise PeerFault(verifier, "receipt for another commit")
+                self.me.store.set_fact(f"receipt/{int(commit.round)}/{verifier.hex()[:8]}", body)
+                return
+            except Unavailable:
+                await trio.sleep(RETRY_S)
+            except (PeerFault, MalformedMessage) as fault:
+                if "diverged" in str(fault):
+                    await self._resync(int(commit.round), str(fault))
+                    return
+                log.warning("commit refused", extra={"verifier": verifier.hex()[:8], "reason": str(fault)})
+                await trio.sleep(RETRY_S)
+
+    async def _resync(self, round_id: int, reason: str) -> None:
+        """Our parameters are wrong: throw them away and rebuild them from the certified chain.
+
+        The commit already signed for this round stays the only one: this round is lost.
+        """
+        if self.me.store.fact(f"resync/{round_id}") is not None:
+            return
+        self.me.store.set_fact(f"resync/{round_id}", reason.encode())
+        log.error(
+            "parameters diverged: rebuilding them from the chain", extra={"round": round_id, "reason": reason}
+        )
+        await self.pace.restart_from_zero()
+
+    # ---- openings ----
+
+    async def _open_when_drawn(self) -> None:
+        """Push an opening to each auditor as its turn comes; ends only by cancellation."""
+        told: set[tuple[StepId, PeerId]] = set()
+        while True:
+            history = self.follower.history
+            for step, audit in history.audits.items():
+                if audit.node != self.me.me or not audit.is_open:
+                    continue
+                for verifier in _on_duty(history, audit):
+                    if (step, verifier) not in told and await self._tell(verifier, audit):
+                        told.add((step, verifier))
+            await self.follower.grown(int(history.round))
+
+    async def _tell(self, verifier: PeerId, audit: Audit) -> bool:
+        try:
+            opened = await self._opening(audit)
+            if opened is None:
+                return False
+            await self._host.request(verifier, "opened", encode(opened), timeout_s=10)
+        except AssayError as error:
+            log.warning("opening not delivered", extra={"round": int(audit.round), "reason": str(error)})
+            return False
+        return True
+
+    async def _opening(self, audit: Audit) -> Opened | None:
+        step = (audit.round, audit.node)
+        if self.behaviour.at(int(audit.round)) == "withhold-opening":
+            return None
+        if step not in self._opened:
+            update = self.me.blobs.load(audit.commit.update)
+            live = [int(b) for b in decode_update(update, self.block_count, self.me.spec.rule.k).blocks_B]
+            blocks = opened_blocks(audit.seed, audit.node, self.me.spec.audit, self.block_count, live)
+            body: bytes = await self.pace.child.call(
+                "opening", round_id=int(audit.round), blocks=list(blocks)
+            )
+            name = self.me.blobs.put(body)
+            self._opened[step] = Opened(round=audit.round, opening=name, opening_bytes=len(body))
+        return self._opened[step]
+
+    async def _on_open_request(self, _peer: PeerId, body: bytes) -> bytes:
+        request = decode(StepRequest, body)
+        for (round_id, node), audit in self.follower.history.audits.items():
+            if round_id == request.number and node == self.me.me and audit.is_open:
+                opened = await self._opening(audit)
+                return b"" if opened is None else encode(opened)
+        return b""
+
+    # ---- the network ----
+
+    async def _read_facts(self) -> None:
+        async for fact in self._host.facts:
+            try:
+                if not self.follower.take(decode_any(FACTS, fact.payload)):
+                    continue
+            except (PeerFault, MalformedMessage) as fault:
+                log.warning("peer fault", extra={"peer": fact.peer.hex()[:8], "reason": str(fault)})
+
+    async def _fetch(self, name: Digest) -> bytes:
+        return await fetch_blob(self._host, name, self.me.spec.verifier_peers, FETCH_S)
+
+
+def _on_duty(history: History, audit: Audit) -> tuple[PeerId, ...]:
+    """The auditors whose turn has come; in a dispute, the whole committee."""
+    if audit.ruling is Ruling.ALARM:
+        return audit.committee
+    turns = max(int(history.round) - int(audit.round) - 2, 0) // history.spec.audit.turn_rounds
+    return audit.order[: turns + 1]

@@ -1,0 +1,202 @@
+"""Bench: where a verifier's audits are done.
+
+Room: verifier (edge). Who must judge what follows from the chain; this file waits
+for openings, has them recomputed, and signs what was found. A verdict is kept
+before it is sent, and sent again after a restart instead of being made twice.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from network.host import Host
+from protocol.codec import decode, encode
+from protocol.draws import opened_blocks
+from protocol.errors import Diverged, MalformedMessage, PeerFault, Unavailable
+from protocol.history import Audit, Ruling, StepId, may_judge
+from protocol.identity import sign
+from protocol.messages import Opened, Outcome, SignedVerdict, StepRequest, Verdict
+from protocol.types import NO_DIGEST, Digest, PeerId
+from replica.follower import Follower, fetch_blob
+from replica.pace import Pace
+from replica.participant import Participant
+from training.layout import layout_of
+from training.wire import decode_update
+from verifier.driver import Driver, GetUpdate
+
+log = logging.getLogger(__name__)
+ASK_AFTER_S = 3.0  # a node pushes its opening unasked; we ask when a restart may have lost it
+OPENING_BYTES_MAX = 9 << 20
+OPENINGS_KEPT = 4096  # announcements, 100 bytes each
+
+
+class Bench:
+    """Audits in progress, by step."""
+
+    def __init__(
+        self,
+        me: Participant,
+        host: Host,
+        follower: Follower,
+        pace: Pace,
+        nursery: trio.Nursery,
+        driver: Driver,
+        get_update: GetUpdate,
+    ) -> None:
+        self._me, self._host, self._follower, self._pace = me, host, follower, pace
+        self._nursery, self._driver, self._get_update = nursery, driver, get_update
+        self._blocks = layout_of(me.spec.model).blocks
+        self._openings: dict[StepId, Opened] = {}
+        self._announced = trio.Event()
+        self._busy: set[StepId] = set()
+
+    def opened(self, node: PeerId, opened: Opened) -> None:
+        """A node says where its opening can be fetched; the newest word counts."""
+        if len(self._openings) >= OPENINGS_KEPT:
+            raise Unavailable("too many openings waiting")
+        self._openings[(opened.round, node)] = opened
+        self._announced.set()
+        self._announced = trio.Event()
+
+    async def run(self) -> None:
+        """Start a task for every audit that is ours to judge; ends only by cancellation."""
+        while True:
+            history = self._follower.history
+            for step, audit in history.audits.items():
+                if step not in self._busy and may_judge(history, audit, self._me.me, int(history.round)):
+                    self._busy.add(step)
+                    self._nursery.start_soon(self._judge, audit)
+            for step in [s for s in self._openings if s[0] + 64 < history.round]:
+                del self._openings[step]
+            await self._follower.grown(int(history.round))
+
+    async def _judge(self, audit: Audit) -> None:
+        try:
+            signed = self._kept(audit) or await self._find(audit)
+        except (Unavailable, Diverged) as error:
+            log.warning("audit not done", extra={"round": int(audit.round), "reason": str(error)})
+            self._busy.discard((audit.round, audit.node))
+            await trio.sleep(1)
+            return
+        body = encode(signed)
+        self._me.store.set_fact(_name(audit), body)
+        self._driver.verdict_received(signed)
+        self._driver.broadcast(body)
+        verdict = signed.verdict
+        log.info(
+            "verdict",
+            extra={
+                "round": int(verdict.round),
+                "node": verdict.node.hex()[:8],
+                "outcome": verdict.outcome.name,
+                "distance_ppb": verdict.distance_ppb,
+            },
+        )
+
+    def _kept(self, audit: Audit) -> SignedVerdict | None:
+        body = self._me.store.fact(_name(audit))
+        return None if body is None else decode(SignedVerdict, body)
+
+    async def _find(self, audit: Audit) -> SignedVerdict:
+        commit = audit.commit
+        update = await self._get_update(commit.update, self._me.verifiers)
+        await self._pace.reach(min(int(self._follower.history.round), self._me.spec.rounds))
+        live = [int(b) for b in decode_update(update, self._blocks, self._me.spec.rule.k).blocks_B]
+        blocks = opened_blocks(audit.seed, audit.node, self._me.spec.audit, self._blocks, live)
+        deadline = trio.current_time() + self._me.config.opening_wait_s
+        tried: set[Digest] = set()
+        while True:
+            opened = await self._next_opening(audit, tried, deadline)
+            if opened is None:
+                return self._sign(audit, Outcome.WITHHELD, NO_DIGEST, None, 0, 0)
+            tried.add(opened.opening)
+            try:
+                body = await self._fetch_opening(audit, opened, deadline)
+                found = await self._pace.child.call(
+                    "examine", commit=encode(commit), update=update, opening=body, blocks=list(blocks)
+                )
+            except (PeerFault, MalformedMessage) as fault:
+                log.warning("opening discarded", extra={"node": audit.node.hex()[:8], "reason": str(fault)})
+                continue
+            outcome, recomputed, distance_ppb, block = found
+            return self._sign(
+                audit, Outcome(outcome), Digest(recomputed), (opened, len(body)), distance_ppb, block
+            )
+
+    async def _next_opening(self, audit: Audit, tried: set[Digest], deadline: float) -> Opened | None:
+        """The next announced opening not tried yet: the node's own, or one that an accuser judged."""
+        step = (audit.round, audit.node)
+        has_asked = False
+        while True:
+            mine = self._openings.get(step)
+            if mine is not None and mine.opening not in tried:
+                return mine
+            current = self._follower.history.audits.get(step)
+            if current is not None and current.ruling is Ruling.ALARM:
+                for verdict in current.adverse:
+                    if verdict.opening != NO_DIGEST and verdict.opening not in tried:
+                        return Opened(
+                            round=audit.round, opening=verdict.opening, opening_bytes=verdict.opening_bytes
+                        )
+            left = deadline - trio.current_time()
+            if left <= 0:
+                return None
+            with trio.move_on_after(min(left, ASK_AFTER_S)):
+                await self._announced.wait()
+                continue
+            if not has_asked:
+                has_asked = True
+                await self._ask(audit)
+
+    async def _ask(self, audit: Audit) -> None:
+        try:
+            request = StepRequest(number=int(audit.round), node=self._me.me)
+            body = await self._host.request(audit.node, "open", encode(request), timeout_s=10)
+            if body:
+                self.opened(audit.node, decode(Opened, body))
+        except (PeerFault, MalformedMessage, Unavailable) as error:
+            log.info("node does not open", extra={"node": audit.node.hex()[:8], "reason": str(error)})
+
+    async def _fetch_opening(self, audit: Audit, opened: Opened, deadline: float) -> bytes:
+        if opened.opening_bytes > OPENING_BYTES_MAX:
+            raise PeerFault(audit.node, f"an opening of {opened.opening_bytes} bytes")
+        if self._me.blobs.size(opened.opening) is not None:
+            return self._me.blobs.load(opened.opening)
+        accusers = [v.verifier for v in audit.adverse if v.opening == opened.opening]
+        holders = (audit.node, *accusers, *self._me.verifiers)
+        left = max(deadline - trio.current_time(), 5.0)
+        try:
+            body = await fetch_blob(self._host, opened.opening, holders, left)
+        except Unavailable as error:
+            raise MalformedMessage(f"opening that nobody serves: {error}") from None
+        self._me.blobs.put(body)
+        return body
+
+    def _sign(
+        self,
+        audit: Audit,
+        outcome: Outcome,
+        recomputed: Digest,
+        opening: tuple[Opened, int] | None,
+        distance_ppb: int,
+        block: int,
+    ) -> SignedVerdict:
+        verdict = Verdict(
+            run_id=self._me.run_id,
+            round=audit.round,
+            node=audit.node,
+            verifier=self._me.me,
+            outcome=outcome,
+            recomputed=recomputed,
+            opening=opening[0].opening if opening else NO_DIGEST,
+            opening_bytes=opening[1] if opening else 0,
+            distance_ppb=distance_ppb,
+            block=block,
+        )
+        return SignedVerdict(verdict=verdict, signature=sign(self._me.keys.peer, self._me.domain, verdict))
+
+
+def _name(audit: Audit) -> str:
+    return f"verdict/{int(audit.round)}/{audit.node.hex()}"

@@ -1,0 +1,411 @@
+"""Driver: carries out what the agreement asks for, and has no rules of its own.
+
+Room: verifier (edge). Events go into `consensus.step` and `round.step`; effects
+come out and are performed in order: persist first, then sign and send. While one
+event's effects run, further events wait in a queue, so nothing ever interleaves.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from network.host import Host
+from protocol import vrf
+from protocol.codec import decode, decode_any, digest, encode
+from protocol.draws import beacon_input
+from protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault, Unavailable
+from protocol.identity import sign
+from protocol.messages import (
+    MESSAGES,
+    CertifiedManifest,
+    Manifest,
+    Proposal,
+    QuorumCertificate,
+    Reveal,
+    SignedVerdict,
+    SignedVote,
+    Vote,
+    VoteKind,
+)
+from protocol.types import NO_DIGEST, Digest, PeerId
+from replica.follower import Follower
+from replica.pace import Pace
+from replica.participant import Participant
+from training.wire import decode_update, encode_aggregate
+from verifier import consensus
+from verifier import round as rounds
+from verifier.aggregation import mean_over_senders
+from verifier.consensus import (
+    Accuse,
+    BuildProposal,
+    Built,
+    Config,
+    Effect,
+    Event,
+    Examine,
+    Examined,
+    Finalised,
+    NeedBlock,
+    NeedSync,
+    Persist,
+    Ready,
+    Received,
+    Record,
+    Send,
+    SignAndSend,
+    SignAndSendProposal,
+    Synced,
+    Tick,
+)
+from verifier.round import Advanced, Equivocation, Judged, Revealed, Round, Submitted
+
+log = logging.getLogger(__name__)
+GetUpdate = Callable[[Digest, tuple[PeerId, ...]], Awaitable[bytes]]
+
+
+class Driver:
+    """The agreement and the present round, with hands."""
+
+    def __init__(
+        self,
+        me: Participant,
+        host: Host,
+        follower: Follower,
+        pace: Pace,
+        nursery: trio.Nursery,
+        opening: Round,
+        get_update: GetUpdate,
+    ) -> None:
+        self._me, self._host, self._follower, self._pace = me, host, follower, pace
+        self._nursery, self._get_update = nursery, get_update
+        self.round = opening
+        self._opened = trio.Event()
+        self._build: BuildProposal | None = None
+        self._is_building = False
+        self._revealed: set[Digest] = set()
+        self._queue: deque[Event] = deque()
+        self._is_stepping = False
+        timing = me.spec.timing
+        config = Config(
+            run_id=me.run_id,
+            genesis=digest(me.spec),
+            verifiers=me.spec.verifier_peers,
+            me=me.me,
+            iteration_timeout_ms=timing.iteration_ms,
+            ready_timeout_ms=timing.ready_ms,
+            resend_ms=timing.resend_ms,
+        )
+        self._config = config
+        records = [decode_any(MESSAGES, body) for body in me.store.records()]
+        last = None
+        if int(follower.history.round):
+            last = next(iter(me.store.links(int(follower.history.round) - 1, 1)))
+        self._state = consensus.restore(config, records, now_ms(), last)
+
+    # ---- events in ----
+
+    def receive(self, message: SignedVote | Proposal | QuorumCertificate) -> None:
+        """A message of the agreement from a peer.
+
+        Raises:
+            PeerFault, MalformedMessage: it is not what it claims to be.
+        """
+        consensus.authenticate(self._config, self._me.domain, message)
+        self._feed(Received(message, now_ms()))
+
+    def synced(self, links: tuple[CertifiedManifest, ...]) -> None:
+        """Links of the finalised chain from a peer.
+
+        Raises:
+            PeerFault, MalformedMessage: a link is not what it claims to be.
+        """
+        fresh = tuple(one for one in links if one.manifest.round >= self._follower.history.round)
+        for one in fresh:
+            consensus.authenticate(self._config, self._me.domain, one)
+        if fresh:
+            self._feed(Synced(fresh, now_ms()))
+
+    def tick(self) -> None:
+        """Time has passed."""
+        self._feed(Tick(now_ms()))
+        self._consider()
+
+    def submitted(self, event: Submitted) -> None:
+        """A commit whose update is held. Raises PeerFault or OutOfPhase if it may not count."""
+        self._to_round(event)
+
+    def reveal_received(self, reveal: Reveal) -> None:
+        """A verifier's share of the beacon. Raises PeerFault for a stranger's."""
+        self._to_round(Revealed(reveal))
+
+    def verdict_received(self, signed: SignedVerdict) -> None:
+        """A verdict from a peer or from our own bench. Raises PeerFault if it is not its signer's."""
+        self._to_round(Judged(signed))
+
+    def body(self, block: Digest) -> Proposal | None:
+        """A proposal by its block digest, for a peer that lacks it."""
+        return consensus.body(self._state, block)
+
+    async def round_opened(self) -> None:
+        """Wait for the next round to open here."""
+        await self._opened.wait()
+
+    async def follow_parameters(self) -> None:
+        """Open each round once its parameters are there; ends only by cancellation."""
+        while True:
+            history = self._follower.history
+            if history.round > self.round.history.round:
+                state = NO_DIGEST
+                if history.is_training or history.round == history.spec.rounds:
+                    state = await self._pace.reach(int(history.round))
+                self._to_round(Advanced(history, state, now_ms()))
+                self._opened.set()
+                self._opened = trio.Event()
+                continue
+            await self._follower.grown(int(history.round))
+
+    async def sync(self) -> None:
+        """Ask one peer after another for links we lack."""
+        for peer in self._me.verifiers:
+            if peer not in self._host.connected():
+                continue
+            try:
+                links = await self._links_from(peer)
+                self.synced(links)
+                if links:
+                    return
+            except (PeerFault, MalformedMessage, Unavailable) as error:
+                log.info("sync failed", extra={"peer": peer.hex()[:8], "reason": str(error)})
+
+    def broadcast(self, body: bytes) -> None:
+        """A fact for all other verifiers."""
+        for peer in self._me.verifiers:
+            self._host.post(peer, body)
+
+    # ---- the two state machines ----
+
+    def _to_round(self, event: rounds.Event) -> None:
+        self.round, effects = rounds.step(self.round, event)
+        for effect in effects:
+            self._keep_evidence(effect)
+        self._consider()
+
+    def _feed(self, event: Event) -> None:
+        self._queue.append(event)
+        if self._is_stepping:
+            return
+        self._is_stepping = True
+        try:
+            while self._queue:
+                self._step_once(self._queue.popleft())
+        finally:
+            self._is_stepping = False
+
+    def _step_once(self, event: Event) -> None:
+        try:
+            self._state, effects = consensus.step(self._state, event)
+        except OutOfPhase as late:
+            log.debug("out of phase", extra={"reason": str(late)})
+            return
+        except (PeerFault, MalformedMessage) as fault:
+            log.warning("peer fault", extra={"reason": str(fault)})
+            return
+        for effect in effects:
+            self._perform(effect)
+        self._reveal_notarised()
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Persist(record):
+                self._me.store.add_record(_iteration_of(record), encode(record))
+            case SignAndSend(vote):
+                signature = sign(self._me.keys.peer, self._me.domain, vote)
+                signed = SignedVote(vote=vote, verifier=self._me.me, signature=signature)
+                self.broadcast(encode(signed))
+                self._queue.append(Received(signed, now_ms()))
+            case SignAndSendProposal(block, manifest, parent, dummies):
+                proposal = Proposal(
+                    block=block,
+                    manifest=manifest,
+                    parent=parent,
+                    dummies=dummies,
+                    proposer=self._me.me,
+                    signature=sign(self._me.keys.peer, self._me.domain, block),
+                )
+                self.broadcast(encode(proposal))
+                self._queue.append(Received(proposal, now_ms()))
+            case Send(message):
+                self.broadcast(encode(message))
+            case BuildProposal():
+                self._build = effect
+                self._nursery.start_soon(self._consider_soon)
+            case Examine(proposal, ancestors):
+                self._nursery.start_soon(self._examine, proposal, ancestors)
+            case NeedBlock(block):
+                self._nursery.start_soon(self._fetch_proposal, block)
+            case NeedSync():
+                self._nursery.start_soon(self.sync)
+            case Accuse(first, second):
+                name = f"evidence/consensus/{digest(first).hex()}"
+                self._me.store.set_fact(name, encode(first) + encode(second))
+                log.warning("a verifier said two things", extra={"evidence": name})
+            case Finalised(certified):
+                self._finalised(certified)
+
+    def _finalised(self, certified: CertifiedManifest) -> None:
+        self._follower.take(certified)
+        self._me.store.drop_records(int(certified.block.iteration))
+        manifest = certified.manifest
+        log.info(
+            "round finalised",
+            extra={
+                "round": int(manifest.round),
+                "iteration": int(certified.block.iteration),
+                "commits": len(manifest.commits),
+                "verdicts": len(manifest.verdicts),
+            },
+        )
+        self._reveal(manifest)
+        body = encode(certified)
+        verifiers = set(self._me.spec.verifier_peers)
+        for peer in self._host.connected():
+            if peer not in verifiers:
+                self._host.post(peer, body)
+
+    # ---- the beacon ----
+
+    def _reveal_notarised(self) -> None:
+        """Reveal for a block as soon as it is notarised: the next leader may have to build on it."""
+        for (_, kind), certificate in self._state.certificates.items():
+            if kind is VoteKind.NOTARISE and certificate.vote.block not in self._revealed:
+                proposal = consensus.body(self._state, certificate.vote.block)
+                if proposal is not None:
+                    self._revealed.add(certificate.vote.block)
+                    self._reveal(proposal.manifest)
+
+    def _reveal(self, manifest: Manifest) -> None:
+        if not manifest.commits:
+            return
+        alpha = beacon_input(self._me.spec.deployment_id, self._me.run_id, manifest.round, digest(manifest))
+        reveal = Reveal(
+            run_id=self._me.run_id,
+            round=manifest.round,
+            verifier=self._me.me,
+            proof=vrf.prove(bytes(self._me.keys.peer), alpha),
+        )
+        self.broadcast(encode(reveal))
+        self._to_round(Revealed(reveal))
+
+    # ---- proposing and examining ----
+
+    async def _consider_soon(self) -> None:
+        self._consider()
+
+    def _consider(self) -> None:
+        """Tell the agreement when the round is complete, and answer its request to build."""
+        history = self._follower.history
+        if history.round != self.round.history.round or history.is_complete:
+            return
+        if not rounds.missing(self.round):
+            self._feed(Ready(history.round, now_ms()))
+        build = self._build
+        if build is None or self._is_building:
+            return
+        base = rounds.base_history(self.round.history, build.ancestors)
+        if base.parent != build.parent_manifest or base.is_complete:
+            return
+        if rounds.may_propose(self.round, build.ancestors, now_ms()):
+            self._is_building = True
+            self._nursery.start_soon(self._answer_build, build, self.round)
+
+    async def _answer_build(self, build: BuildProposal, state: Round) -> None:
+        try:
+            aggregate = NO_DIGEST
+            if state.commits and not build.ancestors:
+                aggregate = await self._aggregate(rounds.manifest_of(state, (), NO_DIGEST), ())
+            manifest = rounds.manifest_of(state, build.ancestors, aggregate)
+            self._build = None
+            self._feed(Built(build.iteration, manifest))
+        finally:
+            self._is_building = False
+
+    async def _examine(self, proposal: Proposal, ancestors: tuple[Manifest, ...]) -> None:
+        manifest, block = proposal.manifest, digest(proposal.block)
+        try:
+            with trio.fail_after(self._me.spec.timing.iteration_ms / 1000):
+                while rounds.base_history(
+                    self._follower.history, ancestors
+                ).round > self.round.history.round + len(ancestors):
+                    await self.round_opened()
+            rounds.examine(self.round, ancestors, manifest)
+            if manifest.commits:
+                aggregate = await self._aggregate(manifest, (proposal.proposer, *self._me.verifiers))
+                if aggregate != manifest.aggregate:
+                    raise PeerFault(
+                        proposal.proposer, "proposes an aggregate that does not follow from its commits"
+                    )
+        except trio.TooSlowError:
+            log.info("examination gave up", extra={"round": int(manifest.round)})
+        except (AssayError, ValueError) as error:
+            log.warning("proposal refused", extra={"round": int(manifest.round), "reason": str(error)})
+            self._feed(Examined(block, False))
+        else:
+            self._feed(Examined(block, True))
+
+    async def _aggregate(self, manifest: Manifest, holders: tuple[PeerId, ...]) -> Digest:
+        """Aggregate the manifest's updates, keep the bytes, return their digest."""
+        rule, count = self._me.spec.rule, self.round.rules.block_count
+        bodies = {
+            signed.commit.node: await self._get_update(signed.commit.update, holders)
+            for signed in manifest.commits
+        }
+
+        def compute() -> bytes:
+            updates = {node: decode_update(body, count, rule.k) for node, body in bodies.items()}
+            return encode_aggregate(mean_over_senders(updates, count), count)
+
+        return self._me.blobs.put(await trio.to_thread.run_sync(compute))
+
+    async def _fetch_proposal(self, block: Digest) -> None:
+        for peer in self._me.verifiers:
+            if peer not in self._host.connected():
+                continue
+            try:
+                body = await self._host.request(peer, "proposal", block, timeout_s=10)
+                self.receive(decode(Proposal, body))
+                return
+            except (PeerFault, MalformedMessage, Unavailable) as error:
+                log.info("proposal not to be had", extra={"peer": peer.hex()[:8], "reason": str(error)})
+
+    async def _links_from(self, peer: PeerId) -> tuple[CertifiedManifest, ...]:
+        from protocol.messages import Links, StepRequest
+
+        request = StepRequest(number=int(self._follower.history.round), node=PeerId(NO_DIGEST))
+        return decode(Links, await self._host.request(peer, "links", encode(request), timeout_s=20)).links
+
+    def _keep_evidence(self, found: Equivocation) -> None:
+        commit = found.first.commit
+        name = f"evidence/commit/{int(commit.round)}/{commit.node.hex()}"
+        self._me.store.set_fact(name, encode(found.first) + encode(found.second))
+        log.warning("a node committed to two updates", extra={"evidence": name})
+
+
+def _iteration_of(record: Record) -> int:
+    match record:
+        case Proposal(block=block):
+            return int(block.iteration)
+        case QuorumCertificate(vote=vote):
+            return int(vote.iteration)
+        case Vote(iteration=iteration):
+            return int(iteration)
+        case _:
+            return int(record.iteration)
+
+
+def now_ms() -> int:
+    """The driver's clock: monotonic, milliseconds."""
+    return int(trio.current_time() * 1000)

@@ -1,0 +1,145 @@
+"""Duties: what a verifier owes the chain: signatures on results and rulings, and prosecution.
+
+Room: verifier (edge: the chain, in threads). A hot key signs only what this
+process computed from its own copy of the finalised chain; what others ask is
+which epoch or step, never which bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import trio
+
+from ledger.chain import Chain
+from ledger.chain_state import CasePhase
+from ledger.evidence import evm_address
+from ledger.results import epoch_end, epoch_result, result_digest, ruling_of
+from ledger.statements import BadSignatureError, Ruling, certificate, recover, sign_digest
+from network.host import Handler, Host
+from protocol.codec import decode, encode
+from protocol.errors import AssayError, Unavailable
+from protocol.history import Audit, StepId
+from protocol.history import Ruling as Standing
+from protocol.messages import ResultSignature, StepRequest
+from protocol.quorum import quorum
+from protocol.types import NO_DIGEST, Digest, HotSignature, PeerId, RoundId
+from replica.claims import claim_everything, open_chain
+from replica.follower import Follower
+from replica.pace import Pace
+from replica.participant import Participant
+
+log = logging.getLogger(__name__)
+TAKEOVER_S = 20.0  # each later accuser waits this much longer for the earlier ones to open the case
+RETRY_S = 2.0
+
+
+class Duties:
+    """Handlers `sign-result` and `sign-ruling`, and a task that prosecutes and claims."""
+
+    def __init__(self, me: Participant, follower: Follower, pace: Pace) -> None:
+        self._me, self._follower, self._pace = me, follower, pace
+        self._upheld: dict[StepId, Audit] = {}
+        self._seen: set[StepId] = set()
+        self._host: Host
+        self.handlers: Mapping[str, Handler] = {
+            "sign-result": self._sign_result,
+            "sign-ruling": self._sign_ruling,
+        }
+
+    async def run(self, host: Host) -> None:
+        """Prosecute upheld audits and claim our pay; ends only by cancellation."""
+        self._host = host
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(claim_everything, self._me, self._follower)
+            while True:
+                history = self._follower.history
+                for step, audit in history.audits.items():
+                    if audit.ruling is Standing.UPHELD and step not in self._seen:
+                        self._seen.add(step)
+                        self._upheld[step] = audit
+                        accusers = [verdict.verifier for verdict in audit.adverse]
+                        if self._me.me in accusers:
+                            nursery.start_soon(self._prosecute, audit, accusers.index(self._me.me))
+                await self._follower.grown(int(history.round))
+
+    # ---- signatures others ask for ----
+
+    async def _sign_result(self, _peer: PeerId, body: bytes) -> bytes:
+        epoch = decode(StepRequest, body).number
+        if epoch not in self._follower.settlements:
+            raise Unavailable(f"epoch {epoch} is not ripe here")
+        previous = NO_DIGEST
+        for earlier in range(epoch + 1):
+            model = await self._pace.reach(epoch_end(self._me.spec, earlier))
+            result = epoch_result(self._me.spec, self._follower.settlements[earlier], model, previous)
+            name, previous = previous, result_digest(self._me.deployment, result)
+        return encode(
+            ResultSignature(
+                epoch=epoch,
+                prev_result=name,
+                root=Digest(result.root),
+                table_hash=Digest(result.table_hash),
+                model_hash=Digest(result.model_hash),
+                total=result.total,
+                signature=HotSignature(sign_digest(previous, self._me.keys.hot)),
+            )
+        )
+
+    async def _sign_ruling(self, _peer: PeerId, body: bytes) -> bytes:
+        request = decode(StepRequest, body)
+        audit = self._upheld.get((RoundId(request.number), request.node))
+        if audit is None:
+            raise Unavailable(f"no upheld audit of round {request.number} here")
+        ruling = ruling_of(self._me.spec, self._me.run_id, audit)
+        return sign_digest(self._me.deployment.digest(ruling), self._me.keys.hot)
+
+    # ---- prosecution ----
+
+    async def _prosecute(self, audit: Audit, place: int) -> None:
+        """Open the case with a quorum of signatures and execute it after the veto window."""
+        await trio.sleep(TAKEOVER_S * place)
+        ruling = ruling_of(self._me.spec, self._me.run_id, audit)
+        while True:
+            try:
+                chain = await trio.to_thread.run_sync(open_chain, self._me)
+                if await self._is_done(chain, ruling):
+                    return
+                await trio.to_thread.run_sync(chain.open_case, ruling, await self._signatures(audit, ruling))
+                log.info("case opened", extra={"node": audit.node.hex()[:8], "round": int(audit.round)})
+                case = await trio.to_thread.run_sync(chain.case, ruling.offence_id)
+                while await trio.to_thread.run_sync(chain.timestamp) <= case.veto_ends_at:
+                    await trio.sleep(RETRY_S / 2)
+                await trio.to_thread.run_sync(chain.execute_case, ruling.offence_id)
+                log.info("case executed", extra={"node": audit.node.hex()[:8], "round": int(audit.round)})
+                return
+            except AssayError as error:
+                log.warning("prosecution goes on", extra={"reason": str(error)})
+                await trio.sleep(RETRY_S)
+
+    async def _is_done(self, chain: Chain, ruling: Ruling) -> bool:
+        case = await trio.to_thread.run_sync(chain.case, ruling.offence_id)
+        return case.phase in (CasePhase.EXECUTED, CasePhase.VETOED, CasePhase.EXPIRED)
+
+    async def _signatures(self, audit: Audit, ruling: Ruling) -> bytes:
+        """A quorum's signatures on the ruling, sorted as the contract wants them.
+
+        Raises:
+            Unavailable: fewer than a quorum sign now.
+        """
+        message = self._me.deployment.digest(ruling)
+        hot_keys = {member.peer: member.hot for member in self._me.spec.verifiers}
+        found = [sign_digest(message, self._me.keys.hot)]
+        request = encode(StepRequest(number=int(audit.round), node=audit.node))
+        for peer in self._me.verifiers:
+            try:
+                signature = await self._host.request(peer, "sign-ruling", request, timeout_s=10)
+                if recover(message, signature) == evm_address(hot_keys[peer]):
+                    found.append(signature)
+            except (AssayError, BadSignatureError) as error:
+                log.info("no signature", extra={"peer": peer.hex()[:8], "reason": str(error)})
+        need = quorum(len(self._me.spec.verifiers))
+        if len(found) < need:
+            raise Unavailable(f"{len(found)} signatures on the ruling, expected {need}")
+        return certificate(message, found)

@@ -1,0 +1,216 @@
+"""Service: a verifier's process. It reads, calls pure rules, and carries out what they ask.
+
+Room: verifier (edge). One trio process owns sockets, store and state machines;
+torch lives in the examiner's child process. Nothing is signed before the store
+has it. The parts: `driver` runs the agreement, `bench` the audits, `duties` the
+chain; this file opens them and answers the network.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from network.host import Fact, Handler, Host
+from protocol.blob import blob_digest
+from protocol.codec import decode, decode_any, digest, encode
+from protocol.errors import MalformedMessage, OutOfPhase, PeerFault, Unavailable
+from protocol.identity import sign
+from protocol.messages import (
+    CertifiedManifest,
+    Opened,
+    Proposal,
+    QuorumCertificate,
+    Receipt,
+    Reveal,
+    SignedReceipt,
+    SignedVerdict,
+    SignedVote,
+    Submission,
+)
+from protocol.types import Digest, PeerId
+from replica.follower import Follower, fetch_blob
+from replica.pace import Pace
+from replica.participant import Config, Participant, open_network, open_participant
+from training.demo import zero_momentum_root
+from training.layout import layout_of
+from training.wire import decode_update
+from verifier.bench import Bench
+from verifier.driver import Driver
+from verifier.duties import Duties
+from verifier.round import Round, Rules, Submitted
+
+log = logging.getLogger(__name__)
+TICK_S = 0.1
+SUBMIT_WAIT_S = 30.0  # how long a commit for the next round may wait for our own round to end
+FETCH_S = 60.0
+FACTS = {
+    kind.TAG: kind
+    for kind in (SignedVote, Proposal, QuorumCertificate, Reveal, SignedVerdict, CertifiedManifest)
+}
+
+
+async def run_verifier(config: Config) -> None:
+    """Take part in a run as a verifier until cancelled.
+
+    Raises:
+        ConfigError: the operator can fix it.
+        Diverged: our own state is not what we signed for; stop rather than sign nonsense.
+    """
+    await Service(open_participant(config)).run()
+
+
+class Service:
+    """A verifier's parts and the handlers that peers reach."""
+
+    def __init__(self, me: Participant) -> None:
+        self.me = me
+        self.follower = Follower(me.spec, me.run_id, me.store)
+        self.block_count = layout_of(me.spec.model).blocks
+        self.pace = Pace(
+            module="verifier.examiner",
+            opening={"spec": encode(me.spec), "data": str(me.config.data), "folder": str(me.config.folder)},
+            log_path=me.config.folder / "examiner.log",
+            store=me.store,
+            blobs=me.blobs,
+            fetch=self._fetch,
+        )
+        self._host: Host
+        self.driver: Driver
+        self.bench: Bench
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        duties = Duties(self.me, self.follower, self.pace)
+        handlers: dict[str, Handler] = {
+            "links": self.follower.answer_links,
+            "submit": self._on_submit,
+            "proposal": self._on_proposal_request,
+            "opened": self._on_opened,
+            **duties.handlers,
+        }
+        ready = trio.Event()
+
+        def gated(handler: Handler) -> Handler:
+            async def wait_then_answer(peer: PeerId, body: bytes) -> bytes:
+                await ready.wait()
+                return await handler(peer, body)
+
+            return wait_then_answer
+
+        async with (
+            open_network(self.me, {name: gated(handler) for name, handler in handlers.items()}) as host,
+            trio.open_nursery() as nursery,
+        ):
+            self._host = host
+            nursery.start_soon(host.keep_connected, list(self.me.addresses.values()))
+            first = self.follower.history
+            state = await self.pace.reach(int(first.round))
+            rules = Rules(
+                deployment=self.me.deployment,
+                domain=self.me.domain,
+                zero_momentum=zero_momentum_root(self.me.run_id, self.block_count),
+                block_count=self.block_count,
+            )
+            opening = Round(rules=rules, history=first, state=state, opened_ms=_now_ms())
+            self.driver = Driver(self.me, host, self.follower, self.pace, nursery, opening, self._update)
+            self.bench = Bench(self.me, host, self.follower, self.pace, nursery, self.driver, self._update)
+            ready.set()
+            log.info("verifier is up", extra={"round": int(first.round), "peer": self.me.me.hex()[:8]})
+            nursery.start_soon(self._read_facts)
+            nursery.start_soon(self._tick)
+            nursery.start_soon(self.driver.follow_parameters)
+            nursery.start_soon(self.bench.run)
+            nursery.start_soon(duties.run, host)
+            nursery.start_soon(self._poll_when_stuck)
+
+    async def _read_facts(self) -> None:
+        async for fact in self._host.facts:
+            try:
+                self._take_fact(fact)
+            except OutOfPhase as late:
+                log.debug("out of phase", extra={"reason": str(late)})
+            except (PeerFault, MalformedMessage) as fault:
+                log.warning("peer fault", extra={"peer": fact.peer.hex()[:8], "reason": str(fault)})
+
+    def _take_fact(self, fact: Fact) -> None:
+        message = decode_any(FACTS, fact.payload)
+        match message:
+            case SignedVote() | Proposal() | QuorumCertificate():
+                self.driver.receive(message)
+            case Reveal():
+                self.driver.reveal_received(message)
+            case SignedVerdict():
+                self.driver.verdict_received(message)
+            case CertifiedManifest():
+                self.driver.synced((message,))
+
+    async def _tick(self) -> None:
+        while True:
+            self.driver.tick()
+            await trio.sleep(TICK_S)
+
+    async def _poll_when_stuck(self) -> None:
+        """A verifier that was away asks for what it missed even if nobody tells it that it lags."""
+        while True:
+            before = self.follower.history.round
+            await trio.sleep(5)
+            if self.follower.history.round == before and not self.follower.history.is_complete:
+                await self.driver.sync()
+
+    async def _on_submit(self, peer: PeerId, body: bytes) -> bytes:
+        """A node's commit and update in, a signed receipt out."""
+        submission = decode(Submission, body)
+        commit = submission.signed.commit
+        if commit.node != peer:
+            raise PeerFault(peer, f"submits a commit of {commit.node.hex()[:8]}")
+        with trio.move_on_after(SUBMIT_WAIT_S):
+            while (
+                commit.round == self.follower.history.round and self.driver.round.history.round < commit.round
+            ):
+                await self.driver.round_opened()
+        await self._hold_update(commit.update, commit.update_bytes, submission.update, peer)
+        self.driver.submitted(Submitted(submission.signed))
+        receipt = Receipt(
+            run_id=self.me.run_id, round=commit.round, node=peer, commit=digest(commit), verifier=self.me.me
+        )
+        signature = sign(self.me.keys.peer, self.me.domain, receipt)
+        return encode(SignedReceipt(receipt=receipt, signature=signature))
+
+    async def _hold_update(self, name: Digest, size: int, inline: bytes, peer: PeerId) -> None:
+        if self.me.blobs.size(name) is None:
+            data = inline or await fetch_blob(self._host, name, (peer,), FETCH_S)
+            if blob_digest(data) != name or len(data) != size:
+                raise PeerFault(peer, f"update of {len(data)} bytes is not the one committed to")
+            decode_update(data, self.block_count, self.me.spec.rule.k)
+            self.me.blobs.put(data)
+
+    async def _on_proposal_request(self, _peer: PeerId, body: bytes) -> bytes:
+        found = self.driver.body(Digest(body))
+        if found is None:
+            raise Unavailable("no such proposal here")
+        return encode(found)
+
+    async def _on_opened(self, peer: PeerId, body: bytes) -> bytes:
+        self.bench.opened(peer, decode(Opened, body))
+        return b""
+
+    async def _update(self, name: Digest, holders: tuple[PeerId, ...]) -> bytes:
+        """An update's bytes, ours or fetched; decodable, or the sender is at fault.
+
+        Raises:
+            Unavailable, MalformedMessage.
+        """
+        if self.me.blobs.size(name) is None:
+            data = await fetch_blob(self._host, name, holders, FETCH_S)
+            decode_update(data, self.block_count, self.me.spec.rule.k)
+            self.me.blobs.put(data)
+        return self.me.blobs.load(name)
+
+    async def _fetch(self, name: Digest) -> bytes:
+        return await fetch_blob(self._host, name, self.me.verifiers, FETCH_S)
+
+
+def _now_ms() -> int:
+    return int(trio.current_time() * 1000)
