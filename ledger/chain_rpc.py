@@ -36,6 +36,7 @@ T = TypeVar("T")
 REQUEST_S_MAX = 20
 NONCE_RETRIES_MAX = 8
 PRIORITY_FEE_WEI = 10**9
+_NO_PROXY = {"http": "", "https": "", "all": ""}  # rooms do not read the environment; requests would
 _NONCE_TAKEN = ("nonce too low", "replacement transaction underpriced", "already imported", "already known")
 
 
@@ -78,11 +79,15 @@ class Rpc:
     """
 
     def __init__(self, url: str, key: bytes | None = None, *, receipt_s_max: float = 60.0) -> None:
-        self.web3 = Web3(HTTPProvider(url, request_kwargs={"timeout": REQUEST_S_MAX}))
+        # No middleware: the default one asks for the chain id before every question.
+        self.web3 = Web3(
+            HTTPProvider(url, request_kwargs={"timeout": REQUEST_S_MAX, "proxies": _NO_PROXY}), middleware=[]
+        )
         self.url = url
         self._account = None if key is None else Account.from_key(key)
         self._receipt_s_max = receipt_s_max
         self._lock = Lock()
+        self._chain_id: int | None = None
 
     @property
     def address(self) -> Address:
@@ -155,12 +160,14 @@ class Rpc:
 
     def _signed(self, action: str, draft: dict[str, Any]) -> tuple[bytes, bytes]:
         eth = self.web3.eth
+        if self._chain_id is None:
+            self._chain_id = self.read(action, lambda: eth.chain_id)
         nonce = self.read(action, lambda: eth.get_transaction_count(draft["from"], "pending"))
         base_fee = self.read(action, lambda: eth.get_block("latest")["baseFeePerGas"])
         full = {
             **{name: value for name, value in draft.items() if name != "from"},
             "nonce": nonce,
-            "chainId": self.read(action, lambda: eth.chain_id),
+            "chainId": self._chain_id,
             "maxFeePerGas": 2 * base_fee + PRIORITY_FEE_WEI,
             "maxPriorityFeePerGas": PRIORITY_FEE_WEI,
             "value": draft.get("value", 0),

@@ -1,8 +1,9 @@
-"""One anvil for the whole session, one fresh deployment for each test."""
+"""One anvil for the whole session, one deployment, as fresh for each test as on its first day."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 
 import pytest
@@ -24,10 +25,19 @@ def anvil_binary() -> Path:
 
 @pytest.fixture(scope="session")
 def anvil(anvil_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Anvil]:
-    with Anvil(binary=anvil_binary, state_dir=tmp_path_factory.mktemp("chain"), block_time_s=None) as chain:
+    folder = tmp_path_factory.mktemp("chain")
+    with Anvil(binary=anvil_binary, state_dir=folder, block_time_s=None, state_interval_s=3_600) as chain:
         yield chain
 
 
-@pytest.fixture
-def world(anvil: Anvil) -> World:
+@pytest.fixture(scope="session")
+def first_day(anvil: Anvil) -> World:
     return World(anvil.rpc_url, anvil.keys[0])
+
+
+@pytest.fixture
+def world(first_day: World) -> Iterator[World]:
+    """A deployment on which nothing has happened yet: the chain goes back to that moment afterwards."""
+    snapshot = first_day.rpc("evm_snapshot")
+    yield copy(first_day)
+    assert first_day.rpc("evm_revert", snapshot)
