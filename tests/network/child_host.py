@@ -1,6 +1,6 @@
 """A host in a process of its own, for tests that kill, freeze or attack it.
 
-    python child_host.py SEED_HEX PORT [unguarded]
+python child_host.py SEED_HEX PORT [unguarded]
 """
 
 from __future__ import annotations

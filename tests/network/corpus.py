@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from libp2p.pubsub.pb import rpc_pb2
+from loopback import NETWORK_ID, peer_of, seed_of
 from nacl.signing import SigningKey
 
-from loopback import NETWORK_ID, peer_of, seed_of
 from network.frames import BODY_BYTES_MAX, Kind, encode_frame, pack_request
 from protocol.blob import blob_digest
 
@@ -71,7 +71,13 @@ def _signed(**changes: object) -> rpc_pb2.Message:
 
 def _gossip(rng: random.Random) -> Iterator[Case]:
     odd_ids = [b"", b"\0", rng.randbytes(38), b"\x12\x20" + rng.randbytes(32), b"\xff" * 300]
-    keys = [rng.randbytes(36), b"\x08\x00\x12\x03abc", b"\x08\x7f\x12\x00", b"\xff" * 10, b"\x08\x01\x12\x01\0"]
+    keys = [
+        rng.randbytes(36),
+        b"\x08\x00\x12\x03abc",
+        b"\x08\x7f\x12\x00",
+        b"\xff" * 10,
+        b"\x08\x01\x12\x01\0",
+    ]
     for protocol in MESHSUB:
         for index in range(12):
             data = rng.randbytes(rng.choice([1, 2, 7, 60, 900]))
@@ -100,7 +106,14 @@ def _gossip(rng: random.Random) -> Iterator[Case]:
             yield Case("control", protocol, (_rpc(rpc_pb2.RPC(control=control)),))
         for length in (2**20 + 1, 2**32, 2**63, 2**64 - 1):
             yield Case("giant length", protocol, (_varint(length) + b"x",))
-        for writes in ((b"\xff",), (b"\xff" * 12,), (b"\x80" * 9 + b"\x01",), (b"\x05ab",), (b"",), (b"\0" * 50,)):
+        for writes in (
+            (b"\xff",),
+            (b"\xff" * 12,),
+            (b"\x80" * 9 + b"\x01",),
+            (b"\x05ab",),
+            (b"",),
+            (b"\0" * 50,),
+        ):
             yield Case("varint", protocol, writes)
 
 
@@ -108,7 +121,9 @@ def _controls(rng: random.Random) -> Iterator[rpc_pb2.ControlMessage]:
     control = rpc_pb2.ControlMessage
     ids = [rng.randbytes(20) for _ in range(500)]
     yield control(ihave=[rpc_pb2.ControlIHave(topicID=TOPIC, messageIDs=ids)])
-    yield control(ihave=[rpc_pb2.ControlIHave(topicID="\x00", messageIDs=[b"not a literal", b"__import__('os')"])])
+    yield control(
+        ihave=[rpc_pb2.ControlIHave(topicID="\x00", messageIDs=[b"not a literal", b"__import__('os')"])]
+    )
     yield control(iwant=[rpc_pb2.ControlIWant(messageIDs=[b"not a literal", *ids])])
     yield control(graft=[rpc_pb2.ControlGraft(topicID=name) for name in (TOPIC, "unknown", "")])
     yield control(prune=[rpc_pb2.ControlPrune(topicID=TOPIC, backoff=2**63)])
@@ -126,7 +141,9 @@ def _control(rng: random.Random) -> Iterator[Case]:
         yield Case(f"{kind.name} oversize", CTL, (struct.pack(">IB", BODY_BYTES_MAX[kind] + 2, kind) + body,))
     for length in (0, 2**31, 2**32 - 1):
         yield Case("length", CTL, (struct.pack(">IB", length, Kind.FACT) + b"x",))
-    yield Case("no answer read", CTL, (encode_frame(Kind.REQUEST, pack_request(1, "echo", bytes(200_000))) * 30,))
+    yield Case(
+        "no answer read", CTL, (encode_frame(Kind.REQUEST, pack_request(1, "echo", bytes(200_000))) * 30,)
+    )
     yield Case("pings unread", CTL, (encode_frame(Kind.PING, b"abcd") * 5000,))
     yield Case("no such method", CTL, (encode_frame(Kind.REQUEST, pack_request(1, "\u0000?", b"")) * 200,))
     yield Case("method not UTF-8", CTL, (encode_frame(Kind.REQUEST, b"\0\0\0\1\4\xff\xff\xff\xff"),))

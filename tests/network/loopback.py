@@ -129,7 +129,13 @@ class Child:
 def a_child(name: str, *flags: str, port: int = 0) -> Iterator[Child]:
     """Start a host in a process of its own; it has ended when the scope is left, whatever happened."""
     process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("child_host.py")), seed_of(name).hex(), str(port), *flags],
+        [
+            sys.executable,
+            str(Path(__file__).with_name("child_host.py")),
+            seed_of(name).hex(),
+            str(port),
+            *flags,
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

@@ -31,9 +31,7 @@ class Pieces:
 kinds = st.sampled_from(list(Kind))
 
 
-@given(
-    kind=kinds, body=st.binary(max_size=300), size=st.integers(1, 64), rest=st.binary(max_size=3)
-)
+@given(kind=kinds, body=st.binary(max_size=300), size=st.integers(1, 64), rest=st.binary(max_size=3))
 def test_a_frame_is_read_back_however_it_is_cut(kind, body, size, rest):
     body = body[: BODY_BYTES_MAX[kind]]
     stream = Pieces(encode_frame(kind, body) + rest, size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import struct
 from typing import Any
 
@@ -57,6 +59,10 @@ class Attacker:
             except Exception:
                 return
 
+    @property
+    def is_connected(self) -> bool:
+        return self._peers.is_connected(self._victim.peer)
+
     def muxer(self) -> Any:
         connections = self._peers.libp2p.get_network().get_connections(libp2p_id(self._victim.peer))
         return connections[0].muxed_conn
@@ -65,6 +71,13 @@ class Attacker:
         """The muxer and a stream on it, for writing frames that no honest muxer writes."""
         stream = await self._peers.open_stream(self._victim.peer, protocol)
         return self.muxer(), stream.muxed_stream
+
+
+async def assert_serves_honest(victim: Child) -> None:
+    async with a_host("honest") as honest, trio.open_nursery() as nursery:
+        nursery.start_soon(honest.keep_connected, [victim.address])
+        assert await answers(honest, victim.peer)
+        nursery.cancel_scope.cancel()
 
 
 def test_no_byte_string_from_a_member_ends_a_guarded_host():
@@ -79,10 +92,50 @@ def test_no_byte_string_from_a_member_ends_a_guarded_host():
 
             await attacker.run(attack)
             assert attacker.case_count >= 200
-            async with a_host("honest") as honest, trio.open_nursery() as nursery:
-                nursery.start_soon(honest.keep_connected, [victim.address])
-                assert await answers(honest, victim.peer)
-                nursery.cancel_scope.cancel()
+            await assert_serves_honest(victim)
+
+    run(main)
+
+
+def test_no_muxer_frame_ends_a_guarded_host():
+    async def main() -> None:
+        rng = random.Random(7)
+        heads = [
+            (rng.choice([0, 7]), kind, flags, stream, length)
+            for kind in (0, 1, 2, 3, 9)
+            for flags in (0, 1, 3, 4, 8, 15, 0xFFFF)
+            for stream, length in ((0, 0), (2, 5), (rng.getrandbits(31), 2**32 - 1))
+        ]
+        with a_child("victim") as victim:
+
+            async def attack(attacker: Attacker) -> None:
+                for head in heads:
+                    await until(lambda: attacker.is_connected)
+                    with contextlib.suppress(Exception), trio.move_on_after(1):  # the connection may be gone
+                        await attacker.muxer()._write_frame(struct.pack("!BBHII", *head) + rng.randbytes(5))
+                    await trio.sleep(0.01)
+                    assert victim.is_alive, head
+
+            await Attacker(victim).run(attack)
+            await assert_serves_honest(victim)
+
+    run(main)
+
+
+def test_rubbish_and_silence_before_the_handshake_end_nothing():
+    async def main() -> None:
+        rng = random.Random(8)
+        with a_child("victim") as victim:
+            async with contextlib.AsyncExitStack() as open_sockets:
+                for size in [0] * 30 + [rng.randrange(1, 3000) for _ in range(30)]:
+                    stream = await trio.open_tcp_stream(victim.address.ip, victim.address.port)
+                    await open_sockets.enter_async_context(stream)
+                    with contextlib.suppress(trio.BrokenResourceError):
+                        await stream.send_all(
+                            rng.choice([b"", b"\x13/multistream/1.0.0\n"]) + rng.randbytes(size)
+                        )
+                await assert_serves_honest(victim)
+            assert victim.is_alive
 
     run(main)
 
@@ -113,6 +166,10 @@ def test_a_member_that_ignores_its_window_loses_its_connection():
     async def main() -> None:
         with a_child("victim") as victim:
 
+            async def flood(muxer: Any, frame: bytes) -> None:
+                for _ in range(1000):  # 60 MB, where 4 are allowed
+                    await muxer._write_frame(frame)
+
             async def attack(attacker: Attacker) -> None:
                 # The victim is busy writing chunks that nobody reads, so it reads nothing meanwhile.
                 muxer, stream = await attacker.raw_stream(BLOB)
@@ -120,8 +177,7 @@ def test_a_member_that_ignores_its_window_loses_its_connection():
                 await stream.write(encode_frame(Kind.GET, blob_digest(BLOB_BYTES)) + want * 64)
                 frame = struct.pack("!BBHII", 0, 0, 0, stream.stream_id, 60_000) + bytes(60_000)
                 with pytest.raises(ConnectionClosedError):  # the socket, by the victim
-                    for _ in range(1000):  # 60 MB, where 4 are allowed
-                        await muxer._write_frame(frame)
+                    await flood(muxer, frame)
 
             await Attacker(victim).run(attack)
             assert victim.is_alive

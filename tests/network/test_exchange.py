@@ -1,0 +1,364 @@
+"""Blobs between hosts: every chunk checked, the right peer blamed, nothing fetched twice."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections import Counter
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from loopback import a_host, answers, connected, run, until
+
+from network import limits
+from network.blobstore import DiskBlobs, MemoryBlobs
+from network.frames import Kind, encode_frame, read_frame
+from network.host import PushAnswer
+from protocol.blob import CHUNK_BYTES, blob_digest, chunk_list_of, encode_chunk_list
+from protocol.errors import PeerFault, Unavailable
+
+DATA = b"".join(hashlib.sha256(bytes([n])).digest() * (CHUNK_BYTES // 32) for n in range(12)) + b"tail"
+DIGEST = blob_digest(DATA)
+CHUNK_COUNT = 13
+
+
+class Shelf(MemoryBlobs):
+    """A store that counts which chunks are read, and can stop giving them."""
+
+    def __init__(self, *blobs: bytes) -> None:
+        super().__init__()
+        self.reads: Counter[int] = Counter()
+        self.served_max = 10**9
+        for blob in blobs:
+            self.put(blob)
+
+    def read(self, digest, offset, length):
+        self.reads[offset // CHUNK_BYTES] += 1
+        return super().read(digest, offset, length)
+
+
+def lie(host, change):
+    """Make a host send `change(index, chunk)` in place of each chunk of the truth."""
+    exchange = host._exchange
+    honest = exchange._read_verified
+
+    def dishonest(digest, chunks, index):
+        return change(index, honest(digest, chunks, index))
+
+    exchange._read_verified = dishonest
+
+
+def spoil_from(first):
+    return lambda index, chunk: chunk if index < first else bytes(len(chunk))
+
+
+async def fetch(host, *holders, **changes):
+    settings = {"size_max": len(DATA), "deadline_s": 60, **changes}
+    return await host.fetch(DIGEST, holders=[holder.peer for holder in holders], **settings)
+
+
+@asynccontextmanager
+async def reader_and_holders(count, **changes):
+    """A host that collects faults, and `count` holders of DATA connected to it."""
+    faults = []
+    shelves = [Shelf(DATA) for _ in range(count)]
+    async with trio.open_nursery() as nursery:
+
+        async def hold(name, shelf, *, task_status):
+            async with a_host(name, blobs=shelf) as host:
+                task_status.started(host)
+                await trio.sleep_forever()
+
+        holders = [await nursery.start(hold, f"holder {n}", shelf) for n, shelf in enumerate(shelves)]
+        async with a_host("reader", on_fault=faults.append, **changes) as reader, connected(reader, *holders):
+            yield reader, holders, faults
+        nursery.cancel_scope.cancel()
+
+
+def test_a_blob_arrives_whole_from_one_holder():
+    async def main() -> None:
+        async with reader_and_holders(1) as (reader, [holder], faults):
+            assert await fetch(reader, holder) == DATA
+            assert not faults
+
+    run(main)
+
+
+@pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES, CHUNK_BYTES + 1])
+def test_sizes_at_the_edges_of_a_chunk_arrive(size):
+    async def main() -> None:
+        async with reader_and_holders(1) as (reader, [holder], _):
+            digest = holder._exchange._blobs.put(DATA[:size])
+            got = await reader.fetch(digest, holders=[holder.peer], size_max=size, deadline_s=60)
+            assert got == DATA[:size]
+
+    run(main)
+
+
+def test_a_corrupt_chunk_blames_its_sender_and_the_blob_still_arrives_from_another():
+    async def main() -> None:
+        async with reader_and_holders(2) as (reader, [liar, honest], faults):
+            lie(liar, spoil_from(1))
+            assert await fetch(reader, liar, honest) == DATA
+            assert [fault.peer for fault in faults] == [liar.peer]
+            assert "content does not match" in faults[0].reason
+
+    run(main)
+
+
+def test_when_every_holder_lies_the_fetch_fails_with_their_fault():
+    async def main() -> None:
+        async with reader_and_holders(2) as (reader, liars, faults):
+            for liar in liars:
+                lie(liar, spoil_from(0))
+            with pytest.raises(PeerFault):
+                await fetch(reader, *liars)
+            assert {fault.peer for fault in faults} == {liar.peer for liar in liars}
+
+    run(main)
+
+
+def test_a_wrong_chunk_list_blames_its_sender():
+    async def main() -> None:
+        async with reader_and_holders(2) as (reader, [liar, honest], faults):
+            liar._exchange._lists[DIGEST] = chunk_list_of(DATA + b"more")
+            assert await fetch(reader, liar, honest, size_max=2 * len(DATA)) == DATA
+            assert [fault.peer for fault in faults] == [liar.peer]
+
+    run(main)
+
+
+def test_a_holder_without_the_blob_or_that_is_gone_is_passed_over():
+    async def main() -> None:
+        async with reader_and_holders(2) as (reader, [empty, holder], faults), a_host("gone") as gone:
+            empty._exchange._blobs._blobs.clear()
+            assert await fetch(reader, gone, empty, holder) == DATA
+            with pytest.raises(Unavailable, match="does not have it"):
+                await fetch(reader, empty)
+            with pytest.raises(Unavailable):
+                await fetch(reader)
+            assert not faults
+
+    run(main)
+
+
+def test_a_blob_at_the_size_bound_arrives_and_a_larger_one_is_refused_before_any_chunk():
+    async def main() -> None:
+        async with reader_and_holders(1) as (reader, [holder], _):
+            with pytest.raises(PeerFault, match="at most"):
+                await fetch(reader, holder, size_max=len(DATA) - 1)
+            reads = holder._exchange._blobs.reads
+            assert max(reads.values()) == 1  # for the list; none was sent
+            assert await fetch(reader, holder, size_max=len(DATA)) == DATA
+
+    run(main)
+
+
+def test_an_interrupted_fetch_goes_on_without_fetching_a_chunk_again(tmp_path):
+    async def main() -> None:
+        async with reader_and_holders(1) as (reader, [holder], faults):
+            lie(holder, spoil_from(7))
+            with pytest.raises(PeerFault):
+                await fetch(reader, holder, resume_dir=tmp_path)
+            assert faults
+            (part,) = tmp_path.glob("*.part")
+            reads = holder._exchange._blobs.reads
+            reads.clear()
+            del holder._exchange._read_verified  # honest from now on
+
+            assert await fetch(reader, holder, resume_dir=tmp_path) == DATA
+
+            assert set(reads) == set(range(7, CHUNK_COUNT))
+            assert not part.exists()
+
+    run(main)
+
+
+def test_a_partial_file_that_was_tampered_with_costs_only_its_bad_chunks(tmp_path):
+    async def main() -> None:
+        async with reader_and_holders(1) as (reader, [holder], _):
+            damaged = bytearray(DATA)
+            damaged[5 * CHUNK_BYTES + 9] ^= 1
+            (tmp_path / f"{DIGEST.hex()}.part").write_bytes(damaged)
+            await holder._exchange._list_of(DIGEST)
+            reads = holder._exchange._blobs.reads
+            reads.clear()
+
+            assert await fetch(reader, holder, resume_dir=tmp_path) == DATA
+
+            assert set(reads) == {5}
+
+    run(main)
+
+
+def test_a_holder_that_falls_silent_is_replaced_and_blamed_for_nothing():
+    async def main() -> None:
+        async with reader_and_holders(2) as (reader, [silent, holder], faults):
+
+            async def say_nothing(_peer, stream):
+                await read_frame(stream, (Kind.GET,))
+                chunks = encode_chunk_list(chunk_list_of(DATA))
+                await stream.write(encode_frame(Kind.CHUNKS, chunks))
+                await trio.sleep_forever()
+
+            silent._peers.serve(silent._protocols.blob, say_nothing)
+            assert await fetch(reader, silent, holder) == DATA
+            assert not faults
+
+    run(main)
+
+
+def test_a_fetch_ends_at_its_deadline():
+    async def main() -> None:
+        async with reader_and_holders(1) as (reader, [holder], _):
+
+            async def never(_peer, _stream):
+                await trio.sleep_forever()
+
+            holder._peers.serve(holder._protocols.blob, never)
+            with pytest.raises(Unavailable, match="within"):
+                await fetch(reader, holder, deadline_s=0.5)
+
+    run(main)
+
+
+def test_a_slow_reader_gets_its_blob_and_delays_nobody():
+    async def main() -> None:
+        async with (
+            reader_and_holders(1) as (reader, [holder], _),
+            a_host("slow") as slow,
+            connected(slow, holder),
+        ):
+            stream = await slow._peers.open_stream(holder.peer, slow._protocols.blob)
+            want = b"".join(encode_frame(Kind.WANT_CHUNK, struct.pack(">I", n)) for n in range(CHUNK_COUNT))
+            await stream.write(encode_frame(Kind.GET, DIGEST) + want)
+            assert (await read_frame(stream, (Kind.CHUNKS,)))[0] is Kind.CHUNKS
+            got = bytearray()
+            assert await fetch(reader, holder) == DATA  # while the slow reader reads nothing
+            for _ in range(CHUNK_COUNT):
+                await trio.sleep(0.05)
+                got += (await read_frame(stream, (Kind.CHUNK,)))[1][4:]
+            assert bytes(got) == DATA
+
+    run(main)
+
+
+def test_a_reader_that_reads_nothing_at_all_loses_its_stream_only():
+    async def main() -> None:
+        async with (
+            reader_and_holders(1) as (reader, [holder], _),
+            a_host("deaf") as deaf,
+            connected(deaf, holder),
+        ):
+            stream = await deaf._peers.open_stream(holder.peer, deaf._protocols.blob)
+            want = encode_frame(Kind.WANT_CHUNK, bytes(4)) * 200
+            await stream.write(encode_frame(Kind.GET, DIGEST) + want)
+            await until(lambda: not holder._exchange._serving)
+            assert await fetch(reader, holder) == DATA
+            assert await answers(deaf, holder.peer)
+
+    run(main)
+
+
+def test_more_streams_than_a_peer_may_have_are_refused_and_the_rest_serve_on():
+    async def main() -> None:
+        async with (
+            reader_and_holders(1) as (reader, [holder], _),
+            a_host("greedy") as greedy,
+            connected(greedy, holder),
+        ):
+            served = 0
+            for _ in range(limits.BLOB_STREAMS_PER_PEER_MAX + 3):
+                try:
+                    stream = await greedy._peers.open_stream(holder.peer, greedy._protocols.blob)
+                    await stream.write(encode_frame(Kind.GET, DIGEST))
+                    served += (await read_frame(stream, (Kind.CHUNKS,)))[0] is Kind.CHUNKS
+                except Exception:
+                    continue
+            assert served == limits.BLOB_STREAMS_PER_PEER_MAX
+            assert await fetch(reader, holder) == DATA
+
+    run(main)
+
+
+def test_a_bit_flipped_on_the_holders_disk_is_never_served(tmp_path):
+    async def main() -> None:
+        store = DiskBlobs(tmp_path, bytes_max=10 * len(DATA))
+        store.put(DATA)
+        async with (
+            a_host("holder", blobs=store) as holder,
+            a_host("reader") as reader,
+            connected(holder, reader),
+        ):
+            assert await fetch(reader, holder) == DATA
+            (path,) = tmp_path.glob("*.blob")
+            content = bytearray(path.read_bytes())
+            content[2 * CHUNK_BYTES] ^= 1
+            path.write_bytes(content)
+            with pytest.raises(Unavailable):  # and not PeerFault: the holder sent nothing wrong
+                await fetch(reader, holder, deadline_s=20)
+
+    run(main)
+
+
+def test_a_pushed_blob_is_pulled_verified_and_kept():
+    async def main() -> None:
+        offers = []
+
+        def accept(peer, digest, size):
+            offers.append((peer, digest, size))
+            return len(offers) > 1
+
+        sent, kept = Shelf(DATA), Shelf()
+        async with (
+            a_host("sender", blobs=sent) as sender,
+            a_host("taker", blobs=kept, accept_push=accept) as taker,
+            connected(sender, taker),
+        ):
+            assert await sender.push(taker.peer, DIGEST) is PushAnswer.BUSY
+            assert kept.size(DIGEST) is None
+            assert await sender.push(taker.peer, DIGEST) is PushAnswer.DONE
+            assert kept.size(DIGEST) == len(DATA)
+            assert await sender.push(taker.peer, DIGEST) is PushAnswer.HAVE
+            assert offers == [(sender.peer, DIGEST, len(DATA))] * 2
+            with pytest.raises(Unavailable, match="not here"):
+                await sender.push(taker.peer, blob_digest(b"never seen"))
+
+    run(main)
+
+
+def test_a_pusher_that_sends_something_else_is_blamed_and_nothing_is_kept():
+    async def main() -> None:
+        faults, kept = [], Shelf()
+        async with (
+            a_host("sender", blobs=Shelf(DATA)) as sender,
+            a_host("taker", blobs=kept, accept_push=lambda *_: True, on_fault=faults.append) as taker,
+            connected(sender, taker),
+        ):
+            lie(sender, spoil_from(3))
+            with pytest.raises(Unavailable):
+                await sender.push(taker.peer, DIGEST)
+            await until(lambda: bool(faults))
+            assert faults[0].peer == sender.peer
+            assert kept.size(DIGEST) is None
+            assert not taker._exchange._receiving
+
+    run(main)
+
+
+def test_a_push_above_the_room_for_pushes_is_busy_without_asking():
+    async def main() -> None:
+        asked = []
+        async with (
+            a_host("sender", blobs=Shelf(DATA)) as sender,
+            a_host("taker", accept_push=lambda *offer: bool(asked.append(offer)) or True) as taker,
+            connected(sender, taker),
+        ):
+            taker._exchange._receiving[blob_digest(b"other")] = limits.IN_FLIGHT_BYTES_MAX - len(DATA) + 1
+            assert await sender.push(taker.peer, DIGEST) is PushAnswer.BUSY
+            assert not asked
+            taker._exchange._receiving[blob_digest(b"other")] -= 1
+            assert await sender.push(taker.peer, DIGEST) is PushAnswer.DONE
+
+    run(main)
