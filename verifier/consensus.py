@@ -50,7 +50,7 @@ from protocol.messages import (
     VoteKind,
 )
 from protocol.quorum import assemble, quorum
-from protocol.types import NO_DIGEST, Digest, Iteration
+from protocol.types import Digest, Iteration
 from verifier.consensus_chain import (
     block_digest,
     certified_block,
@@ -286,15 +286,18 @@ def _learn(state: State, certificate: QuorumCertificate, out: list[Effect]) -> S
 
 def _check_agreement(state: State, vote: Vote) -> None:
     """Two certificates that exclude each other prove more than f liars: nothing we sign is worth more."""
-    kinds = {kind: state.certificates.get((vote.iteration, kind)) for kind in VoteKind}
-    named = {one.vote.block for one in kinds.values() if one is not None} | {vote.block}
+    said = {vote.kind: vote.block}
+    for kind in VoteKind:
+        known = state.certificates.get((vote.iteration, kind))
+        if known is not None:
+            said.setdefault(kind, known.vote.block)
+            if known.vote.block != said[kind]:
+                raise Diverged(f"two {kind.name} certificates in iteration {vote.iteration}")
+    blocks = {block for kind, block in said.items() if kind is not VoteKind.DUMMY}
     if vote.iteration == state.tip.iteration:
-        named.add(state.tip.block)
-    is_final = vote.iteration == state.tip.iteration or VoteKind.FINALISE in (
-        vote.kind,
-        *(kind for kind, one in kinds.items() if one is not None),
-    )
-    if len(named - {NO_DIGEST}) > 1 or (is_final and NO_DIGEST in named):
+        blocks.add(state.tip.block)
+    # DUMMY beside NOTARISE is no conflict, also where a descendant made that block final.
+    if len(blocks) > 1 or {VoteKind.DUMMY, VoteKind.FINALISE} <= set(said):
         raise Diverged(f"certificates of iteration {vote.iteration} exclude each other")
 
 

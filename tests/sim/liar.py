@@ -125,9 +125,7 @@ class Liar:
                 self._tell(self._some(), mine)
             case "double":
                 manifest = replace(effect.manifest, aggregate=Digest(self.rng.randbytes(32)))
-                twin = self._proposal(
-                    replace(effect.block, manifest=digest(manifest)), manifest, effect
-                )
+                twin = self._proposal(replace(effect.block, manifest=digest(manifest)), manifest, effect)
                 half = self._some()
                 self._tell(half | self.allies, mine)
                 self._tell((self._others() - half) | self.allies, twin)
@@ -167,8 +165,6 @@ class Liar:
     def _some(self) -> frozenset[PeerId]:
         return frozenset(peer for peer in sorted(self._others()) if self.rng.random() < 0.5)
 
-    def _tell(
-        self, peers: frozenset[PeerId], message: SignedVote | Proposal | QuorumCertificate
-    ) -> None:
+    def _tell(self, peers: frozenset[PeerId], message: SignedVote | Proposal | QuorumCertificate) -> None:
         for peer in sorted(peers - {self.config.me}):
             self.say(peer, message)

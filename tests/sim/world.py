@@ -21,10 +21,19 @@ from nacl.signing import SigningKey
 
 from network.simulated import Alarm, Delivery, Network, Weather
 from protocol.codec import decode_any, digest, encode
-from protocol.errors import AssayError, Diverged, OutOfPhase
+from protocol.errors import AssayError, Diverged
 from protocol.finality import SETTLED, check_certified
 from protocol.identity import Domain, peer_of, sign
-from protocol.messages import MESSAGES, Block, CertifiedManifest, Manifest, Proposal, SignedVote, Vote, VoteKind
+from protocol.messages import (
+    MESSAGES,
+    Block,
+    CertifiedManifest,
+    Manifest,
+    Proposal,
+    SignedVote,
+    Vote,
+    VoteKind,
+)
 from protocol.quorum import faults_tolerated
 from protocol.types import Digest, Iteration, PeerId, RoundId
 from tests.sim.liar import Liar
@@ -272,9 +281,7 @@ class World:
                 one.journal.append(record)
             case SignAndSend(vote):
                 self._check_vote(one, vote)
-                signed = SignedVote(
-                    vote=vote, verifier=one.config.me, signature=sign(one.key, DOMAIN, vote)
-                )
+                signed = SignedVote(vote=vote, verifier=one.config.me, signature=sign(one.key, DOMAIN, vote))
                 for peer in others:
                     self._say(host, peer, signed)
                 return (Received(signed, now_ms),)
