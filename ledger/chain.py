@@ -151,18 +151,15 @@ class Chain(ChainReader):
             budget: Token units pulled into escrow now.
             epoch_cap: Token units that one epoch may cost at most.
             epochs: How many epochs may be settled, numbered from 0.
-            deadline: Chain time, Unix seconds, after which no result is taken.
+            deadline: Chain time, Unix seconds, after which no result is taken. A run found open keeps the
+                deadline it was opened with.
             set_version: The verifiers who judge the run; the current set by default.
         """
         run_id = self.run_id_of(self.address, spec_hash)
 
         def is_open() -> bool:
             run = self.run(run_id)
-            return run is not None and (run.epoch_cap, run.epochs, run.deadline) == (
-                epoch_cap,
-                epochs,
-                deadline,
-            )
+            return run is not None and (run.epoch_cap, run.epochs) == (epoch_cap, epochs)
 
         def send() -> Sent:
             version = self.set_version() if set_version is None else set_version

@@ -6,7 +6,6 @@ Windows are days long and the chain's clock is moved by hand, so no test depends
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,7 +15,6 @@ from ledger.chain_rpc import artefact
 from ledger.payout_tree import Payout, PayoutTree, payout_tree
 from ledger.statements import (
     OPERATOR,
-    VERIFIER,
     Address,
     Delegation,
     EpochResult,
@@ -63,7 +61,11 @@ class World:
         self.operators = [a_person() for _ in range(3)]
         self.buyer, self.bystander = a_person(), a_person()
         self.deployment: Deployment = deploy(
-            rpc_url, bank_key, params, secrets.token_bytes(32), [(p.account, p.hot_key) for p in self.verifiers]
+            rpc_url,
+            bank_key,
+            params,
+            secrets.token_bytes(32),
+            [(p.account, p.hot_key) for p in self.verifiers],
         )
         self.bank = Chain(rpc_url, self.deployment, bank_key)
         everyone = [*self.verifiers, *self.operators, self.buyer, self.bystander]
@@ -121,9 +123,10 @@ class World:
             deadline=self.bank.timestamp() + 30 * 86_400,
         )
 
-    def a_table(self, epoch: int = 0, run_id: bytes | None = None, amounts: Iterable[int] = (101, 202, 303)) -> PayoutTree:
-        rows = [Payout(account=p.account, amount=n) for p, n in zip(self.operators, amounts, strict=True)]
-        return payout_tree(run_id or self.run_id, epoch, rows)
+    def a_table(self, epoch: int = 0) -> PayoutTree:
+        """101, 202 and 303 units to the three operators."""
+        rows = [Payout(account=p.account, amount=101 * (1 + at)) for at, p in enumerate(self.operators)]
+        return payout_tree(self.run_id, epoch, rows)
 
     def a_result(self, tree: PayoutTree, epoch: int = 0, **changes: Any) -> EpochResult:
         previous = self.bank.epoch_state(self.run_id, epoch - 1).digest if epoch else bytes(32)
@@ -184,15 +187,8 @@ class World:
         return replace(ruling, **changes)
 
 
-def contract_address(world: World, name: str) -> Address:
-    return world.deployment.address(name)
-
-
 def view(world: World, contract: str, function: str, *arguments: Any) -> Any:
     """Any view function of a contract."""
     eth = world.bank._rpc.web3.eth
     made: Any = eth.contract(address=world.deployment.address(contract), abi=artefact(contract)["abi"])  # type: ignore[arg-type]
     return made.functions[function](*arguments).call()
-
-
-__all__ = ["OPERATOR", "VERIFIER"]

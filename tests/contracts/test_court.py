@@ -8,7 +8,7 @@ import pytest
 
 from ledger.chain import ALREADY_DONE, UNIT, CasePhase, ChainRefused
 from ledger.events import Equivocation, Slashed
-from ledger.statements import OPERATOR, VERIFIER, Veto
+from ledger.statements import OPERATOR, VERIFIER, Veto, values
 from tests.contracts.chain_world import PURSE, Person, World
 
 
@@ -52,15 +52,17 @@ def test_other_signature_bytes_for_the_same_offence_do_not_slash_again(world: Wo
             world.bystander,
             "SlashCourt",
             "reportEquivocation",
-            _tuple(third),
+            values(third),
             world.signed(third, offender.hot),
-            _tuple(first),
+            values(first),
             world.signed(first, offender.hot),
         )
     assert world.bank.stake_of(offender.account, OPERATOR).active == 200 * UNIT  # a new pool, whole
 
 
-@pytest.mark.parametrize("change", [{"value": None}, {"epoch": 2}, {"kind": 2}, {"slot": b"\1" * 32}, {"run_id": b"\2" * 32}])
+@pytest.mark.parametrize(
+    "change", [{"value": None}, {"epoch": 2}, {"kind": 2}, {"slot": b"\1" * 32}, {"run_id": b"\2" * 32}]
+)
 def test_statements_that_do_not_contradict_slash_nobody(world: World, change: dict[str, object]):
     offender = world.operators[0]
     world.join(offender, OPERATOR, 300 * UNIT)
@@ -144,7 +146,9 @@ def test_a_veto_after_its_window_is_too_late(world: World):
     ruling = world.a_ruling(world.operators[0])
     world.bank.open_case(ruling, world.cert(ruling))
     world.advance(world.params.veto_window_s)
-    veto = Veto(deployment_id=world.deployment.deployment_id, case_id=ruling.offence_id, reason_hash=bytes(32))
+    veto = Veto(
+        deployment_id=world.deployment.deployment_id, case_id=ruling.offence_id, reason_hash=bytes(32)
+    )
     with pytest.raises(ChainRefused, match="WindowOver"):
         world.bank.veto_case(ruling.offence_id, bytes(32), world.cert(veto))
 
@@ -190,9 +194,3 @@ def test_a_ruling_needs_the_runs_quorum_and_a_known_run(world: World):
     nowhere = replace(ruling, run_id=b"\5" * 32)
     with pytest.raises(ChainRefused, match="UnknownRun"):
         world.bank.open_case(nowhere, world.cert(nowhere))
-
-
-def _tuple(statement: object) -> tuple[object, ...]:
-    from ledger.statements import values
-
-    return values(statement)  # type: ignore[arg-type]

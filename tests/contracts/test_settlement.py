@@ -8,7 +8,7 @@ import pytest
 
 from ledger.chain import ALREADY_DONE, UNIT, ChainRefused, EpochPhase
 from ledger.payout_tree import Payout, payout_tree
-from ledger.statements import EpochResult, Resolution, certificate, sign_digest
+from ledger.statements import EpochResult, Resolution, certificate, sign_digest, values
 from tests.contracts.chain_world import BUDGET, PURSE, World, a_person, view
 
 N = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
@@ -87,7 +87,9 @@ def test_three_of_four_are_a_quorum(world: World):
     assert world.bank.epoch_state(world.run_id, 0).phase == EpochPhase.PROPOSED
 
 
-@pytest.mark.parametrize("field", ["epoch", "root", "table_hash", "model_hash", "total", "set_version", "run_id"])
+@pytest.mark.parametrize(
+    "field", ["epoch", "root", "table_hash", "model_hash", "total", "set_version", "run_id"]
+)
 def test_a_certificate_covers_every_field_of_the_result(world: World, field: str):
     result = world.a_result(world.a_table())
     other = {"epoch": 1, "total": 1, "set_version": 2, "run_id": world.a_run(b"other")}.get(field, b"\7" * 32)
@@ -97,17 +99,17 @@ def test_a_certificate_covers_every_field_of_the_result(world: World, field: str
 
 
 def test_yesterdays_signatures_do_not_count_on_a_fresh_chain_with_the_same_addresses(world: World):
-    nonce = world.rpc("evm_snapshot")
+    snapshot = world.rpc("evm_snapshot")
     yesterday = World(world.rpc_url, world.bank_key)
     result = yesterday.a_result(yesterday.a_table())
     cert = yesterday.cert(result)
-    assert world.rpc("evm_revert", nonce)
+    assert world.rpc("evm_revert", snapshot)
 
     today = World(world.rpc_url, world.bank_key)
 
     assert today.deployment.epoch_settlement == yesterday.deployment.epoch_settlement
     with pytest.raises(ChainRefused, match="WrongDeployment"):
-        today.raw(today.buyer, "EpochSettlement", "propose", _values(result), 0, cert)
+        today.raw(today.buyer, "EpochSettlement", "propose", values(result), 0, cert)
 
 
 def test_a_signature_for_one_deployment_does_not_fit_the_same_result_of_another(world: World):
@@ -143,7 +145,15 @@ def test_a_row_is_paid_once(world: World):
     assert world.bank.claim(world.run_id, 0, tree, 1) == ALREADY_DONE
     with pytest.raises(ChainRefused, match="AlreadyClaimed"):
         world.raw(
-            world.buyer, "EpochSettlement", "claim", world.run_id, 0, 1, tree.payouts[1].account, 202, tree.proof(1)
+            world.buyer,
+            "EpochSettlement",
+            "claim",
+            world.run_id,
+            0,
+            1,
+            tree.payouts[1].account,
+            202,
+            tree.proof(1),
         )
     assert world.bank.token_balance(world.operators[1].account) == PURSE + 202
 
@@ -190,7 +200,10 @@ def test_every_row_of_a_table_of_any_size_can_be_claimed(world: World, rows: int
     world.bank.claim_all(world.run_id, 0, tree)
 
     assert [world.bank.token_balance(p.account) for p in payees] == list(range(rows))
-    assert view(world, "EpochSettlement", "leafOf", world.run_id, 0, 0, payees[0].account, 0) == tree.levels[0][0]
+    assert (
+        view(world, "EpochSettlement", "leafOf", world.run_id, 0, 0, payees[0].account, 0)
+        == tree.levels[0][0]
+    )
 
 
 # ---- order, caps, challenges
@@ -216,7 +229,8 @@ def test_results_chain_without_gaps(world: World):
 
 
 @pytest.mark.parametrize(
-    ("total", "expected"), [(1_000 * UNIT, None), (1_000 * UNIT + 1, "AboveEpochCap"), (2**127, "AboveEpochCap")]
+    ("total", "expected"),
+    [(1_000 * UNIT, None), (1_000 * UNIT + 1, "AboveEpochCap"), (2**127, "AboveEpochCap")],
 )
 def test_an_epoch_costs_at_most_its_cap(world: World, total: int, expected: str | None):
     result = world.a_result(world.a_table(), total=total)
@@ -340,14 +354,9 @@ def test_a_top_up_moves_no_timer_and_a_stranger_closes_nothing(world: World):
 
 
 @pytest.mark.parametrize(
-    ("function", "arguments"), [("reserve", (0, 1)), ("release", (1,)), ("settle", ()), ("returnUnclaimed", (1,))]
+    ("function", "arguments"),
+    [("reserve", (0, 1)), ("release", (1,)), ("settle", ()), ("returnUnclaimed", (1,))],
 )
 def test_only_the_settlement_touches_reserved_money(world: World, function: str, arguments: tuple[int, ...]):
     with pytest.raises(ChainRefused, match="OnlySettlement"):
         world.raw(world.buyer, "RunEscrow", function, world.run_id, *arguments)
-
-
-def _values(result: EpochResult) -> tuple[object, ...]:
-    from ledger.statements import values
-
-    return values(result)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ledger.chain import ALREADY_DONE, MAINNET, UNIT, ChainRefused
@@ -142,10 +144,20 @@ def test_a_hot_key_needs_its_own_consent_and_never_changes_hands(world: World):
     assert view(world, "StakeVault", "accountOf", owner.hot_key) == owner.account
 
 
+SLOWEST_CASE_S = (
+    MAINNET.evidence_window_s + MAINNET.veto_window_s + MAINNET.execute_window_s + MAINNET.margin_s
+)
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        {"unbonding_s": MAINNET.evidence_window_s + MAINNET.veto_window_s + MAINNET.execute_window_s + MAINNET.margin_s},
+        {
+            "unbonding_s": MAINNET.evidence_window_s
+            + MAINNET.veto_window_s
+            + MAINNET.execute_window_s
+            + MAINNET.margin_s
+        },
         {"challenge_window_s": 20 * 86_400},
         {"freeze_s_max": MAINNET.veto_window_s + MAINNET.execute_window_s - 1},
         {"slash_challenger_ppm": 500_001},
@@ -154,8 +166,6 @@ def test_a_hot_key_needs_its_own_consent_and_never_changes_hands(world: World):
     ],
 )
 def test_a_deployment_whose_stake_could_escape_a_slash_cannot_exist(world: World, change: dict[str, int]):
-    from dataclasses import replace
-
     verifiers = [(p.account, p.hot_key) for p in world.verifiers]
     with pytest.raises(ConfigError, match="refused to be deployed"):
         deploy(world.rpc_url, world.bank_key, replace(MAINNET, **change), b"\1" * 32, verifiers)

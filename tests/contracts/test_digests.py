@@ -1,0 +1,122 @@
+"""What Python signs is what the contracts judge: every digest, and a rotation and a record end to end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from eth_abi.abi import encode
+from eth_utils.crypto import keccak
+
+from ledger.chain import ChainRefused
+from ledger.statements import (
+    Delegation,
+    ModelRecord,
+    PeerBinding,
+    Resolution,
+    Rotation,
+    Veto,
+    values,
+)
+from tests.contracts.chain_world import MODEL, World, a_person, view
+
+
+def test_every_digest_equals_the_contracts(world: World):
+    ours, there = world.deployment.digest, world.deployment.deployment_id
+    a, b, c = (keccak(bytes([i])) for i in (1, 2, 3))
+    who, hot = world.buyer.account, world.buyer.hot_key
+    result = world.a_result(world.a_table())
+    ruling = world.a_ruling(world.operators[0])
+    said = world.said()
+    record = ModelRecord(
+        deployment_id=there,
+        run_id=a,
+        model_hash=b,
+        data_inventory_hash=c,
+        config_hash=a,
+        parent=b,
+        last_result=c,
+    )
+    binding = PeerBinding(deployment_id=there, account=who, peer_key=a, hot_key=hot, expiry=5)
+    asked = [
+        (result, "resultDigest", (values(result),)),
+        (ruling, "rulingDigest", (values(ruling),)),
+        (said, "statementDigest", (values(said),)),
+        (record, "recordDigest", (values(record),)),
+        (binding, "peerBindingDigest", (values(binding),)),
+        (Veto(deployment_id=there, case_id=a, reason_hash=b), "vetoDigest", (a, b)),
+        (
+            Delegation(deployment_id=there, account=who, hot_key=hot, expiry=9),
+            "delegationDigest",
+            (who, hot, 9),
+        ),
+        (
+            Rotation(deployment_id=there, from_version=1, set_hash=a, from_epoch=2),
+            "rotationDigest",
+            (1, a, 2),
+        ),
+        (
+            Resolution(deployment_id=there, run_id=a, epoch=3, result=b, stands=True),
+            "resolutionDigest",
+            (a, 3, b, True),
+        ),
+    ]
+    for statement, function, arguments in asked:
+        assert ours(statement) == view(world, statement.CONTRACT, function, *arguments), function
+
+
+def test_the_verifiers_hand_over_by_their_own_quorum_and_a_run_keeps_its_judges(world: World):
+    run_id, newcomers = world.run_id, [a_person() for _ in range(4)]
+    members = sorted(((p.account, p.hot_key) for p in newcomers), key=lambda pair: int(pair[1], 16))
+    rotation = Rotation(
+        deployment_id=world.deployment.deployment_id,
+        from_version=1,
+        set_hash=keccak(encode(["(address,address)[]"], [members])),
+        from_epoch=0,
+    )
+    with pytest.raises(ChainRefused, match="QuorumNotReached"):
+        world.bank.rotate_verifiers(members, 0, world.cert(rotation, 2))
+    shuffled = list(reversed(members))
+    other = replace(rotation, set_hash=keccak(encode(["(address,address)[]"], [shuffled])))
+    with pytest.raises(ChainRefused, match="MembersNotAscending"):
+        world.bank.rotate_verifiers(shuffled, 0, world.cert(other))
+
+    world.bank.rotate_verifiers(members, 0, world.cert(rotation))
+
+    assert world.bank.set_version() == 2
+    assert world.bank.verifier_set() == tuple(members)
+    with pytest.raises(ChainRefused):  # a spent certificate rotates nothing again
+        world.bank.rotate_verifiers(members, 0, world.cert(rotation))
+    result = world.a_result(world.a_table())
+    assert result.run_id == run_id
+    world.bank.propose(result, world.cert(result))  # the run's own set, number 1
+
+
+def test_a_model_goes_on_record_only_with_its_final_result(world: World):
+    result = world.a_result(world.a_table())
+    record = ModelRecord(
+        deployment_id=world.deployment.deployment_id,
+        run_id=world.run_id,
+        model_hash=MODEL,
+        data_inventory_hash=bytes(32),
+        config_hash=bytes(32),
+        parent=bytes(32),
+        last_result=world.deployment.digest(result),
+    )
+    with pytest.raises(ChainRefused, match="NotAFinalResult"):
+        world.bank.register_model(record, world.cert(record))
+    world.settle()
+    for wrong in (replace(record, model_hash=b"\1" * 32), replace(record, last_result=b"\1" * 32)):
+        with pytest.raises(ChainRefused, match="NotAFinalResult"):
+            world.bank.register_model(wrong, world.cert(wrong))
+    orphan = replace(record, parent=b"\1" * 32)
+    with pytest.raises(ChainRefused, match="UnknownParent"):
+        world.bank.register_model(orphan, world.cert(orphan))
+
+    record_id = world.bank.register_model(record, world.cert(record))
+
+    assert (
+        world.bank.register_model(record, world.cert(record)) == record_id == world.deployment.digest(record)
+    )
+    child = replace(record, parent=record_id)
+    world.bank.register_model(child, world.cert(child))

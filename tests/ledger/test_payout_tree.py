@@ -1,0 +1,68 @@
+"""The payout tree proves its own rows and nothing else. Agreement with the contract: tests/contracts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledger.payout_tree import AMOUNT_MAX, EMPTY_ROOT, Payout, leaf, payout_tree, root_of_proof
+from ledger.statements import Address
+
+RUN = b"run".ljust(32, b"\0")
+accounts = st.binary(min_size=20, max_size=20).map(lambda raw: Address("0x" + raw.hex()))
+payouts = st.builds(Payout, account=accounts, amount=st.integers(0, AMOUNT_MAX))
+tables = st.lists(payouts, min_size=1, max_size=40)
+
+
+@given(tables, st.data())
+def test_every_row_has_a_proof_of_its_own(table, data):
+    tree = payout_tree(RUN, 3, table)
+    index = data.draw(st.integers(0, len(table) - 1))
+    row = table[index]
+    assert root_of_proof(leaf(RUN, 3, index, row.account, row.amount), tree.proof(index)) == tree.root
+    assert tree.total == sum(one.amount for one in table)
+
+
+@given(tables, st.data())
+def test_a_proof_fits_no_other_claim(table, data):
+    tree = payout_tree(RUN, 3, table)
+    index = data.draw(st.integers(0, len(table) - 1))
+    row, proof = table[index], tree.proof(index)
+    forgeries = [
+        leaf(RUN, 3, index, row.account, (row.amount + 1) % 2**128),
+        leaf(RUN, 4, index, row.account, row.amount),
+        leaf(RUN, 3, index + 1, row.account, row.amount),
+        leaf(b"other".ljust(32, b"\0"), 3, index, row.account, row.amount),
+        *(level[0] for level in tree.levels[1:] if len(level) > 1),  # an inner node is no leaf
+    ]
+    for forged in forgeries:
+        assert root_of_proof(forged, proof) != tree.root
+
+
+@given(tables)
+def test_a_table_with_its_last_row_doubled_has_another_root(table):
+    assert payout_tree(RUN, 0, table).root != payout_tree(RUN, 0, [*table, table[-1]]).root
+
+
+@given(tables, st.data())
+def test_every_row_is_part_of_the_root(table, data):
+    index = data.draw(st.integers(0, len(table) - 1))
+    changed = list(table)
+    changed[index] = replace(table[index], amount=(table[index].amount + 1) % 2**128)
+    assert payout_tree(RUN, 0, table).root != payout_tree(RUN, 0, changed).root
+
+
+def test_an_empty_table_pays_nobody():
+    tree = payout_tree(RUN, 0, [])
+    assert (tree.root, tree.total) == (EMPTY_ROOT, 0)
+    with pytest.raises(IndexError):
+        tree.proof(0)
+
+
+@pytest.mark.parametrize("amount", [-1, AMOUNT_MAX + 1])
+def test_an_amount_the_contract_cannot_hold_is_refused(amount):
+    with pytest.raises(ValueError):
+        payout_tree(RUN, 0, [Payout(account=Address("0x" + "11" * 20), amount=amount)])
