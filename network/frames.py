@@ -139,7 +139,7 @@ async def _read_exactly(stream: Reader, length: int, *, at_start: bool) -> bytes
     # libp2p's own read_exactly gives up after 101 reads, which a peer can force.
     parts = bytearray()
     while len(parts) < length:
-        piece = await stream.read(min(limits.WRITE_BYTES, length - len(parts)))
+        piece = await stream.read(min(limits.READ_BYTES, length - len(parts)))
         if not piece:
             if at_start and not parts:
                 raise EOFError("the stream ended")

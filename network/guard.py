@@ -33,7 +33,6 @@ from network import limits
 
 log = logging.getLogger(__name__)
 
-NOISE_PLAINTEXT_MAX = 65535 - 16  # a Yamux frame above this is split over two Noise messages
 _RESTART_S = 1.0
 
 _is_hardened = False
@@ -172,7 +171,7 @@ class WindowOverrun(trio.TooSlowError):
 
 def _bound_yamux() -> None:
     yamux.MAX_WINDOW_SIZE = limits.WINDOW_BYTES_MAX  # 16 MiB per stream otherwise
-    yamux.MAX_MESSAGE_SIZE = NOISE_PLAINTEXT_MAX
+    yamux.MAX_MESSAGE_SIZE = limits.NOISE_PLAINTEXT_BYTES_MAX  # larger ones are split over two
 
     def get(self: Any) -> int:
         return int(self.__dict__["recv_window"])

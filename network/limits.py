@@ -37,7 +37,9 @@ FETCH_HOLDERS_AT_ONCE = 2  # a fetch reads from this many holders side by side
 IN_FLIGHT_BYTES_MAX = 256 * MIB  # blobs being received because a peer pushed them
 HOLDER_ATTEMPTS = 3  # times one fetch turns to the same holder after a break that is nobody's fault
 CHUNK_LISTS_CACHED = 256  # 32 bytes per chunk each: 10 MB blobs cost 0.3 MiB together
-WRITE_BYTES = 64 * KIB  # one write to a stream
+NOISE_PLAINTEXT_BYTES_MAX = 65535 - 16  # of one Noise message
+WRITE_BYTES = NOISE_PLAINTEXT_BYTES_MAX - 12  # one write to a stream: one Yamux frame in one Noise message
+READ_BYTES = 256 * KIB  # one read from a stream, which answers with one window update
 
 # --- queues ----------------------------------------------------------------------------------------
 OUTBOX_FRAMES_MAX = 1024  # per peer; the oldest fact is dropped beyond
