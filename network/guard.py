@@ -21,6 +21,7 @@ import trio
 from libp2p.host.basic_host import BasicHost
 from libp2p.io import msgio
 from libp2p.io.exceptions import IncompleteReadError
+from libp2p.network.connection import swarm_connection
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.network.swarm import Swarm
@@ -51,6 +52,7 @@ def harden() -> None:
     _release_inbound_slots()
     _refuse_shared_port()
     _read_to_the_end()
+    _quiet_logs()
 
 
 def _contain_tasks() -> None:
@@ -228,6 +230,13 @@ def _read_to_the_end() -> None:
 
     msgio.read_exactly = read_exactly
     yamux.read_exactly = read_exactly
+
+
+def _quiet_logs() -> None:
+    # libp2p logs at ERROR what any peer can cause at any rate, and one module writes to the root
+    # logger. What an operator needs to know is logged by this room.
+    logging.getLogger("libp2p").setLevel(logging.CRITICAL)
+    swarm_connection.logging = logging.getLogger("libp2p.network.connection")
 
 
 async def reset_quietly(stream: Any) -> None:

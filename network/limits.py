@@ -52,7 +52,6 @@ REPLIES_MAX = 64  # frames waiting for a peer that does not read; beyond, its st
 REQUESTS_PER_PEER_MAX = 16  # handlers running and answers unsent for one peer; beyond, it is told "busy"
 PENDING_REQUESTS_MAX = 256  # our own, per peer
 HASH_THREADS = 2  # threads for hashing and disk
-HASH_INLINE_BYTES = 64 * KIB  # more than this is hashed in a thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
