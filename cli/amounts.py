@@ -1,0 +1,42 @@
+"""Amounts: between the numbers people write and the integers parties sign.
+
+Room: cli (pure). A decimal number becomes an integer count of its smallest unit
+here and nowhere else, exactly or not at all, so that the bytes of a spec never
+depend on how some machine rounds or prints a float.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+UNIT = "aUSD"
+DECIMALS = 6
+
+
+def scaled(number: float, decimals: int) -> int:
+    """`number` times ten to the power of `decimals`, exactly: 0.95 with 6 decimals is 950000.
+
+    Raises:
+        ValueError: the number has more decimals than that.
+    """
+    exact = Decimal(str(number)).scaleb(decimals)
+    if exact != exact.to_integral_value():
+        raise ValueError(f"expected at most {decimals} decimals")
+    return int(exact)
+
+
+def money_text(units: int) -> str:
+    """Token units as tokens, to the last unit: 1234567890 is 1,234.567890."""
+    whole, part = divmod(abs(units), 10**DECIMALS)
+    return f"{'-' if units < 0 else ''}{whole:,}.{part:0{DECIMALS}d}"
+
+
+def bytes_text(count: float) -> str:
+    """A size for people: 812 B, 24.7 kB, 3.1 MB."""
+    if count < 1000:
+        return f"{count:.0f} B"
+    for unit in ("kB", "MB", "GB"):
+        count /= 1000
+        if count < 999.95 or unit == "GB":
+            break
+    return f"{count:.1f} {unit}"

@@ -1,0 +1,326 @@
+"""Order: what a buyer asks for, as written in run.toml.
+
+Room: cli (edge: reads one file). Every key has a default, every unknown key is
+refused, and every problem becomes one line that names the file and the key. What
+the parties sign is made from an order by `orderspec`, in integers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    PrivateAttr,
+    ValidationError,
+)
+
+from cli.amounts import DECIMALS, UNIT, money_text, scaled
+from cli.orderwords import Problem, problems_of
+from node.behaviours import Behaviour, parse_behaviour
+from protocol.errors import ConfigError
+from protocol.messages import NODES_MAX, OPENED_BLOCKS_MAX, VERIFIERS_MAX
+from protocol.params import BLOCK_SIZE
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FILE_BYTES_MAX = 1 << 20
+ROUNDS_MAX = 1_000_000
+TOKENS_MAX = 10**12  # whole tokens of money; keeps every sum of units inside a uint64
+COMMAND_LINE = "command line"
+
+
+def _finite_in(decimals: int) -> AfterValidator:
+    """Refuses a number that `scaled` could not turn into an integer exactly."""
+
+    def check(number: float) -> float:
+        scaled(number, decimals)
+        return number
+
+    return AfterValidator(check)
+
+
+def _amount(value: object) -> int | Literal["auto"]:
+    if value == "auto":
+        return "auto"
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= TOKENS_MAX * 10**DECIMALS:
+        raise ValueError('expected "auto" or a whole number of token units above 0')
+    return value
+
+
+Share = Annotated[float, Field(ge=0, le=1), _finite_in(6)]
+PositiveShare = Annotated[float, Field(gt=0, le=1), _finite_in(6)]
+Seconds = Annotated[float, Field(gt=0, le=86_400), _finite_in(3)]
+Stake = Annotated[float, Field(gt=0, le=TOKENS_MAX), _finite_in(DECIMALS)]
+Positive = Annotated[int, Field(ge=1, le=ROUNDS_MAX)]
+
+
+class Section(BaseModel):
+    """One table of run.toml: strict types, no unknown keys, unchanging once read."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class RunSection(Section):
+    """[run]: how long, how many, and who of them cheats so that it can be seen."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = (
+        "quickstart"
+    )
+    seed: Annotated[int, Field(ge=0, le=2**64 - 1)] = 20261120
+    rounds: Positive = 60
+    nodes: Annotated[int, Field(ge=1, le=NODES_MAX)] = 5
+    verifiers: Annotated[int, Field(ge=1, le=VERIFIERS_MAX)] = 4
+    behave: dict[str, str] = Field(default_factory=dict)  # node number -> NAME or NAME@ROUND
+
+
+class ModelSection(Section):
+    """[model]: sizes of the transformer. Its vocabulary is the 256 bytes."""
+
+    layers: Annotated[int, Field(ge=1, le=128)] = 4
+    width: Annotated[int, Field(ge=1, le=16_384)] = 128
+    heads: Annotated[int, Field(ge=1, le=128)] = 4
+    context: Annotated[int, Field(ge=2, le=65_536)] = 128  # tokens
+
+
+class DataSection(Section):
+    """[[data]]: one source of text; several are joined in the order written."""
+
+    source: Annotated[str, Field(min_length=1, max_length=4096)] = "stdlib"
+    licence: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    max_bytes: Annotated[int, Field(ge=1, le=1 << 36)] = 6_000_000
+
+    @property
+    def is_stdlib(self) -> bool:
+        """The sources of the Python standard library that runs this."""
+        return self.source == "stdlib"
+
+    @property
+    def licence_text(self) -> str:
+        """The licence as written, or what is known without being told."""
+        return self.licence or ("PSF-2.0" if self.is_stdlib else "unknown")
+
+
+class TrainSection(Section):
+    """[train]: the work of one node in one round, and the learning rate over all of them."""
+
+    sequences: Annotated[int, Field(ge=1, le=65_536)] = 4  # per node and round
+    lr: Annotated[float, Field(gt=0, le=1), _finite_in(9)] = 2e-3
+    lr_floor: Share = 0.1  # of the peak, at the last round
+    warmup: Annotated[int, Field(ge=0, le=ROUNDS_MAX)] = 5  # rounds
+    clip: Annotated[float, Field(ge=0, le=1e6), _finite_in(6)] = 1.0  # gradient norm; 0 = no clipping
+    validation_share: Annotated[float, Field(gt=0, lt=1), _finite_in(6)] = 0.05
+
+
+class CommSection(Section):
+    """[comm]: what nodes send."""
+
+    method: Literal["demo"] = "demo"
+    k: Annotated[int, Field(ge=1, le=BLOCK_SIZE // 2)] = 32  # coefficients of each 64 x 64 block
+    beta: Annotated[float, Field(ge=0, lt=1), _finite_in(6)] = 0.95
+
+
+class VerifySection(Section):
+    """[verify]: how often steps are recomputed, and by when."""
+
+    probation: Positive = 4
+    floor: PositiveShare = 0.2
+    blocks: Annotated[int, Field(ge=1, le=OPENED_BLOCKS_MAX)] = 32
+    turn_rounds: Annotated[int, Field(ge=1, le=1000)] = 2
+    audit_rounds: Annotated[int, Field(ge=2, le=1000)] = 6
+    dispute_rounds: Annotated[int, Field(ge=1, le=1000)] = 6
+    state_every: Positive = 1
+
+
+class BudgetSection(Section):
+    """[budget]: price and escrow in token units (10^-6 token), stakes in whole tokens."""
+
+    price_per_mtoken: Annotated[int, Field(ge=1, le=TOKENS_MAX)] = 20_000_000  # per 10^6 training tokens
+    amount: Annotated[int | Literal["auto"], PlainValidator(_amount)] = "auto"
+    operators: Share = 0.87
+    verifiers: Share = 0.08  # the rest is the fee
+    slash: PositiveShare = 0.5  # of the stake
+    epoch_rounds: Positive = 10
+    operator_stake: Stake = 1000.0
+    verifier_stake: Stake = 1000.0
+
+
+class TimingSection(Section):
+    """[timing]: when verifiers stop waiting, in seconds."""
+
+    collect_s: Seconds = 30
+    ready_s: Seconds = 4
+    iteration_s: Seconds = 60
+    resend_s: Seconds = 1
+
+
+class Order(Section):
+    """A whole run.toml. Paths in it are relative to `folder`."""
+
+    run: RunSection = RunSection()
+    model: ModelSection = ModelSection()
+    data: Annotated[tuple[DataSection, ...], Field(strict=False, max_length=64)] = (DataSection(),)
+    train: TrainSection = TrainSection()
+    comm: CommSection = CommSection()
+    verify: VerifySection = VerifySection()
+    budget: BudgetSection = BudgetSection()
+    timing: TimingSection = TimingSection()
+
+    _folder: Path = PrivateAttr(default_factory=Path)
+
+    @property
+    def folder(self) -> Path:
+        """Where relative data paths start: the file's folder, or the present one for `--data`."""
+        return self._folder
+
+    @property
+    def tokens_per_round(self) -> int:
+        """Tokens that all nodes together train on in one round."""
+        return self.run.nodes * self.train.sequences * self.model.context
+
+    @property
+    def epochs(self) -> int:
+        """Settlements of the run."""
+        return -(-self.run.rounds // self.budget.epoch_rounds)
+
+    def behaviours(self) -> dict[int, Behaviour]:
+        """How each node that is not simply honest behaves, by its number."""
+        return {int(number): parse_behaviour(text) for number, text in self.run.behave.items()}
+
+    def epoch_units_max(self) -> int:
+        """The most that one epoch can cost, in token units: the escrow's cap per epoch."""
+        return self._gross_units(min(self.budget.epoch_rounds, self.run.rounds))
+
+    def worst_case_units(self) -> int:
+        """What the run costs if every contribution counts, in token units."""
+        whole, rest = divmod(self.run.rounds, self.budget.epoch_rounds)
+        return whole * self._gross_units(self.budget.epoch_rounds) + self._gross_units(rest)
+
+    def budget_units(self) -> int:
+        """What the buyer puts in escrow, in token units."""
+        if self.budget.amount != "auto":
+            return self.budget.amount
+        return -(-self.worst_case_units() * 105 // 100)
+
+    def _gross_units(self, rounds: int) -> int:
+        return rounds * self.tokens_per_round * self.budget.price_per_mtoken // 10**6
+
+
+def load_order(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Order:
+    """The order a file describes, with choices from the command line on top.
+
+    Args:
+        path: A run.toml; without one, the defaults.
+        overrides: By key path ("run.rounds", "data"). None leaves the file's word;
+            "run.behave" adds to the file's table, everything else replaces.
+
+    Raises:
+        ConfigError: one line for each problem, with the file, the key and what was expected.
+    """
+    raw = _read_toml(path) if path else {}
+    chosen = {key: value for key, value in (overrides or {}).items() if value is not None}
+    for key, value in chosen.items():
+        _override(raw, key.split("."), value)
+    try:
+        order = Order.model_validate(raw)
+        problems = list(_contradictions(order))
+    except ValidationError as error:
+        problems = problems_of(error, Order)
+    if problems:
+        raise ConfigError("\n".join(f"{_origin(path, chosen, p)}: {p.text()}" for p in problems))
+    order._folder = path.parent if path and "data" not in chosen else Path()
+    return order
+
+
+def _contradictions(order: Order) -> Iterator[Problem]:
+    """What no single key shows: parts of an order that do not fit each other."""
+    run, budget = order.run, order.budget
+    for number, text in run.behave.items():
+        place = ("run", "behave", number)
+        if number not in map(str, range(run.nodes)):
+            yield Problem(place, text, f"no such node; nodes are numbered 0 to {run.nodes - 1}")
+            continue
+        try:
+            behaviour = parse_behaviour(text)
+        except ConfigError as fault:
+            yield Problem(place, text, str(fault))
+            continue
+        if behaviour.name != "honest" and behaviour.from_round >= run.rounds:
+            words = f"would begin in round {behaviour.from_round} of a run whose last is {run.rounds - 1}"
+            yield Problem(place, text, f"{words}; write {behaviour.name}@ROUND")
+    if not order.data:
+        yield Problem(
+            ("data",), [], "expected at least one source; leave the key out for the standard library"
+        )
+    if order.model.width % order.model.heads:
+        yield Problem(
+            ("model", "width"), order.model.width, f"expected a multiple of heads ({order.model.heads})"
+        )
+    if scaled(budget.operators, 6) + scaled(budget.verifiers, 6) > 10**6:
+        yield Problem(("budget", "operators"), budget.operators, "with verifiers, the shares exceed 1")
+    if order.epoch_units_max() == 0:
+        words = "an epoch would cost less than one token unit; expected a higher price or longer epochs"
+        yield Problem(("budget", "price_per_mtoken"), budget.price_per_mtoken, words)
+    elif order.budget_units() < order.worst_case_units():
+        need, have = order.worst_case_units(), order.budget_units()
+        words = (
+            f"the run can cost {money_text(need)} {UNIT} ({need} units), "
+            f"this pays for {money_text(have)} {UNIT} ({have} units)"
+        )
+        yield Problem(("budget", "amount"), budget.amount, words)
+    elif order.budget_units() > TOKENS_MAX * 10**DECIMALS:
+        words = f"the run can cost {money_text(order.worst_case_units())} {UNIT}, more than can be held"
+        yield Problem(("budget", "price_per_mtoken"), budget.price_per_mtoken, words)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        if path.is_dir():
+            raise ConfigError(f"{path}: is a folder, expected a TOML file")
+        with open(path, "rb") as file:
+            body = file.read(FILE_BYTES_MAX + 1)
+    except OSError as cause:
+        raise ConfigError(f"{path}: cannot be read ({cause.strerror or cause})") from None
+    if len(body) > FILE_BYTES_MAX:
+        raise ConfigError(f"{path}: more than {FILE_BYTES_MAX} bytes, expected a run.toml")
+    try:
+        return tomllib.loads(body.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is not UTF-8 text, expected a TOML file") from None
+    except tomllib.TOMLDecodeError as cause:
+        raise ConfigError(f"{path}: is not TOML: {cause}") from None
+    except (RecursionError, ValueError) as cause:
+        raise ConfigError(f"{path}: is not TOML that can be read: {cause}") from None
+
+
+def _override(raw: dict[str, Any], key: list[str], value: Any) -> None:
+    table: Any = raw
+    for part in key[:-1]:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            return  # the file's mistake; it is reported as such
+    present = table.get(key[-1])
+    if key == ["run", "behave"] and isinstance(present, dict):
+        value = {**present, **value}
+    table[key[-1]] = value
+
+
+def _origin(path: Path | None, chosen: Mapping[str, Any], problem: Problem) -> str:
+    """Whose word it was: the file's, or the command line's."""
+    parts = [str(part) for part in problem.place]
+    for key, value in chosen.items():
+        if parts[: key.count(".") + 1] != key.split("."):
+            continue
+        if key != "run.behave" or (len(parts) > 2 and parts[2] in value):
+            return COMMAND_LINE
+    return str(path) if path else "default order"

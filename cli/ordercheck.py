@@ -1,0 +1,78 @@
+"""Order check: what an order would do and cost, before anybody pays for it.
+
+Room: cli (edge: reads the data). The lines of `assay order check run.toml`.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from cli.amounts import UNIT, bytes_text, money_text
+from cli.order import Order, load_order
+from cli.orderdata import collect_data
+from cli.orderspec import data_spec, model_spec
+from protocol.draws import audit_rate_ppm
+from protocol.params import BLOCK_SIZE, PPM, AuditSpec
+from training.layout import layout_of
+from training.model import execution_class, use_one_thread
+from training.rice import rice_bits
+from training.wire import update_bytes_max
+
+
+def check_order(path: Path | None) -> list[str]:
+    """Lines for a person; the order and its data are sound if this returns.
+
+    Raises:
+        ConfigError: one line per problem of the order, or the problem of its data.
+    """
+    order = load_order(path)
+    data = data_spec(order, collect_data(order))
+    layout = layout_of(model_spec(order))
+    bits = update_bits(order.comm.k)
+    usual = layout.blocks * order.comm.k * bits / 8
+    most = update_bytes_max(layout.blocks, order.comm.k)
+    worst, budget = order.worst_case_units(), order.budget_units()
+    use_one_thread()  # as nodes and verifiers do, so that the class below is theirs
+    rows = {
+        "run": f"{order.run.name}: {order.run.nodes} nodes, {order.run.verifiers} verifiers",
+        "cheaters": ", ".join(f"node {n}: {b.name}@{b.from_round}" for n, b in order.behaviours().items()),
+        "model": f"{layout.parameters:,} parameters in {layout.blocks:,} blocks",
+        "data": f"{data.tokens:,} bytes, {data.validation_tokens:,} held out: {data.source} ({data.licence})",
+        "update": f"about {bytes_text(usual)} per node and round ({bits:.1f} bits per coefficient), "
+        f"at most {bytes_text(most)}",
+        "work": f"{order.run.rounds:,} rounds of {order.tokens_per_round:,} tokens, {order.epochs:,} epochs",
+        "audits": f"about {audit_share(order):.0%} of an honest node's steps recomputed",
+        "price": f"{money_text(worst)} {UNIT} if every contribution counts",
+        "budget": f"{money_text(budget)} {UNIT} in escrow; what is not earned returns",
+        "class": f"{execution_class().hex()[:16]} on this machine",
+    }
+    return [f"{name:<9} {text}" for name, text in rows.items() if text]
+
+
+def update_bits(k: int) -> float:
+    """Expected bits per sent coefficient if positions are random: 9.5 at k = 32, as measured in training."""
+    low = rice_bits(BLOCK_SIZE, k)
+    mean_gap = (BLOCK_SIZE - k) / (k + 1)
+    mean_quotient = 1 / math.expm1(2**low * math.log1p(1 / mean_gap))
+    return low + 1 + mean_quotient + 1  # low bits, end of the unary part, the part itself, sign
+
+
+def audit_share(order: Order) -> float:
+    """Expected share of an always honest node's steps that are audited.
+
+    Takes each expected audit as done at once, which is late by a few rounds on
+    probation only: the true share is a little higher.
+    """
+    rules = AuditSpec(
+        probation=order.verify.probation,
+        floor_ppm=round(order.verify.floor * PPM),
+        blocks=order.verify.blocks,
+        turn_rounds=order.verify.turn_rounds,
+        audit_rounds=order.verify.audit_rounds,
+        dispute_rounds=order.verify.dispute_rounds,
+    )
+    audits = 0.0
+    for _ in range(order.run.rounds):
+        audits += audit_rate_ppm(rules, int(audits)) / PPM
+    return audits / order.run.rounds

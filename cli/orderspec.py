@@ -1,0 +1,158 @@
+"""Order spec: from what a buyer wrote to what all parties sign.
+
+Room: cli (pure). The one place where an order's decimal numbers become the
+integers of `RunSpec`; the same order, data and members give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from cli.amounts import scaled
+from cli.order import Order
+from protocol.errors import ConfigError
+from protocol.params import (
+    AuditSpec,
+    DataSpec,
+    DemoSpec,
+    Member,
+    ModelSpec,
+    MoneySpec,
+    RunSpec,
+    TimingSpec,
+    check_spec,
+)
+from protocol.types import Address, Digest
+from training.data import data_root
+
+VOCABULARY = 256  # tokens are bytes
+SOURCE_MAX, LICENCE_MAX = 512, 128  # characters, the bounds of DataSpec
+
+
+def model_spec(order: Order) -> ModelSpec:
+    """The sizes of the model."""
+    model = order.model
+    return ModelSpec(
+        vocabulary=VOCABULARY,
+        layers=model.layers,
+        width=model.width,
+        heads=model.heads,
+        context=model.context,
+    )
+
+
+def data_spec(order: Order, data: bytes) -> DataSpec:
+    """What the parties are told about the data: its root, its cut, where it is from and its licence.
+
+    A local path is named by its last part only: where a file lies on the buyer's
+    disk is nobody's business, and the root says which bytes it holds.
+
+    Raises:
+        ConfigError: too little for one training step or one validation sequence.
+    """
+    window = order.model.context + 1
+    validation = len(data) * scaled(order.train.validation_share, 6) // 10**6
+    training = len(data) - validation
+    if training < window * order.train.sequences:
+        raise ConfigError(
+            f"data: {len(data)} bytes, {training} of them for training; "
+            f"one step of one node needs {window * order.train.sequences}"
+        )
+    if validation < window:
+        raise ConfigError(
+            f"data: {len(data)} bytes, {validation} of them held out for validation; "
+            f"one sequence needs {window}; use more data or a larger [train] validation_share"
+        )
+    sources = [one.source if one.is_stdlib else Path(one.source).name or "." for one in order.data]
+    licences = dict.fromkeys(one.licence_text for one in order.data)
+    return DataSpec(
+        root=data_root(np.frombuffer(data, np.uint8)),
+        tokens=len(data),
+        validation_tokens=validation,
+        source=_bounded(" + ".join(sources), SOURCE_MAX, "source"),
+        licence=_bounded(" AND ".join(licences), LICENCE_MAX, "licence"),
+    )
+
+
+def build_spec(
+    order: Order,
+    *,
+    deployment_id: Digest,
+    data: DataSpec,
+    buyer: Address,
+    treasury: Address,
+    nodes: Sequence[Member],
+    verifiers: Sequence[Member],
+) -> RunSpec:
+    """The spec of this order, passed by `check_spec`.
+
+    Args:
+        order: As `load_order` returned it.
+        deployment_id: Of the chain the run is paid on.
+        data: As `data_spec` describes the collected data.
+        buyer: Who funds the run and gets the rest back.
+        treasury: Who receives the fee.
+        nodes: In any order.
+        verifiers: In any order.
+
+    Raises:
+        ConfigError: parts do not fit together, for example two members share an account.
+    """
+    train, verify, budget, timing = order.train, order.verify, order.budget, order.timing
+    spec = RunSpec(
+        deployment_id=deployment_id,
+        name=order.run.name,
+        seed=order.run.seed,
+        rounds=order.run.rounds,
+        state_every=verify.state_every,
+        model=model_spec(order),
+        data=data,
+        rule=DemoSpec(
+            k=order.comm.k,
+            beta_micro=scaled(order.comm.beta, 6),
+            clip_micro=scaled(train.clip, 6),
+            lr_nano=scaled(train.lr, 9),
+            lr_floor_ppm=scaled(train.lr_floor, 6),
+            warmup_rounds=train.warmup,
+            sequences=train.sequences,
+        ),
+        audit=AuditSpec(
+            probation=verify.probation,
+            floor_ppm=scaled(verify.floor, 6),
+            blocks=verify.blocks,
+            turn_rounds=verify.turn_rounds,
+            audit_rounds=verify.audit_rounds,
+            dispute_rounds=verify.dispute_rounds,
+        ),
+        money=MoneySpec(
+            price_per_mtoken=budget.price_per_mtoken,
+            operators_ppm=scaled(budget.operators, 6),
+            verifiers_ppm=scaled(budget.verifiers, 6),
+            treasury=treasury,
+            slash_ppm=scaled(budget.slash, 6),
+            epoch_rounds=budget.epoch_rounds,
+        ),
+        timing=TimingSpec(
+            collect_ms=scaled(timing.collect_s, 3),
+            ready_ms=scaled(timing.ready_s, 3),
+            iteration_ms=scaled(timing.iteration_s, 3),
+            resend_ms=scaled(timing.resend_s, 3),
+        ),
+        buyer=buyer,
+        nodes=tuple(sorted(nodes, key=lambda member: member.peer)),
+        verifiers=tuple(sorted(verifiers, key=lambda member: member.peer)),
+    )
+    try:
+        check_spec(spec)
+    except ValueError as fault:
+        raise ConfigError(f"the order does not make a run: {fault}") from None
+    return spec
+
+
+def _bounded(text: str, count: int, what: str) -> str:
+    if len(text) > count:
+        raise ConfigError(f"[[data]] {what}: {len(text)} characters in all, at most {count} expected")
+    return text
