@@ -36,7 +36,7 @@ from verifier.consensus import (
 )
 
 Say = Callable[[PeerId, SignedVote | Proposal | QuorumCertificate], None]
-HABITS = ("silent", "double", "withhold", "replay", "honest")
+HABITS = ("silent", "double", "double", "withhold", "replay", "honest")
 MEMORY = 60  # messages it may replay
 
 
@@ -126,9 +126,13 @@ class Liar:
             case "double":
                 manifest = replace(effect.manifest, aggregate=Digest(self.rng.randbytes(32)))
                 twin = self._proposal(replace(effect.block, manifest=digest(manifest)), manifest, effect)
-                half = self._some()
+                everybody = self._others()
+                half, rest = everybody, everybody
+                if self.rng.random() < 0.5:
+                    half = self._some()
+                    rest = everybody - half
                 self._tell(half | self.allies, mine)
-                self._tell((self._others() - half) | self.allies, twin)
+                self._tell(rest | self.allies, twin)
                 self._back_up(mine.block)
                 self._back_up(twin.block)
         return mine

@@ -160,6 +160,8 @@ class World:
             self.network.wake(host, "tick", self.rng.randrange(TICK_MS))
         for _ in range(self.rng.randrange(3)):
             self.network.wake(None, "cut", self.rng.randrange(self.storm_ms))
+        if self.rng.random() < 0.3:
+            self.network.wake(None, "blackout", self.rng.randrange(self.storm_ms))
         self.network.wake(None, "calm", self.storm_ms)
 
     def run(self) -> World:
@@ -199,9 +201,15 @@ class World:
             case Delivery(source, target, payload):
                 self._deliver(source, target, payload)
             case Alarm(None, "cut"):
-                group = self.rng.sample(range(self.verifiers), self.rng.randint(1, self.verifiers - 1))
+                group = self.rng.sample(
+                    range(self.verifiers), self.rng.randint(1, max(1, self.verifiers - 1))
+                )
                 heal_ms = self.rng.randrange(200, 4_000)
                 self.network.partition(group, min(heal_ms, max(0, self.storm_ms - now_ms)))
+            case Alarm(None, "blackout"):
+                for host in self.honest:
+                    if not self.network.is_down(host):
+                        self._crash(host)
             case Alarm(None, "calm"):
                 self.is_calm = True
                 self.network.weather = Weather(delay_ms=(2, DELAY_MAX_MS))
@@ -313,9 +321,9 @@ class World:
                 if self.rng.random() < 0.2:  # first it lacks an update, later it has it
                     self.network.wake(host, Examined(answer.block, False), 1)
                 self.network.wake(host, answer, self.rng.randrange(2, 60))
-            case NeedBlock(block):
+            case NeedBlock(block) if others:
                 self.network.send(host, self.rng.choice(others), b"b" + block)
-            case NeedSync(number):
+            case NeedSync(number) if others:
                 self.network.send(host, self.rng.choice(others), b"s" + number.to_bytes(8, "big"))
             case Accuse(first, second):
                 self._check_evidence(first, second)
