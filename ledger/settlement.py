@@ -20,7 +20,7 @@ import cbor2
 
 from ledger.evidence import evm_address
 from ledger.payout_tree import Payout, PayoutTree, payout_tree
-from protocol.history import Audit, History, Ruling
+from protocol.history import Audit, History, Ruling, StepId
 from protocol.messages import Outcome
 from protocol.params import PPM, RunSpec
 from protocol.types import Digest, PeerId
@@ -102,7 +102,10 @@ def settle(history: History, epoch: int) -> Settlement:
     unpaid = []
     for (round_id, node), tokens in steps.items():
         audit = audits.get((round_id, node))
-        if node in guilty:
+        fault_round = history.nodes[node].fault_round
+        if 0 <= fault_round <= int(round_id):
+            unpaid.append(Unpaid(round=int(round_id), node=node, reason="after an upheld fault"))
+        elif node in guilty:
             unpaid.append(Unpaid(round=int(round_id), node=node, reason="fault upheld in this epoch"))
         elif audit is not None and audit.ruling is Ruling.LAPSED and audit.alarm_round >= 0:
             unpaid.append(Unpaid(round=int(round_id), node=node, reason="dispute ended without a quorum"))
@@ -138,9 +141,7 @@ def table_hash(spec: RunSpec, run_id: Digest, epoch: int, rows: tuple[Row, ...])
     return Digest(hashlib.sha256(cbor2.dumps(plain, canonical=True)).digest())
 
 
-def _verifier_weights(
-    history: History, epoch: int, audits: Mapping[tuple[int, PeerId], Audit]
-) -> dict[PeerId, int]:
+def _verifier_weights(history: History, epoch: int, audits: Mapping[StepId, Audit]) -> dict[PeerId, int]:
     weights: dict[PeerId, int] = {}
     for audit in audits.values():
         for verdict in audit.verdicts:

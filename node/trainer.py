@@ -30,6 +30,7 @@ from training import demo
 from training.data import batch_positions, batch_root, batch_tokens, read_tokens
 from training.exact import learning_rate
 from training.model import execution_class, loss_and_gradient, use_one_thread
+from training.momentum import momentum_leaves, seal
 from training.parameters import Parameters, state_digest, write_array
 from training.wire import encode_update
 
@@ -101,9 +102,9 @@ class Trainer:
             "batch_root": batch_root(self.spec, positions),
             "update": update,
             "update_digest": blob_digest(update),
-            "momentum_before": merkle.root(demo.momentum_leaves(self.run_id, before)),
-            "momentum_after": merkle.root(demo.momentum_leaves(self.run_id, after)),
-            "seal": demo.seal(salt, sketch),
+            "momentum_before": merkle.root(momentum_leaves(self.run_id, before)),
+            "momentum_after": merkle.root(momentum_leaves(self.run_id, after)),
+            "seal": seal(salt, sketch),
             "salt": salt,
             "sketch": sketch,
             "exec_class": execution_class(),
@@ -127,8 +128,8 @@ class Trainer:
             before = self._load(record["base_round"])
         except FileNotFoundError:
             raise Diverged(f"the step of round {round_id} is not on this disk any more") from None
-        leaves_before = demo.momentum_leaves(self.run_id, before)
-        leaves_after = demo.momentum_leaves(self.run_id, after)
+        leaves_before = momentum_leaves(self.run_id, before)
+        leaves_after = momentum_leaves(self.run_id, after)
         return encode(
             Opening(
                 run_id=self.run_id,
@@ -167,7 +168,7 @@ class Trainer:
             momentum = self._load(base_round)
         except (FileNotFoundError, ValueError):
             return -1, self._load(-1)
-        if base_round >= 0 and merkle.root(demo.momentum_leaves(self.run_id, momentum)) != base_root:
+        if base_round >= 0 and merkle.root(momentum_leaves(self.run_id, momentum)) != base_root:
             return -1, self._load(-1)
         return base_round, momentum
 

@@ -10,6 +10,8 @@ functions of this and of the EVM chain's events, of nothing else.
                  '--mismatch or withheld--> ALARM --quorum against--> UPHELD (slash, barred, epoch unpaid)
                                               |--enough matches--> DISMISSED
                                               '--no quorum in time--> LAPSED (this step unpaid, no slash)
+    an UPHELD audit makes the node's other open audits MOOT: one slash, and nothing from the
+    faulty step on is paid
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ class Ruling(enum.Enum):
     DISMISSED = "dismissed"
     UPHELD = "upheld"
     LAPSED = "lapsed"
+    MOOT = "moot"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +86,12 @@ class NodeRecord:
     momentum: Digest = NO_DIGEST  # root after its last accepted step; zero before the first
     accepted: int = 0
     clean: int = 0  # audits passed in a row
-    barred: bool = False
+    fault_round: int = -1  # of the earliest upheld fault; from then on nothing is paid
+
+    @property
+    def barred(self) -> bool:
+        """Its commits are taken no more."""
+        return self.fault_round >= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +205,7 @@ def advance(history: History, manifest: Manifest) -> History:
         step = (signed.verdict.round, signed.verdict.node)
         audits[step] = _judge(audits[step], signed.verdict, now)
     for step, audit in sorted(audits.items()):
-        closed = _rule(audit, now, spec)
+        closed = _rule(audit, now, spec, nodes[audit.node])
         audits[step] = closed
         if closed.ruling is audit.ruling:
             continue
@@ -205,7 +213,7 @@ def advance(history: History, manifest: Manifest) -> History:
         if closed.ruling in (Ruling.CLEARED, Ruling.DISMISSED):
             nodes[closed.node] = replace(record, clean=record.clean + 1)
         elif closed.ruling is Ruling.UPHELD:
-            nodes[closed.node] = replace(record, clean=0, barred=True)
+            nodes[closed.node] = replace(record, clean=0, fault_round=int(closed.round))
 
     for signed_commit in manifest.commits:
         commit = signed_commit.commit
@@ -234,8 +242,10 @@ def _judge(audit: Audit, verdict: Verdict, now: int) -> Audit:
     return judged
 
 
-def _rule(audit: Audit, now: int, spec: RunSpec) -> Audit:
-    """Close the audit if its verdicts or its time suffice."""
+def _rule(audit: Audit, now: int, spec: RunSpec, node: NodeRecord) -> Audit:
+    """Close the audit if its verdicts or its time suffice, or the node is out already."""
+    if audit.is_open and node.barred:
+        return replace(audit, ruling=Ruling.MOOT, closed_round=now)
     matches = sum(verdict.outcome is Outcome.MATCH for verdict in audit.verdicts)
     if audit.ruling is Ruling.OPEN:
         if matches:

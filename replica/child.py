@@ -51,6 +51,9 @@ class Child:
     async def call(self, method: str, **arguments: Any) -> Any:
         """Run one function in the worker and return its result.
 
+        A call that has begun is waited for even if its caller is cancelled: half an
+        exchange would desynchronise the pipe, and work under way is rarely useless.
+
         Raises:
             AssayError: the function raised it, with the same words.
             Unavailable: the worker died.
@@ -60,7 +63,8 @@ class Child:
                 await self._start()
                 if self._prepare is not None:
                     await self._prepare(self)
-            return await self._exchange(method, arguments)
+            with trio.CancelScope(shield=True):
+                return await self._exchange(method, arguments)
 
     async def call_now(self, method: str, **arguments: Any) -> Any:
         """Like `call`, for use inside `prepare` only: the turn is already held."""
@@ -96,10 +100,6 @@ class Child:
             raise Unavailable(
                 f"the {self._module} worker died during {method}; its log is {self._log_path}"
             ) from None
-        except trio.Cancelled:
-            # Half an exchange would desynchronise the pipe, so the worker goes with its caller.
-            await self.close()
-            raise
         if not is_ok:
             kind = getattr(errors, result[0], AssayError)
             raise (kind if kind is not errors.PeerFault and issubclass(kind, AssayError) else AssayError)(

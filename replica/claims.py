@@ -7,14 +7,17 @@ the finalised chain, so a payee needs nobody to tell it its amount or its proof.
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 import trio
 
-from ledger.chain import Chain
 from ledger.chain_state import EpochPhase
 from protocol.errors import AssayError
 from replica.follower import Follower
 from replica.participant import Participant
+
+if TYPE_CHECKING:
+    from ledger.chain import Chain
 
 log = logging.getLogger(__name__)
 POLL_S = 2.0
@@ -27,6 +30,8 @@ def open_chain(me: Participant) -> Chain:
         ConfigError: another chain, or not these contracts.
         Unavailable: no answer.
     """
+    from ledger.chain import Chain  # web3 costs every process a second to import; wait until it is needed
+
     chain = Chain(me.config.rpc_url, me.deployment, me.keys.account)
     chain.check_deployment()
     return chain

@@ -15,7 +15,8 @@ from pathlib import Path
 import nacl.pwhash
 import nacl.secret
 import nacl.utils
-from eth_account import Account
+from eth_keyfile.keyfile import create_keyfile_json, decode_keyfile_json
+from eth_keys.datatypes import PrivateKey
 from nacl.exceptions import CryptoError
 from nacl.signing import SigningKey
 
@@ -35,12 +36,12 @@ class Keys:
     @property
     def account_address(self) -> bytes:
         """The account's address, 20 bytes."""
-        return bytes.fromhex(Account.from_key(self.account).address[2:])
+        return _address(self.account)
 
     @property
     def hot_address(self) -> bytes:
         """The hot key's address, 20 bytes."""
-        return bytes.fromhex(Account.from_key(self.hot).address[2:])
+        return _address(self.hot)
 
 
 def create_keys(folder: Path, password: str) -> Keys:
@@ -57,7 +58,7 @@ def create_keys(folder: Path, password: str) -> Keys:
     sealed = nacl.secret.SecretBox(_stretch(password, salt)).encrypt(bytes(keys.peer))
     _write_secret(folder / "peer.key", salt + sealed)
     for name, key in (("account", keys.account), ("hot", keys.hot)):
-        keystore = Account.encrypt(key, password, kdf="scrypt", iterations=_SCRYPT_N)
+        keystore = create_keyfile_json(key, password.encode(), kdf="scrypt", iterations=_SCRYPT_N)
         _write_secret(folder / f"{name}.json", json.dumps(keystore).encode())
     return keys
 
@@ -73,7 +74,7 @@ def load_keys(folder: Path, password: str) -> Keys:
         salt, sealed = blob[: nacl.pwhash.argon2id.SALTBYTES], blob[nacl.pwhash.argon2id.SALTBYTES :]
         seed = nacl.secret.SecretBox(_stretch(password, salt)).decrypt(sealed)
         account, hot = (
-            bytes(Account.decrypt((folder / f"{name}.json").read_text(), password))
+            bytes(decode_keyfile_json(json.loads((folder / f"{name}.json").read_text()), password.encode()))
             for name in ("account", "hot")
         )
     except FileNotFoundError as error:
@@ -81,6 +82,10 @@ def load_keys(folder: Path, password: str) -> Keys:
     except (CryptoError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"keys in {folder}: wrong password or damaged file ({error})") from None
     return Keys(peer=SigningKey(seed), account=account, hot=hot)
+
+
+def _address(key: bytes) -> bytes:
+    return bytes(PrivateKey(key).public_key.to_canonical_address())
 
 
 def _stretch(password: str, salt: bytes) -> bytes:

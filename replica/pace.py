@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import trio
+
 from network.blobstore import DiskBlobs
 from protocol.errors import Diverged
 from protocol.types import NO_DIGEST, Digest
@@ -47,6 +49,7 @@ class Pace:
         self.child = Child(module, log_path, self._prepare)
         self._opening, self._store, self._blobs, self._fetch = dict(opening), store, blobs, fetch
         self._at = -1
+        self._turn = trio.Lock()
 
     async def reach(self, round_id: int) -> Digest:
         """Bring the parameters to `round_id` and return their digest.
@@ -55,6 +58,10 @@ class Pace:
             Unavailable: an aggregate is not to be had, or the worker died.
             Diverged: the worker is beyond that round.
         """
+        async with self._turn:
+            return await self._reach(round_id)
+
+    async def _reach(self, round_id: int) -> Digest:
         if self._at < 0:
             await self.child.call("round")
         while self._at < round_id:
@@ -82,7 +89,8 @@ class Pace:
 
     async def restart_from_zero(self) -> None:
         """Throw the worker's state away; the next `reach` rebuilds it from the chain."""
-        await self.child.call("reset")
+        async with self._turn:
+            await self.child.call("reset")
         self._store.drop_facts("state/", set())
         self._at = 0
 

@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from protocol import merkle
 from protocol.messages import SKETCH_BYTES
 from protocol.params import BLOCK_SIDE as S
 from protocol.params import BLOCK_SIZE, PPM, DemoSpec
@@ -103,24 +102,6 @@ def update_of(step: Transition) -> Update:
     return Update(step.live_B, step.index_BK, step.sign_BK)
 
 
-def momentum_leaves(run_id: Digest, momentum_NC: NDArray[np.float32]) -> list[Digest]:
-    """Leaf hashes of a momentum, one per block."""
-    domain = momentum_domain(run_id)
-    data = np.ascontiguousarray(momentum_NC, "<f4")
-    return [merkle.leaf_hash(domain, i, row.tobytes()) for i, row in enumerate(data)]
-
-
-def momentum_domain(run_id: Digest) -> bytes:
-    """Domain of momentum leaves: one run's blocks never stand for another's."""
-    return hashlib.sha256(b"assay/momentum/1" + run_id).digest()
-
-
-def zero_momentum_root(run_id: Digest, block_count: int) -> Digest:
-    """Root of the momentum every node starts with."""
-    domain, zeros = momentum_domain(run_id), bytes(4 * BLOCK_SIZE)
-    return merkle.root([merkle.leaf_hash(domain, i, zeros) for i in range(block_count)])
-
-
 def gradient_sketch(parent: Digest, spectrum_NC: NDArray[np.float32]) -> bytes:
     """64 signed sums of the transformed gradient, which only a recompute can yield. 512 bytes.
 
@@ -134,11 +115,6 @@ def gradient_sketch(parent: Digest, spectrum_NC: NDArray[np.float32]) -> bytes:
     sketch: bytes = (signs * column_sums).sum(axis=1).astype("<f8").tobytes()
     assert len(sketch) == SKETCH_BYTES
     return sketch
-
-
-def seal(salt: bytes, sketch: bytes) -> Digest:
-    """Commitment to a gradient sketch. The salt is 32 bytes."""
-    return Digest(hashlib.sha256(b"assay/seal/1" + salt + sketch).digest())
 
 
 def _mean_size(value_BK: NDArray[np.float32]) -> NDArray[np.float32]:

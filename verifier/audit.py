@@ -23,7 +23,8 @@ from protocol.errors import MalformedMessage
 from protocol.messages import SKETCH_BYTES, Commit, Opening, Outcome, Path
 from protocol.params import BLOCK_SIZE, DemoSpec
 from protocol.types import Digest
-from training.demo import momentum_domain, seal, transition
+from training.demo import transition
+from training.momentum import momentum_domain, seal
 from training.wire import Update
 
 DISTANCE_PPB_MAX = 10**12

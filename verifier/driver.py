@@ -85,6 +85,7 @@ class Driver:
         self.round = opening
         self._opened = trio.Event()
         self._build: BuildProposal | None = None
+        self._asked_ms = 0
         self._is_building = False
         self._revealed: set[Digest] = set()
         self._queue: deque[Event] = deque()
@@ -241,7 +242,7 @@ class Driver:
             case Send(message):
                 self.broadcast(encode(message))
             case BuildProposal():
-                self._build = effect
+                self._build, self._asked_ms = effect, now_ms()
                 self._nursery.start_soon(self._consider_soon)
             case Examine(proposal, ancestors):
                 self._nursery.start_soon(self._examine, proposal, ancestors)
@@ -315,19 +316,27 @@ class Driver:
         build = self._build
         if build is None or self._is_building:
             return
-        base = rounds.base_history(self.round.history, build.ancestors)
-        if base.parent != build.parent_manifest or base.is_complete:
+        pending = self._not_final(build.ancestors)
+        if rounds.base_history(self.round.history, pending).parent != build.parent_manifest:
             return
-        if rounds.may_propose(self.round, build.ancestors, now_ms()):
+        # A parent that is notarised is final a moment later, or not for a long while; only then
+        # is an empty manifest on top of it worth a round.
+        if pending and now_ms() < self._asked_ms + self._me.spec.timing.ready_ms:
+            return
+        if rounds.may_propose(self.round, pending, now_ms()):
             self._is_building = True
-            self._nursery.start_soon(self._answer_build, build, self.round)
+            self._nursery.start_soon(self._answer_build, build, pending, self.round)
 
-    async def _answer_build(self, build: BuildProposal, state: Round) -> None:
+    def _not_final(self, ancestors: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
+        """The ancestors that are still only notarised here."""
+        return tuple(manifest for manifest in ancestors if manifest.round >= self.round.history.round)
+
+    async def _answer_build(self, build: BuildProposal, pending: tuple[Manifest, ...], state: Round) -> None:
         try:
             aggregate = NO_DIGEST
-            if state.commits and not build.ancestors:
+            if state.commits and not pending:
                 aggregate = await self._aggregate(rounds.manifest_of(state, (), NO_DIGEST), ())
-            manifest = rounds.manifest_of(state, build.ancestors, aggregate)
+            manifest = rounds.manifest_of(state, pending, aggregate)
             self._build = None
             self._feed(Built(build.iteration, manifest))
         finally:
@@ -337,11 +346,11 @@ class Driver:
         manifest, block = proposal.manifest, digest(proposal.block)
         try:
             with trio.fail_after(self._me.spec.timing.iteration_ms / 1000):
-                while rounds.base_history(
-                    self._follower.history, ancestors
-                ).round > self.round.history.round + len(ancestors):
+                while self._not_final(ancestors) and manifest.commits:
+                    await self.round_opened()  # commits stand on a final parent: ours is about to be
+                while self._follower.history.round > self.round.history.round:
                     await self.round_opened()
-            rounds.examine(self.round, ancestors, manifest)
+            rounds.examine(self.round, self._not_final(ancestors), manifest)
             if manifest.commits:
                 aggregate = await self._aggregate(manifest, (proposal.proposer, *self._me.verifiers))
                 if aggregate != manifest.aggregate:

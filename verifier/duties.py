@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import trio
 
-from ledger.chain import Chain
 from ledger.chain_state import CasePhase
 from ledger.evidence import evm_address
 from ledger.results import epoch_end, epoch_result, result_digest, ruling_of
@@ -29,6 +29,9 @@ from replica.claims import claim_everything, open_chain
 from replica.follower import Follower
 from replica.pace import Pace
 from replica.participant import Participant
+
+if TYPE_CHECKING:
+    from ledger.chain import Chain
 
 log = logging.getLogger(__name__)
 TAKEOVER_S = 20.0  # each later accuser waits this much longer for the earlier ones to open the case

@@ -33,8 +33,8 @@ from protocol.types import Digest, PeerId
 from replica.follower import Follower, fetch_blob
 from replica.pace import Pace
 from replica.participant import Config, Participant, open_network, open_participant
-from training.demo import zero_momentum_root
 from training.layout import layout_of
+from training.momentum import zero_momentum_root
 from training.wire import decode_update
 from verifier.bench import Bench
 from verifier.driver import Driver

@@ -1,0 +1,240 @@
+"""Establish: everything a local network needs before its first process starts.
+
+Room: cli (edge). Keys for every participant, contracts, stakes, the buyer's funded
+run, and one folder with one configuration file per participant. Each step uses
+the same library calls that separate people would use on separate machines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli.order import Order, build_spec
+from ledger.anvil import Anvil
+from ledger.chain import Chain
+from ledger.chain_deploy import LOCALNET, deploy
+from ledger.deployment import Deployment
+from ledger.evidence import evm_address
+from ledger.statements import OPERATOR, VERIFIER, Delegation, sign
+from protocol.codec import digest, encode
+from protocol.identity import peer_of
+from protocol.params import DataSpec, Member, RunSpec
+from protocol.types import Address, Digest
+from replica.keyring import Keys, create_keys
+
+GAS_WEI = 10**18
+RUN_S_MAX = 30 * 24 * 3600
+HOT_KEY_S = 365 * 24 * 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """One participant of a local network."""
+
+    name: str  # node-0, verifier-2, ledger, buyer
+    role: str  # node, verifier, ledger, buyer
+    folder: Path
+    keys: Keys
+    port: int
+    behaviour: str = "honest"
+
+    @property
+    def config_path(self) -> Path:
+        """Its configuration file."""
+        return self.folder / "config.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """What was established."""
+
+    root: Path
+    spec: RunSpec
+    run_id: Digest
+    deployment: Deployment
+    seats: tuple[Seat, ...]
+
+    def seat(self, name: str) -> Seat:
+        """A participant by name."""
+        return next(seat for seat in self.seats if seat.name == name)
+
+
+def establish(order: Order, root: Path, anvil: Anvil, data: DataSpec, step: Callable[[str], None]) -> Network:
+    """Make keys, deploy, stake, fund the run, write everybody's files.
+
+    Args:
+        order: What is bought.
+        root: The run's folder; `data.bin` is already there.
+        anvil: Running.
+        data: Describes `data.bin`.
+        step: Told the name of each step as it begins.
+
+    Raises:
+        ConfigError, Unavailable, ChainRefused: in the words of whoever refused.
+    """
+    step("keys")
+    seats = _make_seats(order, root)
+    nodes = [seat for seat in seats if seat.role == "node"]
+    verifiers = [seat for seat in seats if seat.role == "verifier"]
+    buyer = next(seat for seat in seats if seat.role == "buyer")
+    keeper = next(seat for seat in seats if seat.role == "ledger")
+
+    step("contracts")
+    deployer_key = anvil.keys[0]
+    deployment = deploy(
+        anvil.rpc_url,
+        deployer_key,
+        LOCALNET,
+        secrets.token_bytes(32),
+        [(evm_address(s.keys.account_address), evm_address(s.keys.hot_address)) for s in verifiers],
+    )
+    spec = build_spec(
+        order,
+        deployment_id=Digest(deployment.deployment_id),
+        data=data,
+        buyer=Address(buyer.keys.account_address),
+        treasury=Address(keeper.keys.account_address),
+        nodes=_members(nodes),
+        verifiers=_members(verifiers),
+    )
+
+    step("stakes and escrow")
+    bank = Chain(anvil.rpc_url, deployment, deployer_key)
+    everyone = [evm_address(seat.keys.account_address) for seat in seats]
+    wealth = max(order.operator_stake, order.verifier_stake, order.budget_units()) + LOCALNET.challenge_bond
+    bank.fund_many(everyone, token_amount=wealth, amount_wei=GAS_WEI)
+    now = bank.timestamp()
+
+    def take_seat(seat: Seat) -> None:
+        chain = Chain(anvil.rpc_url, deployment, seat.keys.account)
+        if seat.role == "buyer":
+            _open_run(chain, order, spec, now)
+            return
+        chain.stake(
+            *((OPERATOR, order.operator_stake) if seat.role == "node" else (VERIFIER, order.verifier_stake))
+        )
+        _delegate(chain, deployment, seat, now + HOT_KEY_S)
+
+    with ThreadPoolExecutor(len(seats)) as pool:
+        list(pool.map(take_seat, [*nodes, *verifiers, buyer]))
+    run_id = Digest(bank.run_id_of(evm_address(buyer.keys.account_address), digest(spec)))
+
+    step("configuration")
+    network = Network(root=root, spec=spec, run_id=run_id, deployment=deployment, seats=tuple(seats))
+    _write_files(network, anvil.rpc_url)
+    return network
+
+
+def free_ports(count: int) -> list[int]:
+    """Distinct TCP ports on loopback that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def _make_seats(order: Order, root: Path) -> list[Seat]:
+    names = [
+        *((f"node-{i}", "node") for i in range(order.nodes)),
+        *((f"verifier-{i}", "verifier") for i in range(order.verifiers)),
+        ("ledger", "ledger"),
+        ("buyer", "buyer"),
+    ]
+    ports = free_ports(len(names))
+    password = secrets.token_hex(16)
+    _write_secret(root / "participants" / "password", password.encode())
+
+    def make(named: tuple[tuple[str, str], int]) -> Seat:
+        (name, role), port = named
+        folder = root / "participants" / name
+        number = int(name.split("-")[1]) if role == "node" else -1
+        return Seat(
+            name=name,
+            role=role,
+            folder=folder,
+            keys=create_keys(folder / "keys", password),
+            port=port,
+            behaviour=order.behaviours.get(number, "honest"),
+        )
+
+    with ThreadPoolExecutor(2) as pool:  # two at a time: each key costs 64 MiB to seal
+        return list(pool.map(make, zip(names, ports, strict=True)))
+
+
+def _members(seats: Sequence[Seat]) -> list[Member]:
+    return [
+        Member(
+            peer=peer_of(seat.keys.peer),
+            account=Address(seat.keys.account_address),
+            hot=Address(seat.keys.hot_address),
+        )
+        for seat in seats
+    ]
+
+
+def _open_run(chain: Chain, order: Order, spec: RunSpec, now: int) -> None:
+    chain.open_run(
+        digest(spec),
+        budget=order.budget_units(),
+        epoch_cap=order.budget_units(),
+        epochs=spec.epochs,
+        deadline=now + RUN_S_MAX,
+    )
+
+
+def _delegate(chain: Chain, deployment: Deployment, seat: Seat, expiry: int) -> None:
+    hot = evm_address(seat.keys.hot_address)
+    consent = Delegation(
+        deployment_id=deployment.deployment_id,
+        account=evm_address(seat.keys.account_address),
+        hot_key=hot,
+        expiry=expiry,
+    )
+    chain.delegate(hot, expiry, sign(consent, deployment.domain(Delegation), seat.keys.hot))
+
+
+def _write_files(network: Network, rpc_url: str) -> None:
+    root = network.root
+    (root / "spec.cbor").write_bytes(encode(network.spec))
+    (root / "deployment.json").write_text(network.deployment.to_json())
+    peers = {peer_of(seat.keys.peer).hex(): ["127.0.0.1", seat.port] for seat in network.seats}
+    (root / "peers.json").write_text(json.dumps(peers, indent=1))
+    for seat in network.seats:
+        lines = {
+            "name": seat.name,
+            "folder": ".",
+            "password_file": "../password",
+            "port": seat.port,
+            "rpc_url": rpc_url,
+            "deployment": "../../deployment.json",
+            "spec": "../../spec.cbor",
+            "run_id": network.run_id.hex(),
+            "data": "../../data.bin",
+            "peers": "../../peers.json",
+        }
+        if seat.role == "node":
+            lines["behaviour"] = seat.behaviour
+        if seat.role in ("ledger", "buyer"):
+            lines["status"] = "status.jsonl"
+        if seat.role == "buyer":
+            lines["bundle"] = "../../bundle"
+        text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items())
+        seat.config_path.write_text(text)
+
+
+def _write_secret(path: Path, body: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(body)

@@ -1,0 +1,152 @@
+"""assay: the command line, one short function per command.
+
+Room: cli (edge). A command parses, calls one library function, prints one result.
+Exit status: 0 done, 1 a check failed, 2 the operator can fix it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from protocol.errors import AssayError, ConfigError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+node_app = typer.Typer(no_args_is_help=True, help="Run a node: train and be paid per accepted contribution.")
+verifier_app = typer.Typer(no_args_is_help=True, help="Run a verifier: agree, aggregate, audit.")
+ledger_app = typer.Typer(no_args_is_help=True, help="Keep the books of a run.")
+buyer_app = typer.Typer(no_args_is_help=True, help="Follow a funded run and receive the model.")
+chain_app = typer.Typer(no_args_is_help=True, help="A local chain.")
+order_app = typer.Typer(no_args_is_help=True, help="Describe a run to buy.")
+run_app = typer.Typer(no_args_is_help=True, help="Look at runs.")
+for name, sub in (
+    ("node", node_app),
+    ("verifier", verifier_app),
+    ("ledger", ledger_app),
+    ("buyer", buyer_app),
+    ("chain", chain_app),
+    ("order", order_app),
+    ("run", run_app),
+):
+    app.add_typer(sub, name=name)
+
+Tethered = Annotated[bool, typer.Option("--tethered", hidden=True, help="End when standard input closes.")]
+ConfigFile = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The participant's configuration.")]
+
+
+@node_app.command("run")
+def node_run(file: ConfigFile, tethered: Tethered = False) -> None:
+    """Take part in a run as a node, until stopped."""
+    from cli.process import read_process_file, run_process
+    from node.service import run_node
+
+    config, _ = read_process_file(file)
+    run_process(lambda: run_node(config), is_tethered=tethered)
+
+
+@verifier_app.command("run")
+def verifier_run(file: ConfigFile, tethered: Tethered = False) -> None:
+    """Take part in a run as a verifier, until stopped."""
+    from cli.process import read_process_file, run_process
+    from verifier.service import run_verifier
+
+    config, _ = read_process_file(file)
+    run_process(lambda: run_verifier(config), is_tethered=tethered)
+
+
+@ledger_app.command("serve")
+def ledger_serve(file: ConfigFile, tethered: Tethered = False) -> None:
+    """Keep the books of a run and post its settlements, until all is paid."""
+    from observer.keeper import run_keeper
+
+    from cli.process import read_process_file, run_process
+
+    config, given = read_process_file(file)
+    status = file.parent / (given.status or Path("status.jsonl"))
+    run_process(lambda: run_keeper(config, status), is_tethered=tethered)
+
+
+@buyer_app.command("run")
+def buyer_run(file: ConfigFile, tethered: Tethered = False) -> None:
+    """Follow a funded run, check every round, take refund and model."""
+    from observer.buyer import run_buyer
+
+    from cli.process import read_process_file, run_process
+
+    config, given = read_process_file(file)
+    status = file.parent / (given.status or Path("status.jsonl"))
+    bundle = file.parent / (given.bundle or Path("bundle"))
+    run_process(lambda: run_buyer(config, status, bundle), is_tethered=tethered)
+
+
+@chain_app.command("dev")
+def chain_dev(
+    folder: Annotated[Path, typer.Option(help="Where the chain keeps its state.")] = Path("chain"),
+    port: Annotated[int, typer.Option(help="TCP port on 127.0.0.1; 0 = any.")] = 8545,
+    block_time: Annotated[int, typer.Option(help="Seconds per block.")] = 1,
+) -> None:
+    """Run a local chain until stopped; its state survives a restart."""
+    from cli.localnet import serve_chain
+
+    serve_chain(folder, port, block_time)
+
+
+@order_app.command("check")
+def order_check(file: Annotated[Path, typer.Argument(metavar="RUN.toml")]) -> None:
+    """Say what a run file asks for, and what it can cost at most."""
+    from cli.order import check_order
+
+    typer.echo("\n".join(check_order(file)))
+
+
+@run_app.command("verify")
+def run_verify(folder: Annotated[Path, typer.Argument(metavar="RUNS/NAME")]) -> None:
+    """Check a delivered run offline: weights, certificates, receipts, settlements, every file."""
+    from verifier.bundle import verify_run
+
+    for line in verify_run(folder):
+        typer.echo(line)
+
+
+@app.command()
+def localnet(
+    file: Annotated[Path | None, typer.Argument(metavar="[RUN.toml]")] = None,
+    nodes: Annotated[int | None, typer.Option(help="How many nodes.")] = None,
+    verifiers: Annotated[int | None, typer.Option(help="How many verifiers.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Training rounds.")] = None,
+    behave: Annotated[list[str] | None, typer.Option(help="NODE=BEHAVIOUR[@ROUND]; repeatable.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of data order and initial parameters.")] = None,
+    data: Annotated[Path | None, typer.Option(help="A text file or a folder to train on.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; default runs/<name>.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")
+    ] = False,
+) -> None:
+    """Train, audit, settle and pay: a whole network of processes on this machine."""
+    from cli.localnet import run_localnet
+
+    overrides = {
+        "nodes": nodes, "verifiers": verifiers, "rounds": rounds,
+        "behave": behave, "seed": seed, "data": data,
+    }  # fmt: skip
+    is_ok = run_localnet(file, {k: v for k, v in overrides.items() if v is not None}, out, as_json=as_json)
+    raise typer.Exit(0 if is_ok else 1)
+
+
+def run() -> None:
+    """Entry point: turn errors into one line and an exit status."""
+    try:
+        app(standalone_mode=True)
+    except ConfigError as error:
+        typer.echo(f"assay: {error}", err=True)
+        sys.exit(2)
+    except AssayError as error:
+        typer.echo(f"assay: {error}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    run()

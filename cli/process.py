@@ -1,0 +1,180 @@
+"""Process: one participant's configuration file, and the process it starts.
+
+Room: cli (edge). `assay node run FILE`, `assay verifier run FILE`, `assay ledger
+serve FILE` and `assay buyer run FILE` all read the same keys. Logs go to standard
+error, one JSON object a line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import trio
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from cli.toml import explain, read_toml
+from protocol.errors import ConfigError
+from protocol.types import Digest
+from replica.participant import Config
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import BaseExceptionGroup
+
+
+class ProcessFile(BaseModel):
+    """The keys of a participant's TOML file; paths are relative to the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    folder: Path
+    password_file: Path
+    port: int
+    ip: str = "127.0.0.1"
+    rpc_url: str
+    deployment: Path
+    spec: Path
+    run_id: str
+    data: Path
+    peers: Path
+    behaviour: str = "honest"
+    opening_wait_s: float = 15.0
+    status: Path | None = None  # where the ledger and the buyer say what happens
+    bundle: Path | None = None  # where the buyer puts the model and its proof
+
+
+def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
+    """A participant's configuration.
+
+    Raises:
+        ConfigError: unknown or missing keys, wrong types, unreadable files: one line each.
+    """
+    try:
+        given = ProcessFile.model_validate(read_toml(path))
+    except ValidationError as error:
+        raise ConfigError(explain(path.name, ProcessFile, error)) from None
+    base = path.parent
+    try:
+        run_id = bytes.fromhex(given.run_id)
+        password = (base / given.password_file).read_text().strip()
+    except ValueError:
+        raise ConfigError(f"{path.name}: run_id is not hexadecimal") from None
+    except OSError as error:
+        raise ConfigError(f"{path.name}: password_file cannot be read ({error.strerror})") from None
+    if len(run_id) != 32:
+        raise ConfigError(f"{path.name}: run_id has {len(run_id)} bytes, expected 32")
+    config = Config(
+        name=given.name,
+        folder=base / given.folder,
+        password=password,
+        port=given.port,
+        ip=given.ip,
+        rpc_url=given.rpc_url,
+        deployment=base / given.deployment,
+        spec=base / given.spec,
+        run_id=Digest(run_id),
+        data=base / given.data,
+        peers=base / given.peers,
+        behaviour=given.behaviour,
+        opening_wait_s=given.opening_wait_s,
+    )
+    return config, given
+
+
+def run_process(main: Callable[[], Awaitable[None]], *, is_tethered: bool = False) -> None:
+    """Run a participant until it is done or told to stop by SIGTERM or Ctrl-C.
+
+    Args:
+        main: What to run.
+        is_tethered: End also when standard input closes, that is, when whoever started us ends.
+    """
+    log_as_json()
+
+    async def supervised() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_stop_on_signal, nursery.cancel_scope)
+            if is_tethered:
+                nursery.start_soon(_stop_when_alone, nursery.cancel_scope)
+            await main()
+            nursery.cancel_scope.cancel()
+
+    try:
+        trio.run(supervised)
+    except BaseExceptionGroup as group:
+        raise _first(group) from None
+
+
+async def _stop_on_signal(scope: trio.CancelScope) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            logging.getLogger("cli").info("stopping", extra={"signal": int(number)})
+            scope.cancel()
+            return
+
+
+async def _stop_when_alone(scope: trio.CancelScope) -> None:
+    async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as tether:
+        while await tether.receive_some(1):
+            pass
+    scope.cancel()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The most telling exception of a group: what an operator can act on first."""
+    leaves: list[BaseException] = []
+    stack: list[BaseException] = [group]
+    while stack:
+        error = stack.pop()
+        if isinstance(error, BaseExceptionGroup):
+            stack.extend(error.exceptions)
+        else:
+            leaves.append(error)
+    telling = [error for error in leaves if isinstance(error, ConfigError)]
+    return (telling or leaves)[0]
+
+
+class _JsonLines(logging.Formatter):
+    """One JSON object a line: time, level, event, and the event's own fields."""
+
+    _ORDINARY = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, Any] = {
+            "t": self.formatTime(record, "%H:%M:%S") + f".{int(record.msecs):03d}",
+            "level": record.levelname.lower(),
+            "room": record.name,
+            "event": record.getMessage(),
+        }
+        fields |= {key: value for key, value in vars(record).items() if key not in self._ORDINARY}
+        if record.exc_info:
+            fields["error"] = self.formatException(record.exc_info)
+        return json.dumps(fields, default=str)
+
+
+def log_as_json(level: int = logging.INFO) -> None:
+    """Send our own rooms' logs to standard error as JSON; libraries speak from WARNING on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    for room in (
+        "protocol",
+        "training",
+        "network",
+        "ledger",
+        "replica",
+        "verifier",
+        "node",
+        "observer",
+        "cli",
+    ):
+        logging.getLogger(room).setLevel(level)
+    logging.getLogger("libp2p").setLevel(logging.ERROR)

@@ -1,0 +1,42 @@
+"""Momentum: what a commit binds of a node's private state.
+
+Room: training (pure, without torch: the network's process computes these too). One
+Merkle leaf per 64 x 64 block, so that an audit opens a few blocks of any model;
+and a seal over the gradient sketch, which nobody can make without the gradient.
+
+Shape suffixes: N = blocks, C = 4096.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol import merkle
+from protocol.params import BLOCK_SIZE
+from protocol.types import Digest
+
+
+def momentum_leaves(run_id: Digest, momentum_NC: NDArray[np.float32]) -> list[Digest]:
+    """Leaf hashes of a momentum, one per block."""
+    domain = momentum_domain(run_id)
+    data = np.ascontiguousarray(momentum_NC, "<f4")
+    return [merkle.leaf_hash(domain, i, row.tobytes()) for i, row in enumerate(data)]
+
+
+def momentum_domain(run_id: Digest) -> bytes:
+    """Domain of momentum leaves: one run's blocks never stand for another's."""
+    return hashlib.sha256(b"assay/momentum/1" + run_id).digest()
+
+
+def zero_momentum_root(run_id: Digest, block_count: int) -> Digest:
+    """Root of the momentum every node starts with."""
+    domain, zeros = momentum_domain(run_id), bytes(4 * BLOCK_SIZE)
+    return merkle.root([merkle.leaf_hash(domain, i, zeros) for i in range(block_count)])
+
+
+def seal(salt: bytes, sketch: bytes) -> Digest:
+    """Commitment to a gradient sketch. The salt is 32 bytes."""
+    return Digest(hashlib.sha256(b"assay/seal/1" + salt + sketch).digest())
