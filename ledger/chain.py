@@ -255,10 +255,17 @@ class Chain(ChainReader):
         """Pays every row of the table that is not paid yet, all in flight at once; anyone may."""
         pending: list[Sent] = []
         for index, payout in enumerate(tree.payouts):
-            if not self.is_claimed(run_id, epoch, index):
-                row = (run_id, epoch, index, payout.account, payout.amount, list(tree.proof(index)))
-                pending.append(self._move("claim", "EpochSettlement", "claim", *row, wait=False))
-        return [self._rpc.settled("claim", one) for one in pending]
+            row = (run_id, epoch, index, payout.account, payout.amount, list(tree.proof(index)))
+            pending.append(
+                self._unless_refused(
+                    "AlreadyClaimed",
+                    lambda row=row: self._move("claim", "EpochSettlement", "claim", *row, wait=False),  # type: ignore[misc]
+                )
+            )
+        return [
+            self._unless_refused("AlreadyClaimed", lambda one=one: self._rpc.settled("claim", one))  # type: ignore[misc]
+            for one in pending
+        ]
 
     def sweep_unclaimed(self, run_id: bytes, epoch: int) -> Sent:
         """Returns what nobody claimed in time to the buyer; anyone may."""
@@ -342,13 +349,19 @@ class Chain(ChainReader):
             self._move("approve", "AssayToken", "approve", where, amount, wait=False)
 
     def _once(self, is_done: Callable[[], bool], send: Callable[[], Sent]) -> Sent:
-        """Sends unless it is done; a refusal because another was first is success too."""
+        """Sends unless it is done; a refusal because another was first is success too.
+
+        The refusal may come from the other's transaction before it is mined, so a block that is
+        being made is waited for before the refusal is believed.
+        """
         if is_done():
             return ALREADY_DONE
         try:
             return send()
         except ChainRefused:
             if is_done():
+                return ALREADY_DONE
+            if self._rpc.wait_for_pending() and is_done():
                 return ALREADY_DONE
             raise
 

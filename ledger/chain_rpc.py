@@ -228,6 +228,19 @@ class Rpc:
             self._explain(action, sent.tx_hash, number)
         return Sent(tx_hash=sent.tx_hash, block_number=number, gas_used=receipt["gasUsed"])
 
+    def wait_for_pending(self) -> bool:
+        """If transactions wait to be mined, waits for the next block; says whether it came."""
+        eth = self.web3.eth
+        if self.read("pending block", lambda: eth.get_block_transaction_count("pending")) == 0:
+            return False
+        start = self.read("pending block", lambda: eth.block_number)
+        deadline = time.monotonic() + self._receipt_s_max
+        while time.monotonic() < deadline:
+            if self.read("pending block", lambda: eth.block_number) > start:
+                return True
+            time.sleep(0.1)
+        return False
+
     def _explain(self, action: str, tx_hash: bytes, block_number: int) -> NoReturn:
         """Runs a reverted transaction again as a question, to learn the contract's word for it."""
         mined = self.read(action, lambda: self.web3.eth.get_transaction(tx_hash))

@@ -6,7 +6,7 @@ import json
 import random
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 import requests
@@ -48,6 +48,30 @@ def test_two_clients_with_one_key_in_many_threads_lose_and_double_nothing(world:
         list(pool.map(pay, range(12)))
 
     assert [world.bank.token_balance(who) for who in payees] == list(range(1, 13))
+
+
+def test_being_second_with_a_move_that_is_still_being_mined_is_success(world: World):
+    result = world.a_result(world.a_table())
+    cert = world.cert(result)
+    first, second = world.as_(world.buyer), world.as_(world.bystander)
+    refused, wait = Event(), second._rpc.wait_for_pending
+    second._rpc.wait_for_pending = lambda: refused.set() or wait()  # type: ignore[method-assign]
+    world.rpc("evm_setAutomine", False)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            early = pool.submit(first.propose, result, cert)
+            while world.rpc("eth_getBlockTransactionCountByNumber", "pending") == "0x0":
+                pass
+            late = pool.submit(second.propose, result, cert)
+            while not (refused.is_set() or late.done()):
+                pass
+            while not (early.done() and late.done()):
+                world.rpc("evm_mine")
+    finally:
+        world.rpc("evm_setAutomine", True)
+
+    assert early.result().tx_hash is not None
+    assert late.result() == ALREADY_DONE
 
 
 def test_an_answer_lost_on_the_way_back_does_not_send_twice(world: World):
