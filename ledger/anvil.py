@@ -8,10 +8,13 @@ gone back by that much; whoever uses it re-reads and re-sends.
     state_dir/mnemonic        12 words, mode 0600
     state_dir/chain.json      the chain; chain.json.bak is the copy from the last start or backup()
     state_dir/anvil.log       what the child said
+    state_dir/anvil.pid       the child; held locked by its owner, so a second owner is refused and a
+                              child whose owner was killed is ended before the next one starts
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -21,6 +24,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -81,6 +85,7 @@ class Anvil:
     chain_id: int = 31337
     account_count: int = 10
     _child: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
+    _pid_file: int | None = field(default=None, init=False, repr=False)
 
     @property
     def rpc_url(self) -> str:
@@ -121,17 +126,22 @@ class Anvil:
         """Starts the child and returns when it answers.
 
         Raises:
-            ConfigError: the port is busy, or anvil stopped at once; the message holds its last words.
+            ConfigError: the port is busy, another process owns the folder, or anvil stopped at once
+                (the message holds its last words).
             Unavailable: no answer within 30 s.
         """
         self.state_dir.mkdir(parents=True, exist_ok=True)
-        self.port = self.port or _free_port()
-        _require_free(self.port)
-        self._restore_or_back_up()
-        log = (self.state_dir / "anvil.log").open("ab")
-        with log:
-            self._child = subprocess.Popen(self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self._own_folder()
         try:
+            self.port = self.port or _free_port()
+            _require_free(self.port)
+            self._restore_or_back_up()
+            with (self.state_dir / "anvil.log").open("ab") as log:
+                self._child = subprocess.Popen(
+                    self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
+            assert self._pid_file is not None
+            os.pwrite(self._pid_file, f"{self._child.pid:<20}".encode(), 0)
             self._wait_until_it_answers()
         except BaseException:
             self.stop()
@@ -140,15 +150,17 @@ class Anvil:
     def stop(self) -> None:
         """Ends the child: politely, so that it writes its state, then by force."""
         child, self._child = self._child, None
-        if child is None:
-            return
-        if child.poll() is None:
-            child.send_signal(signal.SIGINT)
-        try:
-            child.wait(STOP_S_MAX)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+        if child is not None:
+            if child.poll() is None:
+                child.send_signal(signal.SIGINT)
+            try:
+                child.wait(STOP_S_MAX)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+        if self._pid_file is not None:
+            os.close(self._pid_file)  # gives the lock back
+            self._pid_file = None
 
     def backup(self) -> bool:
         """Copies the state file beside itself if it is whole; says whether it was."""
@@ -162,7 +174,20 @@ class Anvil:
 
     @property
     def _state(self) -> Path:
-        return self.state_dir / "chain.json"
+        return self.state_dir.resolve() / "chain.json"
+
+    def _own_folder(self) -> None:
+        """Locks the folder for this process and ends the child of an owner that was killed."""
+        file = os.open(self.state_dir / "anvil.pid", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(file)
+            raise ConfigError(f"{self.state_dir}: its chain belongs to another running process") from error
+        self._pid_file = file
+        leftover = os.pread(file, 20, 0).decode(errors="replace").strip()
+        if leftover.isdigit() and _is_chain_of(int(leftover), self._state):
+            _end(int(leftover), self._state)
 
     def _command(self) -> list[str]:
         command = [str(self.binary), "--host", HOST, "--port", str(self.port)]
@@ -208,6 +233,24 @@ class Anvil:
                 return
             time.sleep(0.05)
         raise Unavailable(f"anvil gave no answer at {self.rpc_url} within {START_S_MAX:.0f} s")
+
+
+def _is_chain_of(pid: int, state: Path) -> bool:
+    """Whether this process is an anvil on this state file; process ids are given out again."""
+    try:
+        return str(state).encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def _end(pid: int, state: Path) -> None:
+    deadline = time.monotonic() + STOP_S_MAX
+    with suppress(ProcessLookupError):  # it ended by itself, which is all we want
+        os.kill(pid, signal.SIGINT)
+        while _is_chain_of(pid, state):
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
 
 
 def _free_port() -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,6 +49,7 @@ def test_a_chain_killed_at_any_moment_comes_back_with_the_same_keys_and_money(
         assert chain.keys == keys
         assert world.bank.block_number() <= before
         world.bank.check_deployment()
+        assert "SetRotated" in [type(e).__name__ for e in world.bank.events(world.deployment.block)]
         buyer = world.as_(world.buyer)
         if buyer.token_balance() == 0:  # the chain went back to before the purse was filled
             world.bank.transfer_token(buyer.address, 200 * UNIT)
@@ -83,6 +86,31 @@ def test_leaving_ends_the_child_even_after_an_error(anvil_binary: Path, tmp_path
         fail_inside()
     with pytest.raises(ProcessLookupError):
         os.kill(pids[0], 0)
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from ledger.anvil import Anvil
+with Anvil(binary=Path(sys.argv[1]), state_dir=Path(sys.argv[2]), block_time_s=None) as chain:
+    print(chain.port, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_chain_whose_owner_was_killed_makes_way_for_the_next(anvil_binary: Path, tmp_path: Path):
+    command = [sys.executable, "-c", OWNER, str(anvil_binary), str(tmp_path)]
+    owner = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
+    assert owner.stdout is not None
+    port = int(owner.stdout.readline())
+    with pytest.raises(ConfigError, match="belongs to another running process"):
+        a_chain(anvil_binary, tmp_path).start()
+    owner.kill()
+    owner.wait()
+    owner.stdout.close()
+
+    with a_chain(anvil_binary, tmp_path, port=port) as chain:
+        assert chain.port == port
 
 
 def test_a_busy_port_is_the_operators_to_fix(anvil_binary: Path, tmp_path: Path):
