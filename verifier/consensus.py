@@ -2,12 +2,15 @@
 
 Room: verifier (pure). Authenticated messages and the time come in as values;
 what should happen next goes out as effects, in the order they must happen.
-Types: `consensus_types`. Checks that need no state: `consensus_check`.
-Rules: docs/decisions/0002-simplex.md. Callers pass only messages that
-`authenticate` accepted.
+Types: `consensus_types`; checks that need no state: `consensus_check`; what is
+due next: `consensus_follow`. Why so: docs/decisions/0002-simplex.md.
+Callers pass only messages that `authenticate` accepted, our own among them
+(a fault on one of our own messages means only that it came too late).
 
-    iteration h:  WAIT --proposal, body examined--> NOTARISE said
-                    \\______ deadline ______________/--> DUMMY said as well
+    iteration h:   WAIT --proposal, its body examined--> NOTARISE said
+                     |                                        |
+                     +---------------- deadline --------------+--> DUMMY said too
+
     leave h for h+1 on a quorum of NOTARISE for one block, or of DUMMY.
     On the former, without having said DUMMY in h: say FINALISE for the block.
     A quorum of FINALISE makes a block and all its ancestors final.

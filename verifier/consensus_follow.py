@@ -83,15 +83,14 @@ def may_finalise(state: State, iteration: Iteration) -> bool:
 
 
 def on_tick(state: State, out: list[Effect]) -> State:
-    """What waits for a deadline: giving up on a leader, and repeating what may have been lost."""
+    """What waits for a deadline: repeating what may have been lost, and giving up on a leader."""
+    if state.now_ms >= state.resend_at_ms:
+        _resend(state, out)
+        resend_at_ms = state.now_ms + state.config.resend_ms
+        state = replace(state, resend_at_ms=resend_at_ms, resend_count=state.resend_count + 1)
     if state.now_ms >= deadline_ms(state) and may_give_up(state):
         state = _vote(state, state.iteration, VoteKind.DUMMY, NO_DIGEST, out)
-    if state.now_ms < state.resend_at_ms:
-        return state
-    _resend(state, out)
-    return replace(
-        state, resend_at_ms=state.now_ms + state.config.resend_ms, resend_count=state.resend_count + 1
-    )
+    return state
 
 
 def follow(state: State, certified: CertifiedManifest, out: list[Effect]) -> State:

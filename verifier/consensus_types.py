@@ -185,6 +185,9 @@ class BuildProposal:
 
     `ancestors` are the manifests between the last `Finalised` one and the new
     one, oldest first: notarised, so almost surely part of the chain, but not final yet.
+    Where there are some, nodes have nothing to train on: if their `Finalised` does
+    not come within a second or so, answer with a manifest without commits. It makes
+    them final, and an empty round costs less than a wait that only timeouts end.
     """
 
     iteration: Iteration
