@@ -153,9 +153,8 @@ class Link:
             log.info("link ended", extra={"peer": self.peer.hex()[:8], "reason": reason})
             await reset_quietly(stream)
             self._lose(reason)
-            await trio.sleep(
-                self._timing.redial_min_s
-            )  # a peer that resets at once must not be courted in a loop
+            # A peer that resets at once must not be courted in a loop.
+            await trio.sleep(self._timing.redial_min_s)
 
     async def _converse(self, stream: Any) -> str:
         reasons: list[str] = []

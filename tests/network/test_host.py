@@ -291,6 +291,26 @@ def test_posts_to_an_absent_peer_keep_the_newest_and_cost_no_more_than_the_bound
     run(main)
 
 
+def test_a_peer_that_ends_every_stream_at_once_is_not_courted_in_a_loop():
+    async def main() -> None:
+        streams = []
+
+        async def hang_up(peer, _stream):
+            streams.append(peer)
+
+        patient = replace(QUICK, redial_min_s=60, redial_max_s=60, ping_interval_s=60)
+        async with a_host("alice", timing=patient) as alice, a_host("bob") as bob, connected(bob, alice):
+            bob._peers.serve(bob._protocols.ctl, hang_up)
+            await until(lambda: bob.peer in alice.connected())
+            for _ in range(20):
+                alice.post(bob.peer, b"hello")
+                await trio.sleep(0.05)
+            await until(lambda: bool(streams))
+            assert streams == [alice.peer]
+
+    run(main)
+
+
 def test_a_payload_at_the_bound_is_sent_and_one_byte_more_is_our_own_mistake():
     async def main() -> None:
         async with a_host("alice") as alice, a_host("bob") as bob, connected(alice, bob):
