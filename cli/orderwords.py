@@ -14,6 +14,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from cli.plain import one_line
+
 _SHOWN_MAX = 60  # characters of a value in a message
 _NOTHING = object()  # for a problem without a value worth showing
 
@@ -78,11 +80,11 @@ def key_text(place: tuple[str | int, ...]) -> str:
         case (str(table), int(index)):
             return f"[[{table}]]" if index == 0 else f"[[{table}]] number {index + 1}"
         case (str(table), int(index), str(key)):
-            return f"{key_text((table, index))} {_printable(key)}"
+            return f"{key_text((table, index))} {one_line(key)}"
         case (*tables, last) if tables:
-            return f"[{_printable('.'.join(map(str, tables)))}] {_printable(str(last))}"
+            return f"[{one_line('.'.join(map(str, tables)))}] {one_line(str(last))}"
         case _:
-            return _printable(f"[{place[0]}]") if place else "the file"
+            return one_line(f"[{place[0]}]") if place else "the file"
 
 
 def _did_you_mean(place: tuple[str | int, ...], model: type[BaseModel]) -> str:
@@ -120,9 +122,4 @@ def _plain(context: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shown(value: object) -> str:
     text = json.dumps(value, default=str, ensure_ascii=False)
-    return _printable(text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 3]}...")
-
-
-def _printable(text: str) -> str:
-    """The text without characters that would move a terminal's cursor."""
-    return "".join(c if c.isprintable() else "?" for c in text[:200])
+    return one_line(text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 3]}...")
