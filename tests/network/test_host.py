@@ -13,6 +13,7 @@ import trio
 from loopback import PATIENCE_S, QUICK, a_child, a_host, answers, connected, echo, peer_of, run, until
 
 from network import limits
+from network.frames import Kind, read_frame
 from network.host import Fact, RemoteError
 from protocol.errors import ConfigError, OutOfPhase, Unavailable
 
@@ -295,8 +296,10 @@ def test_a_peer_that_ends_every_stream_at_once_is_not_courted_in_a_loop():
     async def main() -> None:
         streams = []
 
-        async def hang_up(peer, _stream):
+        async def hang_up(peer, stream):
             streams.append(peer)
+            await read_frame(stream, (Kind.FACT,))
+            await stream.reset()
 
         patient = replace(QUICK, redial_min_s=60, redial_max_s=60, ping_interval_s=60)
         async with a_host("alice", timing=patient) as alice, a_host("bob") as bob, connected(bob, alice):
