@@ -1,0 +1,97 @@
+"""Accounts: the places money can be in, and which side of the books each belongs to.
+
+Room: ledger (pure). Assets are what the contracts hold; every unit of it is owed
+to somebody by exactly one liability account. Wallets are outside these books.
+
+    asset:escrow   RunEscrow's tokens       <- budget (free), reserved (certified), payable (final)
+    asset:vault    StakeVault's tokens      <- stake, rewards (of slashes, until collected)
+    asset:bonds    EpochSettlement's tokens <- bond (of an open challenge)
+A burn needs no account: the tokens leave the asset and the liability together.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+TOKEN = "aUSD"  # minor units of the run's token
+ROLES = ("operator", "verifier")  # by the number the stake contract gives them
+NO_EPOCH = -1
+
+
+class Side(enum.IntEnum):
+    """The sign of a balance that is in order: debits are positive, credits negative."""
+
+    DEBIT = 1
+    CREDIT = -1
+
+
+class Kind(enum.Enum):
+    """What an account is for; the value starts its code."""
+
+    ESCROW = "asset:escrow"
+    VAULT = "asset:vault"
+    BONDS = "asset:bonds"
+    BUDGET = "budget"
+    RESERVED = "reserved"
+    PAYABLE = "payable"
+    STAKE = "stake"
+    REWARDS = "rewards"
+    BOND = "bond"
+
+    @property
+    def side(self) -> Side:
+        """Assets grow by debits, liabilities by credits."""
+        return Side.DEBIT if self.value.startswith("asset:") else Side.CREDIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """One account. Equal fields are the same account."""
+
+    kind: Kind
+    owner: str = ""  # an address, or a run id in hexadecimal; empty for assets
+    role: str = ""  # of stake and pay
+    epoch: int = NO_EPOCH
+    asset: str = TOKEN
+
+    @property
+    def code(self) -> str:
+        """A unique name, such as `payable:operator:0x52...:3`."""
+        epoch = "" if self.epoch == NO_EPOCH else str(self.epoch)
+        return ":".join(part for part in (self.kind.value, self.role, self.owner, epoch) if part)
+
+
+ESCROW = Account(kind=Kind.ESCROW)
+VAULT = Account(kind=Kind.VAULT)
+BONDS = Account(kind=Kind.BONDS)
+
+
+def budget(run_id: bytes) -> Account:
+    """A run's free escrow: the buyer's until an epoch reserves it."""
+    return Account(kind=Kind.BUDGET, owner=run_id.hex())
+
+
+def reserved(run_id: bytes, epoch: int) -> Account:
+    """What a certified result has set aside; the buyer's again if it is rejected."""
+    return Account(kind=Kind.RESERVED, owner=run_id.hex(), epoch=epoch)
+
+
+def payable(role: str, account: str, epoch: int) -> Account:
+    """What a final result owes one payee for one epoch."""
+    return Account(kind=Kind.PAYABLE, owner=account, role=role, epoch=epoch)
+
+
+def stake(role: int, account: str) -> Account:
+    """Active and leaving stake together: a slash reaches both."""
+    return Account(kind=Kind.STAKE, owner=account, role=ROLES[role])
+
+
+def rewards(account: str) -> Account:
+    """Slash rewards that wait in the vault."""
+    return Account(kind=Kind.REWARDS, owner=account)
+
+
+def bond(run_id: bytes, epoch: int) -> Account:
+    """The bond of the challenge that is open against an epoch's result."""
+    return Account(kind=Kind.BOND, owner=run_id.hex(), epoch=epoch)

@@ -1,0 +1,288 @@
+"""Books: chain events and payout tables as double entry, integer units, append-only.
+
+Room: ledger (pure). Nothing else fills the books: what the contracts said, and the
+settlements that follow from finalised manifests. A correction is a reversal.
+An amount is signed: debits positive, credits negative; an entry sums to zero per
+asset, and after it no account stands on its wrong side.
+
+    opened, topped up    escrow  <- budget          staked     vault <- stake
+    proposed             budget  -> reserved        slashed    stake -> rewards, rest burnt
+    rejected             reserved -> budget         collected  rewards -> out of the vault
+    final                reserved -> payable rows   withdrawn  stake -> out of the vault
+    claimed              payable -> out of escrow   challenged bonds <- bond; given back or burnt
+    swept, refunded      payable, budget -> out of escrow
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import cbor2
+
+from ledger.accounts import (
+    BONDS,
+    ESCROW,
+    NO_EPOCH,
+    VAULT,
+    Account,
+    Kind,
+    bond,
+    budget,
+    payable,
+    reserved,
+    rewards,
+    stake,
+)
+from ledger.events import (
+    ChainEvent,
+    Challenged,
+    Claimed,
+    Refunded,
+    Resolved,
+    ResultFinalized,
+    ResultProposed,
+    ResultRejected,
+    RewardCollected,
+    RunOpened,
+    RunToppedUp,
+    Slashed,
+    Staked,
+    Swept,
+    Withdrawn,
+)
+from ledger.evidence import evm_address
+from ledger.settlement import Settlement
+from protocol.errors import AssayError
+
+AMOUNT_MAX = 2**63 - 1  # what the store's columns hold
+
+
+class BooksError(AssayError):
+    """What was read cannot be all that happened: an account would stand on its wrong side."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posting:
+    """One line of an entry."""
+
+    account: Account
+    amount: int  # minor units; debit > 0, credit < 0, never 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One fact in the journal.
+
+    Raises:
+        ValueError: the postings do not sum to zero per asset, or one is zero or too large.
+    """
+
+    key: str  # the same fact has the same key, whoever posts it and however often
+    kind: str
+    block_number: int
+    block_hash: bytes
+    postings: tuple[Posting, ...]
+    epoch: int = NO_EPOCH
+    reverses: str = ""  # key of the entry that this one undoes
+
+    def __post_init__(self) -> None:
+        sums: dict[str, int] = {}
+        for posting in self.postings:
+            if not 0 < abs(posting.amount) <= AMOUNT_MAX:
+                raise ValueError(f"entry {self.key}: a posting of {posting.amount} units")
+            sums[posting.account.asset] = sums.get(posting.account.asset, 0) + posting.amount
+        wrong = {asset: total for asset, total in sums.items() if total}
+        if wrong or not self.postings:
+            raise ValueError(f"entry {self.key}: postings sum to {wrong or 'nothing'}, expected zero")
+
+    @property
+    def request_hash(self) -> bytes:
+        """SHA-256 of everything but the key: tells a repetition from a contradiction."""
+        lines = [[posting.account.code, posting.account.asset, posting.amount] for posting in self.postings]
+        plain = [self.kind, self.epoch, self.block_number, self.block_hash, self.reverses, lines]
+        return hashlib.sha256(b"assay/entry/1" + cbor2.dumps(plain, canonical=True)).digest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Books:
+    """Balances, and what the meaning of the next event depends on."""
+
+    run_id: bytes
+    tables: Mapping[int, Settlement]  # of this run's ripe epochs, from finalised manifests
+    results: Mapping[bytes, bytes] = field(default_factory=dict)  # proposed: result digest -> table hash
+    balances: Mapping[Account, int] = field(default_factory=dict)
+
+    def balance(self, account: Account) -> int:
+        """On the account's own side: above zero is in order."""
+        return self.balances.get(account, 0) * account.kind.side
+
+
+def event_key(event: ChainEvent, turn: int = 0) -> str:
+    """An event's idempotency key; `turn` counts how often the chain had taken it back before."""
+    return place_key(event.block_hash, event.log_index, turn)
+
+
+def place_key(block_hash: bytes, log_index: int, turn: int = 0) -> str:
+    """`event_key` for whoever knows only the place."""
+    return f"event/{block_hash.hex()}/{log_index}/{turn}"
+
+
+def post(books: Books, entry: Entry) -> Books:
+    """The books with one more entry.
+
+    Raises:
+        BooksError: an account would stand on its wrong side.
+    """
+    balances = dict(books.balances)
+    for posting in entry.postings:
+        balances[posting.account] = balances.get(posting.account, 0) + posting.amount
+    for posting in entry.postings:
+        left = balances[posting.account] * posting.account.kind.side
+        if left < 0:
+            raise BooksError(f"{entry.kind} {entry.key}: {posting.account.code} would stand at {left}")
+        if left == 0:
+            del balances[posting.account]
+    return replace(books, balances=balances)
+
+
+def book(books: Books, event: ChainEvent, turn: int = 0) -> tuple[Books, Entry | None]:
+    """The books after one chain event, and its entry; None where no money moved.
+
+    Raises:
+        BooksError: an earlier event is missing.
+    """
+    if isinstance(event, ResultProposed):
+        books = replace(books, results={**books.results, event.digest: event.table_hash})
+    epoch = getattr(event, "epoch", NO_EPOCH)
+    lines = _merged(_lines(books, event))
+    if not lines:
+        return books, None
+    entry = Entry(
+        key=event_key(event, turn),
+        kind=type(event).__name__,
+        block_number=event.block_number,
+        block_hash=event.block_hash,
+        epoch=epoch,
+        postings=lines,
+    )
+    return post(books, entry), entry
+
+
+def reversal_of(entry: Entry) -> Entry:
+    """The entry that undoes another: same kind, every amount with the other sign."""
+    return replace(
+        entry,
+        key=f"reversal/{entry.key}",
+        reverses=entry.key,
+        postings=tuple(replace(posting, amount=-posting.amount) for posting in entry.postings),
+    )
+
+
+def bookable(run_id: bytes, tables: Mapping[int, Settlement], events: Sequence[ChainEvent]) -> int:
+    """How many of `events` can be booked now: those before the first whose payout table is not known yet.
+
+    A result of this run becomes final after our own copy of the manifests says what it must be, so
+    the wait is short; stopping between blocks keeps the cursor meaningful.
+    """
+    for event in events:
+        if isinstance(event, ResultFinalized) and event.run_id == run_id and event.epoch not in tables:
+            return sum(one.block_number < event.block_number for one in events)
+    return len(events)
+
+
+def _lines(books: Books, event: ChainEvent) -> list[tuple[Account, int]]:
+    """The entry's lines before merging; amounts may be zero."""
+    match event:
+        case RunOpened():
+            return _in(ESCROW, budget(event.run_id), event.budget)
+        case RunToppedUp():
+            return _in(ESCROW, budget(event.run_id), event.amount)
+        case Refunded():
+            return _out(ESCROW, budget(event.run_id), event.amount)
+        case Staked():
+            return _in(VAULT, stake(event.role, event.account), event.amount)
+        case Withdrawn():
+            return _out(VAULT, stake(event.role, event.account), event.amount)
+        case RewardCollected():
+            return _out(VAULT, rewards(event.account), event.amount)
+        case Slashed():
+            return [
+                (stake(event.role, event.account), event.amount),
+                (VAULT, -event.burnt),
+                (rewards(event.buyer), -event.buyer_amount),
+                (rewards(event.challenger), -event.challenger_amount),
+            ]
+        case Challenged():
+            return _in(BONDS, bond(event.run_id, event.epoch), event.bond)
+        case Resolved():
+            return _out(BONDS, bond(event.run_id, event.epoch), event.bond)
+        case ResultProposed():
+            return _move(budget(event.run_id), reserved(event.run_id, event.epoch), event.total)
+        case ResultRejected():
+            held = bond(event.run_id, event.epoch)  # still there when nobody answered the challenge
+            return [
+                *_move(reserved(event.run_id, event.epoch), budget(event.run_id), event.total),
+                *_out(BONDS, held, books.balance(held)),
+            ]
+        case ResultFinalized():
+            return _settlement_lines(books, event)
+        case Claimed():
+            return _out(ESCROW, _claimed_from(books, event), event.amount)
+        case Swept():
+            return _swept_lines(books, event)
+        case _:
+            return []
+
+
+def _settlement_lines(books: Books, event: ResultFinalized) -> list[tuple[Account, int]]:
+    """Reserved money becomes pay if the final result is the table we computed; else it stays reserved."""
+    table = books.tables.get(event.epoch) if event.run_id == books.run_id else None
+    if table is None or books.results.get(event.digest) != table.table_hash or table.total != event.total:
+        return []
+    return [
+        (reserved(event.run_id, event.epoch), event.total),
+        *((payable(row.role, evm_address(row.account), event.epoch), -row.amount) for row in table.rows),
+    ]
+
+
+def _claimed_from(books: Books, event: Claimed) -> Account:
+    """The payable that a claim empties; the reserved sum of a result whose table is not ours."""
+    table = books.tables.get(event.epoch) if event.run_id == books.run_id else None
+    if table is not None and event.index < len(table.rows):
+        owed = payable(table.rows[event.index].role, event.account, event.epoch)
+        if books.balance(owed) >= event.amount:
+            return owed
+    return reserved(event.run_id, event.epoch)
+
+
+def _swept_lines(books: Books, event: Swept) -> list[tuple[Account, int]]:
+    owed = [
+        (account, -balance)
+        for account, balance in sorted(books.balances.items(), key=lambda item: item[0].code)
+        if account.kind is Kind.PAYABLE and account.epoch == event.epoch and event.run_id == books.run_id
+    ]
+    rest = event.amount - sum(amount for _, amount in owed)
+    return [*owed, (reserved(event.run_id, event.epoch), rest), (ESCROW, -event.amount)]
+
+
+def _in(asset: Account, liability: Account, amount: int) -> list[tuple[Account, int]]:
+    return [(asset, amount), (liability, -amount)]
+
+
+def _out(asset: Account, liability: Account, amount: int) -> list[tuple[Account, int]]:
+    return [(liability, amount), (asset, -amount)]
+
+
+def _move(source: Account, target: Account, amount: int) -> list[tuple[Account, int]]:
+    """Between liabilities: the source is debited."""
+    return [(source, amount), (target, -amount)]
+
+
+def _merged(lines: Iterable[tuple[Account, int]]) -> tuple[Posting, ...]:
+    """One line per account, none of them zero."""
+    sums: dict[Account, int] = {}
+    for account, amount in lines:
+        sums[account] = sums.get(account, 0) + amount
+    return tuple(Posting(account=account, amount=amount) for account, amount in sums.items() if amount)

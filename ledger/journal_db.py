@@ -1,0 +1,85 @@
+"""Journal database: how the books' SQLite file is opened.
+
+Room: ledger (edge). WAL and `synchronous=FULL` (a commit is on disk when it
+returns), foreign keys, `recursive_triggers` (else INSERT OR REPLACE deletes
+unseen), and transactions that take the writer's lock at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from ledger.journal_tables import SCHEMA_VERSION, Table, triggers
+from protocol.errors import ConfigError, Unavailable
+
+_PRAGMAS = ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "recursive_triggers = ON")
+BUSY_MS_MAX = 20_000
+
+
+def open_engine(path: Path) -> Engine:
+    """The books at `path`, made if missing.
+
+    Raises:
+        ConfigError: the file holds books of another schema.
+        Unavailable: it cannot be opened.
+    """
+    engine = sa.create_engine(f"sqlite:///{path}", connect_args={"timeout": BUSY_MS_MAX / 1000})
+    sa.event.listen(engine, "connect", _set_up)
+    sa.event.listen(engine, "begin", _begin)
+    with writing(engine) as db:
+        version = db.exec_driver_sql("PRAGMA user_version").scalar_one()
+        if version not in (0, SCHEMA_VERSION):
+            raise ConfigError(f"{path}: books of schema {version}, {SCHEMA_VERSION} expected")
+        if version == 0:
+            Table.metadata.create_all(db)
+            for statement in triggers():
+                db.exec_driver_sql(statement)
+            db.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    return engine
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """One transaction, and the writer's lock for as long; all of it or nothing.
+
+    Raises:
+        Unavailable: disk or database refused.
+    """
+    try:
+        with engine.begin() as db:
+            yield db
+    except SQLAlchemyError as error:
+        raise Unavailable(f"books: {error}") from error
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """One consistent view.
+
+    Raises:
+        Unavailable: disk or database refused.
+    """
+    try:
+        with engine.connect().execution_options(reads_only=True) as db:
+            yield db
+    except SQLAlchemyError as error:
+        raise Unavailable(f"books: {error}") from error
+
+
+def _set_up(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # sqlite3 would begin late and commit before some statements
+    for pragma in _PRAGMAS:
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin(connection: Connection) -> None:
+    # A deferred transaction that reads first can fail when it comes to write; IMMEDIATE waits instead.
+    is_reader = connection.get_execution_options().get("reads_only", False)
+    connection.exec_driver_sql("BEGIN" if is_reader else "BEGIN IMMEDIATE")

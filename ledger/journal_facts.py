@@ -1,0 +1,66 @@
+"""Journal facts: what one final manifest adds to the record, so that no query ever replays the chain.
+
+Room: ledger (pure). Derived from the history before and after the manifest; the
+rules themselves live in protocol/history.py and ledger/settlement.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ledger.settlement import Settlement
+from protocol.codec import digest
+from protocol.history import Audit, History
+from protocol.messages import CertifiedManifest, Commit, Verdict
+from protocol.types import Digest, PeerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundFacts:
+    """One final round, as the books keep it."""
+
+    round: int
+    epoch: int  # that its commits belong to
+    manifest: Digest
+    aggregate: Digest
+    signatures: int  # verifiers that signed its certificate
+    active: int  # nodes that could have contributed
+    commits: tuple[Commit, ...]
+    reveals: tuple[PeerId, ...]  # verifiers whose share of the beacon counted, for the round before
+    drawn: tuple[Audit, ...]
+    verdicts: tuple[Verdict, ...]
+    ruled: tuple[Audit, ...]  # closed by this manifest
+    settlement: Settlement | None  # of the epoch that this manifest made ripe
+
+
+def round_facts(
+    before: History, certified: CertifiedManifest, after: History, settlement: Settlement | None
+) -> RoundFacts:
+    """The facts of one link.
+
+    Args:
+        before: The history that the manifest extends.
+        certified: The link, checked.
+        after: `advance(before, certified.manifest)`.
+        settlement: Of the epoch with `settled_at(epoch)` equal to this round, if there is one.
+    """
+    manifest = certified.manifest
+    ruled = (
+        audit
+        for step, audit in sorted(after.audits.items())
+        if not audit.is_open and (step not in before.audits or before.audits[step].is_open)
+    )
+    return RoundFacts(
+        round=int(manifest.round),
+        epoch=before.epoch_of(int(manifest.round)),
+        manifest=digest(manifest),
+        aggregate=manifest.aggregate,
+        signatures=len(certified.certificate.verifiers),
+        active=len(before.active),
+        commits=tuple(signed.commit for signed in manifest.commits),
+        reveals=tuple(reveal.verifier for reveal in manifest.reveals) if before.last_commits else (),
+        drawn=tuple(audit for step, audit in sorted(after.audits.items()) if step not in before.audits),
+        verdicts=tuple(signed.verdict for signed in manifest.verdicts),
+        ruled=tuple(ruled),
+        settlement=settlement,
+    )

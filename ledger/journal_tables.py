@@ -1,0 +1,268 @@
+"""Journal tables: the shape of the books on disk, and what the database itself refuses.
+
+Room: ledger (pure: declarations). SQLModel does not validate table models and
+SQLite takes text in an integer column, so every table is STRICT and amounts are
+64 bits. Rows are written once: triggers refuse UPDATE, DELETE and INSERT OR REPLACE
+(but for an event's state and the cursors), a posting that its entry did not
+announce, and an entry whose last line does not bring it to zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlmodel import Field, SQLModel
+
+SCHEMA_VERSION = 1
+BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # STRICT knows INTEGER only; it has 64 bits
+STRICT: dict[str, Any] = {"sqlite_strict": True}
+
+
+class Table(SQLModel):
+    """Base of the tables below; they share one MetaData of their own."""
+
+    metadata = sa.MetaData()
+
+
+def _key(kind: Any = BIG, **more: Any) -> Any:
+    return Field(primary_key=True, sa_type=kind, sa_column_kwargs={"autoincrement": False}, **more)
+
+
+def _number(**more: Any) -> Any:
+    return Field(sa_type=BIG, **more)
+
+
+def _text(**more: Any) -> Any:
+    return Field(sa_type=sa.Text, **more)
+
+
+def _bytes(**more: Any) -> Any:
+    return Field(sa_type=sa.LargeBinary, **more)
+
+
+class AccountRow(Table, table=True):
+    """See ledger/accounts.py."""
+
+    __tablename__ = "account"
+    __table_args__ = STRICT
+    id: int = _key()
+    code: str = _text(unique=True)
+    kind: str = _text()
+    role: str = _text()
+    owner: str = _text(index=True)
+    epoch: int = _number()
+    asset: str = _text()
+
+
+class EntryRow(Table, table=True):
+    """See ledger/books.py. `lines` announces how many postings belong to it."""
+
+    __tablename__ = "journal_entry"
+    __table_args__ = STRICT
+    id: int = _key()
+    key: str = _text(unique=True)
+    request_hash: bytes = _bytes()
+    kind: str = _text(index=True)
+    epoch: int = _number()
+    block_number: int = _number()
+    block_hash: bytes = _bytes()
+    reverses: int | None = Field(
+        default=None, sa_column=sa.Column(BIG, sa.ForeignKey("journal_entry.id"), unique=True, nullable=True)
+    )
+    lines: int = _number()
+    recorded_ms: int = _number()
+
+
+class PostingRow(Table, table=True):
+    """One signed amount."""
+
+    __tablename__ = "posting"
+    __table_args__ = (sa.CheckConstraint("amount <> 0"), STRICT)
+    entry: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("journal_entry.id"), primary_key=True))
+    line: int = _key()
+    account: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("account.id"), nullable=False, index=True))
+    amount: int = _number()
+
+
+class EventRow(Table, table=True):
+    """A contract event; `state` moves between seen and orphaned, `turns` counts the latter."""
+
+    __tablename__ = "chain_event"
+    __table_args__ = (sa.CheckConstraint("state IN ('seen', 'orphaned')"), STRICT)
+    block_hash: bytes = _key(sa.LargeBinary)
+    log_index: int = _key()
+    block_number: int = _number(index=True)
+    kind: str = _text(index=True)
+    body: str = _text()  # JSON of the event's own fields, bytes in hexadecimal
+    state: str = _text()
+    turns: int = _number()
+
+
+class RoundRow(Table, table=True):
+    """One final manifest."""
+
+    __tablename__ = "round"
+    __table_args__ = STRICT
+    round: int = _key()
+    manifest: bytes = _bytes()
+    aggregate: bytes = _bytes()
+    signatures: int = _number()
+    active: int = _number()
+
+
+class ContributionRow(Table, table=True):
+    """A commit that a manifest took."""
+
+    __tablename__ = "contribution"
+    __table_args__ = STRICT
+    round: int = _key()
+    node: bytes = _key(sa.LargeBinary)
+    epoch: int = _number(index=True)
+    tokens: int = _number()
+    commit_digest: bytes = _bytes()
+    update_digest: bytes = _bytes()
+    update_bytes: int = _number()
+    loss_micro: int = _number()
+
+
+class RevealRow(Table, table=True):
+    """A verifier's share of one round's beacon."""
+
+    __tablename__ = "reveal"
+    __table_args__ = STRICT
+    round: int = _key()
+    verifier: bytes = _key(sa.LargeBinary)
+
+
+class AuditRow(Table, table=True):
+    """A drawn step, and the manifest whose reveals drew it."""
+
+    __tablename__ = "audit"
+    __table_args__ = STRICT
+    round: int = _key()
+    node: bytes = _key(sa.LargeBinary)
+    drawn_round: int = _number()
+    offence_id: bytes = _bytes()
+
+
+class VerdictRow(Table, table=True):
+    """A verifier's finding, and the manifest that carries it."""
+
+    __tablename__ = "verdict"
+    __table_args__ = STRICT
+    round: int = _key()
+    node: bytes = _key(sa.LargeBinary)
+    verifier: bytes = _key(sa.LargeBinary)
+    outcome: str = _text()
+    in_round: int = _number()
+
+
+class RulingRow(Table, table=True):
+    """How an audit ended."""
+
+    __tablename__ = "ruling"
+    __table_args__ = STRICT
+    round: int = _key()
+    node: bytes = _key(sa.LargeBinary)
+    ruling: str = _text()
+    closed_round: int = _number()
+
+
+class SettlementRow(Table, table=True):
+    """A ripe epoch."""
+
+    __tablename__ = "settlement"
+    __table_args__ = STRICT
+    epoch: int = _key()
+    table_hash: bytes = _bytes()
+    root: bytes = _bytes()
+    tokens_paid: int = _number()
+    total: int = _number()
+
+
+class PayoutRow(Table, table=True):
+    """One line of a payout table."""
+
+    __tablename__ = "payout"
+    __table_args__ = (sa.CheckConstraint("amount > 0"), STRICT)
+    epoch: int = _key()
+    row_index: int = _key()
+    role: str = _text()
+    peer: bytes = _bytes()
+    account: str = _text()
+    amount: int = _number()
+
+
+class UnpaidRow(Table, table=True):
+    """An accepted step that earned nothing."""
+
+    __tablename__ = "unpaid"
+    __table_args__ = STRICT
+    round: int = _key()
+    node: bytes = _key(sa.LargeBinary)
+    epoch: int = _number()
+    reason: str = _text()
+
+
+class CursorRow(Table, table=True):
+    """Where reading goes on; written in the transaction of what was read."""
+
+    __tablename__ = "cursor"
+    __table_args__ = STRICT
+    name: str = _key(sa.Text)
+    value: int = _number()
+
+
+TABLES = Table.metadata.tables
+_CHANGES: dict[str, tuple[str, ...]] = {"chain_event": ("state", "turns"), "cursor": ("value",)}
+
+
+def triggers() -> list[str]:
+    """The statements that make the database refuse what the module text forbids."""
+    made = [_ANNOUNCED, _BALANCED]
+    for name, table in TABLES.items():
+        fixed = ", ".join(
+            column.name for column in table.columns if column.name not in _CHANGES.get(name, ())
+        )
+        made.append(_refusal(name, "no_update", f"BEFORE UPDATE OF {fixed} ON {name}"))
+        if name == "cursor":
+            continue
+        made.append(_refusal(name, "no_delete", f"BEFORE DELETE ON {name}"))
+        # OR REPLACE deletes without firing the DELETE trigger unless recursive_triggers is on, and a
+        # stranger's connection may have it off.
+        for number, columns in enumerate(_unique(table)):
+            same = " AND ".join(f"{column} = NEW.{column}" for column in columns)
+            when = f"WHEN EXISTS (SELECT 1 FROM {name} WHERE {same})"
+            made.append(_refusal(name, f"no_replace_{number}", f"BEFORE INSERT ON {name} {when}"))
+    return made
+
+
+def _refusal(table: str, name: str, when: str) -> str:
+    return (
+        f"CREATE TRIGGER IF NOT EXISTS {table}_{name} {when} "
+        f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
+    )
+
+
+def _unique(table: sa.Table) -> list[tuple[str, ...]]:
+    found = [tuple(column.name for column in table.primary_key)]
+    return found + [(column.name,) for column in table.columns if column.unique]
+
+
+_ANNOUNCED = """
+CREATE TRIGGER IF NOT EXISTS posting_announced BEFORE INSERT ON posting
+WHEN NEW.line NOT BETWEEN 0 AND (SELECT lines - 1 FROM journal_entry WHERE id = NEW.entry)
+BEGIN SELECT RAISE(ABORT, 'the entry did not announce this posting'); END
+"""
+_BALANCED = """
+CREATE TRIGGER IF NOT EXISTS posting_balanced AFTER INSERT ON posting
+WHEN NEW.line = (SELECT lines - 1 FROM journal_entry WHERE id = NEW.entry)
+BEGIN
+    SELECT RAISE(ABORT, 'the entry does not sum to zero') WHERE EXISTS (
+        SELECT 1 FROM posting JOIN account ON account.id = posting.account
+        WHERE posting.entry = NEW.entry GROUP BY account.asset HAVING sum(posting.amount) <> 0);
+    SELECT RAISE(ABORT, 'lines of the entry are missing') WHERE NEW.line + 1 <>
+        (SELECT count(*) FROM posting WHERE entry = NEW.entry);
+END
+"""
