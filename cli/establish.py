@@ -16,7 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.order import Order, build_spec
+from cli.amounts import DECIMALS, scaled
+from cli.order import Order
+from cli.orderspec import build_spec
 from ledger.anvil import Anvil
 from ledger.chain import Chain
 from ledger.chain_deploy import LOCALNET, deploy
@@ -108,7 +110,9 @@ def establish(order: Order, root: Path, anvil: Anvil, data: DataSpec, step: Call
     step("stakes and escrow")
     bank = Chain(anvil.rpc_url, deployment, deployer_key)
     everyone = [evm_address(seat.keys.account_address) for seat in seats]
-    wealth = max(order.operator_stake, order.verifier_stake, order.budget_units()) + LOCALNET.challenge_bond
+    operator_stake = scaled(order.budget.operator_stake, DECIMALS)
+    verifier_stake = scaled(order.budget.verifier_stake, DECIMALS)
+    wealth = max(operator_stake, verifier_stake, order.budget_units()) + LOCALNET.challenge_bond
     bank.fund_many(everyone, token_amount=wealth, amount_wei=GAS_WEI)
     now = bank.timestamp()
 
@@ -118,7 +122,7 @@ def establish(order: Order, root: Path, anvil: Anvil, data: DataSpec, step: Call
             _open_run(chain, order, spec, now)
             return
         chain.stake(
-            *((OPERATOR, order.operator_stake) if seat.role == "node" else (VERIFIER, order.verifier_stake))
+            *((OPERATOR, operator_stake) if seat.role == "node" else (VERIFIER, verifier_stake))
         )
         _delegate(chain, deployment, seat, now + HOT_KEY_S)
 
@@ -146,8 +150,8 @@ def free_ports(count: int) -> list[int]:
 
 def _make_seats(order: Order, root: Path) -> list[Seat]:
     names = [
-        *((f"node-{i}", "node") for i in range(order.nodes)),
-        *((f"verifier-{i}", "verifier") for i in range(order.verifiers)),
+        *((f"node-{i}", "node") for i in range(order.run.nodes)),
+        *((f"verifier-{i}", "verifier") for i in range(order.run.verifiers)),
         ("ledger", "ledger"),
         ("buyer", "buyer"),
     ]
@@ -165,7 +169,7 @@ def _make_seats(order: Order, root: Path) -> list[Seat]:
             folder=folder,
             keys=create_keys(folder / "keys", password),
             port=port,
-            behaviour=order.behaviours.get(number, "honest"),
+            behaviour=order.run.behave.get(str(number), "honest"),
         )
 
     with ThreadPoolExecutor(2) as pool:  # two at a time: each key costs 64 MiB to seal
@@ -187,7 +191,7 @@ def _open_run(chain: Chain, order: Order, spec: RunSpec, now: int) -> None:
     chain.open_run(
         digest(spec),
         budget=order.budget_units(),
-        epoch_cap=order.budget_units(),
+        epoch_cap=order.epoch_units_max(),
         epochs=spec.epochs,
         deadline=now + RUN_S_MAX,
     )
