@@ -115,14 +115,19 @@ def _contain_streams() -> None:
     accept = SwarmConn._handle_muxed_stream
 
     async def accept_bounded(self: SwarmConn, muxed_stream: Any) -> None:
+        # Counted here, without an await between check and count: libp2p's own set is filled later.
+        serving = getattr(self, "assay_serving", 0)
+        if serving >= limits.STREAMS_PER_CONNECTION_MAX:
+            log.info("too many streams", extra={"peer": str(self.muxed_conn.peer_id)})
+            await reset_quietly(muxed_stream)
+            return
+        self.assay_serving = serving + 1
         try:
-            if len(self.streams) >= limits.STREAMS_PER_CONNECTION_MAX:
-                log.info("too many streams", extra={"peer": str(self.muxed_conn.peer_id)})
-                await muxed_stream.reset()
-                return
             await accept(self, muxed_stream)
         except Exception as error:
             log.debug("stream refused", extra={"error": _words(error)})
+        finally:
+            self.assay_serving -= 1
 
     SwarmConn._handle_muxed_stream = accept_bounded
 
