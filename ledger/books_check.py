@@ -7,7 +7,7 @@ blocks into the store first: the chain answers for now.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ledger.accounts import BONDS, ESCROW, VAULT, Account, budget, payable, rewards, stake
@@ -28,7 +28,9 @@ class Difference:
     chain: int
 
 
-def reconcile(store: BookStore, chain: ChainReader, tables: dict[int, Settlement]) -> tuple[Difference, ...]:
+def reconcile(
+    store: BookStore, chain: ChainReader, tables: Mapping[int, Settlement]
+) -> tuple[Difference, ...]:
     """Every difference between the books and the contracts; none means they match.
 
     Tokens that somebody sent to a contract without being asked are a difference too: nobody is
@@ -90,7 +92,7 @@ def _stakes(store: BookStore, chain: ChainReader) -> Iterator[tuple[Account, int
 
 
 def _claims(
-    store: BookStore, chain: ChainReader, tables: dict[int, Settlement]
+    store: BookStore, chain: ChainReader, tables: Mapping[int, Settlement]
 ) -> Iterator[tuple[Account, int]]:
     """What each payee of a final epoch still has to come, by the contract's own marks."""
     for epoch, table in tables.items():

@@ -1,0 +1,105 @@
+"""Certificates: verifiers' signatures on an epoch's result, asked for and checked.
+
+Room: observer (edge: host). Everything in a result but the model's digest we
+compute ourselves; that one a quorum must name alike.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import trio
+
+from ledger.evidence import evm_address
+from ledger.results import epoch_result
+from ledger.settlement import Settlement
+from ledger.statements import BadSignatureError, EpochResult, certificate, recover
+from network.host import Host
+from protocol.codec import decode, encode
+from protocol.errors import AssayError, PeerFault, Unavailable
+from protocol.messages import ResultSignature, StepRequest
+from protocol.params import Member
+from protocol.quorum import quorum
+from protocol.types import NO_DIGEST, Digest, PeerId
+from replica.participant import Participant
+
+log = logging.getLogger(__name__)
+ANSWER_S_MAX = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertifiedResult:
+    """An epoch's result with a quorum's signatures, as the contract takes them."""
+
+    result: EpochResult
+    certificate: bytes
+
+
+async def certified_result(
+    me: Participant, host: Host, settlement: Settlement, previous: Digest
+) -> CertifiedResult:
+    """Ask every verifier to sign a ripe epoch, all at once.
+
+    Args:
+        me: Who asks.
+        host: Our network.
+        settlement: What we computed for the epoch.
+        previous: Digest of the result before, zero for epoch 0.
+
+    Raises:
+        Unavailable: no quorum signs one and the same result now.
+    """
+    answers: dict[Digest, list[bytes]] = {}
+    reasons: list[str] = []
+
+    async def ask(member: Member) -> None:
+        try:
+            answer = await _answer(host, member.peer, settlement.epoch)
+            answers.setdefault(answer.model_hash, []).append(
+                _checked(me, member, answer, settlement, previous)
+            )
+        except AssayError as error:
+            reasons.append(str(error))
+            log.info("no signature on a result", extra={"epoch": settlement.epoch, "reason": str(error)})
+
+    async with trio.open_nursery() as nursery:
+        for member in me.spec.verifiers:
+            nursery.start_soon(ask, member)
+    need = quorum(len(me.spec.verifiers))
+    model, signatures = max(answers.items(), key=lambda item: len(item[1]), default=(NO_DIGEST, []))
+    if len(signatures) < need:
+        told = "; ".join(sorted(reasons)[:3])
+        raise Unavailable(
+            f"epoch {settlement.epoch}: {len(signatures)} signatures on one result, expected {need}; {told}"
+        )
+    result = epoch_result(me.spec, settlement, model, previous)
+    return CertifiedResult(result=result, certificate=certificate(me.deployment.digest(result), signatures))
+
+
+async def _answer(host: Host, verifier: PeerId, epoch: int) -> ResultSignature:
+    request = encode(StepRequest(number=epoch, node=PeerId(NO_DIGEST)))
+    return decode(
+        ResultSignature, await host.request(verifier, "sign-result", request, timeout_s=ANSWER_S_MAX)
+    )
+
+
+def _checked(
+    me: Participant, member: Member, answer: ResultSignature, settlement: Settlement, previous: Digest
+) -> bytes:
+    """The signature, if it is this verifier's on the result that we computed.
+
+    Raises:
+        PeerFault: it is not; the words name the field.
+    """
+    ours = epoch_result(me.spec, settlement, answer.model_hash, previous)
+    for field in ("epoch", "prev_result", "root", "table_hash", "total"):
+        if getattr(answer, field) != getattr(ours, field):
+            raise PeerFault(member.peer, f"result of epoch {ours.epoch}: another {field} than ours")
+    try:
+        signer = recover(me.deployment.digest(ours), answer.signature)
+    except BadSignatureError as error:
+        raise PeerFault(member.peer, f"result of epoch {ours.epoch}: {error}") from None
+    if signer != evm_address(member.hot):
+        raise PeerFault(member.peer, f"result of epoch {ours.epoch}: signed by {signer}, not its hot key")
+    return bytes(answer.signature)

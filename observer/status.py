@@ -1,0 +1,54 @@
+"""Status: what a service reports, one JSON object per line, for displays and summaries.
+
+Room: observer (edge: one file). A line is written by one call and read by others at
+any time. Lines that report a fact carry its `id`, so a service that was killed
+does not report it twice; a half-written last line is cut off when it returns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+class StatusFile:
+    """The file, and which facts it already holds."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create, and read what is there."""
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        whole = path.read_bytes() if path.exists() else b""
+        kept = whole[: whole.rfind(b"\n") + 1]
+        if kept != whole:
+            os.truncate(path, len(kept))
+        lines = [json.loads(line) for line in kept.splitlines()]
+        self._told = {line["id"] for line in lines if "id" in line}
+
+    def write(self, kind: str, /, **fields: Any) -> None:
+        """Append a line."""
+        body = (json.dumps({"kind": kind, **fields}) + "\n").encode()
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(descriptor, body)
+        finally:
+            os.close(descriptor)
+
+    def write_once(self, kind: str, name: str, /, **fields: Any) -> None:
+        """Append a line about a fact, unless the file has it.
+
+        Args:
+            kind: The line's kind.
+            name: Names the fact among those of its kind.
+            fields: The rest of the line.
+        """
+        fact = f"{kind}/{name}" if name else kind
+        if fact not in self._told:
+            self.write(kind, **fields, id=fact)
+            self._told.add(fact)
+
+    def has(self, kind: str, name: str = "") -> bool:
+        """Whether this fact is in the file."""
+        return (f"{kind}/{name}" if name else kind) in self._told
