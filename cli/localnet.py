@@ -25,7 +25,8 @@ from cli.finish import finish
 from cli.order import Order, load_order
 from cli.orderdata import collect_data
 from cli.orderspec import data_spec
-from cli.summary import invariants, show_summary
+from cli.summary import invariants
+from cli.tables import money_table, participants_table, places_table, training_table
 from ledger.anvil import Anvil, find_anvil
 from protocol.errors import AssayError, ConfigError
 
@@ -65,7 +66,14 @@ def run_localnet(file: Path | None, overrides: Mapping[str, Any], out: Path | No
     if as_json:
         print(json.dumps(summary, indent=2))
     else:
-        show_summary(console, summary, root)
+        for table in (
+            training_table(summary),
+            participants_table(summary),
+            money_table(summary),
+            places_table(_places(root)),
+        ):
+            console.print(table)
+            console.print()
         for violated in invariants(summary):
             console.print(f"[bold red]violated:[/] {violated}")
     return bool(summary["ok"])
@@ -139,6 +147,16 @@ def _watch(network: Network, crew: Crew, display: Display) -> dict[str, Any]:
     return settled
 
 
+def _places(root: Path) -> dict[str, Path]:
+    return {
+        "summary": root / "summary.json",
+        "model": root / "bundle" / "model",
+        "proof of how it was made": root / "bundle",
+        "books": root / "ledger.db",
+        "logs": root / "logs",
+    }
+
+
 class _Tail:
     """The lines another process appends to a file, as they come."""
 
@@ -189,5 +207,3 @@ def _make_room(root: Path) -> None:
 
 def _plain(is_quiet: bool) -> Console:
     return Console(quiet=is_quiet, force_terminal=False, no_color=True, width=160, soft_wrap=True)
-
-

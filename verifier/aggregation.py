@@ -5,7 +5,7 @@ then the mean over the nodes that sent a coefficient. With k signs per block all
 messages already have the same energy, so the mean of signs is the rule and the
 common factor is dropped: only the sign of the inverse transform is used.
 
-Measured (notes in docs/decisions/0003-aggregation.md): it held at f = 3 of 8
+Measured (notes in docs/decisions/0004-aggregation.md): it held at f = 3 of 8
 under inner-product manipulation where trimmed mean with implied zeros destroys
 DeMo. It has no (f, kappa) bound, which is why it never comes without audits.
 

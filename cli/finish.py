@@ -1,0 +1,131 @@
+"""Finish: from a run that ended to its summary and its signed index.
+
+Room: cli (edge). Every figure is read off the delivered bundle, not off what
+processes said while they ran.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from cli.establish import Network
+from cli.summary import AuditCounts, Losses, Wire, make_summary
+from node.behaviours import parse_behaviour
+from protocol.codec import decode
+from protocol.errors import AssayError
+from protocol.identity import peer_of
+from protocol.messages import CertifiedManifest, Commit
+from protocol.params import RunSpec
+from replica.index import write_index
+from training.data import read_tokens, validation_tokens
+from training.exact import initial_parameters
+from training.layout import Layout, layout_of
+
+VALIDATION_SEQUENCES = 128
+
+
+def finish(network: Network, settled: Mapping[str, Any], wall_s: float) -> dict[str, Any]:
+    """Write `summary.json`, gather the run's papers, sign the index; return the summary.
+
+    Raises:
+        AssayError: the bundle or a status line that must be there is not.
+    """
+    root, spec = network.root, network.spec
+    links = list(read_links(root / "bundle"))
+    commits = [[signed.commit for signed in link.manifest.commits] for link in links]
+    training = commits[: spec.rounds]
+    reports = [
+        json.loads(line) for line in (network.seat("buyer").folder / "status.jsonl").read_text().splitlines()
+    ]
+    agreement = next((report for report in reversed(reports) if report["kind"] == "agreement"), None)
+    if agreement is None:
+        raise AssayError("the buyer never said whether parameters agreed")
+    validation_first, validation_last = _validation(spec, root)
+    accepted = [commit for group in commits for commit in group]
+    verdicts = [signed.verdict for link in links for signed in link.manifest.verdicts]
+    summary = make_summary(
+        run_id=network.run_id,
+        deployment_id=spec.deployment_id,
+        spec=spec,
+        rounds_finalised=sum(link.manifest.round < spec.rounds for link in links),
+        wall_s=wall_s,
+        losses=Losses(
+            first=_mean_loss(training[0]),
+            last=_mean_loss(training[-1]),
+            validation_first=validation_first,
+            validation_last=validation_last,
+        ),
+        state_agreement=bool(agreement["ok"]),
+        wire=_wire(spec, root / "bundle", accepted),
+        audits=AuditCounts(
+            drawn=settled["audits"]["drawn"],
+            passed=settled["audits"]["passed"],
+            failed=settled["audits"]["failed"],
+            opening_bytes_max=max((verdict.opening_bytes for verdict in verdicts), default=0),
+        ),
+        settled=settled,
+        behaviours={
+            peer_of(seat.keys.peer): parse_behaviour(seat.behaviour)
+            for seat in network.seats
+            if seat.role == "node"
+        },
+    )
+    (root / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    shutil.copyfile(network.seat("ledger").folder / "ledger.db", root / "ledger.db")
+    write_index(root, network.seat("buyer").keys.account)
+    return summary
+
+
+def read_links(bundle: Path) -> Iterator[CertifiedManifest]:
+    """The delivered chain, oldest link first."""
+    for path in sorted((bundle / "links").glob("*.cbor")):
+        yield decode(CertifiedManifest, path.read_bytes())
+
+
+def flat_parameters(layout: Layout, model: Path) -> NDArray[np.float32]:
+    """A delivered checkpoint as one vector. Shape (P,), float32."""
+    tensors = load_file(model)
+    return np.concatenate([tensors[name].astype(np.float32).reshape(-1) for name in layout.names])
+
+
+def _mean_loss(commits: list[Commit]) -> float:
+    if not commits:
+        return float("nan")
+    return sum(commit.loss_micro for commit in commits) / len(commits) / 1e6
+
+
+def _wire(spec: RunSpec, bundle: Path, commits: list[Commit]) -> Wire:
+    from training.wire import decode_update
+
+    blocks = layout_of(spec.model).blocks
+    coefficients = sum(
+        decode_update(
+            (bundle / "updates" / f"{commit.update.hex()}.bin").read_bytes(), blocks, spec.rule.k
+        ).index_BK.size
+        for commit in commits
+    )
+    return Wire(
+        updates=len(commits),
+        update_bytes=sum(commit.update_bytes for commit in commits),
+        coefficients=coefficients,
+    )
+
+
+def _validation(spec: RunSpec, root: Path) -> tuple[float, float]:
+    """Held-out loss of the starting point and of the delivered model, in nats per token."""
+    from training.model import mean_loss, use_one_thread
+
+    use_one_thread()
+    layout = layout_of(spec.model)
+    held_out = validation_tokens(read_tokens(root / "data.bin", spec.data), spec, VALIDATION_SEQUENCES)
+    first = initial_parameters(spec.seed, layout.names, layout.shapes)
+    last = flat_parameters(layout, root / "bundle" / "model" / "model.safetensors")
+    return mean_loss(spec.model, layout, first, held_out), mean_loss(spec.model, layout, last, held_out)
