@@ -42,9 +42,11 @@ def test_a_proof_fits_no_other_claim(table, data):
         assert root_of_proof(forged, proof) != tree.root
 
 
-@given(tables)
-def test_a_table_with_its_last_row_doubled_has_another_root(table):
-    assert payout_tree(RUN, 0, table).root != payout_tree(RUN, 0, [*table, table[-1]]).root
+def test_an_odd_row_rises_unchanged_and_is_never_paired_with_itself():
+    tree = payout_tree(RUN, 0, [Payout(account=Address("0x" + "11" * 20), amount=n) for n in range(5)])
+    last = leaf(RUN, 0, 4, "0x" + "11" * 20, 4)
+    assert [level[-1] for level in tree.levels[:3]] == [last] * 3
+    assert tree.proof(4) == (tree.levels[2][0],)
 
 
 @given(tables, st.data())
