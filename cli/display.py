@@ -141,7 +141,7 @@ class Display:
 
     def _table(self) -> Table:
         is_narrow = self._console.width < 100
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, header_style="bold")
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
         for name in COLUMNS:
             short = "audits d/p/f" if is_narrow else "audits drawn/passed/failed"
             title = short if name == "drawn/passed/failed" else name

@@ -248,7 +248,7 @@ def _contradictions(order: Order) -> Iterator[Problem]:
     for number, text in run.behave.items():
         place = ("run", "behave", number)
         if number not in map(str, range(run.nodes)):
-            yield Problem(place, text, f"no such node; nodes are numbered 0 to {run.nodes - 1}")
+            yield Problem(place, text, f"no such node; nodes are 0 to {run.nodes - 1}")
             continue
         try:
             behaviour = parse_behaviour(text)

@@ -21,7 +21,7 @@ def one_line(text: str) -> str:
 
 def duration_text(seconds: float) -> str:
     """A duration for people: 0.4 s, 12 s, 3:05, 1:02:03."""
-    if seconds < 60:
+    if seconds < 59.5:
         return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)

@@ -10,10 +10,28 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from cli.amounts import UNIT, bytes_text, money_text
 from cli.plain import duration_text, one_line
+from cli.summary import invariants
+
+
+def report(summary: Mapping[str, Any], places: Mapping[str, Path]) -> Group:
+    """Everything below, and last whether all that must hold does."""
+    broken = invariants(summary)
+    verdict = [Text(f"* {one_line(words)}", style="bold red") for words in broken]
+    if not broken:
+        verdict = [Text("every invariant holds", style="bold green")]
+    tables = (
+        training_table(summary),
+        participants_table(summary),
+        money_table(summary),
+        places_table(places),
+    )
+    return Group(*(part for table in tables for part in (table, "")), *verdict)
 
 
 def training_table(summary: Mapping[str, Any]) -> Table:
@@ -36,22 +54,22 @@ def training_table(summary: Mapping[str, Any]) -> Table:
 
 def participants_table(summary: Mapping[str, Any]) -> Table:
     """One row per node and verifier."""
-    names = ("participant", "behaviour", "accepted", "audits", "slashed", "paid")
+    names = ("participant", "did", "accepted", "passed", "failed", "slashed", "paid")
     table = _table(f"Participants (amounts in {UNIT})", *names)
     for node in summary["nodes"]:
-        failed = node["audits_failed"]
         table.add_row(
             f"node {node['peer'][:8]}",
             one_line(node["behaviour"]),
             str(node["accepted"]),
-            f"{node['audits_passed']} passed" + (f", {failed} failed" if failed else ""),
+            str(node["audits_passed"]),
+            str(node["audits_failed"] or "-"),
             money_text(node["slashed"]) if node["slashed"] else "-",
             money_text(node["paid"]),
             style="red" if node["slashed"] else None,
         )
     for verifier in summary["verifiers"]:
-        done = f"{verifier['audits']} done"
-        row = (f"verifier {verifier['peer'][:8]}", "", f"{verifier['votes']} votes", done, "-")
+        did = f"{verifier['votes']} votes, {verifier['audits']} audits"
+        row = (f"verifier {verifier['peer'][:8]}", did, "", "", "", "-")
         table.add_row(*row, money_text(verifier["paid"]))
     return table
 
@@ -90,9 +108,11 @@ def _table(title: str, *names: str) -> Table:
         box=box.SIMPLE_HEAD if any(names) else box.SIMPLE,
         show_header=any(names),
         show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
     )
     for index, name in enumerate(names):
-        is_text = index == 0 or name in ("behaviour", "audits")
+        is_text = index == 0 or name == "did"
         table.add_column(name, justify="left" if is_text else "right", overflow="fold")
     return table
 

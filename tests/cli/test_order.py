@@ -1,0 +1,261 @@
+"""run.toml: what is accepted, and what every mistake is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.amounts import money_text, scaled
+from cli.order import Order, load_order
+from protocol.errors import ConfigError
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Writes a run.toml and makes its folder the present one, so that messages are short."""
+    monkeypatch.chdir(tmp_path)
+
+    def writer(text: str | bytes) -> Path:
+        path = Path("run.toml")
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return writer
+
+
+def lines_of(path: Path | None, overrides=None) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load_order(path, overrides)
+    return str(caught.value).splitlines()
+
+
+def test_an_empty_file_is_the_default_order(write):
+    assert load_order(write("")) == load_order(None) == Order()
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_is_an_order(path):
+    assert load_order(path).run.name == path.stem
+
+
+def test_the_quickstart_is_the_default_order_with_a_cheater():
+    quickstart = load_order(EXAMPLES[[path.stem for path in EXAMPLES].index("quickstart")])
+
+    assert quickstart.run.behave == {"4": "stale-parameters@6"}
+    honest = quickstart.model_copy(update={"run": quickstart.run.model_copy(update={"behave": {}})})
+    data = honest.data[0].model_copy(update={"licence": None})
+    assert quickstart.data[0].licence == data.licence_text
+    assert honest.model_copy(update={"data": (data,)}).model_dump() == Order().model_dump()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('[train]\nlr = "fast"', 'run.toml: [train] lr = "fast": expected a number'),
+        ("[train]\nlr = inf", "run.toml: [train] lr = Infinity: expected a finite number"),
+        ("[train]\nlr = nan", "run.toml: [train] lr = NaN: expected a finite number"),
+        ("[run]\nrounds = 60.0", "run.toml: [run] rounds = 60.0: expected a whole number"),
+        ("[run]\nrounds = true", "run.toml: [run] rounds = true: expected a whole number"),
+        ("[run]\nrounds = 0", "run.toml: [run] rounds = 0: expected at least 1"),
+        ("[run]\nname = 7", "run.toml: [run] name = 7: expected text"),
+        ('[run]\nname = ""', 'run.toml: [run] name = "": expected some text'),
+        (
+            '[run]\nname = "../up"',
+            'run.toml: [run] name = "../up": expected letters, digits, dots, dashes and underscores',
+        ),
+        ("[run]\nseed = 18446744073709551616", "expected at most 18446744073709551615"),
+        ("run = 3", "run.toml: [run] = 3: expected a table"),
+        ("[data]", "run.toml: [data] = {}: expected a list of tables, each under a [[data]] line"),
+        ("data = []", "expected at least one source"),
+        (
+            "[[data]]\n[[data]]\nmax_bytes = 0",
+            "run.toml: [[data]] number 2 max_bytes = 0: expected at least 1",
+        ),
+        ("[verify]\nfloor = 0", "run.toml: [verify] floor = 0: expected more than 0"),
+        ("[verify]\nfloor = 1.1", "run.toml: [verify] floor = 1.1: expected at most 1"),
+        ("[comm]\nbeta = 1", "run.toml: [comm] beta = 1: expected less than 1"),
+        (
+            '[comm]\nmethod = "diloco"',
+            'run.toml: [comm] method = "diloco": is not available yet; expected demo',
+        ),
+        ("[timing]\nready_s = 0.0001", "run.toml: [timing] ready_s = 0.0001: expected at most 3 decimals"),
+        ("[train]\nlr = 1e-10", "run.toml: [train] lr = 1e-10: expected at most 9 decimals"),
+        (
+            "[model]\nwidth = 130",
+            "run.toml: [model] width = 130: expected a multiple of heads (4)",
+        ),
+        (
+            "[budget]\noperators = 0.95",
+            "run.toml: [budget] operators = 0.95: with verifiers, the shares exceed 1",
+        ),
+        ("[budget]\nprice_per_mtoken = 1", "an epoch would cost less than one token unit"),
+        ('[budget]\namount = "lots"', 'expected "auto" or a whole number of token units above 0'),
+        ("[budget]\namount = 5.0", 'expected "auto" or a whole number of token units above 0'),
+        (
+            "[budget]\namount = 3071999",
+            "run.toml: [budget] amount = 3071999: the run can cost 3.072000 aUSD (3072000 units), "
+            "this pays for 3.071999 aUSD (3071999 units)",
+        ),
+        ("x", "run.toml: is not TOML: "),
+        ("[run]\nrounds = 1\nrounds = 2", "run.toml: is not TOML: "),
+        ("a = " + "[" * 100_000, "run.toml: is not TOML"),
+        (b"name = '\xff'", "run.toml: is not UTF-8 text"),
+        ("#" * ((1 << 20) + 1), "run.toml: more than 1048576 bytes"),
+        ('[run.behave]\n1 = "lazy"', "[run.behave] 1 = \"lazy\": behaviour 'lazy' is unknown"),
+        ('[run.behave]\n5 = "diverge"', "[run.behave] 5 = \"diverge\": no such node; nodes are 0 to 4"),
+        ('[run.behave]\n01 = "diverge"', "[run.behave] 01 = \"diverge\": no such node"),
+        ('[run.behave]\n1 = "diverge@60"', "would begin in round 60 of a run whose last is 59"),
+        ('[run.behave]\n1 = "diverge@x"', "expected NAME@ROUND"),
+        ('[run.behave]\n1 = ["diverge"]', '[run.behave] 1 = ["diverge"]: expected text'),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_with_its_place_and_what_was_expected(write, text, expected):
+    (line,) = lines_of(write(text))
+
+    assert expected in line
+    assert line.startswith("run.toml: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("[train]\nsequneces = 3", "[train] sequneces: unknown key; did you mean [train] sequences?"),
+        ("[budgt]", "[budgt]: unknown table; did you mean [budget]?"),
+        ("[[dta]]", "[dta]: unknown table; did you mean [[data]]?"),
+        ("[run]\nlr = 3", "[run] lr: unknown key; did you mean [train] lr?"),
+        ("lr = 3", "[lr]: unknown key; did you mean [train] lr?"),
+        ("[run]\nmax_byte = 3", "[run] max_byte: unknown key; did you mean [[data]] max_bytes?"),
+        ('[[data]]\nsorce = "x"', "[[data]] sorce: unknown key; did you mean [[data]] source?"),
+        ("[timing]\nqqq = 1", "[timing] qqq: unknown key; expected one of collect_s, ready_s"),
+        ("[qqq]", "[qqq]: unknown table; expected one of run, model, data"),
+    ],
+)
+def test_an_unknown_key_is_told_what_may_have_been_meant(write, text, meant):
+    (line,) = lines_of(write(text))
+
+    assert line.startswith(f"run.toml: {meant}")
+
+
+def test_every_mistake_is_reported_at_once(write):
+    text = '[run]\nrounds = "many"\n[train]\nlr = true\nwarmpu = 1\n[[data]]\nsource = 4\n'
+
+    assert len(lines_of(write(text))) == 4
+
+
+def test_words_from_a_file_cannot_move_the_cursor(write):
+    (line,) = lines_of(write('[run]\n"\\u001b[2Jx\\r" = 1'))
+
+    assert line.isprintable()
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6)
+KEYS = st.sampled_from(["run", "data", "rounds", "source", "behave", "4", "lr", "amount", "method"])
+TREES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=8,
+)
+PATHS = ["run", "train", "data", "run.behave", "run.rounds", "budget.amount", "budget.slash", "train.lr"]
+
+
+@given(st.dictionaries(st.sampled_from(PATHS), TREES, max_size=3))
+def test_no_value_whatever_is_answered_with_a_traceback(values):
+    words = ""
+    try:
+        load_order(None, values)
+    except ConfigError as fault:
+        words = str(fault)
+    assert all(line.isprintable() for line in words.split("\n"))
+
+
+def test_a_missing_file_and_a_folder_are_named(tmp_path):
+    assert lines_of(tmp_path / "no.toml") == [
+        f"{tmp_path / 'no.toml'}: cannot be read (No such file or directory)"
+    ]
+    assert lines_of(tmp_path) == [f"{tmp_path}: is a folder, expected a TOML file"]
+
+
+# ---- choices from the command line ----
+
+
+def test_a_choice_replaces_the_files_word_and_none_leaves_it(write):
+    path = write("[run]\nrounds = 30\nseed = 1\n")
+
+    order = load_order(path, {"run.rounds": 10, "run.seed": None, "run.nodes": 3})
+
+    assert (order.run.rounds, order.run.seed, order.run.nodes) == (10, 1, 3)
+
+
+def test_behaviours_from_the_command_line_add_to_the_files(write):
+    path = write('[run]\nbehave = { 4 = "stale-parameters@6" }')
+
+    order = load_order(path, {"run.behave": {"2": "no-feedback", "4": "wrong-data@2"}})
+
+    behaviours = {number: (b.name, b.from_round) for number, b in order.behaviours().items()}
+    assert behaviours == {4: ("wrong-data", 2), 2: ("no-feedback", 6)}
+
+
+def test_a_mistake_is_blamed_on_where_it_was_made(write):
+    path = write('[run]\nbehave = { 4 = "lazy" }')
+
+    lines = lines_of(path, {"run.behave": {"2": "idle"}, "run.rounds": 9})
+
+    assert [line.split(":")[0] for line in lines] == ["run.toml", "command line"]
+    assert lines_of(None, {"run.rounds": 0}) == ["command line: [run] rounds = 0: expected at least 1"]
+
+
+# ---- money ----
+
+
+def test_the_worst_case_is_what_settlement_would_charge_epoch_by_epoch():
+    order = load_order(
+        None,
+        {"run.rounds": 25, "run.nodes": 3, "budget.price_per_mtoken": 333_333, "budget.epoch_rounds": 10},
+    )
+    tokens = 3 * 4 * 128
+
+    charged = [rounds * tokens * 333_333 // 10**6 for rounds in (10, 10, 5)]
+
+    assert order.worst_case_units() == sum(charged)
+    assert order.epoch_units_max() == max(charged)
+    assert order.epochs == 3
+
+
+def test_an_automatic_budget_is_the_worst_case_and_five_percent_rounded_up():
+    order = load_order(None, {"run.rounds": 1, "run.nodes": 1, "budget.price_per_mtoken": 20_507})
+
+    assert order.worst_case_units() == 10
+    assert order.budget_units() == 11
+
+
+def test_a_budget_of_exactly_the_worst_case_is_enough():
+    assert load_order(None, {"budget.amount": 3_072_000}).budget_units() == 3_072_000
+
+
+@given(st.integers(0, 10**9))
+def test_scaling_inverts_writing_a_number_with_decimals(micro):
+    assert scaled(float(f"{micro // 10**6}.{micro % 10**6:06d}"), 6) == micro
+
+
+@pytest.mark.parametrize(
+    ("number", "decimals", "expected"),
+    [(0.95, 6, 950_000), (2e-3, 9, 2_000_000), (1e-9, 9, 1), (30, 3, 30_000), (1e6, 6, 10**12)],
+)
+def test_scaling_is_exact(number, decimals, expected):
+    assert scaled(number, decimals) == expected
+
+
+@pytest.mark.parametrize(("number", "decimals"), [(0.1 + 0.2, 6), (1e-7, 6), (1 / 3, 9), (0.0005, 3)])
+def test_scaling_never_rounds(number, decimals):
+    with pytest.raises(ValueError, match=f"at most {decimals} decimals"):
+        scaled(number, decimals)
+
+
+@given(st.integers(-(10**18), 10**18))
+def test_amounts_are_shown_to_the_last_unit(units):
+    assert int(money_text(units).replace(",", "").replace(".", "")) == units

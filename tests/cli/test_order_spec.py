@@ -1,0 +1,248 @@
+"""From an order to the spec that all parties sign."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cli.order import load_order
+from cli.ordercheck import audit_share, check_order, update_bits
+from cli.orderdata import collect_data
+from cli.orderspec import build_spec, data_spec
+from protocol.codec import decode, encode
+from protocol.errors import ConfigError
+from protocol.params import Member, RunSpec, check_spec
+from protocol.types import Address, Digest, PeerId
+
+TEXT = b"All of it is text, and there is enough of it. " * 400
+
+
+def a_member(number: int) -> Member:
+    return Member(
+        peer=PeerId(bytes([number]) * 32), account=Address(bytes([number]) * 20), hot=Address(bytes(20))
+    )
+
+
+def a_spec(overrides=None, data=TEXT, **changes) -> RunSpec:
+    order = load_order(None, overrides)
+    parts = {
+        "deployment_id": Digest(bytes(32)),
+        "data": data_spec(order, data),
+        "buyer": Address(b"b" * 20),
+        "treasury": Address(b"t" * 20),
+        "nodes": [a_member(5), a_member(3), a_member(4)],
+        "verifiers": [a_member(2), a_member(1)],
+    }
+    return build_spec(order, **{**parts, **changes})
+
+
+def test_the_default_order_makes_a_spec_in_exact_integers():
+    spec = a_spec()
+
+    check_spec(spec)
+    assert decode(RunSpec, encode(spec)) == spec
+    rule, audit, money, timing = spec.rule, spec.audit, spec.money, spec.timing
+    assert (rule.beta_micro, rule.clip_micro, rule.lr_nano, rule.lr_floor_ppm) == (
+        950_000,
+        1_000_000,
+        2_000_000,
+        100_000,
+    )
+    assert (rule.k, rule.warmup_rounds, rule.sequences) == (32, 5, 4)
+    assert (audit.probation, audit.floor_ppm, audit.blocks) == (4, 200_000, 32)
+    assert (money.price_per_mtoken, money.operators_ppm, money.verifiers_ppm) == (20_000_000, 870_000, 80_000)
+    assert (money.slash_ppm, money.epoch_rounds, money.treasury) == (500_000, 10, b"t" * 20)
+    assert (timing.collect_ms, timing.ready_ms, timing.iteration_ms, timing.resend_ms) == (
+        30_000,
+        4_000,
+        60_000,
+        1_000,
+    )
+    assert (spec.model.vocabulary, spec.seed, spec.rounds, spec.name) == (256, 20261120, 60, "quickstart")
+
+
+def test_members_ascend_whatever_order_they_came_in():
+    spec = a_spec()
+
+    assert [member.peer[0] for member in spec.nodes] == [3, 4, 5]
+    assert spec == a_spec(nodes=[a_member(4), a_member(5), a_member(3)])
+
+
+def test_a_number_written_in_another_way_gives_the_same_bytes():
+    assert encode(a_spec({"train.lr": 0.002, "train.clip": 1})) == encode(a_spec({"train.lr": 2e-3}))
+
+
+def test_members_that_share_an_account_are_refused_in_plain_words():
+    twin = replace(a_member(9), account=a_member(3).account)
+
+    with pytest.raises(ConfigError, match="one account cannot stand behind two members"):
+        a_spec(verifiers=[a_member(1), twin])
+
+
+# ---- data ----
+
+
+def test_the_last_bytes_are_held_out():
+    spec = data_spec(load_order(None, {"train.validation_share": 0.25}), TEXT)
+
+    assert (spec.tokens, spec.validation_tokens) == (len(TEXT), len(TEXT) // 4)
+
+
+def test_one_byte_of_data_changes_the_root():
+    order = load_order(None)
+
+    assert data_spec(order, TEXT).root != data_spec(order, TEXT[:-1] + b"!").root
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [(TEXT[:500], "one step of one node needs 516"), (TEXT[:2000], "held out for validation")],
+)
+def test_too_little_data_is_refused_in_plain_words(data, words):
+    with pytest.raises(ConfigError, match=words):
+        data_spec(load_order(None), data)
+
+
+def test_a_spec_does_not_tell_where_a_file_lies_on_the_buyers_disk():
+    order = load_order(None, {"data": [{"source": "/home/someone/secret/notes.txt"}, {"source": "stdlib"}]})
+
+    spec = data_spec(order, TEXT)
+
+    assert spec.source == "notes.txt + stdlib"
+    assert spec.licence == "unknown AND PSF-2.0"
+
+
+def an_order_for(*sources, **keys):
+    return load_order(None, {"data": [{"source": str(source), **keys} for source in sources]})
+
+
+def test_a_folder_is_read_in_the_order_of_relative_paths(tmp_path):
+    for name, body in {"b.txt": b"2", "a/z.txt": b"1", "c": b"3", ".hidden": b"no"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(body)
+
+    assert collect_data(an_order_for(tmp_path)) == b"123"
+
+
+def test_what_is_no_text_or_leads_outside_a_folder_is_left_out(tmp_path):
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    inside.mkdir(), outside.mkdir()
+    (inside / "text").write_bytes(b"text")
+    (inside / "binary").write_bytes(b"a\0b")
+    (outside / "secret").write_bytes(b"secret")
+    (inside / "link").symlink_to(outside / "secret")
+    (inside / "door").symlink_to(outside)
+    (inside / "dangling").symlink_to(outside / "nothing")
+    os.mkfifo(inside / "pipe")
+
+    assert collect_data(an_order_for(inside)) == b"text"
+
+
+def test_sources_are_joined_in_the_order_written_each_up_to_its_bound(tmp_path):
+    first, second = tmp_path / "1", tmp_path / "2"
+    first.write_bytes(b"abc"), second.write_bytes(b"def")
+
+    assert collect_data(an_order_for(second, first, max_bytes=2)) == b"deab"
+
+
+def test_a_path_in_a_file_is_relative_to_that_file_and_one_given_by_hand_to_the_present_folder(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "text").write_bytes(b"there")
+    (tmp_path / "text").write_bytes(b"here")
+    path = tmp_path / "there" / "run.toml"
+    path.write_text('[[data]]\nsource = "text"')
+    monkeypatch.chdir(tmp_path)
+
+    assert collect_data(load_order(path)) == b"there"
+    assert collect_data(load_order(path, {"data": [{"source": "text"}]})) == b"here"
+
+
+def test_missing_empty_and_strange_sources_are_named(tmp_path):
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+
+    for name, words in {
+        "nothing": "does not exist",
+        "empty": "holds no text",
+        "folder": "holds no text",
+        "pipe": "is neither a file nor a folder",
+    }.items():
+        with pytest.raises(ConfigError, match=f"{name}: {words}"):
+            collect_data(an_order_for(tmp_path / name))
+
+
+def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "text").write_bytes(b"text")
+    monkeypatch.setattr("builtins.open", refuse)
+
+    with pytest.raises(ConfigError, match=r"text: cannot be read \(Permission denied\)"):
+        collect_data(an_order_for(tmp_path / "text"))
+
+
+def test_the_standard_library_is_sources_only_and_the_same_every_time():
+    order = an_order_for("stdlib", max_bytes=300_000)
+
+    data = collect_data(order)
+
+    assert len(data) == 300_000
+    assert data == collect_data(order)
+    assert data.startswith(Path(sysconfig.get_path("stdlib"), "__future__.py").read_bytes())
+    assert b"\0" not in data
+
+
+# ---- what a buyer is told before paying ----
+
+
+def test_the_check_names_sizes_price_budget_and_audits(tmp_path):
+    (tmp_path / "text").write_bytes(TEXT)
+    path = tmp_path / "run.toml"
+    path.write_text('[run]\nbehave = {4 = "wrong-data"}\n[[data]]\nsource = "text"\nlicence = "MIT"')
+
+    report = "\n".join(check_order(path))
+
+    for words in (
+        "870,656 parameters in 213 blocks",
+        "5 nodes, 4 verifiers",
+        "node 4: wrong-data@6",
+        "text (MIT)",
+        "9.5 bits per coefficient",
+        "60 rounds of 2,560 tokens, 6 epochs",
+        "3.072000 aUSD if every contribution counts",
+        "3.225600 aUSD in escrow",
+        "of an honest node's steps recomputed",
+    ):
+        assert words in report
+
+
+def test_the_check_refuses_an_order_without_its_data(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text('[[data]]\nsource = "nowhere"')
+
+    with pytest.raises(ConfigError, match="nowhere: does not exist"):
+        check_order(path)
+
+
+def test_estimated_bits_are_what_random_positions_cost():
+    assert update_bits(32) == pytest.approx(9.47, abs=0.01)
+    assert update_bits(64) == pytest.approx(8.47, abs=0.05)
+
+
+@pytest.mark.parametrize(("floor", "probation", "rounds", "share"), [(1.0, 1, 50, 1.0), (0.2, 4, 4, 1.0)])
+def test_the_expected_audit_share_is_one_on_probation_and_at_a_floor_of_one(floor, probation, rounds, share):
+    order = load_order(None, {"verify.floor": floor, "verify.probation": probation, "run.rounds": rounds})
+
+    assert audit_share(order) == share
+
+
+def test_the_expected_audit_share_nears_the_floor_in_a_long_run():
+    assert audit_share(load_order(None, {"run.rounds": 20_000})) == pytest.approx(0.2, abs=0.01)
