@@ -27,7 +27,8 @@ def report(summary: Mapping[str, Any], places: Mapping[str, Path]) -> Group:
         verdict = [Text("every invariant holds", style="bold green")]
     tables = (
         training_table(summary),
-        participants_table(summary),
+        nodes_table(summary),
+        verifiers_table(summary),
         money_table(summary),
         places_table(places),
     )
@@ -52,13 +53,13 @@ def training_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
-def participants_table(summary: Mapping[str, Any]) -> Table:
-    """One row per node and verifier."""
-    names = ("participant", "did", "accepted", "passed", "failed", "slashed", "paid")
-    table = _table(f"Participants (amounts in {UNIT})", *names)
+def nodes_table(summary: Mapping[str, Any]) -> Table:
+    """What each node did, lost and earned."""
+    names = ("node", "behaviour", "accepted", "passed", "failed", "slashed", "paid")
+    table = _table(f"Nodes (audits passed and failed; {UNIT})", *names)
     for node in summary["nodes"]:
         table.add_row(
-            f"node {node['peer'][:8]}",
+            node["peer"][:8],
             one_line(node["behaviour"]),
             str(node["accepted"]),
             str(node["audits_passed"]),
@@ -67,10 +68,14 @@ def participants_table(summary: Mapping[str, Any]) -> Table:
             money_text(node["paid"]),
             style="red" if node["slashed"] else None,
         )
-    for verifier in summary["verifiers"]:
-        did = f"{verifier['votes']} votes, {verifier['audits']} audits"
-        row = (f"verifier {verifier['peer'][:8]}", did, "", "", "", "-")
-        table.add_row(*row, money_text(verifier["paid"]))
+    return table
+
+
+def verifiers_table(summary: Mapping[str, Any]) -> Table:
+    """What each verifier did and earned."""
+    table = _table(f"Verifiers ({UNIT})", "verifier", "votes", "audits", "paid")
+    for one in summary["verifiers"]:
+        table.add_row(one["peer"][:8], str(one["votes"]), str(one["audits"]), money_text(one["paid"]))
     return table
 
 
@@ -84,7 +89,7 @@ def money_table(summary: Mapping[str, Any]) -> Table:
     ):
         table.add_row(title, money_text(money[total]), style="bold")
         for part in parts:
-            table.add_row(f"  {part.replace('_', ' ')}", money_text(money[part]))
+            table.add_row(f"  {part.replace('paid_', 'paid to ').replace('_', ' ')}", money_text(money[part]))
     return table
 
 
@@ -112,7 +117,7 @@ def _table(title: str, *names: str) -> Table:
         padding=(0, 1, 0, 0),
     )
     for index, name in enumerate(names):
-        is_text = index == 0 or name == "did"
+        is_text = index == 0 or name == "behaviour"
         table.add_column(name, justify="left" if is_text else "right", overflow="fold")
     return table
 

@@ -13,10 +13,12 @@ from rich.console import Console
 from cli.order import load_order
 from cli.orderspec import build_spec, data_spec
 from cli.summary import AuditCounts, Losses, Wire, invariants, make_summary
-from cli.tables import money_table, participants_table, places_table, report, training_table
+from cli.tables import money_table, nodes_table, places_table, report, training_table, verifiers_table
 from node.behaviours import Behaviour
 from protocol.params import Member
 from protocol.types import Address, Digest, PeerId
+
+SLASHES = ("slashed", "burnt", "to_buyer", "to_challengers")
 
 
 def a_peer(number: int) -> PeerId:
@@ -150,7 +152,7 @@ def broken(summary: dict, path: str, value: object) -> list[str]:
 @pytest.mark.parametrize("by", [-1, 1])
 @pytest.mark.parametrize(
     "key",
-    ["funded", "paid_operators", "paid_verifiers", "fees", "refunded", "slashed", "burnt", "to_buyer", "to_challengers"],
+    [*("funded", "paid_operators", "paid_verifiers", "fees", "refunded"), *SLASHES],
 )
 def test_one_unit_too_many_or_too_few_anywhere_is_noticed(key, by):
     (first, *_) = broken(a_summary(), f"money.{key}", lambda units: units + by)
@@ -227,14 +229,14 @@ def drawn(*tables, width: int = 80) -> str:
 
 
 def test_tables_are_exact_to_the_last_unit():
-    text = drawn(money_table(a_summary()), participants_table(a_summary()))
+    text = drawn(report(a_summary(), {}))
 
     for amount in ("3.225600", "1.781761", "0.163839", "500.000001", "250.000001", "0.890881", "0.054613"):
         assert amount in text
 
 
-def test_the_participants_table_names_the_cheater_and_what_it_lost():
-    (line,) = [line for line in drawn(participants_table(a_summary())).splitlines() if "02020202" in line]
+def test_the_nodes_table_names_the_cheater_and_what_it_lost():
+    (line,) = [line for line in drawn(nodes_table(a_summary())).splitlines() if "02020202" in line]
 
     for cell in ("stale-parameters", " 9 ", " 5 ", " 1 ", "500.000001", "0.000000"):
         assert cell in line
@@ -249,7 +251,8 @@ def test_tables_keep_inside_the_terminal(width):
     }
     text = drawn(
         training_table(summary),
-        participants_table(summary),
+        nodes_table(summary),
+        verifiers_table(summary),
         money_table(summary),
         places_table(places),
         width=width,
