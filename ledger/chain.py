@@ -359,11 +359,11 @@ class Chain(ChainReader):
         try:
             return send()
         except ChainRefused:
-            if is_done():
-                return ALREADY_DONE
-            if self._rpc.wait_for_pending() and is_done():
-                return ALREADY_DONE
-            raise
+            if not is_done():
+                self._rpc.wait_for_pending()
+                if not is_done():
+                    raise
+            return ALREADY_DONE
 
     def _unless_refused(self, name: str, send: Callable[[], Sent]) -> Sent:
         try:

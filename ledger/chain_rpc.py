@@ -228,18 +228,16 @@ class Rpc:
             self._explain(action, sent.tx_hash, number)
         return Sent(tx_hash=sent.tx_hash, block_number=number, gas_used=receipt["gasUsed"])
 
-    def wait_for_pending(self) -> bool:
-        """If transactions wait to be mined, waits for the next block; says whether it came."""
+    def wait_for_pending(self) -> None:
+        """Returns once what waited to be mined at the call is mined, within the client's limit."""
         eth = self.web3.eth
-        if self.read("pending block", lambda: eth.get_block_transaction_count("pending")) == 0:
-            return False
+        # The number first: a block mined between the two questions then ends the wait at once.
         start = self.read("pending block", lambda: eth.block_number)
+        if self.read("pending block", lambda: eth.get_block_transaction_count("pending")) == 0:
+            return
         deadline = time.monotonic() + self._receipt_s_max
-        while time.monotonic() < deadline:
-            if self.read("pending block", lambda: eth.block_number) > start:
-                return True
+        while self.read("pending block", lambda: eth.block_number) == start and time.monotonic() < deadline:
             time.sleep(0.1)
-        return False
 
     def _explain(self, action: str, tx_hash: bytes, block_number: int) -> NoReturn:
         """Runs a reverted transaction again as a question, to learn the contract's word for it."""
