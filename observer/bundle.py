@@ -1,0 +1,151 @@
+"""Bundle: everything a stranger needs to check a finished run offline, as one folder.
+
+Room: observer (edge: files). It is written beside its place and renamed at the
+end, so it is there whole or not at all.
+
+    spec.cbor deployment.json links/ updates/ aggregates/ settlements/ receipts/ model/
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from ledger.deployment import Deployment
+from ledger.evidence import evm_address
+from ledger.settlement import Settlement
+from ledger.statements import EpochResult
+from observer.model_card import model_card, model_config
+from observer.receipts import facts_of, round_receipts
+from protocol.codec import encode
+from protocol.messages import CertifiedManifest
+from protocol.params import RunSpec
+from protocol.types import NO_DIGEST, Digest
+from training.layout import layout_of
+from training.parameters import state_digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """One final epoch: the table, the result on chain, and who signed it."""
+
+    settlement: Settlement
+    result: EpochResult
+    digest: bytes  # the final result's on chain
+    certificate: bytes  # empty if no quorum would sign it again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A finished run, as the buyer holds it."""
+
+    spec: RunSpec
+    run_id: Digest
+    deployment: Deployment
+    links: tuple[CertifiedManifest, ...]
+    settled: Mapping[int, Settled]
+    theta: NDArray[np.float32]
+    load: Callable[[Digest], bytes]  # a blob by its digest
+
+
+def write_bundle(folder: Path, run: Finished) -> Digest:
+    """Write the folder and return the digest of the model in it; a folder that is there stays.
+
+    Raises:
+        Unavailable: a blob is missing or damaged.
+        OSError: disk refused.
+    """
+    state = state_digest(run.theta)
+    if folder.exists():
+        return state
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    (partial / "spec.cbor").write_bytes(encode(run.spec))
+    (partial / "deployment.json").write_text(run.deployment.to_json())
+    _write_chain(partial, run)
+    _write_settlements(partial / "settlements", run)
+    _write_receipts_and_model(partial, run, state)
+    os.replace(partial, folder)
+    return state
+
+
+def _write_chain(folder: Path, run: Finished) -> None:
+    for name in ("links", "updates", "aggregates"):
+        (folder / name).mkdir()
+    for certified in run.links:
+        manifest = certified.manifest
+        (folder / "links" / f"{int(manifest.round):06d}.cbor").write_bytes(encode(certified))
+        for signed in manifest.commits:
+            update = signed.commit.update
+            (folder / "updates" / f"{update.hex()}.bin").write_bytes(run.load(update))
+        if manifest.aggregate != NO_DIGEST:
+            aggregate = manifest.aggregate
+            (folder / "aggregates" / f"{aggregate.hex()}.bin").write_bytes(run.load(aggregate))
+
+
+def _write_settlements(folder: Path, run: Finished) -> None:
+    folder.mkdir()
+    for epoch, one in run.settled.items():
+        rows = [
+            {
+                "index": index,
+                "role": row.role,
+                "peer": row.peer.hex(),
+                "account": evm_address(row.account),
+                "amount": row.amount,
+            }
+            for index, row in enumerate(one.settlement.rows)
+        ]
+        unpaid = [
+            {"round": step.round, "node": step.node.hex(), "reason": step.reason}
+            for step in one.settlement.unpaid
+        ]
+        _write_json(
+            folder / f"epoch-{epoch:03d}.json",
+            {
+                "epoch": epoch,
+                "tokens_paid": one.settlement.tokens_paid,
+                "rows": rows,
+                "unpaid": unpaid,
+                "result": _plain(dataclasses.asdict(one.result)),
+                "digest": one.digest.hex(),
+                "certificate": one.certificate.hex(),
+            },
+        )
+
+
+def _write_receipts_and_model(folder: Path, run: Finished, state: Digest) -> None:
+    tables = {epoch: one.settlement for epoch, one in run.settled.items()}
+    facts = tuple(facts_of(run.spec, run.run_id, run.links, tables))
+    (folder / "receipts").mkdir()
+    for receipt in round_receipts(run.spec, run.links, facts, tables):
+        _write_json(folder / "receipts" / f"round-{receipt['round']:06d}.json", receipt)
+    layout, model = layout_of(run.spec.model), folder / "model"
+    model.mkdir()
+    tensors = {
+        name: np.ascontiguousarray(run.theta[at : at + int(np.prod(shape))].reshape(shape), np.float32)
+        for name, (at, shape) in layout.offsets().items()
+    }
+    save_file(tensors, model / "model.safetensors", metadata={"format": "pt", "state": state.hex()})
+    _write_json(model / "config.json", model_config(run.spec, layout))
+    (model / "README.md").write_text(model_card(run.spec, run.run_id, layout, facts, state))
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n")
+
+
+def _plain(fields: dict[str, Any]) -> dict[str, Any]:
+    """Bytes as hexadecimal."""
+    return {name: value.hex() if isinstance(value, bytes) else value for name, value in fields.items()}

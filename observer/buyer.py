@@ -1,0 +1,226 @@
+"""Buyer: follows a run, computes its model, takes back what was not spent, and packs the proof.
+
+Room: observer (edge). One trio process; arithmetic, chain and files in threads. It
+needs no data and no torch: parameters follow from the certified aggregates.
+
+    replay every round --> all epochs final --> close --> collect, refund --> bundle
+Every stage reads where it stands from the chain or from its own files, so it may be
+killed at any instant and started again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+from ledger.chain import CasePhase, Chain, EpochPhase
+from ledger.results import epoch_end, epoch_result
+from network.host import Host
+from observer.bundle import Finished, Settled, write_bundle
+from observer.certificates import certified_result
+from observer.receipts import facts_of
+from observer.replay import Mismatch, Replay
+from observer.status import StatusFile
+from protocol.codec import decode_any
+from protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
+from protocol.history import Ruling
+from protocol.messages import CertifiedManifest
+from protocol.types import NO_DIGEST, Digest
+from replica.claims import open_chain
+from replica.follower import Follower
+from replica.participant import Config, Participant, open_network, open_participant
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+POLL_S = 1.0
+CASES_S_MAX = 120.0  # how long slash rewards are waited for
+CERTIFICATE_TRIES = 5
+FACTS = {CertifiedManifest.TAG: CertifiedManifest}
+
+
+async def run_buyer(config: Config, status_path: Path, bundle: Path) -> None:
+    """Follow a run to its end and write its bundle.
+
+    Args:
+        config: A participant whose account is the run's buyer.
+        status_path: Where lines are appended; see observer/status.py. A round's `state` is our
+            digest of the parameters after it.
+        bundle: The folder to make; see observer/bundle.py.
+
+    Raises:
+        ConfigError: the operator can fix it.
+    """
+    await Buyer(open_participant(config), status_path, bundle).run()
+
+
+class Buyer:
+    """The buyer's parts."""
+
+    def __init__(self, me: Participant, status_path: Path, bundle: Path) -> None:
+        self.me, self.bundle = me, bundle
+        self.follower = Follower(me.spec, me.run_id, me.store)
+        self.status = StatusFile(status_path)
+        self.replay = Replay(me)
+        self._host: Host
+
+    async def run(self) -> None:
+        """Serve until the bundle is written."""
+        async with (
+            open_network(self.me, {"links": self.follower.answer_links}) as host,
+            trio.open_nursery() as nursery,
+        ):
+            self._host = host
+            nursery.start_soon(host.keep_connected, list(self.me.addresses.values()))
+            nursery.start_soon(self._read_facts)
+            nursery.start_soon(self.follower.poll, host, self.me.spec.verifier_peers)
+            self.status.write("up")
+            log.info("buyer is up", extra={"peer": self.me.me.hex()[:8]})
+            await self._replay_all()
+            chain = await _patiently(self._open_chain)
+            settled = await _patiently(lambda: self._settled(chain))
+            self._tell_agreement(settled)
+            await self._certify(settled)
+            await _patiently(lambda: self._take_back(chain))
+            await self._pack(settled)
+            nursery.cancel_scope.cancel()
+
+    async def _read_facts(self) -> None:
+        async for fact in self._host.facts:
+            try:
+                self.follower.take(decode_any(FACTS, fact.payload))
+            except (PeerFault, MalformedMessage) as fault:
+                log.warning("peer fault", extra={"peer": fact.peer.hex()[:8], "reason": str(fault)})
+
+    async def _open_chain(self) -> Chain:
+        return await trio.to_thread.run_sync(open_chain, self.me)
+
+    # ---- the model
+
+    async def _replay_all(self) -> None:
+        """Our own parameters, round by round, until the chain is complete."""
+        while self.replay.round <= self.me.spec.last_round:
+            at = self.replay.round
+            await self.follower.grown(at)
+            (certified,) = self.me.store.links(at, 1)
+            state = await _patiently(lambda certified=certified: self.replay.step(self._host, certified))  # type: ignore[misc]
+            self.status.write_once("round", str(at), round=at, state=state.hex())
+
+    def _tell_agreement(self, settled: dict[int, Settled]) -> None:
+        """Whether everybody's words about the parameters are ours: commits', and the settled results'."""
+        rounds, wrong = self.replay.compared()
+        found = list(wrong)
+        for epoch, one in settled.items():
+            at = epoch_end(self.me.spec, epoch)
+            ours = self.replay.state(at)
+            if one.result.model_hash != ours:
+                claimed = one.result.model_hash.hex()
+                found.append(Mismatch(round=at, who=f"epoch {epoch}", claimed=claimed, ours=ours.hex()))
+        mismatches = [dataclasses.asdict(one) for one in found]
+        self.status.write_once("agreement", "", ok=not found, rounds=rounds, mismatches=mismatches)
+
+    # ---- the money
+
+    async def _settled(self, chain: Chain) -> dict[int, Settled]:
+        """Every epoch's final result.
+
+        Raises:
+            Unavailable: not all are final yet.
+        """
+        found: dict[int, Settled] = {}
+        previous = NO_DIGEST
+        for epoch in range(self.me.spec.epochs):
+            state = await trio.to_thread.run_sync(chain.epoch_state, self.me.run_id, epoch)
+            if state.phase not in (EpochPhase.FINAL, EpochPhase.SWEPT):
+                raise Unavailable(f"epoch {epoch} is {state.phase.name.lower()}, not final")
+            settlement = self.follower.settlements[epoch]
+            result = epoch_result(self.me.spec, settlement, Digest(state.model_hash), previous)
+            if self.me.deployment.digest(result) != state.digest:
+                log.error("the final result is not what we computed", extra={"epoch": epoch})
+            kept = self.me.store.fact(f"certificate/{epoch}") or b""
+            found[epoch] = Settled(
+                settlement=settlement, result=result, digest=state.digest, certificate=kept
+            )
+            previous = Digest(state.digest)
+        return found
+
+    async def _certify(self, settled: dict[int, Settled]) -> None:
+        """Fill in the verifiers' signatures where a quorum gives them again."""
+        for epoch, one in settled.items():
+            tries = 0 if one.certificate else CERTIFICATE_TRIES
+            for _ in range(tries):
+                try:
+                    previous = Digest(one.result.prev_result)
+                    found = await certified_result(self.me, self._host, one.settlement, previous)
+                except AssayError as error:
+                    log.info("no certificate yet", extra={"epoch": epoch, "reason": str(error)})
+                    await trio.sleep(POLL_S)
+                    continue
+                self.me.store.set_fact(f"certificate/{epoch}", found.certificate)
+                settled[epoch] = dataclasses.replace(one, certificate=found.certificate)
+                break
+
+    async def _take_back(self, chain: Chain) -> None:
+        """Close the run, collect our share of slashes, and get the free rest of the escrow.
+
+        Raises:
+            Unavailable, ChainRefused: not possible now; doing it again goes on.
+        """
+        in_thread, run_id = trio.to_thread.run_sync, self.me.run_id
+        await in_thread(chain.request_close, run_id)
+        await self._cases_end(chain)
+        collected = await in_thread(chain.rewards_of, chain.address)
+        await in_thread(chain.collect)
+        run = await in_thread(chain.run, run_id)
+        if run is None:
+            raise Unavailable("the chain does not know our run")
+        while await in_thread(chain.timestamp) < run.closes_at:
+            await trio.sleep(POLL_S / 2)
+        await in_thread(chain.refund, run_id)
+        run = await in_thread(chain.run, run_id)
+        returned = 0 if run is None else run.returned
+        self.status.write_once("refunded", "", amount=returned, collected=collected)
+
+    async def _cases_end(self, chain: Chain) -> None:
+        """Wait until the court has closed the case of every upheld audit, within bounds."""
+        offences = {
+            bytes(audit.offence_id)
+            for one in facts_of(self.me.spec, self.me.run_id, self.me.store.links(), {})
+            for audit in one.ruled
+            if audit.ruling is Ruling.UPHELD
+        }
+        over = (CasePhase.VETOED, CasePhase.EXECUTED, CasePhase.EXPIRED)
+        with trio.move_on_after(CASES_S_MAX):
+            for offence in sorted(offences):
+                while (await trio.to_thread.run_sync(chain.case, offence)).phase not in over:
+                    await trio.sleep(POLL_S)
+
+    # ---- the proof
+
+    async def _pack(self, settled: dict[int, Settled]) -> None:
+        run = Finished(
+            spec=self.me.spec,
+            run_id=self.me.run_id,
+            deployment=self.me.deployment,
+            links=tuple(self.me.store.links()),
+            settled=settled,
+            theta=self.replay.theta,
+            load=self.me.blobs.load,
+        )
+        state = await trio.to_thread.run_sync(write_bundle, self.bundle, run)
+        self.status.write_once("bundle", "", path=str(self.bundle), state=state.hex())
+        log.info("bundle written", extra={"state": state.hex()[:8]})
+
+
+async def _patiently(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Do it again until it works: what is missing now may come, and nobody else would do it."""
+    while True:
+        try:
+            return await attempt()
+        except AssayError as error:
+            log.info("not yet", extra={"reason": str(error)})
+        await trio.sleep(POLL_S)
