@@ -129,10 +129,6 @@ def round_line(store: BookStore, spec: RunSpec, round_id: int) -> dict[str, Any]
             ),
             {"round": round_id},
         ).one()
-        drawn = _number(db, "SELECT count(*) FROM audit WHERE drawn_round <= :round", round=round_id)
-        ruled = "SELECT count(*) FROM ruling WHERE closed_round <= :round AND ruling IN :rulings"
-        passed = _number(db, ruled, round=round_id, rulings=PASSED)
-        failed = _number(db, ruled, round=round_id, rulings=FAILED)
     return {
         "round": round_id,
         "rounds": spec.rounds,
@@ -142,10 +138,22 @@ def round_line(store: BookStore, spec: RunSpec, round_id: int) -> dict[str, Any]
         "bytes": size,
         "signatures": head.signatures,
         "verifiers": len(spec.verifiers),
-        "audits": {"drawn": drawn, "passed": passed, "failed": failed},
+        "audits": audits(store, round_id),
         "slashes": len(store.events(Slashed)),
         "escrow": -balance,
     }
+
+
+def audits(store: BookStore, up_to_round: int) -> dict[str, int]:
+    """Audits drawn, passed and failed by the manifests up to a round; lapsed ones are neither."""
+    with store.reading() as db:
+        ruled = "SELECT count(*) FROM ruling WHERE closed_round <= :round AND ruling IN :rulings"
+        drawn = "SELECT count(*) FROM audit WHERE drawn_round <= :round"
+        return {
+            "drawn": _number(db, drawn, round=up_to_round),
+            "passed": _number(db, ruled, round=up_to_round, rulings=PASSED),
+            "failed": _number(db, ruled, round=up_to_round, rulings=FAILED),
+        }
 
 
 def open_offences(store: BookStore) -> frozenset[bytes]:

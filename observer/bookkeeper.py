@@ -122,9 +122,10 @@ class Bookkeeper:
         """The summary of a run whose money has all moved."""
         differences = reconcile(self.books, chain, settlements)
         return {
-            **dataclasses.asdict(report.money(self.books)),
+            "money": dataclasses.asdict(report.money(self.books)),
             "nodes": report.nodes(self.books, self._spec),
             "verifiers": report.verifiers(self.books, self._spec),
+            "audits": report.audits(self.books, self._spec.last_round),
             "open_cases": len(report.open_offences(self.books)),
             **report.settled_line(differences, trial_balance(self.books)),
         }
