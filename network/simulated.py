@@ -55,8 +55,12 @@ class Alarm(Generic[Host]):
 
 @dataclass(frozen=True, slots=True)
 class _Partition(Generic[Host]):
-    group: frozenset[Host]
+    sides: tuple[frozenset[Host], frozenset[Host]]
     until_ms: int
+
+    def cuts(self, source: Host, target: Host) -> bool:
+        one, other = self.sides
+        return (source in one and target in other) or (source in other and target in one)
 
 
 @dataclass(slots=True)
@@ -98,9 +102,9 @@ class Network(Generic[Host]):
         life = 0 if target is None else self._lives.get(target, 0)
         self._push(delay_ms, life, Alarm(target, name))
 
-    def partition(self, group: Collection[Host], heal_ms: int) -> None:
-        """Let nothing pass between `group` and the rest until `heal_ms` from now."""
-        self._partitions.append(_Partition(frozenset(group), self.now_ms + heal_ms))
+    def partition(self, one: Collection[Host], other: Collection[Host], heal_ms: int) -> None:
+        """Let nothing pass between the two sides until `heal_ms` from now; who is on neither reaches both."""
+        self._partitions.append(_Partition((frozenset(one), frozenset(other)), self.now_ms + heal_ms))
 
     def crash(self, host: Host) -> None:
         """Lose what is on the way to this host and all its alarms, until `restart`."""
@@ -134,7 +138,7 @@ class Network(Generic[Host]):
 
     def _is_cut(self, source: Host, target: Host) -> bool:
         self._partitions = [one for one in self._partitions if one.until_ms > self.now_ms]
-        return any((source in one.group) != (target in one.group) for one in self._partitions)
+        return any(one.cuts(source, target) for one in self._partitions)
 
     def _remember(self, event: Delivery[Host] | Alarm[Host]) -> None:
         what = event.payload if isinstance(event, Delivery) else repr(event.name).encode()

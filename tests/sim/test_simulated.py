@@ -45,9 +45,9 @@ def test_a_slow_link_is_slow_one_way():
     assert [event.payload for _, event in everything(network)] == [b"back", b"there"]
 
 
-def test_a_partition_cuts_both_ways_until_it_heals():
+def test_a_partition_cuts_both_ways_until_it_heals_and_spares_third_parties():
     network = a_network(delay_ms=(10, 10))
-    network.partition({0}, heal_ms=100)
+    network.partition({0}, {1}, heal_ms=100)
     for source, target in ((0, 1), (1, 0), (1, 2)):
         network.send(source, target, b"x")
     network.wake(None, "healed", 95)

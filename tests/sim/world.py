@@ -144,7 +144,9 @@ class World:
         self.rng = random.Random(self.seed)
         keys = sorted((key_of(i) for i in range(self.verifiers)), key=lambda key: peer_of(key))
         self.peers = tuple(peer_of(key) for key in keys)
-        weather = Weather(delay_ms=(2, 400), drop=self.drop, duplicate=self.duplicate)
+        # Rough weather stops agreement, fair weather lets both sides of a cut go on: liars need both.
+        delay_ms, rough = self.rng.choice((DELAY_MAX_MS, 150, 400)), self.rng.choice((0.0, 0.5, 1.0))
+        weather = Weather(delay_ms=(2, delay_ms), drop=self.drop * rough, duplicate=self.duplicate)
         self.network = Network(seed=self.seed, hosts=tuple(range(self.verifiers)), weather=weather)
         chosen = set(self.rng.sample(range(self.verifiers), self.liars))
         allies = frozenset(self.peers[host] for host in chosen)
@@ -158,7 +160,7 @@ class World:
                 self.honest[host] = Honest(key, config, consensus.restore(config, (), 0))
                 self.network.wake(host, ("ready", 0), self.rng.randrange(400))
             self.network.wake(host, "tick", self.rng.randrange(TICK_MS))
-        for _ in range(self.rng.randrange(3)):
+        for _ in range(self.rng.randrange(4)):
             self.network.wake(None, "cut", self.rng.randrange(self.storm_ms))
         if self.rng.random() < 0.3:
             self.network.wake(None, "blackout", self.rng.randrange(self.storm_ms))
@@ -201,11 +203,7 @@ class World:
             case Delivery(source, target, payload):
                 self._deliver(source, target, payload)
             case Alarm(None, "cut"):
-                group = self.rng.sample(
-                    range(self.verifiers), self.rng.randint(1, max(1, self.verifiers - 1))
-                )
-                heal_ms = self.rng.randrange(200, 4_000)
-                self.network.partition(group, min(heal_ms, max(0, self.storm_ms - now_ms)))
+                self._cut(min(self.rng.randrange(200, 6_000), self.storm_ms - now_ms))
             case Alarm(None, "blackout"):
                 for host in self.honest:
                     if not self.network.is_down(host):
@@ -263,6 +261,13 @@ class World:
                     self._crash(host)
                     return
                 todo += self._perform(host, one, effect)
+
+    def _cut(self, heal_ms: int) -> None:
+        """Split the network; half the time the liars reach both sides and can tell each another story."""
+        torn = list(self.honest) if self.rng.random() < 0.5 else list(range(self.verifiers))
+        self.rng.shuffle(torn)
+        at = self.rng.choice((len(torn) // 2, self.rng.randint(0, len(torn))))
+        self.network.partition(torn[:at], torn[at:], heal_ms)
 
     def _crash(self, host: int) -> None:
         self.crashes += 1
@@ -361,7 +366,10 @@ class World:
 
     def _check_final(self, host: int, one: Honest, certified: CertifiedManifest) -> None:
         number, name = certified.block.round, digest(certified.block)
-        check_certified(certified, DOMAIN, self.peers)
+        try:
+            check_certified(certified, DOMAIN, self.peers)
+        except AssayError as fault:
+            raise Violation(f"round {number}: {fault}") from fault
         if number != len(one.chain):
             raise Violation(f"host {host} finalised round {number}, expected {len(one.chain)}")
         if certified.manifest.chain != SOUND:
