@@ -45,7 +45,7 @@ class ProcessFile(BaseModel):
     data: Path
     peers: Path
     behaviour: str = "honest"
-    opening_wait_s: float = 15.0
+    opening_wait_s: float = 25.0
     status: Path | None = None  # where the ledger and the buyer say what happens
     bundle: Path | None = None  # where the buyer puts the model and its proof
 

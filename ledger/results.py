@@ -14,9 +14,11 @@ from ledger.settlement import Settlement
 from ledger.statements import OPERATOR, EpochResult, Ruling
 from protocol.codec import digest
 from protocol.history import Audit
+from protocol.messages import Outcome
 from protocol.params import RunSpec
 from protocol.types import Digest, PeerId
 
+WITHHELD_DIVISOR = 50  # a machine that died is not a liar, but silence must cost more than it hides
 SET_VERSION = 1  # the verifier set a run of this deployment is opened with
 
 
@@ -52,6 +54,12 @@ def epoch_end(spec: RunSpec, epoch: int) -> int:
     return min((epoch + 1) * spec.money.epoch_rounds, spec.rounds)
 
 
+def slash_ppm(spec: RunSpec, audit: Audit) -> int:
+    """What an upheld audit costs: the agreed share of stake for a false step, a little of it for silence."""
+    is_false = any(verdict.outcome is Outcome.MISMATCH for verdict in audit.adverse)
+    return spec.money.slash_ppm if is_false else max(spec.money.slash_ppm // WITHHELD_DIVISOR, 1)
+
+
 def ruling_of(spec: RunSpec, run_id: Digest, audit: Audit) -> Ruling:
     """The slash that an upheld audit asks for. The first accuser in the chain is the challenger.
 
@@ -69,7 +77,7 @@ def ruling_of(spec: RunSpec, run_id: Digest, audit: Audit) -> Ruling:
         epoch=int(audit.round) // spec.money.epoch_rounds,
         offender=evm_address(nodes[audit.node]),
         role=OPERATOR,
-        ppm=spec.money.slash_ppm,
+        ppm=slash_ppm(spec, audit),
         offence_id=audit.offence_id,
         evidence_hash=evidence,
         challenger=evm_address(verifiers[audit.adverse[0].verifier]),

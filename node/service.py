@@ -227,6 +227,8 @@ class Service:
                 for verifier in _on_duty(history, audit):
                     if (step, verifier) not in told and await self._tell(verifier, audit):
                         told.add((step, verifier))
+            for step in [s for s in self._opened if (a := history.audits.get(s)) is None or not a.is_open]:
+                self.me.blobs.remove(self._opened.pop(step).opening)
             await self.follower.grown(int(history.round))
 
     async def _tell(self, verifier: PeerId, audit: Audit) -> bool:

@@ -45,6 +45,7 @@ class Follower:
         for certified in store.links():
             self._fold(extend(self.history, certified))
         self._news = trio.Event()
+        self._lagging = trio.Event()  # somebody showed us a link beyond ours
 
     def take(self, certified: CertifiedManifest) -> bool:
         """Check, keep and fold in the next link; False if it is not the next one.
@@ -52,6 +53,8 @@ class Follower:
         Raises:
             MalformedMessage, PeerFault: the link is not what it claims to be.
         """
+        if certified.manifest.round > self.history.round:
+            self._lagging.set()
         if certified.manifest.round != self.history.round:
             return False
         history = extend(self.history, certified)
@@ -100,9 +103,10 @@ class Follower:
         while not self.history.is_complete:
             before = self.history.round
             with trio.move_on_after(POLL_S):
-                await self.grown(int(before))
-                continue
-            await self.catch_up(host, peers)
+                await self._lagging.wait()
+            if self._lagging.is_set() or self.history.round == before:
+                self._lagging = trio.Event()
+                await self.catch_up(host, peers)
         await trio.sleep_forever()
 
     async def catch_up(self, host: Host, peers: Sequence[PeerId]) -> None:

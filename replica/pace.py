@@ -16,6 +16,7 @@ import trio
 
 from network.blobstore import DiskBlobs
 from protocol.errors import Diverged
+from protocol.messages import CertifiedManifest
 from protocol.types import NO_DIGEST, Digest
 from replica.child import Child
 from replica.store import Store
@@ -50,6 +51,7 @@ class Pace:
         self._opening, self._store, self._blobs, self._fetch = dict(opening), store, blobs, fetch
         self._at = -1
         self._turn = trio.Lock()
+        self._repaired: set[int] = set()
 
     async def reach(self, round_id: int) -> Digest:
         """Bring the parameters to `round_id` and return their digest.
@@ -68,6 +70,9 @@ class Pace:
             link = next(iter(self._store.links(self._at, 1)), None)
             if link is None or link.manifest.round != self._at:
                 raise Diverged(f"no link of round {self._at} to step over")
+            if self._contradicts(link):
+                await self._repair(link)
+                continue
             await self._apply(self._at, await self.aggregate(link.manifest.aggregate))
         found = self._store.fact(f"state/{round_id}")
         if found is None and self._at == round_id:
@@ -91,6 +96,29 @@ class Pace:
         """Throw the worker's state away; the next `reach` rebuilds it from the chain."""
         async with self._turn:
             await self.child.call("reset")
+        self._store.drop_facts("state/", set())
+        self._at = 0
+
+    def _contradicts(self, link: CertifiedManifest) -> bool:
+        """Whether a quorum certified other parameters for this round than ours."""
+        ours = self._store.fact(f"state/{self._at}")
+        named = {signed.commit.state for signed in link.manifest.commits} - {NO_DIGEST}
+        return ours is not None and bool(named) and Digest(ours) not in named
+
+    async def _repair(self, link: CertifiedManifest) -> None:
+        """Rebuild from the chain, once per round; the second time the fault is not a flipped bit.
+
+        Raises:
+            Diverged: the same parameters came out again.
+        """
+        round_id = int(link.manifest.round)
+        if round_id in self._repaired:
+            raise Diverged(
+                f"our parameters of round {round_id} differ from the certified ones, rebuilt or not"
+            )
+        self._repaired.add(round_id)
+        log.error("parameters diverged: rebuilding them from the chain", extra={"round": round_id})
+        await self.child.call("reset")
         self._store.drop_facts("state/", set())
         self._at = 0
 

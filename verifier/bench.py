@@ -15,7 +15,7 @@ from network.host import Host
 from protocol.codec import decode, encode
 from protocol.draws import opened_blocks
 from protocol.errors import Diverged, MalformedMessage, PeerFault, Unavailable
-from protocol.history import Audit, Ruling, StepId, may_judge
+from protocol.history import Audit, History, Ruling, StepId, may_judge
 from protocol.identity import sign
 from protocol.messages import Opened, Outcome, SignedVerdict, StepRequest, Verdict
 from protocol.types import NO_DIGEST, Digest, PeerId
@@ -68,9 +68,17 @@ class Bench:
                 if step not in self._busy and may_judge(history, audit, self._me.me, int(history.round)):
                     self._busy.add(step)
                     self._nursery.start_soon(self._judge, audit)
-            for step in [s for s in self._openings if s[0] + 64 < history.round]:
-                del self._openings[step]
+            self._forget_closed(history)
             await self._follower.grown(int(history.round))
+
+    def _forget_closed(self, history: History) -> None:
+        """Openings are the largest thing we hold; once an audit is closed nobody needs them."""
+        for step in list(self._openings):
+            audit = history.audits.get(step)
+            is_old = step[0] + 2 < history.round
+            if (audit is None and is_old) or (audit is not None and not audit.is_open):
+                self._me.blobs.remove(self._openings.pop(step).opening)
+                self._busy.discard(step)
 
     async def _judge(self, audit: Audit) -> None:
         try:

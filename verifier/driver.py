@@ -22,12 +22,15 @@ from protocol.identity import sign
 from protocol.messages import (
     MESSAGES,
     CertifiedManifest,
+    Links,
     Manifest,
     Proposal,
     QuorumCertificate,
     Reveal,
+    SignedCommit,
     SignedVerdict,
     SignedVote,
+    StepRequest,
     Vote,
     VoteKind,
 )
@@ -131,9 +134,23 @@ class Driver:
             self._feed(Synced(fresh, now_ms()))
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Time has passed. A complete chain needs no more votes; who lags asks for links."""
+        if self._follower.history.is_complete:
+            return
         self._feed(Tick(now_ms()))
         self._consider()
+
+    def may_count(self, signed: SignedCommit) -> None:
+        """Check a commit before its update is held.
+
+        Raises:
+            PeerFault, OutOfPhase: it may not count; a contradiction of an earlier one is kept as evidence.
+        """
+        rounds.check_commit(self.round.rules, self.round.history, self.round.state, signed)
+        known = self.round.commits.get(signed.commit.node)
+        if known is not None and known.commit != signed.commit:
+            self._to_round(Submitted(signed))
+            raise PeerFault(signed.commit.node, f"two commits for round {signed.commit.round}")
 
     def submitted(self, event: Submitted) -> None:
         """A commit whose update is held. Raises PeerFault or OutOfPhase if it may not count."""
@@ -391,8 +408,6 @@ class Driver:
                 log.info("proposal not to be had", extra={"peer": peer.hex()[:8], "reason": str(error)})
 
     async def _links_from(self, peer: PeerId) -> tuple[CertifiedManifest, ...]:
-        from protocol.messages import Links, StepRequest
-
         request = StepRequest(number=int(self._follower.history.round), node=PeerId(NO_DIGEST))
         return decode(Links, await self._host.request(peer, "links", encode(request), timeout_s=20)).links
 

@@ -106,7 +106,7 @@ class Service:
             self._host = host
             nursery.start_soon(host.keep_connected, list(self.me.addresses.values()))
             first = self.follower.history
-            state = await self.pace.reach(int(first.round))
+            state = await self.pace.reach(min(int(first.round), self.me.spec.rounds))
             rules = Rules(
                 deployment=self.me.deployment,
                 domain=self.me.domain,
@@ -170,6 +170,7 @@ class Service:
                 commit.round == self.follower.history.round and self.driver.round.history.round < commit.round
             ):
                 await self.driver.round_opened()
+        self.driver.may_count(submission.signed)  # before we store anything for a stranger's sake
         await self._hold_update(commit.update, commit.update_bytes, submission.update, peer)
         self.driver.submitted(Submitted(submission.signed))
         receipt = Receipt(
