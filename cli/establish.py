@@ -121,9 +121,7 @@ def establish(order: Order, root: Path, anvil: Anvil, data: DataSpec, step: Call
         if seat.role == "buyer":
             _open_run(chain, order, spec, now)
             return
-        chain.stake(
-            *((OPERATOR, operator_stake) if seat.role == "node" else (VERIFIER, verifier_stake))
-        )
+        chain.stake(*((OPERATOR, operator_stake) if seat.role == "node" else (VERIFIER, verifier_stake)))
         _delegate(chain, deployment, seat, now + HOT_KEY_S)
 
     with ThreadPoolExecutor(len(seats)) as pool:

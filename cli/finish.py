@@ -7,8 +7,9 @@ processes said while they ran.
 from __future__ import annotations
 
 import json
-import shutil
+import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def finish(network: Network, settled: Mapping[str, Any], wall_s: float) -> dict[
         },
     )
     (root / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    shutil.copyfile(network.seat("ledger").folder / "ledger.db", root / "ledger.db")
+    _copy_books(network.seat("ledger").folder / "ledger.db", root / "ledger.db")
     write_index(root, network.seat("buyer").keys.account)
     return summary
 
@@ -94,6 +95,12 @@ def flat_parameters(layout: Layout, model: Path) -> NDArray[np.float32]:
     """A delivered checkpoint as one vector. Shape (P,), float32."""
     tensors = load_file(model)
     return np.concatenate([tensors[name].astype(np.float32).reshape(-1) for name in layout.names])
+
+
+def _copy_books(source: Path, target: Path) -> None:
+    """One file with everything in it, whatever SQLite still keeps beside the original."""
+    with closing(sqlite3.connect(source)) as books, closing(sqlite3.connect(target)) as copy:
+        books.backup(copy)
 
 
 def _mean_loss(commits: list[Commit]) -> float:

@@ -26,7 +26,7 @@ from cli.order import Order, load_order
 from cli.orderdata import collect_data
 from cli.orderspec import data_spec
 from cli.summary import invariants
-from cli.tables import money_table, participants_table, places_table, training_table
+from cli.tables import report
 from ledger.anvil import Anvil, find_anvil
 from protocol.errors import AssayError, ConfigError
 
@@ -66,14 +66,7 @@ def run_localnet(file: Path | None, overrides: Mapping[str, Any], out: Path | No
     if as_json:
         print(json.dumps(summary, indent=2))
     else:
-        for table in (
-            training_table(summary),
-            participants_table(summary),
-            money_table(summary),
-            places_table(_places(root)),
-        ):
-            console.print(table)
-            console.print()
+        console.print(report(summary, _places(root)))
         for violated in invariants(summary):
             console.print(f"[bold red]violated:[/] {violated}")
     return bool(summary["ok"])
@@ -121,26 +114,26 @@ def _watch(network: Network, crew: Crew, display: Display) -> dict[str, Any]:
     Raises:
         AssayError: a process cannot run, or nothing happens any more.
     """
-    reports = {role: _Tail(network.seat(role).folder / "status.jsonl") for role in ("ledger", "buyer")}
+    tails = {role: _Tail(network.seat(role).folder / "status.jsonl") for role in ("ledger", "buyer")}
     began, news_at = time.monotonic(), time.monotonic()
     settled: dict[str, Any] | None = None
     is_up = False
     while settled is None or not crew.is_done("buyer") or not crew.is_done("ledger"):
         for name in crew.check():
             display.event(f"{name} was started again")
-        for report in reports["ledger"].news():
+        for line in tails["ledger"].news():
             news_at = time.monotonic()
-            if report["kind"] == "round" and not is_up:
+            if line["kind"] == "round" and not is_up:
                 is_up = True
                 display.setup_done(f"{len(network.seats)} participants", time.monotonic() - began)
-            if report["kind"] == "settled":
-                settled = report
-            elif report["kind"] != "up":
-                display.feed(report)
-        for report in reports["buyer"].news():
+            if line["kind"] == "settled":
+                settled = line
+            elif line["kind"] != "up":
+                display.feed(line)
+        for line in tails["buyer"].news():
             news_at = time.monotonic()
-            if report["kind"] == "agreement" and not report["ok"]:
-                display.event(f"parameters disagree: {report['mismatches']}", is_alarm=True)
+            if line["kind"] == "agreement" and not line["ok"]:
+                display.event(f"parameters disagree: {line['mismatches']}", is_alarm=True)
         if time.monotonic() - news_at > STALL_S:
             raise AssayError(f"nothing happened for {STALL_S:.0f} s; logs are in {crew.logs}")
         time.sleep(POLL_S)

@@ -60,9 +60,8 @@ def verifier_run(file: ConfigFile, tethered: Tethered = False) -> None:
 @ledger_app.command("serve")
 def ledger_serve(file: ConfigFile, tethered: Tethered = False) -> None:
     """Keep the books of a run and post its settlements, until all is paid."""
-    from observer.keeper import run_keeper
-
     from cli.process import read_process_file, run_process
+    from observer.keeper import run_keeper
 
     config, given = read_process_file(file)
     status = file.parent / (given.status or Path("status.jsonl"))
@@ -72,9 +71,8 @@ def ledger_serve(file: ConfigFile, tethered: Tethered = False) -> None:
 @buyer_app.command("run")
 def buyer_run(file: ConfigFile, tethered: Tethered = False) -> None:
     """Follow a funded run, check every round, take refund and model."""
-    from observer.buyer import run_buyer
-
     from cli.process import read_process_file, run_process
+    from observer.buyer import run_buyer
 
     config, given = read_process_file(file)
     status = file.parent / (given.status or Path("status.jsonl"))
@@ -97,7 +95,7 @@ def chain_dev(
 @order_app.command("check")
 def order_check(file: Annotated[Path, typer.Argument(metavar="RUN.toml")]) -> None:
     """Say what a run file asks for, and what it can cost at most."""
-    from cli.order import check_order
+    from cli.ordercheck import check_order
 
     typer.echo("\n".join(check_order(file)))
 
@@ -105,7 +103,7 @@ def order_check(file: Annotated[Path, typer.Argument(metavar="RUN.toml")]) -> No
 @run_app.command("verify")
 def run_verify(folder: Annotated[Path, typer.Argument(metavar="RUNS/NAME")]) -> None:
     """Check a delivered run offline: weights, certificates, receipts, settlements, every file."""
-    from verifier.bundle import verify_run
+    from cli.verify import verify_run
 
     for line in verify_run(folder):
         typer.echo(line)

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import hashlib
 
+from eth_abi.abi import encode
+from eth_utils.crypto import keccak
+
 from ledger.deployment import Deployment
 from ledger.evidence import evm_address
 from ledger.settlement import Settlement
@@ -47,6 +50,12 @@ def epoch_result(spec: RunSpec, settlement: Settlement, model: Digest, previous:
 def result_digest(deployment: Deployment, result: EpochResult) -> Digest:
     """The 32 bytes that hot keys sign, and the next result's `prev_result`."""
     return Digest(deployment.digest(result))
+
+
+def run_id_of(spec: RunSpec) -> Digest:
+    """The escrow contract's name for a run: keccak256(abi.encode(deploymentId, buyer, specHash))."""
+    parts = [spec.deployment_id, evm_address(spec.buyer), digest(spec)]
+    return Digest(keccak(encode(["bytes32", "address", "bytes32"], parts)))
 
 
 def epoch_end(spec: RunSpec, epoch: int) -> int:

@@ -1,0 +1,209 @@
+"""Verify: check a delivered run offline, trusting nobody who delivered it.
+
+Room: cli (edge: reads a folder). Everything is made again from what cannot be
+forged without a quorum of verifiers' keys or the buyer's: links are checked,
+updates aggregated, parameters replayed, settlements recomputed; then the whole
+bundle is written a second time and must come out byte for byte the same.
+
+    index <- buyer's signature; links <- certificates; updates <- commits;
+    aggregates <- updates; weights <- aggregates; payouts <- links; results <- hot keys
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledger.deployment import Deployment
+from ledger.evidence import evm_address
+from ledger.results import epoch_end, epoch_result, result_digest, run_id_of
+from ledger.settlement import Settlement, settle
+from ledger.statements import verify_certificate
+from observer.bundle import Finished, Settled, write_bundle
+from protocol.blob import blob_digest
+from protocol.codec import decode, digest
+from protocol.errors import AssayError
+from protocol.history import History, start
+from protocol.messages import CertifiedManifest
+from protocol.params import RunSpec, check_spec
+from protocol.types import NO_DIGEST, Digest
+from replica.chain import extend
+from replica.index import Altered, check_index
+from training.exact import initial_parameters
+from training.layout import layout_of
+from training.parameters import apply_aggregate, state_digest
+from training.wire import decode_update, encode_aggregate
+from verifier.aggregation import mean_over_senders
+
+
+def verify_run(folder: Path) -> Iterator[str]:
+    """Check a run's folder; yields one line per thing found good.
+
+    Raises:
+        Altered: the first thing that is not; the message begins with the file's name.
+    """
+    bundle = folder / "bundle"
+    spec = _spec(bundle / "spec.cbor")
+    count = check_index(folder, spec.buyer)
+    yield f"index: {count} files as the buyer {evm_address(spec.buyer)} signed them"
+    deployment = Deployment.from_json((bundle / "deployment.json").read_text())
+    if deployment.deployment_id != spec.deployment_id:
+        raise Altered("bundle/deployment.json: another deployment than the spec's")
+    run_id = run_id_of(spec)
+    yield f"run {run_id.hex()}, spec hash {digest(spec).hex()}: compare them with the chain's"
+
+    replay = _Replay(spec, run_id, bundle)
+    for round_id in range(spec.last_round + 1):
+        replay.take(round_id)
+    quorum_size = min(len(link.certificate.verifiers) for link in replay.links)
+    of_all = f"at least {quorum_size} of {len(spec.verifiers)} verifiers"
+    yield f"chain: {len(replay.links)} manifests, each certified by {of_all}"
+    updates = sum(len(link.manifest.commits) for link in replay.links)
+    yield f"updates: {updates} signed contributions, each aggregate recomputed from them"
+    yield f"parameters: replayed from the seed, state {state_digest(replay.theta).hex()}"
+
+    settled = dict(_settled(spec, deployment, bundle, replay))
+    total = sum(one.settlement.total for one in settled.values())
+    yield f"settlements: {len(settled)} epochs, {total} units, roots recomputed and signed by a quorum"
+    finished = Finished(
+        spec=spec,
+        run_id=run_id,
+        deployment=deployment,
+        links=tuple(replay.links),
+        settled=settled,
+        theta=replay.theta,
+        load=replay.load,
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        again = Path(scratch) / "bundle"
+        write_bundle(again, finished)
+        files = _compare(again, bundle)
+    yield f"bundle: written again from the certified chain, all {files} files the same byte for byte"
+    _check_summary(folder / "summary.json", spec, run_id, settled)
+    yield "summary: money as settled"
+
+
+class _Replay:
+    """The run once more, from its first link."""
+
+    def __init__(self, spec: RunSpec, run_id: Digest, bundle: Path) -> None:
+        self.spec, self.layout, self._bundle = spec, layout_of(spec.model), bundle
+        self.history: History = start(spec, run_id)
+        self.links: list[CertifiedManifest] = []
+        self.settlements: dict[int, Settlement] = {}
+        self.theta: NDArray[np.float32] = initial_parameters(spec.seed, self.layout.names, self.layout.shapes)
+        self.states: dict[int, Digest] = {0: state_digest(self.theta)}
+        self._blobs: dict[Digest, bytes] = {}
+
+    def load(self, name: Digest) -> bytes:
+        """A checked blob."""
+        return self._blobs[name]
+
+    def take(self, round_id: int) -> None:
+        """Check one link and what it names, and step over it."""
+        name = f"bundle/links/{round_id:06d}.cbor"
+        try:
+            link = decode(CertifiedManifest, (self._bundle / "links" / f"{round_id:06d}.cbor").read_bytes())
+            self.history = extend(self.history, link)
+        except (OSError, AssayError) as error:
+            raise Altered(f"{name}: {error}") from None
+        self.links.append(link)
+        for epoch in range(self.spec.epochs):
+            if self.spec.settled_at(epoch) == round_id:
+                self.settlements[epoch] = settle(self.history, epoch)
+        self._step(round_id, link)
+
+    def _step(self, round_id: int, link: CertifiedManifest) -> None:
+        manifest, count = link.manifest, self.layout.blocks
+        updates = {}
+        for signed in manifest.commits:
+            commit = signed.commit
+            if commit.state not in (NO_DIGEST, self.states[round_id]):
+                raise Altered(f"bundle/links/{round_id:06d}.cbor: a commit on other parameters than replayed")
+            body = self._blob("updates", commit.update)
+            updates[commit.node] = decode_update(body, count, self.spec.rule.k)
+        aggregate = b""
+        if manifest.aggregate != NO_DIGEST:
+            aggregate = self._blob("aggregates", manifest.aggregate)
+            if aggregate != encode_aggregate(mean_over_senders(updates, count), count):
+                raise Altered(
+                    f"bundle/aggregates/{manifest.aggregate.hex()}.bin: does not follow from its updates"
+                )
+        self.theta = apply_aggregate(self.spec, self.layout, self.theta, round_id, aggregate)
+        self.states[round_id + 1] = state_digest(self.theta)
+
+    def _blob(self, kind: str, name: Digest) -> bytes:
+        path = self._bundle / kind / f"{name.hex()}.bin"
+        body = path.read_bytes() if path.is_file() else None
+        if body is None or blob_digest(body) != name:
+            raise Altered(f"bundle/{kind}/{name.hex()}.bin: {'missing' if body is None else 'altered'}")
+        self._blobs[name] = body
+        return body
+
+
+def _spec(path: Path) -> RunSpec:
+    try:
+        spec = decode(RunSpec, path.read_bytes())
+        check_spec(spec)
+    except (OSError, AssayError, ValueError) as error:
+        raise Altered(f"bundle/spec.cbor: {error}") from None
+    return spec
+
+
+def _settled(
+    spec: RunSpec, deployment: Deployment, bundle: Path, replay: _Replay
+) -> Iterator[tuple[int, Settled]]:
+    """Every epoch's result, recomputed, and the quorum's signatures on it."""
+    hot_keys = [evm_address(member.hot) for member in spec.verifiers]
+    previous = NO_DIGEST
+    for epoch, settlement in sorted(replay.settlements.items()):
+        name = f"settlements/epoch-{epoch:03d}.json"
+        result = epoch_result(spec, settlement, replay.states[epoch_end(spec, epoch)], previous)
+        previous = result_digest(deployment, result)
+        try:
+            told: dict[str, Any] = json.loads((bundle / name).read_text())
+            certificate = bytes.fromhex(told["certificate"])
+            verify_certificate(previous, certificate, hot_keys)
+        except (OSError, ValueError, KeyError, TypeError, AssayError) as error:
+            raise Altered(f"bundle/{name}: {error}") from None
+        yield epoch, Settled(settlement=settlement, result=result, digest=previous, certificate=certificate)
+
+
+def _compare(made: Path, given: Path) -> int:
+    """Number of files, if both folders hold the same ones with the same bytes."""
+    ours = {path.relative_to(made) for path in made.rglob("*") if path.is_file()}
+    theirs = {path.relative_to(given) for path in given.rglob("*") if path.is_file()}
+    for name in sorted(ours | theirs):
+        if name not in theirs:
+            raise Altered(f"bundle/{name}: missing")
+        if name not in ours:
+            raise Altered(f"bundle/{name}: does not belong to this run")
+        if (made / name).read_bytes() != (given / name).read_bytes():
+            raise Altered(f"bundle/{name}: differs from what the certified chain says")
+    return len(ours)
+
+
+def _check_summary(path: Path, spec: RunSpec, run_id: Digest, settled: dict[int, Settled]) -> None:
+    try:
+        summary = json.loads(path.read_text())
+        paid = {
+            role: sum(one.settlement.paid(role) for one in settled.values())
+            for role in ("operator", "verifier", "fee")
+        }
+        told = summary["money"]
+        is_same = (
+            summary["run_id"] == run_id.hex()
+            and summary["rounds_finalised"] == spec.rounds
+            and (told["paid_operators"], told["paid_verifiers"], told["fees"])
+            == (paid["operator"], paid["verifier"], paid["fee"])
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Altered(f"summary.json: {error}") from None
+    if not is_same:
+        raise Altered("summary.json: differs from the settlements")
