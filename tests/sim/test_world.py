@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 
 import protocol.quorum
+from protocol.finality import SETTLED
 from protocol.messages import Proposal, VoteKind
 from tests.sim import world
 from tests.sim.world import World, first_violation
 from verifier import consensus, consensus_follow
 from verifier.consensus import Received
+from verifier.consensus_chain import is_certified
 
 SHAPES = [
     {},
@@ -110,6 +112,19 @@ def test_giving_up_what_one_finalised_is_found_out(monkeypatch):
 
     monkeypatch.setattr(consensus, "step", late_step)
     assert first_violation(range(20), lambda seed: World(seed=seed)) is not None
+
+
+def test_settling_what_is_only_notarised_is_found_out(monkeypatch):
+    sound_finalise = consensus_follow._finalise
+
+    def eager_finalise(state, out):
+        for name, proposal in state.bodies.items():
+            if is_certified(state, proposal.block) and name not in state.vouched:
+                state = consensus_follow._vote(state, SETTLED, VoteKind.FINALISE, name, out)
+        return sound_finalise(state, out)
+
+    monkeypatch.setattr(consensus_follow, "_finalise", eager_finalise)
+    assert "two blocks are final" in str(first_violation(range(100), lambda seed: World(seed=seed)))
 
 
 def test_restarting_without_the_journal_is_found_out():
