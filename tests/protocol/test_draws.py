@@ -1,0 +1,138 @@
+"""Draws: frozen, unbiased enough, and the same for everybody."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.draws import audit_rate_ppm, audit_seed, auditors, beacon_input, is_drawn, opened_blocks
+from protocol.errors import MalformedMessage
+from protocol.params import PPM
+from protocol.types import Digest, PeerId, RoundId
+from protocol.vrf import prove
+from tests.protocol.chains import NODES, VERIFIERS, a_spec
+
+VECTORS = Path(__file__).parents[1] / "vectors" / "draws.json"
+ALPHA = beacon_input(Digest(b"d" * 32), Digest(b"r" * 32), RoundId(7), Digest(b"m" * 32))
+PROOFS = tuple((v, prove(hashlib.sha256(v).digest(), ALPHA)) for v in VERIFIERS)
+SEED = audit_seed(ALPHA, PROOFS)
+AUDIT = a_spec(blocks=8).audit
+
+
+def vectors() -> dict:
+    return {
+        "alpha": ALPHA.hex(),
+        "seed": SEED.hex(),
+        "seed_without_reveals": audit_seed(ALPHA, ()).hex(),
+        "drawn_at_half": [is_drawn(SEED, node, PPM // 2) for node in NODES],
+        "auditors": [[v.hex() for v in auditors(SEED, node, VERIFIERS)] for node in NODES],
+        "opened_blocks": [opened_blocks(SEED, node, AUDIT, 213, range(100, 213)) for node in NODES],
+    }
+
+
+def test_draws_are_the_frozen_ones():
+    assert json.loads(json.dumps(vectors())) == json.loads(VECTORS.read_text())
+
+
+def test_a_seed_depends_on_every_reveal_and_not_on_the_order_they_came_in():
+    assert audit_seed(ALPHA, PROOFS[::-1]) == SEED
+    assert len({audit_seed(ALPHA, PROOFS[:n]) for n in range(5)}) == 5
+    assert audit_seed(ALPHA + b"!", PROOFS) != SEED
+
+
+def test_a_reveal_that_is_no_proof_is_refused():
+    with pytest.raises(MalformedMessage):
+        audit_seed(ALPHA, [(VERIFIERS[0], b"x" * 80)])
+
+
+@pytest.mark.parametrize(
+    ("clean", "rate"),
+    [
+        (0, PPM),
+        (3, PPM),
+        (4, PPM),
+        (5, 800_000),
+        (8, 500_000),
+        (19, 210_526),
+        (20, 200_000),
+        (10**9, 200_000),
+    ],
+)
+def test_the_rate_is_one_on_probation_then_falls_and_never_under_the_floor(clean, rate):
+    audit = a_spec(probation=4, floor_ppm=200_000).audit
+
+    assert audit_rate_ppm(audit, clean) == rate
+
+
+@pytest.mark.parametrize("rate", [0, 1, 200_000, 500_000, PPM])
+def test_nodes_are_drawn_as_often_as_the_rate_says(rate):
+    seeds = [Digest(hashlib.sha256(b"%d" % n).digest()) for n in range(4000)]
+
+    share = sum(is_drawn(seed, NODES[0], rate) for seed in seeds) / len(seeds)
+
+    assert abs(share - rate / PPM) < 0.03  # over five standard deviations
+    if rate in (0, PPM):
+        assert share == rate / PPM
+
+
+def test_every_verifier_is_first_equally_often():
+    first = [
+        auditors(Digest(hashlib.sha256(b"%d" % n).digest()), NODES[0], VERIFIERS)[0] for n in range(2000)
+    ]
+
+    assert all(400 < first.count(verifier) < 600 for verifier in VERIFIERS)
+
+
+@given(st.binary(min_size=32, max_size=32), st.permutations(VERIFIERS))
+def test_auditors_are_all_verifiers_once_whatever_order_they_are_given_in(seed, verifiers):
+    order = auditors(Digest(seed), NODES[0], verifiers)
+
+    assert sorted(order) == list(VERIFIERS)
+    assert order == auditors(Digest(seed), NODES[0], VERIFIERS)
+
+
+@given(
+    st.binary(min_size=32, max_size=32),
+    st.integers(1, 300).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1)))),
+    st.integers(1, 64),
+)
+def test_as_many_blocks_are_opened_as_the_rules_say_each_once_and_ascending(seed, blocks, wanted):
+    count, live = blocks
+    chosen = opened_blocks(Digest(seed), NODES[0], a_spec(blocks=wanted).audit, count, sorted(live))
+
+    assert len(chosen) == min(wanted, count)
+    assert list(chosen) == sorted(set(chosen))
+    assert all(0 <= block < count for block in chosen)
+    uniform = min(wanted, count) // 2
+    assert len(set(chosen) & live) >= min(len(live), min(wanted, count) - uniform) - uniform
+
+
+def test_half_of_the_opened_blocks_lie_where_something_was_sent():
+    live = range(90, 100)  # a tenth of all blocks
+    hits = [
+        sum(
+            b >= 90
+            for b in opened_blocks(Digest(hashlib.sha256(b"%d" % n).digest()), NODES[0], AUDIT, 100, live)
+        )
+        for n in range(200)
+    ]
+
+    assert all(hit >= 4 for hit in hits)
+
+
+def test_nodes_and_seeds_draw_apart():
+    other = PeerId(bytes(32))
+
+    assert opened_blocks(SEED, NODES[0], AUDIT, 213, ()) != opened_blocks(SEED, other, AUDIT, 213, ())
+    assert opened_blocks(SEED, other, AUDIT, 213, ()) != opened_blocks(
+        Digest(bytes(32)), other, AUDIT, 213, ()
+    )
+
+
+if __name__ == "__main__":
+    VECTORS.write_text(json.dumps(vectors(), indent=1) + "\n")
