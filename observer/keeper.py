@@ -57,7 +57,7 @@ class Keeper:
         self.me = me
         self.follower = Follower(me.spec, me.run_id, me.store)
         self.status = StatusFile(status_path)
-        books = BookStore(me.config.folder / "books.db", me.run_id, first_block=me.deployment.block)
+        books = BookStore(me.config.folder / "ledger.db", me.run_id, first_block=me.deployment.block)
         self.bookkeeper = Bookkeeper(me.spec, me.run_id, books, self.status)
         self.settler = Settler(me, self.follower)
         self._has_told = False

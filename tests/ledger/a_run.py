@@ -1,0 +1,274 @@
+"""Builders for runs on paper: specs, histories, tables and events, filled with what a test is not about."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ledger.events import (
+    ChainEvent,
+    Claimed,
+    Refunded,
+    ResultFinalized,
+    ResultProposed,
+    RewardCollected,
+    RunOpened,
+    Slashed,
+    Staked,
+)
+from ledger.evidence import evm_address
+from ledger.settlement import Settlement, settle
+from protocol.history import Audit, History, Ruling, StepId, start
+from protocol.messages import Commit, Outcome, Verdict
+from protocol.params import (
+    AuditSpec,
+    DataSpec,
+    DemoSpec,
+    Member,
+    ModelSpec,
+    MoneySpec,
+    RunSpec,
+    TimingSpec,
+)
+from protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
+
+RUN = Digest(hashlib.sha256(b"run").digest())
+TREASURY = Address(b"T" * 20)
+BUYER = evm_address(b"B" * 20)
+BUDGET = 10_000_000
+
+
+def peer(name: str) -> PeerId:
+    return PeerId(name.encode().ljust(32, b"\1"))
+
+
+def account(name: str) -> Address:
+    return Address(hashlib.sha256(name.encode()).digest()[:20])
+
+
+def wallet(name: str) -> str:
+    return evm_address(account(name))
+
+
+def a_member(name: str) -> Member:
+    return Member(peer=peer(name), account=account(name), hot=Address(account(name + " hot")))
+
+
+def a_spec(nodes: int = 3, verifiers: int = 4, rounds: int = 8, epoch_rounds: int = 4) -> RunSpec:
+    return RunSpec(
+        deployment_id=Digest(b"D" * 32),
+        name="paper",
+        seed=1,
+        rounds=rounds,
+        state_every=2,
+        model=ModelSpec(vocabulary=64, layers=1, width=64, heads=1, context=16),
+        data=DataSpec(root=NO_DIGEST, tokens=5_000, validation_tokens=100, source="paper", licence="CC0"),
+        rule=DemoSpec(
+            k=4,
+            beta_micro=900_000,
+            clip_micro=0,
+            lr_nano=10**6,
+            lr_floor_ppm=10**5,
+            warmup_rounds=1,
+            sequences=2,
+        ),
+        audit=AuditSpec(probation=1, floor_ppm=1, blocks=4, turn_rounds=1, audit_rounds=2, dispute_rounds=2),
+        money=MoneySpec(
+            price_per_mtoken=1_000_003,
+            operators_ppm=800_000,
+            verifiers_ppm=150_000,
+            treasury=TREASURY,
+            slash_ppm=200_000,
+            epoch_rounds=epoch_rounds,
+        ),
+        timing=TimingSpec(collect_ms=1, ready_ms=1, iteration_ms=1, resend_ms=1),
+        buyer=Address(b"B" * 20),
+        nodes=tuple(a_member(f"node-{i}") for i in range(nodes)),
+        verifiers=tuple(a_member(f"verifier-{i}") for i in range(verifiers)),
+    )
+
+
+def a_commit(node: str, round_id: int, tokens: int = 1_000) -> Commit:
+    return Commit(
+        run_id=RUN,
+        round=RoundId(round_id),
+        node=peer(node),
+        parent=NO_DIGEST,
+        state=NO_DIGEST,
+        batch_root=NO_DIGEST,
+        update=NO_DIGEST,
+        update_bytes=10,
+        momentum_before=NO_DIGEST,
+        momentum_after=NO_DIGEST,
+        seal=NO_DIGEST,
+        exec_class=NO_DIGEST,
+        tokens=tokens,
+        loss_micro=2_000_000,
+    )
+
+
+def a_verdict(node: str, round_id: int, verifier: str, outcome: Outcome = Outcome.MATCH) -> Verdict:
+    return Verdict(
+        run_id=RUN,
+        round=RoundId(round_id),
+        node=peer(node),
+        verifier=peer(verifier),
+        outcome=outcome,
+        recomputed=NO_DIGEST,
+        opening=NO_DIGEST,
+        opening_bytes=0,
+        distance_ppb=0,
+        block=0,
+    )
+
+
+def an_audit(
+    node: str, round_id: int, ruling: Ruling = Ruling.CLEARED, alarm: bool = False, **verdicts: Outcome
+) -> Audit:
+    """`verdicts` by verifier: `v0=Outcome.MATCH`."""
+    return Audit(
+        round=RoundId(round_id),
+        node=peer(node),
+        commit=a_commit(node, round_id),
+        seed=NO_DIGEST,
+        order=tuple(peer(f"verifier-{i}") for i in range(4)),
+        verdicts=tuple(
+            a_verdict(node, round_id, name.replace("v", "verifier-"), outcome)
+            for name, outcome in verdicts.items()
+        ),
+        ruling=ruling,
+        alarm_round=round_id + 1 if alarm else -1,
+        closed_round=round_id + 2,
+    )
+
+
+def a_history(
+    spec: RunSpec,
+    tokens: Mapping[tuple[int, str], int],
+    audits: Iterable[Audit] = (),
+    reveals: Mapping[int, Iterable[str]] | None = None,
+    epoch: int = 0,
+) -> History:
+    """The fold just when `epoch` is ripe, with these accepted steps by (round, node)."""
+    steps: dict[StepId, int] = {(RoundId(r), peer(node)): count for (r, node), count in tokens.items()}
+    return replace(
+        start(spec, RUN),
+        round=RoundId(spec.settled_at(epoch) + 1),
+        steps=steps,
+        audits={(audit.round, audit.node): audit for audit in audits},
+        reveals={r: tuple(map(peer, names)) for r, names in (reveals or {}).items()},
+    )
+
+
+def a_settlement(epoch: int = 0, spec: RunSpec | None = None, tokens: int = 1_000) -> Settlement:
+    """Three nodes with one step each, and verifiers paid for one round's beacon."""
+    spec = spec or a_spec()
+    first = epoch * spec.money.epoch_rounds
+    steps = {(first, f"node-{i}"): tokens + i for i in range(3)}
+    reveals = {first: [f"verifier-{i}" for i in range(4)]}
+    return settle(a_history(spec, steps, reveals=reveals, epoch=epoch), epoch)
+
+
+class Tale:
+    """Chain events one after another, each in a block of its own; `fork` names another history."""
+
+    def __init__(self, fork: str = "main", height: int = 0) -> None:
+        self.events: list[ChainEvent] = []
+        self.fork, self.height = fork, height
+
+    def tell(self, kind: type[ChainEvent], **fields: Any) -> ChainEvent:
+        self.height += 1
+        place = f"{self.fork} {self.height}".encode()
+        event = kind(
+            block_number=self.height,
+            block_hash=hashlib.sha256(place).digest(),
+            tx_hash=hashlib.sha256(b"tx" + place).digest(),
+            log_index=0,
+            **fields,
+        )
+        self.events.append(event)
+        return event
+
+    def opened(self, budget: int = BUDGET, run_id: bytes = RUN) -> None:
+        self.tell(
+            RunOpened,
+            run_id=run_id,
+            buyer=BUYER,
+            spec_hash=NO_DIGEST,
+            budget=budget,
+            epoch_cap=budget,
+            epochs=2,
+            deadline=10**9,
+            set_version=1,
+        )
+
+    def staked(self, name: str, amount: int, role: int = 0) -> None:
+        self.tell(Staked, account=wallet(name), role=role, amount=amount)
+
+    def slashed(self, name: str, amount: int, challenger: str = "verifier-0") -> None:
+        to_buyer, to_challenger = amount // 5, 3 * amount // 10
+        self.tell(
+            Slashed,
+            account=wallet(name),
+            role=0,
+            offence_id=NO_DIGEST,
+            amount=amount,
+            burnt=amount - to_buyer - to_challenger,
+            buyer=BUYER,
+            buyer_amount=to_buyer,
+            challenger=wallet(challenger),
+            challenger_amount=to_challenger,
+        )
+
+    def collected(self, account: str, amount: int) -> None:
+        self.tell(RewardCollected, account=account, amount=amount)
+
+    def proposed(self, table: Settlement) -> None:
+        self.tell(
+            ResultProposed,
+            run_id=table.run_id,
+            epoch=table.epoch,
+            digest=_result(table),
+            root=table.tree().root,
+            table_hash=table.table_hash,
+            model_hash=NO_DIGEST,
+            total=table.total,
+            window_ends_at=0,
+        )
+
+    def final(self, table: Settlement) -> None:
+        self.tell(
+            ResultFinalized,
+            run_id=table.run_id,
+            epoch=table.epoch,
+            digest=_result(table),
+            total=table.total,
+            claim_ends_at=0,
+        )
+
+    def claimed(self, table: Settlement, index: int) -> None:
+        row = table.rows[index]
+        self.tell(
+            Claimed,
+            run_id=table.run_id,
+            epoch=table.epoch,
+            index=index,
+            account=evm_address(row.account),
+            amount=row.amount,
+        )
+
+    def refunded(self, amount: int) -> None:
+        self.tell(Refunded, run_id=RUN, buyer=BUYER, amount=amount)
+
+    def settled(self, table: Settlement) -> None:
+        """An epoch's whole road, every row claimed."""
+        self.proposed(table)
+        self.final(table)
+        for index in range(len(table.rows)):
+            self.claimed(table, index)
+
+
+def _result(table: Settlement) -> bytes:
+    return hashlib.sha256(b"result" + table.table_hash).digest()

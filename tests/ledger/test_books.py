@@ -1,0 +1,449 @@
+"""Books: whatever happens on chain, every unit is owed to somebody, once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.strategies import DataObject
+
+from ledger.accounts import (
+    BONDS,
+    ESCROW,
+    VAULT,
+    Account,
+    Kind,
+    bond,
+    budget,
+    payable,
+    reserved,
+    rewards,
+    stake,
+)
+from ledger.books import (
+    Books,
+    BooksError,
+    Entry,
+    Posting,
+    book,
+    bookable,
+    post,
+    reversal_of,
+)
+from ledger.events import (
+    ChainEvent,
+    Challenged,
+    HotKeyDelegated,
+    Resolved,
+    ResultRejected,
+    RunClosing,
+    RunToppedUp,
+    Swept,
+    Withdrawn,
+)
+from ledger.settlement import Settlement
+from tests.ledger.a_run import BUDGET, BUYER, RUN, Tale, a_settlement, wallet
+
+TABLES = {epoch: a_settlement(epoch) for epoch in range(2)}
+OTHER_RUN = b"another run".ljust(32, b"\0")
+
+
+def empty(tables: dict[int, Settlement] | None = None) -> Books:
+    return Books(run_id=RUN, tables=TABLES if tables is None else tables)
+
+
+def booked(events: list[ChainEvent], books: Books | None = None) -> tuple[Books, list[Entry]]:
+    books, entries = books or empty(), []
+    for event in events:
+        books, entry = book(books, event)
+        entries += [entry] if entry else []
+    return books, entries
+
+
+def amounts(books: Books) -> dict[str, int]:
+    """By code, on each account's own side."""
+    return {account.code: books.balance(account) for account in books.balances}
+
+
+@st.composite
+def tales(draw: st.DrawFn) -> list[ChainEvent]:
+    """A possible life of the contracts: what each step may take is what the ones before left."""
+    tale, data = Tale(), draw(st.data())
+    tale.opened()
+    tale.opened(BUDGET // 2, OTHER_RUN)
+    state = _Contracts()
+    for _ in range(draw(st.integers(0, 25))):
+        move = draw(st.sampled_from(sorted(state.moves())))
+        state.moves()[move](tale, data)
+    return tale.events
+
+
+class _Contracts:
+    """Just enough of the contracts to tell only tales they could tell."""
+
+    def __init__(self) -> None:
+        self.stakes: dict[str, int] = {}
+        self.rewards: dict[str, int] = {}
+        self.phase = {0: "none", 1: "none"}
+        self.unpaid = {epoch: dict(enumerate(row.amount for row in t.rows)) for epoch, t in TABLES.items()}
+        self.free = BUDGET
+
+    def moves(self):
+        found = {"stake": self.stake, "top up": self.top_up}
+        if any(self.stakes.values()):
+            found |= {"slash": self.slash, "withdraw": self.withdraw}
+        if any(self.rewards.values()):
+            found["collect"] = self.collect
+        if self.free:
+            found["refund"] = self.refund
+        for epoch, phase in self.phase.items():
+            table = TABLES[epoch]
+            if phase == "none" and table.total <= self.free:
+                found[f"propose {epoch}"] = lambda tale, _, e=epoch: self.propose(tale, e)
+            if phase == "proposed":
+                found[f"final {epoch}"] = lambda tale, _, e=epoch: self.final(tale, e)
+                found[f"reject {epoch}"] = lambda tale, _, e=epoch: self.reject(tale, e, timeout=False)
+                found[f"time out {epoch}"] = lambda tale, _, e=epoch: self.reject(tale, e, timeout=True)
+            if phase == "final" and self.unpaid[epoch]:
+                found[f"claim {epoch}"] = lambda tale, data, e=epoch: self.claim(tale, data, e)
+                found[f"sweep {epoch}"] = lambda tale, _, e=epoch: self.sweep(tale, e)
+        return found
+
+    def stake(self, tale: Tale, data: DataObject) -> None:
+        name = data.draw(st.sampled_from(["node-0", "node-1"]))
+        amount = data.draw(st.integers(1, 10**12))
+        self.stakes[name] = self.stakes.get(name, 0) + amount
+        tale.staked(name, amount)
+
+    def _staker(self, data: DataObject) -> tuple[str, int]:
+        name = data.draw(st.sampled_from(sorted(n for n, left in self.stakes.items() if left)))
+        amount = data.draw(st.integers(1, self.stakes[name]))
+        self.stakes[name] -= amount
+        return name, amount
+
+    def slash(self, tale: Tale, data: DataObject) -> None:
+        name, amount = self._staker(data)
+        tale.slashed(name, amount)
+        for who, share in ((BUYER, amount // 5), (wallet("verifier-0"), 3 * amount // 10)):
+            self.rewards[who] = self.rewards.get(who, 0) + share
+
+    def withdraw(self, tale: Tale, data: DataObject) -> None:
+        name, amount = self._staker(data)
+        tale.tell(Withdrawn, account=wallet(name), role=0, ticket=1, amount=amount)
+
+    def collect(self, tale: Tale, data: DataObject) -> None:
+        who = data.draw(st.sampled_from(sorted(w for w, left in self.rewards.items() if left)))
+        tale.collected(who, self.rewards.pop(who))
+
+    def top_up(self, tale: Tale, data: DataObject) -> None:
+        self.free += 7
+        tale.tell(RunToppedUp, run_id=RUN, payer=BUYER, amount=7)
+
+    def refund(self, tale: Tale, data: DataObject) -> None:
+        tale.refunded(self.free)
+        self.free = 0
+
+    def propose(self, tale: Tale, epoch: int) -> None:
+        tale.proposed(TABLES[epoch])
+        self.free -= TABLES[epoch].total
+        self.phase[epoch] = "proposed"
+
+    def final(self, tale: Tale, epoch: int) -> None:
+        tale.final(TABLES[epoch])
+        self.phase[epoch] = "final"
+
+    def reject(self, tale: Tale, epoch: int, *, timeout: bool) -> None:
+        total, place = TABLES[epoch].total, {"run_id": RUN, "epoch": epoch}
+        tale.tell(Challenged, **place, challenger=BUYER, reason_hash=bytes(32), bond=50)
+        if not timeout:
+            tale.tell(Resolved, **place, challenger=BUYER, stands=False, bond=50)
+        tale.tell(ResultRejected, **place, digest=bytes(32), total=total)
+        self.free += total
+        self.phase[epoch] = "none"
+
+    def claim(self, tale: Tale, data: DataObject, epoch: int) -> None:
+        index = data.draw(st.sampled_from(sorted(self.unpaid[epoch])))
+        del self.unpaid[epoch][index]
+        tale.claimed(TABLES[epoch], index)
+
+    def sweep(self, tale: Tale, epoch: int) -> None:
+        left = sum(self.unpaid[epoch].values())
+        self.unpaid[epoch] = {}
+        tale.tell(Swept, run_id=RUN, epoch=epoch, buyer=BUYER, amount=left)
+
+
+# ---- what holds after every entry
+
+
+@given(tales())
+def test_after_every_entry_the_books_sum_to_zero_and_no_account_is_on_its_wrong_side(events):
+    books = empty()
+    for event in events:
+        books, _ = book(books, event)
+        assert sum(books.balances.values()) == 0
+        assert all(books.balance(account) > 0 for account in books.balances)
+
+
+@given(tales())
+def test_undoing_every_entry_newest_first_leaves_nothing(events):
+    books, entries = booked(events)
+
+    for entry in reversed(entries):
+        books = post(books, reversal_of(entry))
+        assert all(books.balance(account) > 0 for account in books.balances)
+
+    assert books.balances == {}
+
+
+@given(tales(), st.data())
+def test_a_lost_event_that_moved_tokens_is_noticed_or_leaves_another_balance(events, data):
+    books, entries = booked(events)
+    moved = [entry for entry in entries if {ESCROW, VAULT} & {line.account for line in entry.postings}]
+    lost = data.draw(st.sampled_from(moved))
+    rest = [event for event in events if lost.key.split("/")[1] != event.block_hash.hex()]
+
+    try:
+        others, _ = booked(rest)
+    except BooksError:
+        return
+    assert others.balances != books.balances
+
+
+# ---- the road of the buyer's money
+
+
+def test_a_settled_run_owes_nothing_but_stake():
+    tale = Tale()
+    tale.opened()
+    tale.staked("node-0", 500)
+    for table in TABLES.values():
+        tale.settled(table)
+    tale.refunded(BUDGET - sum(table.total for table in TABLES.values()))
+
+    books, _ = booked(tale.events)
+
+    assert amounts(books) == {"asset:vault": 500, stake(0, wallet("node-0")).code: 500}
+
+
+def test_money_is_free_then_reserved_then_owed_to_each_payee():
+    tale, table = Tale(), TABLES[0]
+    tale.opened()
+    tale.proposed(table)
+    proposed, _ = booked(tale.events)
+    tale.final(table)
+    final, _ = booked(tale.events)
+
+    assert proposed.balance(reserved(RUN, 0)) == table.total
+    assert proposed.balance(budget(RUN)) == final.balance(budget(RUN)) == BUDGET - table.total
+    assert final.balance(reserved(RUN, 0)) == 0
+    assert final.balance(payable("operator", wallet("node-0"), 0)) == table.rows[0].amount
+    owed = [a for a in final.balances if a.kind is Kind.PAYABLE]
+    assert (len(owed), sum(map(final.balance, owed))) == (len(table.rows), table.total)
+
+
+def test_a_result_that_is_not_our_table_is_nobodys_pay_until_it_is_claimed():
+    tale, table = Tale(), TABLES[0]
+    tale.opened()
+    tale.settled(replace(table, table_hash=b"\7" * 32))
+
+    books, _ = booked(tale.events[:3])
+    after, _ = booked(tale.events)
+
+    assert books.balance(reserved(RUN, 0)) == table.total
+    assert not [a for a in after.balances if a.kind is Kind.PAYABLE]
+    assert after.balance(ESCROW) == BUDGET - table.total
+
+
+def test_another_buyers_run_is_in_the_books_without_its_payees():
+    tale, table = Tale(), replace(TABLES[0], run_id=OTHER_RUN)
+    tale.opened(run_id=OTHER_RUN)
+    tale.settled(table)
+
+    books, _ = booked(tale.events)
+
+    assert amounts(books) == {
+        "asset:escrow": BUDGET - table.total,
+        budget(OTHER_RUN).code: BUDGET - table.total,
+    }
+
+
+def test_what_nobody_claimed_goes_back_to_the_buyer():
+    tale, table = Tale(), TABLES[0]
+    tale.opened()
+    tale.proposed(table)
+    tale.final(table)
+    tale.claimed(table, 0)
+    left = table.total - table.rows[0].amount
+    tale.tell(Swept, run_id=RUN, epoch=0, buyer=BUYER, amount=left)
+
+    books, _ = booked(tale.events)
+
+    assert amounts(books) == {"asset:escrow": BUDGET - table.total, budget(RUN).code: BUDGET - table.total}
+
+
+@pytest.mark.parametrize("stands", [True, False])
+def test_an_answered_bond_leaves_the_books_burnt_or_returned(stands: bool):
+    tale, place = Tale(), {"run_id": RUN, "epoch": 0, "challenger": BUYER}
+    tale.tell(Challenged, **place, reason_hash=bytes(32), bond=50)
+    held, _ = booked(tale.events)
+    tale.tell(Resolved, **place, stands=stands, bond=50)
+
+    after, _ = booked(tale.events)
+
+    assert (held.balance(BONDS), held.balance(bond(RUN, 0))) == (50, 50)
+    assert after.balances == {}
+
+
+def test_a_bond_that_nobody_answered_returns_with_the_rejection():
+    tale, table = Tale(), TABLES[0]
+    tale.opened()
+    tale.proposed(table)
+    tale.tell(Challenged, run_id=RUN, epoch=0, challenger=BUYER, reason_hash=bytes(32), bond=50)
+    tale.tell(ResultRejected, run_id=RUN, epoch=0, digest=bytes(32), total=table.total)
+
+    books, _ = booked(tale.events)
+
+    assert amounts(books) == {"asset:escrow": BUDGET, budget(RUN).code: BUDGET}
+
+
+# ---- stake
+
+
+def test_a_slash_burns_a_part_and_keeps_the_rewards_in_the_vault_until_collected():
+    tale = Tale()
+    tale.staked("node-0", 1_000)
+    tale.slashed("node-0", 100)
+    slashed, _ = booked(tale.events)
+    tale.collected(BUYER, 20)
+
+    books, _ = booked(tale.events)
+
+    assert (slashed.balance(VAULT), slashed.balance(stake(0, wallet("node-0")))) == (950, 900)
+    assert (slashed.balance(rewards(BUYER)), slashed.balance(rewards(wallet("verifier-0")))) == (20, 30)
+    assert (books.balance(VAULT), books.balance(rewards(BUYER))) == (930, 0)
+
+
+def test_a_challenger_who_is_also_the_buyer_has_one_line():
+    tale = Tale()
+    tale.staked("node-0", 1_000)
+    tale.slashed("node-0", 100)
+    tale.events[-1] = replace(tale.events[-1], challenger=BUYER)
+
+    books, entries = booked(tale.events)
+
+    assert books.balance(rewards(BUYER)) == 50
+    assert len(entries[-1].postings) == 3
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize("second", [-99, 101])
+def test_an_entry_that_does_not_sum_to_zero_cannot_be_made(second: int):
+    with pytest.raises(ValueError, match="sum to"):
+        an_entry(100, second)
+
+
+def test_an_entry_must_balance_in_each_asset_alone():
+    other = replace(budget(RUN), asset="other")
+    with pytest.raises(ValueError, match="sum to"):
+        Entry(
+            key="k",
+            kind="test",
+            block_number=1,
+            block_hash=bytes(32),
+            postings=(Posting(account=ESCROW, amount=1), Posting(account=other, amount=-1)),
+        )
+
+
+@pytest.mark.parametrize("amount", [0, 2**63, -(2**63)])
+def test_a_posting_is_neither_zero_nor_more_than_a_column_holds(amount: int):
+    with pytest.raises(ValueError, match="a posting of"):
+        an_entry(amount, -amount)
+
+
+def test_money_that_is_not_there_cannot_be_paid():
+    tale = Tale()
+    tale.opened(100)
+    tale.refunded(100)
+    tale.refunded(1)
+
+    with pytest.raises(BooksError, match="would stand at -1"):
+        booked(tale.events)
+
+
+def test_a_row_is_claimed_once():
+    tale, table = Tale(), TABLES[0]
+    tale.opened()
+    tale.proposed(table)
+    tale.final(table)
+    tale.claimed(table, 0)
+    tale.claimed(table, 0)
+
+    with pytest.raises(BooksError):
+        booked(tale.events)
+
+
+def test_events_without_money_make_no_entry():
+    tale = Tale()
+    tale.tell(RunClosing, run_id=RUN, closes_at=1)
+    tale.tell(HotKeyDelegated, account=BUYER, hot_key=BUYER, expiry=1)
+    tale.tell(Withdrawn, account=BUYER, role=0, ticket=1, amount=0)
+
+    assert booked(tale.events)[1] == []
+
+
+def test_an_entry_says_everything_in_its_request_hash():
+    entry = an_entry(5, -5)
+    changes = [
+        {"kind": "other"},
+        {"epoch": 1},
+        {"block_number": 2},
+        {"block_hash": b"\1" * 32},
+        {"reverses": "r"},
+        {"postings": tuple(reversed(entry.postings))},
+    ]
+    hashes = {entry.request_hash, *(replace(entry, **change).request_hash for change in changes)}
+
+    assert len(hashes) == 1 + len(changes)
+    assert replace(entry, key="other").request_hash == entry.request_hash
+
+
+# ---- waiting for a payout table
+
+
+def test_blocks_wait_for_the_table_of_a_result_that_is_final():
+    tale = Tale()
+    tale.opened()
+    tale.proposed(TABLES[0])
+    tale.final(TABLES[0])
+    tale.staked("node-0", 1)
+
+    assert bookable(RUN, {}, tale.events) == 2
+    assert bookable(RUN, TABLES, tale.events) == 4
+    assert bookable(OTHER_RUN, {}, tale.events) == 4
+
+
+def test_a_block_is_booked_whole_or_not_at_all():
+    tale = Tale()
+    tale.opened()
+    tale.staked("node-0", 1)
+    tale.final(TABLES[0])
+    same_block = replace(tale.events[1], block_number=tale.events[2].block_number)
+
+    assert bookable(RUN, {}, [tale.events[0], same_block, tale.events[2]]) == 1
+
+
+def an_entry(first: int, second: int, key: str = "k", other: Account | None = None) -> Entry:
+    return Entry(
+        key=key,
+        kind="test",
+        block_number=1,
+        block_hash=bytes(32),
+        postings=(
+            Posting(account=ESCROW, amount=first),
+            Posting(account=other or budget(RUN), amount=second),
+        ),
+    )
