@@ -1,0 +1,132 @@
+"""Nets: small local networks of real processes, always ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import contracts
+from ledger.anvil import find_anvil
+from protocol.errors import ConfigError
+
+WAIT_S = 540.0  # nothing here depends on speed; this only ends a test that hangs
+
+TINY = """
+[run]
+name = "tiny"
+rounds = {rounds}
+nodes = 4
+behave = {{ 3 = "{cheat}" }}
+[model]
+layers = 1
+width = 64
+heads = 2
+context = 32
+[[data]]
+source = "{data}"
+licence = "none"
+[train]
+sequences = 2
+warmup = 2
+[verify]
+probation = 2
+blocks = 8
+audit_rounds = 4
+dispute_rounds = 4
+[budget]
+epoch_rounds = 5
+price_per_mtoken = 900_000_000
+"""
+
+
+def need_anvil() -> None:
+    try:
+        find_anvil(Path(contracts.__file__).parent)
+    except ConfigError as missing:
+        pytest.skip(f"needs a local chain: {missing}")
+
+
+def write_order(folder: Path, *, rounds: int = 10, cheat: str = "stale-parameters@2") -> Path:
+    """A run file with data to learn: digits that repeat."""
+    text = folder / "text.txt"
+    text.write_text("".join(f"{n % 97} bottles on the wall, {n % 89} left; " for n in range(3000)))
+    path = folder / "run.toml"
+    path.write_text(TINY.format(rounds=rounds, cheat=cheat, data=text))
+    return path
+
+
+@contextmanager
+def localnet(folder: Path, order: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """`assay localnet` as a child in a group of its own; the whole group is ended."""
+    command = [sys.executable, "-m", "cli.main", "localnet", str(order), "--out", str(folder / "run"), "--json"]
+    process = subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def summary_of(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """Wait for the end and read what was printed."""
+    out, error = process.communicate(timeout=WAIT_S)
+    assert out, error
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def pid_of(run: Path, name: str) -> int:
+    """The process whose configuration is this participant's.
+
+    Raises:
+        ProcessLookupError: it does not run now.
+    """
+    wanted = str(run / "participants" / name / "config.toml").encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if wanted in (entry / "cmdline").read_bytes().split(b"\0"):
+                    return int(entry.name)
+            except OSError:
+                continue
+    raise ProcessLookupError(name)
+
+
+def kill(run: Path, name: str) -> None:
+    """kill -9 of a participant."""
+    os.kill(pid_of(run, name), signal.SIGKILL)
+
+
+def reports(run: Path) -> list[dict[str, Any]]:
+    """What the ledger has reported so far."""
+    path = run / "participants" / "ledger" / "status.jsonl"
+    if not path.exists():
+        return []
+    lines = path.read_text().split("\n")
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def wait_for_round(process: subprocess.Popen[str], run: Path, round_id: int) -> None:
+    """Until the ledger has seen this round final."""
+    deadline = time.monotonic() + WAIT_S
+    while not any(r["kind"] == "round" and r["round"] >= round_id for r in reports(run)):
+        assert process.poll() is None, "the network ended early"
+        assert time.monotonic() < deadline, f"round {round_id} never became final"
+        time.sleep(0.1)

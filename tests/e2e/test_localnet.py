@@ -1,0 +1,137 @@
+"""A whole network of real processes: trains, catches a cheater, pays, and proves it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.summary import invariants
+from tests.e2e.nets import (
+    kill,
+    localnet,
+    need_anvil,
+    reports,
+    summary_of,
+    wait_for_round,
+    write_order,
+)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], int]:
+    """One run, shared by the tests that only look at it."""
+    need_anvil()
+    folder = tmp_path_factory.mktemp("net")
+    with localnet(folder, write_order(folder)) as process:
+        summary = summary_of(process)
+        return folder / "run", summary, process.returncode
+
+
+def verify(run: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cli.main", "run", "verify", str(run)], capture_output=True, text=True, check=False
+    )
+
+
+def test_every_invariant_holds_and_the_exit_status_says_so(finished: tuple[Path, dict[str, Any], int]) -> None:
+    _, summary, status = finished
+    assert invariants(summary) == []
+    assert summary["ok"] is True
+    assert status == 0
+
+
+def test_the_cheater_and_nobody_else_is_slashed(finished: tuple[Path, dict[str, Any], int]) -> None:
+    _, summary, _ = finished
+    slashed = {node["behaviour"]: node["slashed"] for node in summary["nodes"] if node["slashed"]}
+    assert list(slashed) == ["stale-parameters"]
+    assert all(node["paid"] > 0 for node in summary["nodes"] if node["behaviour"] == "honest")
+
+
+def test_validation_loss_falls(finished: tuple[Path, dict[str, Any], int]) -> None:
+    _, summary, _ = finished
+    assert summary["loss"]["validation_last"] < summary["loss"]["validation_first"] - 0.1
+
+
+def test_a_delivered_run_verifies_offline(finished: tuple[Path, dict[str, Any], int]) -> None:
+    run, _, _ = finished
+    done = verify(run)
+    assert done.returncode == 0, done.stderr
+    assert "byte for byte" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bundle/spec.cbor",
+        "bundle/links/000003.cbor",
+        "bundle/model/model.safetensors",
+        "bundle/model/README.md",
+        "bundle/settlements/epoch-000.json",
+        "bundle/receipts/round-000001.json",
+        "bundle/updates/*.bin",
+        "bundle/aggregates/*.bin",
+        "summary.json",
+        "index.json",
+        "ledger.db",
+        "data.bin",
+        "logs/verifier-0.log",
+    ],
+)
+def test_one_flipped_byte_anywhere_is_found_and_named(
+    finished: tuple[Path, dict[str, Any], int], tmp_path: Path, name: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished[0], run)
+    path = sorted(run.glob(name))[0]
+    body = bytearray(path.read_bytes())
+    body[len(body) // 2] ^= 1
+    path.write_bytes(body)
+
+    done = verify(run)
+
+    assert done.returncode == 1
+    assert path.relative_to(run).as_posix() in done.stderr
+
+
+def test_a_run_that_was_indexed_again_by_a_stranger_is_refused(
+    finished: tuple[Path, dict[str, Any], int], tmp_path: Path
+) -> None:
+    from replica.index import write_index
+
+    run = tmp_path / "run"
+    shutil.copytree(finished[0], run)
+    (run / "summary.json").write_text(json.dumps({**finished[1], "wall_s": 1}))
+    write_index(run, bytes(31) + b"\x01")
+
+    done = verify(run)
+
+    assert done.returncode == 1
+    assert "index.json" in done.stderr
+
+
+def test_killed_processes_come_back_and_nothing_is_lost_or_signed_twice(tmp_path: Path) -> None:
+    need_anvil()
+    order = write_order(tmp_path, rounds=12)
+    run = tmp_path / "run"
+    with localnet(tmp_path, order) as process:
+        for round_id, victim in ((1, "verifier-1"), (3, "node-0"), (5, "verifier-2"), (6, "ledger"), (8, "node-1")):
+            wait_for_round(process, run, round_id)
+            kill(run, victim)
+        wait_for_round(process, run, 12)
+        kill(run, "buyer")
+        summary = summary_of(process)
+
+    assert invariants(summary) == []
+    assert [r["round"] for r in reports(run) if r["kind"] == "round"] == list(range(20))
+    assert verify(run).returncode == 0
+    for log in (run / "logs").iterdir():
+        assert "two things" not in log.read_text()
+        assert "two updates" not in log.read_text()
