@@ -68,6 +68,8 @@ def unpack_gaps(low: bytes, unary: bytes, count: int, bits: int) -> NDArray[np.i
     Raises:
         MalformedMessage: anything `pack_gaps` would not have written for `count` gaps.
     """
+    if 8 * len(unary) < count:  # before anything of `count` items is made: at 0 bits `low` bounds nothing
+        raise MalformedMessage(f"unary stream: {8 * len(unary)} bits for {count} gaps")
     remainder = unpack_numbers(low, count, bits, "low bits")
     stream = np.unpackbits(np.frombuffer(unary, np.uint8), bitorder="little")
     ends = np.flatnonzero(stream)
