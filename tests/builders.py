@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,27 @@ import numpy as np
 from nacl.signing import SigningKey
 
 from ledger.deployment import Deployment
-from ledger.evidence import evm_address
+from ledger.evidence import evm_address, sign_commit
 from ledger.statements import address_of
-from protocol.identity import peer_of
+from protocol import vrf
+from protocol.codec import digest
+from protocol.draws import beacon_input
+from protocol.history import Audit, History, advance, next_chain, start
+from protocol.identity import Domain, peer_of, sign
+from protocol.messages import (
+    Block,
+    CertifiedManifest,
+    Commit,
+    Manifest,
+    Outcome,
+    Reveal,
+    SignedCommit,
+    SignedVerdict,
+    SignedVote,
+    Verdict,
+    Vote,
+    VoteKind,
+)
 from protocol.params import (
     PPM,
     AuditSpec,
@@ -25,8 +44,11 @@ from protocol.params import (
     TimingSpec,
     check_spec,
 )
-from protocol.types import Address, Digest
-from training.data import data_root
+from protocol.quorum import assemble
+from protocol.types import NO_DIGEST, Address, Digest, Iteration, PeerId, RoundId
+from training.data import batch_positions, batch_root, data_root
+from training.layout import layout_of
+from training.momentum import zero_momentum_root
 
 DEPLOYMENT_ID = Digest(hashlib.sha256(b"deployment").digest())
 RUN_ID = Digest(hashlib.sha256(b"run").digest())
@@ -100,3 +122,140 @@ def a_spec(**changes: Any) -> RunSpec:
     spec = replace(spec, **changes)
     check_spec(spec)
     return spec
+
+
+DOMAIN = Domain(deployment_id=DEPLOYMENT_ID, run_id=RUN_ID)
+STATE = Digest(hashlib.sha256(b"parameters").digest())  # what commits must have used, unless a test says so
+
+
+def a_digest(text: str) -> Digest:
+    return Digest(hashlib.sha256(text.encode()).digest())
+
+
+def peer(name: str) -> PeerId:
+    return peer_of(a_peer_key(name))
+
+
+def a_history(**changes: Any) -> History:
+    return start(a_spec(**changes), RUN_ID)
+
+
+def a_commit(name: str, history: History, **changes: Any) -> Commit:
+    """What this node would commit to in the next round, had it trained."""
+    spec, node = history.spec, peer(name)
+    commit = Commit(
+        run_id=RUN_ID,
+        round=history.round,
+        node=node,
+        parent=history.parent,
+        state=STATE if int(history.round) % spec.state_every == 0 else NO_DIGEST,
+        batch_root=batch_root(spec, batch_positions(spec, node, int(history.round))),
+        update=a_digest(f"update of {name} in {history.round}"),
+        update_bytes=100,
+        momentum_before=_momentum_of(history, node),
+        momentum_after=a_digest(f"momentum of {name} after {history.round}"),
+        seal=a_digest("seal"),
+        exec_class=a_digest("class"),
+        tokens=spec.tokens_per_step,
+        loss_micro=2_500_000,
+    )
+    return replace(commit, **changes)
+
+
+def a_signed_commit(
+    name: str, history: History, *, peer_key: str = "", hot_key: str = "", **changes: Any
+) -> SignedCommit:
+    """The commit with both of the node's signatures, or with those of the names given."""
+    commit = a_commit(name, history, **changes)
+    return SignedCommit(
+        commit=commit,
+        signature=sign(a_peer_key(peer_key or name), DOMAIN, commit),
+        statement=sign_commit(history.spec, a_deployment(), commit, a_hot_key(hot_key or name)),
+    )
+
+
+def a_reveal(name: str, history: History, **changes: Any) -> Reveal:
+    """This verifier's share of the beacon for the manifest that `history` ends with."""
+    before = RoundId(int(history.round) - 1)
+    alpha = beacon_input(history.spec.deployment_id, RUN_ID, before, history.parent)
+    proof = vrf.prove(bytes(a_peer_key(name)), alpha)
+    return replace(Reveal(run_id=RUN_ID, round=before, verifier=peer(name), proof=proof), **changes)
+
+
+def a_verdict(name: str, audit: Audit, outcome: Outcome = Outcome.MATCH, **changes: Any) -> SignedVerdict:
+    """This verifier's signed word on an audit."""
+    verdict = Verdict(
+        run_id=RUN_ID, round=audit.round, node=audit.node, verifier=peer(name), outcome=outcome,
+        recomputed=NO_DIGEST, opening=NO_DIGEST, opening_bytes=0, distance_ppb=0, block=0,
+    )  # fmt: skip
+    verdict = replace(verdict, **changes)
+    return SignedVerdict(verdict=verdict, signature=sign(a_peer_key(name), DOMAIN, verdict))
+
+
+def name_of(member: PeerId) -> str:
+    """The name whose peer this is."""
+    return next(name for name in NODES + VERIFIERS if peer(name) == member)
+
+
+def a_manifest(
+    history: History,
+    nodes: Iterable[str] = (),
+    verdicts: Iterable[SignedVerdict] = (),
+    aggregate: Digest | None = None,
+    **changes: Any,
+) -> Manifest:
+    """The next manifest: these nodes' commits, all reveals that are due, these verdicts."""
+    commits = tuple(a_signed_commit(name, history) for name in by_peer(list(nodes)))
+    named = (aggregate or a_digest("aggregate")) if commits else NO_DIGEST
+    ordered = sorted(verdicts, key=lambda s: (s.verdict.round, s.verdict.node, s.verdict.verifier))
+    manifest = Manifest(
+        run_id=RUN_ID,
+        round=history.round,
+        parent=history.parent,
+        commits=commits,
+        reveals=tuple(a_reveal(name, history) for name in VERIFIERS) if history.last_commits else (),
+        verdicts=tuple(ordered),
+        aggregate=named,
+        chain=next_chain(history.chain, tuple(signed.commit for signed in commits), named),
+    )
+    return replace(manifest, **changes)
+
+
+def a_certified(
+    manifest: Manifest, parent: Digest = NO_DIGEST, signers: Iterable[str] = VERIFIERS[:3], **changes: Any
+) -> CertifiedManifest:
+    """The manifest as a link: the block after block `parent`, finalised by these verifiers."""
+    block = Block(
+        run_id=RUN_ID, iteration=Iteration(int(manifest.round) + 1), round=manifest.round, parent=parent,
+        manifest=digest(manifest),
+    )  # fmt: skip
+    block = replace(block, **changes)
+    vote = Vote(run_id=RUN_ID, iteration=block.iteration, kind=VoteKind.FINALISE, block=digest(block))
+    votes = [
+        SignedVote(vote=vote, verifier=peer(name), signature=sign(a_peer_key(name), DOMAIN, vote))
+        for name in signers
+    ]
+    return CertifiedManifest(manifest=manifest, block=block, certificate=assemble(votes))
+
+
+def a_chain(
+    history: History, count: int, nodes: Iterable[str] = NODES, aggregate: Digest | None = None
+) -> list[CertifiedManifest]:
+    """So many links on top of `history`; nodes commit while the run trains, whoever is due says MATCH."""
+    links: list[CertifiedManifest] = []
+    for _ in range(count):
+        committing = [name for name in nodes if peer(name) in history.active]
+        verdicts = [
+            a_verdict(name_of(audit.order[0]), audit) for audit in history.audits.values() if audit.is_open
+        ]
+        manifest = a_manifest(history, committing, verdicts, aggregate)
+        links.append(a_certified(manifest, digest(links[-1].block) if links else NO_DIGEST))
+        history = advance(history, manifest)
+    return links
+
+
+def _momentum_of(history: History, node: PeerId) -> Digest:
+    known = history.nodes[node].momentum if node in history.nodes else NO_DIGEST
+    if known != NO_DIGEST:
+        return known
+    return zero_momentum_root(RUN_ID, layout_of(history.spec.model).blocks)

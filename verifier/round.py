@@ -16,8 +16,6 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from protocol.vrf import verify as verify_vrf
-
 from ledger.deployment import Deployment
 from ledger.evidence import check_commit_statement
 from protocol.draws import beacon_input
@@ -27,11 +25,13 @@ from protocol.identity import Domain, verify
 from protocol.messages import Manifest, Outcome, Reveal, SignedCommit, SignedVerdict
 from protocol.quorum import quorum
 from protocol.types import NO_DIGEST, Digest, PeerId, RoundId
+from protocol.vrf import verify as verify_vrf
 from replica.chain import check_place
 from training.data import batch_positions, batch_root
 from training.wire import update_bytes_max
 
 VERDICTS_PER_VERIFIER = 1024  # pooled for later rounds; 250 bytes each
+REVEALS_PER_VERIFIER = 4  # pooled: of the last manifest, and of those notarised but not final here
 LOSS_MICRO_MAX = 10**9
 
 
@@ -117,7 +117,7 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
         case Revealed(reveal):
             if reveal.verifier not in state.history.spec.verifier_peers:
                 raise PeerFault(reveal.verifier, "Reveal by a stranger to this run")
-            kept = (*(r for r in state.reveals.get(reveal.verifier, ()) if r != reveal), reveal)[-4:]
+            kept = _pooled(state, reveal)
             return replace(state, reveals={**state.reveals, reveal.verifier: kept}), ()
         case Judged(signed_verdict):
             return _judged(state, signed_verdict), ()
@@ -252,28 +252,43 @@ def examine(state: Round, ancestors: tuple[Manifest, ...], manifest: Manifest) -
         raise MalformedMessage("manifest carries reveals for a round without commits")
     for signed_verdict in manifest.verdicts:
         verdict = signed_verdict.verdict
+        if verdict.run_id != history.run_id:
+            raise MalformedMessage("manifest carries a verdict of another run")
         verify(verdict.verifier, state.rules.domain, verdict, signed_verdict.signature)
 
 
 def base_history(history: History, ancestors: tuple[Manifest, ...]) -> History:
     """The history a manifest on top of these notarised, not yet final manifests extends."""
     for manifest in ancestors:
-        if manifest.round >= history.round:
+        # One that does not extend us was overtaken: the chain went on beside it.
+        if manifest.round == history.round and manifest.parent == history.parent:
             history = advance(history, manifest)
     return history
 
 
 def valid_reveals(state: Round, history: History) -> tuple[Reveal, ...]:
     """Pooled reveals that hold for the last manifest of `history`, ascending by verifier."""
-    alpha, found = _alpha(history), []
-    for verifier, reveals in sorted(state.reveals.items()):
-        for reveal in reveals:
-            if reveal.run_id != history.run_id or reveal.round != history.round - 1:
-                continue
-            if _vrf_holds(verifier, alpha, reveal.proof):
-                found.append(reveal)
-                break
-    return tuple(found)
+    holding = (
+        next((reveal for reveal in reveals if _reveal_holds(history, reveal)), None)
+        for _, reveals in sorted(state.reveals.items())
+    )
+    return tuple(reveal for reveal in holding if reveal is not None)
+
+
+def _pooled(state: Round, reveal: Reveal) -> tuple[Reveal, ...]:
+    """A verifier's pool with one more reveal: the newest, and never without the one that holds now.
+
+    Anybody can send nonsense in a verifier's name; it must not push the true word out.
+    """
+    known = state.reveals.get(reveal.verifier, ())
+    newest = (*(other for other in known if other != reveal), reveal)[-REVEALS_PER_VERIFIER:]
+    true = next((other for other in known if _reveal_holds(state.history, other)), None)
+    return newest if true is None or true in newest else (true, *newest[1:])
+
+
+def _reveal_holds(history: History, reveal: Reveal) -> bool:
+    is_due = reveal.run_id == history.run_id and reveal.round == history.round - 1
+    return is_due and _vrf_holds(reveal.verifier, _alpha(history), reveal.proof)
 
 
 @functools.lru_cache(maxsize=1024)  # leaders ask at every tick; a check takes a millisecond

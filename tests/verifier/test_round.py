@@ -1,0 +1,798 @@
+"""What a verifier collects for the next manifest, and what it lets pass; every signature is real."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ledger.evidence import commit_statement, evm_address
+from ledger.statements import recover
+from protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault
+from protocol.history import Audit, Ruling, advance, may_judge, next_chain
+from protocol.identity import Domain, sign
+from protocol.messages import Outcome, SignedVerdict
+from protocol.types import NO_DIGEST, RoundId
+from replica.chain import extend
+from tests.builders import (
+    DOMAIN,
+    NODES,
+    RUN_ID,
+    STATE,
+    VERIFIERS,
+    a_certified,
+    a_commit,
+    a_deployment,
+    a_digest,
+    a_member,
+    a_peer_key,
+    a_reveal,
+    a_signed_commit,
+    a_spec,
+    a_verdict,
+    name_of,
+    peer,
+)
+from tests.builders import a_history as the_start
+from tests.builders import a_manifest as the_next
+from training.layout import layout_of
+from training.momentum import zero_momentum_root
+from training.wire import update_bytes_max
+from verifier.round import (
+    LOSS_MICRO_MAX,
+    REVEALS_PER_VERIFIER,
+    VERDICTS_PER_VERIFIER,
+    Advanced,
+    Equivocation,
+    Judged,
+    Revealed,
+    Round,
+    Rules,
+    Submitted,
+    base_history,
+    check_commit,
+    examine,
+    manifest_of,
+    may_propose,
+    missing,
+    step,
+    valid_reveals,
+)
+
+AGGREGATE = a_digest("aggregate")
+BLOCKS = layout_of(a_spec().model).blocks
+RULES = Rules(
+    deployment=a_deployment(),
+    domain=DOMAIN,
+    zero_momentum=zero_momentum_root(RUN_ID, BLOCKS),
+    block_count=BLOCKS,
+)
+
+
+def a_round(history=None, opened_ms=0):
+    return Round(rules=RULES, history=history or the_start(), state=STATE, opened_ms=opened_ms)
+
+
+def after(history, *events):
+    """A round on this history that has taken these events."""
+    state = a_round(history)
+    for event in events:
+        state, _ = step(state, event)
+    return state
+
+
+def grown(history, count, nodes=NODES, outcome=Outcome.MATCH):
+    """So many manifests later; whoever may judge does so, with this outcome."""
+    for _ in range(count):
+        history = advance(history, the_next(history, nodes, words_on(history, outcome)))
+    return history
+
+
+def words_on(history, outcome=Outcome.MATCH, names=VERIFIERS):
+    return [
+        a_verdict(name, audit, outcome)
+        for audit in history.audits.values()
+        for name in names
+        if may_judge(history, audit, peer(name), int(history.round))
+    ]
+
+
+def everything(history, nodes=NODES, verifiers=VERIFIERS):
+    """All that may arrive for the next manifest."""
+    events = [Submitted(a_signed_commit(name, history)) for name in nodes if peer(name) in history.active]
+    if history.last_commits:
+        events += [Revealed(a_reveal(name, history)) for name in verifiers]
+    return [*events, *(Judged(word) for word in words_on(history))]
+
+
+def refusal(history, signed, state=STATE):
+    with pytest.raises(PeerFault) as caught:
+        check_commit(RULES, history, state, signed)
+    assert caught.value.peer == signed.commit.node
+    return str(caught.value)
+
+
+# ---- commits
+
+
+def test_a_commit_that_keeps_every_rule_is_taken():
+    history = the_start()
+    signed = a_signed_commit("nora", history)
+
+    state, effects = step(a_round(history), Submitted(signed))
+
+    assert effects == ()
+    assert state.commits == {peer("nora"): signed}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"run_id": a_digest("other run")}, "is of another run"),
+        ({"round": RoundId(1)}, "during round 0"),
+        ({"parent": a_digest("other parent")}, "during round 0"),
+        ({"state": a_digest("other parameters")}, "diverged: used parameters"),
+        ({"batch_root": a_digest("other batch")}, "another batch"),
+        ({"tokens": a_spec().tokens_per_step + 1}, "tokens, expected"),
+        ({"tokens": a_spec().tokens_per_step - 1}, "tokens, expected"),
+        ({"update_bytes": update_bytes_max(BLOCKS, 32) + 1}, "an update of"),
+        ({"momentum_before": a_digest("other momentum")}, "momentum does not continue"),
+        ({"momentum_before": NO_DIGEST}, "momentum does not continue"),
+        ({"loss_micro": LOSS_MICRO_MAX + 1}, "a loss of"),
+    ],
+)
+def test_a_commit_beside_one_rule_is_refused_and_the_words_name_the_rule(changes, words):
+    history = the_start()
+    signed = a_signed_commit("nora", history, **changes)
+    state = a_round(history)
+
+    with pytest.raises(PeerFault, match=words):
+        step(state, Submitted(signed))
+
+    assert not state.commits
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"update_bytes": update_bytes_max(BLOCKS, 32)}, {"loss_micro": LOSS_MICRO_MAX}, {"loss_micro": 0}],
+)
+def test_a_commit_at_a_bound_is_taken(changes):
+    check_commit(RULES, the_start(), STATE, a_signed_commit("nora", the_start(), **changes))
+
+
+@pytest.mark.parametrize("changes", [{"round": RoundId(1)}, {"parent": a_digest("other parent")}])
+def test_a_commit_of_another_place_is_late_and_nobodys_lie(changes):
+    with pytest.raises(OutOfPhase):
+        check_commit(RULES, the_start(), STATE, a_signed_commit("nora", the_start(), **changes))
+
+
+def test_a_stranger_may_not_commit():
+    history = the_start()
+    stranger = a_signed_commit("nora", history, node=peer("vera"))
+
+    assert "may not train" in refusal(history, stranger)
+
+
+def test_a_barred_node_may_not_commit_and_the_others_may():
+    history = barred_history("mallory")
+
+    assert "may not train" in refusal(history, a_signed_commit("mallory", history))
+    check_commit(RULES, history, STATE, a_signed_commit("nora", history))
+
+
+def test_nobody_may_commit_once_training_is_over():
+    history = grown(the_start(), 6)
+
+    assert history.round == 6 == history.spec.rounds
+    assert "may not train" in refusal(history, a_signed_commit("nora", history))
+
+
+def test_the_parameters_are_named_on_every_state_every_th_round_and_on_no_other():
+    history = the_start(state_every=2)
+    check_commit(RULES, history, STATE, a_signed_commit("nora", history))
+
+    history = grown(history, 1)
+    check_commit(RULES, history, STATE, a_signed_commit("nora", history))
+    assert a_commit("nora", history).state == NO_DIGEST
+    assert "diverged" in refusal(history, a_signed_commit("nora", history, state=STATE))
+
+    history = grown(history, 1)
+    check_commit(RULES, history, STATE, a_signed_commit("nora", history))
+    assert "diverged" in refusal(history, a_signed_commit("nora", history, state=NO_DIGEST))
+
+
+def test_momentum_continues_from_the_last_accepted_step_or_from_zero_and_from_nothing_else():
+    history = grown(the_start(), 2)
+    last = history.nodes[peer("nora")].momentum
+    before = a_digest("momentum of nora after 0")
+    assert last == a_digest("momentum of nora after 1")
+
+    for base in (last, RULES.zero_momentum):
+        check_commit(RULES, history, STATE, a_signed_commit("nora", history, momentum_before=base))
+    for base in (before, a_digest("momentum of nils after 1"), NO_DIGEST):
+        assert "momentum" in refusal(history, a_signed_commit("nora", history, momentum_before=base))
+
+
+def test_a_commit_signed_by_another_peer_key_is_refused():
+    assert "signature" in refusal(the_start(), a_signed_commit("nora", the_start(), peer_key="nils"))
+
+
+def test_a_statement_signed_by_another_hot_key_is_refused():
+    assert "hot key" in refusal(the_start(), a_signed_commit("nora", the_start(), hot_key="nils"))
+
+
+@pytest.mark.parametrize("statement", [bytes(65), b"\xff" * 65])
+def test_a_statement_that_is_no_signature_is_refused(statement):
+    signed = replace(a_signed_commit("nora", the_start()), statement=statement)
+
+    assert "statement" in refusal(the_start(), signed)
+
+
+def test_a_commit_for_another_run_with_the_same_spec_is_not_replayed_here():
+    """The domain of the signature names the run, whatever the field says."""
+    commit = a_commit("nora", the_start())
+    elsewhere = Domain(DOMAIN.deployment_id, a_digest("other run"))
+    signed = replace(
+        a_signed_commit("nora", the_start()), signature=sign(a_peer_key("nora"), elsewhere, commit)
+    )
+
+    assert "signature" in refusal(the_start(), signed)
+
+
+# ---- two commits
+
+
+def test_the_same_commit_again_changes_nothing():
+    signed = a_signed_commit("mallory", the_start())
+    state = after(the_start(), Submitted(signed))
+
+    assert step(state, Submitted(signed)) == (state, ())
+
+
+def test_two_different_commits_are_evidence_and_the_first_word_stands():
+    history = the_start()
+    first = a_signed_commit("mallory", history)
+    second = a_signed_commit("mallory", history, update=a_digest("another update"))
+    state = after(history, Submitted(first))
+
+    later, effects = step(state, Submitted(second))
+
+    assert effects == (Equivocation(first, second),)
+    assert later == state
+
+
+def test_the_evidence_is_two_statements_about_one_slot_that_the_court_recovers_to_the_hot_key():
+    history, spec, deployment = the_start(), a_spec(), a_deployment()
+    first = a_signed_commit("mallory", history)
+    second = a_signed_commit("mallory", history, loss_micro=1)
+    state = after(history, Submitted(first))
+
+    ((evidence,),) = step(state, Submitted(second))[1:]
+
+    statements = [commit_statement(spec, signed.commit) for signed in (evidence.first, evidence.second)]
+    signers = {
+        recover(deployment.digest(statement), signed.statement)
+        for statement, signed in zip(statements, (evidence.first, evidence.second), strict=True)
+    }
+    assert signers == {evm_address(a_member("mallory").hot)}
+    assert statements[0].value != statements[1].value
+    assert replace(statements[0], value=statements[1].value) == statements[1]
+
+
+def test_a_forged_second_commit_is_no_evidence():
+    history = the_start()
+    state = after(history, Submitted(a_signed_commit("nora", history)))
+    forged = a_signed_commit("nora", history, loss_micro=1, peer_key="mallory")
+
+    with pytest.raises(PeerFault, match="signature"):
+        step(state, Submitted(forged))
+
+
+# ---- reveals
+
+
+def test_a_reveal_counts_for_the_last_manifest_if_its_proof_holds():
+    history = grown(the_start(), 1)
+    good = a_reveal("vera", history)
+    wrong_key = a_reveal("vito", history, verifier=peer("viktor"))
+    state = after(history, Revealed(good), Revealed(wrong_key))
+
+    assert valid_reveals(state, history) == (good,)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"round": RoundId(1)}, {"run_id": a_digest("other run")}, {"proof": bytes(80)}, {"proof": b""}],
+)
+def test_a_reveal_of_another_place_or_without_a_proof_does_not_count(changes):
+    history = grown(the_start(), 1)
+    state = after(history, Revealed(a_reveal("vera", history, **changes)))
+
+    assert valid_reveals(state, history) == ()
+
+
+def test_a_stranger_may_not_reveal():
+    with pytest.raises(PeerFault, match="stranger"):
+        step(a_round(), Revealed(a_reveal("vera", grown(the_start(), 1), verifier=peer("nora"))))
+
+
+def test_nonsense_in_a_verifiers_name_never_pushes_out_the_reveal_that_counts():
+    history = grown(the_start(), 1)
+    good = a_reveal("vera", history)
+    junk = [a_reveal("vera", history, proof=bytes([i]) * 80) for i in range(3 * REVEALS_PER_VERIFIER)]
+
+    state = after(history, Revealed(good), *(Revealed(one) for one in junk))
+
+    assert valid_reveals(state, history) == (good,)
+    assert len(state.reveals[peer("vera")]) == REVEALS_PER_VERIFIER
+
+
+def test_a_verifiers_pool_of_reveals_is_bounded():
+    history = grown(the_start(), 1)
+    junk = [Revealed(a_reveal("vera", history, proof=bytes([i]) * 80)) for i in range(50)]
+
+    state = after(history, *junk)
+
+    assert len(state.reveals[peer("vera")]) == REVEALS_PER_VERIFIER
+
+
+def test_a_reveal_that_came_before_its_manifest_was_final_counts_after():
+    history = the_start()
+    manifest = the_next(history, NODES)
+    later = advance(history, manifest)
+    state = after(history, Revealed(a_reveal("vera", later)))
+
+    state, _ = step(state, Advanced(later, STATE, 7))
+
+    assert valid_reveals(state, later) == (a_reveal("vera", later),)
+
+
+# ---- verdicts
+
+
+def audited():
+    """A history with an open audit of nora whose first auditor may judge now, and that audit."""
+    history = advance_without_verdicts(the_start(), 2)
+    return history, history.audits[(RoundId(0), peer("nora"))]
+
+
+def advance_without_verdicts(history, count, nodes=NODES):
+    for _ in range(count):
+        history = advance(history, the_next(history, nodes))
+    return history
+
+
+def barred_history(name):
+    """A history in which a quorum upheld a fault of this node, while training goes on."""
+    history = the_start(rounds=20)
+    while not history.nodes[peer(name)].barred:
+        words = [
+            a_verdict(verifier, audit, Outcome.MISMATCH if audit.node == peer(name) else Outcome.MATCH)
+            for audit in history.audits.values()
+            for verifier in VERIFIERS
+            if may_judge(history, audit, peer(verifier), int(history.round))
+        ]
+        history = advance(history, the_next(history, NODES, words))
+    return history
+
+
+def test_a_verdict_is_pooled_with_its_signature_checked():
+    history, audit = audited()
+    word = a_verdict("vera", audit)
+
+    state = after(history, Judged(word))
+
+    assert list(state.verdicts.values()) == [word]
+
+
+def test_a_verdict_by_a_stranger_or_of_another_run_is_refused():
+    history, audit = audited()
+
+    with pytest.raises(PeerFault, match="stranger"):
+        step(a_round(history), Judged(a_verdict("nils", audit)))
+    with pytest.raises(PeerFault, match="another run"):
+        step(a_round(history), Judged(a_verdict("vera", audit, run_id=a_digest("other run"))))
+
+
+def test_a_verdict_signed_by_somebody_else_is_refused():
+    history, audit = audited()
+    forged = SignedVerdict(
+        verdict=a_verdict("vera", audit).verdict, signature=a_verdict("vito", audit).signature
+    )
+
+    with pytest.raises(PeerFault, match="signature"):
+        step(a_round(history), Judged(forged))
+
+
+def test_a_verifiers_first_verdict_on_a_step_stands():
+    history, audit = audited()
+    first = a_verdict("vera", audit, Outcome.MATCH)
+
+    state = after(history, Judged(first), Judged(a_verdict("vera", audit, Outcome.MISMATCH)))
+
+    assert list(state.verdicts.values()) == [first]
+
+
+def test_a_verifier_may_have_only_so_many_verdicts_waiting_and_takes_nobody_elses_room():
+    history, audit = audited()
+    word = a_verdict("vera", audit)
+    full = {(RoundId(i), peer("nora"), peer("vera")): word for i in range(100, 100 + VERDICTS_PER_VERIFIER)}
+    state = replace(a_round(history), verdicts=full)
+
+    with pytest.raises(PeerFault, match="verdicts waiting"):
+        step(state, Judged(word))
+    state, _ = step(state, Judged(a_verdict("vito", audit)))
+    assert len(state.verdicts) == VERDICTS_PER_VERIFIER + 1
+
+
+def test_the_next_round_begins_empty_but_for_verdicts_that_may_still_count():
+    history, audit = audited()
+    on_duty = name_of(audit.order[0])
+    taken, waiting = a_verdict(on_duty, audit), a_verdict(name_of(audit.order[1]), audit)
+    state = after(history, *everything(history), Judged(taken), Judged(waiting))
+    later = advance(history, the_next(history, NODES, [taken]))
+
+    state, effects = step(state, Advanced(later, a_digest("later parameters"), 99))
+
+    assert effects == ()
+    assert (state.history, state.state, state.opened_ms) == (later, a_digest("later parameters"), 99)
+    assert not state.commits
+    assert taken not in state.verdicts.values()  # the chain carries it
+    assert waiting in state.verdicts.values()
+
+
+def test_verdicts_are_forgotten_once_no_manifest_can_carry_them():
+    history, audit = audited()
+    state = after(history, Judged(a_verdict("vera", audit)))
+    rules = history.spec.audit
+    last = int(audit.round) + rules.audit_rounds + rules.dispute_rounds
+
+    kept, _ = step(state, Advanced(replace(history, round=RoundId(last)), STATE, 0))
+    gone, _ = step(state, Advanced(replace(history, round=RoundId(last + 1)), STATE, 0))
+
+    assert len(kept.verdicts) == 1
+    assert len(gone.verdicts) == 0
+
+
+# ---- when to propose
+
+
+def test_a_leader_waits_for_every_active_node():
+    history = the_start()
+    state = after(history, *(Submitted(a_signed_commit(name, history)) for name in NODES[:2]))
+
+    assert missing(state) == ("1 commits",)
+    assert not may_propose(state, (), 0)
+
+    state, _ = step(state, Submitted(a_signed_commit(NODES[2], history)))
+    assert missing(state) == ()
+    assert may_propose(state, (), 0)
+
+
+def test_a_leader_does_not_wait_for_a_barred_node():
+    history = barred_history("mallory")
+    others = [name for name in NODES if name != "mallory"]
+
+    state = after(history, *everything(history, nodes=others))
+
+    assert missing(state) == ()
+
+
+def test_after_the_deadline_a_leader_proposes_what_it_has_and_without_a_commit_it_waits():
+    history = the_start()
+    collect_ms = history.spec.timing.collect_ms
+    nothing = a_round(history, opened_ms=50)
+    something, _ = step(nothing, Submitted(a_signed_commit("nora", history)))
+
+    assert not may_propose(something, (), 50 + collect_ms - 1)
+    assert may_propose(something, (), 50 + collect_ms)
+    assert not may_propose(nothing, (), 50 + 100 * collect_ms)
+
+
+def test_a_leader_waits_for_all_reveals_until_the_deadline_and_for_a_quorum_for_ever():
+    history = advance_without_verdicts(the_start(), 1)
+    collect_ms = history.spec.timing.collect_ms
+    commits = [Submitted(a_signed_commit(name, history)) for name in NODES]
+    with_two = after(history, *commits, *(Revealed(a_reveal(name, history)) for name in VERIFIERS[:2]))
+    with_three, _ = step(with_two, Revealed(a_reveal(VERIFIERS[2], history)))
+    with_four, _ = step(with_three, Revealed(a_reveal(VERIFIERS[3], history)))
+
+    assert not may_propose(with_two, (), 100 * collect_ms)
+    assert not may_propose(with_three, (), collect_ms - 1)
+    assert may_propose(with_three, (), collect_ms)
+    assert may_propose(with_four, (), 0)
+
+
+def test_no_reveals_are_due_after_a_round_without_commits():
+    history = advance_without_verdicts(the_start(), 1, nodes=())
+
+    state = after(history, *(Submitted(a_signed_commit(name, history)) for name in NODES))
+
+    assert missing(state) == ()
+
+
+def test_a_leader_waits_for_the_verdicts_whose_last_chance_this_is():
+    history = advance_without_verdicts(the_start(), 4)
+    audits = [audit for audit in history.audits.values() if audit.round == 0]
+    state = after(history, *(event for event in everything(history) if not isinstance(event, Judged)))
+    assert history.round == history.spec.audit.audit_rounds
+
+    assert missing(state) == ("verdicts",)
+    for audit in audits:
+        state, _ = step(state, Judged(a_verdict(name_of(audit.order[0]), audit)))
+    assert missing(state) == ()
+
+
+def test_a_leader_does_not_wait_for_verdicts_that_have_time():
+    history = advance_without_verdicts(the_start(), 3)
+
+    state = after(history, *(event for event in everything(history) if not isinstance(event, Judged)))
+
+    assert missing(state) == ()
+
+
+def test_in_a_dispute_the_last_chance_waits_for_the_whole_committee_or_a_quorum_against():
+    history, audit = audited()
+    alarm = a_verdict(name_of(audit.order[0]), audit, Outcome.MISMATCH)
+    history = advance(history, the_next(history, NODES, [alarm]))
+    disputed = (audit.round, audit.node)
+    history = grown_but(history, history.spec.audit.dispute_rounds - 1, disputed)
+    open_audit = history.audits[disputed]
+    assert open_audit.ruling is Ruling.ALARM
+    others = [name_of(verifier) for verifier in audit.order[1:]]
+    rest = [
+        event
+        for event in everything(history)
+        if not isinstance(event, Judged) or step_of(event.signed) != disputed
+    ]
+    state = after(history, *rest)
+    assert missing(state) == ("verdicts",)
+
+    against = after(
+        history, *rest, *(Judged(a_verdict(name, open_audit, Outcome.WITHHELD)) for name in others[:2])
+    )
+    split, _ = step(state, Judged(a_verdict(others[0], open_audit, Outcome.MATCH)))
+    split, _ = step(split, Judged(a_verdict(others[1], open_audit, Outcome.WITHHELD)))
+    whole, _ = step(split, Judged(a_verdict(others[2], open_audit, Outcome.INCONCLUSIVE)))
+
+    assert missing(against) == ()
+    assert missing(split) == ("verdicts",)
+    assert missing(whole) == ()
+
+
+def step_of(word):
+    return (word.verdict.round, word.verdict.node)
+
+
+def grown_but(history, count, silent_about):
+    """So many manifests later, with a MATCH for every step but one, of which nothing is said."""
+    for _ in range(count):
+        words = [word for word in words_on(history) if step_of(word) != silent_about]
+        history = advance(history, the_next(history, NODES, words))
+    return history
+
+
+# ---- proposing on a parent that is notarised, not final
+
+
+def test_on_a_parent_that_is_not_final_a_manifest_carries_no_commits_and_waits_for_none():
+    history = the_start()
+    parent = the_next(history, NODES)
+    on_top = base_history(history, (parent,))
+    state = after(
+        history,
+        *(Submitted(a_signed_commit(name, history)) for name in NODES),
+        *(Revealed(a_reveal(name, on_top)) for name in VERIFIERS),
+    )
+
+    assert missing(state, (parent,)) == ()
+    manifest = manifest_of(state, (parent,), NO_DIGEST)
+
+    assert manifest.commits == () and manifest.round == 1 and len(manifest.reveals) == 4
+    examine(state, (parent,), manifest)
+
+
+def test_commits_on_a_parent_that_is_not_final_are_refused():
+    history = the_start()
+    parent = the_next(history, NODES)
+    on_top = base_history(history, (parent,))
+
+    with pytest.raises(MalformedMessage, match="parent that is not final"):
+        examine(a_round(history), (parent,), the_next(on_top, NODES))
+
+
+def test_ancestors_that_are_final_by_now_are_passed_over():
+    history = the_start()
+    parent = the_next(history, NODES)
+    later = advance(history, parent)
+
+    assert base_history(later, (parent,)) == later
+
+
+def test_ancestors_that_the_final_chain_left_aside_end_no_process():
+    """Two blocks were notarised in a row, then another first block became final."""
+    history = the_start()
+    abandoned = the_next(history, NODES)
+    on_top = the_next(advance(history, abandoned))
+    final = advance(history, the_next(history, NODES[:1]))
+
+    assert base_history(final, (abandoned, on_top)) == final
+    with pytest.raises(MalformedMessage):
+        examine(a_round(final), (abandoned, on_top), the_next(advance(advance(history, abandoned), on_top)))
+
+
+# ---- what an honest leader proposes passes everywhere
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_whatever_an_honest_leader_proposes_another_honest_verifier_accepts(data):
+    """Also with liars about: events come in any order, some not at all, some are nonsense."""
+    history = the_start(rounds=4)
+    for _ in range(data.draw(st.integers(1, 9), "rounds")):
+        outcomes = st.sampled_from(list(Outcome))
+        words = [
+            Judged(a_verdict(name, audit, data.draw(outcomes)))
+            for audit in history.audits.values()
+            for name in VERIFIERS
+        ]
+        nonsense = [
+            Revealed(replace(a_reveal("vera", grown(the_start(), 1)), round=history.round, proof=bytes(80))),
+            Submitted(a_signed_commit("mallory", history, loss_micro=3)),
+            Submitted(a_signed_commit("nora", history, tokens=1)),
+            Judged(a_verdict("vlad", an_audit_of_nothing())),
+        ]
+        events = data.draw(st.permutations([*everything(history), *words, *nonsense]), "order")
+        events = events[: data.draw(st.integers(0, len(events)), "arrived")]
+        leader = a_round(history)
+        for event in events:
+            try:
+                leader, _ = step(leader, event)
+            except PeerFault:
+                continue
+        if not may_propose(leader, (), 1 << 40):
+            for event in everything(history):
+                leader, _ = step(leader, event)
+        manifest = manifest_of(leader, (), AGGREGATE if leader.commits else NO_DIGEST)
+
+        examine(a_round(history), (), manifest)
+        if history.round == 0:
+            assert extend(history, a_certified(manifest)) == advance(history, manifest)
+        history = advance(history, manifest)
+
+
+def an_audit_of_nothing():
+    return Audit(
+        round=RoundId(77), node=peer("nora"), commit=a_commit("nora", the_start()), seed=NO_DIGEST, order=()
+    )
+
+
+# ---- what a lying leader proposes
+
+
+def proposable(rounds_before=2):
+    """A manifest with commits, reveals and verdicts that passes, and its history."""
+    history = advance_without_verdicts(the_start(), rounds_before)
+    leader = after(history, *everything(history))
+    manifest = manifest_of(leader, (), AGGREGATE)
+    assert manifest.commits and manifest.reveals and manifest.verdicts
+    examine(a_round(history), (), manifest)
+    return history, manifest
+
+
+def relinked(history, manifest, **changes):
+    """The manifest with changes and a chain digest that follows from them."""
+    manifest = replace(manifest, **changes)
+    commits = tuple(signed.commit for signed in manifest.commits)
+    return replace(manifest, chain=next_chain(history.chain, commits, manifest.aggregate))
+
+
+def refused(history, manifest, words):
+    with pytest.raises(AssayError, match=words):
+        examine(a_round(history), (), manifest)
+
+
+def test_reordered_or_repeated_commits_are_refused():
+    history, manifest = proposable()
+    backwards = tuple(reversed(manifest.commits))
+    twice = (manifest.commits[0], *manifest.commits)
+
+    refused(history, relinked(history, manifest, commits=backwards), "ascend by node")
+    refused(history, relinked(history, manifest, commits=twice), "ascend by node")
+
+
+def test_a_commit_that_breaks_a_rule_is_refused_inside_a_proposal_too():
+    history, manifest = proposable()
+    bad = a_signed_commit(name_of(manifest.commits[0].commit.node), history, loss_micro=LOSS_MICRO_MAX + 1)
+    forged = replace(manifest.commits[0], signature=manifest.commits[1].signature)
+
+    refused(history, relinked(history, manifest, commits=(bad, *manifest.commits[1:])), "a loss of")
+    refused(history, relinked(history, manifest, commits=(forged, *manifest.commits[1:])), "signature")
+
+
+def test_dropping_a_commit_is_no_lie_that_can_be_seen():
+    history, manifest = proposable()
+
+    examine(a_round(history), (), relinked(history, manifest, commits=manifest.commits[1:]))
+
+
+def test_reveals_are_a_quorum_of_true_ones_of_this_round():
+    history, manifest = proposable()
+    first, *rest = manifest.reveals
+    false = replace(first, proof=rest[0].proof)
+    late = replace(first, round=RoundId(0))
+    stranger = replace(first, verifier=peer("nora"))
+
+    examine(a_round(history), (), replace(manifest, reveals=manifest.reveals[:3]))
+    refused(history, replace(manifest, reveals=manifest.reveals[:2]), "expected a quorum")
+    refused(history, replace(manifest, reveals=()), "expected a quorum")
+    refused(history, replace(manifest, reveals=(false, *rest)), "VRF proof")
+    refused(history, replace(manifest, reveals=(late, *rest)), "another round")
+    refused(history, replace(manifest, reveals=(first, *manifest.reveals)), "ascend by verifier")
+    refused(history, replace(manifest, reveals=tuple(sorted((stranger, *rest), key=str))), "reveal")
+
+
+def test_reveals_for_a_round_without_commits_are_refused():
+    history = advance_without_verdicts(the_start(), 1, nodes=())
+    manifest = the_next(history, NODES)
+
+    refused(history, replace(manifest, reveals=(a_reveal("vera", history),)), "without commits")
+
+
+def test_a_verdict_with_a_forged_signature_is_refused():
+    history, manifest = proposable()
+    first = manifest.verdicts[0]
+    forged = replace(first, verdict=replace(first.verdict, outcome=Outcome.MISMATCH))
+
+    refused(history, replace(manifest, verdicts=(forged, *manifest.verdicts[1:])), "signature")
+
+
+def test_a_verdict_of_another_run_is_refused_although_its_verifier_signed_it():
+    history, manifest = proposable()
+    audit = history.audits[(manifest.verdicts[0].verdict.round, manifest.verdicts[0].verdict.node)]
+    strange = a_verdict(name_of(audit.order[0]), audit, run_id=a_digest("other run"))
+
+    refused(history, replace(manifest, verdicts=(strange,)), "another run")
+
+
+def test_a_verdict_by_somebody_who_is_not_on_duty_is_refused():
+    history, audit = audited()
+    manifest = the_next(history, NODES)
+
+    examine(a_round(history), (), replace(manifest, verdicts=(a_verdict(name_of(audit.order[0]), audit),)))
+    for early in audit.order[1:]:
+        refused(history, replace(manifest, verdicts=(a_verdict(name_of(early), audit),)), "may not judge")
+
+
+def test_a_verdict_on_a_step_that_was_never_drawn_is_refused():
+    history, _ = audited()
+    manifest = the_next(history, NODES)
+
+    refused(history, replace(manifest, verdicts=(a_verdict("vera", an_audit_of_nothing()),)), "may not judge")
+
+
+def test_one_verifier_has_one_verdict_on_a_step():
+    history, manifest = proposable()
+    first = manifest.verdicts[0]
+
+    refused(history, replace(manifest, verdicts=(first, first)), "verdicts must ascend")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"chain": a_digest("other chain")}, "chain digest"),
+        ({"parent": a_digest("other parent")}, "does not extend"),
+        ({"round": RoundId(1)}, "expected round 2"),
+        ({"run_id": a_digest("other run")}, "another run"),
+        ({"aggregate": a_digest("other aggregate")}, "chain digest"),
+        ({"aggregate": NO_DIGEST}, "aggregate exactly when"),
+        ({"commits": ()}, "aggregate exactly when"),
+    ],
+)
+def test_a_manifest_that_does_not_fit_its_place_is_refused(changes, words):
+    history, manifest = proposable()
+
+    refused(history, replace(manifest, **changes), words)
