@@ -7,7 +7,6 @@ the parties sign is made from an order by `orderspec`, in integers.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,17 +23,12 @@ from pydantic import (
 
 from cli.amounts import DECIMALS, UNIT, money_text, scaled
 from cli.orderwords import Problem, problems_of
+from cli.toml import read_toml
 from node.behaviours import Behaviour, parse_behaviour
 from protocol.errors import ConfigError
 from protocol.messages import NODES_MAX, OPENED_BLOCKS_MAX, VERIFIERS_MAX
 from protocol.params import BLOCK_SIZE
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-FILE_BYTES_MAX = 1 << 20
 ROUNDS_MAX = 1_000_000
 TOKENS_MAX = 10**12  # whole tokens of money; keeps every sum of units inside a uint64
 COMMAND_LINE = "command line"
@@ -227,7 +221,7 @@ def load_order(path: Path | None, overrides: Mapping[str, Any] | None = None) ->
     Raises:
         ConfigError: one line for each problem, with the file, the key and what was expected.
     """
-    raw = _read_toml(path) if path else {}
+    raw = read_toml(path) if path else {}
     chosen = {key: value for key, value in (overrides or {}).items() if value is not None}
     for key, value in chosen.items():
         _override(raw, key.split("."), value)
@@ -281,26 +275,6 @@ def _contradictions(order: Order) -> Iterator[Problem]:
     elif order.budget_units() > TOKENS_MAX * 10**DECIMALS:
         words = f"the run can cost {money_text(order.worst_case_units())} {UNIT}, more than can be held"
         yield Problem(("budget", "price_per_mtoken"), budget.price_per_mtoken, words)
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        if path.is_dir():
-            raise ConfigError(f"{path}: is a folder, expected a TOML file")
-        with open(path, "rb") as file:
-            body = file.read(FILE_BYTES_MAX + 1)
-    except OSError as cause:
-        raise ConfigError(f"{path}: cannot be read ({cause.strerror or cause})") from None
-    if len(body) > FILE_BYTES_MAX:
-        raise ConfigError(f"{path}: more than {FILE_BYTES_MAX} bytes, expected a run.toml")
-    try:
-        return tomllib.loads(body.decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is not UTF-8 text, expected a TOML file") from None
-    except tomllib.TOMLDecodeError as cause:
-        raise ConfigError(f"{path}: is not TOML: {cause}") from None
-    except (RecursionError, ValueError) as cause:
-        raise ConfigError(f"{path}: is not TOML that can be read: {cause}") from None
 
 
 def _override(raw: dict[str, Any], key: list[str], value: Any) -> None:

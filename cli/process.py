@@ -19,7 +19,8 @@ from typing import Any
 import trio
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from cli.toml import explain, read_toml
+from cli.orderwords import problems_of
+from cli.toml import read_toml
 from protocol.errors import ConfigError
 from protocol.types import Digest
 from replica.participant import Config
@@ -59,7 +60,8 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
     try:
         given = ProcessFile.model_validate(read_toml(path))
     except ValidationError as error:
-        raise ConfigError(explain(path.name, ProcessFile, error)) from None
+        lines = (f"{path.name}: {problem.text()}" for problem in problems_of(error, ProcessFile))
+        raise ConfigError("\n".join(lines)) from None
     base = path.parent
     try:
         run_id = bytes.fromhex(given.run_id)

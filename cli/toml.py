@@ -1,17 +1,14 @@
-"""TOML: files a person writes, and what to say when they do not fit.
+"""TOML: files a person writes, read with bounds and errors in words.
 
-Room: cli (edge: reads files). Every complaint names the file, the key, what
-arrived and what was expected; an unknown key comes with the nearest known one.
+Room: cli (edge: reads files). What is in them is checked by pydantic models;
+`orderwords` says what does not fit.
 """
 
 from __future__ import annotations
 
-import difflib
 import sys
 from pathlib import Path
-from typing import Any, get_args
-
-from pydantic import BaseModel, ValidationError
+from typing import Any
 
 from protocol.errors import ConfigError
 
@@ -20,52 +17,29 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+FILE_BYTES_MAX = 1 << 20
+
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The file's tables.
 
     Raises:
-        ConfigError: it cannot be read, or is not TOML.
+        ConfigError: it cannot be read, is far too long, or is not TOML.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not TOML: {error}") from None
-
-
-def explain(file: str, model: type[BaseModel], error: ValidationError) -> str:
-    """One line per problem: file, key, what arrived, what was expected."""
-    lines = []
-    for problem in error.errors():
-        where = ".".join(str(part) for part in problem["loc"])
-        if problem["type"] == "extra_forbidden":
-            known = sorted(_keys_beside(model, problem["loc"]))
-            near = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; expected one of {', '.join(known)}"
-            lines.append(f"{file}: unknown key {where!r}{hint}")
-        elif problem["type"] == "missing":
-            lines.append(f"{file}: {where} is missing")
-        else:
-            lines.append(f"{file}: {where} = {problem['input']!r}: {problem['msg']}")
-    return "\n".join(lines)
-
-
-def _keys_beside(model: type[BaseModel], location: tuple[int | str, ...]) -> set[str]:
-    """The keys that were allowed where an unknown one stood."""
-    here: Any = model
-    for part in location[:-1]:
-        if isinstance(part, int) or not (isinstance(here, type) and issubclass(here, BaseModel)):
-            continue
-        field = here.model_fields.get(str(part))
-        here = None if field is None else _model_in(field.annotation)
-    if isinstance(here, type) and issubclass(here, BaseModel):
-        return set(here.model_fields)
-    return set()
-
-
-def _model_in(annotation: Any) -> Any:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for arg in get_args(annotation) if (found := _model_in(arg)) is not None), None)
+        if path.is_dir():
+            raise ConfigError(f"{path}: is a folder, expected a TOML file")
+        with open(path, "rb") as file:
+            body = file.read(FILE_BYTES_MAX + 1)
+    except OSError as cause:
+        raise ConfigError(f"{path}: cannot be read ({cause.strerror or cause})") from None
+    if len(body) > FILE_BYTES_MAX:
+        raise ConfigError(f"{path}: more than {FILE_BYTES_MAX} bytes, expected a configuration")
+    try:
+        return tomllib.loads(body.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is not UTF-8 text, expected a TOML file") from None
+    except tomllib.TOMLDecodeError as cause:
+        raise ConfigError(f"{path}: is not TOML: {cause}") from None
+    except (RecursionError, ValueError) as cause:
+        raise ConfigError(f"{path}: is not TOML that can be read: {cause}") from None

@@ -93,6 +93,8 @@ class Driver:
         self._revealed: set[Digest] = set()
         self._queue: deque[Event] = deque()
         self._is_stepping = False
+        self._is_syncing = False
+        self._fetching: set[Digest] = set()
         timing = me.spec.timing
         config = Config(
             run_id=me.run_id,
@@ -188,6 +190,15 @@ class Driver:
 
     async def sync(self) -> None:
         """Ask one peer after another for links we lack."""
+        if self._is_syncing:
+            return
+        self._is_syncing = True
+        try:
+            await self._sync_from_anyone()
+        finally:
+            self._is_syncing = False
+
+    async def _sync_from_anyone(self) -> None:
         for peer in self._me.verifiers:
             if peer not in self._host.connected():
                 continue
@@ -397,15 +408,24 @@ class Driver:
         return self._me.blobs.put(await trio.to_thread.run_sync(compute))
 
     async def _fetch_proposal(self, block: Digest) -> None:
-        for peer in self._me.verifiers:
-            if peer not in self._host.connected():
-                continue
-            try:
-                body = await self._host.request(peer, "proposal", block, timeout_s=10)
-                self.receive(decode(Proposal, body))
-                return
-            except (PeerFault, MalformedMessage, Unavailable) as error:
-                log.info("proposal not to be had", extra={"peer": peer.hex()[:8], "reason": str(error)})
+        if block in self._fetching:
+            return
+        self._fetching.add(block)
+        try:
+            for peer in self._me.verifiers:
+                if peer in self._host.connected() and await self._ask_for_proposal(peer, block):
+                    return
+        finally:
+            self._fetching.discard(block)
+
+    async def _ask_for_proposal(self, peer: PeerId, block: Digest) -> bool:
+        try:
+            body = await self._host.request(peer, "proposal", block, timeout_s=10)
+            self.receive(decode(Proposal, body))
+        except (PeerFault, MalformedMessage, Unavailable) as error:
+            log.info("proposal not to be had", extra={"peer": peer.hex()[:8], "reason": str(error)})
+            return False
+        return True
 
     async def _links_from(self, peer: PeerId) -> tuple[CertifiedManifest, ...]:
         request = StepRequest(number=int(self._follower.history.round), node=PeerId(NO_DIGEST))
