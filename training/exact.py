@@ -70,7 +70,7 @@ def learning_rate(rule: DemoSpec, rounds: int, round_id: int) -> np.float32:
     """Learning rate of one round: linear warm-up, then a cosine down to the floor.
 
     The cosine is Bhaskara's rational approximation in integers (largest error
-    0.0016 of the peak), so that no machine's libm enters the protocol.
+    0.0022 of the peak), so that no machine's libm enters the protocol.
     """
     if round_id < rule.warmup_rounds:
         nano = rule.lr_nano * (round_id + 1) // rule.warmup_rounds

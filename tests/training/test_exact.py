@@ -1,0 +1,262 @@
+"""After the gradient every machine holds the same bits: here against big integers, and across settings."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.params import PPM, DemoSpec, ModelSpec
+from training.exact import (
+    BASIS_BITS,
+    BASIS_SS,
+    VALUE_MAX,
+    apply_signs,
+    initial_parameters,
+    inverse_signs,
+    learning_rate,
+    scatter_values,
+)
+from training.layout import layout_of
+from training.parameters import state_digest
+
+ROOT = Path(__file__).parents[2]
+VECTORS = ROOT / "tests" / "vectors" / "exact.json"
+RULE = DemoSpec(
+    k=32,
+    beta_micro=950_000,
+    clip_micro=PPM,
+    lr_nano=2_000_000,
+    lr_floor_ppm=100_000,
+    warmup_rounds=5,
+    sequences=4,
+)
+TINY = ModelSpec(vocabulary=256, layers=1, width=64, heads=2, context=16)
+QUICKSTART = ModelSpec(vocabulary=256, layers=4, width=128, heads=4, context=128)
+
+
+def values(seed: int, blocks: int, share: float, bound: int = VALUE_MAX) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    dense = rng.integers(-bound, bound + 1, (blocks, 64, 64)).astype(np.int32)
+    return np.where(rng.random(dense.shape) < share, dense, 0).astype(np.int32)
+
+
+def in_big_integers(block: np.ndarray) -> np.ndarray:
+    """The rule of docs/protocol.md in Python's integers: no float anywhere."""
+    basis = np.array([[int(x) for x in row] for row in BASIS_SS], dtype=object)
+    first = (block.astype(object) @ basis + (1 << (BASIS_BITS - 1))) >> BASIS_BITS
+    both = basis.T @ first
+    return np.vectorize(lambda x: (x > 0) - (x < 0))(both).astype(np.int8)
+
+
+@pytest.mark.parametrize("share", [0.001, 0.01, 0.2, 1.0])
+def test_the_inverse_transform_is_the_one_in_big_integers(share):
+    dense = values(int(share * 1000), 3, share)
+
+    assert np.array_equal(inverse_signs(dense), np.stack([in_big_integers(block) for block in dense]))
+
+
+def test_the_largest_values_of_all_are_still_exact():
+    """Every partial sum is below 2^53 where all coefficients are as large as they may be."""
+    signs = np.sign(BASIS_SS.T[:, [17]] @ np.ones((1, 64))).astype(np.int32)
+    for dense in (np.full((64, 64), VALUE_MAX), -np.full((64, 64), VALUE_MAX), signs * VALUE_MAX):
+        block = dense.astype(np.int32)
+        assert np.array_equal(inverse_signs(block[None])[0], in_big_integers(block))
+    assert 64 * VALUE_MAX * int(np.abs(BASIS_SS).max()) < 2**53
+    assert 64 * (64 * VALUE_MAX + 1) * int(np.abs(BASIS_SS).max()) < 2**53
+
+
+def test_the_integer_basis_is_the_orthonormal_dct():
+    scaled = BASIS_SS / (1 << BASIS_BITS)
+
+    assert np.abs(scaled @ scaled.T - np.eye(64)).max() < 1e-3
+
+
+def test_a_single_coefficient_gives_the_signs_of_its_wave():
+    dense = np.zeros((1, 64, 64), np.int32)
+    dense[0, 0, 0] = 5
+    assert np.all(inverse_signs(dense) == 1)
+    dense[0, 0, 0], dense[0, 0, 1] = 0, -VALUE_MAX
+    assert np.array_equal(inverse_signs(dense)[0], np.tile(np.repeat([-1, 1], 32), (64, 1)))
+
+
+def test_zeros_stay_zeros_and_scale_does_not_matter_much():
+    assert not inverse_signs(np.zeros((2, 64, 64), np.int32)).any()
+    assert inverse_signs(np.zeros((0, 64, 64), np.int32)).shape == (0, 64, 64)
+
+
+def test_a_value_that_could_lose_exactness_stops_us():
+    for value in (VALUE_MAX + 1, -VALUE_MAX - 1):
+        dense = np.zeros((1, 64, 64), np.int32)
+        dense[0, 3, 3] = value
+        with pytest.raises(AssertionError):
+            inverse_signs(dense)
+
+
+def test_the_update_is_two_separately_rounded_operations():
+    rng = np.random.default_rng(1)
+    theta = rng.standard_normal(1000).astype(np.float32)
+    signs = rng.integers(-1, 2, 1000).astype(np.int8)
+    lr = np.float32(0.0017)
+
+    moved = apply_signs(theta, signs, lr)
+
+    by_hand = [np.float32(t) - np.float32(np.float32(s) * lr) for t, s in zip(theta, signs, strict=True)]
+    assert moved.dtype == np.float32
+    assert np.array_equal(moved.view(np.uint32), np.array(by_hand, np.float32).view(np.uint32))
+
+
+def test_scattered_values_lie_where_they_belong_and_nowhere_else():
+    dense = scatter_values(3, np.array([0, 2]), np.array([65, 4095]), np.array([7, -9], np.int32))
+
+    assert dense[0, 1, 1] == 7
+    assert dense[2, 63, 63] == -9
+    assert np.count_nonzero(dense) == 2
+
+
+# ---- learning rate ----
+
+
+@given(st.integers(1, 2000), st.integers(0, 50), st.integers(0, PPM))
+def test_the_learning_rate_climbs_to_its_peak_then_falls_to_its_floor(rounds, warmup, floor_ppm):
+    rule = DemoSpec(
+        k=1,
+        beta_micro=0,
+        clip_micro=0,
+        lr_nano=10**6,
+        lr_floor_ppm=floor_ppm,
+        warmup_rounds=warmup,
+        sequences=1,
+    )
+    rates = [float(learning_rate(rule, rounds, r)) for r in range(rounds + 3)]
+    rising, falling = rates[: min(warmup, rounds)], rates[warmup:]
+
+    assert rising == sorted(rising)
+    assert falling == sorted(falling, reverse=True)
+    assert max(rates) <= 0.001 + 1e-9
+    assert min(falling, default=1) >= 0.001 * floor_ppm / PPM - 1e-9
+    if warmup < rounds:
+        assert falling[0] == pytest.approx(0.001)
+
+
+def test_the_learning_rate_is_a_cosine_to_within_what_its_docstring_says():
+    rule = DemoSpec(
+        k=1, beta_micro=0, clip_micro=0, lr_nano=10**9, lr_floor_ppm=0, warmup_rounds=0, sequences=1
+    )
+    for r in range(1001):
+        cosine = (1 + math.cos(math.pi * r / 1000)) / 2
+        assert abs(float(learning_rate(rule, 1000, r)) - cosine) < 0.0022
+
+
+# ---- frozen ----
+
+
+def vectors() -> dict:
+    """Everything that must never change, from integers alone."""
+    dense = values(5, 4, 0.01)
+    return {
+        "learning_rate": [
+            learning_rate(RULE, 60, r).tobytes().hex() for r in (0, 1, 4, 5, 6, 20, 32, 59, 60)
+        ],
+        "initial_parameters": {
+            name: state_digest(initial_parameters(20261120, *_shapes(model))).hex()
+            for name, model in (("tiny", TINY), ("quickstart", QUICKSTART))
+        },
+        "inverse_signs": hashlib.sha256(inverse_signs(dense).tobytes()).hexdigest(),
+        "applied": hashlib.sha256(
+            apply_signs(
+                np.arange(4096 * 4, dtype=np.float32) / 7, inverse_signs(dense).reshape(-1), np.float32(0.002)
+            )
+        ).hexdigest(),
+    }
+
+
+def _shapes(model: ModelSpec):
+    layout = layout_of(model)
+    return layout.names, layout.shapes
+
+
+def test_learning_rates_starting_points_and_transforms_are_the_frozen_ones():
+    assert vectors() == json.loads(VECTORS.read_text())
+
+
+def test_the_starting_point_is_what_it_says():
+    layout = layout_of(QUICKSTART)
+    theta = initial_parameters(1, layout.names, layout.shapes)
+
+    assert theta.shape == (layout.parameters,) == (870_656,)
+    for name, (at, shape) in layout.offsets().items():
+        part = theta[at : at + math.prod(shape)]
+        if len(shape) == 1:
+            assert set(part.tolist()) == {1.0 if name.endswith("weight") else 0.0}, name
+        else:
+            assert abs(part.std() - 0.02) < 0.001, name
+            assert abs(part.mean()) < 0.001, name
+    assert not np.array_equal(theta, initial_parameters(2, layout.names, layout.shapes))
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(0, 2**64 - 1))
+def test_parts_of_the_starting_point_do_not_repeat(seed):
+    layout = layout_of(TINY)
+    theta = initial_parameters(seed, layout.names, layout.shapes)
+    offsets = layout.offsets()
+    (a, _), (b, _) = offsets["embed"], offsets["head"]
+
+    assert not np.array_equal(theta[a : a + 4096], theta[b : b + 4096])
+
+
+# ---- the same bytes whatever the machine is told to do ----
+
+PROGRAM = """
+import hashlib, sys, torch
+import numpy as np
+torch.set_num_threads(int(sys.argv[1]))
+from tests.training.test_exact import RULE, values, vectors
+from training.demo import transition
+rng = np.random.default_rng(3)
+before, spectrum = (rng.standard_normal((24, 4096)).astype(np.float32) for _ in range(2))
+step = transition(RULE, np.float32(0.002), before, spectrum)
+parts = (step.after_BC, step.index_BK, step.sign_BK, step.live_B)
+from training.exact import inverse_signs
+many = inverse_signs(values(9, 200, 0.05))
+print(vectors(), *(hashlib.sha256(part.tobytes()).hexdigest() for part in (*parts, many)))
+"""
+SETTINGS = [
+    {"threads": "1", "ATEN_CPU_CAPABILITY": "default", "OPENBLAS_CORETYPE": "Prescott"},
+    {"threads": "4", "ATEN_CPU_CAPABILITY": "default"},
+    {"threads": "1", "ATEN_CPU_CAPABILITY": "avx2", "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3"},
+    {"threads": "4", "ATEN_CPU_CAPABILITY": "avx2", "OPENBLAS_CORETYPE": "Sandybridge"},
+    {"threads": "1", "ATEN_CPU_CAPABILITY": "avx512"},
+    {"threads": "4", "ATEN_CPU_CAPABILITY": "avx512"},
+]
+
+
+@pytest.mark.slow
+def test_the_same_bytes_under_any_threads_and_instruction_set():
+    outputs = set()
+    for chosen in SETTINGS:
+        threads = chosen["threads"]
+        names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+        environment = {**os.environ, **dict.fromkeys(names, threads), **chosen, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", PROGRAM, threads],
+            env=environment, cwd=ROOT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+        outputs.add(done.stdout)
+
+    assert len(outputs) == 1
+
+
+if __name__ == "__main__":
+    VECTORS.write_text(json.dumps(vectors(), indent=1) + "\n")

@@ -1,0 +1,134 @@
+"""Data: committed to the byte, and no choice of batch left to anybody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.errors import ConfigError
+from protocol.types import Digest, PeerId
+from tests.protocol.chains import NODES, a_spec
+from training.data import (
+    SHARD_BYTES,
+    batch_positions,
+    batch_root,
+    batch_tokens,
+    data_root,
+    read_tokens,
+    validation_tokens,
+)
+
+SPEC = a_spec()
+WINDOW = SPEC.model.context + 1
+TOKENS = np.random.default_rng(1).integers(0, 256, SPEC.data.tokens).astype(np.uint8)
+
+
+@given(st.integers(0, 2**63), st.binary(min_size=32, max_size=32), st.integers(1, 100))
+def test_a_batch_is_distinct_whole_windows_of_the_training_part(round_id, node, sequences):
+    spec = replace(SPEC, rule=replace(SPEC.rule, sequences=sequences))
+    positions = batch_positions(spec, PeerId(node), round_id)
+
+    assert len(set(positions)) == sequences
+    assert all(at % WINDOW == 0 for at in positions)
+    assert all(at >= 0 and at + WINDOW <= 900 for at in positions)
+
+
+def test_a_batch_follows_from_seed_round_and_node_alone_and_from_each_of_them():
+    batch = batch_positions(SPEC, NODES[0], 3)
+
+    assert batch == batch_positions(replace(SPEC, name="other"), NODES[0], 3)
+    others = (
+        batch_positions(SPEC, NODES[1], 3),
+        batch_positions(SPEC, NODES[0], 4),
+        batch_positions(replace(SPEC, seed=8), NODES[0], 3),
+    )
+    assert batch not in others
+
+
+def test_batches_are_spread_over_all_of_the_data():
+    windows = 900 // WINDOW
+    counts = np.zeros(windows)
+    for round_id in range(2000):
+        for at in batch_positions(SPEC, NODES[0], round_id):
+            counts[at // WINDOW] += 1
+
+    expected = 2000 * SPEC.rule.sequences / windows
+    assert counts.min() > expected / 2
+    assert counts.max() < expected * 2
+
+
+def test_batches_are_the_frozen_ones():
+    assert batch_positions(SPEC, PeerId(bytes(32)), 0) == (648, 576)
+    assert batch_positions(SPEC, PeerId(bytes(32)), 1) == (657, 81)
+
+
+def test_what_a_commit_says_about_its_batch_binds_data_and_positions():
+    other = replace(SPEC, data=replace(SPEC.data, root=Digest(b"\1" * 32)))
+
+    roots = {
+        batch_root(SPEC, (0, 9)),
+        batch_root(SPEC, (9, 0)),
+        batch_root(SPEC, (0,)),
+        batch_root(other, (0, 9)),
+    }
+
+    assert len(roots) == 4
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 2 * SHARD_BYTES + 99), st.integers(1, 255))
+def test_any_changed_byte_changes_the_root(at, change):
+    tokens = np.zeros(2 * SHARD_BYTES + 100, np.uint8)
+    root = data_root(tokens)
+    tokens[at] = change
+
+    assert data_root(tokens) != root
+
+
+def test_length_and_order_change_the_root():
+    one = np.arange(256, dtype=np.uint8)
+    two = np.concatenate([np.zeros(SHARD_BYTES, np.uint8), np.ones(SHARD_BYTES, np.uint8)])
+
+    assert data_root(one) != data_root(one[:-1])
+    assert data_root(one) != data_root(np.append(one, np.uint8(0)))
+    assert data_root(two) != data_root(two[::-1])
+
+
+def test_held_out_sequences_come_from_the_end_that_nobody_trains_on():
+    tokens = TOKENS.copy()
+    tokens[:900], tokens[900:] = 1, 2
+
+    held = validation_tokens(tokens, SPEC, 64)
+
+    assert held.shape == (11, WINDOW)  # 100 bytes hold eleven windows of nine
+    assert (held == 2).all()
+    assert validation_tokens(tokens, SPEC, 4).shape == (4, WINDOW)
+    batch = batch_tokens(tokens, batch_positions(SPEC, NODES[0], 0), SPEC.model.context)
+    assert (batch == 1).all()
+    assert batch.dtype == np.int64
+
+
+def test_data_that_are_not_the_committed_ones_are_refused(tmp_path):
+    path = tmp_path / "tokens"
+    spec = replace(SPEC.data, root=data_root(TOKENS))
+    path.write_bytes(TOKENS.tobytes())
+    assert np.array_equal(read_tokens(path, spec), TOKENS)
+
+    changed = TOKENS.copy()
+    changed[500] ^= 1
+    for wrong in (changed.tobytes(), TOKENS.tobytes()[:-1], TOKENS.tobytes() + b"\0", b"x"):
+        path.write_bytes(wrong)
+        with pytest.raises(ConfigError, match="not the data this run committed to"):
+            read_tokens(path, spec)
+
+
+def test_data_that_cannot_be_read_are_named(tmp_path):
+    (tmp_path / "empty").write_bytes(b"")
+
+    for name in ("missing", "empty", "."):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            read_tokens(tmp_path / name, SPEC.data)
