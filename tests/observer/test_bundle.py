@@ -1,0 +1,165 @@
+"""Bundle: a stranger with the folder alone can check what the run was and where each unit went."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from ledger.results import epoch_result
+from ledger.settlement import Unpaid
+from observer.bundle import Finished, Settled, write_bundle
+from observer.receipts import facts_of, round_receipts
+from protocol.codec import decode, digest
+from protocol.errors import Unavailable
+from protocol.messages import CertifiedManifest
+from protocol.params import RunSpec
+from protocol.types import NO_DIGEST, Digest
+from replica.chain import extend
+from tests.builders import RUN_ID, a_deployment, a_digest, a_history, a_spec
+from tests.observer.test_bookkeeper import LINKS, TABLES
+from training.exact import initial_parameters
+from training.layout import layout_of
+from training.parameters import state_digest
+
+SPEC, DEPLOYMENT = a_spec(), a_deployment()
+LAYOUT = layout_of(SPEC.model)
+
+
+def finished() -> Finished:
+    settled, previous = {}, NO_DIGEST
+    for epoch, table in TABLES.items():
+        result = epoch_result(SPEC, table, a_digest("model"), previous)
+        previous = Digest(DEPLOYMENT.digest(result))
+        settled[epoch] = Settled(settlement=table, result=result, digest=previous, certificate=b"cert")
+    return Finished(
+        spec=SPEC,
+        run_id=RUN_ID,
+        deployment=DEPLOYMENT,
+        links=tuple(LINKS),
+        settled=settled,
+        theta=initial_parameters(SPEC.seed, LAYOUT.names, LAYOUT.shapes),
+        load=lambda name: b"blob " + name,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("out") / "bundle"
+    write_bundle(made, finished())
+    return made
+
+
+def receipts_in(folder: Path) -> list[dict]:
+    return [json.loads(path.read_text()) for path in sorted((folder / "receipts").iterdir())]
+
+
+def test_the_links_in_it_are_a_checked_chain_from_the_spec_in_it(folder: Path):
+    assert decode(RunSpec, (folder / "spec.cbor").read_bytes()) == SPEC
+    history = a_history()
+    for path in sorted((folder / "links").iterdir()):
+        history = extend(history, decode(CertifiedManifest, path.read_bytes()))
+
+    assert history.is_complete
+
+
+def test_every_blob_that_the_chain_names_is_in_it_under_its_digest(folder: Path):
+    commits = [signed.commit for link in LINKS for signed in link.manifest.commits]
+    updates = {f"{commit.update.hex()}.bin" for commit in commits}
+    aggregates = {f"{link.manifest.aggregate.hex()}.bin" for link in LINKS} - {f"{NO_DIGEST.hex()}.bin"}
+
+    assert {path.name for path in (folder / "updates").iterdir()} == updates
+    assert {path.name for path in (folder / "aggregates").iterdir()} == aggregates
+    assert (folder / "updates" / min(updates)).read_bytes() == b"blob " + bytes.fromhex(min(updates)[:-4])
+
+
+def test_the_model_is_the_parameters_by_name(folder: Path):
+    tensors = load_file(folder / "model" / "model.safetensors")
+    config = json.loads((folder / "model" / "config.json").read_text())
+
+    flat = np.concatenate([tensors[name].reshape(-1) for name in LAYOUT.names])
+    assert state_digest(flat) == state_digest(finished().theta)
+    assert {name: tensor.shape for name, tensor in tensors.items()} == dict(
+        zip(LAYOUT.names, LAYOUT.shapes, strict=True)
+    )
+    assert config["parameters"] == LAYOUT.parameters == len(flat)
+
+
+def test_each_result_in_it_has_the_digest_that_was_signed(folder: Path):
+    for epoch, table in TABLES.items():
+        told = json.loads((folder / "settlements" / f"epoch-{epoch:03d}.json").read_text())
+        assert bytes.fromhex(told["digest"]) == finished().settled[epoch].digest
+        assert bytes.fromhex(told["result"]["table_hash"]) == table.table_hash
+        assert sum(row["amount"] for row in told["rows"]) == told["result"]["total"] == table.total
+        assert bytes.fromhex(told["certificate"]) == b"cert"
+
+
+def test_every_contribution_has_a_receipt_that_leads_to_its_pay(folder: Path):
+    receipts = receipts_in(folder)
+    commits = {digest(signed.commit).hex() for link in LINKS for signed in link.manifest.commits}
+    told = [one for receipt in receipts for one in receipt["contributions"]]
+
+    assert {one["commit"] for one in told} == commits
+    for one in told:
+        row = TABLES[one["paid"]["epoch"]].rows[one["paid"]["row"]]
+        assert (row.role, row.peer.hex(), one["paid"]["reason"]) == ("operator", one["node"], None)
+
+
+def test_a_receipt_names_signers_and_every_verdict_on_the_step(folder: Path):
+    receipts = receipts_in(folder)
+    audited = [one for receipt in receipts for one in receipt["contributions"] if one["audit"]]
+    verdicts = [signed.verdict for link in LINKS for signed in link.manifest.verdicts]
+
+    assert receipts[0]["signers"] == [signer.hex() for signer in LINKS[0].certificate.verifiers]
+    assert sum(len(one["audit"]["verdicts"]) for one in audited) == len(verdicts) > 0
+    assert {one["audit"]["ruling"] for one in audited} == {"cleared"}
+
+
+def test_a_step_without_pay_says_why():
+    table = TABLES[0]
+    node = table.rows[0].peer
+    unpaid = replace(table, unpaid=(Unpaid(round=1, node=node, reason="a reason"),), rows=table.rows[1:])
+
+    receipts = list(round_receipts(SPEC, LINKS, facts_of(SPEC, RUN_ID, LINKS, TABLES), {0: unpaid}))
+
+    pays = {
+        (receipt["round"], one["node"]): one["paid"]
+        for receipt in receipts
+        for one in receipt["contributions"]
+    }
+    assert pays[(1, node.hex())] == {"epoch": 0, "row": None, "reason": "a reason"}
+    assert pays[(0, node.hex())]["reason"] == "its share rounds to nothing"
+    assert pays[(3, node.hex())]["reason"] == "the epoch is not settled"
+
+
+def test_the_card_has_front_matter_and_the_digest_of_what_is_delivered(folder: Path):
+    card = (folder / "model" / "README.md").read_text()
+
+    assert card.startswith('---\nmodel_name: "tiny"\nlicense: other\nlicense_name: "none"\n')
+    assert state_digest(finished().theta).hex() in card
+    assert "| Contributions accepted | 18 |" in card
+
+
+def test_a_folder_that_is_there_is_left_as_it_is(folder: Path):
+    marker = folder / "model" / "config.json"
+    before = marker.stat().st_mtime_ns
+
+    write_bundle(folder, finished())
+
+    assert marker.stat().st_mtime_ns == before
+
+
+def test_a_writer_that_died_midway_leaves_nothing_under_the_name(tmp_path: Path):
+    def missing(_name: Digest) -> bytes:
+        raise Unavailable("blob is not here")
+
+    with pytest.raises(Unavailable):
+        write_bundle(tmp_path / "bundle", replace(finished(), load=missing))
+    assert not (tmp_path / "bundle").exists()
+
+    write_bundle(tmp_path / "bundle", finished())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle"]
