@@ -25,7 +25,7 @@ import cbor2
 import trio
 
 from protocol import errors
-from protocol.errors import AssayError, Unavailable
+from protocol.errors import AssayError, PeerFault, Unavailable
 
 log = logging.getLogger(__name__)
 _LENGTH = struct.Struct(">I")
@@ -51,19 +51,18 @@ class Child:
     async def call(self, method: str, **arguments: Any) -> Any:
         """Run one function in the worker and return its result.
 
-        A call that has begun is waited for even if its caller is cancelled: half an
-        exchange would desynchronise the pipe, and work under way is rarely useless.
+        A call that has begun is waited for even if its caller is cancelled, a restart
+        included: half an exchange would desynchronise the pipe, and work under way is
+        rarely useless.
 
         Raises:
             AssayError: the function raised it, with the same words.
             Unavailable: the worker died.
         """
         async with self._turn:
-            if self._process is None or self._process.poll() is not None:
-                await self._start()
-                if self._prepare is not None:
-                    await self._prepare(self)
             with trio.CancelScope(shield=True):
+                if self._process is None or self._process.poll() is not None:
+                    await self._restart()
                 return await self._exchange(method, arguments)
 
     async def call_now(self, method: str, **arguments: Any) -> Any:
@@ -78,7 +77,7 @@ class Child:
             with trio.CancelScope(shield=True), trio.move_on_after(5):
                 await process.wait()
 
-    async def _start(self) -> None:
+    async def _restart(self) -> None:
         with open(self._log_path, "ab") as log_file:
             self._process = await trio.lowlevel.open_process(
                 [sys.executable, "-m", "replica.child", self._module],
@@ -86,6 +85,12 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=log_file,
             )
+        try:
+            if self._prepare is not None:
+                await self._prepare(self)
+        except BaseException:
+            await self.close()  # a worker that was not prepared must not be taken for one that was
+            raise
 
     async def _exchange(self, method: str, arguments: Mapping[str, Any]) -> Any:
         process = self._process
@@ -102,9 +107,9 @@ class Child:
             ) from None
         if not is_ok:
             kind = getattr(errors, result[0], AssayError)
-            raise (kind if kind is not errors.PeerFault and issubclass(kind, AssayError) else AssayError)(
+            raise (AssayError if issubclass(kind, PeerFault) else kind)(
                 result[1]
-            )
+            )  # a fault's words name its peer
         return result
 
     @staticmethod

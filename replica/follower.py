@@ -24,7 +24,7 @@ from replica.chain import extend
 from replica.store import Store
 
 log = logging.getLogger(__name__)
-LINKS_BYTES_MAX = 900_000  # of one answer
+LINKS_MAX, LINKS_BYTES_MAX = 256, 900_000  # of one answer
 POLL_S = 2.0
 BLOB_BYTES_MAX = 256 << 20
 _NOBODY = PeerId(NO_DIGEST)
@@ -81,11 +81,14 @@ class Follower:
         first = decode(StepRequest, body).number
         links: list[CertifiedManifest] = []
         size = 0
-        for certified in self._store.links(first, 256):
+        if first >= self.history.round:
+            return encode(Links(links=()))
+        for certified in self._store.links(first, LINKS_MAX):
             size += len(encode(certified))
             if links and size > LINKS_BYTES_MAX:
                 break
             links.append(certified)
+            await trio.lowlevel.checkpoint()  # a long answer must not hold up everybody else
         return encode(Links(links=tuple(links)))
 
     async def ask(self, host: Host, peer: PeerId) -> int:

@@ -22,6 +22,7 @@ from nacl.signing import SigningKey
 
 from protocol.errors import ConfigError
 
+_FILES = ("peer.key", "account.json", "hot.json")
 _SCRYPT_N = 1 << 13  # keystore work factor; a wallet re-encrypts on import, a local net starts many
 
 
@@ -51,7 +52,7 @@ def create_keys(folder: Path, password: str) -> Keys:
         ConfigError: the folder already holds keys; nothing is overwritten.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if (folder / "peer.key").exists():
+    if any((folder / name).exists() for name in _FILES):
         raise ConfigError(f"{folder} already holds keys; they are never overwritten")
     keys = Keys(peer=SigningKey.generate(), account=os.urandom(32), hot=os.urandom(32))
     salt = nacl.utils.random(nacl.pwhash.argon2id.SALTBYTES)
@@ -79,7 +80,9 @@ def load_keys(folder: Path, password: str) -> Keys:
         )
     except FileNotFoundError as error:
         raise ConfigError(f"keys: {error.filename} is missing") from None
-    except (CryptoError, ValueError, TypeError, KeyError) as error:
+    except OSError as error:
+        raise ConfigError(f"keys: {error.filename} cannot be read ({error.strerror})") from None
+    except (CryptoError, ValueError, TypeError, KeyError, AttributeError, NotImplementedError) as error:
         raise ConfigError(f"keys in {folder}: wrong password or damaged file ({error})") from None
     return Keys(peer=SigningKey(seed), account=account, hot=hot)
 

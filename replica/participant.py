@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ledger.deployment import Deployment
+from ledger.results import run_id_of
 from network.blobstore import DiskBlobs
 from network.host import Handler, Host, PeerAddress, open_host
 from protocol.codec import decode
@@ -81,9 +82,14 @@ def open_participant(config: Config) -> Participant:
         ConfigError: a file is missing, damaged, or belongs to another deployment.
     """
     spec = read_spec(config.spec)
-    deployment = Deployment.from_json(_read(config.deployment, "deployment").decode())
+    try:
+        deployment = Deployment.from_json(_read(config.deployment, "deployment").decode())
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"deployment {config.deployment}: not a text file ({error.reason})") from None
     if spec.deployment_id != deployment.deployment_id:
         raise ConfigError(f"{config.spec} is for another deployment than {config.deployment}")
+    if run_id_of(spec) != config.run_id:
+        raise ConfigError(f"{config.spec} is not the spec of run {config.run_id.hex()[:8]}")
     config.folder.mkdir(parents=True, exist_ok=True)
     return Participant(
         config=config,
@@ -124,6 +130,9 @@ def read_addresses(path: Path) -> dict[PeerId, PeerAddress]:
             )
             for peer, (ip, port) in json.loads(_read(path, "peers")).items()
         }
+        for address in found.values():
+            if len(address.peer) != 32 or not 0 < address.port < 1 << 16:
+                raise ValueError(f"{address.peer.hex()} at port {address.port}")
     except (ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"peers {path}: expected hex peer id -> [ip, port] ({error})") from None
     return found
