@@ -20,7 +20,7 @@ from ledger.journal_tables import SCHEMA_VERSION, Table, triggers
 from protocol.errors import ConfigError, Unavailable
 
 _PRAGMAS = ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "recursive_triggers = ON")
-BUSY_MS_MAX = 20_000
+BUSY_S_MAX = 20
 
 
 def open_engine(path: Path) -> Engine:
@@ -30,7 +30,8 @@ def open_engine(path: Path) -> Engine:
         ConfigError: the file holds books of another schema.
         Unavailable: it cannot be opened.
     """
-    engine = sa.create_engine(f"sqlite:///{path}", connect_args={"timeout": BUSY_MS_MAX / 1000})
+    url = sa.URL.create("sqlite", database=str(path))
+    engine = sa.create_engine(url, connect_args={"timeout": BUSY_S_MAX})
     sa.event.listen(engine, "connect", _set_up)
     sa.event.listen(engine, "begin", _begin)
     with writing(engine) as db:

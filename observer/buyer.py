@@ -19,6 +19,7 @@ from typing import TypeVar
 import trio
 
 from ledger.chain import CasePhase, Chain, EpochPhase
+from ledger.events import RewardCollected
 from ledger.results import epoch_end, epoch_result
 from network.host import Host
 from observer.bundle import Finished, Settled, write_bundle
@@ -116,10 +117,13 @@ class Buyer:
         found = list(wrong)
         for epoch, one in settled.items():
             at = epoch_end(self.me.spec, epoch)
-            ours = self.replay.state(at)
-            if one.result.model_hash != ours:
-                claimed = one.result.model_hash.hex()
-                found.append(Mismatch(round=at, who=f"epoch {epoch}", claimed=claimed, ours=ours.hex()))
+            model, ours = one.result.model_hash, self.replay.state(at)
+            if model != ours:
+                found.append(Mismatch(round=at, who=f"epoch {epoch}", claimed=model.hex(), ours=ours.hex()))
+            result = self.me.deployment.digest(one.result)
+            if one.digest != result:  # the table is another than ours
+                who = f"result of epoch {epoch}"
+                found.append(Mismatch(round=at, who=who, claimed=one.digest.hex(), ours=result.hex()))
         mismatches = [dataclasses.asdict(one) for one in found]
         self.status.write_once("agreement", "", ok=not found, rounds=rounds, mismatches=mismatches)
 
@@ -139,8 +143,6 @@ class Buyer:
                 raise Unavailable(f"epoch {epoch} is {state.phase.name.lower()}, not final")
             settlement = self.follower.settlements[epoch]
             result = epoch_result(self.me.spec, settlement, Digest(state.model_hash), previous)
-            if self.me.deployment.digest(result) != state.digest:
-                log.error("the final result is not what we computed", extra={"epoch": epoch})
             kept = self.me.store.fact(f"certificate/{epoch}") or b""
             found[epoch] = Settled(
                 settlement=settlement, result=result, digest=state.digest, certificate=kept
@@ -173,7 +175,6 @@ class Buyer:
         in_thread, run_id = trio.to_thread.run_sync, self.me.run_id
         await in_thread(chain.request_close, run_id)
         await self._cases_end(chain)
-        collected = await in_thread(chain.rewards_of, chain.address)
         await in_thread(chain.collect)
         run = await in_thread(chain.run, run_id)
         if run is None:
@@ -183,7 +184,16 @@ class Buyer:
         await in_thread(chain.refund, run_id)
         run = await in_thread(chain.run, run_id)
         returned = 0 if run is None else run.returned
+        collected = await in_thread(self._collected, chain)
         self.status.write_once("refunded", "", amount=returned, collected=collected)
+
+    def _collected(self, chain: Chain) -> int:
+        """Our share of slashes so far, in this life of the process or an earlier one."""
+        return sum(
+            event.amount
+            for event in chain.events(self.me.deployment.block)
+            if isinstance(event, RewardCollected) and event.account == chain.address
+        )
 
     async def _cases_end(self, chain: Chain) -> None:
         """Wait until the court has closed the case of every upheld audit, within bounds."""

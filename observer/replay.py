@@ -30,10 +30,10 @@ FETCHES_AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
-    """Somebody named other parameters than ours."""
+    """Somebody named other parameters, or another result, than ours."""
 
     round: int  # before whose step
-    who: str  # the node's peer id in hexadecimal, or "epoch 3" for a settled result
+    who: str  # the node's peer id in hexadecimal, or what of an epoch
     claimed: str
     ours: str
 

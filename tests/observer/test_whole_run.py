@@ -1,0 +1,255 @@
+"""A whole run as the keeper and the buyer live it: a real chain, real hosts, and deaths in between."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from nacl.signing import SigningKey
+
+from ledger.anvil import Anvil
+from ledger.chain import LOCALNET, Chain, deploy
+from ledger.deployment import Deployment
+from ledger.evidence import evm_address
+from ledger.results import epoch_result, result_digest
+from ledger.statements import sign_digest
+from network.blobstore import DiskBlobs, MemoryBlobs
+from network.host import Handler, PeerAddress, open_host
+from observer import settler
+from observer.buyer import Buyer
+from observer.keeper import Keeper
+from protocol.blob import blob_digest
+from protocol.codec import decode, digest, encode
+from protocol.history import advance, next_chain
+from protocol.identity import Domain
+from protocol.messages import CertifiedManifest, Links, ResultSignature, StepRequest
+from protocol.params import RunSpec
+from protocol.types import NO_DIGEST, Address, Digest, HotSignature, PeerId
+from replica.keyring import Keys
+from replica.participant import Config, Participant
+from replica.store import Store
+from tests import builders
+from tests.builders import NODES, VERIFIERS, a_certified, a_history, a_hot_key, a_manifest, a_member, a_spec
+from tests.contracts.conftest import anvil_binary  # noqa: F401 - fixture
+from tests.observer.test_bookkeeper import settlements_of
+from tests.observer.test_replay import AGGREGATES, BLOBS, STATES
+
+BUDGET = 10**9
+UPDATES = {name: f"update of {name}".encode() for name in NODES}
+
+
+@dataclass
+class Run:
+    """What everybody knows, and everything that verifiers hold."""
+
+    rpc_url: str
+    deployment: Deployment
+    spec: RunSpec
+    run_id: Digest
+    links: list[CertifiedManifest]
+
+
+def account_key(name: str) -> bytes:
+    return hashlib.sha256(b"account" + name.encode()).digest()
+
+
+@pytest.fixture
+def run(anvil_binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # noqa: F811
+    with Anvil(binary=anvil_binary, state_dir=tmp_path / "chain", block_time_s=1) as anvil:
+        yield a_run(anvil, monkeypatch)
+
+
+def a_run(anvil: Anvil, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Contracts, a funded run, and its complete chain of manifests."""
+    members = [a_member(name) for name in VERIFIERS]
+    seats = [(evm_address(member.account), evm_address(member.hot)) for member in members]
+    deployment = deploy(anvil.rpc_url, anvil.keys[0], LOCALNET, builders.DEPLOYMENT_ID, seats)
+    buyer, keeper = a_member("buyer"), a_member("keeper")
+    bank = Chain(anvil.rpc_url, deployment, anvil.keys[0])
+    bank.fund_many([evm_address(buyer.account)], token_amount=BUDGET, amount_wei=10**18)
+    bank.fund_many([evm_address(keeper.account)], token_amount=0, amount_wei=10**18)
+    money = replace(a_spec().money, treasury=Address(keeper.account))
+    changes = {"state_every": 2, "buyer": Address(buyer.account), "money": money}
+    spec = a_spec(**changes)
+    run_id = Digest(
+        Chain(anvil.rpc_url, deployment, account_key("buyer")).open_run(
+            digest(spec),
+            budget=BUDGET,
+            epoch_cap=BUDGET,
+            epochs=spec.epochs,
+            deadline=bank.timestamp() + 3_600,
+        )
+    )
+    monkeypatch.setattr(builders, "RUN_ID", run_id)
+    monkeypatch.setattr(builders, "DOMAIN", Domain(deployment_id=spec.deployment_id, run_id=run_id))
+    return Run(anvil.rpc_url, deployment, spec, run_id, a_story(changes))
+
+
+def a_story(changes: dict[str, Any]) -> list[CertifiedManifest]:
+    """All links: each node commits to an update that exists, from the parameters that follow."""
+    history, links = a_history(**changes), list[CertifiedManifest]()
+    while not history.is_complete:
+        at = int(history.round)
+        manifest = a_manifest(history, NODES if history.is_training else ())
+        aggregate = blob_digest(AGGREGATES[at]) if manifest.commits else NO_DIGEST
+        commits = tuple(
+            replace(signed, commit=replace(signed.commit, state=state, update=blob_digest(update)))
+            for signed in manifest.commits
+            for state in [STATES[at] if at % 2 == 0 else NO_DIGEST]
+            for update in [UPDATES[builders.name_of(signed.commit.node)]]
+        )
+        chain = next_chain(history.chain, tuple(signed.commit for signed in commits), aggregate)
+        manifest = replace(manifest, commits=commits, aggregate=aggregate, chain=chain)
+        links.append(a_certified(manifest, digest(links[-1].block) if links else NO_DIGEST))
+        history = advance(history, manifest)
+    return links
+
+
+def handlers_of(run: Run, name: str) -> dict[str, Handler]:
+    """What a verifier answers once the run is over."""
+    tables = settlements_of(run.links, a_history_of(run))
+
+    async def answer_links(_peer: PeerId, body: bytes) -> bytes:
+        return encode(Links(links=tuple(run.links[decode(StepRequest, body).number :])))
+
+    async def sign_result(_peer: PeerId, body: bytes) -> bytes:
+        previous = NO_DIGEST
+        for epoch in range(decode(StepRequest, body).number + 1):
+            model = STATES[min((epoch + 1) * 3, 6)]
+            result, before = epoch_result(run.spec, tables[epoch], model, previous), previous
+            previous = result_digest(run.deployment, result)
+        return encode(
+            ResultSignature(
+                epoch=result.epoch,
+                prev_result=before,
+                root=Digest(result.root),
+                table_hash=Digest(result.table_hash),
+                model_hash=Digest(result.model_hash),
+                total=result.total,
+                signature=HotSignature(sign_digest(previous, a_hot_key(name))),
+            )
+        )
+
+    return {"links": answer_links, "sign-result": sign_result}
+
+
+def a_history_of(run: Run) -> Any:
+    return replace(
+        a_history(state_every=2, buyer=run.spec.buyer, money=run.spec.money), spec=run.spec, run_id=run.run_id
+    )
+
+
+@asynccontextmanager
+async def verifiers(run: Run) -> AsyncIterator[dict[PeerId, PeerAddress]]:
+    """Four hosts that hold everything; the last one is never there."""
+    blobs = MemoryBlobs()
+    for body in [*BLOBS.values(), *UPDATES.values()]:
+        blobs.put(body)
+    async with AsyncExitStack() as stack:
+        found = {}
+        for name in VERIFIERS[:3]:
+            host = await stack.enter_async_context(
+                open_host(
+                    seed=bytes(builders.a_peer_key(name)),
+                    listen_port=0,
+                    network_id=run.run_id.hex()[:16],
+                    is_member=lambda _peer: True,
+                    handlers=handlers_of(run, name),
+                    blobs=blobs,
+                )
+            )
+            found[host.peer] = host.address
+        yield found
+
+
+def a_participant(run: Run, name: str, folder: Path, addresses: dict[PeerId, PeerAddress]) -> Participant:
+    folder.mkdir(exist_ok=True)
+    nowhere = folder / "unused"
+    return Participant(
+        config=Config(
+            name=name,
+            folder=folder,
+            password="",
+            port=0,
+            rpc_url=run.rpc_url,
+            deployment=nowhere,
+            spec=nowhere,
+            run_id=run.run_id,
+            data=nowhere,
+            peers=nowhere,
+        ),
+        keys=Keys(peer=SigningKey.generate(), account=account_key(name), hot=a_hot_key(name)),
+        spec=run.spec,
+        run_id=run.run_id,
+        deployment=run.deployment,
+        addresses=addresses,
+        store=Store(folder / "store.db"),
+        blobs=DiskBlobs(folder / "blobs", bytes_max=1 << 30),
+    )
+
+
+def reports(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "status.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_keeper_and_buyer_finish_a_run_to_the_unit_although_they_die_again_and_again(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(settler, "CLAIM_FOR_OTHERS_S", 3.0)
+    books, goods = tmp_path / "keeper", tmp_path / "buyer"
+
+    async def keep(addresses: dict[PeerId, PeerAddress]) -> None:
+        await Keeper(a_participant(run, "keeper", books, addresses), books / "status.jsonl").run()
+
+    async def buy(addresses: dict[PeerId, PeerAddress]) -> None:
+        me = a_participant(run, "buyer", goods, addresses)
+        await Buyer(me, goods / "status.jsonl", tmp_path / "bundle").run()
+
+    async def live(part: Any) -> None:
+        for seconds in (2, 3, 5):
+            with trio.move_on_after(seconds):
+                await part()
+        await part()
+
+    async def everybody() -> None:
+        async with verifiers(run) as addresses:
+            with trio.fail_after(240):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(live, functools.partial(keep, addresses))
+                    nursery.start_soon(live, functools.partial(buy, addresses))
+
+    trio.run(everybody)
+
+    kept = reports(books)
+    settled = [line for line in kept if line["kind"] == "settled"]
+    assert len(settled) == 1
+    told = settled[0]["money"]
+    assert (settled[0]["trial_balance"], settled[0]["differences"]) == (0, [])
+    assert told["funded"] == BUDGET
+    assert told["funded"] == told["paid_operators"] + told["paid_verifiers"] + told["fees"] + told["refunded"]
+    assert told["paid_operators"] > told["fees"] > 0
+    rounds = [line["round"] for line in kept if line["kind"] == "round"]
+    assert rounds == list(range(run.spec.last_round + 1))
+    phases = [(line["epoch"], line["phase"]) for line in kept if line["kind"] == "epoch"]
+    assert sorted(phases) == [(0, "final"), (0, "proposed"), (1, "final"), (1, "proposed")]
+
+    bought = reports(goods)
+    (agreement,) = [line for line in bought if line["kind"] == "agreement"]
+    assert (agreement["ok"], agreement["rounds"], agreement["mismatches"]) == (True, 3, [])
+    assert bought[-1]["kind"] == "bundle"
+    assert bought[-1]["state"] == STATES[-1].hex()
+    assert [one["amount"] for one in bought if one["kind"] == "refunded"] == [told["refunded"]]
+    certificates = [
+        json.loads(path.read_text())["certificate"]
+        for path in sorted((tmp_path / "bundle" / "settlements").iterdir())
+    ]
+    assert [len(bytes.fromhex(one)) for one in certificates] == [3 * 65] * 2
