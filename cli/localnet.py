@@ -31,6 +31,7 @@ from ledger.anvil import Anvil, find_anvil
 from protocol.errors import AssayError, ConfigError
 
 POLL_S = 0.25
+QUIET = ("up", "claimed")  # what the tables at the end say better
 STALL_S = 600.0  # without any news from the ledger for this long, the run is given up
 
 
@@ -128,7 +129,7 @@ def _watch(network: Network, crew: Crew, display: Display) -> dict[str, Any]:
                 display.setup_done(f"{len(network.seats)} participants", time.monotonic() - began)
             if line["kind"] == "settled":
                 settled = line
-            elif line["kind"] != "up":
+            elif line["kind"] not in QUIET:
                 display.feed(line)
         for line in tails["buyer"].news():
             news_at = time.monotonic()

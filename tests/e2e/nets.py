@@ -46,6 +46,9 @@ dispute_rounds = 4
 [budget]
 epoch_rounds = 5
 price_per_mtoken = 900_000_000
+[timing]
+collect_s = 8
+
 """
 
 

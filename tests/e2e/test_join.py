@@ -1,0 +1,87 @@
+"""Nodes that come late or fall out of step find their way back by the chain alone."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+import contracts
+from cli.crew import Crew
+from cli.establish import establish
+from cli.order import load_order
+from cli.orderdata import collect_data
+from cli.orderspec import data_spec
+from cli.summary import invariants
+from ledger.anvil import Anvil, find_anvil
+from protocol.history import start
+from protocol.identity import peer_of
+from protocol.messages import CertifiedManifest
+from replica.chain import extend
+from replica.store import Store
+from tests.e2e.nets import WAIT_S, localnet, need_anvil, summary_of, write_order
+
+pytestmark = pytest.mark.slow
+
+
+def links_of(folder: Path) -> list[CertifiedManifest]:
+    """What a running verifier has made durable."""
+    if not (folder / "store.db").exists():
+        return []
+    store = Store(folder / "store.db")
+    try:
+        return list(store.links())
+    finally:
+        store.close()
+
+
+def test_a_node_that_joins_late_catches_up_and_contributes(tmp_path: Path) -> None:
+    need_anvil()
+    order = load_order(write_order(tmp_path, rounds=12, cheat="honest"))
+    data = collect_data(order)
+    root = tmp_path / "run"
+    root.mkdir()
+    (root / "data.bin").write_bytes(data)
+    binary = find_anvil(Path(contracts.__file__).parent)
+    with Anvil(binary=binary, state_dir=root / "chain") as anvil, Crew(root / "logs") as crew:
+        network = establish(order, root, anvil, data_spec(order, data), lambda _: None)
+        late = network.seat("node-1")
+        for seat in network.seats:
+            if seat.role in ("node", "verifier") and seat is not late:
+                crew.start(seat)
+        # One node absent: each round waits for its deadline, so shorten nothing and join early.
+        witness = network.seat("verifier-0").folder
+        deadline, is_in = time.monotonic() + WAIT_S, False
+        joined_at = None
+        while not is_in:
+            assert time.monotonic() < deadline, "the late node never contributed"
+            crew.check()
+            links = links_of(witness)
+            if joined_at is None and len(links) >= 1:
+                joined_at = len(links)
+                crew.start(late)
+            me = peer_of(late.keys.peer)
+            is_in = any(s.commit.node == me for link in links for s in link.manifest.commits)
+            time.sleep(0.5)
+        first = next(
+            link.manifest.round for link in links if any(s.commit.node == me for s in link.manifest.commits)
+        )
+        assert joined_at is not None
+        assert first >= joined_at
+        history = start(network.spec, network.run_id)
+        for link in links:
+            history = extend(history, link)  # every link it joined through is certified
+
+
+def test_a_node_with_a_wrong_bit_is_refused_rebuilds_itself_and_goes_on(tmp_path: Path) -> None:
+    need_anvil()
+    run = tmp_path / "run"
+    with localnet(tmp_path, write_order(tmp_path), "--behave", "1=diverge@3") as process:
+        summary = summary_of(process)
+
+    assert invariants(summary) == []
+    assert "parameters diverged: rebuilding them from the chain" in (run / "logs" / "node-1.log").read_text()
+    diverged = next(node for node in summary["nodes"] if node["behaviour"] == "diverge")
+    assert diverged["slashed"] == 0
+    assert summary["rounds"] - 2 <= diverged["accepted"] < summary["rounds"]
