@@ -12,7 +12,7 @@ import pytest
 
 from ledger import report
 from ledger.chain_reads import ChainReader
-from ledger.events import ChainEvent, Slashed
+from ledger.events import ChainEvent, Slashed, Swept
 from ledger.evidence import evm_address
 from ledger.settlement import Settlement, settle
 from ledger.store import BookStore
@@ -35,7 +35,7 @@ from tests.builders import (
     name_of,
     peer,
 )
-from tests.ledger.a_run import Tale
+from tests.ledger.a_run import BUYER, Tale
 
 SPEC = a_spec()
 LINKS = a_chain(a_history(), SPEC.last_round + 1)
@@ -208,6 +208,21 @@ def test_a_whole_life_on_chain_is_told_and_settles_to_the_unit(desk: Desk):
     assert told.funded == told.paid_operators + told.paid_verifiers + told.fees + told.refunded
     paid = report.nodes(desk.books, SPEC)
     assert sum(node["paid"] for node in paid) == told.paid_operators > 0
+
+
+def test_pay_that_nobody_claimed_in_time_counts_as_refunded(desk: Desk):
+    tale, table = Tale(), TABLES[0]
+    tale.opened(table.total)
+    tale.proposed(table)
+    tale.final(table)
+    tale.claimed(table, 0)
+    left = table.total - table.rows[0].amount
+    tale.tell(Swept, run_id=RUN_ID, epoch=0, buyer=BUYER, amount=left)
+
+    desk.keeper.book_blocks(Blocks().tell(ours(tale)), TABLES)
+
+    told = report.money(desk.books)
+    assert (told.funded, told.paid_operators, told.refunded) == (table.total, table.rows[0].amount, left)
 
 
 @pytest.mark.parametrize("missing", [1, 2])
