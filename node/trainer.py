@@ -67,12 +67,14 @@ class Trainer:
 
         Returns:
             The fields of a commit that only this process knows, and the update's bytes.
+
+        Raises:
+            Diverged: the parameters are of another round, or the step is not finite: an audit
+                could never clear it.
         """
-        record_path = self.folder / f"{round_id:08d}.cbor"
-        if record_path.exists():
-            record: dict[str, Any] = cbor2.loads(record_path.read_bytes())
-            if record["parent"] == parent:
-                return record
+        known = self._record(round_id)
+        if known is not None and known["parent"] == parent:
+            return known
         if self.parameters.round != round_id:
             raise Diverged(f"asked for a step of round {round_id} while at round {self.parameters.round}")
         base_round, before = self._momentum(base_round, base_root)
@@ -86,6 +88,8 @@ class Trainer:
         if lie == "random-update":
             noise = np.random.default_rng(round_id).standard_normal(len(gradient)).astype(np.float32)
             gradient = noise * (np.linalg.norm(gradient) / np.linalg.norm(noise))
+        if not (np.isfinite(loss) and np.isfinite(gradient).all()):
+            raise Diverged(f"the gradient of round {round_id} is not finite, its loss is {loss}")
         spectrum = demo.transformed_gradient(self.spec.rule, self.layout, gradient)
         lr = learning_rate(self.spec.rule, self.spec.rounds, round_id)
         moved = demo.transition(self.spec.rule, lr, before, spectrum)
@@ -94,7 +98,7 @@ class Trainer:
             after = before * np.float32(self.spec.rule.beta_micro / 1e6) + spectrum * lr
         update = encode_update(demo.update_of(moved), self.layout.blocks, self.spec.rule.k)
         sketch, salt = demo.gradient_sketch(parent, spectrum), os.urandom(32)
-        record = {
+        record: dict[str, Any] = {
             "round": round_id,
             "parent": parent,
             "base_round": base_round,
@@ -112,7 +116,7 @@ class Trainer:
             "loss_micro": min(int(loss * 1e6), LOSS_MICRO_MAX),
         }
         write_array(self._momentum_path(round_id), after)
-        _write_durably(record_path, cbor2.dumps(record))
+        _write_durably(self._record_path(round_id), cbor2.dumps(record))
         self._forget(round_id)
         return record
 
@@ -120,14 +124,13 @@ class Trainer:
         """The encoded opening of a recent step for the blocks drawn.
 
         Raises:
-            Diverged: that step is not here any more.
+            Diverged: that step is not here any more, or damaged.
         """
-        try:
-            record = cbor2.loads((self.folder / f"{round_id:08d}.cbor").read_bytes())
-            after = self._load(round_id)
-            before = self._load(record["base_round"])
-        except FileNotFoundError:
-            raise Diverged(f"the step of round {round_id} is not on this disk any more") from None
+        record = self._record(round_id)
+        after = self._load(round_id)
+        before = None if record is None else self._load(record["base_round"])
+        if record is None or after is None or before is None:
+            raise Diverged(f"the step of round {round_id} is not on this disk any more")
         leaves_before = momentum_leaves(self.run_id, before)
         leaves_after = momentum_leaves(self.run_id, after)
         return encode(
@@ -146,12 +149,14 @@ class Trainer:
         )
 
     def reset(self) -> None:
-        """Throw parameters and momentum away, as a diverged node must."""
+        """Throw the parameters away, as a diverged node must.
+
+        The steps stay: accepted ones can still be drawn, and who cannot open them is slashed.
+        Their momentum needs no trust, it is used only where it has the root the chain knows.
+        """
         self.parameters.reset()
         self.has_diverged = True
         _write_durably(self.folder.parent / "diverged", b"once")
-        for path in self.folder.iterdir():
-            path.unlink()
 
     def _theta(self, round_id: int, lie: str) -> NDArray[np.float32]:
         if lie == "stale-parameters" and round_id > 0:
@@ -164,27 +169,49 @@ class Trainer:
 
     def _momentum(self, base_round: int, base_root: Digest) -> tuple[int, NDArray[np.float32]]:
         """Momentum after the last accepted step if it is here and as the chain knows it, else zero."""
-        try:
-            momentum = self._load(base_round)
-        except (FileNotFoundError, ValueError):
-            return -1, self._load(-1)
-        if base_round >= 0 and merkle.root(momentum_leaves(self.run_id, momentum)) != base_root:
-            return -1, self._load(-1)
+        momentum = None if base_round < 0 else self._load(base_round)
+        if momentum is None or merkle.root(momentum_leaves(self.run_id, momentum)) != base_root:
+            return -1, self._zeros()
         return base_round, momentum
+
+    def _record_path(self, round_id: int) -> Path:
+        return self.folder / f"{round_id:08d}.cbor"
+
+    def _record(self, round_id: int) -> dict[str, Any] | None:
+        """The kept step of a round; None where there is none, or disk has damaged it."""
+        try:
+            record: dict[str, Any] = cbor2.loads(self._record_path(round_id).read_bytes())
+        except (OSError, ValueError, cbor2.CBORError):
+            return None
+        return record if isinstance(record, dict) and record.get("round") == round_id else None
 
     def _momentum_path(self, round_id: int) -> Path:
         return self.folder / f"momentum-{round_id:08d}.npy"
 
-    def _load(self, round_id: int) -> NDArray[np.float32]:
+    def _load(self, round_id: int) -> NDArray[np.float32] | None:
+        """Momentum after the step of a round; None where it is not here, or damaged."""
         if round_id < 0:
-            return np.zeros((self.layout.blocks, BLOCK_SIZE), np.float32)
-        momentum: NDArray[np.float32] = np.load(self._momentum_path(round_id), allow_pickle=False)
-        return momentum
+            return self._zeros()
+        try:
+            found: NDArray[np.float32] = np.load(self._momentum_path(round_id), allow_pickle=False)
+        except (OSError, ValueError, EOFError):
+            return None
+        is_whole = found.shape == (self.layout.blocks, BLOCK_SIZE) and found.dtype == np.float32
+        return found if is_whole else None
+
+    def _zeros(self) -> NDArray[np.float32]:
+        return np.zeros((self.layout.blocks, BLOCK_SIZE), np.float32)
 
     def _forget(self, round_id: int) -> None:
+        """Delete what no audit can ask for: old steps, and momenta that no kept step began from."""
+        oldest = round_id - self.keep
+        kept = (self._record(number) for number in range(oldest, round_id + 1))
+        bases = {record["base_round"] for record in kept if record is not None}
         for path in self.folder.iterdir():
             number = path.stem.removeprefix("momentum-")
-            if number.isdigit() and int(number) < round_id - self.keep:
+            if not number.isdigit() or int(number) >= oldest:
+                continue
+            if path.suffix != ".npy" or int(number) not in bases:
                 path.unlink()
 
 

@@ -22,7 +22,7 @@ from protocol import merkle
 from protocol.errors import MalformedMessage
 from protocol.messages import SKETCH_BYTES, Commit, Opening, Outcome, Path
 from protocol.params import BLOCK_SIZE, DemoSpec
-from protocol.types import Digest
+from protocol.types import NO_DIGEST, Digest
 from training.demo import transition
 from training.momentum import momentum_domain, seal
 from training.wire import Update
@@ -95,13 +95,16 @@ def compare(
         sketch: The auditor's gradient sketch.
 
     Returns:
-        MATCH if every bit agrees, else MISMATCH with the block that differs most.
+        MATCH if every bit agrees, else MISMATCH with the block that differs most; INCONCLUSIVE
+        where our own gradient is not finite, because nothing follows from that.
     """
+    if not np.isfinite(spectrum_NC).all():
+        return Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
     blocks = np.array(opening.blocks, np.int64)
     expected = transition(rule, lr, before_BC, spectrum_NC[blocks])
-    gap_B = np.linalg.norm((after_BC - expected.after_BC).astype(np.float64), axis=1)
+    gap_B = np.linalg.norm(after_BC.astype(np.float64) - expected.after_BC, axis=1)
     scale_B = np.linalg.norm((spectrum_NC[blocks] * lr).astype(np.float64), axis=1)
-    distance_B = gap_B / np.maximum(scale_B, 1e-30)
+    distance_B = np.nan_to_num(gap_B / np.maximum(scale_B, 1e-30), nan=np.inf)
     worst = int(np.argmax(distance_B)) if len(blocks) else 0
     is_equal = (
         sketch == opening.sketch

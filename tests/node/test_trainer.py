@@ -1,0 +1,391 @@
+"""A node's private half, on a real tiny model: durable steps, openings, and lies that are found out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from node import trainer as trainers
+from node.behaviours import CHEATS, NAMES, Behaviour
+from node.trainer import Trainer
+from protocol.codec import decode
+from protocol.draws import opened_blocks
+from protocol.errors import Diverged
+from protocol.messages import Commit, Opening, Outcome
+from protocol.types import NO_DIGEST, RoundId
+from tests.builders import RUN_ID, TEXT, a_digest, a_spec, peer
+from training.momentum import zero_momentum_root
+from training.parameters import state_digest
+from training.wire import decode_update, encode_aggregate
+from verifier import examiner as examiners
+from verifier.aggregation import mean_over_senders
+from verifier.audit import DISTANCE_PPB_MAX, check_opening
+from verifier.examiner import Examiner
+
+SPEC = a_spec(rounds=40)
+NODE = peer("nora")
+LIES_ELSEWHERE = ("withhold-opening", "two-commits")  # the step itself is true; node/service.py lies
+KEEP = SPEC.audit.audit_rounds + SPEC.audit.dispute_rounds + 2
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "tokens"
+    path.write_bytes(TEXT.astype(np.uint8).tobytes())
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "node"
+
+
+def a_trainer(data, folder, name="honest", start=0):
+    return Trainer(
+        spec=SPEC, run_id=RUN_ID, node=NODE, data=data, folder=folder, behaviour=Behaviour(name, start)
+    )
+
+
+def parent_of(round_id):
+    return a_digest(f"manifest before {round_id}")
+
+
+def step(trainer, round_id, base=None):
+    """This round's step on top of a record, or of zero momentum."""
+    base_round, root = (-1, NO_DIGEST) if base is None else (base["round"], base["momentum_after"])
+    return trainer.step(round_id, parent_of(round_id), base_round, root)
+
+
+def aggregate_of(trainer, record):
+    blocks = trainer.layout.blocks
+    return encode_aggregate(
+        mean_over_senders({NODE: decode_update(record["update"], blocks, SPEC.rule.k)}, blocks), blocks
+    )
+
+
+def trained(trainer, count):
+    """So many accepted steps, each with the parameters that follow from it."""
+    record, found = None, []
+    for round_id in range(count):
+        record = step(trainer, round_id, record)
+        trainer.apply(round_id, aggregate_of(trainer, record))
+        found.append(record)
+    return found
+
+
+def skip(trainer, count):
+    """Rounds that end without a commit of anybody."""
+    for _ in range(count):
+        trainer.apply(trainer.parameters.round, b"")
+
+
+def commit_of(record):
+    fields = ("state", "batch_root", "momentum_before", "momentum_after", "seal", "exec_class", "tokens")
+    return Commit(
+        run_id=RUN_ID, round=RoundId(record["round"]), node=NODE, parent=record["parent"],
+        update=record["update_digest"], update_bytes=len(record["update"]), loss_micro=record["loss_micro"],
+        **{name: record[name] for name in fields},
+    )  # fmt: skip
+
+
+def blocks_drawn(trainer, record):
+    live = [int(b) for b in decode_update(record["update"], trainer.layout.blocks, SPEC.rule.k).blocks_B]
+    return list(opened_blocks(a_digest("seed"), NODE, SPEC.audit, trainer.layout.blocks, live))
+
+
+def opens(trainer, record):
+    """Return only if the node can open this step so that every auditor takes it for an opening."""
+    blocks = blocks_drawn(trainer, record)
+    opening = decode(Opening, trainer.opening(record["round"], blocks))
+    check_opening(opening, commit_of(record), blocks, trainer.layout.blocks)
+
+
+def zero_root(trainer):
+    return zero_momentum_root(RUN_ID, trainer.layout.blocks)
+
+
+# ---- one step per round
+
+
+def test_asked_again_for_a_round_a_trainer_returns_the_same_bytes(data, folder):
+    trainer = a_trainer(data, folder)
+
+    assert step(trainer, 0) == step(trainer, 0)
+
+
+def test_asked_again_after_a_restart_it_returns_the_same_bytes(data, folder):
+    first = step(a_trainer(data, folder), 0)
+
+    assert step(a_trainer(data, folder), 0) == first
+
+
+def test_a_step_stays_the_same_when_the_parameters_have_moved_on(data, folder):
+    trainer = a_trainer(data, folder)
+    first = step(trainer, 0)
+    trainer.apply(0, aggregate_of(trainer, first))
+
+    assert step(trainer, 0) == first
+
+
+def test_on_another_parent_it_is_another_step(data, folder):
+    trainer = a_trainer(data, folder)
+    first = step(trainer, 0)
+
+    second = trainer.step(0, a_digest("another parent"), -1, NO_DIGEST)
+
+    assert second["seal"] != first["seal"]
+    assert second["update"] == first["update"]  # same parameters, same batch
+
+
+def test_a_round_whose_parameters_are_not_here_is_refused(data, folder):
+    with pytest.raises(Diverged, match="round 1 while at round 0"):
+        step(a_trainer(data, folder), 1)
+
+
+def test_a_crash_between_momentum_and_record_leaves_the_round_to_be_done_again(data, folder):
+    trainer = a_trainer(data, folder)
+    first = step(trainer, 0)
+    (folder / "steps" / "00000000.cbor").unlink()
+
+    again = step(a_trainer(data, folder), 0)
+
+    assert again["momentum_after"] == first["momentum_after"]
+    opens(trainer, again)
+
+
+@pytest.mark.parametrize("body", [b"", b"\x80", b"\xff" * 100, b"\xa0"])
+def test_a_record_that_disk_has_damaged_is_made_again(data, folder, body):
+    trainer = a_trainer(data, folder)
+    step(trainer, 0)
+    (folder / "steps" / "00000000.cbor").write_bytes(body)
+
+    opens(trainer, step(trainer, 0))
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_step_whose_loss_is_not_finite_is_no_step(data, folder, monkeypatch, loss):
+    trainer = a_trainer(data, folder)
+    true = trainers.loss_and_gradient
+    monkeypatch.setattr(trainers, "loss_and_gradient", lambda *a: (loss, true(*a)[1]))
+
+    with pytest.raises(Diverged, match="not finite"):
+        step(trainer, 0)
+    assert list((folder / "steps").iterdir()) == []
+
+
+def test_a_step_whose_gradient_is_not_finite_is_no_step(data, folder, monkeypatch):
+    """Its opening would be discarded and the node slashed for withholding it."""
+    trainer = a_trainer(data, folder)
+    true = trainers.loss_and_gradient
+    monkeypatch.setattr(trainers, "loss_and_gradient", lambda *a: (1.0, true(*a)[1] * np.float32("nan")))
+
+    with pytest.raises(Diverged, match="not finite"):
+        step(trainer, 0)
+
+
+# ---- momentum
+
+
+def test_the_first_step_starts_from_zero_and_the_next_from_the_one_before(data, folder):
+    trainer = a_trainer(data, folder)
+    first, second = trained(trainer, 2)
+
+    assert first["momentum_before"] == zero_root(trainer)
+    assert second["momentum_before"] == first["momentum_after"] != zero_root(trainer)
+
+
+def test_momentum_that_is_missing_damaged_or_not_the_chains_is_not_used(data, folder):
+    trainer = a_trainer(data, folder)
+    (first,) = trained(trainer, 1)
+    path = folder / "steps" / "momentum-00000000.npy"
+    whole = path.read_bytes()
+    flipped = whole[:-1] + bytes([whole[-1] ^ 1])
+
+    for number, body in enumerate([b"", whole[:100], whole[:-4], flipped, b"no array"]):
+        path.write_bytes(body)
+        record = trainer.step(1, a_digest(f"parent {number}"), 0, first["momentum_after"])
+        assert record["momentum_before"] == zero_root(trainer) and record["base_round"] == -1
+        opens(trainer, record)
+    path.unlink()
+    record = trainer.step(1, a_digest("no file"), 0, first["momentum_after"])
+    assert record["momentum_before"] == zero_root(trainer)
+    path.write_bytes(whole)
+    other_root = trainer.step(1, a_digest("other root"), 0, a_digest("what the chain says"))
+    assert other_root["momentum_before"] == zero_root(trainer)
+
+
+# ---- openings
+
+
+def test_every_recent_step_opens_its_commit(data, folder):
+    trainer = a_trainer(data, folder)
+
+    for record in trained(trainer, 3):
+        opens(trainer, record)
+
+
+def test_a_step_opens_after_a_restart(data, folder):
+    records = trained(a_trainer(data, folder), 2)
+
+    for record in records:
+        opens(a_trainer(data, folder), record)
+
+
+@pytest.mark.parametrize("gap", [1, KEEP - 1, KEEP])
+def test_a_step_on_an_old_momentum_can_be_opened_for_as_long_as_it_can_be_drawn(data, folder, gap):
+    """A node that missed rounds goes on from an old step; forgetting that one would look like a fault."""
+    trainer = a_trainer(data, folder)
+    (old,) = trained(trainer, 1)
+    skip(trainer, gap - 1)
+    record = step(trainer, gap, old)
+    assert record["base_round"] == 0
+    trainer.apply(gap, aggregate_of(trainer, record))
+
+    latest = record
+    for round_id in range(gap + 1, gap + KEEP):
+        opens(trainer, record)
+        latest = step(trainer, round_id, latest)
+        trainer.apply(round_id, aggregate_of(trainer, latest))
+    opens(trainer, record)
+
+
+def test_after_a_reset_accepted_steps_can_still_be_opened(data, folder):
+    """Else one liar who says "diverged" would have an honest node slashed for withholding."""
+    trainer = a_trainer(data, folder)
+    records = trained(trainer, 2)
+
+    trainer.reset()
+
+    assert trainer.parameters.round == 0
+    for record in records:
+        opens(trainer, record)
+        opens(a_trainer(data, folder), record)
+
+
+def test_after_a_reset_training_goes_on_from_the_momentum_that_the_chain_knows(data, folder):
+    trainer = a_trainer(data, folder)
+    first, second = trained(trainer, 2)
+    trainer.reset()
+    for record in (first, second):
+        trainer.apply(record["round"], aggregate_of(trainer, record))
+
+    third = step(trainer, 2, second)
+
+    assert third["momentum_before"] == second["momentum_after"]
+    assert step(trainer, 1, first) == second
+
+
+def test_a_step_that_is_gone_or_damaged_is_said_to_be(data, folder):
+    trainer = a_trainer(data, folder)
+    first, second = trained(trainer, 2)
+
+    with pytest.raises(Diverged, match="round 7"):
+        trainer.opening(7, [0])
+    (folder / "steps" / "momentum-00000000.npy").write_bytes(b"")
+    for record in (first, second):
+        with pytest.raises(Diverged, match=f"round {record['round']}"):
+            trainer.opening(record["round"], [0])
+
+
+def test_what_is_kept_on_disk_stays_bounded_over_many_rounds(data, folder):
+    trainer = a_trainer(data, folder)
+    record, counts = None, []
+    (folder / "steps").mkdir(parents=True, exist_ok=True)
+    (folder / "steps" / "momentum-00000000.partial").write_bytes(b"of a killed process")
+    for round_id in range(4 * KEEP):
+        if round_id % 3 == 0:  # some rounds are missed
+            record = step(trainer, round_id, record)
+        trainer.apply(round_id, b"" if round_id % 3 else aggregate_of(trainer, record))
+        counts.append(sum(1 for path in folder.rglob("*") if path.is_file()))
+
+    assert max(counts[3 * KEEP :]) <= max(counts[2 * KEEP : 3 * KEEP])
+    assert max(counts) <= 2 * (KEEP + 2) + 3
+    assert not list((folder / "steps").glob("*.partial"))
+
+
+# ---- lies
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_audit_finds_every_cheat_that_opens_and_clears_everybody_else(data, folder, tmp_path, name):
+    trainer = a_trainer(data, folder, name, start=2)
+    examiner = Examiner(spec=SPEC, data=data, folder=tmp_path / "examiner")
+    records = trained(trainer, 4)
+    for record in records:
+        examiner.parameters.apply(record["round"], aggregate_of(trainer, record))
+
+    for record in records:
+        blocks = blocks_drawn(trainer, record)
+        opening = trainer.opening(record["round"], blocks)
+        found = examiner.examine(commit_of(record), record["update"], opening, blocks)
+        lies = record["round"] >= 2 and name in CHEATS and name not in LIES_ELSEWHERE
+        assert found.outcome is (Outcome.MISMATCH if lies else Outcome.MATCH), (name, record["round"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_a_diverged_node_names_other_parameters_than_the_chains(data, folder, name):
+    """A cheat lies about its step, not about what everybody can see."""
+    trainer = a_trainer(data, folder, name, start=1)
+    trained(trainer, 1)
+
+    record = step(trainer, 1)
+
+    says_the_truth = record["state"] == state_digest(trainer.parameters.at(1))
+    assert says_the_truth == (name != "diverge")
+
+
+def test_a_diverged_node_is_honest_after_its_reset_and_after_a_restart(data, folder):
+    trainer = a_trainer(data, folder, "diverge", start=0)
+    wrong = step(trainer, 0)
+    trainer.reset()
+
+    for one in (trainer, a_trainer(data, folder, "diverge", start=0)):
+        assert step(one, 0) == wrong  # the word of this round was given
+        skip(one, 1 - one.parameters.round)
+        right = step(one, 1)
+        assert right["state"] == state_digest(one.parameters.at(1))
+
+
+# ---- what an auditor does with it
+
+
+def judged(data, tmp_path, trainer, record, **changes):
+    examiner = Examiner(spec=SPEC, data=data, folder=tmp_path / "examiner")
+    blocks = blocks_drawn(trainer, record)
+    commit = replace(commit_of(record), **changes)
+    return examiner.examine(commit, record["update"], trainer.opening(record["round"], blocks), blocks)
+
+
+def test_an_auditor_of_another_execution_class_finds_nothing(data, folder, tmp_path):
+    trainer = a_trainer(data, folder)
+    record = step(trainer, 0)
+
+    assert judged(data, tmp_path, trainer, record).outcome is Outcome.MATCH
+    other = judged(data, tmp_path, trainer, record, exec_class=a_digest("another class"))
+    assert other.outcome is Outcome.INCONCLUSIVE
+
+
+def test_an_auditor_whose_own_gradient_is_not_finite_finds_nothing(data, folder, tmp_path, monkeypatch):
+    trainer = a_trainer(data, folder)
+    record = step(trainer, 0)
+    true = examiners.loss_and_gradient
+    monkeypatch.setattr(examiners, "loss_and_gradient", lambda *a: (1.0, true(*a)[1] * np.float32("nan")))
+
+    assert judged(data, tmp_path, trainer, record).outcome is Outcome.INCONCLUSIVE
+
+
+def test_the_largest_momenta_are_judged_like_any_others(data, folder, tmp_path, monkeypatch):
+    """A difference beyond float32 must end in a verdict, not in an exception of the auditor."""
+    trainer = a_trainer(data, folder)
+    record = step(trainer, 0)
+    huge = np.full((trainer.layout.blocks, 4096), np.finfo(np.float32).max, np.float32)
+    true = trainers.demo.transition
+    monkeypatch.setattr(trainers.demo, "transition", lambda *a: replace(true(*a), after_BC=huge))
+    lie = trainer.step(0, a_digest("for the lie"), -1, NO_DIGEST)
+
+    found = judged(data, tmp_path, trainer, lie)
+
+    assert (found.outcome, found.distance_ppb) == (Outcome.MISMATCH, DISTANCE_PPB_MAX)
+    assert record["update"] == lie["update"]
