@@ -46,7 +46,6 @@ class ProcessFile(BaseModel):
     data: Path
     peers: Path
     behaviour: str = "honest"
-    opening_wait_s: float = 25.0
     status: Path | None = None  # where the ledger and the buyer say what happens
     bundle: Path | None = None  # where the buyer puts the model and its proof
 
@@ -85,7 +84,6 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         data=base / given.data,
         peers=base / given.peers,
         behaviour=given.behaviour,
-        opening_wait_s=given.opening_wait_s,
     )
     return config, given
 

@@ -16,6 +16,7 @@ CHEATS = {
     "wrong-data": "trains on other sequences than the assigned ones",
     "random-update": "sends noise in place of a gradient and keeps its books straight",
     "no-feedback": "does not subtract from its momentum what it sent",
+    "two-commits": "tells half of the verifiers one commit and the other half another",
     "withhold-opening": "never opens its momentum when drawn",
 }
 FAULTS = {

@@ -11,6 +11,7 @@ other commit is ever signed, whatever happens in between.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import trio
@@ -45,6 +46,7 @@ log = logging.getLogger(__name__)
 RETRY_S = 1.0
 SUBMIT_S = 40.0
 FETCH_S = 60.0
+STEPS_KEPT = 64  # more than the trainer keeps momentum for
 FACTS = {CertifiedManifest.TAG: CertifiedManifest}
 
 
@@ -122,8 +124,9 @@ class Service:
             await trio.sleep(RETRY_S)
             return
         async with trio.open_nursery() as nursery:
-            for verifier in self.me.spec.verifier_peers:
-                nursery.start_soon(self._submit, verifier, submission)
+            for place, verifier in enumerate(self.me.spec.verifier_peers):
+                is_lie = place % 2 and self.behaviour.at(int(history.round)) == "two-commits"
+                nursery.start_soon(self._submit, verifier, self._twin(submission) if is_lie else submission)
 
     async def _submission(self, history: History) -> Submission:
         """The one commit for this round: the kept one, or a new one that is kept before it is returned."""
@@ -150,34 +153,42 @@ class Service:
             tokens=record["tokens"],
             loss_micro=record["loss_micro"],
         )
-        signed = SignedCommit(
-            commit=commit,
-            signature=sign(self.me.keys.peer, self.me.domain, commit),
-            statement=sign_commit(self.me.spec, self.me.deployment, commit, self.me.keys.hot),
-        )
         self.me.blobs.put(record["update"])
         inline = record["update"] if len(record["update"]) <= INLINE_UPDATE_BYTES else b""
-        submission = Submission(signed=signed, update=inline)
+        submission = Submission(signed=self._signed(commit), update=inline)
         self.me.store.set_fact(name, encode(submission))
-        self.me.store.set_fact(f"base/{int(history.round)}", digest(commit))
         self.me.store.drop_facts(
             "commit/", {f"commit/{r}" for r in range(int(history.round) - 2, int(history.round) + 1)}
         )
         return submission
 
+    def _twin(self, submission: Submission) -> Submission:
+        """Another commit for the same round, which no honest node ever signs."""
+        commit = replace(submission.signed.commit, loss_micro=submission.signed.commit.loss_micro + 1)
+        return replace(submission, signed=self._signed(commit))
+
+    def _signed(self, commit: Commit) -> SignedCommit:
+        return SignedCommit(
+            commit=commit,
+            signature=sign(self.me.keys.peer, self.me.domain, commit),
+            statement=sign_commit(self.me.spec, self.me.deployment, commit, self.me.keys.hot),
+        )
+
     async def _step(self, history: History) -> dict[str, Any]:
         """The trainer's step on top of our last accepted momentum."""
         base_root = history.nodes[self.me.me].momentum
-        base = self.me.store.fact(f"accepted/{base_root.hex()}")
+        steps = self.me.store.facts("step/")  # momentum root after each recent step, by round
+        base = max((int(name[5:]) for name, root in steps.items() if root == base_root), default=-1)
         record: dict[str, Any] = await self.pace.child.call(
             "step",
             round_id=int(history.round),
             parent=history.parent,
-            base_round=int.from_bytes(base, "big") if base is not None else -1,
+            base_round=base,
             base_root=base_root,
         )
-        self.me.store.set_fact(
-            f"accepted/{bytes(record['momentum_after']).hex()}", int(history.round).to_bytes(8, "big")
+        self.me.store.set_fact(f"step/{int(history.round)}", record["momentum_after"])
+        self.me.store.drop_facts(
+            "step/", {f"step/{r}" for r in range(int(history.round) - STEPS_KEPT, int(history.round) + 1)}
         )
         return record
 

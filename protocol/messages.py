@@ -54,6 +54,15 @@ class SignedCommit:
     statement: HotSignature
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contradiction:
+    """Two different commits of one node for one round: evidence that needs no committee."""
+
+    TAG: ClassVar[bytes] = b"assay/contradiction/1"
+    first: SignedCommit
+    second: SignedCommit
+
+
 class Outcome(enum.IntEnum):
     """What an auditor found. Only MISMATCH and WITHHELD, upheld by a committee, can slash."""
 
@@ -298,6 +307,6 @@ MESSAGES: dict[bytes, type[Any]] = {
     for kind in (
         Commit, SignedCommit, Verdict, SignedVerdict, Reveal, Manifest, Block, Vote, SignedVote,
         QuorumCertificate, Proposal, CertifiedManifest, Path, Opening, Receipt, SignedReceipt,
-        Submission, Opened, StepRequest, Links, ResultSignature,
+        Submission, Opened, StepRequest, Links, ResultSignature, Contradiction,
     )
 }  # fmt: skip

@@ -43,7 +43,6 @@ class Config:
     data: Path
     peers: Path  # JSON: hex peer id -> [ip, port]
     behaviour: str = "honest"
-    opening_wait_s: float = 25.0  # as long as a killed node needs to come back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,6 +81,11 @@ class Store:
         row = self._db.execute("SELECT body FROM fact WHERE name = ?", (name,)).fetchone()
         return None if row is None else bytes(row[0])
 
+    def facts(self, prefix: str) -> dict[str, bytes]:
+        """The facts whose name starts with `prefix`."""
+        rows = self._db.execute("SELECT name, body FROM fact WHERE name GLOB ?", (prefix + "*",))
+        return {name: bytes(body) for name, body in rows}
+
     def drop_facts(self, prefix: str, keep: set[str]) -> None:
         """Forget the facts whose name starts with `prefix`, but for those in `keep`."""
         names = [n for (n,) in self._db.execute("SELECT name FROM fact WHERE name GLOB ?", (prefix + "*",))]

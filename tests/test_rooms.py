@@ -58,7 +58,9 @@ def test_only_the_network_room_knows_libp2p() -> None:
                 name.split(".")[0]
                 for node in ast.walk(ast.parse(path.read_text()))
                 if isinstance(node, ast.Import | ast.ImportFrom)
-                for name in ([a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""])
+                for name in (
+                    [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+                )
             }, path
 
 

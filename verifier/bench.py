@@ -14,7 +14,7 @@ import trio
 from network.host import Host
 from protocol.codec import decode, encode
 from protocol.draws import opened_blocks
-from protocol.errors import Diverged, MalformedMessage, PeerFault, Unavailable
+from protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
 from protocol.history import Audit, History, Ruling, StepId, may_judge
 from protocol.identity import sign
 from protocol.messages import Opened, Outcome, SignedVerdict, StepRequest, Verdict
@@ -27,6 +27,7 @@ from training.wire import decode_update
 from verifier.driver import Driver, GetUpdate
 
 log = logging.getLogger(__name__)
+OPENING_SHARE = 0.6  # of `collect_ms`: how long a node has to open, a restart included
 ASK_AFTER_S = 3.0  # a node pushes its opening unasked; we ask when a restart may have lost it
 OPENING_BYTES_MAX = 9 << 20
 OPENINGS_KEPT = 4096  # announcements, 100 bytes each
@@ -83,14 +84,14 @@ class Bench:
     async def _judge(self, audit: Audit) -> None:
         try:
             signed = self._kept(audit) or await self._find(audit)
-        except (Unavailable, Diverged) as error:
+            body = encode(signed)
+            self._me.store.set_fact(_name(audit), body)
+            self._driver.verdict_received(signed)
+        except AssayError as error:
             log.warning("audit not done", extra={"round": int(audit.round), "reason": str(error)})
-            self._busy.discard((audit.round, audit.node))
             await trio.sleep(1)
+            self._busy.discard((audit.round, audit.node))
             return
-        body = encode(signed)
-        self._me.store.set_fact(_name(audit), body)
-        self._driver.verdict_received(signed)
         self._driver.broadcast(body)
         verdict = signed.verdict
         log.info(
@@ -113,7 +114,8 @@ class Bench:
         await self._pace.reach(min(int(self._follower.history.round), self._me.spec.rounds))
         live = [int(b) for b in decode_update(update, self._blocks, self._me.spec.rule.k).blocks_B]
         blocks = opened_blocks(audit.seed, audit.node, self._me.spec.audit, self._blocks, live)
-        deadline = trio.current_time() + self._me.config.opening_wait_s
+        # A leader waits `collect_ms` for a verdict that is due; ours must exist before that.
+        deadline = trio.current_time() + self._me.spec.timing.collect_ms / 1000 * OPENING_SHARE
         tried: set[Digest] = set()
         while True:
             opened = await self._next_opening(audit, tried, deadline)

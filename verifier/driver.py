@@ -22,6 +22,7 @@ from protocol.identity import sign
 from protocol.messages import (
     MESSAGES,
     CertifiedManifest,
+    Contradiction,
     Links,
     Manifest,
     Proposal,
@@ -67,6 +68,8 @@ from verifier.consensus import (
 from verifier.round import Advanced, Equivocation, Judged, Revealed, Round, Submitted
 
 log = logging.getLogger(__name__)
+RETRY_S = 1.0
+EVIDENCE = "evidence/commit/"  # facts in the store that `duties` takes to court
 GetUpdate = Callable[[Digest, tuple[PeerId, ...]], Awaitable[bytes]]
 
 
@@ -181,7 +184,14 @@ class Driver:
             if history.round > self.round.history.round:
                 state = NO_DIGEST
                 if history.is_training or history.round == history.spec.rounds:
-                    state = await self._pace.reach(int(history.round))
+                    try:
+                        state = await self._pace.reach(int(history.round))
+                    except Unavailable as error:
+                        log.warning(
+                            "parameters lag", extra={"round": int(history.round), "reason": str(error)}
+                        )
+                        await trio.sleep(RETRY_S)
+                        continue
                 self._to_round(Advanced(history, state, now_ms()))
                 self._opened.set()
                 self._opened = trio.Event()
@@ -289,6 +299,10 @@ class Driver:
         self._follower.take(certified)
         self._me.store.drop_records(int(certified.block.iteration))
         manifest = certified.manifest
+        for signed in manifest.commits:  # who told us something else told two stories
+            told = self.round.commits.get(signed.commit.node)
+            if told is not None and told.commit != signed.commit:
+                self._keep_evidence(Equivocation(told, signed))
         log.info(
             "round finalised",
             extra={
@@ -367,6 +381,9 @@ class Driver:
             manifest = rounds.manifest_of(state, pending, aggregate)
             self._build = None
             self._feed(Built(build.iteration, manifest))
+        except AssayError as error:  # an update of ours is damaged; the next tick tries again
+            log.warning("manifest not built", extra={"round": int(build.round), "reason": str(error)})
+            await trio.sleep(RETRY_S)
         finally:
             self._is_building = False
 
@@ -433,9 +450,10 @@ class Driver:
 
     def _keep_evidence(self, found: Equivocation) -> None:
         commit = found.first.commit
-        name = f"evidence/commit/{int(commit.round)}/{commit.node.hex()}"
-        self._me.store.set_fact(name, encode(found.first) + encode(found.second))
-        log.warning("a node committed to two updates", extra={"evidence": name})
+        name = f"{EVIDENCE}{int(commit.round)}/{commit.node.hex()}"
+        if self._me.store.fact(name) is None:
+            self._me.store.set_fact(name, encode(Contradiction(first=found.first, second=found.second)))
+            log.warning("a node committed to two updates", extra={"evidence": name})
 
 
 def _iteration_of(record: Record) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from ledger.chain_state import CasePhase
-from ledger.evidence import evm_address
+from ledger.evidence import commit_statement, evm_address
 from ledger.results import epoch_end, epoch_result, result_digest, ruling_of
 from ledger.statements import BadSignatureError, Ruling, certificate, recover, sign_digest
 from network.host import Handler, Host
@@ -22,13 +22,14 @@ from protocol.codec import decode, encode
 from protocol.errors import AssayError, Unavailable
 from protocol.history import Audit, StepId
 from protocol.history import Ruling as Standing
-from protocol.messages import ResultSignature, StepRequest
+from protocol.messages import Contradiction, ResultSignature, StepRequest
 from protocol.quorum import quorum
 from protocol.types import NO_DIGEST, Digest, HotSignature, PeerId, RoundId
 from replica.claims import claim_everything, open_chain
 from replica.follower import Follower
 from replica.pace import Pace
 from replica.participant import Participant
+from verifier.driver import EVIDENCE
 
 if TYPE_CHECKING:
     from ledger.chain import Chain
@@ -56,6 +57,7 @@ class Duties:
         self._host = host
         async with trio.open_nursery() as nursery:
             nursery.start_soon(claim_everything, self._me, self._follower)
+            nursery.start_soon(self._report_contradictions)
             while True:
                 history = self._follower.history
                 for step, audit in history.audits.items():
@@ -100,6 +102,28 @@ class Duties:
 
     # ---- prosecution ----
 
+    async def _report_contradictions(self) -> None:
+        """Take every pair of contradicting commits to court; the pair alone is proof."""
+        done: set[str] = set()
+        while True:
+            for name, body in self._me.store.facts(EVIDENCE).items():
+                if name not in done and await self._report(decode(Contradiction, body)):
+                    done.add(name)
+            await trio.sleep(RETRY_S)
+
+    async def _report(self, found: Contradiction) -> bool:
+        """Whether the node's stake is gone, by our report or another's."""
+        pair = [(commit_statement(self._me.spec, s.commit), s.statement) for s in (found.first, found.second)]
+        try:
+            chain = await trio.to_thread.run_sync(open_chain, self._me)
+            await trio.to_thread.run_sync(chain.report_equivocation, *pair[0], *pair[1])
+            await trio.to_thread.run_sync(chain.collect)
+        except AssayError as error:
+            log.warning("report not taken yet", extra={"reason": str(error)})
+            return False
+        log.info("contradiction reported", extra={"node": found.first.commit.node.hex()[:8]})
+        return True
+
     async def _prosecute(self, audit: Audit, place: int) -> None:
         """Open the case with a quorum of signatures and execute it after the veto window."""
         await trio.sleep(TAKEOVER_S * place)
@@ -115,6 +139,7 @@ class Duties:
                 while await trio.to_thread.run_sync(chain.timestamp) <= case.veto_ends_at:
                     await trio.sleep(RETRY_S / 2)
                 await trio.to_thread.run_sync(chain.execute_case, ruling.offence_id)
+                await trio.to_thread.run_sync(chain.collect)
                 log.info("case executed", extra={"node": audit.node.hex()[:8], "round": int(audit.round)})
                 return
             except AssayError as error:

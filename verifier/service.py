@@ -187,7 +187,9 @@ class Service:
             decode_update(data, self.block_count, self.me.spec.rule.k)
             self.me.blobs.put(data)
 
-    async def _on_proposal_request(self, _peer: PeerId, body: bytes) -> bytes:
+    async def _on_proposal_request(self, peer: PeerId, body: bytes) -> bytes:
+        if peer not in self.me.spec.verifier_peers:  # nobody else sees commits before their round is final
+            raise PeerFault(peer, "asks for a proposal, which only verifiers may")
         found = self.driver.body(Digest(body))
         if found is None:
             raise Unavailable("no such proposal here")

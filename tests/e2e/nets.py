@@ -71,7 +71,16 @@ def write_order(folder: Path, *, rounds: int = 10, cheat: str = "stale-parameter
 @contextmanager
 def localnet(folder: Path, order: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """`assay localnet` as a child in a group of its own; the whole group is ended."""
-    command = [sys.executable, "-m", "cli.main", "localnet", str(order), "--out", str(folder / "run"), "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "cli.main",
+        "localnet",
+        str(order),
+        "--out",
+        str(folder / "run"),
+        "--json",
+    ]
     process = subprocess.Popen(
         [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder
     )

@@ -37,11 +37,16 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
 
 def verify(run: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "cli.main", "run", "verify", str(run)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "cli.main", "run", "verify", str(run)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
-def test_every_invariant_holds_and_the_exit_status_says_so(finished: tuple[Path, dict[str, Any], int]) -> None:
+def test_every_invariant_holds_and_the_exit_status_says_so(
+    finished: tuple[Path, dict[str, Any], int],
+) -> None:
     _, summary, status = finished
     assert invariants(summary) == []
     assert summary["ok"] is True
@@ -122,7 +127,13 @@ def test_killed_processes_come_back_and_nothing_is_lost_or_signed_twice(tmp_path
     order = write_order(tmp_path, rounds=12)
     run = tmp_path / "run"
     with localnet(tmp_path, order) as process:
-        for round_id, victim in ((1, "verifier-1"), (3, "node-0"), (5, "verifier-2"), (6, "ledger"), (8, "node-1")):
+        for round_id, victim in (
+            (1, "verifier-1"),
+            (3, "node-0"),
+            (5, "verifier-2"),
+            (6, "ledger"),
+            (8, "node-1"),
+        ):
             wait_for_round(process, run, round_id)
             kill(run, victim)
         wait_for_round(process, run, 12)
@@ -135,3 +146,14 @@ def test_killed_processes_come_back_and_nothing_is_lost_or_signed_twice(tmp_path
     for log in (run / "logs").iterdir():
         assert "two things" not in log.read_text()
         assert "two updates" not in log.read_text()
+
+
+@pytest.mark.parametrize("cheat", ["two-commits@2", "withhold-opening@2"])
+def test_other_ways_to_cheat_cost_stake_too(tmp_path: Path, cheat: str) -> None:
+    need_anvil()
+    with localnet(tmp_path, write_order(tmp_path, rounds=8, cheat=cheat)) as process:
+        summary = summary_of(process)
+
+    assert invariants(summary) == []
+    slashed = {node["behaviour"]: node["slashed"] for node in summary["nodes"] if node["slashed"]}
+    assert list(slashed) == [cheat.split("@")[0]]
