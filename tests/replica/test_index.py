@@ -101,7 +101,17 @@ def test_an_index_adapted_to_an_altered_file_is_refused(folder):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "5", "null", '{"files": 5}', "[" * 3000 + "]" * 3000, '{"files": {}, "signature": "zz"}', "\0"],
+    [
+        "",
+        "{",
+        "[]",
+        "5",
+        "null",
+        '{"files": 5}',
+        "[" * 3000 + "]" * 3000,
+        '{"files": {}, "signature": "zz"}',
+        "\0",
+    ],
 )
 def test_an_index_that_is_none_is_refused(folder, text):
     (folder / INDEX).write_text(text)
