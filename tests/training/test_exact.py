@@ -89,7 +89,17 @@ def test_a_single_coefficient_gives_the_signs_of_its_wave():
     assert np.array_equal(inverse_signs(dense)[0], np.tile(np.repeat([-1, 1], 32), (64, 1)))
 
 
-def test_zeros_stay_zeros_and_scale_does_not_matter_much():
+@pytest.mark.parametrize(("value", "sign"), [(3, 0), (4, 1), (5, 1), (-3, 0), (-4, 0), (-5, -1)])
+def test_halves_between_the_two_stages_are_rounded_up(value, sign):
+    """The first row of the basis is 2^11 everywhere, so 4 times it is exactly half of 2^14."""
+    assert set(BASIS_SS[0].tolist()) == {2048.0}
+    dense = np.zeros((1, 64, 64), np.int32)
+    dense[0, 0, 0] = value
+
+    assert set(inverse_signs(dense).reshape(-1).tolist()) == {sign}
+
+
+def test_zeros_stay_zeros():
     assert not inverse_signs(np.zeros((2, 64, 64), np.int32)).any()
     assert inverse_signs(np.zeros((0, 64, 64), np.int32)).shape == (0, 64, 64)
 

@@ -286,6 +286,8 @@ def test_momentum_that_is_not_finite_is_refused_even_if_the_node_committed_to_it
 MODEL = ModelSpec(vocabulary=256, layers=1, width=64, heads=2, context=16)
 TEXT = np.frombuffer(b"".join(b"line %d of a text to train on\n" % n for n in range(400)), np.uint8)
 CHEAT_ROUND = 3
+# Lies that are not in the step itself: no recompute can see them, other rules do.
+ELSEWHERE = {"withhold-opening", "two-commits"}
 DRAWN = [0, 2, 5, 9, 14, 21]
 
 
@@ -349,7 +351,7 @@ def test_an_honest_node_matches_in_every_round(tmp_path):
 
 
 @pytest.mark.parametrize("cheat", sorted(set(CHEATS) - {"withhold-opening", "two-commits"}))
-def test_every_cheat_is_found_in_the_round_it_begins_and_not_before(tmp_path, cheat):
+def test_every_lie_in_a_step_is_found_in_the_round_it_begins_and_not_before(tmp_path, cheat):
     findings = trained_and_audited(tmp_path, cheat)
 
     assert [finding.outcome for finding in findings] == [Outcome.MATCH] * CHEAT_ROUND + [Outcome.MISMATCH]
