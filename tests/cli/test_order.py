@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cli.amounts import money_text, scaled
 from cli.order import Order, load_order
+from node.behaviours import CHEATS
 from protocol.errors import ConfigError
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
@@ -51,6 +52,14 @@ def test_the_quickstart_is_the_default_order_with_a_cheater():
     data = honest.data[0].model_copy(update={"licence": None})
     assert quickstart.data[0].licence == data.licence_text
     assert honest.model_copy(update={"data": (data,)}).model_dump() == Order().model_dump()
+
+
+def test_the_example_with_every_cheat_has_every_cheat_and_more_honest_nodes():
+    order = load_order(EXAMPLES[[path.stem for path in EXAMPLES].index("all-cheats")])
+
+    played = [behaviour.name for behaviour in order.behaviours().values()]
+    assert sorted(played) == sorted(CHEATS)
+    assert len(played) < order.run.nodes / 2
 
 
 @pytest.mark.parametrize(
