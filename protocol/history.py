@@ -25,10 +25,10 @@ from protocol.codec import digest
 from protocol.draws import audit_rate_ppm, audit_seed, auditors, beacon_input, is_drawn
 from protocol.messages import Commit, Manifest, Outcome, Verdict
 from protocol.params import RunSpec
-from protocol.quorum import quorum
+from protocol.quorum import faults_tolerated, quorum
 from protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
-COMMITTEE_MAX = 5
+COMMITTEE_MIN = 5
 StepId = tuple[RoundId, PeerId]
 
 
@@ -60,8 +60,11 @@ class Audit:
 
     @property
     def committee(self) -> tuple[PeerId, ...]:
-        """Who decides a dispute."""
-        return self.order[:COMMITTEE_MAX]
+        """Who decides a dispute: so many that liars alone are never a quorum of them."""
+        size = COMMITTEE_MIN
+        while quorum(size) <= faults_tolerated(len(self.order)):
+            size += 1
+        return self.order[:size]
 
     @property
     def is_open(self) -> bool:
@@ -246,15 +249,15 @@ def _rule(audit: Audit, now: int, spec: RunSpec, node: NodeRecord) -> Audit:
     """Close the audit if its verdicts or its time suffice, or the node is out already."""
     if audit.is_open and node.barred:
         return replace(audit, ruling=Ruling.MOOT, closed_round=now)
-    matches = sum(verdict.outcome is Outcome.MATCH for verdict in audit.verdicts)
     if audit.ruling is Ruling.OPEN:
-        if matches:
+        if any(verdict.outcome is Outcome.MATCH for verdict in audit.verdicts):
             return replace(audit, ruling=Ruling.CLEARED, closed_round=now)
         if now >= audit.round + spec.audit.audit_rounds:
             return replace(audit, ruling=Ruling.LAPSED, closed_round=now)
     if audit.ruling is Ruling.ALARM:
-        need = quorum(len(audit.committee))
-        if len(audit.adverse) >= need:
+        need, judges = quorum(len(audit.committee)), set(audit.committee)
+        matches = sum(v.outcome is Outcome.MATCH for v in audit.verdicts if v.verifier in judges)
+        if sum(verdict.verifier in judges for verdict in audit.adverse) >= need:
             return replace(audit, ruling=Ruling.UPHELD, closed_round=now)
         if matches > len(audit.committee) - need:
             return replace(audit, ruling=Ruling.DISMISSED, closed_round=now)

@@ -334,6 +334,7 @@ def _is_decidable(state: Round, history: History, due: tuple[RoundId, PeerId]) -
             said[verifier] = signed.verdict.outcome
     if audit.ruling is Ruling.OPEN:
         return bool(said)
+    said = {verifier: outcome for verifier, outcome in said.items() if verifier in audit.committee}
     return len(said) >= len(audit.committee) or _adverse(said) >= quorum(len(audit.committee))
 
 

@@ -177,41 +177,44 @@ def test_a_cancelled_caller_does_not_shift_the_answers_of_the_next(log, tmp_path
 
     async def abandon(child, scope):
         async with trio.open_nursery() as inner:
-            inner.start_soon(cancel_when_begun, scope)
+            inner.start_soon(cancel_when_begun, scope, tmp_path / "go")
             await child.call("wait_for", path=str(tmp_path / "go"))
 
-    async def cancel_when_begun(scope):
-        scope.cancel()
-        (tmp_path / "go").touch()
-
     run(main)
+
+
+async def cancel_when_begun(scope, path):
+    """Cancel once the worker waits for `path`, and only then let it go on."""
+    with trio.fail_after(GONE_S):
+        while not path.with_name(f"{path.name}.begun").exists():
+            await trio.sleep(0.01)
+    scope.cancel()
+    path.touch()
 
 
 def test_a_caller_cancelled_while_the_worker_starts_leaves_it_prepared_and_in_step(log, tmp_path):
     """A node's step is cancelled whenever a round ends, often while torch is still being imported."""
-    prepared = []
+    starts, scope = [], trio.CancelScope()
 
     async def prepare(child):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(cancel_the_caller)
-            await child.call_now("wait_for", path=str(tmp_path / "go"))
-        prepared.append(await child.call_now("open", value=1))
+        starts.append(await child.call_now("pid"))
+        await child.call_now("wait_for", path=str(tmp_path / "go"))
+        await child.call_now("open", value=1)
 
-    scope = trio.CancelScope()
-
-    async def cancel_the_caller():
-        scope.cancel()
-        (tmp_path / "go").touch()
+    async def abandon(child):
+        with scope:
+            await child.call("echo", value="abandoned")
 
     async def main():
         async with a_child(log, prepare) as child:
-            with scope:
-                await child.call("echo", value="abandoned")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(cancel_when_begun, scope, tmp_path / "go")
+                nursery.start_soon(abandon, child)
             assert await child.call("echo", value="mine") == "mine"
             assert await child.call("held") == {"value": 1}
 
     run(main)
-    assert prepared == ["opened"]
+    assert len(starts) == 1  # rounds may be shorter than a start
 
 
 def test_a_worker_whose_preparation_failed_is_prepared_again_and_never_used_as_it_is(log):

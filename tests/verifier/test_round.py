@@ -14,6 +14,7 @@ from protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault
 from protocol.history import Audit, Ruling, advance, may_judge, next_chain
 from protocol.identity import Domain, sign
 from protocol.messages import Outcome, SignedVerdict
+from protocol.quorum import faults_tolerated, quorum
 from protocol.types import NO_DIGEST, RoundId
 from replica.chain import extend
 from tests.builders import (
@@ -575,6 +576,17 @@ def grown_but(history, count, silent_about):
         words = [word for word in words_on(history) if step_of(word) != silent_about]
         history = advance(history, the_next(history, NODES, words))
     return history
+
+
+@pytest.mark.parametrize("verifier_count", [*range(1, 20), 31, 64])
+def test_liars_alone_never_uphold_a_fault_however_many_verifiers_there_are(verifier_count):
+    """The draw may put every liar first in the order; one honest verifier must still agree."""
+    order = tuple(a_digest(f"verifier {i}") for i in range(verifier_count))
+    audit = replace(an_audit_of_nothing(), order=order)
+
+    assert quorum(len(audit.committee)) > faults_tolerated(verifier_count)
+    assert len(audit.committee) <= max(5, verifier_count // 2 + 1)
+    assert len(audit.committee) >= min(5, verifier_count)
 
 
 # ---- proposing on a parent that is notarised, not final
