@@ -153,10 +153,10 @@ def test_one_file_whose_name_looks_like_two_lines_does_not_stand_for_two_files(f
     """Signed as lines, `a`, newline, `<hash> b` would read as the files `a` and `b`."""
     body = json.loads((folder / INDEX).read_text())
     files = body["files"]
-    merged = f"empty\n{files['summary.json']} summary.json"
-    forged = {name: sha for name, sha in files.items() if name not in ("empty", "summary.json")}
-    forged[merged] = files["empty"]
-    (folder / "summary.json").unlink()
+    merged = f"empty\n{files['model/weights.bin']} model/weights.bin"
+    forged = {"summary.json": files["summary.json"], merged: files["empty"]}
+    (folder / "model/weights.bin").unlink()
+    (folder / merged).parent.mkdir()
     (folder / "empty").rename(folder / merged)
     text = json.dumps({**body, "files": forged}, indent=1, sort_keys=True) + "\n"
     (folder / INDEX).write_text(text)

@@ -1,0 +1,190 @@
+"""What a hot key signs when asked: only what follows from our own copy of the chain."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from ledger.evidence import evm_address
+from ledger.results import epoch_end, epoch_result, result_digest, ruling_of
+from ledger.statements import recover
+from network.blobstore import MemoryBlobs
+from protocol.codec import decode, encode
+from protocol.errors import MalformedMessage, Unavailable
+from protocol.history import Ruling, advance, may_judge
+from protocol.messages import Outcome, ResultSignature, StepRequest
+from protocol.types import NO_DIGEST, Digest, PeerId
+from replica.follower import Follower
+from replica.keyring import Keys
+from replica.participant import Participant
+from replica.store import Store
+from tests.builders import (
+    NODES,
+    RUN_ID,
+    VERIFIERS,
+    a_certified,
+    a_chain,
+    a_deployment,
+    a_digest,
+    a_history,
+    a_hot_key,
+    a_manifest,
+    a_member,
+    a_peer_key,
+    a_spec,
+    a_verdict,
+    peer,
+)
+from verifier.duties import Duties
+
+ME = VERIFIERS[0]
+GUILTY = peer("mallory")
+
+
+class Parameters:
+    """In place of a pace: the parameters of every round, by name."""
+
+    async def reach(self, round_id: int) -> Digest:
+        return a_digest(f"parameters of {round_id}")
+
+
+@pytest.fixture
+def me(tmp_path):
+    keys = Keys(peer=a_peer_key(ME), account=a_hot_key("account"), hot=a_hot_key(ME))
+    return Participant(
+        config=None, keys=keys, spec=a_spec(), run_id=RUN_ID, deployment=a_deployment(), addresses={},
+        store=Store(tmp_path / "store.db"), blobs=MemoryBlobs(),
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+@asynccontextmanager
+async def on_duty(me, follower):
+    """The handlers of duties that run, without a chain to go to."""
+    duties = Duties(me, follower, Parameters())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(duties.run, None)
+        await trio.testing.wait_all_tasks_blocked()
+        yield duties.handlers
+        nursery.cancel_scope.cancel()
+
+
+def followed(me, links):
+    follower = Follower(me.spec, RUN_ID, me.store)
+    for link in links:
+        assert follower.take(link)
+    return follower
+
+
+def links_that_convict():
+    """A chain in which all verifiers but us find that mallory's first step is false."""
+    history, links = a_history(), []
+    while not history.nodes[GUILTY].barred:
+        words = [
+            a_verdict(name, audit, Outcome.MISMATCH if audit.node == GUILTY else Outcome.MATCH)
+            for audit in history.audits.values()
+            for name in VERIFIERS
+            if name != ME and may_judge(history, audit, peer(name), int(history.round))
+        ]
+        manifest = a_manifest(history, NODES, words)
+        links.append(a_certified(manifest))
+        history = advance(history, manifest)
+    return links
+
+
+def asking(number, node=None):
+    return encode(StepRequest(number=number, node=node or PeerId(NO_DIGEST)))
+
+
+def ask(me, follower, method, body):
+    async def main():
+        async with on_duty(me, follower) as handlers:
+            answers.append(await handlers[method](peer("vera"), body))
+
+    answers: list[bytes] = []
+    try:
+        trio.run(main)
+    except BaseException as group:
+        raise _only(group) from None
+    return answers[0]
+
+
+def _only(error):
+    while hasattr(error, "exceptions") and len(error.exceptions) == 1:
+        (error,) = error.exceptions
+    return error
+
+
+def test_a_ruling_is_signed_once_our_own_chain_upholds_the_fault(me):
+    follower = followed(me, links_that_convict())
+    audit = next(a for a in follower.history.audits.values() if a.ruling is Ruling.UPHELD)
+
+    signature = ask(me, follower, "sign-ruling", asking(int(audit.round), GUILTY))
+
+    ruling = ruling_of(me.spec, RUN_ID, audit)
+    assert recover(me.deployment.digest(ruling), signature) == evm_address(a_member(ME).hot)
+    assert ruling.offender == evm_address(a_member("mallory").account)
+
+
+@pytest.mark.parametrize(("number", "node"), [(0, peer("nora")), (1, GUILTY), (2**64 - 1, GUILTY)])
+def test_no_ruling_is_signed_about_a_step_that_nobody_upheld(me, number, node):
+    follower = followed(me, links_that_convict())
+
+    with pytest.raises(Unavailable, match="no upheld audit"):
+        ask(me, follower, "sign-ruling", asking(number, node))
+
+
+def test_no_ruling_is_signed_while_the_dispute_goes_on(me):
+    follower = followed(me, links_that_convict()[:-1])
+
+    with pytest.raises(Unavailable, match="no upheld audit"):
+        ask(me, follower, "sign-ruling", asking(0, GUILTY))
+
+
+@pytest.mark.parametrize("method", ["sign-ruling", "sign-result"])
+def test_a_request_that_is_none_is_malformed(me, method):
+    with pytest.raises(MalformedMessage):
+        ask(me, followed(me, ()), method, b"\x80")
+
+
+def test_a_result_is_signed_when_its_epoch_is_ripe_and_not_before(me):
+    links = a_chain(a_history(), me.spec.settled_at(0) + 1)
+    before = followed(me, links[:-1])
+
+    with pytest.raises(Unavailable, match="not ripe"):
+        ask_quietly(me, before, asking(0))
+    assert before.take(links[-1])
+    with pytest.raises(Unavailable, match="not ripe"):
+        ask_quietly(me, before, asking(1))
+    result = epoch_result(
+        me.spec, before.settlements[0], a_digest(f"parameters of {epoch_end(me.spec, 0)}"), NO_DIGEST
+    )
+    message = result_digest(me.deployment, result)
+
+    signed = decode(ResultSignature, ask_quietly(me, before, asking(0)))
+
+    assert (signed.epoch, signed.prev_result, signed.root) == (0, NO_DIGEST, result.root)
+    assert recover(message, signed.signature) == evm_address(a_member(ME).hot)
+
+
+def ask_quietly(me, follower, body):
+    """A result, from duties that do not run: nobody here has a chain to claim on."""
+
+    async def main():
+        return await Duties(me, follower, Parameters()).handlers["sign-result"](peer("vera"), body)
+
+    return trio.run(main)
+
+
+def test_each_result_names_the_one_before(me):
+    follower = followed(me, a_chain(a_history(), me.spec.last_round + 1))
+
+    first, second = (decode(ResultSignature, ask_quietly(me, follower, asking(epoch))) for epoch in (0, 1))
+
+    result = epoch_result(
+        me.spec, follower.settlements[0], a_digest(f"parameters of {epoch_end(me.spec, 0)}"), NO_DIGEST
+    )
+    assert first.prev_result == NO_DIGEST
+    assert second.prev_result == result_digest(me.deployment, result)
