@@ -25,7 +25,6 @@ from cli.finish import finish
 from cli.order import Order, load_order
 from cli.orderdata import collect_data
 from cli.orderspec import data_spec
-from cli.summary import invariants
 from cli.tables import report
 from ledger.anvil import Anvil, find_anvil
 from protocol.errors import AssayError, ConfigError
@@ -68,8 +67,6 @@ def run_localnet(file: Path | None, overrides: Mapping[str, Any], out: Path | No
         print(json.dumps(summary, indent=2))
     else:
         console.print(report(summary, _places(root)))
-        for violated in invariants(summary):
-            console.print(f"[bold red]violated:[/] {violated}")
     return bool(summary["ok"])
 
 

@@ -21,7 +21,7 @@ from node.behaviours import Behaviour
 from protocol import merkle
 from protocol.blob import blob_digest
 from protocol.codec import decode, encode
-from protocol.errors import Diverged
+from protocol.errors import Diverged, Unavailable
 from protocol.messages import Opening
 from protocol.messages import Path as MerklePath
 from protocol.params import BLOCK_SIZE, RunSpec
@@ -85,6 +85,8 @@ class Trainer:
             used = batch_positions(self.spec, self.node, round_id + self.spec.rounds)
         batch = batch_tokens(self.tokens, used, self.spec.model.context)
         loss, gradient = loss_and_gradient(self.spec.model, self.layout, theta, batch)
+        if not np.isfinite(gradient).all():
+            raise Unavailable(f"round {round_id}: the gradient is not finite, so there is nothing to send")
         if lie == "random-update":
             noise = np.random.default_rng(round_id).standard_normal(len(gradient)).astype(np.float32)
             gradient = noise * (np.linalg.norm(gradient) / np.linalg.norm(noise))

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from protocol.codec import decode
 from protocol.messages import Commit, Opening, Outcome
 from protocol.params import RunSpec
@@ -50,6 +52,8 @@ class Examiner:
         positions = batch_positions(spec, commit.node, int(commit.round))
         batch = batch_tokens(self.tokens, positions, spec.model.context)
         _, gradient = loss_and_gradient(spec.model, layout, self.parameters.at(int(commit.round)), batch)
+        if not np.isfinite(gradient).all():  # no honest node could have stepped here either
+            return Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
         spectrum = transformed_gradient(spec.rule, layout, gradient)
         lr = learning_rate(spec.rule, spec.rounds, int(commit.round))
         sketch = gradient_sketch(commit.parent, spectrum)

@@ -1,0 +1,40 @@
+"""A gradient that is not finite stops one step, not a process, and is nobody's proof."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from node.behaviours import Behaviour
+from node.trainer import Trainer
+from protocol.codec import digest
+from protocol.errors import Unavailable
+from protocol.types import NO_DIGEST
+from tests.builders import NODES, RUN_ID, TEXT, a_member, a_spec
+
+
+def test_a_node_without_a_finite_gradient_sends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = a_spec()
+    data = tmp_path / "data.bin"
+    data.write_bytes(TEXT.tobytes())
+    trainer = Trainer(
+        spec=spec,
+        run_id=RUN_ID,
+        node=a_member(NODES[0]).peer,
+        data=data,
+        folder=tmp_path,
+        behaviour=Behaviour(),
+    )
+    monkeypatch.setattr(
+        "node.trainer.loss_and_gradient",
+        lambda *_: (1.0, np.full(trainer.layout.parameters, np.nan, np.float32)),
+    )
+
+    with pytest.raises(Unavailable, match="not finite"):
+        trainer.step(0, digest(spec), -1, NO_DIGEST)
+
+    assert not list((tmp_path / "steps").iterdir())
