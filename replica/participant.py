@@ -7,23 +7,26 @@ spec is read from disk and must be the one the chain says the buyer funded.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from ledger.deployment import Deployment
+from ledger.endpoint import check_endpoint
 from ledger.results import run_id_of
 from network.blobstore import DiskBlobs
 from network.host import Handler, Host, PeerAddress, open_host
 from protocol.codec import decode
-from protocol.errors import ConfigError, MalformedMessage
+from protocol.errors import ConfigError, MalformedMessage, Unavailable
 from protocol.identity import Domain, peer_of
 from protocol.params import RunSpec, check_spec
 from protocol.types import Digest, PeerId
 from replica.keyring import Keys, load_keys
 from replica.store import Store
 
+log = logging.getLogger(__name__)
 BLOB_STORE_BYTES = 4 << 30
 
 
@@ -89,6 +92,10 @@ def open_participant(config: Config) -> Participant:
         raise ConfigError(f"{config.spec} is for another deployment than {config.deployment}")
     if run_id_of(spec) != config.run_id:
         raise ConfigError(f"{config.spec} is not the spec of run {config.run_id.hex()[:8]}")
+    try:
+        check_endpoint(config.rpc_url, deployment)
+    except Unavailable as error:  # a chain that is away now is no reason not to train
+        log.warning("chain not reached", extra={"reason": str(error)})
     config.folder.mkdir(parents=True, exist_ok=True)
     return Participant(
         config=config,
