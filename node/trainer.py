@@ -69,8 +69,8 @@ class Trainer:
             The fields of a commit that only this process knows, and the update's bytes.
 
         Raises:
-            Diverged: the parameters are of another round, or the step is not finite: an audit
-                could never clear it.
+            Diverged: the parameters are of another round.
+            Unavailable: the gradient is not finite.
         """
         known = self._record(round_id)
         if known is not None and known["parent"] == parent:
@@ -85,13 +85,12 @@ class Trainer:
             used = batch_positions(self.spec, self.node, round_id + self.spec.rounds)
         batch = batch_tokens(self.tokens, used, self.spec.model.context)
         loss, gradient = loss_and_gradient(self.spec.model, self.layout, theta, batch)
-        if not np.isfinite(gradient).all():
+        if not (np.isfinite(loss) and np.isfinite(gradient).all()):
+            # Sent, its momentum could not be opened, and withholding an opening is slashed.
             raise Unavailable(f"round {round_id}: the gradient is not finite, so there is nothing to send")
         if lie == "random-update":
             noise = np.random.default_rng(round_id).standard_normal(len(gradient)).astype(np.float32)
             gradient = noise * (np.linalg.norm(gradient) / np.linalg.norm(noise))
-        if not (np.isfinite(loss) and np.isfinite(gradient).all()):
-            raise Diverged(f"the gradient of round {round_id} is not finite, its loss is {loss}")
         spectrum = demo.transformed_gradient(self.spec.rule, self.layout, gradient)
         lr = learning_rate(self.spec.rule, self.spec.rounds, round_id)
         moved = demo.transition(self.spec.rule, lr, before, spectrum)

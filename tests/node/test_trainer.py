@@ -12,7 +12,7 @@ from node.behaviours import CHEATS, NAMES, Behaviour
 from node.trainer import Trainer
 from protocol.codec import decode
 from protocol.draws import opened_blocks
-from protocol.errors import Diverged
+from protocol.errors import Diverged, Unavailable
 from protocol.messages import Commit, Opening, Outcome
 from protocol.types import NO_DIGEST, RoundId
 from tests.builders import RUN_ID, TEXT, a_digest, a_spec, peer
@@ -170,7 +170,7 @@ def test_a_step_whose_loss_is_not_finite_is_no_step(data, folder, monkeypatch, l
     true = trainers.loss_and_gradient
     monkeypatch.setattr(trainers, "loss_and_gradient", lambda *a: (loss, true(*a)[1]))
 
-    with pytest.raises(Diverged, match="not finite"):
+    with pytest.raises(Unavailable, match="not finite"):
         step(trainer, 0)
     assert list((folder / "steps").iterdir()) == []
 
@@ -181,7 +181,7 @@ def test_a_step_whose_gradient_is_not_finite_is_no_step(data, folder, monkeypatc
     true = trainers.loss_and_gradient
     monkeypatch.setattr(trainers, "loss_and_gradient", lambda *a: (1.0, true(*a)[1] * np.float32("nan")))
 
-    with pytest.raises(Diverged, match="not finite"):
+    with pytest.raises(Unavailable, match="not finite"):
         step(trainer, 0)
 
 
@@ -341,11 +341,11 @@ def test_a_diverged_node_is_honest_after_its_reset_and_after_a_restart(data, fol
     wrong = step(trainer, 0)
     trainer.reset()
 
-    for one in (trainer, a_trainer(data, folder, "diverge", start=0)):
+    for number, one in enumerate((trainer, a_trainer(data, folder, "diverge", start=0)), start=1):
         assert step(one, 0) == wrong  # the word of this round was given
-        skip(one, 1 - one.parameters.round)
-        right = step(one, 1)
-        assert right["state"] == state_digest(one.parameters.at(1))
+        skip(one, number - one.parameters.round)
+        right = step(one, number)
+        assert right["state"] == state_digest(one.parameters.at(number))
 
 
 # ---- what an auditor does with it

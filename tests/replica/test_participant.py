@@ -38,7 +38,7 @@ def config(tmp_path, keys_folder):
         folder=tmp_path / "me",
         password="password",
         port=4000,
-        rpc_url="http://127.0.0.1:8545",
+        rpc_url="http://127.0.0.1:1",
         deployment=tmp_path / "deployment.json",
         spec=tmp_path / "spec.cbor",
         run_id=run_id_of(spec),
