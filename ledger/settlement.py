@@ -109,6 +109,8 @@ def settle(history: History, epoch: int) -> Settlement:
             unpaid.append(Unpaid(round=int(round_id), node=node, reason="fault upheld in this epoch"))
         elif audit is not None and audit.alarm_round >= 0 and audit.ruling in (Ruling.LAPSED, Ruling.MOOT):
             unpaid.append(Unpaid(round=int(round_id), node=node, reason="accused, and not cleared"))
+        elif audit is not None and audit.ruling is Ruling.LAPSED and audit.verdicts:
+            unpaid.append(Unpaid(round=int(round_id), node=node, reason="nobody could judge it"))
         else:
             paid[node] = paid.get(node, 0) + tokens
     tokens_paid = sum(paid.values())

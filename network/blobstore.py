@@ -108,6 +108,11 @@ class DiskBlobs:
             if len(path.stem) == 64
         }
 
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all blobs together."""
+        return sum(self._sizes.values())
+
     def size(self, digest: Digest) -> int | None:
         """Size in bytes, or None if it is not here."""
         return self._sizes.get(digest)

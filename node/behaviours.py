@@ -46,6 +46,6 @@ def parse_behaviour(text: str) -> Behaviour:
     name, _, start = text.partition("@")
     if name not in NAMES:
         raise ConfigError(f"behaviour {name!r} is unknown; expected one of {', '.join(NAMES)}")
-    if start and not start.isdigit():
+    if start and not (start.isascii() and start.isdigit()):
         raise ConfigError(f"behaviour {text!r}: expected NAME@ROUND, {start!r} is no round")
     return Behaviour(name, int(start) if start else 6)

@@ -19,6 +19,7 @@ import trio
 from ledger.evidence import sign_commit
 from network.host import Host
 from node.behaviours import parse_behaviour
+from node.steps import StepFiles
 from protocol.codec import decode, decode_any, digest, encode
 from protocol.draws import opened_blocks
 from protocol.errors import AssayError, Diverged, MalformedMessage, PeerFault, Unavailable
@@ -44,6 +45,7 @@ from training.wire import decode_update
 
 log = logging.getLogger(__name__)
 RETRY_S = 1.0
+RESUBMIT_S = 15.0
 SUBMIT_S = 40.0
 FETCH_S = 60.0
 STEPS_KEPT = 64  # more than the trainer keeps momentum for
@@ -83,6 +85,13 @@ class Service:
             blobs=me.blobs,
             fetch=self._fetch,
         )
+        self.steps = StepFiles(
+            me.config.folder,
+            run_id=me.run_id,
+            node=me.me,
+            block_count=self.block_count,
+            keep=me.spec.audit.audit_rounds + me.spec.audit.dispute_rounds + 2,
+        )
         self._host: Host
         self._opened: dict[StepId, Opened] = {}
 
@@ -116,13 +125,14 @@ class Service:
 
     async def _contribute(self, history: History) -> None:
         """This round's commit to every verifier, again and again until the round is final."""
-        try:
-            await self.pace.reach(int(history.round))
-            submission = await self._submission(history)
-        except (Unavailable, Diverged) as error:
-            log.warning("no step this round", extra={"round": int(history.round), "reason": str(error)})
-            await trio.sleep(RETRY_S)
-            return
+        submission = None
+        while submission is None:
+            try:
+                await self.pace.reach(int(history.round))
+                submission = await self._submission(history)
+            except (Unavailable, Diverged) as error:
+                log.warning("no step yet", extra={"round": int(history.round), "reason": str(error)})
+                await trio.sleep(RETRY_S)
         async with trio.open_nursery() as nursery:
             for place, verifier in enumerate(self.me.spec.verifier_peers):
                 is_lie = place % 2 and self.behaviour.at(int(history.round)) == "two-commits"
@@ -193,37 +203,25 @@ class Service:
         return record
 
     async def _submit(self, verifier: PeerId, submission: Submission) -> None:
+        """Hand the commit to one verifier until cancelled: a verifier that restarts has forgotten it."""
         commit = submission.signed.commit
+        refused = ""
         while True:
             try:
                 body = await self._host.request(verifier, "submit", encode(submission), timeout_s=SUBMIT_S)
                 receipt = decode(SignedReceipt, body)
                 verify(verifier, self.me.domain, receipt.receipt, receipt.signature)
-                if receipt.receipt.commit != digest(commit):
+                if receipt.receipt.commit != digest(commit) or receipt.receipt.verifier != verifier:
                     raise PeerFault(verifier, "receipt for another commit")
                 self.me.store.set_fact(f"receipt/{int(commit.round)}/{verifier.hex()[:8]}", body)
-                return
+                await trio.sleep(RESUBMIT_S)
             except Unavailable:
                 await trio.sleep(RETRY_S)
             except (PeerFault, MalformedMessage) as fault:
-                if "diverged" in str(fault):
-                    await self._resync(int(commit.round), str(fault))
-                    return
-                log.warning("commit refused", extra={"verifier": verifier.hex()[:8], "reason": str(fault)})
+                if str(fault) != refused:  # once, not every second
+                    refused = str(fault)
+                    log.warning("commit refused", extra={"verifier": verifier.hex()[:8], "reason": refused})
                 await trio.sleep(RETRY_S)
-
-    async def _resync(self, round_id: int, reason: str) -> None:
-        """Our parameters are wrong: throw them away and rebuild them from the certified chain.
-
-        The commit already signed for this round stays the only one: this round is lost.
-        """
-        if self.me.store.fact(f"resync/{round_id}") is not None:
-            return
-        self.me.store.set_fact(f"resync/{round_id}", reason.encode())
-        log.error(
-            "parameters diverged: rebuilding them from the chain", extra={"round": round_id, "reason": reason}
-        )
-        await self.pace.restart_from_zero()
 
     # ---- openings ----
 
@@ -261,9 +259,7 @@ class Service:
             update = self.me.blobs.load(audit.commit.update)
             live = [int(b) for b in decode_update(update, self.block_count, self.me.spec.rule.k).blocks_B]
             blocks = opened_blocks(audit.seed, audit.node, self.me.spec.audit, self.block_count, live)
-            body: bytes = await self.pace.child.call(
-                "opening", round_id=int(audit.round), blocks=list(blocks)
-            )
+            body = await trio.to_thread.run_sync(self.steps.opening, int(audit.round), list(blocks))
             name = self.me.blobs.put(body)
             self._opened[step] = Opened(round=audit.round, opening=name, opening_bytes=len(body))
         return self._opened[step]

@@ -13,25 +13,22 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import cbor2
 import numpy as np
 from numpy.typing import NDArray
 
 from node.behaviours import Behaviour
-from protocol import merkle
+from node.steps import StepFiles, write_durably
 from protocol.blob import blob_digest
-from protocol.codec import decode, encode
+from protocol.codec import decode
 from protocol.errors import Diverged, Unavailable
-from protocol.messages import Opening
-from protocol.messages import Path as MerklePath
-from protocol.params import BLOCK_SIZE, RunSpec
-from protocol.types import Digest, PeerId, RoundId
+from protocol.params import RunSpec
+from protocol.types import Digest, PeerId
 from training import demo
 from training.data import batch_positions, batch_root, batch_tokens, read_tokens
 from training.exact import learning_rate
 from training.model import execution_class, loss_and_gradient, use_one_thread
-from training.momentum import momentum_leaves, seal
-from training.parameters import Parameters, state_digest, write_array
+from training.momentum import seal
+from training.parameters import Parameters, state_digest
 from training.wire import encode_update
 
 LOSS_MICRO_MAX = 10**9
@@ -48,13 +45,16 @@ class Trainer:
         self.parameters = Parameters(spec, folder / "theta", self.keep)
         self.layout = self.parameters.layout
         self.tokens = read_tokens(data, spec.data)
-        self.folder = folder / "steps"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.has_diverged = (folder / "diverged").exists()
+        self.steps = StepFiles(
+            folder, run_id=run_id, node=node, block_count=self.layout.blocks, keep=self.keep
+        )
+        self._scar = folder / "diverged"
+        self._diverge()
 
     def apply(self, round_id: int, aggregate: bytes) -> Digest:
         """Step the parameters; see `Parameters.apply`."""
-        return self.parameters.apply(round_id, aggregate)
+        digest = self.parameters.apply(round_id, aggregate)
+        return state_digest(self.parameters.at(self.parameters.round)) if self._diverge() else digest
 
     def step(self, round_id: int, parent: Digest, base_round: int, base_root: Digest) -> dict[str, Any]:
         """This round's step: computed once, durable, the same when asked again.
@@ -72,7 +72,7 @@ class Trainer:
             Diverged: the parameters are of another round.
             Unavailable: the gradient is not finite.
         """
-        known = self._record(round_id)
+        known = self.steps.record(round_id)
         if known is not None and known["parent"] == parent:
             return known
         if self.parameters.round != round_id:
@@ -80,7 +80,8 @@ class Trainer:
         base_round, before = self._momentum(base_round, base_root)
         lie = self.behaviour.at(round_id)
         positions = batch_positions(self.spec, self.node, round_id)
-        theta, used = self._theta(round_id, lie), positions
+        is_stale = lie == "stale-parameters" and round_id > 0
+        theta, used = self.parameters.at(round_id - is_stale), positions
         if lie == "wrong-data":
             used = batch_positions(self.spec, self.node, round_id + self.spec.rounds)
         batch = batch_tokens(self.tokens, used, self.spec.model.context)
@@ -103,12 +104,12 @@ class Trainer:
             "round": round_id,
             "parent": parent,
             "base_round": base_round,
-            "state": state_digest(self._theta(round_id, "honest" if lie != "diverge" else lie)),
+            "state": state_digest(self.parameters.at(round_id)),
             "batch_root": batch_root(self.spec, positions),
             "update": update,
             "update_digest": blob_digest(update),
-            "momentum_before": merkle.root(momentum_leaves(self.run_id, before)),
-            "momentum_after": merkle.root(momentum_leaves(self.run_id, after)),
+            "momentum_before": self.steps.root(before),
+            "momentum_after": self.steps.root(after),
             "seal": seal(salt, sketch),
             "salt": salt,
             "sketch": sketch,
@@ -116,38 +117,8 @@ class Trainer:
             "tokens": self.spec.tokens_per_step,
             "loss_micro": min(int(loss * 1e6), LOSS_MICRO_MAX),
         }
-        write_array(self._momentum_path(round_id), after)
-        _write_durably(self._record_path(round_id), cbor2.dumps(record))
-        self._forget(round_id)
+        self.steps.keep(record, after)
         return record
-
-    def opening(self, round_id: int, blocks: list[int]) -> bytes:
-        """The encoded opening of a recent step for the blocks drawn.
-
-        Raises:
-            Diverged: that step is not here any more, or damaged.
-        """
-        record = self._record(round_id)
-        after = self._load(round_id)
-        before = None if record is None else self._load(record["base_round"])
-        if record is None or after is None or before is None:
-            raise Diverged(f"the step of round {round_id} is not on this disk any more")
-        leaves_before = momentum_leaves(self.run_id, before)
-        leaves_after = momentum_leaves(self.run_id, after)
-        return encode(
-            Opening(
-                run_id=self.run_id,
-                round=RoundId(round_id),
-                node=self.node,
-                blocks=tuple(blocks),
-                before=before[blocks].astype("<f4").tobytes(),
-                after=after[blocks].astype("<f4").tobytes(),
-                paths_before=tuple(MerklePath(hashes=merkle.proof(leaves_before, b)) for b in blocks),
-                paths_after=tuple(MerklePath(hashes=merkle.proof(leaves_after, b)) for b in blocks),
-                salt=record["salt"],
-                sketch=record["sketch"],
-            )
-        )
 
     def reset(self) -> None:
         """Throw the parameters away, as a diverged node must.
@@ -156,73 +127,26 @@ class Trainer:
         Their momentum needs no trust, it is used only where it has the root the chain knows.
         """
         self.parameters.reset()
-        self.has_diverged = True
-        _write_durably(self.folder.parent / "diverged", b"once")
+        write_durably(self._scar, b"once")
 
-    def _theta(self, round_id: int, lie: str) -> NDArray[np.float32]:
-        if lie == "stale-parameters" and round_id > 0:
-            return self.parameters.at(round_id - 1)
-        theta = self.parameters.at(round_id)
-        if lie == "diverge" and not self.has_diverged:
-            theta = theta.copy()
-            theta.view(np.uint32)[0] ^= 1
-        return theta
+    def _diverge(self) -> bool:
+        """Under the fault of that name, flip one bit of the parameters, once; whether it did."""
+        due = self.behaviour.name == "diverge" and self.parameters.round == self.behaviour.from_round
+        if not due or self._scar.exists():
+            return False
+        theta = self.parameters.at(self.parameters.round).copy()
+        theta.view(np.uint32)[0] ^= 1
+        self.parameters.replace(theta)
+        return True
 
     def _momentum(self, base_round: int, base_root: Digest) -> tuple[int, NDArray[np.float32]]:
         """Momentum after the last accepted step if it is here and as the chain knows it, else zero."""
-        momentum = None if base_round < 0 else self._load(base_round)
-        if momentum is None or merkle.root(momentum_leaves(self.run_id, momentum)) != base_root:
-            return -1, self._zeros()
-        return base_round, momentum
-
-    def _record_path(self, round_id: int) -> Path:
-        return self.folder / f"{round_id:08d}.cbor"
-
-    def _record(self, round_id: int) -> dict[str, Any] | None:
-        """The kept step of a round; None where there is none, or disk has damaged it."""
-        try:
-            record: dict[str, Any] = cbor2.loads(self._record_path(round_id).read_bytes())
-        except (OSError, ValueError, cbor2.CBORError):
-            return None
-        return record if isinstance(record, dict) and record.get("round") == round_id else None
-
-    def _momentum_path(self, round_id: int) -> Path:
-        return self.folder / f"momentum-{round_id:08d}.npy"
-
-    def _load(self, round_id: int) -> NDArray[np.float32] | None:
-        """Momentum after the step of a round; None where it is not here, or damaged."""
-        if round_id < 0:
-            return self._zeros()
-        try:
-            found: NDArray[np.float32] = np.load(self._momentum_path(round_id), allow_pickle=False)
-        except (OSError, ValueError, EOFError):
-            return None
-        is_whole = found.shape == (self.layout.blocks, BLOCK_SIZE) and found.dtype == np.float32
-        return found if is_whole else None
-
-    def _zeros(self) -> NDArray[np.float32]:
-        return np.zeros((self.layout.blocks, BLOCK_SIZE), np.float32)
-
-    def _forget(self, round_id: int) -> None:
-        """Delete what no audit can ask for: old steps, and momenta that no kept step began from."""
-        oldest = round_id - self.keep
-        kept = (self._record(number) for number in range(oldest, round_id + 1))
-        bases = {record["base_round"] for record in kept if record is not None}
-        for path in self.folder.iterdir():
-            number = path.stem.removeprefix("momentum-")
-            if not number.isdigit() or int(number) >= oldest:
-                continue
-            if path.suffix != ".npy" or int(number) not in bases:
-                path.unlink()
-
-
-def _write_durably(path: Path, body: bytes) -> None:
-    partial = path.with_suffix(".partial")
-    with open(partial, "wb") as file:
-        file.write(body)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+        found = None if base_round < 0 else self.steps.momentum(base_round)
+        if found is None or self.steps.root(found) != base_root:
+            zero = self.steps.momentum(-1)
+            assert zero is not None
+            return -1, zero
+        return base_round, found
 
 
 def methods() -> Mapping[str, Callable[..., Any]]:
@@ -251,6 +175,5 @@ def methods() -> Mapping[str, Callable[..., Any]]:
         "digest": lambda: state_digest(held[0].parameters.at(held[0].parameters.round)),
         "apply": lambda **a: held[0].apply(**a),
         "step": lambda **a: held[0].step(**a),
-        "opening": lambda **a: held[0].opening(**a),
         "reset": lambda: held[0].reset(),
     }

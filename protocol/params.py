@@ -16,6 +16,8 @@ from protocol.messages import NODES_MAX, VERIFIERS_MAX
 from protocol.types import Address, Digest, PeerId
 
 PPM = 1_000_000
+RUN_NODES_MAX = 128
+RUN_VERIFIERS_MAX = 16
 BLOCK_SIDE = 64
 BLOCK_SIZE = BLOCK_SIDE * BLOCK_SIDE
 
@@ -176,6 +178,12 @@ def check_spec(spec: RunSpec) -> None:
     need(0 < spec.money.slash_ppm <= PPM, "the slash must be above 0 and at most 1")
     need(len(spec.verifiers) >= 1, "a run needs verifiers")
     need(len(spec.nodes) >= 1, "a run needs nodes")
+    # A proposal must fit one fact of 256 KiB: 750 bytes a commit, 330 a verdict, 1.7 kB a dummy certificate.
+    need(len(spec.nodes) <= RUN_NODES_MAX, f"{len(spec.nodes)} nodes, at most {RUN_NODES_MAX} expected")
+    need(
+        len(spec.verifiers) <= RUN_VERIFIERS_MAX,
+        f"{len(spec.verifiers)} verifiers, at most {RUN_VERIFIERS_MAX} expected",
+    )
     for group in (spec.nodes, spec.verifiers):
         peers = [member.peer for member in group]
         need(peers == sorted(set(peers)), "members must ascend by peer, each once")

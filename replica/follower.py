@@ -16,7 +16,7 @@ from ledger.settlement import Settlement, settle
 from network.host import Host
 from protocol.codec import decode, encode
 from protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
-from protocol.history import History, start
+from protocol.history import Audit, History, Ruling, StepId, start
 from protocol.messages import CertifiedManifest, Links, StepRequest
 from protocol.params import RunSpec
 from protocol.types import NO_DIGEST, Digest, PeerId
@@ -42,6 +42,7 @@ class Follower:
         self._store = store
         self.history: History = start(spec, run_id)
         self.settlements: dict[int, Settlement] = {}  # of every ripe epoch
+        self.upheld: dict[StepId, Audit] = {}  # of the whole run
         for certified in store.links():
             self._fold(extend(self.history, certified))
         self._news = trio.Event()
@@ -66,6 +67,7 @@ class Follower:
 
     def _fold(self, history: History) -> None:
         self.history = history
+        self.upheld |= {step: a for step, a in history.audits.items() if a.ruling is Ruling.UPHELD}
         for epoch in range(history.spec.epochs):
             if history.spec.settled_at(epoch) == history.round - 1:
                 self.settlements[epoch] = settle(history, epoch)
@@ -125,7 +127,9 @@ class Follower:
                 log.info("links not to be had", extra={"peer": peer.hex()[:8], "reason": str(error)})
 
 
-async def fetch_blob(host: Host, digest: Digest, holders: Sequence[PeerId], deadline_s: float) -> bytes:
+async def fetch_blob(
+    host: Host, digest: Digest, holders: Sequence[PeerId], deadline_s: float, size_max: int = BLOB_BYTES_MAX
+) -> bytes:
     """A blob from whoever of `holders` is connected; retried until the deadline.
 
     Raises:
@@ -138,9 +142,7 @@ async def fetch_blob(host: Host, digest: Digest, holders: Sequence[PeerId], dead
             random.shuffle(willing)
             if willing:
                 try:
-                    return await host.fetch(
-                        digest, holders=willing, size_max=BLOB_BYTES_MAX, deadline_s=deadline_s
-                    )
+                    return await host.fetch(digest, holders=willing, size_max=size_max, deadline_s=deadline_s)
                 except AssayError as error:
                     reason = str(error)
             await trio.sleep(0.5)

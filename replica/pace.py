@@ -70,14 +70,13 @@ class Pace:
             link = next(iter(self._store.links(self._at, 1)), None)
             if link is None or link.manifest.round != self._at:
                 raise Diverged(f"no link of round {self._at} to step over")
-            if self._contradicts(link):
+            if await self._contradicts(link):
                 await self._repair(link)
                 continue
             await self._apply(self._at, await self.aggregate(link.manifest.aggregate))
+        if self._at == round_id:
+            return await self._state()
         found = self._store.fact(f"state/{round_id}")
-        if found is None and self._at == round_id:
-            found = bytes(await self.child.call("digest"))
-            self._store.set_fact(f"state/{round_id}", found)
         if found is None:
             raise Diverged(f"asked for the parameters of round {round_id} while at {self._at}")
         return Digest(found)
@@ -92,18 +91,19 @@ class Pace:
         self._blobs.put(body)
         return body
 
-    async def restart_from_zero(self) -> None:
-        """Throw the worker's state away; the next `reach` rebuilds it from the chain."""
-        async with self._turn:
-            await self.child.call("reset")
-        self._store.drop_facts("state/", set())
-        self._at = 0
-
-    def _contradicts(self, link: CertifiedManifest) -> bool:
+    async def _contradicts(self, link: CertifiedManifest) -> bool:
         """Whether a quorum certified other parameters for this round than ours."""
-        ours = self._store.fact(f"state/{self._at}")
         named = {signed.commit.state for signed in link.manifest.commits} - {NO_DIGEST}
-        return ours is not None and bool(named) and Digest(ours) not in named
+        return bool(named) and await self._state() not in named
+
+    async def _state(self) -> Digest:
+        """Digest of the worker's parameters where it is now."""
+        name = f"state/{self._at}"
+        found = self._store.fact(name)
+        if found is None:
+            found = bytes(await self.child.call("digest"))
+            self._store.set_fact(name, found)
+        return Digest(found)
 
     async def _repair(self, link: CertifiedManifest) -> None:
         """Rebuild from the chain, once per round; the second time the fault is not a flipped bit.

@@ -85,6 +85,10 @@ class Parameters:
             self._save(self.round, theta)
         return state_digest(theta)
 
+    def replace(self, theta_P: NDArray[np.float32]) -> None:
+        """Put other values in the newest round's place. Only a fault that is made on purpose does this."""
+        self._recent[self.round] = theta_P
+
     def reset(self) -> None:
         """Forget everything and start from round 0: what a diverged process does."""
         for round_id in self._checkpoints():

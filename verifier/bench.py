@@ -24,13 +24,14 @@ from replica.pace import Pace
 from replica.participant import Participant
 from training.layout import layout_of
 from training.wire import decode_update
-from verifier.driver import Driver, GetUpdate
+from verifier.driver import Driver
+from verifier.proposer import GetUpdate
 
 log = logging.getLogger(__name__)
 OPENING_SHARE = 0.6  # of `collect_ms`: how long a node has to open, a restart included
 ASK_AFTER_S = 3.0  # a node pushes its opening unasked; we ask when a restart may have lost it
 OPENING_BYTES_MAX = 9 << 20
-OPENINGS_KEPT = 4096  # announcements, 100 bytes each
+OPENINGS_TRIED_MAX = 3  # per audit: who announces rubbish may not go on for ever
 
 
 class Bench:
@@ -49,14 +50,23 @@ class Bench:
         self._me, self._host, self._follower, self._pace = me, host, follower, pace
         self._nursery, self._driver, self._get_update = nursery, driver, get_update
         self._blocks = layout_of(me.spec.model).blocks
+        self._nodes = {member.peer for member in me.spec.nodes}
         self._openings: dict[StepId, Opened] = {}
+        self._stored: dict[StepId, Digest] = {}
         self._announced = trio.Event()
         self._busy: set[StepId] = set()
 
     def opened(self, node: PeerId, opened: Opened) -> None:
-        """A node says where its opening can be fetched; the newest word counts."""
-        if len(self._openings) >= OPENINGS_KEPT:
-            raise Unavailable("too many openings waiting")
+        """A node says where its opening of a recent step can be fetched; the newest word counts.
+
+        Raises:
+            PeerFault: it is no node of this run, or the step is not one that can be drawn now.
+        """
+        rules, now = self._me.spec.audit, int(self._follower.history.round)
+        if node not in self._nodes:
+            raise PeerFault(node, "opens a step, but is no node of this run")
+        if not now - rules.audit_rounds - rules.dispute_rounds - 2 <= opened.round <= now:
+            raise PeerFault(node, f"opens a step of round {opened.round} before round {now}")
         self._openings[(opened.round, node)] = opened
         self._announced.set()
         self._announced = trio.Event()
@@ -73,12 +83,18 @@ class Bench:
             await self._follower.grown(int(history.round))
 
     def _forget_closed(self, history: History) -> None:
-        """Openings are the largest thing we hold; once an audit is closed nobody needs them."""
+        """Openings are the largest thing we hold; once an audit is closed nobody needs them.
+
+        Only what we stored as an opening is removed, never what somebody announced as one.
+        """
         for step in list(self._openings):
             audit = history.audits.get(step)
-            is_old = step[0] + 2 < history.round
-            if (audit is None and is_old) or (audit is not None and not audit.is_open):
-                self._me.blobs.remove(self._openings.pop(step).opening)
+            if (audit is None and step[0] + 2 < history.round) or (audit is not None and not audit.is_open):
+                del self._openings[step]
+        for step in list(self._stored):
+            audit = history.audits.get(step)
+            if audit is None or not audit.is_open:
+                self._me.blobs.remove(self._stored.pop(step))
                 self._busy.discard(step)
 
     async def _judge(self, audit: Audit) -> None:
@@ -118,7 +134,9 @@ class Bench:
         deadline = trio.current_time() + self._me.spec.timing.collect_ms / 1000 * OPENING_SHARE
         tried: set[Digest] = set()
         while True:
-            opened = await self._next_opening(audit, tried, deadline)
+            opened = None
+            if len(tried) < OPENINGS_TRIED_MAX:
+                opened = await self._next_opening(audit, tried, deadline)
             if opened is None:
                 return self._sign(audit, Outcome.WITHHELD, NO_DIGEST, None, 0, 0)
             tried.add(opened.opening)
@@ -130,6 +148,7 @@ class Bench:
             except (PeerFault, MalformedMessage) as fault:
                 log.warning("opening discarded", extra={"node": audit.node.hex()[:8], "reason": str(fault)})
                 continue
+            self._stored[(audit.round, audit.node)] = self._me.blobs.put(body)  # a committee may ask for it
             outcome, recomputed, distance_ppb, block = found
             return self._sign(
                 audit, Outcome(outcome), Digest(recomputed), (opened, len(body)), distance_ppb, block
@@ -139,7 +158,7 @@ class Bench:
         """The next announced opening not tried yet: the node's own, or one that an accuser judged."""
         step = (audit.round, audit.node)
         has_asked = False
-        while True:
+        while trio.current_time() < deadline:
             mine = self._openings.get(step)
             if mine is not None and mine.opening not in tried:
                 return mine
@@ -150,15 +169,13 @@ class Bench:
                         return Opened(
                             round=audit.round, opening=verdict.opening, opening_bytes=verdict.opening_bytes
                         )
-            left = deadline - trio.current_time()
-            if left <= 0:
-                return None
-            with trio.move_on_after(min(left, ASK_AFTER_S)):
+            with trio.move_on_after(min(deadline - trio.current_time(), ASK_AFTER_S)):
                 await self._announced.wait()
                 continue
             if not has_asked:
                 has_asked = True
                 await self._ask(audit)
+        return None
 
     async def _ask(self, audit: Audit) -> None:
         try:
@@ -176,13 +193,11 @@ class Bench:
             return self._me.blobs.load(opened.opening)
         accusers = [v.verifier for v in audit.adverse if v.opening == opened.opening]
         holders = (audit.node, *accusers, *self._me.verifiers)
-        left = max(deadline - trio.current_time(), 5.0)
+        left = max(deadline - trio.current_time(), 1.0)
         try:
-            body = await fetch_blob(self._host, opened.opening, holders, left)
+            return await fetch_blob(self._host, opened.opening, holders, left, OPENING_BYTES_MAX)
         except Unavailable as error:
             raise MalformedMessage(f"opening that nobody serves: {error}") from None
-        self._me.blobs.put(body)
-        return body
 
     def _sign(
         self,

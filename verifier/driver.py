@@ -7,9 +7,10 @@ event's effects run, further events wait in a queue, so nothing ever interleaves
 
 from __future__ import annotations
 
+import functools
 import logging
+import random
 from collections import deque
-from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -17,7 +18,7 @@ from network.host import Host
 from protocol import vrf
 from protocol.codec import decode, decode_any, digest, encode
 from protocol.draws import beacon_input
-from protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault, Unavailable
+from protocol.errors import MalformedMessage, OutOfPhase, PeerFault, Unavailable
 from protocol.identity import sign
 from protocol.messages import (
     MESSAGES,
@@ -39,24 +40,19 @@ from protocol.types import NO_DIGEST, Digest, PeerId
 from replica.follower import Follower
 from replica.pace import Pace
 from replica.participant import Participant
-from training.wire import decode_update, encode_aggregate
 from verifier import consensus
 from verifier import round as rounds
-from verifier.aggregation import mean_over_senders
 from verifier.consensus import (
     Accuse,
     BuildProposal,
-    Built,
     Config,
     Effect,
     Event,
     Examine,
-    Examined,
     Finalised,
     NeedBlock,
     NeedSync,
     Persist,
-    Ready,
     Received,
     Record,
     Send,
@@ -65,12 +61,12 @@ from verifier.consensus import (
     Synced,
     Tick,
 )
+from verifier.proposer import GetUpdate, Proposer, now_ms
 from verifier.round import Advanced, Equivocation, Judged, Revealed, Round, Submitted
 
 log = logging.getLogger(__name__)
 RETRY_S = 1.0
 EVIDENCE = "evidence/commit/"  # facts in the store that `duties` takes to court
-GetUpdate = Callable[[Digest, tuple[PeerId, ...]], Awaitable[bytes]]
 
 
 class Driver:
@@ -87,15 +83,17 @@ class Driver:
         get_update: GetUpdate,
     ) -> None:
         self._me, self._host, self._follower, self._pace = me, host, follower, pace
-        self._nursery, self._get_update = nursery, get_update
+        self._nursery = nursery
         self.round = opening
         self._opened = trio.Event()
-        self._build: BuildProposal | None = None
-        self._asked_ms = 0
-        self._is_building = False
+        self._proposer = Proposer(
+            me, follower, get_update, lambda: self.round, self.round_opened, self._feed, nursery
+        )
         self._revealed: set[Digest] = set()
         self._queue: deque[Event] = deque()
         self._is_stepping = False
+        self._reveal_again_ms = 0
+        self._prove = functools.lru_cache(maxsize=8)(functools.partial(vrf.prove, bytes(me.keys.peer)))
         self._is_syncing = False
         self._fetching: set[Digest] = set()
         timing = me.spec.timing
@@ -143,7 +141,10 @@ class Driver:
         if self._follower.history.is_complete:
             return
         self._feed(Tick(now_ms()))
-        self._consider()
+        if now_ms() >= self._reveal_again_ms:  # the last reveal may have met verifiers that were away
+            self._reveal_again_ms = now_ms() + self._me.spec.timing.resend_ms
+            self._reveal_last()
+        self._proposer.consider()
 
     def may_count(self, signed: SignedCommit) -> None:
         """Check a commit before its update is held.
@@ -209,21 +210,24 @@ class Driver:
             self._is_syncing = False
 
     async def _sync_from_anyone(self) -> None:
-        for peer in self._me.verifiers:
-            if peer not in self._host.connected():
-                continue
+        before = self._follower.history.round
+        peers = [peer for peer in self._me.verifiers if peer in self._host.connected()]
+        random.shuffle(peers)  # none of them can starve us with links we have
+        for peer in peers:
             try:
-                links = await self._links_from(peer)
-                self.synced(links)
-                if links:
+                self.synced(await self._links_from(peer))
+                if self._follower.history.round > before:
                     return
             except (PeerFault, MalformedMessage, Unavailable) as error:
                 log.info("sync failed", extra={"peer": peer.hex()[:8], "reason": str(error)})
 
     def broadcast(self, body: bytes) -> None:
-        """A fact for all other verifiers."""
+        """A fact for all other verifiers. `check_spec` keeps runs small enough for facts to fit."""
         for peer in self._me.verifiers:
-            self._host.post(peer, body)
+            try:
+                self._host.post(peer, body)
+            except ValueError as error:
+                log.error("fact not sent", extra={"reason": str(error)})
 
     # ---- the two state machines ----
 
@@ -231,7 +235,7 @@ class Driver:
         self.round, effects = rounds.step(self.round, event)
         for effect in effects:
             self._keep_evidence(effect)
-        self._consider()
+        self._proposer.consider()
 
     def _feed(self, event: Event) -> None:
         self._queue.append(event)
@@ -280,10 +284,9 @@ class Driver:
             case Send(message):
                 self.broadcast(encode(message))
             case BuildProposal():
-                self._build, self._asked_ms = effect, now_ms()
-                self._nursery.start_soon(self._consider_soon)
+                self._proposer.ask(effect)
             case Examine(proposal, ancestors):
-                self._nursery.start_soon(self._examine, proposal, ancestors)
+                self._nursery.start_soon(self._proposer.examine, proposal, ancestors)
             case NeedBlock(block):
                 self._nursery.start_soon(self._fetch_proposal, block)
             case NeedSync():
@@ -301,7 +304,9 @@ class Driver:
         manifest = certified.manifest
         for signed in manifest.commits:  # who told us something else told two stories
             told = self.round.commits.get(signed.commit.node)
-            if told is not None and told.commit != signed.commit:
+            if told is None or told.commit.round != signed.commit.round:
+                continue  # our own round lags behind what was just synced
+            if told.commit != signed.commit:
                 self._keep_evidence(Equivocation(told, signed))
         log.info(
             "round finalised",
@@ -330,6 +335,12 @@ class Driver:
                     self._revealed.add(certificate.vote.block)
                     self._reveal(proposal.manifest)
 
+    def _reveal_last(self) -> None:
+        """Reveal for the last final manifest once more: the same proof, whenever it is made."""
+        if self._follower.history.last_commits:
+            last = next(iter(self._me.store.links(int(self._follower.history.round) - 1, 1)))
+            self._reveal(last.manifest)
+
     def _reveal(self, manifest: Manifest) -> None:
         if not manifest.commits:
             return
@@ -338,91 +349,12 @@ class Driver:
             run_id=self._me.run_id,
             round=manifest.round,
             verifier=self._me.me,
-            proof=vrf.prove(bytes(self._me.keys.peer), alpha),
+            proof=self._prove(alpha),
         )
         self.broadcast(encode(reveal))
         self._to_round(Revealed(reveal))
 
-    # ---- proposing and examining ----
-
-    async def _consider_soon(self) -> None:
-        self._consider()
-
-    def _consider(self) -> None:
-        """Tell the agreement when the round is complete, and answer its request to build."""
-        history = self._follower.history
-        if history.round != self.round.history.round or history.is_complete:
-            return
-        if not rounds.missing(self.round):
-            self._feed(Ready(history.round, now_ms()))
-        build = self._build
-        if build is None or self._is_building:
-            return
-        pending = self._not_final(build.ancestors)
-        if rounds.base_history(self.round.history, pending).parent != build.parent_manifest:
-            return
-        # A parent that is notarised is final a moment later, or not for a long while; only then
-        # is an empty manifest on top of it worth a round.
-        if pending and now_ms() < self._asked_ms + self._me.spec.timing.ready_ms:
-            return
-        if rounds.may_propose(self.round, pending, now_ms()):
-            self._is_building = True
-            self._nursery.start_soon(self._answer_build, build, pending, self.round)
-
-    def _not_final(self, ancestors: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
-        """The ancestors that are still only notarised here."""
-        return tuple(manifest for manifest in ancestors if manifest.round >= self.round.history.round)
-
-    async def _answer_build(self, build: BuildProposal, pending: tuple[Manifest, ...], state: Round) -> None:
-        try:
-            aggregate = NO_DIGEST
-            if state.commits and not pending:
-                aggregate = await self._aggregate(rounds.manifest_of(state, (), NO_DIGEST), ())
-            manifest = rounds.manifest_of(state, pending, aggregate)
-            self._build = None
-            self._feed(Built(build.iteration, manifest))
-        except AssayError as error:  # an update of ours is damaged; the next tick tries again
-            log.warning("manifest not built", extra={"round": int(build.round), "reason": str(error)})
-            await trio.sleep(RETRY_S)
-        finally:
-            self._is_building = False
-
-    async def _examine(self, proposal: Proposal, ancestors: tuple[Manifest, ...]) -> None:
-        manifest, block = proposal.manifest, digest(proposal.block)
-        try:
-            with trio.fail_after(self._me.spec.timing.iteration_ms / 1000):
-                while self._not_final(ancestors) and manifest.commits:
-                    await self.round_opened()  # commits stand on a final parent: ours is about to be
-                while self._follower.history.round > self.round.history.round:
-                    await self.round_opened()
-            rounds.examine(self.round, self._not_final(ancestors), manifest)
-            if manifest.commits:
-                aggregate = await self._aggregate(manifest, (proposal.proposer, *self._me.verifiers))
-                if aggregate != manifest.aggregate:
-                    raise PeerFault(
-                        proposal.proposer, "proposes an aggregate that does not follow from its commits"
-                    )
-        except trio.TooSlowError:
-            log.info("examination gave up", extra={"round": int(manifest.round)})
-        except (AssayError, ValueError) as error:
-            log.warning("proposal refused", extra={"round": int(manifest.round), "reason": str(error)})
-            self._feed(Examined(block, False))
-        else:
-            self._feed(Examined(block, True))
-
-    async def _aggregate(self, manifest: Manifest, holders: tuple[PeerId, ...]) -> Digest:
-        """Aggregate the manifest's updates, keep the bytes, return their digest."""
-        rule, count = self._me.spec.rule, self.round.rules.block_count
-        bodies = {
-            signed.commit.node: await self._get_update(signed.commit.update, holders)
-            for signed in manifest.commits
-        }
-
-        def compute() -> bytes:
-            updates = {node: decode_update(body, count, rule.k) for node, body in bodies.items()}
-            return encode_aggregate(mean_over_senders(updates, count), count)
-
-        return self._me.blobs.put(await trio.to_thread.run_sync(compute))
+    # ---- what others hold ----
 
     async def _fetch_proposal(self, block: Digest) -> None:
         if block in self._fetching:
@@ -466,8 +398,3 @@ def _iteration_of(record: Record) -> int:
             return int(iteration)
         case _:
             return int(record.iteration)
-
-
-def now_ms() -> int:
-    """The driver's clock: monotonic, milliseconds."""
-    return int(trio.current_time() * 1000)

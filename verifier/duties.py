@@ -21,7 +21,6 @@ from network.host import Handler, Host
 from protocol.codec import decode, encode
 from protocol.errors import AssayError, Unavailable
 from protocol.history import Audit, StepId
-from protocol.history import Ruling as Standing
 from protocol.messages import Contradiction, ResultSignature, StepRequest
 from protocol.quorum import quorum
 from protocol.types import NO_DIGEST, Digest, HotSignature, PeerId, RoundId
@@ -44,7 +43,6 @@ class Duties:
 
     def __init__(self, me: Participant, follower: Follower, pace: Pace) -> None:
         self._me, self._follower, self._pace = me, follower, pace
-        self._upheld: dict[StepId, Audit] = {}
         self._seen: set[StepId] = set()
         self._host: Host
         self.handlers: Mapping[str, Handler] = {
@@ -60,10 +58,9 @@ class Duties:
             nursery.start_soon(self._report_contradictions)
             while True:
                 history = self._follower.history
-                for step, audit in history.audits.items():
-                    if audit.ruling is Standing.UPHELD and step not in self._seen:
+                for step, audit in self._follower.upheld.items():
+                    if step not in self._seen:
                         self._seen.add(step)
-                        self._upheld[step] = audit
                         accusers = [verdict.verifier for verdict in audit.adverse]
                         if self._me.me in accusers:
                             nursery.start_soon(self._prosecute, audit, accusers.index(self._me.me))
@@ -94,7 +91,7 @@ class Duties:
 
     async def _sign_ruling(self, _peer: PeerId, body: bytes) -> bytes:
         request = decode(StepRequest, body)
-        audit = self._upheld.get((RoundId(request.number), request.node))
+        audit = self._follower.upheld.get((RoundId(request.number), request.node))
         if audit is None:
             raise Unavailable(f"no upheld audit of round {request.number} here")
         ruling = ruling_of(self._me.spec, self._me.run_id, audit)
@@ -107,14 +104,16 @@ class Duties:
         done: set[str] = set()
         while True:
             for name, body in self._me.store.facts(EVIDENCE).items():
-                if name not in done and await self._report(decode(Contradiction, body)):
+                if name not in done and await self._report(body):
                     done.add(name)
             await trio.sleep(RETRY_S)
 
-    async def _report(self, found: Contradiction) -> bool:
+    async def _report(self, body: bytes) -> bool:
         """Whether the node's stake is gone, by our report or another's."""
-        pair = [(commit_statement(self._me.spec, s.commit), s.statement) for s in (found.first, found.second)]
         try:
+            found = decode(Contradiction, body)
+            both = (found.first, found.second)
+            pair = [(commit_statement(self._me.spec, one.commit), one.statement) for one in both]
             chain = await trio.to_thread.run_sync(open_chain, self._me)
             await trio.to_thread.run_sync(chain.report_equivocation, *pair[0], *pair[1])
             await trio.to_thread.run_sync(chain.collect)

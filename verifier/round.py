@@ -32,6 +32,7 @@ from training.wire import update_bytes_max
 
 VERDICTS_PER_VERIFIER = 1024  # pooled for later rounds; 250 bytes each
 REVEALS_PER_VERIFIER = 4  # pooled: of the last manifest, and of those notarised but not final here
+VERDICTS_PER_MANIFEST = 256  # oldest first; the rest goes into the next one
 LOSS_MICRO_MAX = 10**9
 
 
@@ -215,7 +216,7 @@ def manifest_of(state: Round, ancestors: tuple[Manifest, ...], aggregate: Digest
         for (round_id, node, verifier), signed in sorted(state.verdicts.items())
         if (audit := history.audits.get((round_id, node))) is not None
         and may_judge(history, audit, verifier, int(history.round))
-    )
+    )[:VERDICTS_PER_MANIFEST]
     return Manifest(
         run_id=history.run_id,
         round=history.round,

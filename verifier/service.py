@@ -32,19 +32,22 @@ from protocol.messages import (
 from protocol.types import Digest, PeerId
 from replica.follower import Follower, fetch_blob
 from replica.pace import Pace
-from replica.participant import Config, Participant, open_network, open_participant
+from replica.participant import BLOB_STORE_BYTES, Config, Participant, open_network, open_participant
 from training.layout import layout_of
 from training.momentum import zero_momentum_root
-from training.wire import decode_update
+from training.wire import decode_update, update_bytes_max
 from verifier.bench import Bench
 from verifier.driver import Driver
 from verifier.duties import Duties
+from verifier.proposer import now_ms
 from verifier.round import Round, Rules, Submitted
 
 log = logging.getLogger(__name__)
 TICK_S = 0.1
 SUBMIT_WAIT_S = 30.0  # how long a commit for the next round may wait for our own round to end
 FETCH_S = 60.0
+MAKE_ROOM_S = 30.0
+ROOM_SHARE = 0.75
 FACTS = {
     kind.TAG: kind
     for kind in (SignedVote, Proposal, QuorumCertificate, Reveal, SignedVerdict, CertifiedManifest)
@@ -113,7 +116,7 @@ class Service:
                 zero_momentum=zero_momentum_root(self.me.run_id, self.block_count),
                 block_count=self.block_count,
             )
-            opening = Round(rules=rules, history=first, state=state, opened_ms=_now_ms())
+            opening = Round(rules=rules, history=first, state=state, opened_ms=now_ms())
             self.driver = Driver(self.me, host, self.follower, self.pace, nursery, opening, self._update)
             self.bench = Bench(self.me, host, self.follower, self.pace, nursery, self.driver, self._update)
             ready.set()
@@ -124,6 +127,7 @@ class Service:
             nursery.start_soon(self.bench.run)
             nursery.start_soon(duties.run, host)
             nursery.start_soon(self._poll_when_stuck)
+            nursery.start_soon(self._make_room)
 
     async def _read_facts(self) -> None:
         async for fact in self._host.facts:
@@ -136,10 +140,14 @@ class Service:
 
     def _take_fact(self, fact: Fact) -> None:
         message = decode_any(FACTS, fact.payload)
+        if not isinstance(message, CertifiedManifest) and fact.peer not in self.me.spec.verifier_peers:
+            raise PeerFault(fact.peer, f"sends a {type(message).__name__}, which only verifiers do")
         match message:
             case SignedVote() | Proposal() | QuorumCertificate():
                 self.driver.receive(message)
             case Reveal():
+                if fact.peer != message.verifier:
+                    raise PeerFault(fact.peer, "sends another verifier's reveal")
                 self.driver.reveal_received(message)
             case SignedVerdict():
                 self.driver.verdict_received(message)
@@ -158,6 +166,21 @@ class Service:
             await trio.sleep(5)
             if self.follower.history.round == before and not self.follower.history.is_complete:
                 await self.driver.sync()
+
+    async def _make_room(self) -> None:
+        """Forget the oldest updates when the disk's share fills; aggregates stay, parameters need them."""
+        oldest = 0
+        window = self.me.spec.audit.audit_rounds + self.me.spec.audit.dispute_rounds + 2
+        while True:
+            await trio.sleep(MAKE_ROOM_S)
+            while self.me.blobs.used_bytes > ROOM_SHARE * BLOB_STORE_BYTES:
+                links = list(self.me.store.links(oldest, 1))
+                if not links or links[0].manifest.round + window >= self.follower.history.round:
+                    break
+                for signed in links[0].manifest.commits:
+                    self.me.blobs.remove(signed.commit.update)
+                oldest = int(links[0].manifest.round) + 1
+                await trio.lowlevel.checkpoint()
 
     async def _on_submit(self, peer: PeerId, body: bytes) -> bytes:
         """A node's commit and update in, a signed receipt out."""
@@ -180,11 +203,16 @@ class Service:
         return encode(SignedReceipt(receipt=receipt, signature=signature))
 
     async def _hold_update(self, name: Digest, size: int, inline: bytes, peer: PeerId) -> None:
-        if self.me.blobs.size(name) is None:
-            data = inline or await fetch_blob(self._host, name, (peer,), FETCH_S)
-            if blob_digest(data) != name or len(data) != size:
-                raise PeerFault(peer, f"update of {len(data)} bytes is not the one committed to")
-            decode_update(data, self.block_count, self.me.spec.rule.k)
+        """Hold the update of a commit, whole and decodable; what is already here is checked alike."""
+        is_here = self.me.blobs.size(name) is not None
+        if is_here:
+            data = self.me.blobs.load(name)
+        else:
+            data = inline or await fetch_blob(self._host, name, (peer,), FETCH_S, max(size, 1))
+        if blob_digest(data) != name or len(data) != size:
+            raise PeerFault(peer, f"update of {len(data)} bytes is not the one committed to")
+        decode_update(data, self.block_count, self.me.spec.rule.k)
+        if not is_here:
             self.me.blobs.put(data)
 
     async def _on_proposal_request(self, peer: PeerId, body: bytes) -> bytes:
@@ -206,14 +234,11 @@ class Service:
             Unavailable, MalformedMessage.
         """
         if self.me.blobs.size(name) is None:
-            data = await fetch_blob(self._host, name, holders, FETCH_S)
+            size_max = update_bytes_max(self.block_count, self.me.spec.rule.k)
+            data = await fetch_blob(self._host, name, holders, FETCH_S, size_max)
             decode_update(data, self.block_count, self.me.spec.rule.k)
             self.me.blobs.put(data)
         return self.me.blobs.load(name)
 
     async def _fetch(self, name: Digest) -> bytes:
         return await fetch_blob(self._host, name, self.me.verifiers, FETCH_S)
-
-
-def _now_ms() -> int:
-    return int(trio.current_time() * 1000)

@@ -154,17 +154,6 @@ def test_a_process_that_starts_again_on_the_same_folder_goes_on(disk, tmp_path):
     trio.run(main)
 
 
-def test_after_a_restart_from_zero_the_same_parameters_come_out(disk, tmp_path):
-    async def main():
-        async with a_pace(disk, []) as pace:
-            await pace.reach(3)
-            await pace.restart_from_zero()
-            assert await pace.child.call("round") == 0
-            assert await pace.reach(3) == expected(3, tmp_path)
-
-    trio.run(main)
-
-
 def test_parameters_that_a_quorum_contradicts_are_rebuilt_once_and_then_it_stops(tmp_path):
     """The chain says that everybody used other parameters in round 1 than anybody can compute."""
     disk = a_disk(tmp_path, a_spec(state_every=1))
@@ -175,16 +164,5 @@ def test_parameters_that_a_quorum_contradicts_are_rebuilt_once_and_then_it_stops
             with pytest.raises(Diverged, match="rebuilt or not"):
                 await pace.reach(2)
             assert await pace.child.call("round") == 1  # rebuilt from zero, to the same end
-
-    trio.run(main)
-
-
-def test_a_state_digest_from_before_the_restart_is_not_believed(disk, tmp_path):
-    async def main():
-        async with a_pace(disk, []) as pace:
-            await pace.reach(3)
-            pace._store.set_fact("state/3", bytes(32))
-            await pace.restart_from_zero()
-            assert await pace.reach(3) == expected(3, tmp_path)
 
     trio.run(main)

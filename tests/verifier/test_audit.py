@@ -336,7 +336,7 @@ def trained_and_audited(folder, behaviour: str, rounds: int = CHEAT_ROUND + 1) -
                 )
             },
         )  # fmt: skip
-        findings.append(examiner.examine(commit, step["update"], trainer.opening(number, DRAWN), DRAWN))
+        findings.append(examiner.examine(commit, step["update"], trainer.steps.opening(number, DRAWN), DRAWN))
         update = decode_update(step["update"], blocks, spec.rule.k)
         aggregate = encode_aggregate(mean_over_senders({node: update}, blocks), blocks)
         assert trainer.apply(number, aggregate) == examiner.parameters.apply(number, aggregate)

@@ -1,0 +1,149 @@
+"""Proposer: makes the manifest a leader proposes, and checks the one a leader proposed.
+
+Room: verifier (edge: updates from disk and peers, arithmetic in a thread). The
+rules are `round`'s; here they are given the updates' bytes and the time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from protocol.codec import digest
+from protocol.errors import AssayError, PeerFault
+from protocol.messages import Manifest, Proposal
+from protocol.types import NO_DIGEST, Digest, PeerId
+from replica.follower import Follower
+from replica.participant import Participant
+from training.wire import decode_update, encode_aggregate
+from verifier import round as rounds
+from verifier.aggregation import mean_over_senders
+from verifier.consensus import BuildProposal, Built, Event, Examined, Ready
+from verifier.round import Round
+
+log = logging.getLogger(__name__)
+RETRY_S = 1.0
+GetUpdate = Callable[[Digest, tuple[PeerId, ...]], Awaitable[bytes]]
+
+
+class Proposer:
+    """Answers `BuildProposal` and `Examine` of the agreement."""
+
+    def __init__(
+        self,
+        me: Participant,
+        follower: Follower,
+        get_update: GetUpdate,
+        present: Callable[[], Round],
+        round_opened: Callable[[], Awaitable[None]],
+        feed: Callable[[Event], None],
+        nursery: trio.Nursery,
+    ) -> None:
+        """
+        Args:
+            me: Who proposes.
+            follower: The finalised chain.
+            get_update: An update's bytes, ours or a peer's.
+            present: The round as it is now.
+            round_opened: Waits for the next one.
+            feed: Takes events of the agreement.
+            nursery: For work that takes time.
+        """
+        self._me, self._follower, self._get_update = me, follower, get_update
+        self._present, self._round_opened, self._feed, self._nursery = present, round_opened, feed, nursery
+        self._build: BuildProposal | None = None
+        self._asked_ms = 0
+        self._is_building = False
+
+    def ask(self, build: BuildProposal) -> None:
+        """We lead: a manifest is wanted. `consider` answers when one can be made."""
+        self._build, self._asked_ms = build, now_ms()
+        self._nursery.start_soon(self._consider_soon)
+
+    def consider(self) -> None:
+        """Tell the agreement when the round is complete, and answer its request to build."""
+        state, history = self._present(), self._follower.history
+        if history.round != state.history.round or history.is_complete:
+            return
+        if not rounds.missing(state):
+            self._feed(Ready(history.round, now_ms()))
+        build = self._build
+        if build is None or self._is_building:
+            return
+        pending = self._not_final(build.ancestors)
+        if rounds.base_history(state.history, pending).parent != build.parent_manifest:
+            return
+        # A parent that is notarised is final a moment later, or not for a long while; only then
+        # is an empty manifest on top of it worth a round.
+        if pending and now_ms() < self._asked_ms + self._me.spec.timing.ready_ms:
+            return
+        if rounds.may_propose(state, pending, now_ms()):
+            self._is_building = True
+            self._nursery.start_soon(self._answer, build, pending, state)
+
+    async def examine(self, proposal: Proposal, ancestors: tuple[Manifest, ...]) -> None:
+        """Check a proposal's body and tell the agreement what was found."""
+        manifest, block = proposal.manifest, digest(proposal.block)
+        try:
+            with trio.fail_after(self._me.spec.timing.iteration_ms / 1000):
+                while self._not_final(ancestors) and manifest.commits:
+                    await self._round_opened()  # commits stand on a final parent: ours is about to be
+                while self._follower.history.round > self._present().history.round:
+                    await self._round_opened()
+            rounds.examine(self._present(), self._not_final(ancestors), manifest)
+            if manifest.commits:
+                aggregate = await self._aggregate(manifest, (proposal.proposer, *self._me.verifiers))
+                if aggregate != manifest.aggregate:
+                    raise PeerFault(
+                        proposal.proposer, "proposes an aggregate that is not that of its commits"
+                    )
+        except trio.TooSlowError:
+            log.info("examination gave up", extra={"round": int(manifest.round)})
+        except (AssayError, ValueError) as error:
+            log.warning("proposal refused", extra={"round": int(manifest.round), "reason": str(error)})
+            self._feed(Examined(block, False))
+        else:
+            self._feed(Examined(block, True))
+
+    async def _consider_soon(self) -> None:
+        self.consider()
+
+    def _not_final(self, ancestors: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
+        """The ancestors that are still only notarised here."""
+        return tuple(manifest for manifest in ancestors if manifest.round >= self._present().history.round)
+
+    async def _answer(self, build: BuildProposal, pending: tuple[Manifest, ...], state: Round) -> None:
+        try:
+            aggregate = NO_DIGEST
+            if state.commits and not pending:
+                aggregate = await self._aggregate(rounds.manifest_of(state, (), NO_DIGEST), ())
+            manifest = rounds.manifest_of(state, pending, aggregate)
+            if self._build is build:
+                self._build = None
+            self._feed(Built(build.iteration, manifest))
+        except AssayError as error:  # an update of ours is damaged; the next tick tries again
+            log.warning("manifest not built", extra={"round": int(build.round), "reason": str(error)})
+            await trio.sleep(RETRY_S)
+        finally:
+            self._is_building = False
+
+    async def _aggregate(self, manifest: Manifest, holders: tuple[PeerId, ...]) -> Digest:
+        """Aggregate the manifest's updates, keep the bytes, return their digest."""
+        rule, count = self._me.spec.rule, self._present().rules.block_count
+        bodies = {
+            signed.commit.node: await self._get_update(signed.commit.update, holders)
+            for signed in manifest.commits
+        }
+
+        def compute() -> bytes:
+            updates = {node: decode_update(body, count, rule.k) for node, body in bodies.items()}
+            return encode_aggregate(mean_over_senders(updates, count), count)
+
+        return self._me.blobs.put(await trio.to_thread.run_sync(compute))
+
+
+def now_ms() -> int:
+    """A verifier's clock: monotonic, milliseconds."""
+    return int(trio.current_time() * 1000)
