@@ -137,7 +137,8 @@ def _write_receipts_and_model(folder: Path, run: Finished, state: Digest) -> Non
         name: np.ascontiguousarray(run.theta[at : at + int(np.prod(shape))].reshape(shape), np.float32)
         for name, (at, shape) in layout.offsets().items()
     }
-    save_file(tensors, model / "model.safetensors", metadata={"format": "pt", "state": state.hex()})
+    # One key of metadata: the library writes several in an order of its own, and bytes must repeat.
+    save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
     _write_json(model / "config.json", model_config(run.spec, layout))
     (model / "README.md").write_text(model_card(run.spec, run.run_id, layout, facts, state))
 
