@@ -68,6 +68,8 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> list[Problem]
         if kind == "extra_forbidden":
             what = "table" if len(place) == 1 and isinstance(value, dict | list) else "key"
             found.append(Problem(place, _NOTHING, f"unknown {what}{_did_you_mean(place, model)}"))
+        elif kind == "missing":
+            found.append(Problem(place, _NOTHING, "is missing"))
         else:
             expected = _EXPECTED.get(kind, detail["msg"]).format_map(_plain(detail.get("ctx", {})))
             found.append(Problem(place, value, expected))

@@ -28,7 +28,7 @@ from ledger.statements import verify_certificate
 from observer.bundle import Finished, Settled, write_bundle
 from protocol.blob import blob_digest
 from protocol.codec import decode, digest
-from protocol.errors import AssayError
+from protocol.errors import AssayError, ConfigError
 from protocol.history import History, start
 from protocol.messages import CertifiedManifest
 from protocol.params import RunSpec, check_spec
@@ -47,8 +47,11 @@ def verify_run(folder: Path) -> Iterator[str]:
 
     Raises:
         Altered: the first thing that is not; the message begins with the file's name.
+        ConfigError: this is no run's folder.
     """
     bundle = folder / "bundle"
+    if not bundle.is_dir():
+        raise ConfigError(f"{folder}: no delivered run, expected a folder with `bundle` in it")
     spec = _spec(bundle / "spec.cbor")
     count = check_index(folder, spec.buyer)
     yield f"index: {count} files as the buyer {evm_address(spec.buyer)} signed them"
