@@ -160,7 +160,7 @@ def test_other_ways_to_cheat_cost_stake_too(tmp_path: Path, cheat: str) -> None:
 
 
 def test_the_checkpoint_has_one_form(finished: tuple[Path, dict[str, Any], int]) -> None:
-    """With two keys of metadata the library's order is chance, and verification would fail every other time."""
+    """With two keys of metadata the library chooses their order, and bytes would not repeat."""
     from safetensors import safe_open
 
     with safe_open(finished[0] / "bundle" / "model" / "model.safetensors", "np") as checkpoint:
