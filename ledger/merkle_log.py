@@ -1,0 +1,200 @@
+"""Merkle log: an append-only list with one root, and short proofs of what it held and that it only grew.
+
+Room: ledger (pure). RFC 6962, section 2, with SHA-256, so any Certificate
+Transparency verifier can check our proofs. What is kept is the right edge: the
+roots of the perfect subtrees that the size's binary digits name, largest first.
+
+    size 7 = 4 + 2 + 1    edge = root(0..3), root(4..5), leaf 6
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from protocol.errors import AssayError
+
+EMPTY_ROOT = hashlib.sha256().digest()
+HASH_BYTES = 32
+SIZE_MAX = 2**63 - 1  # what the store's columns hold
+
+
+class ProofError(AssayError):
+    """A proof does not show what it is given for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A log of `size` leaves, by the roots of its perfect subtrees, left to right.
+
+    Raises:
+        ValueError: not as many roots as the size has ones in binary.
+    """
+
+    size: int = 0
+    roots: tuple[bytes, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.size <= SIZE_MAX or len(self.roots) != self.size.bit_count():
+            raise ValueError(
+                f"a log of {self.size} leaves cannot have {len(self.roots)} subtrees at its edge"
+            )
+        if any(len(root) != HASH_BYTES for root in self.roots):
+            raise ValueError("a subtree's root is not 32 bytes long")
+
+    @property
+    def root(self) -> bytes:
+        """The Merkle tree hash of all leaves."""
+        if not self.roots:
+            return EMPTY_ROOT
+        *left, node = self.roots
+        for sibling in reversed(left):
+            node = node_hash(sibling, node)
+        return node
+
+
+def leaf_hash(data: bytes) -> bytes:
+    """SHA-256(0x00 | data)."""
+    return hashlib.sha256(b"\x00" + data).digest()
+
+
+def node_hash(left: bytes, right: bytes) -> bytes:
+    """SHA-256(0x01 | left | right)."""
+    return hashlib.sha256(b"\x01" + left + right).digest()
+
+
+def append(edge: Edge, leaves: Iterable[bytes]) -> Edge:
+    """The log with more leaf hashes at its end; O(log n) work for each."""
+    size, roots = edge.size, list(edge.roots)
+    for leaf in leaves:
+        node, carry = leaf, size
+        while carry & 1:  # two perfect subtrees of one height become one
+            node = node_hash(roots.pop(), node)
+            carry >>= 1
+        roots.append(node)
+        size += 1
+    return Edge(size, tuple(roots))
+
+
+def root_of(leaves: Iterable[bytes]) -> bytes:
+    """The Merkle tree hash of these leaf hashes."""
+    return append(Edge(), leaves).root
+
+
+# ---- proofs
+
+
+def inclusion_proof(leaves: Sequence[bytes], index: int) -> tuple[bytes, ...]:
+    """The siblings from leaf `index` up to the root of all `leaves`; O(n) work.
+
+    Raises:
+        IndexError: there is no such leaf.
+    """
+    if not 0 <= index < len(leaves):
+        raise IndexError(f"leaf {index} of a log of {len(leaves)}")
+    first, count = 0, len(leaves)
+    down: list[bytes] = []
+    while count > 1:
+        left = _left_size(count)
+        if index - first < left:
+            down.append(root_of(leaves[first + left : first + count]))
+            count = left
+        else:
+            down.append(root_of(leaves[first : first + left]))
+            first, count = first + left, count - left
+    return tuple(reversed(down))
+
+
+def consistency_proof(leaves: Sequence[bytes], old_size: int) -> tuple[bytes, ...]:
+    """That the log of the first `old_size` of `leaves` is the beginning of the log of them all; O(n) work.
+
+    Raises:
+        IndexError: the older log is the longer one.
+    """
+    if not 0 <= old_size <= len(leaves):
+        raise IndexError(f"a log of {len(leaves)} leaves never had {old_size}")
+    if old_size in (0, len(leaves)):
+        return ()
+    first, count, old = 0, len(leaves), old_size
+    down: list[bytes] = []
+    is_whole = True  # the old log is the whole subtree that we are in, so its root is known
+    while old != count:
+        left = _left_size(count)
+        if old <= left:
+            down.append(root_of(leaves[first + left : first + count]))
+            count = left
+        else:
+            down.append(root_of(leaves[first : first + left]))
+            first, count, old, is_whole = first + left, count - left, old - left, False
+    if not is_whole:
+        down.append(root_of(leaves[first : first + count]))
+    return tuple(reversed(down))
+
+
+def verify_inclusion(leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes) -> None:
+    """Do nothing if `leaf` is leaf `index` of the log of this size and root (RFC 9162, 2.1.3.2).
+
+    Raises:
+        ProofError: the proof does not show it.
+    """
+    if not 0 <= index < size:
+        raise ProofError(f"leaf {index} cannot be in a log of {size}")
+    at, last, node = index, size - 1, leaf
+    for sibling in proof:
+        if last == 0:
+            raise ProofError(f"the proof of leaf {index} is too long: {len(proof)} hashes")
+        if at & 1 or at == last:
+            node = node_hash(sibling, node)
+            while at and not at & 1:  # levels at which the right edge has no sibling
+                at, last = at >> 1, last >> 1
+        else:
+            node = node_hash(node, sibling)
+        at, last = at >> 1, last >> 1
+    if last != 0:
+        raise ProofError(f"the proof of leaf {index} is too short: {len(proof)} hashes")
+    if node != root:
+        raise ProofError(f"leaf {index} is not in the log of {size} with root {root.hex()[:16]}")
+
+
+def verify_consistency(
+    old_size: int, old_root: bytes, new_size: int, new_root: bytes, proof: Sequence[bytes]
+) -> None:
+    """Do nothing if the new log begins with the whole old one (RFC 9162, 2.1.4.2).
+
+    Raises:
+        ProofError: the proof does not show it.
+    """
+    refused = ProofError(f"the log of {new_size} is not shown to begin with the log of {old_size}")
+    if not 0 <= old_size <= new_size:
+        raise ProofError(f"a log of {old_size} cannot grow to {new_size}")
+    if old_size in (0, new_size):
+        if proof or old_root != (new_root if old_size else EMPTY_ROOT):
+            raise refused
+        return
+    path = list(proof)
+    if old_size & (old_size - 1) == 0:
+        path.insert(0, old_root)  # a perfect tree is a node of the new one, so nobody sends it
+    if not path:
+        raise refused
+    at, last = old_size - 1, new_size - 1
+    while at & 1:
+        at, last = at >> 1, last >> 1
+    old = new = path[0]
+    for sibling in path[1:]:
+        if last == 0:
+            raise refused
+        if at & 1 or at == last:
+            old, new = node_hash(sibling, old), node_hash(sibling, new)
+            while at and not at & 1:
+                at, last = at >> 1, last >> 1
+        else:
+            new = node_hash(new, sibling)
+        at, last = at >> 1, last >> 1
+    if last != 0 or old != old_root or new != new_root:
+        raise refused
+
+
+def _left_size(count: int) -> int:
+    """The largest power of two below `count`."""
+    return 1 << (count - 1).bit_length() - 1
