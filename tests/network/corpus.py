@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from libp2p.pubsub.pb import rpc_pb2
-from loopback import NETWORK_ID, peer_of, seed_of
 from nacl.signing import SigningKey
 
 from network.frames import BODY_BYTES_MAX, Kind, encode_frame, pack_request
 from protocol.blob import blob_digest
+from tests.network.loopback import NETWORK_ID, peer_of, seed_of
 
 MESHSUB = ("/meshsub/1.1.0", "/meshsub/1.2.0")
 LIBP2P = ("/ipfs/id/1.0.0", "/ipfs/id/push/1.0.0", "/ipfs/ping/1.0.0", "/ipfs/kad/1.0.0")

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from loopback import a_host, answers, connected, run, until
 
 from network import limits
 from network.blobstore import DiskBlobs, MemoryBlobs
@@ -17,6 +16,7 @@ from network.frames import Kind, encode_frame, read_frame
 from network.host import PushAnswer
 from protocol.blob import CHUNK_BYTES, blob_digest, chunk_list_of, encode_chunk_list
 from protocol.errors import PeerFault, Unavailable
+from tests.network.loopback import a_host, answers, connected, run, until
 
 DATA = b"".join(hashlib.sha256(bytes([n])).digest() * (CHUNK_BYTES // 32) for n in range(12)) + b"tail"
 DIGEST = blob_digest(DATA)

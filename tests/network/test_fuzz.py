@@ -9,10 +9,18 @@ from typing import Any
 
 import pytest
 import trio
-from child_host import BLOB as BLOB_BYTES
-from corpus import BLOB, Case, cases
 from libp2p.io.exceptions import ConnectionClosedError
-from loopback import (
+
+from network import limits
+from network.frames import Kind, encode_frame
+from network.host import PeerAddress
+from network.identity import libp2p_id
+from network.peers import Peers
+from protocol.blob import blob_digest
+from protocol.errors import Unavailable
+from tests.network.child_host import BLOB as BLOB_BYTES
+from tests.network.corpus import BLOB, Case, cases
+from tests.network.loopback import (
     PATIENCE_S,
     QUICK,
     Child,
@@ -25,14 +33,6 @@ from loopback import (
     seed_of,
     until,
 )
-
-from network import limits
-from network.frames import Kind, encode_frame
-from network.host import PeerAddress
-from network.identity import libp2p_id
-from network.peers import Peers
-from protocol.blob import blob_digest
-from protocol.errors import Unavailable
 
 
 class Attacker:

@@ -10,12 +10,23 @@ from dataclasses import replace
 
 import pytest
 import trio
-from loopback import PATIENCE_S, QUICK, a_child, a_host, answers, connected, echo, peer_of, run, until
 
 from network import limits
 from network.frames import Kind, read_frame
 from network.host import Fact, RemoteError
 from protocol.errors import ConfigError, OutOfPhase, Unavailable
+from tests.network.loopback import (
+    PATIENCE_S,
+    QUICK,
+    a_child,
+    a_host,
+    answers,
+    connected,
+    echo,
+    peer_of,
+    run,
+    until,
+)
 
 
 def test_the_peer_id_is_the_key_that_pynacl_has_for_the_same_seed():
