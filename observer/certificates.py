@@ -14,11 +14,11 @@ import trio
 from ledger.evidence import evm_address
 from ledger.results import epoch_result
 from ledger.settlement import Settlement
-from ledger.statements import BadSignatureError, EpochResult, certificate, recover
+from ledger.statements import BadSignatureError, EpochResult, Resolution, certificate, recover
 from network.host import Host
 from protocol.codec import decode, encode
 from protocol.errors import AssayError, PeerFault, Unavailable
-from protocol.messages import ResultSignature, StepRequest
+from protocol.messages import ResolutionSignature, ResultSignature, StepRequest
 from protocol.params import Member
 from protocol.quorum import quorum
 from protocol.types import NO_DIGEST, Digest, PeerId
@@ -75,6 +75,42 @@ async def certified_result(
         )
     result = epoch_result(me.spec, settlement, model, previous)
     return CertifiedResult(result=result, certificate=certificate(me.deployment.digest(result), signatures))
+
+
+async def certified_resolution(me: Participant, host: Host, epoch: int) -> tuple[bool, bytes]:
+    """Ask every verifier whether a challenged result stands; the quorum's answer and its signatures.
+
+    Raises:
+        Unavailable: no quorum gives one and the same answer now.
+    """
+    answers: dict[tuple[Digest, bool], list[bytes]] = {}
+
+    async def ask(member: Member) -> None:
+        try:
+            request = encode(StepRequest(number=epoch, node=PeerId(NO_DIGEST)))
+            body = await host.request(member.peer, "sign-resolution", request, timeout_s=ANSWER_S_MAX)
+            answer = decode(ResolutionSignature, body)
+            message = me.deployment.digest(_resolution(me, epoch, answer.result, answer.stands))
+            if recover(message, answer.signature) == evm_address(member.hot):
+                answers.setdefault((answer.result, answer.stands), []).append(answer.signature)
+        except AssayError as error:
+            log.info("no answer to a challenge", extra={"epoch": epoch, "reason": str(error)})
+
+    async with trio.open_nursery() as nursery:
+        for member in me.spec.verifiers:
+            nursery.start_soon(ask, member)
+    need = quorum(len(me.spec.verifiers))
+    for (result, stands), signatures in answers.items():
+        if len(signatures) >= need:
+            message = me.deployment.digest(_resolution(me, epoch, result, stands))
+            return stands, certificate(message, signatures)
+    raise Unavailable(f"epoch {epoch}: no quorum answers the challenge the same way")
+
+
+def _resolution(me: Participant, epoch: int, result: Digest, stands: bool) -> Resolution:
+    return Resolution(
+        deployment_id=me.spec.deployment_id, run_id=me.run_id, epoch=epoch, result=result, stands=stands
+    )
 
 
 async def _answer(host: Host, verifier: PeerId, epoch: int) -> ResultSignature:

@@ -5,8 +5,9 @@ stands is read from the contract each time, so it may be killed, run twice, or m
 a local chain that went back, and does what is next.
 
     NONE --quorum signs--> PROPOSED --window over--> FINAL
+                             '--somebody objects--> CHALLENGED --quorum says it stands--> UPHELD -> FINAL
+                                                       '--it does not, or no answer in time--> NONE
 An epoch whose total is zero takes the same road: the next result must name it.
-A challenged result waits: only the verifiers can answer, or its time to run out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import trio
 
 from ledger.chain import Chain, EpochPhase, EpochState
 from network.host import Host
-from observer.certificates import certified_result
+from observer.certificates import certified_resolution, certified_result
 from protocol.errors import AssayError
 from protocol.types import NO_DIGEST, Digest
 from replica.claims import open_chain
@@ -66,6 +67,9 @@ class Settler:
             if state.phase is EpochPhase.NONE:
                 await self._propose(chain, epoch, previous)
                 return False
+            if state.phase is EpochPhase.CHALLENGED:
+                await self._answer(chain, epoch)
+                return False
             if is_settled and await self._is_due(chain, state):
                 await trio.to_thread.run_sync(chain.finalize, self._me.run_id, epoch)
                 log.info("epoch is final", extra={"epoch": epoch})
@@ -79,6 +83,12 @@ class Settler:
         if state.phase is EpochPhase.PROPOSED:
             return await trio.to_thread.run_sync(chain.timestamp) >= state.until
         return state.phase is EpochPhase.UPHELD
+
+    async def _answer(self, chain: Chain, epoch: int) -> None:
+        """Bring the verifiers' word on a challenge to the chain."""
+        stands, cert = await certified_resolution(self._me, self._host, epoch)
+        await trio.to_thread.run_sync(chain.resolve, self._me.run_id, epoch, stands, cert)
+        log.info("challenge answered", extra={"epoch": epoch, "stands": stands})
 
     async def _propose(self, chain: Chain, epoch: int, previous: Digest) -> None:
         found = await certified_result(self._me, self._host, self._follower.settlements[epoch], previous)

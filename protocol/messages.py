@@ -302,11 +302,22 @@ class ResultSignature:
     signature: HotSignature
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolutionSignature:
+    """A verifier's answer to a challenged result: does it stand? With its hot key's signature."""
+
+    TAG: ClassVar[bytes] = b"assay/resolution-signature/1"
+    epoch: int
+    result: Digest  # the challenged result, as the chain has it
+    stands: bool  # whether it is what this verifier computed
+    signature: HotSignature
+
+
 MESSAGES: dict[bytes, type[Any]] = {
     kind.TAG: kind
     for kind in (
         Commit, SignedCommit, Verdict, SignedVerdict, Reveal, Manifest, Block, Vote, SignedVote,
         QuorumCertificate, Proposal, CertifiedManifest, Path, Opening, Receipt, SignedReceipt,
-        Submission, Opened, StepRequest, Links, ResultSignature, Contradiction,
+        Submission, Opened, StepRequest, Links, ResultSignature, Contradiction, ResolutionSignature,
     )
 }  # fmt: skip

@@ -13,15 +13,23 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from ledger.chain_state import CasePhase
+from ledger.chain_state import CasePhase, EpochPhase
 from ledger.evidence import commit_statement, evm_address
 from ledger.results import epoch_end, epoch_result, result_digest, ruling_of
-from ledger.statements import BadSignatureError, Ruling, certificate, recover, sign_digest
+from ledger.statements import (
+    BadSignatureError,
+    EpochResult,
+    Resolution,
+    Ruling,
+    certificate,
+    recover,
+    sign_digest,
+)
 from network.host import Handler, Host
 from protocol.codec import decode, encode
 from protocol.errors import AssayError, Unavailable
 from protocol.history import Audit, StepId
-from protocol.messages import Contradiction, ResultSignature, StepRequest
+from protocol.messages import Contradiction, ResolutionSignature, ResultSignature, StepRequest
 from protocol.quorum import quorum
 from protocol.types import NO_DIGEST, Digest, HotSignature, PeerId, RoundId
 from replica.claims import claim_everything, open_chain
@@ -47,6 +55,7 @@ class Duties:
         self._host: Host
         self.handlers: Mapping[str, Handler] = {
             "sign-result": self._sign_result,
+            "sign-resolution": self._sign_resolution,
             "sign-ruling": self._sign_ruling,
         }
 
@@ -69,25 +78,60 @@ class Duties:
     # ---- signatures others ask for ----
 
     async def _sign_result(self, _peer: PeerId, body: bytes) -> bytes:
-        epoch = decode(StepRequest, body).number
+        result = await self._result(decode(StepRequest, body).number)
+        return encode(
+            ResultSignature(
+                epoch=result.epoch,
+                prev_result=Digest(result.prev_result),
+                root=Digest(result.root),
+                table_hash=Digest(result.table_hash),
+                model_hash=Digest(result.model_hash),
+                total=result.total,
+                signature=HotSignature(
+                    sign_digest(result_digest(self._me.deployment, result), self._me.keys.hot)
+                ),
+            )
+        )
+
+    async def _sign_resolution(self, _peer: PeerId, body: bytes) -> bytes:
+        """Whether the result the chain holds for a challenged epoch is the one we compute."""
+        ours = await self._result(decode(StepRequest, body).number)
+        chain = await trio.to_thread.run_sync(open_chain, self._me)
+        state = await trio.to_thread.run_sync(chain.epoch_state, self._me.run_id, ours.epoch)
+        if state.phase is not EpochPhase.CHALLENGED:
+            raise Unavailable(f"nobody challenges epoch {ours.epoch} now")
+        stands = state.digest == result_digest(self._me.deployment, ours)
+        resolution = Resolution(
+            deployment_id=self._me.spec.deployment_id,
+            run_id=self._me.run_id,
+            epoch=ours.epoch,
+            result=state.digest,
+            stands=stands,
+        )
+        signature = sign_digest(self._me.deployment.digest(resolution), self._me.keys.hot)
+        return encode(
+            ResolutionSignature(
+                epoch=ours.epoch,
+                result=Digest(state.digest),
+                stands=stands,
+                signature=HotSignature(signature),
+            )
+        )
+
+    async def _result(self, epoch: int) -> EpochResult:
+        """What we compute for a ripe epoch.
+
+        Raises:
+            Unavailable: it is not ripe here.
+        """
         if epoch not in self._follower.settlements:
             raise Unavailable(f"epoch {epoch} is not ripe here")
         previous = NO_DIGEST
         for earlier in range(epoch + 1):
             model = await self._pace.reach(epoch_end(self._me.spec, earlier))
             result = epoch_result(self._me.spec, self._follower.settlements[earlier], model, previous)
-            name, previous = previous, result_digest(self._me.deployment, result)
-        return encode(
-            ResultSignature(
-                epoch=epoch,
-                prev_result=name,
-                root=Digest(result.root),
-                table_hash=Digest(result.table_hash),
-                model_hash=Digest(result.model_hash),
-                total=result.total,
-                signature=HotSignature(sign_digest(previous, self._me.keys.hot)),
-            )
-        )
+            previous = result_digest(self._me.deployment, result)
+        return result
 
     async def _sign_ruling(self, _peer: PeerId, body: bytes) -> bytes:
         request = decode(StepRequest, body)
