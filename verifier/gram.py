@@ -170,11 +170,11 @@ def squared_distances(gram_BNN: Ints) -> Ints:
 def whole_root(square: Ints) -> Ints:
     """Largest integers whose squares are not larger. For 0 to 2^62.
 
-    IEEE 754 rounds square roots correctly; two comparisons repair what float64 cannot hold above 2^53.
+    IEEE 754 rounds square roots correctly. Above 2^53 the square itself is rounded first, by
+    too little to push a root below a whole number but enough to push it up to one.
     """
     root: Ints = np.sqrt(square.astype(np.float64)).astype(np.int64)
-    root = root - (root * root > square)
-    return root + ((root + 1) * (root + 1) <= square)
+    return root - (root * root > square)
 
 
 def _squared_offsets(gram_BNN: Ints, weight_BN: Ints) -> Ints:

@@ -17,7 +17,7 @@ from training.exact import VALUE_MAX, inverse_signs, scatter_values
 from training.wire import Aggregate, Update, decode_aggregate, encode_aggregate
 from verifier.aggregation import mean_over_senders
 from verifier.decoded import median_signs, trimmed_mean_signs, vote_signs
-from verifier.gram import ONE, buckets, clip_weights, nearest_neighbours, whole_root
+from verifier.gram import ONE, buckets, clip_weights, krum_weights, nearest_neighbours, whole_root
 from verifier.robust import centered_clip, geometric_median, krum, median, multi_krum, trimmed_mean
 from verifier.slabs import slabs
 
@@ -175,12 +175,13 @@ def test_the_trimmed_mean_is_the_textbooks(seeds, f: int, zeros):
 
 
 def test_implied_zeros_are_refused_just_below_two_f_plus_one_senders():
-    agreed = [says(1, 2)] * 5
-    updates = by_peer([*agreed, says(1, 3), says(1, 2)])  # 14 sent on 3 coefficients: 4.67
+    silent = Update(np.zeros(0, np.int64), np.zeros((0, 1), np.int64), np.zeros((0, 1), np.int8))
 
-    with pytest.raises(ValueError, match=r"4\.67 senders per coefficient"):
-        trimmed_mean(updates, BLOCKS, f=2, zeros="implied")
-    trimmed_mean(by_peer([*agreed, says(1, 2), says(1, 2)]), BLOCKS, f=2, zeros="implied")
+    with pytest.raises(ValueError, match=r"4\.00 senders per coefficient"):
+        trimmed_mean(by_peer([says(2)] * 4 + [silent] * 3), BLOCKS, f=2, zeros="implied")
+    kept = trimmed_mean(by_peer([says(2)] * 5 + [silent] * 2), BLOCKS, f=2, zeros="implied")
+
+    assert kept.value_T.tolist() == [VALUE_MAX]  # two of the five and both zeros are gone
 
 
 def test_trimming_nobody_is_the_mean_over_senders():
@@ -232,6 +233,14 @@ def test_multi_krum_is_the_dense_one(seeds):
     found = values(multi_krum(by_peer(updates), BLOCKS, f=2))
 
     assert np.abs(found.reshape(-1) - flat[best].mean(axis=0)).max() < 1e-2
+
+
+def test_krum_counts_n_minus_f_minus_two_neighbours():
+    points = np.array([7, 6, 9, -8, -10, 9, -12])  # with one neighbour less or more, another would win
+
+    weight = krum_weights(np.outer(points, points)[None], f=2, kept=1)[0]
+
+    assert np.flatnonzero(weight).tolist() == [0]
 
 
 def test_krum_gives_a_tie_to_the_lower_peer():
@@ -318,6 +327,14 @@ def test_decoded_rules_do_not_depend_on_arrival_order(rule, seeds, shuffler: ran
 @every_decoded_rule
 def test_one_nodes_decoded_message_is_what_the_exact_transform_says(rule):
     one = an_update(4, live=1.1)
+    dense = (rows([one])[0] * VALUE_MAX).astype(np.int32).reshape(BLOCKS, 64, 64)
+
+    assert np.array_equal(rule({a_peer(0): one}, BLOCKS, f=0), inverse_signs(dense))
+
+
+@every_decoded_rule
+def test_where_coefficients_cancel_the_defined_rounding_decides(rule):
+    one = says(1, 3, -64, -192, 400)
     dense = (rows([one])[0] * VALUE_MAX).astype(np.int32).reshape(BLOCKS, 64, 64)
 
     assert np.array_equal(rule({a_peer(0): one}, BLOCKS, f=0), inverse_signs(dense))
