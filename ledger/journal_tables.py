@@ -3,7 +3,7 @@
 Room: ledger (pure: declarations). SQLModel does not validate table models and
 SQLite takes text in an integer column, so every table is STRICT and amounts are
 64 bits. Rows are written once: triggers refuse UPDATE, DELETE and INSERT OR REPLACE
-(but for an event's state and the cursors), a posting that its entry did not
+(but for an event's state, the cursors and the log's edge), a posting that its entry did not
 announce, and an entry whose last line does not bring it to zero.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Field, SQLModel
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 2: the Merkle log over the entries
 BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # STRICT knows INTEGER only; it has 64 bits
 STRICT: dict[str, Any] = {"sqlite_strict": True}
 
@@ -83,6 +83,38 @@ class PostingRow(Table, table=True):
     line: int = _key()
     account: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("account.id"), nullable=False, index=True))
     amount: int = _number()
+
+
+class LeafRow(Table, table=True):
+    """The Merkle log: leaf `seq`, counted from 0, is made of entry `seq + 1`; see ledger/log_leaf.py."""
+
+    __tablename__ = "log_leaf"
+    __table_args__ = STRICT
+    seq: int = _key()
+    entry: int = Field(
+        sa_column=sa.Column(BIG, sa.ForeignKey("journal_entry.id"), nullable=False, unique=True)
+    )
+    leaf_hash: bytes = _bytes()
+
+
+class EdgeRow(Table, table=True):
+    """The log's right edge, one row: how many leaves there are, and the roots of its subtrees, joined."""
+
+    __tablename__ = "log_edge"
+    __table_args__ = (sa.CheckConstraint("id = 0"), STRICT)
+    id: int = _key()
+    size: int = _number()
+    roots: bytes = _bytes()
+
+
+class CheckpointRow(Table, table=True):
+    """A signed word on the log's root at a size; see ledger/log_note.py."""
+
+    __tablename__ = "checkpoint"
+    __table_args__ = STRICT
+    size: int = _key()
+    signer: bytes = _bytes()  # Ed25519 public key
+    note: str = _text()
 
 
 class EventRow(Table, table=True):
@@ -215,7 +247,11 @@ class CursorRow(Table, table=True):
 
 
 TABLES = Table.metadata.tables
-_CHANGES: dict[str, tuple[str, ...]] = {"chain_event": ("state", "turns"), "cursor": ("value",)}
+_CHANGES: dict[str, tuple[str, ...]] = {
+    "chain_event": ("state", "turns"),
+    "cursor": ("value",),
+    "log_edge": ("size", "roots"),
+}
 
 
 def triggers() -> list[str]:

@@ -2,6 +2,7 @@
 
 Room: ledger (edge: inside a transaction that the caller opened). SQLAlchemy Core,
 a few statements per batch however many entries it holds: commits are what costs.
+Entries and their leaves of the Merkle log are one transaction, so neither is ever without the other.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from sqlalchemy.engine import Connection
 from ledger.accounts import Account, Kind
 from ledger.books import BooksError, Entry, Posting
 from ledger.journal_tables import TABLES
+from ledger.log_leaf import leaf_of
+from ledger.log_store import append_leaves
 
 NAMES_PER_QUESTION = 500  # SQLite bounds the variables of a statement
 _ACCOUNT, _ENTRY, _POSTING = TABLES["account"], TABLES["journal_entry"], TABLES["posting"]
@@ -79,6 +82,7 @@ def write_entries(db: Connection, entries: Sequence[Entry], recorded_ms: int) ->
                 for line, posting in enumerate(entry.postings)
             ],
         )
+        append_leaves(db, [(known[entry.key][0], leaf_of(entry, recorded_ms)) for entry in fresh])
     return [known[entry.key][0] for entry in entries]
 
 

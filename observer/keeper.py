@@ -6,6 +6,7 @@ at any instant and started again.
 
     manifests --> books <-- chain events        status: one line per fact
     ripe epoch --> quorum's signatures --> proposed --> final --> fee claimed
+    final epoch --> signed checkpoint of the books' Merkle log
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import trio
 
 from ledger.chain import Chain
+from ledger.log_keeper import LogKeeper
 from ledger.store import BookStore
 from network.host import Host
 from observer.bookkeeper import Bookkeeper
@@ -58,6 +60,7 @@ class Keeper:
         self.follower = Follower(me.spec, me.run_id, me.store)
         self.status = StatusFile(status_path)
         books = BookStore(me.config.folder / "ledger.db", me.run_id, first_block=me.deployment.block)
+        self.log_keeper = LogKeeper(books, me.keys.peer, me.config.folder / "checkpoints")
         self.bookkeeper = Bookkeeper(me.spec, me.run_id, books, self.status)
         self.settler = Settler(me, self.follower)
         self._has_told = False
@@ -122,6 +125,7 @@ class Keeper:
         if is_new or not self._has_told:  # killed between booking and telling, we tell now
             self.bookkeeper.tell_events()
             self._has_told = True
+        self.log_keeper.sign_due()
 
     async def _is_over(self, paid_out_at: float) -> bool:
         if trio.current_time() > paid_out_at + CASES_S_MAX:
@@ -139,5 +143,6 @@ class Keeper:
             if line["chain_matches_books"]:
                 break
             await trio.sleep(POLL_S)
+        await trio.to_thread.run_sync(self.log_keeper.sign_last)
         self.status.write_once("settled", "", **line)
         log.info("run is settled", extra={"matches": line["chain_matches_books"]})

@@ -177,6 +177,13 @@ def test_a_log_that_rewrote_its_past_is_not_consistent_by_its_own_proof(new: int
         verify_consistency(old, ROOTS[old], new, root_of(leaves), consistency_proof(leaves, old))
 
 
+def test_a_proof_for_a_smaller_log_says_nothing_about_a_larger_one():
+    with pytest.raises(ProofError):
+        verify_consistency(2, ROOTS[2], 8, ROOTS[4], consistency_proof(LEAVES[:4], 2))
+    with pytest.raises(ProofError, match="too short"):
+        verify_inclusion(LEAVES[0], 0, 8, inclusion_proof(LEAVES[:4], 0), ROOTS[4])
+
+
 def test_what_is_not_in_the_log_has_no_proof():
     for index in (-1, 3):
         with pytest.raises(IndexError):

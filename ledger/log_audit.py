@@ -1,0 +1,223 @@
+"""Log audit: do the books still say what was logged, and what was signed about it?
+
+Room: ledger (edge: reads the store). Every leaf is made again from the rows, in
+order, so the first difference names its entry; then the root, the sums, and every
+checkpoint. What a checkpoint cannot show: that something was never written, and
+that somebody else was shown another log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from ledger.accounts import Account, Kind
+from ledger.books import Entry, Posting
+from ledger.journal_tables import TABLES
+from ledger.log_leaf import leaf_of
+from ledger.log_note import BadNoteError, Checkpoint, read_checkpoint
+from ledger.log_store import read_edge, read_notes
+from ledger.merkle_log import Edge, append
+from protocol.errors import AssayError
+
+_ACCOUNT, _ENTRY, _POSTING = TABLES["account"], TABLES["journal_entry"], TABLES["posting"]
+_LEAF = TABLES["log_leaf"]
+
+
+class BooksAltered(AssayError):
+    """The books are not what was logged. The message names the first thing that differs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """An entry as it stands in the journal."""
+
+    number: int  # from 1; leaf `number - 1` of the log
+    entry: Entry
+    recorded_ms: int
+    leaf: bytes  # made from the rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audited:
+    """What an audit found good."""
+
+    entries: int
+    postings: int
+    root: bytes
+    assets: tuple[str, ...]
+    checkpoints: tuple[Checkpoint, ...]  # smallest first
+
+
+def audit(db: Connection, origin: str, key: bytes | None, published: Iterable[tuple[str, str]]) -> Audited:
+    """Check the whole of the books.
+
+    Args:
+        db: A reading transaction.
+        origin: The log's name.
+        key: Whose checkpoints count; None takes the key that the newest one in the books names.
+        published: Checkpoints kept outside the books: a name and the note.
+
+    Raises:
+        BooksAltered: the first thing that differs.
+    """
+    edge, lines, roots = Edge(), 0, [Edge().root]
+    for one in read_journal(db):
+        edge = append(edge, [one.leaf])
+        roots.append(edge.root)
+        lines += len(one.entry.postings)
+    _check_log(db, edge)
+    sums = _sums(db)
+    wrong = {asset: total for asset, total in sums.items() if total}
+    if wrong:
+        raise BooksAltered(f"trial balance: the accounts sum to {wrong}, zero expected")
+    notes = read_notes(db)
+    key = key or (notes[-1].signer if notes else None)
+    told = [(f"checkpoint of {note.size} entries", note.text) for note in notes] + list(published)
+    return Audited(
+        entries=edge.size,
+        postings=lines,
+        root=edge.root,
+        assets=tuple(sorted(sums)),
+        checkpoints=_check_notes(told, origin, key, roots),
+    )
+
+
+def read_journal(db: Connection) -> Iterator[Written]:
+    """Every entry with the leaf that its rows make, oldest first, compared with the log.
+
+    Raises:
+        BooksAltered: an entry is missing, is not whole, or does not make the leaf that was logged.
+    """
+    keys: dict[int, str] = {}
+    logged = db.execute(sa.select(_LEAF).order_by(_LEAF.c.seq)).all()
+    heads = db.execute(sa.select(_ENTRY).order_by(_ENTRY.c.id)).all()
+    lines = iter(_postings(db))
+    number, postings = next(lines, (None, []))
+    for at, head in enumerate(heads):
+        if head.id != at + 1:
+            raise BooksAltered(f"entry {at + 1} is missing")
+        if number is not None and number < head.id:
+            raise BooksAltered(f"entry {number}: postings without an entry")
+        mine: Sequence[Any] = ()
+        if number == head.id:
+            mine = postings
+            number, postings = next(lines, (None, []))
+        entry = _entry(head, mine, keys)
+        keys[head.id] = entry.key
+        leaf = leaf_of(entry, head.recorded_ms)
+        if at >= len(logged) or (logged[at].seq, logged[at].entry) != (at, head.id):
+            raise BooksAltered(f"{_name(head)}: the log has no leaf for it")
+        if logged[at].leaf_hash != leaf:
+            raise BooksAltered(f"{_name(head)}: its rows make leaf {_short(leaf)}, logged as "
+                               f"{_short(logged[at].leaf_hash)}")  # fmt: skip
+        yield Written(number=head.id, entry=entry, recorded_ms=head.recorded_ms, leaf=leaf)
+    if number is not None:
+        raise BooksAltered(f"entry {number}: postings without an entry")
+    if len(logged) > len(heads):
+        raise BooksAltered(f"entry {len(heads) + 1} is missing, its leaf is in the log")
+
+
+def _postings(db: Connection) -> Iterator[tuple[int, list[Any]]]:
+    rows = db.execute(
+        sa.select(_POSTING.c.entry, _POSTING.c.line, _POSTING.c.amount, _ACCOUNT)
+        .join_from(_POSTING, _ACCOUNT, _POSTING.c.account == _ACCOUNT.c.id, isouter=True)
+        .order_by(_POSTING.c.entry, _POSTING.c.line)
+    )
+    return ((entry, list(found)) for entry, found in groupby(rows, key=lambda row: int(row.entry)))
+
+
+def _entry(head: Any, lines: Sequence[Any], keys: dict[int, str]) -> Entry:
+    """The entry that these rows spell.
+
+    Raises:
+        BooksAltered: they spell none.
+    """
+    try:
+        if [line.line for line in lines] != list(range(head.lines)):
+            raise ValueError(f"{len(lines)} postings, {head.lines} announced")
+        entry = Entry(
+            key=head.key,
+            kind=head.kind,
+            epoch=head.epoch,
+            block_number=head.block_number,
+            block_hash=head.block_hash,
+            reverses="" if head.reverses is None else keys[head.reverses],
+            postings=tuple(Posting(account=_account(line), amount=line.amount) for line in lines),
+        )
+        if entry.request_hash != head.request_hash:
+            raise ValueError("its request hash is another")
+    except (ValueError, KeyError, TypeError) as error:
+        raise BooksAltered(f"{_name(head)}: {error}") from None
+    return entry
+
+
+def _account(line: Any) -> Account:
+    account = Account(
+        kind=Kind(line.kind), owner=line.owner, role=line.role, epoch=line.epoch, asset=line.asset
+    )
+    if account.code != line.code:
+        raise ValueError(f"account {line.code!r} says it is {account.code!r}")
+    return account
+
+
+def _check_log(db: Connection, edge: Edge) -> None:
+    try:
+        kept = read_edge(db)
+    except ValueError as error:
+        raise BooksAltered(f"log: {error}") from None
+    if kept != edge:
+        raise BooksAltered(
+            f"log: {kept.size} leaves with root {_short(kept.root)} on record, "
+            f"the entries make {edge.size} with root {_short(edge.root)}"
+        )
+
+
+def _sums(db: Connection) -> dict[str, int]:
+    total = sa.func.sum(_POSTING.c.amount)
+    asked = sa.select(_ACCOUNT.c.asset, total).join_from(
+        _POSTING, _ACCOUNT, _POSTING.c.account == _ACCOUNT.c.id
+    )
+    return {asset: int(amount) for asset, amount in db.execute(asked.group_by(_ACCOUNT.c.asset))}
+
+
+def _check_notes(
+    told: Sequence[tuple[str, str]], origin: str, key: bytes | None, roots: Sequence[bytes]
+) -> tuple[Checkpoint, ...]:
+    """Each note against the roots by size; smallest first, so that a difference is as narrow as it can be."""
+    found: dict[Checkpoint, str] = {}
+    for name, text in told:
+        if key is None:
+            raise BooksAltered(f"{name}: the books hold no checkpoint, so they are older or others")
+        try:
+            found.setdefault(read_checkpoint(text, origin, key), name)
+        except BadNoteError as error:
+            raise BooksAltered(f"{name}: {error}") from None
+    good = 0
+    ordered = sorted(found, key=lambda one: one.size)
+    for checkpoint in ordered:
+        if checkpoint.size >= len(roots):
+            raise BooksAltered(
+                f"{found[checkpoint]}: the books were rolled back: "
+                f"{checkpoint.size} entries were signed, {len(roots) - 1} are here"
+            )
+        if checkpoint.root != roots[checkpoint.size]:
+            raise BooksAltered(
+                f"{found[checkpoint]}: signed root {_short(checkpoint.root)}, the entries make "
+                f"{_short(roots[checkpoint.size])}: entries {good + 1} to {checkpoint.size} were altered"
+            )
+        good = checkpoint.size
+    return tuple(ordered)
+
+
+def _name(head: Any) -> str:
+    return f"entry {head.id} ({head.key})"
+
+
+def _short(value: bytes) -> str:
+    return bytes(value).hex()[:16]
