@@ -22,6 +22,7 @@ buyer_app = typer.Typer(no_args_is_help=True, help="Follow a funded run and rece
 chain_app = typer.Typer(no_args_is_help=True, help="A local chain.")
 order_app = typer.Typer(no_args_is_help=True, help="Describe a run to buy.")
 run_app = typer.Typer(no_args_is_help=True, help="Look at runs.")
+sim_app = typer.Typer(no_args_is_help=True, help="Try rules and attacks in one process.")
 for name, sub in (
     ("node", node_app),
     ("verifier", verifier_app),
@@ -30,6 +31,7 @@ for name, sub in (
     ("chain", chain_app),
     ("order", order_app),
     ("run", run_app),
+    ("sim", sim_app),
 ):
     app.add_typer(sub, name=name)
 
@@ -107,6 +109,17 @@ def run_verify(folder: Annotated[Path, typer.Argument(metavar="RUNS/NAME")]) -> 
 
     for line in verify_run(folder):
         typer.echo(line)
+
+
+@sim_app.command("train")
+def sim_train(
+    file: Annotated[Path, typer.Argument(metavar="SPEC.toml")],
+    out: Annotated[Path | None, typer.Option(help="Folder of the figures; default runs/sim-<file>.")] = None,
+) -> None:
+    """Train virtual nodes with any aggregation rule under any attack, in this process."""
+    from cli.simtrain import run_sim
+
+    run_sim(file, out)
 
 
 @app.command()

@@ -84,14 +84,12 @@ def _position_signs(
 ) -> Signs:
     """The sign of what `reduce` makes of all nodes' values at each position."""
     signs = np.zeros((block_count, BLOCK_SIZE), np.int8)
-    for blocks_B, values in _decoded(updates, block_count):
+    for blocks_B, values in decoded(updates, block_count):
         signs[blocks_B] = np.sign(reduce(values)).reshape(-1, BLOCK_SIZE)
     return signs.reshape(-1, S, S)
 
 
-def _decoded(
-    updates: Mapping[PeerId, Update], block_count: int
-) -> Iterator[tuple[NDArray[np.int64], Values]]:
+def decoded(updates: Mapping[PeerId, Update], block_count: int) -> Iterator[tuple[NDArray[np.int64], Values]]:
     """Block numbers, and every node's message as parameters, a few blocks at a time."""
     half = np.float64(1 << (BASIS_BITS - 1))
     for slab in slabs(updates, block_count, _SLAB_BLOCKS):

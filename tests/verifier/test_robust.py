@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from protocol.params import BLOCK_SIZE
 from protocol.types import PeerId
-from training.exact import VALUE_MAX, inverse_signs, scatter_values
+from training.exact import BASIS_SS, VALUE_MAX, inverse_signs, scatter_values
 from training.wire import Aggregate, Update, decode_aggregate, encode_aggregate
 from verifier.aggregation import mean_over_senders
-from verifier.decoded import median_signs, trimmed_mean_signs, vote_signs
+from verifier.decoded import decoded, median_signs, trimmed_mean_signs, vote_signs
 from verifier.gram import ONE, buckets, clip_weights, krum_weights, nearest_neighbours, whole_root
 from verifier.robust import centered_clip, geometric_median, krum, median, multi_krum, trimmed_mean
 from verifier.slabs import slabs
@@ -332,12 +332,16 @@ def test_one_nodes_decoded_message_is_what_the_exact_transform_says(rule):
     assert np.array_equal(rule({a_peer(0): one}, BLOCKS, f=0), inverse_signs(dense))
 
 
-@every_decoded_rule
-def test_where_coefficients_cancel_the_defined_rounding_decides(rule):
-    one = says(1, 3, -64, -192, 400)
-    dense = (rows([one])[0] * VALUE_MAX).astype(np.int32).reshape(BLOCKS, 64, 64)
+def test_decoded_values_are_the_exact_transforms_integers():
+    one = an_update(4, live=1.1)
+    dense = (rows([one])[0] * VALUE_MAX).astype(np.int64).reshape(BLOCKS, 64, 64)
+    basis = BASIS_SS.astype(np.int64)
+    expected = basis.T @ ((dense @ basis + (1 << 13)) >> 14)
 
-    assert np.array_equal(rule({a_peer(0): one}, BLOCKS, f=0), inverse_signs(dense))
+    ((blocks_B, values),) = decoded({a_peer(0): one}, BLOCKS)
+
+    assert blocks_B.tolist() == list(range(BLOCKS))
+    assert np.array_equal(values.reshape(BLOCKS, 64, 64), expected)
 
 
 @settings(max_examples=10, deadline=None)

@@ -1,0 +1,133 @@
+"""Sim spec: one simulated training, as written in a TOML file.
+
+Room: cli (edge: reads one file). The model, the data, the training and the wire are
+described as in a run file; [sim] says who lies, how, and what rule has to bear it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, PrivateAttr, ValidationError
+
+from cli.order import (
+    CommSection,
+    DataSection,
+    ModelSection,
+    Order,
+    Positive,
+    RunSection,
+    Section,
+    TrainSection,
+)
+from cli.orderspec import build_spec
+from cli.orderwords import problems_of
+from cli.toml import read_toml
+from protocol.errors import ConfigError
+from protocol.params import DataSpec, Member, RunSpec
+from protocol.types import Address, Digest, PeerId
+
+RuleName = Literal[
+    "mean", "trimmed-mean", "trimmed-mean-implied", "median", "centered-clip", "centered-clip-all",
+    "centered-clip-nnm", "centered-clip-buckets", "geometric-median", "krum", "multi-krum",
+    "decoded-trimmed-mean", "decoded-median", "decoded-vote",
+]  # fmt: skip
+AttackName = Literal[
+    "none", "sign-flip", "inner-product", "little-is-enough", "mimic", "free-rider", "gaussian", "ghost",
+    "single-block", "split", "adaptive",
+]  # fmt: skip
+
+
+class SimSection(Section):
+    """[sim]: the nodes, how many of them lie, how, and the rule that aggregates."""
+
+    nodes: Annotated[int, Field(ge=1, le=128)] = 8
+    liars: Annotated[int, Field(ge=0, le=63)] = 0  # the last ones; they replace honest nodes
+    attack: AttackName = "none"
+    rule: RuleName = "mean"
+    f: Annotated[int, Field(ge=0, le=63)] | None = None  # what the rule is set up to stand; default: liars
+    rounds: Positive = 100
+    seed: Annotated[int, Field(ge=0, le=2**64 - 1)] = 0
+    validate_every: Positive = 20  # rounds between validation losses
+    validation_sequences: Positive = 32
+
+
+class SimSpec(Section):
+    """A whole simulation file. Paths in it are relative to `folder`."""
+
+    sim: SimSection = SimSection()
+    model: ModelSection = ModelSection()
+    data: Annotated[tuple[DataSection, ...], Field(strict=False, min_length=1, max_length=64)] = (
+        DataSection(),
+    )
+    train: TrainSection = TrainSection()
+    comm: CommSection = CommSection()
+
+    _folder: Path = PrivateAttr(default_factory=Path)
+
+    @property
+    def tolerated(self) -> int:
+        """The number of liars the rule is set up to stand."""
+        return self.sim.liars if self.sim.f is None else self.sim.f
+
+    def order(self) -> Order:
+        """The run file that would train the same, so that data and sizes are read by the same code."""
+        run = RunSection(name="sim", seed=self.sim.seed, rounds=self.sim.rounds, nodes=self.sim.nodes)
+        order = Order(run=run, model=self.model, data=self.data, train=self.train, comm=self.comm)
+        order._folder = self._folder
+        return order
+
+
+def load_sim(path: Path) -> SimSpec:
+    """The simulation a file describes.
+
+    Raises:
+        ConfigError: one line for each problem, with the file, the key and what was expected.
+    """
+    try:
+        spec = SimSpec.model_validate(read_toml(path))
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{path}: {p.text()}" for p in problems_of(error, SimSpec))) from None
+    sim = spec.sim
+    faults = []
+    if spec.model.width % spec.model.heads:
+        faults.append(
+            f"[model] width = {spec.model.width}: expected a multiple of heads ({spec.model.heads})"
+        )
+    if sim.nodes <= 2 * max(sim.liars, spec.tolerated):
+        faults.append(f"[sim] nodes = {sim.nodes}: expected more than twice liars and f")
+    if sim.attack != "none" and not sim.liars:
+        faults.append(f'[sim] attack = "{sim.attack}": nobody does it; expected liars of at least 1')
+    if sim.attack == "none" and sim.liars:
+        faults.append(f"[sim] liars = {sim.liars}: expected an attack")
+    if sim.rule in ("krum", "multi-krum") and sim.nodes < 2 * spec.tolerated + 3:
+        faults.append(f'[sim] rule = "{sim.rule}": expected at least {2 * spec.tolerated + 3} nodes')
+    if sim.rule == "centered-clip-buckets" and -(-sim.nodes // 2) <= 2 * spec.tolerated:
+        faults.append(f'[sim] rule = "{sim.rule}": pairs need more than {4 * spec.tolerated} nodes')
+    if faults:
+        raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))
+    spec._folder = path.parent
+    return spec
+
+
+def sim_run_spec(spec: SimSpec, data: DataSpec) -> RunSpec:
+    """The run that is simulated: real sizes, made-up members and money."""
+
+    def members(role: int, count: int) -> list[Member]:
+        heads = [bytes((role,)) + n.to_bytes(2, "big") for n in range(count)]
+        return [
+            Member(peer=PeerId(h + bytes(29)), account=Address(h + bytes(17)), hot=Address(h + bytes(17)))
+            for h in heads
+        ]
+
+    nobody = Address(b"\xff" * 20)
+    return build_spec(
+        spec.order(),
+        deployment_id=Digest(bytes(32)),
+        data=data,
+        buyer=nobody,
+        treasury=nobody,
+        nodes=members(1, spec.sim.nodes),
+        verifiers=members(2, 1),
+    )

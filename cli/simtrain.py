@@ -1,0 +1,250 @@
+"""Sim train: a network's training in one process, with any rule under any attack.
+
+Room: cli (edge: reads the data, prints, writes CSV and plot). Nodes run the production
+step functions of `training`, one after another; there are no messages, audits or money.
+The liars are the last nodes. They train honestly besides, so that they know what they
+would have sent, and see all honest updates before they choose theirs.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from cli.amounts import bytes_text
+from cli.orderdata import collect_data
+from cli.orderspec import data_spec
+from cli.simspec import AttackName, RuleName, SimSpec, load_sim, sim_run_spec
+from protocol.errors import ConfigError
+from protocol.params import BLOCK_SIZE, PPM, RunSpec
+from protocol.types import PeerId
+from training import attacks
+from training.attacks import Scene
+from training.data import batch_positions, batch_tokens, validation_tokens
+from training.demo import transformed_gradient, transition, update_of
+from training.exact import (
+    apply_signs,
+    initial_parameters,
+    inverse_signs,
+    learning_rate,
+    scatter_values,
+)
+from training.layout import from_blocks, layout_of
+from training.model import loss_and_gradient, mean_loss, use_one_thread
+from training.wire import Aggregate, Update, encode_aggregate, encode_update
+from verifier import decoded, robust
+from verifier.aggregation import mean_over_senders
+from verifier.gram import buckets, nearest_neighbours
+
+Updates = Mapping[PeerId, Update]
+Rule = Callable[[Updates, int], Aggregate | NDArray[np.int8]]
+Attack = Callable[[Scene], tuple[Update, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class SimRound:
+    """One simulated round. loss: mean of the honest nodes' batches. validation: where it was taken.
+
+    frozen_ppm: parameters that did not move. aggregate_bytes: 0 for a decoded rule, which has no wire form.
+    """
+
+    round: int
+    loss: float
+    validation: float | None
+    update_bytes: float
+    aggregate_bytes: int
+    frozen_ppm: int
+
+
+def rule_of(name: RuleName, f: int, seed: int) -> Rule:
+    """The rule of this name, set up to stand f liars."""
+    public = seed.to_bytes(8, "big")
+    rules: dict[RuleName, Rule] = {
+        "mean": mean_over_senders,
+        "trimmed-mean": partial(robust.trimmed_mean, f=f),
+        "trimmed-mean-implied": partial(robust.trimmed_mean, f=f, zeros="implied"),
+        "median": partial(robust.median, f=f),
+        "centered-clip": partial(robust.centered_clip, f=f),
+        "centered-clip-all": partial(robust.centered_clip, f=f, scope="all"),
+        "centered-clip-nnm": partial(robust.centered_clip, f=f, mixing=partial(nearest_neighbours, f=f)),
+        "centered-clip-buckets": partial(
+            robust.centered_clip, f=f, mixing=partial(buckets, size=2, seed=public)
+        ),
+        "geometric-median": partial(robust.geometric_median, f=f),
+        "krum": partial(robust.krum, f=f),
+        "multi-krum": partial(robust.multi_krum, f=f),
+        "decoded-trimmed-mean": partial(decoded.trimmed_mean_signs, f=f),
+        "decoded-median": partial(decoded.median_signs, f=f),
+        "decoded-vote": partial(decoded.vote_signs, f=f),
+    }
+    return rules[name]
+
+
+def attack_of(name: AttackName) -> Attack:
+    """The attack of this name; "none" is what honest nodes send."""
+    if name == "none":
+        return lambda scene: tuple(scene.own)
+    known: Attack = getattr(attacks, name.replace("-", "_"))
+    return known
+
+
+def simulate(
+    spec: SimSpec, run: RunSpec, tokens: NDArray[np.uint8], tell: Callable[[SimRound], None]
+) -> list[SimRound]:
+    """Train; the same spec and data give the same rounds on the same machine.
+
+    Args:
+        spec: As `load_sim` returned it.
+        run: What `sim_run_spec` made of it.
+        tokens: The whole data.
+        tell: Called with each round as it ends.
+
+    Raises:
+        ConfigError: the rule refuses what it was given, in the rule's words.
+    """
+    sim, layout = spec.sim, layout_of(run.model)
+    rule, attack = rule_of(sim.rule, spec.tolerated, sim.seed), attack_of(sim.attack)
+    peers = [member.peer for member in run.nodes]
+    honest_count = sim.nodes - sim.liars
+    theta = initial_parameters(run.seed, layout.names, layout.shapes)
+    momentum = [np.zeros((layout.blocks, BLOCK_SIZE), np.float32) for _ in peers]
+    held_out = validation_tokens(tokens, run, sim.validation_sequences)
+    beta = np.float32(run.rule.beta_micro / PPM)
+    rounds: list[SimRound] = []
+    for number in range(run.rounds):
+        lr = learning_rate(run.rule, run.rounds, number)
+        losses, sent = [], []
+        direction = np.zeros((layout.blocks, BLOCK_SIZE), np.float32)
+        for node, peer in enumerate(peers):
+            batch = batch_tokens(tokens, batch_positions(run, peer, number), run.model.context)
+            loss, gradient = loss_and_gradient(run.model, layout, theta, batch)
+            spectrum = transformed_gradient(run.rule, layout, gradient)
+            if node < honest_count:
+                losses.append(loss)
+                if sim.attack == "adaptive":
+                    direction += (momentum[node] * beta + spectrum * lr) / np.float32(honest_count)
+            step = transition(run.rule, lr, momentum[node], spectrum)
+            momentum[node] = step.after_BC
+            sent.append(update_of(step))
+        scene = Scene(
+            honest=sent[:honest_count],
+            own=sent[honest_count:],
+            block_count=layout.blocks,
+            k=run.rule.k,
+            seed=(sim.seed * run.rounds + number) % 2**63,
+            direction_NC=direction,
+        )
+        sent[honest_count:] = attack(scene)
+        try:
+            result = rule(dict(zip(peers, sent, strict=True)), layout.blocks)
+        except ValueError as refusal:
+            raise ConfigError(f'round {number}: rule "{sim.rule}" refuses: {refusal}') from None
+        signs = from_blocks(layout, _step_signs(result, layout.blocks))
+        theta = apply_signs(theta, signs, lr)
+        is_due = (number + 1) % sim.validate_every == 0 or number + 1 == run.rounds
+        rounds.append(
+            SimRound(
+                round=number,
+                loss=float(np.mean(losses)),
+                validation=mean_loss(run.model, layout, theta, held_out) if is_due else None,
+                update_bytes=float(
+                    np.mean([len(encode_update(update, layout.blocks, run.rule.k)) for update in sent])
+                ),
+                aggregate_bytes=(
+                    len(encode_aggregate(result, layout.blocks)) if isinstance(result, Aggregate) else 0
+                ),
+                frozen_ppm=int(np.count_nonzero(signs == 0)) * PPM // len(signs),
+            )
+        )
+        tell(rounds[-1])
+    return rounds
+
+
+def run_sim(path: Path, out: Path | None) -> None:
+    """Simulate what a file describes; print losses as they come and a table; write CSV and plot.
+
+    Raises:
+        ConfigError: the file or its data do not make a simulation, or the rule refuses.
+    """
+    spec = load_sim(path)
+    data = collect_data(spec.order())
+    run = sim_run_spec(spec, data_spec(spec.order(), data))
+    use_one_thread()
+    folder = out or Path("runs") / f"sim-{path.stem}"
+    console = Console(highlight=False)
+    since_s = time.monotonic()
+    with console.status("round 0") as status:
+
+        def tell(one: SimRound) -> None:
+            words = f"round {one.round + 1}/{run.rounds}  loss {one.loss:.4f}"
+            status.update(words)
+            if one.validation is not None:
+                console.print(f"{words}  validation {one.validation:.4f}")
+
+        rounds = simulate(spec, run, np.frombuffer(data, np.uint8), tell)
+    console.print(_table(spec, run, rounds, time.monotonic() - since_s))
+    folder.mkdir(parents=True, exist_ok=True)
+    write_rounds(folder / "rounds.csv", rounds)
+    console.print(f"rounds: {folder / 'rounds.csv'}", soft_wrap=True)
+    console.print(_plot(folder / "loss.png", rounds), soft_wrap=True)
+
+
+def write_rounds(path: Path, rounds: Sequence[SimRound]) -> None:
+    """One line per round, the columns named as the fields of `SimRound`."""
+    names = list(SimRound.__slots__)
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(names)
+        writer.writerows([getattr(one, name) for name in names] for one in rounds)
+
+
+def _step_signs(result: Aggregate | NDArray[np.int8], block_count: int) -> NDArray[np.int8]:
+    if not isinstance(result, Aggregate):
+        return result
+    return inverse_signs(scatter_values(block_count, result.block_T, result.index_T, result.value_T))
+
+
+def _table(spec: SimSpec, run: RunSpec, rounds: Sequence[SimRound], seconds: float) -> Table:
+    sim, parameters = spec.sim, layout_of(run.model).parameters
+    upload = float(np.mean([one.update_bytes for one in rounds]))
+    download = float(np.mean([one.aggregate_bytes for one in rounds]))
+    table = Table(title="Simulated training", title_justify="left", show_header=False)
+    table.add_row("rule", f"{sim.rule}, set up for f = {spec.tolerated}")
+    table.add_row("attack", f"{sim.attack}, {sim.liars} of {sim.nodes} nodes")
+    table.add_row("parameters", f"{parameters:,}")
+    table.add_row("rounds, seed", f"{run.rounds}, {sim.seed}")
+    table.add_row("training loss", f"{rounds[0].loss:.4f} -> {rounds[-1].loss:.4f} nats (honest nodes)")
+    table.add_row("validation loss", f"{rounds[-1].validation:.4f} nats")
+    table.add_row("update per node and round", bytes_text(upload))
+    table.add_row("less than a float32 gradient", f"{4 * parameters / upload:,.0f} times")
+    table.add_row("aggregate per round", bytes_text(download) if download else "no wire form (decoded rule)")
+    table.add_row("parameters that did not move", f"{np.mean([r.frozen_ppm for r in rounds]) / 1e4:.2f} %")
+    table.add_row("time", f"{seconds:.1f} s")
+    return table
+
+
+def _plot(path: Path, rounds: Sequence[SimRound]) -> str:
+    """Draw loss over rounds if matplotlib is there; say in words what happened."""
+    try:
+        figure_module = importlib.import_module("matplotlib.figure")
+    except ImportError:
+        return "no plot: matplotlib is not installed (optional: pip install matplotlib)"
+    figure = figure_module.Figure(figsize=(7, 4))
+    axes = figure.add_subplot()
+    axes.plot([one.round for one in rounds], [one.loss for one in rounds], label="training")
+    taken = [one for one in rounds if one.validation is not None]
+    axes.plot([one.round for one in taken], [one.validation for one in taken], "o-", label="validation")
+    axes.set(xlabel="round", ylabel="loss, nats")
+    axes.legend()
+    figure.savefig(path)
+    return f"plot: {path}"

@@ -1,0 +1,125 @@
+"""Simulated training: learns, repeats itself, feels liars, and refuses what cannot be."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from cli.main import app
+from cli.orderdata import collect_data
+from cli.orderspec import data_spec
+from cli.simspec import AttackName, RuleName, SimSpec, load_sim, sim_run_spec
+from cli.simtrain import SimRound, attack_of, rule_of, simulate
+from protocol.errors import ConfigError
+
+EXAMPLES = sorted((Path(__file__).parent.parent.parent / "examples" / "sim").glob("*.toml"))
+TINY = """
+[model]
+layers = 1
+width = 64
+heads = 2
+context = 16
+[[data]]
+source = "text.txt"
+[train]
+sequences = 2
+lr = 4e-3
+warmup = 1
+"""
+
+
+def a_file(folder: Path, **sim: object) -> Path:
+    words = "".join(
+        f"{hashlib.sha256(bytes([n % 251])).hexdigest()[:4]} the cat sat on the mat\n" for n in range(900)
+    )
+    (folder / "text.txt").write_text(words)
+    chosen = {"nodes": 5, "rounds": 3, "validate_every": 3, "validation_sequences": 4, **sim}
+    lines = [f'{key} = "{v}"' if isinstance(v, str) else f"{key} = {v}" for key, v in chosen.items()]
+    file = folder / "spec.toml"
+    file.write_text("\n".join(["[sim]", *lines, TINY]))
+    return file
+
+
+def rounds_of(spec: SimSpec) -> list[SimRound]:
+    data = collect_data(spec.order())
+    run = sim_run_spec(spec, data_spec(spec.order(), data))
+    return simulate(spec, run, np.frombuffer(data, np.uint8), lambda _: None)
+
+
+def test_honest_nodes_learn(tmp_path):
+    rounds = rounds_of(load_sim(a_file(tmp_path, rounds=12)))
+
+    assert rounds[-1].loss < rounds[0].loss - 0.5
+    assert rounds[-1].validation < rounds[0].loss - 0.5
+
+
+def test_the_same_file_gives_the_same_rounds(tmp_path):
+    file = a_file(tmp_path, liars=1, attack="gaussian", rule="centered-clip")
+
+    assert rounds_of(load_sim(file)) == rounds_of(load_sim(file))
+
+
+def test_liars_make_a_difference_and_rules_another(tmp_path):
+    clean = rounds_of(load_sim(a_file(tmp_path)))
+    attacked = rounds_of(load_sim(a_file(tmp_path, liars=2, attack="adaptive")))
+    defended = rounds_of(load_sim(a_file(tmp_path, liars=2, attack="adaptive", rule="decoded-trimmed-mean")))
+
+    assert len({rounds[-1].validation for rounds in (clean, attacked, defended)}) == 3
+
+
+@pytest.mark.parametrize("rule", get_args(RuleName))
+def test_every_rule_can_be_named(rule, tmp_path):
+    file = a_file(tmp_path, rule=rule, liars=1, attack="mimic", rounds=1, nodes=7)
+    if rule == "trimmed-mean-implied":
+        with pytest.raises(ConfigError, match=r"refuses: .* senders per coefficient"):
+            rounds_of(load_sim(file))
+        return
+
+    (only,) = rounds_of(load_sim(file))
+
+    assert np.isfinite(only.loss)
+    assert only.frozen_ppm < 1_000_000
+    assert (only.aggregate_bytes == 0) == rule.startswith("decoded")
+
+
+def test_every_name_has_its_function():
+    assert all(callable(attack_of(name)) for name in get_args(AttackName))
+    assert all(callable(rule_of(name, 1, 0)) for name in get_args(RuleName))
+
+
+@pytest.mark.parametrize(
+    ("sim", "words"),
+    [
+        ({"nodes": 4, "liars": 2, "attack": "split"}, "more than twice"),
+        ({"attack": "split"}, "nobody does it"),
+        ({"liars": 1}, "expected an attack"),
+        ({"rule": "krum", "f": 2}, "at least 7 nodes"),
+        ({"rule": "centered-clip-buckets", "f": 2}, "more than 8 nodes"),
+        ({"rule": "mean-of-all"}, "rule"),
+        ({"lairs": 1}, "did you mean"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named_before_anything_trains(sim, words, tmp_path):
+    with pytest.raises(ConfigError, match=words):
+        load_sim(a_file(tmp_path, **sim))
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_the_examples_are_sound(file):
+    assert load_sim(file).sim.nodes == 8
+
+
+def test_the_command_prints_a_table_and_writes_every_round(tmp_path):
+    result = CliRunner().invoke(app, ["sim", "train", str(a_file(tmp_path)), "--out", str(tmp_path / "out")])
+
+    assert result.exit_code == 0, result.output
+    assert "validation loss" in result.output
+    rows = list(csv.DictReader((tmp_path / "out" / "rounds.csv").open()))
+    assert [row["round"] for row in rows] == ["0", "1", "2"]
+    assert float(rows[2]["validation"]) > 0
