@@ -186,7 +186,7 @@ def a_participant(run: Run, name: str, folder: Path, addresses: dict[PeerId, Pee
             data=nowhere,
             peers=nowhere,
         ),
-        keys=Keys(peer=SigningKey.generate(), account=account_key(name), hot=a_hot_key(name)),
+        keys=Keys(peer=SigningKey(name.encode().ljust(32)), account=account_key(name), hot=a_hot_key(name)),
         spec=run.spec,
         run_id=run.run_id,
         deployment=run.deployment,
