@@ -207,10 +207,12 @@ def _trimmed(
     def parts() -> Iterator[tuple[Ints, Ints]]:
         nonlocal sent, places
         for slab in slabs(updates, block_count):
-            sign_NT = slab.signs
-            plus_T, minus_T = (sign_NT > 0).sum(axis=0), (sign_NT < 0).sum(axis=0)
-            sent, places = sent + int((plus_T + minus_T).sum()), places + len(plus_T)
-            size_T = plus_T + minus_T if zeros == "senders" else np.full_like(plus_T, len(updates))
+            sum_BU, sent_BU = slab.sign_BNU.sum(axis=1), np.abs(slab.sign_BNU).sum(axis=1)
+            net_T = sum_BU[slab.block_T, slab.rank_T].astype(np.int64)
+            sent_T = sent_BU[slab.block_T, slab.rank_T].astype(np.int64)
+            plus_T, minus_T = (sent_T + net_T) // 2, (sent_T - net_T) // 2
+            sent, places = sent + int(sent_T.sum()), places + len(sent_T)
+            size_T = sent_T if zeros == "senders" else np.full_like(plus_T, len(updates))
             most_T = (size_T - 1) // 2
             trim_T = most_T if is_median else np.minimum(f, most_T)
             left_T = size_T - 2 * trim_T

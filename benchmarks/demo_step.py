@@ -1,0 +1,179 @@
+"""DeMo step, CPU time against a straightforward per-tensor implementation of the paper.
+
+    python -m benchmarks.demo_step [--layers 12] [--width 256] [--repeats 5]
+
+From a ready gradient to the sparse message and the new momentum (encoding and gradient not
+included), one thread, the best of the repeats. The comparison is written here after the
+paper (Peng, Quesnelle & Kingma, arXiv:2411.19870): for each tensor, momentum in the
+parameter domain, chunks of the largest divisor up to 64, DCT, top-k, inverse DCT of what is
+sent, subtraction. Then both also apply one message. There the two differ in kind: Assay's
+is exact in integers and the same on every machine, the comparison is float32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import platform
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from protocol.params import BLOCK_SIZE, PPM, DemoSpec, ModelSpec
+from protocol.types import PeerId
+from training.demo import transformed_gradient, transition, update_of
+from training.exact import apply_signs, inverse_signs, scatter_values
+from training.layout import Layout, from_blocks, layout_of
+from training.model import use_one_thread
+from verifier.aggregation import mean_over_senders
+
+K, BETA, LR, SIDE = 32, 0.95, 1e-3, 64
+
+
+def main() -> None:
+    """Time both on the same gradients."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parser.parse_args()
+    use_one_thread()
+    model = ModelSpec(vocabulary=256, layers=args.layers, width=args.width, heads=4, context=128)
+    layout = layout_of(model)
+    print(f"machine: {_machine()}")
+    print(f"{layout.parameters:,} parameters in {len(layout.names)} tensors, k = {K}, one thread")
+    rng = np.random.default_rng(0)
+    gradients = [rng.standard_normal(layout.parameters).astype(np.float32) for _ in range(3)]
+    ours, reference = _Assay(layout), _PerTensor(layout)
+    for name, mine, theirs in (
+        ("step (gradient to message)", ours.step, reference.step),
+        ("apply (message to parameters)", ours.apply, reference.apply),
+    ):
+        for gradient in gradients[:2]:  # two real momenta before anything is timed
+            ours.step(gradient)
+            reference.step(gradient)
+        mine_s = min(_cpu_s(mine, gradients[2]) for _ in range(args.repeats))
+        theirs_s = min(_cpu_s(theirs, gradients[2]) for _ in range(args.repeats))
+        print(
+            f"{name}: Assay {mine_s * 1e3:.0f} ms, per tensor {theirs_s * 1e3:.0f} ms CPU, "
+            f"ratio {mine_s / theirs_s:.2f}" + (" (to reach: 0.4)" if name.startswith("step") else "")
+        )
+
+    transform_s = min(_cpu_s(ours.transform, gradients[2]) for _ in range(args.repeats))
+    print(f"of Assay's step, clipping and DCT: {transform_s * 1e3:.0f} ms")
+
+
+class _Assay:
+    """The production functions with one node's state."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.rule = DemoSpec(
+            k=K, beta_micro=int(BETA * PPM), clip_micro=PPM, lr_nano=int(LR * 1e9), lr_floor_ppm=PPM,
+            warmup_rounds=0, sequences=1,
+        )  # fmt: skip
+        self.momentum = np.zeros((layout.blocks, BLOCK_SIZE), np.float32)
+        self.theta = np.zeros(layout.parameters, np.float32)
+
+    def step(self, gradient: NDArray[np.float32]) -> None:
+        spectrum = transformed_gradient(self.rule, self.layout, gradient)
+        moved = transition(self.rule, np.float32(LR), self.momentum, spectrum)
+        self.momentum, self.sent = moved.after_BC, update_of(moved)
+
+    def transform(self, gradient: NDArray[np.float32]) -> None:
+        transformed_gradient(self.rule, self.layout, gradient)
+
+    def apply(self, _: NDArray[np.float32]) -> None:
+        found = mean_over_senders({PeerId(bytes(32)): self.sent}, self.layout.blocks)
+        dense = scatter_values(self.layout.blocks, found.block_T, found.index_T, found.value_T)
+        self.theta = apply_signs(self.theta, from_blocks(self.layout, inverse_signs(dense)), np.float32(LR))
+
+
+class _PerTensor:
+    """The paper's algorithm, one tensor after another, in torch float32."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.shapes = layout.shapes
+        self.momentum = [torch.zeros(shape) for shape in layout.shapes]
+        self.theta = [torch.zeros(shape) for shape in layout.shapes]
+        self.basis = {side: _basis(side) for shape in layout.shapes for side in map(_side, shape)}
+        self.sent: list[tuple[Tensor, Tensor]] = []
+
+    def step(self, gradient: NDArray[np.float32]) -> None:
+        parts = torch.split(torch.from_numpy(gradient), [math.prod(shape) for shape in self.shapes])
+        norm = torch.from_numpy(gradient).norm().clamp_min(1e-12)
+        self.sent = []
+        for shape, part, momentum in zip(self.shapes, parts, self.momentum, strict=True):
+            momentum.mul_(BETA).add_(part.view(shape) * (1.0 / norm).clamp_max(1.0), alpha=LR)
+            spectrum = self._forward(momentum)
+            flat = spectrum.reshape(*spectrum.shape[: len(shape)], -1)
+            index = flat.abs().topk(min(K, flat.shape[-1]), dim=-1, sorted=False).indices
+            value = flat.gather(-1, index)
+            momentum.sub_(self._decode(shape, index, value))
+            self.sent.append((index, value))
+
+    def apply(self, _: NDArray[np.float32]) -> None:
+        for shape, theta, (index, value) in zip(self.shapes, self.theta, self.sent, strict=True):
+            theta.sub_(self._decode(shape, index, value, mean=True).sign_(), alpha=LR)
+
+    def _forward(self, tensor: Tensor) -> Tensor:
+        """Chunks of a tensor in the DCT domain: (rows, columns, side, side), or (rows, side)."""
+        sides = [_side(size) for size in tensor.shape]
+        if tensor.dim() == 1:
+            return tensor.view(-1, sides[0]) @ self.basis[sides[0]].T
+        high, wide = tensor.shape[0] // sides[0], tensor.shape[1] // sides[1]
+        chunks = tensor.view(high, sides[0], wide, sides[1]).transpose(1, 2)
+        return self.basis[sides[0]] @ chunks @ self.basis[sides[1]].T
+
+    def _decode(self, shape: tuple[int, ...], index: Tensor, value: Tensor, *, mean: bool = False) -> Tensor:
+        """The tensor that a message stands for."""
+        sides = [_side(size) for size in shape]
+        flat = torch.zeros(*index.shape[:-1], math.prod(sides))
+        if mean:
+            flat.scatter_reduce_(-1, index, value, "mean", include_self=False)
+        else:
+            flat.scatter_(-1, index, value)
+        if len(shape) == 1:
+            return (flat @ self.basis[sides[0]]).view(shape)
+        chunks = flat.view(*index.shape[:-1], *sides)
+        tiles = self.basis[sides[0]].T @ chunks @ self.basis[sides[1]]
+        return tiles.transpose(1, 2).reshape(shape)
+
+
+def _side(size: int) -> int:
+    return next(side for side in range(min(size, SIDE), 0, -1) if size % side == 0)
+
+
+def _basis(side: int) -> Tensor:
+    frequency, position = torch.arange(side)[:, None], torch.arange(side)[None]
+    table = math.sqrt(2 / side) * torch.cos(math.pi * (2 * position + 1) * frequency / (2 * side))
+    table[0] = math.sqrt(1 / side)
+    return table
+
+
+def _cpu_s(work: Callable[[NDArray[np.float32]], None], gradient: NDArray[np.float32]) -> float:
+    since_s = time.process_time()
+    work(gradient)
+    return time.process_time() - since_s
+
+
+def _machine() -> str:
+    model = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo") as file:
+            model = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass  # not Linux
+    load = os.getloadavg()[0]
+    return (
+        f"{model}, {os.cpu_count()} CPUs, load {load:.1f}, torch {torch.__version__}, numpy {np.__version__}"
+    )
+
+
+if __name__ == "__main__":
+    main()
