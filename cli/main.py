@@ -12,12 +12,13 @@ from typing import Annotated
 
 import typer
 
+from cli.ledgercmd import add_commands, earnings
 from protocol.errors import AssayError, ConfigError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 node_app = typer.Typer(no_args_is_help=True, help="Run a node: train and be paid per accepted contribution.")
 verifier_app = typer.Typer(no_args_is_help=True, help="Run a verifier: agree, aggregate, audit.")
-ledger_app = typer.Typer(no_args_is_help=True, help="Keep the books of a run.")
+ledger_app = typer.Typer(no_args_is_help=True, help="Keep the books of a run, and look into them.")
 buyer_app = typer.Typer(no_args_is_help=True, help="Follow a funded run and receive the model.")
 chain_app = typer.Typer(no_args_is_help=True, help="A local chain.")
 order_app = typer.Typer(no_args_is_help=True, help="Describe a run to buy.")
@@ -34,6 +35,8 @@ for name, sub in (
     ("sim", sim_app),
 ):
     app.add_typer(sub, name=name)
+add_commands(ledger_app)
+app.command()(earnings)
 
 Tethered = Annotated[bool, typer.Option("--tethered", hidden=True, help="End when standard input closes.")]
 ConfigFile = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The participant's configuration.")]

@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection
 from ledger.accounts import Account, Kind
 from ledger.books import Entry, Posting
 from ledger.journal_tables import TABLES
-from ledger.log_leaf import leaf_of
+from ledger.log_leaf import Written, leaf_of
 from ledger.log_note import BadNoteError, Checkpoint, read_checkpoint
 from ledger.log_store import read_edge, read_notes
 from ledger.merkle_log import Edge, append
@@ -31,16 +31,6 @@ _LEAF = TABLES["log_leaf"]
 
 class BooksAltered(AssayError):
     """The books are not what was logged. The message names the first thing that differs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """An entry as it stands in the journal."""
-
-    number: int  # from 1; leaf `number - 1` of the log
-    entry: Entry
-    recorded_ms: int
-    leaf: bytes  # made from the rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

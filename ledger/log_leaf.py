@@ -7,12 +7,24 @@ leaf's place, counted from 1.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import cbor2
 
 from ledger.books import Entry
 from ledger.merkle_log import leaf_hash
 
 TAG = "assay/leaf/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """An entry as it stands in the journal."""
+
+    number: int  # from 1; leaf `number - 1` of the log
+    entry: Entry
+    recorded_ms: int  # Unix time
+    leaf: bytes  # made from the rows
 
 
 def leaf_bytes(entry: Entry, recorded_ms: int) -> bytes:

@@ -1,0 +1,94 @@
+"""Ledger commands: what the books of a run say, and whether to believe them.
+
+Room: cli (edge). All of them only read. RUN is a run's folder or a ledger.db.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or a ledger.db.")]
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add the commands below to `assay ledger`."""
+    for command in (balance, entries, export, prove, audit, settle):
+        app.command()(command)
+
+
+def balance(run: Run) -> None:
+    """Every account that is not at zero."""
+    from cli.books import balance_lines
+
+    _show(balance_lines(run))
+
+
+def entries(
+    run: Run,
+    account: Annotated[str | None, typer.Option(help="Only accounts whose code begins so.")] = None,
+) -> None:
+    """The journal, oldest entry first."""
+    from cli.books import entry_lines
+
+    _show(entry_lines(run, account))
+
+
+def export(
+    run: Run,
+    csv: Annotated[bool, typer.Option("--csv", help="One line per posting.")] = False,
+    beancount: Annotated[bool, typer.Option("--beancount", help="For beancount, with assertions.")] = False,
+) -> None:
+    """The journal for other tools, on standard output."""
+    from cli.books import export_text
+
+    typer.echo(export_text(run, is_csv=csv, is_beancount=beancount), nl=False)
+
+
+def prove(
+    run: Run, entry: Annotated[str, typer.Argument(metavar="ENTRY", help="Its number or its key.")]
+) -> None:
+    """An entry with the proof that the signed log holds it, as JSON."""
+    from cli.books import proof_text
+
+    typer.echo(proof_text(run, entry))
+
+
+def audit(
+    run: Run,
+    key: Annotated[str | None, typer.Option(help="The keeper's public key, if you know it.")] = None,
+) -> None:
+    """Make every leaf, root and sum again, and check every signed checkpoint."""
+    from cli.books import audit_lines
+
+    _show(audit_lines(run, key))
+
+
+def settle(
+    check: Annotated[str, typer.Option(metavar="RUN:EPOCH", help="Which epoch of which run.")],
+) -> None:
+    """Compute an epoch's payout table again from the certified chain, and compare."""
+    from cli.settlecheck import check_epoch
+
+    _show(check_epoch(check))
+
+
+def earnings(
+    run: Run,
+    node: Annotated[str, typer.Option(metavar="PEER", help="The node's peer id, or its beginning.")],
+    why: Annotated[
+        int | None, typer.Option(metavar="EPOCH", help="Every unpaid step, with evidence.")
+    ] = None,
+) -> None:
+    """What a node earned in each epoch, and what it did not."""
+    from cli.earnings import earning_lines, reason_lines
+
+    _show(earning_lines(run, node) if why is None else reason_lines(run, node, why))
+
+
+def _show(lines: Iterable[str]) -> None:
+    for line in lines:
+        typer.echo(line)

@@ -1,0 +1,327 @@
+"""Ledger commands: what a stranger sees of a run's books, and that no altered byte is shown as good."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nacl.signing import SigningKey
+
+import cli.books
+import cli.settlecheck
+from cli.main import run
+from ledger.events import ResultFinalized, ResultProposed
+from ledger.log_keeper import LogKeeper
+from ledger.log_note import origin_of, read_checkpoint, verifier_key
+from ledger.merkle_log import leaf_hash, verify_inclusion
+from ledger.results import epoch_result
+from ledger.statements import certificate, sign_digest
+from ledger.store import BookStore
+from observer.bundle import Settled, write_bundle
+from protocol.types import NO_DIGEST, Digest
+from tests.builders import RUN_ID, STATE, VERIFIERS, a_hot_key, peer
+from tests.ledger.test_merkle_log_books import edit
+from tests.observer.test_bookkeeper import LINKS, TABLES, Blocks, Desk, a_whole_tale
+from tests.observer.test_bundle import DEPLOYMENT, SPEC, finished
+
+KEY = SigningKey(b"k" * 32)
+NAMED = verifier_key(origin_of(RUN_ID), bytes(KEY.verify_key))
+Assay = Callable[..., tuple[int, str, str]]
+
+
+def settled() -> dict[int, Settled]:
+    found, previous = {}, NO_DIGEST
+    for epoch, table in TABLES.items():
+        result = epoch_result(SPEC, table, STATE, previous)
+        previous = Digest(DEPLOYMENT.digest(result))
+        signed = certificate(previous, [sign_digest(previous, a_hot_key(name)) for name in VERIFIERS])
+        found[epoch] = Settled(settlement=table, result=result, digest=previous, certificate=signed)
+    return found
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run's folder: bundle, books, checkpoints."""
+    folder = tmp_path_factory.mktemp("runs") / "paper"
+    keeper = folder / "participants" / "ledger"
+    keeper.mkdir(parents=True)
+    results = settled()
+    write_bundle(folder / "bundle", replace(finished(), settled=results))
+    shutil.copy(folder / "bundle" / "spec.cbor", folder / "spec.cbor")
+    tale = a_whole_tale()
+    tale.events = [
+        replace(event, digest=results[event.epoch].digest, model_hash=STATE)
+        if isinstance(event, ResultProposed)
+        else replace(event, digest=results[event.epoch].digest)
+        if isinstance(event, ResultFinalized)
+        else event
+        for event in tale.events
+    ]
+    desk = Desk(keeper)
+    desk.keeper.book_rounds(LINKS, TABLES)
+    desk.keeper.book_blocks(Blocks().tell(tale), TABLES)
+    LogKeeper(desk.books, KEY, keeper / "checkpoints").sign_last()
+    desk.books.close()
+    shutil.copy(keeper / "ledger.db", folder / "ledger.db")
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """A copy to spoil."""
+    return Path(shutil.copytree(made, tmp_path / "paper"))
+
+
+@pytest.fixture
+def assay(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Assay:
+    """The command line: exit status, standard output, standard error."""
+    for module in (cli.books, cli.settlecheck):  # the builders' run has a name of its own
+        monkeypatch.setattr(module, "run_id_of", lambda _: RUN_ID)
+
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["assay", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            run()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return call
+
+
+def content(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# ---- what is there
+
+
+def test_every_command_leaves_every_file_as_it_is(assay: Assay, made: Path):
+    before = content(made)
+    node = SPEC.nodes[0].peer.hex()
+    for words in (
+        ["ledger", "balance", made],
+        ["ledger", "entries", made],
+        ["ledger", "entries", made, "--account", "payable:operator"],
+        ["ledger", "export", made, "--csv"],
+        ["ledger", "export", made, "--beancount"],
+        ["ledger", "prove", made, 1],
+        ["ledger", "audit", made],
+        ["ledger", "audit", made / "ledger.db"],
+        ["ledger", "settle", "--check", f"{made}:0"],
+        ["ledger", "settle", "--check", f"{made}:1"],
+        ["earnings", made, "--node", node],
+        ["earnings", made, "--node", node, "--why", 0],
+    ):
+        code, out, err = assay(*words)
+        assert (code, err) == (0, ""), words
+        assert out
+    assert content(made) == before
+
+
+def test_a_settled_run_has_a_trial_balance_of_zero_and_nothing_left(assay: Assay, made: Path):
+    _, out, _ = assay("ledger", "balance", made)
+
+    assert out.split() == ["trial", "balance", "0.000000", "aUSD"]
+
+
+def test_entries_are_chosen_by_account(assay: Assay, made: Path):
+    _, everything, _ = assay("ledger", "entries", made)
+    _, some, _ = assay("ledger", "entries", made, "--account", "payable:verifier")
+    code, _, err = assay("ledger", "entries", made, "--account", "wages")
+
+    assert 0 < some.count("Claimed") < everything.count("Claimed")
+    assert (code, "no account begins with 'wages'" in err, "payable" in err) == (2, True, True)
+
+
+def test_a_proof_can_be_checked_with_nothing_but_the_key(assay: Assay, made: Path):
+    with closing(sqlite3.connect(f"file:{made / 'ledger.db'}?immutable=1", uri=True)) as db:
+        keys = dict(db.execute("SELECT id, key FROM journal_entry").fetchall())
+    for number, key in keys.items():
+        for name in (number, key):
+            code, out, _ = assay("ledger", "prove", made, name)
+            told: dict[str, Any] = json.loads(out)
+            checkpoint = read_checkpoint(told["checkpoint"], origin_of(RUN_ID), bytes(KEY.verify_key))
+            leaf = leaf_hash(bytes.fromhex(told["leaf"]))
+            path = [bytes.fromhex(one) for one in told["proof"]]
+            verify_inclusion(leaf, number - 1, checkpoint.size, path, checkpoint.root)
+            assert (code, told["entry"], told["key"], told["verifier_key"]) == (0, number, key, NAMED)
+
+
+def test_an_entry_that_no_checkpoint_covers_has_no_proof_yet(assay: Assay, tmp_path: Path):
+    desk = Desk(tmp_path)
+    desk.keeper.book_blocks(Blocks().tell(a_whole_tale()), TABLES)
+    desk.books.close()
+
+    code, out, err = assay("ledger", "prove", tmp_path, 1)
+    assert (code, out, "newer than the last checkpoint" in err) == (2, "", True)
+    assert "none yet" in assay("ledger", "audit", tmp_path)[1]
+
+
+def test_the_audit_takes_the_keepers_key_and_no_other(assay: Assay, made: Path):
+    own, other = bytes(KEY.verify_key).hex(), bytes(SigningKey(b"m" * 32).verify_key).hex()
+
+    assert "the key you gave" in assay("ledger", "audit", made, "--key", own)[1]
+    assert "the key you gave" in assay("ledger", "audit", made, "--key", NAMED)[1]
+    code, _, err = assay("ledger", "audit", made, "--key", other)
+    assert (code, "another key" in err) == (1, True)
+    assert assay("ledger", "audit", made, "--key", "nonsense")[0] == 2
+
+
+# ---- what was altered
+
+
+def test_one_byte_of_the_journal_flipped_makes_the_audit_name_the_entry(assay: Assay, folder: Path):
+    path = folder / "ledger.db"
+    with closing(sqlite3.connect(path)) as db:
+        (block,) = db.execute("SELECT block_hash FROM journal_entry WHERE id = 3").fetchone()
+    flipped = bytes([block[0] ^ 1]) + block[1:]
+    edit(path, f"UPDATE journal_entry SET block_hash = x'{flipped.hex()}' WHERE id = 3")
+    for leftover in folder.glob("ledger.db-*"):
+        leftover.unlink()
+
+    for words in (["audit"], ["balance"], ["entries"], ["export", "--csv"]):
+        code, _, err = assay("ledger", words[0], folder, *words[1:])
+        assert (code, "entry 3 " in err) == (1, True), words
+
+
+def test_books_that_are_older_than_a_checkpoint_on_disk_fail_the_audit(assay: Assay, folder: Path):
+    (folder / "ledger.db").unlink()
+    store = BookStore(folder / "ledger.db", RUN_ID)
+    store.close()
+
+    code, _, err = assay("ledger", "audit", folder)
+
+    assert (code, "no checkpoint, so they are older" in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda told: told["rows"][0].update(amount=told["rows"][0]["amount"] + 1), "payout rows"),
+        (lambda told: told["rows"].pop(), "payout rows"),
+        (lambda told: told["unpaid"].append({"round": 0, "node": "00", "reason": "x"}), "unpaid steps"),
+        (lambda told: told["result"].update(root="00" * 32), "root"),
+        (lambda told: told["result"].update(model_hash="00" * 32), "result digest"),
+        (lambda told: told.update(digest="00" * 32), "result digest"),
+        (lambda told: told.update(certificate=""), "signatures"),
+        (lambda told: told.pop("rows"), "rows"),
+    ],
+)
+def test_a_settlement_that_the_chain_does_not_give_fails_the_check(
+    assay: Assay, folder: Path, change: Callable[[dict[str, Any]], Any], words: str
+):
+    path = folder / "bundle" / "settlements" / "epoch-000.json"
+    told = json.loads(path.read_text())
+    change(told)
+    path.write_text(json.dumps(told))
+
+    code, _, err = assay("ledger", "settle", "--check", f"{folder}:0")
+
+    assert (code, "epoch-000.json" in err, words in err) == (1, True, True), err
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE payout SET amount = amount + 1 WHERE epoch = 0 AND row_index = 1",
+        "UPDATE payout SET account = 'me' WHERE epoch = 0 AND row_index = 0",
+        "DELETE FROM payout WHERE epoch = 0 AND role = 'fee'",
+        "UPDATE chain_event SET body = '{}' WHERE kind = 'ResultProposed'",
+        "INSERT INTO payout VALUES (0, 99, 'fee', x'00', 'me', 5)",
+        "UPDATE settlement SET total = total + 1 WHERE epoch = 0",
+        "DELETE FROM settlement WHERE epoch = 0",
+        "INSERT INTO unpaid VALUES (0, x'00', 0, 'because')",
+        "DELETE FROM chain_event WHERE kind = 'ResultFinalized'",
+        "UPDATE chain_event SET state = 'orphaned' WHERE kind = 'ResultProposed'",
+        "UPDATE chain_event SET body = replace(body, '\"table_hash\": \"', '\"table_hash\": \"00') "
+        "WHERE kind = 'ResultProposed'",
+    ],
+)  # fmt: skip
+def test_a_ledger_that_the_chain_does_not_give_fails_the_check(assay: Assay, folder: Path, statement: str):
+    edit(folder / "ledger.db", statement)
+    for leftover in folder.glob("ledger.db-*"):
+        leftover.unlink()
+
+    code, _, err = assay("ledger", "settle", "--check", f"{folder}:0")
+
+    assert (code, err.startswith("assay: ledger")) == (1, True), err
+
+
+def test_an_altered_link_fails_the_check(assay: Assay, folder: Path):
+    path = folder / "bundle" / "links" / "000002.cbor"
+    body = bytearray(path.read_bytes())
+    body[len(body) // 2] ^= 1
+    path.write_bytes(body)
+
+    code, _, err = assay("ledger", "settle", "--check", f"{folder}:0")
+
+    assert (code, "links/000002.cbor" in err) == (1, True)
+
+
+# ---- what the operator can get wrong
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["ledger", "balance", "nowhere"], "no ledger.db here"),
+        (["ledger", "audit", "{}/bundle"], "no ledger.db here"),
+        (["ledger", "audit", "{}/spec.cbor"], "not a book of accounts"),
+        (["ledger", "export", "{}"], "one of --csv and --beancount"),
+        (["ledger", "export", "{}", "--csv", "--beancount"], "one of --csv and --beancount"),
+        (["ledger", "prove", "{}", "999"], "no entry '999'"),
+        (["ledger", "settle", "--check", "{}"], "expected RUN:EPOCH"),
+        (["ledger", "settle", "--check", "{}:two"], "expected RUN:EPOCH"),
+        (["ledger", "settle", "--check", "{}:7"], "there is no epoch 7"),
+        (["ledger", "settle", "--check", "nowhere:0"], "cannot be read"),
+        (["earnings", "{}", "--node", "zz"], "no node with an accepted step begins with 'zz'"),
+        (["earnings", "{}", "--node", ""], "no node"),
+        (["earnings", "{}", "--node", peer("nora").hex(), "--why", "7"], "no accepted step in epoch 7"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_2(assay: Assay, made: Path, words: list[str], expected: str):
+    code, out, err = assay(*(word.format(made) for word in words))
+
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert expected in err
+
+
+# ---- earnings
+
+
+def test_what_a_node_earned_is_what_the_tables_pay_it(assay: Assay, made: Path):
+    for member in SPEC.nodes:
+        _, out, _ = assay("earnings", made, "--node", member.peer.hex()[:10])
+        due = sum(row.amount for table in TABLES.values() for row in table.rows if row.peer == member.peer)
+        assert out.count("claimed") == len(TABLES)
+        assert f"in all {due // 10**6}.{due % 10**6:06d} aUSD" in out
+
+
+def test_every_unpaid_step_has_its_reason_and_the_digests_that_show_it(assay: Assay, folder: Path):
+    member = SPEC.nodes[0]
+    edit(
+        folder / "ledger.db",
+        f"INSERT INTO unpaid VALUES (1, x'{member.peer.hex()}', 0, 'nobody could judge it')",
+    )
+    for leftover in folder.glob("ledger.db-*"):
+        leftover.unlink()
+    with closing(sqlite3.connect(f"file:{folder / 'ledger.db'}?immutable=1", uri=True)) as db:
+        ((commit,),) = db.execute(
+            "SELECT commit_digest FROM contribution WHERE round = 1 AND node = ?", (member.peer,)
+        )
+
+    _, short, _ = assay("earnings", folder, "--node", member.peer.hex())
+    _, out, _ = assay("earnings", folder, "--node", member.peer.hex(), "--why", 0)
+
+    assert "1 unpaid, see --why 0" in short
+    assert out.startswith("round 1: nobody could judge it")
+    for words in (commit.hex(), "verdict  match by", "ruling   cleared in round", "1 of 3 steps in epoch 0"):
+        assert words in out
