@@ -27,7 +27,7 @@ from ledger.statements import certificate, sign_digest
 from ledger.store import BookStore
 from observer.bundle import Settled, write_bundle
 from protocol.types import NO_DIGEST, Digest
-from tests.builders import RUN_ID, STATE, VERIFIERS, a_hot_key, peer
+from tests.builders import RUN_ID, STATE, VERIFIERS, a_digest, a_hot_key, peer
 from tests.ledger.test_merkle_log_books import edit
 from tests.observer.test_bookkeeper import LINKS, TABLES, Blocks, Desk, a_whole_tale
 from tests.observer.test_bundle import DEPLOYMENT, SPEC, finished
@@ -253,6 +253,22 @@ def test_a_ledger_that_the_chain_does_not_give_fails_the_check(assay: Assay, fol
     code, _, err = assay("ledger", "settle", "--check", f"{folder}:0")
 
     assert (code, err.startswith("assay: ledger")) == (1, True), err
+
+
+def test_a_result_on_other_parameters_than_nodes_committed_to_fails_although_a_quorum_signed(
+    assay: Assay, folder: Path
+):
+    result = epoch_result(SPEC, TABLES[0], a_digest("other parameters"), NO_DIGEST)
+    digest = DEPLOYMENT.digest(result)
+    signed = certificate(digest, [sign_digest(digest, a_hot_key(name)) for name in VERIFIERS])
+    path = folder / "bundle" / "settlements" / "epoch-000.json"
+    told = json.loads(path.read_text())
+    told["result"]["model_hash"] = result.model_hash.hex()
+    path.write_text(json.dumps({**told, "digest": digest.hex(), "certificate": signed.hex()}))
+
+    code, _, err = assay("ledger", "settle", "--check", f"{folder}:0")
+
+    assert (code, "nodes committed to" in err) == (1, True), err
 
 
 def test_an_altered_link_fails_the_check(assay: Assay, folder: Path):

@@ -247,6 +247,19 @@ def test_books_that_were_rolled_back_are_refused(path: Path, tmp_path: Path):
     store.close()
 
 
+def test_books_that_lost_only_their_last_entry_are_refused(path: Path, tmp_path: Path):
+    whole, short = open_books(tmp_path / "whole.db"), open_books(path)
+    live(whole, 9)
+    live(short, 8)
+    LogKeeper(whole, KEY, tmp_path / "checkpoints").sign_last()
+    assert len(leaves_of(whole)) == len(leaves_of(short)) + 1
+
+    with pytest.raises(ConfigError, match="rolled back"):
+        LogKeeper(short, KEY, tmp_path / "checkpoints")
+    whole.close()
+    short.close()
+
+
 def test_new_books_in_the_place_of_signed_ones_are_refused(store: BookStore, path: Path, tmp_path: Path):
     folder = tmp_path / "checkpoints"
     live(store)
@@ -294,6 +307,7 @@ ALTERED = [
     ("an account's owner", "UPDATE account SET owner = 'me' WHERE kind = 'stake'"),
     ("an account's owner and code", "UPDATE account SET owner = 'me', code = 'stake:operator:me' "
      "WHERE kind = 'stake'"),
+    ("an account's code", "UPDATE account SET code = 'stake:operator:me' WHERE kind = 'stake'"),
     ("an account's kind", "UPDATE account SET kind = 'gift' WHERE kind = 'stake'"),
     ("an account's asset", "UPDATE account SET asset = 'EUR' WHERE kind IN ('stake', 'asset:vault')"),
     ("a posting that is gone", "DELETE FROM posting WHERE entry = 2 AND line = 1"),

@@ -76,6 +76,16 @@ def test_a_note_has_one_form(altered: str):
         read_checkpoint(altered, ORIGIN, PUBLIC)
 
 
+def test_base64_has_one_spelling():
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    at = NOTE.index("=\n") - 1  # two bits of this character are beyond the root's last byte
+    same = NOTE[:at] + alphabet[alphabet.index(NOTE[at]) ^ 1] + NOTE[at + 1 :]
+    assert base64.b64decode(same.split("\n")[2]) == CHECKPOINT.root
+
+    with pytest.raises(BadNoteError, match="32 expected"):
+        read_checkpoint(same, ORIGIN, PUBLIC)
+
+
 def test_a_checkpoint_of_another_log_is_refused():
     with pytest.raises(BadNoteError, match="expected"):
         read_checkpoint(NOTE, origin_of(b"\x12" * 32), PUBLIC)
