@@ -98,7 +98,7 @@ def writing(engine: Engine) -> Iterator[Connection]:
         with engine.begin() as db:
             yield db
     except SQLAlchemyError as error:
-        raise Unavailable(f"books: {error}") from error
+        raise Unavailable(f"books: {_words(error)}") from error
 
 
 @contextmanager
@@ -112,7 +112,12 @@ def reading(engine: Engine) -> Iterator[Connection]:
         with engine.connect().execution_options(reads_only=True) as db:
             yield db
     except SQLAlchemyError as error:
-        raise Unavailable(f"books: {error}") from error
+        raise Unavailable(f"books: {_words(error)}") from error
+
+
+def _words(error: SQLAlchemyError) -> str:
+    """What the database said, without the statement."""
+    return str(getattr(error, "orig", None) or error)
 
 
 def _set_up(connection: Any, _record: Any) -> None:
