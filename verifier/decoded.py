@@ -9,8 +9,9 @@ The result is `Signs`, not an `Aggregate`: the step's sign at every position, as
 `training.exact.inverse_signs` would give it for an aggregate. It has no wire form yet
 (two bits a parameter would do), so no run can order these rules; `assay sim train` can.
 
-Exactness: the transform of `training.exact` without its last `sign`. A unit message of
-2^14 gives integers below 2^40, sums of 128 of them below 2^47: exact in float64.
+Exactness: the transform of `training.exact` for coefficients of 2^14, whose one rounding divides
+by 2^14 and so has nothing to round: signs go through both products as they are. Values stay
+below 2^40 and sums of 128 of them below 2^47: exact in float64.
 
 Shape suffixes: N = nodes, B = blocks of a slab, S = 64.
 """
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 from protocol.params import BLOCK_SIDE as S
 from protocol.params import BLOCK_SIZE
 from protocol.types import PeerId
-from training.exact import BASIS_BITS, BASIS_SS, VALUE_MAX
+from training.exact import BASIS_SS
 from training.wire import Update
 from verifier.gram import need_majority
 from verifier.slabs import slabs
@@ -91,14 +92,12 @@ def _position_signs(
 
 def decoded(updates: Mapping[PeerId, Update], block_count: int) -> Iterator[tuple[NDArray[np.int64], Values]]:
     """Block numbers, and every node's message as parameters, a few blocks at a time."""
-    half = np.float64(1 << (BASIS_BITS - 1))
     for slab in slabs(updates, block_count, _SLAB_BLOCKS):
         blocks_B, row_T = np.unique(slab.at_T // BLOCK_SIZE, return_inverse=True)
         signs = slab.signs
         dense = np.zeros((len(signs), len(blocks_B), BLOCK_SIZE))
-        dense[:, row_T, slab.at_T % BLOCK_SIZE] = signs * VALUE_MAX
+        dense[:, row_T, slab.at_T % BLOCK_SIZE] = signs
         first = np.matmul(dense.reshape(-1, S, S), BASIS_SS)
-        first = np.floor((first + half) / (1 << BASIS_BITS))
         yield blocks_B, np.matmul(BASIS_SS.T, first).reshape(len(signs), -1)
 
 
