@@ -81,6 +81,12 @@ class Contract:
         self.states[epoch] = _state(EpochPhase.FINAL, state.digest)
         self.moves.append(f"finalize {epoch}")
 
+    def resolve(self, _run_id: bytes, epoch: int, stands: bool, _certificate: bytes) -> None:
+        assert self.states[epoch].phase is EpochPhase.CHALLENGED
+        phase = EpochPhase.UPHELD if stands else EpochPhase.NONE
+        self.states[epoch] = _state(phase, self.states[epoch].digest)
+        self.moves.append(f"resolve {epoch} {stands}")
+
     def claim_all(self, _run_id: bytes, epoch: int, _tree: Any) -> None:
         self.claimed.append(epoch)
 
@@ -163,18 +169,26 @@ def test_a_chain_that_went_back_is_settled_again(contract: Contract):
     assert contract.moves[4:] == ["propose 1", "finalize 1"]
 
 
-def test_a_challenged_result_waits_and_holds_back_what_follows(contract: Contract):
+def test_a_challenged_result_holds_back_what_follows_until_a_quorum_answers(
+    contract: Contract, monkeypatch: pytest.MonkeyPatch
+):
+    async def nobody(_me: Any, _host: Any, epoch: int) -> tuple[bool, bytes]:
+        raise Unavailable(f"epoch {epoch}: no quorum")
+
+    async def a_quorum(_me: Any, _host: Any, _epoch: int) -> tuple[bool, bytes]:
+        return True, b"cert"
+
+    monkeypatch.setattr(settler, "certified_resolution", nobody)
     run_until(lambda: "propose 1" in contract.moves)
-    challenged = contract.states[0]
-    contract.states[0] = _state(EpochPhase.CHALLENGED, challenged.digest)
+    contract.states[0] = _state(EpochPhase.CHALLENGED, contract.states[0].digest)
     contract.moves.clear()
     run_until(lambda: bool(contract.moves), seconds=60)
     assert contract.moves == []
 
-    contract.states[0] = _state(EpochPhase.UPHELD, challenged.digest)
-    run_until(lambda: len(contract.moves) == 2)
+    monkeypatch.setattr(settler, "certified_resolution", a_quorum)
+    run_until(lambda: len(contract.moves) == 3)
 
-    assert contract.moves == ["finalize 0", "finalize 1"]
+    assert contract.moves == ["resolve 0 True", "finalize 0", "finalize 1"]
 
 
 def test_payees_that_stay_away_are_paid_in_the_end(contract: Contract):
