@@ -11,6 +11,6 @@ check: setup-dev lint test
 .PHONY: lint
 lint:           ; $(PY) -m ruff format --check . && $(PY) -m ruff check . && $(PY) -m mypy
 bench: setup    ; for file in transport wire demo_step aggregation ledger; do $(PY) -m benchmarks.$$file; done
-contracts: setup-dev ; $(PY) -m contracts.compile && $(PY) -m pytest tests/contracts
+contracts: setup-dev ; cd contracts && node compile.mjs && cd .. && $(PY) -m pytest tests/contracts
 lock:           ; uv pip compile --universal --python-version 3.10 --generate-hashes --no-header --no-annotate requirements.in -o requirements.lock
 clean:          ; rm -rf .venv runs contracts/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis
