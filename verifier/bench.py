@@ -95,19 +95,22 @@ class Bench:
             audit = history.audits.get(step)
             if audit is None or not audit.is_open:
                 self._me.blobs.remove(self._stored.pop(step))
-                self._busy.discard(step)
+        self._busy &= set(history.audits)
 
     async def _judge(self, audit: Audit) -> None:
-        try:
-            signed = self._kept(audit) or await self._find(audit)
-            body = encode(signed)
-            self._me.store.set_fact(_name(audit), body)
-            self._driver.verdict_received(signed)
-        except AssayError as error:
-            log.warning("audit not done", extra={"round": int(audit.round), "reason": str(error)})
+        while True:  # a leader may be waiting for this verdict, so the next round is no time to retry
+            try:
+                signed = self._kept(audit) or await self._find(audit)
+                body = encode(signed)
+                self._me.store.set_fact(_name(audit), body)
+                self._driver.verdict_received(signed)
+                break
+            except AssayError as error:
+                log.warning("audit not done", extra={"round": int(audit.round), "reason": str(error)})
             await trio.sleep(1)
-            self._busy.discard((audit.round, audit.node))
-            return
+            current = self._follower.history.audits.get((audit.round, audit.node))
+            if current is None or not current.is_open:
+                return
         self._driver.broadcast(body)
         verdict = signed.verdict
         log.info(
@@ -134,9 +137,7 @@ class Bench:
         deadline = trio.current_time() + self._me.spec.timing.collect_ms / 1000 * OPENING_SHARE
         tried: set[Digest] = set()
         while True:
-            opened = None
-            if len(tried) < OPENINGS_TRIED_MAX:
-                opened = await self._next_opening(audit, tried, deadline)
+            opened = await self._next_opening(audit, tried, deadline)
             if opened is None:
                 return self._sign(audit, Outcome.WITHHELD, NO_DIGEST, None, 0, 0)
             tried.add(opened.opening)
@@ -160,15 +161,14 @@ class Bench:
         has_asked = False
         while trio.current_time() < deadline:
             mine = self._openings.get(step)
-            if mine is not None and mine.opening not in tried:
+            others = {verdict.opening for verdict in self._adverse(step)}  # liars must not use up its tries
+            if mine is not None and mine.opening not in tried and len(tried - others) < OPENINGS_TRIED_MAX:
                 return mine
-            current = self._follower.history.audits.get(step)
-            if current is not None and current.ruling is Ruling.ALARM:
-                for verdict in current.adverse:
-                    if verdict.opening != NO_DIGEST and verdict.opening not in tried:
-                        return Opened(
-                            round=audit.round, opening=verdict.opening, opening_bytes=verdict.opening_bytes
-                        )
+            for verdict in self._adverse(step):
+                if verdict.opening != NO_DIGEST and verdict.opening not in tried:
+                    return Opened(
+                        round=audit.round, opening=verdict.opening, opening_bytes=verdict.opening_bytes
+                    )
             with trio.move_on_after(min(deadline - trio.current_time(), ASK_AFTER_S)):
                 await self._announced.wait()
                 continue
@@ -176,6 +176,11 @@ class Bench:
                 has_asked = True
                 await self._ask(audit)
         return None
+
+    def _adverse(self, step: StepId) -> tuple[Verdict, ...]:
+        """The chain's verdicts against an audit in dispute."""
+        audit = self._follower.history.audits.get(step)
+        return audit.adverse if audit is not None and audit.ruling is Ruling.ALARM else ()
 
     async def _ask(self, audit: Audit) -> None:
         try:

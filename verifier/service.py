@@ -189,9 +189,8 @@ class Service:
         if commit.node != peer:
             raise PeerFault(peer, f"submits a commit of {commit.node.hex()[:8]}")
         with trio.move_on_after(SUBMIT_WAIT_S):
-            while (
-                commit.round == self.follower.history.round and self.driver.round.history.round < commit.round
-            ):
+            # One round ahead of us is a node that heard of the last manifest first; further is nonsense.
+            while self.driver.round.history.round < commit.round <= self.follower.history.round + 1:
                 await self.driver.round_opened()
         self.driver.may_count(submission.signed)  # before we store anything for a stranger's sake
         await self._hold_update(commit.update, commit.update_bytes, submission.update, peer)
