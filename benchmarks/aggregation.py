@@ -117,7 +117,7 @@ def _dense(rule: str, nodes: int, liars: int, block_count: int) -> Callable[[], 
     for node in range(nodes):
         update = _update(node, block_count)
         where = (update.blocks_B[:, None] * BLOCK_SIZE + update.index_BK).reshape(-1)
-        rows[node, where] = update.sign_BK.reshape(-1)
+        rows[node, where] = update.value_BK.reshape(-1)
     calls: dict[str, Callable[[], object]] = {
         "mean": lambda: rows.sum(axis=0) / np.maximum((rows != 0).sum(axis=0), 1),
         "trimmed-mean": lambda: np.sort(rows, axis=0)[liars : nodes - liars].mean(axis=0),

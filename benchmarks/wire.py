@@ -50,7 +50,7 @@ def main() -> None:
     use_one_thread()
     print(f"machine: {_machine()}")
     block_count, k, updates = _updates(args.nodes, args.rounds)
-    count = sum(update.sign_BK.size for update in updates)
+    count = sum(update.value_BK.size for update in updates)
     encoded = [encode_update(update, block_count, k) for update in updates]
     ours = 8 * sum(map(len, encoded)) / count
     limit = math.log2(math.comb(BLOCK_SIZE, k)) / k + 1
@@ -94,7 +94,7 @@ def _updates(nodes: int, rounds: int) -> tuple[int, int, list[Update]]:
 
 def _reference_bytes(update: Update) -> int:
     """What int64 indices and float32 values of the same coefficients take, without any framing."""
-    return update.index_BK.astype(np.int64).nbytes + update.sign_BK.astype(np.float32).nbytes
+    return update.index_BK.astype(np.int64).nbytes + update.value_BK.astype(np.float32).nbytes
 
 
 def _cpu_s(work: Callable[[], object]) -> float:

@@ -48,7 +48,7 @@ class Scene:
 
 def sign_flip(scene: Scene) -> tuple[Update, ...]:
     """Each liar sends the opposite of what it should (Allen-Zhu et al., arXiv:2012.14368)."""
-    return tuple(Update(own.blocks_B, own.index_BK, -own.sign_BK) for own in scene.own)
+    return tuple(Update(own.blocks_B, own.index_BK, -own.value_BK) for own in scene.own)
 
 
 def inner_product(scene: Scene) -> tuple[Update, ...]:
@@ -104,8 +104,8 @@ def split(scene: Scene) -> tuple[Update, ...]:
     updates = []
     for liar in range(len(scene.own)):
         index_BK = np.sort(order[blocks, liar :: len(scene.own)], axis=1)
-        sign_BK = -np.sign(np.take_along_axis(total[blocks], index_BK, axis=1)).astype(np.int8)
-        updates.append(Update(blocks, index_BK, np.where(sign_BK == 0, 1, sign_BK).astype(np.int8)))
+        value_BK = -np.sign(np.take_along_axis(total[blocks], index_BK, axis=1)).astype(np.int8)
+        updates.append(Update(blocks, index_BK, np.where(value_BK == 0, 1, value_BK).astype(np.int8)))
     return tuple(updates)
 
 
@@ -155,7 +155,7 @@ def _honest_sum(scene: Scene) -> Dense:
     """Sum of honest signs. Shape (N, C)."""
     total = np.zeros((scene.block_count, BLOCK_SIZE))
     for update in scene.honest:
-        total[update.blocks_B[:, None], update.index_BK] += update.sign_BK
+        total[update.blocks_B[:, None], update.index_BK] += update.value_BK
     return total
 
 
@@ -194,5 +194,5 @@ def _joined(before: Update, after: Update, first: int) -> Update:
     return Update(
         np.concatenate([before.blocks_B[left], after.blocks_B[right]]),
         np.concatenate([before.index_BK[left], after.index_BK[right]]),
-        np.concatenate([before.sign_BK[left], after.sign_BK[right]]),
+        np.concatenate([before.value_BK[left], after.value_BK[right]]),
     )

@@ -39,13 +39,13 @@ _FORWARD = torch.from_numpy((BASIS_SS / (1 << BASIS_BITS)).astype(np.float32))
 class Transition:
     """What one step does to some blocks: what is sent and the momentum after.
 
-    live_B: positions (within the blocks given) that send. index_BK, sign_BK: what they send.
+    live_B: positions (within the blocks given) that send. index_BK, value_BK: what they send, -1 or 1.
     after_BC: momentum after the step, all blocks given, float32.
     """
 
     live_B: NDArray[np.int64]
     index_BK: NDArray[np.int64]
-    sign_BK: NDArray[np.int8]
+    value_BK: NDArray[np.int8]
     after_BC: NDArray[np.float32]
 
 
@@ -84,22 +84,17 @@ def transition(
     after_BC = decayed + scaled
     size_BC = np.abs(after_BC)
     live_B = np.flatnonzero(np.count_nonzero(size_BC, axis=1) >= rule.k)
-    size = size_BC[live_B]
-    threshold = np.partition(size, BLOCK_SIZE - rule.k, axis=1)[:, BLOCK_SIZE - rule.k, None]
-    above, level = size > threshold, size == threshold
-    free = rule.k - above.sum(axis=1, keepdims=True)
-    chosen = above | (level & (np.cumsum(level, axis=1) <= free))
-    index_BK = np.nonzero(chosen)[1].reshape(-1, rule.k)
-    value_BK = np.take_along_axis(after_BC[live_B], index_BK, axis=1)
-    sign_BK = np.sign(value_BK).astype(np.int8)
-    sent_BK = sign_BK.astype(np.float32) * _mean_size(value_BK)[:, None]
-    after_BC[live_B[:, None], index_BK] = value_BK - sent_BK
-    return Transition(live_B, index_BK, sign_BK, after_BC)
+    index_BK = _largest(size_BC[live_B], rule.k)
+    moved_BK = np.take_along_axis(after_BC[live_B], index_BK, axis=1)
+    value_BK = np.sign(moved_BK).astype(np.int8)
+    sent_BK = value_BK.astype(np.float32) * _mean_size(moved_BK)[:, None]
+    after_BC[live_B[:, None], index_BK] = moved_BK - sent_BK
+    return Transition(live_B, index_BK, value_BK, after_BC)
 
 
 def update_of(step: Transition) -> Update:
     """The message of a transition over all blocks."""
-    return Update(step.live_B, step.index_BK, step.sign_BK)
+    return Update(step.live_B, step.index_BK, step.value_BK)
 
 
 def gradient_sketch(parent: Digest, spectrum_NC: NDArray[np.float32]) -> bytes:
@@ -115,6 +110,20 @@ def gradient_sketch(parent: Digest, spectrum_NC: NDArray[np.float32]) -> bytes:
     sketch: bytes = (signs * column_sums).sum(axis=1).astype("<f8").tobytes()
     assert len(sketch) == SKETCH_BYTES
     return sketch
+
+
+def _largest(size_BC: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+    """Positions of the k largest of each row, ascending; ties go to the lower index. Shape (B, k).
+
+    `topk` leaves the order of equal values open, so rows with a tie at the edge are chosen again.
+    """
+    found, place = torch.from_numpy(size_BC).topk(k + 1, dim=1)
+    index_BK: NDArray[np.int64] = np.sort(place[:, :k].numpy(), axis=1)
+    edge = found[:, k - 1 :].numpy()
+    tied = np.flatnonzero(edge[:, 0] == edge[:, 1])
+    if len(tied):
+        index_BK[tied] = np.sort(np.argsort(-size_BC[tied], axis=1, kind="stable")[:, :k], axis=1)
+    return index_BK
 
 
 def _mean_size(value_BK: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -11,6 +11,7 @@ per content) and know the largest legal size before they allocate anything.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,15 +32,17 @@ from training.rice import (
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One node's sparse message: B non-empty blocks, k coefficients each.
+    """One node's message: B non-empty blocks, k coefficients each.
 
     blocks_B: block numbers, ascending. index_BK: ascending in each row, 0..4095.
-    sign_BK: -1 or 1.
+    value_BK: whole numbers; a coefficient is value * 2^exponent of its block. -1 or 1 on a sign wire.
+    exponent_B: None where no amplitude is sent (a sign wire): a block's scale is then free.
     """
 
     blocks_B: NDArray[np.int64]
     index_BK: NDArray[np.int64]
-    sign_BK: NDArray[np.int8]
+    value_BK: NDArray[Any]
+    exponent_B: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ def encode_update(update: Update, block_count: int, k: int) -> bytes:
     bits = rice_bits(BLOCK_SIZE, k)
     gaps = (np.diff(update.index_BK, axis=1, prepend=-1) - 1).reshape(-1)
     low, unary = pack_gaps(gaps, bits)
-    signs = pack_bits((update.sign_BK.reshape(-1) > 0).astype(np.uint8))
+    signs = pack_bits((update.value_BK.reshape(-1) > 0).astype(np.uint8))
     return pack_bits(flags) + low + signs + unary
 
 

@@ -46,7 +46,7 @@ def mean_over_senders(updates: Mapping[PeerId, Update], block_count: int) -> Agg
     count = np.zeros(block_count * BLOCK_SIZE, np.int32)
     for _, update in sorted(updates.items()):
         where = (update.blocks_B[:, None] * BLOCK_SIZE + update.index_BK).reshape(-1)
-        total[where] += update.sign_BK.reshape(-1)  # indices of one update are distinct
+        total[where] += update.value_BK.reshape(-1)  # indices of one update are distinct
         count[where] += 1
     at_T = np.flatnonzero(total)
     size_T = np.abs(total[at_T]).astype(np.int64) * VALUE_MAX // count[at_T]

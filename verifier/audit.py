@@ -109,7 +109,7 @@ def compare(
     is_equal = (
         sketch == opening.sketch
         and np.array_equal(after_BC.view(np.uint32), expected.after_BC.view(np.uint32))
-        and _sends_what(update, blocks, expected.live_B, expected.index_BK, expected.sign_BK)
+        and _sends_what(update, blocks, expected.live_B, expected.index_BK, expected.value_BK)
     )
     distance = int(min(float(distance_B[worst]) * 1e9, float(DISTANCE_PPB_MAX))) if len(blocks) else 0
     return Finding(
@@ -125,14 +125,14 @@ def _sends_what(
     blocks_B: NDArray[np.int64],
     live_B: NDArray[np.int64],
     index_BK: NDArray[np.int64],
-    sign_BK: NDArray[np.int8],
+    value_BK: NDArray[np.int8],
 ) -> bool:
     """Whether the message says, for the opened blocks, exactly what the recompute says."""
     sent = np.isin(update.blocks_B, blocks_B)
     return (
         np.array_equal(update.blocks_B[sent], blocks_B[live_B])
         and np.array_equal(update.index_BK[sent], index_BK)
-        and np.array_equal(update.sign_BK[sent], sign_BK)
+        and np.array_equal(update.value_BK[sent], value_BK)
     )
 
 

@@ -191,7 +191,7 @@ def _weighted(
         for slab in slabs(updates, block_count):
             weight_BN, unit = whole or weights(slab.gram())
             # Partial sums stay within 2^14 * unit <= 2^24: exact in float32 in any order.
-            sum_BU = np.matmul(weight_BN[:, None, :].astype(np.float32), slab.sign_BNU)[:, 0]
+            sum_BU = np.matmul(weight_BN[:, None, :].astype(np.float32), slab.value_BNU)[:, 0]
             sum_T = sum_BU[slab.block_T, slab.rank_T].astype(np.int64)
             yield slab.at_T, np.sign(sum_T) * (np.abs(sum_T) // unit)
 
@@ -207,7 +207,7 @@ def _trimmed(
     def parts() -> Iterator[tuple[Ints, Ints]]:
         nonlocal sent, places
         for slab in slabs(updates, block_count):
-            sum_BU, sent_BU = slab.sign_BNU.sum(axis=1), np.abs(slab.sign_BNU).sum(axis=1)
+            sum_BU, sent_BU = slab.value_BNU.sum(axis=1), np.abs(slab.value_BNU).sum(axis=1)
             net_T = sum_BU[slab.block_T, slab.rank_T].astype(np.int64)
             sent_T = sent_BU[slab.block_T, slab.rank_T].astype(np.int64)
             plus_T, minus_T = (sent_T + net_T) // 2, (sent_T - net_T) // 2

@@ -30,18 +30,18 @@ class Slab:
 
     at_T: block * 4096 + index over the whole layout, ascending.
     block_T, rank_T: block within the slab, and place among that block's coefficients.
-    sign_BNU: -1, 0 or 1, float32, nodes by ascending peer id. Zero also where a block has fewer than U.
+    value_BNU: -1, 0 or 1, float32, nodes by ascending peer id. Zero also where a block has fewer than U.
     """
 
     at_T: NDArray[np.int64]
     block_T: NDArray[np.int64]
     rank_T: NDArray[np.int64]
-    sign_BNU: NDArray[np.float32]
+    value_BNU: NDArray[np.float32]
 
     @property
     def signs(self) -> NDArray[np.float32]:
         """What each node sent of each coefficient. Shape (N, T)."""
-        picked: NDArray[np.float32] = self.sign_BNU[self.block_T, :, self.rank_T].T
+        picked: NDArray[np.float32] = self.value_BNU[self.block_T, :, self.rank_T].T
         return picked
 
     def gram(self) -> NDArray[np.int64]:
@@ -50,7 +50,10 @@ class Slab:
         A product of signs summed over at most 4096 positions stays below 2^24, so float32
         holds every partial sum exactly and the order in which BLAS adds does not matter.
         """
-        gram: NDArray[np.int64] = np.matmul(self.sign_BNU, self.sign_BNU.transpose(0, 2, 1)).astype(np.int64)
+        product = np.matmul(self.value_BNU, self.value_BNU.transpose(0, 2, 1))
+        gram: NDArray[np.int64] = product.astype(np.int64)
+            np.int64
+        )
         return gram
 
 
@@ -79,10 +82,10 @@ def slabs(
         rank_T = np.arange(len(at_T)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         rank_of = np.zeros(count * BLOCK_SIZE, np.int64)
         rank_of[at_T] = rank_T
-        sign_BNU = np.zeros((count, len(ordered), int(sizes.max())), np.float32)
+        value_BNU = np.zeros((count, len(ordered), int(sizes.max())), np.float32)
         for node, (where, signs) in enumerate(places):
-            sign_BNU[where // BLOCK_SIZE, node, rank_of[where]] = signs
-        yield Slab(at_T + first * BLOCK_SIZE, block_T, rank_T, sign_BNU)
+            value_BNU[where // BLOCK_SIZE, node, rank_of[where]] = signs
+        yield Slab(at_T + first * BLOCK_SIZE, block_T, rank_T, value_BNU)
 
 
 def aggregate_of(parts: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> Aggregate:
@@ -97,4 +100,4 @@ def _within(update: Update, first: int, count: int) -> tuple[NDArray[np.int64], 
     """Position within the slab and sign of all an update says about these blocks."""
     low, high = np.searchsorted(update.blocks_B, (first, first + count))
     where = (update.blocks_B[low:high, None] - first) * BLOCK_SIZE + update.index_BK[low:high]
-    return where.reshape(-1), update.sign_BK[low:high].reshape(-1)
+    return where.reshape(-1), update.value_BK[low:high].reshape(-1)

@@ -50,7 +50,7 @@ def a_scene(seed: int = 0) -> Scene:
 
 def dense(update: Update) -> np.ndarray:
     values = np.zeros((BLOCKS, BLOCK_SIZE))
-    values[update.blocks_B[:, None], update.index_BK] = update.sign_BK
+    values[update.blocks_B[:, None], update.index_BK] = update.value_BK
     return values
 
 
@@ -77,7 +77,7 @@ def test_the_same_scene_gives_the_same_lies_and_stays_as_it_was(attack):
 
     first = attack(scene)
 
-    assert [u.sign_BK.tolist() for u in attack(a_scene(1))] == [u.sign_BK.tolist() for u in first]
+    assert [u.value_BK.tolist() for u in attack(a_scene(1))] == [u.value_BK.tolist() for u in first]
     for mine, fresh in zip((*scene.honest, *scene.own), (*a_scene(1).honest, *a_scene(1).own), strict=True):
         assert np.array_equal(dense(mine), dense(fresh))
 
@@ -163,7 +163,7 @@ def test_the_adaptive_attack_is_the_optimum_of_a_small_block():
 def _progress_of(scene: Scene, sent: tuple[Update, ...]) -> float:
     total, count = np.zeros(BLOCK_SIZE), np.zeros(BLOCK_SIZE)
     for update in (*scene.honest, *sent):
-        total[update.index_BK] += update.sign_BK
+        total[update.index_BK] += update.value_BK
         count[update.index_BK] += 1
     return float((scene.direction_NC[0] * total / np.maximum(count, 1)).sum())
 

@@ -44,7 +44,7 @@ def some(seed: int, blocks: int, scale: float = 1.0) -> np.ndarray:
 def sent_of(rule: DemoSpec, step, moved: np.ndarray) -> np.ndarray:
     """What the message says was sent, dense: sign times the mean size of what was chosen."""
     sent = np.zeros_like(moved)
-    for block, index, sign in zip(step.live_B, step.index_BK, step.sign_BK, strict=True):
+    for block, index, sign in zip(step.live_B, step.index_BK, step.value_BK, strict=True):
         exact = sum(map(Fraction, np.abs(moved[block, index]).astype(float))) / rule.k
         sent[block, index] = sign.astype(np.float32) * np.float32(float(exact))
     return sent
@@ -98,7 +98,7 @@ def test_the_largest_are_sent_with_their_signs_ascending(case):
     for block in range(blocks):
         order = sorted(range(BLOCK_SIZE), key=lambda i: (-abs(moved[block, i]), i))
         assert step.index_BK[block].tolist() == sorted(order[:k])
-        assert step.sign_BK[block].tolist() == np.sign(moved[block, step.index_BK[block]]).tolist()
+        assert step.value_BK[block].tolist() == np.sign(moved[block, step.index_BK[block]]).tolist()
 
 
 @pytest.mark.parametrize("k", [1, 5, 32])
@@ -150,7 +150,7 @@ def test_any_subset_of_blocks_gives_the_same_bits_as_all_of_them(seed, subset):
     live = np.isin(whole.live_B, chosen)
     assert [chosen[b] for b in part.live_B] == whole.live_B[live].tolist()
     assert np.array_equal(part.index_BK, whole.index_BK[live])
-    assert np.array_equal(part.sign_BK, whole.sign_BK[live])
+    assert np.array_equal(part.value_BK, whole.value_BK[live])
 
 
 def test_inputs_are_not_modified():
@@ -169,7 +169,7 @@ def test_a_transition_goes_over_the_wire_and_back():
     back = decode_update(encode_update(update_of(step), 5, 32), 5, 32)
 
     assert np.array_equal(back.index_BK, step.index_BK)
-    assert np.array_equal(back.sign_BK, step.sign_BK)
+    assert np.array_equal(back.value_BK, step.value_BK)
 
 
 # ---- the gradient's transform ----

@@ -236,7 +236,7 @@ from training.demo import transition
 rng = np.random.default_rng(3)
 before, spectrum = (rng.standard_normal((24, 4096)).astype(np.float32) for _ in range(2))
 step = transition(RULE, np.float32(0.002), before, spectrum)
-parts = (step.after_BC, step.index_BK, step.sign_BK, step.live_B)
+parts = (step.after_BC, step.index_BK, step.value_BK, step.live_B)
 from training.exact import inverse_signs
 many = inverse_signs(values(9, 200, 0.05))
 print(vectors(), *(hashlib.sha256(part.tobytes()).hexdigest() for part in (*parts, many)))

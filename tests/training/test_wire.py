@@ -130,7 +130,7 @@ def test_any_bytes_whatever_are_no_update_or_the_one_encoding_of_it(raw, blocks,
     assert update.index_BK.shape == (len(update.blocks_B), k)
     assert np.all(np.diff(update.index_BK, axis=1) > 0)
     assert np.all((update.index_BK >= 0) & (update.index_BK < BLOCK_SIZE))
-    assert set(np.unique(update.sign_BK)) <= {-1, 1}
+    assert set(np.unique(update.value_BK)) <= {-1, 1}
 
 
 def test_every_single_bit_of_an_update_matters():
@@ -347,7 +347,7 @@ def vectors() -> dict:
             "k": 4,
             "live": update.blocks_B.tolist(),
             "index": update.index_BK.tolist(),
-            "sign": update.sign_BK.tolist(),
+            "sign": update.value_BK.tolist(),
             "encoding": encode_update(update, 5, 4).hex(),
         },
         "aggregate": {

@@ -59,7 +59,7 @@ def test_every_coefficient_is_the_mean_sign_of_those_who_sent_it(seeds):
     updates = [an_update(seed) for seed in seeds]
     sums, counts = {}, {}
     for update in updates:
-        for block, row, signs in zip(update.blocks_B, update.index_BK, update.sign_BK, strict=True):
+        for block, row, signs in zip(update.blocks_B, update.index_BK, update.value_BK, strict=True):
             for index, sign in zip(row, signs, strict=True):
                 at = (int(block), int(index))
                 sums[at], counts[at] = sums.get(at, 0) + int(sign), counts.get(at, 0) + 1

@@ -163,7 +163,7 @@ def test_keeping_what_was_sent_does_not_match_and_the_worst_block_is_named():
 def test_a_message_other_than_what_was_subtracted_does_not_match(change):
     honest = a_step()
     update = honest.update
-    blocks, index, sign = update.blocks_B.copy(), update.index_BK.copy(), update.sign_BK.copy()
+    blocks, index, sign = update.blocks_B.copy(), update.index_BK.copy(), update.value_BK.copy()
     at = blocks.tolist().index(3)
     if change == "sign":
         sign[at, 5] *= -1

@@ -68,7 +68,7 @@ def rows(updates: list[Update]) -> np.ndarray:
     """Dense messages. Shape (nodes, blocks, 4096), float64."""
     dense = np.zeros((len(updates), BLOCKS, BLOCK_SIZE))
     for node, update in enumerate(updates):
-        dense[node, update.blocks_B[:, None], update.index_BK] = update.sign_BK
+        dense[node, update.blocks_B[:, None], update.index_BK] = update.value_BK
     return dense
 
 
@@ -279,7 +279,7 @@ def test_the_size_of_a_slab_changes_nothing(seeds):
     one_by_one = np.concatenate([slab.signs for slab in slabs(updates, BLOCKS, 1)], axis=1)
 
     assert np.array_equal(whole, one_by_one)
-    assert np.count_nonzero(whole) == sum(update.sign_BK.size for update in updates.values())
+    assert np.count_nonzero(whole) == sum(update.value_BK.size for update in updates.values())
 
 
 def test_mixing_sums_the_nearest_and_itself():
