@@ -52,8 +52,6 @@ class Slab:
         """
         product = np.matmul(self.value_BNU, self.value_BNU.transpose(0, 2, 1))
         gram: NDArray[np.int64] = product.astype(np.int64)
-            np.int64
-        )
         return gram
 
 
