@@ -8,6 +8,7 @@ in milliseconds, ratios in millionths.
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -44,6 +45,17 @@ class DataSpec:
     validation_tokens: int  # the last ones, never trained on
     source: Annotated[str, Max(512)]
     licence: Annotated[str, Max(128)]
+
+
+class Values(enum.IntEnum):
+    """How the coefficients that are sent are written. All but SIGN carry a scale per block."""
+
+    SIGN = 1  # one bit; the block's amplitude is free, so only a sign step may follow
+    SIGN_MEAN = 2  # one bit times the block's mean magnitude
+    TWO_BIT = 3  # levels -3, -1, 1, 3
+    E3M0 = 4  # sign and three bits of exponent: 0 and +-1, 2, 4 ... 64
+    INT8 = 5  # -127 to 127
+    INT16 = 6  # -32767 to 32767: as good as float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

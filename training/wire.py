@@ -37,24 +37,29 @@ class Update:
     blocks_B: block numbers, ascending. index_BK: ascending in each row, 0..4095.
     value_BK: whole numbers; a coefficient is value * 2^exponent of its block. -1 or 1 on a sign wire.
     exponent_B: None where no amplitude is sent (a sign wire): a block's scale is then free.
+    mantissa_B: 128..255, what every value of the block is a multiple of; None on a sign wire.
     """
 
     blocks_B: NDArray[np.int64]
     index_BK: NDArray[np.int64]
     value_BK: NDArray[Any]
     exponent_B: NDArray[np.int64] | None = None
+    mantissa_B: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
     """What the network moves by: integer coefficients, by block and index ascending.
 
-    block_T, index_T: positions. value_T: magnitude <= 2^14, scale per block is free (sign() follows).
+    block_T, index_T: positions. value_T: magnitude <= 2^14.
+    exponent_N: by block of the layout, a coefficient is value * 2^exponent; None where a sign
+        follows, so that the scale of a block is free.
     """
 
     block_T: NDArray[np.int64]
     index_T: NDArray[np.int64]
     value_T: NDArray[np.int32]
+    exponent_N: NDArray[np.int64] | None = None
 
 
 def update_bytes_max(block_count: int, k: int) -> int:
