@@ -10,6 +10,8 @@ Measured at k = 32 of 4096: 8.49 bits per index, limit log2 C(n, k) / k = 8.32.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,17 +42,80 @@ def unpack_bits(data: bytes, count: int, what: str) -> NDArray[np.uint8]:
     return bits[:count]
 
 
-def pack_numbers(numbers: NDArray[np.int64], width: int) -> bytes:
-    """Unsigned numbers of `width` bits each, lowest bit first."""
-    shifts = np.arange(width, dtype=np.int64)
-    return pack_bits(((numbers[:, None] >> shifts) & 1).astype(np.uint8).reshape(-1))
+def pack_numbers(numbers: NDArray[Any], width: int) -> bytes:
+    """Unsigned numbers of `width` bits each, lowest bit first.
+
+    Eight numbers fill exactly `width` bytes, so they are put together in one word, or in two.
+    """
+    if width == 1:
+        return pack_bits(numbers.astype(np.uint8))
+    if width == 16:
+        return numbers.astype("<u2").tobytes()
+    if width == 8:
+        return numbers.astype(np.uint8).tobytes()
+    if width > 16:
+        shifts = np.arange(width, dtype=np.int64)
+        return pack_bits(((numbers[:, None] >> shifts) & 1).astype(np.uint8).reshape(-1))
+    count = len(numbers)
+    eights = np.zeros((-(-count // 8), 8), np.uint64)
+    eights.reshape(-1)[:count] = numbers
+    if width <= 8:
+        words = _join(eights, width)[:, None]
+    else:
+        low, high = _join(eights[:, :4], width), _join(eights[:, 4:], width)
+        words = np.stack([low | high << np.uint64(4 * width), high >> np.uint64(64 - 4 * width)], axis=1)
+    packed = words.astype("<u8").view(np.uint8)[:, :width].tobytes()
+    return packed[: -(-count * width // 8)]
 
 
 def unpack_numbers(data: bytes, count: int, width: int, what: str) -> NDArray[np.int64]:
     """Inverse of `pack_numbers`; strict like `unpack_bits`."""
-    bits = unpack_bits(data, count * width, what).reshape(count, width).astype(np.int64)
-    numbers: NDArray[np.int64] = (bits << np.arange(width, dtype=np.int64)).sum(axis=1)
-    return numbers
+    if width == 1:
+        return unpack_bits(data, count, what).astype(np.int64)
+    if width > 16:
+        bits = unpack_bits(data, count * width, what).reshape(count, width).astype(np.int64)
+        numbers: NDArray[np.int64] = (bits << np.arange(width, dtype=np.int64)).sum(axis=1)
+        return numbers
+    size = -(-count * width // 8)
+    if len(data) != size:
+        raise MalformedMessage(f"{what}: {len(data)} bytes, expected {size}")
+    if width in (8, 16):
+        return np.frombuffer(data, "<u2" if width == 16 else np.uint8).astype(np.int64)
+    groups = -(-count // 8)
+    if width == 0:
+        return np.zeros(count, np.int64)
+    whole = np.frombuffer(data.ljust(groups * width, b"\0"), np.uint8).reshape(groups, width)
+    room = np.zeros((groups, 8 if width <= 8 else 16), np.uint8)
+    room[:, :width] = whole
+    words = room.view("<u8").astype(np.uint64)
+    eights = np.empty((groups, 8), np.int64)
+    if width <= 8:
+        _split(words[:, 0], width, eights)
+    else:
+        _split(words[:, 0], width, eights[:, :4])
+        _split(
+            words[:, 0] >> np.uint64(4 * width) | words[:, 1] << np.uint64(64 - 4 * width),
+            width,
+            eights[:, 4:],
+        )
+    found = eights.reshape(-1)
+    if found[count:].any():
+        raise MalformedMessage(f"{what}: padding is not zero")
+    return found[:count]
+
+
+def _join(parts: NDArray[np.uint64], width: int) -> NDArray[np.uint64]:
+    """The columns of each row as one word of `width` bits each, the first lowest."""
+    words = parts[:, 0].copy()
+    for i in range(1, parts.shape[1]):
+        words |= parts[:, i] << np.uint64(i * width)
+    return words
+
+
+def _split(words: NDArray[np.uint64], width: int, into: NDArray[np.int64]) -> None:
+    mask = np.uint64((1 << width) - 1)
+    for i in range(into.shape[1]):
+        into[:, i] = (words >> np.uint64(i * width)) & mask
 
 
 def pack_gaps(gaps: NDArray[np.int64], bits: int) -> tuple[bytes, bytes]:

@@ -132,15 +132,15 @@ def _levels(
         np.clip(ratio_BK, -most, most, out=ratio_BK)
         return ratio_BK.astype(np.int32)
     if values is Values.SIGN_MEAN:
-        size = np.int32(1)
-    elif values is Values.TWO_BIT:
-        size = np.where(size_BK >= 2 * scale_B1, np.int32(3), np.int32(1))
+        return np.where(moved_BK < 0, np.int32(-1), np.int32(1))
+    if values is Values.TWO_BIT:
+        size_level_BK = np.where(size_BK >= 2 * scale_B1, np.int32(3), np.int32(1))
     else:
         ratio_BK = np.minimum(size_BK / scale_B1, np.float32(64))  # exact: a power of two
         # A float's bits are its binary logarithm, linearly interpolated: half an octave rounds it at 1.5.
         power_BK = ((ratio_BK.view(np.int32) + (1 << 22)) >> 23) - 127
-        size = (np.int32(1) << np.maximum(power_BK, 0)) * (ratio_BK >= 0.5)
-    return np.where(moved_BK < 0, -size, size)
+        size_level_BK = (np.int32(1) << np.maximum(power_BK, 0)) * (ratio_BK >= 0.5)
+    return np.where(moved_BK < 0, -size_level_BK, size_level_BK)
 
 
 def _least_squares(size_BK: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -154,7 +154,8 @@ def _least_squares(size_BK: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def _mean(size_BK: NDArray[np.float32]) -> NDArray[np.float64]:
-    return _tree_sum(size_BK.astype(np.float64)) / size_BK.shape[1]
+    mean_B: NDArray[np.float64] = _tree_sum(size_BK.astype(np.float64)) / size_BK.shape[1]
+    return mean_B
 
 
 def _tree_sum(part_BK: NDArray[np.float64]) -> NDArray[np.float64]:
