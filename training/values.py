@@ -148,17 +148,17 @@ def _least_squares(size_BK: NDArray[np.float32]) -> NDArray[np.float64]:
     first_B = _mean(size_BK) * _TWO_BIT_START
     is_large_BK = size_BK >= 2 * first_B[:, None]
     large_B = np.count_nonzero(is_large_BK, axis=1)
-    product_B = _tree_sum(size_BK.astype(np.float64) * np.where(is_large_BK, 3.0, 1.0))
+    product_B = tree_sum(size_BK.astype(np.float64) * np.where(is_large_BK, 3.0, 1.0))
     least_B: NDArray[np.float64] = product_B / (size_BK.shape[1] + 8 * large_B)  # 1 or 9 each
     return least_B
 
 
 def _mean(size_BK: NDArray[np.float32]) -> NDArray[np.float64]:
-    mean_B: NDArray[np.float64] = _tree_sum(size_BK.astype(np.float64)) / size_BK.shape[1]
+    mean_B: NDArray[np.float64] = tree_sum(size_BK.astype(np.float64)) / size_BK.shape[1]
     return mean_B
 
 
-def _tree_sum(part_BK: NDArray[np.float64]) -> NDArray[np.float64]:
+def tree_sum(part_BK: NDArray[np.float64]) -> NDArray[np.float64]:
     """Sum of each row as a fixed tree: the same bits on every machine and for any subset of rows."""
     width = part_BK.shape[1]
     while width > 1:

@@ -146,7 +146,22 @@ def test_above_the_window_levels_saturate_below_16_and_the_rest_stays(values):
     assert written.is_live_B.all()
     assert np.abs(written.sent_BK).max() < 16
     assert set(written.exponent_B.tolist()) == {exponent_window(values)[1]}
+    assert set(written.mantissa_B.tolist()) == {128 if values is Values.E3M0 else 255}
     assert np.all(np.sign(written.sent_BK) * np.sign(moved) >= 0)
+
+
+@pytest.mark.parametrize("size", [1.0, 1.0039, 1.002, 1.006, 1.9922, 1.995, 1.9961, 1.9999])
+def test_a_mean_takes_the_nearest_mantissa_and_a_largest_the_next(size):
+    moved = np.array([[size, -size]], np.float32) / 64
+    size = abs(float(moved[0, 0]))
+
+    mean = quantise(Values.SIGN_MEAN, moved)
+    assert abs(float(mean.sent_BK[0, 0]) - size) <= 2.0**-14  # half of 2^-7 of the octave from 2^-6
+    for values in (Values.INT8, Values.INT16):
+        largest = quantise(values, moved)
+        unit = size / LEVEL_MAX[values]
+        scale = int(largest.mantissa_B[0]) * 2.0 ** int(largest.exponent_B[0])
+        assert unit <= scale < unit * (1 + 2**-7)
 
 
 def test_zeros_count_as_plus_where_there_is_no_zero_and_stay_zero_elsewhere():
