@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import tempfile
 import time
 from pathlib import Path
 from typing import get_args
@@ -23,6 +24,7 @@ from cli.orderdata import collect_data
 from cli.orderspec import data_spec
 from cli.simspec import AttackName, RuleName, SimSpec, load_sim, sim_run_spec
 from cli.simtrain import simulate
+from training.data import read_tokens
 from training.model import use_one_thread
 
 RULES = ("mean", "centered-clip", "trimmed-mean", "decoded-trimmed-mean")
@@ -72,9 +74,10 @@ def _changed(base: SimSpec, rule: str, attack: str, liars: int, rounds: int, see
 
 
 def _loss(spec: SimSpec) -> float:
-    data = collect_data(spec.order())
-    run = sim_run_spec(spec, data_spec(spec.order(), data))
-    last = simulate(spec, run, np.frombuffer(data, np.uint8), lambda _: None)[-1].validation
+    with tempfile.TemporaryDirectory() as scratch:
+        data = Path(scratch)
+        run = sim_run_spec(spec, data_spec(spec.order(), collect_data(spec.order(), data)))
+        last = simulate(spec, run, read_tokens(data, run.data), lambda _: None)[-1].validation
     assert last is not None
     return last
 

@@ -110,12 +110,15 @@ def _mean_loss(commits: list[Commit]) -> float:
 
 
 def _wire(spec: RunSpec, bundle: Path, commits: list[Commit]) -> Wire:
-    from training.wire import decode_update
+    from training.contribution import decode_contribution
 
-    blocks = layout_of(spec.model).blocks
+    layout = layout_of(spec.model)
     coefficients = sum(
-        decode_update(
-            (bundle / "updates" / f"{commit.update.hex()}.bin").read_bytes(), blocks, spec.rule.k
+        decode_contribution(
+            spec,
+            layout,
+            int(commit.round),
+            (bundle / "updates" / f"{commit.update.hex()}.bin").read_bytes(),
         ).index_BK.size
         for commit in commits
     )

@@ -22,16 +22,23 @@ from pydantic import (
 )
 
 from cli.amounts import DECIMALS, UNIT, money_text, scaled
+from cli.ordermethod import method_rule
+from cli.ordermodel import Preset, model_sizes, tokenizer_of
 from cli.orderwords import Problem, problems_of
 from cli.toml import read_toml
 from node.behaviours import Behaviour, parse_behaviour
 from protocol.errors import ConfigError
 from protocol.messages import NODES_MAX, OPENED_BLOCKS_MAX, VERIFIERS_MAX
-from protocol.params import BLOCK_SIZE
+from protocol.params import ModelSpec
+from protocol.rule import BLOCK_SIZE, FRAGMENTS_MAX, LAG_MAX, RANK_MAX, RuleSpec
+from training.documents import Format
+from training.tokenizer import Tokenizer
+from verifier.rules import RULE_NAMES
 
 ROUNDS_MAX = 1_000_000
 TOKENS_MAX = 10**12  # whole tokens of money; keeps every sum of units inside a uint64
 COMMAND_LINE = "command line"
+STDLIB_BYTES = 6_000_000
 
 
 def _finite_in(decimals: int) -> AfterValidator:
@@ -79,12 +86,22 @@ class RunSection(Section):
 
 
 class ModelSection(Section):
-    """[model]: sizes of the transformer. Its vocabulary is the 256 bytes."""
+    """[model]: a preset or a Hugging Face folder to start from; any size written besides replaces its own."""
 
-    layers: Annotated[int, Field(ge=1, le=128)] = 4
-    width: Annotated[int, Field(ge=1, le=16_384)] = 128
-    heads: Annotated[int, Field(ge=1, le=128)] = 4
-    context: Annotated[int, Field(ge=2, le=65_536)] = 128  # tokens
+    preset: Preset | None = None  # "gpt-1m" if neither preset, family nor base is written
+    base: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # config.json, *.safetensors
+    family: Literal["gpt", "llama"] | None = None
+    layers: Annotated[int, Field(ge=1, le=256)] | None = None
+    width: Annotated[int, Field(ge=1, le=16_384)] | None = None
+    heads: Annotated[int, Field(ge=1, le=256)] | None = None
+    kv_heads: Annotated[int, Field(ge=1, le=256)] | None = None  # heads / kv_heads share a key and value
+    hidden: Annotated[int, Field(ge=1, le=65_536)] | None = None  # width inside the MLP
+    context: Annotated[int, Field(ge=2, le=65_536)] | None = None  # tokens
+    rope_theta: Annotated[int, Field(ge=2, le=10**9)] | None = None
+    tied: bool | None = None  # the output head is the embedding
+    tokenizer: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # default: bytes
+    separator: Annotated[str, Field(max_length=128)] | None = None  # token after a document; "" = none
+    vocabulary: Annotated[int, Field(ge=1, le=1 << 24)] | None = None  # default: the tokenizer's
 
 
 class DataSection(Section):
@@ -92,7 +109,9 @@ class DataSection(Section):
 
     source: Annotated[str, Field(min_length=1, max_length=4096)] = "stdlib"
     licence: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    max_bytes: Annotated[int, Field(ge=1, le=1 << 36)] = 6_000_000
+    max_bytes: Annotated[int, Field(ge=1, le=1 << 50)] | None = None  # of text; default: all of it
+    format: Format = "auto"  # by suffix: .jsonl, .ndjson, .parquet, anything else is text
+    field: Annotated[str, Field(min_length=1, max_length=128)] = "text"  # JSON key or Parquet column
 
     @property
     def is_stdlib(self) -> bool:
@@ -100,28 +119,60 @@ class DataSection(Section):
         return self.source == "stdlib"
 
     @property
+    def bytes_max(self) -> int:
+        """How much text is taken at most."""
+        return self.max_bytes or (STDLIB_BYTES if self.is_stdlib else 1 << 50)
+
+    @property
     def licence_text(self) -> str:
         """The licence as written, or what is known without being told."""
         return self.licence or ("PSF-2.0" if self.is_stdlib else "unknown")
 
 
-class TrainSection(Section):
-    """[train]: the work of one node in one round, and the learning rate over all of them."""
+class ComputeSection(Section):
+    """[compute]: how every node computes a gradient. Device and threads are each operator's own choice."""
 
-    sequences: Annotated[int, Field(ge=1, le=65_536)] = 4  # per node and round
-    lr: Annotated[float, Field(gt=0, le=1), _finite_in(9)] = 2e-3
-    lr_floor: Share = 0.1  # of the peak, at the last round
-    warmup: Annotated[int, Field(ge=0, le=ROUNDS_MAX)] = 5  # rounds
-    clip: Annotated[float, Field(ge=0, le=1e6), _finite_in(6)] = 1.0  # gradient norm; 0 = no clipping
+    dtype: Literal["float32", "bfloat16"] = "float32"  # bfloat16: autocast; parameters stay float32
+    micro_sequences: Annotated[int, Field(ge=0, le=65_536)] = 0  # per forward pass; 0 = the whole batch
+
+
+class TrainSection(Section):
+    """[train]: the work of one node in one round. What is not written is the method's own."""
+
+    sequences: Annotated[int, Field(ge=1, le=65_536)] | None = None  # per step
+    steps: Annotated[int, Field(ge=1, le=100_000)] | None = None  # a node takes on its own per round
+    segment: Annotated[int, Field(ge=1, le=100_000)] | None = None  # of them that one audit repeats
+    lr: Annotated[float, Field(gt=0, le=100), _finite_in(9)] | None = None  # of the network's step
+    lr_floor: Share | None = None  # of the peak, at the last round
+    warmup: Annotated[int, Field(ge=0, le=ROUNDS_MAX)] | None = None  # rounds
+    schedule: Literal["constant", "cosine", "wsd"] | None = None
+    decay: Annotated[int, Field(ge=1, le=ROUNDS_MAX)] | None = None  # wsd: the last rounds, in which it falls
+    weight_decay: Annotated[float, Field(ge=0, le=1000), _finite_in(6)] | None = None
+    inner_lr: Annotated[float, Field(gt=0, le=100), _finite_in(9)] | None = None  # of a node's own steps
+    inner_weight_decay: Annotated[float, Field(ge=0, le=1000), _finite_in(6)] | None = None
+    proximal: Annotated[float, Field(ge=0, le=1000), _finite_in(6)] | None = None  # FedProx
+    keep_moments: bool | None = None  # a node's own optimiser goes on in the next round
+    clip: Annotated[float, Field(ge=0, le=1e6), _finite_in(6)] | None = None  # gradient norm; 0 = none
     validation_share: Annotated[float, Field(gt=0, lt=1), _finite_in(6)] = 0.05
 
 
 class CommSection(Section):
-    """[comm]: what nodes send."""
+    """[comm]: what nodes send, and how the network moves by it. What is not written is the method's own."""
 
-    method: Literal["demo"] = "demo"
-    k: Annotated[int, Field(ge=1, le=BLOCK_SIZE // 2)] = 32  # coefficients of each 64 x 64 block
-    beta: Annotated[float, Field(ge=0, lt=1), _finite_in(6)] = 0.95
+    method: Literal["demo", "sparseloco", "diloco", "streaming-diloco", "fedavg"] = "demo"
+    k: Annotated[int, Field(ge=1, le=BLOCK_SIZE)] | None = None  # coefficients of each 64 x 64 block
+    rank: Annotated[int, Field(ge=1, le=RANK_MAX)] | None = None  # two factors in place of coefficients
+    values: Literal["sign", "sign-mean", "2-bit", "e3m0", "int8", "int16"] | None = None
+    transform: Literal["none", "dct"] | None = None
+    beta: Annotated[float, Field(ge=0, le=1), _finite_in(6)] | None = None  # what stays of the unsent part
+    outer: Literal["sign", "sgd", "nesterov", "adam", "yogi"] | None = None
+    momentum: Annotated[float, Field(ge=0, lt=1), _finite_in(6)] | None = None  # of the outer step
+    aggregation: Literal[RULE_NAMES] | None = None  # type: ignore[valid-type]
+    f: Annotated[int, Field(ge=0, le=63)] | None = None  # liars among the nodes it is set up to stand
+    fragments: Annotated[int, Field(ge=1, le=FRAGMENTS_MAX)] | None = None  # synced in turn, one a round
+    merge: Share | None = None  # of its own values that a node keeps in a synced fragment
+    read_lag: Annotated[int, Field(ge=0, le=LAG_MAX)] | None = None  # rounds
+    apply_lag: Annotated[int, Field(ge=0, le=LAG_MAX)] | None = None  # rounds
 
 
 class VerifySection(Section):
@@ -163,6 +214,7 @@ class Order(Section):
 
     run: RunSection = RunSection()
     model: ModelSection = ModelSection()
+    compute: ComputeSection = ComputeSection()
     data: Annotated[tuple[DataSection, ...], Field(strict=False, max_length=64)] = (DataSection(),)
     train: TrainSection = TrainSection()
     comm: CommSection = CommSection()
@@ -171,16 +223,39 @@ class Order(Section):
     timing: TimingSection = TimingSection()
 
     _folder: Path = PrivateAttr(default_factory=Path)
+    _sizes: ModelSpec | None = PrivateAttr(default=None)
+
+    def sizes(self) -> ModelSpec:
+        """The model that is asked for, read once from preset, base and tokenizer; its `base` is zero.
+
+        Raises:
+            ConfigError: they cannot be read or do not make a model.
+        """
+        if self._sizes is None:
+            self._sizes = model_sizes(self.model, self.folder)
+        return self._sizes
+
+    def tokenizer(self) -> Tokenizer:
+        """How text becomes tokens.
+
+        Raises:
+            ConfigError: the file cannot be read or is no tokenizer.
+        """
+        return tokenizer_of(self.model, self.folder)
 
     @property
     def folder(self) -> Path:
         """Where relative data paths start: the file's folder, or the present one for `--data`."""
         return self._folder
 
+    def rule(self) -> RuleSpec:
+        """The update rule that is asked for."""
+        return method_rule(self.train, self.comm)
+
     @property
     def tokens_per_round(self) -> int:
         """Tokens that all nodes together train on in one round."""
-        return self.run.nodes * self.train.sequences * self.model.context
+        return self.run.nodes * self.rule().sequences_per_round * self.sizes().context
 
     @property
     def epochs(self) -> int:
@@ -227,12 +302,16 @@ def load_order(path: Path | None, overrides: Mapping[str, Any] | None = None) ->
         _override(raw, key.split("."), value)
     try:
         order = Order.model_validate(raw)
+        order._folder = path.parent if path and "data" not in chosen else Path()
+        try:
+            order.sizes()
+        except ConfigError as fault:
+            raise ConfigError(f"{path or COMMAND_LINE}: [model]: {fault}") from None
         problems = list(_contradictions(order))
     except ValidationError as error:
         problems = problems_of(error, Order)
     if problems:
         raise ConfigError("\n".join(f"{_origin(path, chosen, p)}: {p.text()}" for p in problems))
-    order._folder = path.parent if path and "data" not in chosen else Path()
     return order
 
 
@@ -255,10 +334,6 @@ def _contradictions(order: Order) -> Iterator[Problem]:
     if not order.data:
         yield Problem(
             ("data",), [], "expected at least one source; leave the key out for the standard library"
-        )
-    if order.model.width % order.model.heads:
-        yield Problem(
-            ("model", "width"), order.model.width, f"expected a multiple of heads ({order.model.heads})"
         )
     if scaled(budget.operators, 6) + scaled(budget.verifiers, 6) > 10**6:
         yield Problem(("budget", "operators"), budget.operators, "with verifiers, the shares exceed 1")

@@ -7,44 +7,42 @@ integers of `RunSpec`; the same order, data and members give the same bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-
-import numpy as np
+from dataclasses import replace
 
 from cli.amounts import scaled
 from cli.order import Order
 from protocol.errors import ConfigError
 from protocol.params import (
     AuditSpec,
+    ComputeSpec,
     DataSpec,
-    DemoSpec,
     Member,
     ModelSpec,
     MoneySpec,
+    Precision,
     RunSpec,
     TimingSpec,
     check_spec,
 )
-from protocol.types import Address, Digest
-from training.data import data_root
+from protocol.types import NO_DIGEST, Address, Digest
+from training.data import describe
+from training.shards import Manifest
 
-VOCABULARY = 256  # tokens are bytes
 SOURCE_MAX, LICENCE_MAX = 512, 128  # characters, the bounds of DataSpec
 
 
-def model_spec(order: Order) -> ModelSpec:
-    """The sizes of the model."""
-    model = order.model
-    return ModelSpec(
-        vocabulary=VOCABULARY,
-        layers=model.layers,
-        width=model.width,
-        heads=model.heads,
-        context=model.context,
-    )
+def model_spec(order: Order, base: Digest = NO_DIGEST) -> ModelSpec:
+    """The model, starting from the parameters of this digest if they are imported."""
+    return replace(order.sizes(), base=base)
 
 
-def data_spec(order: Order, data: bytes) -> DataSpec:
+def compute_spec(order: Order) -> ComputeSpec:
+    """How every node computes a gradient."""
+    dtype = Precision[order.compute.dtype.upper()]
+    return ComputeSpec(dtype=dtype, micro_sequences=order.compute.micro_sequences)
+
+
+def data_spec(order: Order, manifest: Manifest) -> DataSpec:
     """What the parties are told about the data: its root, its cut, where it is from and its licence.
 
     A local path is named by its last part only: where a file lies on the buyer's
@@ -53,27 +51,26 @@ def data_spec(order: Order, data: bytes) -> DataSpec:
     Raises:
         ConfigError: too little for one training step or one validation sequence.
     """
-    window = order.model.context + 1
-    validation = len(data) * scaled(order.train.validation_share, 6) // 10**6
-    training = len(data) - validation
-    if training < window * order.train.sequences:
+    window = order.sizes().context + 1
+    validation = manifest.tokens * scaled(order.train.validation_share, 6) // 10**6
+    training = manifest.tokens - validation
+    if training < window * order.rule().sequences_per_round:
         raise ConfigError(
-            f"data: {len(data)} bytes, {training} of them for training; "
-            f"one step of one node needs {window * order.train.sequences}"
+            f"data: {manifest.tokens} tokens, {training} of them for training; "
+            f"one step of one node needs {window * order.rule().sequences_per_round}"
         )
     if validation < window:
         raise ConfigError(
-            f"data: {len(data)} bytes, {validation} of them held out for validation; "
+            f"data: {manifest.tokens} tokens, {validation} of them held out for validation; "
             f"one sequence needs {window}; use more data or a larger [train] validation_share"
         )
-    sources = [one.source if one.is_stdlib else Path(one.source).name or "." for one in order.data]
-    licences = dict.fromkeys(one.licence_text for one in order.data)
-    return DataSpec(
-        root=data_root(np.frombuffer(data, np.uint8)),
-        tokens=len(data),
+    return describe(
+        manifest,
         validation_tokens=validation,
-        source=_bounded(" + ".join(sources), SOURCE_MAX, "source"),
-        licence=_bounded(" AND ".join(licences), LICENCE_MAX, "licence"),
+        source=_bounded(" + ".join(one.source for one in manifest.sources), SOURCE_MAX, "source"),
+        licence=_bounded(
+            " AND ".join(dict.fromkeys(one.licence for one in manifest.sources)), LICENCE_MAX, "licence"
+        ),
     )
 
 
@@ -86,6 +83,7 @@ def build_spec(
     treasury: Address,
     nodes: Sequence[Member],
     verifiers: Sequence[Member],
+    base: Digest = NO_DIGEST,
 ) -> RunSpec:
     """The spec of this order, passed by `check_spec`.
 
@@ -97,28 +95,22 @@ def build_spec(
         treasury: Who receives the fee.
         nodes: In any order.
         verifiers: In any order.
+        base: State digest of the imported starting parameters; zero to draw them from the seed.
 
     Raises:
         ConfigError: parts do not fit together, for example two members share an account.
     """
-    train, verify, budget, timing = order.train, order.verify, order.budget, order.timing
+    verify, budget, timing = order.verify, order.budget, order.timing
     spec = RunSpec(
         deployment_id=deployment_id,
         name=order.run.name,
         seed=order.run.seed,
         rounds=order.run.rounds,
         state_every=verify.state_every,
-        model=model_spec(order),
+        model=model_spec(order, base),
+        compute=compute_spec(order),
         data=data,
-        rule=DemoSpec(
-            k=order.comm.k,
-            beta_micro=scaled(order.comm.beta, 6),
-            clip_micro=scaled(train.clip, 6),
-            lr_nano=scaled(train.lr, 9),
-            lr_floor_ppm=scaled(train.lr_floor, 6),
-            warmup_rounds=train.warmup,
-            sequences=train.sequences,
-        ),
+        rule=order.rule(),
         audit=AuditSpec(
             probation=verify.probation,
             floor_ppm=scaled(verify.floor, 6),

@@ -91,10 +91,6 @@ def load_sim(path: Path) -> SimSpec:
         raise ConfigError("\n".join(f"{path}: {p.text()}" for p in problems_of(error, SimSpec))) from None
     sim = spec.sim
     faults = []
-    if spec.model.width % spec.model.heads:
-        faults.append(
-            f"[model] width = {spec.model.width}: expected a multiple of heads ({spec.model.heads})"
-        )
     if sim.nodes <= 2 * max(sim.liars, spec.tolerated):
         faults.append(f"[sim] nodes = {sim.nodes}: expected more than twice liars and f")
     if sim.attack != "none" and not sim.liars:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import csv
 import importlib
+import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -30,18 +32,17 @@ from protocol.params import BLOCK_SIZE, PPM, RunSpec
 from protocol.types import PeerId
 from training import attacks
 from training.attacks import Scene
-from training.data import batch_positions, batch_tokens, validation_tokens
-from training.demo import transformed_gradient, transition, update_of
-from training.exact import (
-    apply_signs,
-    initial_parameters,
-    inverse_signs,
-    learning_rate,
-    scatter_values,
-)
+from training.contribution import decode_contribution, encode_round
+from training.data import Tokens, batch_positions, batch_tokens, read_tokens, validation_tokens
+from training.exact import apply_signs, initial_parameters
+from training.inner import Floats
 from training.layout import from_blocks, layout_of
 from training.model import loss_and_gradient, mean_loss, use_one_thread
-from training.wire import Aggregate, Update, encode_aggregate, encode_update
+from training.outer import apply, start_public
+from training.private import start_private
+from training.rule import encode, local
+from training.schedule import rate
+from training.wire import Aggregate, Update
 from verifier import decoded, robust
 from verifier.aggregation import mean_over_senders
 from verifier.gram import buckets, nearest_neighbours
@@ -98,9 +99,7 @@ def attack_of(name: AttackName) -> Attack:
     return known
 
 
-def simulate(
-    spec: SimSpec, run: RunSpec, tokens: NDArray[np.uint8], tell: Callable[[SimRound], None]
-) -> list[SimRound]:
+def simulate(spec: SimSpec, run: RunSpec, tokens: Tokens, tell: Callable[[SimRound], None]) -> list[SimRound]:
     """Train; the same spec and data give the same rounds on the same machine.
 
     Args:
@@ -116,31 +115,34 @@ def simulate(
     rule, attack = rule_of(sim.rule, spec.tolerated, sim.seed), attack_of(sim.attack)
     peers = [member.peer for member in run.nodes]
     honest_count = sim.nodes - sim.liars
-    theta = initial_parameters(run.seed, layout.names, layout.shapes)
-    momentum = [np.zeros((layout.blocks, BLOCK_SIZE), np.float32) for _ in peers]
+    public = start_public(run, initial_parameters(run.seed, layout.names, layout.shapes))
+    recent = deque([public.theta_P], maxlen=run.rule.read_lag + 1)
+    private = [start_private(layout) for _ in peers]
     held_out = validation_tokens(tokens, run, sim.validation_sequences)
-    beta = np.float32(run.rule.beta_micro / PPM)
+
+    def gradient(theta_P: Floats, batch: NDArray[np.int64]) -> tuple[float, Floats]:
+        return loss_and_gradient(run.model, layout, theta_P, batch, compute=run.compute)
+
     rounds: list[SimRound] = []
     for number in range(run.rounds):
-        lr = learning_rate(run.rule, run.rounds, number)
-        losses, sent = [], []
+        losses, sent, sizes = [], [], []
         direction = np.zeros((layout.blocks, BLOCK_SIZE), np.float32)
         for node, peer in enumerate(peers):
             batch = batch_tokens(tokens, batch_positions(run, peer, number), run.model.context)
-            loss, gradient = loss_and_gradient(run.model, layout, theta, batch)
-            spectrum = transformed_gradient(run.rule, layout, gradient)
+            work = local(run, layout, recent[0], private[node], batch, number, gradient)
             if node < honest_count:
-                losses.append(loss)
+                losses.append(work.loss)
                 if sim.attack == "adaptive":
-                    direction += (momentum[node] * beta + spectrum * lr) / np.float32(honest_count)
-            step = transition(run.rule, lr, momentum[node], spectrum)
-            momentum[node] = step.after_BC
-            sent.append(update_of(step))
+                    beta = np.float32(run.rule.compress.feedback_micro / PPM)
+                    direction += (private[node].error_NC * beta + work.x_NC) / np.float32(honest_count)
+            private[node], body = encode(run, layout, number, private[node], work)
+            sizes.append(len(body))
+            sent.append(decode_contribution(run, layout, number, body))
         scene = Scene(
             honest=sent[:honest_count],
             own=sent[honest_count:],
             block_count=layout.blocks,
-            k=run.rule.k,
+            k=run.rule.compress.k,
             seed=(sim.seed * run.rounds + number) % 2**63,
             direction_NC=direction,
         )
@@ -149,21 +151,24 @@ def simulate(
             result = rule(dict(zip(peers, sent, strict=True)), layout.blocks)
         except ValueError as refusal:
             raise ConfigError(f'round {number}: rule "{sim.rule}" refuses: {refusal}') from None
-        signs = from_blocks(layout, _step_signs(result, layout.blocks))
-        theta = apply_signs(theta, signs, lr)
+        before_P = public.theta_P
+        if isinstance(result, Aggregate):
+            aggregate = encode_round(run.rule, result, layout.blocks)
+            public = apply(run, layout, public, number, aggregate)
+        else:
+            aggregate = b""
+            lr = rate(run.rule.outer.schedule, run.rounds, number)
+            public = replace(public, theta_P=apply_signs(public.theta_P, from_blocks(layout, result), lr))
+        recent.append(public.theta_P)
         is_due = (number + 1) % sim.validate_every == 0 or number + 1 == run.rounds
         rounds.append(
             SimRound(
                 round=number,
                 loss=float(np.mean(losses)),
-                validation=mean_loss(run.model, layout, theta, held_out) if is_due else None,
-                update_bytes=float(
-                    np.mean([len(encode_update(update, layout.blocks, run.rule.k)) for update in sent])
-                ),
-                aggregate_bytes=(
-                    len(encode_aggregate(result, layout.blocks)) if isinstance(result, Aggregate) else 0
-                ),
-                frozen_ppm=int(np.count_nonzero(signs == 0)) * PPM // len(signs),
+                validation=mean_loss(run.model, layout, public.theta_P, held_out) if is_due else None,
+                update_bytes=float(np.mean(sizes)),
+                aggregate_bytes=len(aggregate),
+                frozen_ppm=int(np.count_nonzero(public.theta_P == before_P)) * PPM // len(before_P),
             )
         )
         tell(rounds[-1])
@@ -177,10 +182,15 @@ def run_sim(path: Path, out: Path | None) -> None:
         ConfigError: the file or its data do not make a simulation, or the rule refuses.
     """
     spec = load_sim(path)
-    data = collect_data(spec.order())
-    run = sim_run_spec(spec, data_spec(spec.order(), data))
-    use_one_thread()
     folder = out or Path("runs") / f"sim-{path.stem}"
+    with tempfile.TemporaryDirectory() as scratch:
+        data = Path(scratch)
+        run = sim_run_spec(spec, data_spec(spec.order(), collect_data(spec.order(), data)))
+        _run(spec, run, read_tokens(data, run.data), folder)
+
+
+def _run(spec: SimSpec, run: RunSpec, tokens: Tokens, folder: Path) -> None:
+    use_one_thread()
     console = Console(highlight=False)
     since_s = time.monotonic()
     with console.status("round 0") as status:
@@ -191,7 +201,7 @@ def run_sim(path: Path, out: Path | None) -> None:
             if one.validation is not None:
                 console.print(f"{words}  validation {one.validation:.4f}")
 
-        rounds = simulate(spec, run, np.frombuffer(data, np.uint8), tell)
+        rounds = simulate(spec, run, tokens, tell)
     console.print(_table(spec, run, rounds, time.monotonic() - since_s))
     folder.mkdir(parents=True, exist_ok=True)
     write_rounds(folder / "rounds.csv", rounds)
@@ -206,12 +216,6 @@ def write_rounds(path: Path, rounds: Sequence[SimRound]) -> None:
         writer = csv.writer(file)
         writer.writerow(names)
         writer.writerows([getattr(one, name) for name in names] for one in rounds)
-
-
-def _step_signs(result: Aggregate | NDArray[np.int8], block_count: int) -> NDArray[np.int8]:
-    if not isinstance(result, Aggregate):
-        return result
-    return inverse_signs(scatter_values(block_count, result.block_T, result.index_T, result.value_T))
 
 
 def _table(spec: SimSpec, run: RunSpec, rounds: Sequence[SimRound], seconds: float) -> Table:

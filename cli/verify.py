@@ -17,9 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledger.deployment import Deployment
 from ledger.evidence import evm_address
 from ledger.results import epoch_end, epoch_result, result_digest, run_id_of
@@ -35,11 +32,11 @@ from protocol.params import RunSpec, check_spec
 from protocol.types import NO_DIGEST, Digest
 from replica.chain import extend
 from replica.index import Altered, check_index
+from training.contribution import decode_contribution, encode_round
 from training.exact import initial_parameters
 from training.layout import layout_of
-from training.parameters import apply_aggregate, state_digest
-from training.wire import decode_update, encode_aggregate
-from verifier.aggregation import mean_over_senders
+from training.outer import apply, public_digest, start_public
+from verifier.rules import rule_of
 
 
 def verify_run(folder: Path) -> Iterator[str]:
@@ -69,7 +66,7 @@ def verify_run(folder: Path) -> Iterator[str]:
     yield f"chain: {len(replay.links)} manifests, each certified by {of_all}"
     updates = sum(len(link.manifest.commits) for link in replay.links)
     yield f"updates: {updates} signed contributions, each aggregate recomputed from them"
-    yield f"parameters: replayed from the seed, state {state_digest(replay.theta).hex()}"
+    yield f"parameters: replayed from the seed, state {public_digest(replay.public).hex()}"
 
     settled = dict(_settled(spec, deployment, bundle, replay))
     total = sum(one.settlement.total for one in settled.values())
@@ -80,7 +77,8 @@ def verify_run(folder: Path) -> Iterator[str]:
         deployment=deployment,
         links=tuple(replay.links),
         settled=settled,
-        theta=replay.theta,
+        theta=replay.public.theta_P,
+        state=public_digest(replay.public),
         load=replay.load,
     )
     with tempfile.TemporaryDirectory() as scratch:
@@ -100,8 +98,9 @@ class _Replay:
         self.history: History = start(spec, run_id)
         self.links: list[CertifiedManifest] = []
         self.settlements: dict[int, Settlement] = {}
-        self.theta: NDArray[np.float32] = initial_parameters(spec.seed, self.layout.names, self.layout.shapes)
-        self.states: dict[int, Digest] = {0: state_digest(self.theta)}
+        theta_P = initial_parameters(spec.seed, self.layout.names, self.layout.shapes)
+        self.public = start_public(spec, theta_P)
+        self.states: dict[int, Digest] = {0: public_digest(self.public)}
         self._blobs: dict[Digest, bytes] = {}
 
     def load(self, name: Digest) -> bytes:
@@ -130,16 +129,18 @@ class _Replay:
             if commit.state not in (NO_DIGEST, self.states[round_id]):
                 raise Altered(f"bundle/links/{round_id:06d}.cbor: a commit on other parameters than replayed")
             body = self._blob("updates", commit.update)
-            updates[commit.node] = decode_update(body, count, self.spec.rule.k)
+            updates[commit.node] = decode_contribution(self.spec, self.layout, round_id, body)
         aggregate = b""
         if manifest.aggregate != NO_DIGEST:
             aggregate = self._blob("aggregates", manifest.aggregate)
-            if aggregate != encode_aggregate(mean_over_senders(updates, count), count):
+            named = self.spec.rule.aggregation
+            result = rule_of(named.name, named.f, manifest.parent)(updates, count)
+            if aggregate != encode_round(self.spec.rule, result, count):
                 raise Altered(
                     f"bundle/aggregates/{manifest.aggregate.hex()}.bin: does not follow from its updates"
                 )
-        self.theta = apply_aggregate(self.spec, self.layout, self.theta, round_id, aggregate)
-        self.states[round_id + 1] = state_digest(self.theta)
+        self.public = apply(self.spec, self.layout, self.public, round_id, aggregate)
+        self.states[round_id + 1] = public_digest(self.public)
 
     def _blob(self, kind: str, name: Digest) -> bytes:
         path = self._bundle / kind / f"{name.hex()}.bin"

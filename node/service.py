@@ -21,7 +21,7 @@ from network.host import Host
 from node.behaviours import parse_behaviour
 from node.steps import StepFiles
 from protocol.codec import decode, decode_any, digest, encode
-from protocol.draws import opened_blocks
+from protocol.draws import opened_blocks, opened_segment
 from protocol.errors import AssayError, Diverged, MalformedMessage, PeerFault, Unavailable
 from protocol.history import Audit, History, Ruling, StepId
 from protocol.identity import sign, verify
@@ -40,8 +40,9 @@ from replica.claims import claim_everything
 from replica.follower import Follower, fetch_blob
 from replica.pace import Pace
 from replica.participant import Config, Participant, open_network, open_participant
+from training.contribution import decode_contribution
 from training.layout import layout_of
-from training.wire import decode_update
+from training.parameters import kept_rounds
 
 log = logging.getLogger(__name__)
 RETRY_S = 1.0
@@ -68,7 +69,7 @@ class Service:
         self.me = me
         self.behaviour = parse_behaviour(me.config.behaviour)
         self.follower = Follower(me.spec, me.run_id, me.store)
-        self.block_count = layout_of(me.spec.model).blocks
+        self.layout = layout_of(me.spec.model)
         self.pace = Pace(
             module="node.trainer",
             opening={
@@ -89,8 +90,9 @@ class Service:
             me.config.folder,
             run_id=me.run_id,
             node=me.me,
-            block_count=self.block_count,
-            keep=me.spec.audit.audit_rounds + me.spec.audit.dispute_rounds + 2,
+            rule=me.spec.rule,
+            layout=self.layout,
+            keep=kept_rounds(me.spec),
         )
         self._host: Host
         self._opened: dict[StepId, Opened] = {}
@@ -156,8 +158,10 @@ class Service:
             batch_root=Digest(record["batch_root"]),
             update=Digest(record["update_digest"]),
             update_bytes=len(record["update"]),
+            base=record["base_round"] + 1,
             momentum_before=Digest(record["momentum_before"]),
             momentum_after=Digest(record["momentum_after"]),
+            inner=tuple(Digest(one) for one in record["inner"]),
             seal=Digest(record["seal"]),
             exec_class=Digest(record["exec_class"]),
             tokens=record["tokens"],
@@ -257,9 +261,11 @@ class Service:
             return None
         if step not in self._opened:
             update = self.me.blobs.load(audit.commit.update)
-            live = [int(b) for b in decode_update(update, self.block_count, self.me.spec.rule.k).blocks_B]
-            blocks = opened_blocks(audit.seed, audit.node, self.me.spec.audit, self.block_count, live)
-            body = await trio.to_thread.run_sync(self.steps.opening, int(audit.round), list(blocks))
+            spec, round_id = self.me.spec, int(audit.round)
+            live = [int(b) for b in decode_contribution(spec, self.layout, round_id, update).blocks_B]
+            blocks = opened_blocks(audit.seed, audit.node, spec.audit, self.layout.blocks, live)
+            segment = opened_segment(audit.seed, audit.node, spec.rule.segments)
+            body = await trio.to_thread.run_sync(self.steps.opening, round_id, list(blocks), segment)
             name = self.me.blobs.put(body)
             self._opened[step] = Opened(round=audit.round, opening=name, opening_bytes=len(body))
         return self._opened[step]

@@ -7,9 +7,10 @@ damaged file counts as absent: the chain knows every root, so nothing false is s
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import cbor2
 import numpy as np
@@ -18,30 +19,37 @@ from numpy.typing import NDArray
 from protocol import merkle
 from protocol.codec import encode
 from protocol.errors import Diverged
-from protocol.messages import Opening
+from protocol.messages import InnerOpening, Opening
 from protocol.messages import Path as MerklePath
-from protocol.params import BLOCK_SIZE
-from protocol.types import Digest, PeerId, RoundId
-from training.momentum import momentum_leaves
-from training.parameters import write_array
+from protocol.rule import BLOCK_SIZE, RuleSpec
+from protocol.types import NO_DIGEST, Digest, PeerId, RoundId
+from training.inner import InnerState, roots_of, theta_leaves
+from training.layout import Layout, to_blocks
+from training.momentum import private_leaves
+from training.parameters import durably, write_array, write_arrays
+from training.private import Private, carried_digest, commit, start_private
 
 
 class StepFiles:
-    """Records and momenta by round. Shapes: N = blocks, C = 4096."""
+    """Records and private states by round. Shapes: N = blocks, C = 4096."""
 
-    def __init__(self, folder: Path, *, run_id: Digest, node: PeerId, block_count: int, keep: int) -> None:
+    def __init__(
+        self, folder: Path, *, run_id: Digest, node: PeerId, rule: RuleSpec, layout: Layout, keep: int
+    ) -> None:
         """Open or create.
 
         Args:
             folder: Nobody else writes here.
-            run_id: Domain of the momentum's leaves.
+            run_id: Domain of the leaves.
             node: Whose steps they are.
-            block_count: N.
+            rule: Says whether there are inner states, and whether they are carried.
+            layout: Order and shapes of the parameters.
             keep: Rounds after which a step is forgotten.
         """
         self.folder = folder / "steps"
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._run_id, self._node, self._block_count, self._keep = run_id, node, block_count, keep
+        self._run_id, self._node, self._keep = run_id, node, keep
+        self._rule, self._layout = rule, layout
 
     def record(self, round_id: int) -> dict[str, Any] | None:
         """The kept step of a round; None where there is none, or disk has damaged it."""
@@ -51,55 +59,120 @@ class StepFiles:
             return None
         return found if isinstance(found, dict) and found.get("round") == round_id else None
 
-    def momentum(self, round_id: int) -> NDArray[np.float32] | None:
-        """Momentum after the step of a round, zero for -1; None where it is not here, or damaged."""
+    def private(self, round_id: int) -> Private | None:
+        """The private state after the step of a round, fresh for -1; None if it is not here, or damaged."""
         if round_id < 0:
-            return np.zeros((self._block_count, BLOCK_SIZE), np.float32)
+            return start_private(self._layout)
         try:
-            found: NDArray[np.float32] = np.load(self._momentum_path(round_id), allow_pickle=False)
+            error: NDArray[np.float32] = np.load(self._momentum_path(round_id), allow_pickle=False)
         except (OSError, ValueError, EOFError):
             return None
-        is_whole = found.shape == (self._block_count, BLOCK_SIZE) and found.dtype == np.float32
-        return found if is_whole else None
+        if error.shape != (self._layout.blocks, BLOCK_SIZE) or error.dtype != np.float32:
+            return None
+        if not self._rule.carries_inner:
+            return Private(error, None, round_id)
+        carried = self._inner(round_id, self._rule.segments - 1)
+        return None if carried is None else Private(error, carried, round_id)
 
-    def root(self, momentum_NC: NDArray[np.float32]) -> Digest:
-        """The root a commit names for this momentum."""
-        return merkle.root(momentum_leaves(self._run_id, momentum_NC))
+    def root(self, private: Private) -> Digest:
+        """The root a commit names for this state."""
+        return commit(self._run_id, self._rule, self._layout, private)
 
-    def keep(self, record: dict[str, Any], after_NC: NDArray[np.float32]) -> None:
-        """Make a step durable, the momentum first, and forget the ones too old to be asked for."""
+    def inner_digests(self, ends: Sequence[InnerState]) -> list[Digest]:
+        """What a commit says of the state after each segment."""
+        return [roots_of(self._run_id, self._layout, end).digest for end in ends]
+
+    def keep(self, record: dict[str, Any], after: Private, ends: Sequence[InnerState] = ()) -> None:
+        """Make a step durable, the private state first, and forget the ones too old to be asked for."""
         round_id = int(record["round"])
-        write_array(self._momentum_path(round_id), after_NC)
+        for segment, end in enumerate(ends):
+            arrays = {f"moment{i}": moment for i, moment in enumerate(end.moments)}
+            write_arrays(
+                self._inner_path(round_id, segment),
+                {"theta": end.theta_P, "count": np.array(end.count, np.int64), **arrays},
+            )
+        write_array(self._momentum_path(round_id), after.error_NC)
         write_durably(self._record_path(round_id), cbor2.dumps(record))
         self._forget(round_id)
 
-    def opening(self, round_id: int, blocks: list[int]) -> bytes:
-        """The encoded opening of a recent step for the blocks drawn.
+    def opening(self, round_id: int, blocks: list[int], segment: int = 0) -> bytes:
+        """The encoded opening of a recent step for the blocks and the segment drawn.
 
         Raises:
             Diverged: that step is not here any more, or damaged.
         """
         record = self.record(round_id)
-        after = self.momentum(round_id)
-        before = None if record is None else self.momentum(record["base_round"])
+        after = self.private(round_id)
+        before = None if record is None else self.private(record["base_round"])
         if record is None or after is None or before is None:
             raise Diverged(f"the step of round {round_id} is not on this disk any more")
-        leaves_before = momentum_leaves(self._run_id, before)
-        leaves_after = momentum_leaves(self._run_id, after)
+        leaves_before, leaves_after = self._leaves(before), self._leaves(after)
+        opening = Opening(
+            run_id=self._run_id,
+            round=RoundId(round_id),
+            node=self._node,
+            blocks=tuple(blocks),
+            before=before.error_NC[blocks].astype("<f4").tobytes(),
+            after=after.error_NC[blocks].astype("<f4").tobytes(),
+            paths_before=tuple(MerklePath(hashes=merkle.proof(leaves_before, b)) for b in blocks),
+            paths_after=tuple(MerklePath(hashes=merkle.proof(leaves_after, b)) for b in blocks),
+            salt=record["salt"],
+            sketch=record["sketch"],
+        )
+        if self._rule.is_gradient:
+            return encode(opening)
+        start = self._inner(round_id, segment - 1) if segment else before.inner
+        end = self._inner(round_id, self._rule.segments - 1)
+        if end is None or (segment and start is None):
+            raise Diverged(f"the inner steps of round {round_id} are not on this disk any more")
+        shows_theta = start is not None and (segment > 0 or self._rule.is_local_kept)
+        end_roots, end_leaves = (
+            roots_of(self._run_id, self._layout, end),
+            theta_leaves(self._run_id, self._layout, end.theta_P),
+        )
+        carries, last = self._rule.carries_inner, self._layout.blocks
         return encode(
-            Opening(
-                run_id=self._run_id,
-                round=RoundId(round_id),
-                node=self._node,
-                blocks=tuple(blocks),
-                before=before[blocks].astype("<f4").tobytes(),
-                after=after[blocks].astype("<f4").tobytes(),
-                paths_before=tuple(MerklePath(hashes=merkle.proof(leaves_before, b)) for b in blocks),
-                paths_after=tuple(MerklePath(hashes=merkle.proof(leaves_after, b)) for b in blocks),
-                salt=record["salt"],
-                sketch=record["sketch"],
+            InnerOpening(
+                opening=opening,
+                segment=segment,
+                start_count=start.count if start else 0,
+                start_theta=start.theta_P.astype("<f4").tobytes() if start and shows_theta else b"",
+                start_theta_root=(
+                    roots_of(self._run_id, self._layout, start).theta
+                    if start and not shows_theta
+                    else NO_DIGEST
+                ),
+                start_moments=b"".join(m.astype("<f4").tobytes() for m in start.moments) if start else b"",
+                start_path=MerklePath(hashes=merkle.proof(leaves_before, last) if carries else ()),
+                end_count=end_roots.count,
+                end_theta_root=end_roots.theta,
+                end_moments=end_roots.moments,
+                end_blocks=to_blocks(self._layout, end.theta_P)[blocks].astype("<f4").tobytes(),
+                end_paths=tuple(MerklePath(hashes=merkle.proof(end_leaves, b)) for b in blocks),
+                end_path=MerklePath(hashes=merkle.proof(leaves_after, last) if carries else ()),
             )
         )
+
+    def _leaves(self, private: Private) -> list[Digest]:
+        carried = carried_digest(self._run_id, self._rule, self._layout, private)
+        return private_leaves(self._run_id, private.error_NC, carried)
+
+    def _inner(self, round_id: int, segment: int) -> InnerState | None:
+        """The inner state after a segment; None where it is not here, or damaged."""
+        try:
+            with np.load(self._inner_path(round_id, segment), allow_pickle=False) as saved:
+                names = sorted(name for name in saved.files if name.startswith("moment"))
+                theta_P, moments = saved["theta"], tuple(saved[name] for name in names)
+                count = int(saved["count"])
+        except (OSError, ValueError, EOFError, KeyError, BadZipFile):
+            return None
+        expected = (self._layout.parameters,)
+        if any(part.shape != expected or part.dtype != np.float32 for part in (theta_P, *moments)):
+            return None
+        return InnerState(theta_P, moments, count)
+
+    def _inner_path(self, round_id: int, segment: int) -> Path:
+        return self.folder / f"inner-{round_id:08d}-{segment:02d}.npz"
 
     def _record_path(self, round_id: int) -> Path:
         return self.folder / f"{round_id:08d}.cbor"
@@ -113,18 +186,14 @@ class StepFiles:
         kept = (self.record(number) for number in range(oldest, round_id + 1))
         bases = {record["base_round"] for record in kept if record is not None}
         for path in self.folder.iterdir():
-            number = path.stem.removeprefix("momentum-")
+            number = path.stem.removeprefix("momentum-").removeprefix("inner-")[:8]
             if not number.isdigit() or int(number) >= oldest:
                 continue
-            if path.suffix != ".npy" or int(number) not in bases:
+            if path.suffix == ".cbor" or int(number) not in bases:
                 path.unlink()
 
 
 def write_durably(path: Path, body: bytes) -> None:
     """Write a file so that it is there whole or not at all, also after a power cut."""
-    partial = path.with_suffix(".partial")
-    with open(partial, "wb") as file:
+    with durably(path) as file:
         file.write(body)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,32 +22,32 @@ from node.steps import StepFiles, write_durably
 from protocol.blob import blob_digest
 from protocol.codec import decode
 from protocol.errors import Diverged, Unavailable
-from protocol.params import RunSpec
+from protocol.params import PPM, RunSpec
 from protocol.types import Digest, PeerId
-from training import demo
+from training import rule as rules
+from training.compress import gradient_sketch
 from training.data import batch_positions, batch_root, batch_tokens, read_tokens
-from training.exact import learning_rate
 from training.model import execution_class, loss_and_gradient, use_one_thread
 from training.momentum import seal
-from training.parameters import Parameters, state_digest
-from training.wire import encode_update
+from training.parameters import Parameters, kept_rounds
+from training.private import Private, start_private
 
 LOSS_MICRO_MAX = 10**9
 
 
 class Trainer:
-    """theta of recent rounds, momentum of recent steps, and the data."""
+    """theta of recent rounds, private states of recent steps, and the data."""
 
     def __init__(
         self, *, spec: RunSpec, run_id: Digest, node: PeerId, data: Path, folder: Path, behaviour: Behaviour
     ) -> None:
         self.spec, self.run_id, self.node, self.behaviour = spec, run_id, node, behaviour
-        self.keep = spec.audit.audit_rounds + spec.audit.dispute_rounds + 2
+        self.keep, self.device = kept_rounds(spec), "cpu"
         self.parameters = Parameters(spec, folder / "theta", self.keep)
         self.layout = self.parameters.layout
         self.tokens = read_tokens(data, spec.data)
         self.steps = StepFiles(
-            folder, run_id=run_id, node=node, block_count=self.layout.blocks, keep=self.keep
+            folder, run_id=run_id, node=node, rule=spec.rule, layout=self.layout, keep=self.keep
         )
         self._scar = folder / "diverged"
         self._diverge()
@@ -54,7 +55,7 @@ class Trainer:
     def apply(self, round_id: int, aggregate: bytes) -> Digest:
         """Step the parameters; see `Parameters.apply`."""
         digest = self.parameters.apply(round_id, aggregate)
-        return state_digest(self.parameters.at(self.parameters.round)) if self._diverge() else digest
+        return self.parameters.digest() if self._diverge() else digest
 
     def step(self, round_id: int, parent: Digest, base_round: int, base_root: Digest) -> dict[str, Any]:
         """This round's step: computed once, durable, the same when asked again.
@@ -63,7 +64,7 @@ class Trainer:
             round_id: The round to train; the parameters must be there.
             parent: Digest of the manifest before.
             base_round: The round of the last accepted step, or -1.
-            base_root: The momentum root the chain knows after that step.
+            base_root: The root of the private state that the chain knows after that step.
 
         Returns:
             The fields of a commit that only this process knows, and the update's bytes.
@@ -77,48 +78,58 @@ class Trainer:
             return known
         if self.parameters.round != round_id:
             raise Diverged(f"asked for a step of round {round_id} while at round {self.parameters.round}")
-        base_round, before = self._momentum(base_round, base_root)
-        lie = self.behaviour.at(round_id)
-        positions = batch_positions(self.spec, self.node, round_id)
-        is_stale = lie == "stale-parameters" and round_id > 0
-        theta, used = self.parameters.at(round_id - is_stale), positions
+        rule, lie = self.spec.rule, self.behaviour.at(round_id)
+        before = self._before(base_round, base_root)
+        positions = used = batch_positions(self.spec, self.node, round_id)
+        theta = self.parameters.read(round_id - 1 if lie == "stale-parameters" and round_id else round_id)
         if lie == "wrong-data":
             used = batch_positions(self.spec, self.node, round_id + self.spec.rounds)
         batch = batch_tokens(self.tokens, used, self.spec.model.context)
-        loss, gradient = loss_and_gradient(self.spec.model, self.layout, theta, batch)
-        if not (np.isfinite(loss) and np.isfinite(gradient).all()):
+        gradient = self._noise if lie == "random-update" else self._gradient
+        work = rules.local(self.spec, self.layout, theta, before, batch, round_id, gradient)
+        if not (np.isfinite(work.loss) and np.isfinite(work.x_NC).all()):
             # Sent, its momentum could not be opened, and withholding an opening is slashed.
             raise Unavailable(f"round {round_id}: the gradient is not finite, so there is nothing to send")
-        if lie == "random-update":
-            noise = np.random.default_rng(round_id).standard_normal(len(gradient)).astype(np.float32)
-            gradient = noise * (np.linalg.norm(gradient) / np.linalg.norm(noise))
-        spectrum = demo.transformed_gradient(self.spec.rule, self.layout, gradient)
-        lr = learning_rate(self.spec.rule, self.spec.rounds, round_id)
-        moved = demo.transition(self.spec.rule, lr, before, spectrum)
-        after = moved.after_BC
+        after, update = rules.encode(self.spec, self.layout, round_id, before, work)
         if lie == "no-feedback":
-            after = before * np.float32(self.spec.rule.beta_micro / 1e6) + spectrum * lr
-        update = encode_update(demo.update_of(moved), self.layout.blocks, self.spec.rule.k)
-        sketch, salt = demo.gradient_sketch(parent, spectrum), os.urandom(32)
+            beta = np.float32(rule.compress.feedback_micro / PPM)
+            after = replace(after, error_NC=before.error_NC * beta + work.x_NC)
+        sketch, salt = gradient_sketch(parent, work.x_NC), os.urandom(32)
         record: dict[str, Any] = {
             "round": round_id,
             "parent": parent,
-            "base_round": base_round,
-            "state": state_digest(self.parameters.at(round_id)),
+            "base_round": before.round,
+            "state": self.parameters.digest(),
             "batch_root": batch_root(self.spec, positions),
             "update": update,
             "update_digest": blob_digest(update),
             "momentum_before": self.steps.root(before),
             "momentum_after": self.steps.root(after),
+            "inner": self.steps.inner_digests(work.ends),
             "seal": seal(salt, sketch),
             "salt": salt,
             "sketch": sketch,
-            "exec_class": execution_class(),
+            "exec_class": execution_class(self.spec.compute, self.device),
             "tokens": self.spec.tokens_per_step,
-            "loss_micro": min(int(loss * 1e6), LOSS_MICRO_MAX),
+            "loss_micro": min(int(work.loss * 1e6), LOSS_MICRO_MAX),
         }
-        self.steps.keep(record, after)
+        self.steps.keep(record, after, work.ends)
         return record
+
+    def _gradient(
+        self, theta_P: NDArray[np.float32], tokens: NDArray[np.int64]
+    ) -> tuple[float, NDArray[np.float32]]:
+        return loss_and_gradient(
+            self.spec.model, self.layout, theta_P, tokens, compute=self.spec.compute, device=self.device
+        )
+
+    def _noise(
+        self, theta_P: NDArray[np.float32], tokens: NDArray[np.int64]
+    ) -> tuple[float, NDArray[np.float32]]:
+        """What the cheat of that name takes for a gradient: noise of the right size."""
+        loss, gradient = self._gradient(theta_P, tokens)
+        noise = np.random.default_rng(self.parameters.round).standard_normal(len(gradient)).astype(np.float32)
+        return loss, noise * (np.linalg.norm(gradient) / np.linalg.norm(noise))
 
     def reset(self) -> None:
         """Throw the parameters away, as a diverged node must.
@@ -139,14 +150,12 @@ class Trainer:
         self.parameters.replace(theta)
         return True
 
-    def _momentum(self, base_round: int, base_root: Digest) -> tuple[int, NDArray[np.float32]]:
-        """Momentum after the last accepted step if it is here and as the chain knows it, else zero."""
-        found = None if base_round < 0 else self.steps.momentum(base_round)
+    def _before(self, base_round: int, base_root: Digest) -> Private:
+        """The private state after the last accepted step if it is here as the chain knows it, else fresh."""
+        found = None if base_round < 0 else self.steps.private(base_round)
         if found is None or self.steps.root(found) != base_root:
-            zero = self.steps.momentum(-1)
-            assert zero is not None
-            return -1, zero
-        return base_round, found
+            return start_private(self.layout)
+        return found
 
 
 def methods() -> Mapping[str, Callable[..., Any]]:
@@ -172,7 +181,7 @@ def methods() -> Mapping[str, Callable[..., Any]]:
     return {
         "open": open_,
         "round": lambda: held[0].parameters.round,
-        "digest": lambda: state_digest(held[0].parameters.at(held[0].parameters.round)),
+        "digest": lambda: held[0].parameters.digest(),
         "apply": lambda **a: held[0].apply(**a),
         "step": lambda **a: held[0].step(**a),
         "reset": lambda: held[0].reset(),

@@ -32,7 +32,6 @@ from protocol.messages import CertifiedManifest
 from protocol.params import RunSpec
 from protocol.types import NO_DIGEST, Digest
 from training.layout import layout_of
-from training.parameters import state_digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +54,7 @@ class Finished:
     links: tuple[CertifiedManifest, ...]
     settled: Mapping[int, Settled]
     theta: NDArray[np.float32]
+    state: Digest  # of these parameters and the outer optimiser's buffers
     load: Callable[[Digest], bytes]  # a blob by its digest
 
 
@@ -65,9 +65,8 @@ def write_bundle(folder: Path, run: Finished) -> Digest:
         Unavailable: a blob is missing or damaged.
         OSError: disk refused.
     """
-    state = state_digest(run.theta)
     if folder.exists():
-        return state
+        return run.state
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -75,9 +74,9 @@ def write_bundle(folder: Path, run: Finished) -> Digest:
     (partial / "deployment.json").write_text(run.deployment.to_json())
     _write_chain(partial, run)
     _write_settlements(partial / "settlements", run)
-    _write_receipts_and_model(partial, run, state)
+    _write_receipts_and_model(partial, run, run.state)
     os.replace(partial, folder)
-    return state
+    return run.state
 
 
 def _write_chain(folder: Path, run: Finished) -> None:

@@ -219,6 +219,7 @@ class Buyer:
             links=tuple(self.me.store.links()),
             settled=settled,
             theta=self.replay.theta,
+            state=self.replay.state(self.replay.round),
             load=self.me.blobs.load,
         )
         state = await trio.to_thread.run_sync(write_bundle, self.bundle, run)

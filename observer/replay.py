@@ -21,7 +21,7 @@ from protocol.messages import CertifiedManifest
 from protocol.types import NO_DIGEST, Digest
 from replica.follower import fetch_blob
 from replica.participant import Participant
-from training.parameters import Parameters, state_digest
+from training.parameters import Parameters
 
 CHECKPOINT_ROUNDS = 16
 FETCH_S = 60.0
@@ -44,7 +44,7 @@ class Replay:
     def __init__(self, me: Participant) -> None:
         self._me = me
         self._parameters = Parameters(me.spec, me.config.folder / "parameters", CHECKPOINT_ROUNDS)
-        self._me.store.set_fact(self._state_name(self.round), state_digest(self.theta))
+        self._me.store.set_fact(self._state_name(self.round), self._parameters.digest())
 
     @property
     def round(self) -> int:

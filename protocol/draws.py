@@ -73,5 +73,10 @@ def opened_blocks(
     return tuple(sorted(chosen))
 
 
+def opened_segment(seed: Digest, node: PeerId, segments: int) -> int:
+    """The segment of inner steps that an audit repeats. 0 where a round has none."""
+    return _number(seed, b"S", node, 0) % segments if segments else 0
+
+
 def _number(seed: Digest, what: bytes, node: PeerId, draw: int) -> int:
     return int.from_bytes(hashlib.sha256(seed + what + node + draw.to_bytes(4, "big")).digest(), "big")

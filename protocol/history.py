@@ -87,6 +87,7 @@ class NodeRecord:
     """What the chain knows of one node."""
 
     momentum: Digest = NO_DIGEST  # root after its last accepted step; zero before the first
+    round: int = -1  # of that step
     accepted: int = 0
     clean: int = 0  # audits passed in a row
     fault_round: int = -1  # of the earliest upheld fault; from then on nothing is paid
@@ -222,7 +223,9 @@ def advance(history: History, manifest: Manifest) -> History:
         commit = signed_commit.commit
         steps[(commit.round, commit.node)] = commit.tokens
         record = nodes[commit.node]
-        nodes[commit.node] = replace(record, momentum=commit.momentum_after, accepted=record.accepted + 1)
+        nodes[commit.node] = replace(
+            record, momentum=commit.momentum_after, round=now, accepted=record.accepted + 1
+        )
 
     commits = tuple(signed_commit.commit for signed_commit in manifest.commits)
     return replace(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from protocol.codec import Max
+from protocol.rule import SEGMENTS_MAX
 from protocol.types import Digest, HotSignature, Iteration, PeerId, RoundId, Signature
 
 NODES_MAX = 1024
@@ -21,13 +22,14 @@ OPENED_BLOCKS_MAX = 256
 PROOF_HASHES_MAX = 26
 SKETCH_BYTES = 512
 INLINE_UPDATE_BYTES = 128 * 1024
+INNER_BYTES_MAX = 512 * 1024 * 1024  # parameters of an opened inner state: 128 million of float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
     """A node binds itself to an update, and to the momentum before and after it."""
 
-    TAG: ClassVar[bytes] = b"assay/commit/1"
+    TAG: ClassVar[bytes] = b"assay/commit/2"
     run_id: Digest
     round: RoundId
     node: PeerId
@@ -36,8 +38,10 @@ class Commit:
     batch_root: Digest
     update: Digest  # blob digest of the update's bytes
     update_bytes: int
-    momentum_before: Digest
+    base: int  # 1 + the round whose private state it continues; 0 = starts afresh
+    momentum_before: Digest  # root of the private state: momentum or unsent error, inner optimiser
     momentum_after: Digest
+    inner: Annotated[tuple[Digest, ...], Max(SEGMENTS_MAX)]  # inner state after each segment of steps
     seal: Digest  # SHA-256(salt | gradient sketch)
     exec_class: Digest
     tokens: int
@@ -48,7 +52,7 @@ class Commit:
 class SignedCommit:
     """A commit with the peer's signature and the hot key's, which a contract can judge."""
 
-    TAG: ClassVar[bytes] = b"assay/signed-commit/1"
+    TAG: ClassVar[bytes] = b"assay/signed-commit/2"
     commit: Commit
     signature: Signature
     statement: HotSignature
@@ -58,7 +62,7 @@ class SignedCommit:
 class Contradiction:
     """Two different commits of one node for one round: evidence that needs no committee."""
 
-    TAG: ClassVar[bytes] = b"assay/contradiction/1"
+    TAG: ClassVar[bytes] = b"assay/contradiction/2"
     first: SignedCommit
     second: SignedCommit
 
@@ -113,7 +117,7 @@ class Reveal:
 class Manifest:
     """What counts in one round: the body that verifiers agree on."""
 
-    TAG: ClassVar[bytes] = b"assay/manifest/1"
+    TAG: ClassVar[bytes] = b"assay/manifest/2"
     run_id: Digest
     round: RoundId
     parent: Digest  # digest of the manifest before; of the run's spec in round 0
@@ -187,7 +191,7 @@ class Proposal:
     `parent` is the parent block's notarisation (absent, so empty, for round 0).
     """
 
-    TAG: ClassVar[bytes] = b"assay/proposal/1"
+    TAG: ClassVar[bytes] = b"assay/proposal/2"
     block: Block
     manifest: Manifest
     parent: Annotated[tuple[QuorumCertificate, ...], Max(1)]
@@ -200,7 +204,7 @@ class Proposal:
 class CertifiedManifest:
     """One link of the finalised chain: checkable by anybody who knows the verifiers."""
 
-    TAG: ClassVar[bytes] = b"assay/certified/1"
+    TAG: ClassVar[bytes] = b"assay/certified/2"
     manifest: Manifest
     block: Block
     certificate: QuorumCertificate
@@ -232,6 +236,29 @@ class Opening:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InnerOpening:
+    """What a drawn node shows of its inner steps besides: the state one segment began from, and the last one.
+
+    The start is bound by the entry of `Commit.inner` before the segment, or by `momentum_before`.
+    """
+
+    TAG: ClassVar[bytes] = b"assay/inner-opening/1"
+    opening: Opening
+    segment: int
+    start_count: int  # inner steps since the moments were zero
+    start_theta: Annotated[bytes, Max(INNER_BYTES_MAX)]  # float32; empty where the network's is the start
+    start_theta_root: Digest  # where `start_theta` is empty but a digest binds it: its Merkle root
+    start_moments: Annotated[bytes, Max(2 * INNER_BYTES_MAX)]  # float32, one after another
+    start_path: Path  # of the carried state in `momentum_before`; empty if nothing is carried
+    end_count: int
+    end_theta_root: Digest
+    end_moments: Digest
+    end_blocks: Annotated[bytes, Max(OPENED_BLOCKS_MAX * 16384)]  # the opened blocks of the last parameters
+    end_paths: Annotated[tuple[Path, ...], Max(OPENED_BLOCKS_MAX)]
+    end_path: Path  # of the carried state in `momentum_after`; empty if nothing is carried
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
     """A verifier saw this commit, with its update, before the round closed."""
 
@@ -256,7 +283,7 @@ class SignedReceipt:
 class Submission:
     """A node hands its commit to a verifier; a small update rides along, a large one is fetched."""
 
-    TAG: ClassVar[bytes] = b"assay/submission/1"
+    TAG: ClassVar[bytes] = b"assay/submission/2"
     signed: SignedCommit
     update: Annotated[bytes, Max(INLINE_UPDATE_BYTES)]
 
@@ -284,7 +311,7 @@ class StepRequest:
 class Links:
     """Consecutive links of the finalised chain, as many as fit an answer."""
 
-    TAG: ClassVar[bytes] = b"assay/links/1"
+    TAG: ClassVar[bytes] = b"assay/links/2"
     links: Annotated[tuple[CertifiedManifest, ...], Max(256)]
 
 
@@ -318,6 +345,7 @@ MESSAGES: dict[bytes, type[Any]] = {
     for kind in (
         Commit, SignedCommit, Verdict, SignedVerdict, Reveal, Manifest, Block, Vote, SignedVote,
         QuorumCertificate, Proposal, CertifiedManifest, Path, Opening, Receipt, SignedReceipt,
-        Submission, Opened, StepRequest, Links, ResultSignature, Contradiction, ResolutionSignature,
+        Submission, Opened, StepRequest, InnerOpening, Links, ResultSignature,
+        Contradiction, ResolutionSignature,
     )
 }  # fmt: skip

@@ -14,62 +14,74 @@ from typing import Annotated, ClassVar
 
 from protocol.codec import Max
 from protocol.messages import NODES_MAX, VERIFIERS_MAX
+from protocol.rule import BLOCK_SIDE as BLOCK_SIDE
+from protocol.rule import BLOCK_SIZE as BLOCK_SIZE
+from protocol.rule import PPM as PPM
+from protocol.rule import RuleSpec as RuleSpec
+from protocol.rule import Values as Values
+from protocol.rule import check_rule
 from protocol.types import Address, Digest, PeerId
 
-PPM = 1_000_000
 RUN_NODES_MAX = 128
 RUN_VERIFIERS_MAX = 16
-BLOCK_SIDE = 64
-BLOCK_SIZE = BLOCK_SIDE * BLOCK_SIDE
+
+
+class Family(enum.IntEnum):
+    """How a decoder is built; docs/protocol.md, "Model"."""
+
+    GPT = 1  # learned positions, LayerNorm, GELU
+    LLAMA = 2  # rotary positions, RMSNorm, SwiGLU, grouped queries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A decoder-only transformer."""
+    """A decoder-only transformer, and where it starts from."""
 
-    TAG: ClassVar[bytes] = b"assay/model-spec/1"
+    TAG: ClassVar[bytes] = b"assay/model-spec/2"
+    family: Family
     vocabulary: int
     layers: int
     width: int
     heads: int
+    kv_heads: int  # heads that share one key and value: heads / kv_heads
+    hidden: int  # width inside the MLP
     context: int  # tokens
+    rope_theta: int  # base of the rotary wavelengths; 0 for GPT
+    norm_epsilon_nano: int
+    is_tied: bool  # the output head is the embedding
+    base: Digest  # state digest of imported starting parameters; zero: drawn from the seed
+
+
+class Precision(enum.IntEnum):
+    """In what a forward and backward pass is computed; parameters and gradients stay float32."""
+
+    FLOAT32 = 1
+    BFLOAT16 = 2  # by torch's autocast
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeSpec:
+    """How a gradient is computed, as far as all nodes must do the same."""
+
+    TAG: ClassVar[bytes] = b"assay/compute-spec/1"
+    dtype: Precision
+    micro_sequences: int  # sequences of one forward and backward pass; 0 = the whole batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSpec:
-    """The training set: one token stream, cut in two, committed by a Merkle root."""
+    """The training set: one token stream, cut in two, committed by a Merkle root over its shards."""
 
-    TAG: ClassVar[bytes] = b"assay/data-spec/1"
+    TAG: ClassVar[bytes] = b"assay/data-spec/2"
     root: Digest
+    manifest: Digest  # SHA-256 of the manifest: every source with its licence, every shard
+    tokenizer: Digest  # SHA-256 of tokenizer.json; zero: tokens are bytes
+    vocabulary: int  # every token is below this
+    token_bytes: int  # 1, 2 or 4, little-endian
     tokens: int  # all of them
     validation_tokens: int  # the last ones, never trained on
     source: Annotated[str, Max(512)]
     licence: Annotated[str, Max(128)]
-
-
-class Values(enum.IntEnum):
-    """How the coefficients that are sent are written. All but SIGN carry a scale per block."""
-
-    SIGN = 1  # one bit; the block's amplitude is free, so only a sign step may follow
-    SIGN_MEAN = 2  # one bit times the block's mean magnitude
-    TWO_BIT = 3  # levels -3, -1, 1, 3
-    E3M0 = 4  # sign and three bits of exponent: 0 and +-1, 2, 4 ... 64
-    INT8 = 5  # -127 to 127
-    INT16 = 6  # -32767 to 32767: as good as float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoSpec:
-    """DeMo in the DCT domain with a sign wire (Peng et al., arXiv:2411.19870; docs/protocol.md)."""
-
-    TAG: ClassVar[bytes] = b"assay/demo-spec/1"
-    k: int  # coefficients sent of each 64 x 64 block
-    beta_micro: int  # momentum decay
-    clip_micro: int  # gradient norm each node clips to; 0 = no clipping
-    lr_nano: int  # peak learning rate
-    lr_floor_ppm: int  # share of the peak at the last round
-    warmup_rounds: int
-    sequences: int  # per node and round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,15 +135,16 @@ class Member:
 class RunSpec:
     """One run, complete: whoever holds this and the chain can check everything else."""
 
-    TAG: ClassVar[bytes] = b"assay/run-spec/1"
+    TAG: ClassVar[bytes] = b"assay/run-spec/2"
     deployment_id: Digest
     name: Annotated[str, Max(64)]
     seed: int
     rounds: int
     state_every: int  # commits carry the digest of the parameters every so many rounds
     model: ModelSpec
+    compute: ComputeSpec
     data: DataSpec
-    rule: DemoSpec
+    rule: RuleSpec
     audit: AuditSpec
     money: MoneySpec
     timing: TimingSpec
@@ -142,7 +155,7 @@ class RunSpec:
     @property
     def tokens_per_step(self) -> int:
         """Tokens one accepted contribution stands for."""
-        return self.rule.sequences * self.model.context
+        return self.rule.sequences_per_round * self.model.context
 
     @property
     def verifier_peers(self) -> tuple[PeerId, ...]:
@@ -177,9 +190,13 @@ def check_spec(spec: RunSpec) -> None:
             raise ValueError(words)
 
     need(spec.rounds >= 1, f"rounds is {spec.rounds}, expected at least 1")
-    need(spec.model.width % max(spec.model.heads, 1) == 0, "model width must be a multiple of heads")
-    need(1 <= spec.rule.k <= BLOCK_SIZE // 2, f"k is {spec.rule.k}, expected 1 to {BLOCK_SIZE // 2}")
-    need(0 <= spec.rule.beta_micro < PPM, f"beta is {spec.rule.beta_micro} millionths, expected below 1")
+    for fault in model_faults(spec.model):
+        need(False, fault)
+    check_rule(spec.rule, need)
+    need(
+        len(spec.nodes) > 2 * spec.rule.aggregation.f,
+        f"{len(spec.nodes)} nodes for f = {spec.rule.aggregation.f}, more than twice as many expected",
+    )
     need(0 < spec.audit.floor_ppm <= PPM, "the audit floor must be above 0 and at most 1")
     need(spec.audit.probation >= 1, "probation must be at least one audit")
     need(spec.audit.turn_rounds >= 1, "audit turns must take at least one round")
@@ -203,8 +220,47 @@ def check_spec(spec: RunSpec) -> None:
     need(len(everyone) == len(set(everyone)), "one account cannot stand behind two members")
     window = spec.model.context + 1
     need(
-        spec.data.tokens - spec.data.validation_tokens >= window * spec.rule.sequences,
+        spec.data.tokens - spec.data.validation_tokens >= window * spec.rule.sequences_per_round,
         f"the data hold {spec.data.tokens - spec.data.validation_tokens} training tokens, "
-        f"one step needs {window * spec.rule.sequences}",
+        f"one step needs {window * spec.rule.sequences_per_round}",
     )
     need(spec.data.validation_tokens >= window, f"validation needs at least {window} tokens")
+    need(spec.data.token_bytes in (1, 2, 4), f"tokens of {spec.data.token_bytes} bytes, expected 1, 2 or 4")
+    need(
+        spec.data.vocabulary <= 1 << (8 * spec.data.token_bytes),
+        f"{spec.data.vocabulary} different tokens do not fit {spec.data.token_bytes} bytes",
+    )
+    need(
+        spec.data.vocabulary <= spec.model.vocabulary,
+        f"the data hold {spec.data.vocabulary} different tokens, the model knows {spec.model.vocabulary}",
+    )
+
+
+def model_faults(model: ModelSpec) -> tuple[str, ...]:
+    """What about these sizes makes no model; empty if all fit together."""
+    sizes = {
+        name: getattr(model, name)
+        for name in ("vocabulary", "layers", "width", "heads", "kv_heads", "hidden", "context")
+    }
+    faults = [f"model {name} is 0, expected at least 1" for name, size in sizes.items() if size < 1]
+    if faults:
+        return tuple(faults)
+    if model.width % model.heads:
+        faults.append(f"model width {model.width} must be a multiple of heads ({model.heads})")
+    if model.heads % model.kv_heads:
+        faults.append(f"model heads {model.heads} must be a multiple of kv_heads ({model.kv_heads})")
+    if not 0 < model.norm_epsilon_nano < 10**9:
+        faults.append("model norm epsilon must be above 0 and below 1")
+    if model.family is Family.GPT:
+        if model.kv_heads != model.heads:
+            faults.append("a GPT has as many kv_heads as heads")
+        if model.rope_theta:
+            faults.append("a GPT has learned positions, expected a rope_theta of 0")
+    else:
+        if model.width // model.heads % 2:
+            faults.append(
+                f"model width / heads is {model.width // model.heads}, rotation needs an even number"
+            )
+        if model.rope_theta < 2:
+            faults.append(f"rope_theta is {model.rope_theta}, expected at least 2")
+    return tuple(faults)

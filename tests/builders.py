@@ -33,12 +33,8 @@ from protocol.messages import (
     VoteKind,
 )
 from protocol.params import (
-    PPM,
     AuditSpec,
-    DataSpec,
-    DemoSpec,
     Member,
-    ModelSpec,
     MoneySpec,
     RunSpec,
     TimingSpec,
@@ -46,9 +42,10 @@ from protocol.params import (
 )
 from protocol.quorum import assemble
 from protocol.types import NO_DIGEST, Address, Digest, Iteration, PeerId, RoundId
-from training.data import batch_positions, batch_root, data_root
+from tests.specs import FLOAT32_WHOLE, a_model, a_rule, data_of
+from training.data import batch_positions, batch_root
 from training.layout import layout_of
-from training.momentum import zero_momentum_root
+from training.momentum import zero_root
 
 DEPLOYMENT_ID = Digest(hashlib.sha256(b"deployment").digest())
 RUN_ID = Digest(hashlib.sha256(b"run").digest())
@@ -99,14 +96,10 @@ def a_spec(**changes: Any) -> RunSpec:
         seed=7,
         rounds=6,
         state_every=1,
-        model=ModelSpec(vocabulary=256, layers=1, width=64, heads=2, context=16),
-        data=DataSpec(
-            root=data_root(TEXT), tokens=len(TEXT), validation_tokens=2000, source="made up", licence="none"
-        ),
-        rule=DemoSpec(
-            k=32, beta_micro=950_000, clip_micro=PPM, lr_nano=2_000_000, lr_floor_ppm=100_000,
-            warmup_rounds=2, sequences=2,
-        ),
+        model=a_model(),
+        compute=FLOAT32_WHOLE,
+        data=data_of(TEXT),
+        rule=a_rule(warmup_rounds=2),
         audit=AuditSpec(
             probation=2, floor_ppm=200_000, blocks=8, turn_rounds=1, audit_rounds=4, dispute_rounds=3
         ),
@@ -152,8 +145,10 @@ def a_commit(name: str, history: History, **changes: Any) -> Commit:
         batch_root=batch_root(spec, batch_positions(spec, node, int(history.round))),
         update=a_digest(f"update of {name} in {history.round}"),
         update_bytes=100,
+        base=history.nodes[node].round + 1,
         momentum_before=_momentum_of(history, node),
         momentum_after=a_digest(f"momentum of {name} after {history.round}"),
+        inner=(),
         seal=a_digest("seal"),
         exec_class=a_digest("class"),
         tokens=spec.tokens_per_step,
@@ -258,4 +253,4 @@ def _momentum_of(history: History, node: PeerId) -> Digest:
     known = history.nodes[node].momentum if node in history.nodes else NO_DIGEST
     if known != NO_DIGEST:
         return known
-    return zero_momentum_root(RUN_ID, layout_of(history.spec.model).blocks)
+    return zero_root(RUN_ID, history.spec.rule, layout_of(history.spec.model).blocks)

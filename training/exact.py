@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.params import BLOCK_SIDE as S
-from protocol.params import BLOCK_SIZE, PPM, DemoSpec
+from protocol.params import BLOCK_SIZE
 
 BASIS_BITS = 14
 VALUE_MAX = 1 << 14  # largest magnitude of an aggregate's coefficient
@@ -49,13 +49,25 @@ def inverse_signs(values_NSS: NDArray[np.int32]) -> NDArray[np.int8]:
     Returns:
         -1, 0 or 1 per position. Shape (N, 64, 64), int8. A block of zeros gives zeros.
     """
+    signs: NDArray[np.int8] = np.sign(inverse_values(values_NSS)[0]).astype(np.int8)
+    return signs
+
+
+def inverse_values(values_NSS: NDArray[np.int32]) -> tuple[NDArray[np.float64], int]:
+    """Inverse DCT of integer coefficients as whole numbers, and how often 2 divides their unit.
+
+    Args:
+        values_NSS: Coefficients, row and column = frequency. Integers, magnitude <= 2^14.
+
+    Returns:
+        Whole numbers w and a shift s: the values are w / 2^s. Shape (N, 64, 64), float64, below 2^41.
+    """
     assert int(np.abs(values_NSS).max(initial=0)) <= VALUE_MAX
     half = np.float64(1 << (BASIS_BITS - 1))
     first = np.matmul(values_NSS.astype(np.float64), BASIS_SS)  # along rows, exact
     first = np.floor((first + half) / (1 << BASIS_BITS))  # one defined rounding; division by 2^14 is exact
-    both = np.matmul(BASIS_SS.T, first)
-    signs: NDArray[np.int8] = np.sign(both).astype(np.int8)
-    return signs
+    both: NDArray[np.float64] = np.matmul(BASIS_SS.T, first)
+    return both, BASIS_BITS
 
 
 def apply_signs(
@@ -64,26 +76,6 @@ def apply_signs(
     """theta - lr * sign, as two separately rounded operations. A fresh array, shape (P,)."""
     step_P = signs_P.astype(np.float32) * lr  # exact: lr times -1, 0 or 1
     return theta_P - step_P
-
-
-def learning_rate(rule: DemoSpec, rounds: int, round_id: int) -> np.float32:
-    """Learning rate of one round: linear warm-up, then a cosine down to the floor.
-
-    The cosine is Bhaskara's rational approximation in integers (largest error
-    0.0022 of the peak), so that no machine's libm enters the protocol.
-    """
-    if round_id < rule.warmup_rounds:
-        nano = rule.lr_nano * (round_id + 1) // rule.warmup_rounds
-    else:
-        span = max(rounds - rule.warmup_rounds, 1)
-        done = min(round_id - rule.warmup_rounds, span)
-        # (1 + cos(pi x)) / 2 = 1 - sin^2(pi x / 2); sin(pi t) ~ 16 t (1 - t) / (5 - 4 t (1 - t)), t = x / 2
-        t_up, t_down = done, 2 * span - done
-        top, bottom = 16 * t_up * t_down, 5 * 4 * span * span - 4 * t_up * t_down
-        falling = bottom * bottom - top * top
-        floor_nano = rule.lr_nano * rule.lr_floor_ppm // PPM
-        nano = floor_nano + (rule.lr_nano - floor_nano) * falling // (bottom * bottom)
-    return np.float32(nano / 1e9)
 
 
 def initial_parameters(
@@ -95,17 +87,18 @@ def initial_parameters(
     24-bit integers and scaled once; norm weights are 1, biases 0.
     """
     scale = np.float32(0.02 * math.sqrt(3.0) / 2**23)
-    parts = []
+    theta_P = np.empty(sum(math.prod(shape) for shape in shapes), np.float32)
+    at = 0
     for name, shape in zip(names, shapes, strict=True):
-        size = math.prod(shape)
+        part = theta_P[at : at + math.prod(shape)]
+        at += len(part)
         if len(shape) == 1:
-            parts.append(np.full(size, 1.0 if name.endswith("weight") else 0.0, np.float32))
+            part[:] = 1.0 if name.endswith("weight") else 0.0
             continue
-        stream = hashlib.shake_256(b"assay/init/1" + seed.to_bytes(8, "big") + name.encode()).digest(4 * size)
-        whole = np.frombuffer(stream, "<u4") >> 8
-        centred = whole.astype(np.int64) - (1 << 23)
-        parts.append(centred.astype(np.float32) * scale)
-    return np.concatenate(parts)
+        head = b"assay/init/1" + seed.to_bytes(8, "big") + name.encode()
+        whole = np.frombuffer(hashlib.shake_256(head).digest(4 * len(part)), "<u4") >> 8
+        part[:] = (whole.astype(np.int32) - (1 << 23)).astype(np.float32) * scale
+    return theta_P
 
 
 def scatter_values(

@@ -13,12 +13,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protocol.params import BLOCK_SIDE as S
-from protocol.params import ModelSpec
+from protocol.params import Family, ModelSpec
+
+Shapes = list[tuple[str, tuple[int, ...]]]
+
+T = TypeVar("T", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +58,15 @@ class Layout:
 
 def layout_of(model: ModelSpec) -> Layout:
     """The order and shapes of this model's parameters."""
+    named = _gpt_shapes(model) if model.family is Family.GPT else _llama_shapes(model)
+    if not model.is_tied:
+        named.append(("head", (model.vocabulary, model.width)))
+    return Layout(tuple(n for n, _ in named), tuple(s for _, s in named))
+
+
+def _gpt_shapes(model: ModelSpec) -> Shapes:
     d = model.width
-    shapes: list[tuple[str, tuple[int, ...]]] = [
-        ("embed", (model.vocabulary, d)),
-        ("position", (model.context, d)),
-    ]
+    shapes: Shapes = [("embed", (model.vocabulary, d)), ("position", (model.context, d))]
     for layer in range(model.layers):
         at = f"layer{layer}."
         shapes += [
@@ -67,11 +76,30 @@ def layout_of(model: ModelSpec) -> Layout:
             (at + "attention.out", (d, d)),
             (at + "norm2.weight", (d,)),
             (at + "norm2.bias", (d,)),
-            (at + "mlp.up", (4 * d, d)),
-            (at + "mlp.down", (d, 4 * d)),
-        ]  # fmt: skip
-    shapes += [("norm.weight", (d,)), ("norm.bias", (d,)), ("head", (model.vocabulary, d))]
-    return Layout(tuple(n for n, _ in shapes), tuple(s for _, s in shapes))
+            (at + "mlp.up", (model.hidden, d)),
+            (at + "mlp.down", (d, model.hidden)),
+        ]
+    return [*shapes, ("norm.weight", (d,)), ("norm.bias", (d,))]
+
+
+def _llama_shapes(model: ModelSpec) -> Shapes:
+    d = model.width
+    shared = d // model.heads * model.kv_heads
+    shapes: Shapes = [("embed", (model.vocabulary, d))]
+    for layer in range(model.layers):
+        at = f"layer{layer}."
+        shapes += [
+            (at + "norm1.weight", (d,)),
+            (at + "attention.q", (d, d)),
+            (at + "attention.k", (shared, d)),
+            (at + "attention.v", (shared, d)),
+            (at + "attention.out", (d, d)),
+            (at + "norm2.weight", (d,)),
+            (at + "mlp.gate", (model.hidden, d)),
+            (at + "mlp.up", (model.hidden, d)),
+            (at + "mlp.down", (d, model.hidden)),
+        ]
+    return [*shapes, ("norm.weight", (d,))]
 
 
 def to_blocks(layout: Layout, flat_P: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -94,7 +122,7 @@ def to_blocks(layout: Layout, flat_P: NDArray[np.float32]) -> NDArray[np.float32
     return out_NSS
 
 
-def from_blocks(layout: Layout, blocks_NSS: NDArray[np.int8]) -> NDArray[np.int8]:
+def from_blocks(layout: Layout, blocks_NSS: NDArray[T]) -> NDArray[T]:
     """Inverse of `to_blocks`, padding dropped; any dtype is kept. Shape (P,)."""
     flat_P = np.empty(layout.parameters, blocks_NSS.dtype)
     at, block = 0, 0

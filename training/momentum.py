@@ -1,8 +1,9 @@
 """Momentum: what a commit binds of a node's private state.
 
 Room: training (pure, without torch: the network's process computes these too). One
-Merkle leaf per 64 x 64 block, so that an audit opens a few blocks of any model;
-and a seal over the gradient sketch, which nobody can make without the gradient.
+Merkle leaf per 64 x 64 block, so that an audit opens a few blocks of any model; one
+more for the inner optimiser where a rule carries it from round to round; and a seal
+over the gradient sketch, which nobody can make without the gradient.
 
 Shape suffixes: N = blocks, C = 4096.
 """
@@ -15,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol import merkle
-from protocol.params import BLOCK_SIZE
-from protocol.types import Digest
+from protocol.rule import BLOCK_SIZE, RuleSpec
+from protocol.types import NO_DIGEST, Digest
 
 
 def momentum_leaves(run_id: Digest, momentum_NC: NDArray[np.float32]) -> list[Digest]:
@@ -31,10 +32,24 @@ def momentum_domain(run_id: Digest) -> bytes:
     return hashlib.sha256(b"assay/momentum/1" + run_id).digest()
 
 
-def zero_momentum_root(run_id: Digest, block_count: int) -> Digest:
-    """Root of the momentum every node starts with."""
+def private_leaves(run_id: Digest, error_NC: NDArray[np.float32], carried: Digest | None) -> list[Digest]:
+    """Leaves of a private state: one per block, and one for the inner state where a rule carries it."""
+    leaves = momentum_leaves(run_id, error_NC)
+    return leaves if carried is None else [*leaves, carried_leaf(run_id, len(leaves), carried)]
+
+
+def carried_leaf(run_id: Digest, block_count: int, carried: Digest) -> Digest:
+    """The leaf after the blocks' leaves."""
+    return merkle.leaf_hash(momentum_domain(run_id), block_count, carried)
+
+
+def zero_root(run_id: Digest, rule: RuleSpec, block_count: int) -> Digest:
+    """Root of the private state that every node starts with."""
     domain, zeros = momentum_domain(run_id), bytes(4 * BLOCK_SIZE)
-    return merkle.root([merkle.leaf_hash(domain, i, zeros) for i in range(block_count)])
+    leaves = [merkle.leaf_hash(domain, i, zeros) for i in range(block_count)]
+    if rule.carries_inner:
+        leaves.append(carried_leaf(run_id, block_count, NO_DIGEST))
+    return merkle.root(leaves)
 
 
 def seal(salt: bytes, sketch: bytes) -> Digest:

@@ -1,51 +1,43 @@
-"""Parameters: theta of recent rounds, rebuilt from certified aggregates alone.
+"""Parameters: the public state of recent rounds, rebuilt from certified aggregates alone.
 
 Room: training (edge: checkpoint files). Every honest process holds the same bits
-at every round. Recent rounds stay in memory because audits look back; a
-checkpoint every `keep` rounds bounds what a restart must replay.
+at every round: theta, the outer optimiser's buffers, aggregates not yet applied. Recent
+rounds' theta stays in memory because audits look back; a checkpoint every `keep`
+rounds bounds what a restart must replay.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
-from blake3 import blake3
 from numpy.typing import NDArray
 
 from protocol.errors import Diverged
 from protocol.params import RunSpec
 from protocol.types import Digest
-from training.exact import apply_signs, initial_parameters, inverse_signs, learning_rate, scatter_values
-from training.layout import Layout, from_blocks, layout_of
-from training.wire import decode_aggregate
+from training.exact import initial_parameters
+from training.layout import layout_of
+from training.outer import Public, apply, public_digest, start_public
+
+
+def kept_rounds(spec: RunSpec) -> int:
+    """Rounds that audits can look back, and so must be held."""
+    return spec.audit.audit_rounds + spec.audit.dispute_rounds + 2 + spec.rule.read_lag
 
 
 def state_digest(theta_P: NDArray[np.float32]) -> Digest:
-    """BLAKE3 of the parameters: dtype and length, then little-endian values."""
-    head = b"assay/state/1|float32|" + len(theta_P).to_bytes(8, "big")
-    return Digest(blake3(head + np.ascontiguousarray(theta_P, "<f4").tobytes()).digest())
-
-
-def apply_aggregate(
-    spec: RunSpec, layout: Layout, theta_P: NDArray[np.float32], round_id: int, aggregate: bytes
-) -> NDArray[np.float32]:
-    """theta of the next round. Empty bytes (a round without commits) leave it as it is.
-
-    Raises:
-        MalformedMessage: these are not the bytes of an aggregate.
-    """
-    if not aggregate:
-        return theta_P
-    sparse = decode_aggregate(aggregate, layout.blocks)
-    dense = scatter_values(layout.blocks, sparse.block_T, sparse.index_T, sparse.value_T)
-    signs = from_blocks(layout, inverse_signs(dense))
-    return apply_signs(theta_P, signs, learning_rate(spec.rule, spec.rounds, round_id))
+    """BLAKE3 of parameters alone: dtype and length, then little-endian values."""
+    return public_digest(Public(theta_P))
 
 
 class Parameters:
-    """theta_r for the newest round r and the `keep` rounds before it."""
+    """theta_r for the newest round r and the `keep` rounds before it, with the rest of the newest state."""
 
     def __init__(self, spec: RunSpec, folder: Path, keep: int) -> None:
         """Resume from the checkpoint that lets `keep` earlier rounds be replayed, else from the start."""
@@ -54,7 +46,20 @@ class Parameters:
         folder.mkdir(parents=True, exist_ok=True)
         found = sorted(self._checkpoints())
         self.round = found[-2] if len(found) > 1 else 0
-        self._recent = {self.round: self._load(self.round)}
+        self.public = self._load(self.round)
+        self._recent = {self.round: self.public.theta_P}
+
+    def digest(self) -> Digest:
+        """Of the newest state."""
+        return public_digest(self.public)
+
+    def read(self, round_id: int) -> NDArray[np.float32]:
+        """theta that local work of a round starts from: `read_lag` rounds old.
+
+        Raises:
+            Diverged: that round is ahead of us or too long ago.
+        """
+        return self.at(max(round_id - self.spec.rule.read_lag, 0))
 
     def at(self, round_id: int) -> NDArray[np.float32]:
         """theta of a recent round.
@@ -76,17 +81,18 @@ class Parameters:
         """
         if round_id != self.round:
             raise Diverged(f"the aggregate of round {round_id} arrived while at round {self.round}")
-        theta = apply_aggregate(self.spec, self.layout, self._recent[round_id], round_id, aggregate)
+        self.public = apply(self.spec, self.layout, self.public, round_id, aggregate)
         self.round = round_id + 1
-        self._recent[self.round] = theta
+        self._recent[self.round] = self.public.theta_P
         for old in [r for r in self._recent if r < self.round - self._keep]:
             del self._recent[old]
         if self.round % self._keep == 0:
-            self._save(self.round, theta)
-        return state_digest(theta)
+            self._save(self.round)
+        return self.digest()
 
     def replace(self, theta_P: NDArray[np.float32]) -> None:
         """Put other values in the newest round's place. Only a fault that is made on purpose does this."""
+        self.public = replace(self.public, theta_P=theta_P)
         self._recent[self.round] = theta_P
 
     def reset(self) -> None:
@@ -94,31 +100,56 @@ class Parameters:
         for round_id in self._checkpoints():
             self._path(round_id).unlink()
         self.round = 0
-        self._recent = {0: self._load(0)}
+        self.public = self._load(0)
+        self._recent = {0: self.public.theta_P}
 
     def _path(self, round_id: int) -> Path:
-        return self._folder / f"theta-{round_id:08d}.npy"
+        return self._folder / f"public-{round_id:08d}.npz"
 
     def _checkpoints(self) -> list[int]:
-        return [int(path.stem.split("-")[1]) for path in self._folder.glob("theta-*.npy")]
+        return [int(path.stem.split("-")[1]) for path in self._folder.glob("public-*.npz")]
 
-    def _load(self, round_id: int) -> NDArray[np.float32]:
+    def _load(self, round_id: int) -> Public:
         if round_id == 0 and not self._path(0).exists():
-            return initial_parameters(self.spec.seed, self.layout.names, self.layout.shapes)
-        theta: NDArray[np.float32] = np.load(self._path(round_id), allow_pickle=False)
-        return theta
+            theta_P = initial_parameters(self.spec.seed, self.layout.names, self.layout.shapes)
+            return start_public(self.spec, theta_P)
+        with np.load(self._path(round_id), allow_pickle=False) as saved:
+            buffers = sorted(name for name in saved.files if name.startswith("buffer"))
+            pending = sorted(name for name in saved.files if name.startswith("pending"))
+            return Public(
+                saved["theta"],
+                tuple(saved[name] for name in buffers),
+                tuple(saved[name].tobytes() for name in pending),
+            )
 
-    def _save(self, round_id: int, theta_P: NDArray[np.float32]) -> None:
-        write_array(self._path(round_id), theta_P)
+    def _save(self, round_id: int) -> None:
+        public = self.public
+        arrays: dict[str, NDArray[Any]] = {"theta": public.theta_P}
+        arrays |= {f"buffer{i}": part for i, part in enumerate(public.buffers)}
+        arrays |= {f"pending{i}": np.frombuffer(body, np.uint8) for i, body in enumerate(public.pending)}
+        write_arrays(self._path(round_id), arrays)
         for old in sorted(self._checkpoints())[:-3]:
             self._path(old).unlink()
 
 
 def write_array(path: Path, array: NDArray[np.float32]) -> None:
     """Write an array so that the file is there whole or not at all, also after a power cut."""
+    with durably(path) as file:
+        np.save(file, array, allow_pickle=False)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write named arrays into one file; as `write_array`."""
+    with durably(path) as file:
+        np.savez(file, allow_pickle=False, **arrays)
+
+
+@contextmanager
+def durably(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of `path` when the block ends without an error."""
     partial = path.with_suffix(".partial")
     with open(partial, "wb") as file:
-        np.save(file, array, allow_pickle=False)
+        yield file
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)

@@ -1,17 +1,17 @@
 """Audit: does the opened part of a step follow from the parameters and the batch?
 
-Room: verifier (pure). The node opened momentum blocks of both roots of its
-commit. With the gradient recomputed here, each block before the step determines
-the block after it and what was sent, bit for bit, within one execution class.
+Room: verifier (pure). The node opened blocks of both roots of its commit. With what its
+local work must have led to, recomputed here (`x`), each block before the step determines
+the block after it and what was sent, bit for bit, within one execution class. Inner
+steps, where a rule has them, are in segment.py.
 
-    before --beta--> + lr * DCT(own gradient) --top-k, feedback--> after, (index, sign)
+    before --beta--> + x --top-k, feedback--> after, (index, value)
 
 Shape suffixes: B = opened blocks, C = 4096, N = all blocks.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from protocol import merkle
 from protocol.errors import MalformedMessage
 from protocol.messages import SKETCH_BYTES, Commit, Opening, Outcome, Path
-from protocol.params import BLOCK_SIZE, DemoSpec
-from protocol.types import NO_DIGEST, Digest
-from training.demo import transition
+from protocol.rule import BLOCK_SIZE, CompressSpec, RuleSpec
+from protocol.types import Digest
+from training.compress import transition
 from training.momentum import momentum_domain, seal
 from training.wire import Update
 
@@ -42,9 +42,9 @@ class Finding:
 
 
 def check_opening(
-    opening: Opening, commit: Commit, blocks: Sequence[int], block_count: int
+    opening: Opening, commit: Commit, blocks: Sequence[int], rule: RuleSpec, block_count: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The opened momentum before and after the step, if it is what the commit binds.
+    """The opened error (or momentum) before and after the step, if it is what the commit binds.
 
     Returns:
         Two arrays of shape (B, C), float32, in the order of `blocks`.
@@ -63,94 +63,103 @@ def check_opening(
         raise MalformedMessage("opening: salt and sketch must be 32 and 512 bytes")
     if seal(opening.salt, opening.sketch) != commit.seal:
         raise MalformedMessage("opening: salt and sketch do not open the seal")
-    before = _checked_blocks(
-        opening.before, opening.paths_before, commit.momentum_before, commit, blocks, block_count
+    domain, leaves = momentum_domain(commit.run_id), block_count + rule.carries_inner
+    before_BC, after_BC = (
+        checked_blocks(data, paths, blocks, root=root, domain=domain, leaf_count=leaves)
+        for data, paths, root in (
+            (opening.before, opening.paths_before, commit.momentum_before),
+            (opening.after, opening.paths_after, commit.momentum_after),
+        )
     )
-    after = _checked_blocks(
-        opening.after, opening.paths_after, commit.momentum_after, commit, blocks, block_count
-    )
-    return before, after
+    return before_BC, after_BC
 
 
 def compare(
-    rule: DemoSpec,
-    lr: np.float32,
-    opening: Opening,
+    compress: CompressSpec,
+    blocks: Sequence[int],
+    is_synced_B: NDArray[np.bool_],
     before_BC: NDArray[np.float32],
     after_BC: NDArray[np.float32],
     update: Update,
-    spectrum_NC: NDArray[np.float32],
-    sketch: bytes,
+    x_BC: NDArray[np.float32],
+    *,
+    recomputed: Digest,
+    is_work_equal: bool,
 ) -> Finding:
-    """Judge a checked opening against the auditor's own gradient, in the exact class.
+    """Judge checked blocks against what the auditor's own recompute puts into them, in the exact class.
 
     Args:
-        rule: The update rule.
-        lr: Learning rate of the round.
-        opening: Passed `check_opening`.
-        before_BC: Momentum before the step, opened blocks.
-        after_BC: Momentum the node claims after it.
+        compress: What is sent and how.
+        blocks: The opened blocks, ascending.
+        is_synced_B: Which of them are sent in this round; others must not change.
+        before_BC: Error or momentum before the step, opened blocks.
+        after_BC: What the node claims after it.
         update: The node's whole message.
-        spectrum_NC: The auditor's transformed gradient, all blocks.
-        sketch: The auditor's gradient sketch.
+        x_BC: What the step adds to the opened blocks, recomputed.
+        recomputed: Stands in the verdict for what was recomputed.
+        is_work_equal: Whether the rest of the recompute agrees: the sketch, the inner state.
 
     Returns:
-        MATCH if every bit agrees, else MISMATCH with the block that differs most; INCONCLUSIVE
-        where our own gradient is not finite, because nothing follows from that.
+        MATCH if every bit agrees, else MISMATCH with the block that differs most.
     """
-    if not np.isfinite(spectrum_NC).all():
-        return Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
-    blocks = np.array(opening.blocks, np.int64)
-    expected = transition(rule, lr, before_BC, spectrum_NC[blocks])
-    gap_B = np.linalg.norm(after_BC.astype(np.float64) - expected.after_BC, axis=1)
-    scale_B = np.linalg.norm((spectrum_NC[blocks] * lr).astype(np.float64), axis=1)
+    synced = np.flatnonzero(is_synced_B)
+    moved = transition(compress, before_BC[synced], x_BC[synced])
+    expected_BC = before_BC.copy()
+    expected_BC[synced] = moved.after_BC
+    opened_B = np.array(blocks, np.int64)
+    gap_B = np.linalg.norm(after_BC.astype(np.float64) - expected_BC, axis=1)
+    scale_B = np.linalg.norm(x_BC.astype(np.float64), axis=1)
     distance_B = np.nan_to_num(gap_B / np.maximum(scale_B, 1e-30), nan=np.inf)
-    worst = int(np.argmax(distance_B)) if len(blocks) else 0
+    worst = int(np.argmax(distance_B)) if len(opened_B) else 0
     is_equal = (
-        sketch == opening.sketch
-        and np.array_equal(after_BC.view(np.uint32), expected.after_BC.view(np.uint32))
-        and _sends_what(update, blocks, expected.live_B, expected.index_BK, expected.value_BK)
+        is_work_equal
+        and np.array_equal(after_BC.view(np.uint32), expected_BC.view(np.uint32))
+        and _sends_what(update, opened_B, opened_B[synced], moved.sent)
     )
-    distance = int(min(float(distance_B[worst]) * 1e9, float(DISTANCE_PPB_MAX))) if len(blocks) else 0
+    distance = int(min(float(distance_B[worst]) * 1e9, float(DISTANCE_PPB_MAX))) if len(opened_B) else 0
     return Finding(
         Outcome.MATCH if is_equal else Outcome.MISMATCH,
-        Digest(hashlib.sha256(sketch).digest()),
+        recomputed,
         distance,
-        int(blocks[worst]) if len(blocks) else 0,
+        int(opened_B[worst]) if len(opened_B) else 0,
     )
+
+
+def checked_blocks(
+    data: bytes,
+    paths: Sequence[Path],
+    blocks: Sequence[int],
+    *,
+    root: Digest,
+    domain: bytes,
+    leaf_count: int,
+) -> NDArray[np.float32]:
+    """Opened 64 x 64 blocks, if they are leaves under this root. Shape (B, C), float32.
+
+    Raises:
+        MalformedMessage: they are not, or hold a value that is not finite.
+    """
+    if len(data) != len(blocks) * _LEAF_BYTES or len(paths) != len(blocks):
+        raise MalformedMessage(f"opening: {len(data)} bytes, {len(paths)} paths for {len(blocks)} blocks")
+    for position, (block, path) in enumerate(zip(blocks, paths, strict=True)):
+        leaf = merkle.leaf_hash(domain, block, data[position * _LEAF_BYTES : (position + 1) * _LEAF_BYTES])
+        merkle.check(leaf, block, leaf_count, path.hashes, root)
+    values = np.frombuffer(data, "<f4").astype(np.float32).reshape(len(blocks), BLOCK_SIZE)
+    if not np.isfinite(values).all():
+        raise MalformedMessage("opening: a value that is not finite")
+    return values
 
 
 def _sends_what(
-    update: Update,
-    blocks_B: NDArray[np.int64],
-    live_B: NDArray[np.int64],
-    index_BK: NDArray[np.int64],
-    value_BK: NDArray[np.int8],
+    update: Update, opened_B: NDArray[np.int64], synced_B: NDArray[np.int64], expected: Update
 ) -> bool:
     """Whether the message says, for the opened blocks, exactly what the recompute says."""
-    sent = np.isin(update.blocks_B, blocks_B)
-    return (
-        np.array_equal(update.blocks_B[sent], blocks_B[live_B])
-        and np.array_equal(update.index_BK[sent], index_BK)
-        and np.array_equal(update.value_BK[sent], value_BK)
-    )
-
-
-def _checked_blocks(
-    data: bytes,
-    paths: Sequence[Path],
-    root: Digest,
-    commit: Commit,
-    blocks: Sequence[int],
-    block_count: int,
-) -> NDArray[np.float32]:
-    if len(data) != len(blocks) * _LEAF_BYTES or len(paths) != len(blocks):
-        raise MalformedMessage(f"opening: {len(data)} bytes, {len(paths)} paths for {len(blocks)} blocks")
-    domain = momentum_domain(commit.run_id)
-    for position, (block, path) in enumerate(zip(blocks, paths, strict=True)):
-        leaf = merkle.leaf_hash(domain, block, data[position * _LEAF_BYTES : (position + 1) * _LEAF_BYTES])
-        merkle.check(leaf, block, block_count, path.hashes, root)
-    values = np.frombuffer(data, "<f4").astype(np.float32).reshape(len(blocks), BLOCK_SIZE)
-    if not np.isfinite(values).all():
-        raise MalformedMessage("opening: momentum that is not finite")
-    return values
+    said = np.isin(update.blocks_B, opened_B)
+    pairs = [
+        (update.blocks_B[said], synced_B[expected.blocks_B]),
+        (update.index_BK[said], expected.index_BK),
+        (update.value_BK[said], expected.value_BK),
+    ]
+    if update.exponent_B is not None and expected.exponent_B is not None:
+        pairs.append((update.exponent_B[said], expected.exponent_B))
+    return all(np.array_equal(here, there) for here, there in pairs)

@@ -13,7 +13,7 @@ import trio
 
 from network.host import Host
 from protocol.codec import decode, encode
-from protocol.draws import opened_blocks
+from protocol.draws import opened_blocks, opened_segment
 from protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
 from protocol.history import Audit, History, Ruling, StepId, may_judge
 from protocol.identity import sign
@@ -22,15 +22,15 @@ from protocol.types import NO_DIGEST, Digest, PeerId
 from replica.follower import Follower, fetch_blob
 from replica.pace import Pace
 from replica.participant import Participant
+from training.contribution import decode_contribution
 from training.layout import layout_of
-from training.wire import decode_update
 from verifier.driver import Driver
 from verifier.proposer import GetUpdate
+from verifier.segment import opening_bytes_max
 
 log = logging.getLogger(__name__)
 OPENING_SHARE = 0.6  # of `collect_ms`: how long a node has to open, a restart included
 ASK_AFTER_S = 3.0  # a node pushes its opening unasked; we ask when a restart may have lost it
-OPENING_BYTES_MAX = 9 << 20
 OPENINGS_TRIED_MAX = 3  # per audit: who announces rubbish may not go on for ever
 
 
@@ -49,7 +49,8 @@ class Bench:
     ) -> None:
         self._me, self._host, self._follower, self._pace = me, host, follower, pace
         self._nursery, self._driver, self._get_update = nursery, driver, get_update
-        self._blocks = layout_of(me.spec.model).blocks
+        self._layout = layout_of(me.spec.model)
+        self._opening_bytes_max = opening_bytes_max(me.spec.rule, self._layout)
         self._nodes = {member.peer for member in me.spec.nodes}
         self._openings: dict[StepId, Opened] = {}
         self._stored: dict[StepId, Digest] = {}
@@ -129,10 +130,12 @@ class Bench:
 
     async def _find(self, audit: Audit) -> SignedVerdict:
         commit = audit.commit
-        update = await self._get_update(commit.update, self._me.verifiers)
+        update = await self._get_update(int(commit.round), commit.update, self._me.verifiers)
         await self._pace.reach(min(int(self._follower.history.round), self._me.spec.rounds))
-        live = [int(b) for b in decode_update(update, self._blocks, self._me.spec.rule.k).blocks_B]
-        blocks = opened_blocks(audit.seed, audit.node, self._me.spec.audit, self._blocks, live)
+        spec, layout = self._me.spec, self._layout
+        live = [int(b) for b in decode_contribution(spec, layout, int(commit.round), update).blocks_B]
+        blocks = opened_blocks(audit.seed, audit.node, spec.audit, layout.blocks, live)
+        segment = opened_segment(audit.seed, audit.node, spec.rule.segments)
         # A leader waits `collect_ms` for a verdict that is due; ours must exist before that.
         deadline = trio.current_time() + self._me.spec.timing.collect_ms / 1000 * OPENING_SHARE
         tried: set[Digest] = set()
@@ -144,7 +147,12 @@ class Bench:
             try:
                 body = await self._fetch_opening(audit, opened, deadline)
                 found = await self._pace.child.call(
-                    "examine", commit=encode(commit), update=update, opening=body, blocks=list(blocks)
+                    "examine",
+                    commit=encode(commit),
+                    update=update,
+                    opening=body,
+                    blocks=list(blocks),
+                    segment=segment,
                 )
             except (PeerFault, MalformedMessage) as fault:
                 log.warning("opening discarded", extra={"node": audit.node.hex()[:8], "reason": str(fault)})
@@ -192,7 +200,7 @@ class Bench:
             log.info("node does not open", extra={"node": audit.node.hex()[:8], "reason": str(error)})
 
     async def _fetch_opening(self, audit: Audit, opened: Opened, deadline: float) -> bytes:
-        if opened.opening_bytes > OPENING_BYTES_MAX:
+        if opened.opening_bytes > self._opening_bytes_max:
             raise PeerFault(audit.node, f"an opening of {opened.opening_bytes} bytes")
         if self._me.blobs.size(opened.opening) is not None:
             return self._me.blobs.load(opened.opening)
@@ -200,7 +208,7 @@ class Bench:
         holders = (audit.node, *accusers, *self._me.verifiers)
         left = max(deadline - trio.current_time(), 1.0)
         try:
-            return await fetch_blob(self._host, opened.opening, holders, left, OPENING_BYTES_MAX)
+            return await fetch_blob(self._host, opened.opening, holders, left, self._opening_bytes_max)
         except Unavailable as error:
             raise MalformedMessage(f"opening that nobody serves: {error}") from None
 

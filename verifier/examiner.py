@@ -7,57 +7,126 @@ should this step have been?
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from protocol.codec import decode
-from protocol.messages import Commit, Opening, Outcome
+from protocol.messages import Commit, InnerOpening, Opening, Outcome
 from protocol.params import RunSpec
+from protocol.rule import BLOCK_SIDE
 from protocol.types import NO_DIGEST, Digest
+from training.compress import gradient_blocks, gradient_sketch, in_basis
+from training.contribution import decode_contribution
 from training.data import batch_positions, batch_tokens, read_tokens
-from training.demo import gradient_sketch, transformed_gradient
-from training.exact import learning_rate
+from training.fragments import fragment_blocks
+from training.inner import roots_of, run_steps
+from training.layout import to_blocks
 from training.model import execution_class, loss_and_gradient, use_one_thread
-from training.parameters import Parameters, state_digest
-from training.wire import decode_update
+from training.parameters import Parameters, kept_rounds
+from training.private import Private
+from training.rule import begin
+from training.schedule import rate
 from verifier.audit import Finding, check_opening, compare
+from verifier.segment import check_inner_opening, equals
+
+_INCONCLUSIVE = Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
 
 
 class Examiner:
     """theta of recent rounds and the data: all that a recompute needs."""
 
     def __init__(self, *, spec: RunSpec, data: Path, folder: Path) -> None:
-        self.spec = spec
-        self.parameters = Parameters(
-            spec, folder / "theta", spec.audit.audit_rounds + spec.audit.dispute_rounds + 2
-        )
+        self.spec, self.device = spec, "cpu"
+        self.parameters = Parameters(spec, folder / "theta", kept_rounds(spec))
         self.tokens = read_tokens(data, spec.data)
 
-    def examine(self, commit: Commit, update: bytes, opening: bytes, blocks: list[int]) -> Finding:
-        """Recompute one forward and backward pass and judge the opened step by it.
+    def examine(
+        self, commit: Commit, update: bytes, opening: bytes, blocks: list[int], segment: int = 0
+    ) -> Finding:
+        """Recompute the drawn part of a step and judge the opened blocks by it.
+
+        Args:
+            commit: The step.
+            update: Its message.
+            opening: An encoded `Opening`; of a rule with inner steps, an `InnerOpening`.
+            blocks: The drawn blocks, ascending.
+            segment: The drawn segment of inner steps.
 
         Raises:
             MalformedMessage: these bytes are not the opening the commit binds. Whoever
                 handed them over is to blame, which need not be the node: not a verdict.
         """
         spec, layout = self.spec, self.parameters.layout
-        if commit.exec_class != execution_class():
-            return Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
-        opened = decode(Opening, opening)
-        before, after = check_opening(opened, commit, blocks, layout.blocks)
-        sent = decode_update(update, layout.blocks, spec.rule.k)
+        if commit.exec_class != execution_class(spec.compute, self.device):
+            return _INCONCLUSIVE
+        theta_P = self.parameters.read(int(commit.round))
         positions = batch_positions(spec, commit.node, int(commit.round))
         batch = batch_tokens(self.tokens, positions, spec.model.context)
-        _, gradient = loss_and_gradient(spec.model, layout, self.parameters.at(int(commit.round)), batch)
-        if not np.isfinite(gradient).all():  # no honest node could have stepped here either
-            return Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
-        spectrum = transformed_gradient(spec.rule, layout, gradient)
-        lr = learning_rate(spec.rule, spec.rounds, int(commit.round))
-        sketch = gradient_sketch(commit.parent, spectrum)
-        return compare(spec.rule, lr, opened, before, after, sent, spectrum, sketch)
+        sent = decode_contribution(spec, layout, int(commit.round), update)
+        if spec.rule.is_gradient:
+            opened = decode(Opening, opening)
+            before, after = check_opening(opened, commit, blocks, spec.rule, layout.blocks)
+            _, slope_P = self._gradient(theta_P, batch)
+            if not np.isfinite(slope_P).all():  # no honest node could have stepped here either
+                return _INCONCLUSIVE
+            lr = rate(spec.rule.outer.schedule, spec.rounds, int(commit.round))
+            x_NC = gradient_blocks(spec.rule, layout, slope_P, lr)
+            sketch = gradient_sketch(commit.parent, x_NC)
+            x_BC, is_equal = x_NC[blocks], sketch == opened.sketch
+            recomputed = Digest(hashlib.sha256(sketch).digest())
+        else:
+            inner = decode(InnerOpening, opening)
+            before, after = check_opening(inner.opening, commit, blocks, spec.rule, layout.blocks)
+            shown = check_inner_opening(inner, commit, spec.rule, layout, blocks, segment)
+            start = shown.start
+            if segment == 0 or start is None:
+                private = Private(np.zeros((0, 0), np.float32), start, commit.base - 1)
+                start = begin(spec, layout, theta_P, private, int(commit.round))
+            first = segment * spec.rule.local.segment
+            last = min(first + spec.rule.local.segment, spec.rule.local.steps)
+            end, loss = run_steps(spec, int(commit.round), first, last, start, theta_P, batch, self._gradient)
+            if not np.isfinite(loss):
+                return _INCONCLUSIVE
+            is_equal = equals(commit.run_id, layout, end, commit.inner[segment])
+            start_BC = to_blocks(layout, theta_P)[blocks].reshape(shown.end_BC.shape)
+            x_BC = in_basis(spec.rule, (start_BC - shown.end_BC).reshape(len(blocks), BLOCK_SIDE, BLOCK_SIDE))
+            recomputed = roots_of(commit.run_id, layout, end).digest
+        return compare(
+            spec.rule.compress,
+            blocks,
+            self._is_synced(int(commit.round))[blocks],
+            before,
+            after,
+            sent,
+            x_BC,
+            recomputed=recomputed,
+            is_work_equal=is_equal,
+        )
+
+    def _gradient(
+        self, theta_P: NDArray[np.float32], tokens: NDArray[np.int64]
+    ) -> tuple[float, NDArray[np.float32]]:
+        return loss_and_gradient(
+            self.spec.model,
+            self.parameters.layout,
+            theta_P,
+            tokens,
+            compute=self.spec.compute,
+            device=self.device,
+        )
+
+    def _is_synced(self, round_id: int) -> NDArray[np.bool_]:
+        """Which blocks nodes send in a round. Shape (N,)."""
+        fragments = self.spec.rule.fragments
+        is_synced: NDArray[np.bool_] = (
+            fragment_blocks(self.parameters.layout, fragments) == round_id % fragments
+        )
+        return is_synced
 
 
 def methods() -> Mapping[str, Callable[..., Any]]:
@@ -69,8 +138,8 @@ def methods() -> Mapping[str, Callable[..., Any]]:
         held[:] = [Examiner(spec=decode(RunSpec, spec), data=Path(data), folder=Path(folder))]
         return held[0].parameters.round
 
-    def examine(commit: bytes, update: bytes, opening: bytes, blocks: list[int]) -> list[Any]:
-        found = held[0].examine(decode(Commit, commit), update, opening, blocks)
+    def examine(commit: bytes, update: bytes, opening: bytes, blocks: list[int], segment: int) -> list[Any]:
+        found = held[0].examine(decode(Commit, commit), update, opening, blocks, segment)
         return [int(found.outcome), bytes(found.recomputed), found.distance_ppb, found.block]
 
     def apply(round_id: int, aggregate: bytes) -> Digest:
@@ -79,7 +148,7 @@ def methods() -> Mapping[str, Callable[..., Any]]:
     return {
         "open": open_,
         "round": lambda: held[0].parameters.round,
-        "digest": lambda: state_digest(held[0].parameters.at(held[0].parameters.round)),
+        "digest": lambda: held[0].parameters.digest(),
         "apply": apply,
         "examine": examine,
         "reset": lambda: held[0].parameters.reset(),

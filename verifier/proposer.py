@@ -17,15 +17,16 @@ from protocol.messages import Manifest, Proposal
 from protocol.types import NO_DIGEST, Digest, PeerId
 from replica.follower import Follower
 from replica.participant import Participant
-from training.wire import decode_update, encode_aggregate
+from training.contribution import decode_contribution, encode_round
+from training.layout import layout_of
 from verifier import round as rounds
-from verifier.aggregation import mean_over_senders
 from verifier.consensus import BuildProposal, Built, Event, Examined, Ready
 from verifier.round import Round
+from verifier.rules import rule_of
 
 log = logging.getLogger(__name__)
 RETRY_S = 1.0
-GetUpdate = Callable[[Digest, tuple[PeerId, ...]], Awaitable[bytes]]
+GetUpdate = Callable[[int, Digest, tuple[PeerId, ...]], Awaitable[bytes]]
 
 
 class Proposer:
@@ -131,15 +132,19 @@ class Proposer:
 
     async def _aggregate(self, manifest: Manifest, holders: tuple[PeerId, ...]) -> Digest:
         """Aggregate the manifest's updates, keep the bytes, return their digest."""
-        rule, count = self._me.spec.rule, self._present().rules.block_count
+        spec, layout = self._me.spec, layout_of(self._me.spec.model)
+        round_id, aggregation = int(manifest.round), spec.rule.aggregation
         bodies = {
-            signed.commit.node: await self._get_update(signed.commit.update, holders)
+            signed.commit.node: await self._get_update(int(manifest.round), signed.commit.update, holders)
             for signed in manifest.commits
         }
 
         def compute() -> bytes:
-            updates = {node: decode_update(body, count, rule.k) for node, body in bodies.items()}
-            return encode_aggregate(mean_over_senders(updates, count), count)
+            updates = {
+                node: decode_contribution(spec, layout, round_id, body) for node, body in bodies.items()
+            }
+            rule = rule_of(aggregation.name, aggregation.f, manifest.parent)
+            return encode_round(spec.rule, rule(updates, layout.blocks), layout.blocks)
 
         return self._me.blobs.put(await trio.to_thread.run_sync(compute))
 

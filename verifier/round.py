@@ -27,8 +27,8 @@ from protocol.quorum import quorum
 from protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from protocol.vrf import verify as verify_vrf
 from replica.chain import check_place
+from training.contribution import contribution_bytes_max
 from training.data import batch_positions, batch_root
-from training.wire import update_bytes_max
 
 VERDICTS_PER_VERIFIER = 1024  # pooled for later rounds; 250 bytes each
 REVEALS_PER_VERIFIER = 4  # pooled: of the last manifest, and of those notarised but not final here
@@ -166,12 +166,17 @@ def check_commit(rules: Rules, history: History, state: Digest, signed: SignedCo
     need(commit.batch_root == batch_root(spec, positions), "trained on another batch than the assigned one")
     need(commit.tokens == spec.tokens_per_step, f"{commit.tokens} tokens, expected {spec.tokens_per_step}")
     need(
-        commit.update_bytes <= update_bytes_max(rules.block_count, spec.rule.k),
+        commit.update_bytes <= contribution_bytes_max(spec.rule, rules.block_count),
         f"an update of {commit.update_bytes} bytes",
     )
     record = history.nodes[commit.node]
-    bases = {rules.zero_momentum, record.momentum} - {NO_DIGEST}
-    need(commit.momentum_before in bases, "momentum does not continue its last accepted step")
+    begins = record.momentum if commit.base else rules.zero_momentum
+    need(commit.base in (0, record.round + 1), f"continues base {commit.base}, not its last accepted step")
+    need(commit.momentum_before == begins, "momentum does not continue its last accepted step")
+    need(
+        len(commit.inner) == spec.rule.segments,
+        f"{len(commit.inner)} inner states, expected {spec.rule.segments}",
+    )
     need(commit.loss_micro <= LOSS_MICRO_MAX, f"a loss of {commit.loss_micro} millionths")
     verify(commit.node, rules.domain, commit, signed.signature)
     member = next(m for m in spec.nodes if m.peer == commit.node)

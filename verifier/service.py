@@ -33,9 +33,9 @@ from protocol.types import Digest, PeerId
 from replica.follower import Follower, fetch_blob
 from replica.pace import Pace
 from replica.participant import BLOB_STORE_BYTES, Config, Participant, open_network, open_participant
+from training.contribution import contribution_bytes_max, decode_contribution
 from training.layout import layout_of
-from training.momentum import zero_momentum_root
-from training.wire import decode_update, update_bytes_max
+from training.momentum import zero_root
 from verifier.bench import Bench
 from verifier.driver import Driver
 from verifier.duties import Duties
@@ -70,7 +70,7 @@ class Service:
     def __init__(self, me: Participant) -> None:
         self.me = me
         self.follower = Follower(me.spec, me.run_id, me.store)
-        self.block_count = layout_of(me.spec.model).blocks
+        self.layout = layout_of(me.spec.model)
         self.pace = Pace(
             module="verifier.examiner",
             opening={"spec": encode(me.spec), "data": str(me.config.data), "folder": str(me.config.folder)},
@@ -113,8 +113,8 @@ class Service:
             rules = Rules(
                 deployment=self.me.deployment,
                 domain=self.me.domain,
-                zero_momentum=zero_momentum_root(self.me.run_id, self.block_count),
-                block_count=self.block_count,
+                zero_momentum=zero_root(self.me.run_id, self.me.spec.rule, self.layout.blocks),
+                block_count=self.layout.blocks,
             )
             opening = Round(rules=rules, history=first, state=state, opened_ms=now_ms())
             self.driver = Driver(self.me, host, self.follower, self.pace, nursery, opening, self._update)
@@ -193,7 +193,9 @@ class Service:
             while self.driver.round.history.round < commit.round <= self.follower.history.round + 1:
                 await self.driver.round_opened()
         self.driver.may_count(submission.signed)  # before we store anything for a stranger's sake
-        await self._hold_update(commit.update, commit.update_bytes, submission.update, peer)
+        await self._hold_update(
+            int(commit.round), commit.update, commit.update_bytes, submission.update, peer
+        )
         self.driver.submitted(Submitted(submission.signed))
         receipt = Receipt(
             run_id=self.me.run_id, round=commit.round, node=peer, commit=digest(commit), verifier=self.me.me
@@ -201,7 +203,7 @@ class Service:
         signature = sign(self.me.keys.peer, self.me.domain, receipt)
         return encode(SignedReceipt(receipt=receipt, signature=signature))
 
-    async def _hold_update(self, name: Digest, size: int, inline: bytes, peer: PeerId) -> None:
+    async def _hold_update(self, round_id: int, name: Digest, size: int, inline: bytes, peer: PeerId) -> None:
         """Hold the update of a commit, whole and decodable; what is already here is checked alike."""
         is_here = self.me.blobs.size(name) is not None
         if is_here:
@@ -210,7 +212,7 @@ class Service:
             data = inline or await fetch_blob(self._host, name, (peer,), FETCH_S, max(size, 1))
         if blob_digest(data) != name or len(data) != size:
             raise PeerFault(peer, f"update of {len(data)} bytes is not the one committed to")
-        decode_update(data, self.block_count, self.me.spec.rule.k)
+        decode_contribution(self.me.spec, self.layout, round_id, data)
         if not is_here:
             self.me.blobs.put(data)
 
@@ -226,16 +228,16 @@ class Service:
         self.bench.opened(peer, decode(Opened, body))
         return b""
 
-    async def _update(self, name: Digest, holders: tuple[PeerId, ...]) -> bytes:
+    async def _update(self, round_id: int, name: Digest, holders: tuple[PeerId, ...]) -> bytes:
         """An update's bytes, ours or fetched; decodable, or the sender is at fault.
 
         Raises:
             Unavailable, MalformedMessage.
         """
         if self.me.blobs.size(name) is None:
-            size_max = update_bytes_max(self.block_count, self.me.spec.rule.k)
+            size_max = contribution_bytes_max(self.me.spec.rule, self.layout.blocks)
             data = await fetch_blob(self._host, name, holders, FETCH_S, size_max)
-            decode_update(data, self.block_count, self.me.spec.rule.k)
+            decode_contribution(self.me.spec, self.layout, round_id, data)
             self.me.blobs.put(data)
         return self.me.blobs.load(name)
 

@@ -24,15 +24,13 @@ from protocol.history import Audit, History, Ruling, StepId, start
 from protocol.messages import Commit, Outcome, Verdict
 from protocol.params import (
     AuditSpec,
-    DataSpec,
-    DemoSpec,
     Member,
-    ModelSpec,
     MoneySpec,
     RunSpec,
     TimingSpec,
 )
 from protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
+from tests.specs import FLOAT32_WHOLE, a_model, a_rule, some_data
 
 RUN = Digest(hashlib.sha256(b"run").digest())
 TREASURY = Address(b"T" * 20)
@@ -63,17 +61,10 @@ def a_spec(nodes: int = 3, verifiers: int = 4, rounds: int = 8, epoch_rounds: in
         seed=1,
         rounds=rounds,
         state_every=2,
-        model=ModelSpec(vocabulary=64, layers=1, width=64, heads=1, context=16),
-        data=DataSpec(root=NO_DIGEST, tokens=5_000, validation_tokens=100, source="paper", licence="CC0"),
-        rule=DemoSpec(
-            k=4,
-            beta_micro=900_000,
-            clip_micro=0,
-            lr_nano=10**6,
-            lr_floor_ppm=10**5,
-            warmup_rounds=1,
-            sequences=2,
-        ),
+        model=a_model(vocabulary=64, heads=1),
+        compute=FLOAT32_WHOLE,
+        data=some_data(tokens=5_000, source="paper", licence="CC0"),
+        rule=a_rule(k=4, lr_nano=10**6),
         audit=AuditSpec(probation=1, floor_ppm=1, blocks=4, turn_rounds=1, audit_rounds=2, dispute_rounds=2),
         money=MoneySpec(
             price_per_mtoken=1_000_003,
@@ -100,8 +91,10 @@ def a_commit(node: str, round_id: int, tokens: int = 1_000) -> Commit:
         batch_root=NO_DIGEST,
         update=NO_DIGEST,
         update_bytes=10,
+        base=0,
         momentum_before=NO_DIGEST,
         momentum_after=NO_DIGEST,
+        inner=(),
         seal=NO_DIGEST,
         exec_class=NO_DIGEST,
         tokens=tokens,

@@ -10,16 +10,14 @@ from protocol.history import Audit, History, advance, may_judge, next_chain, sta
 from protocol.messages import Commit, Manifest, Outcome, Reveal, SignedCommit, SignedVerdict, Verdict
 from protocol.params import (
     AuditSpec,
-    DataSpec,
-    DemoSpec,
     Member,
-    ModelSpec,
     MoneySpec,
     RunSpec,
     TimingSpec,
     check_spec,
 )
 from protocol.types import Address, Digest, HotSignature, PeerId, RoundId, Signature
+from tests.specs import FLOAT32_WHOLE, a_model, a_rule, some_data
 
 RUN_ID = Digest(hashlib.sha256(b"a run").digest())
 
@@ -45,11 +43,10 @@ def a_spec(*, rounds: int = 8, verifiers=VERIFIERS, **audit: int) -> RunSpec:
         seed=7,
         rounds=rounds,
         state_every=1,
-        model=ModelSpec(vocabulary=256, layers=1, width=8, heads=2, context=8),
-        data=DataSpec(root=Digest(bytes(32)), tokens=1000, validation_tokens=100, source="x", licence="y"),
-        rule=DemoSpec(
-            k=4, beta_micro=950_000, clip_micro=0, lr_nano=1000, lr_floor_ppm=0, warmup_rounds=0, sequences=2
-        ),
+        model=a_model(width=8, context=8),
+        compute=FLOAT32_WHOLE,
+        data=some_data(),
+        rule=a_rule(k=4, lr_nano=1000, floor_ppm=0),
         audit=AuditSpec(**{**rules, "audit_rounds": 4, "dispute_rounds": 3, **audit}),
         money=MoneySpec(
             price_per_mtoken=10**6,
@@ -81,8 +78,10 @@ def a_commit(round_id: int, node: PeerId, **changes: object) -> Commit:
         batch_root=mark("batch"),
         update=mark("update"),
         update_bytes=10,
+        base=0,
         momentum_before=mark("before"),
         momentum_after=mark("after"),
+        inner=(),
         seal=mark("seal"),
         exec_class=Digest(bytes(32)),
         tokens=16,

@@ -1,0 +1,64 @@
+"""Order method: from [train] and [comm] to the update rule of a run.
+
+Room: cli (pure). A key that is not written takes the method's own value, so the same
+order file can change its method by one word.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cli.amounts import scaled
+from protocol.rule import Curve, Outer, RuleSpec, Transform, Values
+from training.methods import METHODS
+from training.methods.choices import Choices
+
+if TYPE_CHECKING:
+    from cli.order import CommSection, TrainSection
+
+OUTER_NAMES = {
+    "sign": Outer.SIGN, "sgd": Outer.SGD, "nesterov": Outer.NESTEROV, "adam": Outer.ADAM, "yogi": Outer.YOGI,
+}  # fmt: skip
+VALUE_NAMES = {
+    "sign": Values.SIGN, "sign-mean": Values.SIGN_MEAN, "2-bit": Values.TWO_BIT, "e3m0": Values.E3M0,
+    "int8": Values.INT8, "int16": Values.INT16,
+}  # fmt: skip
+
+
+def method_rule(train: TrainSection, comm: CommSection) -> RuleSpec:
+    """The update rule that these sections describe."""
+    return METHODS[comm.method](
+        Choices(
+            sequences=train.sequences,
+            steps=train.steps,
+            segment=train.segment,
+            clip_micro=_scaled(train.clip, 6),
+            inner_lr_nano=_scaled(train.inner_lr, 9),
+            inner_decay_micro=_scaled(train.inner_weight_decay, 6),
+            proximal_micro=_scaled(train.proximal, 6),
+            keeps_moments=train.keep_moments,
+            lr_nano=_scaled(train.lr, 9),
+            floor_ppm=_scaled(train.lr_floor, 6),
+            warmup_rounds=train.warmup,
+            curve=None if train.schedule is None else Curve[train.schedule.upper()],
+            decay_rounds=train.decay,
+            transform=None if comm.transform is None else Transform[comm.transform.upper()],
+            k=comm.k,
+            rank=comm.rank,
+            values=None if comm.values is None else VALUE_NAMES[comm.values],
+            feedback_micro=_scaled(comm.beta, 6),
+            outer=None if comm.outer is None else OUTER_NAMES[comm.outer],
+            momentum_micro=_scaled(comm.momentum, 6),
+            outer_decay_micro=_scaled(train.weight_decay, 6),
+            aggregation=comm.aggregation,
+            f=comm.f,
+            fragments=comm.fragments,
+            merge_ppm=_scaled(comm.merge, 6),
+            read_lag=comm.read_lag,
+            apply_lag=comm.apply_lag,
+        )
+    )
+
+
+def _scaled(number: float | None, digits: int) -> int | None:
+    return None if number is None else scaled(number, digits)

@@ -1,0 +1,61 @@
+"""Contribution: a node's message of one round, whatever the method, as everybody reads it.
+
+Room: training (pure, without torch: the network's processes read these). Behind one
+door stand the codecs of `wire` and of `lowrank`; what comes out is an `Update`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from protocol.errors import MalformedMessage
+from protocol.params import RunSpec
+from protocol.rule import RuleSpec
+from training.fragments import fragment_blocks
+from training.layout import Layout
+from training.wire import (
+    Aggregate,
+    Update,
+    decode_aggregate,
+    decode_update,
+    encode_aggregate,
+    update_bytes_max,
+)
+
+
+def contribution_bytes_max(rule: RuleSpec, block_count: int) -> int:
+    """No legal message is longer. It bounds what a receiver stores for a stranger."""
+    return update_bytes_max(block_count, rule.compress.k, rule.compress.values)
+
+
+def decode_contribution(spec: RunSpec, layout: Layout, round_id: int, data: bytes) -> Update:
+    """What a node sends in this round.
+
+    Raises:
+        MalformedMessage: not canonical, or it speaks of blocks that are not synced in this round.
+    """
+    rule = spec.rule
+    update = decode_update(data, layout.blocks, rule.compress.k, rule.compress.values)
+    if rule.fragments > 1:
+        fragment = round_id % rule.fragments
+        beside = fragment_blocks(layout, rule.fragments)[update.blocks_B] != fragment
+        if beside.any():
+            block = int(update.blocks_B[np.argmax(beside)])
+            raise MalformedMessage(
+                f"update: block {block} is not of fragment {fragment}, which is synced now"
+            )
+    return update
+
+
+def encode_round(rule: RuleSpec, aggregate: Aggregate, block_count: int) -> bytes:
+    """The bytes of a round's aggregate."""
+    return encode_aggregate(aggregate, block_count, has_scale=rule.has_scale)
+
+
+def decode_round(rule: RuleSpec, data: bytes, block_count: int) -> Aggregate:
+    """The aggregate these bytes stand for.
+
+    Raises:
+        MalformedMessage: they are not its canonical bytes.
+    """
+    return decode_aggregate(data, block_count, has_scale=rule.has_scale)

@@ -1,0 +1,57 @@
+"""DeMo: one gradient a round into a momentum in the DCT domain, of which the largest part is sent.
+
+Room: training (pure).
+
+Reference:
+    Peng, Quesnelle & Kingma, "DeMo: Decoupled Momentum Optimization", arXiv:2411.19870. Ours keeps
+    the momentum in the DCT domain and sends one bit a coefficient (docs/protocol.md, "The update rule").
+"""
+
+from __future__ import annotations
+
+from protocol.rule import PPM, LocalSpec, Optimiser, Outer, RuleSpec, Transform, Values
+from training.methods.choices import (
+    NO_RATE,
+    Choices,
+    aggregation,
+    compressor,
+    given,
+    outer_step,
+    schedule,
+)
+
+
+def demo(choices: Choices) -> RuleSpec:
+    """Defaults: k = 32 of 4096, beta 0.95, signs, step size 2e-3 with a sign step."""
+    return RuleSpec(
+        local=LocalSpec(
+            optimiser=Optimiser.GRADIENT,
+            steps=given(choices.steps, 1),
+            segment=0,
+            sequences=given(choices.sequences, 4),
+            clip_micro=given(choices.clip_micro, PPM),
+            schedule=NO_RATE,
+            beta1_micro=0,
+            beta2_micro=0,
+            epsilon_pico=0,
+            decay_micro=0,
+            proximal_micro=0,
+            keeps_moments=False,
+        ),
+        compress=compressor(
+            choices,
+            transform=Transform.DCT,
+            k=32,
+            values=Values.SIGN,
+            feedback_micro=950_000,
+            keeps_error=True,
+        ),
+        outer=outer_step(
+            choices, Outer.SIGN, schedule(choices, peak_nano=2_000_000, floor_ppm=100_000, warmup_rounds=5)
+        ),
+        aggregation=aggregation(choices, "mean"),
+        fragments=given(choices.fragments, 1),
+        merge_ppm=given(choices.merge_ppm, 0),
+        read_lag=given(choices.read_lag, 0),
+        apply_lag=given(choices.apply_lag, 0),
+    )

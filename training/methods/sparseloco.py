@@ -1,0 +1,45 @@
+"""SparseLoCo: AdamW on its own for some steps, then the largest part of the way gone, in two bits.
+
+Room: training (pure).
+
+Reference:
+    Sarfi et al., "Communication Efficient LLM Pre-training with SparseLoCo", arXiv:2508.15706.
+"""
+
+from __future__ import annotations
+
+from protocol.rule import Optimiser, Outer, RuleSpec, Transform, Values
+from training.methods.choices import (
+    Choices,
+    aggregation,
+    compressor,
+    given,
+    inner_loop,
+    outer_step,
+    schedule,
+)
+
+
+def sparseloco(choices: Choices) -> RuleSpec:
+    """Defaults: 10 steps, k = 64 of 4096, feedback 0.95, two bits, outer step 1.0 falling to 0.4."""
+    return RuleSpec(
+        local=inner_loop(
+            choices, Optimiser.ADAMW, steps=10, lr_nano=2_000_000, decay_micro=100_000, warmup_rounds=1
+        ),
+        compress=compressor(
+            choices,
+            transform=Transform.NONE,
+            k=64,
+            values=Values.TWO_BIT,
+            feedback_micro=950_000,
+            keeps_error=True,
+        ),
+        outer=outer_step(
+            choices, Outer.SGD, schedule(choices, peak_nano=10**9, floor_ppm=400_000, warmup_rounds=0)
+        ),
+        aggregation=aggregation(choices, "mean"),
+        fragments=given(choices.fragments, 1),
+        merge_ppm=given(choices.merge_ppm, 0),
+        read_lag=given(choices.read_lag, 0),
+        apply_lag=given(choices.apply_lag, 0),
+    )

@@ -1,0 +1,128 @@
+"""Rule: one round of any method, as pure functions of public state, private state and work.
+
+Room: training (pure). The family of methods is one pipeline with numbers in it
+(`protocol/rule.py`); a method is a preset of those numbers (`training/methods/`).
+
+    begin -> local -> encode -> bytes -> decode -> aggregate -> apply
+                         '-> commit: the root of the private state, which goes into the message
+
+`decode` is in contribution.py, `apply` in outer.py and `commit` in private.py, which need no
+torch; aggregation is the verifiers' (`verifier/rules.py`). All of it can be repeated by an
+auditor: `local` and `encode` read no clock and no peer, and the batch is the only randomness.
+
+Shape suffixes: P = parameters, N = blocks, C = 4096.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.params import RunSpec
+from protocol.rule import PPM
+from training.compress import Transition, distance_blocks, gradient_blocks, transition
+from training.fragments import fragment_blocks, fragment_positions
+from training.inner import Floats, Gradient, InnerState, fresh, segments
+from training.layout import Layout
+from training.outer import applied_fragments
+from training.private import Private
+from training.schedule import rate
+from training.wire import Update, encode_update
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What local work leads to.
+
+    x_NC: what enters the compressor, by block. loss: mean over the batch, nats. ends: the inner
+    state at the end of every segment; none for a single gradient.
+    """
+
+    x_NC: Floats
+    loss: float
+    ends: tuple[InnerState, ...] = ()
+
+
+def begin(spec: RunSpec, layout: Layout, theta_P: Floats, private: Private, round_id: int) -> InnerState:
+    """The inner state a round starts from.
+
+    Args:
+        spec: The run.
+        layout: Order and shapes of the parameters.
+        theta_P: The network's parameters that local work reads.
+        private: After the node's last contribution.
+        round_id: The round to come.
+    """
+    rule, carried = spec.rule, private.inner
+    if carried is None:
+        return fresh(rule.local, theta_P)
+    started = carried if rule.local.keeps_moments else fresh(rule.local, carried.theta_P)
+    if not rule.is_local_kept:
+        return replace(started, theta_P=theta_P)
+    mine = np.float32(rule.merge_ppm / PPM)
+    merged_P = carried.theta_P
+    for fragment in applied_fragments(spec, range(private.round, round_id)):
+        is_in = fragment_positions(layout, rule.fragments, fragment)
+        mixed_P = theta_P * (np.float32(1) - mine) + merged_P * mine
+        merged_P = np.where(is_in, mixed_P, merged_P)
+    return replace(started, theta_P=merged_P)
+
+
+def local(
+    spec: RunSpec,
+    layout: Layout,
+    theta_P: Floats,
+    private: Private,
+    tokens: NDArray[np.int64],
+    round_id: int,
+    gradient: Gradient,
+) -> Work:
+    """A node's own work of one round.
+
+    Args:
+        spec: The run.
+        layout: Order and shapes of the parameters.
+        theta_P: The network's parameters `read_lag` rounds ago.
+        private: After the node's last contribution.
+        tokens: Its batch. Shape (steps * sequences, context + 1), int64.
+        round_id: The round.
+        gradient: Loss and gradient at some parameters on some tokens.
+    """
+    if spec.rule.is_gradient:
+        loss, slope_P = gradient(theta_P, tokens)
+        lr = rate(spec.rule.outer.schedule, spec.rounds, round_id)
+        return Work(gradient_blocks(spec.rule, layout, slope_P, lr), loss)
+    start = begin(spec, layout, theta_P, private, round_id)
+    states, losses = zip(*segments(spec, round_id, start, theta_P, tokens, gradient), strict=True)
+    x_NC = distance_blocks(spec.rule, layout, theta_P, states[-1].theta_P)
+    return Work(x_NC, float(np.mean(losses)), states)
+
+
+def compress(spec: RunSpec, layout: Layout, round_id: int, before_NC: Floats, x_NC: Floats) -> Transition:
+    """What is sent of some work and what is kept back, over all blocks."""
+    rule = spec.rule
+    if rule.fragments == 1:
+        return transition(rule.compress, before_NC, x_NC)
+    mine = np.flatnonzero(fragment_blocks(layout, rule.fragments) == round_id % rule.fragments)
+    part = transition(rule.compress, before_NC[mine], x_NC[mine])
+    after_NC = before_NC.copy()
+    after_NC[mine] = part.after_BC
+    sent = replace(part.sent, blocks_B=mine[part.sent.blocks_B])
+    return Transition(sent, after_NC)
+
+
+def encode(
+    spec: RunSpec, layout: Layout, round_id: int, private: Private, work: Work
+) -> tuple[Private, bytes]:
+    """The private state after a round, and the message."""
+    rule = spec.rule
+    moved = compress(spec, layout, round_id, private.error_NC, work.x_NC)
+    after = Private(moved.after_BC, work.ends[-1] if rule.carries_inner else None, round_id)
+    return after, message(spec, layout, moved.sent)
+
+
+def message(spec: RunSpec, layout: Layout, update: Update) -> bytes:
+    """An update's bytes, of a rule without factors."""
+    return encode_update(update, layout.blocks, spec.rule.compress.k, spec.rule.compress.values)
