@@ -289,8 +289,6 @@ def _decode_places(
         raise MalformedMessage(f"aggregate: {len(data)} bytes, at least {code_end} expected")
     gaps = unpack_gaps(data[start:low_end], data[code_end:], total, bits)
     codes = unpack_numbers(data[low_end:code_end], total, width, "value codes")
-    if total and int(gaps.max()) >= BLOCK_SIZE:
-        raise MalformedMessage(f"aggregate: a gap beyond a block of {BLOCK_SIZE}")
     gaps += 1
     running = np.cumsum(gaps)
     ends = np.cumsum(counts)

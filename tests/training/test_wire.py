@@ -433,6 +433,31 @@ def test_a_table_that_is_unsorted_unused_or_repeated_is_refused():
             decode_aggregate(wrong, 1)
 
 
+@pytest.mark.parametrize("has_scale", [False, True])
+@pytest.mark.parametrize("indices", [[3000, BLOCK_SIZE], [BLOCK_SIZE + 7], [BLOCK_SIZE - 1]])
+def test_an_index_of_an_aggregate_beyond_its_block_is_refused(indices, has_scale):
+    """Even in the last block, where its bits would be those of nothing else."""
+    at = np.full(len(indices), 1), np.array(indices), np.full(len(indices), 5, np.int32)
+    aggregate = Aggregate(*at, np.array([0, -4]) if has_scale else None)
+    raw = encode_aggregate(aggregate, 2, has_scale)
+
+    if max(indices) < BLOCK_SIZE:
+        assert equal(decode_aggregate(raw, 2, has_scale), aggregate)
+        return
+    with pytest.raises(MalformedMessage, match=f"index {max(indices)} in a block of 4096"):
+        decode_aggregate(raw, 2, has_scale)
+
+
+def test_a_table_with_a_value_that_nothing_takes_is_refused():
+    good = Aggregate(np.zeros(3, int), np.array([3, 9, 11]), np.array([-5, 7, 9], np.int32))
+    raw = encode_aggregate(good, 1)
+    at = 6 + 12 + 4  # counts and table size, table, 3 times 9 low bits
+    assert raw[at] == 0 | 1 << 2 | 2 << 4
+
+    with pytest.raises(MalformedMessage, match="not in canonical form"):
+        decode_aggregate(raw[:at] + bytes([0 | 1 << 2 | 1 << 4]) + raw[at + 1 :], 1)
+
+
 @pytest.mark.parametrize("blocks", [1, 1000, 20_000])
 def test_claims_of_giant_content_are_refused_without_giant_memory(blocks):
     """Two bytes a block can claim 4096 coefficients that need no bits but the unary stream's."""
