@@ -43,8 +43,7 @@ from training.private import start_private
 from training.rule import encode, local
 from training.schedule import rate
 from training.wire import Aggregate, Update
-from verifier import decoded, robust
-from verifier.aggregation import mean_over_senders
+from verifier import decoded, robust, rules
 from verifier.gram import buckets, nearest_neighbours
 
 Updates = Mapping[PeerId, Update]
@@ -70,8 +69,8 @@ class SimRound:
 def rule_of(name: RuleName, f: int, seed: int) -> Rule:
     """The rule of this name, set up to stand f liars."""
     public = seed.to_bytes(8, "big")
-    rules: dict[RuleName, Rule] = {
-        "mean": mean_over_senders,
+    named: dict[RuleName, Rule] = {
+        "mean": rules.rule_of("mean", f, public),
         "trimmed-mean": partial(robust.trimmed_mean, f=f),
         "trimmed-mean-implied": partial(robust.trimmed_mean, f=f, zeros="implied"),
         "median": partial(robust.median, f=f),
@@ -88,7 +87,7 @@ def rule_of(name: RuleName, f: int, seed: int) -> Rule:
         "decoded-median": partial(decoded.median_signs, f=f),
         "decoded-vote": partial(decoded.vote_signs, f=f),
     }
-    return rules[name]
+    return named[name]
 
 
 def attack_of(name: AttackName) -> Attack:
