@@ -23,13 +23,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-
-from protocol.params import BLOCK_SIZE, PPM, DemoSpec, ModelSpec
-from protocol.types import PeerId
 from training.demo import transformed_gradient, transition, update_of
+
+from protocol.params import BLOCK_SIZE, PPM, DemoSpec
+from protocol.types import PeerId
 from training.exact import apply_signs, inverse_signs, scatter_values
 from training.layout import Layout, from_blocks, layout_of
 from training.model import use_one_thread
+from training.presets import gpt_spec
 from verifier.aggregation import mean_over_senders
 
 K, BETA, LR, SIDE = 32, 0.95, 1e-3, 64
@@ -43,7 +44,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
     use_one_thread()
-    model = ModelSpec(vocabulary=256, layers=args.layers, width=args.width, heads=4, context=128)
+    model = gpt_spec(layers=args.layers, width=args.width, heads=4, context=128)
     layout = layout_of(model)
     print(f"machine: {_machine()}")
     print(f"{layout.parameters:,} parameters in {len(layout.names)} tensors, k = {K}, one thread")

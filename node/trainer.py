@@ -27,10 +27,11 @@ from protocol.types import Digest, PeerId
 from training import rule as rules
 from training.compress import gradient_sketch
 from training.data import batch_positions, batch_root, batch_tokens, read_tokens
-from training.model import execution_class, loss_and_gradient, use_one_thread
+from training.model import execution_class, loss_and_gradient
 from training.momentum import seal
 from training.parameters import Parameters, kept_rounds
 from training.private import Private, start_private
+from training.threads import prepare
 
 LOSS_MICRO_MAX = 10**9
 
@@ -39,11 +40,20 @@ class Trainer:
     """theta of recent rounds, private states of recent steps, and the data."""
 
     def __init__(
-        self, *, spec: RunSpec, run_id: Digest, node: PeerId, data: Path, folder: Path, behaviour: Behaviour
+        self,
+        *,
+        spec: RunSpec,
+        run_id: Digest,
+        node: PeerId,
+        data: Path,
+        folder: Path,
+        behaviour: Behaviour,
+        base: Path | None = None,
+        device: str = "cpu",
     ) -> None:
         self.spec, self.run_id, self.node, self.behaviour = spec, run_id, node, behaviour
-        self.keep, self.device = kept_rounds(spec), "cpu"
-        self.parameters = Parameters(spec, folder / "theta", self.keep)
+        self.keep, self.device = kept_rounds(spec), device
+        self.parameters = Parameters(spec, folder / "theta", self.keep, base)
         self.layout = self.parameters.layout
         self.tokens = read_tokens(data, spec.data)
         self.steps = StepFiles(
@@ -160,12 +170,21 @@ class Trainer:
 
 def methods() -> Mapping[str, Callable[..., Any]]:
     """What the parent may call; `open` comes first."""
-    use_one_thread()
     held: list[Trainer] = []
 
     def open_(
-        spec: bytes, run_id: bytes, node: bytes, data: str, folder: str, behaviour: str, start: int
+        spec: bytes,
+        run_id: bytes,
+        node: bytes,
+        data: str,
+        folder: str,
+        behaviour: str,
+        start: int,
+        base: str | None,
+        device: str,
+        threads: int,
     ) -> int:
+        prepare(Path(folder), device=device, threads=threads)
         held[:] = [
             Trainer(
                 spec=decode(RunSpec, spec),
@@ -174,6 +193,8 @@ def methods() -> Mapping[str, Callable[..., Any]]:
                 data=Path(data),
                 folder=Path(folder),
                 behaviour=Behaviour(behaviour, start),
+                base=None if base is None else Path(base),
+                device=device,
             )
         ]
         return held[0].parameters.round

@@ -26,6 +26,7 @@ import trio
 
 from protocol import errors
 from protocol.errors import AssayError, PeerFault, Unavailable
+from replica.jsonlines import log_as_json
 
 log = logging.getLogger(__name__)
 _LENGTH = struct.Struct(">I")
@@ -145,6 +146,7 @@ def _main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints goes to the log, not into the frames
+    log_as_json()
     serve(importlib.import_module(sys.argv[1]).methods(), sys.stdin.buffer, sink)
 
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ledger.deployment import Deployment
 from ledger.endpoint import check_endpoint
@@ -43,9 +44,12 @@ class Config:
     deployment: Path
     spec: Path
     run_id: Digest
-    data: Path
+    data: Path  # a data set's folder; training/shards.py
     peers: Path  # JSON: hex peer id -> [ip, port]
     behaviour: str = "honest"
+    base: Path | None = None  # imported starting parameters, where the spec names some
+    device: str = "cpu"
+    threads: int = 1  # 0: measure at the first start which number is fastest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,18 @@ class Participant:
     addresses: Mapping[PeerId, PeerAddress]
     store: Store
     blobs: DiskBlobs
+
+    @property
+    def workplace(self) -> dict[str, Any]:
+        """What a computing worker needs to know of this machine; arguments of its `open`."""
+        config = self.config
+        return {
+            "data": str(config.data),
+            "folder": str(config.folder),
+            "base": None if config.base is None else str(config.base),
+            "device": config.device,
+            "threads": config.threads,
+        }
 
     @property
     def me(self) -> PeerId:

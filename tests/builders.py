@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,10 +47,18 @@ from tests.specs import FLOAT32_WHOLE, a_model, a_rule, data_of
 from training.data import batch_positions, batch_root
 from training.layout import layout_of
 from training.momentum import zero_root
+from training.shards import write_tokens
 
 DEPLOYMENT_ID = Digest(hashlib.sha256(b"deployment").digest())
 RUN_ID = Digest(hashlib.sha256(b"run").digest())
 TEXT = np.frombuffer(hashlib.shake_256(b"text").digest(40_000), np.uint8) % 64 + 32
+MANIFEST = write_tokens(None, [TEXT])
+
+
+def a_data_folder(folder: Path) -> Path:
+    """The data of `a_spec` on disk."""
+    write_tokens(folder, [TEXT])
+    return folder
 
 
 def a_peer_key(name: str) -> SigningKey:

@@ -1,63 +1,83 @@
 """Data: a committed token stream, and who trains on which part of it in which round.
 
-Room: training (pure, but for `read_tokens`, which maps a file). The batch of a
+Room: training (pure, but for `read_tokens`, which opens a folder). The batch of a
 node is a function of the run's seed, the round and the node: no choice is left
-to anybody. Tokens are bytes here; the last part is held out.
+to anybody. The last part of the stream is held out.
 """
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol import merkle
 from protocol.errors import ConfigError
 from protocol.params import DataSpec, RunSpec
 from protocol.types import Digest, PeerId
+from training.shards import Manifest, ShardedTokens, checked_shards, read_manifest
 
-SHARD_BYTES = 1 << 20
-_DOMAIN = hashlib.sha256(b"assay/data/1").digest()
+Tokens = ShardedTokens | NDArray[Any]  # anything that is sliced into tokens
 
 
-def data_root(tokens: NDArray[np.uint8]) -> Digest:
-    """Merkle root over the stream's 1 MiB shards."""
-    shards = range(0, len(tokens), SHARD_BYTES)
-    return merkle.root(
-        [merkle.leaf_hash(_DOMAIN, i, tokens[at : at + SHARD_BYTES].tobytes()) for i, at in enumerate(shards)]
+def describe(manifest: Manifest, *, validation_tokens: int, source: str, licence: str) -> DataSpec:
+    """What the parties of a run are told about a data set."""
+    return DataSpec(
+        root=manifest.root,
+        manifest=manifest.digest(),
+        tokenizer=manifest.tokenizer,
+        vocabulary=manifest.vocabulary,
+        token_bytes=manifest.token_bytes,
+        tokens=manifest.tokens,
+        validation_tokens=validation_tokens,
+        source=source,
+        licence=licence,
     )
 
 
-def read_tokens(path: Path, spec: DataSpec) -> NDArray[np.uint8]:
-    """The training stream from disk, read-only and memory-mapped.
+def read_tokens(folder: Path, spec: DataSpec) -> ShardedTokens:
+    """The token stream from disk, read-only and memory-mapped, every byte of it checked once.
 
     Raises:
-        ConfigError: the file is missing, or is not the data this run committed to.
+        ConfigError: something is missing, altered, or is not the data this run committed to.
     """
-    try:
-        tokens = np.memmap(path, np.uint8, "r")
-    except (OSError, ValueError) as cause:
-        raise ConfigError(f"data {path}: cannot be read ({cause})") from None
-    if len(tokens) != spec.tokens or data_root(tokens) != spec.root:
-        raise ConfigError(f"data {path}: {len(tokens)} bytes that are not the data this run committed to")
-    return tokens
+    manifest = read_manifest(folder)
+    is_this = (
+        manifest.digest() == spec.manifest
+        and manifest.root == spec.root
+        and manifest.tokens == spec.tokens
+        and manifest.vocabulary == spec.vocabulary
+        and manifest.token_bytes == spec.token_bytes
+    )
+    if not is_this:
+        raise ConfigError(
+            f"data {folder}: {manifest.tokens} tokens that are not the data this run committed to"
+        )
+    for _ in checked_shards(folder, manifest):
+        pass
+    return ShardedTokens(folder, manifest)
 
 
 def batch_positions(spec: RunSpec, node: PeerId, round_id: int) -> tuple[int, ...]:
-    """Starts of the sequences a node trains on in a round: distinct, uniform, from a PRF."""
+    """Starts of the sequences a node trains on in a round: distinct, uniform, from a PRF.
+
+    Raises:
+        ValueError: the training part has fewer windows than a step needs.
+    """
     window = spec.model.context + 1
     windows = (spec.data.tokens - spec.data.validation_tokens) // window
+    count = spec.rule.sequences_per_round
+    if windows < count:
+        raise ValueError(f"{windows} sequences of {window} tokens to train on, a step needs {count}")
     head = b"assay/batch/1" + spec.seed.to_bytes(8, "big") + round_id.to_bytes(8, "big") + node
-    chosen: list[int] = []
+    chosen: dict[int, None] = {}  # a set that keeps its order
     counter = 0
-    while len(chosen) < spec.rule.sequences:
+    while len(chosen) < count:
         block = hashlib.sha256(head + counter.to_bytes(8, "big")).digest()
-        number = int.from_bytes(block[:16], "big") % windows  # 128 bits: bias below 2^-64
+        chosen[int.from_bytes(block[:16], "big") % windows] = None  # 128 bits: bias below 2^-64
         counter += 1
-        if number not in chosen:
-            chosen.append(number)
     return tuple(number * window for number in chosen)
 
 
@@ -67,12 +87,12 @@ def batch_root(spec: RunSpec, positions: tuple[int, ...]) -> Digest:
     return Digest(hashlib.sha256(b"assay/batch-root/1" + body).digest())
 
 
-def batch_tokens(tokens: NDArray[np.uint8], positions: tuple[int, ...], context: int) -> NDArray[np.int64]:
+def batch_tokens(tokens: Tokens, positions: tuple[int, ...], context: int) -> NDArray[np.int64]:
     """Input and target tokens together. Shape (sequences, context + 1), int64."""
     return np.stack([tokens[at : at + context + 1] for at in positions]).astype(np.int64)
 
 
-def validation_tokens(tokens: NDArray[np.uint8], spec: RunSpec, sequences: int) -> NDArray[np.int64]:
+def validation_tokens(tokens: Tokens, spec: RunSpec, sequences: int) -> NDArray[np.int64]:
     """Evenly spaced sequences of the held-out part. Shape (<= sequences, context + 1), int64."""
     window, held = spec.model.context + 1, spec.data.validation_tokens
     start = spec.data.tokens - held

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from protocol.errors import Diverged
 from protocol.params import RunSpec
 from protocol.types import Digest
-from training.exact import initial_parameters
 from training.layout import layout_of
 from training.outer import Public, apply, public_digest, start_public
+from training.start import starting_parameters
+from training.start import state_digest as state_digest
 
 
 def kept_rounds(spec: RunSpec) -> int:
@@ -31,18 +32,17 @@ def kept_rounds(spec: RunSpec) -> int:
     return spec.audit.audit_rounds + spec.audit.dispute_rounds + 2 + spec.rule.read_lag
 
 
-def state_digest(theta_P: NDArray[np.float32]) -> Digest:
-    """BLAKE3 of parameters alone: dtype and length, then little-endian values."""
-    return public_digest(Public(theta_P))
-
-
 class Parameters:
     """theta_r for the newest round r and the `keep` rounds before it, with the rest of the newest state."""
 
-    def __init__(self, spec: RunSpec, folder: Path, keep: int) -> None:
-        """Resume from the checkpoint that lets `keep` earlier rounds be replayed, else from the start."""
+    def __init__(self, spec: RunSpec, folder: Path, keep: int, base: Path | None = None) -> None:
+        """Resume from the checkpoint that lets `keep` earlier rounds be replayed, else from the start.
+
+        Raises:
+            ConfigError: the run starts from imported parameters, and `base` is not their file.
+        """
         self.spec, self.layout = spec, layout_of(spec.model)
-        self._folder, self._keep = folder, keep
+        self._folder, self._keep, self._base = folder, keep, base
         folder.mkdir(parents=True, exist_ok=True)
         found = sorted(self._checkpoints())
         self.round = found[-2] if len(found) > 1 else 0
@@ -111,8 +111,7 @@ class Parameters:
 
     def _load(self, round_id: int) -> Public:
         if round_id == 0 and not self._path(0).exists():
-            theta_P = initial_parameters(self.spec.seed, self.layout.names, self.layout.shapes)
-            return start_public(self.spec, theta_P)
+            return start_public(self.spec, starting_parameters(self.spec, self._base))
         with np.load(self._path(round_id), allow_pickle=False) as saved:
             buffers = sorted(name for name in saved.files if name.startswith("buffer"))
             pending = sorted(name for name in saved.files if name.startswith("pending"))

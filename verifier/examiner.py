@@ -26,11 +26,12 @@ from training.data import batch_positions, batch_tokens, read_tokens
 from training.fragments import fragment_blocks
 from training.inner import roots_of, run_steps
 from training.layout import to_blocks
-from training.model import execution_class, loss_and_gradient, use_one_thread
+from training.model import execution_class, loss_and_gradient
 from training.parameters import Parameters, kept_rounds
 from training.private import Private
 from training.rule import begin
 from training.schedule import rate
+from training.threads import prepare
 from verifier.audit import Finding, check_opening, compare
 from verifier.segment import check_inner_opening, equals
 
@@ -40,9 +41,11 @@ _INCONCLUSIVE = Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
 class Examiner:
     """theta of recent rounds and the data: all that a recompute needs."""
 
-    def __init__(self, *, spec: RunSpec, data: Path, folder: Path) -> None:
-        self.spec, self.device = spec, "cpu"
-        self.parameters = Parameters(spec, folder / "theta", kept_rounds(spec))
+    def __init__(
+        self, *, spec: RunSpec, data: Path, folder: Path, base: Path | None = None, device: str = "cpu"
+    ) -> None:
+        self.spec, self.device = spec, device
+        self.parameters = Parameters(spec, folder / "theta", kept_rounds(spec), base)
         self.tokens = read_tokens(data, spec.data)
 
     def examine(
@@ -131,11 +134,14 @@ class Examiner:
 
 def methods() -> Mapping[str, Callable[..., Any]]:
     """What the parent may call; `open` comes first."""
-    use_one_thread()
     held: list[Examiner] = []
 
-    def open_(spec: bytes, data: str, folder: str) -> int:
-        held[:] = [Examiner(spec=decode(RunSpec, spec), data=Path(data), folder=Path(folder))]
+    def open_(spec: bytes, data: str, folder: str, base: str | None, device: str, threads: int) -> int:
+        prepare(Path(folder), device=device, threads=threads)
+        at = None if base is None else Path(base)
+        held[:] = [
+            Examiner(spec=decode(RunSpec, spec), data=Path(data), folder=Path(folder), base=at, device=device)
+        ]
         return held[0].parameters.round
 
     def examine(commit: bytes, update: bytes, opening: bytes, blocks: list[int], segment: int) -> list[Any]:

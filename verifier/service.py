@@ -73,7 +73,7 @@ class Service:
         self.layout = layout_of(me.spec.model)
         self.pace = Pace(
             module="verifier.examiner",
-            opening={"spec": encode(me.spec), "data": str(me.config.data), "folder": str(me.config.folder)},
+            opening={"spec": encode(me.spec), **me.workplace},
             log_path=me.config.folder / "examiner.log",
             store=me.store,
             blobs=me.blobs,

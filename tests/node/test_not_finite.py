@@ -12,15 +12,14 @@ from node.trainer import Trainer
 from protocol.codec import digest
 from protocol.errors import Unavailable
 from protocol.types import NO_DIGEST
-from tests.builders import NODES, RUN_ID, TEXT, a_member, a_spec
+from tests.builders import NODES, RUN_ID, a_data_folder, a_member, a_spec
 
 
 def test_a_node_without_a_finite_gradient_sends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = a_spec()
-    data = tmp_path / "data.bin"
-    data.write_bytes(TEXT.tobytes())
+    data = a_data_folder(tmp_path / "data")
     trainer = Trainer(
         spec=spec,
         run_id=RUN_ID,
@@ -31,7 +30,7 @@ def test_a_node_without_a_finite_gradient_sends_nothing(
     )
     monkeypatch.setattr(
         "node.trainer.loss_and_gradient",
-        lambda *_: (1.0, np.full(trainer.layout.parameters, np.nan, np.float32)),
+        lambda *_, **__: (1.0, np.full(trainer.layout.parameters, np.nan, np.float32)),
     )
 
     with pytest.raises(Unavailable, match="not finite"):

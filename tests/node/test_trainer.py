@@ -15,7 +15,7 @@ from protocol.draws import opened_blocks
 from protocol.errors import Diverged, Unavailable
 from protocol.messages import Commit, Opening, Outcome
 from protocol.types import NO_DIGEST, RoundId
-from tests.builders import RUN_ID, TEXT, a_digest, a_spec, peer
+from tests.builders import RUN_ID, a_data_folder, a_digest, a_spec, peer
 from training.momentum import zero_momentum_root
 from training.parameters import state_digest
 from training.wire import decode_update, encode_aggregate
@@ -32,9 +32,7 @@ KEEP = SPEC.audit.audit_rounds + SPEC.audit.dispute_rounds + 2
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    path = tmp_path_factory.mktemp("data") / "tokens"
-    path.write_bytes(TEXT.astype(np.uint8).tobytes())
-    return path
+    return a_data_folder(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture
@@ -168,7 +166,7 @@ def test_a_record_that_disk_has_damaged_is_made_again(data, folder, body):
 def test_a_step_whose_loss_is_not_finite_is_no_step(data, folder, monkeypatch, loss):
     trainer = a_trainer(data, folder)
     true = trainers.loss_and_gradient
-    monkeypatch.setattr(trainers, "loss_and_gradient", lambda *a: (loss, true(*a)[1]))
+    monkeypatch.setattr(trainers, "loss_and_gradient", lambda *a, **k: (loss, true(*a, **k)[1]))
 
     with pytest.raises(Unavailable, match="not finite"):
         step(trainer, 0)
@@ -179,7 +177,9 @@ def test_a_step_whose_gradient_is_not_finite_is_no_step(data, folder, monkeypatc
     """Its opening would be discarded and the node slashed for withholding it."""
     trainer = a_trainer(data, folder)
     true = trainers.loss_and_gradient
-    monkeypatch.setattr(trainers, "loss_and_gradient", lambda *a: (1.0, true(*a)[1] * np.float32("nan")))
+    monkeypatch.setattr(
+        trainers, "loss_and_gradient", lambda *a, **k: (1.0, true(*a, **k)[1] * np.float32("nan"))
+    )
 
     with pytest.raises(Unavailable, match="not finite"):
         step(trainer, 0)
@@ -371,7 +371,9 @@ def test_an_auditor_whose_own_gradient_is_not_finite_finds_nothing(data, folder,
     trainer = a_trainer(data, folder)
     record = step(trainer, 0)
     true = examiners.loss_and_gradient
-    monkeypatch.setattr(examiners, "loss_and_gradient", lambda *a: (1.0, true(*a)[1] * np.float32("nan")))
+    monkeypatch.setattr(
+        examiners, "loss_and_gradient", lambda *a, **k: (1.0, true(*a, **k)[1] * np.float32("nan"))
+    )
 
     assert judged(data, tmp_path, trainer, record).outcome is Outcome.INCONCLUSIVE
 

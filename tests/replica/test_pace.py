@@ -18,7 +18,7 @@ from protocol.history import advance, start
 from protocol.types import NO_DIGEST
 from replica.pace import Pace
 from replica.store import Store
-from tests.builders import NODES, RUN_ID, TEXT, a_chain, a_spec, peer
+from tests.builders import NODES, RUN_ID, a_chain, a_data_folder, a_spec, peer
 from training.layout import layout_of
 from training.parameters import Parameters
 from training.wire import Aggregate, encode_aggregate
@@ -43,7 +43,7 @@ def disk(tmp_path):
 
 
 def a_disk(tmp_path, spec):
-    (tmp_path / "data").write_bytes(TEXT.astype(np.uint8).tobytes())
+    a_data_folder(tmp_path / "data")
     store, history = Store(tmp_path / "store.db"), start(spec, RUN_ID)
     for number in range(ROUNDS):
         (link,) = a_chain(history, 1, NODES if number else (), blob_digest(AGGREGATE))
@@ -76,7 +76,8 @@ async def a_pace(disk, fetched=None, folder="me"):
         module="node.trainer",
         opening={
             "spec": encode(SPEC), "run_id": RUN_ID, "node": peer("nora"), "data": str(disk / "data"),
-            "folder": str(disk / folder), "behaviour": "honest", "start": 0,
+            "folder": str(disk / folder), "base": None, "device": "cpu", "threads": 1,
+            "behaviour": "honest", "start": 0,
         },
         log_path=disk / "worker.log",
         store=Store(disk / "store.db"),

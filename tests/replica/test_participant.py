@@ -110,7 +110,7 @@ def test_a_spec_whose_parts_do_not_fit_is_refused(config):
     spec = a_spec()
     config.spec.write_bytes(encode(replace(spec, model=replace(spec.model, width=65, heads=2))))
 
-    refused(config, "width must be a multiple of heads")
+    refused(config, "width 65 must be a multiple of heads")
 
 
 def test_a_spec_of_another_deployment_is_refused(config):

@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from training.demo import gradient_sketch, transformed_gradient, transition, update_of
 
 from protocol import merkle
 from protocol.messages import SKETCH_BYTES
-from protocol.params import BLOCK_SIZE, PPM, DemoSpec, ModelSpec
+from protocol.params import BLOCK_SIZE, PPM, DemoSpec
 from protocol.types import Digest
-from training.demo import gradient_sketch, transformed_gradient, transition, update_of
 from training.layout import layout_of
 from training.momentum import momentum_leaves, seal, zero_momentum_root
+from training.presets import gpt_spec
 from training.wire import decode_update, encode_update
 
 LR = np.float32(0.0017)
-LAYOUT = layout_of(ModelSpec(vocabulary=256, layers=1, width=40, heads=2, context=16))
+LAYOUT = layout_of(gpt_spec(layers=1, width=40, heads=2, context=16))
 
 
 def a_rule(k: int = 32, beta: float = 0.95, clip: float = 0.0) -> DemoSpec:

@@ -28,6 +28,7 @@ from training.exact import (
 )
 from training.layout import layout_of
 from training.parameters import state_digest
+from training.presets import gpt_spec
 
 ROOT = Path(__file__).parents[2]
 VECTORS = ROOT / "tests" / "vectors" / "exact.json"
@@ -40,8 +41,8 @@ RULE = DemoSpec(
     warmup_rounds=5,
     sequences=4,
 )
-TINY = ModelSpec(vocabulary=256, layers=1, width=64, heads=2, context=16)
-QUICKSTART = ModelSpec(vocabulary=256, layers=4, width=128, heads=4, context=128)
+TINY = gpt_spec(layers=1, width=64, heads=2, context=16)
+QUICKSTART = gpt_spec(layers=4, width=128, heads=4, context=128)
 
 
 def values(seed: int, blocks: int, share: float, bound: int = VALUE_MAX) -> np.ndarray:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.params import ModelSpec
 from training.layout import Layout, from_blocks, layout_of, to_blocks
+from training.presets import gpt_spec
 
 SIZES = st.integers(1, 150) | st.sampled_from([63, 64, 65, 127, 128, 129])
 SHAPES = st.lists(st.tuples(SIZES) | st.tuples(SIZES, SIZES), min_size=1, max_size=6)
@@ -74,8 +74,8 @@ def test_matrices_are_tiled_row_by_row_and_vectors_share_blocks():
 @pytest.mark.parametrize(
     ("model", "parameters", "blocks"),
     [
-        (ModelSpec(vocabulary=256, layers=4, width=128, heads=4, context=128), 870_656, 213),
-        (ModelSpec(vocabulary=256, layers=1, width=40, heads=2, context=16), 40_560, 19),
+        (gpt_spec(layers=4, width=128, heads=4, context=128), 870_656, 213),
+        (gpt_spec(layers=1, width=40, heads=2, context=16), 40_560, 19),
     ],
 )
 def test_models_have_the_sizes_that_others_count_on(model, parameters, blocks):
@@ -86,7 +86,7 @@ def test_models_have_the_sizes_that_others_count_on(model, parameters, blocks):
 
 
 def test_offsets_cover_the_flat_vector_without_gap_or_overlap():
-    layout = layout_of(ModelSpec(vocabulary=256, layers=2, width=40, heads=2, context=16))
+    layout = layout_of(gpt_spec(layers=2, width=40, heads=2, context=16))
     at = 0
     for start, shape in layout.offsets().values():
         assert start == at

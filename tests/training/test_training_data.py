@@ -6,19 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import ConfigError
 from protocol.types import Digest, PeerId
 from tests.protocol.chains import NODES, a_spec
 from training.data import (
-    SHARD_BYTES,
     batch_positions,
     batch_root,
     batch_tokens,
-    data_root,
-    read_tokens,
     validation_tokens,
 )
 
@@ -79,23 +75,16 @@ def test_what_a_commit_says_about_its_batch_binds_data_and_positions():
     assert len(roots) == 4
 
 
-@settings(deadline=None, max_examples=20)
-@given(st.integers(0, 2 * SHARD_BYTES + 99), st.integers(1, 255))
-def test_any_changed_byte_changes_the_root(at, change):
-    tokens = np.zeros(2 * SHARD_BYTES + 100, np.uint8)
-    root = data_root(tokens)
-    tokens[at] = change
+def test_a_step_that_needs_more_windows_than_there_are_is_refused_and_one_that_needs_all_ends():
+    windows = 900 // WINDOW
 
-    assert data_root(tokens) != root
+    def positions(sequences):
+        rule = replace(SPEC.rule, sequences=sequences)
+        return batch_positions(replace(SPEC, rule=rule), NODES[0], 0)
 
-
-def test_length_and_order_change_the_root():
-    one = np.arange(256, dtype=np.uint8)
-    two = np.concatenate([np.zeros(SHARD_BYTES, np.uint8), np.ones(SHARD_BYTES, np.uint8)])
-
-    assert data_root(one) != data_root(one[:-1])
-    assert data_root(one) != data_root(np.append(one, np.uint8(0)))
-    assert data_root(two) != data_root(two[::-1])
+    assert sorted(positions(windows)) == [number * WINDOW for number in range(windows)]
+    with pytest.raises(ValueError, match=f"{windows} sequences of {WINDOW} tokens"):
+        positions(windows + 1)
 
 
 def test_held_out_sequences_come_from_the_end_that_nobody_trains_on():
@@ -110,25 +99,3 @@ def test_held_out_sequences_come_from_the_end_that_nobody_trains_on():
     batch = batch_tokens(tokens, batch_positions(SPEC, NODES[0], 0), SPEC.model.context)
     assert (batch == 1).all()
     assert batch.dtype == np.int64
-
-
-def test_data_that_are_not_the_committed_ones_are_refused(tmp_path):
-    path = tmp_path / "tokens"
-    spec = replace(SPEC.data, root=data_root(TOKENS))
-    path.write_bytes(TOKENS.tobytes())
-    assert np.array_equal(read_tokens(path, spec), TOKENS)
-
-    changed = TOKENS.copy()
-    changed[500] ^= 1
-    for wrong in (changed.tobytes(), TOKENS.tobytes()[:-1], TOKENS.tobytes() + b"\0", b"x"):
-        path.write_bytes(wrong)
-        with pytest.raises(ConfigError, match="not the data this run committed to"):
-            read_tokens(path, spec)
-
-
-def test_data_that_cannot_be_read_are_named(tmp_path):
-    (tmp_path / "empty").write_bytes(b"")
-
-    for name in ("missing", "empty", "."):
-        with pytest.raises(ConfigError, match="cannot be read"):
-            read_tokens(tmp_path / name, SPEC.data)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from training.demo import gradient_sketch, transition, update_of
 
 from node.behaviours import CHEATS, Behaviour
 from node.trainer import Trainer
@@ -14,13 +15,14 @@ from protocol import merkle
 from protocol.codec import decode, encode
 from protocol.errors import MalformedMessage
 from protocol.messages import Commit, Opening, Outcome, Path
-from protocol.params import BLOCK_SIZE, DemoSpec, ModelSpec, RunSpec
+from protocol.params import BLOCK_SIZE, DemoSpec, RunSpec
 from protocol.types import NO_DIGEST, Digest, RoundId
 from tests.protocol.chains import NODES, RUN_ID, a_spec
-from training.data import data_root
-from training.demo import gradient_sketch, transition, update_of
+from training.data import describe
 from training.model import use_one_thread
 from training.momentum import momentum_leaves, seal
+from training.presets import gpt_spec
+from training.shards import write_tokens
 from training.wire import Update, decode_update, encode_aggregate
 from verifier.aggregation import mean_over_senders
 from verifier.audit import Finding, check_opening, compare
@@ -283,7 +285,7 @@ def test_momentum_that_is_not_finite_is_refused_even_if_the_node_committed_to_it
 
 # ---- the real thing: a node that trains, and an auditor that recomputes ----
 
-MODEL = ModelSpec(vocabulary=256, layers=1, width=64, heads=2, context=16)
+MODEL = gpt_spec(layers=1, width=64, heads=2, context=16)
 TEXT = np.frombuffer(b"".join(b"line %d of a text to train on\n" % n for n in range(400)), np.uint8)
 CHEAT_ROUND = 3
 # Lies that are not in the step itself: no recompute can see them, other rules do.
@@ -298,7 +300,7 @@ def _one_thread():
 
 def a_run() -> RunSpec:
     base = a_spec()
-    data = replace(base.data, root=data_root(TEXT), tokens=len(TEXT), validation_tokens=500)
+    data = describe(write_tokens(None, [TEXT]), validation_tokens=500, source="lines", licence="none")
     rule = replace(base.rule, k=32, clip_micro=10**6, lr_nano=2_000_000)
     return replace(base, model=MODEL, data=data, rule=rule)
 
@@ -306,7 +308,7 @@ def a_run() -> RunSpec:
 def trained_and_audited(folder, behaviour: str, rounds: int = CHEAT_ROUND + 1) -> list[Finding]:
     """What an auditor finds in each round of a node with this behaviour, all rounds audited."""
     spec, node = a_run(), NODES[0]
-    (folder / "data").write_bytes(TEXT.tobytes())
+    write_tokens(folder / "data", [TEXT])
     trainer = Trainer(
         spec=spec,
         run_id=RUN_ID,
@@ -358,7 +360,7 @@ def test_every_lie_in_a_step_is_found_in_the_round_it_begins_and_not_before(tmp_
 
 
 def test_a_step_of_another_execution_class_is_not_judged(tmp_path, monkeypatch):
-    monkeypatch.setattr("verifier.examiner.execution_class", lambda: Digest(b"x" * 32))
+    monkeypatch.setattr("verifier.examiner.execution_class", lambda *_: Digest(b"x" * 32))
 
     findings = trained_and_audited(tmp_path, "honest", rounds=1)
 
