@@ -3,7 +3,9 @@
 Room: observer (edge: files). It is written beside its place and renamed at the
 end, so it is there whole or not at all.
 
-    spec.cbor deployment.json links/ updates/ aggregates/ settlements/ receipts/ model/
+    spec.cbor deployment.json links/ updates/ aggregates/ settlements/ receipts/
+    data/    manifest of the data and its tokenizer    base.npy  imported starting parameters
+    model/   what `transformers` loads: config.json, model.safetensors, tokenizer.json
 """
 
 from __future__ import annotations
@@ -25,13 +27,18 @@ from ledger.deployment import Deployment
 from ledger.evidence import evm_address
 from ledger.settlement import Settlement
 from ledger.statements import EpochResult
-from observer.model_card import model_card, model_config
+from observer.model_card import model_card
+from observer.papers import Papers
 from observer.receipts import facts_of, round_receipts
 from protocol.codec import encode
 from protocol.messages import CertifiedManifest
 from protocol.params import RunSpec
 from protocol.types import NO_DIGEST, Digest
+from training.hf import CONFIG, WEIGHTS, export_config, export_tensors
 from training.layout import layout_of
+from training.shards import MANIFEST, TOKENIZER
+from training.start import BASE
+from training.tokenizer import byte_tokenizer_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +61,7 @@ class Finished:
     links: tuple[CertifiedManifest, ...]
     settled: Mapping[int, Settled]
     theta: NDArray[np.float32]
+    papers: Papers
     state: Digest  # of these parameters and the outer optimiser's buffers
     load: Callable[[Digest], bytes]  # a blob by its digest
 
@@ -74,6 +82,7 @@ def write_bundle(folder: Path, run: Finished) -> Digest:
     (partial / "deployment.json").write_text(run.deployment.to_json())
     _write_chain(partial, run)
     _write_settlements(partial / "settlements", run)
+    _write_papers(partial, run.papers)
     _write_receipts_and_model(partial, run, run.state)
     os.replace(partial, folder)
     return run.state
@@ -124,6 +133,15 @@ def _write_settlements(folder: Path, run: Finished) -> None:
         )
 
 
+def _write_papers(folder: Path, papers: Papers) -> None:
+    (folder / "data").mkdir()
+    (folder / "data" / MANIFEST).write_bytes(papers.manifest.to_json())
+    if papers.tokenizer:
+        (folder / "data" / TOKENIZER).write_bytes(papers.tokenizer)
+    if papers.base is not None:
+        np.save(folder / BASE, papers.base, allow_pickle=False)
+
+
 def _write_receipts_and_model(folder: Path, run: Finished, state: Digest) -> None:
     tables = {epoch: one.settlement for epoch, one in run.settled.items()}
     facts = tuple(facts_of(run.spec, run.run_id, run.links, tables))
@@ -132,13 +150,19 @@ def _write_receipts_and_model(folder: Path, run: Finished, state: Digest) -> Non
         _write_json(folder / "receipts" / f"round-{receipt['round']:06d}.json", receipt)
     layout, model = layout_of(run.spec.model), folder / "model"
     model.mkdir()
-    tensors = {
-        name: np.ascontiguousarray(run.theta[at : at + int(np.prod(shape))].reshape(shape), np.float32)
-        for name, (at, shape) in layout.offsets().items()
-    }
+    tensors = export_tensors(run.spec.model, run.theta)
     # One key of metadata: the library writes several in an order of its own, and bytes must repeat.
-    save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
-    _write_json(model / "config.json", model_config(run.spec, layout))
+    save_file(tensors, model / WEIGHTS, metadata={"format": "pt"})
+    _write_json(model / CONFIG, export_config(run.spec.model, run.papers.manifest.separator))
+    (model / TOKENIZER).write_bytes(run.papers.tokenizer or byte_tokenizer_json())
+    _write_json(
+        model / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": run.spec.model.context,
+            "clean_up_tokenization_spaces": False,
+        },
+    )
     (model / "README.md").write_text(model_card(run.spec, run.run_id, layout, facts, state))
 
 

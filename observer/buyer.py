@@ -1,7 +1,7 @@
 """Buyer: follows a run, computes its model, takes back what was not spent, and packs the proof.
 
 Room: observer (edge). One trio process; arithmetic, chain and files in threads. It
-needs no data and no torch: parameters follow from the certified aggregates.
+needs no torch, and of the data no more than the manifest: parameters follow from the certified aggregates.
 
     replay every round --> all epochs final --> close --> collect, refund --> bundle
 Every stage reads where it stands from the chain or from its own files, so it may be
@@ -24,6 +24,7 @@ from ledger.results import epoch_end, epoch_result
 from network.host import Host
 from observer.bundle import Finished, Settled, write_bundle
 from observer.certificates import certified_result
+from observer.papers import read_papers
 from observer.receipts import facts_of
 from observer.replay import Mismatch, Replay
 from observer.status import StatusFile
@@ -220,6 +221,9 @@ class Buyer:
             settled=settled,
             theta=self.replay.theta,
             state=self.replay.state(self.replay.round),
+            papers=await trio.to_thread.run_sync(
+                read_papers, self.me.spec, self.me.config.data, self.me.config.base
+            ),
             load=self.me.blobs.load,
         )
         state = await trio.to_thread.run_sync(write_bundle, self.bundle, run)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from ledger.journal_facts import RoundFacts
 from protocol.history import Ruling
 from protocol.params import RunSpec
-from protocol.types import Digest
+from protocol.types import NO_DIGEST, Digest
 from training.layout import Layout
 
 
@@ -33,10 +32,15 @@ def model_card(
     rulings = [audit.ruling for one in facts for audit in one.ruled]
     passed = sum(ruling in (Ruling.CLEARED, Ruling.DISMISSED) for ruling in rulings)
     name = json.dumps(spec.name)
+    model = spec.model
+    is_drawn = spec.model.base == NO_DIGEST
     rows = {
         "Run": f"`{run_id.hex()}`",
         "Final state digest (BLAKE3)": f"`{state.hex()}`",
         "Parameters": f"{layout.parameters:,}",
+        "Architecture": f"{model.family.name.lower()}, {model.layers} layers of {model.width}, "
+        f"{model.heads} heads ({model.kv_heads} keys and values), context {model.context:,}",
+        "Started from": "the seed" if is_drawn else f"imported parameters `{spec.model.base.hex()}`",
         "Rounds": str(spec.rounds),
         "Tokens accepted": f"{sum(commit.tokens for commit in commits):,}",
         "Contributions accepted": str(len(commits)),
@@ -48,9 +52,13 @@ def model_card(
         "Data": spec.data.source,
         "Data licence": spec.data.licence,
         "Data Merkle root": f"`{spec.data.root.hex()}`",
+        "Tokenizer": "bytes"
+        if spec.data.tokenizer == NO_DIGEST
+        else f"SHA-256 `{spec.data.tokenizer.hex()}`",
         "Validation tokens (never trained on)": f"{spec.data.validation_tokens:,}",
     }
     table = "\n".join(f"| {what} | {_cell(value)} |" for what, value in rows.items())
+    start = "the seed in the spec" if is_drawn else "`base.npy`, which the spec names,"
     return f"""---
 model_name: {name}
 license: other
@@ -77,29 +85,19 @@ recomputed.
 
 Everything needed is in this bundle: `spec.cbor` (what was agreed), `links/` (the certified chain),
 `updates/` and `aggregates/` (the bytes it names), `receipts/` (what became of each contribution) and
-`settlements/` (who was paid what, with the verifiers' signatures). Starting from the seed in the spec and
-applying the aggregates in order gives these weights, bit for bit.
+`settlements/` (who was paid what, with the verifiers' signatures). Starting from {start} and
+applying the aggregates in order gives these weights, bit for bit. `data/manifest.json` names every
+source with its licence and every shard of the data by its hash.
+
+## Use it
+
+`transformers.AutoModelForCausalLM.from_pretrained("model")` and `AutoTokenizer.from_pretrained("model")`.
 
 ## Limits
 
 The model has seen nothing but the data named above and repeats what it holds. Nobody has tested it for
 any use.
 """
-
-
-def model_config(spec: RunSpec, layout: Layout) -> dict[str, Any]:
-    """The architecture, as config.json states it."""
-    model = spec.model
-    return {
-        "architecture": "pre-norm GPT, learned positions, GELU, untied head",
-        "vocabulary": model.vocabulary,
-        "layers": model.layers,
-        "width": model.width,
-        "heads": model.heads,
-        "context": model.context,
-        "parameters": layout.parameters,
-        "dtype": "float32",
-    }
 
 
 def _cell(text: str) -> str:

@@ -43,7 +43,9 @@ class Replay:
 
     def __init__(self, me: Participant) -> None:
         self._me = me
-        self._parameters = Parameters(me.spec, me.config.folder / "parameters", CHECKPOINT_ROUNDS)
+        self._parameters = Parameters(
+            me.spec, me.config.folder / "parameters", CHECKPOINT_ROUNDS, me.config.base
+        )
         self._me.store.set_fact(self._state_name(self.round), self._parameters.digest())
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +14,18 @@ from safetensors.numpy import load_file
 from ledger.results import epoch_result
 from ledger.settlement import Unpaid
 from observer.bundle import Finished, Settled, write_bundle
+from observer.papers import Papers, read_papers
 from observer.receipts import facts_of, round_receipts
 from protocol.codec import decode, digest
-from protocol.errors import Unavailable
+from protocol.errors import ConfigError, Unavailable
 from protocol.messages import CertifiedManifest
 from protocol.params import RunSpec
 from protocol.types import NO_DIGEST, Digest
 from replica.chain import extend
-from tests.builders import RUN_ID, a_deployment, a_digest, a_history, a_spec
+from tests.builders import MANIFEST, RUN_ID, a_deployment, a_digest, a_history, a_spec
 from tests.observer.test_bookkeeper import LINKS, TABLES
 from training.exact import initial_parameters
+from training.hf import read_sizes, read_theta
 from training.layout import layout_of
 from training.parameters import state_digest
 
@@ -43,6 +46,7 @@ def finished() -> Finished:
         links=tuple(LINKS),
         settled=settled,
         theta=initial_parameters(SPEC.seed, LAYOUT.names, LAYOUT.shapes),
+        papers=Papers(manifest=MANIFEST, tokenizer=b"", base=None),
         load=lambda name: b"blob " + name,
     )
 
@@ -77,16 +81,40 @@ def test_every_blob_that_the_chain_names_is_in_it_under_its_digest(folder: Path)
     assert (folder / "updates" / min(updates)).read_bytes() == b"blob " + bytes.fromhex(min(updates)[:-4])
 
 
-def test_the_model_is_the_parameters_by_name(folder: Path):
+def test_the_model_is_the_parameters_under_the_names_that_transformers_knows(folder: Path):
     tensors = load_file(folder / "model" / "model.safetensors")
     config = json.loads((folder / "model" / "config.json").read_text())
 
-    flat = np.concatenate([tensors[name].reshape(-1) for name in LAYOUT.names])
-    assert state_digest(flat) == state_digest(finished().theta)
-    assert {name: tensor.shape for name, tensor in tensors.items()} == dict(
-        zip(LAYOUT.names, LAYOUT.shapes, strict=True)
-    )
-    assert config["parameters"] == LAYOUT.parameters == len(flat)
+    assert state_digest(read_theta(folder / "model", SPEC.model)) == state_digest(finished().theta)
+    assert read_sizes(folder / "model") == SPEC.model
+    assert config["model_type"] == "gpt2"
+    assert tensors["transformer.wte.weight"].shape == (256, 64)
+    zeros = [name for name in tensors if name.endswith(("c_attn.bias", "c_proj.bias", "c_fc.bias"))]
+    real = sum(tensor.size for name, tensor in tensors.items() if name not in zeros)
+    assert config["parameters"] == LAYOUT.parameters == real
+    assert not any(tensors[name].any() for name in zeros)
+
+
+def test_the_manifest_in_it_is_the_one_the_spec_names(folder: Path):
+    papers = read_papers(SPEC, folder / "data", None)
+
+    assert papers.manifest == MANIFEST
+    assert hashlib.sha256((folder / "data" / "manifest.json").read_bytes()).digest() == SPEC.data.manifest
+
+
+def test_a_run_that_began_with_imported_parameters_brings_them(tmp_path: Path):
+    theta = finished().theta
+    spec = replace(SPEC, model=replace(SPEC.model, base=state_digest(theta)))
+    papers = replace(finished().papers, base=theta)
+    write_bundle(tmp_path / "bundle", replace(finished(), spec=spec, papers=papers, links=(), settled={}))
+
+    assert (
+        read_papers(spec, tmp_path / "bundle" / "data", tmp_path / "bundle" / "base.npy").base == theta
+    ).all()
+    assert "imported parameters" in (tmp_path / "bundle" / "model" / "README.md").read_text()
+    np.save(tmp_path / "other.npy", theta * np.float32(2))
+    with pytest.raises(ConfigError, match="not the parameters this run starts from"):
+        read_papers(spec, tmp_path / "bundle" / "data", tmp_path / "other.npy")
 
 
 def test_each_result_in_it_has_the_digest_that_was_signed(folder: Path):

@@ -97,7 +97,7 @@ def a_buyer(folder: Path) -> Any:
     folder.mkdir(exist_ok=True)
     return SimpleNamespace(
         spec=SPEC,
-        config=SimpleNamespace(folder=folder),
+        config=SimpleNamespace(folder=folder, base=None),
         store=Store(folder / "store.db"),
         blobs=Blobs(),
     )
