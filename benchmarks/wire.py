@@ -20,14 +20,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from training.demo import transformed_gradient, transition, update_of
 
 from cli.order import load_order
-from cli.orderdata import collect_data
+from cli.orderdata import collect_tokens
 from cli.orderspec import data_spec
 from cli.simspec import SimSection, SimSpec, sim_run_spec
 from protocol.params import BLOCK_SIZE
 from training.data import batch_positions, batch_tokens
-from training.demo import transformed_gradient, transition, update_of
 from training.exact import (
     apply_signs,
     initial_parameters,
@@ -71,9 +71,9 @@ def _updates(nodes: int, rounds: int) -> tuple[int, int, list[Update]]:
     spec = SimSpec(
         sim=SimSection(nodes=nodes, rounds=rounds), model=order.model, train=order.train, comm=order.comm
     )
-    data = collect_data(spec.order())
-    run = sim_run_spec(spec, data_spec(spec.order(), data))
-    tokens, layout = np.frombuffer(data, np.uint8), layout_of(run.model)
+    manifest, tokens = collect_tokens(spec.order())
+    run = sim_run_spec(spec, data_spec(spec.order(), manifest))
+    layout = layout_of(run.model)
     theta = initial_parameters(run.seed, layout.names, layout.shapes)
     momentum = {member.peer: np.zeros((layout.blocks, BLOCK_SIZE), np.float32) for member in run.nodes}
     kept: list[Update] = []
@@ -81,7 +81,7 @@ def _updates(nodes: int, rounds: int) -> tuple[int, int, list[Update]]:
         lr, sent = learning_rate(run.rule, run.rounds, number), {}
         for peer, before in momentum.items():
             batch = batch_tokens(tokens, batch_positions(run, peer, number), run.model.context)
-            _, gradient = loss_and_gradient(run.model, layout, theta, batch)
+            _, gradient = loss_and_gradient(run.model, layout, theta, batch, compute=run.compute)
             step = transition(run.rule, lr, before, transformed_gradient(run.rule, layout, gradient))
             momentum[peer], sent[peer] = step.after_BC, update_of(step)
         found = mean_over_senders(sent, layout.blocks)

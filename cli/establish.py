@@ -28,8 +28,9 @@ from ledger.statements import OPERATOR, VERIFIER, Delegation, sign
 from protocol.codec import digest, encode
 from protocol.identity import peer_of
 from protocol.params import DataSpec, Member, RunSpec
-from protocol.types import Address, Digest
+from protocol.types import NO_DIGEST, Address, Digest
 from replica.keyring import Keys, create_keys
+from training.start import BASE
 
 GAS_WEI = 10**18
 RUN_S_MAX = 30 * 24 * 3600
@@ -68,15 +69,23 @@ class Network:
         return next(seat for seat in self.seats if seat.name == name)
 
 
-def establish(order: Order, root: Path, anvil: Anvil, data: DataSpec, step: Callable[[str], None]) -> Network:
+def establish(
+    order: Order,
+    root: Path,
+    anvil: Anvil,
+    data: DataSpec,
+    step: Callable[[str], None],
+    base: Digest = NO_DIGEST,
+) -> Network:
     """Make keys, deploy, stake, fund the run, write everybody's files.
 
     Args:
         order: What is bought.
-        root: The run's folder; `data.bin` is already there.
+        root: The run's folder; `data/` is already there, with `base.npy` where parameters are imported.
         anvil: Running.
-        data: Describes `data.bin`.
+        data: Describes `data/`.
         step: Told the name of each step as it begins.
+        base: State digest of `base.npy`, or zero.
 
     Raises:
         ConfigError, Unavailable, ChainRefused: in the words of whoever refused.
@@ -105,6 +114,7 @@ def establish(order: Order, root: Path, anvil: Anvil, data: DataSpec, step: Call
         treasury=Address(keeper.keys.account_address),
         nodes=_members(nodes),
         verifiers=_members(verifiers),
+        base=base,
     )
 
     step("stakes and escrow")
@@ -222,9 +232,12 @@ def _write_files(network: Network, rpc_url: str) -> None:
             "deployment": "../../deployment.json",
             "spec": "../../spec.cbor",
             "run_id": network.run_id.hex(),
-            "data": "../../data.bin",
+            "data": "../../data",
             "peers": "../../peers.json",
+            "threads": 1,  # all share these cores, and only equal classes can be audited
         }
+        if network.spec.model.base != NO_DIGEST:
+            lines["base"] = f"../../data/{BASE}"
         if seat.role == "node":
             lines["behaviour"] = seat.behaviour
         if seat.role in ("ledger", "buyer"):

@@ -13,10 +13,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from safetensors.numpy import load_file
-
 from cli.establish import Network
 from cli.summary import AuditCounts, Losses, Wire, make_summary
 from node.behaviours import parse_behaviour
@@ -27,8 +23,9 @@ from protocol.messages import CertifiedManifest, Commit
 from protocol.params import RunSpec
 from replica.index import write_index
 from training.data import read_tokens, validation_tokens
-from training.exact import initial_parameters
-from training.layout import Layout, layout_of
+from training.hf import read_theta
+from training.layout import layout_of
+from training.start import BASE, starting_parameters
 
 VALIDATION_SEQUENCES = 128
 
@@ -91,12 +88,6 @@ def read_links(bundle: Path) -> Iterator[CertifiedManifest]:
         yield decode(CertifiedManifest, path.read_bytes())
 
 
-def flat_parameters(layout: Layout, model: Path) -> NDArray[np.float32]:
-    """A delivered checkpoint as one vector. Shape (P,), float32."""
-    tensors = load_file(model)
-    return np.concatenate([tensors[name].astype(np.float32).reshape(-1) for name in layout.names])
-
-
 def _copy_books(source: Path, target: Path) -> None:
     """One file with everything in it, whatever SQLite still keeps beside the original."""
     with closing(sqlite3.connect(source)) as books, closing(sqlite3.connect(target)) as copy:
@@ -135,7 +126,7 @@ def _validation(spec: RunSpec, root: Path) -> tuple[float, float]:
 
     use_one_thread()
     layout = layout_of(spec.model)
-    held_out = validation_tokens(read_tokens(root / "data.bin", spec.data), spec, VALIDATION_SEQUENCES)
-    first = initial_parameters(spec.seed, layout.names, layout.shapes)
-    last = flat_parameters(layout, root / "bundle" / "model" / "model.safetensors")
+    held_out = validation_tokens(read_tokens(root / "data", spec.data), spec, VALIDATION_SEQUENCES)
+    first = starting_parameters(spec, root / "data" / BASE)
+    last = read_theta(root / "bundle" / "model", spec.model)
     return mean_loss(spec.model, layout, first, held_out), mean_loss(spec.model, layout, last, held_out)

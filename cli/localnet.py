@@ -8,6 +8,7 @@ everything that can be checked.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -24,10 +25,13 @@ from cli.establish import Network, establish
 from cli.finish import finish
 from cli.order import Order, load_order
 from cli.orderdata import collect_data
+from cli.ordermodel import write_base
 from cli.orderspec import data_spec
 from cli.tables import report
 from ledger.anvil import Anvil, find_anvil
 from protocol.errors import AssayError, ConfigError
+from protocol.types import Digest
+from training.shards import Manifest
 
 POLL_S = 0.25
 QUIET = ("up", "claimed")  # what the tables at the end say better
@@ -49,14 +53,21 @@ def run_localnet(file: Path | None, overrides: Mapping[str, Any], out: Path | No
     order = load_order(file, _by_key(overrides))
     root = (out or Path("runs") / order.run.name).resolve()
     binary = find_anvil(Path(contracts.__file__).parent)
-    data = collect_data(order)
-    _make_room(root)
+    staged = root.with_name(root.name + ".staged")  # bad data must not cost an earlier run
+    shutil.rmtree(staged, ignore_errors=True)
+    try:
+        manifest = collect_data(order, staged)
+        base = write_base(order, staged)
+        _make_room(root)
+        os.replace(staged, root / "data")
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
     started = time.monotonic()
     console = Console(quiet=as_json)
     is_live = sys.stdout.isatty() and not as_json
     with Display(order.run.rounds, is_live, None if is_live and not as_json else _plain(as_json)) as display:
         with Anvil(binary=binary, state_dir=root / "chain") as anvil, Crew(root / "logs") as crew:
-            network = _set_up(order, root, data, anvil, display)
+            network = _set_up(order, root, manifest, base, anvil, display)
             for seat in network.seats:
                 crew.start(seat)
             display.setup("participants")
@@ -87,8 +98,9 @@ def serve_chain(folder: Path, port: int, block_time_s: int) -> None:
             return
 
 
-def _set_up(order: Order, root: Path, data: bytes, anvil: Anvil, display: Display) -> Network:
-    (root / "data.bin").write_bytes(data)
+def _set_up(
+    order: Order, root: Path, manifest: Manifest, base: Digest, anvil: Anvil, display: Display
+) -> Network:
     current: list[tuple[str, float]] = []
 
     def step(text: str) -> None:
@@ -98,9 +110,9 @@ def _set_up(order: Order, root: Path, data: bytes, anvil: Anvil, display: Displa
         current.append((text, time.monotonic()))
         display.setup(text)
 
-    step(f"data: {len(data):,} bytes")
-    described = data_spec(order, data)
-    network = establish(order, root, anvil, described, step)
+    step(f"data: {manifest.tokens:,} tokens")
+    described = data_spec(order, manifest)
+    network = establish(order, root, anvil, described, step, base)
     before, since = current.pop()
     display.setup_done(before, time.monotonic() - since)
     return network

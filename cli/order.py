@@ -223,17 +223,14 @@ class Order(Section):
     timing: TimingSection = TimingSection()
 
     _folder: Path = PrivateAttr(default_factory=Path)
-    _sizes: ModelSpec | None = PrivateAttr(default=None)
 
     def sizes(self) -> ModelSpec:
-        """The model that is asked for, read once from preset, base and tokenizer; its `base` is zero.
+        """The model that is asked for, from preset, base and tokenizer; its `base` is zero.
 
         Raises:
             ConfigError: they cannot be read or do not make a model.
         """
-        if self._sizes is None:
-            self._sizes = model_sizes(self.model, self.folder)
-        return self._sizes
+        return model_sizes(self.model, self.folder)
 
     def tokenizer(self) -> Tokenizer:
         """How text becomes tokens.

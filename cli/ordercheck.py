@@ -11,9 +11,10 @@ from pathlib import Path
 from cli.amounts import UNIT, bytes_text, money_text
 from cli.order import Order, load_order
 from cli.orderdata import collect_data
-from cli.orderspec import data_spec, model_spec
+from cli.orderspec import compute_spec, data_spec, model_spec
 from protocol.draws import audit_rate_ppm
-from protocol.params import BLOCK_SIZE, PPM, AuditSpec
+from protocol.params import BLOCK_SIZE, PPM, AuditSpec, DataSpec, ModelSpec
+from protocol.types import NO_DIGEST
 from training.layout import layout_of
 from training.model import execution_class, use_one_thread
 from training.rice import rice_bits
@@ -27,8 +28,9 @@ def check_order(path: Path | None) -> list[str]:
         ConfigError: one line per problem of the order, or the problem of its data.
     """
     order = load_order(path)
-    data = data_spec(order, collect_data(order))
-    layout = layout_of(model_spec(order))
+    manifest = collect_data(order, None)
+    data, model = data_spec(order, manifest), model_spec(order)
+    layout = layout_of(model)
     bits = update_bits(order.comm.k)
     usual = layout.blocks * order.comm.k * bits / 8
     most = update_bytes_max(layout.blocks, order.comm.k)
@@ -37,17 +39,44 @@ def check_order(path: Path | None) -> list[str]:
     rows = {
         "run": f"{order.run.name}: {order.run.nodes} nodes, {order.run.verifiers} verifiers",
         "cheaters": ", ".join(f"node {n}: {b.name}@{b.from_round}" for n, b in order.behaviours().items()),
-        "model": f"{layout.parameters:,} parameters in {layout.blocks:,} blocks",
-        "data": f"{data.tokens:,} bytes, {data.validation_tokens:,} held out: {data.source} ({data.licence})",
+        "model": f"{model_words(order, model)}: {layout.parameters:,} parameters in {layout.blocks:,} blocks",
+        "data": f"{data.tokens:,} tokens, {data.validation_tokens:,} held out: "
+        f"{data.source} ({data.licence})",
+        "text": f"{sum(one.bytes for one in manifest.sources):,} bytes in "
+        f"{sum(one.documents for one in manifest.sources):,} documents, {tokenizer_words(data)}",
+        "compute": f"{order.compute.dtype}, "
+        + (
+            f"{order.compute.micro_sequences} sequences"
+            if order.compute.micro_sequences
+            else "the whole batch"
+        )
+        + " per forward and backward pass",
         "update": f"about {bytes_text(usual)} per node and round ({bits:.1f} bits per coefficient), "
         f"at most {bytes_text(most)}",
         "work": f"{order.run.rounds:,} rounds of {order.tokens_per_round:,} tokens, {order.epochs:,} epochs",
         "audits": f"about {audit_share(order):.0%} of an honest node's steps recomputed",
         "price": f"{money_text(worst)} {UNIT} if every contribution counts",
         "budget": f"{money_text(budget)} {UNIT} in escrow; what is not earned returns",
-        "class": f"{execution_class().hex()[:16]} on this machine",
+        "class": f"{execution_class(compute_spec(order)).hex()[:16]} on this machine",
     }
     return [f"{name:<9} {text}" for name, text in rows.items() if text]
+
+
+def model_words(order: Order, model: ModelSpec) -> str:
+    """Where the sizes are from, and what they are."""
+    section = order.model
+    origin = (
+        f"base {Path(section.base).name}" if section.base else section.preset or model.family.name.lower()
+    )
+    sizes = (
+        f"{model.layers} x {model.width}, {model.heads} heads ({model.kv_heads} kv), context {model.context}"
+    )
+    return f"{origin}, {sizes}, vocabulary {model.vocabulary:,}"
+
+
+def tokenizer_words(data: DataSpec) -> str:
+    """How text became tokens."""
+    return "a token each byte" if data.tokenizer == NO_DIGEST else f"tokenizer {data.tokenizer.hex()[:16]}"
 
 
 def update_bits(k: int) -> float:

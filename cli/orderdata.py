@@ -1,55 +1,145 @@
-"""Order data: the bytes that an order's sources stand for.
+"""Order data: the tokens that an order's sources stand for.
 
-Room: cli (edge: reads files). Same files, same bytes: everything is taken in the
-order of relative paths, and nothing outside a named folder is followed.
+Room: cli (edge: reads and writes files). Same files, same tokens: everything is taken
+in the order of relative paths, and nothing outside a named folder is followed. A
+corpus larger than memory costs no more of it than a small one.
 """
 
 from __future__ import annotations
 
 import os
 import sysconfig
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cli.order import DataSection, Order
 from protocol.errors import ConfigError
+from training.documents import Document, documents_in, format_of, is_text
+from training.shards import (
+    MANIFEST,
+    TOKENIZER,
+    Manifest,
+    ShardWriter,
+    Source,
+    checked_shards,
+    token_bytes_for,
+)
+from training.tokenizer import Tokenizer, pieces
 
 _NOT_SOURCES = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
 
-def collect_data(order: Order) -> bytes:
-    """All of an order's data, source after source.
+def collect_data(order: Order, folder: Path | None) -> Manifest:
+    """Tokenise all of an order's data, source after source.
+
+    Args:
+        order: As `load_order` returned it.
+        folder: Where shards, manifest and tokenizer go; None writes nothing, to count and hash only.
 
     Raises:
-        ConfigError: a source is missing, unreadable or empty.
+        ConfigError: a source is missing, unreadable, empty or not what it was said to be.
     """
-    return b"".join(_collect(source, order.folder) for source in order.data)
+    tokenizer = order.tokenizer()
+    width = token_bytes_for(tokenizer.vocabulary)
+    writer = ShardWriter(folder, width)
+    sources = tuple(_collect(source, order.folder, tokenizer, writer) for source in order.data)
+    writer.close()
+    manifest = Manifest(
+        tokenizer=tokenizer.digest,
+        separator=tokenizer.separator,
+        vocabulary=tokenizer.vocabulary,
+        token_bytes=width,
+        tokens=writer.tokens,
+        sources=sources,
+        shards=tuple(writer.shards),
+    )
+    if folder is not None:
+        if tokenizer.body:
+            (folder / TOKENIZER).write_bytes(tokenizer.body)
+        (folder / MANIFEST).write_bytes(manifest.to_json())
+    return manifest
 
 
-def _collect(source: DataSection, folder: Path) -> bytes:
+def collect_tokens(order: Order) -> tuple[Manifest, NDArray[Any]]:
+    """An order's data in memory, for experiments on small ones.
+
+    Raises:
+        ConfigError: as `collect_data`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        manifest = collect_data(order, Path(folder))
+        return manifest, np.concatenate(list(checked_shards(Path(folder), manifest)))
+
+
+def source_name(source: DataSection) -> str:
+    """What others are told: the last part of a local path, since where it lies is nobody's business."""
+    return source.source if source.is_stdlib else Path(source.source).name or "."
+
+
+def _collect(source: DataSection, folder: Path, tokenizer: Tokenizer, writer: ShardWriter) -> Source:
     if source.is_stdlib:
         root = Path(sysconfig.get_path("stdlib"))
-        files = _files_below(root, lambda name: name in _NOT_SOURCES, suffix=".py")
+        paths = _files_below(root, lambda name: name in _NOT_SOURCES, suffix=".py")
     else:
         root = folder / Path(source.source).expanduser()
-        files = _files_of(root)
-    parts, left = [], source.max_bytes
-    for path in files:
-        body = _read(path, left)
-        if path != root and b"\0" in body:
-            continue  # no text
-        parts.append(body)
-        left -= len(body)
+        paths = _files_of(root)
+    before, left = writer.tokens, source.bytes_max
+    files = documents = 0
+    for path in paths:
+        kind = format_of(path, source.format)
+        if kind == "text" and path != root and not is_text(path, left):
+            continue
+        taken = 0
+        for document in documents_in(path, kind, source.field):
+            size = _add(document, left - taken, tokenizer, writer)
+            documents += size > 0
+            taken += size
+            if taken >= left:
+                break
+        files += taken > 0
+        left -= taken
         if not left:
             break
-    if left == source.max_bytes:
+    if left == source.bytes_max:
         raise ConfigError(f"data {root}: holds no text, expected a text file or a folder with some")
-    return b"".join(parts)
+    return Source(
+        source=source_name(source),
+        licence=source.licence_text,
+        files=files,
+        documents=documents,
+        bytes=source.bytes_max - left,
+        tokens=writer.tokens - before,
+    )
+
+
+def _add(document: Document, bytes_max: int, tokenizer: Tokenizer, writer: ShardWriter) -> int:
+    """Append a document, or as much of it as is wanted, and its separator; the bytes taken."""
+    size = 0
+
+    def bounded() -> Iterator[bytes]:
+        nonlocal size
+        for chunk in document:
+            part = chunk[: bytes_max - size]
+            size += len(part)
+            yield part
+            if size == bytes_max:
+                return
+
+    for piece in pieces(bounded()):
+        writer.add(tokenizer.encode(piece))
+    if size and tokenizer.separator is not None:
+        writer.add(np.array([tokenizer.separator], np.uint32))
+    return size
 
 
 def _files_of(root: Path) -> Iterator[Path]:
     if not os.path.lexists(root):
-        raise ConfigError(f'data {root}: does not exist; expected "stdlib", a text file or a folder')
+        raise ConfigError(f'data {root}: does not exist; expected "stdlib", a file or a folder')
     if root.is_dir():
         return _files_below(root, lambda name: name.startswith("."))
     if not root.is_file():
@@ -75,11 +165,3 @@ def _files_below(root: Path, is_left_out: Callable[[str], bool], suffix: str = "
     for path in sorted(found, key=lambda path: path.relative_to(root).as_posix()):
         if path.is_file() and path.resolve().is_relative_to(home):
             yield path
-
-
-def _read(path: Path, count: int) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read(count)
-    except OSError as cause:
-        raise ConfigError(f"data {path}: cannot be read ({cause.strerror or cause})") from None

@@ -2,31 +2,34 @@
 
 Room: cli (edge). `assay node run FILE`, `assay verifier run FILE`, `assay ledger
 serve FILE` and `assay buyer run FILE` all read the same keys. Logs go to standard
-error, one JSON object a line.
+error, one JSON object a line (replica/jsonlines.py).
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
 import trio
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cli.orderwords import problems_of
 from cli.toml import read_toml
 from protocol.errors import ConfigError
 from protocol.types import Digest
+from replica.jsonlines import log_as_json
 from replica.participant import Config
 
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup
+
+
+THREADS_MAX = 1024
 
 
 class ProcessFile(BaseModel):
@@ -44,6 +47,9 @@ class ProcessFile(BaseModel):
     spec: Path
     run_id: str
     data: Path
+    base: Path | None = None  # imported starting parameters
+    device: Literal["cpu", "cuda"] = "cpu"
+    threads: Annotated[int, Field(ge=1, le=THREADS_MAX)] | Literal["auto"] = 1
     peers: Path
     behaviour: str = "honest"
     status: Path | None = None  # where the ledger and the buyer say what happens
@@ -84,6 +90,9 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         data=base / given.data,
         peers=base / given.peers,
         behaviour=given.behaviour,
+        base=None if given.base is None else base / given.base,
+        device=given.device,
+        threads=0 if given.threads == "auto" else given.threads,
     )
     return config, given
 
@@ -138,43 +147,3 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
             leaves.append(error)
     telling = [error for error in leaves if isinstance(error, ConfigError)]
     return (telling or leaves)[0]
-
-
-class _JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, event, and the event's own fields."""
-
-    _ORDINARY = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-
-    def format(self, record: logging.LogRecord) -> str:
-        fields: dict[str, Any] = {
-            "t": self.formatTime(record, "%H:%M:%S") + f".{int(record.msecs):03d}",
-            "level": record.levelname.lower(),
-            "room": record.name,
-            "event": record.getMessage(),
-        }
-        fields |= {key: value for key, value in vars(record).items() if key not in self._ORDINARY}
-        if record.exc_info:
-            fields["error"] = self.formatException(record.exc_info)
-        return json.dumps(fields, default=str)
-
-
-def log_as_json(level: int = logging.INFO) -> None:
-    """Send our own rooms' logs to standard error as JSON; libraries speak from WARNING on."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonLines())
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(logging.WARNING)
-    for room in (
-        "protocol",
-        "training",
-        "network",
-        "ledger",
-        "replica",
-        "verifier",
-        "node",
-        "observer",
-        "cli",
-    ):
-        logging.getLogger(room).setLevel(level)
-    logging.getLogger("libp2p").setLevel(logging.ERROR)

@@ -91,6 +91,11 @@ def load_sim(path: Path) -> SimSpec:
         raise ConfigError("\n".join(f"{path}: {p.text()}" for p in problems_of(error, SimSpec))) from None
     sim = spec.sim
     faults = []
+    spec._folder = path.parent
+    try:
+        spec.order().sizes()
+    except ConfigError as fault:
+        faults.append(f"[model]: {fault}")
     if sim.nodes <= 2 * max(sim.liars, spec.tolerated):
         faults.append(f"[sim] nodes = {sim.nodes}: expected more than twice liars and f")
     if sim.attack != "none" and not sim.liars:

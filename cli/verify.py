@@ -23,6 +23,7 @@ from ledger.results import epoch_end, epoch_result, result_digest, run_id_of
 from ledger.settlement import Settlement, settle
 from ledger.statements import verify_certificate
 from observer.bundle import Finished, Settled, write_bundle
+from observer.papers import Papers, read_papers
 from protocol.blob import blob_digest
 from protocol.codec import decode, digest
 from protocol.errors import AssayError, ConfigError
@@ -33,9 +34,9 @@ from protocol.types import NO_DIGEST, Digest
 from replica.chain import extend
 from replica.index import Altered, check_index
 from training.contribution import decode_contribution, encode_round
-from training.exact import initial_parameters
 from training.layout import layout_of
 from training.outer import apply, public_digest, start_public
+from training.start import BASE, starting_parameters
 from verifier.rules import rule_of
 
 
@@ -58,7 +59,9 @@ def verify_run(folder: Path) -> Iterator[str]:
     run_id = run_id_of(spec)
     yield f"run {run_id.hex()}, spec hash {digest(spec).hex()}: compare them with the chain's"
 
-    replay = _Replay(spec, run_id, bundle)
+    papers = _papers(spec, bundle)
+    yield f"data: {len(papers.manifest.sources)} sources, {papers.manifest.tokens} tokens, as the spec says"
+    replay = _Replay(spec, run_id, bundle, papers)
     for round_id in range(spec.last_round + 1):
         replay.take(round_id)
     quorum_size = min(len(link.certificate.verifiers) for link in replay.links)
@@ -66,7 +69,8 @@ def verify_run(folder: Path) -> Iterator[str]:
     yield f"chain: {len(replay.links)} manifests, each certified by {of_all}"
     updates = sum(len(link.manifest.commits) for link in replay.links)
     yield f"updates: {updates} signed contributions, each aggregate recomputed from them"
-    yield f"parameters: replayed from the seed, state {public_digest(replay.public).hex()}"
+    start_words = "the seed" if papers.base is None else "the imported parameters"
+    yield f"parameters: replayed from {start_words}, state {public_digest(replay.public).hex()}"
 
     settled = dict(_settled(spec, deployment, bundle, replay))
     total = sum(one.settlement.total for one in settled.values())
@@ -79,6 +83,7 @@ def verify_run(folder: Path) -> Iterator[str]:
         settled=settled,
         theta=replay.public.theta_P,
         state=public_digest(replay.public),
+        papers=papers,
         load=replay.load,
     )
     with tempfile.TemporaryDirectory() as scratch:
@@ -90,15 +95,22 @@ def verify_run(folder: Path) -> Iterator[str]:
     yield "summary: money as settled"
 
 
+def _papers(spec: RunSpec, bundle: Path) -> Papers:
+    try:
+        return read_papers(spec, bundle / "data", bundle / BASE)
+    except ConfigError as error:
+        raise Altered(f"bundle: {error}") from None
+
+
 class _Replay:
     """The run once more, from its first link."""
 
-    def __init__(self, spec: RunSpec, run_id: Digest, bundle: Path) -> None:
+    def __init__(self, spec: RunSpec, run_id: Digest, bundle: Path, papers: Papers) -> None:
         self.spec, self.layout, self._bundle = spec, layout_of(spec.model), bundle
         self.history: History = start(spec, run_id)
         self.links: list[CertifiedManifest] = []
         self.settlements: dict[int, Settlement] = {}
-        theta_P = initial_parameters(spec.seed, self.layout.names, self.layout.shapes)
+        theta_P = starting_parameters(spec, None) if papers.base is None else papers.base
         self.public = start_public(spec, theta_P)
         self.states: dict[int, Digest] = {0: public_digest(self.public)}
         self._blobs: dict[Digest, bytes] = {}

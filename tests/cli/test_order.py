@@ -49,9 +49,11 @@ def test_the_quickstart_is_the_default_order_with_a_cheater():
 
     assert quickstart.run.behave == {"4": "stale-parameters@6"}
     honest = quickstart.model_copy(update={"run": quickstart.run.model_copy(update={"behave": {}})})
-    data = honest.data[0].model_copy(update={"licence": None})
-    assert quickstart.data[0].licence == data.licence_text
-    assert honest.model_copy(update={"data": (data,)}).model_dump() == Order().model_dump()
+    data = honest.data[0].model_copy(update={"licence": None, "max_bytes": None})
+    assert (quickstart.data[0].licence, quickstart.data[0].max_bytes) == (data.licence_text, data.bytes_max)
+    assert honest.sizes() == Order().sizes()
+    plain = honest.model_copy(update={"data": (data,), "model": Order().model})
+    assert plain.model_dump() == Order().model_dump()
 
 
 def test_the_example_with_every_cheat_has_every_cheat_and_more_honest_nodes():
@@ -96,7 +98,7 @@ def test_the_example_with_every_cheat_has_every_cheat_and_more_honest_nodes():
         ("[train]\nlr = 1e-10", "run.toml: [train] lr = 1e-10: expected at most 9 decimals"),
         (
             "[model]\nwidth = 130",
-            "run.toml: [model] width = 130: expected a multiple of heads (4)",
+            "run.toml: [model]: model width 130 must be a multiple of heads (4)",
         ),
         (
             "[budget]\noperators = 0.95",
@@ -141,7 +143,7 @@ def test_a_mistake_is_one_line_with_its_place_and_what_was_expected(write, text,
         ("[run]\nmax_byte = 3", "[run] max_byte: unknown key; did you mean [[data]] max_bytes?"),
         ('[[data]]\nsorce = "x"', "[[data]] sorce: unknown key; did you mean [[data]] source?"),
         ("[timing]\nqqq = 1", "[timing] qqq: unknown key; expected one of collect_s, ready_s"),
-        ("[qqq]", "[qqq]: unknown table; expected one of run, model, data"),
+        ("[qqq]", "[qqq]: unknown table; expected one of run, model, compute, data"),
     ],
 )
 def test_an_unknown_key_is_told_what_may_have_been_meant(write, text, meant):

@@ -7,16 +7,18 @@ import sysconfig
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cli.order import load_order
 from cli.ordercheck import audit_share, check_order, update_bits
-from cli.orderdata import collect_data
+from cli.orderdata import collect_data, collect_tokens
 from cli.orderspec import build_spec, data_spec
 from protocol.codec import decode, encode
 from protocol.errors import ConfigError
 from protocol.params import Member, RunSpec, check_spec
 from protocol.types import Address, Digest, PeerId
+from training.shards import Manifest, write_tokens
 
 TEXT = b"All of it is text, and there is enough of it. " * 400
 
@@ -27,11 +29,20 @@ def a_member(number: int) -> Member:
     )
 
 
+def tokens_of(data: bytes) -> Manifest:
+    return write_tokens(None, [np.frombuffer(data, np.uint8)])
+
+
+def text_of(order) -> bytes:
+    """What an order's byte tokens spell; a zero byte ends each document."""
+    return collect_tokens(order)[1].tobytes()
+
+
 def a_spec(overrides=None, data=TEXT, **changes) -> RunSpec:
     order = load_order(None, overrides)
     parts = {
         "deployment_id": Digest(bytes(32)),
-        "data": data_spec(order, data),
+        "data": data_spec(order, tokens_of(data)),
         "buyer": Address(b"b" * 20),
         "treasury": Address(b"t" * 20),
         "nodes": [a_member(5), a_member(3), a_member(4)],
@@ -87,7 +98,7 @@ def test_members_that_share_an_account_are_refused_in_plain_words():
 
 
 def test_the_last_bytes_are_held_out():
-    spec = data_spec(load_order(None, {"train.validation_share": 0.25}), TEXT)
+    spec = data_spec(load_order(None, {"train.validation_share": 0.25}), tokens_of(TEXT))
 
     assert (spec.tokens, spec.validation_tokens) == (len(TEXT), len(TEXT) // 4)
 
@@ -95,7 +106,7 @@ def test_the_last_bytes_are_held_out():
 def test_one_byte_of_data_changes_the_root():
     order = load_order(None)
 
-    assert data_spec(order, TEXT).root != data_spec(order, TEXT[:-1] + b"!").root
+    assert data_spec(order, tokens_of(TEXT)).root != data_spec(order, tokens_of(TEXT[:-1] + b"!")).root
 
 
 @pytest.mark.parametrize(
@@ -104,16 +115,20 @@ def test_one_byte_of_data_changes_the_root():
 )
 def test_too_little_data_is_refused_in_plain_words(data, words):
     with pytest.raises(ConfigError, match=words):
-        data_spec(load_order(None), data)
+        data_spec(load_order(None), tokens_of(data))
 
 
-def test_a_spec_does_not_tell_where_a_file_lies_on_the_buyers_disk():
-    order = load_order(None, {"data": [{"source": "/home/someone/secret/notes.txt"}, {"source": "stdlib"}]})
+def test_a_spec_does_not_tell_where_a_file_lies_on_the_buyers_disk(tmp_path):
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "notes.txt").write_bytes(TEXT)
+    order = an_order_for(tmp_path / "secret" / "notes.txt", "stdlib", max_bytes=20_000)
+    manifest = collect_data(order, None)
 
-    spec = data_spec(order, TEXT)
+    spec = data_spec(order, manifest)
 
     assert spec.source == "notes.txt + stdlib"
     assert spec.licence == "unknown AND PSF-2.0"
+    assert b"secret" not in manifest.to_json()
 
 
 def an_order_for(*sources, **keys):
@@ -125,7 +140,7 @@ def test_a_folder_is_read_in_the_order_of_relative_paths(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(body)
 
-    assert collect_data(an_order_for(tmp_path)) == b"123"
+    assert text_of(an_order_for(tmp_path)) == b"1\x002\x003\0"
 
 
 def test_what_is_no_text_or_leads_outside_a_folder_is_left_out(tmp_path):
@@ -139,14 +154,14 @@ def test_what_is_no_text_or_leads_outside_a_folder_is_left_out(tmp_path):
     (inside / "dangling").symlink_to(outside / "nothing")
     os.mkfifo(inside / "pipe")
 
-    assert collect_data(an_order_for(inside)) == b"text"
+    assert text_of(an_order_for(inside)) == b"text\0"
 
 
 def test_sources_are_joined_in_the_order_written_each_up_to_its_bound(tmp_path):
     first, second = tmp_path / "1", tmp_path / "2"
     first.write_bytes(b"abc"), second.write_bytes(b"def")
 
-    assert collect_data(an_order_for(second, first, max_bytes=2)) == b"deab"
+    assert text_of(an_order_for(second, first, max_bytes=2)) == b"de\0ab\0"
 
 
 def test_a_path_in_a_file_is_relative_to_that_file_and_one_given_by_hand_to_the_present_folder(
@@ -159,8 +174,8 @@ def test_a_path_in_a_file_is_relative_to_that_file_and_one_given_by_hand_to_the_
     path.write_text('[[data]]\nsource = "text"')
     monkeypatch.chdir(tmp_path)
 
-    assert collect_data(load_order(path)) == b"there"
-    assert collect_data(load_order(path, {"data": [{"source": "text"}]})) == b"here"
+    assert text_of(load_order(path)) == b"there\0"
+    assert text_of(load_order(path, {"data": [{"source": "text"}]})) == b"here\0"
 
 
 def test_missing_empty_and_strange_sources_are_named(tmp_path):
@@ -175,7 +190,7 @@ def test_missing_empty_and_strange_sources_are_named(tmp_path):
         "pipe": "is neither a file nor a folder",
     }.items():
         with pytest.raises(ConfigError, match=f"{name}: {words}"):
-            collect_data(an_order_for(tmp_path / name))
+            collect_data(an_order_for(tmp_path / name), None)
 
 
 def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
@@ -183,21 +198,22 @@ def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     (tmp_path / "text").write_bytes(b"text")
+    order = an_order_for(tmp_path / "text")
     monkeypatch.setattr("builtins.open", refuse)
 
     with pytest.raises(ConfigError, match=r"text: cannot be read \(Permission denied\)"):
-        collect_data(an_order_for(tmp_path / "text"))
+        collect_data(order, None)
 
 
 def test_the_standard_library_is_sources_only_and_the_same_every_time():
     order = an_order_for("stdlib", max_bytes=300_000)
 
-    data = collect_data(order)
+    data, manifest = text_of(order), collect_data(order, None)
 
-    assert len(data) == 300_000
-    assert data == collect_data(order)
-    assert data.startswith(Path(sysconfig.get_path("stdlib"), "__future__.py").read_bytes())
-    assert b"\0" not in data
+    assert sum(one.bytes for one in manifest.sources) == 300_000
+    assert data == text_of(order)
+    assert data.startswith(Path(sysconfig.get_path("stdlib"), "__future__.py").read_bytes() + b"\0")
+    assert data.count(b"\0") == manifest.sources[0].documents == len(data) - 300_000
 
 
 # ---- what a buyer is told before paying ----
@@ -211,7 +227,10 @@ def test_the_check_names_sizes_price_budget_and_audits(tmp_path):
     report = "\n".join(check_order(path))
 
     for words in (
-        "870,656 parameters in 213 blocks",
+        "gpt, 4 x 128, 4 heads (4 kv), context 128, vocabulary 256: 870,656 parameters in 213 blocks",
+        "18,401 tokens",
+        "18,400 bytes in 1 documents, a token each byte",
+        "float32, the whole batch per forward and backward pass",
         "5 nodes, 4 verifiers",
         "node 4: wrong-data@6",
         "text (MIT)",

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
-from cli.orderdata import collect_data
+from cli.orderdata import collect_tokens
 from cli.orderspec import data_spec
 from cli.simspec import AttackName, RuleName, SimSpec, load_sim, sim_run_spec
 from cli.simtrain import SimRound, attack_of, rule_of, simulate
@@ -47,9 +47,9 @@ def a_file(folder: Path, **sim: object) -> Path:
 
 
 def rounds_of(spec: SimSpec) -> list[SimRound]:
-    data = collect_data(spec.order())
-    run = sim_run_spec(spec, data_spec(spec.order(), data))
-    return simulate(spec, run, np.frombuffer(data, np.uint8), lambda _: None)
+    manifest, tokens = collect_tokens(spec.order())
+    run = sim_run_spec(spec, data_spec(spec.order(), manifest))
+    return simulate(spec, run, tokens, lambda _: None)
 
 
 def test_honest_nodes_learn(tmp_path):

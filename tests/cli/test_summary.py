@@ -7,6 +7,7 @@ import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -17,6 +18,7 @@ from cli.tables import money_table, nodes_table, places_table, report, training_
 from node.behaviours import Behaviour
 from protocol.params import Member
 from protocol.types import Address, Digest, PeerId
+from training.shards import write_tokens
 
 SLASHES = ("slashed", "burnt", "to_buyer", "to_challengers")
 
@@ -33,7 +35,7 @@ def a_spec():
     return build_spec(
         order,
         deployment_id=Digest(b"d" * 32),
-        data=data_spec(order, b"text" * 5000),
+        data=data_spec(order, write_tokens(None, [np.zeros(20_000, np.uint8)])),
         buyer=Address(b"b" * 20),
         treasury=Address(b"t" * 20),
         nodes=members[:3],

@@ -39,13 +39,12 @@ def links_of(folder: Path) -> list[CertifiedManifest]:
 def test_a_node_that_joins_late_catches_up_and_contributes(tmp_path: Path) -> None:
     need_anvil()
     order = load_order(write_order(tmp_path, rounds=12, cheat="honest"))
-    data = collect_data(order)
     root = tmp_path / "run"
     root.mkdir()
-    (root / "data.bin").write_bytes(data)
+    manifest = collect_data(order, root / "data")
     binary = find_anvil(Path(contracts.__file__).parent)
     with Anvil(binary=binary, state_dir=root / "chain") as anvil, Crew(root / "logs") as crew:
-        network = establish(order, root, anvil, data_spec(order, data), lambda _: None)
+        network = establish(order, root, anvil, data_spec(order, manifest), lambda _: None)
         late = network.seat("node-1")
         for seat in network.seats:
             if seat.role in ("node", "verifier") and seat is not late:

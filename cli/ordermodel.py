@@ -1,0 +1,145 @@
+"""Order model: the sizes that [model] asks for, from a preset, a folder, or number by number.
+
+Room: cli (edge: reads config.json and tokenizer.json). What is written besides a preset
+replaces its number; what follows from a replaced number (hidden, kv_heads) follows anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from protocol.errors import ConfigError
+from protocol.params import Family, ModelSpec, model_faults
+from protocol.types import NO_DIGEST, Digest
+from training.hf import read_sizes, read_theta
+from training.presets import PRESETS, ROPE_THETA, gpt_spec, llama_spec
+from training.shards import TOKENIZER
+from training.start import BASE, state_digest
+from training.tokenizer import Tokenizer, byte_tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from cli.order import ModelSection, Order
+
+Preset = Literal[
+    "gpt-1m", "gpt-15m", "gpt-125m", "gpt-350m",
+    "llama-1m", "llama-15m", "llama-125m", "llama-350m", "llama-1b"
+]  # fmt: skip
+DEFAULT: Preset = "gpt-1m"
+_SIZES = ("layers", "width", "heads", "kv_heads", "hidden", "context", "rope_theta")
+
+
+@lru_cache(maxsize=4)  # asked for by every sum that counts tokens
+def model_sizes(section: ModelSection, folder: Path) -> ModelSpec:
+    """The model that is asked for; its `base` is zero.
+
+    Args:
+        section: [model].
+        folder: Where its relative paths start.
+
+    Raises:
+        ConfigError: a file cannot be read, or what is written does not make a model.
+    """
+    if section.base is not None:
+        model = _from_base(section, base_folder(section, folder))
+    elif section.preset is None and section.family is not None:
+        model = _from_family(section)
+    else:
+        model = _changed(section, PRESETS[section.preset or DEFAULT])
+    vocabulary = section.vocabulary or (model.vocabulary if section.base is not None else 0)
+    needed = tokenizer_of(section, folder).vocabulary
+    if vocabulary and vocabulary < needed:
+        raise ConfigError(f"vocabulary is {vocabulary}, the tokenizer needs {needed}")
+    model = replace(model, vocabulary=vocabulary or needed)
+    if faults := model_faults(model):
+        raise ConfigError("; ".join(faults))
+    return model
+
+
+def tokenizer_of(section: ModelSection, folder: Path) -> Tokenizer:
+    """The tokenizer that is named, else the base's, else bytes.
+
+    Raises:
+        ConfigError: it cannot be read, is no tokenizer, or does not know the separator.
+    """
+    if section.tokenizer is not None:
+        return load_tokenizer(folder / Path(section.tokenizer).expanduser(), section.separator)
+    if section.base is not None:
+        path = base_folder(section, folder) / TOKENIZER
+        if path.is_file():
+            return load_tokenizer(path, section.separator)
+    if section.separator:
+        raise ConfigError(f'separator is "{section.separator}": tokens are bytes, which name none')
+    plain = byte_tokenizer()
+    return plain if section.separator is None else replace(plain, separator=None)
+
+
+def base_folder(section: ModelSection, folder: Path) -> Path:
+    """The Hugging Face folder to start from; there must be one."""
+    assert section.base is not None
+    return folder / Path(section.base).expanduser()
+
+
+def write_base(order: Order, folder: Path) -> Digest:
+    """Import the starting parameters into `folder`, if the order names some; their state digest, or zero.
+
+    Raises:
+        ConfigError: the base's weights cannot be read or do not fit its config.
+    """
+    if order.model.base is None:
+        return NO_DIGEST
+    theta_P = read_theta(base_folder(order.model, order.folder), order.sizes())
+    np.save(folder / BASE, theta_P, allow_pickle=False)
+    return state_digest(theta_P)
+
+
+def _from_base(section: ModelSection, folder: Path) -> ModelSpec:
+    for key in ("preset", "family", "layers", "width", "heads", "kv_heads", "hidden", "rope_theta", "tied"):
+        if getattr(section, key) is not None:
+            raise ConfigError(f"{key} is written, but the sizes are those of base; leave one of them out")
+    model = read_sizes(folder)
+    if section.vocabulary not in (None, model.vocabulary):
+        raise ConfigError(f"vocabulary is {section.vocabulary}, base has {model.vocabulary}")
+    context = section.context or model.context
+    if context > model.context or (context != model.context and model.family is Family.GPT):
+        raise ConfigError(f"context is {context}, base has {model.context}")
+    return replace(model, context=context)
+
+
+def _from_family(section: ModelSection) -> ModelSpec:
+    layers, width, heads, context = section.layers, section.width, section.heads, section.context
+    if layers is None or width is None or heads is None or context is None:
+        raise ConfigError("a family without a preset needs layers, width, heads and context")
+    if section.family == "gpt":
+        plain = gpt_spec(layers=layers, width=width, heads=heads, context=context)
+    else:
+        hidden = _llama_hidden(width)
+        plain = llama_spec(
+            layers=layers, width=width, heads=heads, kv_heads=heads, hidden=hidden, context=context
+        )
+    return _changed(section, plain)
+
+
+def _changed(section: ModelSection, model: ModelSpec) -> ModelSpec:
+    is_gpt = model.family is Family.GPT
+    if section.family not in (None, model.family.name.lower()):
+        raise ConfigError(f'preset "{section.preset}" is no {section.family}; leave family out')
+    written = {key: getattr(section, key) for key in _SIZES if getattr(section, key) is not None}
+    if is_gpt and "rope_theta" in written:
+        raise ConfigError("rope_theta is for Llama-style models; a GPT learns its positions")
+    if "width" in written:
+        written.setdefault("hidden", 4 * written["width"] if is_gpt else _llama_hidden(written["width"]))
+    if "heads" in written:
+        written.setdefault("kv_heads", written["heads"])
+    is_tied = model.is_tied if section.tied is None else section.tied
+    theta = 0 if is_gpt else written.get("rope_theta", model.rope_theta or ROPE_THETA)
+    return replace(model, **{**written, "is_tied": is_tied, "rope_theta": theta})
+
+
+def _llama_hidden(width: int) -> int:
+    """8/3 of the width, which costs what a plain MLP of four times does; in whole blocks."""
+    return -(-8 * width // (3 * 64)) * 64
