@@ -28,7 +28,9 @@ from protocol.rule import BLOCK_SIDE as S
 from protocol.rule import BLOCK_SIZE, PPM, CompressSpec, RuleSpec, Transform
 from protocol.types import Digest
 from training.exact import BASIS_BITS, BASIS_SS
+from training.factors import Factors, factors_to_update
 from training.layout import Layout, to_blocks
+from training.lowrank import compress_lowrank
 from training.values import quantise
 from training.wire import Update
 
@@ -42,11 +44,12 @@ class Transition:
     """What one step does to some blocks: what is sent and what is kept back.
 
     sent: `blocks_B` are positions within the blocks given. after_BC: the error (DeMo: the
-    momentum) after the step, all blocks given, float32.
+    momentum) after the step, all blocks given, float32. factors: only with a rank.
     """
 
     sent: Update
     after_BC: NDArray[np.float32]
+    factors: Factors | None = None
 
 
 def gradient_blocks(
@@ -101,7 +104,11 @@ def transition(
         after_BC = decayed + x_BC
     else:
         after_BC = x_BC.copy()
-    moved = Transition(_send(compress, after_BC), after_BC)
+    if compress.rank:
+        factors, sent_BC = compress_lowrank(after_BC, compress.rank)
+        moved = Transition(factors_to_update(factors), after_BC - sent_BC, factors)
+    else:
+        moved = Transition(_send(compress, after_BC), after_BC)
     if not compress.keeps_error:
         moved.after_BC.fill(0)
     return moved

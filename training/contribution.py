@@ -11,6 +11,7 @@ import numpy as np
 from protocol.errors import MalformedMessage
 from protocol.params import RunSpec
 from protocol.rule import RuleSpec
+from training.factors import decode_factors, factor_bytes_max, factors_to_update
 from training.fragments import fragment_blocks
 from training.layout import Layout
 from training.wire import (
@@ -25,6 +26,8 @@ from training.wire import (
 
 def contribution_bytes_max(rule: RuleSpec, block_count: int) -> int:
     """No legal message is longer. It bounds what a receiver stores for a stranger."""
+    if rule.compress.rank:
+        return factor_bytes_max(block_count, rule.compress.rank)
     return update_bytes_max(block_count, rule.compress.k, rule.compress.values)
 
 
@@ -35,7 +38,10 @@ def decode_contribution(spec: RunSpec, layout: Layout, round_id: int, data: byte
         MalformedMessage: not canonical, or it speaks of blocks that are not synced in this round.
     """
     rule = spec.rule
-    update = decode_update(data, layout.blocks, rule.compress.k, rule.compress.values)
+    if rule.compress.rank:
+        update = factors_to_update(decode_factors(data, layout.blocks, rule.compress.rank))
+    else:
+        update = decode_update(data, layout.blocks, rule.compress.k, rule.compress.values)
     if rule.fragments > 1:
         fragment = round_id % rule.fragments
         beside = fragment_blocks(layout, rule.fragments)[update.blocks_B] != fragment

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from protocol.params import RunSpec
 from protocol.rule import PPM
 from training.compress import Transition, distance_blocks, gradient_blocks, transition
+from training.factors import encode_factors
 from training.fragments import fragment_blocks, fragment_positions
 from training.inner import Floats, Gradient, InnerState, fresh, segments
 from training.layout import Layout
@@ -110,7 +111,8 @@ def compress(spec: RunSpec, layout: Layout, round_id: int, before_NC: Floats, x_
     after_NC = before_NC.copy()
     after_NC[mine] = part.after_BC
     sent = replace(part.sent, blocks_B=mine[part.sent.blocks_B])
-    return Transition(sent, after_NC)
+    factors = part.factors and replace(part.factors, blocks_B=sent.blocks_B)
+    return Transition(sent, after_NC, factors)
 
 
 def encode(
@@ -120,6 +122,8 @@ def encode(
     rule = spec.rule
     moved = compress(spec, layout, round_id, private.error_NC, work.x_NC)
     after = Private(moved.after_BC, work.ends[-1] if rule.carries_inner else None, round_id)
+    if moved.factors is not None:
+        return after, encode_factors(moved.factors, layout.blocks)
     return after, message(spec, layout, moved.sent)
 
 
