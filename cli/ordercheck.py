@@ -13,12 +13,14 @@ from cli.order import Order, load_order
 from cli.orderdata import collect_data
 from cli.orderspec import compute_spec, data_spec, model_spec
 from protocol.draws import audit_rate_ppm
-from protocol.params import BLOCK_SIZE, PPM, AuditSpec, DataSpec, ModelSpec
+from protocol.params import PPM, AuditSpec, DataSpec, ModelSpec
+from protocol.rule import BLOCK_SIDE, BLOCK_SIZE, RuleSpec, Values
 from protocol.types import NO_DIGEST
+from training.contribution import contribution_bytes_max
 from training.layout import layout_of
 from training.model import execution_class, use_one_thread
 from training.rice import rice_bits
-from training.wire import update_bytes_max
+from training.wire import CODE_BITS
 
 
 def check_order(path: Path | None) -> list[str]:
@@ -31,9 +33,9 @@ def check_order(path: Path | None) -> list[str]:
     manifest = collect_data(order, None)
     data, model = data_spec(order, manifest), model_spec(order)
     layout = layout_of(model)
-    bits = update_bits(order.comm.k)
-    usual = layout.blocks * order.comm.k * bits / 8
-    most = update_bytes_max(layout.blocks, order.comm.k)
+    rule = order.rule()
+    share = layout.blocks / rule.fragments  # of which a node speaks in one round
+    most = contribution_bytes_max(rule, layout.blocks)
     worst, budget = order.worst_case_units(), order.budget_units()
     use_one_thread()  # as nodes and verifiers do, so that the class below is theirs
     rows = {
@@ -51,8 +53,9 @@ def check_order(path: Path | None) -> list[str]:
             else "the whole batch"
         )
         + " per forward and backward pass",
-        "update": f"about {bytes_text(usual)} per node and round ({bits:.1f} bits per coefficient), "
-        f"at most {bytes_text(most)}",
+        "method": method_words(order, rule),
+        "update": f"about {bytes_text(share * block_bits(rule) / 8)} per node and round "
+        f"({block_bits(rule) * share / layout.parameters:.2f} bits per parameter), at most {bytes_text(most)}",
         "work": f"{order.run.rounds:,} rounds of {order.tokens_per_round:,} tokens, {order.epochs:,} epochs",
         "audits": f"about {audit_share(order):.0%} of an honest node's steps recomputed",
         "price": f"{money_text(worst)} {UNIT} if every contribution counts",
@@ -79,12 +82,36 @@ def tokenizer_words(data: DataSpec) -> str:
     return "a token each byte" if data.tokenizer == NO_DIGEST else f"tokenizer {data.tokenizer.hex()[:16]}"
 
 
-def update_bits(k: int) -> float:
-    """Expected bits per sent coefficient if positions are random: 9.5 at k = 32, as measured in training."""
-    low = rice_bits(BLOCK_SIZE, k)
-    mean_gap = (BLOCK_SIZE - k) / (k + 1)
+def method_words(order: Order, rule: RuleSpec) -> str:
+    """What a node does and sends in one round."""
+    local, compress = rule.local, rule.compress
+    work = "one gradient" if rule.is_gradient else f"{local.steps} {local.optimiser.name} steps"
+    if compress.rank:
+        sent = f"factors of rank {compress.rank}"
+    elif compress.k == BLOCK_SIZE:
+        sent = f"everything as {compress.values.name}"
+    else:
+        sent = f"{compress.k} of {BLOCK_SIZE} coefficients as {compress.values.name}"
+    parts = f", one of {rule.fragments} fragments a round" if rule.fragments > 1 else ""
+    means = f"{rule.aggregation.name} for f = {rule.aggregation.f}"
+    return f"{order.comm.method}: {work}, then {sent}{parts}; {means}; {rule.outer.kind.name} step"
+
+
+def block_bits(rule: RuleSpec) -> float:
+    """Expected bits of a 64 x 64 block that is sent, if positions are random.
+
+    9.5 per coefficient at k = 32 with signs, as measured in training.
+    """
+    compress = rule.compress
+    if compress.rank:
+        return compress.rank * 2 * BLOCK_SIDE * 8 + 8
+    code, scale = CODE_BITS[compress.values], 0 if compress.values is Values.SIGN else 16
+    if compress.k == BLOCK_SIZE:
+        return code * BLOCK_SIZE + scale
+    low = rice_bits(BLOCK_SIZE, compress.k)
+    mean_gap = (BLOCK_SIZE - compress.k) / (compress.k + 1)
     mean_quotient = 1 / math.expm1(2**low * math.log1p(1 / mean_gap))
-    return low + 1 + mean_quotient + 1  # low bits, end of the unary part, the part itself, sign
+    return compress.k * (low + 1 + mean_quotient + code) + scale  # low bits, unary part and its end, value
 
 
 def audit_share(order: Order) -> float:

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from cli.order import load_order
-from cli.ordercheck import audit_share, check_order, update_bits
+from cli.ordercheck import audit_share, block_bits, check_order
 from cli.orderdata import collect_data, collect_tokens
 from cli.orderspec import build_spec, data_spec
 from protocol.codec import decode, encode
 from protocol.errors import ConfigError
 from protocol.params import Member, RunSpec, check_spec
 from protocol.types import Address, Digest, PeerId
+from tests.specs import a_rule
 from training.shards import Manifest, write_tokens
 
 TEXT = b"All of it is text, and there is enough of it. " * 400
@@ -252,8 +253,8 @@ def test_the_check_refuses_an_order_without_its_data(tmp_path):
 
 
 def test_estimated_bits_are_what_random_positions_cost():
-    assert update_bits(32) == pytest.approx(9.47, abs=0.01)
-    assert update_bits(64) == pytest.approx(8.47, abs=0.05)
+    assert block_bits(a_rule(k=32)) / 32 == pytest.approx(9.47, abs=0.01)
+    assert block_bits(a_rule(k=64)) / 64 == pytest.approx(8.47, abs=0.05)
 
 
 @pytest.mark.parametrize(("floor", "probation", "rounds", "share"), [(1.0, 1, 50, 1.0), (0.2, 4, 4, 1.0)])
