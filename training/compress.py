@@ -24,18 +24,17 @@ import torch
 from numpy.typing import NDArray
 
 from protocol.messages import SKETCH_BYTES
-from protocol.rule import BLOCK_SIDE as S
 from protocol.rule import BLOCK_SIZE, PPM, CompressSpec, RuleSpec, Transform
 from protocol.types import Digest
-from training.exact import BASIS_BITS, BASIS_SS
 from training.factors import Factors, factors_to_update
+from training.forward import FORWARD_SS, transformed_blocks
+from training.largest import largest
 from training.layout import Layout, to_blocks
 from training.lowrank import compress_lowrank
-from training.values import quantise
+from training.values import Quantised, quantise
 from training.wire import Update
 
-# Float twin of the integer basis: the forward transform need not be exact, only the same in a class.
-_FORWARD = torch.from_numpy((BASIS_SS / (1 << BASIS_BITS)).astype(np.float32))
+_GROUP_BLOCKS = 32  # so much of the error, of x and of their sizes fits in a core's own cache
 _ALL = np.arange(BLOCK_SIZE)
 
 
@@ -56,16 +55,13 @@ def gradient_blocks(
     rule: RuleSpec, layout: Layout, gradient_P: NDArray[np.float32], lr: np.float32
 ) -> NDArray[np.float32]:
     """lr * DCT of the clipped gradient, always of all blocks at once. Shape (N, C), float32."""
-    clipped = torch.from_numpy(gradient_P)
+    factor = float(lr)
     if rule.local.clip_micro:
-        norm = clipped.norm().clamp_min(1e-12)
-        clipped = clipped * (rule.local.clip_micro / PPM / norm).clamp_max(1.0)
-    blocks = torch.from_numpy(to_blocks(layout, clipped.numpy()))
+        norm = float(torch.from_numpy(gradient_P).norm())
+        factor *= min(rule.local.clip_micro / PPM / max(norm, 1e-12), 1.0)
     if rule.compress.transform is Transform.DCT:
-        right = torch.matmul(blocks.reshape(-1, S), _FORWARD.T).view(-1, S, S)
-        blocks = torch.matmul(_FORWARD, right)
-    scaled: NDArray[np.float32] = blocks.reshape(-1, BLOCK_SIZE).numpy() * lr
-    return scaled
+        return transformed_blocks(layout, gradient_P, factor)
+    return to_blocks(layout, gradient_P * np.float32(factor)).reshape(-1, BLOCK_SIZE)
 
 
 def distance_blocks(
@@ -79,7 +75,7 @@ def in_basis(rule: RuleSpec, blocks_BSS: NDArray[np.float32]) -> NDArray[np.floa
     """Blocks in the rule's basis, one by one: any subset has the bits of the whole. Shape (B, C), float32."""
     if rule.compress.transform is Transform.NONE:
         return blocks_BSS.reshape(-1, BLOCK_SIZE)
-    parts = [torch.mm(_FORWARD, torch.mm(torch.from_numpy(one), _FORWARD.T)) for one in blocks_BSS]
+    parts = [torch.mm(FORWARD_SS, torch.mm(torch.from_numpy(one), FORWARD_SS.T)) for one in blocks_BSS]
     both: NDArray[np.float32] = torch.stack(parts).reshape(-1, BLOCK_SIZE).numpy()
     return both
 
@@ -98,40 +94,77 @@ def transition(
         What is sent and the error after. Ties in size go to the lower index. A block with
         fewer than k non-zero coefficients sends nothing.
     """
-    if compress.keeps_error:
-        beta = np.float32(compress.feedback_micro / PPM)
-        decayed = before_BC * beta
-        after_BC = decayed + x_BC
+    after_BC = np.empty(x_BC.shape, np.float32)
+    if compress.rank or compress.k == BLOCK_SIZE:
+        for rows in _groups(len(x_BC)):
+            _add(compress, before_BC[rows], x_BC[rows], after_BC[rows])
+        moved = _send_all(compress, after_BC)
     else:
-        after_BC = x_BC.copy()
-    if compress.rank:
-        factors, sent_BC = compress_lowrank(after_BC, compress.rank)
-        moved = Transition(factors_to_update(factors), after_BC - sent_BC, factors)
-    else:
-        moved = Transition(_send(compress, after_BC), after_BC)
+        moved = _send_largest(compress, before_BC, x_BC, after_BC)
     if not compress.keeps_error:
-        moved.after_BC.fill(0)
+        after_BC.fill(0)
     return moved
 
 
-def _send(compress: CompressSpec, after_BC: NDArray[np.float32]) -> Update:
-    """Choose and write what is sent, and take it out of `after_BC`."""
-    size_BC = np.abs(after_BC)
-    if compress.k == BLOCK_SIZE:
-        live_B = np.flatnonzero(size_BC.any(axis=1))
-        index_BK = np.broadcast_to(_ALL, (len(live_B), BLOCK_SIZE))
-    else:
-        live_B = np.flatnonzero(np.count_nonzero(size_BC, axis=1) >= compress.k)
-        index_BK = _largest(size_BC[live_B], compress.k)
-    moved_BK = np.take_along_axis(after_BC[live_B], index_BK, axis=1)
+def _send_largest(
+    compress: CompressSpec,
+    before_BC: NDArray[np.float32],
+    x_BC: NDArray[np.float32],
+    after_BC: NDArray[np.float32],
+) -> Transition:
+    """Fill `after_BC`, choose and write what is sent, and take it out again."""
+    size_BC = np.empty((min(_GROUP_BLOCKS, len(x_BC)), BLOCK_SIZE), np.float32)
+    parts = [(np.zeros(0, np.int64), np.zeros((0, compress.k), np.int64))]
+    for rows in _groups(len(x_BC)):
+        _add(compress, before_BC[rows], x_BC[rows], after_BC[rows])
+        live_B, index_BK = largest(np.abs(after_BC[rows], out=size_BC[: rows.stop - rows.start]), compress.k)
+        parts.append((live_B + rows.start, index_BK))
+    live_B, index_BK = (np.concatenate(part) for part in zip(*parts, strict=True))
+    at_BK = live_B[:, None] * BLOCK_SIZE + index_BK
+    flat = after_BC.reshape(-1)
+    moved_BK = flat[at_BK]
     written = quantise(compress.values, moved_BK)
-    after_BC[live_B[:, None], index_BK] = moved_BK - written.sent_BK
-    kept = written.is_live_B
+    flat[at_BK] = moved_BK - written.sent_BK
+    return Transition(_update(live_B, index_BK, written), after_BC)
+
+
+def _send_all(compress: CompressSpec, after_BC: NDArray[np.float32]) -> Transition:
+    """Write all of it, in values or as factors, and take out what a receiver will see."""
+    if compress.rank:
+        factors, sent_BC = compress_lowrank(after_BC, compress.rank)
+        after_BC -= sent_BC
+        return Transition(factors_to_update(factors), after_BC, factors)
+    written = quantise(compress.values, after_BC)
+    after_BC -= written.sent_BK
+    every = np.arange(len(after_BC))
+    return Transition(_update(every, np.broadcast_to(_ALL, after_BC.shape), written), after_BC)
+
+
+def _groups(count: int) -> list[slice]:
+    return [slice(start, min(start + _GROUP_BLOCKS, count)) for start in range(0, count, _GROUP_BLOCKS)]
+
+
+def _add(
+    compress: CompressSpec,
+    before_BC: NDArray[np.float32],
+    x_BC: NDArray[np.float32],
+    into_BC: NDArray[np.float32],
+) -> None:
+    """beta * before + x, each operation rounded."""
+    if not compress.keeps_error:
+        into_BC[:] = x_BC
+        return
+    np.multiply(before_BC, np.float32(compress.feedback_micro / PPM), out=into_BC)
+    into_BC += x_BC
+
+
+def _update(blocks_B: NDArray[np.int64], index_BK: NDArray[np.int64], written: Quantised) -> Update:
+    """The message, without the blocks that cannot be written."""
+    kept, scales = written.is_live_B, (written.exponent_B, written.mantissa_B)
     if kept.all():
-        return Update(live_B, index_BK, written.value_BK, written.exponent_B, written.mantissa_B)
-    exponent_B = None if written.exponent_B is None else written.exponent_B[kept]
-    mantissa_B = None if written.mantissa_B is None else written.mantissa_B[kept]
-    return Update(live_B[kept], index_BK[kept], written.value_BK[kept], exponent_B, mantissa_B)
+        return Update(blocks_B, index_BK, written.value_BK, *scales)
+    live = (scale if scale is None else scale[kept] for scale in scales)
+    return Update(blocks_B[kept], index_BK[kept], written.value_BK[kept], *live)
 
 
 def gradient_sketch(parent: Digest, x_NC: NDArray[np.float32]) -> bytes:
@@ -143,21 +176,9 @@ def gradient_sketch(parent: Digest, x_NC: NDArray[np.float32]) -> bytes:
         hashlib.shake_256(b"assay/sketch/1" + parent).digest(BLOCK_SIZE // 8 * 64), np.uint8
     )
     signs = np.unpackbits(patterns).reshape(64, BLOCK_SIZE).astype(np.float64) * 2 - 1
-    column_sums = x_NC.astype(np.float64).sum(axis=0)
+    column_sums = np.zeros(BLOCK_SIZE)
+    for rows in _groups(len(x_NC)):
+        column_sums += x_NC[rows].astype(np.float64).sum(axis=0)
     sketch: bytes = (signs * column_sums).sum(axis=1).astype("<f8").tobytes()
     assert len(sketch) == SKETCH_BYTES
     return sketch
-
-
-def _largest(size_BC: NDArray[np.float32], k: int) -> NDArray[np.int64]:
-    """Positions of the k largest of each row, ascending; ties go to the lower index. Shape (B, k).
-
-    `topk` leaves the order of equal values open, so rows with a tie at the edge are chosen again.
-    """
-    found, place = torch.from_numpy(size_BC).topk(k + 1, dim=1)
-    index_BK: NDArray[np.int64] = np.sort(place[:, :k].numpy(), axis=1)
-    edge = found[:, k - 1 :].numpy()
-    tied = np.flatnonzero(edge[:, 0] == edge[:, 1])
-    if len(tied):
-        index_BK[tied] = np.sort(np.argsort(-size_BC[tied], axis=1, kind="stable")[:, :k], axis=1)
-    return index_BK

@@ -26,6 +26,7 @@ Floats = NDArray[np.float64]
 RANK_MAX = 8
 ITERATIONS = 2
 _BLOCK_BITS, _SIDE_BITS = 20, 14  # of whole numbers: 64 * 2^20 * 2^14 = 2^40
+assert 6 + _BLOCK_BITS + _SIDE_BITS < 53, "sums of 64 products must be exact in float64"
 _DEPENDENT = 2.0**-20  # of a column's length: less than that left over is rounding, not a direction
 
 _bits = np.unpackbits(
@@ -47,7 +48,7 @@ def compress_lowrank(moved_BC: NDArray[np.float32], rank: int) -> tuple[Factors,
         nothing, if it is zero, too small or not finite; above the window it saturates.
     """
     largest_B = np.abs(moved_BC).max(axis=1, initial=0).astype(np.float64)  # NaN if any is
-    live_B = np.flatnonzero(np.isfinite(largest_B) & (largest_B > 0))
+    live_B = np.flatnonzero(np.isfinite(largest_B))  # a block of zeros comes out as factors of zeros
     unit_B = np.frexp(largest_B[live_B])[1].astype(np.int64) - _BLOCK_BITS
     whole_BSS = np.rint(_times_power(moved_BC[live_B].astype(np.float64), -unit_B)).reshape(-1, S, S)
     turned_BSS = whole_BSS.transpose(0, 2, 1)

@@ -137,6 +137,18 @@ def test_a_block_of_one_value_and_one_of_one_row_take_the_first_column_alone():
     assert not factors.left_BSR[:, :, 1:].any() and not factors.right_BSR[:, :, 1:].any()
 
 
+@pytest.mark.parametrize("rank", [1, 2, 5])
+def test_directions_that_a_block_does_not_have_are_not_made_of_rounding(rank):
+    rng = np.random.default_rng(4)
+    left, right = rng.integers(-9, 10, (2, 5, BLOCK_SIDE, rank))
+    moved = (left @ right.transpose(0, 2, 1)).reshape(5, -1).astype(np.float32) / 1024  # exactly this rank
+
+    factors, _ = compress_lowrank(moved, 8)
+
+    assert not factors.left_BSR[:, :, rank:].any() and not factors.right_BSR[:, :, rank:].any()
+    assert factors.left_BSR[:, :, :rank].any(axis=1).all()
+
+
 def test_feeding_back_what_was_not_sent_loses_nothing_in_time():
     target = some(8, 4, decay=0.9)
     error, total = np.zeros_like(target), np.zeros_like(target)
