@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.params import PPM, DemoSpec, ModelSpec
+from protocol.params import ModelSpec
+from tests.specs import a_rule
 from training.exact import (
     BASIS_BITS,
     BASIS_SS,
@@ -23,24 +24,16 @@ from training.exact import (
     apply_signs,
     initial_parameters,
     inverse_signs,
-    learning_rate,
     scatter_values,
 )
 from training.layout import layout_of
 from training.parameters import state_digest
 from training.presets import gpt_spec
+from training.schedule import rate
 
 ROOT = Path(__file__).parents[2]
 VECTORS = ROOT / "tests" / "vectors" / "exact.json"
-RULE = DemoSpec(
-    k=32,
-    beta_micro=950_000,
-    clip_micro=PPM,
-    lr_nano=2_000_000,
-    lr_floor_ppm=100_000,
-    warmup_rounds=5,
-    sequences=4,
-)
+RULE = a_rule(warmup_rounds=5, lr_nano=2_000_000, floor_ppm=100_000, k=32)
 TINY = gpt_spec(layers=1, width=64, heads=2, context=16)
 QUICKSTART = gpt_spec(layers=4, width=128, heads=4, context=128)
 
@@ -134,40 +127,6 @@ def test_scattered_values_lie_where_they_belong_and_nowhere_else():
     assert np.count_nonzero(dense) == 2
 
 
-# ---- learning rate ----
-
-
-@given(st.integers(1, 2000), st.integers(0, 50), st.integers(0, PPM))
-def test_the_learning_rate_climbs_to_its_peak_then_falls_to_its_floor(rounds, warmup, floor_ppm):
-    rule = DemoSpec(
-        k=1,
-        beta_micro=0,
-        clip_micro=0,
-        lr_nano=10**6,
-        lr_floor_ppm=floor_ppm,
-        warmup_rounds=warmup,
-        sequences=1,
-    )
-    rates = [float(learning_rate(rule, rounds, r)) for r in range(rounds + 3)]
-    rising, falling = rates[: min(warmup, rounds)], rates[warmup:]
-
-    assert rising == sorted(rising)
-    assert falling == sorted(falling, reverse=True)
-    assert max(rates) <= 0.001 + 1e-9
-    assert min(falling, default=1) >= 0.001 * floor_ppm / PPM - 1e-9
-    if warmup < rounds:
-        assert falling[0] == pytest.approx(0.001)
-
-
-def test_the_learning_rate_is_a_cosine_to_within_what_its_docstring_says():
-    rule = DemoSpec(
-        k=1, beta_micro=0, clip_micro=0, lr_nano=10**9, lr_floor_ppm=0, warmup_rounds=0, sequences=1
-    )
-    for r in range(1001):
-        cosine = (1 + math.cos(math.pi * r / 1000)) / 2
-        assert abs(float(learning_rate(rule, 1000, r)) - cosine) < 0.0022
-
-
 # ---- frozen ----
 
 
@@ -176,7 +135,7 @@ def vectors() -> dict:
     dense = values(5, 4, 0.01)
     return {
         "learning_rate": [
-            learning_rate(RULE, 60, r).tobytes().hex() for r in (0, 1, 4, 5, 6, 20, 32, 59, 60)
+            rate(RULE.outer.schedule, 60, r).tobytes().hex() for r in (0, 1, 4, 5, 6, 20, 32, 59, 60)
         ],
         "initial_parameters": {
             name: state_digest(initial_parameters(20261120, *_shapes(model))).hex()
@@ -233,11 +192,12 @@ import hashlib, sys, torch
 import numpy as np
 torch.set_num_threads(int(sys.argv[1]))
 from tests.training.test_exact import RULE, values, vectors
-from training.demo import transition
+from training.compress import transition
 rng = np.random.default_rng(3)
 before, spectrum = (rng.standard_normal((24, 4096)).astype(np.float32) for _ in range(2))
-step = transition(RULE, np.float32(0.002), before, spectrum)
-parts = (step.after_BC, step.index_BK, step.value_BK, step.live_B)
+step = transition(RULE.compress, before, spectrum * np.float32(0.002))
+parts = (step.after_BC, step.sent.index_BK, step.sent.value_BK, step.sent.blocks_B)
+from tests.specs import a_rule
 from training.exact import inverse_signs
 many = inverse_signs(values(9, 200, 0.05))
 print(vectors(), *(hashlib.sha256(part.tobytes()).hexdigest() for part in (*parts, many)))
