@@ -160,9 +160,9 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     try:
-        with open(path, "rb") as file:
-            text = file.read(MANIFEST_BYTES_MAX + 1)
-        body = json.loads(text)
+        if path.stat().st_size > MANIFEST_BYTES_MAX:
+            raise ConfigError(f"data {path}: more than {MANIFEST_BYTES_MAX} bytes")
+        body = json.loads(path.read_bytes())
         manifest = Manifest(
             tokenizer=Digest(bytes.fromhex(body["tokenizer"])),
             separator=None if body["separator"] is None else int(body["separator"]),

@@ -71,12 +71,11 @@ def load_tokenizer(path: Path, separator: str | None = None) -> Tokenizer:
     from tokenizers import Tokenizer as Library
 
     try:
-        with open(path, "rb") as file:
-            body = file.read(FILE_BYTES_MAX + 1)
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise ConfigError(f"tokenizer {path}: more than {FILE_BYTES_MAX} bytes")
+        body = path.read_bytes()
     except OSError as cause:
         raise ConfigError(f"tokenizer {path}: cannot be read ({cause.strerror or cause})") from None
-    if len(body) > FILE_BYTES_MAX:
-        raise ConfigError(f"tokenizer {path}: more than {FILE_BYTES_MAX} bytes")
     try:
         library = Library.from_buffer(body)
     except Exception as cause:  # the library raises a bare Exception
