@@ -23,12 +23,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from training.demo import transformed_gradient, transition, update_of
 
-from protocol.params import BLOCK_SIZE, PPM, DemoSpec
+from protocol.params import BLOCK_SIZE, PPM
 from protocol.types import PeerId
+from training.compress import gradient_blocks, transition
 from training.exact import apply_signs, inverse_signs, scatter_values
 from training.layout import Layout, from_blocks, layout_of
+from training.methods import METHODS
+from training.methods.choices import Choices
 from training.model import use_one_thread
 from training.presets import gpt_spec
 from verifier.aggregation import mean_over_senders
@@ -74,20 +76,17 @@ class _Assay:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.rule = DemoSpec(
-            k=K, beta_micro=int(BETA * PPM), clip_micro=PPM, lr_nano=int(LR * 1e9), lr_floor_ppm=PPM,
-            warmup_rounds=0, sequences=1,
-        )  # fmt: skip
+        self.rule = METHODS["demo"](Choices(k=K, feedback_micro=int(BETA * PPM), clip_micro=PPM))
         self.momentum = np.zeros((layout.blocks, BLOCK_SIZE), np.float32)
         self.theta = np.zeros(layout.parameters, np.float32)
 
     def step(self, gradient: NDArray[np.float32]) -> None:
-        spectrum = transformed_gradient(self.rule, self.layout, gradient)
-        moved = transition(self.rule, np.float32(LR), self.momentum, spectrum)
-        self.momentum, self.sent = moved.after_BC, update_of(moved)
+        x = gradient_blocks(self.rule, self.layout, gradient, np.float32(LR))
+        moved = transition(self.rule.compress, self.momentum, x)
+        self.momentum, self.sent = moved.after_BC, moved.sent
 
     def transform(self, gradient: NDArray[np.float32]) -> None:
-        transformed_gradient(self.rule, self.layout, gradient)
+        gradient_blocks(self.rule, self.layout, gradient, np.float32(LR))
 
     def apply(self, _: NDArray[np.float32]) -> None:
         found = mean_over_senders({PeerId(bytes(32)): self.sent}, self.layout.blocks)
