@@ -49,7 +49,6 @@ RETRY_S = 1.0
 RESUBMIT_S = 15.0
 SUBMIT_S = 40.0
 FETCH_S = 60.0
-STEPS_KEPT = 64  # more than the trainer keeps momentum for
 FACTS = {CertifiedManifest.TAG: CertifiedManifest}
 
 
@@ -189,19 +188,13 @@ class Service:
 
     async def _step(self, history: History) -> dict[str, Any]:
         """The trainer's step on top of our last accepted momentum."""
-        base_root = history.nodes[self.me.me].momentum
-        steps = self.me.store.facts("step/")  # momentum root after each recent step, by round
-        base = max((int(name[5:]) for name, root in steps.items() if root == base_root), default=-1)
+        accepted = history.nodes[self.me.me]
         record: dict[str, Any] = await self.pace.child.call(
             "step",
             round_id=int(history.round),
             parent=history.parent,
-            base_round=base,
-            base_root=base_root,
-        )
-        self.me.store.set_fact(f"step/{int(history.round)}", record["momentum_after"])
-        self.me.store.drop_facts(
-            "step/", {f"step/{r}" for r in range(int(history.round) - STEPS_KEPT, int(history.round) + 1)}
+            base_round=accepted.round,
+            base_root=accepted.momentum,
         )
         return record
 

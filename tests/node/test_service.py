@@ -1,0 +1,46 @@
+"""A node's process: what it asks its trainer for follows from the chain, not from what it remembers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import trio
+
+from node.service import Service
+from protocol.types import RoundId
+from tests.builders import a_history, peer
+from tests.specs import a_rule
+from training.layout import layout_of
+from training.momentum import zero_root
+
+NORA = peer("nora")
+
+
+class Child:
+    """A trainer that answers with what it was asked."""
+
+    async def call(self, name: str, **arguments: Any) -> dict[str, Any]:
+        return {"name": name, **arguments}
+
+
+def asked(history: Any) -> dict[str, Any]:
+    service = SimpleNamespace(me=SimpleNamespace(me=NORA), pace=SimpleNamespace(child=Child()))
+    return cast(dict[str, Any], trio.run(Service._step, service, history))
+
+
+def test_before_its_first_accepted_step_a_node_starts_afresh():
+    assert asked(a_history())["base_round"] == -1
+
+
+def test_a_step_continues_the_last_accepted_one_though_later_ones_had_the_same_root():
+    """FedAvg keeps nothing back, so every root is the zero root and says nothing of its round."""
+    history = a_history(rule=a_rule("fedavg"))
+    root = zero_root(history.run_id, history.spec.rule, layout_of(history.spec.model).blocks)
+    record = replace(history.nodes[NORA], momentum=root, round=4)
+    history = replace(history, round=RoundId(7), nodes={**history.nodes, NORA: record})
+
+    request = asked(history)
+
+    assert (request["round_id"], request["base_round"], request["base_root"]) == (7, 4, root)
