@@ -60,14 +60,19 @@ def encode(message: Message) -> bytes:
     return cbor2.dumps(_to_plain(message), canonical=True)
 
 
-def decode(kind: type[M], data: bytes) -> M:
+def decode(kind: type[M], data: bytes, bytes_max: int = MESSAGE_BYTES_MAX) -> M:
     """The message that `data` encodes.
+
+    Args:
+        kind: What it should be.
+        data: From anybody.
+        bytes_max: Its bound; only an opening, which travels as a blob, has another than messages.
 
     Raises:
         MalformedMessage: anything but the one canonical encoding of a `kind`.
     """
-    if len(data) > MESSAGE_BYTES_MAX:
-        raise MalformedMessage(f"{kind.__name__}: {len(data)} bytes, at most {MESSAGE_BYTES_MAX} expected")
+    if len(data) > bytes_max:
+        raise MalformedMessage(f"{kind.__name__}: {len(data)} bytes, at most {bytes_max} expected")
     value, end = _read(data, 0, 0, [ITEMS_MIN + len(data) // ITEM_BYTES])
     if end != len(data):
         raise MalformedMessage(f"{kind.__name__}: {len(data) - end} bytes after the end")

@@ -33,7 +33,7 @@ from training.rule import begin
 from training.schedule import rate
 from training.threads import prepare
 from verifier.audit import Finding, check_opening, compare
-from verifier.segment import check_inner_opening, equals
+from verifier.segment import check_inner_opening, equals, opening_bytes_max
 
 _INCONCLUSIVE = Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
 
@@ -71,8 +71,9 @@ class Examiner:
         positions = batch_positions(spec, commit.node, int(commit.round))
         batch = batch_tokens(self.tokens, positions, spec.model.context)
         sent = decode_contribution(spec, layout, int(commit.round), update)
+        bytes_max = opening_bytes_max(spec.rule, layout)
         if spec.rule.is_gradient:
-            opened = decode(Opening, opening)
+            opened = decode(Opening, opening, bytes_max)
             before, after = check_opening(opened, commit, blocks, spec.rule, layout.blocks)
             _, slope_P = self._gradient(theta_P, batch)
             if not np.isfinite(slope_P).all():  # no honest node could have stepped here either
@@ -83,7 +84,7 @@ class Examiner:
             x_BC, is_equal = x_NC[blocks], sketch == opened.sketch
             recomputed = Digest(hashlib.sha256(sketch).digest())
         else:
-            inner = decode(InnerOpening, opening)
+            inner = decode(InnerOpening, opening, bytes_max)
             before, after = check_opening(inner.opening, commit, blocks, spec.rule, layout.blocks)
             shown = check_inner_opening(inner, commit, spec.rule, layout, blocks, segment)
             start = shown.start
