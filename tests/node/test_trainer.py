@@ -16,7 +16,7 @@ from protocol.errors import Diverged, Unavailable
 from protocol.messages import Commit, Opening, Outcome
 from protocol.types import NO_DIGEST, RoundId
 from tests.builders import RUN_ID, a_data_folder, a_digest, a_spec, peer
-from training.momentum import zero_momentum_root
+from training.momentum import zero_root as start_root
 from training.parameters import state_digest
 from training.wire import decode_update, encode_aggregate
 from verifier import examiner as examiners
@@ -58,9 +58,11 @@ def step(trainer, round_id, base=None):
 
 def aggregate_of(trainer, record):
     blocks = trainer.layout.blocks
-    return encode_aggregate(
-        mean_over_senders({NODE: decode_update(record["update"], blocks, SPEC.rule.k)}, blocks), blocks
-    )
+    return encode_aggregate(mean_over_senders({NODE: sent_by(trainer, record)}, blocks), blocks)
+
+
+def sent_by(trainer, record):
+    return decode_update(record["update"], trainer.layout.blocks, SPEC.rule.compress.k)
 
 
 def trained(trainer, count):
@@ -84,12 +86,13 @@ def commit_of(record):
     return Commit(
         run_id=RUN_ID, round=RoundId(record["round"]), node=NODE, parent=record["parent"],
         update=record["update_digest"], update_bytes=len(record["update"]), loss_micro=record["loss_micro"],
+        base=record["base_round"] + 1, inner=tuple(record["inner"]),
         **{name: record[name] for name in fields},
     )  # fmt: skip
 
 
 def blocks_drawn(trainer, record):
-    live = [int(b) for b in decode_update(record["update"], trainer.layout.blocks, SPEC.rule.k).blocks_B]
+    live = [int(b) for b in sent_by(trainer, record).blocks_B]
     return list(opened_blocks(a_digest("seed"), NODE, SPEC.audit, trainer.layout.blocks, live))
 
 
@@ -97,11 +100,11 @@ def opens(trainer, record):
     """Return only if the node can open this step so that every auditor takes it for an opening."""
     blocks = blocks_drawn(trainer, record)
     opening = decode(Opening, trainer.steps.opening(record["round"], blocks))
-    check_opening(opening, commit_of(record), blocks, trainer.layout.blocks)
+    check_opening(opening, commit_of(record), blocks, SPEC.rule, trainer.layout.blocks)
 
 
 def zero_root(trainer):
-    return zero_momentum_root(RUN_ID, trainer.layout.blocks)
+    return start_root(RUN_ID, SPEC.rule, trainer.layout.blocks)
 
 
 # ---- one step per round
@@ -383,8 +386,8 @@ def test_the_largest_momenta_are_judged_like_any_others(data, folder, tmp_path, 
     trainer = a_trainer(data, folder)
     record = step(trainer, 0)
     huge = np.full((trainer.layout.blocks, 4096), np.finfo(np.float32).max, np.float32)
-    true = trainers.demo.transition
-    monkeypatch.setattr(trainers.demo, "transition", lambda *a: replace(true(*a), after_BC=huge))
+    true = trainers.rules.transition
+    monkeypatch.setattr(trainers.rules, "transition", lambda *a: replace(true(*a), after_BC=huge))
     lie = trainer.step(0, a_digest("for the lie"), -1, NO_DIGEST)
 
     found = judged(data, tmp_path, trainer, lie)

@@ -23,7 +23,8 @@ from replica.store import Store
 from tests.builders import NODES, a_certified, a_digest, a_history, a_manifest, a_spec, peer
 from training.exact import initial_parameters
 from training.layout import layout_of
-from training.parameters import apply_aggregate, state_digest
+from training.outer import apply, public_digest, start_public
+from training.parameters import state_digest
 from training.wire import Aggregate, encode_aggregate
 
 SPEC = a_spec(state_every=2)
@@ -43,11 +44,11 @@ BLOBS = {blob_digest(body): body for body in AGGREGATES}
 
 def states() -> list[Digest]:
     """The digest of the parameters before each round, computed without Replay."""
-    theta = initial_parameters(SPEC.seed, LAYOUT.names, LAYOUT.shapes)
-    found = [state_digest(theta)]
+    public = start_public(SPEC, initial_parameters(SPEC.seed, LAYOUT.names, LAYOUT.shapes))
+    found = [public_digest(public)]
     for round_id, aggregate in enumerate(AGGREGATES):
-        theta = apply_aggregate(SPEC, LAYOUT, theta, round_id, aggregate)
-        found.append(state_digest(theta))
+        public = apply(SPEC, LAYOUT, public, round_id, aggregate)
+        found.append(public_digest(public))
     return found
 
 

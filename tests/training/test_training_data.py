@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from protocol.types import Digest, PeerId
 from tests.protocol.chains import NODES, a_spec
+from tests.specs import a_rule
 from training.data import (
     batch_positions,
     batch_root,
@@ -25,7 +26,7 @@ TOKENS = np.random.default_rng(1).integers(0, 256, SPEC.data.tokens).astype(np.u
 
 @given(st.integers(0, 2**63), st.binary(min_size=32, max_size=32), st.integers(1, 100))
 def test_a_batch_is_distinct_whole_windows_of_the_training_part(round_id, node, sequences):
-    spec = replace(SPEC, rule=replace(SPEC.rule, sequences=sequences))
+    spec = replace(SPEC, rule=a_rule(sequences=sequences))
     positions = batch_positions(spec, PeerId(node), round_id)
 
     assert len(set(positions)) == sequences
@@ -52,7 +53,7 @@ def test_batches_are_spread_over_all_of_the_data():
         for at in batch_positions(SPEC, NODES[0], round_id):
             counts[at // WINDOW] += 1
 
-    expected = 2000 * SPEC.rule.sequences / windows
+    expected = 2000 * SPEC.rule.sequences_per_round / windows
     assert counts.min() > expected / 2
     assert counts.max() < expected * 2
 
@@ -75,12 +76,20 @@ def test_what_a_commit_says_about_its_batch_binds_data_and_positions():
     assert len(roots) == 4
 
 
+def test_a_round_of_several_steps_draws_all_of_their_sequences_at_once():
+    """Else two steps of a round could train on the same text, and the audit of one need the others."""
+    inner = a_rule("sparseloco", steps=5, sequences=3)
+    positions = batch_positions(replace(SPEC, rule=inner), NODES[0], 1)
+
+    assert len(set(positions)) == 15 == inner.sequences_per_round
+    assert positions == batch_positions(replace(SPEC, rule=a_rule(sequences=15)), NODES[0], 1)
+
+
 def test_a_step_that_needs_more_windows_than_there_are_is_refused_and_one_that_needs_all_ends():
     windows = 900 // WINDOW
 
     def positions(sequences):
-        rule = replace(SPEC.rule, sequences=sequences)
-        return batch_positions(replace(SPEC, rule=rule), NODES[0], 0)
+        return batch_positions(replace(SPEC, rule=a_rule(sequences=sequences)), NODES[0], 0)
 
     assert sorted(positions(windows)) == [number * WINDOW for number in range(windows)]
     with pytest.raises(ValueError, match=f"{windows} sequences of {WINDOW} tokens"):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from training.demo import gradient_sketch, transition, update_of
 
 from node.behaviours import CHEATS, Behaviour
 from node.trainer import Trainer
@@ -15,9 +14,11 @@ from protocol import merkle
 from protocol.codec import decode, encode
 from protocol.errors import MalformedMessage
 from protocol.messages import Commit, Opening, Outcome, Path
-from protocol.params import BLOCK_SIZE, DemoSpec, RunSpec
+from protocol.params import BLOCK_SIZE, RunSpec
 from protocol.types import NO_DIGEST, Digest, RoundId
 from tests.protocol.chains import NODES, RUN_ID, a_spec
+from tests.specs import a_rule
+from training.compress import gradient_sketch, transition
 from training.data import describe
 from training.model import use_one_thread
 from training.momentum import momentum_leaves, seal
@@ -31,9 +32,7 @@ from verifier.examiner import Examiner
 # ---- one step made by hand, all of it in view ----
 
 BLOCKS, OPENED, LR = 9, (0, 3, 4, 8), np.float32(0.002)
-RULE = DemoSpec(
-    k=32, beta_micro=950_000, clip_micro=0, lr_nano=1, lr_floor_ppm=0, warmup_rounds=0, sequences=2
-)
+RULE = a_rule(k=32, clip_micro=0)
 SALT, PARENT = b"s" * 32, Digest(b"p" * 32)
 
 
@@ -44,7 +43,7 @@ class Step:
     before: np.ndarray
     after: np.ndarray
     update: Update
-    spectrum: np.ndarray  # the auditor's
+    spectrum: np.ndarray  # the auditor's, times the learning rate
     sketch: bytes  # the node's
 
     @property
@@ -59,8 +58,10 @@ class Step:
             batch_root=NO_DIGEST,
             update=NO_DIGEST,
             update_bytes=0,
+            base=1,
             momentum_before=merkle.root(momentum_leaves(RUN_ID, self.before)),
             momentum_after=merkle.root(momentum_leaves(RUN_ID, self.after)),
+            inner=(),
             seal=seal(SALT, self.sketch),
             exec_class=NO_DIGEST,
             tokens=16,
@@ -91,9 +92,19 @@ class Step:
     def judge(self) -> Finding:
         """What the auditor finds."""
         opening = decode(Opening, encode(self.opening))
-        before, after = check_opening(opening, self.commit, OPENED, BLOCKS)
+        before, after = check_opening(opening, self.commit, OPENED, RULE, BLOCKS)
         sketch = gradient_sketch(PARENT, self.spectrum)
-        return compare(RULE, LR, opening, before, after, self.update, self.spectrum, sketch)
+        return compare(
+            RULE.compress,
+            OPENED,
+            np.ones(len(OPENED), bool),
+            before,
+            after,
+            self.update,
+            self.spectrum[list(OPENED)],
+            recomputed=Digest(hashlib.sha256(sketch).digest()),
+            is_work_equal=sketch == opening.sketch,
+        )
 
 
 def random_blocks(seed: int, scale: float = 1.0) -> np.ndarray:
@@ -103,11 +114,11 @@ def random_blocks(seed: int, scale: float = 1.0) -> np.ndarray:
 
 def a_step(spectrum: np.ndarray | None = None, **changes) -> Step:
     """An honest step; `spectrum` is what the node says its gradient was."""
-    before, true = random_blocks(1, 0.01), random_blocks(2)
+    before, true = random_blocks(1, 0.01), random_blocks(2) * LR
     true[4] = before[4] = 0  # a block without gradient sends nothing
     used = true if spectrum is None else spectrum
-    moved = transition(RULE, LR, before, used)
-    step = Step(before, moved.after_BC, update_of(moved), true, gradient_sketch(PARENT, used))
+    moved = transition(RULE.compress, before, used)
+    step = Step(before, moved.after_BC, moved.sent, true, gradient_sketch(PARENT, used))
     return replace(step, **changes)
 
 
@@ -120,20 +131,20 @@ def test_an_honest_step_matches():
 
 
 def test_another_gradient_does_not_match():
-    assert a_step(random_blocks(3)).judge().outcome is Outcome.MISMATCH
+    assert a_step(random_blocks(3) * LR).judge().outcome is Outcome.MISMATCH
 
 
 @pytest.mark.parametrize("block", OPENED)
 def test_one_bit_of_the_gradient_of_one_opened_block_does_not_match(block):
     other = a_step().spectrum.copy()
-    other[block, 100] = np.nextafter(other[block, 100] + np.float32(1e-3), np.float32(9))
+    other[block, 100] = np.nextafter(other[block, 100], np.float32(9))
 
     assert a_step(other).judge().outcome is Outcome.MISMATCH
 
 
 def test_a_lie_in_a_block_that_is_not_opened_is_seen_by_the_sketch():
     other = a_step().spectrum.copy()
-    other[1] = random_blocks(9)[1]
+    other[1] = random_blocks(9)[1] * LR
 
     assert a_step(other).judge().outcome is Outcome.MISMATCH
 
@@ -152,7 +163,7 @@ def test_one_flipped_bit_of_the_momentum_after_does_not_match(block):
 def test_keeping_what_was_sent_does_not_match_and_the_worst_block_is_named():
     honest = a_step()
     after = honest.after.copy()
-    after[3] = honest.before[3] * np.float32(0.95) + honest.spectrum[3] * LR
+    after[3] = honest.before[3] * np.float32(0.95) + honest.spectrum[3]
 
     finding = replace(honest, after=after).judge()
 
@@ -185,7 +196,7 @@ def test_a_message_other_than_what_was_subtracted_does_not_match(change):
 
 
 def test_a_sketch_of_another_gradient_does_not_match_though_all_opened_blocks_do():
-    finding = a_step(sketch=gradient_sketch(PARENT, random_blocks(7))).judge()
+    finding = a_step(sketch=gradient_sketch(PARENT, random_blocks(7) * LR)).judge()
 
     assert finding.outcome is Outcome.MISMATCH
     assert finding.distance_ppb == 0
@@ -213,7 +224,7 @@ def test_momentum_of_any_finite_size_is_judged_not_crashed_on(size):
 
 def refused(opening: Opening, match: str, commit: Commit | None = None, blocks=OPENED) -> None:
     with pytest.raises(MalformedMessage, match=match):
-        check_opening(opening, commit or a_step().commit, blocks, BLOCKS)
+        check_opening(opening, commit or a_step().commit, blocks, RULE, BLOCKS)
 
 
 @pytest.mark.parametrize("change", [{"round": RoundId(6)}, {"node": NODES[1]}, {"run_id": Digest(bytes(32))}])
@@ -301,7 +312,7 @@ def _one_thread():
 def a_run() -> RunSpec:
     base = a_spec()
     data = describe(write_tokens(None, [TEXT]), validation_tokens=500, source="lines", licence="none")
-    rule = replace(base.rule, k=32, clip_micro=10**6, lr_nano=2_000_000)
+    rule = a_rule(k=32, lr_nano=2_000_000, floor_ppm=0)
     return replace(base, model=MODEL, data=data, rule=rule)
 
 
@@ -330,6 +341,8 @@ def trained_and_audited(folder, behaviour: str, rounds: int = CHEAT_ROUND + 1) -
             parent=parent,
             update=step["update_digest"],
             update_bytes=len(step["update"]),
+            base=step["base_round"] + 1,
+            inner=tuple(step["inner"]),
             **{
                 key: step[key]
                 for key in (
@@ -339,7 +352,7 @@ def trained_and_audited(folder, behaviour: str, rounds: int = CHEAT_ROUND + 1) -
             },
         )  # fmt: skip
         findings.append(examiner.examine(commit, step["update"], trainer.steps.opening(number, DRAWN), DRAWN))
-        update = decode_update(step["update"], blocks, spec.rule.k)
+        update = decode_update(step["update"], blocks, spec.rule.compress.k)
         aggregate = encode_aggregate(mean_over_senders({node: update}, blocks), blocks)
         assert trainer.apply(number, aggregate) == examiner.parameters.apply(number, aggregate)
         base_round, base_root = number, commit.momentum_after

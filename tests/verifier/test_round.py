@@ -38,8 +38,9 @@ from tests.builders import (
 )
 from tests.builders import a_history as the_start
 from tests.builders import a_manifest as the_next
+from tests.specs import a_rule
 from training.layout import layout_of
-from training.momentum import zero_momentum_root
+from training.momentum import zero_root
 from training.wire import update_bytes_max
 from verifier.round import (
     LOSS_MICRO_MAX,
@@ -67,7 +68,7 @@ BLOCKS = layout_of(a_spec().model).blocks
 RULES = Rules(
     deployment=a_deployment(),
     domain=DOMAIN,
-    zero_momentum=zero_momentum_root(RUN_ID, BLOCKS),
+    zero_momentum=zero_root(RUN_ID, a_spec().rule, BLOCKS),
     block_count=BLOCKS,
 )
 
@@ -142,6 +143,8 @@ def test_a_commit_that_keeps_every_rule_is_taken():
         ({"momentum_before": a_digest("other momentum")}, "momentum does not continue"),
         ({"momentum_before": NO_DIGEST}, "momentum does not continue"),
         ({"loss_micro": LOSS_MICRO_MAX + 1}, "a loss of"),
+        ({"base": 1}, "continues base 1"),
+        ({"inner": (a_digest("a state"),)}, "1 inner states, expected 0"),
     ],
 )
 def test_a_commit_beside_one_rule_is_refused_and_the_words_name_the_rule(changes, words):
@@ -210,10 +213,34 @@ def test_momentum_continues_from_the_last_accepted_step_or_from_zero_and_from_no
     before = a_digest("momentum of nora after 0")
     assert last == a_digest("momentum of nora after 1")
 
-    for base in (last, RULES.zero_momentum):
-        check_commit(RULES, history, STATE, a_signed_commit("nora", history, momentum_before=base))
-    for base in (before, a_digest("momentum of nils after 1"), NO_DIGEST):
-        assert "momentum" in refusal(history, a_signed_commit("nora", history, momentum_before=base))
+    for base, root in ((2, last), (0, RULES.zero_momentum)):
+        check_commit(RULES, history, STATE, a_signed_commit("nora", history, base=base, momentum_before=root))
+    for base, root in (
+        (2, before),
+        (2, a_digest("momentum of nils after 1")),
+        (2, NO_DIGEST),
+        (2, RULES.zero_momentum),
+        (0, last),
+    ):
+        signed = a_signed_commit("nora", history, base=base, momentum_before=root)
+        assert "momentum does not continue" in refusal(history, signed)
+    for base in (1, 3):
+        assert f"continues base {base}" in refusal(history, a_signed_commit("nora", history, base=base))
+
+
+@pytest.mark.parametrize(("method", "states"), [("demo", 0), ("sparseloco", 2), ("fedavg", 2)])
+def test_a_commit_names_one_inner_state_for_each_segment_of_the_rule(method, states):
+    rule = a_rule(method, steps=1 if method == "demo" else 3, segment=2)
+    history = the_start(rule=rule)
+    rules = replace(RULES, zero_momentum=zero_root(RUN_ID, rule, BLOCKS))
+    for count in range(4):
+        inner = tuple(a_digest(f"state {number}") for number in range(count))
+        signed = a_signed_commit("nora", history, inner=inner)
+        if count == states:
+            check_commit(rules, history, STATE, signed)
+            continue
+        with pytest.raises(PeerFault, match=f"{count} inner states, expected {states}"):
+            check_commit(rules, history, STATE, signed)
 
 
 def test_a_commit_signed_by_another_peer_key_is_refused():
