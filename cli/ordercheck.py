@@ -55,7 +55,8 @@ def check_order(path: Path | None) -> list[str]:
         + " per forward and backward pass",
         "method": method_words(order, rule),
         "update": f"about {bytes_text(share * block_bits(rule) / 8)} per node and round "
-        f"({block_bits(rule) * share / layout.parameters:.2f} bits per parameter), at most {bytes_text(most)}",
+        f"({block_bits(rule) * share / layout.parameters:.2f} bits per parameter), "
+        f"at most {bytes_text(most)}",
         "work": f"{order.run.rounds:,} rounds of {order.tokens_per_round:,} tokens, {order.epochs:,} epochs",
         "audits": f"about {audit_share(order):.0%} of an honest node's steps recomputed",
         "price": f"{money_text(worst)} {UNIT} if every contribution counts",

@@ -9,12 +9,11 @@ would have sent, and see all honest updates before they choose theirs.
 from __future__ import annotations
 
 import csv
-import importlib
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +25,8 @@ from rich.table import Table
 from cli.amounts import bytes_text
 from cli.orderdata import collect_data
 from cli.orderspec import data_spec
+from cli.simplot import plot_rounds
+from cli.simround import SimRound
 from cli.simspec import AttackName, RuleName, SimSpec, load_sim, sim_run_spec
 from protocol.errors import ConfigError
 from protocol.params import BLOCK_SIZE, PPM, RunSpec
@@ -49,21 +50,6 @@ from verifier.gram import buckets, nearest_neighbours
 Updates = Mapping[PeerId, Update]
 Rule = Callable[[Updates, int], Aggregate | NDArray[np.int8]]
 Attack = Callable[[Scene], tuple[Update, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class SimRound:
-    """One simulated round. loss: mean of the honest nodes' batches. validation: where it was taken.
-
-    frozen_ppm: parameters that did not move. aggregate_bytes: 0 for a decoded rule, which has no wire form.
-    """
-
-    round: int
-    loss: float
-    validation: float | None
-    update_bytes: float
-    aggregate_bytes: int
-    frozen_ppm: int
 
 
 def rule_of(name: RuleName, f: int, seed: int) -> Rule:
@@ -205,7 +191,8 @@ def _run(spec: SimSpec, run: RunSpec, tokens: Tokens, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_rounds(folder / "rounds.csv", rounds)
     console.print(f"rounds: {folder / 'rounds.csv'}", soft_wrap=True)
-    console.print(_plot(folder / "loss.png", rounds), soft_wrap=True)
+    plot_rounds(folder / "loss.png", {spec.comm.method: rounds}, steps_per_round=run.rule.local.steps)
+    console.print(f"plot: {folder / 'loss.png'}", soft_wrap=True)
 
 
 def write_rounds(path: Path, rounds: Sequence[SimRound]) -> None:
@@ -234,20 +221,3 @@ def _table(spec: SimSpec, run: RunSpec, rounds: Sequence[SimRound], seconds: flo
     table.add_row("parameters that did not move", f"{np.mean([r.frozen_ppm for r in rounds]) / 1e4:.2f} %")
     table.add_row("time", f"{seconds:.1f} s")
     return table
-
-
-def _plot(path: Path, rounds: Sequence[SimRound]) -> str:
-    """Draw loss over rounds if matplotlib is there; say in words what happened."""
-    try:
-        figure_module = importlib.import_module("matplotlib.figure")
-    except ImportError:
-        return "no plot: matplotlib is not installed (optional: pip install matplotlib)"
-    figure = figure_module.Figure(figsize=(7, 4))
-    axes = figure.add_subplot()
-    axes.plot([one.round for one in rounds], [one.loss for one in rounds], label="training")
-    taken = [one for one in rounds if one.validation is not None]
-    axes.plot([one.round for one in taken], [one.validation for one in taken], "o-", label="validation")
-    axes.set(xlabel="round", ylabel="loss, nats")
-    axes.legend()
-    figure.savefig(path)
-    return f"plot: {path}"
