@@ -204,10 +204,14 @@ def check_rule(rule: RuleSpec, need: Callable[[bool, str], None]) -> None:
     else:
         need(1 <= local.segment <= local.steps, f"segments of {local.segment} of {local.steps} inner steps")
         need(
-            rule.segments <= SEGMENTS_MAX,
-            f"{rule.segments} segments a round, at most {SEGMENTS_MAX} expected",
+            local.steps <= SEGMENTS_MAX * local.segment,
+            f"{local.steps} inner steps make more than {SEGMENTS_MAX} segments of {local.segment}",
         )
         need(local.schedule.peak_nano > 0, "inner steps need a rate")
+        need(
+            local.decay_micro * local.schedule.peak_nano < PPM * 10**9,
+            "inner rate times weight decay must stay below 1",
+        )
     for name, beta in (("beta1", local.beta1_micro), ("beta2", local.beta2_micro)):
         need(0 <= beta < PPM, f"inner {name} is {beta} millionths, expected below 1")
     need(local.optimiser is not Optimiser.ADAMW or local.epsilon_pico > 0, "AdamW needs an epsilon above 0")
