@@ -17,13 +17,13 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.params import BLOCK_SIDE as S
+from protocol.rule import BLOCK_SIDE as S
+from protocol.rule import RANK_MAX
 from training.factors import EXPONENT_MAX, FACTOR_MAX, Factors, product
 from training.values import EXPONENT_MIN, tree_sum
 
 Floats = NDArray[np.float64]
 
-RANK_MAX = 8
 ITERATIONS = 2
 _BLOCK_BITS, _SIDE_BITS = 20, 14  # of whole numbers: 64 * 2^20 * 2^14 = 2^40
 assert 6 + _BLOCK_BITS + _SIDE_BITS < 53, "sums of 64 products must be exact in float64"
