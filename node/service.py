@@ -32,6 +32,7 @@ from protocol.messages import (
     Opened,
     SignedCommit,
     SignedReceipt,
+    SignedRefusal,
     StepRequest,
     Submission,
 )
@@ -50,6 +51,10 @@ RESUBMIT_S = 15.0
 SUBMIT_S = 40.0
 FETCH_S = 60.0
 FACTS = {CertifiedManifest.TAG: CertifiedManifest}
+ANSWERS: dict[bytes, type[SignedReceipt] | type[SignedRefusal]] = {
+    SignedReceipt.TAG: SignedReceipt,
+    SignedRefusal.TAG: SignedRefusal,
+}
 
 
 async def run_node(config: Config) -> None:
@@ -205,7 +210,10 @@ class Service:
         while True:
             try:
                 body = await self._host.request(verifier, "submit", encode(submission), timeout_s=SUBMIT_S)
-                receipt = decode(SignedReceipt, body)
+                answer: SignedReceipt | SignedRefusal = decode_any(ANSWERS, body)
+                if isinstance(answer, SignedRefusal):
+                    raise self._refused(verifier, commit, answer)
+                receipt = answer
                 verify(verifier, self.me.domain, receipt.receipt, receipt.signature)
                 if receipt.receipt.commit != digest(commit) or receipt.receipt.verifier != verifier:
                     raise PeerFault(verifier, "receipt for another commit")
@@ -218,6 +226,15 @@ class Service:
                     refused = str(fault)
                     log.warning("commit refused", extra={"verifier": verifier.hex()[:8], "reason": refused})
                 await trio.sleep(RETRY_S)
+
+    def _refused(self, verifier: PeerId, commit: Commit, signed: SignedRefusal) -> PeerFault:
+        """A verifier's signed refusal, kept: with commit and update anybody can check its reason."""
+        refusal = signed.refusal
+        verify(verifier, self.me.domain, refusal, signed.signature)
+        if refusal.commit != digest(commit) or refusal.verifier != verifier:
+            return PeerFault(verifier, "refuses another commit")
+        self.me.store.set_fact(f"refusal/{int(commit.round)}/{verifier.hex()[:8]}", encode(signed))
+        return PeerFault(verifier, f"refuses: {refusal.reason}")
 
     # ---- openings ----
 

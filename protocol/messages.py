@@ -21,6 +21,7 @@ VERDICTS_MAX = 4096
 OPENED_BLOCKS_MAX = 256
 PROOF_HASHES_MAX = 26
 SKETCH_BYTES = 512
+REASON_CHARS_MAX = 300
 INLINE_UPDATE_BYTES = 128 * 1024
 INNER_BYTES_MAX = 512 * 1024 * 1024  # parameters of an opened inner state: 128 million of float32
 
@@ -280,6 +281,28 @@ class SignedReceipt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A verifier will not carry this commit. Whoever holds commit and update can check the reason again."""
+
+    TAG: ClassVar[bytes] = b"assay/refusal/1"
+    run_id: Digest
+    round: RoundId
+    node: PeerId
+    commit: Digest
+    verifier: PeerId
+    reason: Annotated[str, Max(REASON_CHARS_MAX)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedRefusal:
+    """A refusal with its verifier's signature."""
+
+    TAG: ClassVar[bytes] = b"assay/signed-refusal/1"
+    refusal: Refusal
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
     """A node hands its commit to a verifier; a small update rides along, a large one is fetched."""
 
@@ -346,6 +369,6 @@ MESSAGES: dict[bytes, type[Any]] = {
         Commit, SignedCommit, Verdict, SignedVerdict, Reveal, Manifest, Block, Vote, SignedVote,
         QuorumCertificate, Proposal, CertifiedManifest, Path, Opening, Receipt, SignedReceipt,
         Submission, Opened, StepRequest, InnerOpening, Links, ResultSignature,
-        Contradiction, ResolutionSignature,
+        Contradiction, Refusal, SignedRefusal, ResolutionSignature,
     )
 }  # fmt: skip

@@ -18,13 +18,16 @@ from protocol.codec import decode, decode_any, digest, encode
 from protocol.errors import MalformedMessage, OutOfPhase, PeerFault, Unavailable
 from protocol.identity import sign
 from protocol.messages import (
+    REASON_CHARS_MAX,
     CertifiedManifest,
     Opened,
     Proposal,
     QuorumCertificate,
     Receipt,
+    Refusal,
     Reveal,
     SignedReceipt,
+    SignedRefusal,
     SignedVerdict,
     SignedVote,
     Submission,
@@ -183,11 +186,40 @@ class Service:
                 await trio.lowlevel.checkpoint()
 
     async def _on_submit(self, peer: PeerId, body: bytes) -> bytes:
-        """A node's commit and update in, a signed receipt out."""
+        """A node's commit and update in, a signed receipt or a signed refusal out."""
         submission = decode(Submission, body)
         commit = submission.signed.commit
         if commit.node != peer:
             raise PeerFault(peer, f"submits a commit of {commit.node.hex()[:8]}")
+        try:
+            await self._take(submission, peer)
+        except OutOfPhase:
+            raise  # of another round: nothing is wrong with it as such
+        except (PeerFault, MalformedMessage) as fault:
+            log.warning("commit refused", extra={"node": peer.hex()[:8], "reason": str(fault)})
+            refusal = Refusal(
+                run_id=self.me.run_id,
+                round=commit.round,
+                node=peer,
+                commit=digest(commit),
+                verifier=self.me.me,
+                reason=str(fault)[:REASON_CHARS_MAX],
+            )
+            signature = sign(self.me.keys.peer, self.me.domain, refusal)
+            return encode(SignedRefusal(refusal=refusal, signature=signature))
+        receipt = Receipt(
+            run_id=self.me.run_id, round=commit.round, node=peer, commit=digest(commit), verifier=self.me.me
+        )
+        signature = sign(self.me.keys.peer, self.me.domain, receipt)
+        return encode(SignedReceipt(receipt=receipt, signature=signature))
+
+    async def _take(self, submission: Submission, peer: PeerId) -> None:
+        """Hold a commit with its update for the manifest to come.
+
+        Raises:
+            OutOfPhase, PeerFault, MalformedMessage, Unavailable: why it is not taken.
+        """
+        commit = submission.signed.commit
         with trio.move_on_after(SUBMIT_WAIT_S):
             # One round ahead of us is a node that heard of the last manifest first; further is nonsense.
             while self.driver.round.history.round < commit.round <= self.follower.history.round + 1:
@@ -197,11 +229,6 @@ class Service:
             int(commit.round), commit.update, commit.update_bytes, submission.update, peer
         )
         self.driver.submitted(Submitted(submission.signed))
-        receipt = Receipt(
-            run_id=self.me.run_id, round=commit.round, node=peer, commit=digest(commit), verifier=self.me.me
-        )
-        signature = sign(self.me.keys.peer, self.me.domain, receipt)
-        return encode(SignedReceipt(receipt=receipt, signature=signature))
 
     async def _hold_update(self, round_id: int, name: Digest, size: int, inline: bytes, peer: PeerId) -> None:
         """Hold the update of a commit, whole and decodable; what is already here is checked alike."""

@@ -15,9 +15,13 @@ from cli.orderdata import collect_data
 from cli.orderspec import data_spec
 from cli.summary import invariants
 from ledger.anvil import Anvil, find_anvil
+from ledger.results import run_id_of
+from protocol.codec import decode
 from protocol.history import start
-from protocol.identity import peer_of
-from protocol.messages import CertifiedManifest
+from protocol.identity import Domain, peer_of
+from protocol.identity import verify as check
+from protocol.messages import CertifiedManifest, SignedRefusal
+from protocol.params import RunSpec
 from replica.chain import extend
 from replica.store import Store
 from tests.e2e.nets import WAIT_S, localnet, need_anvil, summary_of, write_order
@@ -84,3 +88,11 @@ def test_a_node_with_a_wrong_bit_is_refused_rebuilds_itself_and_goes_on(tmp_path
     diverged = next(node for node in summary["nodes"] if node["behaviour"] == "diverge")
     assert diverged["slashed"] == 0
     assert summary["rounds"] - 2 <= diverged["accepted"] < summary["rounds"]
+    kept = Store(run / "participants" / "node-1" / "store.db").facts("refusal/")
+    refusals = [decode(SignedRefusal, body) for body in kept.values()]
+    spec = decode(RunSpec, (run / "bundle" / "spec.cbor").read_bytes())
+    assert len({signed.refusal.verifier for signed in refusals}) >= 3, "every verifier signs why"
+    for signed in refusals:
+        domain = Domain(spec.deployment_id, run_id_of(spec))
+        check(signed.refusal.verifier, domain, signed.refusal, signed.signature)
+        assert "diverged: used parameters" in signed.refusal.reason
