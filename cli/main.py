@@ -105,6 +105,17 @@ def order_check(file: Annotated[Path, typer.Argument(metavar="RUN.toml")]) -> No
     typer.echo("\n".join(check_order(file)))
 
 
+@order_app.command("data")
+def order_data(
+    file: Annotated[Path, typer.Argument(metavar="RUN.toml")],
+    out: Annotated[Path, typer.Argument(metavar="FOLDER", help="Made new; every participant needs a copy.")],
+) -> None:
+    """Tokenise a run's data into shards, with its manifest and any imported parameters."""
+    from cli.orderdata import make_data
+
+    typer.echo("\n".join(make_data(file, out)))
+
+
 @run_app.command("verify")
 def run_verify(folder: Annotated[Path, typer.Argument(metavar="RUNS/NAME")]) -> None:
     """Check a delivered run offline: weights, certificates, receipts, settlements, every file."""

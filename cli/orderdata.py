@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cli.order import DataSection, Order
+from cli.order import DataSection, Order, load_order
+from cli.ordermodel import write_base
 from protocol.errors import ConfigError
+from protocol.types import NO_DIGEST
 from training.documents import Document, documents_in, format_of, is_text
 from training.shards import (
     MANIFEST,
@@ -63,6 +65,26 @@ def collect_data(order: Order, folder: Path | None) -> Manifest:
             (folder / TOKENIZER).write_bytes(tokenizer.body)
         (folder / MANIFEST).write_bytes(manifest.to_json())
     return manifest
+
+
+def make_data(file: Path, folder: Path) -> list[str]:
+    """What `localnet` makes of an order's data, for participants on machines of their own; what it says.
+
+    Raises:
+        ConfigError: the order or its data are not sound, or the folder is not empty.
+    """
+    order = load_order(file)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder}: is not an empty folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest = collect_data(order, folder)
+    base = write_base(order, folder)
+    return [
+        f"manifest  {manifest.digest().hex()}",
+        f"root      {manifest.root.hex()}",
+        f"tokens    {manifest.tokens:,} in {len(manifest.shards):,} shards",
+        *([f"base      {base.hex()}"] if base != NO_DIGEST else []),
+    ]
 
 
 def collect_tokens(order: Order) -> tuple[Manifest, NDArray[Any]]:

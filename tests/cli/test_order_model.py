@@ -1,0 +1,320 @@
+"""[model], [compute] and [[data]]: models and texts that people have, as an order names them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from cli.order import load_order
+from cli.ordercheck import check_order
+from cli.orderdata import collect_data, collect_tokens, make_data
+from cli.ordermodel import Preset, write_base
+from cli.orderspec import compute_spec, model_spec
+from cli.process import read_process_file
+from protocol.errors import ConfigError
+from protocol.params import Family, Precision
+from protocol.types import NO_DIGEST
+from tests.training.test_tokenizer import a_tokenizer
+from training.exact import initial_parameters
+from training.hf import export_config, export_tensors
+from training.layout import layout_of
+from training.presets import PRESETS, llama_spec
+from training.shards import read_manifest
+from training.start import state_digest
+from training.tokenizer import load_tokenizer
+
+LLAMA = llama_spec(vocabulary=400, layers=2, width=48, heads=6, kv_heads=2, hidden=80, context=32)
+
+
+def sizes(**model):
+    return load_order(None, {f"model.{key}": value for key, value in model.items()}).sizes()
+
+
+def a_base(folder: Path, model=LLAMA) -> np.ndarray:
+    """A Hugging Face folder; its parameters."""
+    folder.mkdir(exist_ok=True)
+    layout = layout_of(model)
+    theta = initial_parameters(4, layout.names, layout.shapes)
+    (folder / "config.json").write_text(json.dumps(export_config(model, None)))
+    save_file(export_tensors(model, theta), folder / "model.safetensors")
+    return theta
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_can_be_named_in_an_order_with_the_vocabulary_of_its_tokenizer(name):
+    assert sizes(preset=name) == replace(PRESETS[name], vocabulary=256)
+    assert name in Preset.__args__
+
+
+def test_a_size_written_beside_a_preset_replaces_its_own_and_what_follows_from_it():
+    assert sizes() == PRESETS["gpt-1m"]
+    assert sizes(width=64) == replace(PRESETS["gpt-1m"], width=64, hidden=256)
+    wide = sizes(preset="llama-1m", width=192, heads=6)
+    assert (wide.hidden, wide.kv_heads, wide.layers) == (512, 6, 4)
+    assert sizes(preset="llama-1m", rope_theta=500_000, tied=True).rope_theta == 500_000
+
+
+def test_a_family_is_enough_with_the_sizes_that_nobody_can_guess():
+    made = sizes(family="llama", layers=2, width=96, heads=4, kv_heads=2, context=64)
+
+    assert (made.family, made.hidden, made.kv_heads) == (Family.LLAMA, 256, 2)
+    assert sizes(family="gpt", layers=1, width=64, heads=2, context=8).hidden == 256
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ({"preset": "llama-9t"}, "expected gpt-1m, gpt-15m"),
+        (
+            {"family": "llama", "layers": 2},
+            "a family without a preset needs layers, width, heads and context",
+        ),
+        ({"preset": "gpt-1m", "family": "llama"}, 'preset "gpt-1m" is no llama'),
+        ({"rope_theta": 10_000}, "a GPT learns its positions"),
+        ({"preset": "llama-1m", "kv_heads": 3}, "heads 4 must be a multiple of kv_heads"),
+        ({"vocabulary": 100}, "vocabulary is 100, the tokenizer needs 256"),
+        ({"separator": "</s>"}, "tokens are bytes, which name none"),
+        ({"tokenizer": "nowhere.json"}, "nowhere.json: cannot be read"),
+        ({"base": "nowhere"}, "config.json: cannot be read"),
+    ],
+)
+def test_a_model_that_cannot_be_is_one_line_with_the_reason(model, words):
+    with pytest.raises(ConfigError) as caught:
+        sizes(**model)
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith("command line: [model]")
+    assert words in line
+
+
+def test_compute_is_float32_and_the_whole_batch_unless_it_is_written():
+    assert compute_spec(load_order(None)).dtype is Precision.FLOAT32
+    chosen = compute_spec(load_order(None, {"compute.dtype": "bfloat16", "compute.micro_sequences": 2}))
+    assert (chosen.dtype, chosen.micro_sequences) == (Precision.BFLOAT16, 2)
+
+
+# ---- a base ----
+
+
+def test_a_base_gives_sizes_vocabulary_parameters_and_tokenizer(tmp_path):
+    theta = a_base(tmp_path / "hf")
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\nbase = "hf"\ncontext = 16\n')
+    order = load_order(path)
+
+    digest = write_base(order, tmp_path)
+
+    assert order.sizes() == replace(LLAMA, context=16)
+    assert digest == state_digest(theta) == state_digest(np.load(tmp_path / "base.npy"))
+    assert model_spec(order, digest).base == digest
+    assert order.tokenizer().digest == NO_DIGEST
+    a_tokenizer(tmp_path / "hf" / "tokenizer.json")
+    assert load_order(path).tokenizer().digest != NO_DIGEST
+    assert write_base(load_order(None), tmp_path) == NO_DIGEST
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("layers", 3, "layers is written, but the sizes are those of base"),
+        ("preset", "llama-1m", "preset is written, but the sizes are those of base"),
+        ("context", 64, "context is 64, base has 32"),
+        ("vocabulary", 300, "vocabulary is 300, base has 400"),
+    ],
+)
+def test_sizes_that_contradict_a_base_are_refused(tmp_path, key, value, words):
+    a_base(tmp_path)
+
+    with pytest.raises(ConfigError, match=words):
+        sizes(base=str(tmp_path), **{key: value})
+
+
+def test_a_tokenizer_with_more_tokens_than_the_base_knows_is_refused(tmp_path):
+    a_base(tmp_path, replace(LLAMA, vocabulary=100))
+    tokenizer = a_tokenizer(tmp_path / "other.json")
+
+    with pytest.raises(ConfigError, match=r"vocabulary is 100, the tokenizer needs \d+"):
+        sizes(base=str(tmp_path), tokenizer=str(tokenizer))
+
+
+# ---- texts ----
+
+
+def an_order(*sources, model=None):
+    return load_order(None, {"data": list(sources), **{f"model.{k}": v for k, v in (model or {}).items()}})
+
+
+def test_files_of_every_kind_in_one_folder_become_one_stream(tmp_path):
+    (tmp_path / "a.txt").write_text("plain")
+    (tmp_path / "b.jsonl").write_text('{"body": "one"}\n{"body": "two"}\n')
+    order = an_order({"source": str(tmp_path), "field": "body", "licence": "CC0-1.0"})
+
+    manifest, tokens = collect_tokens(order)
+
+    assert tokens.tobytes() == b"plain\0one\0two\0"
+    (source,) = manifest.sources
+    assert (source.files, source.documents, source.bytes, source.tokens) == (2, 3, 11, 14)
+    assert (source.source, source.licence) == (tmp_path.name, "CC0-1.0")
+
+
+def test_a_bad_line_is_named_from_the_order_on(tmp_path):
+    (tmp_path / "b.jsonl").write_text('{"text": "one"}\n{"text": "tw\n')
+
+    with pytest.raises(ConfigError, match=r"b.jsonl, line 2: is not JSON"):
+        collect_data(an_order({"source": str(tmp_path / "b.jsonl")}), None)
+
+
+def test_a_tokenizers_tokens_and_separators_make_the_stream_and_travel_with_it(tmp_path):
+    path = a_tokenizer(tmp_path / "tokenizer.json", "<|endoftext|>")
+    (tmp_path / "b.jsonl").write_text('{"text": "the cat"}\n{"text": "the hat"}\n')
+    order = an_order({"source": str(tmp_path / "b.jsonl")}, model={"tokenizer": str(path)})
+
+    manifest = collect_data(order, tmp_path / "data")
+    _, tokens = collect_tokens(order)
+
+    library = load_tokenizer(path)
+    one, two = (library.encode(text).tolist() for text in (b"the cat", b"the hat"))
+    assert tokens.tolist() == [*one, library.separator, *two, library.separator]
+    assert (manifest.tokenizer, manifest.separator) == (library.digest, library.separator)
+    assert (tmp_path / "data" / "tokenizer.json").read_bytes() == path.read_bytes()
+    assert order.sizes().vocabulary == manifest.vocabulary == library.vocabulary
+
+
+def test_the_same_folder_gives_the_same_data_twice_and_another_order_of_names_another(tmp_path):
+    for name, body in (("a", "one "), ("b", "two ")):
+        (tmp_path / name).write_text(body * 1000)
+    order = an_order({"source": str(tmp_path)})
+    first = collect_data(order, None)
+    assert first == collect_data(order, None)
+
+    (tmp_path / "a").rename(tmp_path / "c")
+
+    assert collect_data(order, None).root != first.root
+
+
+@pytest.mark.parametrize("kind", ["bytes", "tokenizer"])
+def test_a_file_is_tokenised_in_the_memory_of_a_piece_not_of_the_file(tmp_path, kind):
+    """Python's own memory; the library's, outside it, is that of one piece too."""
+    path = a_tokenizer(tmp_path / "tokenizer.json")
+    line = b"the cat sat on the mat and the hat sat on the cat\n"
+    size = (48 if kind == "bytes" else 6) << 20
+    with open(tmp_path / "large.txt", "wb") as file:
+        for _ in range(size // len(line) // 1024):
+            file.write(line * 1024)
+    source = {"source": str(tmp_path / "large.txt")}
+    order = an_order(source, model={"tokenizer": str(path)} if kind == "tokenizer" else None)
+    order.sizes()
+    bound = 16 << 20 if kind == "bytes" else 48 << 20  # a million tokens as a list of Python's integers
+
+    tracemalloc.start()
+    try:
+        manifest = collect_data(order, tmp_path / "data")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert manifest.sources[0].bytes == (tmp_path / "large.txt").stat().st_size
+    assert peak < bound
+    assert kind == "tokenizer" or peak < size / 3
+
+
+# ---- at the edge ----
+
+
+def test_data_are_made_once_for_everybody_and_the_same_as_a_local_network_makes(tmp_path):
+    theta = a_base(tmp_path / "hf")
+    (tmp_path / "text").write_text("some words " * 5000)
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\nbase = "hf"\n[[data]]\nsource = "text"\n')
+
+    words = make_data(path, tmp_path / "out")
+
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest == collect_data(load_order(path), None)
+    assert words[0].endswith(manifest.digest().hex())
+    assert words[-1].endswith(state_digest(theta).hex())
+    with pytest.raises(ConfigError, match="is not an empty folder"):
+        make_data(path, tmp_path / "out")
+
+
+def test_the_check_says_where_the_sizes_are_from_and_how_text_became_tokens(tmp_path):
+    a_base(tmp_path / "hf")
+    (tmp_path / "docs.jsonl").write_text('{"text": "some words and more"}\n' * 3000)
+    path = tmp_path / "run.toml"
+    path.write_text(
+        '[model]\nbase = "hf"\n[compute]\ndtype = "bfloat16"\nmicro_sequences = 2\n'
+        '[[data]]\nsource = "docs.jsonl"\nlicence = "CC0-1.0"\n'
+    )
+
+    report = "\n".join(check_order(path))
+
+    for words in (
+        "base hf, 2 x 48, 6 heads (2 kv), context 32, vocabulary 400",
+        f"{layout_of(LLAMA).parameters:,} parameters",
+        "60,000 tokens, 3,000 held out: docs.jsonl (CC0-1.0)",
+        "57,000 bytes in 3,000 documents, a token each byte",
+        "bfloat16, 2 sequences per forward and backward pass",
+    ):
+        assert words in report
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("", (None, "cpu", 1)),
+        ('threads = "auto"', (None, "cpu", 0)),
+        ('threads = 4\ndevice = "cuda"\nbase = "data/base.npy"', ("data/base.npy", "cuda", 4)),
+    ],
+)
+def test_device_threads_and_base_are_the_operators_own(tmp_path, lines, expected):
+    base, device, threads = expected
+    config, _ = read_process_file(a_process_file(tmp_path, lines))
+
+    assert (config.device, config.threads) == (device, threads)
+    assert config.base == (None if base is None else tmp_path / base)
+
+
+@pytest.mark.parametrize("line", ["threads = 0", 'threads = "many"', 'device = "tpu"'])
+def test_a_device_or_thread_count_that_cannot_be_is_refused(tmp_path, line):
+    with pytest.raises(ConfigError, match=line.split()[0]):
+        read_process_file(a_process_file(tmp_path, line))
+
+
+def a_process_file(folder: Path, lines: str) -> Path:
+    (folder / "password").write_text("secret")
+    path = folder / "config.toml"
+    path.write_text(
+        'name = "n"\nfolder = "."\npassword_file = "password"\nport = 1\nrpc_url = "http://127.0.0.1:1"\n'
+        f'deployment = "d"\nspec = "s"\nrun_id = "{"ab" * 32}"\ndata = "data"\npeers = "p"\n{lines}\n'
+    )
+    return path
+
+
+def test_making_data_is_one_command(tmp_path):
+    (tmp_path / "text").write_text("some words " * 5000)
+    (tmp_path / "run.toml").write_text('[[data]]\nsource = "text"\n')
+
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "cli.main",
+            "order",
+            "data",
+            str(tmp_path / "run.toml"),
+            str(tmp_path / "out"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "tokens    55,001 in 1 shards" in done.stdout
