@@ -27,16 +27,11 @@ from cli.toml import read_toml
 from protocol.errors import ConfigError
 from protocol.params import DataSpec, Member, RunSpec
 from protocol.types import Address, Digest, PeerId
+from training.attacks import ATTACKS
+from verifier.rules import DECODED, RULE_NAMES
 
-RuleName = Literal[
-    "mean", "trimmed-mean", "trimmed-mean-implied", "median", "centered-clip", "centered-clip-all",
-    "centered-clip-nnm", "centered-clip-buckets", "geometric-median", "krum", "multi-krum",
-    "decoded-trimmed-mean", "decoded-median", "decoded-vote",
-]  # fmt: skip
-AttackName = Literal[
-    "none", "sign-flip", "inner-product", "little-is-enough", "mimic", "free-rider", "gaussian", "ghost",
-    "single-block", "split", "adaptive",
-]  # fmt: skip
+RuleName = Literal[(*RULE_NAMES, *DECODED)]  # type: ignore[valid-type]
+AttackName = Literal[(*ATTACKS,)]  # type: ignore[valid-type]
 
 
 class SimSection(Section):
@@ -45,7 +40,7 @@ class SimSection(Section):
     nodes: Annotated[int, Field(ge=1, le=128)] = 8
     liars: Annotated[int, Field(ge=0, le=63)] = 0  # the last ones; they replace honest nodes
     attack: AttackName = "none"
-    rule: RuleName = "mean"
+    rule: RuleName = "standing+mean"
     f: Annotated[int, Field(ge=0, le=63)] | None = None  # what the rule is set up to stand; default: liars
     rounds: Positive = 100
     seed: Annotated[int, Field(ge=0, le=2**64 - 1)] = 0
@@ -102,9 +97,9 @@ def load_sim(path: Path) -> SimSpec:
         faults.append(f'[sim] attack = "{sim.attack}": nobody does it; expected liars of at least 1')
     if sim.attack == "none" and sim.liars:
         faults.append(f"[sim] liars = {sim.liars}: expected an attack")
-    if sim.rule in ("krum", "multi-krum") and sim.nodes < 2 * spec.tolerated + 3:
+    if sim.rule.endswith("krum") and sim.nodes < 2 * spec.tolerated + 3:
         faults.append(f'[sim] rule = "{sim.rule}": expected at least {2 * spec.tolerated + 3} nodes')
-    if sim.rule == "centered-clip-buckets" and -(-sim.nodes // 2) <= 2 * spec.tolerated:
+    if sim.rule.startswith("bucketing+") and -(-sim.nodes // 2) <= 2 * spec.tolerated:
         faults.append(f'[sim] rule = "{sim.rule}": pairs need more than {4 * spec.tolerated} nodes')
     if faults:
         raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))

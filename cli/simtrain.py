@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,12 +26,11 @@ from cli.orderdata import collect_data
 from cli.orderspec import data_spec
 from cli.simplot import plot_rounds
 from cli.simround import SimRound
-from cli.simspec import AttackName, RuleName, SimSpec, load_sim, sim_run_spec
+from cli.simspec import RuleName, SimSpec, load_sim, sim_run_spec
 from protocol.errors import ConfigError
 from protocol.params import BLOCK_SIZE, PPM, RunSpec
 from protocol.types import PeerId
-from training import attacks
-from training.attacks import Scene
+from training.attacks import ATTACKS, KNOWING, flipped_labels
 from training.contribution import decode_contribution, encode_round
 from training.data import Tokens, batch_positions, batch_tokens, read_tokens, validation_tokens
 from training.exact import apply_signs, initial_parameters
@@ -42,46 +40,33 @@ from training.model import loss_and_gradient, mean_loss, use_one_thread
 from training.outer import apply, start_public
 from training.private import start_private
 from training.rule import encode, local
+from training.scene import Scene
 from training.schedule import rate
 from training.wire import Aggregate, Update
-from verifier import decoded, robust, rules
-from verifier.gram import buckets, nearest_neighbours
+from verifier.rules import DECODED, decoded_rule_of, has_standing
+from verifier.rules import rule_of as named_rule
+from verifier.standing import Standing, heard, observe
 
 Updates = Mapping[PeerId, Update]
 Rule = Callable[[Updates, int], Aggregate | NDArray[np.int8]]
-Attack = Callable[[Scene], tuple[Update, ...]]
 
 
 def rule_of(name: RuleName, f: int, seed: int) -> Rule:
     """The rule of this name, set up to stand f liars."""
-    public = seed.to_bytes(8, "big")
-    named: dict[RuleName, Rule] = {
-        "mean": rules.rule_of("mean", f, public),
-        "trimmed-mean": partial(robust.trimmed_mean, f=f),
-        "trimmed-mean-implied": partial(robust.trimmed_mean, f=f, zeros="implied"),
-        "median": partial(robust.median, f=f),
-        "centered-clip": partial(robust.centered_clip, f=f),
-        "centered-clip-all": partial(robust.centered_clip, f=f, scope="all"),
-        "centered-clip-nnm": partial(robust.centered_clip, f=f, mixing=partial(nearest_neighbours, f=f)),
-        "centered-clip-buckets": partial(
-            robust.centered_clip, f=f, mixing=partial(buckets, size=2, seed=public)
-        ),
-        "geometric-median": partial(robust.geometric_median, f=f),
-        "krum": partial(robust.krum, f=f),
-        "multi-krum": partial(robust.multi_krum, f=f),
-        "decoded-trimmed-mean": partial(decoded.trimmed_mean_signs, f=f),
-        "decoded-median": partial(decoded.median_signs, f=f),
-        "decoded-vote": partial(decoded.vote_signs, f=f),
-    }
-    return named[name]
+    if name in DECODED:
+        return decoded_rule_of(name, f)
+    plain = named_rule(name, f, seed.to_bytes(8, "big"))
+    if not has_standing(name):
+        return plain
+    standing = Standing()
 
+    def judged(updates: Updates, block_count: int) -> Aggregate:
+        """The rule over the nodes that are heard. Keeps their standing from round to round."""
+        nonlocal standing
+        standing = observe(standing, updates, block_count)
+        return plain({peer: updates[peer] for peer in heard(standing, f=f)}, block_count)
 
-def attack_of(name: AttackName) -> Attack:
-    """The attack of this name; "none" is what honest nodes send."""
-    if name == "none":
-        return lambda scene: tuple(scene.own)
-    known: Attack = getattr(attacks, name.replace("-", "_"))
-    return known
+    return judged
 
 
 def simulate(spec: SimSpec, run: RunSpec, tokens: Tokens, tell: Callable[[SimRound], None]) -> list[SimRound]:
@@ -97,7 +82,7 @@ def simulate(spec: SimSpec, run: RunSpec, tokens: Tokens, tell: Callable[[SimRou
         ConfigError: the rule refuses what it was given, in the rule's words.
     """
     sim, layout = spec.sim, layout_of(run.model)
-    rule, attack = rule_of(sim.rule, spec.tolerated, sim.seed), attack_of(sim.attack)
+    rule, attack = rule_of(sim.rule, spec.tolerated, sim.seed), ATTACKS[sim.attack]
     peers = [member.peer for member in run.nodes]
     honest_count = sim.nodes - sim.liars
     public = start_public(run, initial_parameters(run.seed, layout.names, layout.shapes))
@@ -114,10 +99,12 @@ def simulate(spec: SimSpec, run: RunSpec, tokens: Tokens, tell: Callable[[SimRou
         direction = np.zeros((layout.blocks, BLOCK_SIZE), np.float32)
         for node, peer in enumerate(peers):
             batch = batch_tokens(tokens, batch_positions(run, peer, number), run.model.context)
+            if sim.attack == "label-flip" and node >= honest_count:
+                batch = flipped_labels(batch, run.model.vocabulary)
             work = local(run, layout, recent[0], private[node], batch, number, gradient)
             if node < honest_count:
                 losses.append(work.loss)
-                if sim.attack == "adaptive":
+                if sim.attack in KNOWING:
                     beta = np.float32(run.rule.compress.feedback_micro / PPM)
                     direction += (private[node].error_NC * beta + work.x_NC) / np.float32(honest_count)
             private[node], body = encode(run, layout, number, private[node], work)
@@ -130,6 +117,7 @@ def simulate(spec: SimSpec, run: RunSpec, tokens: Tokens, tell: Callable[[SimRou
             k=run.rule.compress.k,
             seed=(sim.seed * run.rounds + number) % 2**63,
             direction_NC=direction,
+            round=number,
         )
         sent[honest_count:] = attack(scene)
         try:

@@ -10,8 +10,9 @@ The result is `Signs`, not an `Aggregate`: the step's sign at every position, as
 (two bits a parameter would do), so no run can order these rules; `assay sim train` can.
 
 Exactness: the transform of `training.exact` for coefficients of 2^14, whose one rounding divides
-by 2^14 and so has nothing to round: signs go through both products as they are. Values stay
-below 2^40 and sums of 128 of them below 2^47: exact in float64.
+by 2^14 and so has nothing to round: signs go through both products as they are. Amplitudes count
+at unit energy per node and block, in units of 2^-14. Values stay below 2^43 and sums of 128 of
+them below 2^50: exact in float64.
 
 Shape suffixes: N = nodes, B = blocks of a slab, S = 64.
 """
@@ -29,6 +30,7 @@ from protocol.types import PeerId
 from training.exact import BASIS_SS
 from training.wire import Update
 from verifier.gram import need_majority
+from verifier.scales import has_amplitude, unit
 from verifier.slabs import slabs
 
 Signs = NDArray[np.int8]  # (blocks, 64, 64): -1, 0 or 1 per position
@@ -92,13 +94,13 @@ def _position_signs(
 
 def decoded(updates: Mapping[PeerId, Update], block_count: int) -> Iterator[tuple[NDArray[np.int64], Values]]:
     """Block numbers, and every node's message as parameters, a few blocks at a time."""
-    for slab in slabs(updates, block_count, _SLAB_BLOCKS):
+    scaled = unit(updates, block_count) if has_amplitude(updates) else None
+    for slab in slabs(updates, block_count, _SLAB_BLOCKS, scaled):
         blocks_B, row_T = np.unique(slab.at_T // BLOCK_SIZE, return_inverse=True)
-        signs = slab.signs
-        dense = np.zeros((len(signs), len(blocks_B), BLOCK_SIZE))
-        dense[:, row_T, slab.at_T % BLOCK_SIZE] = signs
+        dense = np.zeros((len(updates), len(blocks_B), BLOCK_SIZE))
+        dense[:, row_T, slab.at_T % BLOCK_SIZE] = slab.value_nt
         first = np.matmul(dense.reshape(-1, S, S), BASIS_SS)
-        yield blocks_B, np.matmul(BASIS_SS.T, first).reshape(len(signs), -1)
+        yield blocks_B, np.matmul(BASIS_SS.T, first).reshape(len(updates), -1)
 
 
 def _trimmed_sum(values: Values, trim: int) -> Values:

@@ -5,8 +5,8 @@ needs the messages to find the weights, only their Gram matrix. Integers through
 weights in units of 2^-14, distances as whole roots, divisions that round down; the
 same bits on every machine, because nothing here is a float sum.
 
-Magnitudes: a message of k <= 2048 signs, or the sum of c <= 1024 such, has a squared
-norm G <= 2^11 c^2; a squared distance times 2^28 stays below 2^41 c^2 <= 2^61.
+Magnitudes: whoever calls sees to it that the squared norm of a row is below 2^31 (a sum of c
+messages, each below 2^31 / c^2); a squared distance times 2^28 then stays below 2^61.
 
 Shape suffixes: B = blocks (1 if all are one), N = rows (nodes, or mixtures of them),
 M = nodes behind mixtures.
@@ -24,6 +24,7 @@ from training.exact import VALUE_MAX
 
 ONE = VALUE_MAX  # weight 1
 MIX_MAX = 1 << 10  # largest sum of a row of a mixing matrix
+GRAM_BITS = 31  # of a squared norm
 SMOOTHING = 10  # the geometric median takes no distance for less than 1 / 10 (byzfl's nu)
 
 Ints = NDArray[np.int64]
@@ -183,4 +184,4 @@ def _squared_offsets(gram_BNN: Ints, weight_BN: Ints) -> Ints:
     center_B1 = (inner_BN * weight_BN).sum(axis=1, keepdims=True)
     norm_BN = np.diagonal(gram_BNN, axis1=1, axis2=2)
     offsets: Ints = norm_BN * (ONE * ONE) - 2 * ONE * inner_BN + center_B1
-    return offsets
+    return np.maximum(offsets, 0)  # where low bits were left out, rounding may say less than nothing

@@ -1,48 +1,96 @@
-"""Rules: the rules of aggregation by name, as a run's spec names them.
+"""Rules: aggregation by name, as a run's spec and a simulation name it.
 
-Room: verifier (pure).
+Room: verifier (pure). A name is a pipeline, read from left to right, joined by +:
+
+    standing    only nodes whose words others bear out are heard (verifier/standing.py)
+    normalize, clipping, arc    what of each node's block counts, where updates have amplitudes
+    nnm, bucketing              nodes are replaced by sums of near ones, or of random pairs
+    mean, trimmed-mean, ...     what makes one update of all
+
+The words are those of byzfl (Normalize, Clipping, ARC, NNM, Bucketing, Average, TrMean, Median,
+CenteredClipping, GeometricMedian, Krum, MultiKrum; SignVote is `decoded-vote`). Rules without
+amplitudes to scale ignore the scale. `RULE_NAMES` is what an order may name; other combinations
+work. Decoded rules have no wire form: only a simulation takes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
-import numpy as np
-
-from protocol.rule import BLOCK_SIZE
 from protocol.types import PeerId
 from training.wire import Aggregate, Update
+from verifier import decoded, robust
 from verifier.aggregation import mean_over_senders
+from verifier.decoded import Signs
+from verifier.gram import buckets, nearest_neighbours
+from verifier.robust import Mixing
+from verifier.scales import SCALE_NAMES, raw, scale_of
 
 Rule = Callable[[Mapping[PeerId, Update], int], Aggregate]
-RULE_NAMES = ("mean",)
+DecodedRule = Callable[[Mapping[PeerId, Update], int], Signs]
+
+STANDING = "standing+"
+BUCKET_SIZE = 2
+RULE_NAMES = (
+    "mean", "normalize+mean", "clipping+mean", "arc+mean",
+    "standing+mean", "standing+normalize+mean", "standing+clipping+mean",
+    "trimmed-mean", "trimmed-mean-implied", "clipping+trimmed-mean", "nnm+trimmed-mean",
+    "median", "clipping+median",
+    "centered-clip", "centered-clip-all", "clipping+centered-clip", "nnm+centered-clip",
+    "bucketing+centered-clip",
+    "geometric-median", "krum", "multi-krum", "clipping+multi-krum",
+)  # fmt: skip
+DECODED: Mapping[str, Callable[..., Signs]] = {
+    "decoded-trimmed-mean": decoded.trimmed_mean_signs,
+    "decoded-median": decoded.median_signs,
+    "decoded-vote": decoded.vote_signs,
+}
+_ROBUST: Mapping[str, Callable[..., Aggregate]] = {
+    "trimmed-mean": robust.trimmed_mean,
+    "trimmed-mean-implied": partial(robust.trimmed_mean, zeros="implied"),
+    "median": robust.median,
+    "centered-clip": robust.centered_clip,
+    "centered-clip-all": partial(robust.centered_clip, scope="all"),
+    "geometric-median": robust.geometric_median,
+    "krum": robust.krum,
+    "multi-krum": robust.multi_krum,
+}
+
+
+def has_standing(name: str) -> bool:
+    """Whether the rule is given only the updates of nodes that `standing.heard` names."""
+    return name.startswith(STANDING)
 
 
 def rule_of(name: str, f: int, seed: bytes) -> Rule:
-    """The rule of this name, set up to stand f liars. `seed` is public and new in each round."""
-    assert name == "mean"
-    return _mean
+    """The rule of this name, set up to stand f liars.
+
+    Args:
+        name: One of `RULE_NAMES`, or stages in their order: at most one scale, then at most one
+            mixing, then a rule. `standing` goes with the mean, which needs no f of its own for those
+            who are left; it says nothing here, who calls leaves out whom it must.
+        f: Liars. A robust rule refuses n <= 2f with a ValueError.
+        seed: Public, and new in each round; bucketing draws from it.
+
+    Raises:
+        ValueError: no rule has this name.
+    """
+    *stages, last = name.removeprefix(STANDING).split("+")
+    scale = scale_of(stages.pop(0), f) if stages and stages[0] in SCALE_NAMES else raw
+    mixings: dict[str, Mixing] = {
+        "nnm": partial(nearest_neighbours, f=f),
+        "bucketing": partial(buckets, size=BUCKET_SIZE, seed=seed),
+    }
+    mixing = mixings.get(stages.pop(0)) if stages and stages[0] in mixings else None
+    is_mean = last == "mean" and mixing is None
+    if stages or not (is_mean or (last in _ROBUST and not has_standing(name))):
+        raise ValueError(f'no rule of aggregation is named "{name}"')
+    if is_mean:
+        return partial(mean_over_senders, scale=scale)
+    return partial(_ROBUST[last], f=f, scale=scale, mixing=mixing)
 
 
-def _mean(updates: Mapping[PeerId, Update], block_count: int) -> Aggregate:
-    if next(iter(updates.values())).exponent_B is None:
-        return mean_over_senders(updates, block_count)
-    return _amplitudes(updates, block_count)
-
-
-def _amplitudes(updates: Mapping[PeerId, Update], block_count: int) -> Aggregate:
-    """Mean over senders of what has amplitudes: fixed point of 2^-51, then 14 bits and an exponent."""
-    total = np.zeros((block_count, BLOCK_SIZE), np.int64)
-    count = np.zeros((block_count, BLOCK_SIZE), np.int64)
-    for _, update in sorted(updates.items()):
-        assert update.exponent_B is not None
-        whole = update.value_BK.astype(np.int64) << (update.exponent_B + 51)[:, None]
-        total[update.blocks_B[:, None], update.index_BK] += whole
-        count[update.blocks_B[:, None], update.index_BK] += 1
-    mean = np.sign(total) * (np.abs(total) // np.maximum(count, 1))
-    largest = np.abs(mean).max(axis=1)
-    shift = np.maximum(np.array([int(x).bit_length() for x in largest], np.int64) - 14, 0)
-    value = np.sign(mean) * (np.abs(mean) >> shift[:, None])
-    block_T, index_T = np.nonzero(value)
-    exponent = np.where(largest > 0, shift - 51, 0)
-    return Aggregate(block_T, index_T, value[block_T, index_T].astype(np.int32), exponent)
+def decoded_rule_of(name: str, f: int) -> DecodedRule:
+    """The decoded rule of this name, one of `DECODED`."""
+    return partial(DECODED[name], f=f)

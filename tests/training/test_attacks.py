@@ -10,7 +10,7 @@ import pytest
 
 from protocol.params import BLOCK_SIZE
 from training import attacks
-from training.attacks import Scene
+from training.scene import Scene
 from training.wire import Update, decode_update, encode_update
 
 BLOCKS, K, LIARS = 9, 6, 2

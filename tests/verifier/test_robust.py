@@ -19,7 +19,7 @@ from verifier.aggregation import mean_over_senders
 from verifier.decoded import decoded, median_signs, trimmed_mean_signs, vote_signs
 from verifier.gram import ONE, buckets, clip_weights, krum_weights, nearest_neighbours, whole_root
 from verifier.robust import centered_clip, geometric_median, krum, median, multi_krum, trimmed_mean
-from verifier.slabs import slabs
+from verifier.slabs import gram_of, slabs
 
 BLOCKS, K = 3, 8
 COEFFICIENT_RULES = {
@@ -255,7 +255,7 @@ def test_no_node_weighs_more_in_a_centered_clip_than_steps_over_n(seeds, steps: 
     updates = by_peer([an_update(seed) for seed in seeds])
 
     for slab in slabs(updates, BLOCKS):
-        weight_BN = clip_weights(slab.gram(), steps=steps)
+        weight_BN = clip_weights(gram_of(slab.value_BNU), steps=steps)
 
         assert weight_BN.min() >= 0
         assert weight_BN.max() <= steps * ONE / len(seeds)
@@ -275,15 +275,16 @@ def test_one_far_row_is_cut_to_the_median_distance():
 def test_the_size_of_a_slab_changes_nothing(seeds):
     updates = by_peer([an_update(seed) for seed in seeds])
 
-    whole = np.concatenate([slab.signs for slab in slabs(updates, BLOCKS)], axis=1)
-    one_by_one = np.concatenate([slab.signs for slab in slabs(updates, BLOCKS, 1)], axis=1)
+    whole = np.concatenate([slab.value_nt for slab in slabs(updates, BLOCKS)], axis=1)
+    one_by_one = np.concatenate([slab.value_nt for slab in slabs(updates, BLOCKS, 1)], axis=1)
 
     assert np.array_equal(whole, one_by_one)
     assert np.count_nonzero(whole) == sum(update.value_BK.size for update in updates.values())
 
 
 def test_mixing_sums_the_nearest_and_itself():
-    gram = next(slabs(by_peer([says(1, 2), says(1, 2), says(1, 3), says(8, 9), says(-8, -9)]), 1)).gram()
+    updates = by_peer([says(1, 2), says(1, 2), says(1, 3), says(8, 9), says(-8, -9)])
+    gram = gram_of(next(slabs(updates, 1)).value_BNU)
 
     mix = nearest_neighbours(gram, f=2)
 
