@@ -1,85 +1,192 @@
-"""Held-out loss under attack, every rule against every attack: the table of docs/results/aggregation.md.
+"""Held-out loss under attack, rule by rule: the tables of docs/results/robustness.md.
 
-    python -m benchmarks.robustness [--spec examples/sim/clean.toml] [--liars 2] [--seeds 3] [--rounds 100]
+    python -m benchmarks.robustness [--out runs/robustness.csv] [--seeds 3] [--rounds 100] [--show]
 
-Each cell trains from the same start on the same batches; liars replace the last honest
-nodes. Losses are nats per byte of the last validation: mean over seeds, and the range. The
-first column is without attack but with the rule set up to stand as many liars.
+Each cell trains from the same start on the same batches; liars replace the last honest nodes.
+Losses are nats per byte of the last validation. One cell is one line of the CSV file, written when it
+is done; cells that the file holds are not trained again, so the work can be stopped and taken up.
+Order: what says most first. --show prints the tables of what is there.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import os
 import platform
-import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import torch
 
-from cli.orderdata import collect_data
+from cli.orderdata import collect_tokens
 from cli.orderspec import data_spec
-from cli.simspec import AttackName, RuleName, SimSpec, load_sim, sim_run_spec
+from cli.simspec import SimSpec, load_sim, sim_run_spec
 from cli.simtrain import simulate
-from training.data import read_tokens
+from training.attacks import ATTACKS
 from training.model import use_one_thread
 
-RULES = ("mean", "centered-clip", "trimmed-mean", "decoded-trimmed-mean")
-ATTACKS = ("none", "sign-flip", "inner-product", "split", "adaptive")
+SPEC = Path(__file__).parent / "robustness.toml"
+DEFAULT = "standing+mean"
+PLAIN = "mean"
+OTHERS = (PLAIN, "centered-clip", "trimmed-mean")
+WORST = ("adaptive", "sign-flip", "evasive", "front-runner")  # for rules other than the default
+ATTACKED = tuple(name for name in ATTACKS if name != "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One training. With attack "none" all nodes are honest, and the rule is set up for f all the same."""
+
+    rule: str
+    attack: str
+    nodes: int
+    f: int
+    rounds: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What came of it. frozen: share of parameters that did not move, mean over rounds."""
+
+    loss: float
+    frozen: float
+    aggregate_bytes: float
+    cpu_s: float
 
 
 def main() -> None:
-    """Train every cell and print the table."""
+    """Train the cells that are missing, or print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--spec", type=Path, default=Path("examples/sim/clean.toml"))
-    parser.add_argument("--liars", type=int, default=2)
+    parser.add_argument("--spec", type=Path, default=SPEC)
+    parser.add_argument("--out", type=Path, default=Path("runs/robustness.csv"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--rules", nargs="+", choices=get_args(RuleName), default=list(RULES))
-    parser.add_argument("--attacks", nargs="+", choices=get_args(AttackName), default=list(ATTACKS))
+    parser.add_argument("--show", action="store_true")
     args = parser.parse_args()
+    base = load_sim(args.spec)
+    if args.show:
+        show(read(args.out), base.sim.nodes, args.rounds, args.seeds)
+        return
     use_one_thread()
-    base, since_s = load_sim(args.spec), time.process_time()
-    print(f"machine: {_machine()}")
-    print(
-        f"{args.spec}: {base.sim.nodes} nodes, {args.liars} of them liars, {args.rounds} rounds, "
-        f"seeds 0 to {args.seeds - 1}\n"
-    )
-    print("| rule | " + " | ".join(args.attacks) + " |")
-    print("|---" * (1 + len(args.attacks)) + "|")
-    for rule in args.rules:
-        cells = []
-        for attack in args.attacks:
-            losses = [
-                _loss(_changed(base, rule, attack, args.liars, args.rounds, seed))
-                for seed in range(args.seeds)
-            ]
-            cells.append(f"{np.mean(losses):.3f} ({min(losses):.3f} to {max(losses):.3f})")
-        print(f"| {rule} | " + " | ".join(cells) + " |", flush=True)
-    print(f"\n{time.process_time() - since_s:.0f} s CPU")
+    print(f"machine: {_machine()}", flush=True)
+    for cell in cells(base.sim.nodes, args.rounds, args.seeds):
+        if cell in read(args.out):
+            continue
+        found = train(base, cell)
+        write(args.out, cell, found)
+        print(
+            f"{cell.rule} {cell.attack} n={cell.nodes} f={cell.f} seed={cell.seed}: {found.loss:.4f}",
+            flush=True,
+        )
 
 
-def _changed(base: SimSpec, rule: str, attack: str, liars: int, rounds: int, seed: int) -> SimSpec:
-    is_attacked = attack != "none"
+def cells(nodes: int, rounds: int, seeds: int) -> Iterator[Cell]:
+    """All cells, those that say most first."""
+    for seed in range(seeds):
+        yield Cell(PLAIN, "none", nodes, 2, rounds, seed)
+        for attack in ("none", *ATTACKED):
+            yield Cell(DEFAULT, attack, nodes, 2, rounds, seed)
+    for seed in range(seeds):
+        for fewer in (2, 3, 1):  # what the missing nodes cost by themselves
+            yield Cell(PLAIN, "none", nodes - fewer, 0, rounds, seed)
+        for rule in OTHERS:
+            for attack in WORST:
+                yield Cell(rule, attack, nodes, 2, rounds, seed)
+    for seed in range(seeds):
+        for f in (3, 1):
+            for attack in ATTACKED:
+                yield Cell(DEFAULT, attack, nodes, f, rounds, seed)
+
+
+def train(base: SimSpec, cell: Cell) -> Found:
+    """One cell's training."""
     sim = {
-        "rule": rule, "attack": attack, "liars": liars if is_attacked else 0, "f": liars, "rounds": rounds,
-        "seed": seed, "validate_every": rounds, "validation_sequences": 128,
+        "rule": cell.rule, "attack": cell.attack, "nodes": cell.nodes, "f": cell.f, "rounds": cell.rounds,
+        "liars": 0 if cell.attack == "none" else cell.f, "seed": cell.seed,
+        "validate_every": cell.rounds, "validation_sequences": 128,
     }  # fmt: skip
     spec = base.model_copy(update={"sim": base.sim.model_copy(update=sim)})
     spec._folder = base._folder
-    return spec
+    since_s = time.process_time()
+    manifest, tokens = collect_tokens(spec.order())
+    run = sim_run_spec(spec, data_spec(spec.order(), manifest))
+    done = simulate(spec, run, tokens, lambda _: None)
+    loss = done[-1].validation
+    assert loss is not None
+    return Found(
+        loss=loss,
+        frozen=float(np.mean([one.frozen_ppm for one in done])) / 1e6,
+        aggregate_bytes=float(np.mean([one.aggregate_bytes for one in done])),
+        cpu_s=time.process_time() - since_s,
+    )
 
 
-def _loss(spec: SimSpec) -> float:
-    with tempfile.TemporaryDirectory() as scratch:
-        data = Path(scratch)
-        run = sim_run_spec(spec, data_spec(spec.order(), collect_data(spec.order(), data)))
-        last = simulate(spec, run, read_tokens(data, run.data), lambda _: None)[-1].validation
-    assert last is not None
-    return last
+def write(path: Path, cell: Cell, found: Found) -> None:
+    """One more line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    names = [*Cell.__slots__, *Found.__slots__]
+    is_new = not path.exists()
+    with open(path, "a", newline="") as file:
+        writer = csv.writer(file)
+        if is_new:
+            writer.writerow(names)
+        writer.writerow([getattr(cell if name in Cell.__slots__ else found, name) for name in names])
+
+
+def read(path: Path) -> dict[Cell, Found]:
+    """All lines of a file; none if there is no file."""
+    if not path.exists():
+        return {}
+    with open(path, newline="") as file:
+        lines = list(csv.DictReader(file))
+    return {
+        Cell(line["rule"], line["attack"], *(int(line[n]) for n in ("nodes", "f", "rounds", "seed"))): Found(
+            *(float(line[n]) for n in Found.__slots__)
+        )
+        for line in lines
+    }
+
+
+def show(found: dict[Cell, Found], nodes: int, rounds: int, seeds: int) -> None:
+    """Losses as mean and range over seeds, and what they lie above the unattacked mean of the same seeds."""
+
+    def losses(rule: str, attack: str, count: int, f: int) -> dict[int, float]:
+        keyed = {seed: Cell(rule, attack, count, f, rounds, seed) for seed in range(seeds)}
+        return {seed: found[cell].loss for seed, cell in keyed.items() if cell in found}
+
+    clean = losses(PLAIN, "none", nodes, 2)
+
+    def text(values: dict[int, float]) -> str:
+        known = {seed: loss for seed, loss in values.items() if seed in clean}
+        if not known:
+            return "-"
+        more = [loss - clean[seed] for seed, loss in known.items()]
+        low, high = min(known.values()), max(known.values())
+        return f"{np.mean(list(known.values())):.3f} ({low:.3f} to {high:.3f}), {np.mean(more):+.3f}"
+
+    print(f"unattacked mean of {nodes}: {text(clean)}; the default rule without attack: ", end="")
+    print(text(losses(DEFAULT, "none", nodes, 2)))
+    for fewer in (1, 2, 3):
+        print(f"{nodes - fewer} honest nodes alone: {text(losses(PLAIN, 'none', nodes - fewer, 0))}")
+    print("\n| attack | f = 1 | f = 2 | f = 3 |\n|---|---|---|---|")
+    for attack in ATTACKED:
+        print(
+            f"| {attack} | " + " | ".join(text(losses(DEFAULT, attack, nodes, f)) for f in (1, 2, 3)) + " |"
+        )
+    print("\n| rule, f = 2 | " + " | ".join(WORST) + " |")
+    print("|---" * (1 + len(WORST)) + "|")
+    for rule in (DEFAULT, *OTHERS):
+        print(f"| {rule} | " + " | ".join(text(losses(rule, attack, nodes, 2)) for attack in WORST) + " |")
+    mine = [one for cell, one in found.items() if cell.rule == DEFAULT]
+    if mine:
+        frozen = [one.frozen for one in mine]
+        print(f"\nparameters that did not move, {DEFAULT}: {np.mean(frozen):.4%}, at most {max(frozen):.4%}")
+    print(f"{sum(one.cpu_s for one in found.values()) / 60:.0f} CPU minutes for {len(found)} trainings")
 
 
 def _machine() -> str:
