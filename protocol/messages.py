@@ -125,7 +125,7 @@ class Manifest:
     commits: Annotated[tuple[SignedCommit, ...], Max(NODES_MAX)]  # ascending by node
     reveals: Annotated[tuple[Reveal, ...], Max(VERIFIERS_MAX)]  # for the round before, ascending
     verdicts: Annotated[tuple[SignedVerdict, ...], Max(VERDICTS_MAX)]  # by (round, node, verifier)
-    aggregate: Digest  # blob digest; zero when no commit counts
+    aggregate: Digest  # blob digest; zero without commits, or where the rule refuses them (n <= 2f)
     chain: Digest  # H(chain before | ids | update digests | aggregate)
 
 

@@ -50,7 +50,7 @@ def check_place(history: History, manifest: Manifest) -> None:
     active = set(history.active)
     need(all(c.node in active for c in commits), "carries a commit of a node that may not train")
     need(all(c.round == history.round for c in commits), "carries a commit of another round")
-    need((manifest.aggregate == NO_DIGEST) == (not commits), "has an aggregate exactly when it has commits")
+    need(manifest.aggregate == NO_DIGEST or bool(commits), "has an aggregate of no commits")
     need(
         manifest.chain == next_chain(history.chain, commits, manifest.aggregate), "the chain digest is wrong"
     )

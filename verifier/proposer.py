@@ -131,7 +131,7 @@ class Proposer:
             self._is_building = False
 
     async def _aggregate(self, manifest: Manifest, holders: tuple[PeerId, ...]) -> Digest:
-        """Aggregate the manifest's updates, keep the bytes, return their digest."""
+        """Aggregate the manifest's updates, keep the bytes, return their digest; zero where the rule refuses."""
         spec, layout = self._me.spec, layout_of(self._me.spec.model)
         round_id, aggregation = int(manifest.round), spec.rule.aggregation
         bodies = {
@@ -144,9 +144,14 @@ class Proposer:
                 node: decode_contribution(spec, layout, round_id, body) for node, body in bodies.items()
             }
             rule = rule_of(aggregation.name, aggregation.f, manifest.parent)
-            return encode_round(spec.rule, rule(updates, layout.blocks), layout.blocks)
+            try:
+                return encode_round(spec.rule, rule(updates, layout.blocks), layout.blocks)
+            except ValueError as refusal:  # too few for f liars: everybody stays where they are
+                log.warning("no aggregate", extra={"round": round_id, "reason": str(refusal)})
+                return b""
 
-        return self._me.blobs.put(await trio.to_thread.run_sync(compute))
+        body = await trio.to_thread.run_sync(compute)
+        return self._me.blobs.put(body) if body else NO_DIGEST
 
 
 def now_ms() -> int:

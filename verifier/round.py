@@ -213,7 +213,7 @@ def may_propose(state: Round, ancestors: tuple[Manifest, ...], now_ms: int) -> b
 
 
 def manifest_of(state: Round, ancestors: tuple[Manifest, ...], aggregate: Digest) -> Manifest:
-    """The manifest a leader proposes. `aggregate` is zero exactly when no commit is carried."""
+    """The manifest a leader proposes. `aggregate` is zero where no commit is carried, or the rule refuses."""
     history = base_history(state.history, ancestors)
     commits = () if ancestors else tuple(signed for _, signed in sorted(state.commits.items()))
     verdicts = tuple(
