@@ -131,7 +131,7 @@ class Proposer:
             self._is_building = False
 
     async def _aggregate(self, manifest: Manifest, holders: tuple[PeerId, ...]) -> Digest:
-        """Aggregate the manifest's updates, keep the bytes, return their digest; zero where the rule refuses."""
+        """Aggregate the manifest's updates, keep the bytes; their digest, or zero where the rule refuses."""
         spec, layout = self._me.spec, layout_of(self._me.spec.model)
         round_id, aggregation = int(manifest.round), spec.rule.aggregation
         bodies = {

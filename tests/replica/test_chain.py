@@ -71,8 +71,8 @@ def test_extending_is_advancing_once_everything_is_checked():
         ({"parent": a_digest("other parent")}, "does not extend"),
         ({"chain": a_digest("other chain")}, "chain digest"),
         ({"aggregate": a_digest("another aggregate")}, "chain digest"),
-        ({"aggregate": NO_DIGEST}, "aggregate exactly when"),
-        ({"commits": ()}, "aggregate exactly when"),
+        ({"aggregate": NO_DIGEST}, "chain digest"),
+        ({"commits": ()}, "aggregate of no commits"),
     ],
 )
 def test_a_manifest_out_of_its_place_is_refused_in_words(changes, words):
