@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from protocol.errors import ConfigError
 Format = Literal["auto", "text", "jsonl", "parquet"]
 CHUNK_BYTES = 1 << 20
 LINE_BYTES_MAX = 1 << 26  # one JSON line is held in memory, twice
+NESTED_MAX = 200  # the parser recurses in C, and py_ecc raises Python's limit above what the stack holds
 ROWS_AT_ONCE = 256
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 
@@ -89,9 +91,11 @@ def _json_lines(path: Path, field: str) -> Iterator[Document]:
 
 
 def _json_text(line: bytes, field: str, where: str) -> bytes:
+    if _is_nested_deeply(line):
+        raise ConfigError(f"{where}: is not JSON of at most {NESTED_MAX} levels")
     try:
         value = json.loads(line)
-    except (ValueError, RecursionError) as cause:
+    except ValueError as cause:
         raise ConfigError(f"{where}: is not JSON ({cause})") from None
     if not isinstance(value, dict) or field not in value:
         known = ", ".join(sorted(map(str, value))[:8]) if isinstance(value, dict) else type(value).__name__
@@ -121,6 +125,20 @@ def _parquet_rows(path: Path, field: str) -> Iterator[Document]:
         raise ConfigError(f"data {path}: cannot be read ({cause})") from None
     except arrow.ArrowException as cause:
         raise ConfigError(f"data {path}: is not Parquet that can be read ({cause})") from None
+
+
+def _is_nested_deeply(line: bytes) -> bool:
+    if line.count(b"[") + line.count(b"{") <= NESTED_MAX:  # brackets in the text count too, which is rare
+        return False
+    depth = 0
+    for mark in re.finditer(rb'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', line):
+        if mark[0] in b"[{":
+            depth += 1
+            if depth > NESTED_MAX:
+                return True
+        elif mark[0] in b"]}":
+            depth -= 1
+    return False
 
 
 def _utf8(value: object, where: str) -> bytes:

@@ -47,7 +47,9 @@ def test_every_line_of_json_is_a_document_and_empty_lines_are_none(tmp_path):
         ("{}", 'expected an object with the key "text", found none'),
         ('{"text": 5}', 'key "text": expected text, found int'),
         ('{"text": null}', 'key "text": expected text, found NoneType'),
-        ("[" * 100_000, "is not JSON"),
+        ("[" * 100_000, "is not JSON of at most 200 levels"),
+        ("[" * 200 + "]" * 200, "expected an object"),
+        ('{"text": ' + "[" * 200 + "]" * 200 + "}", "is not JSON of at most 200 levels"),
         (b"\xff{}", "is not JSON"),
     ],
 )
@@ -57,6 +59,12 @@ def test_a_bad_line_is_named_by_its_number(tmp_path, line, words):
 
     with pytest.raises(ConfigError, match=rf"a.jsonl, line 3.*{words}"):
         texts_in(path)
+
+
+def test_brackets_in_a_text_are_text(tmp_path):
+    text = '[{"' * 500 + "\\" + "]" * 300 + '{[\\"'
+
+    assert texts_in(a_file(tmp_path, "a.jsonl", json.dumps({"text": text}))) == [text.encode()]
 
 
 def test_a_line_longer_than_memory_is_named_and_not_read(tmp_path, monkeypatch):
