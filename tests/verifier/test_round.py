@@ -830,8 +830,8 @@ def test_one_verifier_has_one_verdict_on_a_step():
         ({"round": RoundId(1)}, "expected round 2"),
         ({"run_id": a_digest("other run")}, "another run"),
         ({"aggregate": a_digest("other aggregate")}, "chain digest"),
-        ({"aggregate": NO_DIGEST}, "aggregate exactly when"),
-        ({"commits": ()}, "aggregate exactly when"),
+        ({"aggregate": NO_DIGEST}, "chain digest"),
+        ({"commits": ()}, "aggregate of no commits"),
     ],
 )
 def test_a_manifest_that_does_not_fit_its_place_is_refused(changes, words):
