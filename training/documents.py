@@ -131,7 +131,7 @@ def _is_nested_deeply(line: bytes) -> bool:
     if line.count(b"[") + line.count(b"{") <= NESTED_MAX:  # brackets in the text count too, which is rare
         return False
     depth = 0
-    for mark in re.finditer(rb'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', line):
+    for mark in re.finditer(rb'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', line):
         if mark[0] in b"[{":
             depth += 1
             if depth > NESTED_MAX:
