@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -23,9 +22,9 @@ import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from benchmarks.machine import machine
 from protocol.params import BLOCK_SIDE, BLOCK_SIZE
 from protocol.types import PeerId
 from training.exact import BASIS_BITS, BASIS_SS
@@ -55,7 +54,7 @@ def main() -> None:
     if args.child:
         print(json.dumps(_measure(args.child, args.rules[0], args.nodes, args.liars, args.parameters[0])))
         return
-    print(f"machine: {_machine()}")
+    print(f"machine: {machine()}")
     print("| n | f | d | rule | sparse CPU s | sparse extra MB | dense CPU s | dense extra MB | ratio |")
     print("|---" * 9 + "|")
     for parameters in args.parameters:
@@ -182,19 +181,6 @@ def _dense_decoded(rows: Rows, liars: int) -> NDArray[np.float32]:
     decoded = basis.T @ rows.reshape(len(rows), -1, BLOCK_SIDE, BLOCK_SIDE) @ basis
     signs: NDArray[np.float32] = np.sign(np.sort(decoded, axis=0)[liars : len(rows) - liars].sum(axis=0))
     return signs
-
-
-def _machine() -> str:
-    model = platform.processor() or platform.machine()
-    try:
-        with open("/proc/cpuinfo") as file:
-            model = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass  # not Linux
-    load = os.getloadavg()[0]
-    return (
-        f"{model}, {os.cpu_count()} CPUs, load {load:.1f}, torch {torch.__version__}, numpy {np.__version__}"
-    )
 
 
 if __name__ == "__main__":

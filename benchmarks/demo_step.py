@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
-import platform
 import time
 from collections.abc import Callable
 
@@ -24,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from benchmarks.machine import machine
 from protocol.params import BLOCK_SIZE, PPM
 from protocol.types import PeerId
 from training.compress import gradient_blocks, transition
@@ -48,7 +47,7 @@ def main() -> None:
     use_one_thread()
     model = gpt_spec(layers=args.layers, width=args.width, heads=4, context=128)
     layout = layout_of(model)
-    print(f"machine: {_machine()}")
+    print(f"machine: {machine()}")
     print(f"{layout.parameters:,} parameters in {len(layout.names)} tensors, k = {K}, one thread")
     rng = np.random.default_rng(0)
     gradients = [rng.standard_normal(layout.parameters).astype(np.float32) for _ in range(3)]
@@ -160,19 +159,6 @@ def _cpu_s(work: Callable[[NDArray[np.float32]], None], gradient: NDArray[np.flo
     since_s = time.process_time()
     work(gradient)
     return time.process_time() - since_s
-
-
-def _machine() -> str:
-    model = platform.processor() or platform.machine()
-    try:
-        with open("/proc/cpuinfo") as file:
-            model = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass  # not Linux
-    load = os.getloadavg()[0]
-    return (
-        f"{model}, {os.cpu_count()} CPUs, load {load:.1f}, torch {torch.__version__}, numpy {np.__version__}"
-    )
 
 
 if __name__ == "__main__":

@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
-import platform
 import sysconfig
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from benchmarks.machine import machine
 from protocol.params import BLOCK_SIZE, ComputeSpec, Precision, Values
 from protocol.types import PeerId
 from training.compress import gradient_blocks, transition
@@ -53,7 +51,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=4)
     args = parser.parse_args()
     use_one_thread()
-    print(f"machine: {_machine()}")
+    print(f"machine: {machine()}")
     momenta = _momenta(args.nodes, args.rounds)
     blocks = len(momenta[0])
     print(
@@ -194,19 +192,6 @@ def _cpu_s(work: Callable[[], object]) -> float:
     since_s = time.process_time()
     work()
     return time.process_time() - since_s
-
-
-def _machine() -> str:
-    model = platform.processor() or platform.machine()
-    try:
-        with open("/proc/cpuinfo") as file:
-            model = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass  # not Linux
-    load = os.getloadavg()[0]
-    return (
-        f"{model}, {os.cpu_count()} CPUs, load {load:.1f}, torch {torch.__version__}, numpy {np.__version__}"
-    )
 
 
 if __name__ == "__main__":

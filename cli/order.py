@@ -149,6 +149,7 @@ class TrainSection(Section):
     decay: Annotated[int, Field(ge=1, le=ROUNDS_MAX)] | None = None  # wsd: the last rounds, in which it falls
     weight_decay: Annotated[float, Field(ge=0, le=1000), _finite_in(6)] | None = None
     inner_lr: Annotated[float, Field(gt=0, le=100), _finite_in(9)] | None = None  # of a node's own steps
+    inner_warmup: Annotated[int, Field(ge=0, le=ROUNDS_MAX)] | None = None  # rounds
     inner_weight_decay: Annotated[float, Field(ge=0, le=1000), _finite_in(6)] | None = None
     proximal: Annotated[float, Field(ge=0, le=1000), _finite_in(6)] | None = None  # FedProx
     keep_moments: bool | None = None  # a node's own optimiser goes on in the next round

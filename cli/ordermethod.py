@@ -34,6 +34,7 @@ def method_rule(train: TrainSection, comm: CommSection) -> RuleSpec:
             segment=train.segment,
             clip_micro=_scaled(train.clip, 6),
             inner_lr_nano=_scaled(train.inner_lr, 9),
+            inner_warmup_rounds=train.inner_warmup,
             inner_decay_micro=_scaled(train.inner_weight_decay, 6),
             proximal_micro=_scaled(train.proximal, 6),
             keeps_moments=train.keep_moments,

@@ -15,25 +15,25 @@ from matplotlib.ticker import NullFormatter
 from cli.simround import SimRound
 
 
-def plot_rounds(path: Path, curves: Mapping[str, Sequence[SimRound]], *, steps_per_round: int = 1) -> None:
+def plot_rounds(path: Path, curves: Mapping[str, Sequence[SimRound]], *, steps: int) -> None:
     """Draw every curve twice: over optimiser steps, and over what one node has uploaded.
 
     Args:
         path: A PNG file; replaced if it is there.
         curves: Rounds by their name in the legend. With one curve its training loss is drawn too.
-        steps_per_round: Optimiser steps of a node in one round.
+        steps: Optimiser steps of a node in all, the same for every curve.
     """
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     by_step, by_byte = figure.subplots(1, 2, sharey=True)
     for name, rounds in curves.items():
-        steps = np.array([(one.round + 1) * steps_per_round for one in rounds])
+        done = np.array([(one.round + 1) * steps / len(rounds) for one in rounds])
         sent = np.cumsum([one.update_bytes for one in rounds]) / 1e6
         at = [place for place, one in enumerate(rounds) if one.validation is not None]
         losses = [one.validation for one in rounds if one.validation is not None]
         if len(curves) == 1:
-            by_step.plot(steps, [one.loss for one in rounds], color="0.75", label="training")
+            by_step.plot(done, [one.loss for one in rounds], color="0.75", label="training")
             name = "validation"
-        for axes, over in ((by_step, steps), (by_byte, sent)):
+        for axes, over in ((by_step, done), (by_byte, sent)):
             axes.plot(over[at], losses, "o-", markersize=3, label=name)
     by_step.set(xlabel="steps of a node", ylabel="loss, nats per token")
     by_byte.set(xlabel="uploaded by a node, MB (log scale)", xscale="log")

@@ -179,7 +179,7 @@ def _run(spec: SimSpec, run: RunSpec, tokens: Tokens, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_rounds(folder / "rounds.csv", rounds)
     console.print(f"rounds: {folder / 'rounds.csv'}", soft_wrap=True)
-    plot_rounds(folder / "loss.png", {spec.comm.method: rounds}, steps_per_round=run.rule.local.steps)
+    plot_rounds(folder / "loss.png", {spec.comm.method: rounds}, steps=run.rounds * run.rule.local.steps)
     console.print(f"plot: {folder / 'loss.png'}", soft_wrap=True)
 
 

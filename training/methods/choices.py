@@ -36,6 +36,7 @@ class Choices:
     segment: int | None = None
     clip_micro: int | None = None
     inner_lr_nano: int | None = None
+    inner_warmup_rounds: int | None = None
     inner_decay_micro: int | None = None
     proximal_micro: int | None = None
     keeps_moments: bool | None = None
@@ -92,7 +93,7 @@ def inner_loop(
             curve=Curve.COSINE,
             peak_nano=given(choices.inner_lr_nano, lr_nano),
             floor_ppm=100_000,
-            warmup_rounds=warmup_rounds,
+            warmup_rounds=given(choices.inner_warmup_rounds, warmup_rounds),
             decay_rounds=0,
         ),
         beta1_micro=900_000 if is_adam else 0,
