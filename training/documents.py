@@ -8,18 +8,16 @@ named: the file, and the line or row in it.
 from __future__ import annotations
 
 import importlib
-import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from protocol.errors import ConfigError
+from training.plainjson import parse_json
 
 Format = Literal["auto", "text", "jsonl", "parquet"]
 CHUNK_BYTES = 1 << 20
 LINE_BYTES_MAX = 1 << 26  # one JSON line is held in memory, twice
-NESTED_MAX = 200  # the parser recurses in C, and py_ecc raises Python's limit above what the stack holds
 ROWS_AT_ONCE = 256
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 
@@ -91,10 +89,8 @@ def _json_lines(path: Path, field: str) -> Iterator[Document]:
 
 
 def _json_text(line: bytes, field: str, where: str) -> bytes:
-    if _is_nested_deeply(line):
-        raise ConfigError(f"{where}: is not JSON of at most {NESTED_MAX} levels")
     try:
-        value = json.loads(line)
+        value = parse_json(line)
     except ValueError as cause:
         raise ConfigError(f"{where}: is not JSON ({cause})") from None
     if not isinstance(value, dict) or field not in value:
@@ -125,20 +121,6 @@ def _parquet_rows(path: Path, field: str) -> Iterator[Document]:
         raise ConfigError(f"data {path}: cannot be read ({cause})") from None
     except arrow.ArrowException as cause:
         raise ConfigError(f"data {path}: is not Parquet that can be read ({cause})") from None
-
-
-def _is_nested_deeply(line: bytes) -> bool:
-    if line.count(b"[") + line.count(b"{") <= NESTED_MAX:  # brackets in the text count too, which is rare
-        return False
-    depth = 0
-    for mark in re.finditer(rb'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', line):
-        if mark[0] in b"[{":
-            depth += 1
-            if depth > NESTED_MAX:
-                return True
-        elif mark[0] in b"]}":
-            depth -= 1
-    return False
 
 
 def _utf8(value: object, where: str) -> bytes:

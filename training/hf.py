@@ -9,7 +9,6 @@ one whose biases are not zero cannot come in, and is refused.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from protocol.errors import ConfigError
 from protocol.params import Family, ModelSpec, model_faults
 from protocol.types import NO_DIGEST
 from training.layout import layout_of
+from training.plainjson import parse_json
 
 CONFIG, WEIGHTS, WEIGHTS_INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 CONFIG_BYTES_MAX = 1 << 24
@@ -136,7 +136,7 @@ def read_sizes(folder: Path) -> ModelSpec:
     path = folder / CONFIG
     try:
         with open(path, "rb") as file:
-            config = json.loads(file.read(CONFIG_BYTES_MAX))
+            config = parse_json(file.read(CONFIG_BYTES_MAX))
     except OSError as cause:
         raise ConfigError(f"base {path}: cannot be read ({cause.strerror or cause})") from None
     except (ValueError, RecursionError) as cause:
@@ -211,7 +211,7 @@ def _places(folder: Path) -> dict[str, Path]:
     index = folder / WEIGHTS_INDEX
     if index.is_file():
         try:
-            weights = dict(json.loads(index.read_bytes())["weight_map"])
+            weights = dict(parse_json(index.read_bytes())["weight_map"])
             names = {str(name): str(file) for name, file in weights.items()}
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as cause:
             raise ConfigError(f"base {index}: is no index of weights ({cause})") from None

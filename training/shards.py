@@ -29,6 +29,7 @@ from protocol import merkle
 from protocol.blob import blob_digest
 from protocol.errors import ConfigError
 from protocol.types import NO_DIGEST, Digest
+from training.plainjson import parse_json
 
 FORMAT = "assay/data/2"
 MANIFEST, SHARDS, TOKENIZER = "manifest.json", "shards", "tokenizer.json"
@@ -162,7 +163,7 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         if path.stat().st_size > MANIFEST_BYTES_MAX:
             raise ConfigError(f"data {path}: more than {MANIFEST_BYTES_MAX} bytes")
-        body = json.loads(path.read_bytes())
+        body = parse_json(path.read_bytes())
         manifest = Manifest(
             tokenizer=Digest(bytes.fromhex(body["tokenizer"])),
             separator=None if body["separator"] is None else int(body["separator"]),

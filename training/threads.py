@@ -22,6 +22,7 @@ from protocol.errors import ConfigError
 from training.exact import initial_parameters
 from training.layout import layout_of
 from training.model import FLOAT32_WHOLE, check_device, loss_and_gradient, use_threads
+from training.plainjson import parse_json
 from training.presets import PRESETS
 
 log = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ def _probe(path: Path) -> int:
 
 def _kept(path: Path) -> int | None:
     try:
-        threads = int(json.loads(path.read_bytes())["threads"])
+        threads = int(parse_json(path.read_bytes())["threads"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as cause:

@@ -47,6 +47,7 @@ def finished() -> Finished:
         settled=settled,
         theta=initial_parameters(SPEC.seed, LAYOUT.names, LAYOUT.shapes),
         papers=Papers(manifest=MANIFEST, tokenizer=b"", base=None),
+        state=state_digest(initial_parameters(SPEC.seed, LAYOUT.names, LAYOUT.shapes)),
         load=lambda name: b"blob " + name,
     )
 
