@@ -7,7 +7,6 @@ say the same. That the parameters are right is for `assay run verify`, which rep
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from ledger.statements import EpochResult, verify_certificate
 from protocol.codec import decode
 from protocol.errors import AssayError, ConfigError
 from protocol.history import start
+from protocol.json_text import parse_json
 from protocol.messages import CertifiedManifest
 from protocol.params import RunSpec
 from protocol.types import NO_DIGEST, Digest
@@ -106,7 +106,7 @@ def _checked(
     """The result that follows from a table, if the bundle has the same one with a quorum's signatures."""
     name = f"bundle/settlements/epoch-{table.epoch:03d}.json"
     try:
-        told: dict[str, Any] = json.loads((bundle / "settlements" / Path(name).name).read_text())
+        told: dict[str, Any] = parse_json((bundle / "settlements" / Path(name).name).read_text())
         model = Digest(bytes.fromhex(told["result"]["model_hash"]))
         result = epoch_result(spec, table, model, previous)
         digest = result_digest(deployment, result)

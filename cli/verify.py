@@ -11,7 +11,6 @@ bundle is written a second time and must come out byte for byte the same.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ from protocol.blob import blob_digest
 from protocol.codec import decode, digest
 from protocol.errors import AssayError, ConfigError
 from protocol.history import History, start
+from protocol.json_text import parse_json
 from protocol.messages import CertifiedManifest
 from protocol.params import RunSpec, check_spec
 from protocol.types import NO_DIGEST, Digest
@@ -183,7 +183,7 @@ def _settled(
         result = epoch_result(spec, settlement, replay.states[epoch_end(spec, epoch)], previous)
         previous = result_digest(deployment, result)
         try:
-            told: dict[str, Any] = json.loads((bundle / name).read_text())
+            told: dict[str, Any] = parse_json((bundle / name).read_text())
             certificate = bytes.fromhex(told["certificate"])
             verify_certificate(previous, certificate, hot_keys)
         except (OSError, ValueError, KeyError, TypeError, AssayError) as error:
@@ -207,7 +207,7 @@ def _compare(made: Path, given: Path) -> int:
 
 def _check_summary(path: Path, spec: RunSpec, run_id: Digest, settled: dict[int, Settled]) -> None:
     try:
-        summary = json.loads(path.read_text())
+        summary = parse_json(path.read_text())
         paid = {
             role: sum(one.settlement.paid(role) for one in settled.values())
             for role in ("operator", "verifier", "fee")

@@ -13,6 +13,7 @@ from typing import Any
 
 from ledger.deployment import Deployment
 from protocol.errors import ConfigError, Unavailable
+from protocol.json_text import parse_json
 
 ANSWER_BYTES_MAX = 1 << 20
 TIMEOUT_S = 5.0
@@ -38,7 +39,7 @@ def _ask(rpc_url: str, method: str, parameters: list[Any]) -> Any:
     try:
         request = urllib.request.Request(rpc_url, body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-            found = json.loads(answer.read(ANSWER_BYTES_MAX))
+            found = parse_json(answer.read(ANSWER_BYTES_MAX))
     except ValueError as error:
         raise ConfigError(f"{rpc_url}: no chain endpoint ({error})") from None
     except (urllib.error.URLError, OSError) as error:

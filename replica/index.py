@@ -15,6 +15,7 @@ from pathlib import Path
 from ledger.evidence import evm_address
 from ledger.statements import BadSignatureError, recover, sign_digest
 from protocol.errors import AssayError
+from protocol.json_text import parse_json
 
 INDEX = "index.json"
 _PIECE = 1 << 20
@@ -43,7 +44,7 @@ def check_index(folder: Path, signer: bytes) -> int:
     """
     text = (folder / INDEX).read_bytes() if (folder / INDEX).is_file() else b""
     try:
-        body = json.loads(text)
+        body = parse_json(text)
         files, signature = dict(body["files"]), bytes.fromhex(body["signature"])
         author = recover(_digest(files), signature)
     except (ValueError, KeyError, TypeError, RecursionError, BadSignatureError) as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from protocol.errors import ConfigError
-from training.plainjson import parse_json
+from protocol.json_text import parse_json
 
 Format = Literal["auto", "text", "jsonl", "parquet"]
 CHUNK_BYTES = 1 << 20

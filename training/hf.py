@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.errors import ConfigError
+from protocol.json_text import parse_json
 from protocol.params import Family, ModelSpec, model_faults
 from protocol.types import NO_DIGEST
 from training.layout import layout_of
-from training.plainjson import parse_json
 
 CONFIG, WEIGHTS, WEIGHTS_INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 CONFIG_BYTES_MAX = 1 << 24

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from protocol import merkle
 from protocol.blob import blob_digest
 from protocol.errors import ConfigError
+from protocol.json_text import parse_json
 from protocol.types import NO_DIGEST, Digest
-from training.plainjson import parse_json
 
 FORMAT = "assay/data/2"
 MANIFEST, SHARDS, TOKENIZER = "manifest.json", "shards", "tokenizer.json"

@@ -47,9 +47,9 @@ def test_every_line_of_json_is_a_document_and_empty_lines_are_none(tmp_path):
         ("{}", 'expected an object with the key "text", found none'),
         ('{"text": 5}', 'key "text": expected text, found int'),
         ('{"text": null}', 'key "text": expected text, found NoneType'),
-        ("[" * 100_000, "is not JSON .nested deeper than 200"),
+        ("[" * 100_000, "is not JSON .nested more than 200 deep"),
         ("[" * 200 + "]" * 200, "expected an object"),
-        ('{"text": ' + "[" * 200 + "]" * 200 + "}", "is not JSON .nested deeper than 200"),
+        ('{"text": ' + "[" * 200 + "]" * 200 + "}", "is not JSON .nested more than 200 deep"),
         (b"\xff{}", "is not JSON"),
     ],
 )

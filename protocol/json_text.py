@@ -1,0 +1,40 @@
+"""JSON text: parsing what strangers wrote without letting them end the process.
+
+Room: protocol (pure). Python's parser recurses in C. Its guard is the recursion limit, which py_ecc,
+part of every chain client, raises to 100,000: far above what the stack holds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+NESTED_MAX = 200
+_MARK = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
+
+
+def parse_json(body: bytes | str) -> Any:
+    """The value of a JSON text in UTF-8.
+
+    Raises:
+        ValueError: it is none, or is nested more than `NESTED_MAX` deep.
+    """
+    text = body.decode() if isinstance(body, bytes) else body
+    if text.count("[") + text.count("{") > NESTED_MAX and _depth(text) > NESTED_MAX:
+        raise ValueError(f"nested more than {NESTED_MAX} deep")
+    return json.loads(text)
+
+
+def _depth(text: str) -> int:
+    """Of brackets outside of strings; counting ends where it is too much."""
+    depth = most = 0
+    for mark in _MARK.finditer(text):
+        if mark[0] in "[{":
+            depth += 1
+            most = max(most, depth)
+            if most > NESTED_MAX:
+                break
+        elif mark[0] in "]}":
+            depth -= 1
+    return most
