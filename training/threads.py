@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 from protocol.errors import ConfigError
+from protocol.json_text import parse_json
 from training.exact import initial_parameters
 from training.layout import layout_of
 from training.model import FLOAT32_WHOLE, check_device, loss_and_gradient, use_threads
-from training.plainjson import parse_json
 from training.presets import PRESETS
 
 log = logging.getLogger(__name__)
