@@ -33,11 +33,12 @@ from protocol.params import RunSpec, check_spec
 from protocol.types import NO_DIGEST, Digest
 from replica.chain import extend
 from replica.index import Altered, check_index
-from training.contribution import decode_contribution, encode_round
+from training.contribution import decode_contribution
 from training.layout import layout_of
 from training.outer import apply, public_digest, start_public
 from training.start import BASE, starting_parameters
-from verifier.rules import rule_of
+from verifier.combine import combine, tolerated
+from verifier.standing import Standing
 
 
 def verify_run(folder: Path) -> Iterator[str]:
@@ -113,6 +114,7 @@ class _Replay:
         theta_P = starting_parameters(spec, None) if papers.base is None else papers.base
         self.public = start_public(spec, theta_P)
         self.states: dict[int, Digest] = {0: public_digest(self.public)}
+        self._standing = Standing()
         self._blobs: dict[Digest, bytes] = {}
 
     def load(self, name: Digest) -> bytes:
@@ -124,6 +126,7 @@ class _Replay:
         name = f"bundle/links/{round_id:06d}.cbor"
         try:
             link = decode(CertifiedManifest, (self._bundle / "links" / f"{round_id:06d}.cbor").read_bytes())
+            f = tolerated(self.history)
             self.history = extend(self.history, link)
         except (OSError, AssayError) as error:
             raise Altered(f"{name}: {error}") from None
@@ -131,10 +134,10 @@ class _Replay:
         for epoch in range(self.spec.epochs):
             if self.spec.settled_at(epoch) == round_id:
                 self.settlements[epoch] = settle(self.history, epoch)
-        self._step(round_id, link)
+        self._step(round_id, f, link)
 
-    def _step(self, round_id: int, link: CertifiedManifest) -> None:
-        manifest, count = link.manifest, self.layout.blocks
+    def _step(self, round_id: int, f: int, link: CertifiedManifest) -> None:
+        manifest = link.manifest
         updates = {}
         for signed in manifest.commits:
             commit = signed.commit
@@ -142,15 +145,12 @@ class _Replay:
                 raise Altered(f"bundle/links/{round_id:06d}.cbor: a commit on other parameters than replayed")
             body = self._blob("updates", commit.update)
             updates[commit.node] = decode_contribution(self.spec, self.layout, round_id, body)
-        aggregate = b""
-        if manifest.aggregate != NO_DIGEST:
-            aggregate = self._blob("aggregates", manifest.aggregate)
-            named = self.spec.rule.aggregation
-            result = rule_of(named.name, named.f, manifest.parent)(updates, count)
-            if aggregate != encode_round(self.spec.rule, result, count):
-                raise Altered(
-                    f"bundle/aggregates/{manifest.aggregate.hex()}.bin: does not follow from its updates"
-                )
+        combined = combine(self.spec, self.layout, manifest.parent, f, self._standing, updates)
+        aggregate, self._standing = combined.body, combined.standing
+        if (blob_digest(aggregate) if aggregate else NO_DIGEST) != manifest.aggregate:
+            raise Altered(f"bundle/links/{round_id:06d}.cbor: its aggregate does not follow from its updates")
+        if aggregate:
+            self._blob("aggregates", manifest.aggregate)
         self.public = apply(self.spec, self.layout, self.public, round_id, aggregate)
         self.states[round_id + 1] = public_digest(self.public)
 

@@ -17,15 +17,18 @@ from protocol.messages import Manifest, Proposal
 from protocol.types import NO_DIGEST, Digest, PeerId
 from replica.follower import Follower
 from replica.participant import Participant
-from training.contribution import decode_contribution, encode_round
+from training.contribution import decode_contribution
 from training.layout import layout_of
 from verifier import round as rounds
+from verifier.combine import Combined, combine, rounds_behind, tolerated
 from verifier.consensus import BuildProposal, Built, Event, Examined, Ready
 from verifier.round import Round
-from verifier.rules import rule_of
+from verifier.standing import Standing
 
 log = logging.getLogger(__name__)
 RETRY_S = 1.0
+LINKS_AT_ONCE = 8
+STANDINGS_KEPT = 4  # each holds the decoded updates of a few rounds
 GetUpdate = Callable[[int, Digest, tuple[PeerId, ...]], Awaitable[bytes]]
 
 
@@ -57,6 +60,8 @@ class Proposer:
         self._build: BuildProposal | None = None
         self._asked_ms = 0
         self._is_building = False
+        self._layout = layout_of(me.spec.model)
+        self._standings: dict[tuple[Digest, ...], Standing] = {}
 
     def ask(self, build: BuildProposal) -> None:
         """We lead: a manifest is wanted. `consider` answers when one can be made."""
@@ -132,26 +137,59 @@ class Proposer:
 
     async def _aggregate(self, manifest: Manifest, holders: tuple[PeerId, ...]) -> Digest:
         """Aggregate the manifest's updates, keep the bytes; their digest, or zero where the rule refuses."""
-        spec, layout = self._me.spec, layout_of(self._me.spec.model)
-        round_id, aggregation = int(manifest.round), spec.rule.aggregation
+        before = await self._standing_before(manifest)
+        f = tolerated(self._present().history)
+        combined = await self._combined(manifest, f, before, holders)
+        if combined.refusal:
+            log.warning("no aggregate", extra={"round": int(manifest.round), "reason": combined.refusal})
+        self._standings[_place(manifest)] = combined.standing
+        while len(self._standings) > STANDINGS_KEPT:
+            del self._standings[next(iter(self._standings))]
+        return self._me.blobs.put(combined.body) if combined.body else NO_DIGEST
+
+    async def _standing_before(self, manifest: Manifest) -> Standing:
+        """Standing that a manifest begins with: the one found before, else rebuilt from final rounds."""
+        behind = rounds_behind(self._me.spec)
+        last = self._with_commits(int(manifest.round), min(behind, 1))
+        found = self._standings.get(_place(last[0])) if last else None
+        if found is not None:
+            return found
+        standing = Standing()
+        for past in self._with_commits(int(manifest.round), behind):
+            standing = (await self._combined(past, 0, standing, self._me.verifiers)).standing
+        return standing
+
+    def _with_commits(self, before: int, count: int) -> list[Manifest]:
+        """The last `count` final manifests with commits before a round, oldest first."""
+        found: list[Manifest] = []
+        while before > 0 and len(found) < count:
+            first = max(0, before - LINKS_AT_ONCE)
+            links = self._me.store.links(first, before - first)
+            found = [link.manifest for link in links if link.manifest.commits] + found
+            before = first
+        return found[-count:] if count else []
+
+    async def _combined(
+        self, manifest: Manifest, f: int, before: Standing, holders: tuple[PeerId, ...]
+    ) -> Combined:
+        spec, layout, round_id = self._me.spec, self._layout, int(manifest.round)
         bodies = {
-            signed.commit.node: await self._get_update(int(manifest.round), signed.commit.update, holders)
+            signed.commit.node: await self._get_update(round_id, signed.commit.update, holders)
             for signed in manifest.commits
         }
 
-        def compute() -> bytes:
+        def compute() -> Combined:
             updates = {
                 node: decode_contribution(spec, layout, round_id, body) for node, body in bodies.items()
             }
-            rule = rule_of(aggregation.name, aggregation.f, manifest.parent)
-            try:
-                return encode_round(spec.rule, rule(updates, layout.blocks), layout.blocks)
-            except ValueError as refusal:  # too few for f liars: everybody stays where they are
-                log.warning("no aggregate", extra={"round": round_id, "reason": str(refusal)})
-                return b""
+            return combine(spec, layout, manifest.parent, f, before, updates)
 
-        body = await trio.to_thread.run_sync(compute)
-        return self._me.blobs.put(body) if body else NO_DIGEST
+        return await trio.to_thread.run_sync(compute)
+
+
+def _place(manifest: Manifest) -> tuple[Digest, ...]:
+    """What the standing after a manifest follows from, known before its aggregate is."""
+    return (manifest.parent, *(signed.commit.update for signed in manifest.commits))
 
 
 def now_ms() -> int:

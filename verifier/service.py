@@ -40,6 +40,7 @@ from training.contribution import contribution_bytes_max, decode_contribution
 from training.layout import layout_of
 from training.momentum import zero_root
 from verifier.bench import Bench
+from verifier.combine import rounds_behind
 from verifier.driver import Driver
 from verifier.duties import Duties
 from verifier.proposer import now_ms
@@ -173,7 +174,9 @@ class Service:
     async def _make_room(self) -> None:
         """Forget the oldest updates when the disk's share fills; aggregates stay, parameters need them."""
         oldest = 0
-        window = self.me.spec.audit.audit_rounds + self.me.spec.audit.dispute_rounds + 2
+        rules = self.me.spec.audit
+        # Audits look back so far, and a restart rebuilds the standing of nodes from so many rounds.
+        window = rules.audit_rounds + rules.dispute_rounds + 2 + 2 * rounds_behind(self.me.spec)
         while True:
             await trio.sleep(MAKE_ROOM_S)
             while self.me.blobs.used_bytes > ROOM_SHARE * BLOB_STORE_BYTES:
