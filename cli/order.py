@@ -247,8 +247,9 @@ class Order(Section):
         return self._folder
 
     def rule(self) -> RuleSpec:
-        """The update rule that is asked for."""
-        return method_rule(self.train, self.comm)
+        """The update rule that is asked for, set up to stand a third of the nodes unless told otherwise."""
+        f = (self.run.nodes - 1) // 3 if self.comm.f is None else self.comm.f
+        return method_rule(self.train, self.comm.model_copy(update={"f": f}))
 
     @property
     def tokens_per_round(self) -> int:

@@ -40,7 +40,7 @@ class SimSection(Section):
     nodes: Annotated[int, Field(ge=1, le=128)] = 8
     liars: Annotated[int, Field(ge=0, le=63)] = 0  # the last ones; they replace honest nodes
     attack: AttackName = "none"
-    rule: RuleName = "standing+mean"
+    rule: RuleName | None = None  # default: the method's own
     f: Annotated[int, Field(ge=0, le=63)] | None = None  # what the rule is set up to stand; default: liars
     rounds: Positive = 100
     seed: Annotated[int, Field(ge=0, le=2**64 - 1)] = 0
@@ -65,6 +65,11 @@ class SimSpec(Section):
     def tolerated(self) -> int:
         """The number of liars the rule is set up to stand."""
         return self.sim.liars if self.sim.f is None else self.sim.f
+
+    @property
+    def rule(self) -> str:
+        """The rule of aggregation: the one written, or the method's own."""
+        return self.sim.rule or self.order().rule().aggregation.name
 
     def order(self) -> Order:
         """The run file that would train the same, so that data and sizes are read by the same code."""
@@ -97,10 +102,10 @@ def load_sim(path: Path) -> SimSpec:
         faults.append(f'[sim] attack = "{sim.attack}": nobody does it; expected liars of at least 1')
     if sim.attack == "none" and sim.liars:
         faults.append(f"[sim] liars = {sim.liars}: expected an attack")
-    if sim.rule.endswith("krum") and sim.nodes < 2 * spec.tolerated + 3:
-        faults.append(f'[sim] rule = "{sim.rule}": expected at least {2 * spec.tolerated + 3} nodes')
-    if sim.rule.startswith("bucketing+") and -(-sim.nodes // 2) <= 2 * spec.tolerated:
-        faults.append(f'[sim] rule = "{sim.rule}": pairs need more than {4 * spec.tolerated} nodes')
+    if spec.rule.endswith("krum") and sim.nodes < 2 * spec.tolerated + 3:
+        faults.append(f'[sim] rule = "{spec.rule}": expected at least {2 * spec.tolerated + 3} nodes')
+    if spec.rule.startswith("bucketing+") and -(-sim.nodes // 2) <= 2 * spec.tolerated:
+        faults.append(f'[sim] rule = "{spec.rule}": pairs need more than {4 * spec.tolerated} nodes')
     if faults:
         raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))
     spec._folder = path.parent

@@ -26,7 +26,7 @@ from cli.orderdata import collect_data
 from cli.orderspec import data_spec
 from cli.simplot import plot_rounds
 from cli.simround import SimRound
-from cli.simspec import RuleName, SimSpec, load_sim, sim_run_spec
+from cli.simspec import SimSpec, load_sim, sim_run_spec
 from protocol.errors import ConfigError
 from protocol.params import BLOCK_SIZE, PPM, RunSpec
 from protocol.types import PeerId
@@ -51,7 +51,7 @@ Updates = Mapping[PeerId, Update]
 Rule = Callable[[Updates, int], Aggregate | NDArray[np.int8]]
 
 
-def rule_of(name: RuleName, f: int, seed: int) -> Rule:
+def rule_of(name: str, f: int, seed: int) -> Rule:
     """The rule of this name, set up to stand f liars."""
     if name in DECODED:
         return decoded_rule_of(name, f)
@@ -82,7 +82,7 @@ def simulate(spec: SimSpec, run: RunSpec, tokens: Tokens, tell: Callable[[SimRou
         ConfigError: the rule refuses what it was given, in the rule's words.
     """
     sim, layout = spec.sim, layout_of(run.model)
-    rule, attack = rule_of(sim.rule, spec.tolerated, sim.seed), ATTACKS[sim.attack]
+    rule, attack = rule_of(spec.rule, spec.tolerated, sim.seed), ATTACKS[sim.attack]
     peers = [member.peer for member in run.nodes]
     honest_count = sim.nodes - sim.liars
     public = start_public(run, initial_parameters(run.seed, layout.names, layout.shapes))
@@ -123,7 +123,7 @@ def simulate(spec: SimSpec, run: RunSpec, tokens: Tokens, tell: Callable[[SimRou
         try:
             result = rule(dict(zip(peers, sent, strict=True)), layout.blocks)
         except ValueError as refusal:
-            raise ConfigError(f'round {number}: rule "{sim.rule}" refuses: {refusal}') from None
+            raise ConfigError(f'round {number}: rule "{spec.rule}" refuses: {refusal}') from None
         before_P = public.theta_P
         if isinstance(result, Aggregate):
             aggregate = encode_round(run.rule, result, layout.blocks)
@@ -197,7 +197,7 @@ def _table(spec: SimSpec, run: RunSpec, rounds: Sequence[SimRound], seconds: flo
     upload = float(np.mean([one.update_bytes for one in rounds]))
     download = float(np.mean([one.aggregate_bytes for one in rounds]))
     table = Table(title="Simulated training", title_justify="left", show_header=False)
-    table.add_row("rule", f"{sim.rule}, set up for f = {spec.tolerated}")
+    table.add_row("rule", f"{spec.rule}, set up for f = {spec.tolerated}")
     table.add_row("attack", f"{sim.attack}, {sim.liars} of {sim.nodes} nodes")
     table.add_row("parameters", f"{parameters:,}")
     table.add_row("rounds, seed", f"{run.rounds}, {sim.seed}")

@@ -75,7 +75,8 @@ def observe(before: Standing, updates: Updates, block_count: int, *, past: int =
 def heard(standing: Standing, *, f: int) -> tuple[PeerId, ...]:
     """The nodes of the last round that count, ascending: all but at most f.
 
-    While the median node has no score (the first round, or noise) everybody is heard.
+    While the median node has no score above 0 (the first round, noise, steps that overshoot)
+    everybody is heard.
 
     Raises:
         ValueError: n <= 2f, where the median is nobody's word in particular.
@@ -84,7 +85,7 @@ def heard(standing: Standing, *, f: int) -> tuple[PeerId, ...]:
     need_majority(len(scores), f)
     ranked = sorted(scores, key=lambda peer: (scores[peer], peer))
     median = scores[ranked[(len(ranked) - 1) // 2]]
-    out = {peer for peer in ranked[:f] if 2 * scores[peer] < median}
+    out = {peer for peer in ranked[:f] if 2 * scores[peer] < median} if median > 0 else set()
     return tuple(peer for peer in scores if peer not in out)
 
 

@@ -26,6 +26,7 @@ def demo(choices: Choices) -> RuleSpec:
 
     A short warm-up costs much: 0.2 nats at 200 rounds with 5 against 20 (docs/results/convergence.md).
     """
+    is_sign = given(choices.values, Values.SIGN) is Values.SIGN and not choices.rank
     return RuleSpec(
         local=LocalSpec(
             optimiser=Optimiser.GRADIENT,
@@ -52,7 +53,7 @@ def demo(choices: Choices) -> RuleSpec:
         outer=outer_step(
             choices, Outer.SIGN, schedule(choices, peak_nano=2_000_000, floor_ppm=100_000, warmup_rounds=20)
         ),
-        aggregation=aggregation(choices, "mean"),
+        aggregation=aggregation(choices, "standing+mean" if is_sign else "standing+normalize+mean"),
         fragments=given(choices.fragments, 1),
         merge_ppm=given(choices.merge_ppm, 0),
         read_lag=given(choices.read_lag, 0),

@@ -40,7 +40,7 @@ def diloco(choices: Choices) -> RuleSpec:
             schedule(choices, peak_nano=700_000_000, floor_ppm=1_000_000, warmup_rounds=0),
             momentum_micro=900_000,
         ),
-        aggregation=aggregation(choices, "mean"),
+        aggregation=aggregation(choices, "standing+clipping+mean"),
         fragments=given(choices.fragments, 1),
         merge_ppm=given(choices.merge_ppm, 0),
         read_lag=given(choices.read_lag, 0),

@@ -45,7 +45,7 @@ def fedavg(choices: Choices) -> RuleSpec:
                 warmup_rounds=0,
             ),
         ),
-        aggregation=aggregation(choices, "mean"),
+        aggregation=aggregation(choices, "standing+clipping+mean"),
         fragments=given(choices.fragments, 1),
         merge_ppm=given(choices.merge_ppm, 0),
         read_lag=given(choices.read_lag, 0),

@@ -37,7 +37,7 @@ def sparseloco(choices: Choices) -> RuleSpec:
         outer=outer_step(
             choices, Outer.SGD, schedule(choices, peak_nano=10**9, floor_ppm=400_000, warmup_rounds=0)
         ),
-        aggregation=aggregation(choices, "mean"),
+        aggregation=aggregation(choices, "standing+clipping+mean"),
         fragments=given(choices.fragments, 1),
         merge_ppm=given(choices.merge_ppm, 0),
         read_lag=given(choices.read_lag, 0),
