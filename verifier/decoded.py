@@ -11,8 +11,8 @@ The result is `Signs`, not an `Aggregate`: the step's sign at every position, as
 
 Exactness: the transform of `training.exact` for coefficients of 2^14, whose one rounding divides
 by 2^14 and so has nothing to round: signs go through both products as they are. Amplitudes count
-at unit energy per node and block, in units of 2^-14. Values stay below 2^43 and sums of 128 of
-them below 2^50: exact in float64.
+at unit energy per node and block, in units of 2^-16. Values stay below 2^45 and sums of 128 of
+them below 2^52: exact in float64.
 
 Shape suffixes: N = nodes, B = blocks of a slab, S = 64.
 """
@@ -35,6 +35,7 @@ from verifier.slabs import slabs
 
 Signs = NDArray[np.int8]  # (blocks, 64, 64): -1, 0 or 1 per position
 Values = NDArray[np.float64]  # (N, positions), whole numbers
+_UNIT_DROP = 14  # bits, so that two exact products and a sum over nodes fit a float64
 _SLAB_BLOCKS = 8  # of 16 nodes: 4 MB of float64, and a copy
 
 
@@ -98,7 +99,8 @@ def decoded(updates: Mapping[PeerId, Update], block_count: int) -> Iterator[tupl
     for slab in slabs(updates, block_count, _SLAB_BLOCKS, scaled):
         blocks_B, row_T = np.unique(slab.at_T // BLOCK_SIZE, return_inverse=True)
         dense = np.zeros((len(updates), len(blocks_B), BLOCK_SIZE))
-        dense[:, row_T, slab.at_T % BLOCK_SIZE] = slab.value_nt
+        value_BNU = slab.working(np.full(len(slab.value_BNU), _UNIT_DROP))
+        dense[:, row_T, slab.at_T % BLOCK_SIZE] = value_BNU[slab.block_T, :, slab.rank_T].T
         first = np.matmul(dense.reshape(-1, S, S), BASIS_SS)
         yield blocks_B, np.matmul(BASIS_SS.T, first).reshape(len(updates), -1)
 

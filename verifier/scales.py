@@ -14,7 +14,7 @@ A node that leaves a block out has norm 0 there. So a block that most nodes leav
 still under `clipped`, and few who fill it alone cannot move it.
 
 Exactness: a factor is m * 2^s with a whole m <= 2^25. Grids: -51 for values (|v| < 2^55, as in
-training/values.py, so sums of 128 nodes stay below 2^62), -14 for units (|v| <= 2^14).
+training/values.py, so sums of 128 nodes stay below 2^62), -30 for units (|v| <= 2^30).
 
 Shape suffixes: N = nodes by ascending peer id, B = live blocks of one update, L = blocks of the layout.
 """
@@ -36,7 +36,7 @@ from training.wire import Update
 from verifier.gram import Ints, whole_root
 
 Scope = Literal["block", "all"]
-UNIT_GRID = -14
+UNIT_GRID = -30
 _ROOT_BITS = 30  # norms as r * 2^e with 2^29 <= r < 2^30
 _RATIO_BITS = 24
 _NOTHING = -(1 << 60)  # key of the norm 0
@@ -73,7 +73,7 @@ def raw(updates: Mapping[PeerId, Update], block_count: int) -> dict[PeerId, Scal
 
 
 def unit(updates: Mapping[PeerId, Update], block_count: int) -> dict[PeerId, Scaled]:
-    """Every live block of every node at norm 1, rounded down by less than 2^-14 per value."""
+    """Every live block of every node at norm 1, good to 22 bits."""
     found = {}
     for peer, update in updates.items():
         root_B, shift_B = _root(_energy(update))

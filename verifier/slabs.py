@@ -52,12 +52,6 @@ class Slab:
     grid: int | None = None
 
     @property
-    def value_nt(self) -> NDArray[Any]:
-        """What each node sent of each coefficient. Shape (N, T)."""
-        picked: NDArray[Any] = self.value_BNU[self.block_T, :, self.rank_T].T
-        return picked
-
-    @property
     def bits(self) -> Ints:
         """Bits of the largest value of each block; 1 on a sign wire. Shape (B,)."""
         if self.grid is None:

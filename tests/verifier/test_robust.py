@@ -275,8 +275,11 @@ def test_one_far_row_is_cut_to_the_median_distance():
 def test_the_size_of_a_slab_changes_nothing(seeds):
     updates = by_peer([an_update(seed) for seed in seeds])
 
-    whole = np.concatenate([slab.value_nt for slab in slabs(updates, BLOCKS)], axis=1)
-    one_by_one = np.concatenate([slab.value_nt for slab in slabs(updates, BLOCKS, 1)], axis=1)
+    def values(slab_blocks: int) -> np.ndarray:
+        parts = slabs(updates, BLOCKS, slab_blocks)
+        return np.concatenate([slab.value_BNU[slab.block_T, :, slab.rank_T] for slab in parts])
+
+    whole, one_by_one = values(64), values(1)
 
     assert np.array_equal(whole, one_by_one)
     assert np.count_nonzero(whole) == sum(update.value_BK.size for update in updates.values())
@@ -371,3 +374,17 @@ def test_two_liars_cannot_turn_a_position_that_five_agree_on(rule):
     found = rule(by_peer([honest] * 5 + [liar] * 2), BLOCKS, f=2)
 
     assert np.array_equal(found, agreed)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 2**32))
+def test_mixing_then_trimming_is_the_dense_one(seed):
+    updates = [an_update(seed + n) for n in range(7)]
+    gram = np.einsum("nbc,mbc->bnm", rows(updates), rows(updates))
+    mix = nearest_neighbours(gram.astype(np.int64), f=2)
+    mixed = np.einsum("bmn,nbc->mbc", mix, rows(updates)) / 5
+    expected = np.sort(mixed, axis=0)[2:5].mean(axis=0)
+
+    found = trimmed_mean(by_peer(updates), BLOCKS, f=2, mixing=partial(nearest_neighbours, f=2))
+
+    assert np.abs(values(found) - expected).max() < 1 / ONE + 1e-12

@@ -225,3 +225,15 @@ def test_where_the_median_node_is_contradicted_nobody_is_left_out():
     peers = tuple(a_peer(number) for number in range(4))
 
     assert heard(Standing(window=(Nets(peers, nets),)), f=1) == peers
+
+
+def test_while_everybody_contradicts_everybody_all_are_heard():
+    """Steps that overshoot: then what the others say next proves nothing against a node."""
+    standing = Standing()
+    for number in range(4):
+        updates = honest_round(number)
+        overshot = {peer: flipped(update) for peer, update in updates.items()}
+        standing = observe(standing, overshot if number % 2 else updates, BLOCKS, past=1)
+
+    assert sorted(scores_of(standing).values())[NODES // 2] < 0
+    assert len(heard(standing, f=3)) == NODES
