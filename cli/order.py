@@ -30,7 +30,7 @@ from node.behaviours import Behaviour, parse_behaviour
 from protocol.errors import ConfigError
 from protocol.messages import NODES_MAX, OPENED_BLOCKS_MAX, VERIFIERS_MAX
 from protocol.params import ModelSpec
-from protocol.rule import BLOCK_SIZE, FRAGMENTS_MAX, LAG_MAX, RANK_MAX, RuleSpec
+from protocol.rule import BLOCK_SIZE, FRAGMENTS_MAX, LAG_MAX, RANK_MAX, RuleSpec, check_rule
 from training.documents import Format
 from training.tokenizer import Tokenizer
 from verifier.rules import RULE_NAMES
@@ -334,6 +334,12 @@ def _contradictions(order: Order) -> Iterator[Problem]:
         yield Problem(
             ("data",), [], "expected at least one source; leave the key out for the standard library"
         )
+    rule, faults = order.rule(), list[str]()
+    check_rule(rule, lambda holds, words: None if holds else faults.append(words))
+    if rule.aggregation.f and run.nodes <= 2 * rule.aggregation.f:
+        faults.append(f"f = {rule.aggregation.f} needs more than twice as many nodes, not {run.nodes}")
+    for words in faults:
+        yield Problem(("comm", "method"), order.comm.method, f"as it is set up here: {words}")
     if scaled(budget.operators, 6) + scaled(budget.verifiers, 6) > 10**6:
         yield Problem(("budget", "operators"), budget.operators, "with verifiers, the shares exceed 1")
     if order.epoch_units_max() == 0:

@@ -39,7 +39,7 @@ _EXPECTED = {
     "string_pattern_mismatch": "expected letters, digits, dots, dashes and underscores",
     "too_short": "expected at least {min_length}",
     "too_long": "expected at most {max_length}",
-    "literal_error": "is not available yet; expected {expected}",
+    "literal_error": "is not one of {expected}",
     "value_error": "{error}",
 }
 

@@ -58,13 +58,10 @@ def test_the_default_order_makes_a_spec_in_exact_integers():
     check_spec(spec)
     assert decode(RunSpec, encode(spec)) == spec
     rule, audit, money, timing = spec.rule, spec.audit, spec.money, spec.timing
-    assert (rule.beta_micro, rule.clip_micro, rule.lr_nano, rule.lr_floor_ppm) == (
-        950_000,
-        1_000_000,
-        2_000_000,
-        100_000,
-    )
-    assert (rule.k, rule.warmup_rounds, rule.sequences) == (32, 5, 4)
+    assert (rule.compress.feedback_micro, rule.local.clip_micro) == (950_000, 1_000_000)
+    assert (rule.outer.schedule.peak_nano, rule.outer.schedule.floor_ppm) == (2_000_000, 100_000)
+    assert (rule.aggregation.name, rule.aggregation.f) == ("standing+mean", 1)
+    assert (rule.compress.k, rule.outer.schedule.warmup_rounds, rule.local.sequences) == (32, 20, 4)
     assert (audit.probation, audit.floor_ppm, audit.blocks) == (4, 200_000, 32)
     assert (money.price_per_mtoken, money.operators_ppm, money.verifiers_ppm) == (20_000_000, 870_000, 80_000)
     assert (money.slash_ppm, money.epoch_rounds, money.treasury) == (500_000, 10, b"t" * 20)
@@ -235,7 +232,7 @@ def test_the_check_names_sizes_price_budget_and_audits(tmp_path):
         "5 nodes, 4 verifiers",
         "node 4: wrong-data@6",
         "text (MIT)",
-        "9.5 bits per coefficient",
+        "0.07 bits per parameter",
         "60 rounds of 2,560 tokens, 6 epochs",
         "3.072000 aUSD if every contribution counts",
         "3.225600 aUSD in escrow",
