@@ -143,7 +143,9 @@ class StepFiles:
                     else NO_DIGEST
                 ),
                 start_moments=b"".join(m.astype("<f4").tobytes() for m in start.moments) if start else b"",
-                start_path=MerklePath(hashes=merkle.proof(leaves_before, last) if carries else ()),
+                start_path=MerklePath(
+                    hashes=merkle.proof(leaves_before, last) if carries and start and segment == 0 else ()
+                ),
                 end_count=end_roots.count,
                 end_theta_root=end_roots.theta,
                 end_moments=end_roots.moments,

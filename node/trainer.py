@@ -97,8 +97,9 @@ class Trainer:
         batch = batch_tokens(self.tokens, used, self.spec.model.context)
         gradient = self._noise if lie == "random-update" else self._gradient
         work = rules.local(self.spec, self.layout, theta, before, batch, round_id, gradient)
-        if not (np.isfinite(work.loss) and np.isfinite(work.x_NC).all()):
-            # Sent, its momentum could not be opened, and withholding an opening is slashed.
+        parts = (work.x_NC, *(part for end in work.ends for part in (end.theta_P, *end.moments)))
+        if not (np.isfinite(work.loss) and all(np.isfinite(part).all() for part in parts)):
+            # Sent, its states could not be opened, and withholding an opening is slashed.
             raise Unavailable(f"round {round_id}: the gradient is not finite, so there is nothing to send")
         after, update = rules.encode(self.spec, self.layout, round_id, before, work)
         if lie == "no-feedback":

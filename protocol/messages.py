@@ -250,7 +250,7 @@ class InnerOpening:
     start_theta: Annotated[bytes, Max(INNER_BYTES_MAX)]  # float32; empty where the network's is the start
     start_theta_root: Digest  # where `start_theta` is empty but a digest binds it: its Merkle root
     start_moments: Annotated[bytes, Max(2 * INNER_BYTES_MAX)]  # float32, one after another
-    start_path: Path  # of the carried state in `momentum_before`; empty if nothing is carried
+    start_path: Path  # of the carried state in `momentum_before`; empty if the segment begins elsewhere
     end_count: int
     end_theta_root: Digest
     end_moments: Digest

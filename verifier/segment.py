@@ -21,7 +21,7 @@ from protocol import merkle
 from protocol.errors import MalformedMessage
 from protocol.messages import Commit, InnerOpening
 from protocol.rule import Optimiser, RuleSpec
-from protocol.types import Digest
+from protocol.types import NO_DIGEST, Digest
 from training.inner import Floats, InnerRoots, InnerState, moments_digest, roots_of, theta_domain
 from training.layout import Layout
 from training.momentum import carried_leaf
@@ -60,6 +60,8 @@ def check_inner_opening(
     if rule.carries_inner:
         leaf = carried_leaf(commit.run_id, layout.blocks, end.digest)
         merkle.check(leaf, layout.blocks, layout.blocks + 1, opened.end_path.hashes, commit.momentum_after)
+    elif opened.end_path.hashes:
+        raise MalformedMessage("opening: a path of a carried state where the rule carries none")
     end_BC = checked_blocks(
         opened.end_blocks,
         opened.end_paths,
@@ -81,12 +83,17 @@ def opening_bytes_max(rule: RuleSpec, layout: Layout) -> int:
 def _checked_start(
     opened: InnerOpening, commit: Commit, rule: RuleSpec, layout: Layout, segment: int
 ) -> InnerState | None:
-    is_carried = segment == 0 and rule.carries_inner and commit.base > 0
-    if segment == 0 and not is_carried:
-        if opened.start_theta or opened.start_moments:
+    # What nothing binds must be empty: a step has one opening, and the verdict names it.
+    if segment == 0 and not (rule.carries_inner and commit.base > 0):
+        shown = (opened.start_theta, opened.start_moments, opened.start_count, opened.start_path.hashes)
+        if any(shown) or opened.start_theta_root != NO_DIGEST:
             raise MalformedMessage("opening: a start state where none is carried into the round")
         return None
     shows_theta = segment > 0 or rule.is_local_kept
+    if shows_theta and opened.start_theta_root != NO_DIGEST:
+        raise MalformedMessage("opening: a root beside the parameters it would stand for")
+    if segment > 0 and opened.start_path.hashes:
+        raise MalformedMessage("opening: a path of a carried state where the segment does not begin with it")
     theta_P = _floats(opened.start_theta, layout.parameters if shows_theta else 0, "parameters")
     moments = _floats(opened.start_moments, _moment_count(rule) * layout.parameters, "moments")
     parts = tuple(moments.reshape(_moment_count(rule), layout.parameters)) if len(moments) else ()
