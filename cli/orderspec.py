@@ -27,6 +27,7 @@ from protocol.params import (
 from protocol.types import NO_DIGEST, Address, Digest
 from training.data import describe
 from training.shards import Manifest
+from verifier.rules import check_aggregation
 
 SOURCE_MAX, LICENCE_MAX = 512, 128  # characters, the bounds of DataSpec
 
@@ -139,6 +140,7 @@ def build_spec(
     )
     try:
         check_spec(spec)
+        check_aggregation(spec.rule.aggregation)
     except ValueError as fault:
         raise ConfigError(f"the order does not make a run: {fault}") from None
     return spec

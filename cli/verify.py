@@ -38,6 +38,7 @@ from training.layout import layout_of
 from training.outer import apply, public_digest, start_public
 from training.start import BASE, starting_parameters
 from verifier.combine import combine, tolerated
+from verifier.rules import check_aggregation
 from verifier.standing import Standing
 
 
@@ -167,6 +168,7 @@ def _spec(path: Path) -> RunSpec:
     try:
         spec = decode(RunSpec, path.read_bytes())
         check_spec(spec)
+        check_aggregation(spec.rule.aggregation)
     except (OSError, AssayError, ValueError) as error:
         raise Altered(f"bundle/spec.cbor: {error}") from None
     return spec

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from protocol.rule import AggregationSpec
 from protocol.types import PeerId
 from training.wire import Aggregate, Update
 from verifier import decoded, robust
@@ -89,6 +90,15 @@ def rule_of(name: str, f: int, seed: bytes) -> Rule:
     if is_mean:
         return partial(mean_over_senders, scale=scale)
     return partial(_ROBUST[last], f=f, scale=scale, mixing=mixing)
+
+
+def check_aggregation(named: AggregationSpec) -> None:
+    """Do nothing if there is a rule of this name: `check_spec` knows numbers, names are ours.
+
+    Raises:
+        ValueError: there is none, and every round would move nothing.
+    """
+    rule_of(named.name, named.f, bytes(32))
 
 
 def decoded_rule_of(name: str, f: int) -> DecodedRule:

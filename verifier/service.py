@@ -15,7 +15,7 @@ import trio
 from network.host import Fact, Handler, Host
 from protocol.blob import blob_digest
 from protocol.codec import decode, decode_any, digest, encode
-from protocol.errors import MalformedMessage, OutOfPhase, PeerFault, Unavailable
+from protocol.errors import ConfigError, MalformedMessage, OutOfPhase, PeerFault, Unavailable
 from protocol.identity import sign
 from protocol.messages import (
     REASON_CHARS_MAX,
@@ -45,6 +45,7 @@ from verifier.driver import Driver
 from verifier.duties import Duties
 from verifier.proposer import now_ms
 from verifier.round import Round, Rules, Submitted
+from verifier.rules import check_aggregation
 
 log = logging.getLogger(__name__)
 TICK_S = 0.1
@@ -65,7 +66,12 @@ async def run_verifier(config: Config) -> None:
         ConfigError: the operator can fix it.
         Diverged: our own state is not what we signed for; stop rather than sign nonsense.
     """
-    await Service(open_participant(config)).run()
+    me = open_participant(config)
+    try:
+        check_aggregation(me.spec.rule.aggregation)
+    except ValueError as fault:
+        raise ConfigError(f"this run cannot be verified by us: {fault}") from None
+    await Service(me).run()
 
 
 class Service:
