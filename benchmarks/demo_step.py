@@ -83,7 +83,7 @@ def main() -> None:
         work = partial(loss_and_gradient, model, layout, start, tokens, compute=FLOAT32_WHOLE)
         train_s = min(_cpu_s(lambda _, work=work: work(), gradients[2]) for _ in range(2))
         print(
-            f"a training step on {tokens[:, 1:].size:,} tokens: gradient {train_s * 1e3:.0f} ms, of the whole "
+            f"a training step on {tokens[:, 1:].size:,} tokens: gradient {train_s * 1e3:.0f} ms, of all "
             f"the rule is {step_s / (train_s + step_s + hash_s):.0%} (to reach: 15 %)"
         )
 
