@@ -37,7 +37,7 @@ source = "{data}"
 licence = "none"
 [train]
 sequences = 2
-warmup = 2
+{train}
 [verify]
 probation = 2
 blocks = 8
@@ -50,6 +50,15 @@ price_per_mtoken = 900_000_000
 collect_s = 8
 
 """
+DEMO = "warmup = 2"
+SPARSELOCO = """
+steps = 4
+segment = 2
+inner_lr = 0.01
+[comm]
+method = "sparseloco"
+k = 64
+"""
 
 
 def need_anvil() -> None:
@@ -59,12 +68,14 @@ def need_anvil() -> None:
         pytest.skip(f"needs a local chain: {missing}")
 
 
-def write_order(folder: Path, *, rounds: int = 10, cheat: str = "stale-parameters@2") -> Path:
+def write_order(
+    folder: Path, *, rounds: int = 10, cheat: str = "stale-parameters@2", train: str = DEMO
+) -> Path:
     """A run file with data to learn: digits that repeat."""
     text = folder / "text.txt"
     text.write_text("".join(f"{n % 97} bottles on the wall, {n % 89} left; " for n in range(3000)))
     path = folder / "run.toml"
-    path.write_text(TINY.format(rounds=rounds, cheat=cheat, data=text))
+    path.write_text(TINY.format(rounds=rounds, cheat=cheat, data=text, train=train))
     return path
 
 

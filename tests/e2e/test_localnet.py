@@ -13,6 +13,7 @@ import pytest
 
 from cli.summary import invariants
 from tests.e2e.nets import (
+    SPARSELOCO,
     kill,
     localnet,
     need_anvil,
@@ -158,6 +159,25 @@ def test_other_ways_to_cheat_cost_stake_too(tmp_path: Path, cheat: str) -> None:
     assert invariants(summary) == []
     slashed = {node["behaviour"]: node["slashed"] for node in summary["nodes"] if node["slashed"]}
     assert list(slashed) == [cheat.split("@")[0]]
+
+
+@pytest.mark.parametrize("cheat", ["wrong-data@2"])
+def test_nodes_that_take_steps_of_their_own_are_held_to_the_same(tmp_path: Path, cheat: str) -> None:
+    """SparseLoCo: two segments a round, of which each audit repeats one."""
+    need_anvil()
+    with localnet(tmp_path, write_order(tmp_path, rounds=8, cheat=cheat, train=SPARSELOCO)) as process:
+        summary = summary_of(process)
+        status = process.returncode
+
+    assert invariants(summary) == []
+    assert (summary["ok"], status) == (True, 0)
+    slashed = {node["behaviour"]: node["slashed"] for node in summary["nodes"] if node["slashed"]}
+    assert list(slashed) == [cheat.split("@")[0]]
+    assert all(node["paid"] > 0 for node in summary["nodes"] if node["behaviour"] == "honest")
+    assert summary["loss"]["validation_last"] < summary["loss"]["validation_first"] - 0.1
+    done = verify(tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert "byte for byte" in done.stdout
 
 
 def test_the_checkpoint_has_one_form(finished: tuple[Path, dict[str, Any], int]) -> None:
