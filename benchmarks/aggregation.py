@@ -8,6 +8,8 @@ of 4096, uniform indices: hardly any overlap, the costliest case for sparse rule
 Inputs: decoded updates for ours; an (n, d) float32 matrix of the same messages for dense.
 Trimming: ours per coefficient among senders, dense with zeros over all n (the sort is the
 work, and the same). The decoded-domain rule is compared with dense inverse transforms and a sort.
+Names with "clipping" are on a wire with amplitudes, int8 levels, each block clipped to the median norm;
+"standing" is what a round costs on top of its rule: one round compared with the eight before.
 """
 
 from __future__ import annotations
@@ -32,12 +34,16 @@ from training.wire import Update
 from verifier import robust
 from verifier.aggregation import mean_over_senders
 from verifier.decoded import trimmed_mean_signs
+from verifier.rules import rule_of
+from verifier.standing import PAST, Standing, heard, observe
 
 K = 32
 RULES = (
     "mean", "trimmed-mean", "centered-clip", "geometric-median", "multi-krum", "decoded-trimmed-mean",
+    "clipping+mean", "clipping+trimmed-mean", "clipping+centered-clip", "standing",
 )  # fmt: skip
-DECODED_DENSE_MAX = 1_000_000  # above, n float64 inverse transforms and a sort do not fit a small machine
+ALONE = ("decoded-trimmed-mean", "standing")  # at 10M: no dense form fits, or there is none
+DENSE_MAX = 1_000_000  # for those: n float64 inverse transforms and a sort do not fit a small machine
 
 Rows = NDArray[np.float32]
 
@@ -61,7 +67,7 @@ def main() -> None:
         for rule in args.rules:
             ours_s, ours_mb = _ask("sparse", rule, args.nodes, args.liars, parameters)
             dense = "- | - | -"
-            if not (rule.startswith("decoded") and parameters > DECODED_DENSE_MAX):
+            if rule != "standing" and not (rule in ALONE and parameters > DENSE_MAX):
                 dense_s, dense_mb = _ask("dense", rule, args.nodes, args.liars, parameters)
                 dense = f"{dense_s:.3f} | {dense_mb:.0f} | {dense_s / ours_s:.1f}"
             size = f"{parameters / 1e6:g}M"
@@ -73,7 +79,7 @@ def main() -> None:
 
 def _ask(kind: str, rule: str, nodes: int, liars: int, parameters: int) -> tuple[float, float]:
     command = [
-        sys.executable, __file__, "--child", kind, "--rules", rule, "--nodes", str(nodes),
+        sys.executable, "-m", "benchmarks.aggregation", "--child", kind, "--rules", rule, "--nodes", str(nodes),
         "--liars", str(liars), "--parameters", str(parameters),
     ]  # fmt: skip
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -99,7 +105,15 @@ def _measure(kind: str, rule: str, nodes: int, liars: int, parameters: int) -> t
 
 
 def _sparse(rule: str, nodes: int, liars: int, block_count: int) -> Callable[[], object]:
-    updates = {PeerId(n.to_bytes(32, "big")): _update(n, block_count) for n in range(nodes)}
+    has_amplitude = rule.startswith("clipping")
+    updates = {PeerId(n.to_bytes(32, "big")): _update(n, block_count, has_amplitude) for n in range(nodes)}
+    if rule == "standing":
+        # One set of updates in every past round: the work is the same, and eight sets need not be drawn.
+        before = Standing(past=(updates,) * PAST)
+        return lambda: heard(observe(before, updates, block_count), f=liars)
+    if has_amplitude:
+        named = rule_of(rule, liars, b"public")
+        return lambda: named(updates, block_count)
     calls: dict[str, Callable[[], object]] = {
         "mean": lambda: mean_over_senders(updates, block_count),
         "trimmed-mean": lambda: robust.trimmed_mean(updates, block_count, f=liars),
@@ -114,9 +128,26 @@ def _sparse(rule: str, nodes: int, liars: int, block_count: int) -> Callable[[],
 def _dense(rule: str, nodes: int, liars: int, block_count: int) -> Callable[[], object]:
     rows = np.zeros((nodes, block_count * BLOCK_SIZE), np.float32)
     for node in range(nodes):
-        update = _update(node, block_count)
+        update = _update(node, block_count, rule.startswith("clipping"))
         where = (update.blocks_B[:, None] * BLOCK_SIZE + update.index_BK).reshape(-1)
         rows[node, where] = update.value_BK.reshape(-1)
+    if rule.startswith("clipping"):
+        inner = _dense_rule(rule.removeprefix("clipping+"), rows, liars)
+        return lambda: (_dense_scale(rows), inner())
+    return _dense_rule(rule, rows, liars)
+
+
+def _dense_scale(rows: Rows) -> Rows:
+    """Every node's blocks cut to the median norm."""
+    blocks = rows.reshape(len(rows), -1, BLOCK_SIZE)
+    norm = np.sqrt(np.einsum("nbc,nbc->nb", blocks, blocks))
+    radius = np.sort(norm, axis=0)[(len(rows) - 1) // 2]
+    clipped: Rows = blocks * np.minimum(1, radius / np.maximum(norm, 1e-12))[:, :, None]
+    return clipped
+
+
+def _dense_rule(rule: str, rows: Rows, liars: int) -> Callable[[], object]:
+    nodes = len(rows)
     calls: dict[str, Callable[[], object]] = {
         "mean": lambda: rows.sum(axis=0) / np.maximum((rows != 0).sum(axis=0), 1),
         "trimmed-mean": lambda: np.sort(rows, axis=0)[liars : nodes - liars].mean(axis=0),
@@ -128,8 +159,8 @@ def _dense(rule: str, nodes: int, liars: int, block_count: int) -> Callable[[], 
     return calls[rule]
 
 
-def _update(seed: int, block_count: int) -> Update:
-    """k uniform signs in every block."""
+def _update(seed: int, block_count: int, has_amplitude: bool = False) -> Update:
+    """k uniform places in every block, with signs or with int8 levels."""
     rng = np.random.default_rng(seed)
     index_BK = np.empty((block_count, K), np.int64)
     for start in range(
@@ -137,6 +168,10 @@ def _update(seed: int, block_count: int) -> Update:
     ):  # a few blocks at a time: their random numbers need not all be held
         part = rng.random((min(256, block_count - start), BLOCK_SIZE), np.float32)
         index_BK[start : start + len(part)] = np.sort(np.argpartition(part, K, axis=1)[:, :K], axis=1)
+    if has_amplitude:
+        value_BK = rng.integers(-127, 128, index_BK.shape, np.int32) * 128
+        exponent_B, mantissa_B = rng.integers(-40, -36, block_count), np.full(block_count, 128)
+        return Update(np.arange(block_count), index_BK, value_BK, exponent_B, mantissa_B)
     signs = rng.integers(0, 2, index_BK.shape, np.int8) * 2 - 1
     return Update(np.arange(block_count), index_BK, signs.astype(np.int8))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from protocol.params import BLOCK_SIZE
-from training.scene import Dense, Scene, honest_count, honest_sum, is_live, update_at
+from training.scene import Dense, Scene, honest_count, honest_votes, is_live, update_at
 from training.wire import Update
 
 EVASIVE_SHARE = 0.25  # of its votes an evasive liar spends on agreeing
@@ -34,7 +34,7 @@ def adaptive(scene: Scene) -> tuple[Update, ...]:
         ValueError: the scene has no direction.
     """
     liars, direction = len(scene.own), _direction(scene)
-    along, count = honest_sum(scene) * np.sign(direction), honest_count(scene)
+    along, count = honest_votes(scene) * np.sign(direction), honest_count(scene)
     worth = np.stack(
         [
             np.abs(direction) * (_mean_after(along, count, m) - _mean_after(along, count, m + 1))
@@ -47,10 +47,9 @@ def adaptive(scene: Scene) -> tuple[Update, ...]:
     index = np.sort(
         best % BLOCK_SIZE, axis=1
     )  # votes on one index are neighbours: they go to different liars
-    against = np.where(direction > 0, -1, 1).astype(np.int8)
     return tuple(
-        Update(blocks, index[:, i::liars], np.take_along_axis(against[blocks], index[:, i::liars], axis=1))
-        for i in range(liars)
+        update_at(scene, blocks, mine, -np.take_along_axis(direction[blocks], mine, axis=1))
+        for mine in (index[:, liar::liars] for liar in range(liars))
     )
 
 
@@ -60,7 +59,7 @@ def evasive(scene: Scene) -> tuple[Update, ...]:
     A quarter of the votes repeats what most honest nodes send. The others go against the
     direction, where it is largest among what no honest node sends; liars share those out.
     """
-    total, count = honest_sum(scene), honest_count(scene)
+    total, count = honest_votes(scene), honest_count(scene)
     copied = round(scene.k * EVASIVE_SHARE)
     blocks = np.flatnonzero(is_live(scene))
     common = np.argsort(-np.abs(total[blocks]), axis=1, kind="stable")[:, :copied]
@@ -70,7 +69,9 @@ def evasive(scene: Scene) -> tuple[Update, ...]:
     for liar in range(len(scene.own)):
         lie = free[:, liar :: len(scene.own)]
         said = np.take_along_axis(total[blocks], common, axis=1), -np.take_along_axis(direction, lie, axis=1)
-        sent.append(update_at(blocks, np.concatenate([common, lie], axis=1), np.concatenate(said, axis=1)))
+        sent.append(
+            update_at(scene, blocks, np.concatenate([common, lie], axis=1), np.concatenate(said, axis=1))
+        )
     return tuple(sent)
 
 
@@ -91,7 +92,7 @@ def front_runner(scene: Scene) -> tuple[Update, ...]:
         )
         along = np.take_along_axis(direction, index, axis=1)
         along[:, helped:] *= -1
-        sent.append(update_at(blocks, index, along))
+        sent.append(update_at(scene, blocks, index, along))
     return tuple(sent)
 
 
@@ -115,8 +116,14 @@ def _direction(scene: Scene) -> Dense:
 
 
 def _free(scene: Scene, count: Dense) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """By live block, what no honest node sends, by falling size of the direction. Shape (B, C)."""
+    """By live block, what no honest node sends, by falling size of the direction. Shape (B, C).
+
+    Raises:
+        ValueError: the wire is dense, so that nothing is left unsaid.
+    """
     blocks = np.flatnonzero(is_live(scene))
+    if np.any(np.count_nonzero(count[blocks] == 0, axis=1) < scene.k * len(scene.own)):
+        raise ValueError(f"{len(scene.own)} liars with {scene.k} each find too few coefficients nobody sends")
     size = np.where(count[blocks] == 0, np.abs(_direction(scene)[blocks]), -1.0)
     order: np.ndarray[tuple[int, int], np.dtype[np.int64]] = np.argsort(-size, axis=1, kind="stable")
     return order

@@ -1,4 +1,4 @@
-"""Attacks: what liars would send, as legal updates of a sign wire, by name.
+"""Attacks: what liars would send, as legal updates, by name.
 
 Room: training (pure, seeded). What liars know and the wire's limits: scene.py. Attacks that
 know the rule: adaptive.py. Names as in byzfl where the attack is there. A value-domain attack
@@ -8,13 +8,16 @@ is sent as the k largest coefficients of what it would have sent, ties to the lo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.params import BLOCK_SIZE
+from protocol.params import BLOCK_SIZE, Values
 from training.adaptive import adaptive, evasive, front_runner, sleeper
-from training.scene import Scene, all_send, honest_count, honest_sum, is_live, strongest
+from training.scene import Scene, all_send, honest_count, honest_sum, is_live, strongest, update_at
+from training.values import exponent_window
 from training.wire import Update
 
 Attack = Callable[[Scene], tuple[Update, ...]]
@@ -24,7 +27,7 @@ SINGLE_BLOCK_SHARE = 8  # one block of so many is attacked, at least one
 
 def sign_flip(scene: Scene) -> tuple[Update, ...]:
     """Each liar sends the opposite of what it should (Allen-Zhu et al., arXiv:2012.14368)."""
-    return tuple(Update(own.blocks_B, own.index_BK, -own.value_BK) for own in scene.own)
+    return tuple(replace(own, value_BK=-own.value_BK) for own in scene.own)
 
 
 def inner_product(scene: Scene) -> tuple[Update, ...]:
@@ -34,7 +37,7 @@ def inner_product(scene: Scene) -> tuple[Update, ...]:
 
 def little_is_enough(scene: Scene) -> tuple[Update, ...]:
     """All send the mean less 1.5 deviations (ALIE; Baruch, Baruch & Goldberg, arXiv:1902.06156)."""
-    total, square = honest_sum(scene), honest_count(scene)
+    total, square = honest_sum(scene), honest_sum(scene, power=2)
     count = len(scene.honest)
     mean = total / count
     deviation = np.sqrt(square / count - mean**2)
@@ -79,9 +82,10 @@ def split(scene: Scene) -> tuple[Update, ...]:
     blocks = np.flatnonzero(is_live(scene))
     updates = []
     for liar in range(len(scene.own)):
-        index_BK = np.sort(order[blocks, liar :: len(scene.own)], axis=1)
-        value_BK = -np.sign(np.take_along_axis(total[blocks], index_BK, axis=1)).astype(np.int8)
-        updates.append(Update(blocks, index_BK, np.where(value_BK == 0, 1, value_BK).astype(np.int8)))
+        index_BK = order[blocks, liar :: len(scene.own)]
+        updates.append(
+            update_at(scene, blocks, index_BK, -np.take_along_axis(total[blocks], index_BK, axis=1))
+        )
     return tuple(updates)
 
 
@@ -96,13 +100,30 @@ def flipped_labels(tokens: NDArray[np.int64], vocabulary: int) -> NDArray[np.int
     return flipped
 
 
+def blow_up(scene: Scene) -> tuple[Update, ...]:
+    """Inner-product manipulation as loud as any wire allows; a sign wire has no volume to turn up."""
+    highest = exponent_window(Values.INT16)[1]
+    return tuple(
+        update
+        if update.exponent_B is None
+        else replace(update, exponent_B=np.full_like(update.exponent_B, highest))
+        for update in inner_product(scene)
+    )
+
+
 def _joined(before: Update, after: Update, first: int) -> Update:
     """`before` up to a block, `after` from there on."""
     left, right = before.blocks_B < first, after.blocks_B >= first
+
+    def both(one: NDArray[Any] | None, other: NDArray[Any] | None) -> NDArray[Any] | None:
+        return None if one is None or other is None else np.concatenate([one[left], other[right]])
+
     return Update(
         np.concatenate([before.blocks_B[left], after.blocks_B[right]]),
         np.concatenate([before.index_BK[left], after.index_BK[right]]),
         np.concatenate([before.value_BK[left], after.value_BK[right]]),
+        both(before.exponent_B, after.exponent_B),
+        both(before.mantissa_B, after.mantissa_B),
     )
 
 
@@ -118,6 +139,7 @@ ATTACKS: Mapping[str, Attack] = {
     "single-block": single_block,
     "split": split,
     "label-flip": label_flip,
+    "blow-up": blow_up,
     "adaptive": adaptive,
     "evasive": evasive,
     "front-runner": front_runner,

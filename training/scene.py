@@ -1,8 +1,9 @@
 """Scene: what the liars of a round see, and how they say what they want to.
 
 Room: training (pure, seeded). For tests and for `assay sim train`; no node runs these.
-On a sign wire an attacker has no amplitude to blow up and no NaN to send: k indices
-and k signs a block is all there is to choose. Liars see the honest updates of the
+On a sign wire an attacker has no amplitude to blow up: k indices and k signs a block is
+all there is to choose. With amplitudes it also has whole levels and a scale within the wire's
+window; there is no code for NaN or Inf on either. Liars see the honest updates of the
 round before they send, and act together: the worst case, which a network that hides
 updates until commits are in makes harder.
 
@@ -21,6 +22,7 @@ from protocol.params import BLOCK_SIZE
 from training.wire import Update
 
 Dense = NDArray[np.float64]
+Blocks = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +44,19 @@ class Scene:
     round: int = 0
 
 
-def honest_sum(scene: Scene) -> Dense:
+def honest_sum(scene: Scene, power: int = 1) -> Dense:
+    """Sum of what honest nodes send, or of its squares. Shape (N, C)."""
+    total = np.zeros((scene.block_count, BLOCK_SIZE))
+    for update in scene.honest:
+        total[update.blocks_B[:, None], update.index_BK] += _coefficients(update) ** power
+    return total
+
+
+def honest_votes(scene: Scene) -> Dense:
     """Sum of honest signs. Shape (N, C)."""
     total = np.zeros((scene.block_count, BLOCK_SIZE))
     for update in scene.honest:
-        total[update.blocks_B[:, None], update.index_BK] += update.value_BK
+        total[update.blocks_B[:, None], update.index_BK] += np.sign(update.value_BK)
     return total
 
 
@@ -67,22 +77,39 @@ def is_live(scene: Scene) -> NDArray[np.bool_]:
 
 
 def all_send(scene: Scene, wanted_NC: Dense) -> tuple[Update, ...]:
+    """Every liar sends the same."""
     return (strongest(scene, wanted_NC),) * len(scene.own)
 
 
 def strongest(scene: Scene, wanted_NC: Dense) -> Update:
-    """The k largest coefficients of every live block; what is zero goes as +."""
+    """The k largest coefficients of every live block."""
     blocks = np.flatnonzero(is_live(scene))
-    order = np.argsort(-np.abs(wanted_NC[blocks]), axis=1, kind="stable")
-    index_BK = np.sort(order[:, : scene.k], axis=1)
-    picked = np.take_along_axis(wanted_NC[blocks], index_BK, axis=1)
-    return Update(blocks, index_BK, np.where(picked < 0, -1, 1).astype(np.int8))
+    index_BK = np.argsort(-np.abs(wanted_NC[blocks]), axis=1, kind="stable")[:, : scene.k]
+    return update_at(scene, blocks, index_BK, np.take_along_axis(wanted_NC[blocks], index_BK, axis=1))
 
 
-def update_at(blocks_B: NDArray[np.int64], index_BK: NDArray[np.int64], value_BK: Dense) -> Update:
-    """The signs of these values at these places, in the order the wire wants; zero goes as +."""
+def update_at(scene: Scene, blocks_B: Blocks, index_BK: Blocks, value_BK: Dense) -> Update:
+    """The signs of these values at these places, in the order the wire wants; zero goes as +.
+
+    On a wire with amplitudes each block is as loud as an honest one: its scale, and its median level.
+    """
     order = np.argsort(index_BK, axis=1)
-    sign_BK = np.where(value_BK < 0, -1, 1).astype(np.int8)
-    return Update(
-        blocks_B, np.take_along_axis(index_BK, order, axis=1), np.take_along_axis(sign_BK, order, axis=1)
-    )
+    sign_BK = np.where(np.take_along_axis(value_BK, order, axis=1) < 0, -1, 1).astype(np.int8)
+    index_BK = np.take_along_axis(index_BK, order, axis=1)
+    if scene.own[0].exponent_B is None:
+        return Update(blocks_B, index_BK, sign_BK)
+    size_N, exponent_N, mantissa_N = (np.zeros(scene.block_count, np.int64) for _ in range(3))
+    for update in (*scene.honest, *scene.own):
+        assert update.exponent_B is not None and update.mantissa_B is not None
+        size_BK = np.sort(np.abs(update.value_BK), axis=1)
+        middle_B = size_BK[:, size_BK.shape[1] // 2]
+        size_N[update.blocks_B] = np.where(middle_B > 0, middle_B, size_BK[:, -1])
+        exponent_N[update.blocks_B] = update.exponent_B
+        mantissa_N[update.blocks_B] = update.mantissa_B
+    loud_BK = (sign_BK * size_N[blocks_B, None]).astype(np.int32)
+    return Update(blocks_B, index_BK, loud_BK, exponent_N[blocks_B], mantissa_N[blocks_B])
+
+
+def _coefficients(update: Update) -> Dense:
+    values: Dense = update.value_BK.astype(np.float64)
+    return values if update.exponent_B is None else np.ldexp(values, update.exponent_B[:, None])

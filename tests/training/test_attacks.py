@@ -8,24 +8,15 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from protocol.params import BLOCK_SIZE
-from training import attacks
+from protocol.errors import MalformedMessage
+from protocol.params import BLOCK_SIZE, Values
+from training import adaptive, attacks
 from training.scene import Scene
 from training.wire import Update, decode_update, encode_update
 
 BLOCKS, K, LIARS = 9, 6, 2
-ATTACKS = (
-    attacks.sign_flip,
-    attacks.inner_product,
-    attacks.little_is_enough,
-    attacks.mimic,
-    attacks.free_rider,
-    attacks.gaussian,
-    attacks.ghost,
-    attacks.single_block,
-    attacks.split,
-    attacks.adaptive,
-)
+ATTACKS = [attack for name, attack in attacks.ATTACKS.items() if name != "none"]
+BLIND = [attack for attack in ATTACKS if attack not in (attacks.adaptive,)]
 every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
 
 
@@ -34,6 +25,26 @@ def an_update(seed: int, *, span: int = 60) -> Update:
     blocks = np.flatnonzero(rng.random(BLOCKS) < 0.9)
     index = np.array([np.sort(rng.choice(span, K, replace=False)) for _ in blocks], np.int64)
     return Update(blocks, index, rng.choice(np.array([-1, 1], np.int8), index.shape))
+
+
+def a_loud_update(seed: int) -> Update:
+    """Levels of int8, with a scale per block."""
+    quiet = an_update(seed)
+    rng = np.random.default_rng(seed)
+    mantissa = rng.integers(128, 256, len(quiet.blocks_B))
+    level = quiet.value_BK.astype(np.int32) * rng.integers(0, 128, quiet.value_BK.shape, np.int32)
+    level[:, 0] = 127
+    value = level * mantissa[:, None].astype(np.int32)
+    return Update(quiet.blocks_B, quiet.index_BK, value, rng.integers(-30, -20, len(mantissa)), mantissa)
+
+
+def a_loud_scene(seed: int = 0) -> Scene:
+    scene = a_scene(seed)
+    return replace(
+        scene,
+        honest=[a_loud_update(seed + n) for n in range(5)],
+        own=[a_loud_update(seed + 100 + n) for n in range(LIARS)],
+    )
 
 
 def a_scene(seed: int = 0) -> Scene:
@@ -69,6 +80,59 @@ def test_every_liar_sends_a_legal_update(attack, seed):
         again = decode_update(raw, BLOCKS, K)
         assert encode_update(again, BLOCKS, K) == raw
         assert np.array_equal(dense(again), dense(update))
+
+
+@every_attack
+@pytest.mark.parametrize("seed", range(3))
+def test_every_liar_sends_a_legal_update_on_a_wire_with_amplitudes(attack, seed):
+    sent = attack(a_loud_scene(seed))
+
+    assert len(sent) == LIARS
+    for update in sent:
+        raw = encode_update(update, BLOCKS, K, Values.INT8)
+        again = decode_update(raw, BLOCKS, K, Values.INT8)
+        assert encode_update(again, BLOCKS, K, Values.INT8) == raw
+        assert np.array_equal(dense(again), dense(update))
+        assert np.array_equal(again.exponent_B, update.exponent_B)
+
+
+def test_the_largest_that_can_be_sent_is_below_sixteen():
+    for update in attacks.blow_up(a_loud_scene()):
+        loudest = np.abs(update.value_BK).max(axis=1) * 2.0**update.exponent_B
+
+        assert np.all(loudest < 16)
+    before = max((np.abs(u.value_BK).max(axis=1) * 2.0**u.exponent_B).max() for u in a_loud_scene().honest)
+    assert (
+        max(
+            (np.abs(u.value_BK).max(axis=1) * 2.0**u.exponent_B).max()
+            for u in attacks.blow_up(a_loud_scene())
+        )
+        > before
+    )
+
+
+@pytest.mark.parametrize("values", [Values.INT8, Values.INT16, Values.E3M0, Values.TWO_BIT, Values.SIGN_MEAN])
+def test_no_bytes_decode_to_what_is_not_finite_or_beyond_the_window(values):
+    """The attack with NaN and Inf: a random or a largest scale is refused, or is a number below 16."""
+    update = attacks.sign_flip(a_loud_scene())[0]
+    level = np.sign(update.value_BK).astype(np.int32)
+    level[level == 0] = 1
+    raw = bytearray(
+        encode_update(
+            replace(update, value_BK=level * update.mantissa_B[:, None].astype(np.int32)), BLOCKS, K, values
+        )
+    )
+    head = -(-BLOCKS // 8)
+    refused = 0
+    for high in range(256):
+        raw[head + 1] = high
+        try:
+            again = decode_update(bytes(raw), BLOCKS, K, values)
+        except MalformedMessage:
+            refused += 1
+            continue
+        assert np.abs(again.value_BK * 2.0 ** again.exponent_B[:, None]).max() < 16
+    assert refused > 100
 
 
 @every_attack
@@ -122,6 +186,48 @@ def test_free_riders_copy_different_nodes_and_mimics_the_same():
     assert np.array_equal(dense(mimics[0]), dense(mimics[1]))
 
 
+def test_an_evasive_liar_contradicts_nobody():
+    scene = a_scene(8)
+    total = honest_sum(scene)
+
+    for update in attacks.evasive(scene):
+        mine = dense(update)
+        assert np.all((mine * np.sign(total))[total != 0] >= 0)
+        assert np.any((mine != 0) & (total != 0))
+        lies = (mine != 0) & (total == 0)
+        assert np.all(mine[lies] == -np.sign(scene.direction_NC)[lies])
+
+
+def test_a_front_runner_helps_more_often_than_it_hurts():
+    scene = a_scene(9)
+
+    first, second = attacks.front_runner(scene)
+
+    along = dense(first) * np.sign(scene.direction_NC)
+    assert (along > 0).sum() == round(K * adaptive.FRONT_SHARE) * len(first.blocks_B)
+    assert (along < 0).sum() == (K - round(K * adaptive.FRONT_SHARE)) * len(first.blocks_B)
+    assert not (np.any(dense(first) * dense(second)) or np.any(dense(first) * honest_sum(scene)))
+
+
+def test_a_sleeper_is_honest_first_and_then_adaptive():
+    asleep, awake = a_scene(), replace(a_scene(), round=adaptive.SLEEP_ROUNDS)
+
+    assert attacks.sleeper(asleep) == tuple(asleep.own)
+    for mine, lie in zip(attacks.sleeper(awake), attacks.adaptive(awake), strict=True):
+        assert np.array_equal(dense(mine), dense(lie))
+
+
+def test_flipped_labels_flip_back():
+    tokens = np.array([[0, 5, 255]])
+
+    assert attacks.flipped_labels(tokens, 256).tolist() == [[255, 250, 0]]
+
+
+def test_who_needs_unsaid_coefficients_says_so_on_a_dense_wire():
+    with pytest.raises(ValueError, match="too few"):
+        attacks.evasive(replace(a_scene(), k=BLOCK_SIZE))
+
+
 def progress(scene: Scene, sent: tuple[Update, ...]) -> float:
     """Inner product of the direction with the mean over senders, honest and liars."""
     everyone = [dense(update) for update in (*scene.honest, *sent)]
@@ -130,7 +236,7 @@ def progress(scene: Scene, sent: tuple[Update, ...]) -> float:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("other", [a for a in ATTACKS if a is not attacks.adaptive], ids=lambda a: a.__name__)
+@pytest.mark.parametrize("other", BLIND, ids=lambda a: a.__name__)
 def test_no_other_attack_costs_the_default_rule_more_progress(other, seed):
     scene = a_scene(seed)
 
