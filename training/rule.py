@@ -64,7 +64,8 @@ def begin(spec: RunSpec, layout: Layout, theta_P: Floats, private: Private, roun
         return replace(started, theta_P=theta_P)
     mine = np.float32(rule.merge_ppm / PPM)
     merged_P = carried.theta_P
-    for fragment in applied_fragments(spec, range(private.round, round_id)):
+    missed = range(max(private.round, round_id - rule.fragments), round_id)  # more only repeat fragments
+    for fragment in applied_fragments(spec, missed):
         is_in = fragment_positions(layout, rule.fragments, fragment)
         mixed_P = theta_P * (np.float32(1) - mine) + merged_P * mine
         merged_P = np.where(is_in, mixed_P, merged_P)

@@ -303,15 +303,14 @@ def test_after_missed_rounds_every_fragment_applied_since_is_merged_and_no_other
         assert np.array_equal(begun.theta_P, np.where(is_in, theirs, mine)), missed_to
 
 
-def test_a_fragment_applied_twice_since_is_merged_twice():
+def test_a_fragment_applied_twice_since_is_merged_once():
+    """However long a node was away, an auditor's work stays that of one turn of all fragments."""
     spec = a_run("streaming", merge_ppm=500_000, apply_lag=1)
     mine, theirs = np.ones(SIZE, np.float32), np.zeros(SIZE, np.float32)
 
     begun = begin(spec, LAYOUT, theirs, carrying(mine, 2), 7)  # of rounds 1 to 5: fragment 1 twice
 
-    assert set(begun.theta_P[fragment_positions(LAYOUT, 4, 1)].tolist()) == {0.25}
-    others = fragment_positions(LAYOUT, 4, 1)
-    assert set(begun.theta_P[~others].tolist()) == {0.5}
+    assert set(begun.theta_P.tolist()) == {0.5}
 
 
 def test_streaming_nodes_drift_apart_between_syncs_and_stay_near():
