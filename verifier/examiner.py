@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,24 @@ from training.rule import begin
 from training.schedule import rate
 from training.threads import prepare
 from verifier.audit import Finding, check_opening, compare
-from verifier.segment import check_inner_opening, equals, opening_bytes_max
+from verifier.segment import check_inner_opening, opening_bytes_max
 
 _INCONCLUSIVE = Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Redone:
+    """What a recompute has to compare: what the node opened, and what should stand there.
+
+    before_BC, after_BC: the error as opened. x_BC: what local work adds, recomputed. digest: of what
+    was recomputed. is_equal: whether that is what the commit binds.
+    """
+
+    before_BC: NDArray[np.float32]
+    after_BC: NDArray[np.float32]
+    x_BC: NDArray[np.float32]
+    digest: Digest
+    is_equal: bool
 
 
 class Examiner:
@@ -71,46 +87,68 @@ class Examiner:
         positions = batch_positions(spec, commit.node, int(commit.round))
         batch = batch_tokens(self.tokens, positions, spec.model.context)
         sent = decode_contribution(spec, layout, int(commit.round), update)
-        bytes_max = opening_bytes_max(spec.rule, layout)
-        if spec.rule.is_gradient:
-            opened = decode(Opening, opening, bytes_max)
-            before, after = check_opening(opened, commit, blocks, spec.rule, layout.blocks)
-            _, slope_P = self._gradient(theta_P, batch)
-            if not np.isfinite(slope_P).all():  # no honest node could have stepped here either
-                return _INCONCLUSIVE
-            lr = rate(spec.rule.outer.schedule, spec.rounds, int(commit.round))
-            x_NC = gradient_blocks(spec.rule, layout, slope_P, lr)
-            sketch = gradient_sketch(commit.parent, x_NC)
-            x_BC, is_equal = x_NC[blocks], sketch == opened.sketch
-            recomputed = Digest(hashlib.sha256(sketch).digest())
-        else:
-            inner = decode(InnerOpening, opening, bytes_max)
-            before, after = check_opening(inner.opening, commit, blocks, spec.rule, layout.blocks)
-            shown = check_inner_opening(inner, commit, spec.rule, layout, blocks, segment)
-            start = shown.start
-            if segment == 0 or start is None:
-                private = Private(np.zeros((0, 0), np.float32), start, commit.base - 1)
-                start = begin(spec, layout, theta_P, private, int(commit.round))
-            first = segment * spec.rule.local.segment
-            last = min(first + spec.rule.local.segment, spec.rule.local.steps)
-            end, loss = run_steps(spec, int(commit.round), first, last, start, theta_P, batch, self._gradient)
-            if not np.isfinite(loss):
-                return _INCONCLUSIVE
-            is_equal = equals(commit.run_id, layout, end, commit.inner[segment])
-            start_BC = to_blocks(layout, theta_P)[blocks].reshape(shown.end_BC.shape)
-            x_BC = in_basis(spec.rule, (start_BC - shown.end_BC).reshape(len(blocks), BLOCK_SIDE, BLOCK_SIDE))
-            recomputed = roots_of(commit.run_id, layout, end).digest
-        return compare(
-            spec.rule.compress,
-            blocks,
-            self._is_synced(int(commit.round))[blocks],
-            before,
-            after,
-            sent,
-            x_BC,
-            recomputed=recomputed,
-            is_work_equal=is_equal,
-        )
+        redo = self._one_gradient if spec.rule.is_gradient else self._one_segment
+        with np.errstate(all="ignore"):  # a liar's state may overflow; it must end in a verdict
+            redone = redo(commit, opening, blocks, segment, theta_P, batch)
+            return compare(
+                spec.rule.compress,
+                blocks,
+                self._is_synced(int(commit.round))[blocks],
+                redone.before_BC,
+                redone.after_BC,
+                sent,
+                redone.x_BC,
+                recomputed=redone.digest,
+                is_work_equal=redone.is_equal,
+            )
+
+    def _one_gradient(
+        self,
+        commit: Commit,
+        opening: bytes,
+        blocks: list[int],
+        _: int,
+        theta_P: NDArray[np.float32],
+        batch: NDArray[np.int64],
+    ) -> Redone:
+        """The gradient of the whole step, and the sketch that only it yields."""
+        spec, layout = self.spec, self.parameters.layout
+        opened = decode(Opening, opening, opening_bytes_max(spec.rule, layout))
+        before, after = check_opening(opened, commit, blocks, spec.rule, layout.blocks)
+        _loss, slope_P = self._gradient(theta_P, batch)
+        lr = rate(spec.rule.outer.schedule, spec.rounds, int(commit.round))
+        x_NC = gradient_blocks(spec.rule, layout, slope_P, lr)
+        sketch = gradient_sketch(commit.parent, x_NC)
+        # Where our gradient is not finite an honest node has none to send: a commit is a lie then.
+        is_equal = bool(np.isfinite(slope_P).all()) and sketch == opened.sketch
+        return Redone(before, after, x_NC[blocks], Digest(hashlib.sha256(sketch).digest()), is_equal)
+
+    def _one_segment(
+        self,
+        commit: Commit,
+        opening: bytes,
+        blocks: list[int],
+        segment: int,
+        theta_P: NDArray[np.float32],
+        batch: NDArray[np.int64],
+    ) -> Redone:
+        """The inner steps of the drawn segment, from the state before them that the node opened."""
+        spec, layout = self.spec, self.parameters.layout
+        opened = decode(InnerOpening, opening, opening_bytes_max(spec.rule, layout))
+        before, after = check_opening(opened.opening, commit, blocks, spec.rule, layout.blocks)
+        shown = check_inner_opening(opened, commit, spec.rule, layout, blocks, segment)
+        start = shown.start
+        if segment == 0 or start is None:
+            private = Private(np.zeros((0, 0), np.float32), start, commit.base - 1)
+            start = begin(spec, layout, theta_P, private, int(commit.round))
+        first = segment * spec.rule.local.segment
+        last = min(first + spec.rule.local.segment, spec.rule.local.steps)
+        end, loss = run_steps(spec, int(commit.round), first, last, start, theta_P, batch, self._gradient)
+        digest = roots_of(commit.run_id, layout, end).digest
+        start_BC = to_blocks(layout, theta_P)[blocks].reshape(shown.end_BC.shape)
+        way_BSS = (start_BC - shown.end_BC).reshape(len(blocks), BLOCK_SIDE, BLOCK_SIDE)
+        is_equal = bool(np.isfinite(loss)) and digest == commit.inner[segment]
+        return Redone(before, after, in_basis(spec.rule, way_BSS), digest, is_equal)
 
     def _gradient(
         self, theta_P: NDArray[np.float32], tokens: NDArray[np.int64]

@@ -21,7 +21,7 @@ from protocol import merkle
 from protocol.errors import MalformedMessage
 from protocol.messages import Commit, InnerOpening
 from protocol.rule import Optimiser, RuleSpec
-from protocol.types import NO_DIGEST, Digest
+from protocol.types import NO_DIGEST
 from training.inner import Floats, InnerRoots, InnerState, moments_digest, roots_of, theta_domain
 from training.layout import Layout
 from training.momentum import carried_leaf
@@ -110,11 +110,6 @@ def _checked_start(
     leaf = carried_leaf(commit.run_id, layout.blocks, roots.digest)
     merkle.check(leaf, layout.blocks, layout.blocks + 1, opened.start_path.hashes, commit.momentum_before)
     return start
-
-
-def equals(run_id: Digest, layout: Layout, state: InnerState, committed: Digest) -> bool:
-    """Whether a recomputed state is the committed one, bit for bit."""
-    return roots_of(run_id, layout, state).digest == committed
 
 
 def _moment_count(rule: RuleSpec) -> int:

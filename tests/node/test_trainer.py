@@ -370,7 +370,7 @@ def test_an_auditor_of_another_execution_class_finds_nothing(data, folder, tmp_p
     assert other.outcome is Outcome.INCONCLUSIVE
 
 
-def test_an_auditor_whose_own_gradient_is_not_finite_finds_nothing(data, folder, tmp_path, monkeypatch):
+def test_a_commit_on_a_gradient_that_is_not_finite_is_a_lie(data, folder, tmp_path, monkeypatch):
     trainer = a_trainer(data, folder)
     record = step(trainer, 0)
     true = examiners.loss_and_gradient
@@ -378,7 +378,7 @@ def test_an_auditor_whose_own_gradient_is_not_finite_finds_nothing(data, folder,
         examiners, "loss_and_gradient", lambda *a, **k: (1.0, true(*a, **k)[1] * np.float32("nan"))
     )
 
-    assert judged(data, tmp_path, trainer, record).outcome is Outcome.INCONCLUSIVE
+    assert judged(data, tmp_path, trainer, record).outcome is Outcome.MISMATCH
 
 
 def test_the_largest_momenta_are_judged_like_any_others(data, folder, tmp_path, monkeypatch):

@@ -303,12 +303,14 @@ def test_after_missed_rounds_every_fragment_applied_since_is_merged_and_no_other
         assert np.array_equal(begun.theta_P, np.where(is_in, theirs, mine)), missed_to
 
 
-def test_a_fragment_applied_twice_since_is_merged_once():
+@pytest.mark.parametrize("lag", [0, 1, 3])
+@pytest.mark.parametrize("back_in", [10, 1_000_000])
+def test_a_fragment_applied_twice_since_is_merged_once(lag, back_in):
     """However long a node was away, an auditor's work stays that of one turn of all fragments."""
-    spec = a_run("streaming", merge_ppm=500_000, apply_lag=1)
+    spec = a_run("streaming", merge_ppm=500_000, apply_lag=lag)
     mine, theirs = np.ones(SIZE, np.float32), np.zeros(SIZE, np.float32)
 
-    begun = begin(spec, LAYOUT, theirs, carrying(mine, 2), 7)  # of rounds 1 to 5: fragment 1 twice
+    begun = begin(spec, LAYOUT, theirs, carrying(mine, 2), back_in)
 
     assert set(begun.theta_P.tolist()) == {0.5}
 
