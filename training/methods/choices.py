@@ -17,6 +17,7 @@ from protocol.rule import (
     Optimiser,
     Outer,
     OuterSpec,
+    RuleSpec,
     ScheduleSpec,
     Transform,
     Values,
@@ -141,6 +142,25 @@ def compressor(
     )
 
 
-def aggregation(choices: Choices, name: str) -> AggregationSpec:
-    """The rule of aggregation, as chosen."""
-    return AggregationSpec(name=given(choices.aggregation, name), f=given(choices.f, 0))
+def assembled(
+    choices: Choices,
+    local: LocalSpec,
+    compress: CompressSpec,
+    outer: OuterSpec,
+    *,
+    aggregation: str,
+    fragments: int = 1,
+    merge_ppm: int = 0,
+    apply_lag: int = 0,
+) -> RuleSpec:
+    """The rule of these parts; of what is given by name, what was chosen instead."""
+    return RuleSpec(
+        local=local,
+        compress=compress,
+        outer=outer,
+        aggregation=AggregationSpec(name=given(choices.aggregation, aggregation), f=given(choices.f, 0)),
+        fragments=given(choices.fragments, fragments),
+        merge_ppm=given(choices.merge_ppm, merge_ppm),
+        read_lag=given(choices.read_lag, 0),
+        apply_lag=given(choices.apply_lag, apply_lag),
+    )

@@ -13,7 +13,7 @@ from protocol.rule import PPM, LocalSpec, Optimiser, Outer, RuleSpec, Transform,
 from training.methods.choices import (
     NO_RATE,
     Choices,
-    aggregation,
+    assembled,
     compressor,
     given,
     outer_step,
@@ -27,8 +27,9 @@ def demo(choices: Choices) -> RuleSpec:
     A short warm-up costs much: 0.2 nats at 200 rounds with 5 against 20 (docs/results/convergence.md).
     """
     is_sign = given(choices.values, Values.SIGN) is Values.SIGN and not choices.rank
-    return RuleSpec(
-        local=LocalSpec(
+    return assembled(
+        choices,
+        LocalSpec(
             optimiser=Optimiser.GRADIENT,
             steps=given(choices.steps, 1),
             segment=0,
@@ -42,7 +43,7 @@ def demo(choices: Choices) -> RuleSpec:
             proximal_micro=0,
             keeps_moments=False,
         ),
-        compress=compressor(
+        compressor(
             choices,
             transform=Transform.DCT,
             k=32,
@@ -50,12 +51,8 @@ def demo(choices: Choices) -> RuleSpec:
             feedback_micro=950_000,
             keeps_error=True,
         ),
-        outer=outer_step(
+        outer_step(
             choices, Outer.SIGN, schedule(choices, peak_nano=2_000_000, floor_ppm=100_000, warmup_rounds=20)
         ),
-        aggregation=aggregation(choices, "standing+mean" if is_sign else "standing+normalize+mean"),
-        fragments=given(choices.fragments, 1),
-        merge_ppm=given(choices.merge_ppm, 0),
-        read_lag=given(choices.read_lag, 0),
-        apply_lag=given(choices.apply_lag, 0),
+        aggregation="standing+mean" if is_sign else "standing+normalize+mean",
     )

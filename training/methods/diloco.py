@@ -11,9 +11,8 @@ from __future__ import annotations
 from protocol.rule import Optimiser, Outer, RuleSpec, Transform, Values
 from training.methods.choices import (
     Choices,
-    aggregation,
+    assembled,
     compressor,
-    given,
     inner_loop,
     outer_step,
     schedule,
@@ -22,11 +21,12 @@ from training.methods.choices import (
 
 def diloco(choices: Choices) -> RuleSpec:
     """Defaults: 10 steps, all coefficients in eight bits, outer Nesterov 0.9 with step 0.7."""
-    return RuleSpec(
-        local=inner_loop(
+    return assembled(
+        choices,
+        inner_loop(
             choices, Optimiser.ADAMW, steps=10, lr_nano=2_000_000, decay_micro=100_000, warmup_rounds=1
         ),
-        compress=compressor(
+        compressor(
             choices,
             transform=Transform.NONE,
             k=64 * 64,
@@ -34,15 +34,11 @@ def diloco(choices: Choices) -> RuleSpec:
             feedback_micro=0,
             keeps_error=False,
         ),
-        outer=outer_step(
+        outer_step(
             choices,
             Outer.NESTEROV,
             schedule(choices, peak_nano=700_000_000, floor_ppm=1_000_000, warmup_rounds=0),
             momentum_micro=900_000,
         ),
-        aggregation=aggregation(choices, "standing+clipping+mean"),
-        fragments=given(choices.fragments, 1),
-        merge_ppm=given(choices.merge_ppm, 0),
-        read_lag=given(choices.read_lag, 0),
-        apply_lag=given(choices.apply_lag, 0),
+        aggregation="standing+clipping+mean",
     )

@@ -11,9 +11,8 @@ from __future__ import annotations
 from protocol.rule import Optimiser, Outer, RuleSpec, Transform, Values
 from training.methods.choices import (
     Choices,
-    aggregation,
+    assembled,
     compressor,
-    given,
     inner_loop,
     outer_step,
     schedule,
@@ -23,11 +22,10 @@ from training.methods.choices import (
 def fedavg(choices: Choices) -> RuleSpec:
     """Defaults: 10 SGD steps of 0.3, all coefficients in eight bits, the mean as it is."""
     is_adaptive = choices.outer in (Outer.ADAM, Outer.YOGI)
-    return RuleSpec(
-        local=inner_loop(
-            choices, Optimiser.SGD, steps=10, lr_nano=300_000_000, decay_micro=0, warmup_rounds=1
-        ),
-        compress=compressor(
+    return assembled(
+        choices,
+        inner_loop(choices, Optimiser.SGD, steps=10, lr_nano=300_000_000, decay_micro=0, warmup_rounds=1),
+        compressor(
             choices,
             transform=Transform.NONE,
             k=64 * 64,
@@ -35,7 +33,7 @@ def fedavg(choices: Choices) -> RuleSpec:
             feedback_micro=0,
             keeps_error=False,
         ),
-        outer=outer_step(
+        outer_step(
             choices,
             Outer.SGD,
             schedule(
@@ -45,9 +43,5 @@ def fedavg(choices: Choices) -> RuleSpec:
                 warmup_rounds=0,
             ),
         ),
-        aggregation=aggregation(choices, "standing+clipping+mean"),
-        fragments=given(choices.fragments, 1),
-        merge_ppm=given(choices.merge_ppm, 0),
-        read_lag=given(choices.read_lag, 0),
-        apply_lag=given(choices.apply_lag, 0),
+        aggregation="standing+clipping+mean",
     )

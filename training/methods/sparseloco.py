@@ -11,9 +11,8 @@ from __future__ import annotations
 from protocol.rule import Optimiser, Outer, RuleSpec, Transform, Values
 from training.methods.choices import (
     Choices,
-    aggregation,
+    assembled,
     compressor,
-    given,
     inner_loop,
     outer_step,
     schedule,
@@ -22,11 +21,12 @@ from training.methods.choices import (
 
 def sparseloco(choices: Choices) -> RuleSpec:
     """Defaults: 10 steps, k = 64 of 4096, feedback 0.95, two bits, outer step 1.0 falling to 0.4."""
-    return RuleSpec(
-        local=inner_loop(
+    return assembled(
+        choices,
+        inner_loop(
             choices, Optimiser.ADAMW, steps=10, lr_nano=2_000_000, decay_micro=100_000, warmup_rounds=1
         ),
-        compress=compressor(
+        compressor(
             choices,
             transform=Transform.NONE,
             k=64,
@@ -34,12 +34,8 @@ def sparseloco(choices: Choices) -> RuleSpec:
             feedback_micro=950_000,
             keeps_error=True,
         ),
-        outer=outer_step(
+        outer_step(
             choices, Outer.SGD, schedule(choices, peak_nano=10**9, floor_ppm=400_000, warmup_rounds=0)
         ),
-        aggregation=aggregation(choices, "standing+clipping+mean"),
-        fragments=given(choices.fragments, 1),
-        merge_ppm=given(choices.merge_ppm, 0),
-        read_lag=given(choices.read_lag, 0),
-        apply_lag=given(choices.apply_lag, 0),
+        aggregation="standing+clipping+mean",
     )

@@ -11,9 +11,8 @@ from __future__ import annotations
 from protocol.rule import Optimiser, Outer, RuleSpec, Transform, Values
 from training.methods.choices import (
     Choices,
-    aggregation,
+    assembled,
     compressor,
-    given,
     inner_loop,
     outer_step,
     schedule,
@@ -22,11 +21,12 @@ from training.methods.choices import (
 
 def streaming_diloco(choices: Choices) -> RuleSpec:
     """Defaults: 4 fragments, 5 steps a round, four bits (E3M0), applied a round later, half merged."""
-    return RuleSpec(
-        local=inner_loop(
+    return assembled(
+        choices,
+        inner_loop(
             choices, Optimiser.ADAMW, steps=5, lr_nano=2_000_000, decay_micro=100_000, warmup_rounds=2
         ),
-        compress=compressor(
+        compressor(
             choices,
             transform=Transform.NONE,
             k=64 * 64,
@@ -34,15 +34,14 @@ def streaming_diloco(choices: Choices) -> RuleSpec:
             feedback_micro=0,
             keeps_error=False,
         ),
-        outer=outer_step(
+        outer_step(
             choices,
             Outer.NESTEROV,
             schedule(choices, peak_nano=400_000_000, floor_ppm=1_000_000, warmup_rounds=0),
             momentum_micro=900_000,
         ),
-        aggregation=aggregation(choices, "standing+clipping+mean"),
-        fragments=given(choices.fragments, 4),
-        merge_ppm=given(choices.merge_ppm, 500_000),
-        read_lag=given(choices.read_lag, 0),
-        apply_lag=given(choices.apply_lag, 1),
+        aggregation="standing+clipping+mean",
+        fragments=4,
+        merge_ppm=500_000,
+        apply_lag=1,
     )
