@@ -40,14 +40,22 @@ from training.schedule import rate
 NODES, SEQUENCES, CONTEXT, LOCAL_STEPS = 4, 4, 128, 10
 MODEL = {"layers": 4, "width": 128, "heads": 4, "context": CONTEXT}
 DATA = [{"source": "stdlib", "max_bytes": 6_000_000}]
-WARMUP = 20  # steps
+WARMUP = 40  # steps
 GRIDS: Mapping[str, tuple[float, ...]] = {
-    "adamw": (1e-3, 1.5e-3, 2e-3, 3e-3),
+    "adamw": (7e-4, 1e-3, 2e-3),
     "demo": (1.5e-3, 2e-3, 2.5e-3),
     "sparseloco": (1e-3, 2e-3, 4e-3),
     "diloco": (1e-3, 2e-3, 4e-3),
     "streaming-diloco": (1e-3, 2e-3, 4e-3),
     "fedavg": (0.1, 0.3, 1.0),
+    "demo, 16 bits a value": (2e-3,),
+    "demo, k = 64": (2e-3,),
+    "demo, beta 0.99": (2e-3,),
+}
+VARIANTS: Mapping[str, dict[str, Any]] = {
+    "demo, 16 bits a value": {"method": "demo", "values": "int16"},
+    "demo, k = 64": {"method": "demo", "k": 64},
+    "demo, beta 0.99": {"method": "demo", "beta": 0.99},
 }
 
 
@@ -116,7 +124,8 @@ def train(method: str, lr: float, seed: int, steps: int) -> list[SimRound]:
 
 
 def _file(method: str, lr: float, seed: int, steps: int) -> dict[str, Any]:
-    is_gradient = method in ("adamw", "demo")
+    comm = VARIANTS.get(method, {"method": "demo" if method == "adamw" else method})
+    is_gradient = comm["method"] == "demo"
     local = 1 if is_gradient else LOCAL_STEPS
     if method == "streaming-diloco":
         local //= 2  # a fragment each half of H
@@ -135,7 +144,7 @@ def _file(method: str, lr: float, seed: int, steps: int) -> dict[str, Any]:
         "model": MODEL,
         "data": DATA,
         "train": train,
-        "comm": {"method": "demo" if method == "adamw" else method},
+        "comm": comm,
     }  # fmt: skip
 
 
