@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from cli.auditcmd import audit_app, receipt_app
 from cli.ledgercmd import add_commands, earnings
 from protocol.errors import AssayError, ConfigError
 
@@ -33,6 +34,8 @@ for name, sub in (
     ("order", order_app),
     ("run", run_app),
     ("sim", sim_app),
+    ("audit", audit_app),
+    ("receipt", receipt_app),
 ):
     app.add_typer(sub, name=name)
 add_commands(ledger_app)

@@ -1,0 +1,167 @@
+"""Receipt: write one step's receipt from a finished run, and check receipts, offline and without torch.
+
+Room: cli (edge: reads and writes files).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from cli.amounts import UNIT, money_text
+from cli.chainfolder import Delivered, find_node, open_delivered
+from ledger.evidence import evm_address
+from observer.receipts import facts_of, round_receipts
+from observer.step_receipt import FORMAT, RECEIPT_BYTES_MAX, Checked, check_receipt, make_receipt
+from protocol.codec import digest
+from protocol.errors import ConfigError
+from protocol.json_text import parse_json
+from protocol.params import PPM
+from protocol.types import Digest, PeerId
+from replica.index import Altered
+
+PROVES_NOT = (
+    "does not prove: that this run id is the one in the escrow (compare it with the chain's); that pay was",
+    "claimed; that an unaudited step is honest; anything, if more verifiers lie than a quorum tolerates",
+)
+
+
+def write_receipt(run: Path, round_id: int, node: str, out: Path | None) -> str:
+    """Write the receipt of a step; the line that says where.
+
+    Raises:
+        ConfigError: no such run, round or node, or the file is there already.
+        Altered: the run's chain does not hold.
+    """
+    delivered = open_delivered(run)
+    peer = find_node(delivered.spec, node)
+    if not 0 <= round_id < delivered.spec.rounds:
+        raise ConfigError(f"round {round_id}: the run trained in rounds 0 to {delivered.spec.rounds - 1}")
+    try:
+        text = make_receipt(
+            delivered.spec,
+            delivered.run_id,
+            delivered.deployment,
+            delivered.links,
+            delivered.pays,
+            round_id,
+            peer,
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    path = out or Path(f"receipt-{round_id:06d}-{peer.hex()[:8]}.json")
+    try:
+        with open(path, "x") as file:
+            file.write(text)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
+    return f"{path}: {len(text):,} bytes; check it with: assay receipt verify {path}"
+
+
+def receipt_lines(path: Path, run_id: str | None, verifiers: Sequence[str]) -> Iterator[str]:
+    """Check a receipt; one line per thing it proves.
+
+    Raises:
+        ConfigError: no such file, or an option that is no key.
+        Altered: the first thing that does not hold.
+    """
+    try:
+        if path.stat().st_size > RECEIPT_BYTES_MAX:
+            raise ConfigError(f"{path}: more than {RECEIPT_BYTES_MAX} bytes, so no receipt")
+        text = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    expected = None if run_id is None else Digest(_key(run_id))
+    keys = [PeerId(_key(one)) for one in verifiers] or None
+    if _is_round_summary(text):
+        yield from _summary_lines(path, text, expected, keys)
+    else:
+        yield from checked_lines(check_receipt(text, run_id=expected, verifiers=keys), expected is not None)
+
+
+def checked_lines(checked: Checked, is_run_known: bool) -> Iterator[str]:
+    """What a receipt that holds proves, and what it does not."""
+    spec, commit = checked.spec, checked.commit.commit
+    word = "as expected" if is_run_known else "compare it with the chain's"
+    yield f"run      {checked.run_id.hex()}: follows from the spec in the receipt; {word}"
+    yield f"step     round {commit.round} of node {commit.node.hex()}, {commit.tokens:,} tokens"
+    yield f"commit   {digest(commit).hex()}: signed by the node and by its hot key, on the assigned batch"
+    yield f"update   {commit.update.hex()}, {commit.update_bytes:,} bytes"
+    yield (
+        f"final    at least {checked.signers} of {len(spec.verifiers)} verifiers signed every link and "
+        f"header from round {commit.round} to {checked.last_round}, the run's last"
+    )
+    yield f"audit    {_audit_words(checked)}"
+    yield f"pay      {_pay_words(checked)}"
+    yield from PROVES_NOT
+
+
+def _audit_words(checked: Checked) -> str:
+    if checked.audit is None:
+        share = f"{checked.drawn_from_ppm / PPM:.4%}"
+        if checked.drawn_from_ppm <= checked.spec.audit.floor_ppm:
+            return f"drawn (at any rate from {share}, the floor is above), and judged by nobody in time"
+        return f"no verdict in the chain; drawn only at rates from {share}, by the node's clean audits then"
+    told = ", ".join(
+        f"{verdict.outcome.name} by {verdict.verifier.hex()[:8]}" for verdict in checked.audit.verdicts
+    )
+    return f"drawn, {told}: {checked.audit.ruling.value.upper()}"
+
+
+def _pay_words(checked: Checked) -> str:
+    if checked.epoch is None:
+        return "not in this receipt"
+    if checked.amount is None:
+        return f"no row of the node claimed in epoch {checked.epoch}, whose table a quorum signed"
+    node = next(member for member in checked.spec.nodes if member.peer == checked.commit.commit.node)
+    return (
+        f"{money_text(checked.amount)} {UNIT} to {evm_address(node.account)} for all its paid steps of epoch "
+        f"{checked.epoch}: a leaf under the root a quorum signed"
+    )
+
+
+def _is_round_summary(text: bytes) -> bool:
+    try:
+        told = parse_json(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(told, dict) and "contributions" in told and told.get("format") != FORMAT
+
+
+def _summary_lines(
+    path: Path, text: bytes, run_id: Digest | None, verifiers: Sequence[PeerId] | None
+) -> Iterator[str]:
+    """A round's summary proves nothing alone: it is made again from the chain of the bundle it lies in."""
+    bundle = path.resolve().parent.parent
+    if path.resolve().parent.name != "receipts" or not (bundle / "spec.cbor").is_file():
+        raise ConfigError(f"{path}: a round's summary; it can be checked only where it lies, in its bundle")
+    delivered: Delivered = open_delivered(bundle.parent)
+    if run_id is not None and run_id != delivered.run_id:
+        raise Altered(f"run_id: {delivered.run_id.hex()}, expected {run_id.hex()}")
+    if verifiers is not None and sorted(verifiers) != list(delivered.spec.verifier_peers):
+        raise Altered("spec: its verifiers are not the ones expected")
+    spec, links, tables = delivered.spec, delivered.links, delivered.tables
+    facts = facts_of(spec, delivered.run_id, links, tables)
+    told: dict[str, Any] = parse_json(text)
+    for made in round_receipts(spec, links, facts, tables):
+        if made["round"] == told.get("round"):
+            if made != told:
+                raise Altered(f"{path.name}: differs from what the certified chain says")
+            break
+    else:
+        raise Altered(f"{path.name}: of no round of this run")
+    yield f"run      {delivered.run_id.hex()}: follows from the spec in the bundle"
+    yield f"chain    {len(links)} links, each certified by a quorum; every table made again, and signed"
+    yield f"round    {told['round']}: {len(told['contributions'])} contributions, audits and pay as told"
+    yield from PROVES_NOT
+
+
+def _key(text: str) -> bytes:
+    try:
+        found = bytes.fromhex(text.removeprefix("0x"))
+    except ValueError:
+        found = b""
+    if len(found) != 32:
+        raise ConfigError(f"{text!r}: expected 32 bytes in hexadecimal")
+    return found
