@@ -160,9 +160,8 @@ def relink(told: dict[str, Any], position: int, **changes: Any) -> None:
 
 def too_few(told: dict[str, Any]) -> None:
     whole = decode(CertifiedManifest, bytes.fromhex(told["links"][1])).certificate
-    relink(
-        told, 0, certificate=replace(whole, verifiers=whole.verifiers[:2], signatures=whole.signatures[:2])
-    )
+    few = replace(whole, verifiers=whole.verifiers[:2], signatures=whole.signatures[:2])
+    relink(told, 1, certificate=few)
 
 
 def other_manifest(told: dict[str, Any]) -> None:
