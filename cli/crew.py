@@ -6,6 +6,7 @@ be killed at any instant; one that the operator must fix (exit status 2) ends th
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from cli.establish import Seat
 from protocol.errors import AssayError
+from replica.child import ONE_THREAD
 
 COMMANDS = {
     "node": ("node", "run"),
@@ -55,7 +57,12 @@ class Crew:
         with open(self.logs / f"{seat.name}.log", "ab") as log:
             # The pipe is a tether: it closes when we end, however we end, and the child ends with it.
             process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**ONE_THREAD, **os.environ},
             )
         self._running[seat.name] = (seat, process)
 

@@ -30,6 +30,8 @@ from replica.jsonlines import log_as_json
 
 log = logging.getLogger(__name__)
 _LENGTH = struct.Struct(">I")
+# numpy's BLAS would wake a thread per core for every product: all that it does here is small or exact.
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 class Child:
@@ -85,6 +87,7 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log_file,
+                env={**ONE_THREAD, **os.environ},
             )
         try:
             if self._prepare is not None:
