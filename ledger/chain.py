@@ -279,12 +279,17 @@ class Chain(ChainReader):
     def report_equivocation(
         self, first: Statement, first_signature: bytes, second: Statement, second_signature: bytes
     ) -> Sent:
-        """Slashes the signer of two contradicting statements; the reporter earns the challenger's share."""
+        """Slashes and bars the signer of two contradicting statements; the reporter earns its share."""
         signer = statements.recover(self.deployment.digest(first), first_signature)
         offence_id = self.equivocation_id(signer, first)
         told = (values(first), first_signature, values(second), second_signature)
+
+        def is_done() -> bool:  # for this contradiction or for another of the same account
+            owner = self.hot_key(signer)
+            return self.is_punished(offence_id) or (owner is not None and self.is_barred(owner.account))
+
         return self._once(
-            lambda: self.is_punished(offence_id),
+            is_done,
             lambda: self._move("report equivocation", "SlashCourt", "reportEquivocation", *told),
         )
 

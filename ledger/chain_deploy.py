@@ -165,7 +165,7 @@ def _arguments(
     stakes = (p.min_operator_stake, p.min_verifier_stake, p.slash_buyer_ppm, p.slash_challenger_ppm)
     given: list[list[Any]] = [
         [p.token_supply],
-        [members],
+        [vault, members],
         [token, court, (p.unbonding_s, p.freeze_s_max, *stakes)],
         [
             vault,

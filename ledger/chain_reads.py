@@ -151,6 +151,10 @@ class ChainReader:
         """Whether an offence has had its slash or its case."""
         return bool(self._ask("SlashCourt", "punished", offence_id))
 
+    def is_barred(self, account: str) -> bool:
+        """Whether an account contradicted itself, lost its stake and can never stake again."""
+        return bool(self._ask("StakeVault", "barred", account))
+
     def equivocation_id(self, signer: str, said: Statement) -> bytes:
         """The offence id that two of `signer`'s statements for this slot have in common."""
         return bytes(

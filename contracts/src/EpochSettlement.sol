@@ -116,6 +116,8 @@ contract EpochSettlement is Judge, ReentrancyGuard {
         Params memory p
     ) Judge("AssayEpochSettlement", deploymentId_) {
         if (escrow_.settlement() != address(this) || p.challengeWindow == 0 || p.claimPeriod == 0) revert BadParams();
+        // Without time to answer, or with nothing to lose, any challenge would be the end of any result.
+        if (p.resolveWindow == 0 || p.bond == 0) revert BadParams();
         // Stake must outlive every road that can end in a slash for this epoch's work.
         uint256 slowest = uint256(p.challengeWindow) + p.resolveWindow + court.vetoWindow() + court.executeWindow()
             + court.margin();

@@ -4,7 +4,6 @@ pragma solidity 0.8.37;
 // What the contracts of one deployment ask of each other, and nothing more.
 
 interface IVerifierSet {
-    function exists(uint32 version) external view returns (bool);
     function currentVersion() external view returns (uint32);
     function verify(uint32 version, bytes32 digest, uint8 certType, bytes calldata cert)
         external
@@ -17,6 +16,8 @@ interface IStakeVault {
     function unbondingDelay() external view returns (uint64);
     function freezeMax() external view returns (uint64);
     function accountOf(address hotKey) external view returns (address);
+    function minStake(uint8 role) external view returns (uint256);
+    function stakeOf(address who, uint8 role) external view returns (uint256 active, uint256 unbonding);
     function slash(
         address who,
         uint8 role,
@@ -25,6 +26,7 @@ interface IStakeVault {
         address buyer,
         address challenger
     ) external returns (uint256 amount);
+    function bar(address who, bytes32 offenceId, address buyer, address challenger) external;
     function freeze(address who, uint64 until) external;
 }
 
@@ -32,6 +34,7 @@ interface IRunEscrow {
     function settlement() external view returns (address);
     function buyerOf(bytes32 runId) external view returns (address);
     function setVersionOf(bytes32 runId) external view returns (uint32);
+    function closesAtOf(bytes32 runId) external view returns (uint64);
     function reserve(bytes32 runId, uint64 epoch, uint128 total) external;
     function release(bytes32 runId, uint128 total) external;
     function settle(bytes32 runId) external;

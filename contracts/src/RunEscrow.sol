@@ -27,6 +27,9 @@ contract RunEscrow is ReentrancyGuard {
         bytes32 specHash;
     }
 
+    /// @notice The longest run: a buyer's lost key, or judges who left since, hold its money no longer.
+    uint64 public constant RUN_SECONDS_MAX = 366 days;
+
     bytes32 public immutable deploymentId;
     IBurnableToken public immutable token;
     IVerifierSet public immutable verifierSet;
@@ -99,7 +102,9 @@ contract RunEscrow is ReentrancyGuard {
         runId = runIdOf(msg.sender, specHash);
         if (_runs[runId].buyer != address(0)) revert RunExists(runId);
         if (budget == 0 || epochCap == 0 || epochs == 0 || deadline < block.timestamp + closeDelay) revert BadRun();
-        if (!verifierSet.exists(setVersion)) revert BadRun();
+        if (deadline > block.timestamp + RUN_SECONDS_MAX) revert BadRun();
+        // Members of older sets may have left with their stake; they judge what they began and nothing new.
+        if (setVersion != verifierSet.currentVersion()) revert BadRun();
         _runs[runId] =
             Run(msg.sender, epochs, setVersion, 0, deadline, deadline, budget, epochCap, 0, 0, 0, specHash);
         emit RunOpened(runId, msg.sender, specHash, budget, epochCap, epochs, deadline, setVersion);
@@ -193,6 +198,10 @@ contract RunEscrow is ReentrancyGuard {
 
     function setVersionOf(bytes32 runId) external view returns (uint32) {
         return _known(runId).setVersion;
+    }
+
+    function closesAtOf(bytes32 runId) external view returns (uint64) {
+        return _known(runId).closesAt;
     }
 
     // ---- inside

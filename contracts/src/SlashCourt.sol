@@ -31,7 +31,7 @@ contract SlashCourt is Judge, ReentrancyGuard {
     }
 
     struct Params {
-        uint64 evidenceWindow; // seconds from an offence to its case
+        uint64 evidenceWindow; // seconds from an offence, or at the latest its run's end, to its case
         uint64 vetoWindow; // seconds
         uint64 executeWindow; // seconds
         uint64 margin; // seconds
@@ -53,6 +53,7 @@ contract SlashCourt is Judge, ReentrancyGuard {
     IStakeVault public immutable vault;
     IVerifierSet public immutable verifierSet;
     IRunEscrow public immutable escrow;
+    uint64 public immutable evidenceWindow;
     uint64 public immutable vetoWindow;
     uint64 public immutable executeWindow;
     uint64 public immutable margin;
@@ -97,7 +98,7 @@ contract SlashCourt is Judge, ReentrancyGuard {
         Params memory p
     ) Judge("AssaySlashCourt", deploymentId_) {
         if (vault_.court() != address(this)) revert BadParams();
-        if (p.casePpmMax == 0 || p.casePpmMax > PPM || p.executeWindow == 0) revert BadParams();
+        if (p.casePpmMax == 0 || p.casePpmMax > PPM || p.vetoWindow == 0 || p.executeWindow == 0) revert BadParams();
         // Nobody may leave before a case about the last piece of work can be opened.
         uint256 slowest = uint256(p.evidenceWindow) + p.vetoWindow + p.executeWindow + p.margin;
         if (vault_.unbondingDelay() <= slowest) revert BadParams();
@@ -106,6 +107,7 @@ contract SlashCourt is Judge, ReentrancyGuard {
         vault = vault_;
         verifierSet = verifierSet_;
         escrow = escrow_;
+        evidenceWindow = p.evidenceWindow;
         vetoWindow = p.vetoWindow;
         executeWindow = p.executeWindow;
         margin = p.margin;
@@ -114,7 +116,8 @@ contract SlashCourt is Judge, ReentrancyGuard {
 
     // ---- objective: evidence speaks for itself
 
-    /// @notice Takes the signer's whole stake, in every role, for two values in one slot.
+    /// @notice Takes the signer's whole stake, in every role, for two values in one slot, and bars it.
+    /// @dev    An account is barred once, so no offence is punished twice, whatever ids others have used up.
     function reportEquivocation(
         Statement calldata a,
         bytes calldata sigA,
@@ -132,13 +135,9 @@ contract SlashCourt is Judge, ReentrancyGuard {
         address account = vault.accountOf(signer);
         if (account == address(0)) revert UnknownSigner(signer);
         bytes32 offenceId = equivocationId(signer, a.runId, a.epoch, a.kind, a.slot);
-        if (punished[offenceId]) revert AlreadyPunished(offenceId);
         punished[offenceId] = true;
         emit Equivocation(account, offenceId, signer, a.value, b.value);
-        address buyer = escrow.buyerOf(a.runId);
-        for (uint8 role = 0; role < ROLES; role++) {
-            vault.slash(account, role, PPM, offenceId, buyer, msg.sender);
-        }
+        vault.bar(account, offenceId, escrow.buyerOf(a.runId), msg.sender);
     }
 
     // ---- subjective: a quorum's ruling, slowly and capped
@@ -149,6 +148,9 @@ contract SlashCourt is Judge, ReentrancyGuard {
         if (r.ppm == 0 || r.ppm > casePpmMax) revert AboveCap(r.ppm, casePpmMax);
         if (r.role >= ROLES) revert UnknownRole(r.role);
         if (punished[r.offenceId]) revert AlreadyPunished(r.offenceId);
+        // The judges of a run that is over may have left with their stake.
+        uint64 endsAt = escrow.closesAtOf(r.runId) + evidenceWindow;
+        if (block.timestamp >= endsAt) revert WindowOver(endsAt);
         verifierSet.verify(escrow.setVersionOf(r.runId), rulingDigest(r), certType, cert);
         punished[r.offenceId] = true;
         uint64 vetoEndsAt = uint64(block.timestamp) + vetoWindow;

@@ -67,6 +67,8 @@ contract StakeVault is Judge, ReentrancyGuard {
     mapping(uint256 id => Ticket) public tickets;
     mapping(address hotKey => HotKey) public hotKeys;
     mapping(address who => uint64 until) public frozenUntil;
+    /// @notice Accounts that contradicted themselves; they lose everything once and never stake again.
+    mapping(address who => bool) public barred;
     mapping(bytes32 key => bool done) private _slashed;
     /// @notice Slash shares waiting to be collected; pull, so that no payee can block a slash.
     mapping(address who => uint256 amount) public rewards;
@@ -106,6 +108,7 @@ contract StakeVault is Judge, ReentrancyGuard {
     error HotKeyTaken(address account);
     error BadConsent(address signer);
     error AlreadySlashed(bytes32 offenceId);
+    error AccountBarred(address who);
 
     constructor(bytes32 deploymentId_, IBurnableToken token_, address court_, Params memory p)
         Judge("AssayStakeVault", deploymentId_)
@@ -127,6 +130,7 @@ contract StakeVault is Judge, ReentrancyGuard {
     function stake(uint8 role, uint256 amount) external nonReentrant {
         uint256 minimum = minStake(role);
         if (amount == 0) revert ZeroAmount();
+        if (barred[msg.sender]) revert AccountBarred(msg.sender);
         Pool storage pool = _pools[msg.sender][role];
         uint256 shares = pool.tokens == 0 ? amount : Math.mulDiv(amount, pool.shares, pool.tokens);
         pool.tokens += amount;
@@ -210,25 +214,17 @@ contract StakeVault is Judge, ReentrancyGuard {
         bytes32 key = keccak256(abi.encode(who, role, offenceId));
         if (_slashed[key]) revert AlreadySlashed(offenceId);
         _slashed[key] = true;
+        return _take(who, role, ppm, offenceId, buyer, challenger);
+    }
 
-        Pool storage pool = _pools[who][role];
-        amount = Math.mulDiv(pool.tokens, ppm, PPM, Math.Rounding.Ceil);
-        if (amount == 0) return 0;
-        pool.tokens -= amount;
-        if (pool.tokens == 0) {
-            pool.shares = 0;
-            pool.activeShares = 0;
-            pool.generation += 1; // tickets of the emptied pool are worth nothing
-        }
-        // Nobody earns from an own fault; such a share burns with the rest.
-        uint256 toBuyer = buyer == address(0) || buyer == who ? 0 : amount * buyerPpm / PPM;
-        uint256 toChallenger = challenger == address(0) || challenger == who ? 0 : amount * challengerPpm / PPM;
-        uint256 burnt = amount - toBuyer - toChallenger;
-        rewards[buyer] += toBuyer;
-        rewards[challenger] += toChallenger;
-        rewardsTotal += toBuyer + toChallenger;
-        emit Slashed(who, role, offenceId, amount, burnt, buyer, toBuyer, challenger, toChallenger);
-        token.destroy(burnt);
+    /// @notice Takes the whole stake in every role and shuts the account out of staking for ever. Were it let
+    ///         back in, an offence told while little was at stake would be free to repeat with much at stake.
+    function bar(address who, bytes32 offenceId, address buyer, address challenger) external nonReentrant {
+        if (msg.sender != court) revert OnlyCourt();
+        if (barred[who]) revert AccountBarred(who);
+        barred[who] = true;
+        _take(who, OPERATOR, PPM, offenceId, buyer, challenger);
+        _take(who, VERIFIER, PPM, offenceId, buyer, challenger);
     }
 
     /// @notice Holds withdrawals while a case is open; bounded, and never shortened.
@@ -278,6 +274,30 @@ contract StakeVault is Judge, ReentrancyGuard {
 
     function _value(Pool storage pool, uint256 shares) private view returns (uint256) {
         return shares == 0 ? 0 : Math.mulDiv(shares, pool.tokens, pool.shares);
+    }
+
+    function _take(address who, uint8 role, uint256 ppm, bytes32 offenceId, address buyer, address challenger)
+        private
+        returns (uint256 amount)
+    {
+        Pool storage pool = _pools[who][role];
+        amount = Math.mulDiv(pool.tokens, ppm, PPM, Math.Rounding.Ceil);
+        if (amount == 0) return 0;
+        pool.tokens -= amount;
+        if (pool.tokens == 0) {
+            pool.shares = 0;
+            pool.activeShares = 0;
+            pool.generation += 1; // tickets of the emptied pool are worth nothing
+        }
+        // Nobody earns from an own fault; such a share burns with the rest.
+        uint256 toBuyer = buyer == address(0) || buyer == who ? 0 : amount * buyerPpm / PPM;
+        uint256 toChallenger = challenger == address(0) || challenger == who ? 0 : amount * challengerPpm / PPM;
+        uint256 burnt = amount - toBuyer - toChallenger;
+        rewards[buyer] += toBuyer;
+        rewards[challenger] += toChallenger;
+        rewardsTotal += toBuyer + toChallenger;
+        emit Slashed(who, role, offenceId, amount, burnt, buyer, toBuyer, challenger, toChallenger);
+        token.destroy(burnt);
     }
 
     function _spend(uint256 ticket) private returns (Ticket memory t, Pool storage pool, uint256 amount) {

@@ -2,17 +2,20 @@
 pragma solidity 0.8.37;
 
 import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
+import {IStakeVault} from "./Interfaces.sol";
 import {Judge, Rotation, Statements} from "./Statements.sol";
 
 /// @title The verifiers, as numbered sets that never change once written.
 /// @notice A set hands over to the next by its own quorum; old versions stay readable, because a run
-///         is judged by the set it was opened with.
+///         is judged by the set it was opened with. Whoever joins by a rotation has stake, and a hot key
+///         whose contradictions cost that stake; the first set is the deployer's word.
 contract VerifierSet is Judge {
     using Statements for Rotation;
 
     uint256 public constant MEMBERS_MAX = 64;
     uint8 public constant CERT_ECDSA = 0;
     uint256 private constant SIGNATURE_BYTES = 65;
+    uint8 private constant VERIFIER = 1;
 
     struct Member {
         address account;
@@ -25,6 +28,7 @@ contract VerifierSet is Judge {
         uint32 size;
     }
 
+    IStakeVault public immutable vault;
     uint32 public currentVersion;
     mapping(uint32 version => VersionInfo) public versions;
     mapping(uint32 version => Member[]) private _members;
@@ -44,8 +48,13 @@ contract VerifierSet is Judge {
     error NotAMember(address signer);
     error QuorumNotReached(uint256 have, uint256 need);
     error EpochGoesBack(uint64 fromEpoch);
+    error NotItsHotKey(address account, address hotKey);
+    error NotEnoughStake(address account, uint256 active);
 
-    constructor(bytes32 deploymentId_, Member[] memory firstSet) Judge("AssayVerifierSet", deploymentId_) {
+    constructor(bytes32 deploymentId_, IStakeVault vault_, Member[] memory firstSet)
+        Judge("AssayVerifierSet", deploymentId_)
+    {
+        vault = vault_;
         _install(firstSet, 0);
     }
 
@@ -54,6 +63,13 @@ contract VerifierSet is Judge {
         uint32 version = currentVersion;
         if (fromEpoch < versions[version].fromEpoch) revert EpochGoesBack(fromEpoch);
         verify(version, rotationDigest(version, hashOf(newSet), fromEpoch), certType, cert);
+        uint256 minimum = vault.minStake(VERIFIER);
+        for (uint256 i = 0; i < newSet.length; i++) {
+            Member calldata m = newSet[i];
+            if (vault.accountOf(m.hotKey) != m.account) revert NotItsHotKey(m.account, m.hotKey);
+            (uint256 active,) = vault.stakeOf(m.account, VERIFIER);
+            if (active < minimum) revert NotEnoughStake(m.account, active);
+        }
         _install(newSet, fromEpoch);
     }
 

@@ -40,14 +40,16 @@ def test_two_values_in_one_slot_cost_the_whole_stake_in_every_role_once(world: W
     assert world.as_(offender).token_balance() == PURSE - 500 * UNIT
 
 
-def test_other_signature_bytes_for_the_same_offence_do_not_slash_again(world: World):
+def test_an_account_that_contradicted_itself_never_stakes_again(world: World):
+    """Else it would report itself while it has little to lose, and be free in that slot ever after."""
     offender = world.operators[0]
     world.join(offender, OPERATOR, 300 * UNIT)
     report(world, offender, world.bystander)
-    world.as_(offender).stake(OPERATOR, 200 * UNIT)
     first, third = world.said(), world.said(value=b"three".ljust(32, b"\0"))
 
-    with pytest.raises(ChainRefused, match="AlreadyPunished"):
+    with pytest.raises(ChainRefused, match="AccountBarred"):
+        world.as_(offender).stake(OPERATOR, 200 * UNIT)
+    with pytest.raises(ChainRefused, match="AccountBarred"):  # other bytes, same offence: nothing to take
         world.raw(
             world.bystander,
             "SlashCourt",
@@ -57,7 +59,46 @@ def test_other_signature_bytes_for_the_same_offence_do_not_slash_again(world: Wo
             values(first),
             world.signed(first, offender.hot),
         )
-    assert world.bank.stake_of(offender.account, OPERATOR).active == 200 * UNIT  # a new pool, whole
+
+
+def test_a_second_contradiction_of_a_barred_account_is_old_news(world: World):
+    offender = world.operators[0]
+    world.join(offender, OPERATOR, 300 * UNIT)
+    report(world, offender, world.bystander)
+
+    report(world, offender, world.bystander, epoch=7)
+
+    assert world.bank.is_barred(offender.account)
+    assert world.bank.rewards_of(world.bystander.account) == 90 * UNIT
+
+
+def test_a_ruling_cannot_use_up_a_contradictions_name(world: World):
+    """A ruling's offence id is free; a tiny one under a contradiction's id must not stand in for it."""
+    offender = world.operators[0]
+    world.join(offender, OPERATOR, 300 * UNIT)
+    name = world.bank.equivocation_id(offender.hot_key, world.said())
+    ruling = world.a_ruling(offender, offence_id=name, ppm=1)
+    world.bank.open_case(ruling, world.cert(ruling))
+    world.advance(world.params.veto_window_s)
+    world.bank.execute_case(name)
+    first = world.said()
+    second = replace(first, value=b"two".ljust(32, b"\0"))
+    signatures = world.signed(first, offender.hot), world.signed(second, offender.hot)
+
+    told = (values(first), signatures[0], values(second), signatures[1])
+    world.raw(world.bystander, "SlashCourt", "reportEquivocation", *told)
+
+    assert world.bank.stake_of(offender.account, OPERATOR).active == 0
+
+
+def test_reporting_oneself_before_staking_buys_no_immunity(world: World):
+    """Slots are round numbers, known in advance: an offence with nothing at stake must not use them up."""
+    offender = world.operators[0]
+    world.delegate(offender)
+    report(world, offender, world.bystander)
+
+    with pytest.raises(ChainRefused, match="AccountBarred"):
+        world.as_(offender).stake(VERIFIER, 300 * UNIT)
 
 
 @pytest.mark.parametrize(
@@ -194,3 +235,12 @@ def test_a_ruling_needs_the_runs_quorum_and_a_known_run(world: World):
     nowhere = replace(ruling, run_id=b"\5" * 32)
     with pytest.raises(ChainRefused, match="UnknownRun"):
         world.bank.open_case(nowhere, world.cert(nowhere))
+
+
+def test_a_runs_verifiers_open_no_case_once_its_evidence_is_out_of_time(world: World):
+    ruling = world.a_ruling(world.operators[0])
+    run = world.bank.run(world.run_id)
+    assert run is not None
+    world.rpc("evm_setNextBlockTimestamp", run.closes_at + world.params.evidence_window_s)
+    with pytest.raises(ChainRefused, match="WindowOver"):
+        world.raw(world.bystander, "SlashCourt", "openCase", values(ruling), 0, world.cert(ruling))

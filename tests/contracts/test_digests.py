@@ -8,8 +8,10 @@ import pytest
 from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
-from ledger.chain import ChainRefused
+from ledger.chain import UNIT, ChainRefused
 from ledger.statements import (
+    OPERATOR,
+    VERIFIER,
     Delegation,
     ModelRecord,
     PeerBinding,
@@ -18,7 +20,7 @@ from ledger.statements import (
     Veto,
     values,
 )
-from tests.contracts.chain_world import MODEL, World, a_person, view
+from tests.contracts.chain_world import MODEL, Person, World, a_person, view
 
 
 def test_every_digest_equals_the_contracts(world: World):
@@ -65,15 +67,28 @@ def test_every_digest_equals_the_contracts(world: World):
         assert ours(statement) == view(world, statement.CONTRACT, function, *arguments), function
 
 
-def test_the_verifiers_hand_over_by_their_own_quorum_and_a_run_keeps_its_judges(world: World):
-    run_id, newcomers = world.run_id, [a_person() for _ in range(4)]
+def a_rotation(world: World, newcomers: list[Person]) -> tuple[list[tuple[str, str]], Rotation]:
     members = sorted(((p.account, p.hot_key) for p in newcomers), key=lambda pair: int(pair[1], 16))
     rotation = Rotation(
         deployment_id=world.deployment.deployment_id,
-        from_version=1,
+        from_version=world.bank.set_version(),
         set_hash=keccak(encode(["(address,address)[]"], [members])),
         from_epoch=0,
     )
+    return [(str(account), str(hot)) for account, hot in members], rotation
+
+
+def staked(world: World, count: int, amount: int = 100 * UNIT) -> list[Person]:
+    people = [a_person() for _ in range(count)]
+    world.bank.fund_many([p.account for p in people], token_amount=amount, amount_wei=10**18)
+    for person in people:
+        world.join(person, VERIFIER, amount)
+    return people
+
+
+def test_the_verifiers_hand_over_by_their_own_quorum_and_a_run_keeps_its_judges(world: World):
+    run_id = world.run_id
+    members, rotation = a_rotation(world, staked(world, 4))
     with pytest.raises(ChainRefused, match="QuorumNotReached"):
         world.bank.rotate_verifiers(members, 0, world.cert(rotation, 2))
     shuffled = list(reversed(members))
@@ -90,6 +105,29 @@ def test_the_verifiers_hand_over_by_their_own_quorum_and_a_run_keeps_its_judges(
     result = world.a_result(world.a_table())
     assert result.run_id == run_id
     world.bank.propose(result, world.cert(result))  # the run's own set, number 1
+
+
+def test_verifiers_who_left_judge_no_new_run(world: World):
+    """Their stake may be gone and their keys sold; a run of theirs could slash anybody for a reward."""
+    members, rotation = a_rotation(world, staked(world, 1))
+    world.bank.rotate_verifiers(members, 0, world.cert(rotation))
+    buyer, deadline = world.as_(world.buyer), world.bank.timestamp() + 30 * 86_400
+
+    with pytest.raises(ChainRefused, match="BadRun"):
+        buyer.open_run(bytes(32), budget=UNIT, epoch_cap=UNIT, epochs=1, deadline=deadline, set_version=1)
+
+    buyer.open_run(bytes(32), budget=UNIT, epoch_cap=UNIT, epochs=1, deadline=deadline, set_version=2)
+
+
+def test_a_new_verifier_has_stake_and_a_hot_key_that_can_be_held_to_its_word(world: World):
+    stranger, pauper = a_person(), a_person()
+    world.bank.fund_many([stranger.account, pauper.account], token_amount=200 * UNIT, amount_wei=10**18)
+    world.as_(stranger).stake(VERIFIER, 100 * UNIT)  # its hot key was never delegated
+    world.join(pauper, OPERATOR, 100 * UNIT)  # stake, but in the other role
+    for newcomer, expected in ((stranger, "NotItsHotKey"), (pauper, "NotEnoughStake")):
+        members, rotation = a_rotation(world, [newcomer])
+        with pytest.raises(ChainRefused, match=expected):
+            world.bank.rotate_verifiers(members, 0, world.cert(rotation))
 
 
 def test_a_model_goes_on_record_only_with_its_final_result(world: World):

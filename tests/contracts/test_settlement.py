@@ -360,3 +360,11 @@ def test_a_top_up_moves_no_timer_and_a_stranger_closes_nothing(world: World):
 def test_only_the_settlement_touches_reserved_money(world: World, function: str, arguments: tuple[int, ...]):
     with pytest.raises(ChainRefused, match="OnlySettlement"):
         world.raw(world.buyer, "RunEscrow", function, world.run_id, *arguments)
+
+
+def test_no_run_outlasts_a_year_so_no_lost_key_keeps_its_money(world: World):
+    now = world.bank.timestamp()
+    with pytest.raises(ChainRefused, match="BadRun"):
+        world.as_(world.buyer).open_run(
+            bytes(32), budget=UNIT, epoch_cap=UNIT, epochs=1, deadline=now + 367 * 86_400
+        )

@@ -126,6 +126,8 @@ def test_nobody_but_the_court_slashes_or_freezes(world: World):
         world.raw(world.buyer, "StakeVault", "slash", victim, 0, 1, bytes(32), victim, victim)
     with pytest.raises(ChainRefused, match="OnlyCourt"):
         world.raw(world.buyer, "StakeVault", "freeze", victim, 1)
+    with pytest.raises(ChainRefused, match="OnlyCourt"):
+        world.raw(world.buyer, "StakeVault", "bar", victim, bytes(32), victim, victim)
 
 
 def test_a_hot_key_needs_its_own_consent_and_never_changes_hands(world: World):
@@ -163,6 +165,9 @@ SLOWEST_CASE_S = (
         {"slash_challenger_ppm": 500_001},
         {"slash_challenger_ppm": 500_000, "slash_buyer_ppm": 300_001},
         {"case_ppm_max": 1_000_001},
+        {"veto_window_s": 0},
+        {"resolve_window_s": 0},
+        {"challenge_bond": 0},
     ],
 )
 def test_a_deployment_whose_stake_could_escape_a_slash_cannot_exist(world: World, change: dict[str, int]):
