@@ -26,6 +26,8 @@ from protocol.params import (
 )
 from protocol.types import NO_DIGEST, Address, Digest
 from training.data import describe
+from training.fragments import check_fragments
+from training.layout import layout_of
 from training.shards import Manifest
 from verifier.rules import check_aggregation
 
@@ -141,6 +143,7 @@ def build_spec(
     try:
         check_spec(spec)
         check_aggregation(spec.rule.aggregation)
+        check_fragments(layout_of(spec.model), spec.rule.fragments)
     except ValueError as fault:
         raise ConfigError(f"the order does not make a run: {fault}") from None
     return spec

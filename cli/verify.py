@@ -34,6 +34,7 @@ from protocol.types import NO_DIGEST, Digest
 from replica.chain import extend
 from replica.index import Altered, check_index
 from training.contribution import decode_contribution
+from training.fragments import check_fragments
 from training.layout import layout_of
 from training.outer import apply, public_digest, start_public
 from training.start import BASE, starting_parameters
@@ -169,6 +170,7 @@ def _spec(path: Path) -> RunSpec:
         spec = decode(RunSpec, path.read_bytes())
         check_spec(spec)
         check_aggregation(spec.rule.aggregation)
+        check_fragments(layout_of(spec.model), spec.rule.fragments)
     except (OSError, AssayError, ValueError) as error:
         raise Altered(f"bundle/spec.cbor: {error}") from None
     return spec

@@ -38,6 +38,17 @@ def fragment_blocks(layout: Layout, fragments: int) -> NDArray[np.int64]:
     return np.array(found, np.int64)
 
 
+def check_fragments(layout: Layout, fragments: int) -> None:
+    """Do nothing if every fragment has a block: a round of an empty one would send nothing.
+
+    Raises:
+        ValueError: which have none.
+    """
+    empty = sorted(set(range(fragments)) - set(fragment_blocks(layout, fragments).tolist()))
+    if empty:
+        raise ValueError(f"{fragments} fragments are too many for this model: {empty} would be empty")
+
+
 def fragment_positions(layout: Layout, fragments: int, fragment: int) -> NDArray[np.bool_]:
     """Which parameters belong to a fragment. Shape (P,)."""
     is_in = (fragment_blocks(layout, fragments) == fragment).astype(np.int8)

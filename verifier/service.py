@@ -37,6 +37,7 @@ from replica.follower import Follower, fetch_blob
 from replica.pace import Pace
 from replica.participant import BLOB_STORE_BYTES, Config, Participant, open_network, open_participant
 from training.contribution import contribution_bytes_max, decode_contribution
+from training.fragments import check_fragments
 from training.layout import layout_of
 from training.momentum import zero_root
 from verifier.bench import Bench
@@ -69,6 +70,7 @@ async def run_verifier(config: Config) -> None:
     me = open_participant(config)
     try:
         check_aggregation(me.spec.rule.aggregation)
+        check_fragments(layout_of(me.spec.model), me.spec.rule.fragments)
     except ValueError as fault:
         raise ConfigError(f"this run cannot be verified by us: {fault}") from None
     await Service(me).run()

@@ -263,3 +263,11 @@ def test_the_expected_audit_share_is_one_on_probation_and_at_a_floor_of_one(floo
 
 def test_the_expected_audit_share_nears_the_floor_in_a_long_run():
     assert audit_share(load_order(None, {"run.rounds": 20_000})) == pytest.approx(0.2, abs=0.01)
+
+
+def test_more_fragments_than_the_model_has_parts_are_refused_before_anybody_pays():
+    fits = {"comm.method": "streaming-diloco", "comm.fragments": 3, "model.layers": 1}
+
+    assert a_spec(fits).rule.fragments == 3
+    with pytest.raises(ConfigError, match="5 fragments are too many for this model"):
+        a_spec({**fits, "comm.fragments": 5})
