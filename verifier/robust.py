@@ -219,7 +219,9 @@ def _weighted(
     def weights(gram_BNN: Ints) -> _Weights:
         mix_BMN = None if mixing is None else mixing(gram_BNN)
         if mix_BMN is None:
-            return _Weights(weigh(_fitted(gram_BNN, 1), 1), 1)
+            # Signs of a block have a squared norm of at most 4096: nothing to fit, and it takes time.
+            fitted_BNN = gram_BNN if scaled is None and scope == "block" else _fitted(gram_BNN, 1)
+            return _Weights(weigh(fitted_BNN, 1), 1)
         need_majority(mix_BMN.shape[1], f)
         unit = _unit(mix_BMN)
         mixed_BMM = mix_BMN @ _fitted(gram_BNN, unit) @ mix_BMN.transpose(0, 2, 1)
@@ -228,9 +230,10 @@ def _weighted(
     whole: _Weights | None = None
     common = 0
     if scope == "all":
-        # Blocks are compared with each other, so all give up the low bits that the largest must.
-        bits = [int(slab.bits.max()) for slab in slabs(updates, block_count, scaled=scaled)]
-        common = int(working_drop(np.array([max(bits, default=0)]))[0])
+        if scaled is not None:
+            # Blocks are compared with each other, so all give up the low bits that the largest must.
+            bits = [int(slab.bits.max()) for slab in slabs(updates, block_count, scaled=scaled)]
+            common = int(working_drop(np.array([max(bits, default=0)]))[0])
         total = np.zeros((1, len(updates), len(updates)), np.int64)
         for slab in slabs(updates, block_count, scaled=scaled):
             gram_BNN = gram_of(slab.working(np.full(len(slab.value_BNU), common)))

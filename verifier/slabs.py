@@ -114,15 +114,17 @@ def slabs(
         block_T = at_T // BLOCK_SIZE
         sizes = np.bincount(block_T, minlength=count)
         rank_T = np.arange(len(at_T)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        rank_of = np.zeros(count * BLOCK_SIZE, np.int64)
-        rank_of[at_T] = rank_T
         shape = (count, len(ordered), int(sizes.max()))
         value_BNU: NDArray[Any] = np.zeros(shape, np.float32 if grid is None else np.int64)
         is_sent_BNU = None if grid is None else np.zeros(shape, bool)
+        rank_of = np.zeros(count * BLOCK_SIZE, np.int64)
+        rank_of[at_T] = rank_T
         for node, (where, values) in enumerate(places):
-            value_BNU[where // BLOCK_SIZE, node, rank_of[where]] = values
+            # One flat index per value is cheaper than three.
+            flat = where // BLOCK_SIZE * (len(ordered) * shape[2]) + (node * shape[2] + rank_of[where])
+            value_BNU.reshape(-1)[flat] = values
             if is_sent_BNU is not None:
-                is_sent_BNU[where // BLOCK_SIZE, node, rank_of[where]] = True
+                is_sent_BNU.reshape(-1)[flat] = True
         yield Slab(at_T + first * BLOCK_SIZE, block_T, rank_T, value_BNU, is_sent_BNU, grid)
 
 
@@ -139,7 +141,8 @@ def aggregate_of(parts: Iterable[Part], block_count: int) -> Aggregate:
         if len(part) == 3:
             exponent_N = np.zeros(block_count, np.int64) if exponent_N is None else exponent_N
             value_T = _fourteen_bits(at_T, value_T, part[2], exponent_N)
-        kept.append((at_T[value_T != 0], value_T[value_T != 0]))
+        is_some = np.flatnonzero(value_T)
+        kept.append((at_T[is_some], value_T[is_some]))
     at_T = np.concatenate([at for at, _ in kept]) if kept else np.zeros(0, np.int64)
     value_T = np.concatenate([value for _, value in kept]) if kept else np.zeros(0, np.int64)
     return Aggregate(at_T // BLOCK_SIZE, at_T % BLOCK_SIZE, value_T.astype(np.int32), exponent_N)

@@ -1,0 +1,90 @@
+"""What a node downloads per round: the union of all messages against the signs of the step.
+
+    python -m benchmarks.download [--nodes 8 32 128] [--rounds 12]
+
+Real messages: the model of benchmarks/robustness.toml trained for a few rounds with so many nodes and no
+liars; the last half of the rounds is averaged. "uniform" is what independent uniform indices
+would give. Bits are per parameter; a float32 gradient is 32.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.machine import machine
+from cli.orderdata import collect_tokens
+from cli.orderspec import data_spec
+from cli.simspec import load_sim, sim_run_spec
+from protocol.params import BLOCK_SIZE
+from protocol.types import PeerId
+from training.contribution import decode_contribution, encode_round
+from training.data import batch_positions, batch_tokens
+from training.exact import initial_parameters, inverse_signs, scatter_values
+from training.inner import Floats
+from training.layout import layout_of
+from training.model import loss_and_gradient, use_one_thread
+from training.outer import apply, start_public
+from training.private import start_private
+from training.rule import encode, local
+from training.wire import Update
+from verifier.aggregation import mean_over_senders
+
+SPEC = Path(__file__).parent / "robustness.toml"
+
+
+def main() -> None:
+    """Train with each number of nodes and print a line for it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, nargs="+", default=[8, 32, 128])
+    parser.add_argument("--rounds", type=int, default=12)
+    args = parser.parse_args()
+    use_one_thread()
+    print(f"machine: {machine()}")
+    print("| n | sent by anybody, uniform | sent by anybody | union, bits | signs, bits | without sign |")
+    print("|---" * 6 + "|")
+    for nodes in args.nodes:
+        print(_line(nodes, args.rounds), flush=True)
+
+
+def _line(nodes: int, rounds: int) -> str:
+    spec = load_sim(SPEC)
+    sim = spec.sim.model_copy(update={"nodes": nodes, "rounds": rounds})
+    spec, folder = spec.model_copy(update={"sim": sim}), spec._folder
+    spec._folder = folder
+    manifest, tokens = collect_tokens(spec.order())
+    run = sim_run_spec(spec, data_spec(spec.order(), manifest))
+    layout, k = layout_of(run.model), run.rule.compress.k
+    public = start_public(run, initial_parameters(run.seed, layout.names, layout.shapes))
+    private = [start_private(layout) for _ in run.nodes]
+    found = []
+
+    def gradient(theta_P: Floats, part: NDArray[np.int64]) -> tuple[float, Floats]:
+        return loss_and_gradient(run.model, layout, theta_P, part, compute=run.compute)
+
+    for number in range(rounds):
+        sent: Mapping[PeerId, Update] = {}
+        for node, member in enumerate(run.nodes):
+            batch = batch_tokens(tokens, batch_positions(run, member.peer, number), run.model.context)
+            work = local(run, layout, public.theta_P, private[node], batch, number, gradient)
+            private[node], body = encode(run, layout, number, private[node], work)
+            sent = {**sent, member.peer: decode_contribution(run, layout, number, body)}
+        aggregate = mean_over_senders(sent, layout.blocks)
+        body = encode_round(run.rule, aggregate, layout.blocks)
+        public = apply(run, layout, public, number, body)
+        live = len(np.unique(aggregate.block_T)) * BLOCK_SIZE
+        dense = scatter_values(layout.blocks, aggregate.block_T, aggregate.index_T, aggregate.value_T)
+        zeros = live - int(np.count_nonzero(inverse_signs(dense)))
+        found.append((len(aggregate.value_T) / live, 8 * len(body) / live, zeros / live))
+    union, bits, zeros = np.mean(found[rounds // 2 :], axis=0)
+    uniform = 1 - (1 - k / BLOCK_SIZE) ** nodes
+    # One bit for a sign, and a sparse list of the positions that have none: about 13 bits for each.
+    return f"| {nodes} | {uniform:.1%} | {union:.1%} | {bits:.2f} | {1 + 13 * zeros:.2f} | {zeros:.4%} |"
+
+
+if __name__ == "__main__":
+    main()
