@@ -79,7 +79,8 @@ def main() -> None:
 
 def _ask(kind: str, rule: str, nodes: int, liars: int, parameters: int) -> tuple[float, float]:
     command = [
-        sys.executable, "-m", "benchmarks.aggregation", "--child", kind, "--rules", rule, "--nodes", str(nodes),
+        sys.executable, "-m", "benchmarks.aggregation", "--child", kind, "--rules", rule,
+        "--nodes", str(nodes),
         "--liars", str(liars), "--parameters", str(parameters),
     ]  # fmt: skip
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -109,7 +110,7 @@ def _sparse(rule: str, nodes: int, liars: int, block_count: int) -> Callable[[],
     updates = {PeerId(n.to_bytes(32, "big")): _update(n, block_count, has_amplitude) for n in range(nodes)}
     if rule == "standing":
         # One set of updates in every past round: the work is the same, and eight sets need not be drawn.
-        before = Standing(past=(updates,) * PAST)
+        before = Standing(past=observe(Standing(), updates, block_count).past * PAST)
         return lambda: heard(observe(before, updates, block_count), f=liars)
     if has_amplitude:
         named = rule_of(rule, liars, b"public")

@@ -34,7 +34,7 @@ DEFAULT = "standing+mean"
 PLAIN = "mean"
 OTHERS = (PLAIN, "centered-clip", "trimmed-mean")
 WORST = ("adaptive", "sign-flip", "evasive", "front-runner")  # for rules other than the default
-ATTACKED = tuple(name for name in ATTACKS if name != "none")
+ATTACKED = tuple(name for name in ATTACKS if name not in ("none", "blow-up"))  # signs have no volume
 
 
 @dataclass(frozen=True, slots=True)

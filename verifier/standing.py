@@ -50,10 +50,19 @@ class Nets:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """After a round: the updates that the next one is compared with, and the window's nets, oldest first."""
+class Said:
+    """An update as it is remembered: signs and places in 3 bytes a coefficient."""
 
-    past: tuple[Updates, ...] = ()
+    blocks_B: Ints
+    index_BK: NDArray[np.uint16]
+    sign_BK: NDArray[np.int8]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """After a round: what the next one is compared with, and the window's nets, oldest first."""
+
+    past: tuple[Mapping[PeerId, Said], ...] = ()
     window: tuple[Nets, ...] = ()
 
 
@@ -64,12 +73,17 @@ def observe(before: Standing, updates: Updates, block_count: int, *, past: int =
         before: After the round before.
         updates: All checked updates of the round, also of nodes that are not heard.
         block_count: Blocks of the layout.
-        past: Rounds to remember; times the number of fragments, where rounds take turns. Holds
-            that many rounds' decoded updates, so 1 or 2 do where every coefficient is sent.
+        past: Rounds to remember; times the number of fragments, where rounds take turns. Costs
+            3 bytes per coefficient and round, so 1 or 2 do where every coefficient is sent.
     """
-    peers = tuple(sorted(updates))
-    nets = Nets(peers, _nets(before.past, [updates[peer] for peer in peers], peers, block_count))
-    return Standing((*before.past, updates)[-past:], (*before.window, nets)[-WINDOW:])
+    said = {
+        peer: Said(
+            update.blocks_B, update.index_BK.astype(np.uint16), np.sign(update.value_BK).astype(np.int8)
+        )
+        for peer, update in sorted(updates.items())
+    }
+    nets = Nets(tuple(said), _nets(before.past, said, block_count))
+    return Standing((*before.past, said)[-past:], (*before.window, nets)[-WINDOW:])
 
 
 def heard(standing: Standing, *, f: int) -> tuple[PeerId, ...]:
@@ -106,29 +120,27 @@ def scores_of(standing: Standing) -> dict[PeerId, int]:
     return dict(zip(peers, score_N.tolist(), strict=True))
 
 
-def _nets(
-    past: tuple[Updates, ...], updates: list[Update], peers: tuple[PeerId, ...], block_count: int
-) -> Ints:
+def _nets(past: tuple[Mapping[PeerId, Said], ...], now: Mapping[PeerId, Said], block_count: int) -> Ints:
     """Entry (i, j): sum over past rounds of the signs of i then times those of j now."""
-    net_NN = np.zeros((len(peers), len(peers)), np.int64)
+    net_NN = np.zeros((len(now), len(now)), np.int64)
     if not past:
         return net_NN
     for first in range(0, block_count, _SLAB_BLOCKS):
-        said_CN = np.zeros((_SLAB_BLOCKS * BLOCK_SIZE, len(peers)), np.float32)
-        for row, peer in enumerate(peers):
-            for round_updates in past:
-                if peer in round_updates:
-                    where_T, sign_T = _signs(round_updates[peer], first)
+        said_CN = np.zeros((_SLAB_BLOCKS * BLOCK_SIZE, len(now)), np.float32)
+        for row, peer in enumerate(now):
+            for said in past:
+                if peer in said:
+                    where_T, sign_T = _within(said[peer], first)
                     said_CN[where_T, row] += sign_T  # indices of one update are distinct
-        for row, update in enumerate(updates):
-            where_T, sign_T = _signs(update, first)
+        for row, one in enumerate(now.values()):
+            where_T, sign_T = _within(one, first)
             # At most 64 rounds times 2^16 places: whole numbers below 2^24, exact in any order.
             net_NN[:, row] += (sign_T @ said_CN[where_T]).astype(np.int64)
     return net_NN
 
 
-def _signs(update: Update, first: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Position within the slab, and sign, of all an update says about its blocks."""
-    low, high = np.searchsorted(update.blocks_B, (first, first + _SLAB_BLOCKS))
-    where_BK = (update.blocks_B[low:high, None] - first) * BLOCK_SIZE + update.index_BK[low:high]
-    return where_BK.reshape(-1), np.sign(update.value_BK[low:high]).reshape(-1).astype(np.float32)
+def _within(said: Said, first: int) -> tuple[Ints, NDArray[np.float32]]:
+    """Position within the slab, and sign, of all that was said about its blocks."""
+    low, high = np.searchsorted(said.blocks_B, (first, first + _SLAB_BLOCKS))
+    where_BK = (said.blocks_B[low:high, None] - first) * BLOCK_SIZE + said.index_BK[low:high]
+    return where_BK.reshape(-1), said.sign_BK[low:high].reshape(-1).astype(np.float32)
