@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from cli.toml import read_toml
 from ledger.deployment import Deployment
 from ledger.evidence import evm_address
 from ledger.results import run_id_of
@@ -123,3 +125,43 @@ def _pays(
         except (OSError, ValueError, KeyError, TypeError, AttributeError, AssayError) as error:
             raise Altered(f"{name}: {error}") from None
         yield epoch, Pay(result=result, certificate=certificate, settlement=table)
+
+
+@dataclass(frozen=True, slots=True)
+class Seated:
+    """A node's folder in a local network, and how it behaved on purpose (`NAME@ROUND`; empty if honest)."""
+
+    folder: Path
+    behaviour: str
+
+
+def seated_nodes(root: Path) -> dict[PeerId, Seated]:
+    """The nodes whose folders a local network left behind, by peer; empty where there are none.
+
+    What they say is a label for a report or a file to be checked, never evidence.
+    """
+    try:
+        ports = {port: PeerId(bytes.fromhex(p)) for p, (_, port) in _json(root / "peers.json").items()}
+        found = {}
+        for path in sorted((root / "participants").glob("node-*/config.toml")):
+            given = read_toml(path)
+            if given.get("port") in ports:
+                found[ports[given["port"]]] = Seated(path.parent, str(given.get("behaviour", "")))
+    except (OSError, ValueError, TypeError, AttributeError, ConfigError):
+        return {}
+    return found
+
+
+def told_behaviours(root: Path) -> dict[PeerId, str]:
+    """How nodes behaved by the run's summary: a name each, "honest" for most; empty without a summary."""
+    try:
+        return {
+            PeerId(bytes.fromhex(one["peer"])): str(one["behaviour"])
+            for one in _json(root / "summary.json")["nodes"]
+        }
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}
+
+
+def _json(path: Path) -> Any:
+    return parse_json(path.read_bytes())

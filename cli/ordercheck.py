@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from cli.amounts import UNIT, bytes_text, money_text
+from cli.amounts import DECIMALS, UNIT, bytes_text, money_text, scaled
+from cli.odds import deterrence_words
 from cli.order import Order, load_order
 from cli.orderdata import collect_data
 from cli.orderspec import compute_spec, data_spec, model_spec
@@ -59,6 +60,7 @@ def check_order(path: Path | None) -> list[str]:
         f"at most {bytes_text(most)}",
         "work": f"{order.run.rounds:,} rounds of {order.tokens_per_round:,} tokens, {order.epochs:,} epochs",
         "audits": f"about {audit_share(order):.0%} of an honest node's steps recomputed",
+        "deters": deters_words(order),
         "price": f"{money_text(worst)} {UNIT} if every contribution counts",
         "budget": f"{money_text(budget)} {UNIT} in escrow; what is not earned returns",
         "class": f"{execution_class(compute_spec(order)).hex()[:16]} on this machine",
@@ -121,7 +123,16 @@ def audit_share(order: Order) -> float:
     Takes each expected audit as done at once, which is late by a few rounds on
     probation only: the true share is a little higher.
     """
-    rules = AuditSpec(
+    rules = audit_rules(order)
+    audits = 0.0
+    for _ in range(order.run.rounds):
+        audits += audit_rate_ppm(rules, int(audits)) / PPM
+    return audits / order.run.rounds
+
+
+def audit_rules(order: Order) -> AuditSpec:
+    """The rules by which an order's steps are audited."""
+    return AuditSpec(
         probation=order.verify.probation,
         floor_ppm=round(order.verify.floor * PPM),
         blocks=order.verify.blocks,
@@ -129,7 +140,14 @@ def audit_share(order: Order) -> float:
         audit_rounds=order.verify.audit_rounds,
         dispute_rounds=order.verify.dispute_rounds,
     )
-    audits = 0.0
-    for _ in range(order.run.rounds):
-        audits += audit_rate_ppm(rules, int(audits)) / PPM
-    return audits / order.run.rounds
+
+
+def deters_words(order: Order) -> str:
+    """What stake, slash and the audits' floor make a loss."""
+    budget, step_tokens = order.budget, order.tokens_per_round // order.run.nodes
+    return deterrence_words(
+        audit_rules(order),
+        stake=scaled(budget.operator_stake, DECIMALS),
+        slash_ppm=scaled(budget.slash, 6),
+        step_pay=step_tokens * budget.price_per_mtoken * scaled(budget.operators, 6) // PPM // 10**6,
+    )

@@ -64,6 +64,8 @@ def caught_by_rule(
         power: Chance that the audit of a false step finds it out.
         honest: Clean audits the node has to its name when it begins.
     """
+    if rules.floor_ppm <= 0 or not (0 <= cheat <= 1 and 0 <= power <= 1):
+        raise ValueError("the floor must be above 0, cheat and power from 0 to 1")
     last = max(rules.probation, -(-PPM * rules.probation // rules.floor_ppm)) + 1  # from here: the floor
     if last > STATES_MAX:
         raise ValueError(f"a floor of {rules.floor_ppm} ppm after {rules.probation} audits: too many states")

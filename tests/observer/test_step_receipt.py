@@ -274,41 +274,54 @@ def test_no_single_byte_of_any_signed_part_can_be_changed(text):
                     check_receipt(json.dumps(changed).encode())
 
 
-@pytest.mark.parametrize("part", ["commit", "hot", "reveal", "verdict", "batch"])
-def test_what_even_a_quorum_signed_is_checked_again_where_one_key_answers_for_it(signed, part, monkeypatch):
+FORGED = {
+    "commit": r"^commit: ",
+    "hot": r"^commit: .*hot key",
+    "batch_root": r"^commit: its batch",
+    "tokens": r"^commit: 1 tokens, a step has",
+    "parent": r"^commit: of another run, round or parent",
+    "reveal": r"^beacon: ",
+    "verdict": r"^verdict in round",
+    "turn": r"^verdict in round .* may not judge",
+    "link": r"^link of round 2: does not extend the link before",
+    "first link": r"^link of round 0: does not extend the spec",
+}
+
+
+@pytest.mark.parametrize("part", FORGED)
+def test_what_even_a_quorum_signed_is_checked_again(signed, part, monkeypatch):
     """A quorum that signs a manifest with a forged part in it cannot make a receipt of it."""
-    if part in ("commit", "hot"):
-        key = {"peer_key": "nils"} if part == "commit" else {"hot_key": "nils"}
-        honest = builders.a_signed_commit
-        monkeypatch.setattr(
-            builders, "a_signed_commit", lambda name, h: honest(name, h, **(key if name == "nora" else {}))
-        )
-    elif part == "batch":
-        honest_commit = builders.a_commit
+    commit, signed_commit, reveal, verdict = (
+        builders.a_commit, builders.a_signed_commit, builders.a_reveal, builders.a_verdict,
+    )  # fmt: skip
+    wrong = {"batch_root": Digest(bytes(32)), "tokens": 1, "parent": Digest(bytes(32))}
+    key = {"commit": {"peer_key": "nils"}, "hot": {"hot_key": "nils"}}.get(part, {})
+    if part in wrong:
+        forged = {part: wrong[part]}
+        monkeypatch.setattr(builders, "a_commit", lambda name, h, **c: commit(name, h, **{**c, **forged}))
+    elif part in ("commit", "hot"):
         monkeypatch.setattr(
             builders,
-            "a_commit",
-            lambda name, h, **c: honest_commit(name, h, **{"batch_root": Digest(bytes(32)), **c}),
+            "a_signed_commit",
+            lambda name, h: signed_commit(name, h, **(key if name == "nora" else {})),
         )
     elif part == "reveal":
-        honest_reveal = builders.a_reveal
         monkeypatch.setattr(
-            builders, "a_reveal", lambda name, h: replace(honest_reveal("vera", h), verifier=peer(name))
+            builders, "a_reveal", lambda name, h: replace(reveal("vera", h), verifier=peer(name))
         )
-    else:
-        honest_verdict = builders.a_verdict
+    elif part == "verdict":
         monkeypatch.setattr(
-            builders, "a_verdict", lambda *a, **k: replace(honest_verdict(*a, **k), signature=bytes(64))
+            builders, "a_verdict", lambda *a, **k: replace(verdict(*a, **k), signature=bytes(64))
         )
+    elif part == "turn":  # whoever is asked first, the one after him answers
+        after = dict(zip(VERIFIERS, VERIFIERS[1:] + VERIFIERS[:1], strict=True))
+        monkeypatch.setattr(builders, "a_verdict", lambda name, *a, **k: verdict(after[name], *a, **k))
     links, pays = a_whole_chain()
-    words = {
-        "commit": "^commit: ",
-        "hot": "^commit: .*hot key",
-        "reveal": "^beacon: ",
-        "verdict": "^verdict in round",
-        "batch": "^commit: its batch",
-    }
-    with pytest.raises(Altered, match=words[part]):
+    for at in {"link": [2], "first link": [0]}.get(part, []):
+        torn = replace(links[at].manifest, parent=Digest(bytes(32)))
+        links[at] = builders.a_certified(torn, links[at].block.parent)
+
+    with pytest.raises(Altered, match=FORGED[part]):
         checked(make_receipt(SPEC, RUN, DEPLOYMENT, links, pays, 1, peer("nora")))
 
 
