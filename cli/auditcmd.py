@@ -44,7 +44,7 @@ def receipt_verify(
     """Check a receipt offline: signatures, certificates, the chain to its end, ruling, pay."""
     from cli.receipt import receipt_lines
 
-    for line in list(receipt_lines(file, run_id, verifier or ())):  # all of it holds before a word is said
+    for line in receipt_lines(file, run_id, verifier or ()):
         typer.echo(line)
 
 

@@ -65,6 +65,12 @@ def test_a_receipt_made_from_a_run_is_checked_without_it(run: Path, tmp_path: Pa
     assert "CLEARED" in good.stdout
     assert "a leaf under the root" in good.stdout
 
+    keys = [one["peer"] for one in json.loads((run / "summary.json").read_text())["verifiers"]]
+    known = [word for key in keys for word in ("--verifier", key)]
+    assert assay("receipt", "verify", path, *known).returncode == 0
+    other = assay("receipt", "verify", path, *known[2:])
+    assert (other.returncode, other.stdout) == (1, "")
+
     told = json.loads(path.read_text())
     told["pay"]["row"]["amount"] += 1
     path.write_text(json.dumps(told))

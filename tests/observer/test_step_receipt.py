@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from protocol.messages import Block, CertifiedManifest, Outcome, QuorumCertifica
 from protocol.types import NO_DIGEST, Digest, PeerId
 from replica.index import Altered
 from tests.builders import NODES, VERIFIERS, a_deployment, a_hot_key, a_spec, peer
+from tests.sim.world import World
 
 SPEC, DEPLOYMENT = a_spec(), a_deployment()
 RUN = run_id_of(SPEC)
@@ -351,3 +353,16 @@ def test_nothing_that_checks_a_receipt_needs_torch(text, tmp_path: Path):
     )
     assert done.returncode == 0, done.stderr
     assert "CLEARED" in done.stdout
+
+
+def test_each_final_block_names_the_final_block_before_even_through_storms():
+    """What headers rest on: a manifest is final in one block only, and the next round's block extends it."""
+    skipped = 0
+    for seed in range(5):
+        world = World(seed=seed)
+        world.run()
+        for one in world.honest.values():
+            for before, after in pairwise(one.chain):
+                assert after.block.parent == digest(before.block), f"World(seed={seed})"
+                skipped += after.block.iteration != before.block.iteration + 1
+    assert skipped > 0  # iterations that ended without a block lie between some of them
