@@ -45,7 +45,7 @@ GRIDS: Mapping[str, tuple[float, ...]] = {
     "adamw": (7e-4, 1e-3, 2e-3),
     "demo": (1.5e-3, 2e-3, 2.5e-3),
     "sparseloco": (1e-3, 2e-3, 4e-3),
-    "diloco": (1e-3, 2e-3, 4e-3),
+    "diloco": (5e-4, 1e-3, 2e-3, 4e-3),
     "streaming-diloco": (1e-3, 2e-3, 4e-3),
     "fedavg": (0.1, 0.3, 1.0),
     "demo, 16 bits a value": (2e-3,),
