@@ -89,8 +89,9 @@ def observe(before: Standing, updates: Updates, block_count: int, *, past: int =
 def heard(standing: Standing, *, f: int) -> tuple[PeerId, ...]:
     """The nodes of the last round that count, ascending: all but at most f.
 
-    While the median node has no score above 0 (the first round, noise, steps that overshoot)
-    everybody is heard.
+    Left out is who has less than half the median node's score. Where steps overshoot, or liars
+    are many, the median node too is contradicted more than borne out: then who is contradicted
+    more than twice as much.
 
     Raises:
         ValueError: n <= 2f, where the median is nobody's word in particular.
@@ -99,7 +100,11 @@ def heard(standing: Standing, *, f: int) -> tuple[PeerId, ...]:
     need_majority(len(scores), f)
     ranked = sorted(scores, key=lambda peer: (scores[peer], peer))
     median = scores[ranked[(len(ranked) - 1) // 2]]
-    out = {peer for peer in ranked[:f] if 2 * scores[peer] < median} if median > 0 else set()
+    out = {
+        peer
+        for peer in ranked[:f]
+        if (2 * scores[peer] < median if median > 0 else scores[peer] < 2 * median)
+    }
     return tuple(peer for peer in scores if peer not in out)
 
 

@@ -237,3 +237,32 @@ def test_while_everybody_contradicts_everybody_all_are_heard():
 
     assert sorted(scores_of(standing).values())[NODES // 2] < 0
     assert len(heard(standing, f=3)) == NODES
+
+
+def a_standing(scores: list[int]) -> Standing:
+    """Nodes of these scores: every other node says the same of each."""
+    peers = tuple(a_peer(n) for n in range(len(scores)))
+    return Standing(window=(Nets(peers, np.repeat(np.array(scores)[:, None], len(scores), axis=1)),))
+
+
+@pytest.mark.parametrize(
+    ("scores", "out"),
+    [
+        ([100, 100, 100, 50, 50], []),
+        ([100, 100, 100, 49, 49], [3, 4]),
+        ([100, 100, 100, 49, -900], [3, 4]),
+        ([-100, -100, -100, -200, -200], []),
+        ([-100, -100, -100, -201, -9000], [3, 4]),
+        ([300, -10, -10, -20, -9000], [4]),
+        ([0, 0, 0, 0, 0], []),
+        ([5, 0, 0, 0, -1], [4]),
+        ([100, 100, 10, 1, 1], [3, 4]),
+        ([100, 100, 40, 30, 20], []),
+        ([100, 49, 49, 49, 100], []),
+    ],
+)
+def test_half_the_medians_score_is_enough_and_less_is_not(scores, out):
+    """And where the median node is contradicted too, twice as much as it is still borne."""
+    found = heard(a_standing(scores), f=2)
+
+    assert [n for n in range(5) if a_peer(n) not in found] == out
