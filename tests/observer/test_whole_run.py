@@ -183,7 +183,7 @@ def a_participant(run: Run, name: str, folder: Path, addresses: dict[PeerId, Pee
             deployment=nowhere,
             spec=nowhere,
             run_id=run.run_id,
-            data=nowhere,
+            data=builders.a_data_folder(folder / "data"),
             peers=nowhere,
         ),
         keys=Keys(peer=SigningKey(name.encode().ljust(32)), account=account_key(name), hot=a_hot_key(name)),
