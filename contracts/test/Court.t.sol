@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT
+pragma solidity 0.8.37;
+
+import {SlashCourt} from "../src/SlashCourt.sol";
+import {Ruling, Statement} from "../src/Statements.sol";
+import {VerifierSet} from "../src/VerifierSet.sol";
+import {World} from "./World.sol";
+
+/// @notice The court's bounds, and what a certificate is: I4, I6, I7 and I8 for any input.
+contract CourtTest is World {
+    address private constant OFFENDER = address(0xA1);
+    address private constant BUYER = address(0xB1);
+    address private constant CHALLENGER = address(0xC1);
+    uint256 private constant HOT = 77;
+    bytes32 private runId;
+
+    function setUp() public {
+        deploy();
+        fund(OFFENDER, address(vault), 1e25);
+        fund(BUYER, address(escrow), 1e25);
+        vm.prank(BUYER);
+        runId = escrow.openRun(bytes32(0), 2_500, 1_000, 4, uint64(_now() + 40 * DAY), 1);
+        bytes memory consent = signature(HOT, vault.delegationDigest(OFFENDER, vm.addr(HOT), 1));
+        vm.prank(OFFENDER);
+        vault.delegate(vm.addr(HOT), 1, consent);
+    }
+
+    function staked(uint256 amount) private {
+        vm.prank(OFFENDER);
+        vault.stake(0, amount);
+    }
+
+    function ruling(uint32 ppm) private view returns (Ruling memory) {
+        return Ruling(ID, runId, 1, OFFENDER, 0, ppm, keccak256("offence"), bytes32(0), CHALLENGER);
+    }
+
+    function opened(uint32 ppm) private returns (SlashCourt.Case memory) {
+        Ruling memory r = ruling(ppm);
+        court.openCase(r, 0, certificate(court.rulingDigest(r), 3));
+        return court.getCase(r.offenceId);
+    }
+
+    /// @notice I4: a case takes its ppm of the stake, rounded up, and never above the cap; the parts make the whole.
+    function testFuzz_aCaseTakesItsShareAndNoMore(uint128 stake, uint32 share) public {
+        uint256 amount = between(stake, 1, 1e24);
+        uint32 ppm = uint32(between(share, 1, CASE_PPM_MAX));
+        staked(amount);
+        uint256 supply = token.totalSupply();
+        SlashCourt.Case memory c = opened(ppm);
+        vm.warp(c.vetoEndsAt);
+        court.execute(keccak256("offence"));
+        (uint256 left,) = vault.stakeOf(OFFENDER, 0);
+        uint256 taken = amount - left;
+        require(taken == (amount * ppm + PPM - 1) / PPM, "another share");
+        require(supply - token.totalSupply() + vault.rewardsTotal() == taken, "the parts are not the whole");
+        require(vault.rewards(BUYER) == taken / 5 && vault.rewards(CHALLENGER) == taken * 3 / 10, "another reward");
+    }
+
+    function testFuzz_aRulingAboveTheCapOpensNothing(uint32 share) public {
+        uint32 ppm = uint32(between(share, CASE_PPM_MAX + 1, type(uint32).max));
+        Ruling memory r = ruling(ppm);
+        bytes memory cert = certificate(court.rulingDigest(r), 4);
+        vm.expectPartialRevert(SlashCourt.AboveCap.selector);
+        court.openCase(r, 0, cert);
+    }
+
+    /// @notice I6: while a case can still be executed no stake leaves; afterwards it can, and the case cannot.
+    function testFuzz_anOpenCaseHoldsTheStakeToItsLastSecond(uint64 head, uint64 when) public {
+        staked(1_000);
+        vm.prank(OFFENDER);
+        uint256 ticket = vault.requestUnstake(0, 1_000);
+        pass(between(head, UNBONDING - 10 * DAY, UNBONDING + 10 * DAY)); // the ticket ripens before, in or after
+        SlashCourt.Case memory c = opened(300_000);
+        (,,, uint64 readyAt,) = vault.tickets(ticket);
+        uint256 at_ = between(when, _now(), c.executeBy + DAY);
+        vm.warp(at_);
+        uint256 before = token.balanceOf(OFFENDER);
+        vm.prank(OFFENDER);
+        (bool left,) = address(vault).call(abi.encodeCall(vault.withdraw, (ticket)));
+        (bool executed,) = address(court).call(abi.encodeCall(court.execute, (keccak256("offence"))));
+        require(executed == (at_ >= c.vetoEndsAt && at_ < c.executeBy), "executed at the wrong time");
+        require(left == (at_ >= c.executeBy && at_ >= readyAt), "left at the wrong time");
+        require(token.balanceOf(OFFENDER) - before == (left ? 1_000 : 0), "left with another sum");
+    }
+
+    /// @notice I8: a certificate over one ruling opens no other, whichever field differs.
+    function testFuzz_aCertificateCoversEveryField(uint256 field, uint256 change) public {
+        Ruling memory r = ruling(1_000);
+        bytes memory cert = certificate(court.rulingDigest(r), 4);
+        uint256 flip = between(change, 1, 200);
+        field %= 9;
+        if (field == 0) r.deploymentId = bytes32(uint256(r.deploymentId) ^ flip);
+        if (field == 1) r.runId = bytes32(uint256(r.runId) ^ flip);
+        if (field == 2) r.epoch ^= uint64(flip);
+        if (field == 3) r.offender = address(uint160(r.offender) ^ uint160(flip));
+        if (field == 4) r.role ^= 1;
+        if (field == 5) r.ppm ^= uint32(flip);
+        if (field == 6) r.offenceId = bytes32(uint256(r.offenceId) ^ flip);
+        if (field == 7) r.evidenceHash = bytes32(uint256(r.evidenceHash) ^ flip);
+        if (field == 8) r.challenger = address(uint160(r.challenger) ^ uint160(flip));
+        (bool taken,) = address(court).call(abi.encodeCall(court.openCase, (r, 0, cert)));
+        require(!taken, "a certificate fitted another ruling");
+    }
+
+    /// @notice I7: a certificate is three or more of four members, each once, in order, and nobody else.
+    function testFuzz_aQuorumIsThreeOfFourMembersEachOnce(uint8[5] memory picks, uint8 length, bytes32 digest)
+        public
+        view
+    {
+        bytes memory cert;
+        bool good = true;
+        address last;
+        uint256 count = between(length, 0, 5);
+        for (uint256 i = 0; i < count; i++) {
+            uint256 pick = picks[i] % 16 == 0 ? 4 : picks[i] % 4; // now and then a stranger
+            if (picks[0] % 2 == 0 && picks[i] % 16 != 0) pick = i < 4 ? i : 3; // half the time as it should be
+            uint256 key = pick == 4 ? 99 : hotKeys[pick];
+            cert = bytes.concat(cert, signature(key, digest));
+            good = good && pick != 4 && vm.addr(key) > last;
+            last = vm.addr(key);
+        }
+        (bool taken,) = address(set).staticcall(abi.encodeCall(VerifierSet.verify, (1, digest, 0, cert)));
+        require(taken == (good && count >= 3), "another idea of a quorum");
+    }
+
+    /// @notice Two statements slash if and only if they differ in the value and in nothing else.
+    function testFuzz_onlyAContradictionIsEvidence(uint8 what, uint128 stake) public {
+        uint256 amount = between(stake, 1, 1e24);
+        staked(amount);
+        Statement memory a = Statement(ID, runId, 1, 1, bytes32(uint256(7)), "one");
+        Statement memory b = Statement(ID, runId, 1, 1, bytes32(uint256(7)), what & 1 == 0 ? bytes32("one") : bytes32("two"));
+        if (what & 2 != 0) b.epoch = 2;
+        if (what & 4 != 0) b.kind = 2;
+        if (what & 8 != 0) b.slot = bytes32(uint256(8));
+        if (what & 16 != 0) b.runId = bytes32(uint256(9));
+        uint256 second = what & 32 != 0 ? HOT + 1 : HOT;
+        bytes memory sigA = signature(HOT, court.statementDigest(a));
+        bytes memory sigB = signature(second, court.statementDigest(b));
+        (bool taken,) = address(court).call(abi.encodeCall(court.reportEquivocation, (a, sigA, b, sigB)));
+        require(taken == (what & 63 == 1), "another idea of a contradiction");
+        (uint256 active, uint256 leaving) = vault.stakeOf(OFFENDER, 0);
+        require(active + leaving == (taken ? 0 : amount), "another sum");
+        require(vault.barred(OFFENDER) == taken, "barred for another reason");
+    }
+}

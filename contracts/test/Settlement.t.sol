@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: MIT
+pragma solidity 0.8.37;
+
+import {EpochSettlement} from "../src/EpochSettlement.sol";
+import {RunEscrow} from "../src/RunEscrow.sol";
+import {EpochResult} from "../src/Statements.sol";
+import {World} from "./World.sol";
+
+/// @notice Two buyers' runs, four payees, and verifiers who sign anything: even a total that is not the table's sum.
+/// @dev What must hold at a move itself is written into `broken`; a refusal is expected and swallowed.
+contract SettlementHandler is World {
+    uint32 public constant EPOCHS = 4;
+    uint128 public constant CAP = 1_000;
+    uint256 public constant ROWS = 4;
+
+    address[2] public buyers = [address(0xB1), address(0xB2)];
+    address[4] public payees = [address(0xC1), address(0xC2), address(0xC3), address(0xC4)];
+    address public challenger = address(0xD1);
+    bytes32[] public runs;
+    mapping(bytes32 digest => uint128[4]) private _tables;
+    mapping(bytes32 digest => mapping(uint256 index => bool)) private _paid;
+    mapping(bytes32 runId => mapping(uint64 epoch => bytes32 digest)) public finalDigest;
+    mapping(bytes32 runId => mapping(uint64 epoch => uint256)) public claimed;
+    mapping(address payee => uint256) public earned;
+    uint256 public finals; // reached, so that a test can see that the moves lead somewhere
+    uint256 public claims;
+    uint256 public falls;
+    uint256 private _salt;
+    string public broken;
+
+    constructor() {
+        deploy();
+        fund(challenger, address(settlement), 1e25);
+        for (uint256 i = 0; i < 3; i++) {
+            address buyer = buyers[i % 2];
+            if (i < 2) fund(buyer, address(escrow), 1e25);
+            vm.prank(buyer);
+            runs.push(escrow.openRun(bytes32(i), 2_500, CAP, EPOCHS, uint64(_now() + 40 * DAY), 1));
+        }
+    }
+
+    function topUp(uint256 seed, uint128 amount) external {
+        RunEscrow.Run memory before = escrow.getRun(_run(seed));
+        vm.prank(buyers[seed / 7 % 2]); // the other buyer too
+        try escrow.topUp(_run(seed), uint128(between(amount, 1, 500))) {
+            RunEscrow.Run memory run = escrow.getRun(_run(seed));
+            if (run.closesAt != before.closesAt || run.deadline != before.deadline) broken = "a gift moved a timer";
+        } catch {}
+    }
+
+    function requestClose(uint256 seed, uint256 dice) external {
+        if (dice % 8 != 0) return;
+        vm.prank(buyers[seed % 2]);
+        try escrow.requestClose(_run(seed)) {
+            if (escrow.buyerOf(_run(seed)) != buyers[seed % 2]) broken = "a stranger closed a run";
+        } catch {}
+    }
+
+    function refund(uint256 seed) external {
+        RunEscrow.Run memory run = escrow.getRun(_run(seed));
+        uint256 before = token.balanceOf(run.buyer);
+        try escrow.refund(_run(seed)) {
+            if (_now() < run.closesAt) broken = "a refund before the close";
+            uint256 free = run.budget - run.reserved - run.paid - run.returned;
+            if (token.balanceOf(run.buyer) - before != free) broken = "a refund of another size";
+        } catch {}
+    }
+
+    function propose(uint256 seed, uint64 ahead, uint128 a, uint128 b, uint128 lie) external {
+        EpochResult memory r = _result(_run(seed), ahead, seed);
+        uint128[4] memory table = _table(a, b);
+        for (uint256 i = 0; i < ROWS; i++) {
+            r.total += table[i];
+        }
+        if (lie % 4 == 0) r.total = lie / 4 % 1_200; // below the sum, or above the cap
+        bytes32[4] memory leaves = _leaves(r.runId, r.epoch, table);
+        r.root = _pair(_pair(leaves[0], leaves[1]), _pair(leaves[2], leaves[3]));
+        bytes32 digest = settlement.resultDigest(r);
+        uint128 free = _free(r.runId);
+        try settlement.propose(r, 0, certificate(digest, 3)) {
+            if (r.total > CAP) broken = "an epoch above its cap";
+            if (r.total > free) broken = "an epoch above what is left";
+            if (r.epoch >= EPOCHS) broken = "an epoch too many";
+            _tables[digest] = table;
+        } catch {}
+    }
+
+    function challenge(uint256 seed, uint64 epoch) external {
+        vm.prank(challenger);
+        try settlement.challenge(_run(seed), epoch % EPOCHS, bytes32(0)) {} catch {}
+    }
+
+    function resolve(uint256 seed, uint64 epoch, bool stands) external {
+        (bytes32 runId, uint64 nth) = (_run(seed), epoch % EPOCHS);
+        bytes32 result = settlement.getEpoch(runId, nth).digest;
+        bytes memory cert = certificate(settlement.resolutionDigest(runId, nth, result, stands), 3);
+        try settlement.resolve(runId, nth, stands, 0, cert) {
+            if (!stands) falls++;
+        } catch {}
+    }
+
+    function timeoutChallenge(uint256 seed, uint64 epoch) external {
+        try settlement.timeoutChallenge(_run(seed), epoch % EPOCHS) {
+            falls++;
+        } catch {}
+    }
+
+    function clearOrphan(uint256 seed, uint64 epoch) external {
+        (bytes32 runId, uint64 nth) = (_run(seed), epoch % EPOCHS);
+        bytes32 previous = nth == 0 ? bytes32(0) : settlement.getEpoch(runId, nth - 1).digest;
+        EpochSettlement.Epoch memory e = settlement.getEpoch(runId, nth);
+        try settlement.clearOrphan(runId, nth) {
+            if (e.prevResult == previous) broken = "a result with its predecessor was cleared";
+        } catch {}
+    }
+
+    function finalize(uint256 seed, uint64 epoch) public {
+        (bytes32 runId, uint64 nth) = (_run(seed), epoch % EPOCHS);
+        EpochSettlement.Epoch memory e = settlement.getEpoch(runId, nth);
+        try settlement.finalize(runId, nth) {
+            if (finalDigest[runId][nth] != 0) broken = "an epoch became final twice";
+            if (nth != 0 && finalDigest[runId][nth - 1] != e.prevResult) broken = "a final result without a final one before";
+            if (e.state == EpochSettlement.State.PROPOSED && _now() < e.until) broken = "final before its time";
+            finalDigest[runId][nth] = e.digest;
+            finals++;
+        } catch {}
+    }
+
+    function claim(uint256 seed, uint64 epoch, uint256 index, uint128 more, uint256 thief) public {
+        (bytes32 runId, uint64 nth) = (_run(seed), epoch % EPOCHS);
+        EpochSettlement.Epoch memory e = settlement.getEpoch(runId, nth);
+        uint256 row = index % ROWS;
+        bool forged = more % 3 == 0;
+        uint128 amount = _tables[e.digest][row] + (forged ? 1 + more % 9 : 0);
+        address payee = !forged && thief % 5 == 0 ? address(0xBAD) : payees[row];
+        uint256 before = token.balanceOf(payee);
+        try settlement.claim(runId, nth, row, payee, amount, _proof(runId, nth, e.digest, row)) {
+            if (forged || payee != payees[row]) broken = "a row that is not in the table was paid";
+            if (e.state != EpochSettlement.State.FINAL) broken = "paid before final";
+            if (_paid[e.digest][row]) broken = "a row was paid twice";
+            if (token.balanceOf(payee) != before + amount) broken = "a payment of another size";
+            _paid[e.digest][row] = true;
+            claimed[runId][nth] += amount;
+            earned[payee] += amount;
+            claims++;
+        } catch {}
+    }
+
+    function sweep(uint256 seed, uint64 epoch) external {
+        EpochSettlement.Epoch memory e = settlement.getEpoch(_run(seed), epoch % EPOCHS);
+        try settlement.sweepUnclaimed(_run(seed), epoch % EPOCHS) {
+            if (_now() < e.until) broken = "swept before the claim period was over";
+        } catch {}
+    }
+
+    function wait_(uint256 duration) external {
+        pass(between(duration, 1 hours, 3 * DAY));
+    }
+
+    /// @notice Time passes and strangers press every button; nobody with a key does anything.
+    function drain() external {
+        pass(60 * DAY);
+        for (uint256 i = 0; i < runs.length; i++) {
+            for (uint64 epoch = 0; epoch < EPOCHS; epoch++) {
+                EpochSettlement.Epoch memory e = settlement.getEpoch(runs[i], epoch);
+                bytes32 previous = epoch == 0 ? bytes32(0) : settlement.getEpoch(runs[i], epoch - 1).digest;
+                if (e.state == EpochSettlement.State.CHALLENGED) settlement.timeoutChallenge(runs[i], epoch);
+                else if (e.state != EpochSettlement.State.NONE && e.prevResult != previous) {
+                    settlement.clearOrphan(runs[i], epoch);
+                } else if (e.state == EpochSettlement.State.PROPOSED || e.state == EpochSettlement.State.UPHELD) {
+                    settlement.finalize(runs[i], epoch);
+                }
+            }
+        }
+        pass(31 * DAY);
+        for (uint256 i = 0; i < runs.length; i++) {
+            for (uint64 epoch = 0; epoch < EPOCHS; epoch++) {
+                EpochSettlement.State state = settlement.getEpoch(runs[i], epoch).state;
+                if (state == EpochSettlement.State.FINAL) settlement.sweepUnclaimed(runs[i], epoch);
+            }
+            if (_free(runs[i]) != 0) escrow.refund(runs[i]);
+        }
+    }
+
+    // ---- tables
+
+    function _run(uint256 seed) private view returns (bytes32) {
+        return runs[seed % runs.length];
+    }
+
+    function _free(bytes32 runId) private view returns (uint128) {
+        RunEscrow.Run memory run = escrow.getRun(runId);
+        return run.budget - run.reserved - run.paid - run.returned;
+    }
+
+    /// @dev The next epoch without a result, or, one time in four, any.
+    function _result(bytes32 runId, uint64 ahead, uint256 seed) private returns (EpochResult memory r) {
+        uint64 epoch;
+        while (epoch < EPOCHS && settlement.getEpoch(runId, epoch).state != EpochSettlement.State.NONE) epoch++;
+        if (ahead % 4 == 0) epoch = ahead % (EPOCHS + 2);
+        r.deploymentId = ID;
+        r.runId = runId;
+        r.epoch = epoch;
+        r.setVersion = 1;
+        r.prevResult = epoch == 0 ? bytes32(0) : settlement.getEpoch(runId, epoch - 1).digest;
+        r.modelHash = keccak256(abi.encode(seed, ++_salt));
+    }
+
+    function _table(uint128 a, uint128 b) private pure returns (uint128[4] memory) {
+        return [a % 300, b % 300, a / 300 % 300, b / 300 % 300];
+    }
+
+    function _leaves(bytes32 runId, uint64 epoch, uint128[4] memory table) private view returns (bytes32[4] memory all) {
+        for (uint256 i = 0; i < ROWS; i++) {
+            all[i] = settlement.leafOf(runId, epoch, i, payees[i], table[i]);
+        }
+    }
+
+    function _proof(bytes32 runId, uint64 epoch, bytes32 digest, uint256 row)
+        private
+        view
+        returns (bytes32[] memory proof)
+    {
+        bytes32[4] memory leaves = _leaves(runId, epoch, _tables[digest]);
+        proof = new bytes32[](2);
+        proof[0] = leaves[row ^ 1];
+        proof[1] = row < 2 ? _pair(leaves[2], leaves[3]) : _pair(leaves[0], leaves[1]);
+    }
+
+    function _pair(bytes32 a, bytes32 b) private pure returns (bytes32) {
+        return a < b ? keccak256(abi.encode(a, b)) : keccak256(abi.encode(b, a));
+    }
+}
+
+contract SettlementTest is World {
+    SettlementHandler private handler;
+
+    function setUp() public {
+        handler = new SettlementHandler();
+        (token, escrow, settlement) = (handler.token(), handler.escrow(), handler.settlement());
+    }
+
+    function targetContracts() external view returns (address[] memory targets) {
+        targets = new address[](1);
+        targets[0] = address(handler);
+    }
+
+    struct Selectors {
+        address target;
+        bytes4[] selectors;
+    }
+
+    /// @dev Some moves stand in the list twice: they are the ones without which nothing else can happen.
+    function targetSelectors() external view returns (Selectors[] memory targets) {
+        bytes4[16] memory moves = [
+            SettlementHandler.propose.selector,
+            SettlementHandler.claim.selector,
+            SettlementHandler.wait_.selector,
+            SettlementHandler.finalize.selector,
+            SettlementHandler.topUp.selector,
+            SettlementHandler.requestClose.selector,
+            SettlementHandler.refund.selector,
+            SettlementHandler.challenge.selector,
+            SettlementHandler.resolve.selector,
+            SettlementHandler.timeoutChallenge.selector,
+            SettlementHandler.clearOrphan.selector,
+            SettlementHandler.sweep.selector,
+            SettlementHandler.propose.selector,
+            SettlementHandler.claim.selector,
+            SettlementHandler.claim.selector,
+            SettlementHandler.finalize.selector
+        ];
+        targets = new Selectors[](1);
+        targets[0] = Selectors(address(handler), new bytes4[](16));
+        for (uint256 i = 0; i < 16; i++) {
+            targets[0].selectors[i] = moves[i];
+        }
+    }
+
+    /// @notice I1: the escrow holds what runs have neither paid nor returned; the settlement holds open bonds only.
+    function invariant_moneyIsWhereTheBooksSay() public view {
+        uint256 held;
+        uint256 bonds;
+        for (uint256 i = 0; i < 3; i++) {
+            RunEscrow.Run memory run = escrow.getRun(handler.runs(i));
+            held += run.budget - run.paid - run.returned;
+            uint256 reserved;
+            uint256 pending;
+            for (uint64 epoch = 0; epoch < handler.EPOCHS(); epoch++) {
+                EpochSettlement.Epoch memory e = settlement.getEpoch(handler.runs(i), epoch);
+                if (e.state != EpochSettlement.State.NONE && e.state != EpochSettlement.State.SWEPT) {
+                    reserved += e.total - e.claimed;
+                }
+                if (e.state == EpochSettlement.State.CHALLENGED) bonds += BOND;
+                if (e.state > EpochSettlement.State.NONE && e.state < EpochSettlement.State.FINAL) pending++;
+            }
+            require(run.reserved == reserved, "I1: reserved");
+            require(run.pending == pending, "pending");
+            require(uint256(run.reserved) + run.paid + run.returned <= run.budget, "I1: above the budget");
+        }
+        require(token.balanceOf(address(escrow)) == held, "I1: the escrow's money");
+        require(token.balanceOf(address(settlement)) == bonds, "I1: the bonds");
+    }
+
+    /// @notice I2: claims <= total <= cap per epoch; all of a run's claims are what it paid, and fit its budget.
+    function invariant_payoutsStayInTheirBounds() public view {
+        for (uint256 i = 0; i < 3; i++) {
+            RunEscrow.Run memory run = escrow.getRun(handler.runs(i));
+            uint256 paid;
+            for (uint64 epoch = 0; epoch < handler.EPOCHS(); epoch++) {
+                EpochSettlement.Epoch memory e = settlement.getEpoch(handler.runs(i), epoch);
+                uint256 claimed = handler.claimed(handler.runs(i), epoch);
+                require(claimed == e.claimed && claimed <= e.total && e.total <= handler.CAP(), "I2: an epoch");
+                paid += claimed;
+            }
+            require(paid == run.paid && paid <= run.budget, "I2: a run");
+        }
+    }
+
+    /// @notice I3: each payee has what its rows said, and nobody else has anything.
+    function invariant_onlyRowsPay() public view {
+        for (uint256 i = 0; i < 4; i++) {
+            require(token.balanceOf(handler.payees(i)) == handler.earned(handler.payees(i)), "I3: a payee");
+        }
+        require(token.balanceOf(address(0xBAD)) == 0, "I3: a stranger was paid");
+    }
+
+    /// @notice I3, I5, I7 at the moves themselves; and what is final stays the one final result of its epoch.
+    function invariant_noMoveBrokeARule() public view {
+        require(bytes(handler.broken()).length == 0, handler.broken());
+        for (uint256 i = 0; i < 3; i++) {
+            for (uint64 epoch = 0; epoch < handler.EPOCHS(); epoch++) {
+                bytes32 digest = handler.finalDigest(handler.runs(i), epoch);
+                if (digest == 0) continue;
+                EpochSettlement.Epoch memory e = settlement.getEpoch(handler.runs(i), epoch);
+                require(e.digest == digest && e.state >= EpochSettlement.State.FINAL, "I7: a final result changed");
+                (bytes32 runId,) = settlement.finalModel(digest);
+                require(runId == handler.runs(i), "I9: a final result is not on record");
+            }
+        }
+    }
+
+    /// @notice I10: by time alone, every unit leaves the escrow and every bond leaves the settlement.
+    function afterInvariant() public {
+        handler.drain();
+        require(token.balanceOf(address(escrow)) == 0, "I10: a budget is stuck");
+        require(token.balanceOf(address(settlement)) == 0, "I10: a bond is stuck");
+    }
+
+    /// @notice The moves above do lead to payments; else the invariants would hold of nothing.
+    function test_theHandlerReachesPayments() public {
+        handler.propose(0, 1, 100 + 7 * 300, 200 + 9 * 300, 1);
+        handler.wait_(2 * DAY);
+        handler.finalize(0, 0);
+        for (uint256 row = 0; row < 4; row++) {
+            handler.claim(0, 0, row, 1, 1);
+        }
+        require(handler.finals() == 1 && handler.claims() == 4, "nothing was paid");
+        require(escrow.getRun(handler.runs(0)).paid == 316, "another sum was paid");
+        require(bytes(handler.broken()).length == 0, handler.broken());
+    }
+}

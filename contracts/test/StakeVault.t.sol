@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: MIT
+pragma solidity 0.8.37;
+
+import {AssayToken} from "../src/AssayToken.sol";
+import {StakeVault} from "../src/StakeVault.sol";
+import {IBurnableToken} from "../src/Tokens.sol";
+import {World} from "./World.sol";
+
+/// @notice Three people, two roles, and a court that is this contract: any move in any order.
+/// @dev What must hold at a move itself is written into `broken`, because a revert would be taken for a refusal.
+contract StakeHandler is World {
+    uint256 public immutable supply;
+    address[3] public people = [address(0xA1), address(0xA2), address(0xA3)];
+    address[2] public payees = [address(0xB1), address(0xA1)]; // a buyer, and one who may be the offender too
+    uint256[] public open; // tickets neither withdrawn nor cancelled
+    mapping(address => mapping(uint8 => uint256)) public put;
+    mapping(address => mapping(uint8 => uint256)) public out;
+    mapping(address => mapping(uint8 => uint256)) public taken;
+    uint256 public takenTotal;
+    uint256 public collected;
+    uint256 public offences;
+    string public broken;
+
+    constructor() {
+        vm.warp(1_000 * DAY);
+        token = new AssayToken(ID, 1e30);
+        supply = 1e30;
+        vault = new StakeVault(
+            ID,
+            IBurnableToken(address(token)),
+            address(this),
+            StakeVault.Params(UNBONDING, 10 * DAY, 1, 1, 200_000, 300_000)
+        );
+        for (uint256 i = 0; i < 3; i++) {
+            fund(people[i], address(vault), 1e25);
+        }
+    }
+
+    function openCount() external view returns (uint256) {
+        return open.length;
+    }
+
+    function stake(uint256 seed, uint8 role, uint256 amount) external {
+        (address who, uint8 in_) = (people[seed % 3], role % 2);
+        amount = between(amount, 1, amount % 2 == 0 ? 7 : 1e12); // dust half the time
+        (uint256 active, uint256 leaving) = vault.stakeOf(who, in_);
+        vm.prank(who);
+        try vault.stake(in_, amount) {
+            if (vault.barred(who)) broken = "a barred account staked";
+            put[who][in_] += amount;
+            (uint256 activeNow, uint256 leavingNow) = vault.stakeOf(who, in_);
+            // A unit may go from the newcomer to those who leave, by rounding; never the other way.
+            if (activeNow > active + amount || leavingNow < leaving) broken = "staking took from those who leave";
+        } catch {
+            if (!vault.barred(who)) broken = "a stake was refused";
+        }
+    }
+
+    function requestUnstake(uint256 seed, uint8 role, uint256 amount) external {
+        (address who, uint8 in_) = (people[seed % 3], role % 2);
+        (uint256 active,) = vault.stakeOf(who, in_);
+        if (active == 0) return;
+        amount = seed % 4 == 0 ? active : between(amount, 1, active);
+        vm.prank(who);
+        uint256 ticket = vault.requestUnstake(in_, amount);
+        open.push(ticket);
+        if (vault.ticketValue(ticket) > amount + 1) broken = "a ticket is worth more than was asked for";
+    }
+
+    function cancelUnstake(uint256 seed) external {
+        if (open.length == 0) return;
+        uint256 ticket = _forget(seed);
+        (address who,,,,) = vault.tickets(ticket);
+        vm.prank(who);
+        vault.cancelUnstake(ticket);
+    }
+
+    function withdraw(uint256 seed) external {
+        if (open.length == 0) return;
+        uint256 ticket = open[seed % open.length];
+        (address who, uint8 role,, uint64 readyAt,) = vault.tickets(ticket);
+        uint256 before = token.balanceOf(who);
+        vm.prank(who);
+        try vault.withdraw(ticket) {
+            if (_now() < readyAt) broken = "stake left before its time";
+            if (_now() < vault.frozenUntil(who)) broken = "frozen stake left";
+            out[who][role] += token.balanceOf(who) - before;
+            _forget(seed);
+        } catch {
+            if (_now() >= readyAt && _now() >= vault.frozenUntil(who)) broken = "ripe stake was held";
+        }
+        vm.prank(who);
+        try vault.withdraw(ticket) {
+            broken = "a ticket paid twice";
+        } catch {}
+    }
+
+    function slash(uint256 seed, uint8 role, uint32 ppm) external {
+        (address who, uint8 in_) = (people[seed % 3], role % 2);
+        uint256 share = between(ppm, 1, PPM);
+        (uint256 active, uint256 leaving) = vault.stakeOf(who, in_);
+        uint256[] memory worth = _worth();
+        uint256 amount = vault.slash(who, in_, share, bytes32(++offences), payees[seed % 2], payees[(seed >> 8) % 2]);
+        taken[who][in_] += amount;
+        takenTotal += amount;
+        if (amount != (share * (active + leaving) + PPM - 1) / PPM) broken = "a slash of another size";
+        _proRata(who, in_, worth, active + leaving, active + leaving - amount);
+        try vault.slash(who, in_, share, bytes32(offences), address(0), address(0)) {
+            broken = "one offence slashed twice";
+        } catch {}
+    }
+
+    function bar(uint256 seed, uint256 dice) external {
+        if (dice % 16 != 0) return; // else nobody stays
+        address who = people[seed % 3];
+        if (vault.barred(who)) return;
+        for (uint8 role = 0; role < 2; role++) {
+            (uint256 active, uint256 leaving) = vault.stakeOf(who, role);
+            taken[who][role] += active + leaving;
+            takenTotal += active + leaving;
+        }
+        vault.bar(who, bytes32(++offences), payees[0], payees[1]);
+    }
+
+    function freeze(uint256 seed, uint64 duration) external {
+        address who = people[seed % 3];
+        uint64 before = vault.frozenUntil(who);
+        vault.freeze(who, uint64(_now() + between(duration, 0, 10 * DAY)));
+        if (vault.frozenUntil(who) < before) broken = "a freeze became shorter";
+    }
+
+    function collect(uint256 seed) external {
+        address who = payees[seed % 2];
+        uint256 due = vault.rewards(who);
+        uint256 before = token.balanceOf(who);
+        if (due != 0) vault.collect(who);
+        if (token.balanceOf(who) != before + due) broken = "a reward of another size";
+        collected += due;
+    }
+
+    function wait_(uint256 duration) external {
+        pass(between(duration, 1, 12 * DAY));
+    }
+
+    /// @notice Everybody leaves with everything, asking nobody.
+    function drain() external {
+        for (uint256 i = 0; i < 3; i++) {
+            for (uint8 role = 0; role < 2; role++) {
+                (uint256 active,) = vault.stakeOf(people[i], role);
+                if (active == 0) continue;
+                vm.prank(people[i]);
+                open.push(vault.requestUnstake(role, active));
+            }
+        }
+        pass(UNBONDING + 11 * DAY);
+        for (uint256 i = 0; i < open.length; i++) {
+            (address who,,,,) = vault.tickets(open[i]);
+            vm.prank(who);
+            vault.withdraw(open[i]);
+        }
+        for (uint256 i = 0; i < 2; i++) {
+            if (vault.rewards(payees[i]) != 0) vault.collect(payees[i]);
+        }
+    }
+
+    function _forget(uint256 seed) private returns (uint256 ticket) {
+        uint256 place = seed % open.length;
+        ticket = open[place];
+        open[place] = open[open.length - 1];
+        open.pop();
+    }
+
+    function _worth() private view returns (uint256[] memory worth) {
+        worth = new uint256[](open.length);
+        for (uint256 i = 0; i < open.length; i++) {
+            worth[i] = vault.ticketValue(open[i]);
+        }
+    }
+
+    /// @dev Each ticket kept the fraction its pool kept, ripe or not, but for one unit of rounding.
+    function _proRata(address who, uint8 role, uint256[] memory worth, uint256 pool, uint256 left) private {
+        for (uint256 i = 0; i < open.length; i++) {
+            (address owner, uint8 in_,,,) = vault.tickets(open[i]);
+            uint256 value = vault.ticketValue(open[i]);
+            if (owner != who || in_ != role) {
+                if (value != worth[i]) broken = "a slash reached somebody else";
+            } else if (value * pool > (worth[i] + 1) * left || (value + 1) * pool < worth[i] * left) {
+                broken = "a slash was not pro rata";
+            }
+        }
+    }
+}
+
+contract StakeVaultTest is World {
+    StakeHandler private handler;
+
+    function setUp() public {
+        handler = new StakeHandler();
+        (token, vault) = (handler.token(), handler.vault());
+    }
+
+    function targetContracts() external view returns (address[] memory targets) {
+        targets = new address[](1);
+        targets[0] = address(handler);
+    }
+
+    struct Selectors {
+        address target;
+        bytes4[] selectors;
+    }
+
+    function targetSelectors() external view returns (Selectors[] memory targets) {
+        targets = new Selectors[](1);
+        targets[0] = Selectors(address(handler), new bytes4[](9));
+        bytes4[9] memory moves = [
+            StakeHandler.stake.selector,
+            StakeHandler.requestUnstake.selector,
+            StakeHandler.cancelUnstake.selector,
+            StakeHandler.withdraw.selector,
+            StakeHandler.slash.selector,
+            StakeHandler.bar.selector,
+            StakeHandler.freeze.selector,
+            StakeHandler.collect.selector,
+            StakeHandler.wait_.selector
+        ];
+        for (uint256 i = 0; i < 9; i++) {
+            targets[0].selectors[i] = moves[i];
+        }
+    }
+
+    /// @notice I1: what the vault holds is stake, leaving stake and rewards. I4: slashed is burnt plus rewards.
+    ///         I4, I5: what an account put in is what it took out, lost and still has, to the unit.
+    function invariant_booksBalance() public view {
+        uint256 stakes;
+        for (uint256 i = 0; i < 3; i++) {
+            for (uint8 role = 0; role < 2; role++) {
+                address who = handler.people(i);
+                (uint256 active, uint256 leaving) = vault.stakeOf(who, role);
+                require(
+                    handler.put(who, role) == handler.out(who, role) + handler.taken(who, role) + active + leaving,
+                    "an account's stake does not add up"
+                );
+                require(!vault.barred(who) || active + leaving == 0, "a barred account has stake");
+                stakes += active + leaving;
+            }
+        }
+        require(token.balanceOf(address(vault)) == stakes + vault.rewardsTotal(), "I1: the vault's money");
+        require(vault.rewardsTotal() == vault.rewards(handler.payees(0)) + vault.rewards(handler.payees(1)), "pot");
+        uint256 burnt = handler.supply() - token.totalSupply();
+        require(handler.takenTotal() == burnt + vault.rewardsTotal() + handler.collected(), "I4: slashed money");
+        require(burnt * 5 >= handler.takenTotal(), "less than a fifth was burnt");
+    }
+
+    /// @notice I1: all tickets of a pool together never claim more than what is leaving it.
+    function invariant_ticketsAreCovered() public view {
+        for (uint256 i = 0; i < 3; i++) {
+            for (uint8 role = 0; role < 2; role++) {
+                (, uint256 leaving) = vault.stakeOf(handler.people(i), role);
+                uint256 claims;
+                for (uint256 j = 0; j < handler.openCount(); j++) {
+                    (address who, uint8 in_,,,) = vault.tickets(handler.open(j));
+                    if (who == handler.people(i) && in_ == role) claims += vault.ticketValue(handler.open(j));
+                }
+                require(claims <= leaving, "tickets above what is leaving");
+            }
+        }
+    }
+
+    /// @notice I5, I6 and the size of a slash, judged at the moves themselves.
+    function invariant_noMoveBrokeARule() public view {
+        require(bytes(handler.broken()).length == 0, handler.broken());
+    }
+
+    /// @notice I10: whatever happened, everybody can leave; less than a unit per pool stays behind.
+    function afterInvariant() public {
+        handler.drain();
+        require(vault.rewardsTotal() == 0, "I10: rewards are stuck");
+        require(token.balanceOf(address(vault)) <= 6, "I10: stake is stuck");
+    }
+
+    /// @notice A round trip without a slash pays exactly what was put in.
+    function testFuzz_stakeComesBackToTheUnit(uint128 amount, uint128 part) public {
+        uint256 whole = between(amount, 2, 1e24);
+        uint256 first = between(part, 1, whole - 1);
+        address who = handler.people(0);
+        uint256 before = token.balanceOf(who);
+        vm.prank(who);
+        vault.stake(0, whole);
+        vm.prank(who);
+        uint256 one = vault.requestUnstake(0, first);
+        vm.prank(who);
+        uint256 two = vault.requestUnstake(0, whole - first);
+        vm.warp(_now() + UNBONDING);
+        vm.prank(who);
+        vault.withdraw(one);
+        vm.prank(who);
+        vault.withdraw(two);
+        require(token.balanceOf(who) == before, "not what was put in");
+    }
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+pragma solidity 0.8.37;
+
+import {AssayToken} from "../src/AssayToken.sol";
+import {EpochSettlement} from "../src/EpochSettlement.sol";
+import {IRunEscrow, ISlashCourt, IStakeVault, IVerifierSet} from "../src/Interfaces.sol";
+import {RunEscrow} from "../src/RunEscrow.sol";
+import {SlashCourt} from "../src/SlashCourt.sol";
+import {StakeVault} from "../src/StakeVault.sol";
+import {IBurnableToken} from "../src/Tokens.sol";
+import {VerifierSet} from "../src/VerifierSet.sol";
+
+/// @notice The few of forge's cheats that these tests use.
+/// @dev The clock is read through `getBlockTimestamp`: the optimiser may move a plain `block.timestamp` over a warp.
+interface Vm {
+    function warp(uint256 time) external;
+    function getBlockTimestamp() external view returns (uint256);
+    function prank(address sender) external;
+    function sign(uint256 key, bytes32 digest) external pure returns (uint8 v, bytes32 r, bytes32 s);
+    function addr(uint256 key) external pure returns (address);
+    function computeCreateAddress(address deployer, uint256 nonce) external pure returns (address);
+    function getNonce(address account) external view returns (uint64);
+    function expectRevert(bytes4 selector) external;
+    function expectPartialRevert(bytes4 selector) external;
+}
+
+/// @notice A whole deployment, four verifiers with known hot keys, and one hand for everybody.
+abstract contract World {
+    Vm internal constant vm = Vm(0x7109709ECfa91a80626fF3989D68f67F5b1DD12D);
+    bytes32 internal constant ID = keccak256("deployment");
+    uint64 internal constant DAY = 1 days;
+    uint64 internal constant UNBONDING = 21 * DAY;
+    uint128 internal constant BOND = 500;
+    uint256 internal constant PPM = 1_000_000;
+    uint32 internal constant CASE_PPM_MAX = 300_000;
+
+    AssayToken public token;
+    VerifierSet public set;
+    StakeVault public vault;
+    SlashCourt public court;
+    RunEscrow public escrow;
+    EpochSettlement public settlement;
+    uint256[] internal hotKeys; // of the verifiers, ascending by address
+
+    function deploy() internal {
+        vm.warp(1_000 * DAY);
+        VerifierSet.Member[] memory members = verifiers(4);
+        uint256 nonce = vm.getNonce(address(this));
+        address[6] memory made;
+        for (uint256 i = 0; i < 6; i++) {
+            made[i] = vm.computeCreateAddress(address(this), nonce + i);
+        }
+        token = new AssayToken(ID, 1e30);
+        set = new VerifierSet(ID, IStakeVault(made[2]), members);
+        vault = new StakeVault(
+            ID, IBurnableToken(made[0]), made[3], StakeVault.Params(UNBONDING, 10 * DAY, 1, 1, 200_000, 300_000)
+        );
+        court = new SlashCourt(
+            ID,
+            IStakeVault(made[2]),
+            IVerifierSet(made[1]),
+            IRunEscrow(made[4]),
+            SlashCourt.Params(7 * DAY, 3 * DAY, 7 * DAY, DAY, CASE_PPM_MAX)
+        );
+        escrow = new RunEscrow(ID, IBurnableToken(made[0]), IVerifierSet(made[1]), made[5], 2 * DAY);
+        settlement = new EpochSettlement(
+            ID,
+            IBurnableToken(made[0]),
+            IRunEscrow(made[4]),
+            IVerifierSet(made[1]),
+            ISlashCourt(made[3]),
+            EpochSettlement.Params(DAY, 3 * DAY, 30 * DAY, BOND)
+        );
+    }
+
+    /// @notice `count` members, and their hot keys in `hotKeys`.
+    function verifiers(uint256 count) internal returns (VerifierSet.Member[] memory members) {
+        delete hotKeys;
+        for (uint256 key = 1; key <= count; key++) {
+            hotKeys.push(key);
+        }
+        for (uint256 i = 1; i < count; i++) {
+            for (uint256 j = i; j > 0 && vm.addr(hotKeys[j]) < vm.addr(hotKeys[j - 1]); j--) {
+                (hotKeys[j], hotKeys[j - 1]) = (hotKeys[j - 1], hotKeys[j]);
+            }
+        }
+        members = new VerifierSet.Member[](count);
+        for (uint256 i = 0; i < count; i++) {
+            members[i] = VerifierSet.Member(address(uint160(0xE000 + i)), vm.addr(hotKeys[i]));
+        }
+    }
+
+    function certificate(bytes32 digest, uint256 count) internal view returns (bytes memory cert) {
+        for (uint256 i = 0; i < count; i++) {
+            cert = bytes.concat(cert, signature(hotKeys[i], digest));
+        }
+    }
+
+    function signature(uint256 key, bytes32 digest) internal pure returns (bytes memory) {
+        (uint8 v, bytes32 r, bytes32 s) = vm.sign(key, digest);
+        return abi.encodePacked(r, s, v);
+    }
+
+    /// @notice Tokens for `who`, and leave for `spender` to take them.
+    function fund(address who, address spender, uint256 amount) internal {
+        require(token.transfer(who, amount));
+        vm.prank(who);
+        token.approve(spender, type(uint256).max);
+    }
+
+    function between(uint256 seed, uint256 low, uint256 high) internal pure returns (uint256) {
+        return low + seed % (high - low + 1);
+    }
+
+    function _now() internal view returns (uint256) {
+        return vm.getBlockTimestamp();
+    }
+
+    function pass(uint256 duration) internal {
+        vm.warp(_now() + duration);
+    }
+}
