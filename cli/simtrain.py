@@ -119,7 +119,10 @@ def simulate(spec: SimSpec, run: RunSpec, tokens: Tokens, tell: Callable[[SimRou
             direction_NC=direction,
             round=number,
         )
-        sent[honest_count:] = attack(scene)
+        try:
+            sent[honest_count:] = attack(scene)
+        except ValueError as refusal:
+            raise ConfigError(f'round {number}: attack "{sim.attack}" cannot: {refusal}') from None
         try:
             result = rule(dict(zip(peers, sent, strict=True)), layout.blocks)
         except ValueError as refusal:
