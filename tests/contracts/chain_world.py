@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 from ledger.chain import MAINNET, UNIT, Chain, ChainParams, Deployment, deploy
@@ -48,23 +49,37 @@ class Person:
         return address_of(self.hot)
 
 
-def a_person() -> Person:
-    return Person(secrets.token_bytes(32), secrets.token_bytes(32))
+def a_person(name: str | None = None) -> Person:
+    """Somebody new; or, by a name, always the same."""
+    if name is None:
+        return Person(secrets.token_bytes(32), secrets.token_bytes(32))
+    return Person(sha256(name.encode()).digest(), sha256(f"{name}, hot".encode()).digest())
 
 
 class World:
-    """Four verifiers (signing in any order), three operators, a buyer and a bystander."""
+    """Verifiers (signing in any order), three operators, a buyer and a bystander; by a name, the same."""
 
-    def __init__(self, rpc_url: str, bank_key: bytes, params: ChainParams = WINDOWS) -> None:
+    def __init__(
+        self,
+        rpc_url: str,
+        bank_key: bytes,
+        params: ChainParams = WINDOWS,
+        *,
+        verifier_count: int = 4,
+        name: str | None = None,
+    ) -> None:
+        def person(who: str) -> Person:
+            return a_person(None if name is None else f"{name}, {who}")
+
         self.rpc_url, self.bank_key, self.params = rpc_url, bank_key, params
-        self.verifiers = [a_person() for _ in range(4)]
-        self.operators = [a_person() for _ in range(3)]
-        self.buyer, self.bystander = a_person(), a_person()
+        self.verifiers = [person(f"verifier {at}") for at in range(verifier_count)]
+        self.operators = [person(f"operator {at}") for at in range(3)]
+        self.buyer, self.bystander = person("buyer"), person("bystander")
         self.deployment: Deployment = deploy(
             rpc_url,
             bank_key,
             params,
-            secrets.token_bytes(32),
+            secrets.token_bytes(32) if name is None else sha256(name.encode()).digest(),
             [(p.account, p.hot_key) for p in self.verifiers],
         )
         self.bank = Chain(rpc_url, self.deployment, bank_key)

@@ -1,0 +1,153 @@
+"""What each move costs as a transaction: `python -m tests.contracts.gas` writes it into docs/results/gas.md.
+
+Every figure is `gasUsed` of a mined transaction on anvil, so it holds the 21,000 of any transaction,
+the calldata, cold storage and refunds. Keys and ids are fixed; what is left to chance are the
+contracts' addresses and the time, a few dozen gas by their zero bytes.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ledger.anvil import Anvil, find_anvil
+from ledger.chain import UNIT, Sent
+from ledger.payout_tree import Payout, PayoutTree, payout_tree
+from ledger.statements import CERT_ECDSA, OPERATOR, EpochResult, values
+from tests.contracts.chain_world import BUDGET, Person, World, a_person
+
+CONTRACTS = Path(__file__).parents[2] / "contracts"
+DOCUMENT = CONTRACTS.parent / "docs" / "results" / "gas.md"
+ROWS = 256  # a tree of depth 8
+SET_SIZE_OF_QUORUM = {4: 5, 7: 9, 16: 23}  # the smallest set with each quorum
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One move, what it took, and what the design asked for."""
+
+    move: str
+    gas: int
+    goal: int | None = None
+
+
+def costs(rpc_url: str, bank_key: bytes) -> Iterator[Cost]:
+    """Every move of the table, each on a chain on which only its preconditions have happened."""
+    yield from _of_stake(World(rpc_url, bank_key, name="stake"))
+    yield from _of_a_run(World(rpc_url, bank_key, name="run"))
+    for count, goal in ((4, 82_000), (7, 105_000), (16, 178_000)):
+        size = SET_SIZE_OF_QUORUM[count]
+        world = World(rpc_url, bank_key, verifier_count=size, name=f"set of {size}")
+        yield Cost(f"post a run's first epoch, {count} signatures", _post(world, 0, _table(world, 0), count))
+        yield Cost(f"post an epoch, {count} signatures", _post(world, 1, _table(world, 1), count), goal)
+
+
+def _of_stake(world: World) -> Iterator[Cost]:
+    one, two = world.operators[:2]
+    for person in world.operators:
+        _send(world, person, "AssayToken", "approve", world.deployment.address("StakeVault"), 2**255)
+    yield Cost("stake, first", _send(world, one, "StakeVault", "stake", OPERATOR, 500 * UNIT))
+    yield Cost("stake, again", _send(world, one, "StakeVault", "stake", OPERATOR, 100 * UNIT))
+    yield Cost("ask to unstake", _send(world, one, "StakeVault", "requestUnstake", OPERATOR, 200 * UNIT))
+    world.advance(world.params.unbonding_s)
+    yield Cost("withdraw", _send(world, one, "StakeVault", "withdraw", 1))
+
+    ruling = world.a_ruling(one, ppm=250_000, offence_id=sha256(b"offence").digest())
+    opening = (values(ruling), CERT_ECDSA, world.cert(ruling))
+    yield Cost("slash: open a case, 3 signatures", _send(world, two, "SlashCourt", "openCase", *opening))
+    world.advance(world.params.veto_window_s)
+    yield Cost("slash: execute it", _send(world, two, "SlashCourt", "execute", ruling.offence_id))
+    yield Cost("collect a reward", _send(world, two, "StakeVault", "collect", ruling.challenger))
+
+    world.join(two, OPERATOR, 500 * UNIT)
+    said = [world.said(), world.said(value=b"two".ljust(32, b"\0"))]
+    told = [part for one in said for part in (values(one), world.signed(one, two.hot))]
+    yield Cost(
+        "slash: equivocation", _send(world, world.bystander, "SlashCourt", "reportEquivocation", *told)
+    )
+
+
+def _of_a_run(world: World) -> Iterator[Cost]:
+    _send(world, world.buyer, "AssayToken", "approve", world.deployment.address("RunEscrow"), 2**255)
+    deadline = world.bank.timestamp() + 30 * 86_400
+    terms = (sha256(b"run").digest(), BUDGET, 1_000 * UNIT, 5, deadline, 1)
+    yield Cost("open a run", _send(world, world.buyer, "RunEscrow", "openRun", *terms))
+
+    first = _table(world, 0)
+    _post(world, 0, first, 3)
+    world.advance(world.params.challenge_window_s)
+    yield Cost(
+        "finalise an epoch", _send(world, world.bystander, "EpochSettlement", "finalize", world.run_id, 0)
+    )
+    yield Cost("claim, a run's first row, to an empty account", _claim(world, 0, first, 3))
+    yield Cost("claim, next row, to an empty account", _claim(world, 0, first, 4))
+    second = _table(world, 1)
+    _post(world, 1, second, 3)
+    world.advance(world.params.challenge_window_s)
+    world.bank.finalize(world.run_id, 1)
+    yield Cost("claim, first of an epoch's 256 rows", _claim(world, 1, second, 3))
+    yield Cost("claim, next row", _claim(world, 1, second, 4), 92_000)
+
+
+def _table(world: World, epoch: int) -> PayoutTree:
+    """256 payees without tokens before their first claim."""
+    rows = [Payout(account=a_person(f"payee {at}").account, amount=UNIT + at) for at in range(ROWS)]
+    return payout_tree(world.run_id, epoch, rows)
+
+
+def _post(world: World, epoch: int, tree: PayoutTree, count: int) -> int:
+    hashes = {name: sha256(name.encode()).digest() for name in ("table_hash", "model_hash")}
+    result: EpochResult = world.a_result(tree, epoch, **hashes)
+    arguments = (values(result), CERT_ECDSA, world.cert(result, count))
+    return _send(world, world.bystander, "EpochSettlement", "propose", *arguments)
+
+
+def _claim(world: World, epoch: int, tree: PayoutTree, index: int) -> int:
+    row = tree.payouts[index]
+    arguments = (epoch, index, row.account, row.amount, list(tree.proof(index)))
+    return _send(world, world.bystander, "EpochSettlement", "claim", world.run_id, *arguments)
+
+
+def _send(world: World, person: Person, contract: str, function: str, *arguments: Any) -> int:
+    sent: Sent = world.as_(person)._move(function, contract, function, *arguments)
+    return sent.gas_used
+
+
+def measure(anvil_binary: Path) -> list[Cost]:
+    """All costs, on a chain of their own."""
+    with (
+        TemporaryDirectory() as folder,
+        Anvil(
+            binary=anvil_binary, state_dir=Path(folder), block_time_s=None, state_interval_s=3_600
+        ) as chain,
+    ):
+        return list(costs(chain.rpc_url, chain.keys[0]))
+
+
+def table(found: list[Cost]) -> str:
+    """The table as Markdown."""
+    lines = ["| move | gas | goal |", "|---|---:|---:|"]
+    for one in found:
+        goal = "" if one.goal is None else f"{one.goal:,} ({'met' if one.gas <= one.goal else 'missed'})"
+        lines.append(f"| {one.move} | {one.gas:,} | {goal} |")
+    return "\n".join(lines)
+
+
+def published() -> dict[str, int]:
+    """Move to gas, as the document says."""
+    rows = re.findall(r"^\| (.+?) \| ([\d,]+) \|", DOCUMENT.read_text(), re.MULTILINE)
+    return {move: int(gas.replace(",", "")) for move, gas in rows}
+
+
+if __name__ == "__main__":
+    made = table(measure(find_anvil(CONTRACTS)))
+    before, _, rest = DOCUMENT.read_text().partition("| move |")
+    _, _, after = ("| move |" + rest).partition("\n\n")
+    DOCUMENT.write_text(f"{before}{made}\n\n{after}")
+    sys.stdout.write(made + "\n")
