@@ -140,6 +140,8 @@ contract EpochSettlement is Judge, ReentrancyGuard {
         Epoch storage e = _epochs[r.runId][r.epoch];
         if (e.state != State.NONE) revert WrongState(e.state);
         bytes32 previous = r.epoch == 0 ? bytes32(0) : _epochs[r.runId][r.epoch - 1].digest;
+        // Digests, and zero for "none": equal is what is meant.
+        // slither-disable-next-line incorrect-equality
         if (r.prevResult != previous || (r.epoch != 0 && previous == 0)) revert WrongPrevious(r.prevResult, previous);
         bytes32 digest = resultDigest(r);
         if (rejected[digest]) revert RejectedBefore(digest);
@@ -160,7 +162,7 @@ contract EpochSettlement is Judge, ReentrancyGuard {
         e.until = uint64(block.timestamp) + resolveWindow;
         e.challenger = msg.sender;
         emit Challenged(runId, epoch, msg.sender, reasonHash, bond);
-        token.pull(msg.sender, bond);
+        token.pull(bond);
     }
 
     /// @notice Answers a challenge by a quorum of the run's set over Resolution.

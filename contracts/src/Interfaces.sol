@@ -5,10 +5,8 @@ pragma solidity 0.8.37;
 
 interface IVerifierSet {
     function currentVersion() external view returns (uint32);
-    function verify(uint32 version, bytes32 digest, uint8 certType, bytes calldata cert)
-        external
-        view
-        returns (uint256 weight, uint256 bitmap);
+    /// @dev Reverts unless the certificate is good. It also returns who signed, which nobody here needs.
+    function verify(uint32 version, bytes32 digest, uint8 certType, bytes calldata cert) external view;
 }
 
 interface IStakeVault {

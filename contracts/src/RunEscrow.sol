@@ -108,7 +108,7 @@ contract RunEscrow is ReentrancyGuard {
         _runs[runId] =
             Run(msg.sender, epochs, setVersion, 0, deadline, deadline, budget, epochCap, 0, 0, 0, specHash);
         emit RunOpened(runId, msg.sender, specHash, budget, epochCap, epochs, deadline, setVersion);
-        token.pull(msg.sender, budget);
+        token.pull(budget);
     }
 
     /// @notice Adds to the budget; anyone may, and no timer moves.
@@ -118,7 +118,7 @@ contract RunEscrow is ReentrancyGuard {
         if (block.timestamp >= run.closesAt) revert RunClosed(run.closesAt);
         run.budget += amount;
         emit RunToppedUp(runId, msg.sender, amount);
-        token.pull(msg.sender, amount);
+        token.pull(amount);
     }
 
     /// @notice Asks to stop. Results for work already done are taken until the close delay is over.

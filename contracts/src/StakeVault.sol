@@ -139,7 +139,7 @@ contract StakeVault is Judge, ReentrancyGuard {
         uint256 active = _value(pool, pool.activeShares);
         if (active < minimum) revert BelowMinimum(active, minimum);
         emit Staked(msg.sender, role, amount);
-        token.pull(msg.sender, amount);
+        token.pull(amount);
     }
 
     /// @notice Starts to leave with `amount` of active stake; what stays is nothing or at least the minimum.
@@ -151,6 +151,8 @@ contract StakeVault is Judge, ReentrancyGuard {
         if (amount > active) revert NotEnoughStake(active, amount);
         uint256 left = active - amount;
         if (left != 0 && left < minimum) revert BelowMinimum(left, minimum);
+        // Whoever asks for everything gives all shares, dust included; a gift of tokens moves no book of ours.
+        // slither-disable-next-line incorrect-equality
         uint256 shares =
             left == 0 ? pool.activeShares : Math.mulDiv(amount, pool.shares, pool.tokens, Math.Rounding.Ceil);
         pool.activeShares -= shares;
@@ -162,6 +164,8 @@ contract StakeVault is Judge, ReentrancyGuard {
 
     function cancelUnstake(uint256 ticket) external nonReentrant {
         (Ticket memory t, Pool storage pool, uint256 amount) = _spend(ticket);
+        // A count of emptied pools, which only a slash moves.
+        // slither-disable-next-line incorrect-equality
         if (t.generation == pool.generation) pool.activeShares += t.shares;
         emit UnstakeCancelled(msg.sender, t.role, ticket, amount);
     }
@@ -170,6 +174,8 @@ contract StakeVault is Judge, ReentrancyGuard {
         (Ticket memory t, Pool storage pool, uint256 amount) = _spend(ticket);
         if (block.timestamp < t.readyAt) revert TooEarly(t.readyAt);
         if (block.timestamp < frozenUntil[msg.sender]) revert AccountFrozen(frozenUntil[msg.sender]);
+        // As in cancelUnstake.
+        // slither-disable-next-line incorrect-equality
         if (t.generation == pool.generation) {
             pool.shares -= t.shares;
             pool.tokens -= amount;
@@ -214,7 +220,9 @@ contract StakeVault is Judge, ReentrancyGuard {
         bytes32 key = keccak256(abi.encode(who, role, offenceId));
         if (_slashed[key]) revert AlreadySlashed(offenceId);
         _slashed[key] = true;
-        return _take(who, role, ppm, offenceId, buyer, challenger);
+        uint256 burnt;
+        (amount, burnt) = _take(who, role, ppm, offenceId, buyer, challenger);
+        token.destroy(burnt);
     }
 
     /// @notice Takes the whole stake in every role and shuts the account out of staking for ever. Were it let
@@ -223,8 +231,9 @@ contract StakeVault is Judge, ReentrancyGuard {
         if (msg.sender != court) revert OnlyCourt();
         if (barred[who]) revert AccountBarred(who);
         barred[who] = true;
-        _take(who, OPERATOR, PPM, offenceId, buyer, challenger);
-        _take(who, VERIFIER, PPM, offenceId, buyer, challenger);
+        (, uint256 operatorBurnt) = _take(who, OPERATOR, PPM, offenceId, buyer, challenger);
+        (, uint256 verifierBurnt) = _take(who, VERIFIER, PPM, offenceId, buyer, challenger);
+        token.destroy(operatorBurnt + verifierBurnt);
     }
 
     /// @notice Holds withdrawals while a case is open; bounded, and never shortened.
@@ -273,16 +282,19 @@ contract StakeVault is Judge, ReentrancyGuard {
     // ---- inside
 
     function _value(Pool storage pool, uint256 shares) private view returns (uint256) {
+        // Exactly zero shares are worth nothing, also in a pool that has none to divide by.
+        // slither-disable-next-line incorrect-equality
         return shares == 0 ? 0 : Math.mulDiv(shares, pool.tokens, pool.shares);
     }
 
+    /// @dev Books a slash; burning what nobody gets is left to the caller, after all books are written.
     function _take(address who, uint8 role, uint256 ppm, bytes32 offenceId, address buyer, address challenger)
         private
-        returns (uint256 amount)
+        returns (uint256 amount, uint256 burnt)
     {
         Pool storage pool = _pools[who][role];
         amount = Math.mulDiv(pool.tokens, ppm, PPM, Math.Rounding.Ceil);
-        if (amount == 0) return 0;
+        if (amount == 0) return (0, 0);
         pool.tokens -= amount;
         if (pool.tokens == 0) {
             pool.shares = 0;
@@ -292,19 +304,22 @@ contract StakeVault is Judge, ReentrancyGuard {
         // Nobody earns from an own fault; such a share burns with the rest.
         uint256 toBuyer = buyer == address(0) || buyer == who ? 0 : amount * buyerPpm / PPM;
         uint256 toChallenger = challenger == address(0) || challenger == who ? 0 : amount * challengerPpm / PPM;
-        uint256 burnt = amount - toBuyer - toChallenger;
+        burnt = amount - toBuyer - toChallenger;
         rewards[buyer] += toBuyer;
         rewards[challenger] += toChallenger;
         rewardsTotal += toBuyer + toChallenger;
         emit Slashed(who, role, offenceId, amount, burnt, buyer, toBuyer, challenger, toChallenger);
-        token.destroy(burnt);
     }
 
     function _spend(uint256 ticket) private returns (Ticket memory t, Pool storage pool, uint256 amount) {
         t = tickets[ticket];
         if (t.who != msg.sender) revert NotYourTicket(ticket);
+        // Zero is written when a ticket is spent, and no ticket is made with it.
+        // slither-disable-next-line incorrect-equality
         if (t.shares == 0) revert TicketSpent(ticket);
         pool = _pools[t.who][t.role];
+        // As in cancelUnstake.
+        // slither-disable-next-line incorrect-equality
         amount = t.generation == pool.generation ? _value(pool, t.shares) : 0;
         tickets[ticket].shares = 0;
     }

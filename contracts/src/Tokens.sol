@@ -15,9 +15,10 @@ library Tokens {
 
     error FeeOnTransfer(uint256 expected, uint256 arrived);
 
-    function pull(IBurnableToken token, address from, uint256 amount) internal {
+    /// @dev From the caller only: leave to take tokens is never used for somebody else's move.
+    function pull(IBurnableToken token, uint256 amount) internal {
         uint256 before = token.balanceOf(address(this));
-        token.safeTransferFrom(from, address(this), amount);
+        token.safeTransferFrom(msg.sender, address(this), amount);
         uint256 arrived = token.balanceOf(address(this)) - before;
         if (arrived != amount) revert FeeOnTransfer(amount, arrived);
     }
