@@ -89,9 +89,20 @@ install_contract_tools() {  # compiler and contract tests: only to change or che
     (cd contracts && quietly npm_command install --no-audit --no-fund --loglevel=error)
 }
 
+install_postgresql() {  # the ledger's tests start a server of their own from it; without it they are skipped
+    if command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then return; fi
+    say "PostgreSQL (for the ledger's tests)"
+    as_root env DEBIAN_FRONTEND=noninteractive \
+        sh -c "apt-get update -qq && apt-get install -y -qq --no-install-recommends postgresql >/dev/null" \
+        || say "not installed, so the ledger is tested on SQLite alone; for both:  sudo apt-get install postgresql"
+}
+
 find_python
 need_system_packages
 install_python_packages
 VENV=$(cd "$VENV" && pwd)
 install_chain
-if [ "${1:-}" = "--dev" ]; then install_contract_tools; fi
+if [ "${1:-}" = "--dev" ]; then
+    install_contract_tools
+    install_postgresql
+fi

@@ -1,90 +1,115 @@
-"""Journal database: how the books' SQLite file is opened.
+"""Journal database: how the books are opened, on SQLite by path or on PostgreSQL by URL.
 
-Room: ledger (edge). WAL and `synchronous=FULL` (a commit is on disk when it
-returns), foreign keys, `recursive_triggers` (else INSERT OR REPLACE deletes
-unseen), and transactions that take the writer's lock at once.
+Room: ledger (edge). On both a commit is on disk when it returns, a transaction that
+writes takes the one writer's lock at once, and one that reads sees one moment.
+
+    SQLite        ledger/journal_sqlite.py: WAL, synchronous=FULL, BEGIN IMMEDIATE
+    PostgreSQL    ledger/journal_postgres.py: synchronous_commit, one advisory lock
 """
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from ledger.journal_tables import SCHEMA_VERSION, Table, triggers
+from ledger import journal_postgres, journal_sqlite
+from ledger.journal_tables import SCHEMA_VERSION, Table
+from ledger.journal_triggers import triggers
 from protocol.errors import ConfigError, Unavailable
 
-_PRAGMAS = ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "recursive_triggers = ON")
-BUSY_S_MAX = 20
-_OTHER_SCHEMA = (
-    "{path}: books of schema {found}, {expected} expected; books are not converted, "
-    "so use the release that wrote them"
+BUSY_S_MAX = 20.0
+VERSION = sa.Table(  # as Alembic has it
+    "alembic_version",
+    sa.MetaData(),
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )
+Place: TypeAlias = Path | str  # a file, or the URL of a PostgreSQL database
 
 
-def open_engine(path: Path) -> Engine:
-    """The books at `path`, made if missing.
+def revision(version: int) -> str:
+    """A schema's name in its database and among the migrations."""
+    return f"{version:04d}"
+
+
+def engine_of(place: Place, busy_s: float = BUSY_S_MAX) -> Engine:
+    """An engine as the books need it, whatever the database holds.
 
     Raises:
-        ConfigError: the file holds books of another schema.
-        Unavailable: it cannot be opened.
+        ConfigError: the URL is none, or its driver is not installed.
     """
-    url = sa.URL.create("sqlite", database=str(path))
-    engine = sa.create_engine(url, connect_args={"timeout": BUSY_S_MAX})
-    sa.event.listen(engine, "connect", _set_up)
-    sa.event.listen(engine, "begin", _begin)
+    if isinstance(place, Path):
+        return journal_sqlite.engine_of(place, busy_s)
+    return journal_postgres.engine_of(place, busy_s)
+
+
+def open_engine(place: Place, busy_s: float = BUSY_S_MAX) -> Engine:
+    """The books at `place`, made if missing.
+
+    Args:
+        place: A file, or a URL such as `postgresql://user@host/database`.
+        busy_s: How long a transaction waits for another writer to end.
+
+    Raises:
+        ConfigError: there are books of another schema, or the URL is of no use.
+        Unavailable: the database cannot be opened.
+    """
+    engine = engine_of(place, busy_s)
     with writing(engine) as db:
-        version = db.exec_driver_sql("PRAGMA user_version").scalar_one()
-        if version not in (0, SCHEMA_VERSION):
-            raise ConfigError(_OTHER_SCHEMA.format(path=path, found=version, expected=SCHEMA_VERSION))
-        if version == 0:
-            Table.metadata.create_all(db)
-            for statement in triggers():
-                db.exec_driver_sql(statement)
-            db.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        found = version_of(db)
+        if found not in (0, SCHEMA_VERSION):
+            raise ConfigError(_other_schema(place, found))
+        if found == 0:
+            make_schema(db)
     return engine
 
 
-def open_engine_to_read(path: Path) -> Engine:
-    """The books at `path` for queries alone: nothing is written, and no file appears beside it.
+def open_engine_to_read(place: Place) -> Engine:
+    """The books at `place` for queries alone: nothing is written, and no file appears beside one.
 
     Raises:
-        ConfigError: there is no such file, or it holds no books of this schema.
+        ConfigError: there are no books of this schema.
     """
-    if not path.is_file():
-        raise ConfigError(f"{path}: there are no books here")
-    # Books that nobody has open are read as plain bytes. Where a write-ahead log lies beside them, the
-    # newest entries are in it, and only a connection that takes part in its locks may read it.
-    mode = "mode=ro" if path.with_name(path.name + "-wal").exists() else "mode=ro&immutable=1"
-    location = f"file:{quote(str(path.resolve()))}?{mode}"
-
-    def connect() -> sqlite3.Connection:
-        db = sqlite3.connect(location, uri=True, timeout=BUSY_S_MAX, isolation_level=None)
-        db.text_factory = lambda text: text.decode(errors="replace")  # damaged text is for the audit to name
-        return db
-
-    engine = sa.create_engine(
-        "sqlite://",
-        creator=connect,
-        poolclass=sa.NullPool,
-        execution_options={"reads_only": True},
-    )
-    sa.event.listen(engine, "begin", _begin)
+    if isinstance(place, Path):
+        engine = journal_sqlite.engine_to_read(place)
+    else:
+        engine = journal_postgres.engine_of(place, BUSY_S_MAX).execution_options(reads_only=True)
     try:
         with engine.connect() as db:
-            version = db.exec_driver_sql("PRAGMA user_version").scalar_one()
+            found = version_of(db)
     except SQLAlchemyError:
-        raise ConfigError(f"{path}: not a book of accounts") from None
-    if version != SCHEMA_VERSION:
-        raise ConfigError(_OTHER_SCHEMA.format(path=path, found=version, expected=SCHEMA_VERSION))
+        raise ConfigError(f"{told(place)}: not a book of accounts") from None
+    if not isinstance(place, Path) and not found:
+        raise ConfigError(f"{told(place)}: there are no books here")
+    if found != SCHEMA_VERSION:
+        raise ConfigError(_other_schema(place, found))
     return engine
+
+
+def make_schema(db: Connection) -> None:
+    """Tables, triggers and version of new books."""
+    Table.metadata.create_all(db)
+    for statement in triggers(db.dialect.name):
+        db.exec_driver_sql(statement)
+    VERSION.create(db)
+    db.execute(sa.insert(VERSION), [{"version_num": revision(SCHEMA_VERSION)}])
+    if db.dialect.name == "sqlite":
+        db.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def version_of(db: Connection) -> int:
+    """The schema of the books that are here; 0 if there are none."""
+    if db.dialect.name == "sqlite":
+        return int(db.exec_driver_sql("PRAGMA user_version").scalar_one())
+    if not sa.inspect(db).has_table(VERSION.name):
+        return 0
+    return int(db.execute(sa.select(VERSION.c.version_num)).scalar() or 0)
 
 
 @contextmanager
@@ -92,7 +117,7 @@ def writing(engine: Engine) -> Iterator[Connection]:
     """One transaction, and the writer's lock for as long; all of it or nothing.
 
     Raises:
-        Unavailable: disk or database refused.
+        Unavailable: disk or database refused, or another writer did not end in time.
     """
     try:
         with engine.begin() as db:
@@ -115,18 +140,21 @@ def reading(engine: Engine) -> Iterator[Connection]:
         raise Unavailable(f"books: {_words(error)}") from error
 
 
+def told(place: Place) -> str:
+    """A place as it may be shown: without its password."""
+    return str(place) if isinstance(place, Path) else sa.make_url(place).render_as_string()
+
+
+def _other_schema(place: Place, found: int) -> str:
+    return (
+        f"{told(place)}: books of schema {found}, {SCHEMA_VERSION} expected; books are not converted, "
+        "so use the release that wrote them"
+    )
+
+
 def _words(error: SQLAlchemyError) -> str:
     """What the database said, without the statement."""
-    return str(getattr(error, "orig", None) or error)
-
-
-def _set_up(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # sqlite3 would begin late and commit before some statements
-    for pragma in _PRAGMAS:
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def _begin(connection: Connection) -> None:
-    # A deferred transaction that reads first can fail when it comes to write; IMMEDIATE waits instead.
-    is_reader = connection.get_execution_options().get("reads_only", False)
-    connection.exec_driver_sql("BEGIN" if is_reader else "BEGIN IMMEDIATE")
+    said = getattr(error, "orig", None) or error
+    if journal_sqlite.is_busy(said) or journal_postgres.is_busy(said):
+        return "another writer has them and did not end in time; one process at a time keeps a run's books"
+    return str(said).strip()

@@ -1,10 +1,8 @@
-"""Journal tables: the shape of the books on disk, and what the database itself refuses.
+"""Journal tables: the shape of the books in a database, the same on SQLite and PostgreSQL.
 
 Room: ledger (pure: declarations). SQLModel does not validate table models and
 SQLite takes text in an integer column, so every table is STRICT and amounts are
-64 bits. Rows are written once: triggers refuse UPDATE, DELETE and INSERT OR REPLACE
-(but for an event's state, the cursors and the log's edge), a posting that its entry did not
-announce, and an entry whose last line does not bring it to zero.
+64 bits. What the database itself refuses is in ledger/journal_triggers.py.
 """
 
 from __future__ import annotations
@@ -247,58 +245,8 @@ class CursorRow(Table, table=True):
 
 
 TABLES = Table.metadata.tables
-_CHANGES: dict[str, tuple[str, ...]] = {
+CHANGES: dict[str, tuple[str, ...]] = {  # columns that may change; what else is written stays
     "chain_event": ("state", "turns"),
     "cursor": ("value",),
     "log_edge": ("size", "roots"),
 }
-
-
-def triggers() -> list[str]:
-    """The statements that make the database refuse what the module text forbids."""
-    made = [_ANNOUNCED, _BALANCED]
-    for name, table in TABLES.items():
-        fixed = ", ".join(
-            column.name for column in table.columns if column.name not in _CHANGES.get(name, ())
-        )
-        made.append(_refusal(name, "no_update", f"BEFORE UPDATE OF {fixed} ON {name}"))
-        if name == "cursor":
-            continue
-        made.append(_refusal(name, "no_delete", f"BEFORE DELETE ON {name}"))
-        # OR REPLACE deletes without firing the DELETE trigger unless recursive_triggers is on, and a
-        # stranger's connection may have it off.
-        for number, columns in enumerate(_unique(table)):
-            same = " AND ".join(f"{column} = NEW.{column}" for column in columns)
-            when = f"WHEN EXISTS (SELECT 1 FROM {name} WHERE {same})"
-            made.append(_refusal(name, f"no_replace_{number}", f"BEFORE INSERT ON {name} {when}"))
-    return made
-
-
-def _refusal(table: str, name: str, when: str) -> str:
-    return (
-        f"CREATE TRIGGER IF NOT EXISTS {table}_{name} {when} "
-        f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
-    )
-
-
-def _unique(table: sa.Table) -> list[tuple[str, ...]]:
-    found = [tuple(column.name for column in table.primary_key)]
-    return found + [(column.name,) for column in table.columns if column.unique]
-
-
-_ANNOUNCED = """
-CREATE TRIGGER IF NOT EXISTS posting_announced BEFORE INSERT ON posting
-WHEN NEW.line NOT BETWEEN 0 AND (SELECT lines - 1 FROM journal_entry WHERE id = NEW.entry)
-BEGIN SELECT RAISE(ABORT, 'the entry did not announce this posting'); END
-"""
-_BALANCED = """
-CREATE TRIGGER IF NOT EXISTS posting_balanced AFTER INSERT ON posting
-WHEN NEW.line = (SELECT lines - 1 FROM journal_entry WHERE id = NEW.entry)
-BEGIN
-    SELECT RAISE(ABORT, 'the entry does not sum to zero') WHERE EXISTS (
-        SELECT 1 FROM posting JOIN account ON account.id = posting.account
-        WHERE posting.entry = NEW.entry GROUP BY account.asset HAVING sum(posting.amount) <> 0);
-    SELECT RAISE(ABORT, 'lines of the entry are missing') WHERE NEW.line + 1 <>
-        (SELECT count(*) FROM posting WHERE entry = NEW.entry);
-END
-"""

@@ -7,7 +7,7 @@ Entries and their leaves of the Merkle log are one transaction, so neither is ev
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -34,7 +34,8 @@ def write_entries(db: Connection, entries: Sequence[Entry], recorded_ms: int) ->
         recorded_ms: Unix time in milliseconds.
 
     Raises:
-        BooksError: a key is on record with other content.
+        BooksError: a key is on record with other content, or an entry is reversed that is not there
+            or was reversed before.
     """
     keys = {entry.key for entry in entries} | {entry.reverses for entry in entries if entry.reverses}
     known = {
@@ -49,6 +50,7 @@ def write_entries(db: Connection, entries: Sequence[Entry], recorded_ms: int) ->
             raise BooksError(f"entry {entry.key} is on record with other content")
         if number == next_id + len(fresh):
             fresh.append(entry)
+    _check_reversals(db, fresh, {key: number for key, (number, _) in known.items()})
     accounts = _account_ids(db, {posting.account for entry in fresh for posting in entry.postings})
     if fresh:
         db.execute(
@@ -122,6 +124,23 @@ def read_balances(db: Connection) -> dict[Account, int]:
     return {_account(row): int(row.total) for row in rows}
 
 
+def _check_reversals(db: Connection, fresh: Sequence[Entry], numbers: Mapping[str, int]) -> None:
+    """Raise unless each reversal undoes an entry that stands; the database says so too, in fewer words."""
+    undone = [entry.reverses for entry in fresh if entry.reverses]
+    missing = [key for key in undone if key not in numbers]
+    if missing:
+        raise BooksError(f"entry {missing[0]} is reversed and not on record")
+    gone = {
+        row.reverses
+        for row in _where_in(db, (_ENTRY.c.reverses,), _ENTRY.c.reverses, [numbers[key] for key in undone])
+    }
+    again = [key for at, key in enumerate(undone) if numbers[key] in gone or key in undone[:at]]
+    if again:
+        raise BooksError(
+            f"entry {again[0]} was reversed before; what is wrong in a reversal is reversed itself"
+        )
+
+
 def _account(row: Any) -> Account:
     return Account(kind=Kind(row.kind), owner=row.owner, role=row.role, epoch=row.epoch, asset=row.asset)
 
@@ -156,7 +175,7 @@ def _next_id(db: Connection, table: sa.Table) -> int:
 
 
 def _where_in(
-    db: Connection, columns: tuple[sa.Column[Any], ...], column: sa.Column[Any], names: Iterable[str]
+    db: Connection, columns: tuple[sa.Column[Any], ...], column: sa.Column[Any], names: Iterable[Any]
 ) -> list[Any]:
     """Rows whose `column` is one of `names`, asked for in portions."""
     ordered = sorted(names)

@@ -1,6 +1,6 @@
-"""Store: the books on disk. One transaction per batch; nothing is booked twice or lost.
+"""Store: the books in a database. One transaction per batch; nothing is booked twice or lost.
 
-Room: ledger (edge: one SQLite file). Blocking; async callers run it in a thread.
+Room: ledger (edge: a SQLite file or a PostgreSQL database). Blocking; async callers run it in a thread.
 The cursors move in the transaction of what they count, so a process killed between
 any two statements goes on as if it had never begun the batch.
 
@@ -14,16 +14,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert as upsert
 from sqlalchemy.engine import Connection
 
 from ledger.accounts import Account
 from ledger.books import Books, Entry, book, bookable, place_key, post, reversal_of
 from ledger.events import ChainEvent, ResultProposed
+from ledger.journal_db import Place as Database
 from ledger.journal_db import open_engine, reading, writing
 from ledger.journal_facts import RoundFacts
 from ledger.journal_rows import Place, Row, event_of_row, event_row, place_of, rows_of_round
@@ -51,26 +50,26 @@ class BookStore:
     """The books of one run. Any number may read; writers take turns by the database's own lock."""
 
     def __init__(
-        self, path: Path, run_id: bytes, *, first_block: int = 0, now_ms: Callable[[], int] = _unix_ms
+        self, place: Database, run_id: bytes, *, first_block: int = 0, now_ms: Callable[[], int] = _unix_ms
     ) -> None:
         """Open or create.
 
         Args:
-            path: The file.
+            place: A file, or the URL of a PostgreSQL database that holds nothing else.
             run_id: Whose payout tables are known here.
             first_block: Where reading the chain starts in new books.
             now_ms: Unix time in milliseconds, for the column `recorded_ms` alone.
 
         Raises:
             ConfigError: books of another schema.
-            Unavailable: the file cannot be opened.
+            Unavailable: the database cannot be opened.
         """
         self.run_id, self.first_block = run_id, first_block
         self._now_ms = now_ms
-        self.engine = open_engine(path)
+        self.engine = open_engine(place)
 
     def close(self) -> None:
-        """Release the file."""
+        """Release the database."""
         self.engine.dispose()
 
     def reading(self) -> AbstractContextManager[Connection]:
@@ -189,8 +188,9 @@ def _cursor(db: Connection, name: str, start: int) -> int:
 
 
 def _set_cursor(db: Connection, name: str, value: int) -> None:
-    statement = upsert(_CURSOR).values(name=name, value=value)
-    db.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"value": value}))
+    moved = db.execute(sa.update(_CURSOR).where(_CURSOR.c.name == name).values(value=value))
+    if not moved.rowcount:
+        db.execute(sa.insert(_CURSOR), [{"name": name, "value": value}])
 
 
 def _known_places(db: Connection, from_block: int) -> dict[Place, tuple[bool, int]]:
