@@ -97,7 +97,7 @@ def make_schema(db: Connection) -> None:
     Table.metadata.create_all(db)
     for statement in triggers(db.dialect.name):
         db.exec_driver_sql(statement)
-    VERSION.create(db)
+    VERSION.create(db, checkfirst=True)
     db.execute(sa.insert(VERSION), [{"version_num": revision(SCHEMA_VERSION)}])
     if db.dialect.name == "sqlite":
         db.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -147,8 +147,8 @@ def told(place: Place) -> str:
 
 def _other_schema(place: Place, found: int) -> str:
     return (
-        f"{told(place)}: books of schema {found}, {SCHEMA_VERSION} expected; books are not converted, "
-        "so use the release that wrote them"
+        f"{told(place)}: books of schema {found}, {SCHEMA_VERSION} expected; `python -m ledger.migrate` "
+        "brings a copy of them there if a way leads from it; else use the release that wrote them"
     )
 
 

@@ -1,0 +1,143 @@
+"""Migrations: a database that was brought here is one that was made here, and the way back is open."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from ledger.journal_db import Place, engine_of, make_schema, open_engine, version_of, writing
+from ledger.journal_tables import SCHEMA_VERSION
+from ledger.migrate import OLDEST, migrate, move
+from ledger.store import BookStore
+from protocol.errors import ConfigError
+from tests.ledger.a_database import Databases, content, is_sqlite, stranger
+from tests.ledger.a_run import RUN
+from tests.ledger.test_books import an_entry
+from tests.ledger.test_store import TABLES, a_life
+
+VERSIONS = range(OLDEST, SCHEMA_VERSION + 1)
+_POSTGRES_SHAPE = """
+SELECT 'column', table_name, column_name, data_type, is_nullable, coalesce(column_default, '')
+    FROM information_schema.columns WHERE table_schema = 'public'
+UNION ALL SELECT 'constraint', conrelid::regclass::text, conname, pg_get_constraintdef(oid), '', ''
+    FROM pg_constraint WHERE connamespace = 'public'::regnamespace
+UNION ALL SELECT 'index', tablename, indexname, indexdef, '', '' FROM pg_indexes WHERE schemaname = 'public'
+UNION ALL SELECT 'trigger', tgrelid::regclass::text, tgname, pg_get_triggerdef(oid), tgenabled::text, ''
+    FROM pg_trigger WHERE NOT tgisinternal
+UNION ALL SELECT 'function', proname, pg_get_functiondef(oid), '', '', ''
+    FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+"""
+
+
+def shape(place: Place) -> list[Any]:
+    """Everything a database says about its tables, indexes, constraints, triggers and functions."""
+    with stranger(place) as db:
+        if not is_sqlite(place):
+            rows: Any = db.exec_driver_sql(_POSTGRES_SHAPE)
+        else:
+            rows = db.exec_driver_sql("SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_master")
+        return sorted(tuple(_plain(part) for part in row) for row in rows)
+
+
+def _plain(text: str) -> str:
+    """Without what formatting adds."""
+    return re.sub(r"\s+", " ", text).replace("( ", "(").replace(" )", ")").strip()
+
+
+def built(place: Place, *steps: int) -> Place:
+    """An empty database taken through these schemas."""
+    engine = engine_of(place)
+    for to in steps:
+        with writing(engine) as db:
+            move(db, version_of(db), to)
+            assert version_of(db) == to
+    engine.dispose()
+    return place
+
+
+def test_a_migrated_database_is_a_fresh_one(databases: Databases):
+    fresh = databases.new()
+    open_engine(fresh).dispose()
+
+    assert shape(built(databases.new(), SCHEMA_VERSION)) == shape(fresh)
+    assert shape(built(databases.new(), *VERSIONS)) == shape(fresh)
+
+
+def test_the_way_down_leads_through_every_schema_to_nothing_and_up_again(databases: Databases):
+    for version in VERSIONS:
+        going_up = shape(built(databases.new(), *range(OLDEST, version + 1)))
+        coming_down = shape(built(databases.new(), *VERSIONS, *reversed(range(version, SCHEMA_VERSION))))
+        assert coming_down == going_up, version
+    emptied = built(databases.new(), *VERSIONS, *reversed(range(OLDEST, SCHEMA_VERSION)), 0)
+    assert {name for _, _, name, *_ in shape(emptied)} <= {
+        "alembic_version",
+        "alembic_version_pkc",
+        "version_num",
+    }
+    assert shape(built(emptied, SCHEMA_VERSION)) == shape(built(databases.new(), SCHEMA_VERSION))
+
+
+def test_books_with_entries_survive_the_way_down_and_up_and_go_on(place: Place):
+    store = BookStore(place, RUN, now_ms=lambda: 0)
+    events = a_life().events
+    store.take_blocks(events[:9], 0, 9, TABLES)
+    store.close()
+    before = content(place)
+
+    migrate(place, OLDEST)
+    assert migrate(place) == (OLDEST, SCHEMA_VERSION)
+
+    assert content(place) == before
+    store = BookStore(place, RUN, now_ms=lambda: 0)
+    store.take_blocks(events, 0, events[-1].block_number, TABLES)
+    store.close()
+
+
+def test_books_with_entries_are_not_taken_away(place: Place):
+    store = BookStore(place, RUN, now_ms=lambda: 0)
+    store.add_entries([an_entry(5, -5)])
+    before = content(place)
+
+    with pytest.raises(ConfigError, match="not taken away"), writing(store.engine) as db:
+        move(db, SCHEMA_VERSION, 0)
+
+    assert content(place) == before
+    store.close()
+
+
+def test_the_command_says_what_it_did_and_what_is_wrong(tmp_path: Path):
+    place = tmp_path / "ledger.db"
+
+    def called(*words: object) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "ledger.migrate", *map(str, words)],
+            cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        return done.returncode, done.stdout + done.stderr
+
+    assert called(place) == (2, f"migrate: {place}: there are no books here\n")
+    open_engine(place).dispose()
+    assert called(place) == (0, f"{place}: is of schema {SCHEMA_VERSION}\n")
+    with stranger(place) as db:
+        db.exec_driver_sql("PRAGMA user_version = 1")
+    assert called(place) == (2, f"migrate: {place}: no way leads from schema 1\n")
+    assert called(place, "--to", 99)[0] == 2
+
+
+def test_two_openers_of_an_empty_database_make_one_schema(place: Place):
+    """The second waits for the first, and finds what it made."""
+    first = engine_of(place)
+    with writing(first) as db:
+        make_schema(db)
+    second = open_engine(place)
+
+    with writing(second) as db:
+        assert db.execute(sa.text("SELECT count(*) FROM alembic_version")).scalar_one() == 1
+    first.dispose()
+    second.dispose()
