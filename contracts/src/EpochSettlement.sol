@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {ReentrancyGuard} from "@openzeppelin/contracts/utils/ReentrancyGuard.sol";
 import {MerkleProof} from "@openzeppelin/contracts/utils/cryptography/MerkleProof.sol";
-import {IRunEscrow, ISlashCourt, IVerifierSet} from "./Interfaces.sol";
+import {Guarded} from "./Guarded.sol";
+import {IEpochSettlement, IRunEscrow, ISlashCourt, IVerifierSet} from "./Interfaces.sol";
 import {EpochResult, Judge, Resolution, Statements} from "./Statements.sol";
 import {IBurnableToken, Tokens} from "./Tokens.sol";
 
@@ -20,7 +20,7 @@ import {IBurnableToken, Tokens} from "./Tokens.sol";
 ///                        NONE (the same result never comes back; no pay by default)
 ///
 ///         A result whose predecessor was rejected is an orphan; anyone may clear it.
-contract EpochSettlement is Judge, ReentrancyGuard {
+contract EpochSettlement is IEpochSettlement, Judge, Guarded {
     using Tokens for IBurnableToken;
     using Statements for EpochResult;
     using Statements for Resolution;
@@ -53,8 +53,20 @@ contract EpochSettlement is Judge, ReentrancyGuard {
         bytes32 modelHash;
     }
 
-    struct FinalModel {
-        bytes32 runId;
+    /// @dev What is stored of an Epoch, in as few words as can be.
+    struct Kept {
+        State state;
+        uint64 until;
+        uint88 total;
+        uint88 claimed;
+        address challenger;
+        bytes32 digest;
+        bytes32 root;
+        bytes32 lost; // the result before it, once that was rejected; zero while it stands
+    }
+
+    struct Model {
+        bytes32 runId; // zero until the result is final
         bytes32 modelHash;
     }
 
@@ -66,10 +78,10 @@ contract EpochSettlement is Judge, ReentrancyGuard {
     uint64 public immutable claimPeriod;
     uint128 public immutable bond;
 
-    mapping(bytes32 runId => mapping(uint64 epoch => Epoch)) private _epochs;
+    mapping(bytes32 runId => mapping(uint64 epoch => Kept)) private _epochs;
     mapping(bytes32 runId => mapping(uint64 epoch => mapping(uint256 word => uint256 bits))) private _claims;
     mapping(bytes32 digest => bool) public rejected;
-    mapping(bytes32 digest => FinalModel) public finalModel;
+    mapping(bytes32 digest => Model) private _models;
 
     event ResultProposed(
         bytes32 indexed runId,
@@ -137,7 +149,7 @@ contract EpochSettlement is Judge, ReentrancyGuard {
         _requireOurs(r.deploymentId);
         uint32 pinned = escrow.setVersionOf(r.runId);
         if (r.setVersion != pinned) revert WrongSetVersion(r.setVersion, pinned);
-        Epoch storage e = _epochs[r.runId][r.epoch];
+        Kept storage e = _epochs[r.runId][r.epoch];
         if (e.state != State.NONE) revert WrongState(e.state);
         bytes32 previous = r.epoch == 0 ? bytes32(0) : _epochs[r.runId][r.epoch - 1].digest;
         // Digests, and zero for "none": equal is what is meant.
@@ -148,15 +160,18 @@ contract EpochSettlement is Judge, ReentrancyGuard {
         verifierSet.verify(pinned, digest, certType, cert);
 
         uint64 until = uint64(block.timestamp) + challengeWindow;
-        _epochs[r.runId][r.epoch] =
-            Epoch(State.PROPOSED, until, r.total, 0, address(0), digest, r.prevResult, r.root, r.modelHash);
+        (e.state, e.until, e.total) = (State.PROPOSED, until, uint88(r.total)); // all else of NONE is zero
+        (e.digest, e.root) = (digest, r.root);
+        _models[digest].modelHash = r.modelHash;
         emit ResultProposed(r.runId, r.epoch, digest, r.root, r.tableHash, r.modelHash, r.total, until);
         escrow.reserve(r.runId, r.epoch, r.total);
+        // Last, because a cap or a budget is the better answer to a total of any size.
+        if (r.total > type(uint88).max) revert AboveTotal(r.total, type(uint88).max);
     }
 
     /// @notice Objects to a result, with a bond that burns if the result stands.
     function challenge(bytes32 runId, uint64 epoch, bytes32 reasonHash) external nonReentrant {
-        Epoch storage e = _in(runId, epoch, State.PROPOSED);
+        Kept storage e = _in(runId, epoch, State.PROPOSED);
         if (block.timestamp >= e.until) revert WindowOver(e.until);
         e.state = State.CHALLENGED;
         e.until = uint64(block.timestamp) + resolveWindow;
@@ -170,7 +185,7 @@ contract EpochSettlement is Judge, ReentrancyGuard {
         external
         nonReentrant
     {
-        Epoch storage e = _in(runId, epoch, State.CHALLENGED);
+        Kept storage e = _in(runId, epoch, State.CHALLENGED);
         if (block.timestamp >= e.until) revert WindowOver(e.until);
         verifierSet.verify(
             escrow.setVersionOf(runId), resolutionDigest(runId, epoch, e.digest, stands), certType, cert
@@ -186,36 +201,35 @@ contract EpochSettlement is Judge, ReentrancyGuard {
 
     /// @notice Ends a challenge that nobody answered: no pay, and the bond returns. Anyone may call.
     function timeoutChallenge(bytes32 runId, uint64 epoch) external nonReentrant {
-        Epoch storage e = _in(runId, epoch, State.CHALLENGED);
+        Kept storage e = _in(runId, epoch, State.CHALLENGED);
         if (block.timestamp < e.until) revert TooEarly(e.until);
         _reject(runId, epoch, e);
     }
 
     /// @notice Clears a result whose predecessor is gone; any bond returns. Anyone may call.
     function clearOrphan(bytes32 runId, uint64 epoch) external nonReentrant {
-        Epoch storage e = _epochs[runId][epoch];
+        Kept storage e = _epochs[runId][epoch];
         if (e.state != State.PROPOSED && e.state != State.CHALLENGED && e.state != State.UPHELD) {
             revert WrongState(e.state);
         }
-        if (epoch == 0 || _epochs[runId][epoch - 1].digest == e.prevResult) revert NotAnOrphan();
+        if (e.lost == 0) revert NotAnOrphan();
         _reject(runId, epoch, e);
     }
 
     /// @notice Makes a result final after its window, in the order of epochs. Anyone may call.
     function finalize(bytes32 runId, uint64 epoch) external nonReentrant {
-        Epoch storage e = _epochs[runId][epoch];
+        Kept storage e = _epochs[runId][epoch];
         if (e.state == State.PROPOSED) {
             if (block.timestamp < e.until) revert TooEarly(e.until);
         } else if (e.state != State.UPHELD) {
             revert WrongState(e.state);
         }
-        if (epoch != 0) {
-            Epoch storage before = _epochs[runId][epoch - 1];
-            if (before.state < State.FINAL || before.digest != e.prevResult) revert PreviousNotFinal(epoch - 1);
+        if (epoch != 0 && (_epochs[runId][epoch - 1].state < State.FINAL || e.lost != 0)) {
+            revert PreviousNotFinal(epoch - 1);
         }
         e.state = State.FINAL;
         e.until = uint64(block.timestamp) + claimPeriod;
-        finalModel[e.digest] = FinalModel(runId, e.modelHash);
+        _models[e.digest].runId = runId;
         emit ResultFinalized(runId, epoch, e.digest, e.total, e.until);
         escrow.settle(runId);
     }
@@ -231,7 +245,7 @@ contract EpochSettlement is Judge, ReentrancyGuard {
         uint128 amount,
         bytes32[] calldata proof
     ) external nonReentrant {
-        Epoch storage e = _in(runId, epoch, State.FINAL);
+        Kept storage e = _in(runId, epoch, State.FINAL);
         if (isClaimed(runId, epoch, index)) revert AlreadyClaimed(index);
         if (!MerkleProof.verifyCalldata(proof, e.root, leafOf(runId, epoch, index, account, amount))) {
             revert WrongProof(index);
@@ -239,14 +253,14 @@ contract EpochSettlement is Judge, ReentrancyGuard {
         // The root is a claim of the verifiers; the total is what they signed for. Never pay above it.
         if (amount > e.total - e.claimed) revert AboveTotal(e.claimed + amount, e.total);
         _claims[runId][epoch][index >> 8] |= 1 << (index & 255);
-        e.claimed += amount;
+        e.claimed += uint88(amount);
         emit Claimed(runId, epoch, index, account, amount);
         escrow.pay(runId, account, amount);
     }
 
     /// @notice Returns what nobody claimed in time to the buyer. Anyone may call.
     function sweepUnclaimed(bytes32 runId, uint64 epoch) external nonReentrant {
-        Epoch storage e = _in(runId, epoch, State.FINAL);
+        Kept storage e = _in(runId, epoch, State.FINAL);
         if (block.timestamp < e.until) revert TooEarly(e.until);
         uint128 amount = e.total - e.claimed;
         e.state = State.SWEPT;
@@ -257,7 +271,18 @@ contract EpochSettlement is Judge, ReentrancyGuard {
     // ---- reads
 
     function getEpoch(bytes32 runId, uint64 epoch) external view returns (Epoch memory) {
-        return _epochs[runId][epoch];
+        Kept storage e = _epochs[runId][epoch];
+        bytes32 previous = e.lost;
+        if (e.state != State.NONE && epoch != 0 && previous == 0) previous = _epochs[runId][epoch - 1].digest;
+        bytes32 modelHash = _models[e.digest].modelHash;
+        return
+            Epoch(e.state, e.until, e.total, e.claimed, e.challenger, e.digest, previous, e.root, modelHash);
+    }
+
+    /// @notice The run and the model of a final result; zeros for any other digest.
+    function finalModel(bytes32 digest) external view returns (bytes32 runId, bytes32 modelHash) {
+        runId = _models[digest].runId;
+        if (runId != 0) modelHash = _models[digest].modelHash;
     }
 
     function isClaimed(bytes32 runId, uint64 epoch, uint256 index) public view returns (bool) {
@@ -287,17 +312,21 @@ contract EpochSettlement is Judge, ReentrancyGuard {
 
     // ---- inside
 
-    function _in(bytes32 runId, uint64 epoch, State state) private view returns (Epoch storage e) {
+    function _in(bytes32 runId, uint64 epoch, State state) private view returns (Kept storage e) {
         e = _epochs[runId][epoch];
         if (e.state != state) revert WrongState(e.state);
     }
 
     /// @dev A bond is held in the state CHALLENGED only; there it goes back to its owner.
-    function _reject(bytes32 runId, uint64 epoch, Epoch storage e) private {
+    function _reject(bytes32 runId, uint64 epoch, Kept storage e) private {
         bool bonded = e.state == State.CHALLENGED;
         (address challenger, bytes32 digest, uint128 total) = (e.challenger, e.digest, e.total);
         delete _epochs[runId][epoch];
+        delete _models[digest];
         rejected[digest] = true;
+        // What was built on it keeps its name; an orphan already keeps the name it has.
+        Kept storage next = _epochs[runId][epoch + 1];
+        if (next.state != State.NONE && next.lost == 0) next.lost = digest;
         emit ResultRejected(runId, epoch, digest, total);
         escrow.release(runId, total);
         if (bonded) token.push(challenger, bond);

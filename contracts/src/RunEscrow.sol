@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {ReentrancyGuard} from "@openzeppelin/contracts/utils/ReentrancyGuard.sol";
+import {Guarded} from "./Guarded.sol";
 import {IVerifierSet} from "./Interfaces.sol";
 import {IBurnableToken, Tokens} from "./Tokens.sol";
 
@@ -9,7 +9,7 @@ import {IBurnableToken, Tokens} from "./Tokens.sol";
 /// @notice budget == reserved + paid + returned + free, at every moment and for every run.
 ///         A run takes results until `closesAt`: its deadline, or earlier the close delay after the
 ///         buyer asked to stop. Then anyone may send the free rest back to the buyer, so money never sticks.
-contract RunEscrow is ReentrancyGuard {
+contract RunEscrow is Guarded {
     using Tokens for IBurnableToken;
 
     struct Run {
@@ -27,6 +27,22 @@ contract RunEscrow is ReentrancyGuard {
         bytes32 specHash;
     }
 
+    /// @dev A Run as it is stored: what a claim changes is in one word.
+    struct Kept {
+        address buyer;
+        uint32 epochs;
+        uint32 setVersion;
+        uint32 pending;
+        uint64 deadline;
+        uint64 closesAt;
+        uint128 budget;
+        uint128 epochCap;
+        uint128 returned;
+        uint128 reserved;
+        uint128 paid;
+        bytes32 specHash;
+    }
+
     /// @notice The longest run: a buyer's lost key, or judges who left since, hold its money no longer.
     uint64 public constant RUN_SECONDS_MAX = 366 days;
 
@@ -36,7 +52,7 @@ contract RunEscrow is ReentrancyGuard {
     address public immutable settlement;
     uint64 public immutable closeDelay;
 
-    mapping(bytes32 runId => Run) private _runs;
+    mapping(bytes32 runId => Kept) private _runs;
 
     event RunOpened(
         bytes32 indexed runId,
@@ -106,14 +122,14 @@ contract RunEscrow is ReentrancyGuard {
         // Members of older sets may have left with their stake; they judge what they began and nothing new.
         if (setVersion != verifierSet.currentVersion()) revert BadRun();
         _runs[runId] =
-            Run(msg.sender, epochs, setVersion, 0, deadline, deadline, budget, epochCap, 0, 0, 0, specHash);
+            Kept(msg.sender, epochs, setVersion, 0, deadline, deadline, budget, epochCap, 0, 0, 0, specHash);
         emit RunOpened(runId, msg.sender, specHash, budget, epochCap, epochs, deadline, setVersion);
         token.pull(budget);
     }
 
     /// @notice Adds to the budget; anyone may, and no timer moves.
     function topUp(bytes32 runId, uint128 amount) external nonReentrant {
-        Run storage run = _known(runId);
+        Kept storage run = _known(runId);
         if (amount == 0) revert BadRun();
         if (block.timestamp >= run.closesAt) revert RunClosed(run.closesAt);
         run.budget += amount;
@@ -123,7 +139,7 @@ contract RunEscrow is ReentrancyGuard {
 
     /// @notice Asks to stop. Results for work already done are taken until the close delay is over.
     function requestClose(bytes32 runId) external {
-        Run storage run = _known(runId);
+        Kept storage run = _known(runId);
         if (msg.sender != run.buyer) revert OnlyBuyer();
         uint64 closesAt = uint64(block.timestamp) + closeDelay;
         if (closesAt >= run.closesAt) revert AlreadyClosing(run.closesAt);
@@ -133,7 +149,7 @@ contract RunEscrow is ReentrancyGuard {
 
     /// @notice Sends the free rest of a closed run to its buyer; anyone may call.
     function refund(bytes32 runId) external nonReentrant {
-        Run storage run = _known(runId);
+        Kept storage run = _known(runId);
         if (block.timestamp < run.closesAt) revert NotClosed(run.closesAt);
         if (run.pending != 0) revert ResultsPending(run.pending);
         uint128 amount = _free(run);
@@ -146,7 +162,7 @@ contract RunEscrow is ReentrancyGuard {
     // ---- the settlement's moves
 
     function reserve(bytes32 runId, uint64 epoch, uint128 total) external onlySettlement {
-        Run storage run = _known(runId);
+        Kept storage run = _known(runId);
         if (block.timestamp >= run.closesAt) revert RunClosed(run.closesAt);
         if (epoch >= run.epochs) revert EpochOutOfRange(epoch, run.epochs);
         if (total > run.epochCap) revert AboveEpochCap(total, run.epochCap);
@@ -158,7 +174,7 @@ contract RunEscrow is ReentrancyGuard {
     }
 
     function release(bytes32 runId, uint128 total) external onlySettlement {
-        Run storage run = _known(runId);
+        Kept storage run = _known(runId);
         run.reserved -= total;
         run.pending -= 1;
         emit Released(runId, total);
@@ -169,14 +185,14 @@ contract RunEscrow is ReentrancyGuard {
     }
 
     function pay(bytes32 runId, address account, uint128 amount) external onlySettlement nonReentrant {
-        Run storage run = _known(runId);
+        Kept storage run = _runs[runId]; // a run that nobody opened has nothing reserved
         run.reserved -= amount;
         run.paid += amount;
         token.push(account, amount);
     }
 
     function returnUnclaimed(bytes32 runId, uint128 amount) external onlySettlement nonReentrant {
-        Run storage run = _known(runId);
+        Kept storage run = _known(runId);
         run.reserved -= amount;
         run.returned += amount;
         token.push(run.buyer, amount);
@@ -189,7 +205,21 @@ contract RunEscrow is ReentrancyGuard {
     }
 
     function getRun(bytes32 runId) external view returns (Run memory) {
-        return _runs[runId];
+        Kept storage k = _runs[runId];
+        return Run({
+            buyer: k.buyer,
+            epochs: k.epochs,
+            setVersion: k.setVersion,
+            pending: k.pending,
+            deadline: k.deadline,
+            closesAt: k.closesAt,
+            budget: k.budget,
+            epochCap: k.epochCap,
+            reserved: k.reserved,
+            paid: k.paid,
+            returned: k.returned,
+            specHash: k.specHash
+        });
     }
 
     function buyerOf(bytes32 runId) external view returns (address) {
@@ -206,12 +236,12 @@ contract RunEscrow is ReentrancyGuard {
 
     // ---- inside
 
-    function _known(bytes32 runId) private view returns (Run storage run) {
+    function _known(bytes32 runId) private view returns (Kept storage run) {
         run = _runs[runId];
         if (run.buyer == address(0)) revert UnknownRun(runId);
     }
 
-    function _free(Run storage run) private view returns (uint128) {
+    function _free(Kept storage run) private view returns (uint128) {
         return run.budget - run.reserved - run.paid - run.returned;
     }
 }

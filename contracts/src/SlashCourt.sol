@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {ReentrancyGuard} from "@openzeppelin/contracts/utils/ReentrancyGuard.sol";
 import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
+import {Guarded} from "./Guarded.sol";
 import {IRunEscrow, IStakeVault, IVerifierSet} from "./Interfaces.sol";
 import {Judge, Ruling, Statement, Statements, Veto} from "./Statements.sol";
 
@@ -14,7 +14,7 @@ import {Judge, Ruling, Statement, Statements, Veto} from "./Statements.sol";
 ///     NONE --openCase--> OPEN --veto window over, execute--> EXECUTED
 ///                          |--veto (quorum of the current set)--> VETOED
 ///                          '--nobody executed in time, expire--> EXPIRED
-contract SlashCourt is Judge, ReentrancyGuard {
+contract SlashCourt is Judge, Guarded {
     using Statements for Statement;
     using Statements for Ruling;
     using Statements for Veto;

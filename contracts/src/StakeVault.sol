@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
-import {ReentrancyGuard} from "@openzeppelin/contracts/utils/ReentrancyGuard.sol";
 import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
+import {Guarded} from "./Guarded.sol";
 import {Delegation, Judge, PeerBinding, Statements} from "./Statements.sol";
 import {IBurnableToken, Tokens} from "./Tokens.sol";
 
@@ -12,7 +12,7 @@ import {IBurnableToken, Tokens} from "./Tokens.sol";
 ///         lose the same fraction, matured tickets included, until the moment they are withdrawn.
 /// @dev    Only the slash court can slash or freeze; nobody can pause. Rounding: a slash rounds up, a
 ///         withdrawal down; whoever withdraws the last shares takes the dust.
-contract StakeVault is Judge, ReentrancyGuard {
+contract StakeVault is Judge, Guarded {
     using Tokens for IBurnableToken;
     using Statements for Delegation;
     using Statements for PeerBinding;

@@ -347,6 +347,24 @@ contract SettlementTest is World {
         require(token.balanceOf(address(settlement)) == 0, "I10: a bond is stuck");
     }
 
+    /// @notice A total that does not fit its place in storage is refused, even within cap and budget.
+    function test_aTotalIsKeptWholeOrRefused() public {
+        deploy();
+        address buyer = address(0xB1);
+        fund(buyer, address(escrow), 1e28);
+        vm.prank(buyer);
+        bytes32 runId = escrow.openRun(0, 1e28, 1e28, 1, uint64(_now() + 40 * DAY), 1);
+        EpochResult memory r =
+            EpochResult(ID, runId, 0, 1, 0, bytes32(uint256(1)), 0, bytes32(uint256(2)), uint128(1) << 88);
+        bytes memory cert = certificate(settlement.resultDigest(r), 3);
+        vm.expectPartialRevert(EpochSettlement.AboveTotal.selector);
+        settlement.propose(r, 0, cert);
+
+        r.total -= 1;
+        settlement.propose(r, 0, certificate(settlement.resultDigest(r), 3));
+        require(settlement.getEpoch(runId, 0).total == r.total, "another total was kept");
+    }
+
     /// @notice The moves above do lead to payments; else the invariants would hold of nothing.
     function test_theHandlerReachesPayments() public {
         handler.propose(0, 1, 100 + 7 * 300, 200 + 9 * 300, 1);

@@ -9,7 +9,7 @@ import pytest
 from ledger.chain import ALREADY_DONE, UNIT, ChainRefused, EpochPhase
 from ledger.payout_tree import Payout, payout_tree
 from ledger.statements import EpochResult, Resolution, certificate, sign_digest, values
-from tests.contracts.chain_world import BUDGET, PURSE, World, a_person, view
+from tests.contracts.chain_world import BUDGET, MODEL, PURSE, World, a_person, view
 
 N = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 
@@ -271,6 +271,49 @@ def test_an_unanswered_challenge_means_no_pay_and_the_bond_returns(world: World)
     run = world.bank.run(world.run_id)
     assert run is not None
     assert (run.free, run.pending) == (BUDGET, 0)
+
+
+def test_an_orphan_keeps_its_predecessors_name_whatever_falls_after_it(world: World):
+    def falls(epoch: int) -> bytes:
+        digest = world.bank.epoch_state(world.run_id, epoch).digest
+        world.as_(world.bystander).challenge(world.run_id, epoch, bytes(32))
+        world.advance(world.params.resolve_window_s)
+        world.bank.timeout_challenge(world.run_id, epoch)
+        return digest
+
+    def post(epoch: int, value: bytes) -> bytes:
+        result = world.a_result(world.a_table(epoch), epoch, model_hash=value.ljust(32, b"\0"))
+        world.bank.propose(result, world.cert(result))
+        return world.deployment.digest(result)
+
+    first, second, third = post(0, b"a"), post(1, b"b"), post(2, b"c")
+    assert world.bank.epoch_state(world.run_id, 1).prev_result == first
+    assert falls(0) == first
+    post(0, b"other")
+    falls(0)
+    assert world.bank.epoch_state(world.run_id, 1).prev_result == first
+    assert world.bank.epoch_state(world.run_id, 2).prev_result == second
+    with pytest.raises(ChainRefused, match="NotAnOrphan"):
+        world.raw(world.buyer, "EpochSettlement", "clearOrphan", world.run_id, 2)
+
+    world.bank.clear_orphan(world.run_id, 1)
+
+    assert world.bank.epoch_state(world.run_id, 2).prev_result == second
+    assert world.bank.epoch_state(world.run_id, 2).digest == third
+    world.bank.clear_orphan(world.run_id, 2)
+    run = world.bank.run(world.run_id)
+    assert run is not None
+    assert (run.free, run.pending) == (BUDGET, 0)
+
+
+def test_a_model_is_on_record_only_once_its_result_is_final(world: World):
+    result = world.a_result(world.a_table())
+    digest = world.deployment.digest(result)
+    world.bank.propose(result, world.cert(result))
+    assert view(world, "EpochSettlement", "finalModel", digest) == [bytes(32), bytes(32)]
+    world.advance(world.params.challenge_window_s)
+    world.bank.finalize(world.run_id, 0)
+    assert view(world, "EpochSettlement", "finalModel", digest) == [world.run_id, MODEL]
 
 
 @pytest.mark.parametrize("stands", [True, False])
