@@ -72,8 +72,8 @@ def _postings_s(path: Path, batch: int, seconds: float) -> float:
 
 def _entry(number: int) -> Entry:
     lines = (
-        Posting(account=PAYEES[number % len(PAYEES)], amount=1 + number % 7),
-        Posting(account=ESCROW, amount=-(1 + number % 7)),
+        Posting(account=PAYEES[number % len(PAYEES)], amount=-(1 + number % 7)),
+        Posting(account=ESCROW, amount=1 + number % 7),
     )
     return Entry(
         key=f"event/{number:064x}/0/0", kind="Claimed", block_number=number, block_hash=bytes(32),

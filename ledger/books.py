@@ -76,7 +76,8 @@ class Entry:
     """One fact in the journal.
 
     Raises:
-        ValueError: the postings do not sum to zero per asset, or one is zero or too large.
+        ValueError: the postings do not sum to zero per asset, one is zero or too large, or two are of
+            one account.
     """
 
     key: str  # the same fact has the same key, whoever posts it and however often
@@ -93,6 +94,8 @@ class Entry:
             if not 0 < abs(posting.amount) <= AMOUNT_MAX:
                 raise ValueError(f"entry {self.key}: a posting of {posting.amount} units")
             sums[posting.account.asset] = sums.get(posting.account.asset, 0) + posting.amount
+        if len({posting.account for posting in self.postings}) < len(self.postings):
+            raise ValueError(f"entry {self.key}: two postings of one account")
         wrong = {asset: total for asset, total in sums.items() if total}
         if wrong or not self.postings:
             raise ValueError(f"entry {self.key}: postings sum to {wrong or 'nothing'}, expected zero")

@@ -12,8 +12,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Field, SQLModel
 
-SCHEMA_VERSION = 2  # 2: the Merkle log over the entries
+SCHEMA_VERSION = 3  # 2: the Merkle log over the entries; 3: balances, and entries that are pending
 BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # STRICT knows INTEGER only; it has 64 bits
+_PENDING = sa.text("state = 'pending'")
 STRICT: dict[str, Any] = {"sqlite_strict": True}
 
 
@@ -78,6 +79,61 @@ class PostingRow(Table, table=True):
     __tablename__ = "posting"
     __table_args__ = (sa.CheckConstraint("amount <> 0"), STRICT)
     entry: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("journal_entry.id"), primary_key=True))
+    line: int = _key()
+    account: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("account.id"), nullable=False, index=True))
+    amount: int = _number()
+
+
+class BalanceRow(Table, table=True):
+    """What an account's postings and pending ones come to, kept by triggers; nobody is overdrawn."""
+
+    __tablename__ = "balance"
+    __table_args__ = (
+        sa.CheckConstraint("side IN (-1, 1)"),
+        sa.CheckConstraint("debits_pending >= 0 AND credits_pending >= 0"),
+        sa.CheckConstraint(
+            "CASE side WHEN 1 THEN posted >= credits_pending ELSE -posted >= debits_pending END",
+            name="no_overdraft",
+        ),
+        STRICT,
+    )
+    account: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("account.id"), primary_key=True))
+    side: int = _number()  # 1: debits make it larger; -1: credits do
+    posted: int = _number()  # debits less credits
+    debits_pending: int = _number()
+    credits_pending: int = _number()
+
+
+class PendingRow(Table, table=True):
+    """An entry that waits; see ledger/journal_pending.py. `state` moves once."""
+
+    __tablename__ = "pending_entry"
+    __table_args__ = (
+        sa.CheckConstraint("state IN ('pending', 'posted', 'voided', 'expired')"),
+        sa.CheckConstraint("(state = 'pending') = (resolved_ms IS NULL)"),
+        sa.Index("ix_pending_entry_due", "expires_ms", sqlite_where=_PENDING, postgresql_where=_PENDING),
+        STRICT,
+    )
+    id: int = _key()
+    key: str = _text(unique=True)
+    request_hash: bytes = _bytes()
+    kind: str = _text()
+    epoch: int = _number()
+    block_number: int = _number()
+    block_hash: bytes = _bytes()
+    lines: int = _number()
+    recorded_ms: int = _number()
+    expires_ms: int = _number()
+    state: str = _text()
+    resolved_ms: int | None = Field(default=None, sa_column=sa.Column(BIG, nullable=True))
+
+
+class PendingPostingRow(Table, table=True):
+    """One signed amount of an entry that waits."""
+
+    __tablename__ = "pending_posting"
+    __table_args__ = (sa.CheckConstraint("amount <> 0"), STRICT)
+    pending: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("pending_entry.id"), primary_key=True))
     line: int = _key()
     account: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("account.id"), nullable=False, index=True))
     amount: int = _number()
@@ -246,7 +302,9 @@ class CursorRow(Table, table=True):
 
 TABLES = Table.metadata.tables
 CHANGES: dict[str, tuple[str, ...]] = {  # columns that may change; what else is written stays
+    "balance": ("posted", "debits_pending", "credits_pending"),
     "chain_event": ("state", "turns"),
     "cursor": ("value",),
     "log_edge": ("size", "roots"),
+    "pending_entry": ("state", "resolved_ms"),
 }

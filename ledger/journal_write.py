@@ -8,12 +8,14 @@ Entries and their leaves of the Merkle log are one transaction, so neither is ev
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from ledger.accounts import Account, Kind
+from ledger.accounts import Account, Kind, Side
 from ledger.books import BooksError, Entry, Posting
 from ledger.journal_tables import TABLES
 from ledger.log_leaf import leaf_of
@@ -21,6 +23,20 @@ from ledger.log_store import append_leaves
 
 NAMES_PER_QUESTION = 500  # SQLite bounds the variables of a statement
 _ACCOUNT, _ENTRY, _POSTING = TABLES["account"], TABLES["journal_entry"], TABLES["posting"]
+_BALANCE, _PENDING = TABLES["balance"], TABLES["pending_entry"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What an account's entries come to; minor units."""
+
+    posted: int = 0  # debits less credits
+    debits_pending: int = 0  # of entries that wait
+    credits_pending: int = 0
+
+    def available(self, side: Side) -> int:
+        """What can still be taken from an account of this side: what is promised away is not there."""
+        return self.posted * side - (self.credits_pending if side is Side.DEBIT else self.debits_pending)
 
 
 def write_entries(db: Connection, entries: Sequence[Entry], recorded_ms: int) -> list[int]:
@@ -34,8 +50,8 @@ def write_entries(db: Connection, entries: Sequence[Entry], recorded_ms: int) ->
         recorded_ms: Unix time in milliseconds.
 
     Raises:
-        BooksError: a key is on record with other content, or an entry is reversed that is not there
-            or was reversed before.
+        BooksError: a key is on record with other content or waits as a pending entry, an entry is
+            reversed that is not there or was reversed before, or an account would stand on its wrong side.
     """
     keys = {entry.key for entry in entries} | {entry.reverses for entry in entries if entry.reverses}
     known = {
@@ -43,15 +59,16 @@ def write_entries(db: Connection, entries: Sequence[Entry], recorded_ms: int) ->
         for row in _where_in(db, (_ENTRY.c.id, _ENTRY.c.key, _ENTRY.c.request_hash), _ENTRY.c.key, keys)
     }
     fresh: list[Entry] = []
-    next_id = _next_id(db, _ENTRY)
+    first_id = next_id(db, _ENTRY)
     for entry in entries:
-        number, said = known.setdefault(entry.key, (next_id + len(fresh), entry.request_hash))
+        number, said = known.setdefault(entry.key, (first_id + len(fresh), entry.request_hash))
         if said != entry.request_hash:
             raise BooksError(f"entry {entry.key} is on record with other content")
-        if number == next_id + len(fresh):
+        if number == first_id + len(fresh):
             fresh.append(entry)
     _check_reversals(db, fresh, {key: number for key, (number, _) in known.items()})
-    accounts = _account_ids(db, {posting.account for entry in fresh for posting in entry.postings})
+    _check_none_waits(db, [entry.key for entry in fresh])
+    accounts = open_accounts(db, fresh)
     if fresh:
         db.execute(
             sa.insert(_ENTRY),
@@ -107,12 +124,46 @@ def read_entry(db: Connection, key: str) -> Entry | None:
         block_number=head.block_number,
         block_hash=head.block_hash,
         reverses=db.execute(undone).scalar() or "",
-        postings=tuple(Posting(account=_account(row), amount=row.amount) for row in lines),
+        postings=tuple(Posting(account=account_of(row), amount=row.amount) for row in lines),
     )
 
 
+def open_accounts(db: Connection, entries: Sequence[Entry]) -> dict[Account, int]:
+    """The numbers of the accounts that these entries touch; new ones are opened.
+
+    Raises:
+        BooksError: one of them, in this order, would take what is not there.
+    """
+    wanted = {posting.account for entry in entries for posting in entry.postings}
+    numbers, standing = _known_accounts(db, wanted)
+    left = {account: one.available(account.kind.side) for account, one in standing.items()}
+    for entry in entries:
+        for posting in entry.postings:
+            account = posting.account
+            left[account] = left.get(account, 0) + posting.amount * account.kind.side
+            if left[account] < 0:
+                raise BooksError(f"{entry.kind} {entry.key}: {account.code} would stand at {left[account]}")
+    return {**numbers, **_new_accounts(db, wanted - set(numbers))}
+
+
+def read_standing(db: Connection, account: Account) -> Standing:
+    """One account's posted and pending sums; zeros if it was never used."""
+    return _known_accounts(db, {account})[1].get(account, Standing())
+
+
+def read_posted(db: Connection) -> dict[Account, int]:
+    """`read_balances` from the sums that the database keeps, without adding up the journal."""
+    rows = db.execute(
+        sa.select(_ACCOUNT, _BALANCE.c.posted)
+        .join_from(_BALANCE, _ACCOUNT, _BALANCE.c.account == _ACCOUNT.c.id)
+        .where(_BALANCE.c.posted != 0)
+        .order_by(_ACCOUNT.c.code)
+    )
+    return {account_of(row): int(row.posted) for row in rows}
+
+
 def read_balances(db: Connection) -> dict[Account, int]:
-    """Every account that is not at zero: debits positive, credits negative."""
+    """Every account that is not at zero, from its postings: debits positive, credits negative."""
     total = sa.func.sum(_POSTING.c.amount)
     rows = db.execute(
         sa.select(_ACCOUNT, total.label("total"))
@@ -121,7 +172,7 @@ def read_balances(db: Connection) -> dict[Account, int]:
         .having(total != 0)
         .order_by(_ACCOUNT.c.code)
     )
-    return {_account(row): int(row.total) for row in rows}
+    return {account_of(row): int(row.total) for row in rows}
 
 
 def _check_reversals(db: Connection, fresh: Sequence[Entry], numbers: Mapping[str, int]) -> None:
@@ -141,46 +192,76 @@ def _check_reversals(db: Connection, fresh: Sequence[Entry], numbers: Mapping[st
         )
 
 
-def _account(row: Any) -> Account:
+def _check_none_waits(db: Connection, keys: Sequence[str]) -> None:
+    asked = (_PENDING.c.key, _PENDING.c.state)
+    waiting = {
+        row.key: row.state for row in _where_in(db, asked, _PENDING.c.key, keys) if row.state != "posted"
+    }
+    for key in keys:
+        if key in waiting:
+            raise BooksError(f"entry {key} is on record as {waiting[key]}; only posting it enters it")
+
+
+def account_of(row: Any) -> Account:
+    """The account that a row of its table spells."""
     return Account(kind=Kind(row.kind), owner=row.owner, role=row.role, epoch=row.epoch, asset=row.asset)
 
 
-def _account_ids(db: Connection, wanted: Collection[Account]) -> dict[Account, int]:
-    """Numbers of accounts, opening those that are new."""
-    codes = {account.code for account in wanted}
-    found = {
-        row.code: row.id for row in _where_in(db, (_ACCOUNT.c.id, _ACCOUNT.c.code), _ACCOUNT.c.code, codes)
+def _known_accounts(
+    db: Connection, wanted: Collection[Account]
+) -> tuple[dict[Account, int], dict[Account, Standing]]:
+    """Number and standing of each of these accounts that is there."""
+    by_code = {account.code: account for account in wanted}
+    asked = (_ACCOUNT.c.id, _ACCOUNT.c.code, *(column for column in _BALANCE.c if column.name != "account"))
+    rows = _where_in(db, asked, _ACCOUNT.c.code, by_code, _ACCOUNT.join(_BALANCE))
+    return {by_code[row.code]: row.id for row in rows}, {
+        by_code[row.code]: Standing(
+            posted=row.posted, debits_pending=row.debits_pending, credits_pending=row.credits_pending
+        )
+        for row in rows
     }
-    new = sorted((account for account in wanted if account.code not in found), key=lambda one: one.code)
-    rows = [
-        {
-            "id": number,
-            "code": one.code,
-            "kind": one.kind.value,
-            "role": one.role,
-            "owner": one.owner,
-            "epoch": one.epoch,
-            "asset": one.asset,
-        }
-        for number, one in enumerate(new, _next_id(db, _ACCOUNT))
-    ]
-    if rows:
-        db.execute(sa.insert(_ACCOUNT), rows)
-    found.update((row["code"], row["id"]) for row in rows)
-    return {account: found[account.code] for account in wanted}
 
 
-def _next_id(db: Connection, table: sa.Table) -> int:
+def _new_accounts(db: Connection, new: Collection[Account]) -> dict[Account, int]:
+    """Open accounts; the database gives each its balance of zero."""
+    if not new:
+        return {}
+    numbers = dict(zip(sorted(new, key=lambda one: one.code), count(next_id(db, _ACCOUNT)), strict=False))
+    db.execute(
+        sa.insert(_ACCOUNT),
+        [
+            {
+                "id": number,
+                "code": one.code,
+                "kind": one.kind.value,
+                "role": one.role,
+                "owner": one.owner,
+                "epoch": one.epoch,
+                "asset": one.asset,
+            }
+            for one, number in numbers.items()
+        ],
+    )
+    return numbers
+
+
+def next_id(db: Connection, table: sa.Table) -> int:
+    """The number of a table's next row; nobody else writes while we do."""
     return int(db.execute(sa.select(sa.func.coalesce(sa.func.max(table.c.id), 0))).scalar_one()) + 1
 
 
 def _where_in(
-    db: Connection, columns: tuple[sa.Column[Any], ...], column: sa.Column[Any], names: Iterable[Any]
+    db: Connection,
+    columns: tuple[sa.Column[Any], ...],
+    column: sa.Column[Any],
+    names: Iterable[Any],
+    source: sa.FromClause | None = None,
 ) -> list[Any]:
     """Rows whose `column` is one of `names`, asked for in portions."""
     ordered = sorted(names)
     rows: list[Any] = []
     for start in range(0, len(ordered), NAMES_PER_QUESTION):
         portion = ordered[start : start + NAMES_PER_QUESTION]
-        rows += db.execute(sa.select(*columns).where(column.in_(portion))).all()
+        asked = sa.select(*columns).where(column.in_(portion))
+        rows += db.execute(asked if source is None else asked.select_from(source)).all()
     return rows

@@ -1,8 +1,8 @@
 """Log audit: do the books still say what was logged, and what was signed about it?
 
 Room: ledger (edge: reads the store). Every leaf is made again from the rows, in
-order, so the first difference names its entry; then the root, the sums, and every
-checkpoint. What a checkpoint cannot show: that something was never written, and
+order, so the first difference names its entry; then the root, the sums, the balances and
+every checkpoint. What a checkpoint cannot show: that something was never written, and
 that somebody else was shown another log.
 """
 
@@ -26,6 +26,7 @@ from ledger.merkle_log import Edge, append
 from protocol.errors import AssayError
 
 _ACCOUNT, _ENTRY, _POSTING = TABLES["account"], TABLES["journal_entry"], TABLES["posting"]
+_BALANCE, _PENDING, _WAITING = TABLES["balance"], TABLES["pending_entry"], TABLES["pending_posting"]
 _LEAF = TABLES["log_leaf"]
 
 
@@ -66,6 +67,7 @@ def audit(db: Connection, origin: str, key: bytes | None, published: Iterable[tu
     wrong = {asset: total for asset, total in sums.items() if total}
     if wrong:
         raise BooksAltered(f"trial balance: the accounts sum to {wrong}, zero expected")
+    _check_balances(db)
     notes = read_notes(db)
     key = key or (notes[-1].signer if notes else None)
     told = [(f"checkpoint of {note.size} entries", note.text) for note in notes] + list(published)
@@ -174,6 +176,32 @@ def _sums(db: Connection) -> dict[str, int]:
         _POSTING, _ACCOUNT, _POSTING.c.account == _ACCOUNT.c.id
     )
     return {asset: int(amount) for asset, amount in db.execute(asked.group_by(_ACCOUNT.c.asset))}
+
+
+def _check_balances(db: Connection) -> None:
+    """The sums that the database keeps against their lines, and what was posted against the journal."""
+    posted = _totals(db, sa.select(_POSTING.c.account, _POSTING.c.amount))
+    waiting = sa.select(_WAITING.c.account, _WAITING.c.amount).join_from(_WAITING, _PENDING)
+    waiting = waiting.where(_PENDING.c.state == "pending")
+    debits = _totals(db, waiting.where(_WAITING.c.amount > 0))
+    credits = _totals(db, waiting.where(_WAITING.c.amount < 0))
+    for row in db.execute(sa.select(_ACCOUNT, _BALANCE).join(_BALANCE, isouter=True).order_by(_ACCOUNT.c.id)):
+        kept = (row.side, row.posted, row.debits_pending, row.credits_pending)
+        made = (Kind(row.kind).side, posted.get(row.id, 0), debits.get(row.id, 0), -credits.get(row.id, 0))
+        if kept != made:
+            raise BooksAltered(f"balance of {row.code}: {kept[1:]} kept, the entries make {made[1:]}")
+    entered = sa.select(_PENDING.c.key, _PENDING.c.state, _ENTRY.c.id)
+    entered = entered.join_from(_PENDING, _ENTRY, _PENDING.c.key == _ENTRY.c.key, isouter=True)
+    for row in db.execute(entered.order_by(_PENDING.c.id)):
+        if (row.state == "posted") != (row.id is not None):
+            where = "not in the journal" if row.id is None else f"entry {row.id} of the journal"
+            raise BooksAltered(f"pending entry {row.key}: {row.state}, and {where}")
+
+
+def _totals(db: Connection, lines: sa.Select[Any]) -> dict[int, int]:
+    each = lines.subquery()
+    asked = sa.select(each.c.account, sa.func.sum(each.c.amount)).group_by(each.c.account)
+    return {account: int(total) for account, total in db.execute(asked)}
 
 
 def _check_notes(

@@ -11,8 +11,8 @@ any two statements goes on as if it had never begun the batch.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +25,17 @@ from ledger.events import ChainEvent, ResultProposed
 from ledger.journal_db import Place as Database
 from ledger.journal_db import open_engine, reading, writing
 from ledger.journal_facts import RoundFacts
+from ledger.journal_pending import Pending, State, expire_due, hold, post_pending, read_pending, void
 from ledger.journal_rows import Place, Row, event_of_row, event_row, place_of, rows_of_round
 from ledger.journal_tables import TABLES
-from ledger.journal_write import read_balances, read_entry, write_entries
+from ledger.journal_write import (
+    Standing,
+    read_balances,
+    read_entry,
+    read_posted,
+    read_standing,
+    write_entries,
+)
 from ledger.settlement import Settlement
 
 NEXT_ROUND, NEXT_BLOCK = "next_round", "next_block"
@@ -58,7 +66,7 @@ class BookStore:
             place: A file, or the URL of a PostgreSQL database that holds nothing else.
             run_id: Whose payout tables are known here.
             first_block: Where reading the chain starts in new books.
-            now_ms: Unix time in milliseconds, for the column `recorded_ms` alone.
+            now_ms: Unix time in milliseconds, for `recorded_ms` and for what expires.
 
         Raises:
             ConfigError: books of another schema.
@@ -93,6 +101,16 @@ class BookStore:
         with self.reading() as db:
             return read_balances(db)
 
+    def standing(self, account: Account) -> Standing:
+        """What one account's entries come to, posted and pending."""
+        with self.reading() as db:
+            return read_standing(db, account)
+
+    def pending(self, key: str) -> Pending | None:
+        """The entry that waits, or waited, with this key."""
+        with self.reading() as db:
+            return read_pending(db, key)
+
     def events(self, *kinds: type[ChainEvent]) -> list[ChainEvent]:
         """Events of these kinds that stand, in chain order."""
         with self.reading() as db:
@@ -102,8 +120,23 @@ class BookStore:
 
     def add_entries(self, entries: Sequence[Entry]) -> list[int]:
         """Append entries in one transaction; see `write_entries`."""
-        with writing(self.engine) as db:
-            return write_entries(db, entries, self._now_ms())
+        with self._writing() as (db, now_ms):
+            return write_entries(db, entries, now_ms)
+
+    def hold(self, entry: Entry, expires_ms: int) -> State:
+        """Promise what an entry takes, until it is resolved or its time is over; see `journal_pending`."""
+        with self._writing() as (db, now_ms):
+            return hold(db, entry, expires_ms, now_ms)
+
+    def post_pending(self, key: str) -> int:
+        """Post an entry that waits and return its number in the journal."""
+        with self._writing() as (db, now_ms):
+            return post_pending(db, key, now_ms)
+
+    def void(self, key: str) -> None:
+        """Take back what an entry that waits has promised."""
+        with self._writing() as (db, now_ms):
+            void(db, key, now_ms)
 
     def add_rounds(self, facts: Sequence[RoundFacts]) -> None:
         """Keep final rounds; those already on record are passed over.
@@ -152,7 +185,7 @@ class BookStore:
         if count < len(events):
             to_block = events[count].block_number - 1
         arrived = {place_of(event): event for event in events[:count]}
-        with writing(self.engine) as db:
+        with self._writing() as (db, now_ms):
             if from_block > _cursor(db, NEXT_BLOCK, self.first_block):
                 raise ValueError(f"blocks before {from_block} were never read")
             known = _known_places(db, from_block)
@@ -160,7 +193,7 @@ class BookStore:
             fresh = [event for place, event in arrived.items() if not known.get(place, (False, 0))[0]]
             for place in gone:
                 _mark(db, place, "orphaned", known[place][1] + 1)
-            books = Books(run_id=self.run_id, tables=tables, results=_results(db), balances=read_balances(db))
+            books = Books(run_id=self.run_id, tables=tables, results=_results(db), balances=read_posted(db))
             entries: list[Entry] = []
             for block_hash, log_index in reversed(gone):
                 turn = known[(block_hash, log_index)][1]
@@ -177,9 +210,17 @@ class BookStore:
             new = [event_row(event) for event in fresh if place_of(event) not in known]
             if new:
                 db.execute(sa.insert(_EVENT), new)
-            write_entries(db, entries, self._now_ms())
+            write_entries(db, entries, now_ms)
             _set_cursor(db, NEXT_BLOCK, to_block + 1)
         return Taken(seen=tuple(fresh), orphaned=len(gone))
+
+    @contextmanager
+    def _writing(self) -> Iterator[tuple[Connection, int]]:
+        """A transaction that moves money, and its time; what was promised for too long is free again."""
+        with writing(self.engine) as db:
+            now_ms = self._now_ms()
+            expire_due(db, now_ms)
+            yield db, now_ms
 
 
 def _cursor(db: Connection, name: str, start: int) -> int:

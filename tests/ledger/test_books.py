@@ -346,6 +346,11 @@ def test_an_entry_that_does_not_sum_to_zero_cannot_be_made(second: int):
         an_entry(100, second)
 
 
+def test_an_entry_has_one_posting_of_each_account():
+    with pytest.raises(ValueError, match="two postings of one account"):
+        an_entry(5, -5, other=ESCROW)
+
+
 def test_an_entry_must_balance_in_each_asset_alone():
     other = replace(budget(RUN), asset="other")
     with pytest.raises(ValueError, match="sum to"):

@@ -461,7 +461,7 @@ def test_what_is_no_book_is_refused_with_words(tmp_path: Path):
     open_books(place).close()
     edit(place, "PRAGMA user_version = 1")
     for opened in (open_engine_to_read, open_books):
-        with pytest.raises(ConfigError, match="schema 1, 2 expected"):
+        with pytest.raises(ConfigError, match="schema 1, 3 expected"):
             opened(place)
 
 
@@ -472,5 +472,5 @@ def test_an_empty_database_and_another_schema_are_refused_to_readers_too(postgre
     open_books(place).close()
     edit(place, "UPDATE alembic_version SET version_num = '0001'")
     for opened in (open_engine_to_read, open_books):
-        with pytest.raises(ConfigError, match="schema 1, 2 expected"):
+        with pytest.raises(ConfigError, match="schema 1, 3 expected"):
             opened(place)

@@ -91,6 +91,8 @@ def test_books_with_entries_survive_the_way_down_and_up_and_go_on(place: Place):
     before = content(place)
 
     migrate(place, OLDEST)
+    with pytest.raises(ConfigError, match=f"schema {OLDEST}, {SCHEMA_VERSION} expected"):
+        BookStore(place, RUN)
     assert migrate(place) == (OLDEST, SCHEMA_VERSION)
 
     assert content(place) == before
@@ -109,6 +111,17 @@ def test_books_with_entries_are_not_taken_away(place: Place):
 
     assert content(place) == before
     store.close()
+
+
+def test_books_with_a_pending_entry_keep_the_schema_that_has_a_place_for_it(place: Place):
+    store = BookStore(place, RUN, now_ms=lambda: 0)
+    store.hold(an_entry(5, -5), expires_ms=1)
+    store.close()
+
+    with pytest.raises(ConfigError, match="no place for pending entries"):
+        migrate(place, 2)
+
+    assert migrate(place) == (SCHEMA_VERSION, SCHEMA_VERSION)
 
 
 def test_the_command_says_what_it_did_and_what_is_wrong(tmp_path: Path):

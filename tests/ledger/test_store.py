@@ -140,7 +140,22 @@ def test_the_database_refuses_an_entry_that_is_not_whole(place: Place, lines: li
     store.close()
 
     with pytest.raises(sa.exc.IntegrityError, match=words):
-        attempt(place, ENTRY_OF_THREE, *(f"INSERT INTO posting VALUES (2, {n}, 1, {m})" for n, m in lines))
+        attempt(
+            place,
+            *(f"INSERT INTO account VALUES ({n}, 'a{n}', 'budget', '', 'me', {n}, 'aUSD')" for n in (3, 4)),
+            ENTRY_OF_THREE,
+            *(f"INSERT INTO posting VALUES (2, {line}, {line + 1}, {amount})" for line, amount in lines),
+        )
+
+
+def test_the_database_refuses_two_postings_of_one_account_in_one_entry(place: Place):
+    store = open_books(place)
+    store.add_entries([an_entry(5, -5)])
+    store.close()
+    postings = [f"INSERT INTO posting VALUES (2, {rest})" for rest in ("0, 1, 5", "1, 2, -3", "2, 2, -2")]
+
+    with pytest.raises(sa.exc.IntegrityError, match="two postings of one account"):
+        attempt(place, ENTRY_OF_THREE, *postings)
 
 
 def test_an_entry_balances_in_each_asset_alone_in_the_database_too(place: Place):
