@@ -15,6 +15,7 @@ LEVEL = {
     "training": 1,
     "network": 1,
     "ledger": 1,
+    "attestation": 1,
     "replica": 2,
     "verifier": 3,
     "node": 3,

@@ -1,0 +1,149 @@
+"""Appraisal: what a node's evidence is worth, from its arguments alone.
+
+Room: attestation (pure). No clock, no network, no environment: whoever has the
+same evidence, binding, policy, collateral and time gets the same result, so a
+dispute replays it. Strangers' evidence makes it say CONTRAINDICATED, never raise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+from attestation import intel, nvidia, snp, software
+from attestation.binding import Binding, gpu_nonce, report_data
+from attestation.evidence import Collateral, Evidence, Family, Report
+from attestation.finding import Finding
+from attestation.policy import AppraisalPolicy, Claim, check_policy, family_faults
+from attestation.reasons import Reason, Verdict, verdict_of
+from attestation.result import AttestationResult, DeviceResult
+from protocol.codec import digest
+from protocol.errors import MalformedMessage
+from protocol.types import Digest
+
+Examine = Callable[[Report, bytes, AppraisalPolicy, Collateral, int], Finding]
+
+EXAMINERS: dict[Family, Examine] = {
+    Family.TDX: intel.examine,
+    Family.SGX: intel.examine,
+    Family.SEV_SNP: snp.examine,
+    Family.NVIDIA_CC: nvidia.examine,
+    Family.SOFTWARE: software.examine,
+}
+
+
+def appraise(
+    evidence: Evidence, binding: Binding, policy: AppraisalPolicy, collateral: Collateral, at_s: int
+) -> AttestationResult:
+    """What `evidence` says about the node of `binding` at Unix time `at_s`, under `policy`.
+
+    Args:
+        evidence: From the node; any bytes.
+        binding: What it must be about, with the nonce that the verifiers drew.
+        policy: What is accepted.
+        collateral: What the verifier's own fetcher got from vendors.
+        at_s: Unix time at which the result is to hold.
+
+    Returns:
+        The result. Its verdict is the worst of the processor's and the GPUs'; it is
+        AFFIRMING only if no reason at all stands against any of them.
+
+    Raises:
+        ConfigError: the evidence is Intel's and dcap-qvl is not installed.
+        ValueError: the policy contradicts itself (our own mistake).
+    """
+    check_policy(policy)
+    is_gpu = evidence.main.family is Family.NVIDIA_CC
+    wanted = gpu_nonce(binding) if is_gpu else report_data(binding, evidence.gpus)
+    main, main_end_s = examine(evidence.main, wanted, policy, collateral, at_s)
+    gpus = [examine(gpu, gpu_nonce(binding), policy, collateral, at_s) for gpu in evidence.gpus]
+    reasons = _reasons_of_all(evidence, binding, policy, collateral, at_s)
+    named = [gpu.ueid for gpu, _ in gpus] + [main.ueid]
+    known = [ueid for ueid in named if any(ueid)]
+    if len(set(known)) != len(known):
+        reasons.append(Reason.DUPLICATE_DEVICE)
+    verdict = max((verdict_of(reasons), main.verdict, *(gpu.verdict for gpu, _ in gpus)))
+    ends = (
+        at_s + policy.result_life_s,
+        binding.nonce_at_s + policy.evidence_age_max_s,
+        collateral.fetched_at_s + policy.collateral_age_max_s,
+        main_end_s,
+        *(end_s for _, end_s in gpus),
+    )
+    return AttestationResult(
+        binding=binding,
+        verdict=verdict,
+        reasons=tuple(sorted(set(reasons))),
+        main=main,
+        gpus=tuple(gpu for gpu, _ in gpus),
+        evidence=digest(evidence),
+        collateral=digest(collateral),
+        policy=digest(policy),
+        at_s=at_s,
+        # Nothing that stands against evidence expires: where it does not affirm or warn, now is the end.
+        expires_s=max(at_s, min(ends)) if verdict <= Verdict.WARNING else at_s,
+    )
+
+
+def examine(
+    report: Report, expected: bytes, policy: AppraisalPolicy, collateral: Collateral, at_s: int
+) -> tuple[DeviceResult, int]:
+    """What one device's report is worth by itself, and until when (Unix time).
+
+    Args:
+        report: Any bytes.
+        expected: What it must be about: 64 bytes of a processor, a GPU's 32-byte nonce.
+        policy: What is accepted.
+        collateral: What vendors publish.
+        at_s: Unix time.
+
+    Raises:
+        ConfigError: the report is Intel's and dcap-qvl is not installed.
+    """
+    refused = family_faults(policy, report.family)
+    if refused:
+        found = Finding(reasons=refused)
+    else:
+        try:
+            found = EXAMINERS[report.family](report, expected, policy, collateral, at_s)
+        except MalformedMessage:
+            found = Finding(reasons=(Reason.MALFORMED,))
+    ueid = ueid_of(report.family, found.device)
+    refused_device = (Reason.DEVICE_REFUSED,) if ueid in policy.refused_devices else ()
+    reasons = tuple(sorted({*found.reasons, *refused_device}))
+    device = DeviceResult(
+        family=report.family,
+        verdict=verdict_of(reasons),
+        reasons=reasons,
+        ueid=ueid,
+        debug=found.debug,
+        tcb=found.tcb,
+        advisories=found.advisories,
+        claims=tuple(Claim(name=name, value=value) for name, value in sorted(found.claims.items())),
+    )
+    return device, found.not_after_s
+
+
+def ueid_of(family: Family, device: bytes) -> Digest:
+    """What results call a device: a digest, so that they do not spread serial numbers; zero if unknown."""
+    if not any(device):
+        return Digest(bytes(32))
+    return Digest(hashlib.sha256(b"assay/ueid/v1" + bytes([family]) + device).digest())
+
+
+def _reasons_of_all(
+    evidence: Evidence, binding: Binding, policy: AppraisalPolicy, collateral: Collateral, at_s: int
+) -> list[Reason]:
+    """What stands against the evidence as a whole."""
+    is_gpu = evidence.main.family is Family.NVIDIA_CC
+    faults = {
+        Reason.GPU_ALONE: is_gpu,
+        # A GPU cannot bind others, and only GPUs can be bound.
+        Reason.MALFORMED: any(gpu.family is not Family.NVIDIA_CC for gpu in evidence.gpus)
+        or (is_gpu and bool(evidence.gpus)),
+        Reason.EVIDENCE_TOO_OLD: at_s - binding.nonce_at_s > policy.evidence_age_max_s,
+        Reason.EVIDENCE_IN_FUTURE: binding.nonce_at_s > at_s,
+        Reason.COLLATERAL_TOO_OLD: at_s - collateral.fetched_at_s > policy.collateral_age_max_s,
+        Reason.COLLATERAL_IN_FUTURE: collateral.fetched_at_s > at_s,
+    }
+    return [reason for reason, holds in faults.items() if holds]

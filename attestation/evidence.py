@@ -1,0 +1,105 @@
+"""Evidence: what an attester hands over, what a verifier holds against it, and who does which.
+
+Room: attestation (pure). The words are those of RFC 9334 (RATS): a node is the
+*attester*, `appraise` the *verifier*, the draw of audits the *relying party*;
+chip vendors *endorse*; whoever writes the policy provides the *reference values*.
+Everything here comes from strangers: each field has its bound.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Protocol
+
+from protocol.codec import Max
+
+if TYPE_CHECKING:
+    from attestation.binding import Binding
+    from attestation.policy import AppraisalPolicy
+    from attestation.result import AttestationResult
+
+REPORT_BYTES_MAX = 32 << 10  # an Intel quote with its certificates is 5 KiB, a GPU report 4 KiB
+CERTIFICATE_BYTES_MAX = 4 << 10
+CERTIFICATES_MAX = 8
+GPUS_MAX = 16
+INTEL_COLLATERAL_BYTES_MAX = 256 << 10  # Intel's is 14 to 19 KiB
+CRL_BYTES_MAX = 256 << 10
+CRLS_MAX = 8
+
+
+class Family(enum.IntEnum):
+    """Who made the thing that vouches."""
+
+    TDX = 1
+    SGX = 2
+    SEV_SNP = 3
+    NVIDIA_CC = 4
+    SOFTWARE = 5  # an ordinary key, for tests; counts only where a policy names it
+
+    @property
+    def word(self) -> str:
+        """As files write it: `sev-snp`."""
+        return self.name.lower().replace("_", "-")
+
+
+Certificate = Annotated[bytes, Max(CERTIFICATE_BYTES_MAX)]  # DER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One signed statement of one device, byte for byte as it came from there."""
+
+    TAG: ClassVar[bytes] = b"assay/attest-report/1"
+    family: Family
+    body: Annotated[bytes, Max(REPORT_BYTES_MAX)]
+    certificates: Annotated[tuple[Certificate, ...], Max(CERTIFICATES_MAX)]  # device first; none for Intel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What one node shows: its processor's report and those of the GPUs that its guest has bound to it."""
+
+    TAG: ClassVar[bytes] = b"assay/attest-evidence/1"
+    main: Report
+    gpus: Annotated[tuple[Report, ...], Max(GPUS_MAX)]  # NVIDIA_CC only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collateral:
+    """What vendors publish about their devices, as the verifier's own fetcher got it."""
+
+    TAG: ClassVar[bytes] = b"assay/attest-collateral/1"
+    fetched_at_s: int  # Unix time
+    intel: Annotated[bytes, Max(INTEL_COLLATERAL_BYTES_MAX)]  # JSON of dcap-qvl's QuoteCollateralV3; or empty
+    certificates: Annotated[tuple[Certificate, ...], Max(CERTIFICATES_MAX)]  # issuers and roots, in any order
+    crls: Annotated[tuple[Annotated[bytes, Max(CRL_BYTES_MAX)], ...], Max(CRLS_MAX)]  # DER
+
+
+class Attester(Protocol):
+    """The side of a node that can make its device vouch for something."""
+
+    @property
+    def family(self) -> Family:
+        """What its evidence is made by."""
+
+    def evidence(self, binding: Binding) -> Evidence:
+        """Fresh evidence over `binding`.
+
+        Raises:
+            Unavailable: the device did not answer.
+        """
+
+
+class AttestationVerifier(Protocol):
+    """Appraises evidence; the module `attestation.appraisal` is one."""
+
+    def appraise(
+        self,
+        evidence: Evidence,
+        binding: Binding,
+        policy: AppraisalPolicy,
+        collateral: Collateral,
+        at_s: int,
+    ) -> AttestationResult:
+        """What `evidence` is worth at Unix time `at_s`, from its arguments alone."""

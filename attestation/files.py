@@ -1,0 +1,160 @@
+"""Files: evidence and collateral as JSON, for tools that do not speak our messages.
+
+Room: attestation (pure). Bytes are base64; the certificates are DER, the device's
+first. Unknown keys and other spellings of base64 are refused.
+
+    evidence    {"family": "sev-snp", "report": "...", "certificates": ["..."],
+                 "gpus": [{"report": "...", "certificates": ["..."]}]}
+    collateral  {"fetched_at": "2026-11-20T00:00:00Z", "intel": {...},
+                 "certificates": ["..."], "crls": ["..."]}
+
+`intel` is what Intel's collateral is in JSON for dcap-qvl (QuoteCollateralV3).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import datetime, timezone
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+
+from attestation.evidence import Collateral, Evidence, Family, Report
+from protocol.codec import encode
+from protocol.errors import MalformedMessage
+from protocol.json_text import parse_json
+
+FILE_BYTES_MAX = 4 << 20  # eight lists of 256 KiB, in base64, and what else there is
+MOMENT = "%Y-%m-%dT%H:%M:%SZ"
+
+
+def _base64(text: object) -> bytes:
+    if not isinstance(text, str):
+        raise ValueError("expected text in base64")
+    raw = base64.b64decode(text, validate=True)
+    if base64.b64encode(raw).decode() != text:
+        raise ValueError("expected base64 in its one form, without line breaks")
+    return raw
+
+
+def _family(word: object) -> object:
+    return next((family for family in Family if family.word == word), word)
+
+
+_Bytes = Annotated[bytes, BeforeValidator(_base64)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class _GpuTable(_Table):
+    report: _Bytes
+    certificates: list[_Bytes] = []
+
+
+class _EvidenceTable(_GpuTable):
+    family: Annotated[Family, BeforeValidator(_family)]
+    gpus: list[_GpuTable] = []
+
+
+class _CollateralTable(_Table):
+    fetched_at: str
+    intel: dict[str, str] | None = None
+    certificates: list[_Bytes] = []
+    crls: list[_Bytes] = []
+
+
+_T = TypeVar("_T", bound=_Table)
+
+
+def read_evidence(text: bytes) -> Evidence:
+    """The evidence in a JSON text.
+
+    Raises:
+        MalformedMessage: it is none, or over a bound.
+    """
+    table = _read(_EvidenceTable, text, "evidence")
+    return _bounded(
+        Evidence(
+            main=Report(
+                family=table.family, body=bytes(table.report), certificates=tuple(table.certificates)
+            ),
+            gpus=tuple(
+                Report(family=Family.NVIDIA_CC, body=gpu.report, certificates=tuple(gpu.certificates))
+                for gpu in table.gpus
+            ),
+        )
+    )
+
+
+def write_evidence(evidence: Evidence) -> str:
+    """The JSON text of evidence whose `gpus` are GPUs; `read_evidence` inverts it."""
+    said = {"family": evidence.main.family.word, **_report(evidence.main)}
+    return json.dumps(said | {"gpus": [_report(gpu) for gpu in evidence.gpus]}, indent=1) + "\n"
+
+
+def read_collateral(text: bytes) -> Collateral:
+    """The collateral in a JSON text.
+
+    Raises:
+        MalformedMessage: it is none, or over a bound.
+    """
+    table = _read(_CollateralTable, text, "collateral")
+    intel = b"" if table.intel is None else json.dumps(table.intel).encode()
+    try:
+        fetched_at_s = read_moment(table.fetched_at)
+    except ValueError as cause:
+        raise MalformedMessage(f"collateral: fetched_at: {cause}") from None
+    return _bounded(
+        Collateral(
+            fetched_at_s=fetched_at_s,
+            intel=intel,
+            certificates=tuple(table.certificates),
+            crls=tuple(table.crls),
+        )
+    )
+
+
+def read_moment(text: str) -> int:
+    """Unix time of a moment written as `2026-11-20T00:00:00Z`.
+
+    Raises:
+        ValueError: it is not written so, or lies before 1970.
+    """
+    found = datetime.strptime(text, MOMENT).replace(tzinfo=timezone.utc)
+    if found.strftime(MOMENT) != text or found.timestamp() < 0:
+        raise ValueError(f"{text!r}, expected the form 2026-11-20T00:00:00Z")
+    return int(found.timestamp())
+
+
+def _report(report: Report) -> dict[str, Any]:
+    return {
+        "report": base64.b64encode(report.body).decode(),
+        "certificates": [base64.b64encode(der).decode() for der in report.certificates],
+    }
+
+
+def _read(kind: type[_T], text: bytes, what: str) -> _T:
+    if len(text) > FILE_BYTES_MAX:
+        raise MalformedMessage(f"{what}: {len(text)} bytes, at most {FILE_BYTES_MAX} expected")
+    try:
+        return kind.model_validate(parse_json(text))
+    except ValidationError as cause:
+        first = cause.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "text"
+        raise MalformedMessage(f"{what}: {place}: {first['msg']}") from None
+    except (ValueError, RecursionError) as cause:
+        raise MalformedMessage(f"{what}: is not JSON ({str(cause)[:100]})") from None
+
+
+_Message = TypeVar("_Message", Evidence, Collateral)
+
+
+def _bounded(message: _Message) -> _Message:
+    try:
+        encode(message)
+    except ValueError as cause:
+        raise MalformedMessage(str(cause)) from None
+    return message

@@ -1,0 +1,65 @@
+"""Reader: binary structures from strangers, field by field, each checked before it is used.
+
+Room: attestation (pure). Every parser of the room reads through this one, so a
+length that points outside, or a stray byte, has one place to be refused.
+"""
+
+from __future__ import annotations
+
+from protocol.errors import MalformedMessage
+
+
+class Reader:
+    """Walks over `data` once; what it hands out was there.
+
+    Args:
+        data: From anybody.
+        what: The structure's name, for messages.
+        bytes_max: Its bound.
+
+    Raises:
+        MalformedMessage: by every method, if what is asked for lies outside of `data`.
+    """
+
+    def __init__(self, data: bytes, what: str, bytes_max: int) -> None:
+        if len(data) > bytes_max:
+            raise MalformedMessage(f"{what}: {len(data)} bytes, at most {bytes_max} expected")
+        self._data = data
+        self._what = what
+        self._at = 0
+
+    @property
+    def at(self) -> int:
+        """Bytes read so far."""
+        return self._at
+
+    def take(self, count: int, name: str) -> bytes:
+        """The next `count` bytes."""
+        left = len(self._data) - self._at
+        if count > left:
+            raise MalformedMessage(f"{self._what}: {name} needs {count} bytes, {left} are left")
+        self._at += count
+        return self._data[self._at - count : self._at]
+
+    def number(self, count: int, name: str) -> int:
+        """The next `count` bytes as a little-endian unsigned integer."""
+        return int.from_bytes(self.take(count, name), "little")
+
+    def expect(self, found: int | bytes, wanted: int | bytes, name: str) -> None:
+        """Do nothing if a field holds what the format fixes."""
+        if found != wanted:
+            raise MalformedMessage(f"{self._what}: {name} is {_shown(found)}, expected {_shown(wanted)}")
+
+    def zeros(self, count: int, name: str) -> None:
+        """Pass over a reserved field that no signature need cover: it must be zero."""
+        if any(self.take(count, name)):
+            raise MalformedMessage(f"{self._what}: {name} is not zero, expected {count} zero bytes")
+
+    def end(self) -> None:
+        """Do nothing if all was read."""
+        if self._at != len(self._data):
+            raise MalformedMessage(f"{self._what}: {len(self._data) - self._at} bytes after the end")
+
+
+def _shown(value: int | bytes) -> str:
+    return value.hex()[:40] if isinstance(value, bytes) else str(value)

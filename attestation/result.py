@@ -1,0 +1,221 @@
+"""Result: a verifier's signed word about a node's evidence, as an Entity Attestation Token in JSON.
+
+Room: attestation (pure). The result is a message like any other: its canonical
+encoding is what is hashed and signed, under the run's domain. The JSON (RFC 9711,
+profile below) says the same fields for other people's tools; a reader makes the
+message from it, writes the JSON again, and refuses every other spelling.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from nacl.signing import SigningKey
+
+from attestation.binding import Binding
+from attestation.evidence import GPUS_MAX, Family
+from attestation.finding import Debug
+from attestation.policy import ADVISORIES_MAX, CLAIMS_MAX, NAME_MAX, Claim, TcbStatus
+from attestation.reasons import Reason, Verdict
+from protocol.codec import Max, encode
+from protocol.errors import MalformedMessage, PeerFault
+from protocol.identity import Domain, peer_of, sign, verify
+from protocol.json_text import parse_json
+from protocol.types import Digest, PeerId, Signature
+
+PROFILE = "tag:assay,2026:attestation-result/1"
+TOKEN_BYTES_MAX = 256 << 10  # 16 GPUs with 64 blocks each take 130 KiB
+REASONS_MAX = 64
+COAP_JSON = 50  # RFC 9711 names the form of measurements by CoAP content format
+UEID_RANDOM = b"\x01"  # type of a UEID that is a random or hashed number
+_DEBUG_WORDS = {Debug.NOT_STATED: None, Debug.DISABLED: "disabled-since-boot", Debug.ENABLED: "enabled"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceResult:
+    """What one device's report came to."""
+
+    TAG: ClassVar[bytes] = b"assay/attest-device/1"
+    family: Family
+    verdict: Verdict
+    reasons: Annotated[tuple[Reason, ...], Max(REASONS_MAX)]  # ascending
+    ueid: Digest  # zero if no signature vouches for a name
+    debug: Debug
+    tcb: TcbStatus
+    advisories: Annotated[tuple[Annotated[str, Max(NAME_MAX)], ...], Max(ADVISORIES_MAX)]
+    claims: Annotated[tuple[Claim, ...], Max(CLAIMS_MAX)]  # ascending by name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttestationResult:
+    """What a node's evidence came to, what it was measured against, and until when that holds."""
+
+    TAG: ClassVar[bytes] = b"assay/attest-result/1"
+    binding: Binding
+    verdict: Verdict  # the worst of all
+    reasons: Annotated[tuple[Reason, ...], Max(REASONS_MAX)]  # against the whole; each device has its own
+    main: DeviceResult
+    gpus: Annotated[tuple[DeviceResult, ...], Max(GPUS_MAX)]
+    evidence: Digest
+    collateral: Digest
+    policy: Digest
+    at_s: int  # Unix time
+    expires_s: int  # the first moment at which it is worth nothing
+
+    @property
+    def all_reasons(self) -> tuple[Reason, ...]:
+        """Every code that stands against any part, ascending, each once."""
+        return tuple(sorted({*self.reasons, *self.main.reasons, *(r for g in self.gpus for r in g.reasons)}))
+
+
+def domain_of(binding: Binding) -> Domain:
+    """What a result over `binding` is signed for."""
+    return Domain(binding.deployment_id, binding.run_id)
+
+
+def write_token(result: AttestationResult, key: SigningKey) -> str:
+    """The result, signed with a verifier's peer key, as the one text that stands for it."""
+    signature = sign(key, domain_of(result.binding), result)
+    return _text(result, peer_of(key), signature)
+
+
+def read_token(text: str | bytes, verifier: PeerId, domain: Domain) -> AttestationResult:
+    """The result in a token that `verifier` signed for `domain`; the caller asks whether it has expired.
+
+    Raises:
+        MalformedMessage: not the one text of any result.
+        PeerFault: signed by somebody else, or for another run.
+    """
+    if len(text) > TOKEN_BYTES_MAX:
+        raise MalformedMessage(f"token: {len(text)} bytes, at most {TOKEN_BYTES_MAX} expected")
+    try:
+        said = text.decode() if isinstance(text, bytes) else text
+        found = parse_json(said)
+        result = _result(found["eat"])
+        signer = PeerId(bytes.fromhex(found["verifier"]))
+        signature = Signature(bytes.fromhex(found["signature"]))
+        encode(result)  # every bound of every field
+        again = _text(result, signer, signature)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as cause:
+        raise MalformedMessage(
+            f"token: {type(cause).__name__} {str(cause)[:100]}, expected a result"
+        ) from None
+    if said != again:
+        raise MalformedMessage("token: not as its result is written, expected no other spelling")
+    if signer != verifier:
+        raise PeerFault(verifier, f"did not sign this token, {signer.hex()[:8]} did")
+    verify(verifier, domain, result, signature)
+    return result
+
+
+def as_eat(result: AttestationResult) -> dict[str, Any]:
+    """The claims set of a result, as JSON values."""
+    binding = result.binding
+    return {
+        "eat_profile": PROFILE,
+        "eat_nonce": binding.nonce.hex(),
+        **_device_claims(result.main),
+        "submods": {f"gpu{index}": _device_claims(gpu) for index, gpu in enumerate(result.gpus)},
+        "iat": result.at_s,
+        "exp": result.expires_s,
+        "assay_verdict": result.verdict.word,
+        "assay_reasons": [reason.word for reason in result.reasons],
+        "assay_binding": {
+            "deployment_id": binding.deployment_id.hex(),
+            "node": binding.node.hex(),
+            "run_id": binding.run_id.hex(),
+            "epoch": binding.epoch,
+            "code_digest": binding.code_digest.hex(),
+            "nonce_at": binding.nonce_at_s,
+        },
+        "assay_evidence": result.evidence.hex(),
+        "assay_collateral": result.collateral.hex(),
+        "assay_policy": result.policy.hex(),
+    }
+
+
+def _text(result: AttestationResult, signer: PeerId, signature: Signature) -> str:
+    token = {"eat": as_eat(result), "verifier": signer.hex(), "signature": signature.hex()}
+    return json.dumps(token, indent=1, ensure_ascii=True) + "\n"
+
+
+def _device_claims(device: DeviceResult) -> dict[str, Any]:
+    said: dict[str, Any] = {}
+    if any(device.ueid):
+        said["ueid"] = base64.urlsafe_b64encode(UEID_RANDOM + device.ueid).rstrip(b"=").decode()
+    if device.debug is not Debug.NOT_STATED:
+        said["dbgstat"] = _DEBUG_WORDS[device.debug]
+    said["measurements"] = [[COAP_JSON, {claim.name: claim.value for claim in device.claims}]]
+    said["assay_device"] = {
+        "family": device.family.word,
+        "verdict": device.verdict.word,
+        "reasons": [reason.word for reason in device.reasons],
+        "tcb": device.tcb.word,
+        "advisories": list(device.advisories),
+    }
+    return said
+
+
+def _result(eat: dict[str, Any]) -> AttestationResult:
+    """The result that a claims set says; raises what a dictionary and a conversion raise."""
+    bound = eat["assay_binding"]
+    return AttestationResult(
+        binding=Binding(
+            deployment_id=_digest(bound["deployment_id"]),
+            node=PeerId(bytes.fromhex(bound["node"])),
+            run_id=_digest(bound["run_id"]),
+            epoch=bound["epoch"],
+            code_digest=_digest(bound["code_digest"]),
+            nonce=_digest(eat["eat_nonce"]),
+            nonce_at_s=bound["nonce_at"],
+        ),
+        verdict=_worded(Verdict, eat["assay_verdict"]),
+        reasons=tuple(_worded(Reason, word) for word in eat["assay_reasons"]),
+        main=_device(eat),
+        gpus=tuple(_device(said) for said in eat["submods"].values()),
+        evidence=_digest(eat["assay_evidence"]),
+        collateral=_digest(eat["assay_collateral"]),
+        policy=_digest(eat["assay_policy"]),
+        at_s=eat["iat"],
+        expires_s=eat["exp"],
+    )
+
+
+def _device(said: dict[str, Any]) -> DeviceResult:
+    ours = said["assay_device"]
+    ((_, measured),) = said["measurements"]
+    ueid = base64.urlsafe_b64decode(said["ueid"] + "==")[1:] if "ueid" in said else bytes(32)
+    return DeviceResult(
+        family=_worded(Family, ours["family"]),
+        verdict=_worded(Verdict, ours["verdict"]),
+        reasons=tuple(_worded(Reason, word) for word in ours["reasons"]),
+        ueid=Digest(ueid),
+        debug=_debug(said.get("dbgstat")),
+        tcb=_worded(TcbStatus, ours["tcb"]),
+        advisories=tuple(ours["advisories"]),
+        claims=tuple(Claim(name=name, value=value) for name, value in measured.items()),
+    )
+
+
+_Worded = TypeVar("_Worded", Family, Verdict, Reason, TcbStatus)
+
+
+def _worded(kind: type[_Worded], word: object) -> _Worded:
+    for member in kind:
+        if member.word == word:
+            return member
+    raise ValueError(f"{str(word)[:40]!r} is no {kind.__name__}")
+
+
+def _debug(word: object) -> Debug:
+    for debug, known in _DEBUG_WORDS.items():
+        if known == word:
+            return debug
+    raise ValueError(f"{str(word)[:40]!r} is no dbgstat")
+
+
+def _digest(text: str) -> Digest:
+    return Digest(bytes.fromhex(text))
