@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from cli.attest import attest_app
 from cli.auditcmd import audit_app, receipt_app
 from cli.ledgercmd import add_commands, earnings
 from protocol.errors import AssayError, ConfigError
@@ -36,6 +37,7 @@ for name, sub in (
     ("sim", sim_app),
     ("audit", audit_app),
     ("receipt", receipt_app),
+    ("attest", attest_app),
 ):
     app.add_typer(sub, name=name)
 add_commands(ledger_app)

@@ -1,0 +1,143 @@
+"""Attestation commands: what a node's evidence is worth, for anybody who has the files.
+
+Room: cli (edge: reads files). A command parses, calls one library function, prints one result.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.plain import one_line
+from cli.toml import read_toml
+from protocol.errors import ConfigError
+from protocol.json_text import parse_json
+from protocol.types import Digest, PeerId
+
+if TYPE_CHECKING:
+    from attestation.result import AttestationResult, DeviceResult
+
+FILE_BYTES_MAX = 4 << 20
+
+attest_app = typer.Typer(no_args_is_help=True, help="What hardware vouches for.")
+
+
+@attest_app.callback()
+def attest() -> None:
+    """What hardware vouches for."""
+
+
+@attest_app.command("appraise")
+def attest_appraise(
+    evidence: Annotated[Path, typer.Argument(metavar="EVIDENCE.json", help="As attestation/files.py says.")],
+    policy: Annotated[Path, typer.Option(help="TOML or JSON; examples/attestation/policy.toml is one.")],
+    collateral: Annotated[Path, typer.Option(help="JSON, as attestation/files.py says.")],
+    at: Annotated[str, typer.Option(help="The moment it is for: 2026-11-20T00:00:00Z.")],
+    binding_deployment: Annotated[str, typer.Option(metavar="HEX", help="The deployment's id.")],
+    binding_node: Annotated[str, typer.Option(metavar="HEX", help="The node's peer key.")],
+    binding_run: Annotated[str, typer.Option(metavar="HEX", help="The run's id.")],
+    binding_epoch: Annotated[int, typer.Option(min=0)],
+    binding_code: Annotated[str, typer.Option(metavar="HEX", help="SHA-256 of what the guest runs.")],
+    binding_nonce: Annotated[str, typer.Option(metavar="HEX", help="The verifiers' nonce.")],
+    binding_nonce_at: Annotated[str, typer.Option(help="When it was drawn.")],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the claims as JSON, and nothing else.")
+    ] = False,
+) -> None:
+    """What a node's evidence is worth; exit status 1 if that is not "affirming"."""
+    from attestation.appraisal import appraise
+    from attestation.binding import Binding
+    from attestation.files import read_collateral, read_evidence
+    from attestation.policy_file import policy_of
+    from attestation.reasons import Verdict
+    from attestation.result import as_eat
+
+    binding = Binding(
+        deployment_id=Digest(_digest(binding_deployment, "deployment")),
+        node=PeerId(_digest(binding_node, "node")),
+        run_id=Digest(_digest(binding_run, "run")),
+        epoch=binding_epoch,
+        code_digest=Digest(_digest(binding_code, "code")),
+        nonce=Digest(_digest(binding_nonce, "nonce")),
+        nonce_at_s=_moment(binding_nonce_at, "--binding-nonce-at"),
+    )
+    result = appraise(
+        read_evidence(_read(evidence)),
+        binding,
+        policy_of(_tables(policy), str(policy)),
+        read_collateral(_read(collateral)),
+        _moment(at, "--at"),
+    )
+    if as_json:
+        typer.echo(json.dumps(as_eat(result), indent=2))
+    else:
+        typer.echo("\n".join(result_lines(result)))
+    raise typer.Exit(0 if result.verdict is Verdict.AFFIRMING else 1)
+
+
+def result_lines(result: AttestationResult) -> list[str]:
+    """A result for people: verdict, reasons, devices, digests, and until when."""
+    words = [reason.word for reason in result.all_reasons]
+    lines = [f"verdict     {result.verdict.word}", f"reasons     {', '.join(words) or '-'}"]
+    lines += [_device_line("processor" if not index else f"gpu {index - 1}", device)
+              for index, device in enumerate((result.main, *result.gpus))]  # fmt: skip
+    lines += [
+        f"evidence    {result.evidence.hex()}",
+        f"collateral  {result.collateral.hex()}",
+        f"policy      {result.policy.hex()}",
+        f"good for    {result.expires_s - result.at_s} s",
+    ]
+    return lines
+
+
+def _device_line(what: str, device: DeviceResult) -> str:
+    said = f"{device.family.word} {device.verdict.word}, TCB {device.tcb.word}"
+    advisories = f", advisories {' '.join(device.advisories)}" if device.advisories else ""
+    return one_line(f"{what:<11} {said}{advisories}")
+
+
+def _tables(path: Path) -> dict[str, Any]:
+    if path.suffix != ".json":
+        return read_toml(path)
+    try:
+        found = parse_json(_read(path))
+    except (ValueError, RecursionError) as cause:
+        raise ConfigError(f"{path}: is not JSON: {cause}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: expected a JSON object")
+    return found
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            body = file.read(FILE_BYTES_MAX + 1)
+    except OSError as cause:
+        raise ConfigError(f"{path}: cannot be read ({cause.strerror or cause})") from None
+    if len(body) > FILE_BYTES_MAX:
+        raise ConfigError(f"{path}: more than {FILE_BYTES_MAX} bytes")
+    return body
+
+
+def _digest(text: str, what: str) -> bytes:
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        raw = b""
+    if len(raw) != 32:
+        raise ConfigError(f"--binding-{what} is {one_line(text)[:80]!r}, expected 64 hexadecimal digits")
+    return raw
+
+
+def _moment(text: str, option: str) -> int:
+    from attestation.files import read_moment
+
+    try:
+        return read_moment(text)
+    except ValueError:
+        raise ConfigError(
+            f"{option} is {one_line(text)[:40]!r}, expected the form 2026-11-20T00:00:00Z"
+        ) from None
