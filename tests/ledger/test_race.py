@@ -1,0 +1,171 @@
+"""Races: eight writers at one escrow account together spend what is in it, and never a unit more."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+import sqlalchemy as sa
+
+from ledger.accounts import budget, reserved
+from ledger.books import BooksError, Entry, Posting
+from ledger.journal_db import Place
+from ledger.log_audit import audit
+from ledger.log_note import origin_of
+from ledger.store import BookStore
+from protocol.errors import AssayError
+from tests.ledger.a_database import stranger
+from tests.ledger.a_postgres import Server
+from tests.ledger.a_run import RUN
+from tests.ledger.test_books import an_entry
+
+WRITERS, TRIES, ESCROWED = 8, 10, 40
+FREE = budget(RUN)
+WAIT_S = 60
+
+
+def a_spend(writer: int, attempt: int) -> Entry:
+    """One unit, by a key of its own."""
+    return Entry(
+        key=f"{writer}/{attempt}",
+        kind="test",
+        block_number=1,
+        block_hash=bytes(32),
+        postings=(
+            Posting(account=FREE, amount=1),
+            Posting(account=reserved(RUN, writer), amount=-1),
+        ),
+    )
+
+
+def funded(place: Place) -> None:
+    store = BookStore(place, RUN, now_ms=lambda: 0)
+    store.add_entries([an_entry(ESCROWED, -ESCROWED)])
+    store.close()
+
+
+def spent(place: Place) -> int:
+    """What the journal says; the audit has looked at it first."""
+    store = BookStore(place, RUN, now_ms=lambda: 0)
+    with store.reading() as db:
+        audit(db, origin_of(RUN), None, ())
+    balances = store.balances()
+    store.close()
+    assert sum(balances.values()) == 0
+    return -sum(amount for account, amount in balances.items() if account.kind == reserved(RUN, 0).kind)
+
+
+def granted_to(place: Place, writer: int, wait: Callable[[], object]) -> int:
+    """How many of its attempts one writer, with a connection of its own, was granted."""
+    store, granted = BookStore(place, RUN, now_ms=lambda: 0), 0
+    wait()
+    for attempt in range(TRIES):
+        entry = a_spend(writer, attempt)
+        try:
+            if attempt % 2:
+                store.hold(entry, expires_ms=1)
+                store.post_pending(entry.key)
+            else:
+                store.add_entries([entry])
+        except BooksError:
+            continue
+        granted += 1
+    store.close()
+    return granted
+
+
+def _in_a_process(place: Place, writer: int, barrier: Barrier, told: multiprocessing.Queue[int]) -> None:
+    told.put(granted_to(place, writer, barrier.wait))
+
+
+def test_eight_threads_never_overspend(place: Place):
+    funded(place)
+    barrier = Barrier(WRITERS)
+    with ThreadPoolExecutor(WRITERS) as pool:
+        granted = list(pool.map(lambda writer: granted_to(place, writer, barrier.wait), range(WRITERS)))
+
+    assert sum(granted) == ESCROWED == spent(place)
+
+
+def test_eight_processes_never_overspend(place: Place):
+    funded(place)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # else each of them imports everything again
+    barrier, told = context.Barrier(WRITERS), context.Queue()
+    writers = [context.Process(target=_in_a_process, args=(place, n, barrier, told)) for n in range(WRITERS)]
+    for one in writers:
+        one.start()
+    granted = [told.get(timeout=WAIT_S) for _ in writers]
+    for one in writers:
+        one.join(WAIT_S)
+
+    assert sum(granted) == ESCROWED == spent(place)
+
+
+# ---- what the tests above would see without lock and conditional update
+
+
+def _overspends(place: Place, *, takes_the_lock: bool) -> int:
+    """Read a balance in a table without our rules, then write it back less one, under READ COMMITTED."""
+    lock = sa.text("SELECT pg_advisory_xact_lock(1)")
+    read, write = (
+        sa.text("SELECT left_over FROM purse"),
+        sa.text("UPDATE purse SET left_over = left_over - 1"),
+    )
+    with stranger(place) as db:
+        db.execute(sa.text("CREATE TABLE purse (left_over bigint)"))
+        db.execute(sa.text(f"INSERT INTO purse VALUES ({ESCROWED})"))
+    barrier = Barrier(WRITERS)
+
+    def granted(_writer: int) -> int:
+        count = 0
+        barrier.wait(WAIT_S)
+        for _ in range(TRIES * 2):
+            with stranger(place) as db:
+                if takes_the_lock:
+                    db.execute(lock)
+                if db.execute(read).scalar_one() > 0:
+                    db.execute(sa.text("SELECT pg_sleep(0.002)"))
+                    db.execute(write)
+                    count += 1
+        return count
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        return sum(pool.map(granted, range(WRITERS))) - ESCROWED
+
+
+def test_reading_and_then_writing_without_the_lock_is_seen_to_overspend(postgres: Server):
+    """The race is real on this machine: PostgreSQL's default lets it through, and raises nothing."""
+    assert _overspends(postgres.new(), takes_the_lock=False) > 0
+
+
+def test_the_same_race_with_the_lock_spends_what_there_is(postgres: Server):
+    assert _overspends(postgres.new(), takes_the_lock=True) == 0
+
+
+def test_our_own_writer_without_its_lock_is_stopped_by_the_database(
+    postgres: Server, monkeypatch: pytest.MonkeyPatch
+):
+    """The second line of defence: the CHECK on the balance, when the lock were lost."""
+    monkeypatch.setattr("ledger.journal_postgres._LOCK", sa.text("SELECT 1"))
+    place = postgres.new()
+    funded(place)
+    barrier = Barrier(WRITERS)
+
+    def granted(writer: int) -> int:
+        try:
+            return granted_to(place, writer, barrier.wait)
+        except (
+            AssayError,
+            AssertionError,
+            ValueError,
+        ):  # two took one number: refused as well, nothing spent
+            return 0
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        list(pool.map(granted, range(WRITERS)))
+
+    assert 0 < spent(place) <= ESCROWED
