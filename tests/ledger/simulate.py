@@ -1,0 +1,397 @@
+"""Simulate: random traffic against the store and against a reference of plain dicts, with crashes anywhere.
+
+    python -m tests.ledger.simulate --postings 1000000 [--seed 0] [--postgresql] [--folder DIR]
+
+One `random.Random(seed)` decides everything: buyers fund escrows, money moves at once or in
+two phases, is paid out, reversed, sent twice, out of order and with an old key for something
+else; time passes; and the connection dies before its nth statement or at its commit, after
+which the store is opened anew and the same request is sent again. After every step the trial
+balance is zero and the accounts it touched stand as in the reference; at the end every
+escrow is closed at 0, nothing was paid twice, and the audit finds the whole log good.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from ledger.accounts import ESCROW, Account, budget, payable, reserved
+from ledger.books import BooksError, Entry, Posting, reversal_of
+from ledger.journal_db import Place
+from ledger.journal_pending import State
+from ledger.journal_write import read_standing
+from ledger.log_audit import audit
+from ledger.log_note import origin_of
+from ledger.store import BookStore
+from tests.ledger.a_postgres import a_server, binaries
+from tests.ledger.a_run import RUN, wallet
+
+ORDERS, PAYEES, LATE_MAX, HELD_MS = 12, 20, 40, 50
+WHOLE_CHECK_EVERY = 3_000  # steps between two looks at every account and every line
+
+
+class Crash(BaseException):
+    """The connection died under the store."""
+
+
+class Refused(Exception):
+    """The reference refuses a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client sends; it may be sent again, late, or changed under the same key."""
+
+    verb: str  # "add", "hold", "post", "void"
+    key: str
+    batch: tuple[Entry, ...] = ()
+    expires_ms: int = 0
+
+
+@dataclass(slots=True)
+class Reference:
+    """The books in a few dicts, written without a look at the store's code."""
+
+    money: dict[Account, int] = field(default_factory=dict)  # debits less credits
+    entered: dict[str, Entry] = field(default_factory=dict)
+    journal: list[Entry] = field(default_factory=list)
+    undone: set[str] = field(default_factory=set)
+    waiting: dict[str, tuple[Entry, int]] = field(default_factory=dict)  # and when it expires
+    ended: dict[str, tuple[Entry, int, str]] = field(default_factory=dict)  # and how
+
+    def take(self, request: Request, now_ms: int) -> None:
+        """Do what is asked, or raise `Refused` and leave everything as it was."""
+        size, waiting, ended = len(self.journal), dict(self.waiting), len(self.ended)
+        try:
+            for key in [key for key, (_, expires_ms) in self.waiting.items() if expires_ms <= now_ms]:
+                self.ended[key] = (*self.waiting.pop(key), "expired")
+            if request.verb == "add":
+                for entry in request.batch:
+                    self._enter(entry)
+            elif request.verb == "hold":
+                self._hold(request.batch[0], request.expires_ms, now_ms)
+            else:
+                self._end(request.key, "posted" if request.verb == "post" else "voided")
+        except Refused:  # a refusal changes nothing, not even what the time has ended
+            while len(self.journal) > size:
+                self._forget(self.journal.pop())
+            while len(self.ended) > ended:
+                self.ended.popitem()
+            self.waiting = waiting
+            raise
+
+    def free(self, account: Account) -> int:
+        """What may still be taken from an account: everything but what is promised away."""
+        promised = 0
+        for entry, _ in self.waiting.values():
+            for line in entry.postings:
+                if line.account == account and line.amount * account.kind.side < 0:
+                    promised += abs(line.amount)
+        return self.money.get(account, 0) * account.kind.side - promised
+
+    def _enter(self, entry: Entry) -> None:
+        if entry.key in self.entered:
+            if self.entered[entry.key] != entry:
+                raise Refused
+            return
+        if entry.key in self.waiting or self.ended.get(entry.key, (0, 0, "posted"))[2] != "posted":
+            raise Refused
+        if entry.reverses and (entry.reverses not in self.entered or entry.reverses in self.undone):
+            raise Refused
+        self._afford(entry)
+        for line in entry.postings:
+            self.money[line.account] = self.money.get(line.account, 0) + line.amount
+        self.entered[entry.key] = entry
+        self.journal.append(entry)
+        if entry.reverses:
+            self.undone.add(entry.reverses)
+
+    def _forget(self, entry: Entry) -> None:
+        for line in entry.postings:
+            self.money[line.account] -= line.amount
+        del self.entered[entry.key]
+        self.undone.discard(entry.reverses)
+
+    def _afford(self, entry: Entry) -> None:
+        for line in entry.postings:
+            if line.amount * line.account.kind.side < 0 and self.free(line.account) < abs(line.amount):
+                raise Refused
+
+    def _hold(self, entry: Entry, expires_ms: int, now_ms: int) -> None:
+        for known in (self.waiting.get(entry.key), self.ended.get(entry.key)):
+            if known is not None:
+                if known[:2] != (entry, expires_ms):
+                    raise Refused
+                return
+        if entry.key in self.entered or expires_ms <= now_ms:
+            raise Refused
+        self._afford(entry)
+        self.waiting[entry.key] = (entry, expires_ms)
+
+    def _end(self, key: str, how: str) -> None:
+        if key in self.ended:
+            if self.ended[key][2] != how:
+                raise Refused
+            return
+        if key not in self.waiting:
+            raise Refused
+        entry, expires_ms = self.waiting.pop(key)
+        self.ended[key] = (entry, expires_ms, how)
+        if how == "posted":
+            self._enter(entry)
+
+
+class World:
+    """One history. The same seed gives the same one."""
+
+    def __init__(self, place: Place, seed: int, *, crash_rate: float = 0.02) -> None:
+        self.place, self.seed, self.crash_rate = place, seed, crash_rate
+        self.rng = random.Random(seed)
+        self.reference = Reference()
+        self.now_ms = 1
+        self.postings = self.steps = self.crashes = self.refused = self.repeated = self.reopened = 0
+        self._number = 0
+        self._late: deque[Request] = deque(maxlen=LATE_MAX)  # sent before, or held up on the way
+        self._planned: dict[Account, int] = {}  # what the request that is being made changes, on own sides
+        self._is_careless = False
+        self._dies_at: int | None = None
+        self._open()
+
+    def run(self, postings: int) -> World:
+        """Go on until the journal has so many, then close every escrow and look at everything."""
+        while self.postings < postings:
+            self.step()
+        self.close_escrows()
+        self.check_everything()
+        self.store.close()
+        return self
+
+    def step(self) -> None:
+        """One request, perhaps with a crash in it, and the same asked of the reference."""
+        self.steps += 1
+        self.now_ms += self.rng.choice((0, 0, 1, 7))
+        self.send(self._next_request())
+        if self.steps % WHOLE_CHECK_EVERY == 0:
+            self.check_everything()
+
+    def send(self, request: Request) -> None:
+        """To both, and compare."""
+        entered = len(self.reference.journal)
+        try:
+            self.reference.take(request, self.now_ms)
+            is_refused = False
+        except Refused:
+            is_refused = True
+        self._dies_at = self.rng.randint(1, 14) if self.rng.random() < self.crash_rate else None
+        while True:
+            answer = "taken"
+            try:
+                self._ask(request)
+            except BooksError as error:
+                answer = f"refused: {error}"
+            except Crash:
+                self.crashes += 1
+                self._dies_at = None
+                self._open()
+                continue  # nobody answered, so the client asks again
+            break
+        self._dies_at = None
+        assert is_refused == (answer != "taken"), (
+            f"{request.verb} {request.key}: {answer}, replay: World(seed={self.seed}), step {self.steps}"
+        )
+        self.refused += is_refused
+        fresh = self.reference.journal[entered:]
+        self.postings += sum(len(entry.postings) for entry in fresh)
+        self._compare({line.account for entry in (*request.batch, *fresh) for line in entry.postings})
+
+    def close_escrows(self) -> None:
+        """End what waits, pay out what is set aside, and give back the rest."""
+        for key in list(self.reference.waiting):
+            self.send(Request("void", key))
+        for order in range(ORDERS):
+            for source in (reserved(_run(order), 0), budget(_run(order))):
+                left = self.reference.free(source)
+                if left:
+                    self.send(Request("add", "", (self._entry((source, left), (ESCROW, -left)),)))
+                assert self.reference.money.get(source, 0) == 0
+        for payee in map(_payee, range(PAYEES)):
+            left = self.reference.free(payee)
+            if left:
+                self.send(Request("add", "", (self._entry((payee, left), (ESCROW, -left)),)))
+        assert not any(self.reference.money.values()), f"replay: World(seed={self.seed})"
+        assert self.store.balances() == {}, f"an escrow is open, replay: World(seed={self.seed})"
+
+    def check_everything(self) -> None:
+        """Every line, leaf, balance and promise; and nothing entered twice."""
+        with self.store.reading() as db:
+            found = audit(db, origin_of(RUN), None, ())
+            assert (found.entries, found.postings) == (len(self.reference.entered), self.postings)
+        expected = {account: amount for account, amount in self.reference.money.items() if amount}
+        assert self.store.balances() == expected, f"replay: World(seed={self.seed})"
+
+    # ---- what is sent
+
+    def _next_request(self) -> Request:
+        roll = self.rng.random()
+        if self._late and roll < 0.10:
+            self.repeated += 1
+            return self.rng.choice(self._late)  # again, or only now
+        if self._late and roll < 0.13:
+            return self._contradiction(self.rng.choice(self._late))
+        request = self._fresh_request()
+        self._late.append(request)
+        if self.rng.random() < 0.05:  # held up on the way: it comes after later ones, or never
+            return self._next_request()
+        return request
+
+    def _fresh_request(self) -> Request:
+        waiting = list(self.reference.waiting)
+        roll = self.rng.random()
+        self._planned, self._is_careless = {}, self.rng.random() < 0.05
+        if waiting and roll < 0.25:
+            return Request(self.rng.choice(("post", "post", "void")), self.rng.choice(waiting))
+        if roll < 0.45:
+            entry = self._transfer()
+            return Request("hold", entry.key, (entry,), self.now_ms + self.rng.randint(1, HELD_MS))
+        if self.reference.journal and roll < 0.52:
+            recent = self.reference.journal[-30:]
+            return Request("add", "", (reversal_of(self.rng.choice(recent)),))
+        return Request("add", "", tuple(self._transfer() for _ in range(self.rng.choice((1, 3, 40, 120)))))
+
+    def _contradiction(self, request: Request) -> Request:
+        """An old key with another amount."""
+        if not request.batch or request.batch[0].reverses:
+            return request
+        first, *rest = request.batch
+        lines = tuple(Posting(account=one.account, amount=one.amount * 3) for one in first.postings)
+        other = Entry(
+            key=first.key, kind=first.kind, block_number=0, block_hash=first.block_hash, postings=lines
+        )
+        return Request(request.verb, request.key, (other, *rest), request.expires_ms)
+
+    def _transfer(self) -> Entry:
+        """What can be afforded after what this request does before it; a careless one does not ask."""
+        run, payee = _run(self.rng.randrange(ORDERS)), _payee(self.rng.randrange(PAYEES))
+        free, aside = budget(run), reserved(run, 0)
+        move = self.rng.randrange(6)
+        source = {2: free, 3: aside, 4: free, 5: payee}.get(move, ESCROW)
+        amount = self.rng.randint(2, 60)
+        if move > 1 and not self._is_careless:
+            amount = min(amount, self._left(source))
+        if move < 2 or amount < 2:
+            return self._entry((ESCROW, amount + 500), (free, -amount - 500))
+        match move:
+            case 2:
+                return self._entry((free, amount), (aside, -amount))
+            case 3:
+                return self._entry((aside, amount), (payee, -amount))
+            case 4:
+                other = _payee(self.rng.randrange(PAYEES))
+                if other == payee:
+                    return self._entry((free, amount), (payee, -amount))
+                return self._entry((free, amount), (payee, -1), (other, 1 - amount))
+            case _:
+                return self._entry((payee, amount), (ESCROW, -amount))
+
+    def _left(self, account: Account) -> int:
+        return self.reference.free(account) + min(0, self._planned.get(account, 0))
+
+    def _entry(self, *lines: tuple[Account, int]) -> Entry:
+        self._number += 1
+        for account, amount in lines:
+            self._planned[account] = self._planned.get(account, 0) + amount * account.kind.side
+        postings = tuple(Posting(account=account, amount=amount) for account, amount in lines)
+        return Entry(key=f"sim/{self._number}", kind="sim", block_number=0, block_hash=b"", postings=postings)
+
+    # ---- the store under test
+
+    def _ask(self, request: Request) -> None:
+        match request.verb:
+            case "add":
+                self.store.add_entries(request.batch)
+            case "hold":
+                assert isinstance(self.store.hold(request.batch[0], request.expires_ms), State)
+            case "post":
+                self.store.post_pending(request.key)
+            case _:
+                self.store.void(request.key)
+
+    def _open(self) -> None:
+        if self.reopened:
+            self.store.close()
+        self.reopened += 1
+        self.store = BookStore(self.place, RUN, now_ms=lambda: self.now_ms)
+        left = self._count_down
+        sa.event.listen(self.store.engine, "before_cursor_execute", left)
+        sa.event.listen(self.store.engine, "commit", left)
+
+    def _count_down(self, connection: Any, *_: Any) -> None:
+        """Cut the connection off where the seed says: before a statement, or at the commit."""
+        if self._dies_at is None:
+            return
+        self._dies_at -= 1
+        if self._dies_at <= 0:
+            connection.invalidate()  # closes the socket or the file; what was open is rolled back
+            raise Crash
+
+    def _compare(self, touched: set[Account]) -> None:
+        with self.store.reading() as db:
+            total = db.execute(sa.text("SELECT coalesce(sum(posted), 0) FROM balance")).scalar_one()
+            some = sorted(touched, key=lambda one: one.code)[:3]
+            found = {account: read_standing(db, account) for account in some}
+        assert total == 0, f"trial balance {total}, replay: World(seed={self.seed})"
+        for account, standing in found.items():
+            told = (standing.posted, standing.available(account.kind.side))
+            expected = (self.reference.money.get(account, 0), self.reference.free(account))
+            assert told == expected, f"{account.code}: {told}, {expected}, replay: World(seed={self.seed})"
+
+
+def _run(order: int) -> bytes:
+    return bytes([order]) * 32
+
+
+def _payee(number: int) -> Account:
+    return payable("operator", wallet(f"payee-{number}"), 0)
+
+
+def _measured(run: Callable[[], World]) -> None:
+    began = time.perf_counter()
+    world = run()
+    print(
+        f"seed {world.seed}: {world.postings:,} postings of {len(world.reference.entered):,} entries in "
+        f"{world.steps:,} requests, {world.repeated:,} repeated, {world.refused:,} refused, "
+        f"{len(world.reference.ended):,} in two phases, {len(world.reference.undone):,} reversed, "
+        f"{world.crashes:,} crashes, {time.perf_counter() - began:,.0f} s: books and reference agree"
+    )
+
+
+def main() -> None:
+    """One long history, and what was in it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--postings", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--postgresql", action="store_true", help="on a server of its own; default: SQLite")
+    parser.add_argument("--folder", type=Path, help="on the disk to use; default: the temporary folder")
+    args = parser.parse_args()
+    if args.postgresql:
+        found = binaries()
+        if found is None:
+            parser.error("PostgreSQL is not installed here: apt-get install postgresql")
+        with a_server(found, is_durable=True, parent=args.folder) as server:
+            _measured(lambda: World(server.new(), args.seed).run(args.postings))
+    else:
+        with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+            _measured(lambda: World(Path(folder) / "ledger.db", args.seed).run(args.postings))
+
+
+if __name__ == "__main__":
+    main()
