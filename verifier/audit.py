@@ -33,12 +33,16 @@ _LEAF_BYTES = 4 * BLOCK_SIZE
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a recompute showed. `distance_ppb` is relative to the gradient's own block norm."""
+    """What a recompute showed. `distance_ppb` is relative to the gradient's own block norm.
+
+    is_borderline: INCONCLUSIVE because a tolerance test failed by little; a committee should look.
+    """
 
     outcome: Outcome
     recomputed: Digest
     distance_ppb: int
     block: int
+    is_borderline: bool = False
 
 
 def check_opening(

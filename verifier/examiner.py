@@ -34,7 +34,9 @@ from training.rule import begin
 from training.schedule import rate
 from training.threads import prepare
 from verifier.audit import Finding, check_opening, compare
+from verifier.limits import Limits
 from verifier.segment import check_inner_opening, opening_bytes_max
+from verifier.tolerance import floor_of, judge
 
 _INCONCLUSIVE = Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
 
@@ -44,7 +46,8 @@ class Redone:
     """What a recompute has to compare: what the node opened, and what should stand there.
 
     before_BC, after_BC: the error as opened. x_BC: what local work adds, recomputed. digest: of what
-    was recomputed. is_equal: whether that is what the commit binds.
+    was recomputed. is_equal: whether that is what the commit binds. floor: what counts as the size of
+    a smaller block, between classes.
     """
 
     before_BC: NDArray[np.float32]
@@ -52,15 +55,26 @@ class Redone:
     x_BC: NDArray[np.float32]
     digest: Digest
     is_equal: bool
+    floor: float = 0.0
 
 
 class Examiner:
-    """theta of recent rounds and the data: all that a recompute needs."""
+    """theta of recent rounds and the data: all that a recompute needs.
+
+    limits: what steps of other execution classes are judged by; without them they are not judged.
+    """
 
     def __init__(
-        self, *, spec: RunSpec, data: Path, folder: Path, base: Path | None = None, device: str = "cpu"
+        self,
+        *,
+        spec: RunSpec,
+        data: Path,
+        folder: Path,
+        base: Path | None = None,
+        device: str = "cpu",
+        limits: Limits | None = None,
     ) -> None:
-        self.spec, self.device = spec, device
+        self.spec, self.device, self.limits = spec, device, limits
         self.parameters = Parameters(spec, folder / "theta", kept_rounds(spec), base)
         self.tokens = read_tokens(data, spec.data)
 
@@ -81,7 +95,10 @@ class Examiner:
                 handed them over is to blame, which need not be the node: not a verdict.
         """
         spec, layout = self.spec, self.parameters.layout
-        if commit.exec_class != execution_class(spec.compute, self.device):
+        mine = execution_class(spec.compute, self.device)
+        is_exact = commit.exec_class == mine
+        # Inner steps: the opening shows no values of the state a segment ends in, and no moments.
+        if not is_exact and (self.limits is None or not spec.rule.is_gradient):
             return _INCONCLUSIVE
         theta_P = self.parameters.read(int(commit.round))
         positions = batch_positions(spec, commit.node, int(commit.round))
@@ -90,6 +107,18 @@ class Examiner:
         redo = self._one_gradient if spec.rule.is_gradient else self._one_segment
         with np.errstate(all="ignore"):  # a liar's state may overflow; it must end in a verdict
             redone = redo(commit, opening, blocks, segment, theta_P, batch)
+            if not is_exact and self.limits is not None:
+                return judge(
+                    spec.rule.compress,
+                    self.limits.between(commit.exec_class, mine, spec.compute.dtype),
+                    blocks,
+                    redone.before_BC,
+                    redone.after_BC,
+                    sent,
+                    redone.x_BC,
+                    floor=redone.floor,
+                    recomputed=redone.digest,
+                )
             return compare(
                 spec.rule.compress,
                 blocks,
@@ -121,7 +150,8 @@ class Examiner:
         sketch = gradient_sketch(commit.parent, x_NC)
         # Where our gradient is not finite an honest node has none to send: a commit is a lie then.
         is_equal = bool(np.isfinite(slope_P).all()) and sketch == opened.sketch
-        return Redone(before, after, x_NC[blocks], Digest(hashlib.sha256(sketch).digest()), is_equal)
+        digest = Digest(hashlib.sha256(sketch).digest())
+        return Redone(before, after, x_NC[blocks], digest, is_equal, floor_of(x_NC))
 
     def _one_segment(
         self,
