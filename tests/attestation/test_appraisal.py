@@ -166,6 +166,12 @@ def test_evidence_for_anything_else_is_refused(changed):
     assert result.main.reasons == (Reason.BINDING,)
 
 
+def test_a_result_ends_with_its_first_gpus_certificate():
+    gpu = a_gpu_report(gpu_nonce(a_binding()), a_gpu_key(to_s=AT_S + 7))
+
+    assert judge(snp_evidence(gpus=(*gpus(), gpu))).expires_s == AT_S + 7
+
+
 def test_evidence_counts_from_its_nonce_to_its_greatest_age():
     start = a_binding().nonce_at_s
 
@@ -384,6 +390,13 @@ def test_software_signs_with_the_key_that_it_names():
     assert examine(report, expected, software_policy(), a_collateral(), AT_S)[0].reasons == (
         Reason.SIGNATURE,
     )
+
+
+def test_a_software_report_comes_without_certificates():
+    evidence = software()
+    beside = dataclasses.replace(evidence.main, certificates=(amd_root().der,))
+
+    assert judge_software(dataclasses.replace(evidence, main=beside)).all_reasons == (Reason.CHAIN,)
 
 
 def honest_statement() -> Any:

@@ -9,6 +9,7 @@ import pytest
 
 from attestation.binding import Binding, context, gpu_nonce, report_data
 from attestation.evidence import Family, Report
+from protocol.codec import encode
 from protocol.types import Digest, PeerId
 from tests.attestation.authorities import a_binding
 
@@ -30,6 +31,16 @@ def test_the_bytes_are_those_of_the_written_rule():
         hashlib.sha256(prefixed(b"assay/report-data/v1", named, nothing)).digest() + binding.nonce
     )
     assert len(report_data(binding, ())) == 64
+
+
+def test_gpu_reports_go_in_by_their_one_encoding_each_behind_its_length():
+    binding = a_binding()
+    reports = [Report(family=Family.NVIDIA_CC, body=body, certificates=()) for body in (b"a", b"b")]
+    said = hashlib.sha256(prefixed(*map(encode, reports))).digest()
+
+    assert report_data(binding, reports)[:32] == (
+        hashlib.sha256(prefixed(b"assay/report-data/v1", context(binding), said)).digest()
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from attestation import intel
 from attestation.appraisal import examine
-from attestation.evidence import Collateral, Family, Report
+from attestation.evidence import REPORT_BYTES_MAX, Collateral, Family, Report
 from attestation.intel_quote import parse_quote, pem_chain
 from attestation.policy import AppraisalPolicy, TcbStatus
 from attestation.reasons import Reason, Verdict
@@ -185,6 +185,18 @@ def test_collateral_that_does_not_hold_gives_its_reason(collateral, at_s, reason
     assert result.verdict is expected
 
 
+def test_an_appraisal_stands_until_the_first_of_intels_lists_and_data_ends():
+    issued_s = AT_S - 2 * DAY_S
+    soon = a_crl(platform_ca(), from_s=issued_s, to_s=issued_s + 9 * DAY_S).hex()
+    report = a_td_report(EXPECTED)
+
+    def end_s(collateral: Collateral) -> int:
+        return examine(report, EXPECTED, td_policy(), collateral, AT_S)[1]
+
+    assert end_s(intel_collateral(issued_s=issued_s)) == issued_s + 30 * DAY_S
+    assert end_s(intel_collateral(issued_s=issued_s, pck_crl=soon)) == issued_s + 9 * DAY_S
+
+
 def test_parts_of_a_quote_under_other_keys_give_their_reason():
     body = a_td_report(EXPECTED).body
     signature, key = 48 + 584 + 4, 48 + 584 + 4 + 64
@@ -305,3 +317,11 @@ def test_what_follows_a_quote_is_no_part_of_it():
 
     assert parse_quote(padded.body).end == len(report.body)
     assert judge(padded).verdict is Verdict.AFFIRMING
+
+
+def test_a_quote_with_more_behind_it_than_any_page_is_refused():
+    body = a_td_report(EXPECTED).body
+
+    parse_quote(body.ljust(REPORT_BYTES_MAX, b"\0"))
+    with pytest.raises(MalformedMessage, match="at most 32768 expected"):
+        parse_quote(body.ljust(REPORT_BYTES_MAX + 1, b"\0"))

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from attestation.evidence import Family
-from attestation.policy import SnpTcb, TcbStatus, check_policy
+from attestation.policy import SnpTcb, TcbStatus, check_policy, tcb_faults
 from attestation.policy_file import policy_of
+from attestation.reasons import Reason
 from protocol.codec import decode, digest, encode
 from protocol.errors import ConfigError
 from tests.attestation.authorities import a_policy, a_reference, a_root
@@ -149,6 +150,13 @@ def test_every_field_is_in_the_digest():
 def test_the_policies_of_these_tests_are_policies():
     check_policy(amd_policy())
     check_policy(gpu_policy())
+
+
+def test_a_revoked_platform_is_refused_by_whatever_policy():
+    policy = a_policy(tcb_worst=TcbStatus.REVOKED)
+
+    assert tcb_faults(policy, TcbStatus.REVOKED) == (Reason.TCB_TOO_OLD,)
+    assert tcb_faults(policy, TcbStatus.OUT_OF_DATE_CONFIGURATION_NEEDED) == (Reason.TCB_TOLERATED,)
 
 
 def test_statuses_have_intels_names():

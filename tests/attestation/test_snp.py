@@ -16,7 +16,7 @@ from attestation.result import DeviceResult
 from attestation.snp import parse_report, report_tcb
 from protocol.errors import MalformedMessage
 from tests.attestation import devices
-from tests.attestation.authorities import AT_S, DAY_S, a_crl, an_authority
+from tests.attestation.authorities import AT_S, DAY_S, a_crl, a_key, an_authority
 from tests.attestation.devices import (
     a_vcek,
     amd_collateral,
@@ -112,6 +112,12 @@ def test_a_certificate_of_another_chip_does_not_cover_the_report():
     swapped = dataclasses.replace(report, certificates=(other_key.der, *report.certificates[1:]))
 
     assert judge(swapped).reasons == (Reason.SIGNATURE,)
+
+
+def test_a_key_of_another_curve_signs_no_reports():
+    vcek = a_vcek(kind="p256", key=a_key("small", "p256"))
+
+    assert judge(an_snp_report(EXPECTED, vcek)).reasons == (Reason.SIGNATURE,)
 
 
 def test_the_chain_must_end_in_a_pinned_root():
