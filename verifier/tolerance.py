@@ -261,8 +261,9 @@ def _shortfall(compress: CompressSpec, sent: _Sent, own_BC: Doubles, due_BC: Dou
         chosen_LK = own_BC[sent.at_L[:, None], sent.index_LK] * np.sign(sent.q_LK)
     np.put_along_axis(left_LC, sent.index_LK, -np.inf, axis=1)
     short_L = left_LC.max(axis=1) - chosen_LK.min(axis=1)
-    # Zeros are the same on all machines: a block of them is dead, and so is one without k others.
-    is_dead_L = ~due_BC[sent.at_L].any(axis=1) | (chosen_LK == 0).any(axis=1)
+    # Zeros are the same on all machines: a block of them is dead, and so is one without k others. Where
+    # something was sent, 0 may also be what rounding left of a small coefficient.
+    is_dead_L = ~due_BC[sent.at_L].any(axis=1) | ((chosen_LK == 0) & (sent.q_LK == 0)).any(axis=1)
     return np.where(is_dead_L, np.inf, np.maximum(short_L, 0.0))
 
 

@@ -159,6 +159,16 @@ def test_a_near_tie_that_falls_the_other_way_matches(wire):
     assert opened(wire, told, x, before=before).outcome is Outcome.MATCH
 
 
+def test_a_scale_that_rounding_puts_on_a_tie_matches():
+    wire, x, before = a_wire(Values.SIGN_MEAN), np.zeros_like(a_gradient()), np.zeros_like(a_gradient())
+    tie = 200.5 / 256
+    x[0, :32] = [*[tie] * 30, 2 * tie, 1e-9]  # their mean is above the tie by what U - q cannot hold
+    told = a_step(wire, x, before)
+
+    assert told.sent.mantissa_B.tolist() == [201]
+    assert opened(wire, told, x, before=before).outcome is Outcome.MATCH
+
+
 def test_blocks_that_are_dead_on_both_sides_do_not_hide_what_the_others_are():
     wire, x = a_wire(), a_gradient()
     before = a_momentum()
