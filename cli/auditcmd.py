@@ -113,6 +113,23 @@ def audit_replay(
     raise typer.Exit(0 if done.is_ok else 1)
 
 
+@audit_app.command("calibrate")
+def audit_calibrate(
+    out: Annotated[Path | None, typer.Option(help="Write the limits to this file.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="A preset; repeat for several.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Of each model and precision.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """How far honest code paths of this machine are apart, and by how much lies exceed the limits."""
+    from cli.calibrate import MODELS, STEPS, as_plain, calibrate, calibration_group
+
+    found = calibrate(model or MODELS, STEPS if steps is None else steps)
+    if out is not None:
+        out.write_bytes(found.limits.encode())
+    _print(as_plain(found) if as_json else calibration_group(found), as_json=as_json)
+    raise typer.Exit(0 if found.is_sound else 1)
+
+
 def _print(what: Any, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(what, indent=2))

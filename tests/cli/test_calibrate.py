@@ -1,0 +1,89 @@
+"""Calibrate: real code paths of this machine, their limits, and lies that exceed them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from cli import codepaths
+from cli.calibrate import Calibration, as_plain, calibrate, calibration_group
+from cli.codepaths import LEAD, CodePath
+from cli.main import app
+from protocol.errors import ConfigError
+from protocol.params import Precision
+from verifier.limits import POLICIES, parse_limits
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"models": ["gpt-0m"]}, "gpt-0m"),
+        ({"paths": ["abacus"]}, "abacus"),
+        ({"steps": 1}, "at least 2"),
+        ({"models": []}, "of 0 models"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_words(asked, words):
+    with pytest.raises(ConfigError, match=words):
+        calibrate(**asked)
+
+
+def test_the_command_refuses_likewise():
+    result = CliRunner().invoke(app, ["audit", "calibrate", "--model", "gpt-0m"])
+
+    assert result.exit_code != 0
+    assert isinstance(result.exception, ConfigError | SystemExit)
+
+
+@pytest.fixture(scope="module")
+def found() -> Calibration:
+    """Three steps of one model on two paths, and one path that no machine has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(codepaths.PATHS, "abacus", CodePath())
+        return calibrate(["llama-1m"], steps=3, paths=("micro-4", "abacus"), has_inner=False)
+
+
+@pytest.mark.slow
+def test_honest_audits_match_lies_do_not_and_paths_that_are_not_here_are_named(found):
+    assert found.is_sound
+    assert {path.split(",")[0] for path in found.missing} == {"abacus"}
+    pairs = {(row.pair.dtype, row.pair.node, row.pair.auditor) for row in found.honest}
+    here = (LEAD, "micro-4")
+    assert pairs == {(dtype, a, b) for dtype in POLICIES for a in here for b in here if a != b}
+    for row in found.honest:
+        assert row.pair.blocks == 3 * 209 and row.audits == 3
+        assert row.pair.most > 0 and row.limit.t1 <= POLICIES[row.pair.dtype].t1
+    for lie in found.lies:
+        assert lie.audits == 1 and lie.margin > 1
+        if lie.dtype == Precision.FLOAT32.name.lower():
+            assert lie.mismatches == lie.audits, lie
+
+
+@pytest.mark.slow
+def test_the_limits_it_writes_can_be_read_and_the_rows_are_json(found):
+    assert parse_limits(found.limits.encode()) == found.limits
+    plain = json.loads(json.dumps(as_plain(found)))
+    assert plain["digest"] == found.limits.digest().hex()
+    assert len(plain["honest"]) == 4 and plain["is_sound"] is True
+
+
+@pytest.mark.slow
+def test_the_tables_say_so_when_an_honest_audit_fails_or_a_lie_passes(found):
+    def text(one: Calibration) -> str:
+        console = Console(width=200, no_color=True)
+        with console.capture() as capture:
+            console.print(calibration_group(one))
+        return capture.get()
+
+    assert "every honest audit matched, no lie did" in text(found)
+    assert "not on this machine: abacus" in text(found)
+    row, lie = found.honest[0], found.lies[0]
+    for worse in (
+        replace(found, honest=(replace(row, matches=row.audits - 1),)),
+        replace(found, lies=(replace(lie, mismatches=lie.audits - 1, borderline=0),)),
+    ):
+        assert not worse.is_sound and "NOT SOUND" in text(worse)
