@@ -9,10 +9,10 @@ writes takes the one writer's lock at once, and one that reads sees one moment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
@@ -138,6 +138,19 @@ def reading(engine: Engine) -> Iterator[Connection]:
             yield db
     except SQLAlchemyError as error:
         raise Unavailable(f"books: {_words(error)}") from error
+
+
+def insert_rows(db: Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows that name every column: the hot path, one statement on either database."""
+    if not rows:
+        return
+    if db.dialect.name == "sqlite":
+        db.execute(sa.insert(table), rows)
+    else:
+        db.execute(
+            journal_postgres.insert_columns(table),
+            {column.name: [row[column.name] for row in rows] for column in table.columns},
+        )
 
 
 def told(place: Place) -> str:

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from ledger.books import BooksError, Entry, Posting
+from ledger.journal_db import insert_rows
 from ledger.journal_tables import TABLES
 from ledger.journal_write import account_of, next_id, open_accounts, read_entry, write_entries
 
@@ -90,8 +91,9 @@ def hold(db: Connection, entry: Entry, expires_ms: int, now_ms: int) -> State:
             }
         ],
     )
-    db.execute(
-        sa.insert(_POSTING),
+    insert_rows(
+        db,
+        _POSTING,
         [
             {"pending": number, "line": line, "account": accounts[posting.account], "amount": posting.amount}
             for line, posting in enumerate(entry.postings)

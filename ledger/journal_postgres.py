@@ -8,9 +8,12 @@ view of the books would be older than the wait for the lock. A reader's view is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import ArgumentError
 
@@ -41,7 +44,7 @@ def engine_of(url: str, busy_s: float) -> Engine:
         if error.name != "psycopg":
             raise
         raise ConfigError("books on PostgreSQL need psycopg: pip install 'assay[postgres]'") from None
-    # Many rows travel as one INSERT: its triggers run once, and so does its way to the server and back.
+    # Many rows travel as one INSERT: its way to the server and back is one.
     dialect: Any = engine.dialect
     dialect.use_insertmanyvalues_wo_returning = True
 
@@ -63,6 +66,23 @@ def engine_of(url: str, busy_s: float) -> Engine:
     sa.event.listen(engine, "connect", set_up)
     sa.event.listen(engine, "begin", _begin)
     return engine
+
+
+@lru_cache
+def insert_columns(table: sa.Table) -> sa.Insert:
+    """An INSERT that takes a list for each column: its text is short and the same for any number of rows.
+
+    A text that grows with the rows costs more to parse, here and there, than the rows themselves.
+    """
+    columns = [column.name for column in table.columns]
+    lists = [sa.bindparam(column.name, type_=ARRAY(column.type)) for column in table.columns]
+    rows = sa.func.unnest(*lists).table_valued(*columns).render_derived()
+    return sa.insert(table).from_select(columns, sa.select(*(rows.c[name] for name in columns)))
+
+
+def is_one_of(column: sa.Column[Any], names: Sequence[Any]) -> sa.ColumnElement[bool]:
+    """`column IN names` as one parameter, for the same reason."""
+    return column == sa.any_(sa.bindparam(None, list(names), type_=ARRAY(column.type)))
 
 
 def is_busy(error: object) -> bool:

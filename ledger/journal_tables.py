@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Field, SQLModel
 
-SCHEMA_VERSION = 3  # 2: the Merkle log over the entries; 3: balances, and entries that are pending
+SCHEMA_VERSION = 4  # 2: the Merkle log; 3: balances, and entries that are pending; 4: subtrees of the log
 BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # STRICT knows INTEGER only; it has 64 bits
 _PENDING = sa.text("state = 'pending'")
 STRICT: dict[str, Any] = {"sqlite_strict": True}
@@ -149,6 +149,15 @@ class LeafRow(Table, table=True):
         sa_column=sa.Column(BIG, sa.ForeignKey("journal_entry.id"), nullable=False, unique=True)
     )
     leaf_hash: bytes = _bytes()
+
+
+class NodeRow(Table, table=True):
+    """The root of a perfect subtree of the log, for proofs; only the larger ones, see ledger/log_store.py."""
+
+    __tablename__ = "log_node"
+    __table_args__ = STRICT
+    place: int = _key()  # first leaf * 2 + how many leaves: no two subtrees share it
+    node_hash: bytes = _bytes()
 
 
 class EdgeRow(Table, table=True):

@@ -17,6 +17,8 @@ from sqlalchemy.engine import Connection
 
 from ledger.accounts import Account, Kind, Side
 from ledger.books import BooksError, Entry, Posting
+from ledger.journal_db import insert_rows
+from ledger.journal_postgres import is_one_of
 from ledger.journal_tables import TABLES
 from ledger.log_leaf import leaf_of
 from ledger.log_store import append_leaves
@@ -58,50 +60,47 @@ def write_entries(db: Connection, entries: Sequence[Entry], recorded_ms: int) ->
         row.key: (row.id, row.request_hash)
         for row in _where_in(db, (_ENTRY.c.id, _ENTRY.c.key, _ENTRY.c.request_hash), _ENTRY.c.key, keys)
     }
-    fresh: list[Entry] = []
+    fresh: dict[int, Entry] = {}  # by number
     first_id = next_id(db, _ENTRY)
     for entry in entries:
-        number, said = known.setdefault(entry.key, (first_id + len(fresh), entry.request_hash))
-        if said != entry.request_hash:
+        request = entry.request_hash
+        number, said = known.setdefault(entry.key, (first_id + len(fresh), request))
+        if said != request:
             raise BooksError(f"entry {entry.key} is on record with other content")
         if number == first_id + len(fresh):
-            fresh.append(entry)
-    _check_reversals(db, fresh, {key: number for key, (number, _) in known.items()})
-    _check_none_waits(db, [entry.key for entry in fresh])
-    accounts = open_accounts(db, fresh)
-    if fresh:
-        db.execute(
-            sa.insert(_ENTRY),
-            [
-                {
-                    "id": known[entry.key][0],
-                    "key": entry.key,
-                    "request_hash": entry.request_hash,
-                    "kind": entry.kind,
-                    "epoch": entry.epoch,
-                    "block_number": entry.block_number,
-                    "block_hash": entry.block_hash,
-                    "reverses": known[entry.reverses][0] if entry.reverses else None,
-                    "lines": len(entry.postings),
-                    "recorded_ms": recorded_ms,
-                }
-                for entry in fresh
-            ],
-        )
-        db.execute(
-            sa.insert(_POSTING),
-            [
-                {
-                    "entry": known[entry.key][0],
-                    "line": line,
-                    "account": accounts[posting.account],
-                    "amount": posting.amount,
-                }
-                for entry in fresh
-                for line, posting in enumerate(entry.postings)
-            ],
-        )
-        append_leaves(db, [(known[entry.key][0], leaf_of(entry, recorded_ms)) for entry in fresh])
+            fresh[number] = entry
+    _check_reversals(db, list(fresh.values()), {key: number for key, (number, _) in known.items()})
+    _check_none_waits(db, [entry.key for entry in fresh.values()])
+    accounts = open_accounts(db, list(fresh.values()))
+    insert_rows(
+        db,
+        _ENTRY,
+        [
+            {
+                "id": number,
+                "key": entry.key,
+                "request_hash": known[entry.key][1],
+                "kind": entry.kind,
+                "epoch": entry.epoch,
+                "block_number": entry.block_number,
+                "block_hash": entry.block_hash,
+                "reverses": known[entry.reverses][0] if entry.reverses else None,
+                "lines": len(entry.postings),
+                "recorded_ms": recorded_ms,
+            }
+            for number, entry in fresh.items()
+        ],
+    )
+    insert_rows(
+        db,
+        _POSTING,
+        [
+            {"entry": number, "line": line, "account": accounts[posting.account], "amount": posting.amount}
+            for number, entry in fresh.items()
+            for line, posting in enumerate(entry.postings)
+        ],
+    )
+    append_leaves(db, [(number, leaf_of(entry, recorded_ms)) for number, entry in fresh.items()])
     return [known[entry.key][0] for entry in entries]
 
 
@@ -227,8 +226,9 @@ def _new_accounts(db: Connection, new: Collection[Account]) -> dict[Account, int
     if not new:
         return {}
     numbers = dict(zip(sorted(new, key=lambda one: one.code), count(next_id(db, _ACCOUNT)), strict=False))
-    db.execute(
-        sa.insert(_ACCOUNT),
+    insert_rows(
+        db,
+        _ACCOUNT,
         [
             {
                 "id": number,
@@ -257,11 +257,12 @@ def _where_in(
     names: Iterable[Any],
     source: sa.FromClause | None = None,
 ) -> list[Any]:
-    """Rows whose `column` is one of `names`, asked for in portions."""
+    """Rows whose `column` is one of `names`; on SQLite asked for in portions."""
+    asked = sa.select(*columns) if source is None else sa.select(*columns).select_from(source)
     ordered = sorted(names)
+    if db.dialect.name != "sqlite":
+        return list(db.execute(asked.where(is_one_of(column, ordered)))) if ordered else []
     rows: list[Any] = []
     for start in range(0, len(ordered), NAMES_PER_QUESTION):
-        portion = ordered[start : start + NAMES_PER_QUESTION]
-        asked = sa.select(*columns).where(column.in_(portion))
-        rows += db.execute(asked if source is None else asked.select_from(source)).all()
+        rows += db.execute(asked.where(column.in_(ordered[start : start + NAMES_PER_QUESTION])))
     return rows

@@ -21,7 +21,7 @@ from ledger.books import Entry, Posting
 from ledger.journal_tables import TABLES
 from ledger.log_leaf import Written, leaf_of
 from ledger.log_note import BadNoteError, Checkpoint, read_checkpoint
-from ledger.log_store import read_edge, read_notes
+from ledger.log_store import Nodes, read_edge, read_nodes, read_notes
 from ledger.merkle_log import Edge, append
 from protocol.errors import AssayError
 
@@ -57,12 +57,12 @@ def audit(db: Connection, origin: str, key: bytes | None, published: Iterable[tu
     Raises:
         BooksAltered: the first thing that differs.
     """
-    edge, lines, roots = Edge(), 0, [Edge().root]
+    edge, lines, roots, nodes = Edge(), 0, [Edge().root], Nodes()
     for one in read_journal(db):
-        edge = append(edge, [one.leaf])
+        edge = append(edge, [one.leaf], nodes.take)
         roots.append(edge.root)
         lines += len(one.entry.postings)
-    _check_log(db, edge)
+    _check_log(db, edge, nodes)
     sums = _sums(db)
     wrong = {asset: total for asset, total in sums.items() if total}
     if wrong:
@@ -158,7 +158,7 @@ def _account(line: Any) -> Account:
     return account
 
 
-def _check_log(db: Connection, edge: Edge) -> None:
+def _check_log(db: Connection, edge: Edge, nodes: Nodes) -> None:
     try:
         kept = read_edge(db)
     except ValueError as error:
@@ -168,6 +168,8 @@ def _check_log(db: Connection, edge: Edge) -> None:
             f"log: {kept.size} leaves with root {_short(kept.root)} on record, "
             f"the entries make {edge.size} with root {_short(edge.root)}"
         )
+    if read_nodes(db) != nodes:
+        raise BooksAltered("log: the roots that are kept for proofs are not those that the entries make")
 
 
 def _sums(db: Connection) -> dict[str, int]:

@@ -1,21 +1,36 @@
 """Log store: the Merkle log and its checkpoints inside the books' database.
 
 Room: ledger (edge: inside a transaction that the caller opened). Leaves come in the
-transaction of their entries; the edge is read and written once per batch.
+transaction of their entries; the edge is read and written once per batch. Roots of perfect
+subtrees of `KEPT_LEAVES` and more are kept, a row for every 32nd entry, so a proof costs the
+leaves of two or three small subtrees and O(log n) of these rows, however long the log is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from ledger.journal_db import insert_rows
 from ledger.journal_tables import TABLES
-from ledger.merkle_log import HASH_BYTES, Edge, append
+from ledger.merkle_log import (
+    HASH_BYTES,
+    Edge,
+    Span,
+    append,
+    consistency_spans,
+    inclusion_spans,
+    left_size,
+    node_hash,
+    root_of,
+)
 
+KEPT_LEAVES = 64
 _LEAF, _EDGE, _CHECKPOINT = TABLES["log_leaf"], TABLES["log_edge"], TABLES["checkpoint"]
+_NODE = TABLES["log_node"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,20 +48,111 @@ def append_leaves(db: Connection, leaves: Sequence[tuple[int, bytes]]) -> Edge:
     Raises:
         ValueError: the edge on record is damaged.
     """
-    before = read_edge(db)
-    after = append(before, [leaf for _, leaf in leaves])
+    before, nodes = read_edge(db), Nodes()
+    after = append(before, [leaf for _, leaf in leaves], nodes.take)
     rows = [
         {"seq": seq, "entry": entry, "leaf_hash": leaf}
         for seq, (entry, leaf) in enumerate(leaves, before.size)
     ]
     if rows:
-        db.execute(sa.insert(_LEAF), rows)
+        insert_rows(db, _LEAF, rows)
+        add_nodes(db, nodes)
         kept = {"size": after.size, "roots": b"".join(after.roots)}
         if before.size:
             db.execute(sa.update(_EDGE).values(kept))
         else:
             db.execute(sa.insert(_EDGE), [{"id": 0, **kept}])
     return after
+
+
+class Nodes(dict[int, bytes]):
+    """The roots that are kept, by place."""
+
+    def take(self, span: Span, root: bytes) -> None:
+        """Keep a perfect subtree's root if it is large enough."""
+        if span[1] >= KEPT_LEAVES:
+            self[place_of(span)] = root
+
+
+def place_of(span: Span) -> int:
+    """A perfect subtree's number: its first leaf is a multiple of its size, so no two share one."""
+    return span[0] * 2 + span[1]
+
+
+def add_nodes(db: Connection, nodes: Nodes) -> None:
+    """Keep these roots."""
+    insert_rows(db, _NODE, [{"place": place, "node_hash": root} for place, root in nodes.items()])
+
+
+def read_nodes(db: Connection) -> dict[int, bytes]:
+    """All roots that are kept, by place."""
+    return {row.place: row.node_hash for row in db.execute(sa.select(_NODE))}
+
+
+def prove_inclusion(db: Connection, size: int, index: int) -> tuple[bytes, ...]:
+    """The proof that leaf `index` is in the log of this size, from what is kept; O(log n) work.
+
+    Args:
+        db: A reading transaction.
+        size: A checkpoint's, or the log's.
+        index: From 0.
+
+    Raises:
+        IndexError: there is no such leaf.
+        ValueError: a leaf or a root is not on record.
+    """
+    return _roots(db, inclusion_spans(size, index))
+
+
+def prove_consistency(db: Connection, size: int, old_size: int) -> tuple[bytes, ...]:
+    """The proof that the log of this size begins with that of `old_size`; O(log n) work.
+
+    Raises:
+        IndexError: the older log is the longer one.
+        ValueError: a leaf or a root is not on record.
+    """
+    return _roots(db, consistency_spans(size, old_size))
+
+
+def _roots(db: Connection, spans: Sequence[Span]) -> tuple[bytes, ...]:
+    """The root of each subtree: two questions, whatever their number."""
+    whole: set[int] = set()
+    small: list[Span] = []
+    for span in spans:
+        for part in _kept(span):
+            if part[1] >= KEPT_LEAVES:
+                whole.add(place_of(part))
+            else:
+                small.append(part)
+    nodes = {row.place: row.node_hash for row in db.execute(sa.select(_NODE).where(_NODE.c.place.in_(whole)))}
+    ranges = [_LEAF.c.seq.between(first, first + count - 1) for first, count in small]
+    asked = sa.select(_LEAF.c.seq, _LEAF.c.leaf_hash).where(sa.or_(sa.false(), *ranges))
+    leaves = {row.seq: row.leaf_hash for row in db.execute(asked)}
+    try:
+        return tuple(_root(span, nodes, leaves) for span in spans)
+    except KeyError as missing:
+        raise ValueError(f"the log lacks leaf or root {missing}") from None
+
+
+def _kept(span: Span) -> Iterable[Span]:
+    """A subtree as those that are kept, and what is left of it at the end."""
+    first, count = span
+    while count >= KEPT_LEAVES and count & (count - 1):
+        left = left_size(count)
+        yield first, left
+        first, count = first + left, count - left
+    yield first, count
+
+
+def _root(span: Span, nodes: dict[int, bytes], leaves: dict[int, bytes]) -> bytes:
+    first, count = span
+    if count < KEPT_LEAVES:
+        return root_of(leaves[at] for at in range(first, first + count))
+    if count & (count - 1) == 0:
+        return nodes[place_of(span)]
+    left = left_size(count)
+    rest = _root((first + left, count - left), nodes, leaves)
+    return node_hash(_root((first, left), nodes, leaves), rest)
 
 
 def read_edge(db: Connection) -> Edge:

@@ -10,7 +10,7 @@ roots of the perfect subtrees that the size's binary digits name, largest first.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from protocol.errors import AssayError
@@ -18,6 +18,7 @@ from protocol.errors import AssayError
 EMPTY_ROOT = hashlib.sha256().digest()
 HASH_BYTES = 32
 SIZE_MAX = 2**63 - 1  # what the store's columns hold
+Span = tuple[int, int]  # a subtree, by its first leaf and how many it has
 
 
 class ProofError(AssayError):
@@ -64,14 +65,23 @@ def node_hash(left: bytes, right: bytes) -> bytes:
     return hashlib.sha256(b"\x01" + left + right).digest()
 
 
-def append(edge: Edge, leaves: Iterable[bytes]) -> Edge:
-    """The log with more leaf hashes at its end; O(log n) work for each."""
+def append(edge: Edge, leaves: Iterable[bytes], seen: Callable[[Span, bytes], None] | None = None) -> Edge:
+    """The log with more leaf hashes at its end; O(log n) work for each.
+
+    Args:
+        edge: The log so far.
+        leaves: What comes after it.
+        seen: Told every perfect subtree of two leaves or more as it becomes whole, and its root.
+    """
     size, roots = edge.size, list(edge.roots)
     for leaf in leaves:
-        node, carry = leaf, size
+        node, carry, count = leaf, size, 1
         while carry & 1:  # two perfect subtrees of one height become one
             node = node_hash(roots.pop(), node)
             carry >>= 1
+            count *= 2
+            if seen is not None:
+                seen((size + 1 - count, count), node)
         roots.append(node)
         size += 1
     return Edge(size, tuple(roots))
@@ -86,24 +96,34 @@ def root_of(leaves: Iterable[bytes]) -> bytes:
 
 
 def inclusion_proof(leaves: Sequence[bytes], index: int) -> tuple[bytes, ...]:
-    """The siblings from leaf `index` up to the root of all `leaves`; O(n) work.
+    """The siblings from leaf `index` up to the root of all `leaves`; O(n) work, see ledger/log_store.py.
 
     Raises:
         IndexError: there is no such leaf.
     """
-    if not 0 <= index < len(leaves):
-        raise IndexError(f"leaf {index} of a log of {len(leaves)}")
-    first, count = 0, len(leaves)
-    down: list[bytes] = []
+    spans = inclusion_spans(len(leaves), index)
+    return tuple(root_of(leaves[first : first + count]) for first, count in spans)
+
+
+def inclusion_spans(size: int, index: int) -> list[Span]:
+    """The subtrees whose roots are the proof that leaf `index` is in the log of this size.
+
+    Raises:
+        IndexError: there is no such leaf.
+    """
+    if not 0 <= index < size:
+        raise IndexError(f"leaf {index} of a log of {size}")
+    first, count = 0, size
+    down: list[Span] = []
     while count > 1:
-        left = _left_size(count)
+        left = left_size(count)
         if index - first < left:
-            down.append(root_of(leaves[first + left : first + count]))
+            down.append((first + left, count - left))
             count = left
         else:
-            down.append(root_of(leaves[first : first + left]))
+            down.append((first, left))
             first, count = first + left, count - left
-    return tuple(reversed(down))
+    return down[::-1]
 
 
 def consistency_proof(leaves: Sequence[bytes], old_size: int) -> tuple[bytes, ...]:
@@ -112,24 +132,34 @@ def consistency_proof(leaves: Sequence[bytes], old_size: int) -> tuple[bytes, ..
     Raises:
         IndexError: the older log is the longer one.
     """
-    if not 0 <= old_size <= len(leaves):
-        raise IndexError(f"a log of {len(leaves)} leaves never had {old_size}")
-    if old_size in (0, len(leaves)):
-        return ()
-    first, count, old = 0, len(leaves), old_size
-    down: list[bytes] = []
+    spans = consistency_spans(len(leaves), old_size)
+    return tuple(root_of(leaves[first : first + count]) for first, count in spans)
+
+
+def consistency_spans(size: int, old_size: int) -> list[Span]:
+    """The subtrees whose roots are the proof that the log of this size begins with that of `old_size`.
+
+    Raises:
+        IndexError: the older log is the longer one.
+    """
+    if not 0 <= old_size <= size:
+        raise IndexError(f"a log of {size} leaves never had {old_size}")
+    if old_size in (0, size):
+        return []
+    first, count, old = 0, size, old_size
+    down: list[Span] = []
     is_whole = True  # the old log is the whole subtree that we are in, so its root is known
     while old != count:
-        left = _left_size(count)
+        left = left_size(count)
         if old <= left:
-            down.append(root_of(leaves[first + left : first + count]))
+            down.append((first + left, count - left))
             count = left
         else:
-            down.append(root_of(leaves[first : first + left]))
+            down.append((first, left))
             first, count, old, is_whole = first + left, count - left, old - left, False
     if not is_whole:
-        down.append(root_of(leaves[first : first + count]))
-    return tuple(reversed(down))
+        down.append((first, count))
+    return down[::-1]
 
 
 def verify_inclusion(leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes) -> None:
@@ -195,6 +225,6 @@ def verify_consistency(
         raise refused
 
 
-def _left_size(count: int) -> int:
+def left_size(count: int) -> int:
     """The largest power of two below `count`."""
     return 1 << (count - 1).bit_length() - 1

@@ -19,8 +19,22 @@ from ledger.log_audit import Audited, BooksAltered, audit, read_journal
 from ledger.log_keeper import LogKeeper, read_published
 from ledger.log_leaf import leaf_of
 from ledger.log_note import Checkpoint, origin_of, read_checkpoint, sign_checkpoint
-from ledger.log_store import read_edge, read_leaves, read_notes
-from ledger.merkle_log import consistency_proof, root_of, verify_consistency
+from ledger.log_store import (
+    KEPT_LEAVES,
+    prove_consistency,
+    prove_inclusion,
+    read_edge,
+    read_leaves,
+    read_nodes,
+    read_notes,
+)
+from ledger.merkle_log import (
+    consistency_proof,
+    inclusion_proof,
+    inclusion_spans,
+    root_of,
+    verify_consistency,
+)
 from ledger.store import BookStore
 from protocol.errors import ConfigError, Unavailable
 from tests.ledger.a_database import Databases, attempt, edit
@@ -415,6 +429,72 @@ def test_a_forged_note_beside_the_books_is_seen(place: Place, tmp_path: Path):
         audited(place, folder)
 
 
+# ---- proofs from what is kept
+
+LONG = 3 * KEPT_LEAVES + 5
+
+
+@pytest.fixture
+def long_log(databases: Databases) -> Iterator[BookStore]:
+    """More leaves than one kept subtree has, written in portions."""
+    books = open_books(databases.new())
+    entries = [an_entry(1, -1, key=str(number)) for number in range(LONG)]
+    for start, end in ((0, 1), (1, KEPT_LEAVES + 1), (KEPT_LEAVES + 1, LONG)):
+        books.add_entries(entries[start:end])
+    yield books
+    books.close()
+
+
+def test_proofs_from_what_is_kept_are_those_from_all_leaves(long_log: BookStore):
+    sizes = {1, 2, 3, LONG, *(n * KEPT_LEAVES + more for n in (1, 2, 3) for more in (-1, 0, 1))}
+    with long_log.reading() as db:
+        leaves = read_leaves(db)
+        assert len(read_nodes(db)) == 3 + 1
+        for size in sorted(sizes):
+            for index in sorted({0, 1, size // 2, size - 1} & set(range(size))):
+                assert prove_inclusion(db, size, index) == inclusion_proof(leaves[:size], index)
+            for old in sorted({0, 1, size // 2, size - 1, size}):
+                assert prove_consistency(db, size, old) == consistency_proof(leaves[:size], old)
+
+
+def test_a_proof_reads_a_few_leaves_however_long_the_log_is(long_log: BookStore):
+    asked: list[str] = []
+    sa.event.listen(long_log.engine, "before_cursor_execute", lambda *args: asked.append(args[2]))
+    with long_log.reading() as db:
+        prove_inclusion(db, LONG, 70)
+
+    assert len([one for one in asked if "SELECT" in one]) == 2
+    assert sum(count for _, count in inclusion_spans(LONG, 70) if count < KEPT_LEAVES) <= 2 * KEPT_LEAVES
+
+
+def test_what_is_not_in_the_log_is_not_proved(long_log: BookStore):
+    with long_log.reading() as db:
+        with pytest.raises(IndexError):
+            prove_inclusion(db, LONG, LONG)
+        with pytest.raises(ValueError, match="lacks"):
+            prove_inclusion(db, LONG + 70, 5)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE log_node SET node_hash = x'00'",
+        "DELETE FROM log_node",
+        "INSERT INTO log_node VALUES (1, x'00')",
+    ],
+)
+def test_the_audit_sees_a_kept_root_that_is_not_the_entries(databases: Databases, statement: str):
+    place = databases.new()
+    books = open_books(place)
+    books.add_entries([an_entry(1, -1, key=str(number)) for number in range(KEPT_LEAVES)])
+    books.close()
+    assert audited(place).entries == KEPT_LEAVES
+    edit(place, statement)
+
+    with pytest.raises(BooksAltered, match="kept for proofs"):
+        audited(place)
+
+
 # ---- reading alone
 
 
@@ -461,7 +541,7 @@ def test_what_is_no_book_is_refused_with_words(tmp_path: Path):
     open_books(place).close()
     edit(place, "PRAGMA user_version = 1")
     for opened in (open_engine_to_read, open_books):
-        with pytest.raises(ConfigError, match="schema 1, 3 expected"):
+        with pytest.raises(ConfigError, match="schema 1, 4 expected"):
             opened(place)
 
 
@@ -472,5 +552,5 @@ def test_an_empty_database_and_another_schema_are_refused_to_readers_too(postgre
     open_books(place).close()
     edit(place, "UPDATE alembic_version SET version_num = '0001'")
     for opened in (open_engine_to_read, open_books):
-        with pytest.raises(ConfigError, match="schema 1, 3 expected"):
+        with pytest.raises(ConfigError, match="schema 1, 4 expected"):
             opened(place)

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from ledger.journal_db import Place, engine_of, make_schema, open_engine, version_of, writing
 from ledger.journal_tables import SCHEMA_VERSION
+from ledger.log_store import KEPT_LEAVES
 from ledger.migrate import OLDEST, migrate, move
 from ledger.store import BookStore
 from protocol.errors import ConfigError
@@ -87,6 +88,7 @@ def test_books_with_entries_survive_the_way_down_and_up_and_go_on(place: Place):
     store = BookStore(place, RUN, now_ms=lambda: 0)
     events = a_life().events
     store.take_blocks(events[:9], 0, 9, TABLES)
+    store.add_entries([an_entry(1, -1, key=str(number)) for number in range(KEPT_LEAVES)])
     store.close()
     before = content(place)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from eth_abi.abi import encode
+from eth_utils.crypto import keccak
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +17,20 @@ RUN = b"run".ljust(32, b"\0")
 accounts = st.binary(min_size=20, max_size=20).map(lambda raw: Address("0x" + raw.hex()))
 payouts = st.builds(Payout, account=accounts, amount=st.integers(0, AMOUNT_MAX))
 tables = st.lists(payouts, min_size=1, max_size=40)
+
+
+@given(st.binary(min_size=32, max_size=32), st.integers(0, 2**64 - 1), st.integers(0, 2**32), payouts)
+def test_a_leaf_is_the_hash_of_what_the_contract_encodes(run_id, epoch, index, row):
+    types = ["bytes32", "uint64", "uint256", "address", "uint128"]
+    expected = keccak(keccak(encode(types, [run_id, epoch, index, row.account, row.amount])))
+
+    assert leaf(run_id, epoch, index, row.account, row.amount) == expected
+
+
+@pytest.mark.parametrize(("run_id", "account"), [(RUN[1:], "0x" + "00" * 20), (RUN, "0x" + "00" * 19)])
+def test_a_leaf_of_something_else_cannot_be_made(run_id, account):
+    with pytest.raises(ValueError):
+        leaf(run_id, 0, 0, account, 1)
 
 
 @given(tables, st.data())

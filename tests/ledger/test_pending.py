@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from ledger.accounts import ESCROW, budget, reserved
 from ledger.books import BooksError, Entry, reversal_of
-from ledger.journal_db import Place
-from ledger.journal_pending import State
+from ledger.journal_db import Place, writing
+from ledger.journal_pending import State, post_pending
 from ledger.journal_write import Standing
 from ledger.log_audit import BooksAltered, audit
 from ledger.log_note import origin_of
@@ -156,6 +156,13 @@ def test_a_moment_before_its_time_it_is_posted_and_at_its_time_no_more(store: Bo
 
     with pytest.raises(BooksError, match="late is expired"):
         store.post_pending("late")
+
+
+def test_what_nobody_expired_yet_cannot_be_posted_after_its_time_either(store: BookStore):
+    store.hold(a_move(30), expires_ms=10)
+
+    with writing(store.engine) as db, pytest.raises(BooksError, match="move expired at 10 ms, it is 10 ms"):
+        post_pending(db, "move", now_ms=10)
 
 
 RESOLVE: dict[State, Callable[[BookStore, Clock], Any]] = {

@@ -1,0 +1,3 @@
+DROP TABLE log_node;
+
+PRAGMA user_version = 3;
