@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from ledger.journal_db import Place
+from ledger.journal_db import Place, open_engine
 from tests.ledger.a_postgres import Server
 
 
@@ -42,22 +42,30 @@ class SqliteDatabases:
 
 
 class PostgresDatabases:
-    """Databases of one server."""
+    """Schemas of one server's database."""
 
     def __init__(self, server: Server) -> None:
-        self._server, self._made = server, list[str]()
+        self._server = server
 
     def new(self) -> Place:
-        self._made.append(self._server.new())
-        return self._made[-1]
+        return self._server.new_schema()
 
     def copy(self, place: Place) -> Place:
-        self._made.append(self._server.new(template=str(sa.make_url(str(place)).database)))
-        return self._made[-1]
+        fresh = self.new()
+        open_engine(fresh).dispose()
+        with stranger(fresh) as db:
+            db.exec_driver_sql("SET session_replication_role = replica")
+            for name in sa.inspect(db).get_table_names():
+                db.exec_driver_sql(f"DELETE FROM {name}")
+                db.exec_driver_sql(f"INSERT INTO {name} SELECT * FROM {_schema(place)}.{name}")
+        return fresh
 
     def drop_all(self) -> None:
-        for url in self._made:
-            self._server.drop(url)
+        self._server.drop_schemas()
+
+
+def _schema(place: Place) -> str:
+    return str(sa.make_url(str(place)).query["options"]).removeprefix("-csearch_path=")
 
 
 def is_sqlite(place: Place) -> bool:

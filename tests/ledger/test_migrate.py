@@ -25,14 +25,16 @@ from tests.ledger.test_store import TABLES, a_life
 VERSIONS = range(OLDEST, SCHEMA_VERSION + 1)
 _POSTGRES_SHAPE = """
 SELECT 'column', table_name, column_name, data_type, is_nullable, coalesce(column_default, '')
-    FROM information_schema.columns WHERE table_schema = 'public'
+    FROM information_schema.columns WHERE table_schema = current_schema()
 UNION ALL SELECT 'constraint', conrelid::regclass::text, conname, pg_get_constraintdef(oid), '', ''
-    FROM pg_constraint WHERE connamespace = 'public'::regnamespace
-UNION ALL SELECT 'index', tablename, indexname, indexdef, '', '' FROM pg_indexes WHERE schemaname = 'public'
-UNION ALL SELECT 'trigger', tgrelid::regclass::text, tgname, pg_get_triggerdef(oid), tgenabled::text, ''
-    FROM pg_trigger WHERE NOT tgisinternal
+    FROM pg_constraint WHERE connamespace = current_schema()::regnamespace
+UNION ALL SELECT 'index', tablename, indexname, indexdef, '', ''
+    FROM pg_indexes WHERE schemaname = current_schema()
+UNION ALL SELECT 'trigger', relname, tgname, pg_get_triggerdef(pg_trigger.oid), tgenabled::text, ''
+    FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
+    WHERE NOT tgisinternal AND relnamespace = current_schema()::regnamespace
 UNION ALL SELECT 'function', proname, pg_get_functiondef(oid), '', '', ''
-    FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+    FROM pg_proc WHERE pronamespace = current_schema()::regnamespace
 """
 
 
@@ -48,7 +50,12 @@ def shape(place: Place) -> list[Any]:
 
 def _plain(text: str) -> str:
     """Without what formatting adds."""
-    return re.sub(r"\s+", " ", text).replace("( ", "(").replace(" )", ")").strip()
+    return (
+        re.sub(r"\bbooks_\d+\.|\s+", lambda found: "" if found[0].strip() else " ", text)
+        .replace("( ", "(")
+        .replace(" )", ")")
+        .strip()
+    )
 
 
 def built(place: Place, *steps: int) -> Place:
