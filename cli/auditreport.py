@@ -12,15 +12,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from node.behaviours import CHEATS, Behaviour
+from protocol.audits import Audit, Ruling
 from protocol.draws import audit_rate_ppm
-from protocol.history import Audit, History, Ruling, StepId
+from protocol.history import History, StepId
 from protocol.messages import CertifiedManifest, Outcome
 from protocol.params import PPM, RunSpec
 from protocol.types import PeerId
 from verifier.intervals import exact_interval, rule_of_three
 
 NOT_BY_AUDIT = ("two-commits",)  # equivocation: the pair of commits is the evidence
-CLASSES = ("match", "mismatch", "withheld", "dismissed", "inconclusive", "lapsed", "moot")
+CLASSES = ("match", "mismatch", "withheld", "planted", "dismissed", "inconclusive", "lapsed", "moot")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,6 +33,7 @@ class Counts:
     match: int = 0
     mismatch: int = 0
     withheld: int = 0
+    planted: int = 0  # faults that were ordered, and found
     dismissed: int = 0
     inconclusive: int = 0
     lapsed: int = 0
@@ -79,13 +81,20 @@ def kind_of(audit: Audit) -> str:
         case Ruling.CLEARED:
             return "match"
         case Ruling.UPHELD:
-            return "mismatch" if Outcome.MISMATCH in outcomes else "withheld"
+            return "mismatch" if audit.is_false else "withheld"
+        case Ruling.PLANTED:
+            return "planted"
         case Ruling.DISMISSED:
             return "dismissed"
         case Ruling.MOOT:
             return "moot"
         case _:
             return "inconclusive" if outcomes == {Outcome.INCONCLUSIVE} else "lapsed"
+
+
+def is_planted(audit: Audit | None) -> bool:
+    """Whether the step was false because that was ordered."""
+    return audit is not None and audit.is_planted and audit.ruling is not Ruling.DISMISSED
 
 
 def node_reports(
@@ -122,8 +131,9 @@ def node_reports(
             node = signed.commit.node
             report = reports[node]
             rate = audit_rate_ppm(spec.audit, histories[round_id + 1].nodes[node].clean) / PPM
-            is_false = _is_false(behaviours.get(node), round_id)
-            _count(report, rate, is_false, audits.get((signed.commit.round, node)))
+            audit = audits.get((signed.commit.round, node))
+            is_false = _is_false(behaviours.get(node), round_id) or is_planted(audit)
+            _count(report, rate, is_false, audit)
             if is_false:
                 unseen[node] *= 1 - rate
     for node, report in reports.items():
@@ -212,7 +222,7 @@ def _count(report: NodeReport, rate: float, is_false: bool, audit: Audit | None)
     setattr(counts, kind, getattr(counts, kind) + 1)
     if is_false:
         counts.false_drawn += 1
-        counts.false_found += kind in ("mismatch", "withheld")
+        counts.false_found += kind in ("mismatch", "withheld", "planted")
         counts.false_missed += kind in ("match", "dismissed")
     else:
         counts.honest_judged += kind in ("match", "dismissed", "mismatch", "withheld") or bool(audit.adverse)

@@ -30,11 +30,12 @@ from protocol.rule import RuleSpec
 from training.challenge import challenge_tokens, fingerprint
 from training.compress import gradient_blocks, transition
 from training.exact import apply_signs, initial_parameters, inverse_signs, scatter_values
+from training.execution import execution_class
 from training.inner import InnerState, fresh, inner_step
 from training.layout import Layout, from_blocks, layout_of
 from training.methods import METHODS
 from training.methods.choices import Choices
-from training.model import execution_class, loss_and_gradient, use_threads
+from training.model import loss_and_gradient, use_threads
 from training.presets import PRESETS
 from training.schedule import rate
 

@@ -25,16 +25,20 @@ from ledger.chain_deploy import LOCALNET, deploy
 from ledger.deployment import Deployment
 from ledger.evidence import evm_address
 from ledger.statements import OPERATOR, VERIFIER, Delegation, sign
+from node.canary import write_canary
 from protocol.codec import digest, encode
 from protocol.identity import peer_of
 from protocol.params import DataSpec, Member, RunSpec
-from protocol.types import NO_DIGEST, Address, Digest
+from protocol.seals import planted
+from protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
 from replica.keyring import Keys, create_keys
 from training.start import BASE
+from verifier.limits import LIMITS, Limits
 
 GAS_WEI = 10**18
 RUN_S_MAX = 30 * 24 * 3600
 HOT_KEY_S = 365 * 24 * 3600
+CANARY = "canary.txt"  # beside the configuration of the node whose faults are ordered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +110,8 @@ def establish(
         secrets.token_bytes(32),
         [(evm_address(s.keys.account_address), evm_address(s.keys.hot_address)) for s in verifiers],
     )
+    canary = next((node for node in reversed(nodes) if node.behaviour == "honest"), nodes[-1])
+    canaries = _canaries(order, peer_of(canary.keys.peer))
     spec = build_spec(
         order,
         deployment_id=Digest(deployment.deployment_id),
@@ -115,6 +121,7 @@ def establish(
         nodes=_members(nodes),
         verifiers=_members(verifiers),
         base=base,
+        canaries=canaries,
     )
 
     step("stakes and escrow")
@@ -140,8 +147,17 @@ def establish(
 
     step("configuration")
     network = Network(root=root, spec=spec, run_id=run_id, deployment=deployment, seats=tuple(seats))
-    _write_files(network, anvil.rpc_url)
+    if canaries:
+        faults = [planted(run_id, canaries, index) for index in range(len(canaries))]
+        write_canary(canary.folder / CANARY, faults)
+    _write_files(network, anvil.rpc_url, order.limits())
     return network
+
+
+def _canaries(order: Order, node: PeerId) -> list[tuple[Digest, RoundId, PeerId]]:
+    """Steps of one node that will be false on purpose, at rounds that nobody else can know."""
+    rounds = secrets.SystemRandom().sample(range(order.run.rounds), order.verify.canaries)
+    return [(Digest(secrets.token_bytes(32)), RoundId(at), node) for at in sorted(rounds)]
 
 
 def free_ports(count: int) -> list[int]:
@@ -170,14 +186,14 @@ def _make_seats(order: Order, root: Path) -> list[Seat]:
     def make(named: tuple[tuple[str, str], int]) -> Seat:
         (name, role), port = named
         folder = root / "participants" / name
-        number = int(name.split("-")[1]) if role == "node" else -1
+        number = name.replace("node-", "").replace("verifier-", "v")
         return Seat(
             name=name,
             role=role,
             folder=folder,
             keys=create_keys(folder / "keys", password),
             port=port,
-            behaviour=order.run.behave.get(str(number), "honest"),
+            behaviour=order.run.behave.get(number, "honest"),
         )
 
     with ThreadPoolExecutor(2) as pool:  # two at a time: each key costs 64 MiB to seal
@@ -216,8 +232,10 @@ def _delegate(chain: Chain, deployment: Deployment, seat: Seat, expiry: int) -> 
     chain.delegate(hot, expiry, sign(consent, deployment.domain(Delegation), seat.keys.hot))
 
 
-def _write_files(network: Network, rpc_url: str) -> None:
+def _write_files(network: Network, rpc_url: str, limits: Limits | None) -> None:
     root = network.root
+    if limits is not None:
+        (root / LIMITS).write_bytes(limits.encode())
     (root / "spec.cbor").write_bytes(encode(network.spec))
     (root / "deployment.json").write_text(network.deployment.to_json())
     peers = {peer_of(seat.keys.peer).hex(): ["127.0.0.1", seat.port] for seat in network.seats}
@@ -238,8 +256,12 @@ def _write_files(network: Network, rpc_url: str) -> None:
         }
         if network.spec.model.base != NO_DIGEST:
             lines["base"] = f"../../data/{BASE}"
-        if seat.role == "node":
+        if seat.role in ("node", "verifier"):
             lines["behaviour"] = seat.behaviour
+        if limits is not None and seat.role == "verifier":
+            lines["limits"] = f"../../{LIMITS}"
+        if (seat.folder / CANARY).exists():
+            lines["canary"] = CANARY
         if seat.role in ("ledger", "buyer"):
             lines["status"] = "status.jsonl"
         if seat.role == "buyer":

@@ -75,6 +75,9 @@ def finish(network: Network, settled: Mapping[str, Any], wall_s: float) -> dict[
             for seat in network.seats
             if seat.role == "node"
         },
+        auditors={
+            peer_of(seat.keys.peer): seat.behaviour for seat in network.seats if seat.role == "verifier"
+        },
     )
     (root / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     _copy_books(network.seat("ledger").folder / "ledger.db", root / "ledger.db")

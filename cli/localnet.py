@@ -192,8 +192,11 @@ def _by_key(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 def _behaviour(text: str) -> tuple[str, str]:
     node, sign, behaviour = text.partition("=")
-    if not sign or not node.isdigit():
-        raise ConfigError(f"--behave {text!r}: expected NODE=BEHAVIOUR, for example 2=stale-parameters")
+    if not sign or not node.removeprefix("v").isdigit():
+        raise ConfigError(
+            f"--behave {text!r}: expected NODE=BEHAVIOUR or vVERIFIER=BEHAVIOUR, for example "
+            "2=stale-parameters or v1=pass-all"
+        )
     return node, behaviour
 
 

@@ -14,9 +14,9 @@ from rich import box
 from rich.table import Table
 
 from cli.amounts import DECIMALS, UNIT, money_text, scaled
-from ledger.results import WITHHELD_DIVISOR
 from protocol.errors import ConfigError
 from protocol.params import PPM, AuditSpec
+from protocol.types import NO_DIGEST
 from verifier import odds
 
 NOTE = "verification note, section"
@@ -33,6 +33,7 @@ class Question:
     probation: int = 0
     stake: float = 0.0
     slash: float = 0.5
+    withheld: float | None = None  # share of the stake lost for refusing to open; as `slash` if left out
     price: float = 0.0
     cost: float = 0.0
     late: int = 12
@@ -87,20 +88,25 @@ def odds_table(found: list[Answer]) -> Table:
 
 
 def deterrence_words(
-    rules: AuditSpec, *, stake: int, slash_ppm: int, step_pay: int, power: Fraction = Fraction(19, 20)
+    rules: AuditSpec,
+    late: int,
+    *,
+    stake: int,
+    slash_ppm: int,
+    step_pay: int,
+    power: Fraction = Fraction(19, 20),
 ) -> str:
     """What an order's stake, slash and audit floor deter, in one line.
 
-    A liar who is drawn does best to refuse to open, which costs a share of the slash: that counts here.
-
     Args:
         rules: The run's audits.
-        stake: An operator's, token units. slash_ppm: the share an upheld fault takes.
+        late: Rounds until the last verdict on a step.
+        stake: An operator's, token units.
+        slash_ppm: The share that an upheld fault takes, or a refused opening, whichever is less.
         step_pay: What one accepted step earns its operator, token units.
         power: d, of one audit.
     """
-    rate, lost = Fraction(rules.floor_ppm, PPM), stake * (slash_ppm // WITHHELD_DIVISOR) // PPM
-    late = rules.audit_rounds + rules.dispute_rounds
+    rate, lost = Fraction(rules.floor_ppm, PPM), stake * slash_ppm // PPM
     saving = odds.saving_deterred(lost, rate, power, in_flight=late)
     outside = int(lost * rate * power / (1 - rate * power)) if rate * power < 1 else None
     of_pay = f"{saving / step_pay:,.1f} times" if step_pay else "of"
@@ -126,8 +132,8 @@ def _detection(asked: Question) -> list[Answer]:
     ]  # fmt: skip
     if asked.probation:
         rules = AuditSpec(
-            probation=asked.probation, floor_ppm=scaled(asked.rate, 6), blocks=1, turn_rounds=1,
-            audit_rounds=2, dispute_rounds=1,
+            probation=asked.probation, floor_ppm=scaled(asked.rate, 6), blocks=1, looks_ppm=0, turn_rounds=1,
+            audit_rounds=4, dispute_rounds=2, limits=NO_DIGEST, canaries=NO_DIGEST, canary_count=0,
         )  # fmt: skip
         chance = odds.caught_by_rule(rules, asked.cheat, asked.steps, asked.power)
         found.append(
@@ -149,14 +155,17 @@ def _detection(asked: Question) -> list[Answer]:
 def _deterrence(asked: Question) -> list[Answer]:
     rate, power, slash = (_share(asked, name) for name in ("rate", "power", "slash"))
     stake, found = _units(asked, "stake"), []
-    lost = int(stake * slash)
-    for how, share in (("", 1), (" if the liar refuses to open", WITHHELD_DIVISOR)) if stake else ():
-        saving = odds.saving_deterred(lost // share, rate, power, in_flight=asked.late)
+    ways = [("", slash)]
+    if asked.withheld is not None:
+        ways.append((" if the liar refuses to open", _share(asked, "withheld")))
+    for how, share in ways if stake else ():
+        lost = int(stake * share)
+        saving = odds.saving_deterred(lost, rate, power, in_flight=asked.late)
         found.append(
             Answer(
                 f"saving per step deterred{how}", saving, f"{money_text(saving)} {UNIT}",
                 "S slash / (2 (1 / (p d) + L))", f"{NOTE} 4.2",
-                f"{money_text(lost // share)} {UNIT} are lost; L = {asked.late} steps in flight; factor 2",
+                f"{money_text(lost)} {UNIT} are lost; L = {asked.late} steps in flight; factor 2",
             )
         )  # fmt: skip
     asked_for = [
@@ -193,7 +202,7 @@ def _auditor(asked: Question) -> list[Answer]:
     source = f"{NOTE} 4.3"
     pays = "auditor's pay that beats lazy passing"
     if not asked.known:
-        words = "no audit's answer is known beforehand, as in the protocol today: add --known (canaries)"
+        words = "no audit's answer is known beforehand: add --known, the share of planted faults"
         return [Answer(pays, None, "none does", "v / kappa - S_v", source, words)]
     known, stake = _share(asked, "known"), _units(asked, "auditor_stake")
     pay, safe = odds.auditor_pay(cost, known, stake), odds.auditor_stake(cost, known)

@@ -33,6 +33,8 @@ from protocol.params import ModelSpec
 from protocol.rule import BLOCK_SIZE, FRAGMENTS_MAX, LAG_MAX, RANK_MAX, RuleSpec, check_rule
 from training.documents import Format
 from training.tokenizer import Tokenizer
+from verifier.behaviours import NAMES as AUDITORS
+from verifier.limits import Limits, parse_limits, shipped
 from verifier.rules import RULE_NAMES
 
 ROUNDS_MAX = 1_000_000
@@ -82,7 +84,7 @@ class RunSection(Section):
     rounds: Positive = 60
     nodes: Annotated[int, Field(ge=1, le=NODES_MAX)] = 5
     verifiers: Annotated[int, Field(ge=1, le=VERIFIERS_MAX)] = 4
-    behave: dict[str, str] = Field(default_factory=dict)  # node number -> NAME or NAME@ROUND
+    behave: dict[str, str] = Field(default_factory=dict)  # node number -> NAME or NAME@ROUND; v0 -> NAME
 
 
 class ModelSection(Section):
@@ -182,9 +184,12 @@ class VerifySection(Section):
     probation: Positive = 4
     floor: PositiveShare = 0.2
     blocks: Annotated[int, Field(ge=1, le=OPENED_BLOCKS_MAX)] = 32
+    looks: Share = 0.2  # of audits get a second auditor, whom the first cannot foresee
+    limits: Annotated[str, Field(min_length=1, max_length=4096)] = "shipped"  # "none", or a calibration file
+    canaries: Annotated[int, Field(ge=0, le=1000)] = 0  # planted faults, all of one honest node
     turn_rounds: Annotated[int, Field(ge=1, le=1000)] = 2
-    audit_rounds: Annotated[int, Field(ge=2, le=1000)] = 6
-    dispute_rounds: Annotated[int, Field(ge=1, le=1000)] = 6
+    audit_rounds: Annotated[int, Field(ge=4, le=1000)] = 8
+    dispute_rounds: Annotated[int, Field(ge=2, le=1000)] = 4
     state_every: Positive = 1
 
 
@@ -196,9 +201,16 @@ class BudgetSection(Section):
     operators: Share = 0.87
     verifiers: Share = 0.08  # the rest is the fee
     slash: PositiveShare = 0.5  # of the stake
+    withheld: PositiveShare | None = None  # of the stake of who does not open; as `slash` if left out
+    verifier_slash: PositiveShare = 0.1  # of an auditor's stake, for a verdict proved false
     epoch_rounds: Positive = 10
     operator_stake: Stake = 1000.0
     verifier_stake: Stake = 1000.0
+
+    @property
+    def withheld_share(self) -> float:
+        """What a refused opening costs."""
+        return self.slash if self.withheld is None else self.withheld
 
 
 class TimingSection(Section):
@@ -233,6 +245,20 @@ class Order(Section):
         """
         return model_sizes(self.model, self.folder)
 
+    def limits(self) -> Limits | None:
+        """What steps of other execution classes are judged by; None if they are not judged.
+
+        Raises:
+            ConfigError: the file cannot be read or is no calibration.
+        """
+        if self.verify.limits in ("shipped", "none"):
+            return shipped() if self.verify.limits == "shipped" else None
+        path = self.folder / self.verify.limits
+        try:
+            return parse_limits(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"[verify] limits: {path}: {error}") from None
+
     def tokenizer(self) -> Tokenizer:
         """How text becomes tokens.
 
@@ -263,7 +289,8 @@ class Order(Section):
 
     def behaviours(self) -> dict[int, Behaviour]:
         """How each node that is not simply honest behaves, by its number."""
-        return {int(number): parse_behaviour(text) for number, text in self.run.behave.items()}
+        nodes = ((number, text) for number, text in self.run.behave.items() if number.isdigit())
+        return {int(number): parse_behaviour(text) for number, text in nodes}
 
     def epoch_units_max(self) -> int:
         """The most that one epoch can cost, in token units: the escrow's cap per epoch."""
@@ -319,6 +346,14 @@ def _contradictions(order: Order) -> Iterator[Problem]:
     run, budget = order.run, order.budget
     for number, text in run.behave.items():
         place = ("run", "behave", number)
+        if number.startswith("v"):
+            if number not in (f"v{i}" for i in range(run.verifiers)):
+                yield Problem(place, text, f"no such verifier; they are v0 to v{run.verifiers - 1}")
+            elif text not in AUDITORS:
+                yield Problem(
+                    place, text, f"behaviour {text!r} is unknown; expected one of {', '.join(AUDITORS)}"
+                )
+            continue
         if number not in map(str, range(run.nodes)):
             yield Problem(place, text, f"no such node; nodes are 0 to {run.nodes - 1}")
             continue
@@ -330,6 +365,10 @@ def _contradictions(order: Order) -> Iterator[Problem]:
         if behaviour.name != "honest" and behaviour.from_round >= run.rounds:
             words = f"would begin in round {behaviour.from_round} of a run whose last is {run.rounds - 1}"
             yield Problem(place, text, f"{words}; write {behaviour.name}@ROUND")
+    steps = run.rounds * run.nodes
+    if order.verify.canaries * 20 > steps or order.verify.canaries > run.rounds:
+        words = f"at most one step in 20 can be planted, and one a round: {steps} steps, {run.rounds} rounds"
+        yield Problem(("verify", "canaries"), order.verify.canaries, words)
     if not order.data:
         yield Problem(
             ("data",), [], "expected at least one source; leave the key out for the standard library"

@@ -18,8 +18,9 @@ from protocol.params import PPM, AuditSpec, DataSpec, ModelSpec
 from protocol.rule import BLOCK_SIDE, BLOCK_SIZE, RuleSpec, Values
 from protocol.types import NO_DIGEST
 from training.contribution import contribution_bytes_max
+from training.execution import execution_class
 from training.layout import layout_of
-from training.model import execution_class, use_one_thread
+from training.model import use_one_thread
 from training.rice import rice_bits
 from training.wire import CODE_BITS
 
@@ -136,9 +137,13 @@ def audit_rules(order: Order) -> AuditSpec:
         probation=order.verify.probation,
         floor_ppm=round(order.verify.floor * PPM),
         blocks=order.verify.blocks,
+        looks_ppm=round(order.verify.looks * PPM),
         turn_rounds=order.verify.turn_rounds,
         audit_rounds=order.verify.audit_rounds,
         dispute_rounds=order.verify.dispute_rounds,
+        limits=NO_DIGEST,
+        canaries=NO_DIGEST,
+        canary_count=0,
     )
 
 
@@ -147,7 +152,8 @@ def deters_words(order: Order) -> str:
     budget, step_tokens = order.budget, order.tokens_per_round // order.run.nodes
     return deterrence_words(
         audit_rules(order),
+        order.verify.audit_rounds + order.verify.dispute_rounds,
         stake=scaled(budget.operator_stake, DECIMALS),
-        slash_ppm=scaled(budget.slash, 6),
+        slash_ppm=scaled(min(budget.slash, budget.withheld_share), 6),
         step_pay=step_tokens * budget.price_per_mtoken * scaled(budget.operators, 6) // PPM // 10**6,
     )

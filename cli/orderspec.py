@@ -24,7 +24,8 @@ from protocol.params import (
     TimingSpec,
     check_spec,
 )
-from protocol.types import NO_DIGEST, Address, Digest
+from protocol.seals import canary_root
+from protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
 from training.data import describe
 from training.fragments import check_fragments
 from training.layout import layout_of
@@ -87,6 +88,7 @@ def build_spec(
     nodes: Sequence[Member],
     verifiers: Sequence[Member],
     base: Digest = NO_DIGEST,
+    canaries: Sequence[tuple[Digest, RoundId, PeerId]] = (),
 ) -> RunSpec:
     """The spec of this order, passed by `check_spec`.
 
@@ -99,11 +101,12 @@ def build_spec(
         nodes: In any order.
         verifiers: In any order.
         base: State digest of the imported starting parameters; zero to draw them from the seed.
+        canaries: Salt, round and node of every planted fault.
 
     Raises:
         ConfigError: parts do not fit together, for example two members share an account.
     """
-    verify, budget, timing = order.verify, order.budget, order.timing
+    verify, budget, timing, limits = order.verify, order.budget, order.timing, order.limits()
     spec = RunSpec(
         deployment_id=deployment_id,
         name=order.run.name,
@@ -118,9 +121,13 @@ def build_spec(
             probation=verify.probation,
             floor_ppm=scaled(verify.floor, 6),
             blocks=verify.blocks,
+            looks_ppm=scaled(verify.looks, 6),
             turn_rounds=verify.turn_rounds,
             audit_rounds=verify.audit_rounds,
             dispute_rounds=verify.dispute_rounds,
+            limits=NO_DIGEST if limits is None else limits.digest(),
+            canaries=canary_root(canaries) if canaries else NO_DIGEST,
+            canary_count=len(canaries),
         ),
         money=MoneySpec(
             price_per_mtoken=budget.price_per_mtoken,
@@ -128,6 +135,8 @@ def build_spec(
             verifiers_ppm=scaled(budget.verifiers, 6),
             treasury=treasury,
             slash_ppm=scaled(budget.slash, 6),
+            withheld_ppm=scaled(budget.withheld_share, 6),
+            verifier_slash_ppm=scaled(budget.verifier_slash, 6),
             epoch_rounds=budget.epoch_rounds,
         ),
         timing=TimingSpec(

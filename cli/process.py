@@ -52,6 +52,8 @@ class ProcessFile(BaseModel):
     threads: Annotated[int, Field(ge=1, le=THREADS_MAX)] | Literal["auto"] = 1
     peers: Path
     behaviour: str = "honest"
+    canary: Path | None = None  # which steps of this node are false on order
+    limits: Path | None = None  # calibration for audits of other execution classes
     status: Path | None = None  # where the ledger and the buyer say what happens
     bundle: Path | None = None  # where the buyer puts the model and its proof
 
@@ -90,6 +92,8 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         data=base / given.data,
         peers=base / given.peers,
         behaviour=given.behaviour,
+        canary=None if given.canary is None else base / given.canary,
+        limits=None if given.limits is None else base / given.limits,
         base=None if given.base is None else base / given.base,
         device=given.device,
         threads=0 if given.threads == "auto" else given.threads,

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from cli.auditreport import final_audits
 from cli.chainfolder import Delivered, find_node, open_delivered, seated_nodes
 from node.steps import StepFiles
+from protocol.audits import Audit
 from protocol.blob import blob_digest
 from protocol.codec import digest
 from protocol.draws import (
@@ -35,16 +36,18 @@ from protocol.draws import (
     opened_segment,
 )
 from protocol.errors import AssayError, ConfigError, Diverged, MalformedMessage
-from protocol.history import Audit
+from protocol.history import judges_of
 from protocol.messages import Commit, Outcome
 from protocol.params import PPM
+from protocol.seals import check_unsealed
 from protocol.types import NO_DIGEST, Digest, PeerId
 from replica.index import Altered
 from training import rule as rules
 from training.contribution import decode_contribution
 from training.data import batch_positions, batch_root, batch_tokens
+from training.execution import execution_class
 from training.inner import roots_of
-from training.model import execution_class, loss_and_gradient, use_threads
+from training.model import loss_and_gradient, use_threads
 from training.outer import public_digest
 from training.private import Private, start_private
 from training.private import commit as private_root
@@ -52,6 +55,7 @@ from training.start import BASE
 from training.wire import Update
 from verifier.audit import Finding
 from verifier.examiner import Examiner
+from verifier.limits import LIMITS, agreed_limits
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,12 +130,13 @@ def replay(
     commit = commits[round_id]
     use_threads(threads)
     with tempfile.TemporaryDirectory() as scratch:
-        base = delivered.bundle / BASE
+        base, limits = delivered.bundle / BASE, run / LIMITS
         examiner = Examiner(
             spec=spec,
             data=run / "data",
             folder=Path(scratch),
             base=base if base.is_file() else None,
+            limits=agreed_limits(spec, limits if limits.is_file() else None),
         )
         done = Replayed(commit=commit)
         done.is_same_class = commit.exec_class == execution_class(spec.compute)
@@ -175,7 +180,7 @@ def replay_lines(done: Replayed) -> Iterator[str]:
         yield f"the chain   {done.audit.ruling.value.upper()}: {told or 'no verdict'}"
     yield f"opening     {done.opening}"
     if found is not None:
-        limit = "0, bit for bit" if done.is_same_class else "none in another execution class"
+        limit = "0, bit for bit" if done.is_same_class else "the run's, for another execution class"
         far = _distance(found.distance_ppb)
         yield f"distance    {far} of the gradient's norm, most in block {found.block}; limit {limit}"
     if done.remade:
@@ -201,7 +206,8 @@ def _verdict_words(done: Replayed) -> str:
             "INCONCLUSIVE: another execution class than this machine's; the figures above are evidence only"
         )
     how = "the opened blocks" if done.found is not None else "the whole private state, made again"
-    return f"{done.verdict.name}: {how}, bit for bit"
+    by = "bit for bit" if done.is_same_class else "by the run's limits for another execution class"
+    return f"{done.verdict.name}: {how}, {by}"
 
 
 def _distance(ppb: int) -> str:
@@ -273,7 +279,7 @@ def _redraw(done: Replayed, delivered: Delivered, examiner: Examiner, update: by
     seed = audit_seed(alpha, [(reveal.verifier, reveal.proof) for reveal in manifest.reveals])
     done.rate_ppm = audit_rate_ppm(spec.audit, delivered.histories[after].nodes[commit.node].clean)
     done.is_drawn = is_drawn(seed, commit.node, done.rate_ppm)
-    done.order = auditors(seed, commit.node, spec.verifier_peers)
+    done.order = auditors(seed, commit.node, judges_of(spec, manifest.excluded))
     layout = examiner.parameters.layout
     live: list[int] = []
     if not done.faults:
@@ -305,14 +311,19 @@ def _judge(
         body = steps.opening(int(commit.round), list(done.blocks), done.segment)
         # The class decides only whether a difference is a fault, and that is said with the verdict.
         own = replace(commit, exec_class=execution_class(delivered.spec.compute))
-        done.found = examiner.examine(own, update, body, list(done.blocks), done.segment)
+        unsealed = steps.unsealed(commit, done.segment)
+        check_unsealed(unsealed, commit, done.segment)
+        judged = own if done.is_same_class or examiner.limits is None else commit
+        sealed = unsealed.sketch if done.is_same_class else NO_DIGEST
+        done.found = examiner.examine(judged, update, body, list(done.blocks), done.segment, sealed=sealed)
     except (Diverged, MalformedMessage) as error:
         done.opening = f"none that the commit binds: {error}"
         return
     done.opening = (
         f"made from {seat.folder.name}'s own records, {len(body):,} bytes, {len(done.blocks)} blocks"
     )
-    done.verdict = done.found.outcome if done.is_same_class else Outcome.INCONCLUSIVE
+    is_judged = done.is_same_class or examiner.limits is not None
+    done.verdict = done.found.outcome if is_judged else Outcome.INCONCLUSIVE
 
 
 # ---- without an opening

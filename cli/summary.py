@@ -16,6 +16,7 @@ from node.behaviours import CHEATS, Behaviour
 from protocol.params import RunSpec
 from protocol.types import Digest, PeerId
 from training.layout import layout_of
+from verifier.behaviours import SLASHED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,7 @@ def make_summary(
     audits: AuditCounts,
     settled: Mapping[str, Any],
     behaviours: Mapping[PeerId, Behaviour],
+    auditors: Mapping[PeerId, str],
 ) -> dict[str, Any]:
     """The content of `summary.json`; `ok` says whether every invariant holds.
 
@@ -75,6 +77,7 @@ def make_summary(
         audits: Totals over the run.
         settled: The keeper's last report: money, nodes, verifiers and books.
         behaviours: How nodes behaved on purpose; all others are honest.
+        auditors: How verifiers did.
     """
     parameters = layout_of(spec.model).parameters
     per_update = wire.update_bytes / wire.updates if wire.updates else 0.0
@@ -113,7 +116,10 @@ def make_summary(
             for node in settled["nodes"]
         ],
         "verifiers": [
-            {key: verifier[key] for key in ("peer", "votes", "audits", "paid")}
+            {
+                "behaviour": auditors.get(PeerId(bytes.fromhex(verifier["peer"])), "honest"),
+                **{key: verifier[key] for key in ("peer", "votes", "audits", "slashed", "paid")},
+            }
             for verifier in settled["verifiers"]
         ],
         "money": {
@@ -140,7 +146,7 @@ def invariants(summary: Mapping[str, Any]) -> list[str]:
     return [
         *_broken_training(summary),
         *_broken_money(summary["money"], summary["nodes"], summary["verifiers"]),
-        *_broken_justice(summary["nodes"]),
+        *_broken_justice(summary["nodes"], summary["verifiers"]),
         *_broken_books(summary["ledger"]),
     ]
 
@@ -166,7 +172,7 @@ def _broken_money(
     """Every unit is somewhere, and nothing is negative."""
     paid_nodes = sum(node["paid"] for node in nodes)
     paid_verifiers = sum(verifier["paid"] for verifier in verifiers)
-    slashed = sum(node["slashed"] for node in nodes)
+    slashed = sum(one["slashed"] for one in (*nodes, *verifiers))
     spent = money["paid_operators"] + money["paid_verifiers"] + money["fees"] + money["refunded"]
     taken = money["burnt"] + money["to_buyer"] + money["to_challengers"]
     pairs = (
@@ -174,7 +180,7 @@ def _broken_money(
         ("slashed", money["slashed"], "burnt, to the buyer and to challengers", taken),
         ("paid to operators", money["paid_operators"], "what nodes received", paid_nodes),
         ("paid to verifiers", money["paid_verifiers"], "what verifiers received", paid_verifiers),
-        ("slashed", money["slashed"], "what nodes lost", slashed),
+        ("slashed", money["slashed"], "what nodes and verifiers lost", slashed),
     )
     broken = [
         f"money: {left} is {amount} units, {right} are {total} units"
@@ -184,9 +190,15 @@ def _broken_money(
     return broken + [f"money: {key} is {money[key]} units, below 0" for key in _MONEY if money[key] < 0]
 
 
-def _broken_justice(nodes: list[Mapping[str, Any]]) -> list[str]:
+def _broken_justice(nodes: list[Mapping[str, Any]], verifiers: list[Mapping[str, Any]]) -> list[str]:
     """Every cheater was slashed, and nobody else."""
     broken = []
+    for one in verifiers:
+        is_cheater, name = one["behaviour"] in SLASHED, f"verifier {one['peer'][:8]} ({one['behaviour']})"
+        if is_cheater and one["audits"] and one["slashed"] <= 0:
+            broken.append(f"{name} cheated and was not slashed")
+        if not is_cheater and one["slashed"] != 0:
+            broken.append(f"{name} did not cheat and was slashed {one['slashed']} units")
     for node in nodes:
         is_cheater, name = node["behaviour"] in CHEATS, f"node {node['peer'][:8]} ({node['behaviour']})"
         if is_cheater and node["slashed"] <= 0:

@@ -73,9 +73,18 @@ def nodes_table(summary: Mapping[str, Any]) -> Table:
 
 def verifiers_table(summary: Mapping[str, Any]) -> Table:
     """What each verifier did and earned."""
-    table = _table(f"Verifiers ({UNIT})", "verifier", "votes", "audits", "paid")
+    table = _table(f"Verifiers ({UNIT})", "verifier", "behaviour", "votes", "audits", "slashed", "paid")
     for one in summary["verifiers"]:
-        table.add_row(one["peer"][:8], str(one["votes"]), str(one["audits"]), money_text(one["paid"]))
+        slashed = money_text(one["slashed"]) if one["slashed"] else "-"
+        table.add_row(
+            one["peer"][:8],
+            one_line(one["behaviour"]),
+            str(one["votes"]),
+            str(one["audits"]),
+            slashed,
+            money_text(one["paid"]),
+            style="red" if one["slashed"] else None,
+        )
     return table
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ledger.settlement import Settlement
+from protocol.audits import Audit
 from protocol.codec import digest
-from protocol.history import Audit, History
-from protocol.messages import CertifiedManifest, Commit, Verdict
+from protocol.history import History
+from protocol.messages import CertifiedManifest, Commit, Manifest, Verdict
 from protocol.types import Digest, PeerId
 
 
@@ -58,9 +59,15 @@ def round_facts(
         signatures=len(certified.certificate.verifiers),
         active=len(before.active),
         commits=tuple(signed.commit for signed in manifest.commits),
-        reveals=tuple(reveal.verifier for reveal in manifest.reveals) if before.last_commits else (),
+        reveals=_reveals(before, manifest),
         drawn=tuple(audit for step, audit in sorted(after.audits.items()) if step not in before.audits),
         verdicts=tuple(signed.verdict for signed in manifest.verdicts),
         ruled=tuple(ruled),
         settlement=settlement,
     )
+
+
+def _reveals(before: History, manifest: Manifest) -> tuple[PeerId, ...]:
+    """Whose share of the beacon counted, for the round before, if that round was one of training."""
+    is_counted = 0 < manifest.round <= before.spec.rounds
+    return tuple(reveal.verifier for reveal in manifest.reveals) if is_counted else ()

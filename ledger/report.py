@@ -6,7 +6,7 @@ replays the chain. Amounts are token units.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from ledger.accounts import Kind, budget
 from ledger.books_check import Difference
 from ledger.events import CaseClosed, Slashed
 from ledger.evidence import evm_address
-from ledger.statements import OPERATOR
+from ledger.statements import OPERATOR, VERIFIER
 from ledger.store import BookStore
 from protocol.params import RunSpec
 
@@ -66,10 +66,7 @@ def money(store: BookStore) -> Money:
 
 def nodes(store: BookStore, spec: RunSpec) -> list[dict[str, Any]]:
     """Per node: accepted steps, audits, slashes, pay, and every step that earned nothing."""
-    slashed: dict[str, int] = {}
-    for event in store.events(Slashed):
-        if isinstance(event, Slashed) and event.role == OPERATOR:
-            slashed[event.account] = slashed.get(event.account, 0) + event.amount
+    slashed = _slashed(store, OPERATOR)
     with store.reading() as db:
         accepted = _count(db, "SELECT node, count(*) FROM contribution GROUP BY node")
         by_ruling = "SELECT node, count(*) FROM ruling WHERE ruling IN :rulings GROUP BY node"
@@ -96,7 +93,8 @@ def nodes(store: BookStore, spec: RunSpec) -> list[dict[str, Any]]:
 
 
 def verifiers(store: BookStore, spec: RunSpec) -> list[dict[str, Any]]:
-    """Per verifier: shares of the beacon that counted, verdicts in the chain, and pay."""
+    """Per verifier: shares of the beacon that counted, verdicts in the chain, slashes and pay."""
+    slashed = _slashed(store, VERIFIER)
     with store.reading() as db:
         votes = _count(db, "SELECT verifier, count(*) FROM reveal GROUP BY verifier")
         audits = _count(db, "SELECT verifier, count(*) FROM verdict GROUP BY verifier")
@@ -106,10 +104,20 @@ def verifiers(store: BookStore, spec: RunSpec) -> list[dict[str, Any]]:
             "peer": member.peer.hex(),
             "votes": votes.get(member.peer, 0),
             "audits": audits.get(member.peer, 0),
+            "slashed": slashed.get(evm_address(member.account), 0),
             "paid": paid.get(evm_address(member.account), 0),
         }
         for member in spec.verifiers
     ]
+
+
+def _slashed(store: BookStore, role: int) -> dict[str, int]:
+    """What each account lost in one role."""
+    found: dict[str, int] = {}
+    for event in store.events(Slashed):
+        if isinstance(event, Slashed) and event.role == role:
+            found[event.account] = found.get(event.account, 0) + event.amount
+    return found
 
 
 def round_line(store: BookStore, spec: RunSpec, round_id: int) -> dict[str, Any]:
@@ -156,8 +164,8 @@ def audits(store: BookStore, up_to_round: int) -> dict[str, int]:
         }
 
 
-def open_offences(store: BookStore) -> frozenset[bytes]:
-    """Upheld audits whose case has not ended on chain."""
+def open_offences(store: BookStore, faults: Collection[bytes] = ()) -> frozenset[bytes]:
+    """Upheld audits whose case has not ended on chain, and likewise these offences of verifiers."""
     with store.reading() as db:
         upheld = db.execute(
             sa.text(
@@ -165,7 +173,7 @@ def open_offences(store: BookStore) -> frozenset[bytes]:
                 "WHERE ruling.ruling = 'upheld'"
             )
         ).scalars()
-        offences = frozenset(bytes(offence) for offence in upheld)
+        offences = frozenset(bytes(offence) for offence in upheld) | frozenset(faults)
     closed = {event.case_id for event in store.events(CaseClosed) if isinstance(event, CaseClosed)}
     return offences - closed
 

@@ -14,14 +14,12 @@ from eth_utils.crypto import keccak
 from ledger.deployment import Deployment
 from ledger.evidence import evm_address
 from ledger.settlement import Settlement
-from ledger.statements import OPERATOR, EpochResult, Ruling
+from ledger.statements import OPERATOR, VERIFIER, EpochResult, Ruling
+from protocol.audits import RECOMPUTED, Audit, Fault
 from protocol.codec import digest
-from protocol.history import Audit
-from protocol.messages import Outcome
 from protocol.params import RunSpec
 from protocol.types import Digest, PeerId
 
-WITHHELD_DIVISOR = 50  # a machine that died is not a liar, but silence must cost more than it hides
 SET_VERSION = 1  # the verifier set a run of this deployment is opened with
 
 
@@ -64,9 +62,8 @@ def epoch_end(spec: RunSpec, epoch: int) -> int:
 
 
 def slash_ppm(spec: RunSpec, audit: Audit) -> int:
-    """What an upheld audit costs: the agreed share of stake for a false step, a little of it for silence."""
-    is_false = any(verdict.outcome is Outcome.MISMATCH for verdict in audit.adverse)
-    return spec.money.slash_ppm if is_false else max(spec.money.slash_ppm // WITHHELD_DIVISOR, 1)
+    """What an upheld audit costs: of a step that enough verifiers found false, or of one never opened."""
+    return spec.money.slash_ppm if audit.is_false else spec.money.withheld_ppm
 
 
 def ruling_of(spec: RunSpec, run_id: Digest, audit: Audit) -> Ruling:
@@ -78,16 +75,69 @@ def ruling_of(spec: RunSpec, run_id: Digest, audit: Audit) -> Ruling:
     if not audit.adverse:
         raise ValueError("nobody accused this step")
     nodes = {member.peer: member.account for member in spec.nodes}
-    verifiers: dict[PeerId, bytes] = {member.peer: member.account for member in spec.verifiers}
+    return _ruling(
+        spec,
+        run_id,
+        audit,
+        offender=nodes[audit.node],
+        role=OPERATOR,
+        ppm=slash_ppm(spec, audit),
+        offence_id=audit.offence_id,
+        challenger=audit.adverse[0].verifier,
+    )
+
+
+def fault_ruling_of(spec: RunSpec, run_id: Digest, audit: Audit, fault: Fault) -> Ruling:
+    """The slash that a verifier's fault asks for. The first one that the ruling bore out is the challenger.
+
+    Raises:
+        ValueError: the ruling bore nobody out.
+    """
+    right = accusers_of(audit, fault)
+    if not right:
+        raise ValueError("nobody proved this verdict false")
+    accounts = {member.peer: member.account for member in spec.verifiers}
+    return _ruling(
+        spec,
+        run_id,
+        audit,
+        offender=accounts[fault.verdict.verifier],
+        role=VERIFIER,
+        ppm=spec.money.verifier_slash_ppm,
+        offence_id=fault.offence_id,
+        challenger=right[0],
+    )
+
+
+def accusers_of(audit: Audit, fault: Fault | None = None) -> tuple[PeerId, ...]:
+    """Whose word led to a ruling against a node, or against one of the verifiers, in the chain's order."""
+    if fault is None:
+        return tuple(verdict.verifier for verdict in audit.adverse)
+    failed = {other.verdict.verifier for other in audit.faults}
+    return tuple(v.verifier for v in audit.verdicts if v.outcome in RECOMPUTED and v.verifier not in failed)
+
+
+def _ruling(
+    spec: RunSpec,
+    run_id: Digest,
+    audit: Audit,
+    *,
+    offender: bytes,
+    role: int,
+    ppm: int,
+    offence_id: Digest,
+    challenger: PeerId,
+) -> Ruling:
+    accounts = {member.peer: member.account for member in spec.verifiers}
     evidence = hashlib.sha256(b"assay/evidence/1" + b"".join(digest(v) for v in audit.verdicts)).digest()
     return Ruling(
         deployment_id=spec.deployment_id,
         run_id=run_id,
         epoch=int(audit.round) // spec.money.epoch_rounds,
-        offender=evm_address(nodes[audit.node]),
-        role=OPERATOR,
-        ppm=slash_ppm(spec, audit),
-        offence_id=audit.offence_id,
+        offender=evm_address(offender),
+        role=role,
+        ppm=ppm,
+        offence_id=offence_id,
         evidence_hash=evidence,
-        challenger=evm_address(verifiers[audit.adverse[0].verifier]),
+        challenger=evm_address(accounts[challenger]),
     )

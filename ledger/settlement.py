@@ -20,13 +20,15 @@ import cbor2
 
 from ledger.evidence import evm_address
 from ledger.payout_tree import Payout, PayoutTree, payout_tree
-from protocol.history import Audit, History, Ruling, StepId
-from protocol.messages import Outcome
+from protocol.audits import ADVERSE, Audit, Ruling
+from protocol.history import History, StepId
+from protocol.messages import Outcome, Verdict
 from protocol.params import PPM, RunSpec
 from protocol.types import Digest, PeerId
 
-WATERFALL_VERSION = 1
+WATERFALL_VERSION = 2
 VERDICT_WEIGHT = 10  # of a verdict that the ruling did not contradict
+PLANTED_WEIGHT = 200  # of finding a fault that was planted: what keeps an auditor awake
 REVEAL_WEIGHT = 1  # of one round's share of the beacon
 
 
@@ -107,10 +109,14 @@ def settle(history: History, epoch: int) -> Settlement:
             unpaid.append(Unpaid(round=int(round_id), node=node, reason="after an upheld fault"))
         elif node in guilty:
             unpaid.append(Unpaid(round=int(round_id), node=node, reason="fault upheld in this epoch"))
+        elif audit is not None and audit.is_planted and audit.ruling is not Ruling.DISMISSED:
+            unpaid.append(Unpaid(round=int(round_id), node=node, reason="a planted fault"))
         elif audit is not None and audit.alarm_round >= 0 and audit.ruling in (Ruling.LAPSED, Ruling.MOOT):
             unpaid.append(Unpaid(round=int(round_id), node=node, reason="accused, and not cleared"))
         elif audit is not None and audit.ruling is Ruling.LAPSED and audit.verdicts:
-            unpaid.append(Unpaid(round=int(round_id), node=node, reason="nobody could judge it"))
+            has_match = any(verdict.outcome is Outcome.MATCH for verdict in audit.verdicts)
+            reason = "it did not open its seal" if has_match else "nobody could judge it"
+            unpaid.append(Unpaid(round=int(round_id), node=node, reason=reason))
         else:
             paid[node] = paid.get(node, 0) + tokens
     tokens_paid = sum(paid.values())
@@ -145,17 +151,30 @@ def table_hash(spec: RunSpec, run_id: Digest, epoch: int, rows: tuple[Row, ...])
 
 def _verifier_weights(history: History, epoch: int, audits: Mapping[StepId, Audit]) -> dict[PeerId, int]:
     weights: dict[PeerId, int] = {}
+
+    def add(verifier: PeerId, weight: int) -> None:
+        fault_round = history.verifiers[verifier].fault_round
+        if weight and not 0 <= fault_round <= last:  # whoever judged falsely earns nothing from that epoch on
+            weights[verifier] = weights.get(verifier, 0) + weight
+
+    last = (epoch + 1) * history.spec.money.epoch_rounds - 1
     for audit in audits.values():
         for verdict in audit.verdicts:
-            is_match = verdict.outcome is Outcome.MATCH
-            is_wrong = audit.ruling is (Ruling.UPHELD if is_match else Ruling.DISMISSED)
-            if verdict.outcome is not Outcome.INCONCLUSIVE and not is_wrong:
-                weights[verdict.verifier] = weights.get(verdict.verifier, 0) + VERDICT_WEIGHT
+            add(verdict.verifier, _verdict_weight(audit, verdict))
     for round_id, verifiers in history.reveals.items():
         if history.epoch_of(round_id) == epoch:
             for verifier in verifiers:
-                weights[verifier] = weights.get(verifier, 0) + REVEAL_WEIGHT
+                add(verifier, REVEAL_WEIGHT)
     return weights
+
+
+def _verdict_weight(audit: Audit, verdict: Verdict) -> int:
+    if verdict.outcome is Outcome.MATCH:
+        return 0 if audit.ruling in (Ruling.UPHELD, Ruling.PLANTED) else VERDICT_WEIGHT
+    if verdict.outcome not in ADVERSE or audit.ruling is Ruling.DISMISSED:
+        return 0
+    is_found = audit.ruling is Ruling.PLANTED and verdict.outcome is Outcome.MISMATCH
+    return PLANTED_WEIGHT if is_found else VERDICT_WEIGHT
 
 
 def _share(amount: int, weights: Mapping[PeerId, int]) -> dict[PeerId, int]:

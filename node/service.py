@@ -11,6 +11,7 @@ other commit is ever signed, whatever happens in between.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,22 +20,27 @@ import trio
 from ledger.evidence import sign_commit
 from network.host import Host
 from node.behaviours import parse_behaviour
+from node.canary import read_canary
 from node.steps import StepFiles
+from protocol import audits
+from protocol.audits import Audit
 from protocol.codec import decode, decode_any, digest, encode
-from protocol.draws import opened_blocks, opened_segment
+from protocol.draws import opened_blocks
 from protocol.errors import AssayError, Diverged, MalformedMessage, PeerFault, Unavailable
-from protocol.history import Audit, History, Ruling, StepId
+from protocol.history import History, StepId, may_seal
 from protocol.identity import sign, verify
 from protocol.messages import (
     INLINE_UPDATE_BYTES,
     CertifiedManifest,
     Commit,
     Opened,
+    Planted,
     SignedCommit,
     SignedReceipt,
     SignedRefusal,
     StepRequest,
     Submission,
+    Unsealed,
 )
 from protocol.types import NO_DIGEST, Digest, PeerId
 from replica.claims import claim_everything
@@ -72,6 +78,7 @@ class Service:
     def __init__(self, me: Participant) -> None:
         self.me = me
         self.behaviour = parse_behaviour(me.config.behaviour)
+        self.canary = read_canary(me.config.canary, me.spec, me.run_id, me.me)
         self.follower = Follower(me.spec, me.run_id, me.store)
         self.layout = layout_of(me.spec.model)
         self.pace = Pace(
@@ -83,6 +90,7 @@ class Service:
                 **me.workplace,
                 "behaviour": self.behaviour.name,
                 "start": self.behaviour.from_round,
+                "planted": sorted(self.canary),
             },
             log_path=me.config.folder / "trainer.log",
             store=me.store,
@@ -239,30 +247,53 @@ class Service:
     # ---- openings ----
 
     async def _open_when_drawn(self) -> None:
-        """Push an opening to each auditor as its turn comes; ends only by cancellation."""
+        """Tell each auditor what he needs, as the chain asks for it; ends only by cancellation."""
         told: set[tuple[StepId, PeerId]] = set()
-        while True:
-            history = self.follower.history
-            for step, audit in history.audits.items():
-                if audit.node != self.me.me or not audit.is_open:
-                    continue
-                for verifier in _on_duty(history, audit):
-                    if (step, verifier) not in told and await self._tell(verifier, audit):
-                        told.add((step, verifier))
-            for step in [s for s in self._opened if (a := history.audits.get(s)) is None or not a.is_open]:
-                self.me.blobs.remove(self._opened.pop(step).opening)
-            await self.follower.grown(int(history.round))
+        async with trio.open_nursery() as nursery:
+            while True:
+                history = self.follower.history
+                for step, audit in history.audits.items():
+                    if audit.node != self.me.me:
+                        continue
+                    for verifier in self.me.spec.verifier_peers:
+                        if may_seal(history, audit, verifier) and (step, verifier) not in told:
+                            nursery.start_soon(self._tell, verifier, audit, told)
+                    for word in self._words(history, audit):
+                        for verifier in self.me.spec.verifier_peers:
+                            nursery.start_soon(self._show, verifier, word)
+                for step in [
+                    s for s in self._opened if (a := history.audits.get(s)) is None or not a.is_open
+                ]:
+                    self.me.blobs.remove(self._opened.pop(step).opening)
+                await self.follower.grown(int(history.round))
 
-    async def _tell(self, verifier: PeerId, audit: Audit) -> bool:
+    def _words(self, history: History, audit: Audit) -> Iterator[Unsealed | Planted]:
+        """What the chain wants to hear from us about a step of ours now."""
+        if audits.may_unseal(audit, int(history.round)):
+            try:
+                yield self.steps.unsealed(audit.commit, audit.segment)
+            except Diverged as lost:
+                log.warning("seal not opened", extra={"round": int(audit.round), "reason": str(lost)})
+        planted = self.canary.get(int(audit.round))
+        if planted is not None and audits.may_plant(history.spec.audit, audit, int(history.round)):
+            yield planted
+
+    async def _show(self, verifier: PeerId, word: Unsealed | Planted) -> None:
+        try:
+            await self._host.request(verifier, "shown", encode(word), timeout_s=10)
+        except AssayError as error:
+            log.info("seal not opened there", extra={"verifier": verifier.hex()[:8], "reason": str(error)})
+
+    async def _tell(self, verifier: PeerId, audit: Audit, told: set[tuple[StepId, PeerId]]) -> None:
+        told.add(((audit.round, audit.node), verifier))
         try:
             opened = await self._opening(audit)
             if opened is None:
-                return False
+                return
             await self._host.request(verifier, "opened", encode(opened), timeout_s=10)
         except AssayError as error:
+            told.discard(((audit.round, audit.node), verifier))
             log.warning("opening not delivered", extra={"round": int(audit.round), "reason": str(error)})
-            return False
-        return True
 
     async def _opening(self, audit: Audit) -> Opened | None:
         step = (audit.round, audit.node)
@@ -273,8 +304,7 @@ class Service:
             spec, round_id = self.me.spec, int(audit.round)
             live = [int(b) for b in decode_contribution(spec, self.layout, round_id, update).blocks_B]
             blocks = opened_blocks(audit.seed, audit.node, spec.audit, self.layout.blocks, live)
-            segment = opened_segment(audit.seed, audit.node, spec.rule.segments)
-            body = await trio.to_thread.run_sync(self.steps.opening, round_id, list(blocks), segment)
+            body = await trio.to_thread.run_sync(self.steps.opening, round_id, list(blocks), audit.segment)
             name = self.me.blobs.put(body)
             self._opened[step] = Opened(round=audit.round, opening=name, opening_bytes=len(body))
         return self._opened[step]
@@ -299,11 +329,3 @@ class Service:
 
     async def _fetch(self, name: Digest) -> bytes:
         return await fetch_blob(self._host, name, self.me.spec.verifier_peers, FETCH_S)
-
-
-def _on_duty(history: History, audit: Audit) -> tuple[PeerId, ...]:
-    """The auditors whose turn has come; in a dispute, the whole committee."""
-    if audit.ruling is Ruling.ALARM:
-        return audit.committee
-    turns = max(int(history.round) - int(audit.round) - 2, 0) // history.spec.audit.turn_rounds
-    return audit.order[: turns + 1]

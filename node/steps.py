@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from protocol import merkle
 from protocol.codec import encode
 from protocol.errors import Diverged
-from protocol.messages import InnerOpening, Opening
+from protocol.messages import Commit, InnerOpening, Opening, Unsealed
 from protocol.messages import Path as MerklePath
 from protocol.rule import BLOCK_SIZE, RuleSpec
+from protocol.seals import unseal
 from protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from training.inner import InnerState, roots_of, theta_leaves
 from training.layout import Layout, to_blocks
@@ -95,6 +96,18 @@ class StepFiles:
         write_durably(self._record_path(round_id), cbor2.dumps(record))
         self._forget(round_id)
 
+    def unsealed(self, commit: Commit, segment: int) -> Unsealed:
+        """What the seal of a recent commit of ours held.
+
+        Raises:
+            Diverged: that step is not here any more, or damaged.
+        """
+        record = self.record(int(commit.round))
+        if record is None or record["seal"] != commit.seal:
+            raise Diverged(f"the step of round {commit.round} is not on this disk any more")
+        sketches = [Digest(one) for one in record["sketches"]]
+        return unseal(commit, Digest(record["salt"]), sketches, segment)
+
     def opening(self, round_id: int, blocks: list[int], segment: int = 0) -> bytes:
         """The encoded opening of a recent step for the blocks and the segment drawn.
 
@@ -116,8 +129,6 @@ class StepFiles:
             after=after.error_NC[blocks].astype("<f4").tobytes(),
             paths_before=tuple(MerklePath(hashes=merkle.proof(leaves_before, b)) for b in blocks),
             paths_after=tuple(MerklePath(hashes=merkle.proof(leaves_after, b)) for b in blocks),
-            salt=record["salt"],
-            sketch=record["sketch"],
         )
         if self._rule.is_gradient:
             return encode(opening)

@@ -28,9 +28,9 @@ from observer.papers import read_papers
 from observer.receipts import facts_of
 from observer.replay import Mismatch, Replay
 from observer.status import StatusFile
+from protocol.audits import Ruling
 from protocol.codec import decode_any
 from protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
-from protocol.history import Ruling
 from protocol.messages import CertifiedManifest
 from protocol.types import NO_DIGEST, Digest
 from replica.claims import open_chain
@@ -203,6 +203,11 @@ class Buyer:
             for one in facts_of(self.me.spec, self.me.run_id, self.me.store.links(), {})
             for audit in one.ruled
             if audit.ruling is Ruling.UPHELD
+        } | {
+            bytes(fault.offence_id)
+            for one in facts_of(self.me.spec, self.me.run_id, self.me.store.links(), {})
+            for audit in one.ruled
+            for fault in audit.faults
         }
         over = (CasePhase.VETOED, CasePhase.EXECUTED, CasePhase.EXPIRED)
         with trio.move_on_after(CASES_S_MAX):

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 
 from ledger.journal_facts import RoundFacts
-from protocol.history import Ruling
+from protocol.audits import Ruling
 from protocol.params import RunSpec
 from protocol.types import NO_DIGEST, Digest
 from training.layout import Layout

@@ -11,8 +11,9 @@ from typing import Any
 
 from ledger.journal_facts import RoundFacts, round_facts
 from ledger.settlement import Settlement
+from protocol.audits import Audit
 from protocol.codec import digest
-from protocol.history import Audit, StepId, advance, start
+from protocol.history import StepId, advance, start
 from protocol.messages import CertifiedManifest, Commit
 from protocol.params import RunSpec
 from protocol.types import Digest

@@ -26,11 +26,12 @@ from ledger.results import SET_VERSION, run_id_of
 from ledger.settlement import Settlement
 from ledger.statements import EpochResult, verify_certificate
 from protocol import vrf
+from protocol.audits import Audit
 from protocol.codec import decode, digest, encode
 from protocol.draws import audit_seed, beacon_input, is_drawn
 from protocol.errors import AssayError
 from protocol.finality import check_certified
-from protocol.history import Audit, History, NodeRecord, advance, may_judge
+from protocol.history import History, NodeRecord, VerifierRecord, advance
 from protocol.identity import Domain, verify
 from protocol.json_text import parse_json
 from protocol.messages import (
@@ -40,16 +41,16 @@ from protocol.messages import (
     Manifest,
     QuorumCertificate,
     SignedCommit,
-    SignedVerdict,
     VoteKind,
 )
 from protocol.params import PPM, RunSpec, check_spec
 from protocol.quorum import check_certificate
 from protocol.types import NO_DIGEST, Digest, PeerId, RoundId
+from replica.chain import check_words
 from replica.index import Altered
 from training.data import batch_positions, batch_root
 
-FORMAT = "assay/step-receipt/1"
+FORMAT = "assay/step-receipt/2"
 RECEIPT_BYTES_MAX = 64 << 20
 _FIELDS = ("format", "run_id", "round", "node", "spec", "deployment", "links", "headers", "pay")
 _PAY = ("epoch", "result", "certificate", "row", "proof")
@@ -122,7 +123,7 @@ def window(spec: RunSpec, round_id: int) -> tuple[int, int]:
     An audit ends `span` rounds after its step. Of an earlier fault that ended before the round, the node
     would have been barred; so no step older than `span` rounds can still make this one's audit moot.
     """
-    span = spec.audit.audit_rounds + spec.audit.dispute_rounds
+    span = spec.closing_rounds
     return max(round_id - span, 0), round_id + span
 
 
@@ -330,37 +331,46 @@ def _audit(
         parent=NO_DIGEST,
         chain=NO_DIGEST,
         nodes={member.peer: NodeRecord() for member in spec.nodes},
+        verifiers={member.peer: VerifierRecord() for member in spec.verifiers},
         audits={},
         last_commits=_commits_of(first, commit.node),
     )
     audit: Audit | None = None
     for link in links[1:]:
-        manifest = link.manifest
-        mine = tuple(s for s in manifest.verdicts if _is_about(s, commit.node, int(first.round)))
+        manifest = _about(link.manifest, commit.node, int(first.round))
         history = replace(history, parent=manifest.parent)
-        for one in mine:
-            try:
-                verify(one.verdict.verifier, domain, one.verdict, one.signature)
-            except AssayError as error:
-                raise Altered(f"verdict in round {manifest.round}: {error}") from None
-            known = history.audits.get((one.verdict.round, one.verdict.node))
-            if known is None or not may_judge(history, known, one.verdict.verifier, int(manifest.round)):
-                raise Altered(
-                    f"verdict in round {manifest.round}: {one.verdict.verifier.hex()[:8]} may not judge"
-                )
-        history = advance(history, replace(manifest, commits=(), verdicts=mine))
-        history = replace(history, last_commits=_commits_of(manifest, commit.node))
+        try:
+            for sealed in manifest.seals:
+                verify(sealed.seal.verifier, domain, sealed.seal, sealed.signature)
+            for judged in manifest.verdicts:
+                verify(judged.verdict.verifier, domain, judged.verdict, judged.signature)
+            check_words(history, manifest)
+        except AssayError as error:
+            raise Altered(f"verdict in round {manifest.round}: {error}") from None
+        history = advance(history, manifest)
+        history = replace(history, last_commits=_commits_of(link.manifest, commit.node))
         audit = history.audits.get((commit.round, commit.node), audit)
     return audit if audit is not None and audit.verdicts else None
 
 
+def _about(manifest: Manifest, node: PeerId, after: int) -> Manifest:
+    """What a manifest says about the audits of one node, of rounds after the first link's."""
+
+    def mine(round_id: int, who: PeerId) -> bool:
+        return who == node and round_id >= after
+
+    return replace(
+        manifest,
+        commits=(),
+        seals=tuple(s for s in manifest.seals if mine(s.seal.round, s.seal.node)),
+        verdicts=tuple(s for s in manifest.verdicts if mine(s.verdict.round, s.verdict.node)),
+        unsealed=tuple(one for one in manifest.unsealed if mine(one.round, one.node)),
+        planted=tuple(one for one in manifest.planted if mine(one.round, one.node)),
+    )
+
+
 def _commits_of(manifest: Manifest, node: PeerId) -> tuple[Commit, ...]:
     return tuple(signed.commit for signed in manifest.commits if signed.commit.node == node)
-
-
-def _is_about(signed: SignedVerdict, node: PeerId, since: int) -> bool:
-    """Whether a verdict is on a step of this node, from that round on."""
-    return signed.verdict.node == node and signed.verdict.round >= since
 
 
 def _paid(

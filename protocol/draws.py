@@ -40,6 +40,17 @@ def is_drawn(seed: Digest, node: PeerId, rate_ppm: int) -> bool:
     return _number(seed, b"A", node, 0) % PPM < rate_ppm  # 256 bits: bias below 2^-235
 
 
+def is_second_look(seed: Digest, node: PeerId, round_id: int, looks_ppm: int) -> bool:
+    """Whether another auditor must look at this step too.
+
+    Args:
+        seed: Of the round whose manifest carried the first sealed verdict: he could not know it.
+        node, round_id: The step.
+        looks_ppm: How often, in millionths.
+    """
+    return _number(seed, b"L", node, round_id) % PPM < looks_ppm
+
+
 def auditors(seed: Digest, node: PeerId, verifiers: Sequence[PeerId]) -> tuple[PeerId, ...]:
     """The verifiers in the order in which they are responsible for this audit."""
     left = sorted(verifiers)

@@ -1,85 +1,28 @@
 """History: what the finalised chain says, as a fold that every party computes alike.
 
-Room: protocol (pure). `advance(spec, history, manifest)` takes one final manifest
-after the other; who may train, which audits are open, how they ended and which
-steps earned money all follow from it. The ledger, the payouts and the slashes are
-functions of this and of the EVM chain's events, of nothing else.
-
-    an audit:  OPEN --match--> CLEARED
-                 |--no verdict in time--> LAPSED (paid: the node did its part)
-                 '--mismatch or withheld--> ALARM --quorum against--> UPHELD (slash, barred, epoch unpaid)
-                                              |--enough matches--> DISMISSED
-                                              '--no quorum in time--> LAPSED (this step unpaid, no slash)
-    an UPHELD audit makes the node's other open audits MOOT: one slash, and nothing from the
-    faulty step on is paid
+Room: protocol (pure). `advance(history, manifest)` takes one final manifest after the
+other; who may train, which audits are open, how they ended and which steps earned
+money all follow from it (`audits` has the rules of a single one). The ledger, the
+payouts and the slashes are functions of this and of the EVM chain's events, of nothing else.
 """
 
 from __future__ import annotations
 
-import enum
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from protocol import audits as rules
+from protocol.audits import Audit, Fault, Ruling
 from protocol.codec import digest
 from protocol.draws import audit_rate_ppm, audit_seed, auditors, beacon_input, is_drawn
-from protocol.messages import Commit, Manifest, Outcome, Verdict
+from protocol.messages import Commit, Manifest, Planted, Unsealed, Verdict, VerdictSeal
 from protocol.params import RunSpec
-from protocol.quorum import faults_tolerated, quorum
+from protocol.quorum import quorum
 from protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
-COMMITTEE_MIN = 5
+BEACON_PAUSE = 16  # rounds without a share of the beacon, and its pay, for whose share was missing
 StepId = tuple[RoundId, PeerId]
-
-
-class Ruling(enum.Enum):
-    """How an audit stands."""
-
-    OPEN = "open"
-    ALARM = "alarm"
-    CLEARED = "cleared"
-    DISMISSED = "dismissed"
-    UPHELD = "upheld"
-    LAPSED = "lapsed"
-    MOOT = "moot"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
-    """One drawn step, from the draw to the ruling."""
-
-    round: RoundId
-    node: PeerId
-    commit: Commit
-    seed: Digest
-    order: tuple[PeerId, ...]  # verifiers, most responsible first
-    verdicts: tuple[Verdict, ...] = ()
-    ruling: Ruling = Ruling.OPEN
-    alarm_round: int = -1  # manifest that carried the first adverse verdict
-    closed_round: int = -1
-
-    @property
-    def committee(self) -> tuple[PeerId, ...]:
-        """Who decides a dispute: so many that liars alone are never a quorum of them."""
-        size = COMMITTEE_MIN
-        while quorum(size) <= faults_tolerated(len(self.order)):
-            size += 1
-        return self.order[:size]
-
-    @property
-    def is_open(self) -> bool:
-        """More verdicts can still change the ruling."""
-        return self.ruling in (Ruling.OPEN, Ruling.ALARM)
-
-    @property
-    def adverse(self) -> tuple[Verdict, ...]:
-        """Verdicts against the node, in the order the chain took them."""
-        return tuple(v for v in self.verdicts if v.outcome in (Outcome.MISMATCH, Outcome.WITHHELD))
-
-    @property
-    def offence_id(self) -> Digest:
-        """Names the offence, whoever reports it."""
-        return Digest(hashlib.sha256(b"assay/offence/1" + digest(self.commit)).digest())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +42,20 @@ class NodeRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierRecord:
+    """What the chain knows of one verifier."""
+
+    fault_round: int = -1  # earliest step on which a committee proved it wrong
+    judged: int = 0  # verdicts the chain carries
+    silent: int = 0  # verdicts it sealed and did not open in time
+
+    @property
+    def is_excluded(self) -> bool:
+        """It is drawn no more."""
+        return self.fault_round >= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class History:
     """The fold's state after `round` manifests."""
 
@@ -108,9 +65,11 @@ class History:
     parent: Digest
     chain: Digest
     nodes: Mapping[PeerId, NodeRecord]
+    verifiers: Mapping[PeerId, VerifierRecord]
     audits: Mapping[StepId, Audit]  # of epochs not yet ripe for settlement
     steps: Mapping[StepId, int] = field(default_factory=dict)  # accepted tokens, same epochs
     reveals: Mapping[int, tuple[PeerId, ...]] = field(default_factory=dict)  # by round they are for
+    away: Mapping[PeerId, int] = field(default_factory=dict)  # from which round on it is asked again
     last_commits: tuple[Commit, ...] = ()
 
     @property
@@ -130,6 +89,21 @@ class History:
             return ()
         return tuple(m.peer for m in self.spec.nodes if not self.nodes[m.peer].barred)
 
+    @property
+    def beacon(self) -> tuple[PeerId, ...]:
+        """Verifiers who must share in the beacon that the next manifest carries, ascending.
+
+        Whose share was missing is not asked for a while: nobody chooses, round by round, whether it counts.
+        """
+        peers = self.spec.verifier_peers
+        present = tuple(peer for peer in peers if self.away.get(peer, 0) <= self.round)
+        return present if len(present) >= quorum(len(peers)) else peers
+
+    @property
+    def excluded(self) -> tuple[PeerId, ...]:
+        """Verifiers at fault, ascending: no later step draws them."""
+        return tuple(sorted(peer for peer, record in self.verifiers.items() if record.is_excluded))
+
     def epoch_of(self, round_id: int) -> int:
         """The settlement a round belongs to."""
         return round_id // self.spec.money.epoch_rounds
@@ -144,6 +118,7 @@ def start(spec: RunSpec, run_id: Digest) -> History:
         parent=digest(spec),
         chain=Digest(hashlib.sha256(b"assay/chain/1" + run_id + digest(spec)).digest()),
         nodes={member.peer: NodeRecord() for member in spec.nodes},
+        verifiers={member.peer: VerifierRecord() for member in spec.verifiers},
         audits={},
     )
 
@@ -156,27 +131,25 @@ def next_chain(chain: Digest, commits: tuple[Commit, ...], aggregate: Digest) ->
     )
 
 
-def may_judge(history: History, audit: Audit, verifier: PeerId, at_round: int) -> bool:
-    """Whether the manifest of `at_round` may carry this verifier's verdict on this audit."""
-    if not audit.is_open or any(verdict.verifier == verifier for verdict in audit.verdicts):
-        return False
-    rules = history.spec.audit
-    if audit.ruling is Ruling.ALARM:
-        return verifier in audit.committee and at_round <= audit.alarm_round + rules.dispute_rounds
-    if at_round > audit.round + rules.audit_rounds or verifier not in audit.order:
-        return False
-    turns_over = (at_round - audit.round - 2) // rules.turn_rounds
-    return audit.order.index(verifier) <= max(turns_over, 0)
+def may_seal(history: History, audit: Audit, verifier: PeerId) -> bool:
+    """Whether the next manifest may carry this verifier's sealed verdict."""
+    return rules.may_seal(history.spec.audit, audit, verifier, int(history.round))
 
 
-def verdicts_due(history: History, at_round: int) -> tuple[StepId, ...]:
-    """Open audits whose last chance is the manifest of `at_round`: a leader waits for these."""
-    rules = history.spec.audit
+def may_reveal(history: History, audit: Audit, verdict: Verdict) -> bool:
+    """Whether the next manifest may carry this verdict."""
+    may_say = history.spec.audit.limits != NO_DIGEST or (
+        verdict.outcome not in rules.RECOMPUTED or verdict.exec_class == audit.commit.exec_class
+    )
+    return may_say and rules.may_reveal(audit, verdict, int(history.round))
+
+
+def awaited(history: History) -> tuple[StepId, ...]:
+    """Audits for which the next manifest is the last chance of a word that is missing."""
     return tuple(
         step
         for step, audit in sorted(history.audits.items())
-        if (audit.ruling is Ruling.OPEN and at_round >= audit.round + rules.audit_rounds)
-        or (audit.ruling is Ruling.ALARM and at_round >= audit.alarm_round + rules.dispute_rounds)
+        if any(rules.awaits(history.spec.audit, audit, int(history.round)))
     )
 
 
@@ -192,32 +165,36 @@ def advance(history: History, manifest: Manifest) -> History:
     """
     assert manifest.round == history.round and manifest.parent == history.parent
     now = int(manifest.round)
-    spec, nodes = history.spec, dict(history.nodes)
+    spec, nodes, verifiers = history.spec, dict(history.nodes), dict(history.verifiers)
     audits, steps, reveals = _prune(history, now)
-    if history.last_commits:
-        reveals[now - 1] = tuple(reveal.verifier for reveal in manifest.reveals)
-        alpha = beacon_input(spec.deployment_id, history.run_id, RoundId(now - 1), manifest.parent)
-        seed = audit_seed(alpha, [(reveal.verifier, reveal.proof) for reveal in manifest.reveals])
-        for commit in history.last_commits:
-            if is_drawn(seed, commit.node, audit_rate_ppm(spec.audit, nodes[commit.node].clean)):
-                order = auditors(seed, commit.node, spec.verifier_peers)
-                audits[(commit.round, commit.node)] = Audit(
-                    round=commit.round, node=commit.node, commit=commit, seed=seed, order=order
-                )
+    away = dict(history.away)
+    if now:
+        shared = {reveal.verifier for reveal in manifest.reveals}
+        away |= {peer: now + 1 + BEACON_PAUSE for peer in history.beacon if peer not in shared}
+        if now <= spec.rounds:
+            reveals[now - 1] = tuple(reveal.verifier for reveal in manifest.reveals)
+        seed = beacon_of(history, manifest)
+        for step, audit in audits.items():
+            audits[step] = rules.draw_second_look(audit, now, seed, spec.audit)
+        audits |= drawn(history, manifest, seed)
 
-    for signed in manifest.verdicts:
-        step = (signed.verdict.round, signed.verdict.node)
-        audits[step] = _judge(audits[step], signed.verdict, now)
+    for step, words in _words(manifest).items():
+        audits[step] = rules.hear(
+            audits[step], now, words.seals, words.verdicts, words.unsealed, is_planted=bool(words.planted)
+        )
+    here = digest(manifest)
     for step, audit in sorted(audits.items()):
-        closed = _rule(audit, now, spec, nodes[audit.node])
-        audits[step] = closed
-        if closed.ruling is audit.ruling:
-            continue
-        record = nodes[closed.node]
-        if closed.ruling in (Ruling.CLEARED, Ruling.DISMISSED):
-            nodes[closed.node] = replace(record, clean=record.clean + 1)
-        elif closed.ruling is Ruling.UPHELD:
-            nodes[closed.node] = replace(record, clean=0, fault_round=int(closed.round))
+        after = rules.rule(audit, now, spec, here, is_barred=nodes[audit.node].barred)
+        audits[step] = after
+        if after.ruling is not audit.ruling:
+            nodes[after.node] = _ruled(nodes[after.node], after)
+        for verifier in set(after.silent) - set(audit.silent):
+            verifiers[verifier] = replace(verifiers[verifier], silent=verifiers[verifier].silent + 1)
+        for fault in after.faults[len(audit.faults) :]:
+            verifiers[fault.verdict.verifier] = _failed(verifiers[fault.verdict.verifier], fault)
+    for signed_verdict in manifest.verdicts:
+        verifier = signed_verdict.verdict.verifier
+        verifiers[verifier] = replace(verifiers[verifier], judged=verifiers[verifier].judged + 1)
 
     for signed_commit in manifest.commits:
         commit = signed_commit.commit
@@ -231,42 +208,86 @@ def advance(history: History, manifest: Manifest) -> History:
     return replace(
         history,
         round=RoundId(now + 1),
-        parent=digest(manifest),
+        parent=here,
         chain=manifest.chain,
         nodes=nodes,
+        verifiers=verifiers,
         audits=audits,
         steps=steps,
         reveals=reveals,
+        away=away,
         last_commits=commits,
     )
 
 
-def _judge(audit: Audit, verdict: Verdict, now: int) -> Audit:
-    judged = replace(audit, verdicts=(*audit.verdicts, verdict))
-    if audit.ruling is Ruling.OPEN and verdict.outcome in (Outcome.MISMATCH, Outcome.WITHHELD):
-        return replace(judged, ruling=Ruling.ALARM, alarm_round=now)
-    return judged
+def beacon_of(history: History, manifest: Manifest) -> Digest:
+    """The seed that the reveals in `manifest` make of the manifest before it."""
+    before = RoundId(int(manifest.round) - 1)
+    alpha = beacon_input(history.spec.deployment_id, history.run_id, before, manifest.parent)
+    return audit_seed(alpha, [(reveal.verifier, reveal.proof) for reveal in manifest.reveals])
 
 
-def _rule(audit: Audit, now: int, spec: RunSpec, node: NodeRecord) -> Audit:
-    """Close the audit if its verdicts or its time suffice, or the node is out already."""
-    if audit.is_open and node.barred:
-        return replace(audit, ruling=Ruling.MOOT, closed_round=now)
-    if audit.ruling is Ruling.OPEN:
-        if any(verdict.outcome is Outcome.MATCH for verdict in audit.verdicts):
-            return replace(audit, ruling=Ruling.CLEARED, closed_round=now)
-        if now >= audit.round + spec.audit.audit_rounds:
-            return replace(audit, ruling=Ruling.LAPSED, closed_round=now)
-    if audit.ruling is Ruling.ALARM:
-        need, judges = quorum(len(audit.committee)), set(audit.committee)
-        matches = sum(v.outcome is Outcome.MATCH for v in audit.verdicts if v.verifier in judges)
-        if sum(verdict.verifier in judges for verdict in audit.adverse) >= need:
-            return replace(audit, ruling=Ruling.UPHELD, closed_round=now)
-        if matches > len(audit.committee) - need:
-            return replace(audit, ruling=Ruling.DISMISSED, closed_round=now)
-        if now >= audit.alarm_round + spec.audit.dispute_rounds:
-            return replace(audit, ruling=Ruling.LAPSED, closed_round=now)
-    return audit
+def drawn(history: History, manifest: Manifest, seed: Digest) -> dict[StepId, Audit]:
+    """The audits that `manifest` opens, of the steps of the manifest before it."""
+    judges = judges_of(history.spec, manifest.excluded)
+    return {
+        (commit.round, commit.node): Audit(
+            round=commit.round,
+            node=commit.node,
+            commit=commit,
+            seed=seed,
+            order=auditors(seed, commit.node, judges),
+        )
+        for commit in history.last_commits
+        if is_drawn(seed, commit.node, audit_rate_ppm(history.spec.audit, history.nodes[commit.node].clean))
+    }
+
+
+def judges_of(spec: RunSpec, excluded: Sequence[PeerId]) -> tuple[PeerId, ...]:
+    """Who may audit: verifiers not at fault, or all if those are fewer than a quorum.
+
+    Below that, a few liars could be a committee of their own.
+    """
+    left = tuple(peer for peer in spec.verifier_peers if peer not in set(excluded))
+    return left if len(left) >= quorum(len(spec.verifiers)) else spec.verifier_peers
+
+
+@dataclass(slots=True)
+class _Words:
+    """What one manifest says about one audit."""
+
+    seals: list[VerdictSeal] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    unsealed: Unsealed | None = None
+    planted: Planted | None = None
+
+
+def _words(manifest: Manifest) -> dict[StepId, _Words]:
+    found: dict[StepId, _Words] = {}
+    for sealed in manifest.seals:
+        found.setdefault((sealed.seal.round, sealed.seal.node), _Words()).seals.append(sealed.seal)
+    for signed in manifest.verdicts:
+        verdict = signed.verdict
+        found.setdefault((verdict.round, verdict.node), _Words()).verdicts.append(verdict)
+    for unsealed in manifest.unsealed:
+        found.setdefault((unsealed.round, unsealed.node), _Words()).unsealed = unsealed
+    for planted in manifest.planted:
+        found.setdefault((planted.round, planted.node), _Words()).planted = planted
+    return found
+
+
+def _ruled(record: NodeRecord, audit: Audit) -> NodeRecord:
+    """What a change of ruling means for the node."""
+    if audit.ruling in (Ruling.CLEARED, Ruling.DISMISSED):
+        return replace(record, clean=record.clean + 1)
+    if audit.ruling is Ruling.UPHELD:
+        return replace(record, clean=0, fault_round=int(audit.round))
+    return record
+
+
+def _failed(record: VerifierRecord, fault: Fault) -> VerifierRecord:
+    earliest = int(fault.verdict.round)
+    return replace(record, fault_round=min(earliest, record.fault_round) if record.is_excluded else earliest)
 
 
 def _prune(

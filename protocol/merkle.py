@@ -59,6 +59,16 @@ def check(leaf: Digest, index: int, count: int, path: Sequence[Digest], expected
     Raises:
         MalformedMessage: the path does not lead from the leaf to the root.
     """
+    if root_of_path(leaf, index, count, path) != expected:
+        raise MalformedMessage(f"leaf {index} is not under root {expected.hex()[:8]}")
+
+
+def root_of_path(leaf: Digest, index: int, count: int, path: Sequence[Digest]) -> Digest:
+    """The root that `leaf` has at `index` of `count` leaves, beside these siblings.
+
+    Raises:
+        MalformedMessage: there is no such leaf, or there are too few or too many siblings.
+    """
     if not 0 <= index < count <= LEAVES_MAX:
         raise MalformedMessage(f"leaf {index} of {count} does not exist")
     siblings = iter(path)
@@ -74,8 +84,7 @@ def check(leaf: Digest, index: int, count: int, path: Sequence[Digest], expected
         at, width = at // 2, (width + 1) // 2
     if used != len(path):
         raise MalformedMessage(f"proof of leaf {index} has {len(path)} hashes, expected {used}")
-    if here != expected:
-        raise MalformedMessage(f"leaf {index} is not under root {expected.hex()[:8]}")
+    return here
 
 
 def _node(left: Digest, right: Digest) -> Digest:

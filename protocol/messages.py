@@ -22,6 +22,7 @@ OPENED_BLOCKS_MAX = 256
 PROOF_HASHES_MAX = 26
 SKETCH_BYTES = 512
 REASON_CHARS_MAX = 300
+SEAL_HASHES_MAX = 10
 INLINE_UPDATE_BYTES = 128 * 1024
 INNER_BYTES_MAX = 512 * 1024 * 1024  # parameters of an opened inner state: 128 million of float32
 
@@ -43,7 +44,7 @@ class Commit:
     momentum_before: Digest  # root of the private state: momentum or unsent error, inner optimiser
     momentum_after: Digest
     inner: Annotated[tuple[Digest, ...], Max(SEGMENTS_MAX)]  # inner state after each segment of steps
-    seal: Digest  # SHA-256(salt | gradient sketch)
+    seal: Digest  # of the sketches of its work, docs/protocol.md section 5
     exec_class: Digest
     tokens: int
     loss_micro: int  # mean loss over the batch, nats per token, times 10^6
@@ -74,20 +75,24 @@ class Outcome(enum.IntEnum):
     MATCH = 1
     MISMATCH = 2
     WITHHELD = 3  # the node did not open what it committed to
-    INCONCLUSIVE = 4  # another execution class, or the auditor could not recompute
+    INCONCLUSIVE = 4  # the auditor could not judge: another execution class without limits, or no recompute
+    BORDERLINE = 5  # another execution class, between honest and false: the committee decides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A verifier's finding about one step of one node."""
+    """A verifier's finding about one step of one node. Its digest is what the verifier sealed before."""
 
-    TAG: ClassVar[bytes] = b"assay/verdict/1"
+    TAG: ClassVar[bytes] = b"assay/verdict/2"
     run_id: Digest
     round: RoundId
     node: PeerId
     verifier: PeerId
+    salt: Digest  # 32 random bytes: nobody guesses the verdict from its seal
     outcome: Outcome
-    recomputed: Digest  # SHA-256 of the auditor's own gradient sketch; zero where it has none
+    exec_class: Digest  # of the machine that recomputed; zero where nothing was
+    recomputed: Digest  # SHA-256 of the auditor's own sketch of the work; zero where it has none
+    witness: Digest  # in a dispute, SHA-256 of a sketch whose pattern the alarm chose; zero otherwise
     opening: Digest  # blob digest of the opening that was judged; zero where none came
     opening_bytes: int
     distance_ppb: int  # largest relative distance over opened blocks, times 10^9, capped at 10^12
@@ -98,9 +103,56 @@ class Verdict:
 class SignedVerdict:
     """A verdict with its verifier's signature."""
 
-    TAG: ClassVar[bytes] = b"assay/signed-verdict/1"
+    TAG: ClassVar[bytes] = b"assay/signed-verdict/2"
     verdict: Verdict
     signature: Signature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictSeal:
+    """A verifier binds itself to a verdict before anybody's is known."""
+
+    TAG: ClassVar[bytes] = b"assay/verdict-seal/1"
+    run_id: Digest
+    round: RoundId
+    node: PeerId
+    verifier: PeerId
+    verdict: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedVerdictSeal:
+    """A sealed verdict with its verifier's signature."""
+
+    TAG: ClassVar[bytes] = b"assay/signed-verdict-seal/1"
+    seal: VerdictSeal
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsealed:
+    """A drawn node shows the sketch that its commit sealed. The seal itself proves who says it."""
+
+    TAG: ClassVar[bytes] = b"assay/unsealed/1"
+    run_id: Digest
+    round: RoundId
+    node: PeerId
+    salt: Digest
+    sketch: Digest  # SHA-256 of the sketch of the drawn segment
+    path: Annotated[tuple[Digest, ...], Max(SEAL_HASHES_MAX)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planted:
+    """A canary shows that a step was ordered to be false before the run began: `RunSpec.canaries`."""
+
+    TAG: ClassVar[bytes] = b"assay/planted/1"
+    run_id: Digest
+    round: RoundId
+    node: PeerId
+    index: int
+    salt: Digest
+    path: Annotated[tuple[Digest, ...], Max(PROOF_HASHES_MAX)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,13 +170,17 @@ class Reveal:
 class Manifest:
     """What counts in one round: the body that verifiers agree on."""
 
-    TAG: ClassVar[bytes] = b"assay/manifest/2"
+    TAG: ClassVar[bytes] = b"assay/manifest/3"
     run_id: Digest
     round: RoundId
     parent: Digest  # digest of the manifest before; of the run's spec in round 0
     commits: Annotated[tuple[SignedCommit, ...], Max(NODES_MAX)]  # ascending by node
     reveals: Annotated[tuple[Reveal, ...], Max(VERIFIERS_MAX)]  # for the round before, ascending
-    verdicts: Annotated[tuple[SignedVerdict, ...], Max(VERDICTS_MAX)]  # by (round, node, verifier)
+    seals: Annotated[tuple[SignedVerdictSeal, ...], Max(VERDICTS_MAX)]  # by (round, node, verifier)
+    verdicts: Annotated[tuple[SignedVerdict, ...], Max(VERDICTS_MAX)]  # likewise
+    unsealed: Annotated[tuple[Unsealed, ...], Max(VERDICTS_MAX)]  # by (round, node)
+    planted: Annotated[tuple[Planted, ...], Max(VERDICTS_MAX)]  # likewise
+    excluded: Annotated[tuple[PeerId, ...], Max(VERIFIERS_MAX)]  # verifiers at fault by now, ascending
     aggregate: Digest  # blob digest; zero without commits, or where the rule refuses them (n <= 2f)
     chain: Digest  # H(chain before | ids | update digests | aggregate)
 
@@ -192,7 +248,7 @@ class Proposal:
     `parent` is the parent block's notarisation (absent, so empty, for round 0).
     """
 
-    TAG: ClassVar[bytes] = b"assay/proposal/2"
+    TAG: ClassVar[bytes] = b"assay/proposal/3"
     block: Block
     manifest: Manifest
     parent: Annotated[tuple[QuorumCertificate, ...], Max(1)]
@@ -205,7 +261,7 @@ class Proposal:
 class CertifiedManifest:
     """One link of the finalised chain: checkable by anybody who knows the verifiers."""
 
-    TAG: ClassVar[bytes] = b"assay/certified/2"
+    TAG: ClassVar[bytes] = b"assay/certified/3"
     manifest: Manifest
     block: Block
     certificate: QuorumCertificate
@@ -221,9 +277,9 @@ class Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """What a drawn node shows of its momentum: blocks of both roots, their paths, and its seal."""
+    """What a drawn node shows of its momentum: blocks of both roots, and their paths."""
 
-    TAG: ClassVar[bytes] = b"assay/opening/1"
+    TAG: ClassVar[bytes] = b"assay/opening/2"
     run_id: Digest
     round: RoundId
     node: PeerId
@@ -232,8 +288,6 @@ class Opening:
     after: Annotated[bytes, Max(OPENED_BLOCKS_MAX * 16384)]
     paths_before: Annotated[tuple[Path, ...], Max(OPENED_BLOCKS_MAX)]
     paths_after: Annotated[tuple[Path, ...], Max(OPENED_BLOCKS_MAX)]
-    salt: Annotated[bytes, Max(32)]
-    sketch: Annotated[bytes, Max(SKETCH_BYTES)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +297,7 @@ class InnerOpening:
     The start is bound by the entry of `Commit.inner` before the segment, or by `momentum_before`.
     """
 
-    TAG: ClassVar[bytes] = b"assay/inner-opening/1"
+    TAG: ClassVar[bytes] = b"assay/inner-opening/2"
     opening: Opening
     segment: int
     start_count: int  # inner steps since the moments were zero
@@ -331,10 +385,20 @@ class StepRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RulingRequest:
+    """Asks a verifier to sign a slash that the chain calls for: of the node, or of a verifier."""
+
+    TAG: ClassVar[bytes] = b"assay/ruling-request/1"
+    round: RoundId
+    node: PeerId
+    verifier: PeerId  # zero for the node's own fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
     """Consecutive links of the finalised chain, as many as fit an answer."""
 
-    TAG: ClassVar[bytes] = b"assay/links/2"
+    TAG: ClassVar[bytes] = b"assay/links/3"
     links: Annotated[tuple[CertifiedManifest, ...], Max(256)]
 
 
@@ -370,5 +434,6 @@ MESSAGES: dict[bytes, type[Any]] = {
         QuorumCertificate, Proposal, CertifiedManifest, Path, Opening, Receipt, SignedReceipt,
         Submission, Opened, StepRequest, InnerOpening, Links, ResultSignature,
         Contradiction, Refusal, SignedRefusal, ResolutionSignature,
+        VerdictSeal, SignedVerdictSeal, Unsealed, Planted, RulingRequest,
     )
 }  # fmt: skip

@@ -14,13 +14,14 @@ from typing import Annotated, ClassVar
 
 from protocol.codec import Max
 from protocol.messages import NODES_MAX, VERIFIERS_MAX
+from protocol.quorum import committee_size
 from protocol.rule import BLOCK_SIDE as BLOCK_SIDE
 from protocol.rule import BLOCK_SIZE as BLOCK_SIZE
 from protocol.rule import PPM as PPM
 from protocol.rule import RuleSpec as RuleSpec
 from protocol.rule import Values as Values
 from protocol.rule import check_rule
-from protocol.types import Address, Digest, PeerId
+from protocol.types import NO_DIGEST, Address, Digest, PeerId
 
 RUN_NODES_MAX = 128
 RUN_VERIFIERS_MAX = 16
@@ -88,25 +89,33 @@ class DataSpec:
 class AuditSpec:
     """How often, by whom and by when steps are recomputed."""
 
-    TAG: ClassVar[bytes] = b"assay/audit-spec/1"
+    TAG: ClassVar[bytes] = b"assay/audit-spec/2"
     probation: int  # a node's first audits come at rate 1; then rate = probation / clean audits
     floor_ppm: int  # the rate never falls under this; never 0
     blocks: int  # opened per audit, half uniform, half among non-empty blocks
+    looks_ppm: int  # how often a second auditor must look, drawn once the first has sealed his verdict
     turn_rounds: int  # rounds after which the next verifier in the drawn order takes over
     audit_rounds: int  # a verdict counts up to this many rounds after the step
     dispute_rounds: int  # a committee has this many rounds after the alarm
+    limits: Digest  # SHA-256 of the calibration by which other execution classes are judged; zero: none are
+    canaries: Digest  # Merkle root over planted faults; zero without any
+    canary_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoneySpec:
     """Price, shares and penalties."""
 
-    TAG: ClassVar[bytes] = b"assay/money-spec/1"
+    TAG: ClassVar[bytes] = b"assay/money-spec/2"
     price_per_mtoken: int  # minor units per 10^6 accepted tokens
     operators_ppm: int
     verifiers_ppm: int  # the rest is the fee
     treasury: Address
     slash_ppm: int  # of an operator's stake, for an upheld mismatch
+    withheld_ppm: (
+        int  # for an opening that never came; less than `slash_ppm` is the cheap way out of an audit
+    )
+    verifier_slash_ppm: int  # of a verifier's stake, for a verdict that the committee proved false
     epoch_rounds: int
 
 
@@ -135,7 +144,7 @@ class Member:
 class RunSpec:
     """One run, complete: whoever holds this and the chain can check everything else."""
 
-    TAG: ClassVar[bytes] = b"assay/run-spec/2"
+    TAG: ClassVar[bytes] = b"assay/run-spec/3"
     deployment_id: Digest
     name: Annotated[str, Max(64)]
     seed: int
@@ -165,7 +174,13 @@ class RunSpec:
     @property
     def last_round(self) -> int:
         """The round whose manifest closes the chain: training, then time for every verdict."""
-        return self.rounds - 1 + self.audit.audit_rounds + self.audit.dispute_rounds
+        return self.rounds - 1 + self.closing_rounds
+
+    @property
+    def closing_rounds(self) -> int:
+        """Rounds after a step by which its audit has ended, a dispute and its appeal included."""
+        hearings = 1 if len(self.verifiers) <= committee_size(len(self.verifiers), 0) else 2
+        return self.audit.audit_rounds + hearings * self.audit.dispute_rounds
 
     @property
     def epochs(self) -> int:
@@ -175,7 +190,7 @@ class RunSpec:
     def settled_at(self, epoch: int) -> int:
         """The round whose manifest makes `epoch` ripe: nothing about it can change after."""
         last = min((epoch + 1) * self.money.epoch_rounds, self.rounds) - 1
-        return last + self.audit.audit_rounds + self.audit.dispute_rounds
+        return last + self.closing_rounds
 
 
 def check_spec(spec: RunSpec) -> None:
@@ -200,14 +215,31 @@ def check_spec(spec: RunSpec) -> None:
     need(0 < spec.audit.floor_ppm <= PPM, "the audit floor must be above 0 and at most 1")
     need(spec.audit.probation >= 1, "probation must be at least one audit")
     need(spec.audit.turn_rounds >= 1, "audit turns must take at least one round")
-    need(spec.audit.audit_rounds >= 2, "audits need at least 2 rounds: one for the draw, one for the verdict")
-    need(spec.audit.dispute_rounds >= 1, "disputes need at least one round")
+    need(
+        spec.audit.audit_rounds >= 4,
+        f"audit_rounds is {spec.audit.audit_rounds}, expected at least 4: draw, seal, second look, verdict",
+    )
+    need(
+        spec.audit.dispute_rounds >= 2,
+        f"dispute_rounds is {spec.audit.dispute_rounds}, expected at least 2: seals, verdicts",
+    )
+    need(spec.audit.looks_ppm <= PPM, "the share of second looks is at most 1")
+    need(
+        (spec.audit.canary_count > 0) == (spec.audit.canaries != NO_DIGEST),
+        "a root of canaries needs their count, and no root has none",
+    )
+    need(
+        spec.audit.canary_count * 20 <= spec.rounds * len(spec.nodes),
+        f"{spec.audit.canary_count} planted faults, at most one step in 20 expected",
+    )
     need(spec.money.operators_ppm + spec.money.verifiers_ppm <= PPM, "shares add up to more than 1")
     need(spec.money.epoch_rounds >= 1, "an epoch needs at least one round")
-    need(0 < spec.money.slash_ppm <= PPM, "the slash must be above 0 and at most 1")
+    for name in ("slash_ppm", "withheld_ppm", "verifier_slash_ppm"):
+        need(0 < getattr(spec.money, name) <= PPM, f"{name} must be above 0 and at most 1")
     need(len(spec.verifiers) >= 1, "a run needs verifiers")
     need(len(spec.nodes) >= 1, "a run needs nodes")
-    # A proposal must fit one fact of 256 KiB: 750 bytes a commit, 330 a verdict, 1.7 kB a dummy certificate.
+    # A proposal must fit one fact of 256 KiB: 750 bytes a commit, 1.7 kB a dummy certificate, and at most
+    # `verifier.round.WORDS_PER_MANIFEST` each of verdicts (430 bytes), their seals (220) and sketches (370).
     need(len(spec.nodes) <= RUN_NODES_MAX, f"{len(spec.nodes)} nodes, at most {RUN_NODES_MAX} expected")
     need(
         len(spec.verifiers) <= RUN_VERIFIERS_MAX,

@@ -13,6 +13,8 @@ from protocol.identity import Domain, verify
 from protocol.messages import QuorumCertificate, SignedVote
 from protocol.types import PeerId
 
+FIRST_COMMITTEE, SECOND_COMMITTEE = 5, 15
+
 
 def quorum(verifier_count: int) -> int:
     """Signatures that decide: floor(2n/3) + 1."""
@@ -22,6 +24,17 @@ def quorum(verifier_count: int) -> int:
 def faults_tolerated(verifier_count: int) -> int:
     """The largest f with 3f + 1 <= n."""
     return (verifier_count - 1) // 3
+
+
+def committee_size(verifier_count: int, hearing: int) -> int:
+    """How many verifiers decide a dispute: five, fifteen in the second hearing, or all if there are fewer.
+
+    Never so few that the liars tolerated are a quorum of them.
+    """
+    size = (FIRST_COMMITTEE, SECOND_COMMITTEE)[hearing]
+    while quorum(size) <= faults_tolerated(verifier_count):
+        size += 1
+    return min(size, verifier_count)
 
 
 def check_certificate(certificate: QuorumCertificate, domain: Domain, verifiers: Collection[PeerId]) -> None:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from protocol import audits
+from protocol.audits import Audit
 from protocol.errors import MalformedMessage
 from protocol.finality import check_certified
-from protocol.history import History, advance, may_judge, next_chain
+from protocol.history import History, advance, may_reveal, next_chain
 from protocol.identity import Domain
 from protocol.messages import CertifiedManifest, Manifest
-from protocol.types import NO_DIGEST
+from protocol.seals import check_planted, check_unsealed
+from protocol.types import NO_DIGEST, PeerId, RoundId
 
 
 def extend(history: History, certified: CertifiedManifest) -> History:
@@ -58,12 +61,56 @@ def check_place(history: History, manifest: Manifest) -> None:
     need(all(a.verifier < b.verifier for a, b in pairwise(reveals)), "reveals must ascend by verifier")
     known = set(history.spec.verifier_peers)
     need(all(r.verifier in known for r in reveals), "carries a reveal of a stranger")
+    need(manifest.excluded == history.excluded, "names other verifiers than those at fault")
+    check_words(history, manifest)
+
+
+def check_words(history: History, manifest: Manifest) -> None:
+    """Do nothing if everything a manifest says about audits may be said now, and proves what it claims.
+
+    Signatures are not checked here.
+
+    Raises:
+        MalformedMessage: which word does not fit.
+    """
+
+    def need(holds: bool, words: str) -> None:
+        if not holds:
+            raise MalformedMessage(f"manifest of round {manifest.round}: {words}")
+
+    at, rules = int(manifest.round), history.spec.audit
+
+    def audit_of(round_id: RoundId, node: PeerId) -> Audit:
+        audit = history.audits.get((round_id, node))
+        need(audit is not None, f"speaks of round {round_id} of {node.hex()[:8]}, which is not audited")
+        assert audit is not None
+        return audit
+
+    sealed = [(s.seal.round, s.seal.node, s.seal.verifier) for s in manifest.seals]
+    need(all(a < b for a, b in pairwise(sealed)), "seals must ascend by step and verifier")
+    for round_id, node, verifier in sealed:
+        need(
+            audits.may_seal(rules, audit_of(round_id, node), verifier, at),
+            f"{verifier.hex()[:8]} may not seal a verdict on round {round_id} of {node.hex()[:8]}",
+        )
     steps = [(s.verdict.round, s.verdict.node, s.verdict.verifier) for s in manifest.verdicts]
     need(all(a < b for a, b in pairwise(steps)), "verdicts must ascend by step and verifier")
     for signed in manifest.verdicts:
         verdict = signed.verdict
-        audit = history.audits.get((verdict.round, verdict.node))
         need(
-            audit is not None and may_judge(history, audit, verdict.verifier, int(manifest.round)),
+            may_reveal(history, audit_of(verdict.round, verdict.node), verdict),
             f"{verdict.verifier.hex()[:8]} may not judge round {verdict.round} of {verdict.node.hex()[:8]}",
         )
+    opened = [(one.round, one.node) for one in manifest.unsealed]
+    need(all(a < b for a, b in pairwise(opened)), "opened seals must ascend by step")
+    for unsealed in manifest.unsealed:
+        audit = audit_of(unsealed.round, unsealed.node)
+        need(audits.may_unseal(audit, at), f"opens the seal of round {unsealed.round} at the wrong time")
+        check_unsealed(unsealed, audit.commit, audit.segment)
+    shown = [(one.round, one.node) for one in manifest.planted]
+    need(all(a < b for a, b in pairwise(shown)), "planted faults must ascend by step")
+    for planted in manifest.planted:
+        audit = audit_of(planted.round, planted.node)
+        need(planted.run_id == history.run_id, "carries a planted fault of another run")
+        need(audits.may_plant(rules, audit, at), f"names a fault of round {planted.round} at the wrong time")
+        check_planted(planted, rules.canaries, rules.canary_count)

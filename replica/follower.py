@@ -14,9 +14,10 @@ import trio
 
 from ledger.settlement import Settlement, settle
 from network.host import Host
+from protocol.audits import Audit, Fault, Ruling
 from protocol.codec import decode, encode
 from protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
-from protocol.history import Audit, History, Ruling, StepId, start
+from protocol.history import History, StepId, start
 from protocol.messages import CertifiedManifest, Links, StepRequest
 from protocol.params import RunSpec
 from protocol.types import NO_DIGEST, Digest, PeerId
@@ -43,6 +44,7 @@ class Follower:
         self.history: History = start(spec, run_id)
         self.settlements: dict[int, Settlement] = {}  # of every ripe epoch
         self.upheld: dict[StepId, Audit] = {}  # of the whole run
+        self.failed: dict[Digest, tuple[Audit, Fault]] = {}  # verifiers' faults, likewise
         for certified in store.links():
             self._fold(extend(self.history, certified))
         self._news = trio.Event()
@@ -68,6 +70,7 @@ class Follower:
     def _fold(self, history: History) -> None:
         self.history = history
         self.upheld |= {step: a for step, a in history.audits.items() if a.ruling is Ruling.UPHELD}
+        self.failed |= {f.offence_id: (a, f) for a in history.audits.values() for f in a.faults}
         for epoch in range(history.spec.epochs):
             if history.spec.settled_at(epoch) == history.round - 1:
                 self.settlements[epoch] = settle(history, epoch)

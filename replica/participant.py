@@ -47,6 +47,8 @@ class Config:
     data: Path  # a data set's folder; training/shards.py
     peers: Path  # JSON: hex peer id -> [ip, port]
     behaviour: str = "honest"
+    canary: Path | None = None  # of a node whose false steps were ordered; node/canary.py
+    limits: Path | None = None  # calibration that the spec names, for steps of other execution classes
     base: Path | None = None  # imported starting parameters, where the spec names some
     device: str = "cpu"
     threads: int = 1  # 0: measure at the first start which number is fastest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from ledger.deployment import Deployment
 from ledger.evidence import evm_address, sign_commit
 from ledger.statements import address_of
 from protocol import vrf
+from protocol.audits import RECOMPUTED, Audit, may_unseal
 from protocol.codec import digest
 from protocol.draws import beacon_input
-from protocol.history import Audit, History, advance, next_chain, start
+from protocol.history import History, advance, may_reveal, may_seal, next_chain, start
 from protocol.identity import Domain, peer_of, sign
 from protocol.messages import (
     Block,
@@ -28,13 +29,15 @@ from protocol.messages import (
     Reveal,
     SignedCommit,
     SignedVerdict,
+    SignedVerdictSeal,
     SignedVote,
+    Unsealed,
     Verdict,
+    VerdictSeal,
     Vote,
     VoteKind,
 )
 from protocol.params import (
-    AuditSpec,
     Member,
     MoneySpec,
     RunSpec,
@@ -42,14 +45,16 @@ from protocol.params import (
     check_spec,
 )
 from protocol.quorum import assemble
+from protocol.seals import seal_of, unseal
 from protocol.types import NO_DIGEST, Address, Digest, Iteration, PeerId, RoundId
-from tests.specs import FLOAT32_WHOLE, a_model, a_rule, data_of
+from tests.specs import FLOAT32_WHOLE, a_model, a_rule, an_audit_spec, data_of
 from training.data import batch_positions, batch_root
 from training.layout import layout_of
 from training.momentum import zero_root
 from training.shards import write_tokens
 
 DEPLOYMENT_ID = Digest(hashlib.sha256(b"deployment").digest())
+NODE_SALT = Digest(b"n" * 32)
 RUN_ID = Digest(hashlib.sha256(b"run").digest())
 TEXT = np.frombuffer(hashlib.shake_256(b"text").digest(40_000), np.uint8) % 64 + 32
 MANIFEST = write_tokens(None, [TEXT])
@@ -109,12 +114,11 @@ def a_spec(**changes: Any) -> RunSpec:
         compute=FLOAT32_WHOLE,
         data=data_of(TEXT),
         rule=a_rule(warmup_rounds=2),
-        audit=AuditSpec(
-            probation=2, floor_ppm=200_000, blocks=8, turn_rounds=1, audit_rounds=4, dispute_rounds=3
-        ),
+        audit=an_audit_spec(probation=2, blocks=8),
         money=MoneySpec(
             price_per_mtoken=10**9, operators_ppm=870_000, verifiers_ppm=80_000,
-            treasury=Address(bytes(19) + b"\x07"), slash_ppm=500_000, epoch_rounds=3,
+            treasury=Address(bytes(19) + b"\x07"), slash_ppm=500_000, withheld_ppm=500_000,
+            verifier_slash_ppm=100_000, epoch_rounds=3,
         ),
         timing=TimingSpec(collect_ms=5000, ready_ms=1000, iteration_ms=10_000, resend_ms=500),
         buyer=Address(bytes(19) + b"\x09"),
@@ -158,7 +162,7 @@ def a_commit(name: str, history: History, **changes: Any) -> Commit:
         momentum_before=_momentum_of(history, node),
         momentum_after=a_digest(f"momentum of {name} after {history.round}"),
         inner=(),
-        seal=a_digest("seal"),
+        seal=seal_of(NODE_SALT, [a_digest("sketch")]),
         exec_class=a_digest("class"),
         tokens=spec.tokens_per_step,
         loss_micro=2_500_000,
@@ -187,13 +191,57 @@ def a_reveal(name: str, history: History, **changes: Any) -> Reveal:
 
 
 def a_verdict(name: str, audit: Audit, outcome: Outcome = Outcome.MATCH, **changes: Any) -> SignedVerdict:
-    """This verifier's signed word on an audit."""
+    """This verifier's signed word on an audit, the same whenever it is made in one hearing."""
+    has_worked = outcome in RECOMPUTED
+    salt = hashlib.sha256(b"salt" + audit.pattern + name.encode() + audit.node).digest()
     verdict = Verdict(
-        run_id=RUN_ID, round=audit.round, node=audit.node, verifier=peer(name), outcome=outcome,
-        recomputed=NO_DIGEST, opening=NO_DIGEST, opening_bytes=0, distance_ppb=0, block=0,
+        run_id=RUN_ID, round=audit.round, node=audit.node, verifier=peer(name), salt=Digest(salt),
+        outcome=outcome, exec_class=audit.commit.exec_class if has_worked else NO_DIGEST,
+        recomputed=a_digest("sketch") if has_worked else NO_DIGEST,
+        witness=a_digest("witness") if has_worked and audit.pattern != NO_DIGEST else NO_DIGEST,
+        opening=NO_DIGEST, opening_bytes=0, distance_ppb=0, block=0,
     )  # fmt: skip
     verdict = replace(verdict, **changes)
     return SignedVerdict(verdict=verdict, signature=sign(a_peer_key(name), DOMAIN, verdict))
+
+
+def a_seal(signed: SignedVerdict, **changes: Any) -> SignedVerdictSeal:
+    """The seal over a verdict, signed by the same verifier."""
+    verdict = signed.verdict
+    seal = VerdictSeal(
+        run_id=verdict.run_id, round=verdict.round, node=verdict.node, verifier=verdict.verifier,
+        verdict=digest(verdict),
+    )  # fmt: skip
+    seal = replace(seal, **changes)
+    return SignedVerdictSeal(seal=seal, signature=sign(a_peer_key(name_of(verdict.verifier)), DOMAIN, seal))
+
+
+def an_unsealing(audit: Audit) -> Unsealed:
+    """How the node of `a_commit` opens its seal."""
+    return unseal(audit.commit, NODE_SALT, [a_digest("sketch")], audit.segment)
+
+
+Votes = Mapping[tuple[int, PeerId], Mapping[str, Outcome]]
+
+
+def match_all(history: History) -> Votes:
+    """Whoever is asked first says MATCH of every open audit."""
+    return {s: {name_of(a.order[0]): Outcome.MATCH} for s, a in history.audits.items() if a.is_open}
+
+
+def words(history: History, votes: Votes) -> dict[str, tuple[Any, ...]]:
+    """What the next manifest may carry of verifiers with these votes, and of nodes that are drawn."""
+    seals, verdicts, unsealed = [], [], []
+    for step, audit in sorted(history.audits.items()):
+        for name, outcome in sorted(votes.get(step, {}).items(), key=lambda vote: peer(vote[0])):
+            signed = a_verdict(name, audit, outcome)
+            if may_seal(history, audit, peer(name)):
+                seals.append(a_seal(signed))
+            elif may_reveal(history, audit, signed.verdict):
+                verdicts.append(signed)
+        if may_unseal(audit, int(history.round)):
+            unsealed.append(an_unsealing(audit))
+    return {"seals": tuple(seals), "verdicts": tuple(verdicts), "unsealed": tuple(unsealed)}
 
 
 def name_of(member: PeerId) -> str:
@@ -204,21 +252,22 @@ def name_of(member: PeerId) -> str:
 def a_manifest(
     history: History,
     nodes: Iterable[str] = (),
-    verdicts: Iterable[SignedVerdict] = (),
+    votes: Votes | None = None,
     aggregate: Digest | None = None,
     **changes: Any,
 ) -> Manifest:
-    """The next manifest: these nodes' commits, all reveals that are due, these verdicts."""
+    """The next manifest: these nodes' commits, all reveals that are due, what follows from these votes."""
     commits = tuple(a_signed_commit(name, history) for name in by_peer(list(nodes)))
     named = (aggregate or a_digest("aggregate")) if commits else NO_DIGEST
-    ordered = sorted(verdicts, key=lambda s: (s.verdict.round, s.verdict.node, s.verdict.verifier))
     manifest = Manifest(
         run_id=RUN_ID,
         round=history.round,
         parent=history.parent,
         commits=commits,
-        reveals=tuple(a_reveal(name, history) for name in VERIFIERS) if history.last_commits else (),
-        verdicts=tuple(ordered),
+        reveals=tuple(a_reveal(name, history) for name in VERIFIERS) if history.round else (),
+        **words(history, votes or {}),
+        planted=(),
+        excluded=history.excluded,
         aggregate=named,
         chain=next_chain(history.chain, tuple(signed.commit for signed in commits), named),
     )
@@ -249,10 +298,7 @@ def a_chain(
     links: list[CertifiedManifest] = []
     for _ in range(count):
         committing = [name for name in nodes if peer(name) in history.active]
-        verdicts = [
-            a_verdict(name_of(audit.order[0]), audit) for audit in history.audits.values() if audit.is_open
-        ]
-        manifest = a_manifest(history, committing, verdicts, aggregate)
+        manifest = a_manifest(history, committing, match_all(history), aggregate)
         links.append(a_certified(manifest, digest(links[-1].block) if links else NO_DIGEST))
         history = advance(history, manifest)
     return links

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.blob import blob_digest
-from protocol.params import ComputeSpec, DataSpec, ModelSpec, Precision
+from protocol.params import AuditSpec, ComputeSpec, DataSpec, ModelSpec, Precision
 from protocol.rule import RuleSpec
 from protocol.types import NO_DIGEST
 from training.data import describe
@@ -50,3 +50,20 @@ def some_data(**changes: Any) -> DataSpec:
         "tokens": 1000, "validation_tokens": 100, "source": "made up", "licence": "none",
     }  # fmt: skip
     return DataSpec(**{**facts, **changes})
+
+
+def an_audit_spec(**changes: object) -> AuditSpec:
+    """Every step audited by one auditor, nothing planted, one execution class."""
+    rules = AuditSpec(
+        probation=100,
+        floor_ppm=200_000,
+        blocks=4,
+        looks_ppm=0,
+        turn_rounds=1,
+        audit_rounds=4,
+        dispute_rounds=3,
+        limits=NO_DIGEST,
+        canaries=NO_DIGEST,
+        canary_count=0,
+    )
+    return replace(rules, **changes)

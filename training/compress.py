@@ -167,13 +167,16 @@ def _update(blocks_B: NDArray[np.int64], index_BK: NDArray[np.int64], written: Q
     return Update(blocks_B[kept], index_BK[kept], written.value_BK[kept], *live)
 
 
-def gradient_sketch(parent: Digest, x_NC: NDArray[np.float32]) -> bytes:
-    """64 signed sums of a step's gradient blocks, which only a recompute can yield. 512 bytes.
+def work_sketch(pattern: Digest, x_NC: NDArray[np.float32]) -> bytes:
+    """64 signed sums of a step's work by block, which only a recompute can yield. 512 bytes.
 
-    The sign patterns come from the parent's digest, so no sketch can be prepared before.
+    Args:
+        pattern: What the signs are drawn from: the digest of the manifest before the step, so that no
+            sketch can be prepared; or what an alarm chose, so that none can be copied.
+        x_NC: The gradient as the step adds it, or the way that one segment of inner steps went.
     """
     patterns = np.frombuffer(
-        hashlib.shake_256(b"assay/sketch/1" + parent).digest(BLOCK_SIZE // 8 * 64), np.uint8
+        hashlib.shake_256(b"assay/sketch/1" + pattern).digest(BLOCK_SIZE // 8 * 64), np.uint8
     )
     signs = np.unpackbits(patterns).reshape(64, BLOCK_SIZE).astype(np.float64) * 2 - 1
     column_sums = np.zeros(BLOCK_SIZE)

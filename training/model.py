@@ -8,10 +8,8 @@ on the CPU whatever a pass is computed in and on.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
-import platform
 from contextlib import nullcontext
 
 import numpy as np
@@ -23,37 +21,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from protocol.errors import ConfigError
 from protocol.params import ComputeSpec, Family, ModelSpec, Precision
-from protocol.types import Digest
 from training.gpt import gpt_logits
 from training.layout import Layout
 from training.llama import llama_logits
 
 DEVICES = ("cpu", "cuda")
 FLOAT32_WHOLE = ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=0)
-
-
-def execution_class(compute: ComputeSpec, device: str = "cpu") -> Digest:
-    """Digest of what decides the bits of a gradient on this machine; equal means comparable bit for bit."""
-    parts = [
-        "assay/class/2",
-        torch.__version__,
-        np.__version__,
-        platform.machine(),
-        torch.backends.cpu.get_cpu_capability(),
-        f"mkldnn={torch.backends.mkldnn.is_available()}",  # type: ignore[no-untyped-call]
-        f"threads={torch.get_num_threads()}",
-        compute.dtype.name.lower(),
-        f"micro={compute.micro_sequences}",
-        device,
-    ]
-    if device == "cuda":
-        parts += [
-            torch.cuda.get_device_name(),
-            f"cuda={torch.version.cuda}",
-            f"cudnn={torch.backends.cudnn.version()}",  # type: ignore[no-untyped-call]
-            "sdpa=math",
-        ]
-    return Digest(hashlib.sha256("|".join(parts).encode()).digest())
 
 
 def use_threads(count: int) -> None:

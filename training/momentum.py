@@ -2,8 +2,7 @@
 
 Room: training (pure, without torch: the network's process computes these too). One
 Merkle leaf per 64 x 64 block, so that an audit opens a few blocks of any model; one
-more for the inner optimiser where a rule carries it from round to round; and a seal
-over the gradient sketch, which nobody can make without the gradient.
+more for the inner optimiser where a rule carries it from round to round.
 
 Shape suffixes: N = blocks, C = 4096.
 """
@@ -50,8 +49,3 @@ def zero_root(run_id: Digest, rule: RuleSpec, block_count: int) -> Digest:
     if rule.carries_inner:
         leaves.append(carried_leaf(run_id, block_count, NO_DIGEST))
     return merkle.root(leaves)
-
-
-def seal(salt: bytes, sketch: bytes) -> Digest:
-    """Commitment to a gradient sketch. The salt is 32 bytes."""
-    return Digest(hashlib.sha256(b"assay/seal/1" + salt + sketch).digest())

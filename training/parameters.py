@@ -29,7 +29,7 @@ from training.start import state_digest as state_digest
 
 def kept_rounds(spec: RunSpec) -> int:
     """Rounds that audits can look back, and so must be held."""
-    return spec.audit.audit_rounds + spec.audit.dispute_rounds + 2 + spec.rule.read_lag
+    return spec.closing_rounds + 2 + spec.rule.read_lag
 
 
 class Parameters:

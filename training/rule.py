@@ -16,17 +16,20 @@ Shape suffixes: P = parameters, N = blocks, C = 4096.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protocol.params import RunSpec
-from protocol.rule import PPM
-from training.compress import Transition, distance_blocks, gradient_blocks, transition
+from protocol.rule import BLOCK_SIZE, PPM
+from protocol.seals import sketch_digest
+from protocol.types import Digest
+from training.compress import Transition, distance_blocks, gradient_blocks, transition, work_sketch
 from training.factors import encode_factors
 from training.fragments import fragment_blocks, fragment_positions
 from training.inner import Floats, Gradient, InnerState, fresh, segments
-from training.layout import Layout
+from training.layout import Layout, to_blocks
 from training.outer import applied_fragments
 from training.private import Private
 from training.schedule import rate
@@ -38,12 +41,13 @@ class Work:
     """What local work leads to.
 
     x_NC: what enters the compressor, by block. loss: mean over the batch, nats. ends: the inner
-    state at the end of every segment; none for a single gradient.
+    state at the end of every segment; none for a single gradient. start: the one before the first.
     """
 
     x_NC: Floats
     loss: float
     ends: tuple[InnerState, ...] = ()
+    start: InnerState | None = None
 
 
 def begin(spec: RunSpec, layout: Layout, theta_P: Floats, private: Private, round_id: int) -> InnerState:
@@ -99,7 +103,21 @@ def local(
     start = begin(spec, layout, theta_P, private, round_id)
     states, losses = zip(*segments(spec, round_id, start, theta_P, tokens, gradient), strict=True)
     x_NC = distance_blocks(spec.rule, layout, theta_P, states[-1].theta_P)
-    return Work(x_NC, float(np.mean(losses)), states)
+    return Work(x_NC, float(np.mean(losses)), states, start)
+
+
+def sketches(layout: Layout, work: Work, pattern: Digest) -> tuple[Digest, ...]:
+    """What a commit seals of some work: the digest of one sketch for each segment, or for the gradient."""
+    if work.start is None:
+        return (sketch_digest(work_sketch(pattern, work.x_NC)),)
+    states = (work.start, *work.ends)
+    return tuple(way_sketch(layout, start, end, pattern) for start, end in pairwise(states))
+
+
+def way_sketch(layout: Layout, start: InnerState, end: InnerState, pattern: Digest) -> Digest:
+    """Digest of the sketch of the way that a segment of inner steps went."""
+    way_NC = to_blocks(layout, start.theta_P - end.theta_P).reshape(-1, BLOCK_SIZE)
+    return sketch_digest(work_sketch(pattern, way_NC))
 
 
 def compress(spec: RunSpec, layout: Layout, round_id: int, before_NC: Floats, x_NC: Floats) -> Transition:

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from protocol import merkle
 from protocol.errors import MalformedMessage
-from protocol.messages import SKETCH_BYTES, Commit, Opening, Outcome, Path
+from protocol.messages import Commit, Opening, Outcome, Path
 from protocol.rule import BLOCK_SIZE, CompressSpec, RuleSpec
-from protocol.types import Digest
+from protocol.types import NO_DIGEST, Digest
 from training.compress import transition
-from training.momentum import momentum_domain, seal
+from training.momentum import momentum_domain
 from training.wire import Update
 
 DISTANCE_PPB_MAX = 10**12
@@ -35,14 +35,14 @@ _LEAF_BYTES = 4 * BLOCK_SIZE
 class Finding:
     """What a recompute showed. `distance_ppb` is relative to the gradient's own block norm.
 
-    is_borderline: INCONCLUSIVE because a tolerance test failed by little; a committee should look.
+    recomputed, witness: digests of the sketch of the work, in the node's pattern and in the dispute's.
     """
 
     outcome: Outcome
     recomputed: Digest
     distance_ppb: int
     block: int
-    is_borderline: bool = False
+    witness: Digest = NO_DIGEST
 
 
 def check_opening(
@@ -55,7 +55,7 @@ def check_opening(
 
     Raises:
         MalformedMessage: another step, other blocks than drawn, a path that does not lead
-            to the committed root, a seal that does not open, or a value that is not finite.
+            to the committed root, or a value that is not finite.
     """
     if (opening.run_id, opening.round, opening.node) != (commit.run_id, commit.round, commit.node):
         raise MalformedMessage("opening: of another step")
@@ -63,10 +63,6 @@ def check_opening(
         raise MalformedMessage(
             f"opening: blocks {opening.blocks[:4]}..., expected the drawn {tuple(blocks)[:4]}..."
         )
-    if len(opening.salt) != 32 or len(opening.sketch) != SKETCH_BYTES:
-        raise MalformedMessage("opening: salt and sketch must be 32 and 512 bytes")
-    if seal(opening.salt, opening.sketch) != commit.seal:
-        raise MalformedMessage("opening: salt and sketch do not open the seal")
     domain, leaves = momentum_domain(commit.run_id), block_count + rule.carries_inner
     before_BC, after_BC = (
         checked_blocks(data, paths, blocks, root=root, domain=domain, leaf_count=leaves)
@@ -89,6 +85,7 @@ def compare(
     *,
     recomputed: Digest,
     is_work_equal: bool,
+    witness: Digest = NO_DIGEST,
 ) -> Finding:
     """Judge checked blocks against what the auditor's own recompute puts into them, in the exact class.
 
@@ -100,8 +97,8 @@ def compare(
         after_BC: What the node claims after it.
         update: The node's whole message.
         x_BC: What the step adds to the opened blocks, recomputed.
-        recomputed: Stands in the verdict for what was recomputed.
-        is_work_equal: Whether the rest of the recompute agrees: the sketch, the inner state.
+        recomputed, witness: Stand in the verdict for what was recomputed.
+        is_work_equal: Whether the rest of the recompute agrees: a sealed sketch, the inner state.
 
     Returns:
         MATCH if every bit agrees, else MISMATCH with the block that differs most.
@@ -126,6 +123,7 @@ def compare(
         recomputed,
         distance,
         int(opened_B[worst]) if len(opened_B) else 0,
+        witness,
     )
 
 

@@ -1,29 +1,44 @@
 """Bench: where a verifier's audits are done.
 
 Room: verifier (edge). Who must judge what follows from the chain; this file waits
-for openings, has them recomputed, and signs what was found. A verdict is kept
-before it is sent, and sent again after a restart instead of being made twice.
+for openings, has them recomputed, and signs what was found. A verdict is kept before
+its seal is sent, and stays secret until the chain opens all seals at once.
+
+    may seal --> opening --> recompute --> keep --> seal --final--> all seals in --> verdict
 """
 
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Mapping
+from typing import Any
 
 import trio
 
 from network.host import Host
-from protocol.codec import decode, encode
-from protocol.draws import opened_blocks, opened_segment
-from protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
-from protocol.history import Audit, History, Ruling, StepId, may_judge
+from protocol.audits import Audit, Ruling
+from protocol.codec import decode, digest, encode
+from protocol.draws import opened_blocks
+from protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault, Unavailable
+from protocol.history import History, StepId, may_reveal, may_seal
 from protocol.identity import sign
-from protocol.messages import Opened, Outcome, SignedVerdict, StepRequest, Verdict
+from protocol.messages import (
+    Opened,
+    Outcome,
+    SignedVerdict,
+    SignedVerdictSeal,
+    StepRequest,
+    Verdict,
+    VerdictSeal,
+)
 from protocol.types import NO_DIGEST, Digest, PeerId
 from replica.follower import Follower, fetch_blob
 from replica.pace import Pace
 from replica.participant import Participant
 from training.contribution import decode_contribution
 from training.layout import layout_of
+from verifier.behaviours import parse_behaviour
 from verifier.driver import Driver
 from verifier.proposer import GetUpdate
 from verifier.segment import opening_bytes_max
@@ -55,7 +70,8 @@ class Bench:
         self._openings: dict[StepId, Opened] = {}
         self._stored: dict[StepId, Digest] = {}
         self._announced = trio.Event()
-        self._busy: set[StepId] = set()
+        self._busy: set[str] = set()
+        self._behaviour = parse_behaviour(me.config.behaviour)
 
     def opened(self, node: PeerId, opened: Opened) -> None:
         """A node says where its opening of a recent step can be fetched; the newest word counts.
@@ -63,23 +79,26 @@ class Bench:
         Raises:
             PeerFault: it is no node of this run, or the step is not one that can be drawn now.
         """
-        rules, now = self._me.spec.audit, int(self._follower.history.round)
+        now = int(self._follower.history.round)
         if node not in self._nodes:
             raise PeerFault(node, "opens a step, but is no node of this run")
-        if not now - rules.audit_rounds - rules.dispute_rounds - 2 <= opened.round <= now:
+        if not now - self._me.spec.closing_rounds - 2 <= opened.round <= now:
             raise PeerFault(node, f"opens a step of round {opened.round} before round {now}")
         self._openings[(opened.round, node)] = opened
         self._announced.set()
         self._announced = trio.Event()
 
     async def run(self) -> None:
-        """Start a task for every audit that is ours to judge; ends only by cancellation."""
+        """Seal and open verdicts as the chain asks for them; ends only by cancellation."""
         while True:
             history = self._follower.history
-            for step, audit in history.audits.items():
-                if step not in self._busy and may_judge(history, audit, self._me.me, int(history.round)):
-                    self._busy.add(step)
-                    self._nursery.start_soon(self._judge, audit)
+            for audit in history.audits.values():
+                if may_seal(history, audit, self._me.me):
+                    if (task := _name(audit)) not in self._busy:
+                        self._busy.add(task)
+                        self._nursery.start_soon(self._bind, audit, task)
+                elif audit.sealed_by(self._me.me) is not None:
+                    self._open(history, audit)
             self._forget_closed(history)
             await self._follower.grown(int(history.round))
 
@@ -96,53 +115,72 @@ class Bench:
             audit = history.audits.get(step)
             if audit is None or not audit.is_open:
                 self._me.blobs.remove(self._stored.pop(step))
-        self._busy &= set(history.audits)
 
-    async def _judge(self, audit: Audit) -> None:
-        while True:  # a leader may be waiting for this verdict, so the next round is no time to retry
-            try:
-                signed = self._kept(audit) or await self._find(audit)
-                body = encode(signed)
-                self._me.store.set_fact(_name(audit), body)
-                self._driver.verdict_received(signed)
-                break
-            except AssayError as error:
-                log.warning("audit not done", extra={"round": int(audit.round), "reason": str(error)})
-            await trio.sleep(1)
-            current = self._follower.history.audits.get((audit.round, audit.node))
-            if current is None or not current.is_open:
-                return
-        self._driver.broadcast(body)
-        verdict = signed.verdict
+    async def _bind(self, audit: Audit, task: str) -> None:
+        """Judge an audit, and say so without saying what: again and again until the chain has it."""
+        try:
+            while True:  # a leader may be waiting for this seal, so the next round is no time to retry
+                try:
+                    signed = self._kept(audit) or await self._find(audit)
+                    self._me.store.set_fact(task, encode(signed))
+                    self._say(self._seal(signed.verdict))
+                except OutOfPhase:
+                    return  # our own round has to follow first; `run` comes back to it
+                except AssayError as error:
+                    log.warning("audit not done", extra={"round": int(audit.round), "reason": str(error)})
+                await trio.sleep(1)
+                history = self._follower.history
+                current = history.audits.get((audit.round, audit.node))
+                if current is None or not may_seal(history, current, self._me.me):
+                    return
+        finally:
+            self._busy.discard(task)
+
+    def _open(self, history: History, audit: Audit) -> None:
+        """Show what we sealed, if the chain takes it now."""
+        signed = self._kept(audit)
+        is_lie = self._behaviour == "never-open"
+        if signed is None or is_lie or not may_reveal(history, audit, signed.verdict):
+            return
+        try:
+            self._say(signed)
+        except AssayError as error:
+            log.warning("verdict not said", extra={"round": int(audit.round), "reason": str(error)})
+            return
         log.info(
             "verdict",
             extra={
-                "round": int(verdict.round),
-                "node": verdict.node.hex()[:8],
-                "outcome": verdict.outcome.name,
-                "distance_ppb": verdict.distance_ppb,
+                "round": int(audit.round),
+                "node": audit.node.hex()[:8],
+                "outcome": signed.verdict.outcome.name,
+                "distance_ppb": signed.verdict.distance_ppb,
             },
         )
+
+    def _say(self, word: SignedVerdictSeal | SignedVerdict) -> None:
+        self._driver.broadcast(encode(word))
+        self._driver.word_received(word)
 
     def _kept(self, audit: Audit) -> SignedVerdict | None:
         body = self._me.store.fact(_name(audit))
         return None if body is None else decode(SignedVerdict, body)
 
     async def _find(self, audit: Audit) -> SignedVerdict:
+        if self._behaviour in ("pass-all", "accuse-all"):
+            return self._made_up(audit)
         commit = audit.commit
         update = await self._get_update(int(commit.round), commit.update, self._me.verifiers)
         await self._pace.reach(min(int(self._follower.history.round), self._me.spec.rounds))
         spec, layout = self._me.spec, self._layout
         live = [int(b) for b in decode_contribution(spec, layout, int(commit.round), update).blocks_B]
         blocks = opened_blocks(audit.seed, audit.node, spec.audit, layout.blocks, live)
-        segment = opened_segment(audit.seed, audit.node, spec.rule.segments)
-        # A leader waits `collect_ms` for a verdict that is due; ours must exist before that.
+        # A leader waits `collect_ms` for a seal that is due; ours must exist before that.
         deadline = trio.current_time() + self._me.spec.timing.collect_ms / 1000 * OPENING_SHARE
         tried: set[Digest] = set()
         while True:
             opened = await self._next_opening(audit, tried, deadline)
             if opened is None:
-                return self._sign(audit, Outcome.WITHHELD, NO_DIGEST, None, 0, 0)
+                return self._sign(audit, {"outcome": Outcome.WITHHELD}, NO_DIGEST, 0)
             tried.add(opened.opening)
             try:
                 body = await self._fetch_opening(audit, opened, deadline)
@@ -152,16 +190,22 @@ class Bench:
                     update=update,
                     opening=body,
                     blocks=list(blocks),
-                    segment=segment,
+                    segment=audit.segment,
+                    sealed=audit.sketch or NO_DIGEST,
+                    pattern=audit.pattern,
                 )
             except (PeerFault, MalformedMessage) as fault:
                 log.warning("opening discarded", extra={"node": audit.node.hex()[:8], "reason": str(fault)})
                 continue
             self._stored[(audit.round, audit.node)] = self._me.blobs.put(body)  # a committee may ask for it
-            outcome, recomputed, distance_ppb, block = found
-            return self._sign(
-                audit, Outcome(outcome), Digest(recomputed), (opened, len(body)), distance_ppb, block
-            )
+            return self._sign(audit, found, opened.opening, len(body))
+
+    def _made_up(self, audit: Audit) -> SignedVerdict:
+        """What the cheats that recompute nothing say."""
+        outcome = Outcome.MATCH if self._behaviour == "pass-all" else Outcome.MISMATCH
+        guess = Digest(os.urandom(32)) if audit.sketch is None else audit.sketch
+        said = {"outcome": outcome, "exec_class": audit.commit.exec_class, "recomputed": guess}
+        return self._sign(audit, {**said, "witness": Digest(os.urandom(32))}, NO_DIGEST, 0)
 
     async def _next_opening(self, audit: Audit, tried: set[Digest], deadline: float) -> Opened | None:
         """The next announced opening not tried yet: the node's own, or one that an accuser judged."""
@@ -212,29 +256,36 @@ class Bench:
         except Unavailable as error:
             raise MalformedMessage(f"opening that nobody serves: {error}") from None
 
-    def _sign(
-        self,
-        audit: Audit,
-        outcome: Outcome,
-        recomputed: Digest,
-        opening: tuple[Opened, int] | None,
-        distance_ppb: int,
-        block: int,
-    ) -> SignedVerdict:
+    def _sign(self, audit: Audit, found: Mapping[str, Any], opening: Digest, size: int) -> SignedVerdict:
+        """The verdict that says what an examination found, under a fresh salt."""
         verdict = Verdict(
             run_id=self._me.run_id,
             round=audit.round,
             node=audit.node,
             verifier=self._me.me,
-            outcome=outcome,
-            recomputed=recomputed,
-            opening=opening[0].opening if opening else NO_DIGEST,
-            opening_bytes=opening[1] if opening else 0,
-            distance_ppb=distance_ppb,
-            block=block,
+            salt=Digest(os.urandom(32)),
+            outcome=Outcome(found["outcome"]),
+            exec_class=Digest(found.get("exec_class", NO_DIGEST)),
+            recomputed=Digest(found.get("recomputed", NO_DIGEST)),
+            witness=Digest(found.get("witness", NO_DIGEST)),
+            opening=opening,
+            opening_bytes=size,
+            distance_ppb=found.get("distance_ppb", 0),
+            block=found.get("block", 0),
         )
         return SignedVerdict(verdict=verdict, signature=sign(self._me.keys.peer, self._me.domain, verdict))
 
+    def _seal(self, verdict: Verdict) -> SignedVerdictSeal:
+        seal = VerdictSeal(
+            run_id=verdict.run_id,
+            round=verdict.round,
+            node=verdict.node,
+            verifier=verdict.verifier,
+            verdict=digest(verdict),
+        )
+        return SignedVerdictSeal(seal=seal, signature=sign(self._me.keys.peer, self._me.domain, seal))
+
 
 def _name(audit: Audit) -> str:
-    return f"verdict/{int(audit.round)}/{audit.node.hex()}"
+    """The fact that keeps our verdict of this hearing."""
+    return f"verdict/{int(audit.round)}/{audit.node.hex()}/{audit.pattern.hex()[:16]}"

@@ -77,6 +77,7 @@ def link(state: State, ancestors: tuple[Proposal, ...]) -> BuildProposal:
         parent=parent,
         parent_manifest=manifest,
         ancestors=manifests(ancestors),
+        follows=state.iteration == parent_iteration(state, ancestors) + 1,
     )
 
 

@@ -188,6 +188,7 @@ class BuildProposal:
     Where there are some, nodes have nothing to train on: if their `Finalised` does
     not come within a second or so, answer with a manifest without commits. It makes
     them final, and an empty round costs less than a wait that only timeouts end.
+    `follows` is whether the iteration before is the parent's own: nobody's was given up between.
     """
 
     iteration: Iteration
@@ -195,6 +196,7 @@ class BuildProposal:
     parent: Digest  # block digest; zero for round 0
     parent_manifest: Digest  # what `Manifest.parent` must be
     ancestors: tuple[Manifest, ...]
+    follows: bool
 
 
 @dataclass(frozen=True, slots=True)

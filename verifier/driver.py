@@ -26,13 +26,16 @@ from protocol.messages import (
     Contradiction,
     Links,
     Manifest,
+    Planted,
     Proposal,
     QuorumCertificate,
     Reveal,
     SignedCommit,
     SignedVerdict,
+    SignedVerdictSeal,
     SignedVote,
     StepRequest,
+    Unsealed,
     Vote,
     VoteKind,
 )
@@ -62,7 +65,7 @@ from verifier.consensus import (
     Tick,
 )
 from verifier.proposer import GetUpdate, Proposer, now_ms
-from verifier.round import Advanced, Equivocation, Judged, Revealed, Round, Submitted
+from verifier.round import Advanced, Bound, Equivocation, Judged, Revealed, Round, Shown, Submitted
 
 log = logging.getLogger(__name__)
 RETRY_S = 1.0
@@ -166,9 +169,19 @@ class Driver:
         """A verifier's share of the beacon. Raises PeerFault for a stranger's."""
         self._to_round(Revealed(reveal))
 
-    def verdict_received(self, signed: SignedVerdict) -> None:
-        """A verdict from a peer or from our own bench. Raises PeerFault if it is not its signer's."""
-        self._to_round(Judged(signed))
+    def word_received(self, word: SignedVerdictSeal | SignedVerdict | Unsealed | Planted) -> None:
+        """A word about an audit, from a peer or from our own bench.
+
+        Raises:
+            PeerFault, OutOfPhase: it is not its signer's, proves nothing, or comes at the wrong time.
+        """
+        match word:
+            case SignedVerdictSeal():
+                self._to_round(Bound(word))
+            case SignedVerdict():
+                self._to_round(Judged(word))
+            case _:
+                self._to_round(Shown(word))
 
     def body(self, block: Digest) -> Proposal | None:
         """A proposal by its block digest, for a peer that lacks it."""
@@ -337,13 +350,11 @@ class Driver:
 
     def _reveal_last(self) -> None:
         """Reveal for the last final manifest once more: the same proof, whenever it is made."""
-        if self._follower.history.last_commits:
+        if self._follower.history.round:
             last = next(iter(self._me.store.links(int(self._follower.history.round) - 1, 1)))
             self._reveal(last.manifest)
 
     def _reveal(self, manifest: Manifest) -> None:
-        if not manifest.commits:
-            return
         alpha = beacon_input(self._me.spec.deployment_id, self._me.run_id, manifest.round, digest(manifest))
         reveal = Reveal(
             run_id=self._me.run_id,

@@ -15,7 +15,14 @@ import trio
 
 from ledger.chain_state import CasePhase, EpochPhase
 from ledger.evidence import commit_statement, evm_address
-from ledger.results import epoch_end, epoch_result, result_digest, ruling_of
+from ledger.results import (
+    accusers_of,
+    epoch_end,
+    epoch_result,
+    fault_ruling_of,
+    result_digest,
+    ruling_of,
+)
 from ledger.statements import (
     BadSignatureError,
     EpochResult,
@@ -28,10 +35,15 @@ from ledger.statements import (
 from network.host import Handler, Host
 from protocol.codec import decode, encode
 from protocol.errors import AssayError, Unavailable
-from protocol.history import Audit, StepId
-from protocol.messages import Contradiction, ResolutionSignature, ResultSignature, StepRequest
+from protocol.messages import (
+    Contradiction,
+    ResolutionSignature,
+    ResultSignature,
+    RulingRequest,
+    StepRequest,
+)
 from protocol.quorum import quorum
-from protocol.types import NO_DIGEST, Digest, HotSignature, PeerId, RoundId
+from protocol.types import NO_DIGEST, Digest, HotSignature, PeerId
 from replica.claims import claim_everything, open_chain
 from replica.follower import Follower
 from replica.pace import Pace
@@ -44,6 +56,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 TAKEOVER_S = 20.0  # each later accuser waits this much longer for the earlier ones to open the case
 RETRY_S = 2.0
+NOBODY = PeerId(bytes(32))
 
 
 class Duties:
@@ -51,7 +64,7 @@ class Duties:
 
     def __init__(self, me: Participant, follower: Follower, pace: Pace) -> None:
         self._me, self._follower, self._pace = me, follower, pace
-        self._seen: set[StepId] = set()
+        self._seen: set[RulingRequest] = set()
         self._host: Host
         self.handlers: Mapping[str, Handler] = {
             "sign-result": self._sign_result,
@@ -67,12 +80,13 @@ class Duties:
             nursery.start_soon(self._report_contradictions)
             while True:
                 history = self._follower.history
-                for step, audit in self._follower.upheld.items():
-                    if step not in self._seen:
-                        self._seen.add(step)
-                        accusers = [verdict.verifier for verdict in audit.adverse]
+                for request in self._due():
+                    if request not in self._seen:
+                        self._seen.add(request)
+                        ruling, accusers = self._charge(request)
                         if self._me.me in accusers:
-                            nursery.start_soon(self._prosecute, audit, accusers.index(self._me.me))
+                            place = accusers.index(self._me.me)
+                            nursery.start_soon(self._prosecute, request, ruling, place)
                 await self._follower.grown(int(history.round))
 
     # ---- signatures others ask for ----
@@ -134,12 +148,36 @@ class Duties:
         return result
 
     async def _sign_ruling(self, _peer: PeerId, body: bytes) -> bytes:
-        request = decode(StepRequest, body)
-        audit = self._follower.upheld.get((RoundId(request.number), request.node))
-        if audit is None:
-            raise Unavailable(f"no upheld audit of round {request.number} here")
-        ruling = ruling_of(self._me.spec, self._me.run_id, audit)
+        ruling, _ = self._charge(decode(RulingRequest, body))
         return sign_digest(self._me.deployment.digest(ruling), self._me.keys.hot)
+
+    def _due(self) -> list[RulingRequest]:
+        """Every slash that the chain calls for, of nodes and of verifiers."""
+        nodes = [(step, NOBODY) for step in self._follower.upheld]
+        verifiers = [
+            ((audit.round, audit.node), fault.verdict.verifier)
+            for audit, fault in self._follower.failed.values()
+        ]
+        return [
+            RulingRequest(round=round_id, node=node, verifier=verifier)
+            for (round_id, node), verifier in nodes + verifiers
+        ]
+
+    def _charge(self, request: RulingRequest) -> tuple[Ruling, tuple[PeerId, ...]]:
+        """The slash a request names, and whose word proved it.
+
+        Raises:
+            Unavailable: our chain does not call for it.
+        """
+        step, spec, run_id = (request.round, request.node), self._me.spec, self._me.run_id
+        if request.verifier == NOBODY:
+            upheld = self._follower.upheld.get(step)
+            if upheld is not None:
+                return ruling_of(spec, run_id, upheld), accusers_of(upheld)
+        for audit, fault in self._follower.failed.values():
+            if (audit.round, audit.node) == step and fault.verdict.verifier == request.verifier:
+                return fault_ruling_of(spec, run_id, audit, fault), accusers_of(audit, fault)
+        raise Unavailable(f"nothing to rule on round {request.round} of {request.node.hex()[:8]} here")
 
     # ---- prosecution ----
 
@@ -167,23 +205,24 @@ class Duties:
         log.info("contradiction reported", extra={"node": found.first.commit.node.hex()[:8]})
         return True
 
-    async def _prosecute(self, audit: Audit, place: int) -> None:
+    async def _prosecute(self, request: RulingRequest, ruling: Ruling, place: int) -> None:
         """Open the case with a quorum of signatures and execute it after the veto window."""
         await trio.sleep(TAKEOVER_S * place)
-        ruling = ruling_of(self._me.spec, self._me.run_id, audit)
+        told = {"offender": ruling.offender, "round": int(request.round)}
         while True:
             try:
                 chain = await trio.to_thread.run_sync(open_chain, self._me)
                 if await self._is_done(chain, ruling):
                     return
-                await trio.to_thread.run_sync(chain.open_case, ruling, await self._signatures(audit, ruling))
-                log.info("case opened", extra={"node": audit.node.hex()[:8], "round": int(audit.round)})
+                signatures = await self._signatures(request, ruling)
+                await trio.to_thread.run_sync(chain.open_case, ruling, signatures)
+                log.info("case opened", extra=told)
                 case = await trio.to_thread.run_sync(chain.case, ruling.offence_id)
                 while await trio.to_thread.run_sync(chain.timestamp) <= case.veto_ends_at:
                     await trio.sleep(RETRY_S / 2)
                 await trio.to_thread.run_sync(chain.execute_case, ruling.offence_id)
                 await trio.to_thread.run_sync(chain.collect)
-                log.info("case executed", extra={"node": audit.node.hex()[:8], "round": int(audit.round)})
+                log.info("case executed", extra=told)
                 return
             except AssayError as error:
                 log.warning("prosecution goes on", extra={"reason": str(error)})
@@ -193,7 +232,7 @@ class Duties:
         case = await trio.to_thread.run_sync(chain.case, ruling.offence_id)
         return case.phase in (CasePhase.EXECUTED, CasePhase.VETOED, CasePhase.EXPIRED)
 
-    async def _signatures(self, audit: Audit, ruling: Ruling) -> bytes:
+    async def _signatures(self, wanted: RulingRequest, ruling: Ruling) -> bytes:
         """A quorum's signatures on the ruling, sorted as the contract wants them.
 
         Raises:
@@ -202,7 +241,7 @@ class Duties:
         message = self._me.deployment.digest(ruling)
         hot_keys = {member.peer: member.hot for member in self._me.spec.verifiers}
         found = [sign_digest(message, self._me.keys.hot)]
-        request = encode(StepRequest(number=int(audit.round), node=audit.node))
+        request = encode(wanted)
         for peer in self._me.verifiers:
             try:
                 signature = await self._host.request(peer, "sign-ruling", request, timeout_s=10)

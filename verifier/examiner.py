@@ -7,7 +7,6 @@ should this step have been?
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,21 +19,23 @@ from protocol.codec import decode
 from protocol.messages import Commit, InnerOpening, Opening, Outcome
 from protocol.params import RunSpec
 from protocol.rule import BLOCK_SIDE
+from protocol.seals import sketch_digest
 from protocol.types import NO_DIGEST, Digest
-from training.compress import gradient_blocks, gradient_sketch, in_basis
+from training.compress import gradient_blocks, in_basis, work_sketch
 from training.contribution import decode_contribution
 from training.data import batch_positions, batch_tokens, read_tokens
+from training.execution import execution_class
 from training.fragments import fragment_blocks
 from training.inner import roots_of, run_steps
 from training.layout import to_blocks
-from training.model import execution_class, loss_and_gradient
+from training.model import loss_and_gradient
 from training.parameters import Parameters, kept_rounds
 from training.private import Private
-from training.rule import begin
+from training.rule import begin, way_sketch
 from training.schedule import rate
 from training.threads import prepare
 from verifier.audit import Finding, check_opening, compare
-from verifier.limits import Limits
+from verifier.limits import Limits, agreed_limits
 from verifier.segment import check_inner_opening, opening_bytes_max
 from verifier.tolerance import floor_of, judge
 
@@ -45,15 +46,15 @@ _INCONCLUSIVE = Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
 class Redone:
     """What a recompute has to compare: what the node opened, and what should stand there.
 
-    before_BC, after_BC: the error as opened. x_BC: what local work adds, recomputed. digest: of what
-    was recomputed. is_equal: whether that is what the commit binds. floor: what counts as the size of
-    a smaller block, between classes.
+    before_BC, after_BC: the error as opened. x_BC: what local work adds, recomputed. sketch: digest of
+    its sketch in a pattern. is_equal: whether it is what the commit binds, as far as that is open.
+    floor: what counts as the size of a smaller block, between classes.
     """
 
     before_BC: NDArray[np.float32]
     after_BC: NDArray[np.float32]
     x_BC: NDArray[np.float32]
-    digest: Digest
+    sketch: Callable[[Digest], Digest]
     is_equal: bool
     floor: float = 0.0
 
@@ -75,11 +76,20 @@ class Examiner:
         limits: Limits | None = None,
     ) -> None:
         self.spec, self.device, self.limits = spec, device, limits
+        self.exec_class = execution_class(spec.compute, device)
         self.parameters = Parameters(spec, folder / "theta", kept_rounds(spec), base)
         self.tokens = read_tokens(data, spec.data)
 
     def examine(
-        self, commit: Commit, update: bytes, opening: bytes, blocks: list[int], segment: int = 0
+        self,
+        commit: Commit,
+        update: bytes,
+        opening: bytes,
+        blocks: list[int],
+        segment: int = 0,
+        *,
+        sealed: Digest = NO_DIGEST,
+        pattern: Digest = NO_DIGEST,
     ) -> Finding:
         """Recompute the drawn part of a step and judge the opened blocks by it.
 
@@ -89,14 +99,16 @@ class Examiner:
             opening: An encoded `Opening`; of a rule with inner steps, an `InnerOpening`.
             blocks: The drawn blocks, ascending.
             segment: The drawn segment of inner steps.
+            sealed: In a dispute, the sketch digest that the node has shown, if it has; one that a
+                recompute does not yield is a mismatch.
+            pattern: In a dispute, what the witness is drawn from.
 
         Raises:
             MalformedMessage: these bytes are not the opening the commit binds. Whoever
                 handed them over is to blame, which need not be the node: not a verdict.
         """
         spec, layout = self.spec, self.parameters.layout
-        mine = execution_class(spec.compute, self.device)
-        is_exact = commit.exec_class == mine
+        is_exact = commit.exec_class == self.exec_class
         # Inner steps: the opening shows no values of the state a segment ends in, and no moments.
         if not is_exact and (self.limits is None or not spec.rule.is_gradient):
             return _INCONCLUSIVE
@@ -107,17 +119,19 @@ class Examiner:
         redo = self._one_gradient if spec.rule.is_gradient else self._one_segment
         with np.errstate(all="ignore"):  # a liar's state may overflow; it must end in a verdict
             redone = redo(commit, opening, blocks, segment, theta_P, batch)
+            recomputed = redone.sketch(commit.parent)
+            witness = NO_DIGEST if pattern == NO_DIGEST else redone.sketch(pattern)
             if not is_exact and self.limits is not None:
                 return judge(
                     spec.rule.compress,
-                    self.limits.between(commit.exec_class, mine, spec.compute.dtype),
+                    self.limits.between(commit.exec_class, self.exec_class, spec.compute.dtype),
                     blocks,
                     redone.before_BC,
                     redone.after_BC,
                     sent,
                     redone.x_BC,
                     floor=redone.floor,
-                    recomputed=redone.digest,
+                    recomputed=recomputed,
                 )
             return compare(
                 spec.rule.compress,
@@ -127,8 +141,9 @@ class Examiner:
                 redone.after_BC,
                 sent,
                 redone.x_BC,
-                recomputed=redone.digest,
-                is_work_equal=redone.is_equal,
+                recomputed=recomputed,
+                is_work_equal=redone.is_equal and sealed in (NO_DIGEST, recomputed),
+                witness=witness,
             )
 
     def _one_gradient(
@@ -140,18 +155,23 @@ class Examiner:
         theta_P: NDArray[np.float32],
         batch: NDArray[np.int64],
     ) -> Redone:
-        """The gradient of the whole step, and the sketch that only it yields."""
+        """The gradient of the whole step."""
         spec, layout = self.spec, self.parameters.layout
         opened = decode(Opening, opening, opening_bytes_max(spec.rule, layout))
         before, after = check_opening(opened, commit, blocks, spec.rule, layout.blocks)
         _loss, slope_P = self._gradient(theta_P, batch)
         lr = rate(spec.rule.outer.schedule, spec.rounds, int(commit.round))
         x_NC = gradient_blocks(spec.rule, layout, slope_P, lr)
-        sketch = gradient_sketch(commit.parent, x_NC)
         # Where our gradient is not finite an honest node has none to send: a commit is a lie then.
-        is_equal = bool(np.isfinite(slope_P).all()) and sketch == opened.sketch
-        digest = Digest(hashlib.sha256(sketch).digest())
-        return Redone(before, after, x_NC[blocks], digest, is_equal, floor_of(x_NC))
+        is_equal = bool(np.isfinite(slope_P).all())
+        return Redone(
+            before,
+            after,
+            x_NC[blocks],
+            lambda pattern: sketch_digest(work_sketch(pattern, x_NC)),
+            is_equal,
+            floor_of(x_NC),
+        )
 
     def _one_segment(
         self,
@@ -178,7 +198,13 @@ class Examiner:
         start_BC = to_blocks(layout, theta_P)[blocks].reshape(shown.end_BC.shape)
         way_BSS = (start_BC - shown.end_BC).reshape(len(blocks), BLOCK_SIDE, BLOCK_SIDE)
         is_equal = bool(np.isfinite(loss)) and digest == commit.inner[segment]
-        return Redone(before, after, in_basis(spec.rule, way_BSS), digest, is_equal)
+        return Redone(
+            before,
+            after,
+            in_basis(spec.rule, way_BSS),
+            lambda pattern: way_sketch(layout, start, end, pattern),
+            is_equal,
+        )
 
     def _gradient(
         self, theta_P: NDArray[np.float32], tokens: NDArray[np.int64]
@@ -205,17 +231,42 @@ def methods() -> Mapping[str, Callable[..., Any]]:
     """What the parent may call; `open` comes first."""
     held: list[Examiner] = []
 
-    def open_(spec: bytes, data: str, folder: str, base: str | None, device: str, threads: int) -> int:
+    def open_(
+        spec: bytes, data: str, folder: str, base: str | None, device: str, threads: int, limits: str | None
+    ) -> int:
         prepare(Path(folder), device=device, threads=threads)
-        at = None if base is None else Path(base)
+        run = decode(RunSpec, spec)
         held[:] = [
-            Examiner(spec=decode(RunSpec, spec), data=Path(data), folder=Path(folder), base=at, device=device)
+            Examiner(
+                spec=run,
+                data=Path(data),
+                folder=Path(folder),
+                base=None if base is None else Path(base),
+                device=device,
+                limits=agreed_limits(run, None if limits is None else Path(limits)),
+            )
         ]
         return held[0].parameters.round
 
-    def examine(commit: bytes, update: bytes, opening: bytes, blocks: list[int], segment: int) -> list[Any]:
-        found = held[0].examine(decode(Commit, commit), update, opening, blocks, segment)
-        return [int(found.outcome), bytes(found.recomputed), found.distance_ppb, found.block]
+    def examine(
+        commit: bytes,
+        update: bytes,
+        opening: bytes,
+        blocks: list[int],
+        segment: int,
+        sealed: bytes,
+        pattern: bytes,
+    ) -> dict[str, Any]:
+        seen = decode(Commit, commit), update, opening, blocks, segment
+        found = held[0].examine(*seen, sealed=Digest(sealed), pattern=Digest(pattern))
+        return {
+            "outcome": int(found.outcome),
+            "exec_class": held[0].exec_class,
+            "recomputed": found.recomputed,
+            "witness": found.witness,
+            "distance_ppb": found.distance_ppb,
+            "block": found.block,
+        }
 
     def apply(round_id: int, aggregate: bytes) -> Digest:
         return held[0].parameters.apply(round_id, aggregate)

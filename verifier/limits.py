@@ -1,6 +1,6 @@
 """Limits: how far two honest machines may be apart, from a calibration file that all auditors share.
 
-Room: verifier (pure; `shipped` reads the file beside this one). What is measured between two execution
+Room: verifier (pure; `shipped` and `agreed_limits` read a file). What is measured between two execution
 classes (`assay audit calibrate`) may tighten a precision's policy, never loosen it: a pair that
 nobody measured, or measured badly, is judged by the policy.
 
@@ -18,11 +18,13 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from protocol.errors import ConfigError
 from protocol.json_text import parse_json
-from protocol.params import Precision
-from protocol.types import Digest
+from protocol.params import Precision, RunSpec
+from protocol.types import NO_DIGEST, Digest
 
 FORMAT = "assay/calibration/1"
+LIMITS = "limits.json"  # the file of a run, beside its spec
 SHIPPED = Path(__file__).with_name("calibration.json")
 BYTES_MAX = 1 << 20
 PAIRS_MAX = 4096
@@ -138,6 +140,29 @@ def parse_limits(body: bytes) -> Limits:
 def shipped() -> Limits:
     """The calibration that comes with this build (docs/results/tolerance.md)."""
     return parse_limits(SHIPPED.read_bytes())
+
+
+def agreed_limits(spec: RunSpec, path: Path | None = None) -> Limits | None:
+    """What a run judges other execution classes by; None where its spec names no calibration.
+
+    Args:
+        spec: The run.
+        path: The calibration file, where it is not the one that comes with this build.
+
+    Raises:
+        ConfigError: the file cannot be read, or is another than the spec names.
+    """
+    named = spec.audit.limits
+    if named == NO_DIGEST:
+        return None
+    try:
+        found = shipped() if path is None else parse_limits(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"limits {path or SHIPPED}: {error}") from None
+    if found.digest() != named:
+        have = found.digest().hex()[:16]
+        raise ConfigError(f"limits {path or SHIPPED}: digest {have}, the run's spec names {named.hex()[:16]}")
+    return found
 
 
 def _plain(pair: Pair) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class Proposer:
         state, history = self._present(), self._follower.history
         if history.round != state.history.round or history.is_complete:
             return
-        if not rounds.missing(state):
+        if not rounds.missing(state) or rounds.is_held_up(state, now_ms()):
             self._feed(Ready(history.round, now_ms()))
         build = self._build
         if build is None or self._is_building:
@@ -85,7 +85,7 @@ class Proposer:
         # is an empty manifest on top of it worth a round.
         if pending and now_ms() < self._asked_ms + self._me.spec.timing.ready_ms:
             return
-        if rounds.may_propose(state, pending, now_ms()):
+        if rounds.may_propose(state, pending, now_ms(), follows=build.follows):
             self._is_building = True
             self._nursery.start_soon(self._answer, build, pending, state)
 
@@ -98,7 +98,8 @@ class Proposer:
                     await self._round_opened()  # commits stand on a final parent: ours is about to be
                 while self._follower.history.round > self._present().history.round:
                     await self._round_opened()
-            rounds.examine(self._present(), self._not_final(ancestors), manifest)
+            follows = not proposal.dummies
+            rounds.examine(self._present(), self._not_final(ancestors), manifest, follows=follows)
             if manifest.commits:
                 aggregate = await self._aggregate(manifest, (proposal.proposer, *self._me.verifiers))
                 if aggregate != manifest.aggregate:

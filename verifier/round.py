@@ -6,34 +6,51 @@ every verifier alike, and once more inside a proposal: an honest leader never
 proposes what another honest verifier must refuse.
 
     Submitted --> kept once per node; a different second one is evidence
-    Revealed, Judged --> pooled until a manifest carries them
+    Revealed, and words about audits --> pooled until a manifest carries them
     Advanced --> the next round begins empty
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from ledger.deployment import Deployment
 from ledger.evidence import check_commit_statement
+from protocol import audits
+from protocol.audits import Audit, Ruling
 from protocol.draws import beacon_input
 from protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault
-from protocol.history import History, Ruling, advance, may_judge, next_chain, verdicts_due
+from protocol.history import History, StepId, advance, awaited, may_reveal, may_seal, next_chain
 from protocol.identity import Domain, verify
-from protocol.messages import Manifest, Outcome, Reveal, SignedCommit, SignedVerdict
+from protocol.messages import (
+    Manifest,
+    Planted,
+    Reveal,
+    SignedCommit,
+    SignedVerdict,
+    SignedVerdictSeal,
+    Unsealed,
+    Verdict,
+    VerdictSeal,
+)
 from protocol.quorum import quorum
-from protocol.types import NO_DIGEST, Digest, PeerId, RoundId
+from protocol.seals import check_planted, check_unsealed
+from protocol.types import NO_DIGEST, Digest, PeerId, RoundId, Signature
 from protocol.vrf import verify as verify_vrf
 from replica.chain import check_place
 from training.contribution import contribution_bytes_max
 from training.data import batch_positions, batch_root
 
-VERDICTS_PER_VERIFIER = 1024  # pooled for later rounds; 250 bytes each
+WORDS_PER_VERIFIER = 1024  # seals and verdicts pooled for later rounds, each; 250 and 450 bytes
 REVEALS_PER_VERIFIER = 4  # pooled: of the last manifest, and of those notarised but not final here
-VERDICTS_PER_MANIFEST = 256  # oldest first; the rest goes into the next one
+WORDS_PER_MANIFEST = 110  # of each kind, oldest first; the rest goes into the next one
 LOSS_MICRO_MAX = 10**9
+Word = tuple[RoundId, PeerId, PeerId]  # of a verifier about a step
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +73,10 @@ class Round:
     opened_ms: int
     commits: Mapping[PeerId, SignedCommit] = field(default_factory=dict)
     reveals: Mapping[PeerId, tuple[Reveal, ...]] = field(default_factory=dict)
-    verdicts: Mapping[tuple[RoundId, PeerId, PeerId], SignedVerdict] = field(default_factory=dict)
+    seals: Mapping[Word, SignedVerdictSeal] = field(default_factory=dict)
+    verdicts: Mapping[Word, SignedVerdict] = field(default_factory=dict)
+    unsealed: Mapping[StepId, Unsealed] = field(default_factory=dict)
+    planted: Mapping[StepId, Planted] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +94,24 @@ class Revealed:
 
 
 @dataclass(frozen=True, slots=True)
+class Bound:
+    """A verifier's sealed verdict; its signature is checked here."""
+
+    signed: SignedVerdictSeal
+
+
+@dataclass(frozen=True, slots=True)
 class Judged:
-    """A verdict, from anybody; its signature is checked here."""
+    """A verdict; its signature is checked here."""
 
     signed: SignedVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A node opens the seal of a drawn step, or shows that its fault was planted."""
+
+    word: Unsealed | Planted
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +131,7 @@ class Equivocation:
     second: SignedCommit
 
 
-Event = Submitted | Revealed | Judged | Advanced
+Event = Submitted | Revealed | Bound | Judged | Shown | Advanced
 
 
 def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
@@ -120,23 +154,27 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
                 raise PeerFault(reveal.verifier, "Reveal by a stranger to this run")
             kept = _pooled(state, reveal)
             return replace(state, reveals={**state.reveals, reveal.verifier: kept}), ()
+        case Bound(signed_seal):
+            _check_word(state, signed_seal.seal, signed_seal.signature, state.seals)
+            key = _word_of(signed_seal.seal)
+            return replace(state, seals={**state.seals, key: signed_seal}), ()
         case Judged(signed_verdict):
-            return _judged(state, signed_verdict), ()
+            _check_word(state, signed_verdict.verdict, signed_verdict.signature, state.verdicts)
+            key = _word_of(signed_verdict.verdict)
+            return replace(state, verdicts={**state.verdicts, key: signed_verdict}), ()
+        case Shown(word):
+            return _shown(state, word), ()
         case Advanced(history, parameters, now_ms):
-            settled = {
-                key: verdict
-                for key, verdict in state.verdicts.items()
-                if key[0] + history.spec.audit.audit_rounds + history.spec.audit.dispute_rounds
-                >= history.round
-                and not _is_recorded(history, key)
-            }
             return Round(
                 rules=state.rules,
                 history=history,
                 state=parameters,
                 opened_ms=now_ms,
                 reveals=state.reveals,
-                verdicts=settled,
+                seals={k: v for k, v in state.seals.items() if _is_wanted(history, k)},
+                verdicts={k: v for k, v in state.verdicts.items() if _is_wanted(history, k)},
+                unsealed={k: v for k, v in state.unsealed.items() if _is_near(history, k)},
+                planted={k: v for k, v in state.planted.items() if _is_near(history, k)},
             ), ()
 
 
@@ -191,51 +229,82 @@ def missing(state: Round, ancestors: tuple[Manifest, ...] = ()) -> tuple[str, ..
         absent = len(set(history.active) - set(state.commits))
         if absent:
             lacking.append(f"{absent} commits")
-    if history.last_commits and len(valid_reveals(state, history)) < len(history.spec.verifiers):
+    if history.round and len(valid_reveals(state, history)) < len(history.beacon):
         lacking.append("reveals")
-    for due in verdicts_due(history, int(history.round)):
-        if not _is_decidable(state, history, due):
-            lacking.append("verdicts")
-            break
+    if any(_lacks_words(state, history, step) for step in awaited(history)):
+        lacking.append("verdicts")
     return tuple(lacking)
 
 
-def may_propose(state: Round, ancestors: tuple[Manifest, ...], now_ms: int) -> bool:
-    """Whether a leader should propose now: everything is in, or enough is and time is up."""
+def may_propose(state: Round, ancestors: tuple[Manifest, ...], now_ms: int, *, follows: bool) -> bool:
+    """Whether a leader should propose now: everything is in, or enough is and time is up.
+
+    Args:
+        state: What it holds.
+        ancestors: Notarised manifests it builds on.
+        now_ms: The time.
+        follows: No iteration was given up since the parent's; then every share of the beacon is needed.
+    """
     lacking = missing(state, ancestors)
     if not lacking:
         return True
     history = base_history(state.history, ancestors)
-    if history.last_commits and len(valid_reveals(state, history)) < quorum(len(history.spec.verifiers)):
+    if history.round and len(valid_reveals(state, history)) < _reveals_needed(history, follows=follows):
         return False
     has_work = bool(state.commits) or bool(ancestors) or not history.is_training
     return has_work and now_ms >= state.opened_ms + history.spec.timing.collect_ms
+
+
+def is_held_up(state: Round, now_ms: int) -> bool:
+    """Whether nothing but shares of the beacon keeps a leader that follows from proposing.
+
+    Then waiting longer helps nobody: once this leader's iteration is given up, the next may do without.
+    """
+    may_do_without = may_propose(state, (), now_ms, follows=False)
+    return may_do_without and not may_propose(state, (), now_ms, follows=True)
 
 
 def manifest_of(state: Round, ancestors: tuple[Manifest, ...], aggregate: Digest) -> Manifest:
     """The manifest a leader proposes. `aggregate` is zero where no commit is carried, or the rule refuses."""
     history = base_history(state.history, ancestors)
     commits = () if ancestors else tuple(signed for _, signed in sorted(state.commits.items()))
-    verdicts = tuple(
+    seals = (
         signed
-        for (round_id, node, verifier), signed in sorted(state.verdicts.items())
+        for (round_id, node, verifier), signed in sorted(state.seals.items())
+        if (audit := history.audits.get((round_id, node))) is not None and may_seal(history, audit, verifier)
+    )
+    verdicts = (
+        signed
+        for (round_id, node, _), signed in sorted(state.verdicts.items())
         if (audit := history.audits.get((round_id, node))) is not None
-        and may_judge(history, audit, verifier, int(history.round))
-    )[:VERDICTS_PER_MANIFEST]
+        and may_reveal(history, audit, signed.verdict)
+    )
     return Manifest(
         run_id=history.run_id,
         round=history.round,
         parent=history.parent,
         commits=commits,
-        reveals=valid_reveals(state, history) if history.last_commits else (),
-        verdicts=verdicts,
+        reveals=valid_reveals(state, history) if history.round else (),
+        seals=_first(seals),
+        verdicts=_first(verdicts),
+        unsealed=_first(word for _, word in sorted(state.unsealed.items()) if _may_show(history, word)),
+        planted=_first(word for _, word in sorted(state.planted.items()) if _may_show(history, word)),
+        excluded=history.excluded,
         aggregate=aggregate,
         chain=next_chain(history.chain, tuple(signed.commit for signed in commits), aggregate),
     )
 
 
-def examine(state: Round, ancestors: tuple[Manifest, ...], manifest: Manifest) -> None:
+def examine(
+    state: Round, ancestors: tuple[Manifest, ...], manifest: Manifest, *, follows: bool = False
+) -> None:
     """Do nothing if this verifier may vote for a proposed manifest, its aggregate aside.
+
+    Args:
+        state: What it holds.
+        ancestors: Notarised manifests that the proposed one builds on.
+        manifest: The proposed one.
+        follows: No iteration was given up since the parent's.
 
     Raises:
         MalformedMessage, PeerFault, OutOfPhase: the rule it breaks.
@@ -246,16 +315,24 @@ def examine(state: Round, ancestors: tuple[Manifest, ...], manifest: Manifest) -
         if ancestors:
             raise MalformedMessage("manifest with commits on a parent that is not final")
         check_commit(state.rules, history, state.state, signed)
-    if history.last_commits:
+    if history.round:
         alpha = _alpha(history)
         for reveal in manifest.reveals:
             if reveal.run_id != history.run_id or reveal.round != history.round - 1:
                 raise MalformedMessage("manifest carries a reveal of another round")
             verify_vrf(reveal.verifier, alpha, reveal.proof)
-        if len(manifest.reveals) < quorum(len(history.spec.verifiers)):
-            raise MalformedMessage(f"manifest carries {len(manifest.reveals)} reveals, expected a quorum")
+        if not {reveal.verifier for reveal in manifest.reveals} <= set(history.beacon):
+            raise MalformedMessage("manifest carries a reveal of a verifier that was away")
+        need = _reveals_needed(history, follows=follows)
+        if len(manifest.reveals) < need:
+            raise MalformedMessage(f"manifest carries {len(manifest.reveals)} reveals, expected {need}")
     elif manifest.reveals:
-        raise MalformedMessage("manifest carries reveals for a round without commits")
+        raise MalformedMessage("manifest carries reveals before there is a round to reveal for")
+    for signed_seal in manifest.seals:
+        seal = signed_seal.seal
+        if seal.run_id != history.run_id:
+            raise MalformedMessage("manifest carries a sealed verdict of another run")
+        verify(seal.verifier, state.rules.domain, seal, signed_seal.signature)
     for signed_verdict in manifest.verdicts:
         verdict = signed_verdict.verdict
         if verdict.run_id != history.run_id:
@@ -276,9 +353,15 @@ def valid_reveals(state: Round, history: History) -> tuple[Reveal, ...]:
     """Pooled reveals that hold for the last manifest of `history`, ascending by verifier."""
     holding = (
         next((reveal for reveal in reveals if _reveal_holds(history, reveal)), None)
-        for _, reveals in sorted(state.reveals.items())
+        for verifier, reveals in sorted(state.reveals.items())
+        if verifier in history.beacon
     )
     return tuple(reveal for reveal in holding if reveal is not None)
+
+
+def _reveals_needed(history: History, *, follows: bool) -> int:
+    """All shares where the parent's leader is followed at once, else a quorum: a leader chooses none."""
+    return len(history.beacon) if follows else quorum(len(history.spec.verifiers))
 
 
 def _pooled(state: Round, reveal: Reveal) -> tuple[Reveal, ...]:
@@ -312,37 +395,76 @@ def _alpha(history: History) -> bytes:
     )
 
 
-def _judged(state: Round, signed: SignedVerdict) -> Round:
-    verdict, history = signed.verdict, state.history
-    if verdict.run_id != history.run_id or verdict.verifier not in history.spec.verifier_peers:
-        raise PeerFault(verdict.verifier, "Verdict of another run or by a stranger")
-    verify(verdict.verifier, state.rules.domain, verdict, signed.signature)
-    key = (verdict.round, verdict.node, verdict.verifier)
-    if key in state.verdicts:
-        return state
-    if sum(other[2] == verdict.verifier for other in state.verdicts) >= VERDICTS_PER_VERIFIER:
-        raise PeerFault(verdict.verifier, f"more than {VERDICTS_PER_VERIFIER} verdicts waiting")
-    return replace(state, verdicts={**state.verdicts, key: signed})
+def _check_word(
+    state: Round,
+    word: VerdictSeal | Verdict,
+    signature: Signature,
+    pool: Mapping[Word, SignedVerdictSeal] | Mapping[Word, SignedVerdict],
+) -> None:
+    """Do nothing if this is a verifier's word that may be pooled. Its newest stands: it alone can sign it."""
+    history, verifier = state.history, word.verifier
+    if word.run_id != history.run_id or verifier not in history.spec.verifier_peers:
+        raise PeerFault(verifier, f"{type(word).__name__} of another run or by a stranger")
+    if not _is_near(history, (word.round, word.node)):
+        raise OutOfPhase(verifier, f"{type(word).__name__} on round {word.round} at {history.round}")
+    verify(verifier, state.rules.domain, word, signature)
+    if _word_of(word) not in pool and sum(key[2] == verifier for key in pool) >= WORDS_PER_VERIFIER:
+        raise PeerFault(verifier, f"more than {WORDS_PER_VERIFIER} words waiting")
 
 
-def _is_recorded(history: History, key: tuple[RoundId, PeerId, PeerId]) -> bool:
-    """Whether the chain already carries this verifier's verdict on this step."""
-    audit = history.audits.get((key[0], key[1]))
-    return audit is not None and any(verdict.verifier == key[2] for verdict in audit.verdicts)
+def _shown(state: Round, word: Unsealed | Planted) -> Round:
+    history, step = state.history, (word.round, word.node)
+    audit = history.audits.get(step)
+    if word.run_id != history.run_id or audit is None:
+        raise OutOfPhase(word.node, f"{type(word).__name__} of round {word.round}, which is not audited here")
+    try:
+        if isinstance(word, Unsealed):
+            check_unsealed(word, audit.commit, audit.segment)
+            return replace(state, unsealed={**state.unsealed, step: word})
+        check_planted(word, history.spec.audit.canaries, history.spec.audit.canary_count)
+    except MalformedMessage as fault:
+        raise PeerFault(word.node, str(fault)) from None
+    return replace(state, planted={**state.planted, step: word})
 
 
-def _is_decidable(state: Round, history: History, due: tuple[RoundId, PeerId]) -> bool:
-    """Whether the pooled verdicts close this audit if the next manifest carries them."""
-    audit = history.audits[due]
-    said = {v.verifier: v.outcome for v in audit.verdicts}
-    for (round_id, node, verifier), signed in state.verdicts.items():
-        if (round_id, node) == due and may_judge(history, audit, verifier, int(history.round)):
-            said[verifier] = signed.verdict.outcome
-    if audit.ruling is Ruling.OPEN:
-        return bool(said)
-    said = {verifier: outcome for verifier, outcome in said.items() if verifier in audit.committee}
-    return len(said) >= len(audit.committee) or _adverse(said) >= quorum(len(audit.committee))
+def _may_show(history: History, word: Unsealed | Planted) -> bool:
+    audit = history.audits.get((word.round, word.node))
+    if audit is None:
+        return False
+    if isinstance(word, Unsealed):
+        return audits.may_unseal(audit, int(history.round))
+    return audits.may_plant(history.spec.audit, audit, int(history.round))
 
 
-def _adverse(said: Mapping[PeerId, Outcome]) -> int:
-    return sum(outcome in (Outcome.MISMATCH, Outcome.WITHHELD) for outcome in said.values())
+def _word_of(word: VerdictSeal | Verdict) -> Word:
+    return word.round, word.node, word.verifier
+
+
+def _first(words: Iterable[T]) -> tuple[T, ...]:
+    return tuple(itertools.islice(words, WORDS_PER_MANIFEST))
+
+
+def _is_near(history: History, step: StepId) -> bool:
+    """Whether words about this step can still come, or could if we were a little ahead."""
+    return history.round - history.spec.closing_rounds <= step[0] <= history.round + 2
+
+
+def _is_wanted(history: History, key: Word) -> bool:
+    """Whether the chain may still take this verifier's word on this step."""
+    audit: Audit | None = history.audits.get((key[0], key[1]))
+    if audit is None:
+        return _is_near(history, (key[0], key[1]))
+    return audit.is_open and not audit.has_judged(key[2])
+
+
+def _lacks_words(state: Round, history: History, step: StepId) -> bool:
+    """Whether a word is not here for which the next manifest is the last chance."""
+    audit = history.audits[step]
+    seals, verdicts, wants_sketch = audits.awaits(history.spec.audit, audit, int(history.round))
+    sealed = {v for v in seals if (*step, v) in state.seals}
+    if (len(sealed) < len(seals)) if audit.ruling is Ruling.ALARM else (seals and not sealed):
+        return True
+    held = (state.verdicts.get((*step, v)) for v in verdicts)
+    if any(one is None or not may_reveal(history, audit, one.verdict) for one in held):
+        return True
+    return wants_sketch and step not in state.unsealed

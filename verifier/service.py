@@ -21,6 +21,7 @@ from protocol.messages import (
     REASON_CHARS_MAX,
     CertifiedManifest,
     Opened,
+    Planted,
     Proposal,
     QuorumCertificate,
     Receipt,
@@ -29,8 +30,12 @@ from protocol.messages import (
     SignedReceipt,
     SignedRefusal,
     SignedVerdict,
+    SignedVerdictSeal,
     SignedVote,
     Submission,
+    Unsealed,
+    Verdict,
+    VerdictSeal,
 )
 from protocol.types import Digest, PeerId
 from replica.follower import Follower, fetch_blob
@@ -44,6 +49,7 @@ from verifier.bench import Bench
 from verifier.combine import rounds_behind
 from verifier.driver import Driver
 from verifier.duties import Duties
+from verifier.limits import agreed_limits
 from verifier.proposer import now_ms
 from verifier.round import Round, Rules, Submitted
 from verifier.rules import check_aggregation
@@ -56,8 +62,17 @@ MAKE_ROOM_S = 30.0
 ROOM_SHARE = 0.75
 FACTS = {
     kind.TAG: kind
-    for kind in (SignedVote, Proposal, QuorumCertificate, Reveal, SignedVerdict, CertifiedManifest)
+    for kind in (
+        SignedVote,
+        Proposal,
+        QuorumCertificate,
+        Reveal,
+        SignedVerdictSeal,
+        SignedVerdict,
+        CertifiedManifest,
+    )
 }
+SHOWN: dict[bytes, type[Unsealed] | type[Planted]] = {Unsealed.TAG: Unsealed, Planted.TAG: Planted}
 
 
 async def run_verifier(config: Config) -> None:
@@ -71,6 +86,7 @@ async def run_verifier(config: Config) -> None:
     try:
         check_aggregation(me.spec.rule.aggregation)
         check_fragments(layout_of(me.spec.model), me.spec.rule.fragments)
+        agreed_limits(me.spec, me.config.limits)
     except ValueError as fault:
         raise ConfigError(f"this run cannot be verified by us: {fault}") from None
     await Service(me).run()
@@ -85,7 +101,11 @@ class Service:
         self.layout = layout_of(me.spec.model)
         self.pace = Pace(
             module="verifier.examiner",
-            opening={"spec": encode(me.spec), **me.workplace},
+            opening={
+                "spec": encode(me.spec),
+                **me.workplace,
+                "limits": None if me.config.limits is None else str(me.config.limits),
+            },
             log_path=me.config.folder / "examiner.log",
             store=me.store,
             blobs=me.blobs,
@@ -103,6 +123,7 @@ class Service:
             "submit": self._on_submit,
             "proposal": self._on_proposal_request,
             "opened": self._on_opened,
+            "shown": self._on_shown,
             **duties.handlers,
         }
         ready = trio.Event()
@@ -161,8 +182,13 @@ class Service:
                 if fact.peer != message.verifier:
                     raise PeerFault(fact.peer, "sends another verifier's reveal")
                 self.driver.reveal_received(message)
-            case SignedVerdict():
-                self.driver.verdict_received(message)
+            case (
+                SignedVerdictSeal(seal=VerdictSeal(verifier=speaker))
+                | SignedVerdict(verdict=Verdict(verifier=speaker))
+            ):
+                if fact.peer != speaker:
+                    raise PeerFault(fact.peer, "passes on another verifier's verdict")
+                self.driver.word_received(message)
             case CertifiedManifest():
                 self.driver.synced((message,))
 
@@ -182,9 +208,8 @@ class Service:
     async def _make_room(self) -> None:
         """Forget the oldest updates when the disk's share fills; aggregates stay, parameters need them."""
         oldest = 0
-        rules = self.me.spec.audit
         # Audits look back so far, and a restart rebuilds the standing of nodes from so many rounds.
-        window = rules.audit_rounds + rules.dispute_rounds + 2 + 2 * rounds_behind(self.me.spec)
+        window = self.me.spec.closing_rounds + 2 + 2 * rounds_behind(self.me.spec)
         while True:
             await trio.sleep(MAKE_ROOM_S)
             while self.me.blobs.used_bytes > ROOM_SHARE * BLOB_STORE_BYTES:
@@ -264,6 +289,14 @@ class Service:
 
     async def _on_opened(self, peer: PeerId, body: bytes) -> bytes:
         self.bench.opened(peer, decode(Opened, body))
+        return b""
+
+    async def _on_shown(self, peer: PeerId, body: bytes) -> bytes:
+        """A drawn node opens its seal, or a canary shows its list."""
+        word: Unsealed | Planted = decode_any(SHOWN, body)
+        if word.node != peer:
+            raise PeerFault(peer, f"speaks for {word.node.hex()[:8]}")
+        self.driver.word_received(word)
         return b""
 
     async def _update(self, round_id: int, name: Digest, holders: tuple[PeerId, ...]) -> bytes:

@@ -129,13 +129,13 @@ def judge(
         recomputed: Stands in the verdict for what was recomputed.
 
     Returns:
-        MATCH, MISMATCH, or INCONCLUSIVE with `is_borderline`, with the block that differs most.
+        MATCH, MISMATCH or BORDERLINE, with the block that differs most.
         Where the recompute itself is not finite, nothing can be said: borderline.
     """
     if not len(blocks):
         return Finding(Outcome.MATCH, recomputed, 0, 0)
     if not (np.isfinite(x_BC).all() and math.isfinite(floor)):
-        return Finding(Outcome.INCONCLUSIVE, recomputed, DISTANCE_PPB_MAX, int(blocks[0]), True)
+        return Finding(Outcome.BORDERLINE, recomputed, DISTANCE_PPB_MAX, int(blocks[0]))
     measured = measure(compress, blocks, before_BC, after_BC, update, x_BC, floor=floor)
     grade = grades(measured, limit).worst
     excess_B = excess(measured)
@@ -143,11 +143,10 @@ def judge(
     distance = int(min(float(excess_B[worst]) / _PPB, float(DISTANCE_PPB_MAX)))
     outcome = {Grade.PASSED: Outcome.MATCH, Grade.FAILED: Outcome.MISMATCH}
     return Finding(
-        outcome.get(grade, Outcome.INCONCLUSIVE),
+        outcome.get(grade, Outcome.BORDERLINE),
         recomputed,
         distance,
         int(blocks[worst]),
-        grade is Grade.BORDERLINE,
     )
 
 

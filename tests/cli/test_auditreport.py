@@ -12,7 +12,7 @@ from rich.console import Console
 from cli.auditpage import report_group, report_page
 from cli.auditreport import CLASSES, as_plain, final_audits, kind_of, node_reports
 from node.behaviours import Behaviour
-from protocol.history import Ruling, advance
+from protocol.history import advance
 from protocol.messages import Outcome
 from tests.builders import (
     NODES,
@@ -22,28 +22,25 @@ from tests.builders import (
     a_history,
     a_manifest,
     a_spec,
-    a_verdict,
     name_of,
     peer,
 )
 
-SPEC = a_spec()
+SPEC = a_spec(rounds=12)
 LIE = {peer("mallory"): Behaviour("wrong-data", 2)}
 
 
 def a_run(says, nodes=NODES):
     """A whole chain; `says(audit, verifier)` is a verifier's outcome, None for silence."""
-    histories, links = [a_history()], []
+    histories, links = [a_history(rounds=12)], []
     for _ in range(SPEC.last_round + 1):
-        history, verdicts = histories[-1], []
-        for audit in history.audits.values():
-            judges = VERIFIERS if audit.ruling is Ruling.ALARM else [name_of(audit.order[0])]
-            for name in judges:
-                outcome = says(audit, name)
-                if audit.is_open and outcome and not any(v.verifier == peer(name) for v in audit.verdicts):
-                    verdicts.append(a_verdict(name, audit, outcome))
+        history = histories[-1]
+        votes = {
+            step: {name: outcome for name in VERIFIERS if (outcome := says(audit, name))}
+            for step, audit in history.audits.items()
+        }
         active = [name for name in nodes if peer(name) in history.active]
-        links.append(a_certified(a_manifest(history, active, verdicts)))
+        links.append(a_certified(a_manifest(history, active, votes)))
         histories.append(advance(history, links[-1].manifest))
     return tuple(links), tuple(histories)
 
@@ -90,7 +87,7 @@ def test_an_accused_honest_step_is_a_false_alarm_however_it_ends():
     assert told["false_alarms"]["accused"] > 0
     assert told["false_alarms"]["upheld"] == 0
     assert told["all"]["dismissed"] > 0
-    assert told["false_alarms"]["rate_below"] > 0.5
+    assert told["false_alarms"]["rate_below"] > 0.1
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 from cli.main import app
 from cli.odds import Question, answers, as_plain, deterrence_words
 from protocol.errors import ConfigError
-from protocol.params import AuditSpec
+from tests.specs import an_audit_spec
 from verifier import odds
 
-RULES = AuditSpec(probation=4, floor_ppm=50_000, blocks=64, turn_rounds=1, audit_rounds=6, dispute_rounds=6)
+RULES = an_audit_spec(probation=4, floor_ppm=50_000, blocks=64)
 
 
 def asked(**changes) -> Question:
@@ -40,9 +40,9 @@ def test_the_figures_are_those_of_the_formulas_in_token_units():
     )
 
 
-def test_a_liar_who_refuses_to_open_is_deterred_by_a_fiftieth():
+def test_a_liar_who_refuses_to_open_is_deterred_by_what_that_costs():
     open_, silent = (
-        value(f"saving per step deterred{how}", stake=1000).value
+        value(f"saving per step deterred{how}", stake=1000, slash=0.5, withheld=0.01).value
         for how in ("", " if the liar refuses to open")
     )
     assert silent == open_ // 50
@@ -72,7 +72,7 @@ def test_a_number_out_of_range_is_the_operators_mistake(wrong):
 
 
 def test_every_figure_names_its_formula_its_source_and_what_it_assumes():
-    found = answers(asked(cost=0.01, price=0.02, stake=5, gain=1, known=0.01, probation=3))
+    found = answers(asked(cost=0.01, price=0.02, stake=5, gain=1, known=0.01, probation=3, withheld=0.5))
     assert len(found) == 11
     assert all(one.formula and one.source and one.assumes for one in found)
     assert (
@@ -88,9 +88,9 @@ def test_the_command_prints_a_table_or_json_and_refuses_with_one_line():
     assert json.loads(plain.stdout)["asked"]["cheat"] == 0.1
 
 
-def test_an_order_says_which_saving_its_stake_deters_even_when_the_liar_keeps_silent():
-    words = deterrence_words(RULES, stake=10**9, slash_ppm=500_000, step_pay=10_000)
+def test_an_order_says_which_saving_its_stake_deters__of_what_is_lost():
+    words = deterrence_words(RULES, 12, stake=10**9, slash_ppm=500_000, step_pay=10_000)
 
-    saving = odds.saving_deterred(10**9 // 100, Fraction(1, 20), Fraction(19, 20), in_flight=12)
+    saving = odds.saving_deterred(10**9 // 2, Fraction(1, 20), Fraction(19, 20), in_flight=12)
     assert f"{saving / 10**6:.6f} aUSD a step ({saving / 10_000:,.1f} times its pay)" in words
     assert "968 steps" in words

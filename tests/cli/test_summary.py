@@ -69,7 +69,8 @@ def a_settled() -> dict:
             a_node(3, accepted=60, audits_passed=22, paid=890_880),
         ],
         "verifiers": [
-            {"peer": a_peer(n).hex(), "votes": 72, "audits": 12, "paid": 54_613} for n in (4, 5, 6)
+            {"peer": a_peer(n).hex(), "votes": 72, "audits": 12, "slashed": 0, "paid": 54_613}
+            for n in (4, 5, 6)
         ],
         "trial_balance": 0,
         "chain_matches_books": True,
@@ -90,6 +91,7 @@ def a_summary(**changes) -> dict:
         "audits": AuditCounts(drawn=48, passed=47, failed=1, opening_bytes_max=1_100_000),
         "settled": a_settled(),
         "behaviours": {a_peer(2): Behaviour("stale-parameters", 6)},
+        "auditors": {a_peer(4): "honest"},
     }
     return make_summary(**{**parts, **changes})
 
@@ -117,7 +119,8 @@ def test_the_summary_has_the_keys_that_others_read_and_is_strict_json():
     assert set(summary["audits"]) == {"drawn", "passed", "failed", "opening_bytes_max"}
     node_keys = {"peer", "behaviour", "accepted", "audits_passed", "audits_failed", "slashed", "paid"}
     assert all(set(node) == node_keys for node in summary["nodes"])
-    assert all(set(one) == {"peer", "votes", "audits", "paid"} for one in summary["verifiers"])
+    verifier_keys = {"behaviour", "peer", "votes", "audits", "slashed", "paid"}
+    assert all(set(one) == verifier_keys for one in summary["verifiers"])
     assert set(summary["money"]) >= {
         "unit", "funded", "paid_operators", "paid_verifiers", "fees", "refunded", "burnt", "slashed",
     }  # fmt: skip
@@ -275,3 +278,34 @@ def test_the_report_ends_with_what_does_not_hold():
 
     assert drawn(report(a_summary(), {})).splitlines()[-1] == "every invariant holds"
     assert drawn(report(summary, {})).splitlines()[-1] == "* honest processes held different parameters"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "audits", "slashed", "words"),
+    [
+        ("pass-all", 3, 0, "(pass-all) cheated and was not slashed"),
+        ("honest", 3, 7, "(honest) did not cheat and was slashed 7 units"),
+        ("never-open", 3, 7, "(never-open) did not cheat and was slashed 7 units"),
+    ],
+)
+def test_an_auditor_is_slashed_if_and_only_if_it_cheated(behaviour, audits, slashed, words):
+    settled = a_settled()
+    settled["verifiers"][0] |= {"audits": audits, "slashed": slashed}
+    settled["money"]["slashed"] += slashed
+    settled["money"]["burnt"] += slashed
+
+    summary = a_summary(settled=settled, auditors={a_peer(4): behaviour})
+
+    assert [broken for broken in invariants(summary) if words in broken] == invariants(summary) != []
+
+
+def test_a_cheating_auditor_that_was_slashed_or_never_asked_breaks_nothing():
+    settled = a_settled()
+    settled["verifiers"][0] |= {"slashed": 5}
+    settled["verifiers"][1] |= {"audits": 0}
+    settled["money"]["slashed"] += 5
+    settled["money"]["burnt"] += 5
+
+    summary = a_summary(settled=settled, auditors={a_peer(4): "accuse-all", a_peer(5): "pass-all"})
+
+    assert invariants(summary) == []

@@ -20,17 +20,17 @@ from ledger.events import (
 )
 from ledger.evidence import evm_address
 from ledger.settlement import Settlement, settle
-from protocol.history import Audit, History, Ruling, StepId, start
+from protocol.audits import Audit, Ruling
+from protocol.history import History, StepId, start
 from protocol.messages import Commit, Outcome, Verdict
 from protocol.params import (
-    AuditSpec,
     Member,
     MoneySpec,
     RunSpec,
     TimingSpec,
 )
 from protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
-from tests.specs import FLOAT32_WHOLE, a_model, a_rule, some_data
+from tests.specs import FLOAT32_WHOLE, a_model, a_rule, an_audit_spec, some_data
 
 RUN = Digest(hashlib.sha256(b"run").digest())
 TREASURY = Address(b"T" * 20)
@@ -65,13 +65,15 @@ def a_spec(nodes: int = 3, verifiers: int = 4, rounds: int = 8, epoch_rounds: in
         compute=FLOAT32_WHOLE,
         data=some_data(tokens=5_000, source="paper", licence="CC0"),
         rule=a_rule(k=4, lr_nano=10**6),
-        audit=AuditSpec(probation=1, floor_ppm=1, blocks=4, turn_rounds=1, audit_rounds=2, dispute_rounds=2),
+        audit=an_audit_spec(probation=1, floor_ppm=1, dispute_rounds=2),
         money=MoneySpec(
             price_per_mtoken=1_000_003,
             operators_ppm=800_000,
             verifiers_ppm=150_000,
             treasury=TREASURY,
             slash_ppm=200_000,
+            withheld_ppm=150_000,
+            verifier_slash_ppm=50_000,
             epoch_rounds=epoch_rounds,
         ),
         timing=TimingSpec(collect_ms=1, ready_ms=1, iteration_ms=1, resend_ms=1),
@@ -108,7 +110,10 @@ def a_verdict(node: str, round_id: int, verifier: str, outcome: Outcome = Outcom
         round=RoundId(round_id),
         node=peer(node),
         verifier=peer(verifier),
+        salt=NO_DIGEST,
         outcome=outcome,
+        exec_class=NO_DIGEST,
+        witness=NO_DIGEST,
         recomputed=NO_DIGEST,
         opening=NO_DIGEST,
         opening_bytes=0,

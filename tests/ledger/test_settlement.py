@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.settlement import REVEAL_WEIGHT, VERDICT_WEIGHT, settle
-from protocol.history import Ruling
+from protocol.audits import Ruling
 from protocol.messages import Outcome
 from tests.ledger.a_run import a_history, a_spec, an_audit, peer
 
@@ -151,5 +151,5 @@ def test_an_epoch_is_settled_when_it_is_ripe_and_not_before_or_long_after(off: i
     history = a_history(SPEC, STEPS)
     settle(replace(history, round=history.round + 1), 0)
 
-    with pytest.raises(ValueError, match="epoch 0 settles after round 7"):
+    with pytest.raises(ValueError, match="epoch 0 settles after round 9"):
         settle(replace(history, round=history.round + off), 0)

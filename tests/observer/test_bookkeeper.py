@@ -18,7 +18,7 @@ from ledger.settlement import Settlement, settle
 from ledger.store import BookStore
 from observer.bookkeeper import LOOK_BACK, Bookkeeper
 from observer.status import StatusFile
-from protocol.history import History, Ruling, advance
+from protocol.history import History, advance
 from protocol.messages import CertifiedManifest, Outcome
 from protocol.params import RunSpec
 from protocol.types import Digest
@@ -31,8 +31,6 @@ from tests.builders import (
     a_history,
     a_manifest,
     a_spec,
-    a_verdict,
-    name_of,
     peer,
 )
 from tests.ledger.a_run import BUYER, Tale
@@ -169,13 +167,7 @@ def test_a_settled_epoch_is_on_record_with_every_row(desk: Desk):
 def test_an_upheld_fault_is_counted_and_its_steps_are_listed_as_unpaid(desk: Desk):
     history, links = a_history(), []
     while not history.is_complete:
-        accused = [
-            a_verdict(name, audit, Outcome.MISMATCH)
-            for audit in history.audits.values()
-            if audit.is_open and name_of(audit.node) == "mallory" and int(audit.round) == 1
-            for name in ([name_of(audit.order[0])] if audit.ruling is Ruling.OPEN else VERIFIERS)
-            if peer(name) not in [verdict.verifier for verdict in audit.verdicts]
-        ]
+        accused = {(1, peer("mallory")): dict.fromkeys(VERIFIERS, Outcome.MISMATCH)}
         names = [name for name in NODES if peer(name) in history.active]
         certified = a_certified(a_manifest(history, names, accused))
         links.append(certified)

@@ -19,9 +19,10 @@ from ledger.results import epoch_result, result_digest, run_id_of
 from ledger.settlement import settle
 from ledger.statements import EpochResult, certificate, sign
 from observer.step_receipt import Checked, Pay, check_receipt, make_receipt
+from protocol.audits import Ruling
 from protocol.codec import decode, digest, encode
 from protocol.draws import is_drawn
-from protocol.history import Ruling, advance, start
+from protocol.history import advance, start
 from protocol.identity import Domain
 from protocol.messages import Block, CertifiedManifest, Outcome, QuorumCertificate
 from protocol.types import NO_DIGEST, Digest, PeerId
@@ -47,18 +48,14 @@ def a_whole_chain(accuse: str = "") -> tuple[list[CertifiedManifest], dict[int, 
     """A finished chain and its settlements; every verifier accuses every step of the node named."""
     history, links, pays, previous = start(SPEC, RUN), [], {}, NO_DIGEST
     for round_id in range(SPEC.last_round + 1):
-        verdicts = [
-            builders.a_verdict(name, audit, Outcome.MISMATCH if is_bad else Outcome.MATCH)
-            for audit in history.audits.values()
-            if audit.is_open
-            for is_bad in (bool(accuse) and audit.node == peer(accuse),)
-            for name in (
-                VERIFIERS if is_bad and audit.ruling is Ruling.ALARM else [builders.name_of(audit.order[0])]
+        votes = {
+            step: dict.fromkeys(
+                VERIFIERS, Outcome.MISMATCH if accuse and step[1] == peer(accuse) else Outcome.MATCH
             )
-            if not any(v.verifier == peer(name) for v in audit.verdicts)
-        ]
+            for step in history.audits
+        }
         nodes = [name for name in NODES if peer(name) in history.active]
-        manifest = builders.a_manifest(history, nodes, verdicts)
+        manifest = builders.a_manifest(history, nodes, votes)
         links.append(builders.a_certified(manifest, digest(links[-1].block) if links else NO_DIGEST))
         history = advance(history, manifest)
         for epoch in range(SPEC.epochs):
@@ -203,7 +200,7 @@ def few_hot_keys(told: dict[str, Any]) -> None:
 
 
 EDITS: dict[str, tuple[Edit, str]] = {
-    "another format": (lambda t: t.update(format="assay/step-receipt/2"), "^format: "),
+    "another format": (lambda t: t.update(format="assay/step-receipt/3"), "^format: "),
     "a field more": (lambda t: t.update(more=1), "^receipt: expected exactly"),
     "a field less": (lambda t: t.pop("headers"), "^receipt: expected exactly"),
     "another run id": (lambda t: t.update(run_id="00" * 32), "^run_id: it does not follow"),
@@ -284,7 +281,7 @@ FORGED = {
     "parent": r"^commit: of another run, round or parent",
     "reveal": r"^beacon: ",
     "verdict": r"^verdict in round",
-    "turn": r"^verdict in round .* may not judge",
+    "turn": r"^verdict in round .* may not seal",
     "link": r"^link of round 2: does not extend the link before",
     "first link": r"^link of round 0: does not extend the spec",
 }

@@ -6,19 +6,34 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from protocol.history import Audit, History, advance, may_judge, next_chain, start
-from protocol.messages import Commit, Manifest, Outcome, Reveal, SignedCommit, SignedVerdict, Verdict
+from protocol.audits import RECOMPUTED, Audit, may_unseal
+from protocol.codec import digest
+from protocol.history import History, advance, may_reveal, may_seal, next_chain, start
+from protocol.messages import (
+    Commit,
+    Manifest,
+    Outcome,
+    Planted,
+    Reveal,
+    SignedCommit,
+    SignedVerdict,
+    SignedVerdictSeal,
+    Unsealed,
+    Verdict,
+    VerdictSeal,
+)
 from protocol.params import (
-    AuditSpec,
     Member,
     MoneySpec,
     RunSpec,
     TimingSpec,
     check_spec,
 )
-from protocol.types import Address, Digest, HotSignature, PeerId, RoundId, Signature
-from tests.specs import FLOAT32_WHOLE, a_model, a_rule, some_data
+from protocol.seals import seal_of, unseal
+from protocol.types import NO_DIGEST, Address, Digest, HotSignature, PeerId, RoundId, Signature
+from tests.specs import FLOAT32_WHOLE, a_model, a_rule, an_audit_spec, some_data
 
+NODE_SALT = Digest(b"n" * 32)
 RUN_ID = Digest(hashlib.sha256(b"a run").digest())
 
 
@@ -34,9 +49,8 @@ def a_member(peer: PeerId) -> Member:
     return Member(peer=peer, account=Address(peer[:20]), hot=Address(peer[12:]))
 
 
-def a_spec(*, rounds: int = 8, verifiers=VERIFIERS, **audit: int) -> RunSpec:
+def a_spec(*, rounds: int = 12, verifiers=VERIFIERS, **audit: object) -> RunSpec:
     """A run in which every step is audited, unless `audit` says otherwise."""
-    rules = {"probation": 100, "floor_ppm": 200_000, "blocks": 4, "turn_rounds": 1}
     spec = RunSpec(
         deployment_id=Digest(bytes(32)),
         name="tiny",
@@ -47,13 +61,15 @@ def a_spec(*, rounds: int = 8, verifiers=VERIFIERS, **audit: int) -> RunSpec:
         compute=FLOAT32_WHOLE,
         data=some_data(),
         rule=a_rule(k=4, lr_nano=1000, floor_ppm=0),
-        audit=AuditSpec(**{**rules, "audit_rounds": 4, "dispute_rounds": 3, **audit}),
+        audit=an_audit_spec(**{"audit_rounds": 6, **audit}),
         money=MoneySpec(
             price_per_mtoken=10**6,
             operators_ppm=870_000,
             verifiers_ppm=80_000,
             treasury=Address(bytes(20)),
             slash_ppm=500_000,
+            withheld_ppm=500_000,
+            verifier_slash_ppm=100_000,
             epoch_rounds=4,
         ),
         timing=TimingSpec(collect_ms=1, ready_ms=1, iteration_ms=1, resend_ms=1),
@@ -82,7 +98,7 @@ def a_commit(round_id: int, node: PeerId, **changes: object) -> Commit:
         momentum_before=mark("before"),
         momentum_after=mark("after"),
         inner=(),
-        seal=mark("seal"),
+        seal=seal_of(NODE_SALT, [mark("sketch")]),
         exec_class=Digest(bytes(32)),
         tokens=16,
         loss_micro=5_000_000,
@@ -90,20 +106,54 @@ def a_commit(round_id: int, node: PeerId, **changes: object) -> Commit:
     return replace(commit, **changes)
 
 
-def a_verdict(audit: Audit, verifier: PeerId, outcome: Outcome) -> SignedVerdict:
+def sketch_of(commit: Commit) -> Digest:
+    """What the commit of `a_commit` sealed, and every honest auditor recomputes."""
+    return Digest(hashlib.sha256(f"sketch {commit.round} {commit.node.hex()}".encode()).digest())
+
+
+def a_word(audit: Audit, verifier: PeerId, outcome: Outcome, **changes: object) -> Verdict:
+    """What this verifier finds, and by `changes` what a liar makes up. The same whenever it is made."""
+    step = audit.pattern + verifier + audit.round.to_bytes(8, "big") + audit.node
+    has_worked = outcome in RECOMPUTED
     verdict = Verdict(
         run_id=RUN_ID,
         round=audit.round,
         node=audit.node,
         verifier=verifier,
+        salt=Digest(hashlib.sha256(b"salt" + step).digest()),
         outcome=outcome,
-        recomputed=Digest(bytes(32)),
+        exec_class=audit.commit.exec_class if has_worked else NO_DIGEST,
+        recomputed=sketch_of(audit.commit) if has_worked else NO_DIGEST,
+        witness=Digest(hashlib.sha256(b"witness" + audit.pattern).digest())
+        if has_worked and audit.pattern != NO_DIGEST
+        else NO_DIGEST,
         opening=Digest(bytes(32)),
         opening_bytes=0,
         distance_ppb=0,
         block=0,
     )
-    return SignedVerdict(verdict=verdict, signature=Signature(bytes(64)))
+    return replace(verdict, **changes)
+
+
+def a_verdict(audit: Audit, verifier: PeerId, outcome: Outcome, **changes: object) -> SignedVerdict:
+    return SignedVerdict(verdict=a_word(audit, verifier, outcome, **changes), signature=Signature(bytes(64)))
+
+
+def a_seal(verdict: Verdict) -> SignedVerdictSeal:
+    """The seal over a verdict."""
+    seal = VerdictSeal(
+        run_id=verdict.run_id,
+        round=verdict.round,
+        node=verdict.node,
+        verifier=verdict.verifier,
+        verdict=digest(verdict),
+    )
+    return SignedVerdictSeal(seal=seal, signature=Signature(bytes(64)))
+
+
+def an_unsealing(audit: Audit) -> Unsealed:
+    """How the node of `a_commit` opens its seal."""
+    return unseal(audit.commit, NODE_SALT, [sketch_of(audit.commit)], audit.segment)
 
 
 def a_manifest(
@@ -111,9 +161,12 @@ def a_manifest(
     *,
     nodes: Iterable[PeerId] | None = None,
     reveals: tuple[Reveal, ...] = (),
+    seals: Iterable[SignedVerdictSeal] = (),
     verdicts: Iterable[SignedVerdict] = (),
+    unsealed: Iterable[Unsealed] = (),
+    planted: Iterable[Planted] = (),
 ) -> Manifest:
-    """The next manifest: commits of `nodes` (all active ones if left out), and these verdicts."""
+    """The next manifest: commits of `nodes` (all active ones if left out), and these words."""
     commits = tuple(a_commit(int(history.round), node) for node in (nodes or history.active))
     aggregate = Digest(hashlib.sha256(b"aggregate %d" % history.round).digest())
     return Manifest(
@@ -125,24 +178,45 @@ def a_manifest(
             for c in commits
         ),
         reveals=reveals,
+        seals=tuple(sorted(seals, key=lambda s: (s.seal.round, s.seal.node, s.seal.verifier))),
         verdicts=tuple(sorted(verdicts, key=lambda s: (s.verdict.round, s.verdict.node, s.verdict.verifier))),
+        unsealed=tuple(sorted(unsealed, key=lambda one: (one.round, one.node))),
+        planted=tuple(sorted(planted, key=lambda one: (one.round, one.node))),
+        excluded=history.excluded,
         aggregate=aggregate,
         chain=next_chain(history.chain, commits, aggregate),
     )
 
 
-def grow(
-    history: History, rounds: int, votes: Mapping[tuple[int, PeerId], Mapping[PeerId, Outcome]] | None = None
-) -> History:
-    """`rounds` more manifests; each verdict of `votes` (by step and verifier) as soon as it is allowed."""
+Votes = Mapping[tuple[int, PeerId], Mapping[PeerId, Outcome | tuple[Outcome, Mapping[str, object]]]]
+
+
+def words(history: History, votes: Votes, mute: Iterable[PeerId] = ()) -> dict[str, list]:
+    """What verifiers with these votes say in the next manifest, and what drawn nodes show.
+
+    Args:
+        history: Before the manifest.
+        votes: An outcome by step and verifier; with a table, what of the verdict is made up.
+        mute: Who does not say what it would: verifiers do not open, nodes do not unseal.
+    """
+    said: dict[str, list] = {"seals": [], "verdicts": [], "unsealed": []}
+    for step, audit in history.audits.items():
+        for verifier, vote in votes.get(step, {}).items():
+            outcome, lies = vote if isinstance(vote, tuple) else (vote, {})
+            signed = a_verdict(audit, verifier, outcome, **lies)
+            if may_seal(history, audit, verifier):
+                said["seals"].append(a_seal(signed.verdict))
+            elif may_reveal(history, audit, signed.verdict) and verifier not in mute:
+                said["verdicts"].append(signed)
+        if may_unseal(audit, int(history.round)) and audit.node not in mute:
+            said["unsealed"].append(an_unsealing(audit))
+    return said
+
+
+def grow(history: History, rounds: int, votes: Votes | None = None, mute: Iterable[PeerId] = ()) -> History:
+    """`rounds` more manifests, every word of `words` as soon as it is allowed."""
     for _ in range(rounds):
-        due = [
-            a_verdict(audit, verifier, outcome)
-            for step, audit in history.audits.items()
-            for verifier, outcome in (votes or {}).get(step, {}).items()
-            if may_judge(history, audit, verifier, int(history.round))
-        ]
-        history = advance(history, a_manifest(history, verdicts=due))
+        history = advance(history, a_manifest(history, **words(history, votes or {}, mute)))
     return history
 
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocol.audits import Ruling
 from protocol.codec import digest
 from protocol.errors import AssayError, MalformedMessage, PeerFault
-from protocol.history import Ruling, advance, next_chain
+from protocol.history import advance, next_chain
 from protocol.messages import Outcome
 from protocol.types import NO_DIGEST, Iteration, RoundId
 from replica.chain import check_place, extend
@@ -23,8 +24,10 @@ from tests.builders import (
     a_history,
     a_manifest,
     a_reveal,
+    a_seal,
     a_signed_commit,
     a_verdict,
+    an_unsealing,
     name_of,
     peer,
 )
@@ -127,26 +130,30 @@ def test_reveals_ascend_and_are_of_verifiers():
         check_place(history, replace(manifest, reveals=(stranger,)))
 
 
-def test_verdicts_are_of_those_whose_turn_it_is_and_each_comes_once():
+def test_seals_are_of_those_whose_turn_it_is_and_each_comes_once():
     history = later(2)
-    manifest = replace(a_manifest(history, NODES), verdicts=())
+    manifest = replace(a_manifest(history, NODES), seals=())
     audit = next(iter(history.audits.values()))
-    on_duty, next_in_line = (a_verdict(name_of(member), audit) for member in audit.order[:2])
+    on_duty, next_in_line = (a_seal(a_verdict(name_of(member), audit)) for member in audit.order[:2])
 
-    check_place(history, replace(manifest, verdicts=(on_duty,)))
-    with pytest.raises(MalformedMessage, match="may not judge"):
-        check_place(history, replace(manifest, verdicts=(next_in_line,)))
-    with pytest.raises(MalformedMessage, match="verdicts must ascend"):
-        check_place(history, replace(manifest, verdicts=(on_duty, on_duty)))
+    check_place(history, replace(manifest, seals=(on_duty,)))
+    with pytest.raises(MalformedMessage, match="may not seal"):
+        check_place(history, replace(manifest, seals=(next_in_line,)))
+    with pytest.raises(MalformedMessage, match="seals must ascend"):
+        check_place(history, replace(manifest, seals=(on_duty, on_duty)))
 
 
-def test_a_verdict_on_a_closed_audit_is_refused():
-    history = later(3)
+def test_a_word_on_a_closed_audit_is_refused():
+    history = later(5)
     closed = next(audit for audit in history.audits.values() if audit.ruling is Ruling.CLEARED)
     word = a_verdict(name_of(closed.order[1]), closed, Outcome.MISMATCH)
 
     with pytest.raises(MalformedMessage, match="may not judge"):
         check_place(history, replace(a_manifest(history, NODES), verdicts=(word,)))
+    with pytest.raises(MalformedMessage, match="may not seal"):
+        check_place(history, replace(a_manifest(history, NODES), seals=(a_seal(word),)))
+    with pytest.raises(MalformedMessage, match="wrong time"):
+        check_place(history, replace(a_manifest(history, NODES), unsealed=(an_unsealing(closed),)))
 
 
 # ---- certificates
@@ -195,9 +202,10 @@ def test_one_forged_signature_spoils_a_certificate():
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_one_changed_field_of_a_certified_manifest_never_passes(data):
-    history = later(2)
+    history = later(4)
     link = a_chain(history, 1)[0]
-    field = data.draw(st.sampled_from(["commits", "reveals", "verdicts", "aggregate", "chain", "parent"]))
+    fields = ["commits", "reveals", "seals", "verdicts", "unsealed", "aggregate", "chain", "parent"]
+    field = data.draw(st.sampled_from(fields))
     value = getattr(link.manifest, field)
     if isinstance(value, bytes):
         changed = bytes([value[0] ^ 1]) + value[1:]

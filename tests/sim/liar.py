@@ -155,7 +155,11 @@ class Liar:
             parent=asked.parent_manifest,
             commits=(),
             reveals=(),
+            seals=(),
             verdicts=(),
+            unsealed=(),
+            planted=(),
+            excluded=(),
             aggregate=Digest(self.rng.randbytes(32)),
             chain=NO_DIGEST if spoiled else Digest(bytes([1]) * 32),
         )

@@ -394,7 +394,11 @@ def _toy_manifest(asked: BuildProposal, host: int) -> Manifest:
         parent=asked.parent_manifest,
         commits=(),
         reveals=(),
+        seals=(),
         verdicts=(),
+        unsealed=(),
+        planted=(),
+        excluded=(),
         aggregate=Digest(sha256(b"%d by %d" % (asked.iteration, host)).digest()),
         chain=SOUND,
     )

@@ -16,9 +16,9 @@ from protocol.params import BLOCK_SIZE, PPM
 from protocol.rule import RuleSpec
 from protocol.types import NO_DIGEST, Digest
 from tests import specs
-from training.compress import gradient_blocks, gradient_sketch, transition
+from training.compress import gradient_blocks, transition, work_sketch
 from training.layout import layout_of
-from training.momentum import momentum_leaves, private_leaves, seal, zero_root
+from training.momentum import momentum_leaves, private_leaves, zero_root
 from training.presets import gpt_spec
 from training.wire import decode_update, encode_update
 
@@ -239,20 +239,14 @@ def test_a_sketch_depends_on_the_gradient_and_on_the_manifest_before():
     other[2, 77] += 1
 
     sketches = {
-        gradient_sketch(RUN, spectrum),
-        gradient_sketch(OTHER, spectrum),
-        gradient_sketch(RUN, other),
+        work_sketch(RUN, spectrum),
+        work_sketch(OTHER, spectrum),
+        work_sketch(RUN, other),
     }
 
     assert len(sketches) == 3
     assert {len(sketch) for sketch in sketches} == {SKETCH_BYTES}
-    assert gradient_sketch(RUN, spectrum) in sketches
-
-
-def test_a_seal_hides_its_sketch_and_opens_only_with_its_salt():
-    sketch = gradient_sketch(RUN, some(1, 1))
-
-    assert len({seal(bytes(32), sketch), seal(b"\1" * 32, sketch), seal(bytes(32), bytes(512))}) == 3
+    assert work_sketch(RUN, spectrum) in sketches
 
 
 def test_a_mean_of_equal_sizes_is_that_size():

@@ -12,11 +12,11 @@ import torch
 from protocol.errors import ConfigError
 from protocol.params import ComputeSpec, ModelSpec, Precision, model_faults
 from training.exact import initial_parameters
+from training.execution import execution_class
 from training.layout import Layout, layout_of
 from training.model import (
     FLOAT32_WHOLE,
     check_device,
-    execution_class,
     logits,
     loss_and_gradient,
     mean_loss,

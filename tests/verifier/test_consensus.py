@@ -67,7 +67,8 @@ def a_state(me=ME):
 
 def a_manifest(number=0, parent=GENESIS, mark=b"a"):
     return Manifest(
-        run_id=RUN, round=RoundId(number), parent=parent, commits=(), reveals=(), verdicts=(),
+        run_id=RUN, round=RoundId(number), parent=parent, commits=(), reveals=(), seals=(), verdicts=(),
+        unsealed=(), planted=(), excluded=(),
         aggregate=Digest(mark * 32), chain=NO_DIGEST,
     )  # fmt: skip
 
@@ -215,9 +216,11 @@ def test_a_leader_is_asked_once_and_signs_one_block():
     first = a_proposal()
     state, effects = run(a_state(2), first, a_certificate(first))
     expected = BuildProposal(
-        Iteration(2), RoundId(1), digest(first.block), digest(first.manifest), (first.manifest,)
+        Iteration(2), RoundId(1), digest(first.block), digest(first.manifest), (first.manifest,), True
     )
     assert of(BuildProposal, effects) == [expected]
+    _, effects = run(a_state(3), first, a_certificate(first), a_dummy(2))
+    assert [asked.follows for asked in of(BuildProposal, effects)] == [False]
 
     manifest = a_manifest(1, digest(first.manifest))
     state, effects = run(state, Tick(1), Built(Iteration(2), manifest), Built(Iteration(2), manifest))

@@ -12,11 +12,12 @@ from ledger.evidence import evm_address
 from ledger.results import epoch_end, epoch_result, result_digest, ruling_of
 from ledger.statements import recover
 from network.blobstore import MemoryBlobs
+from protocol.audits import Ruling
 from protocol.codec import decode, encode
 from protocol.errors import MalformedMessage, Unavailable
-from protocol.history import Ruling, advance, may_judge
-from protocol.messages import Outcome, ResultSignature, StepRequest
-from protocol.types import NO_DIGEST, Digest, PeerId
+from protocol.history import advance
+from protocol.messages import Outcome, ResultSignature, RulingRequest, StepRequest
+from protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from replica.follower import Follower
 from replica.keyring import Keys
 from replica.participant import Participant
@@ -35,7 +36,6 @@ from tests.builders import (
     a_member,
     a_peer_key,
     a_spec,
-    a_verdict,
     peer,
 )
 from verifier.duties import Duties
@@ -82,20 +82,26 @@ def links_that_convict():
     """A chain in which all verifiers but us find that mallory's first step is false."""
     history, links = a_history(), []
     while not history.nodes[GUILTY].barred:
-        words = [
-            a_verdict(name, audit, Outcome.MISMATCH if audit.node == GUILTY else Outcome.MATCH)
-            for audit in history.audits.values()
-            for name in VERIFIERS
-            if name != ME and may_judge(history, audit, peer(name), int(history.round))
-        ]
-        manifest = a_manifest(history, NODES, words)
+        votes = {
+            step: {
+                name: Outcome.MISMATCH if step[1] == GUILTY else Outcome.MATCH
+                for name in VERIFIERS
+                if name != ME
+            }
+            for step in history.audits
+        }
+        manifest = a_manifest(history, [n for n in NODES if peer(n) in history.active], votes)
         links.append(a_certified(manifest))
         history = advance(history, manifest)
     return links
 
 
-def asking(number, node=None):
-    return encode(StepRequest(number=number, node=node or PeerId(NO_DIGEST)))
+def asking(number):
+    return encode(StepRequest(number=number, node=PeerId(NO_DIGEST)))
+
+
+def asking_to_rule(number, node, verifier=None):
+    return encode(RulingRequest(round=RoundId(number), node=node, verifier=verifier or PeerId(NO_DIGEST)))
 
 
 def ask(me, follower, method, body):
@@ -121,7 +127,7 @@ def test_a_ruling_is_signed_once_our_own_chain_upholds_the_fault(me):
     follower = followed(me, links_that_convict())
     audit = next(a for a in follower.history.audits.values() if a.ruling is Ruling.UPHELD)
 
-    signature = ask(me, follower, "sign-ruling", asking(int(audit.round), GUILTY))
+    signature = ask(me, follower, "sign-ruling", asking_to_rule(int(audit.round), GUILTY))
 
     ruling = ruling_of(me.spec, RUN_ID, audit)
     assert recover(me.deployment.digest(ruling), signature) == evm_address(a_member(ME).hot)
@@ -132,15 +138,15 @@ def test_a_ruling_is_signed_once_our_own_chain_upholds_the_fault(me):
 def test_no_ruling_is_signed_about_a_step_that_nobody_upheld(me, number, node):
     follower = followed(me, links_that_convict())
 
-    with pytest.raises(Unavailable, match="no upheld audit"):
-        ask(me, follower, "sign-ruling", asking(number, node))
+    with pytest.raises(Unavailable, match="nothing to rule"):
+        ask(me, follower, "sign-ruling", asking_to_rule(number, node))
 
 
 def test_no_ruling_is_signed_while_the_dispute_goes_on(me):
     follower = followed(me, links_that_convict()[:-1])
 
-    with pytest.raises(Unavailable, match="no upheld audit"):
-        ask(me, follower, "sign-ruling", asking(0, GUILTY))
+    with pytest.raises(Unavailable, match="nothing to rule"):
+        ask(me, follower, "sign-ruling", asking_to_rule(0, GUILTY))
 
 
 @pytest.mark.parametrize("method", ["sign-ruling", "sign-result"])

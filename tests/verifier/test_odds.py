@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from protocol.draws import audit_rate_ppm, is_drawn
 from protocol.params import PPM, AuditSpec
 from protocol.types import Digest, PeerId
+from tests.specs import an_audit_spec
 from verifier.intervals import exact_interval, rule_of_three
 from verifier.odds import (
     auditor_pay,
@@ -33,9 +34,7 @@ below_one = st.fractions(Fraction(1, 1000), Fraction(999, 1000), max_denominator
 
 
 def rules(probation: int = 4, floor_ppm: int = 50_000) -> AuditSpec:
-    return AuditSpec(
-        probation=probation, floor_ppm=floor_ppm, blocks=1, turn_rounds=1, audit_rounds=4, dispute_rounds=4
-    )
+    return an_audit_spec(probation=probation, floor_ppm=floor_ppm, blocks=1)
 
 
 def found_share(audit: AuditSpec, cheat: float, steps: int, power: float, clean: int) -> float:

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from ledger.evidence import commit_statement, evm_address
 from ledger.statements import recover
+from protocol.audits import Audit, Ruling
 from protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault
-from protocol.history import Audit, Ruling, advance, may_judge, next_chain
+from protocol.history import BEACON_PAUSE, advance, next_chain
 from protocol.identity import Domain, sign
-from protocol.messages import Outcome, SignedVerdict
+from protocol.messages import Outcome, Planted
 from protocol.quorum import faults_tolerated, quorum
 from protocol.types import NO_DIGEST, RoundId
 from replica.chain import extend
@@ -30,11 +31,14 @@ from tests.builders import (
     a_member,
     a_peer_key,
     a_reveal,
+    a_seal,
     a_signed_commit,
     a_spec,
     a_verdict,
+    an_unsealing,
     name_of,
     peer,
+    words,
 )
 from tests.builders import a_history as the_start
 from tests.builders import a_manifest as the_next
@@ -45,17 +49,20 @@ from training.wire import update_bytes_max
 from verifier.round import (
     LOSS_MICRO_MAX,
     REVEALS_PER_VERIFIER,
-    VERDICTS_PER_VERIFIER,
+    WORDS_PER_VERIFIER,
     Advanced,
+    Bound,
     Equivocation,
     Judged,
     Revealed,
     Round,
     Rules,
+    Shown,
     Submitted,
     base_history,
     check_commit,
     examine,
+    is_held_up,
     manifest_of,
     may_propose,
     missing,
@@ -85,28 +92,32 @@ def after(history, *events):
     return state
 
 
-def grown(history, count, nodes=NODES, outcome=Outcome.MATCH):
-    """So many manifests later; whoever may judge does so, with this outcome."""
+def grown(history, count, nodes=NODES, votes=None):
+    """So many manifests later; every auditor on duty seals and opens a MATCH, or says what `votes` has."""
     for _ in range(count):
-        history = advance(history, the_next(history, nodes, words_on(history, outcome)))
+        history = advance(history, the_next(history, nodes, everyone(history) if votes is None else votes))
     return history
 
 
-def words_on(history, outcome=Outcome.MATCH, names=VERIFIERS):
+def everyone(history, outcome=Outcome.MATCH):
+    """Every verifier says this of every open audit, as soon as it may."""
+    return {step: dict.fromkeys(VERIFIERS, outcome) for step, a in history.audits.items() if a.is_open}
+
+
+def words_on(history, votes=None):
+    """As events, what may be said for the next manifest."""
+    said = words(history, everyone(history) if votes is None else votes)
     return [
-        a_verdict(name, audit, outcome)
-        for audit in history.audits.values()
-        for name in names
-        if may_judge(history, audit, peer(name), int(history.round))
-    ]
+        *map(Bound, said["seals"]), *map(Judged, said["verdicts"]), *map(Shown, said["unsealed"])
+    ]  # fmt: skip
 
 
-def everything(history, nodes=NODES, verifiers=VERIFIERS):
+def everything(history, nodes=NODES, verifiers=VERIFIERS, votes=None):
     """All that may arrive for the next manifest."""
     events = [Submitted(a_signed_commit(name, history)) for name in nodes if peer(name) in history.active]
-    if history.last_commits:
+    if history.round:
         events += [Revealed(a_reveal(name, history)) for name in verifiers]
-    return [*events, *(Judged(word) for word in words_on(history))]
+    return [*events, *words_on(history, votes)]
 
 
 def refusal(history, signed, state=STATE):
@@ -377,111 +388,123 @@ def test_a_reveal_that_came_before_its_manifest_was_final_counts_after():
     assert valid_reveals(state, later) == (a_reveal("vera", later),)
 
 
-# ---- verdicts
+# ---- words about audits
 
 
-def audited():
-    """A history with an open audit of nora whose first auditor may judge now, and that audit."""
-    history = advance_without_verdicts(the_start(), 2)
+def audited(rounds=2):
+    """A history with an open audit of nora whose first auditor may seal now, and that audit."""
+    history = grown(the_start(), rounds, votes={})
     return history, history.audits[(RoundId(0), peer("nora"))]
-
-
-def advance_without_verdicts(history, count, nodes=NODES):
-    for _ in range(count):
-        history = advance(history, the_next(history, nodes))
-    return history
 
 
 def barred_history(name):
     """A history in which a quorum upheld a fault of this node, while training goes on."""
     history = the_start(rounds=20)
     while not history.nodes[peer(name)].barred:
-        words = [
-            a_verdict(verifier, audit, Outcome.MISMATCH if audit.node == peer(name) else Outcome.MATCH)
-            for audit in history.audits.values()
-            for verifier in VERIFIERS
-            if may_judge(history, audit, peer(verifier), int(history.round))
-        ]
-        history = advance(history, the_next(history, NODES, words))
+        votes = {
+            step: dict.fromkeys(VERIFIERS, Outcome.MISMATCH if step[1] == peer(name) else Outcome.MATCH)
+            for step in history.audits
+        }
+        history = advance(history, the_next(history, NODES, votes))
     return history
 
 
-def test_a_verdict_is_pooled_with_its_signature_checked():
+def spoken(name, audit, outcome=Outcome.MATCH, **changes):
+    """A verdict, and its seal, as events and values."""
+    signed = a_verdict(name, audit, outcome, **changes)
+    return a_seal(signed), signed
+
+
+@pytest.mark.parametrize(("kind", "which", "pool"), [(Bound, 0, "seals"), (Judged, 1, "verdicts")])
+def test_a_word_is_pooled_with_its_signature_checked_and_the_newest_stands(kind, which, pool):
     history, audit = audited()
-    word = a_verdict("vera", audit)
+    first, second = spoken("vera", audit)[which], spoken("vera", audit, Outcome.MISMATCH)[which]
 
-    state = after(history, Judged(word))
+    state = after(history, kind(first))
+    assert list(getattr(state, pool).values()) == [first]
+    state, _ = step(state, kind(second))
+    assert list(getattr(state, pool).values()) == [second]
 
-    assert list(state.verdicts.values()) == [word]
 
-
-def test_a_verdict_by_a_stranger_or_of_another_run_is_refused():
+@pytest.mark.parametrize(("kind", "which"), [(Bound, 0), (Judged, 1)])
+def test_a_word_by_a_stranger_of_another_run_or_signed_by_somebody_else_is_refused(kind, which):
     history, audit = audited()
+    mine, other = spoken("vera", audit)[which], spoken("vito", audit)[which]
 
     with pytest.raises(PeerFault, match="stranger"):
-        step(a_round(history), Judged(a_verdict("nils", audit)))
+        step(a_round(history), kind(spoken("nils", audit)[which]))
     with pytest.raises(PeerFault, match="another run"):
-        step(a_round(history), Judged(a_verdict("vera", audit, run_id=a_digest("other run"))))
-
-
-def test_a_verdict_signed_by_somebody_else_is_refused():
-    history, audit = audited()
-    forged = SignedVerdict(
-        verdict=a_verdict("vera", audit).verdict, signature=a_verdict("vito", audit).signature
-    )
-
+        step(a_round(history), kind(spoken("vera", audit, run_id=a_digest("other run"))[which]))
     with pytest.raises(PeerFault, match="signature"):
-        step(a_round(history), Judged(forged))
+        step(a_round(history), kind(replace(mine, signature=other.signature)))
 
 
-def test_a_verifiers_first_verdict_on_a_step_stands():
+@pytest.mark.parametrize(("kind", "which", "pool"), [(Bound, 0, "seals"), (Judged, 1, "verdicts")])
+def test_a_verifier_may_have_only_so_many_words_waiting_and_takes_nobody_elses_room(kind, which, pool):
     history, audit = audited()
-    first = a_verdict("vera", audit, Outcome.MATCH)
+    word = spoken("vera", audit)[which]
+    full = {(RoundId(i), peer("nora"), peer("vera")): word for i in range(100, 100 + WORDS_PER_VERIFIER)}
+    state = replace(a_round(history), **{pool: full})
 
-    state = after(history, Judged(first), Judged(a_verdict("vera", audit, Outcome.MISMATCH)))
+    with pytest.raises(PeerFault, match="words waiting"):
+        step(state, kind(word))
+    state, _ = step(state, kind(spoken("vito", audit)[which]))
+    assert len(getattr(state, pool)) == WORDS_PER_VERIFIER + 1
 
-    assert list(state.verdicts.values()) == [first]
 
-
-def test_a_verifier_may_have_only_so_many_verdicts_waiting_and_takes_nobody_elses_room():
+def test_a_word_about_another_time_is_late_and_nobodys_lie():
     history, audit = audited()
-    word = a_verdict("vera", audit)
-    full = {(RoundId(i), peer("nora"), peer("vera")): word for i in range(100, 100 + VERDICTS_PER_VERIFIER)}
-    state = replace(a_round(history), verdicts=full)
 
-    with pytest.raises(PeerFault, match="verdicts waiting"):
-        step(state, Judged(word))
-    state, _ = step(state, Judged(a_verdict("vito", audit)))
-    assert len(state.verdicts) == VERDICTS_PER_VERIFIER + 1
+    for round_id in (50, int(history.round) + 3):
+        far = replace(audit, round=RoundId(round_id))
+        with pytest.raises(OutOfPhase):
+            step(a_round(history), Judged(a_verdict("vera", far)))
 
 
-def test_the_next_round_begins_empty_but_for_verdicts_that_may_still_count():
+def test_a_node_opens_only_the_seal_of_a_step_that_is_audited_and_only_truly():
     history, audit = audited()
-    on_duty = name_of(audit.order[0])
-    taken, waiting = a_verdict(on_duty, audit), a_verdict(name_of(audit.order[1]), audit)
-    state = after(history, *everything(history), Judged(taken), Judged(waiting))
-    later = advance(history, the_next(history, NODES, [taken]))
+    word = an_unsealing(audit)
+
+    assert list(after(history, Shown(word)).unsealed.values()) == [word]
+    with pytest.raises(PeerFault, match="do not open"):
+        step(a_round(history), Shown(replace(word, salt=a_digest("other"))))
+    with pytest.raises(OutOfPhase):
+        step(a_round(history), Shown(replace(word, round=RoundId(40))))
+    with pytest.raises(PeerFault, match="does not exist"):
+        step(
+            a_round(history),
+            Shown(Planted(run_id=RUN_ID, round=word.round, node=word.node, index=0, salt=word.salt, path=())),
+        )
+
+
+def test_the_next_round_begins_empty_but_for_words_that_may_still_count():
+    history, audit = audited(2)
+    history = grown(history, 2, votes={(0, audit.node): {name_of(audit.order[0]): Outcome.MATCH}})
+    votes = {(0, audit.node): {name_of(audit.order[0]): Outcome.MATCH}}
+    waiting = a_verdict(name_of(audit.order[1]), history.audits[(RoundId(1), audit.node)])
+    state = after(history, *everything(history, votes=votes), Judged(waiting))
+    assert len(state.verdicts) == 2
+    later = advance(history, the_next(history, NODES, votes))
 
     state, effects = step(state, Advanced(later, a_digest("later parameters"), 99))
 
     assert effects == ()
     assert (state.history, state.state, state.opened_ms) == (later, a_digest("later parameters"), 99)
     assert not state.commits
-    assert taken not in state.verdicts.values()  # the chain carries it
-    assert waiting in state.verdicts.values()
+    assert list(state.verdicts.values()) == [waiting]  # the chain carries the other
 
 
-def test_verdicts_are_forgotten_once_no_manifest_can_carry_them():
+def test_words_are_forgotten_once_no_manifest_can_carry_them():
     history, audit = audited()
-    state = after(history, Judged(a_verdict("vera", audit)))
-    rules = history.spec.audit
-    last = int(audit.round) + rules.audit_rounds + rules.dispute_rounds
+    state = after(history, Bound(spoken("vera", audit)[0]), Judged(spoken("vera", audit)[1]))
+    bare = replace(history, audits={})
+    last = int(audit.round) + history.spec.closing_rounds
 
-    kept, _ = step(state, Advanced(replace(history, round=RoundId(last)), STATE, 0))
-    gone, _ = step(state, Advanced(replace(history, round=RoundId(last + 1)), STATE, 0))
+    kept, _ = step(state, Advanced(replace(bare, round=RoundId(last)), STATE, 0))
+    gone, _ = step(state, Advanced(replace(bare, round=RoundId(last + 1)), STATE, 0))
 
-    assert len(kept.verdicts) == 1
-    assert len(gone.verdicts) == 0
+    assert (len(kept.verdicts), len(kept.seals)) == (1, 1)
+    assert (len(gone.verdicts), len(gone.seals)) == (0, 0)
 
 
 # ---- when to propose
@@ -492,11 +515,11 @@ def test_a_leader_waits_for_every_active_node():
     state = after(history, *(Submitted(a_signed_commit(name, history)) for name in NODES[:2]))
 
     assert missing(state) == ("1 commits",)
-    assert not may_propose(state, (), 0)
+    assert not may_propose(state, (), 0, follows=True)
 
     state, _ = step(state, Submitted(a_signed_commit(NODES[2], history)))
     assert missing(state) == ()
-    assert may_propose(state, (), 0)
+    assert may_propose(state, (), 0, follows=True)
 
 
 def test_a_leader_does_not_wait_for_a_barred_node():
@@ -514,95 +537,153 @@ def test_after_the_deadline_a_leader_proposes_what_it_has_and_without_a_commit_i
     nothing = a_round(history, opened_ms=50)
     something, _ = step(nothing, Submitted(a_signed_commit("nora", history)))
 
-    assert not may_propose(something, (), 50 + collect_ms - 1)
-    assert may_propose(something, (), 50 + collect_ms)
-    assert not may_propose(nothing, (), 50 + 100 * collect_ms)
+    assert not may_propose(something, (), 50 + collect_ms - 1, follows=True)
+    assert may_propose(something, (), 50 + collect_ms, follows=True)
+    assert not may_propose(nothing, (), 50 + 100 * collect_ms, follows=True)
 
 
 def test_a_leader_waits_for_all_reveals_until_the_deadline_and_for_a_quorum_for_ever():
-    history = advance_without_verdicts(the_start(), 1)
+    history = grown(the_start(), 1, votes={})
     collect_ms = history.spec.timing.collect_ms
     commits = [Submitted(a_signed_commit(name, history)) for name in NODES]
     with_two = after(history, *commits, *(Revealed(a_reveal(name, history)) for name in VERIFIERS[:2]))
     with_three, _ = step(with_two, Revealed(a_reveal(VERIFIERS[2], history)))
     with_four, _ = step(with_three, Revealed(a_reveal(VERIFIERS[3], history)))
 
-    assert not may_propose(with_two, (), 100 * collect_ms)
-    assert not may_propose(with_three, (), collect_ms - 1)
-    assert may_propose(with_three, (), collect_ms)
-    assert may_propose(with_four, (), 0)
+    for follows in (True, False):
+        assert not may_propose(with_two, (), 100 * collect_ms, follows=follows)
+        assert not may_propose(with_three, (), collect_ms - 1, follows=follows)
+        assert may_propose(with_four, (), 0, follows=follows)
+    # Only after another leader was given up: who follows at once cannot choose whose share counts.
+    assert may_propose(with_three, (), collect_ms, follows=False)
+    assert not may_propose(with_three, (), 100 * collect_ms, follows=True)
+    assert is_held_up(with_three, collect_ms)
+    assert not is_held_up(with_three, collect_ms - 1)
+    assert not is_held_up(with_two, collect_ms)
+    assert not is_held_up(with_four, collect_ms)
 
 
-def test_no_reveals_are_due_after_a_round_without_commits():
-    history = advance_without_verdicts(the_start(), 1, nodes=())
+def test_a_leader_that_follows_at_once_is_refused_without_every_share_of_the_beacon():
+    history = grown(the_start(), 2, votes={})
+    whole = the_next(history, NODES)
+    part = replace(whole, reveals=whole.reveals[:3])
+
+    examine(a_round(history), (), whole, follows=True)
+    examine(a_round(history), (), part, follows=False)
+    with pytest.raises(MalformedMessage, match="3 reveals, expected 4"):
+        examine(a_round(history), (), part, follows=True)
+
+
+def test_whose_share_was_missing_is_away_for_a_while_and_then_asked_again():
+    history = grown(the_start(rounds=30), 2, votes={})
+    absent = peer(VERIFIERS[3])
+    without = replace(the_next(history, NODES), reveals=the_next(history, NODES).reveals[:3])
+    history = advance(history, without)
+    assert absent not in history.beacon
+
+    with pytest.raises(MalformedMessage, match="that was away"):
+        examine(a_round(history), (), the_next(history, NODES), follows=True)
+    state = after(history, *(Revealed(a_reveal(name, history)) for name in VERIFIERS))
+    assert absent not in {reveal.verifier for reveal in valid_reveals(state, history)}
+    for _ in range(BEACON_PAUSE):
+        assert absent not in history.beacon
+        manifest = the_next(history, NODES)
+        history = advance(history, replace(manifest, reveals=manifest.reveals[:3]))
+    assert absent in history.beacon
+    assert len(history.reveals[int(history.round) - 2]) == 3
+
+
+def test_too_many_away_are_all_asked_again():
+    history = grown(the_start(), 2, votes={})
+    manifest = the_next(history, NODES)
+
+    assert set(advance(history, replace(manifest, reveals=manifest.reveals[:2])).beacon) == {
+        peer(name) for name in VERIFIERS
+    }
+
+
+def test_reveals_are_due_after_a_round_without_commits_too():
+    history = grown(the_start(), 1, nodes=(), votes={})
 
     state = after(history, *(Submitted(a_signed_commit(name, history)) for name in NODES))
 
-    assert missing(state) == ()
+    assert missing(state) == ("reveals",)
 
 
-def test_a_leader_waits_for_the_verdicts_whose_last_chance_this_is():
-    history = advance_without_verdicts(the_start(), 4)
+def without_words(history):
+    return [event for event in everything(history) if isinstance(event, (Submitted, Revealed))]
+
+
+def test_a_leader_waits_for_one_seal_on_each_audit_whose_last_chance_this_is():
+    history = grown(the_start(), 3, votes={})
     audits = [audit for audit in history.audits.values() if audit.round == 0]
-    state = after(history, *(event for event in everything(history) if not isinstance(event, Judged)))
-    assert history.round == history.spec.audit.audit_rounds
+    state = after(history, *without_words(history))
+    assert history.round == history.spec.audit.audit_rounds - 1
 
     for audit in audits:  # words on other steps decide nothing about these
         other = history.audits[(RoundId(1), audit.node)]
-        state, _ = step(state, Judged(a_verdict(name_of(audit.order[0]), other)))
+        state, _ = step(state, Bound(spoken(name_of(audit.order[0]), other)[0]))
     assert missing(state) == ("verdicts",)
     for audit in audits:
-        state, _ = step(state, Judged(a_verdict(name_of(audit.order[0]), audit)))
+        state, _ = step(state, Bound(spoken(name_of(audit.order[1]), audit)[0]))
     assert missing(state) == ()
 
 
-def test_a_leader_does_not_wait_for_verdicts_that_have_time():
-    history = advance_without_verdicts(the_start(), 3)
-
-    state = after(history, *(event for event in everything(history) if not isinstance(event, Judged)))
-
-    assert missing(state) == ()
-
-
-def test_in_a_dispute_the_last_chance_waits_for_the_whole_committee_or_a_quorum_against():
-    history, audit = audited()
-    alarm = a_verdict(name_of(audit.order[0]), audit, Outcome.MISMATCH)
-    history = advance(history, the_next(history, NODES, [alarm]))
-    disputed = (audit.round, audit.node)
-    history = grown_but(history, history.spec.audit.dispute_rounds - 1, disputed)
-    open_audit = history.audits[disputed]
-    assert open_audit.ruling is Ruling.ALARM
-    others = [name_of(verifier) for verifier in audit.order[1:]]
-    rest = [
-        event
-        for event in everything(history)
-        if not isinstance(event, Judged) or step_of(event.signed) != disputed
-    ]
-    state = after(history, *rest)
+def test_a_leader_waits_for_sealed_verdicts_and_the_nodes_sketch_at_their_last_chance():
+    history = grown(the_start(), 2, votes={})
+    first = {step: {name_of(a.order[0]): Outcome.MATCH} for step, a in history.audits.items()}
+    history = grown(history, 2, votes=first)
+    state = after(history, *without_words(history))
     assert missing(state) == ("verdicts",)
 
-    against = after(
-        history, *rest, *(Judged(a_verdict(name, open_audit, Outcome.WITHHELD)) for name in others[:2])
-    )
-    split, _ = step(state, Judged(a_verdict(others[0], open_audit, Outcome.MATCH)))
-    split, _ = step(split, Judged(a_verdict(others[1], open_audit, Outcome.WITHHELD)))
-    whole, _ = step(split, Judged(a_verdict(others[2], open_audit, Outcome.INCONCLUSIVE)))
-
-    assert missing(against) == ()
-    assert missing(split) == ("verdicts",)
-    assert missing(whole) == ()
-
-
-def step_of(word):
-    return (word.verdict.round, word.verdict.node)
+    for audit in (a for a in history.audits.values() if a.round == 0):
+        state, _ = step(state, Judged(spoken(name_of(audit.order[0]), audit)[1]))
+    assert missing(state) == ("verdicts",)
+    for audit in (a for a in history.audits.values() if a.round == 0):
+        state, _ = step(state, Shown(an_unsealing(audit)))
+    # Round 1's audits have one more chance to be sealed now, and that is waited for too.
+    for audit in (a for a in history.audits.values() if a.round == 1):
+        state, _ = step(state, Bound(spoken(name_of(audit.order[0]), audit)[0]))
+    assert missing(state) == ()
 
 
-def grown_but(history, count, silent_about):
-    """So many manifests later, with a MATCH for every step but one, of which nothing is said."""
-    for _ in range(count):
-        words = [word for word in words_on(history) if step_of(word) != silent_about]
-        history = advance(history, the_next(history, NODES, words))
-    return history
+def test_a_verdict_that_does_not_open_its_seal_is_not_what_a_leader_waits_for():
+    history = grown(the_start(), 2, votes={})
+    step_id = (RoundId(0), peer("nora"))
+    auditor = name_of(history.audits[step_id].order[0])
+    history = grown(history, 2, votes={step_id: {auditor: Outcome.MATCH}})
+
+    other = spoken(auditor, history.audits[step_id], Outcome.MISMATCH)[1]
+    state = after(history, *without_words(history), Judged(other))
+
+    assert manifest_of(state, (), AGGREGATE).verdicts == ()
+    assert missing(state) == ("verdicts",)
+
+
+def test_a_leader_does_not_wait_for_words_that_have_time():
+    history = grown(the_start(), 2, votes={})
+
+    assert missing(after(history, *without_words(history))) == ()
+
+
+def test_in_a_dispute_the_last_chance_waits_for_the_whole_committee():
+    step_id = (RoundId(0), peer("nora"))
+    start = grown(the_start(), 2, votes={})
+    order = [name_of(verifier) for verifier in start.audits[step_id].order]
+    alarm = grown(start, 3, votes={step_id: {order[0]: Outcome.MISMATCH}})
+    audit = alarm.audits[step_id]
+    assert audit.ruling is Ruling.ALARM
+    others = {step: v for step, v in everyone(alarm).items() if step != step_id}
+    history = grown(alarm, 1, votes=others)  # one manifest more, in which the committee says nothing
+    calm = {step: v for step, v in everyone(history).items() if step != step_id}
+    state = after(history, *everything(history, votes=calm))
+    assert missing(state) == ("verdicts",)
+
+    for name in order[1:]:
+        assert missing(state) == ("verdicts",)
+        state, _ = step(state, Bound(spoken(name, history.audits[step_id])[0]))
+
+    assert missing(state) == ()
 
 
 @pytest.mark.parametrize("verifier_count", [*range(1, 20), 31, 64])
@@ -675,10 +756,11 @@ def test_whatever_an_honest_leader_proposes_another_honest_verifier_accepts(data
     history = the_start(rounds=4)
     for _ in range(data.draw(st.integers(1, 9), "rounds")):
         outcomes = st.sampled_from(list(Outcome))
-        words = [
-            Judged(a_verdict(name, audit, data.draw(outcomes)))
+        lies = [
+            kind(word)
             for audit in history.audits.values()
             for name in VERIFIERS
+            for kind, word in zip((Bound, Judged), spoken(name, audit, data.draw(outcomes)), strict=True)
         ]
         nonsense = [
             Revealed(replace(a_reveal("vera", grown(the_start(), 1)), round=history.round, proof=bytes(80))),
@@ -686,15 +768,15 @@ def test_whatever_an_honest_leader_proposes_another_honest_verifier_accepts(data
             Submitted(a_signed_commit("nora", history, tokens=1)),
             Judged(a_verdict("vlad", an_audit_of_nothing())),
         ]
-        events = data.draw(st.permutations([*everything(history), *words, *nonsense]), "order")
+        events = data.draw(st.permutations([*everything(history), *lies, *nonsense]), "order")
         events = events[: data.draw(st.integers(0, len(events)), "arrived")]
         leader = a_round(history)
         for event in events:
             try:
                 leader, _ = step(leader, event)
-            except PeerFault:
+            except (PeerFault, OutOfPhase):
                 continue
-        if not may_propose(leader, (), 1 << 40):
+        if not may_propose(leader, (), 1 << 40, follows=True):
             for event in everything(history):
                 leader, _ = step(leader, event)
         manifest = manifest_of(leader, (), AGGREGATE if leader.commits else NO_DIGEST)
@@ -714,12 +796,13 @@ def an_audit_of_nothing():
 # ---- what a lying leader proposes
 
 
-def proposable(rounds_before=2):
-    """A manifest with commits, reveals and verdicts that passes, and its history."""
-    history = advance_without_verdicts(the_start(), rounds_before)
+def proposable(rounds_before=4):
+    """A manifest with commits, reveals, seals, verdicts and sketches that passes, and its history."""
+    history = grown(the_start(), rounds_before)
     leader = after(history, *everything(history))
     manifest = manifest_of(leader, (), AGGREGATE)
-    assert manifest.commits and manifest.reveals and manifest.verdicts
+    assert manifest.commits and manifest.reveals and manifest.seals
+    assert manifest.verdicts and manifest.unsealed
     examine(a_round(history), (), manifest)
     return history, manifest
 
@@ -764,55 +847,62 @@ def test_reveals_are_a_quorum_of_true_ones_of_this_round():
     history, manifest = proposable()
     first, *rest = manifest.reveals
     false = replace(first, proof=rest[0].proof)
-    late = replace(first, round=RoundId(0))
+    late = replace(first, round=RoundId(1))
     stranger = replace(first, verifier=peer("nora"))
 
     examine(a_round(history), (), replace(manifest, reveals=manifest.reveals[:3]))
-    refused(history, replace(manifest, reveals=manifest.reveals[:2]), "expected a quorum")
-    refused(history, replace(manifest, reveals=()), "expected a quorum")
+    refused(history, replace(manifest, reveals=manifest.reveals[:2]), "expected 3")
+    refused(history, replace(manifest, reveals=()), "expected 3")
     refused(history, replace(manifest, reveals=(false, *rest)), "VRF proof")
     refused(history, replace(manifest, reveals=(late, *rest)), "another round")
     refused(history, replace(manifest, reveals=(first, *manifest.reveals)), "ascend by verifier")
     refused(history, replace(manifest, reveals=tuple(sorted((stranger, *rest), key=str))), "reveal")
 
 
-def test_reveals_for_a_round_without_commits_are_refused():
-    history = advance_without_verdicts(the_start(), 1, nodes=())
+def test_reveals_before_the_first_round_are_refused():
+    history = the_start()
     manifest = the_next(history, NODES)
 
-    refused(history, replace(manifest, reveals=(a_reveal("vera", history),)), "without commits")
+    strange = a_reveal("vera", grown(history, 1))
+    refused(history, replace(manifest, reveals=(strange,)), "before there is a round")
 
 
-def test_a_verdict_with_a_forged_signature_is_refused():
+def test_words_with_a_forged_signature_are_refused():
     history, manifest = proposable()
-    first = manifest.verdicts[0]
-    forged = replace(first, verdict=replace(first.verdict, outcome=Outcome.MISMATCH))
+    seal, verdict = manifest.seals[0], manifest.verdicts[0]
 
-    refused(history, replace(manifest, verdicts=(forged, *manifest.verdicts[1:])), "signature")
+    for changes in (
+        {"seals": (replace(seal, signature=manifest.seals[1].signature), *manifest.seals[1:])},
+        {"verdicts": (replace(verdict, signature=seal.signature), *manifest.verdicts[1:])},
+    ):
+        refused(history, replace(manifest, **changes), "signature")
 
 
-def test_a_verdict_of_another_run_is_refused_although_its_verifier_signed_it():
+def test_words_of_another_run_are_refused_although_their_verifier_signed_them():
     history, manifest = proposable()
-    audit = history.audits[(manifest.verdicts[0].verdict.round, manifest.verdicts[0].verdict.node)]
-    strange = a_verdict(name_of(audit.order[0]), audit, run_id=a_digest("other run"))
+    first = manifest.seals[0]
+    audit = history.audits[(first.seal.round, first.seal.node)]
+    strange = a_seal(a_verdict(name_of(audit.order[0]), audit), run_id=a_digest("other run"))
 
-    refused(history, replace(manifest, verdicts=(strange,)), "another run")
+    refused(history, replace(manifest, seals=(strange,)), "another run")
 
 
-def test_a_verdict_by_somebody_who_is_not_on_duty_is_refused():
+def test_a_seal_by_somebody_who_is_not_on_duty_is_refused():
     history, audit = audited()
     manifest = the_next(history, NODES)
 
-    examine(a_round(history), (), replace(manifest, verdicts=(a_verdict(name_of(audit.order[0]), audit),)))
+    examine(a_round(history), (), replace(manifest, seals=(spoken(name_of(audit.order[0]), audit)[0],)))
     for early in audit.order[1:]:
-        refused(history, replace(manifest, verdicts=(a_verdict(name_of(early), audit),)), "may not judge")
+        refused(history, replace(manifest, seals=(spoken(name_of(early), audit)[0],)), "may not seal")
 
 
-def test_a_verdict_on_a_step_that_was_never_drawn_is_refused():
+def test_a_word_on_a_step_that_was_never_drawn_is_refused():
     history, _ = audited()
     manifest = the_next(history, NODES)
+    seal, verdict = spoken("vera", an_audit_of_nothing())
 
-    refused(history, replace(manifest, verdicts=(a_verdict("vera", an_audit_of_nothing()),)), "may not judge")
+    refused(history, replace(manifest, verdicts=(verdict,)), "not audited")
+    refused(history, replace(manifest, seals=(seal,)), "not audited")
 
 
 def test_one_verifier_has_one_verdict_on_a_step():
@@ -827,7 +917,7 @@ def test_one_verifier_has_one_verdict_on_a_step():
     [
         ({"chain": a_digest("other chain")}, "chain digest"),
         ({"parent": a_digest("other parent")}, "does not extend"),
-        ({"round": RoundId(1)}, "expected round 2"),
+        ({"round": RoundId(1)}, "expected round 4"),
         ({"run_id": a_digest("other run")}, "another run"),
         ({"aggregate": a_digest("other aggregate")}, "chain digest"),
         ({"aggregate": NO_DIGEST}, "chain digest"),

@@ -1,0 +1,386 @@
+"""Audits: one drawn step from the draw to the ruling, as the finalised chain tells it.
+
+Room: protocol (pure). `history` folds manifests; this file is what one audit makes of
+them: whose word may come when, and what follows from all words together. Nobody
+speaks before he is bound: verdicts are sealed first and opened together.
+
+    OPEN:   seal --beacon--> second look? seal --> open verdicts, node opens its seal
+            |--all match, sketches equal--> CLEARED
+            |--mismatch, withheld, borderline, or a sketch that differs--> ALARM
+            '--no verdict in time--> LAPSED (paid: the node did its part)
+    ALARM:  the committee seals, then opens; its sketches have a pattern that the alarm chose
+            |--quorum against--> UPHELD (slash, barred), of a planted fault PLANTED (nothing of the kind)
+            |--enough matches--> DISMISSED
+            '--neither--> a second, larger committee, once; then LAPSED (this step unpaid, no slash)
+    an UPHELD audit makes the node's other open audits MOOT: one slash, and nothing from the
+    faulty step on is paid
+A verifier whose word the committee has proved false is at fault: see `Failing`.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from protocol.codec import digest
+from protocol.draws import is_second_look, opened_segment
+from protocol.messages import Commit, Outcome, Unsealed, Verdict, VerdictSeal
+from protocol.params import AuditSpec, RunSpec
+from protocol.quorum import committee_size, faults_tolerated, quorum
+from protocol.seals import witness_pattern
+from protocol.types import NO_DIGEST, Digest, PeerId, RoundId
+
+ADVERSE = (Outcome.MISMATCH, Outcome.WITHHELD)
+RECOMPUTED = (Outcome.MATCH, Outcome.MISMATCH)  # nobody says these who has not done the work
+
+
+class Ruling(enum.Enum):
+    """How an audit stands."""
+
+    OPEN = "open"
+    ALARM = "alarm"
+    CLEARED = "cleared"
+    DISMISSED = "dismissed"
+    UPHELD = "upheld"
+    PLANTED = "planted"
+    LAPSED = "lapsed"
+    MOOT = "moot"
+
+
+class Failing(enum.Enum):
+    """What a committee's ruling proves of a verifier."""
+
+    PASSED = "passed a false step"
+    ACCUSED = "accused an honest step"
+    NOT_RECOMPUTED = "judged without recomputing"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A verifier's failing in one audit, with the verdict that shows it."""
+
+    verdict: Verdict
+    failing: Failing
+
+    @property
+    def offence_id(self) -> Digest:
+        """Names the offence, whoever reports it."""
+        return Digest(hashlib.sha256(b"assay/offence/2" + digest(self.verdict)).digest())
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A verifier's sealed verdict and the manifest that carried it."""
+
+    verifier: PeerId
+    verdict: Digest
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """One drawn step."""
+
+    round: RoundId
+    node: PeerId
+    commit: Commit
+    seed: Digest
+    order: tuple[PeerId, ...]  # verifiers, most responsible first
+    looks: int = 0  # auditors who must look; 0 until the beacon has said whether there is a second one
+    seals: tuple[Sealed, ...] = ()  # of this hearing
+    reveal_from: int = -1  # the first manifest that may open them; -1 while sealing goes on
+    verdicts: tuple[Verdict, ...] = ()
+    earlier: int = 0  # so many of them are from before this hearing
+    silent: tuple[PeerId, ...] = ()  # sealed a verdict and did not open it in time
+    sketch: Digest | None = None  # digest of the node's own, once it has opened its seal
+    is_planted: bool = False
+    ruling: Ruling = Ruling.OPEN
+    hearing: int = 0  # 1 before the second committee
+    alarm_round: int = -1  # manifest that raised the alarm, or called the second committee
+    pattern: Digest = NO_DIGEST  # of this hearing's sketches
+    closed_round: int = -1
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def segment(self) -> int:
+        """The segment of inner steps that is repeated."""
+        return opened_segment(self.seed, self.node, len(self.commit.inner))
+
+    @property
+    def committee(self) -> tuple[PeerId, ...]:
+        """Who decides a dispute."""
+        return self.order[: committee_size(len(self.order), self.hearing)]
+
+    @property
+    def is_open(self) -> bool:
+        """More words can still change the ruling."""
+        return self.ruling in (Ruling.OPEN, Ruling.ALARM)
+
+    @property
+    def adverse(self) -> tuple[Verdict, ...]:
+        """Verdicts against the node, in the order the chain took them."""
+        return tuple(v for v in self.verdicts if v.outcome in ADVERSE)
+
+    @property
+    def is_false(self) -> bool:
+        """Whether more verifiers than can all be liars found the step false, not merely unopened."""
+        mismatches = sum(v.outcome is Outcome.MISMATCH for v in self.verdicts)
+        return mismatches > faults_tolerated(len(self.order))
+
+    @property
+    def offence_id(self) -> Digest:
+        """Names the offence, whoever reports it."""
+        return Digest(hashlib.sha256(b"assay/offence/1" + digest(self.commit)).digest())
+
+    @property
+    def wanted(self) -> int:
+        """Sealed verdicts that the investigation needs: one a look, and one for each that was of no use."""
+        useless = sum(v.outcome is Outcome.INCONCLUSIVE for v in self.verdicts)
+        return max(self.looks, 1) + useless + len(self.silent)
+
+    def has_judged(self, verifier: PeerId) -> bool:
+        """Whether the chain carries this verifier's verdict."""
+        return any(verdict.verifier == verifier for verdict in self.verdicts)
+
+    def sealed_by(self, verifier: PeerId) -> Sealed | None:
+        """This verifier's seal in this hearing."""
+        return next((seal for seal in self.seals if seal.verifier == verifier), None)
+
+
+# ---- whose word may come when
+
+
+def last_seal(rules: AuditSpec, audit: Audit) -> int:
+    """The last manifest that may carry a seal in this hearing."""
+    if audit.ruling is Ruling.ALARM:
+        return audit.alarm_round + max(rules.dispute_rounds * 2 // 3, 1)
+    return int(audit.round) + rules.audit_rounds - 1
+
+
+def last_word(rules: AuditSpec, audit: Audit) -> int:
+    """The last manifest that may carry a verdict in this hearing; it closes the hearing."""
+    if audit.ruling is Ruling.ALARM:
+        return audit.alarm_round + rules.dispute_rounds
+    return int(audit.round) + rules.audit_rounds
+
+
+def may_seal(rules: AuditSpec, audit: Audit, verifier: PeerId, at: int) -> bool:
+    """Whether the manifest of `at` may carry this verifier's sealed verdict."""
+    if not audit.is_open or audit.reveal_from >= 0 or at > last_seal(rules, audit):
+        return False
+    if audit.has_judged(verifier) or audit.sealed_by(verifier) is not None:
+        return False
+    if audit.ruling is Ruling.ALARM:
+        return verifier in audit.committee
+    if len(audit.seals) >= audit.wanted or verifier not in audit.order:
+        return False
+    turns_over = max((at - int(audit.round) - 2) // rules.turn_rounds, 0)
+    return audit.order.index(verifier) < audit.wanted + turns_over
+
+
+def may_reveal(audit: Audit, verdict: Verdict, at: int) -> bool:
+    """Whether the manifest of `at` may carry this verdict: it opens a seal, when all seals are in."""
+    sealed = audit.sealed_by(verdict.verifier)
+    if not audit.is_open or sealed is None or not 0 <= audit.reveal_from <= at:
+        return False
+    return not audit.has_judged(verdict.verifier) and sealed.verdict == digest(verdict)
+
+
+def may_unseal(audit: Audit, at: int) -> bool:
+    """Whether the node may show its sketch now: not before every auditor who looks has sealed his."""
+    return audit.is_open and audit.sketch is None and 0 <= audit.reveal_from <= at
+
+
+def may_plant(rules: AuditSpec, audit: Audit, at: int) -> bool:
+    """Whether a canary may still say that this fault was planted: once somebody has judged it."""
+    is_judged = bool(audit.verdicts) and audit.ruling in (Ruling.OPEN, Ruling.ALARM, Ruling.CLEARED)
+    return is_judged and not audit.is_planted and at <= int(audit.round) + rules.audit_rounds
+
+
+def awaits(rules: AuditSpec, audit: Audit, at: int) -> tuple[frozenset[PeerId], frozenset[PeerId], bool]:
+    """Whose words a leader should wait for before it makes the manifest of `at`: it is their last chance.
+
+    Returns:
+        Verifiers whose seal is missing, verifiers whose verdict is, and whether the node's sketch is.
+    """
+    seals: frozenset[PeerId] = frozenset()
+    verdicts: frozenset[PeerId] = frozenset()
+    if audit.reveal_from < 0 and at >= last_seal(rules, audit):
+        able = (v for v in audit.order if may_seal(rules, audit, v, at))
+        # One seal is enough to go on with an investigation; a committee is waited for as a whole.
+        is_needed = audit.ruling is Ruling.ALARM or not audit.seals
+        seals = frozenset(able) if is_needed else frozenset()
+    if audit.is_open and 0 <= audit.reveal_from <= at and at >= last_word(rules, audit):
+        sealed = (seal.verifier for seal in audit.seals)
+        verdicts = frozenset(v for v in sealed if not audit.has_judged(v))
+    wants_sketch = audit.ruling is Ruling.OPEN and audit.sketch is None and bool(verdicts)
+    return seals, verdicts, wants_sketch
+
+
+# ---- what follows from all words together
+
+
+def hear(
+    audit: Audit,
+    now: int,
+    seals: Sequence[VerdictSeal],
+    verdicts: Sequence[Verdict],
+    unsealed: Unsealed | None,
+    *,
+    is_planted: bool,
+) -> Audit:
+    """The audit with the words that the manifest of `now` carries about it, all of which may come."""
+    fresh = tuple(Sealed(seal.verifier, seal.verdict, now) for seal in seals)
+    return replace(
+        audit,
+        seals=(*audit.seals, *fresh),
+        verdicts=(*audit.verdicts, *verdicts),
+        sketch=audit.sketch if unsealed is None else unsealed.sketch,
+        is_planted=audit.is_planted or is_planted,
+    )
+
+
+def draw_second_look(audit: Audit, now: int, seed: Digest, rules: AuditSpec) -> Audit:
+    """Decide, by the beacon of the round before `now`, about audits whose first seal that round carried."""
+    if audit.looks or not audit.seals or audit.seals[0].round != now - 1:
+        return audit
+    again = is_second_look(seed, audit.node, int(audit.round), rules.looks_ppm)
+    return replace(audit, looks=1 + again)
+
+
+def rule(audit: Audit, now: int, spec: RunSpec, manifest: Digest, *, is_barred: bool) -> Audit:
+    """The audit after the manifest of `now`: closed, alarmed, or one phase on.
+
+    Args:
+        audit: With everything the manifest says about it.
+        now: The manifest's round.
+        spec: The run.
+        manifest: Its digest, from which an alarm draws the committee's pattern.
+        is_barred: Whether the node is out already.
+    """
+    if audit.is_open and is_barred:
+        return _closed(audit, Ruling.MOOT, now)
+    if audit.ruling is Ruling.CLEARED and audit.is_planted:
+        return _alarmed(audit, now, manifest)  # somebody passed what was ordered to be false
+    if audit.ruling is Ruling.OPEN:
+        return _investigated(audit, now, spec.audit, manifest)
+    if audit.ruling is Ruling.ALARM:
+        return _decided(audit, now, spec.audit, manifest)
+    return audit
+
+
+def _investigated(audit: Audit, now: int, rules: AuditSpec, manifest: Digest) -> Audit:
+    outcomes = [verdict.outcome for verdict in audit.verdicts]
+    if any(o in ADVERSE or o is Outcome.BORDERLINE for o in outcomes) or _differs(audit):
+        return _alarmed(audit, now, manifest)
+    audit = replace(audit, silent=_silent(audit, now, rules))
+    said = {verdict.verifier for verdict in audit.verdicts} | set(audit.silent)
+    is_heard = all(seal.verifier in said for seal in audit.seals)
+    matches = outcomes.count(Outcome.MATCH)
+    is_last = now >= last_word(rules, audit)
+    if matches and audit.sketch is not None and is_heard and (is_last or matches >= max(audit.looks, 1)):
+        return _closed(audit, Ruling.CLEARED, now)
+    if is_last:
+        is_clear = matches and audit.sketch is not None
+        return _closed(audit, Ruling.CLEARED if is_clear else Ruling.LAPSED, now)
+    needs_more = len(audit.seals) < audit.wanted
+    if audit.reveal_from >= 0:
+        # Whoever comes in place of one that was of no use seals first, like everybody.
+        goes_back = is_heard and needs_more and now < last_seal(rules, audit)
+        return replace(audit, reveal_from=-1) if goes_back else audit
+    is_full = not needs_more and audit.looks > 0
+    if audit.seals and (is_full or now >= last_seal(rules, audit)):
+        return replace(audit, reveal_from=now + 1)
+    return audit
+
+
+def _decided(audit: Audit, now: int, rules: AuditSpec, manifest: Digest) -> Audit:
+    conclusive = [v for v in audit.verdicts if v.outcome in RECOMPUTED]
+    if audit.is_planted and conclusive and all(v.outcome is Outcome.MISMATCH for v in conclusive):
+        return _closed(audit, Ruling.PLANTED, now)  # ordered and found: both sides say the same
+    judges = set(audit.committee)
+    need = quorum(len(judges))
+    against = sum(v.verifier in judges for v in audit.adverse)
+    matches = sum(v.outcome is Outcome.MATCH and v.verifier in judges for v in audit.verdicts)
+    if against >= need:
+        found = Ruling.PLANTED if audit.is_planted else Ruling.UPHELD
+        return _with_faults(_closed(audit, found, now))
+    if matches > len(judges) - need:
+        return _with_faults(_closed(audit, Ruling.DISMISSED, now))
+    if now >= last_word(rules, audit):
+        if committee_size(len(audit.order), 1) > len(judges) and audit.hearing == 0:
+            return _alarmed(replace(audit, hearing=1), now, manifest)
+        return _closed(audit, Ruling.LAPSED, now)
+    if audit.reveal_from < 0:
+        is_full = all(audit.has_judged(v) or audit.sealed_by(v) is not None for v in judges)
+        if is_full or now >= last_seal(rules, audit):
+            return replace(audit, reveal_from=now + 1)
+    return audit
+
+
+def _alarmed(audit: Audit, now: int, manifest: Digest) -> Audit:
+    return replace(
+        audit,
+        ruling=Ruling.ALARM,
+        alarm_round=now,
+        pattern=witness_pattern(manifest, audit.round, audit.node),
+        seals=(),
+        reveal_from=-1,
+        earlier=len(audit.verdicts),
+        closed_round=-1,
+    )
+
+
+def _closed(audit: Audit, ruling: Ruling, now: int) -> Audit:
+    return replace(audit, ruling=ruling, closed_round=now)
+
+
+def _silent(audit: Audit, now: int, rules: AuditSpec) -> tuple[PeerId, ...]:
+    if not 0 <= audit.reveal_from <= now - rules.turn_rounds:
+        return audit.silent
+    late = (s.verifier for s in audit.seals if not audit.has_judged(s.verifier))
+    return tuple(sorted({*audit.silent, *late}))
+
+
+def _differs(audit: Audit) -> bool:
+    """Whether an auditor of the node's own class has recomputed something else than the node sealed."""
+    return (
+        any(verdict.recomputed != audit.sketch for verdict in _comparable(audit)) and audit.sketch is not None
+    )
+
+
+def _comparable(audit: Audit) -> tuple[Verdict, ...]:
+    """Verdicts whose sketches must be equal bit for bit: of the node's own class, with the work done."""
+    mine = audit.commit.exec_class
+    return tuple(v for v in audit.verdicts if v.exec_class == mine and v.outcome in RECOMPUTED)
+
+
+def _with_faults(audit: Audit) -> Audit:
+    """Who said what the ruling, or the sketches of those on its side, prove false."""
+    is_false = audit.ruling is not Ruling.DISMISSED and audit.is_false
+    right = Outcome.MISMATCH if is_false else Outcome.MATCH
+    sided = [v for v in _comparable(audit) if v.outcome is right and v.verifier in audit.committee]
+    need = faults_tolerated(len(audit.order)) + 1
+    recomputed = _shared([v.recomputed for v in sided], need)
+    in_time = audit.verdicts[audit.earlier :]
+    witness = _shared([v.witness for v in in_time if v in sided], need)
+    faults = []
+    for verdict in audit.verdicts:
+        if verdict.outcome is Outcome.MATCH and is_false:
+            faults.append(Fault(verdict, Failing.PASSED))
+        elif verdict.outcome is Outcome.MISMATCH and audit.ruling is Ruling.DISMISSED:
+            faults.append(Fault(verdict, Failing.ACCUSED))
+        elif verdict in _comparable(audit) and (
+            recomputed not in (NO_DIGEST, verdict.recomputed)
+            or (verdict in in_time and witness not in (NO_DIGEST, verdict.witness))
+        ):
+            faults.append(Fault(verdict, Failing.NOT_RECOMPUTED))
+    return replace(audit, faults=tuple(faults))
+
+
+def _shared(digests: Sequence[Digest], need: int) -> Digest:
+    counted = Counter(one for one in digests if one != NO_DIGEST).most_common(1)
+    return counted[0][0] if counted and counted[0][1] >= need else NO_DIGEST
