@@ -33,7 +33,7 @@ UNION ALL SELECT 'index', tablename, indexname, indexdef, '', ''
 UNION ALL SELECT 'trigger', relname, tgname, pg_get_triggerdef(pg_trigger.oid), tgenabled::text, ''
     FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
     WHERE NOT tgisinternal AND relnamespace = current_schema()::regnamespace
-UNION ALL SELECT 'function', proname, pg_get_functiondef(oid), '', '', ''
+UNION ALL SELECT 'function', proname, proname, pg_get_functiondef(oid), '', ''
     FROM pg_proc WHERE pronamespace = current_schema()::regnamespace
 """
 
