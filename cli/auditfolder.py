@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cli.auditreport import as_plain, node_reports
+from cli.auditorreport import auditors_of
+from cli.auditreport import as_plain, final_audits, node_reports
 from cli.chainfolder import open_delivered, seated_nodes, told_behaviours
 from node.behaviours import parse_behaviour
 from protocol.errors import ConfigError
@@ -29,7 +30,9 @@ def report_of(run: Path) -> dict[str, Any]:
     reports = node_reports(
         delivered.spec, delivered.links, delivered.histories, behaviours, told_behaviours(run)
     )
-    return as_plain(delivered.spec, delivered.run_id, reports)
+    audits = final_audits(delivered.histories).values()
+    auditors = auditors_of(delivered.spec, audits, told_behaviours(run, "verifiers"))
+    return {**as_plain(delivered.spec, delivered.run_id, reports), **auditors}
 
 
 def write_page(path: Path, page: str) -> None:

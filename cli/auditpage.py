@@ -38,7 +38,12 @@ def report_group(found: Mapping[str, Any]) -> Group:
     facts.add_column(overflow="fold")
     for name, text in _facts(found):
         facts.add_row(name, text)
-    return Group(table, "", facts)
+    auditors = Table(title="Auditors", title_justify="left", box=box.SIMPLE_HEAD)
+    for position, name in enumerate(_AUDITORS):
+        auditors.add_column(name, justify="left" if position in (0, 1, 6) else "right", overflow="fold")
+    for is_failed, cells in _auditor_rows(found):
+        auditors.add_row(*cells, style="red" if is_failed else None)
+    return Group(table, "", auditors, "", facts)
 
 
 def report_page(found: Mapping[str, Any]) -> str:
@@ -56,6 +61,13 @@ def report_page(found: Mapping[str, Any]) -> str:
         + "</tr>"
         for kind, cells in _rows(found)
     )
+    auditor_head = "".join(f'<th class="text">{escape(name)}</th>' for name in _AUDITORS)
+    auditors = "\n".join(
+        f'<tr class="{"caught" if is_failed else "honest"}">'
+        + "".join(f'<td class="text">{escape(cell)}</td>' for cell in cells)
+        + "</tr>"
+        for is_failed, cells in _auditor_rows(found)
+    )
     facts = "\n".join(
         f"<tr><td>{escape(name)}</td><td>{escape(text)}</td></tr>" for name, text in _facts(found)
     )
@@ -65,12 +77,15 @@ def report_page(found: Mapping[str, Any]) -> str:
         f"<title>{title}</title>\n<style>{_STYLE}</style></head>\n<body>\n<h1>{title}</h1>\n"
         f"<p>Run {escape(found['run_id'])}</p>\n"
         f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>\n"
+        f"<h2>Auditors</h2>\n<table><thead><tr>{auditor_head}</tr></thead>\n"
+        f"<tbody>\n{auditors}\n</tbody></table>\n"
         f"<table><tbody>\n{facts}\n</tbody></table>\n"
         "<footer>Counted from the certified chain; which nodes were told to cheat, from the local "
         "network's own files. Intervals are exact, 95 %.</footer>\n</body></html>\n"
     )
 
 
+_AUDITORS = ("verifier", "behaviour", "verdicts", "not opened", "planted found", "planted passed", "faults")
 _HEAD = ("node", "behaviour", "steps", "drawn", *CLASSES, "expected")
 
 
@@ -80,6 +95,21 @@ def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
         kind = ("caught" if node["caught"] else "missed") if is_cheat else "honest"
         yield kind, _cells(node["peer"][:8], node["behaviour"] or "?", node)
     yield "all", _cells("all", "", found["all"])
+
+
+def _auditor_rows(found: Mapping[str, Any]) -> Iterator[tuple[bool, list[str]]]:
+    for one in found["verifiers"]:
+        numbers = (one[key] for key in ("verdicts", "unopened", "planted_found", "planted_passed"))
+        faults = ", ".join(f"{count} times {name}" for name, count in one["faults"].items())
+        yield (
+            bool(one["faults"]),
+            [
+                one["peer"][:8],
+                one_line(one["behaviour"] or "?"),
+                *(str(n or "-") for n in numbers),
+                faults or "-",
+            ],
+        )
 
 
 def _cells(name: str, behaviour: str, counts: Mapping[str, Any]) -> list[str]:
@@ -115,5 +145,19 @@ def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         f"{alarms['accused']} of {alarms['judged']} honest steps accused, {alarms['upheld']} upheld; "
         f"true rate below {alarms['rate_below']:.2%} ({word}, 95 %)",
     )
+    looks, planted_faults = found["second_looks"], found["planted_faults"]
+    if looks["of"]:
+        low, high = looks["interval"]
+        yield (
+            "second looks",
+            f"{looks['drawn']} of {looks['of']} investigations ({low:.1%} to {high:.1%}); "
+            f"{looks['expected']:.1%} by the rule",
+        )
+    if planted_faults["ordered"]:
+        yield (
+            "planted faults",
+            f"{planted_faults['ordered']} ordered, {planted_faults['judged']} drawn and shown, "
+            f"{planted_faults['found']} found at once, {planted_faults['passed_first']} passed first",
+        )
     if found["unlabelled"]:
         yield "labels", "some nodes' behaviour is not known here; they count as honest"

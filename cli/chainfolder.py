@@ -152,12 +152,12 @@ def seated_nodes(root: Path) -> dict[PeerId, Seated]:
     return found
 
 
-def told_behaviours(root: Path) -> dict[PeerId, str]:
-    """How nodes behaved by the run's summary: a name each, "honest" for most; empty without a summary."""
+def told_behaviours(root: Path, group: str = "nodes") -> dict[PeerId, str]:
+    """How nodes, or "verifiers", behaved by the run's summary: "honest" for most; empty without a summary."""
     try:
         return {
             PeerId(bytes.fromhex(one["peer"])): str(one["behaviour"])
-            for one in _json(root / "summary.json")["nodes"]
+            for one in _json(root / "summary.json")[group]
         }
     except (OSError, ValueError, TypeError, KeyError):
         return {}

@@ -9,9 +9,11 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
+from cli.auditorreport import auditors_of
 from cli.auditpage import report_group, report_page
 from cli.auditreport import CLASSES, as_plain, final_audits, kind_of, node_reports
 from node.behaviours import Behaviour
+from protocol.audits import Failing, Fault, Ruling
 from protocol.history import advance
 from protocol.messages import Outcome
 from tests.builders import (
@@ -22,6 +24,7 @@ from tests.builders import (
     a_history,
     a_manifest,
     a_spec,
+    a_verdict,
     name_of,
     peer,
 )
@@ -53,7 +56,8 @@ def honestly(audit, _name):
 def found(says, behaviours=LIE, names=None):
     links, histories = a_run(says)
     names = names or {peer(name): "honest" for name in NODES}
-    return as_plain(SPEC, RUN_ID, node_reports(SPEC, links, histories, behaviours, names))
+    plain = as_plain(SPEC, RUN_ID, node_reports(SPEC, links, histories, behaviours, names))
+    return {**plain, **auditors_of(SPEC, final_audits(histories).values(), {})}
 
 
 def test_a_planted_liar_is_found_and_honest_nodes_are_not_accused():
@@ -159,7 +163,8 @@ def test_the_page_is_whole_asks_for_nothing_and_escapes_what_it_shows():
     assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in tags.seen}
     assert not any({"src", "href", "onload"} & set(attrs) for _, attrs in tags.seen)
     assert not re.search(r"https?:|url\(|@import", page)
-    assert page.count("<tr") == 1 + len(SPEC.nodes) + 1 + len(re.findall(r"<tr><td>", page))
+    auditors = 1 + len(SPEC.verifiers)
+    assert page.count("<tr") == 1 + len(SPEC.nodes) + 1 + auditors + len(re.findall(r"<tr><td>", page))
     assert peer("mallory").hex()[:8] in page
 
 
@@ -182,3 +187,48 @@ def test_a_step_before_the_first_lie_is_honest():
     node = next(one for one in stale["nodes"] if one["peer"] == peer("mallory").hex())
     assert node["false_steps"] == node["steps"] - 1
     assert replace(LIE[peer("mallory")], from_round=0).at(0) == "wrong-data"
+
+
+# ---- auditors
+
+
+def test_of_each_auditor_the_report_says_what_he_judged_and_where_he_failed():
+    liar = VERIFIERS[0]
+
+    def one_liar(_audit, name):
+        return Outcome.MISMATCH if name == liar else Outcome.MATCH
+
+    _, histories = a_run(one_liar)
+    told = auditors_of(SPEC, final_audits(histories).values(), {peer(liar): "accuse-all"})
+
+    records = {one["peer"]: one for one in told["verifiers"]}
+    assert list(records[peer(liar).hex()]["faults"]) == ["accused an honest step"]
+    assert records[peer(liar).hex()]["behaviour"] == "accuse-all"
+    assert all(not one["faults"] for name, one in records.items() if name != peer(liar).hex())
+    verdicts = sum(len(audit.verdicts) for audit in final_audits(histories).values())
+    assert sum(one["verdicts"] for one in records.values()) == verdicts > 0
+    assert told["second_looks"]["drawn"] == 0 < told["second_looks"]["of"]
+    assert told["planted_faults"] == {"ordered": 0, "judged": 0, "found": 0, "passed_first": 0}
+
+
+def test_planted_faults_are_counted_by_who_found_and_who_passed_them_first():
+    verdict = a_verdict("vera", an_audit()).verdict
+    found = replace(
+        an_audit(), is_planted=True, ruling=Ruling.PLANTED,
+        verdicts=(replace(verdict, outcome=Outcome.MISMATCH),),
+    )  # fmt: skip
+    passed = replace(found, verdicts=(verdict,), faults=(Fault(verdict, Failing.PASSED),))
+    honest = replace(found, verdicts=(verdict,), ruling=Ruling.DISMISSED)  # a canary that did its step
+    spec = replace(SPEC, audit=replace(SPEC.audit, canary_count=5))
+
+    told = auditors_of(spec, [found, passed, honest], {})
+
+    assert told["planted_faults"] == {"ordered": 5, "judged": 2, "found": 1, "passed_first": 1}
+    vera = next(one for one in told["verifiers"] if one["peer"] == peer("vera").hex())
+    assert (vera["planted_found"], vera["planted_passed"]) == (1, 1)
+    assert vera["faults"] == {"passed a false step": 1}
+
+
+def an_audit():
+    _, histories = a_run(honestly)
+    return next(audit for audit in final_audits(histories).values() if audit.ruling is Ruling.CLEARED)

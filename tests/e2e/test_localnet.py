@@ -161,6 +161,35 @@ def test_other_ways_to_cheat_cost_stake_too(tmp_path: Path, cheat: str) -> None:
     assert list(slashed) == [cheat.split("@")[0]]
 
 
+def test_an_auditor_who_recomputes_nothing_loses_stake_and_no_node_does_for_it(tmp_path: Path) -> None:
+    need_anvil()
+    order = write_order(tmp_path, rounds=10)
+    with localnet(tmp_path, order, "--behave", "v1=pass-all", "--behave", "v2=honest") as process:
+        summary = summary_of(process)
+
+    assert invariants(summary) == []
+    lazy = next(one for one in summary["verifiers"] if one["behaviour"] == "pass-all")
+    assert lazy["audits"] > 0
+    assert lazy["slashed"] > 0
+    assert lazy["paid"] == 0
+    slashed = [node["behaviour"] for node in summary["nodes"] if node["slashed"]]
+    assert slashed == ["stale-parameters"]
+    assert verify(tmp_path / "run").returncode == 0
+    report = tell(tmp_path / "run")
+    told = next(one for one in report["verifiers"] if one["behaviour"] == "pass-all")
+    assert told["faults"]
+    assert all(not one["faults"] for one in report["verifiers"] if one is not told)
+
+
+def tell(run: Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "cli.main", "audit", "report", str(run), "--json"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
 @pytest.mark.parametrize("cheat", ["wrong-data@2"])
 def test_nodes_that_take_steps_of_their_own_are_held_to_the_same(tmp_path: Path, cheat: str) -> None:
     """SparseLoCo: two segments a round, of which each audit repeats one."""
