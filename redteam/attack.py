@@ -1,0 +1,93 @@
+"""Attack: one adversary that runs, with the defence that should stop it and without.
+
+Room: redteam (pure but for `without`, which replaces one name for a while). An adversary acts in
+`attempts` and is told how each ended: it was caught, it succeeded, or neither. Its defence is
+switched off here, by an argument or by putting something else in the place of one named
+function; production code has no such switch. What succeeds undefended and not defended
+shows that the defence is what stops it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+
+class Where(enum.Enum):
+    """What the adversary acts against."""
+
+    STEP = "the recomputed step"
+    CHAIN = "the fold of the chain"
+    ROUND = "what a verifier lets pass"
+    BYTES = "the decoders"
+    CONTRACTS = "the contracts"
+
+
+class Finding(enum.Enum):
+    """How an attack stands against this system."""
+
+    CAUGHT = "caught"  # it is proved or refused, and does not succeed
+    HARMLESS = "harmless"  # nobody is accused, and it gains nothing
+    OPEN = "open"  # it succeeds, sometimes or always
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of some attempts.
+
+    cost: what an attempt costs the adversary, in honest steps' work. harm: what it did or got, in words.
+    """
+
+    attempts: int
+    caught: int
+    succeeded: int
+    cost: float
+    harm: str
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.caught <= self.attempts and 0 <= self.succeeded <= self.attempts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attack:
+    """An adversary. `run(is_defended, seed)` lets it act."""
+
+    name: str
+    number: int  # in the catalogue: shared/notes/verification.md, section 5
+    where: Where
+    defence: str
+    run: Callable[[bool, int], Outcome]
+    has_off: bool = True  # whether there is a defence here that could be switched off
+    is_slow: bool = False  # seconds to minutes: not among the quick ones
+
+
+def finding_of(outcome: Outcome) -> Finding:
+    """How an attack stands after this, its defence being on."""
+    if outcome.succeeded:
+        return Finding.OPEN
+    return Finding.CAUGHT if outcome.caught else Finding.HARMLESS
+
+
+def together(outcomes: list[Outcome]) -> Outcome:
+    """The outcomes of several seeds as one; the cost is their mean, the words are the last one's."""
+    return Outcome(
+        attempts=sum(one.attempts for one in outcomes),
+        caught=sum(one.caught for one in outcomes),
+        succeeded=sum(one.succeeded for one in outcomes),
+        cost=sum(one.cost for one in outcomes) / len(outcomes),
+        harm=outcomes[-1].harm,
+    )
+
+
+@contextmanager
+def without(target: Any, name: str, stand_in: Any) -> Iterator[None]:
+    """Put `stand_in` in the place of `target.name`, which must be there, for as long as the block runs."""
+    true = getattr(target, name)
+    setattr(target, name, stand_in)
+    try:
+        yield
+    finally:
+        setattr(target, name, true)

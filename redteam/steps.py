@@ -1,0 +1,403 @@
+"""Steps: what a node may do wrong in its own work, against an auditor who repeats it.
+
+Room: redteam. Every lie is told through the production node's files and judged by the production
+`Examiner`. Where the auditor could take the node's word for something (which batch, which
+parameters, which momentum), the defence that is switched off is that he does not; where the lie
+is in no input at all, it is that he recomputes.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import training.data
+import verifier.examiner
+from protocol.errors import ConfigError, MalformedMessage
+from protocol.messages import Outcome as Found
+from protocol.params import PPM, RunSpec
+from redteam.attack import Attack, Outcome, Where, without
+from redteam.lab import NODE, PEER, ROUNDS_BEFORE, Lab, Told, lab_of
+from training.attacks import ATTACKS, flipped_labels
+from training.compress import transition
+from training.contribution import decode_contribution
+from training.data import batch_positions, batch_tokens, read_tokens
+from training.private import start_private
+from training.rule import message
+from training.scene import Scene
+from verifier.audit import Finding, compare
+
+BEACONS = 12  # audits that a campaign against few blocks meets
+Off = Callable[[], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A lie, how the auditor would have to be fooled to pass it, and in how many steps it is told."""
+
+    told: Told
+    off: Off
+    steps: int = 1
+    predicted: Callable[[int], Told] | None = None  # undefended: the lie for each beacon, known beforehand
+
+
+def _recomputed(
+    name: str, number: int, defence: str, harm: str, trials: Callable[[Lab], list[Trial]]
+) -> Attack:
+    """A row whose lies are each judged by the real auditor."""
+
+    def run(is_defended: bool, seed: int) -> Outcome:
+        lab = lab_of(seed)
+        tried = trials(lab)
+        audits, caught = 0, 0
+        for trial in tried:
+            found, needed = _campaign(lab, trial, is_defended)
+            caught += found
+            audits += needed
+        words = harm.format(audits=audits / len(tried), blocks=lab.trainer.layout.blocks)
+        return Outcome(
+            attempts=len(tried),
+            caught=caught,
+            succeeded=len(tried) - caught,
+            cost=sum(trial.told.cost for trial in tried) / len(tried),
+            harm=words,
+        )
+
+    return Attack(name=name, number=number, where=Where.STEP, defence=defence, run=run)
+
+
+def _campaign(lab: Lab, trial: Trial, is_defended: bool) -> tuple[bool, int]:
+    """Whether it is found, and after how many audits."""
+    with nullcontext() if is_defended else trial.off():
+        for beacon in range(trial.steps):
+            told = trial.told
+            if not is_defended and trial.predicted is not None:
+                told = trial.predicted(beacon)
+            try:
+                if lab.is_caught(told, beacon):
+                    return True, beacon + 1
+            except MalformedMessage:  # a message that no verifier decodes never enters an aggregate
+                return True, beacon + 1
+    return False, trial.steps
+
+
+# ---- what is switched off
+
+
+def _unseen(told: Told) -> Off:
+    """Nobody recomputes: the node's word is taken for all of it."""
+    found = Finding(Found.MATCH, told.sketches[0], 0, 0)
+    return lambda: without(verifier.examiner, "compare", lambda *_, **__: found)
+
+
+def _nothing() -> AbstractContextManager[Any]:
+    return nullcontext()
+
+
+def _believed_batch(lab: Lab, tokens: np.ndarray[Any, Any]) -> Off:
+    """The auditor computes over the sequences that the node says it used."""
+    return lambda: without(verifier.examiner, "batch_tokens", lambda *_: tokens)
+
+
+def _believed_spec(lab: Lab, spec: RunSpec) -> Off:
+    """The auditor computes by what the node says of precision and method."""
+
+    @contextmanager
+    def off() -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(without(lab.examiner, "spec", spec))
+            stack.enter_context(without(lab, "spec", spec))
+            yield
+
+    return off
+
+
+def _compare_without_state(*args: Any, **kwargs: Any) -> Finding:
+    """`compare`, but what the node says of its momentum after the step is left alone."""
+    compress, blocks, is_synced, before, _after, update, x = args
+    after = before.copy()
+    synced = np.flatnonzero(is_synced)
+    after[synced] = transition(compress, before[synced], x[synced]).after_BC
+    return compare(compress, blocks, is_synced, before, after, update, x, **kwargs)
+
+
+# ---- the lies
+
+
+def _copies(lab: Lab) -> list[Trial]:
+    peer = lab.step_of(PEER)["update"]
+    idle = lab.tell(np.zeros_like(lab.truth()), cost=0.0)
+    told = replace(idle, update=peer)
+    return [Trial(told, _unseen(told))]
+
+
+def _replays(lab: Lab) -> list[Trial]:
+    record = lab.trainer.steps.record(lab.round - 1)
+    assert record is not None
+    told = replace(lab.tell(np.zeros_like(lab.truth()), cost=0.0), update=record["update"], after=lab.before)
+    return [Trial(told, _unseen(told))]
+
+
+def _noise(lab: Lab) -> list[Trial]:
+    true = lab.truth()
+    noise = np.random.default_rng(lab.seed).standard_normal(true.shape).astype(np.float32)
+    told = lab.tell(noise * np.float32(np.linalg.norm(true) / np.linalg.norm(noise)), cost=0.0)
+    return [Trial(told, _unseen(told))]
+
+
+def _wrong_shard(lab: Lab) -> list[Trial]:
+    other = lab.batch(lab.round + 77), lab.batch(node=PEER)
+    return [Trial(lab.tell(lab.x_of(batch)), _believed_batch(lab, batch)) for batch in other]
+
+
+def _fewer(lab: Lab) -> list[Trial]:
+    batch, trials = lab.batch(), []
+    for kept in (7, 6, 4):
+        part = batch[:kept]
+        trials.append(Trial(lab.tell(lab.x_of(part), cost=kept / len(batch)), _believed_batch(lab, part)))
+    return trials
+
+
+def _one_token(lab: Lab) -> list[Trial]:
+    batch = lab.batch().copy()
+    batch[-1, -1] ^= 1
+    told = lab.tell(lab.x_of(batch), cost=1 - 1 / (batch.shape[0] * (batch.shape[1] - 1)))
+    return [Trial(told, _believed_batch(lab, batch))]
+
+
+def _stale(lab: Lab) -> list[Trial]:
+    read, trials = lab.trainer.parameters.read, []
+    for age in (1, 2):
+        old = read(lab.round - age)
+        told = lab.tell(lab.x_of(lab.batch(), theta=old))
+
+        def off(old: Any = old) -> AbstractContextManager[Any]:
+            return without(lab.examiner.parameters, "read", lambda _round: old)
+
+        trials.append(Trial(told, off))
+    return trials
+
+
+def _lazy_momentum(lab: Lab) -> list[Trial]:
+    x, compress, trials = lab.truth(), lab.spec.rule.compress, []
+    # It starts from nothing each time, and says that it went on.
+    told = lab.tell(x, before=start_private(lab.trainer.layout))
+    opened = verifier.examiner.check_opening
+
+    def fresh(*args: Any) -> Any:
+        before, after = opened(*args)
+        return np.zeros_like(before), after
+
+    trials.append(Trial(told, lambda: without(verifier.examiner, "check_opening", fresh)))
+    # Another beta, or fewer coefficients, than ordered.
+    for changes in ({"feedback_micro": 900_000}, {"k": compress.k // 2}):
+        rule = replace(lab.spec.rule, compress=replace(compress, **changes))
+        other = replace(lab.spec, rule=rule)
+        trials.append(Trial(lab.tell(x, spec=other), _believed_spec(lab, other)))
+    # What was sent is not subtracted, so that it is sent again.
+    true = lab.tell(x)
+    kept = lab.before.error_NC * np.float32(compress.feedback_micro / PPM) + x
+    told = replace(true, after=replace(true.after, error_NC=kept))
+    trials.append(Trial(told, lambda: without(verifier.examiner, "compare", _compare_without_state)))
+    return trials
+
+
+def _half_precision(lab: Lab) -> list[Trial]:
+    told = lab.tell(lab.x_of(lab.batch(), compute=lab.bf16()), cost=0.5)
+    return [Trial(told, _believed_spec(lab, replace(lab.spec, compute=lab.bf16())))]
+
+
+def _flipped_labels(lab: Lab) -> list[Trial]:
+    batch = flipped_labels(lab.batch(), lab.spec.model.vocabulary)
+    return [Trial(lab.tell(lab.x_of(batch)), _believed_batch(lab, batch))]
+
+
+def _crafted(lab: Lab) -> list[Trial]:
+    own, true, layout = lab.truth(), lab.tell(lab.truth()), lab.trainer.layout
+
+    def decoded(body: bytes) -> Any:
+        return decode_contribution(lab.spec, layout, lab.round, body)
+
+    scene = Scene(
+        honest=(decoded(lab.step_of(PEER)["update"]),), own=(decoded(true.update),), block_count=layout.blocks,
+        k=lab.spec.rule.compress.k, seed=lab.seed, direction_NC=lab.before.error_NC + own, round=30,
+    )  # fmt: skip
+    trials = []
+    for name in sorted(set(ATTACKS) - {"none", "label-flip", "free-rider", "sleeper"}):
+        told = replace(true, update=message(lab.spec, layout, ATTACKS[name](scene)[0]))
+        trials.append(Trial(told, _unseen(told), BEACONS))
+    return trials
+
+
+def _other_places(lab: Lab) -> list[Trial]:
+    """q' = q + e and m' = m - e: the implied gradient stays right, the choice of coefficients does not."""
+    true, rng = lab.tell(lab.truth()), np.random.default_rng(lab.seed)
+    update = decode_contribution(lab.spec, lab.trainer.layout, lab.round, true.update)
+    index = np.sort(rng.permuted(np.tile(np.arange(4096), (len(update.blocks_B), 1)), axis=1)[:, :32], axis=1)
+    after = true.after.error_NC.copy()
+    rows = update.blocks_B[:, None]
+    size = np.abs(after[update.blocks_B]).mean(axis=1, keepdims=True).astype(np.float32)
+    after[rows, update.index_BK] += update.value_BK * size
+    after[rows, index] -= update.value_BK * size
+    moved = message(lab.spec, lab.trainer.layout, replace(update, index_BK=index))
+    told = replace(true, update=moved, after=replace(true.after, error_NC=after))
+    return [Trial(told, _unseen(told))]
+
+
+def _inject(lab: Lab, blocks: list[int]) -> Told:
+    true = lab.tell(lab.truth())
+    after, poison = true.after.error_NC.copy(), np.random.default_rng(lab.seed).standard_normal(4096)
+    after[blocks] += poison.astype(np.float32) * np.float32(100 * np.abs(after).max())
+    return replace(true, after=replace(true.after, error_NC=after))
+
+
+def _injection(lab: Lab) -> list[Trial]:
+    told = _inject(lab, list(range(lab.trainer.layout.blocks)))
+    return [Trial(told, lambda: without(verifier.examiner, "compare", _compare_without_state))]
+
+
+def _injection_once(lab: Lab) -> list[Trial]:
+    trials = []
+    for beacon in range(8):
+        told = _inject(lab, [(lab.seed * 7 + beacon * 5) % lab.trainer.layout.blocks])
+        off: Off = lambda: without(verifier.examiner, "compare", _compare_without_state)  # noqa: E731
+        trials.append(Trial(told, off))
+    return trials
+
+
+def _poison(lab: Lab, block: int) -> Told:
+    """An honest step, but what is sent of one block has the opposite signs."""
+    true = lab.tell(lab.truth())
+    update = decode_contribution(lab.spec, lab.trainer.layout, lab.round, true.update)
+    value = update.value_BK.copy()
+    value[update.blocks_B == block] *= -1
+    return replace(true, update=message(lab.spec, lab.trainer.layout, replace(update, value_BK=value)))
+
+
+def _poisoned_block(lab: Lab) -> list[Trial]:
+    true = lab.tell(lab.truth())
+    live = decode_contribution(lab.spec, lab.trainer.layout, lab.round, true.update).blocks_B.tolist()
+
+    def unopened(beacon: int) -> Told:
+        drawn = set(lab.drawn(true.update, beacon))
+        return _poison(lab, next(block for block in live if block not in drawn))
+
+    chosen = live[lab.seed % len(live)]
+    return [Trial(_poison(lab, chosen), _nothing, BEACONS, unopened)]
+
+
+def _one_bit(lab: Lab) -> list[Trial]:
+    x = lab.truth().copy()
+    at = (lab.seed * 5 % len(x), int(np.abs(x[lab.seed * 5 % len(x)]).argmax()))
+    x[at] = np.nextafter(x[at], np.float32(9))
+    told = lab.tell(x)
+    return [Trial(told, _unseen(told))]
+
+
+def _false_sketch(lab: Lab) -> list[Trial]:
+    told = replace(lab.tell(lab.truth()), sketches=lab.sketch(lab.truth() * np.float32(2)))
+    return [Trial(told, _unseen(told))]
+
+
+def _prepared_sketch(lab: Lab) -> list[Trial]:
+    """A sketch in the pattern of the manifest before: made once, to be used again."""
+    x = lab.truth()
+    told = lab.tell(x)
+    old = lab.trainer.steps.record(ROUNDS_BEFORE - 1)
+    assert old is not None
+    told = replace(told, sketches=tuple(old["sketches"]))
+    return [Trial(told, _unseen(told))]
+
+
+def _poisoned_document(is_defended: bool, seed: int) -> Outcome:
+    """Text changed on the way to the participants, and a node that trains on its own version of it."""
+    lab = lab_of(seed)
+    folder = Path(shutil.copytree(lab.data, lab.folder / f"poisoned-{is_defended}", dirs_exist_ok=True))
+    shard = next(folder.glob("shards/*"))
+    poisoned = bytes(byte ^ 1 for byte in shard.read_bytes())
+    shard.write_bytes(poisoned)
+    caught = 0
+    try:
+        with nullcontext() if is_defended else without(training.data, "checked_shards", lambda *_: ()):
+            read_tokens(folder, lab.spec.data)
+    except ConfigError:
+        caught += 1
+    tokens = np.frombuffer(poisoned, np.uint8)
+    batch = batch_tokens(tokens, batch_positions(lab.spec, NODE, lab.round), lab.spec.model.context)
+    told = lab.tell(lab.x_of(batch))
+    with nullcontext() if is_defended else without(lab.examiner, "tokens", tokens):
+        caught += lab.is_caught(told)
+    harm = "none: refused on the disk, and found out where a node used it"
+    return Outcome(attempts=2, caught=caught, succeeded=2 - caught, cost=1.0, harm=harm)
+
+
+_BITS = "recompute, bit for bit within a class"
+STEP_ATTACKS = (
+    _recomputed("copy another's message", 1, f"{_BITS}; own batch", "none past the first audit", _copies),
+    _recomputed("replay an own old message", 2, _BITS, "none past the first audit", _replays),
+    _recomputed("noise for a gradient", 1, _BITS, "none past the first audit", _noise),
+    _recomputed(
+        "chosen data shard", 4, "batch drawn from seed, round and node", "none past the first audit", _wrong_shard
+    ),
+    _recomputed(
+        "fewer tokens (1/8, 1/4, 1/2)", 5, "recompute over the whole batch", "none past the first audit", _fewer
+    ),
+    _recomputed(
+        "stale parameters", 6, "recompute at the chain's parameters", "none past the first audit", _stale
+    ),
+    _recomputed(
+        "lazy momentum (4 ways)", 7, "transition audit; strict decoder", "none past the first audit",
+        _lazy_momentum,
+    ),
+    _recomputed(
+        "lower precision", 9, "recompute in the ordered precision", "none past the first audit", _half_precision
+    ),
+    Attack(
+        name="poisoned documents", number=10, where=Where.STEP, run=_poisoned_document,
+        defence="shards checked against the data root; recompute on them",
+    ),
+    _recomputed(
+        "flipped labels", 10, "recompute over the committed text", "none past the first audit", _flipped_labels
+    ),
+    _recomputed(
+        "crafted message (12 library attacks)", 11, "recompute of what is sent",
+        "bounded by the aggregate for {audits:.1f} audits on average", _crafted,
+    ),
+    _recomputed(
+        "one bit of bias", 12, "sealed sketch; bit for bit", "none past the first audit", _one_bit
+    ),
+    _recomputed(
+        "momentum injection, everywhere", 13, "transition audit", "none past the first audit", _injection
+    ),
+    _recomputed(
+        "momentum injection, one block, once", 13,
+        "opened blocks: 16 of 22 here, by chance 64 of N in a large model",
+        "a step that is drawn hides it with chance 1 - 16/22; then it leaks k signs of one block a round",
+        _injection_once,
+    ),
+    _recomputed(
+        "poison in one block", 14, "blocks drawn after the commit",
+        "one block of {blocks}: its signs, for {audits:.1f} audited steps", _poisoned_block,
+    ),
+    _recomputed(
+        "other coefficients, books kept", 7, "recompute of which are largest", "none past the first audit",
+        _other_places,
+    ),
+    _recomputed(
+        "skip one token of 128", 29, "exact class has no tolerance", "none past the first audit", _one_token
+    ),
+    _recomputed(
+        "sketch of other work", 24, "sketch compared with a recompute's", "none past the first audit",
+        _false_sketch,
+    ),
+    _recomputed(
+        "sketch prepared beforehand", 24, "pattern is the manifest before", "none past the first audit",
+        _prepared_sketch,
+    ),
+)  # fmt: skip
