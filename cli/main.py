@@ -15,6 +15,7 @@ import typer
 from cli.attest import attest_app
 from cli.auditcmd import audit_app, receipt_app
 from cli.ledgercmd import add_commands, earnings
+from cli.redteam import redteam
 from protocol.errors import AssayError, ConfigError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -42,6 +43,7 @@ for name, sub in (
     app.add_typer(sub, name=name)
 add_commands(ledger_app)
 app.command()(earnings)
+app.command()(redteam)
 
 Tethered = Annotated[bool, typer.Option("--tethered", hidden=True, help="End when standard input closes.")]
 ConfigFile = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The participant's configuration.")]

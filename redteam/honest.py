@@ -1,4 +1,4 @@
-"""Honest: the other side of the table. Steps that are true, audited as often as it takes to say how rarely one is not believed.
+"""Honest: steps that are true, audited so often that we can say how rarely one is not believed.
 
 Room: redteam (edge: runs itself in a process for each code path of the CPU). A block test is one opened
 block compared bit for bit: before, after, and what was sent of it. Every step of every honest node
@@ -75,7 +75,11 @@ def paths_here() -> tuple[str, ...]:
     for path in PATHS:
         code = "import torch; print(torch.backends.cpu.get_cpu_capability())"
         done = subprocess.run(
-            [sys.executable, "-c", code], env=_environment(path), capture_output=True, text=True, timeout=_WAIT_S
+            [sys.executable, "-c", code],
+            env=_environment(path),
+            capture_output=True,
+            text=True,
+            timeout=_WAIT_S,
         )
         if done.returncode == 0 and done.stdout.strip().lower() == path:
             found.append(path)

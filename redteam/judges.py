@@ -18,8 +18,8 @@ import protocol.history
 import replica.chain
 from attestation.rate import Discount, rate_ppm
 from ledger.settlement import Settlement, settle
-from protocol.audits import Audit, Ruling
-from protocol.draws import audit_rate_ppm, is_drawn
+from protocol.audits import Audit, Ruling, hear
+from protocol.draws import audit_rate_ppm, auditors, is_drawn, is_second_look
 from protocol.errors import MalformedMessage
 from protocol.messages import Outcome as Found
 from protocol.messages import SignedVerdict, SignedVerdictSeal
@@ -100,7 +100,7 @@ def _lazy(is_defended: bool, seed: int) -> Outcome:
 def _lazy_with_help(is_defended: bool, seed: int) -> Outcome:
     """Nodes give it their sketches, so only what is known to be false shows that it looks at nothing."""
     drawn = random.Random(seed)
-    faults = [(mark("salt", n), RoundId(n), NODES[drawn.randrange(3)]) for n in range(10, 60, 10)]
+    faults = [(mark("salt", n), RoundId(n), NODES[drawn.randrange(3)]) for n in range(5, 95, 6)]
     rounds = 100
     choice = {"canaries": canary_root(faults), "canary_count": len(faults)} if is_defended else {}
     network = a_network(seed=seed, rounds=rounds, audit_rounds=8, **choice)
@@ -155,7 +155,7 @@ def _is_taken(network: Network, manifest: Any) -> bool:
 
 
 def _copied_witness(is_defended: bool, seed: int) -> Outcome:
-    """In a dispute it says what is public by then: the sketch, which all know, and a witness it never made."""
+    """In a dispute it says what is public by then, the sketch, with a witness that it never made."""
     network = a_network(seed=seed)
     order_of: dict[tuple[RoundId, PeerId], bool] = {}
 
@@ -244,10 +244,9 @@ def _bought_auditor(is_defended: bool, seed: int) -> Outcome:
     network = a_network(seed=seed, rounds=rounds, looks_ppm=200_000)
     network.false = all_steps(rounds)
     network.minds[LIAR] = leaked
-    true = protocol.history.auditors
 
     def chosen(seed_: Digest, node: PeerId, judges: Any) -> tuple[PeerId, ...]:
-        order = true(seed_, node, judges)
+        order = auditors(seed_, node, judges)
         return (LIAR, *(one for one in order if one != LIAR)) if LIAR in order else order
 
     if not is_defended:
@@ -267,11 +266,11 @@ def _without_looks(network: Network) -> Network:
 
 
 def _power(seed: int, looks_ppm: int) -> str:
-    """How many of a node's lies one audit finds with one of four auditors bought: measured, and by formula."""
+    """Share of a node's lies that one audit finds with one of four auditors bought: measured, by formula."""
     draws, found = 3000, 0
     for number in range(draws):
-        order = protocol.history.auditors(mark("beacon", seed, number), NODE, VERIFIERS)
-        again = protocol.audits.is_second_look(mark("later", seed, number), NODE, number, looks_ppm)
+        order = auditors(mark("beacon", seed, number), NODE, VERIFIERS)
+        again = is_second_look(mark("later", seed, number), NODE, number, looks_ppm)
         found += any(one != LIAR for one in order[: 1 + again])
     quarter, second = Fraction(1, 4), Fraction(looks_ppm, PPM)
     # Without replacement one liar is never both auditors: d = 1 - a (1 - q2), a little above the formula.
@@ -301,7 +300,11 @@ def _two_of_four(is_defended: bool, seed: int) -> Outcome:
     paid, honest_pay = pay_of(network, NODE), pay_of(network, NODES[1])
     network.finish()
     record = network.history.nodes[NODE]
-    words = f"{record.accepted} false steps got in; paid {paid / honest_pay:.0%} of an honest node's pay"
+    slashed = len(network.history.excluded)
+    words = (
+        f"{record.accepted} false steps got in, paid {paid / honest_pay:.0%} of honest pay; "
+        f"{slashed} honest verifiers found at fault"
+    )
     return _one(record.barred, not record.barred, 0.0, words)
 
 
@@ -342,7 +345,7 @@ def _first_drawn(
 
 
 def _coasting(is_defended: bool, seed: int) -> Outcome:
-    """Every fourth step is skipped, once audits come at the floor of 5 %; undefended, only probation is audited."""
+    """Every fourth step is skipped once audits come at the floor; undefended, only probation is audited."""
     rng, runs, steps, rules = random.Random(seed), 40, 1000, a_spec(probation=10, floor_ppm=50_000).audit
 
     def rate(clean: int) -> int:
@@ -357,7 +360,7 @@ def _coasting(is_defended: bool, seed: int) -> Outcome:
 
 
 def _trust_farming(is_defended: bool, seed: int) -> Outcome:
-    """Honest for 200,000 audits, then it lies in every step: at 1 / clean without a floor it is hardly drawn."""
+    """Honest for 200,000 audits, then it always lies: at 1 / clean without a floor it is hardly drawn."""
     rng, runs, steps = random.Random(seed), 60, 400
     rules = a_spec(probation=10, floor_ppm=50_000).audit
     caught = 0
@@ -439,14 +442,13 @@ def _sealed_for_ever(is_defended: bool, seed: int) -> Outcome:
     network.sealed = {NODE}
     for verifier in VERIFIERS:  # their blocks agree; only the sketch would show what was not computed
         network.minds[verifier] = honest
-    true = protocol.history.rules.hear
 
     def guessed(audit: Audit, now: int, seals: Any, verdicts: Any, unsealed: Any, **more: Any) -> Audit:
-        heard = true(audit, now, seals, verdicts, unsealed, **more)
+        heard = hear(audit, now, seals, verdicts, unsealed, **more)
         said = heard.verdicts[0].recomputed if heard.verdicts and heard.sketch is None else heard.sketch
         return replace(heard, sketch=said)
 
-    with nullcontext() if is_defended else without(protocol.history.rules, "hear", guessed):
+    with nullcontext() if is_defended else without(protocol.audits, "hear", guessed):
         paid = pay_of(network, NODE)
     return _one(False, paid > 0, 0.0, f"paid {paid}: a step whose seal stays shut earns nothing")
 
@@ -467,13 +469,13 @@ def _unable(network: Network, audit: Audit) -> Said:
 
 def _class_for_pay(is_defended: bool, seed: int) -> Outcome:
     """Undefended, a word that says nothing counts as no word, and a step that nobody judged is paid."""
-    network, true = _no_class(seed), protocol.history.rules.hear
+    network = _no_class(seed)
 
     def deaf(audit: Audit, now: int, seals: Any, verdicts: Any, unsealed: Any, **more: Any) -> Audit:
         said = [verdict for verdict in verdicts if verdict.outcome is not Found.INCONCLUSIVE]
-        return true(audit, now, seals, said, unsealed, **more)
+        return hear(audit, now, seals, said, unsealed, **more)
 
-    with nullcontext() if is_defended else without(protocol.history.rules, "hear", deaf):
+    with nullcontext() if is_defended else without(protocol.audits, "hear", deaf):
         paid = pay_of(network, NODE)
     return _one(False, paid > 0, 0.0, f"{network.history.nodes[NODE].accepted} steps accepted, paid {paid}")
 

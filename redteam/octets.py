@@ -7,9 +7,10 @@ out of proportion. What is no evidence against anybody must not become evidence 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import cbor2
@@ -25,12 +26,13 @@ from protocol.params import BLOCK_SIZE, Values
 from redteam.attack import Attack, Outcome, Where, without
 from redteam.lab import lab_of
 from training.private import Private
+from training.rice import rice_bits
 from training.wire import Update, decode_update, encode_update, update_bytes_max
 
 BLOCKS, K = 6, 32
 
 
-def _tally(acts: list[Callable[[], object]], harm: str) -> Outcome:
+def _tally(acts: Sequence[Callable[[], object]], harm: str) -> Outcome:
     """How many of these are refused as malformed; anything else that is raised is our own mistake."""
     refused = 0
     for act in acts:
@@ -84,7 +86,7 @@ def _loud_scale(is_defended: bool, seed: int) -> Outcome:
         bodies.append(encode_update(loud, BLOCKS, K, Values.INT8))
     off = nullcontext() if is_defended else without(training.wire, "exponent_window", lambda _: (-256, 255))
     with off:
-        acts = [(lambda body=body: decode_update(body, BLOCKS, K, Values.INT8)) for body in bodies]
+        acts = [partial(decode_update, body, BLOCKS, K, Values.INT8) for body in bodies]
         return _tally(acts, "none: refused by every verifier alike")
 
 
@@ -96,12 +98,13 @@ def _index_bomb(is_defended: bool, seed: int) -> Outcome:
         index = update.index_BK.copy()
         index[-1, -1] = beyond
         bodies.append(encode_update(replace(update, index_BK=index), BLOCKS, K, Values.INT8))
-    bits = training.wire.rice_bits
     with ExitStack() as stack:
         if not is_defended:
             stack.enter_context(without(training.wire, "BLOCK_SIZE", 1 << 20))
-            stack.enter_context(without(training.wire, "rice_bits", lambda _size, k: bits(BLOCK_SIZE, k)))
-        acts = [(lambda body=body: decode_update(body, BLOCKS, K, Values.INT8)) for body in bodies]
+            stack.enter_context(
+                without(training.wire, "rice_bits", lambda _size, k: rice_bits(BLOCK_SIZE, k))
+            )
+        acts = [partial(decode_update, body, BLOCKS, K, Values.INT8) for body in bodies]
         return _tally(acts, "none: refused; duplicates and disorder have no encoding")
 
 
@@ -117,7 +120,7 @@ def _two_encodings(is_defended: bool, seed: int) -> Outcome:
         return data[: len(body)].ljust(len(body), b"\0")  # what a decoder does that takes what it needs
 
     read = strict if is_defended else lenient
-    return _tally([(lambda one=one: read(one)) for one in others], "none: one content has one byte string")
+    return _tally([partial(read, one) for one in others], "none: one content has one byte string")
 
 
 def _oversize(is_defended: bool, seed: int) -> Outcome:
@@ -134,7 +137,7 @@ def _oversize(is_defended: bool, seed: int) -> Outcome:
             lambda: decode(Manifest, large),
         ]
     else:
-        acts = [(lambda data=data: cbor2.loads(data)) for data in (nest, many, large)]
+        acts = [partial(cbor2.loads, data) for data in (nest, many, large)]
     return _tally(acts, "none: refused before anything is allocated for it")
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,8 @@ def _member(peer: PeerId) -> Member:
 
 def _deployment() -> Deployment:
     names = (
-        "token", "stake_vault", "verifier_set", "run_escrow", "epoch_settlement", "slash_court", "model_registry",
+        "token", "stake_vault", "verifier_set", "run_escrow", "epoch_settlement", "slash_court",
+        "model_registry",
     )  # fmt: skip
     addresses = {name: evm_address(mark(name)[:20]) for name in names}
     return Deployment(chain_id=31337, deployment_id=mark("deployment"), block=0, **addresses)
@@ -147,8 +149,8 @@ class Desk:
     def link(self, manifest: Manifest, signers: int) -> CertifiedManifest:
         """The manifest as a link that so many verifiers signed."""
         block = Block(
-            run_id=RUN_ID, iteration=Iteration(int(manifest.round) + 1), round=manifest.round, parent=NO_DIGEST,
-            manifest=digest(manifest),
+            run_id=RUN_ID, iteration=Iteration(int(manifest.round) + 1), round=manifest.round,
+            parent=NO_DIGEST, manifest=digest(manifest),
         )  # fmt: skip
         vote = Vote(run_id=RUN_ID, iteration=block.iteration, kind=VoteKind.FINALISE, block=digest(block))
         votes = [
@@ -178,7 +180,7 @@ def a_desk(seed: int, **choices: Any) -> Desk:
     return Desk(start(spec, RUN_ID))
 
 
-def _refused(acts: list[Callable[[], object]]) -> int:
+def _refused(acts: Sequence[Callable[[], object]]) -> int:
     """How many of these raise."""
     count = 0
     for act in acts:
@@ -189,7 +191,7 @@ def _refused(acts: list[Callable[[], object]]) -> int:
     return count
 
 
-def _tally(acts: list[Callable[[], object]], cost: float, harm: str) -> Outcome:
+def _tally(acts: Sequence[Callable[[], object]], cost: float, harm: str) -> Outcome:
     refused = _refused(acts)
     return Outcome(attempts=len(acts), caught=refused, succeeded=len(acts) - refused, cost=cost, harm=harm)
 
@@ -243,8 +245,7 @@ def _forked(is_defended: bool, seed: int) -> Outcome:
         start(replace(a_desk(seed).history.spec, state_every=1000), RUN_ID)
     )  # fmt: skip
     desk.passes()
-    changes = {"state": mark("one bit else")} if is_defended else {}
-    signed = desk.signed(NODE, **changes)
+    signed = desk.signed(NODE, state=mark("one bit else")) if is_defended else desk.signed(NODE)
     return _tally(
         [lambda: check_commit(desk.rules, desk.history, STATE, signed)], 1.0, "none: refused as diverged"
     )
@@ -268,7 +269,7 @@ def _short(is_defended: bool, seed: int) -> Outcome:
         {"momentum_before": mark("invented")},
     )  # fmt: skip
     with _unchecked(is_defended):
-        acts = [(lambda signed=desk.signed(NODE, **lie): step(desk.round, Submitted(signed))) for lie in lies]
+        acts = [partial(step, desk.round, Submitted(desk.signed(NODE, **lie))) for lie in lies]
         return _tally(acts, 0.2, "none: refused")
 
 
@@ -308,9 +309,7 @@ def _beacon(is_defended: bool, seed: int) -> Outcome:
             if len(best) < len(reveals):
                 attempts += 1
                 manifest = desk.manifest(reveals=best)
-                refused = _refused(
-                    [lambda manifest=manifest: examine(desk.round, (), manifest, follows=True)]
-                )
+                refused = _refused([partial(examine, desk.round, (), manifest, follows=True)])
                 refusals += refused
                 best = reveals if refused else best
             chosen += _is_drawn(alpha, best, rate)
@@ -351,7 +350,7 @@ def _second_proof(is_defended: bool, seed: int) -> Outcome:
     off = nullcontext() if is_defended else without(verifier.round, "verify_vrf", lambda *_: b"")
     with off:
         acts = [
-            (lambda one=one: examine(desk.round, (), desk.manifest(reveals=(one, *true[1:])), follows=True))
+            partial(examine, desk.round, (), desk.manifest(reveals=(one, *true[1:])), follows=True)
             for one in (forged, bent)
         ]
         return _tally(acts, 0.0, "none: one input has one proof")
@@ -361,7 +360,7 @@ def _second_proof(is_defended: bool, seed: int) -> Outcome:
 
 
 def _rewritten(is_defended: bool, seed: int) -> Outcome:
-    """A past that two of four verifiers sign: another manifest in a final one's place, and an old one again."""
+    """A past that two of four verifiers sign: another manifest in the place of a final one."""
     desk = a_desk(seed)
     fork = desk.link(desk.manifest(aggregate=NO_DIGEST), signers=2)
     off = nullcontext() if is_defended else without(protocol.quorum, "quorum", lambda _count: 2)
@@ -417,7 +416,7 @@ def _sybil_pay(is_defended: bool, seed: int) -> Outcome:
 
 
 def _updates(seed: int, nodes: int, liars: int, loud: int) -> dict[PeerId, Update]:
-    """Nodes that agree but for noise, on a wire with amplitudes; liars say the opposite, 2^loud times as loud."""
+    """Nodes that agree but for noise, on a wire with amplitudes; liars oppose them, 2^loud times as loud."""
     rng = np.random.default_rng(seed)
     direction = rng.standard_normal((4, 64)) * 100
     index = np.tile(np.arange(64), (4, 1))
@@ -449,7 +448,7 @@ LOUD_RULES = ("clipping+mean", "trimmed-mean", "clipping+trimmed-mean", "median"
 
 
 def _loud(is_defended: bool, seed: int) -> Outcome:
-    """Two of eight say the opposite a thousand times as loud; undefended, values are averaged as they came."""
+    """Two of eight say the opposite a thousand times as loud; undefended, values count as they came."""
     rules = LOUD_RULES if is_defended else ("mean",)
     found = {name: _progress(_updates(seed, 8, 2, 10), name, 2) for name in rules}
     turned = sum(value <= 0 for value in found.values())

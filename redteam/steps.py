@@ -31,7 +31,7 @@ from training.data import batch_positions, batch_tokens, read_tokens
 from training.private import start_private
 from training.rule import message
 from training.scene import Scene
-from verifier.audit import Finding, compare
+from verifier.audit import Finding, check_opening, compare
 
 BEACONS = 12  # audits that a campaign against few blocks meets
 Off = Callable[[], AbstractContextManager[Any]]
@@ -188,16 +188,15 @@ def _lazy_momentum(lab: Lab) -> list[Trial]:
     x, compress, trials = lab.truth(), lab.spec.rule.compress, []
     # It starts from nothing each time, and says that it went on.
     told = lab.tell(x, before=start_private(lab.trainer.layout))
-    opened = verifier.examiner.check_opening
 
     def fresh(*args: Any) -> Any:
-        before, after = opened(*args)
+        before, after = check_opening(*args)
         return np.zeros_like(before), after
 
     trials.append(Trial(told, lambda: without(verifier.examiner, "check_opening", fresh)))
     # Another beta, or fewer coefficients, than ordered.
-    for changes in ({"feedback_micro": 900_000}, {"k": compress.k // 2}):
-        rule = replace(lab.spec.rule, compress=replace(compress, **changes))
+    for other_compress in (replace(compress, feedback_micro=900_000), replace(compress, k=compress.k // 2)):
+        rule = replace(lab.spec.rule, compress=other_compress)
         other = replace(lab.spec, rule=rule)
         trials.append(Trial(lab.tell(x, spec=other), _believed_spec(lab, other)))
     # What was sent is not subtracted, so that it is sent again.
@@ -225,8 +224,9 @@ def _crafted(lab: Lab) -> list[Trial]:
         return decode_contribution(lab.spec, layout, lab.round, body)
 
     scene = Scene(
-        honest=(decoded(lab.step_of(PEER)["update"]),), own=(decoded(true.update),), block_count=layout.blocks,
-        k=lab.spec.rule.compress.k, seed=lab.seed, direction_NC=lab.before.error_NC + own, round=30,
+        honest=(decoded(lab.step_of(PEER)["update"]),), own=(decoded(true.update),),
+        block_count=layout.blocks, k=lab.spec.rule.compress.k, seed=lab.seed,
+        direction_NC=lab.before.error_NC + own, round=30,
     )  # fmt: skip
     trials = []
     for name in sorted(set(ATTACKS) - {"none", "label-flip", "free-rider", "sleeper"}):
@@ -337,43 +337,44 @@ def _poisoned_document(is_defended: bool, seed: int) -> Outcome:
     return Outcome(attempts=2, caught=caught, succeeded=2 - caught, cost=1.0, harm=harm)
 
 
+_NONE = "none past the first audit"
 _BITS = "recompute, bit for bit within a class"
 STEP_ATTACKS = (
-    _recomputed("copy another's message", 1, f"{_BITS}; own batch", "none past the first audit", _copies),
-    _recomputed("replay an own old message", 2, _BITS, "none past the first audit", _replays),
-    _recomputed("noise for a gradient", 1, _BITS, "none past the first audit", _noise),
+    _recomputed("copy another's message", 1, f"{_BITS}; own batch", _NONE, _copies),
+    _recomputed("replay an own old message", 2, _BITS, _NONE, _replays),
+    _recomputed("noise for a gradient", 1, _BITS, _NONE, _noise),
     _recomputed(
-        "chosen data shard", 4, "batch drawn from seed, round and node", "none past the first audit", _wrong_shard
+        "chosen data shard", 4, "batch drawn from seed, round and node", _NONE, _wrong_shard
     ),
     _recomputed(
-        "fewer tokens (1/8, 1/4, 1/2)", 5, "recompute over the whole batch", "none past the first audit", _fewer
+        "fewer tokens (1/8, 1/4, 1/2)", 5, "recompute over the whole batch", _NONE, _fewer
     ),
     _recomputed(
-        "stale parameters", 6, "recompute at the chain's parameters", "none past the first audit", _stale
+        "stale parameters", 6, "recompute at the chain's parameters", _NONE, _stale
     ),
     _recomputed(
-        "lazy momentum (4 ways)", 7, "transition audit; strict decoder", "none past the first audit",
+        "lazy momentum (4 ways)", 7, "transition audit; strict decoder", _NONE,
         _lazy_momentum,
     ),
     _recomputed(
-        "lower precision", 9, "recompute in the ordered precision", "none past the first audit", _half_precision
+        "lower precision", 9, "recompute in the ordered precision", _NONE, _half_precision
     ),
     Attack(
         name="poisoned documents", number=10, where=Where.STEP, run=_poisoned_document,
         defence="shards checked against the data root; recompute on them",
     ),
     _recomputed(
-        "flipped labels", 10, "recompute over the committed text", "none past the first audit", _flipped_labels
+        "flipped labels", 10, "recompute over the committed text", _NONE, _flipped_labels
     ),
     _recomputed(
         "crafted message (12 library attacks)", 11, "recompute of what is sent",
         "bounded by the aggregate for {audits:.1f} audits on average", _crafted,
     ),
     _recomputed(
-        "one bit of bias", 12, "sealed sketch; bit for bit", "none past the first audit", _one_bit
+        "one bit of bias", 12, "sealed sketch; bit for bit", _NONE, _one_bit
     ),
     _recomputed(
-        "momentum injection, everywhere", 13, "transition audit", "none past the first audit", _injection
+        "momentum injection, everywhere", 13, "transition audit", _NONE, _injection
     ),
     _recomputed(
         "momentum injection, one block, once", 13,
@@ -386,18 +387,18 @@ STEP_ATTACKS = (
         "one block of {blocks}: its signs, for {audits:.1f} audited steps", _poisoned_block,
     ),
     _recomputed(
-        "other coefficients, books kept", 7, "recompute of which are largest", "none past the first audit",
+        "other coefficients, books kept", 7, "recompute of which are largest", _NONE,
         _other_places,
     ),
     _recomputed(
-        "skip one token of 128", 29, "exact class has no tolerance", "none past the first audit", _one_token
+        "skip one token of 128", 29, "exact class has no tolerance", _NONE, _one_token
     ),
     _recomputed(
-        "sketch of other work", 24, "sketch compared with a recompute's", "none past the first audit",
+        "sketch of other work", 24, "sketch compared with a recompute's", _NONE,
         _false_sketch,
     ),
     _recomputed(
-        "sketch prepared beforehand", 24, "pattern is the manifest before", "none past the first audit",
+        "sketch prepared beforehand", 24, "pattern is the manifest before", _NONE,
         _prepared_sketch,
     ),
 )  # fmt: skip

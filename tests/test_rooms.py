@@ -20,7 +20,8 @@ LEVEL = {
     "verifier": 3,
     "node": 3,
     "observer": 3,
-    "cli": 4,
+    "redteam": 4,
+    "cli": 5,
 }
 
 

@@ -1,0 +1,54 @@
+"""Red team: every attack we know against this installation, and how often honest work is not believed.
+
+Room: cli (edge: the terminal). The adversaries are the redteam room's; this prints their table.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from protocol.errors import ConfigError
+
+
+def redteam(
+    attack: Annotated[str, typer.Option(help="Only attacks with this in their name.")] = "",
+    seeds: Annotated[int, typer.Option(help="Runs of each attack.", min=1)] = 3,
+    quick: Annotated[bool, typer.Option("--quick", help="One seed, a small honest share, no chain.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
+    markdown: Annotated[Path | None, typer.Option(help="Write the table into this file too.")] = None,
+) -> None:
+    """Try every known attack with its defence on, and audit honest steps; exit 1 if one is slashed."""
+    from redteam.honest import Honest, audit_everywhere
+    from redteam.table import as_markdown, as_plain, counts, honest_lines, named, try_all
+
+    chosen = [one for one in named(attack) if not (quick and one.is_slow)]
+    if not chosen:
+        raise ConfigError(f'attack "{attack}": none has this in its name')
+    console = Console(highlight=False)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("attack", "caught", "cost", "harm", "verdict"):
+        table.add_column(name, overflow="fold")
+    rows = try_all(chosen, 1 if quick else seeds)
+    honest: list[Honest] = [] if attack else audit_everywhere(is_quick=quick)
+    if markdown is not None:
+        markdown.write_text(as_markdown(rows, honest) + "\n")
+    if as_json:
+        typer.echo(json.dumps(as_plain(rows, honest), indent=1))
+    else:
+        for row in rows:
+            out = row.outcome
+            caught = f"{out.caught}/{out.attempts}"
+            table.add_row(row.attack.name, caught, f"{out.cost:.2f}", out.harm, row.finding.value)
+        console.print(table)
+        console.print(counts(rows))
+        for line in honest_lines(honest) if honest else ():
+            console.print(line)
+    if any(one.false_slashes for one in honest):
+        raise typer.Exit(1)

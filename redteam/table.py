@@ -1,0 +1,115 @@
+"""Table: every attack with how it ended, and the honest side beside it.
+
+Room: redteam. Rows are in the order of the rooms they attack; `as_plain` is what machines read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redteam.attack import Attack, Finding, Outcome, finding_of, together
+from redteam.contracts import CONTRACT_ATTACKS
+from redteam.honest import Honest, total
+from redteam.judges import CHAIN_ATTACKS
+from redteam.octets import BYTES_ATTACKS
+from redteam.rounds import ROUND_ATTACKS
+from redteam.steps import STEP_ATTACKS
+
+ATTACKS: tuple[Attack, ...] = (
+    *STEP_ATTACKS, *CHAIN_ATTACKS, *ROUND_ATTACKS, *BYTES_ATTACKS, *CONTRACT_ATTACKS,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One attack and what came of it with its defence on."""
+
+    attack: Attack
+    outcome: Outcome
+
+    @property
+    def finding(self) -> Finding:
+        """The verdict."""
+        return finding_of(self.outcome)
+
+    @property
+    def rate(self) -> float:
+        """Share of the attempts that were caught."""
+        return self.outcome.caught / self.outcome.attempts
+
+
+def named(part: str) -> tuple[Attack, ...]:
+    """The attacks with this in their names; all of them for nothing."""
+    return tuple(attack for attack in ATTACKS if part.lower() in attack.name.lower())
+
+
+def try_all(
+    attacks: Sequence[Attack], seeds: int, tell: Callable[[Row], None] = lambda _row: None
+) -> list[Row]:
+    """Every attack against its defence, once for each seed; slow ones once in all."""
+    rows = []
+    for attack in attacks:
+        runs = [attack.run(True, seed) for seed in range(1 if attack.is_slow else seeds)]
+        rows.append(Row(attack, together(runs)))
+        tell(rows[-1])
+    return rows
+
+
+def as_plain(rows: Sequence[Row], honest: Sequence[Honest]) -> dict[str, Any]:
+    """The table for JSON. With attacks alone the honest counts are 0."""
+    whole = total(list(honest))
+    return {
+        "attacks": [
+            {
+                "name": row.attack.name,
+                "defence": row.attack.defence,
+                "detection_rate": round(row.rate, 4),
+                "cost": round(row.outcome.cost, 4),
+                "harm": row.outcome.harm,
+                "verdict": row.finding.value,
+            }
+            for row in rows
+        ],
+        "honest": {"audits": whole.audits, "blocks": whole.blocks, "false_slashes": whole.false_slashes},
+    }
+
+
+def as_markdown(rows: Sequence[Row], honest: Sequence[Honest]) -> str:
+    """The table and the honest rows, for docs/results/redteam.md."""
+    lines = [
+        "| # | attack | against | defence | caught | cost | harm | verdict |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        attack, outcome = row.attack, row.outcome
+        caught = f"{outcome.caught}/{outcome.attempts}"
+        cells = (attack.number, attack.name, attack.where.value, attack.defence, caught,
+                 f"{outcome.cost:.2f}", outcome.harm, row.finding.value)  # fmt: skip
+        lines.append(_line(*cells))
+    if honest:
+        lines += ["", *honest_lines(honest)]
+    return "\n".join(lines)
+
+
+def honest_lines(honest: Sequence[Honest]) -> list[str]:
+    """The honest side, by code path and in all."""
+    lines = [
+        "| honest, by code path | audits | blocks | false | of a block, below | of an audit, below |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in [*honest, total(list(honest))] if len(honest) > 1 else honest:
+        bounds = ("-", "-") if one.false_slashes else (f"{one.block_bound:.1e}", f"{one.audit_bound:.1e}")
+        lines.append(_line(one.path, f"{one.audits:,}", f"{one.blocks:,}", one.false_slashes, *bounds))
+    return lines
+
+
+def _line(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def counts(rows: Sequence[Row]) -> str:
+    """How many of each verdict, in words."""
+    found = {kind: sum(row.finding is kind for row in rows) for kind in Finding}
+    return ", ".join(f"{count} {kind.value}" for kind, count in found.items())

@@ -1,0 +1,95 @@
+"""Every attack is stopped by the defence its row names, and by nothing else: without it, it succeeds."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+import redteam.chain
+from redteam.attack import Attack, Finding, Outcome, Where, finding_of, together, without
+from redteam.contracts import ROOT, TESTS, adversaries_of
+from redteam.table import ATTACKS
+from training.model import use_one_thread
+
+QUICK = [attack for attack in ATTACKS if not attack.is_slow]
+SWITCHED = [attack for attack in QUICK if attack.has_off]
+# What this system does not stop. A row that leaves or joins this list changes README's as well.
+OPEN = {
+    "momentum injection, one block, once",
+    "class that nobody has, to sabotage",
+    "two of four verifiers pass a node's lies",
+    "three of four verifiers frame a node",
+    "choose a share after a given-up iteration",
+    "five liars of eight nodes",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> None:
+    use_one_thread()
+
+
+def by_name(attacks: list[Attack]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("attack", attacks, ids=lambda attack: attack.name)
+
+
+@by_name(SWITCHED)
+def test_it_succeeds_without_the_defence_and_less_or_not_at_all_with_it(attack: Attack) -> None:
+    defended, undefended = attack.run(True, 1), attack.run(False, 1)
+
+    assert undefended.succeeded, undefended
+    assert undefended.succeeded / undefended.attempts > defended.succeeded / defended.attempts
+    assert (finding_of(defended) is Finding.OPEN) == (attack.name in OPEN), defended
+
+
+@by_name([attack for attack in QUICK if not attack.has_off])
+def test_what_has_no_defence_to_switch_off_is_said_to_be_open_or_gains_nothing(attack: Attack) -> None:
+    outcome = attack.run(True, 1)
+
+    assert not outcome.caught
+    assert (finding_of(outcome) is Finding.OPEN) == (attack.name in OPEN), outcome
+
+
+def test_names_tell_attacks_apart_and_every_room_is_attacked() -> None:
+    assert len({attack.name for attack in ATTACKS}) == len(ATTACKS)
+    assert {attack.where for attack in ATTACKS} == set(Where)
+    assert {attack.name for attack in ATTACKS} >= OPEN
+
+
+def test_every_number_of_the_catalogue_has_a_row() -> None:
+    assert {attack.number for attack in ATTACKS} == set(range(1, 38))
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_a_row_against_the_contracts_names_tests_that_are_there(name: str) -> None:
+    for test in adversaries_of(name):
+        path, function = test.split("::")
+        tree = ast.parse((ROOT / path).read_text())
+        assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def test_an_outcome_is_open_as_soon_as_one_attempt_succeeds() -> None:
+    def outcome(caught: int, succeeded: int) -> Outcome:
+        return Outcome(attempts=3, caught=caught, succeeded=succeeded, cost=1.0, harm="")
+
+    assert finding_of(outcome(3, 0)) is Finding.CAUGHT
+    assert finding_of(outcome(0, 0)) is Finding.HARMLESS
+    assert finding_of(outcome(2, 1)) is Finding.OPEN
+    assert finding_of(together([outcome(3, 0), outcome(2, 1)])) is Finding.OPEN
+    assert together([outcome(3, 0), outcome(1, 0)]).caught == 4
+
+
+def test_a_defence_that_was_switched_off_is_on_again_whatever_happens() -> None:
+    true = redteam.chain.mark
+
+    def fails() -> None:
+        with without(redteam.chain, "mark", None):
+            assert redteam.chain.mark is None
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    assert redteam.chain.mark is true
+    with pytest.raises(AttributeError), without(redteam.chain, "no such defence", None):
+        pass
