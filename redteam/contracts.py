@@ -78,12 +78,17 @@ def _verdicts() -> dict[str, set[str]]:
     if not (ROOT / "tests" / "contracts").is_dir():
         return {}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--no-header", *wanted],
+        [sys.executable, "-m", "pytest", "-vv", "-p", "no:cacheprovider", "--no-header", *wanted],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, timeout=_WAIT_S,
     )  # fmt: skip
+    return endings(done.stdout)
+
+
+def endings(said: str) -> dict[str, set[str]]:
+    """How the cases of each test ended, from what a verbose pytest says."""
     found: dict[str, set[str]] = {}
-    for test, ended in _LINE.findall(done.stdout):
+    for test, ended in _LINE.findall(said):
         found.setdefault(test, set()).add(ended)
     return found
 

@@ -157,10 +157,8 @@ def _is_taken(network: Network, manifest: Any) -> bool:
 def _copied_witness(is_defended: bool, seed: int) -> Outcome:
     """In a dispute it says what is public by then, the sketch, with a witness that it never made."""
     network = a_network(seed=seed)
-    order_of: dict[tuple[RoundId, PeerId], bool] = {}
 
     def copies(net: Network, audit: Audit) -> Any:
-        order_of[(audit.round, audit.node)] = True
         return MATCH, {"recomputed": said_sketch(audit.round, audit.node), "witness": GUESS}
 
     network.minds[LIAR] = copies

@@ -27,7 +27,6 @@ from protocol.blob import blob_digest
 from protocol.draws import opened_blocks
 from protocol.messages import Commit, Outcome
 from protocol.params import (
-    AuditSpec,
     ComputeSpec,
     DataSpec,
     ModelSpec,
@@ -288,8 +287,3 @@ def _scratch() -> tempfile.TemporaryDirectory[str]:
 def lab_of(seed: int) -> Lab:
     """The lab of a seed, made once a process: adversaries leave nothing in it that the next would see."""
     return Lab(Path(_scratch().name) / f"lab-{seed}", seed)
-
-
-def audit_of(spec: RunSpec, **changes: Any) -> AuditSpec:
-    """The run's audits with some of it changed."""
-    return replace(spec.audit, **changes)

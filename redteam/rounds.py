@@ -18,6 +18,7 @@ import numpy as np
 from nacl.signing import SigningKey
 
 import protocol.quorum
+import replica.chain
 import verifier.round
 from ledger.deployment import Deployment
 from ledger.evidence import check_commit_statement, evm_address, sign_commit
@@ -372,8 +373,6 @@ def _rolled_back(is_defended: bool, seed: int) -> Outcome:
     desk = a_desk(seed)
     old = desk.link(desk.manifest(), signers=3)
     desk.passes(2)
-    import replica.chain
-
     off = nullcontext() if is_defended else without(replica.chain, "check_place", lambda *_: None)
     with off, without(replica.chain, "advance", lambda history, _manifest: history):
         return _tally([lambda: extend(desk.history, old)], 0.0, "none: it does not extend the chain")

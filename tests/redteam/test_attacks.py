@@ -8,7 +8,7 @@ import pytest
 
 import redteam.chain
 from redteam.attack import Attack, Finding, Outcome, Where, finding_of, together, without
-from redteam.contracts import ROOT, TESTS, adversaries_of
+from redteam.contracts import ROOT, TESTS, adversaries_of, endings
 from redteam.table import ATTACKS
 from training.model import use_one_thread
 
@@ -67,6 +67,12 @@ def test_a_row_against_the_contracts_names_tests_that_are_there(name: str) -> No
         path, function = test.split("::")
         tree = ast.parse((ROOT / path).read_text())
         assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def test_one_case_that_does_not_pass_keeps_its_test_from_passing() -> None:
+    said = "tests/a.py::test_x[1, 2 b] PASSED [ 3%]\ntests/a.py::test_x[3] SKIPPED\ntests/a.py::test_y PASSED"
+
+    assert endings(said) == {"tests/a.py::test_x": {"PASSED", "SKIPPED"}, "tests/a.py::test_y": {"PASSED"}}
 
 
 def test_an_outcome_is_open_as_soon_as_one_attempt_succeeds() -> None:
