@@ -49,6 +49,6 @@ def redteam(
         console.print(table)
         console.print(counts(rows))
         for line in honest_lines(honest) if honest else ():
-            console.print(line)
+            console.print(line, soft_wrap=True)
     if any(one.false_slashes for one in honest):
         raise typer.Exit(1)
