@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from protocol import merkle
 from protocol.params import RunSpec
-from protocol.rule import PPM, LocalSpec, Optimiser
+from protocol.rule import BLOCK_SIZE, PPM, LocalSpec, Optimiser
 from protocol.types import Digest
 from training.layout import Layout, to_blocks
+from training.momentum import block_leaves
 from training.schedule import rate
 
 Floats = NDArray[np.float32]
@@ -65,8 +66,7 @@ def fresh(local: LocalSpec, theta_P: Floats) -> InnerState:
 
 def theta_leaves(run_id: Digest, layout: Layout, theta_P: Floats) -> list[Digest]:
     """Leaf hashes of a node's parameters, one per 64 x 64 block."""
-    blocks = np.ascontiguousarray(to_blocks(layout, theta_P), "<f4")
-    return [merkle.leaf_hash(theta_domain(run_id), i, block.tobytes()) for i, block in enumerate(blocks)]
+    return block_leaves(theta_domain(run_id), to_blocks(layout, theta_P).reshape(-1, BLOCK_SIZE))
 
 
 def theta_domain(run_id: Digest) -> bytes:
@@ -78,7 +78,7 @@ def moments_digest(moments: tuple[Floats, ...]) -> Digest:
     """BLAKE3 of the moments, one after another."""
     whole = blake3(b"assay/inner-moments/1" + len(moments).to_bytes(1, "big"))
     for moment_P in moments:
-        whole.update(np.ascontiguousarray(moment_P, "<f4").tobytes())
+        whole.update(np.ascontiguousarray(moment_P, "<f4").view(np.uint8).data)
     return Digest(whole.digest())
 
 

@@ -21,9 +21,14 @@ from protocol.types import NO_DIGEST, Digest
 
 def momentum_leaves(run_id: Digest, momentum_NC: NDArray[np.float32]) -> list[Digest]:
     """Leaf hashes of a momentum, one per block."""
-    domain = momentum_domain(run_id)
-    data = np.ascontiguousarray(momentum_NC, "<f4")
-    return [merkle.leaf_hash(domain, i, row.tobytes()) for i, row in enumerate(data)]
+    return block_leaves(momentum_domain(run_id), momentum_NC)
+
+
+def block_leaves(domain: bytes, blocks_NC: NDArray[np.float32]) -> list[Digest]:
+    """Leaf hashes of an array's rows, as the bytes of little-endian float32."""
+    rows = np.ascontiguousarray(blocks_NC, "<f4").reshape(-1).view(np.uint8).data
+    size = 4 * BLOCK_SIZE
+    return [merkle.leaf_hash(domain, i, rows[i * size : (i + 1) * size]) for i in range(len(blocks_NC))]
 
 
 def momentum_domain(run_id: Digest) -> bytes:

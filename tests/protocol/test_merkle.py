@@ -69,6 +69,25 @@ def test_an_altered_leaf_path_or_root_is_refused(count):
             merkle.check(leaves[index], index, count, path, Digest(bytes(32)))
 
 
+@pytest.mark.parametrize("count", [0, *SIZES])
+def test_a_kept_tree_proves_what_its_leaves_prove(count):
+    leaves = leaves_of(count)
+    made = merkle.tree(leaves)
+
+    kept = merkle.Tree(count, made.hashes)
+
+    assert kept.root == merkle.root(leaves)
+    assert [kept.leaf(index) for index in range(count)] == leaves
+    for index in range(count):
+        merkle.check(leaves[index], index, count, kept.proof(index), kept.root)
+
+
+@pytest.mark.parametrize("length", [0, 32, 6 * 32, 6 * 32 - 1, 8 * 32])
+def test_a_kept_tree_of_another_length_is_refused(length):
+    with pytest.raises(ValueError, match="tree over 4 leaves"):
+        merkle.Tree(4, bytes(length))
+
+
 def test_an_inner_node_cannot_stand_for_a_leaf():
     leaves = leaves_of(4)
     inner = blake3(b"\x01" + leaves[0] + leaves[1]).digest()
