@@ -3,6 +3,10 @@
 Room: node (edge: files of one folder). Written by the trainer, read by both of a
 node's processes: an opening needs no torch, so it never waits behind a step. A
 damaged file counts as absent: the chain knows every root, so nothing false is shown.
+
+The tree of every kept state is kept beside it, in 1/256 of its size, so an opening reads and
+hashes the drawn blocks and their paths only, however large the model. The inner states
+of a rule that has them are not that small: an opening shows one of them whole.
 """
 
 from __future__ import annotations
@@ -18,17 +22,18 @@ from numpy.typing import NDArray
 
 from protocol import merkle
 from protocol.codec import encode
-from protocol.errors import Diverged
+from protocol.errors import Diverged, MalformedMessage
+from protocol.merkle import Tree
 from protocol.messages import Commit, InnerOpening, Opening, Unsealed
 from protocol.messages import Path as MerklePath
 from protocol.rule import BLOCK_SIZE, RuleSpec
 from protocol.seals import unseal
 from protocol.types import NO_DIGEST, Digest, PeerId, RoundId
-from training.inner import InnerState, roots_of, theta_leaves
+from training.inner import InnerState, moments_digest, roots_of, theta_leaves
 from training.layout import Layout, to_blocks
-from training.momentum import private_leaves
+from training.momentum import momentum_domain, private_leaves
 from training.parameters import durably, write_array, write_arrays
-from training.private import Private, carried_digest, commit, start_private
+from training.private import Private, carried_digest, start_private
 
 
 class StepFiles:
@@ -75,16 +80,26 @@ class StepFiles:
         carried = self._inner(round_id, self._rule.segments - 1)
         return None if carried is None else Private(error, carried, round_id)
 
-    def root(self, private: Private) -> Digest:
-        """The root a commit names for this state."""
-        return commit(self._run_id, self._rule, self._layout, private)
+    def tree(self, private: Private) -> Tree:
+        """The tree over this state, whose root a commit names."""
+        carried = carried_digest(self._run_id, self._rule, self._layout, private)
+        return merkle.tree(private_leaves(self._run_id, private.error_NC, carried))
 
     def inner_digests(self, ends: Sequence[InnerState]) -> list[Digest]:
         """What a commit says of the state after each segment."""
         return [roots_of(self._run_id, self._layout, end).digest for end in ends]
 
-    def keep(self, record: dict[str, Any], after: Private, ends: Sequence[InnerState] = ()) -> None:
-        """Make a step durable, the private state first, and forget the ones too old to be asked for."""
+    def keep(
+        self, record: dict[str, Any], after: Private, tree: Tree, ends: Sequence[InnerState] = ()
+    ) -> None:
+        """Make a step durable, the private state first, and forget the ones too old to be asked for.
+
+        Args:
+            record: The step.
+            after: The private state it leads to.
+            tree: The tree over that state.
+            ends: The inner state after each segment.
+        """
         round_id = int(record["round"])
         for segment, end in enumerate(ends):
             arrays = {f"moment{i}": moment for i, moment in enumerate(end.moments)}
@@ -92,6 +107,7 @@ class StepFiles:
                 self._inner_path(round_id, segment),
                 {"theta": end.theta_P, "count": np.array(end.count, np.int64), **arrays},
             )
+        write_durably(self._tree_path(round_id), tree.hashes)
         write_array(self._momentum_path(round_id), after.error_NC)
         write_durably(self._record_path(round_id), cbor2.dumps(record))
         self._forget(round_id)
@@ -104,7 +120,7 @@ class StepFiles:
         """
         record = self.record(int(commit.round))
         if record is None or record["seal"] != commit.seal:
-            raise Diverged(f"the step of round {commit.round} is not on this disk any more")
+            raise _gone(int(commit.round))
         sketches = [Digest(one) for one in record["sketches"]]
         return unseal(commit, Digest(record["salt"]), sketches, segment)
 
@@ -115,33 +131,35 @@ class StepFiles:
             Diverged: that step is not here any more, or damaged.
         """
         record = self.record(round_id)
-        after = self.private(round_id)
-        before = None if record is None else self.private(record["base_round"])
-        if record is None or after is None or before is None:
-            raise Diverged(f"the step of round {round_id} is not on this disk any more")
-        leaves_before, leaves_after = self._leaves(before), self._leaves(after)
+        if record is None:
+            raise _gone(round_id)
+        was = self._opened(record["base_round"], blocks, record["momentum_before"])
+        now = self._opened(round_id, blocks, record["momentum_after"])
+        if was is None or now is None:
+            raise _gone(round_id)
+        (before, tree_before), (after, tree_after) = was, now
         opening = Opening(
             run_id=self._run_id,
             round=RoundId(round_id),
             node=self._node,
             blocks=tuple(blocks),
-            before=before.error_NC[blocks].astype("<f4").tobytes(),
-            after=after.error_NC[blocks].astype("<f4").tobytes(),
-            paths_before=tuple(MerklePath(hashes=merkle.proof(leaves_before, b)) for b in blocks),
-            paths_after=tuple(MerklePath(hashes=merkle.proof(leaves_after, b)) for b in blocks),
+            before=before,
+            after=after,
+            paths_before=_paths(tree_before, blocks),
+            paths_after=_paths(tree_after, blocks),
         )
         if self._rule.is_gradient:
             return encode(opening)
-        start = self._inner(round_id, segment - 1) if segment else before.inner
+        carries, last = self._rule.carries_inner, self._layout.blocks
+        base = record["base_round"]
+        start = self._inner(round_id, segment - 1) if segment else None
+        if carries and segment == 0 and base >= 0:
+            start = self._inner(base, self._rule.segments - 1)
         end = self._inner(round_id, self._rule.segments - 1)
-        if end is None or (segment and start is None):
+        if end is None or (start is None and (segment or (carries and base >= 0))):
             raise Diverged(f"the inner steps of round {round_id} are not on this disk any more")
         shows_theta = start is not None and (segment > 0 or self._rule.is_local_kept)
-        end_roots, end_leaves = (
-            roots_of(self._run_id, self._layout, end),
-            theta_leaves(self._run_id, self._layout, end.theta_P),
-        )
-        carries, last = self._rule.carries_inner, self._layout.blocks
+        end_tree = merkle.tree(theta_leaves(self._run_id, self._layout, end.theta_P))
         return encode(
             InnerOpening(
                 opening=opening,
@@ -155,20 +173,71 @@ class StepFiles:
                 ),
                 start_moments=b"".join(m.astype("<f4").tobytes() for m in start.moments) if start else b"",
                 start_path=MerklePath(
-                    hashes=merkle.proof(leaves_before, last) if carries and start and segment == 0 else ()
+                    hashes=tree_before.proof(last) if carries and start and segment == 0 else ()
                 ),
-                end_count=end_roots.count,
-                end_theta_root=end_roots.theta,
-                end_moments=end_roots.moments,
+                end_count=end.count,
+                end_theta_root=end_tree.root,
+                end_moments=moments_digest(end.moments),
                 end_blocks=to_blocks(self._layout, end.theta_P)[blocks].astype("<f4").tobytes(),
-                end_paths=tuple(MerklePath(hashes=merkle.proof(end_leaves, b)) for b in blocks),
-                end_path=MerklePath(hashes=merkle.proof(leaves_after, last) if carries else ()),
+                end_paths=_paths(end_tree, blocks),
+                end_path=MerklePath(hashes=tree_after.proof(last) if carries else ()),
             )
         )
 
-    def _leaves(self, private: Private) -> list[Digest]:
-        carried = carried_digest(self._run_id, self._rule, self._layout, private)
-        return private_leaves(self._run_id, private.error_NC, carried)
+    def _opened(self, round_id: int, blocks: list[int], root: Digest) -> tuple[bytes, Tree] | None:
+        """Blocks of the private state after a round, -1 for none, and the tree in which they are leaves.
+
+        None if they are not here, or not as this root binds them.
+        """
+        error_NC = self._mapped(round_id)
+        if error_NC is None:
+            return None
+        shown = error_NC[blocks].astype("<f4").tobytes()
+        tree = self._kept_tree(round_id)
+        if tree is not None and self._leads(tree, shown, blocks, root):
+            return shown, tree
+        # Before the first step, or damaged: all of the state is hashed once more.
+        private = self.private(round_id)
+        made = None if private is None else self.tree(private)
+        return None if made is None or made.root != root else (shown, made)
+
+    def _kept_tree(self, round_id: int) -> Tree | None:
+        """The tree over the private state after a round; None where it is not here, or cut short."""
+        try:
+            return Tree(
+                self._layout.blocks + self._rule.carries_inner, self._tree_path(round_id).read_bytes()
+            )
+        except (OSError, ValueError):
+            return None
+
+    def _leads(self, tree: Tree, shown: bytes, blocks: list[int], root: Digest) -> bool:
+        """Whether a kept tree, which disk may have damaged, leads from what is shown to the root."""
+        domain, size = momentum_domain(self._run_id), 4 * BLOCK_SIZE
+        leaves = [
+            (block, merkle.leaf_hash(domain, block, shown[at * size : (at + 1) * size]))
+            for at, block in enumerate(blocks)
+        ]
+        if self._rule.carries_inner:
+            leaves.append((self._layout.blocks, tree.leaf(self._layout.blocks)))
+        try:
+            for index, leaf in leaves:
+                merkle.check(leaf, index, tree.count, tree.proof(index), root)
+        except MalformedMessage:
+            return False
+        return True
+
+    def _mapped(self, round_id: int) -> NDArray[np.float32] | None:
+        """The error after a round, read from disk only where it is looked at; None as in `private`."""
+        if round_id < 0:
+            return start_private(self._layout).error_NC
+        try:
+            error: NDArray[np.float32] = np.load(
+                self._momentum_path(round_id), mmap_mode="r", allow_pickle=False
+            )
+        except (OSError, ValueError, EOFError):
+            return None
+        fits = error.shape == (self._layout.blocks, BLOCK_SIZE) and error.dtype == np.float32
+        return error if fits else None
 
     def _inner(self, round_id: int, segment: int) -> InnerState | None:
         """The inner state after a segment; None where it is not here, or damaged."""
@@ -193,17 +262,28 @@ class StepFiles:
     def _momentum_path(self, round_id: int) -> Path:
         return self.folder / f"momentum-{round_id:08d}.npy"
 
+    def _tree_path(self, round_id: int) -> Path:
+        return self.folder / f"tree-{round_id:08d}.bin"
+
     def _forget(self, round_id: int) -> None:
         """Delete what no audit can ask for: old steps, and momenta that no kept step began from."""
         oldest = round_id - self._keep
         kept = (self.record(number) for number in range(oldest, round_id + 1))
         bases = {record["base_round"] for record in kept if record is not None}
         for path in self.folder.iterdir():
-            number = path.stem.removeprefix("momentum-").removeprefix("inner-")[:8]
+            number = path.stem.removeprefix("momentum-").removeprefix("tree-").removeprefix("inner-")[:8]
             if not number.isdigit() or int(number) >= oldest:
                 continue
             if path.suffix == ".cbor" or int(number) not in bases:
                 path.unlink()
+
+
+def _paths(tree: Tree, blocks: list[int]) -> tuple[MerklePath, ...]:
+    return tuple(MerklePath(hashes=tree.proof(block)) for block in blocks)
+
+
+def _gone(round_id: int) -> Diverged:
+    return Diverged(f"the step of round {round_id} is not on this disk any more")
 
 
 def write_durably(path: Path, body: bytes) -> None:

@@ -30,6 +30,7 @@ from training import rule as rules
 from training.data import batch_positions, batch_root, batch_tokens, read_tokens
 from training.execution import execution_class
 from training.model import loss_and_gradient
+from training.momentum import zero_root
 from training.parameters import Parameters, kept_rounds
 from training.private import Private, start_private
 from training.threads import prepare
@@ -92,7 +93,7 @@ class Trainer:
             raise Diverged(f"asked for a step of round {round_id} while at round {self.parameters.round}")
         rule = self.spec.rule
         lie = PLANTED_LIE if round_id in self.planted else self.behaviour.at(round_id)
-        before = self._before(base_round, base_root)
+        before, root_before = self._before(base_round, base_root)
         positions = used = batch_positions(self.spec, self.node, round_id)
         theta = self.parameters.read(round_id - 1 if lie == "stale-parameters" and round_id else round_id)
         if lie == "wrong-data":
@@ -108,6 +109,7 @@ class Trainer:
         if lie == "no-feedback":
             beta = np.float32(rule.compress.feedback_micro / PPM)
             after = replace(after, error_NC=before.error_NC * beta + work.x_NC)
+        tree = self.steps.tree(after)
         salt, sketches = Digest(os.urandom(32)), rules.sketches(self.layout, work, parent)
         record: dict[str, Any] = {
             "round": round_id,
@@ -117,8 +119,8 @@ class Trainer:
             "batch_root": batch_root(self.spec, positions),
             "update": update,
             "update_digest": blob_digest(update),
-            "momentum_before": self.steps.root(before),
-            "momentum_after": self.steps.root(after),
+            "momentum_before": root_before,
+            "momentum_after": tree.root,
             "inner": self.steps.inner_digests(work.ends),
             "seal": seal_of(salt, sketches),
             "salt": salt,
@@ -127,7 +129,7 @@ class Trainer:
             "tokens": self.spec.tokens_per_step,
             "loss_micro": min(int(work.loss * 1e6), LOSS_MICRO_MAX),
         }
-        self.steps.keep(record, after, work.ends)
+        self.steps.keep(record, after, tree, work.ends)
         return record
 
     def _gradient(
@@ -164,12 +166,16 @@ class Trainer:
         self.parameters.replace(theta)
         return True
 
-    def _before(self, base_round: int, base_root: Digest) -> Private:
-        """The private state after the last accepted step if it is here as the chain knows it, else fresh."""
+    def _before(self, base_round: int, base_root: Digest) -> tuple[Private, Digest]:
+        """The private state after the last accepted step if it is here as the chain knows it, else fresh.
+
+        Returns:
+            The state and its root. The root is taken anew from what disk gave back.
+        """
         found = None if base_round < 0 else self.steps.private(base_round)
-        if found is None or self.steps.root(found) != base_root:
-            return start_private(self.layout)
-        return found
+        if found is not None and self.steps.tree(found).root == base_root:
+            return found, base_root
+        return start_private(self.layout), zero_root(self.run_id, self.spec.rule, self.layout.blocks)
 
 
 def methods() -> Mapping[str, Callable[..., Any]]:
