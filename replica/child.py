@@ -17,6 +17,7 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -28,7 +29,7 @@ from protocol import errors
 from protocol.errors import AssayError, PeerFault, Unavailable
 from replica.jsonlines import log_as_json
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("replica.child")  # the worker runs this file as __main__
 _LENGTH = struct.Struct(">I")
 # numpy's BLAS would wake a thread per core for every product: all that it does here is small or exact.
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
@@ -136,10 +137,13 @@ def serve(methods: Mapping[str, Callable[..., Any]], source: BinaryIO, sink: Bin
             return
         (length,) = _LENGTH.unpack(head)
         method, arguments = cbor2.loads(source.read(length))
+        since_s = time.process_time()
         try:
             answer = [True, methods[method](**arguments)]
         except AssayError as error:
             answer = [False, [type(error).__name__, str(error)]]
+        cpu_ms = round(1e3 * (time.process_time() - since_s), 1)
+        log.info("answered", extra={"method": method, "cpu_ms": cpu_ms})  # where an operator's CPU time went
         body = cbor2.dumps(answer)
         sink.write(_LENGTH.pack(len(body)) + body)
         sink.flush()
