@@ -1,0 +1,311 @@
+"""What an audit costs: its opening, its verification, the commitment, and its share of a network's compute.
+
+    python -m benchmarks.audit [--models gpt-1m gpt-15m gpt-125m] [--inner gpt-1m gpt-15m] [--no-network]
+
+The production trainer takes two rounds and the production examiner audits the second, s = 64 blocks,
+every file real; CPU time, one thread, the best of the repeats (one where a gradient takes seconds).
+Ratios are within one process. A DeMo step has 4 sequences of the preset's context, of models above
+100M one: the smallest gradient a fixed cost can be compared with. "Checking" is what an audit does
+besides its own gradient and the transform of it: decode, Merkle paths, transition, comparison.
+Compared in the same run: leaves hashed in two pieces and by SHA-256, and openings without kept trees.
+At the end eight nodes and four verifiers really train (benchmarks/audit_share.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from benchmarks.audit_share import print_share
+from benchmarks.machine import machine
+from cli.simspec import SimSpec, sim_run_spec
+from node.behaviours import Behaviour
+from node.trainer import Trainer
+from protocol import merkle
+from protocol.codec import decode
+from protocol.draws import opened_blocks
+from protocol.messages import Commit, InnerOpening, Opening, Outcome
+from protocol.params import RunSpec
+from protocol.rule import BLOCK_SIZE
+from protocol.types import NO_DIGEST, Digest, RoundId
+from training.compress import gradient_blocks
+from training.contribution import decode_contribution
+from training.data import describe
+from training.layout import layout_of
+from training.methods import METHODS
+from training.methods.choices import Choices
+from training.model import use_one_thread
+from training.momentum import momentum_leaves
+from training.presets import PRESETS
+from training.schedule import rate
+from training.shards import write_tokens
+from verifier.audit import check_opening, compare
+from verifier.examiner import Examiner
+from verifier.segment import opening_bytes_max
+
+BLOCKS = 64
+RUN_ID = Digest(hashlib.sha256(b"run").digest())
+SEED = Digest(hashlib.sha256(b"seed").digest())
+TOKENS = 200_000
+LARGE = 100_000_000  # parameters, from which a step has one sequence and is timed once
+INNER = Choices(sequences=4, steps=10, segment=5)
+TO_REACH = "To reach: opening 2.2 MB, checking 50 ms, commitment 15 ms per 10M parameters."
+
+T = TypeVar("T")
+Floats = NDArray[np.float32]
+
+
+def main() -> None:
+    """Print every table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="*", choices=PRESETS, default=["gpt-1m", "gpt-15m", "gpt-125m"])
+    parser.add_argument("--inner", nargs="*", choices=PRESETS, default=["gpt-1m", "gpt-15m"])
+    parser.add_argument("--no-network", action="store_true")
+    parser.add_argument("--rounds", type=int, default=60, help="of the network")
+    args = parser.parse_args()
+    use_one_thread()
+    print(f"machine: {machine()}\n{TO_REACH}\n\nOne DeMo step and its audit, CPU ms:")
+    print(
+        "| model | parameters | opening, bytes | checking | decode message | step | of it gradient "
+        "| audit | of it gradient | audit / step |"
+    )
+    print("|---" * 10 + "|")
+    commitments = [_demo(name) for name in args.models]
+    print("\nThe node's commitment and opening, CPU ms (commitment per 10M parameters):")
+    print(
+        "| model | leaves | tree above | leaves in two pieces | leaves by SHA-256 "
+        "| both roots, share of step | opening | without kept trees | tree kept a round, bytes |"
+    )
+    print("|---" * 9 + "|")
+    print("\n".join(commitments))
+    print("\nOne segment of 5 of 10 inner steps (SparseLoCo), CPU ms:")
+    print(
+        "| model | segment | opening, bytes | of it start state | making it | step | audit | audit / step |"
+    )
+    print("|---" * 8 + "|")
+    for name in args.inner:
+        _inner(name)
+    if not args.no_network:
+        print("\nA network of 8 nodes and 4 verifiers:")
+        print_share(args.rounds)
+
+
+class _Trainer(Trainer):
+    """The production trainer, with the CPU time of its gradients."""
+
+    gradient_s = 0.0
+
+    def _gradient(self, theta_P: Floats, tokens: NDArray[np.int64]) -> tuple[float, Floats]:
+        spent_s, found = _timed(lambda: super(_Trainer, self)._gradient(theta_P, tokens))
+        self.gradient_s += spent_s
+        return found
+
+
+class _Examiner(Examiner):
+    """The production examiner, with the CPU time of its gradients and the last of them."""
+
+    gradient_s = 0.0
+    slope_P: Floats
+
+    def _gradient(self, theta_P: Floats, tokens: NDArray[np.int64]) -> tuple[float, Floats]:
+        spent_s, found = _timed(lambda: super(_Examiner, self)._gradient(theta_P, tokens))
+        self.gradient_s += spent_s
+        self.slope_P = found[1]
+        return found
+
+
+@dataclass
+class _Pair:
+    """A node after its second step, and an auditor that followed. step_s, gradient_s: of the best step."""
+
+    spec: RunSpec
+    trainer: _Trainer
+    examiner: _Examiner
+    record: dict[str, Any]
+    step_s: float
+    gradient_s: float
+
+    @property
+    def commit(self) -> Commit:
+        """What the node says of the step."""
+        names = ("state", "batch_root", "momentum_before", "momentum_after", "seal", "exec_class", "tokens")
+        return Commit(
+            run_id=RUN_ID,
+            round=RoundId(1),
+            node=self.trainer.node,
+            parent=self.record["parent"],
+            update=self.record["update_digest"],
+            update_bytes=len(self.record["update"]),
+            loss_micro=self.record["loss_micro"],
+            base=1,
+            inner=tuple(self.record["inner"]),
+            **{name: self.record[name] for name in names},
+        )
+
+    def drawn(self) -> list[int]:
+        """The blocks that are opened."""
+        layout = self.trainer.layout
+        live = decode_contribution(self.spec, layout, 1, self.record["update"]).blocks_B.tolist()
+        return list(opened_blocks(SEED, self.trainer.node, self.spec.audit, layout.blocks, live))
+
+
+def _pair(folder: Path, name: str, method: str, choices: Choices, repeats: int) -> _Pair:
+    model = PRESETS[name]
+    rng = np.random.default_rng(0)
+    kind = np.uint8 if model.vocabulary <= 256 else np.uint16
+    tokens = rng.integers(0, model.vocabulary, TOKENS).astype(kind)
+    manifest = write_tokens(folder / "data", [tokens], vocabulary=model.vocabulary)
+    data = describe(manifest, validation_tokens=2000, source="random", licence="none")
+    spec = sim_run_spec(SimSpec(), replace(data, vocabulary=256))
+    spec = replace(
+        spec, model=model, data=data, rule=METHODS[method](choices), audit=replace(spec.audit, blocks=BLOCKS)
+    )
+    node = spec.nodes[0].peer
+    trainer = _Trainer(
+        spec=spec,
+        run_id=RUN_ID,
+        node=node,
+        data=folder / "data",
+        folder=folder / "node",
+        behaviour=Behaviour("honest", 0),
+    )
+    examiner = _Examiner(spec=spec, data=folder / "data", folder=folder / "auditor")
+    first = trainer.step(0, _parent(0), -1, NO_DIGEST)
+    trainer.apply(0, b"")  # the parameters stand still; momentum and error do not
+    examiner.parameters.apply(0, b"")
+    best = (float("inf"), 0.0, first)
+    for repeat in range(repeats):
+        trainer.gradient_s = 0.0
+        spent_s, record = _timed(
+            lambda repeat=repeat: trainer.step(1, _parent(repeat), 0, first["momentum_after"])  # type: ignore[misc]
+        )
+        best = min(best, (spent_s, trainer.gradient_s, record), key=lambda one: one[0])
+        last = record
+    # Of several steps on several parents the disk holds the last one, and that is what is audited.
+    return _Pair(spec, trainer, examiner, last, best[0], best[1])
+
+
+def _demo(name: str) -> str:
+    """Print the first table's row of a model; the second table's."""
+    large = _parameters(name) > LARGE
+    repeats = 1 if large else 5
+    with tempfile.TemporaryDirectory() as folder:
+        pair = _pair(Path(folder), name, "demo", Choices(sequences=1 if large else 4), repeats)
+        rule, layout, blocks = pair.spec.rule, pair.trainer.layout, pair.drawn()
+        steps, update = pair.trainer.steps, pair.record["update"]
+        opening_s, body = _best(lambda: steps.opening(1, blocks), 5)
+        audit_s, gradient_s = float("inf"), 0.0
+        for _ in range(repeats):
+            pair.examiner.gradient_s = 0.0
+            spent_s, found = _timed(lambda: pair.examiner.examine(pair.commit, update, body, blocks))
+            assert found.outcome is Outcome.MATCH
+            if spent_s < audit_s:
+                audit_s, gradient_s = spent_s, pair.examiner.gradient_s
+        message_s, sent = _best(lambda: decode_contribution(pair.spec, layout, 1, update), 3)
+        lr = rate(rule.outer.schedule, pair.spec.rounds, 1)
+        x_BC = gradient_blocks(rule, layout, pair.examiner.slope_P, lr)[blocks]
+
+        def check() -> None:
+            opened = decode(Opening, body, opening_bytes_max(rule, layout))
+            before, after = check_opening(opened, pair.commit, blocks, rule, layout.blocks)
+            every = np.ones(len(blocks), np.bool_)
+            finding = compare(
+                rule.compress, blocks, every, before, after, sent, x_BC,
+                recomputed=NO_DIGEST, is_work_equal=True,
+            )  # fmt: skip
+            assert finding.outcome is Outcome.MATCH
+
+        check_s, _ = _best(check, 7)
+        print(
+            f"| {name} | {layout.parameters:,} | {len(body):,} | {check_s * 1e3:.1f} | {message_s * 1e3:.1f} "
+            f"| {pair.step_s * 1e3:.0f} | {pair.gradient_s * 1e3:.0f} "
+            f"| {audit_s * 1e3:.0f} | {gradient_s * 1e3:.0f} | {audit_s / pair.step_s:.2f} |",
+            flush=True,
+        )
+        return _commitment(name, pair, opening_s, blocks)
+
+
+def _commitment(name: str, pair: _Pair, opening_s: float, blocks: list[int]) -> str:
+    """The second table's row."""
+    steps = pair.trainer.steps
+    private = steps.private(1)
+    assert private is not None
+    error_NC = private.error_NC
+    leaves_s, leaves = _best(lambda: momentum_leaves(RUN_ID, error_NC), 5)
+    tree_s, tree = _best(lambda: merkle.tree(leaves), 5)
+    apart_s, _ = _best(lambda: _leaves_in_two_pieces(error_NC), 3)
+    sha_s, _ = _best(lambda: [hashlib.sha256(row.data).digest() for row in error_NC], 3)
+    for path in steps.folder.glob("tree-*.bin"):
+        path.unlink()
+    anew_s, _ = _best(lambda: steps.opening(1, blocks), 2)
+    each = [f"{s * 1e3 * 1e7 / (BLOCK_SIZE * len(error_NC)):.1f}" for s in (leaves_s, tree_s, apart_s, sha_s)]
+    return (
+        f"| {name} | {' | '.join(each)} | {2 * (leaves_s + tree_s) / pair.step_s:.1%} "
+        f"| {opening_s * 1e3:.1f} | {anew_s * 1e3:.0f} | {len(tree.hashes):,} |"
+    )
+
+
+def _leaves_in_two_pieces(error_NC: Floats) -> list[bytes]:
+    """The same leaves, head and block given to the hasher one after the other."""
+    found = []
+    for index, row in enumerate(error_NC):
+        hasher = blake3(b"\x00" + RUN_ID + index.to_bytes(8, "big"))
+        hasher.update(row.tobytes())
+        found.append(hasher.digest())
+    return found
+
+
+def _inner(name: str) -> None:
+    """Print the third table's rows of a model."""
+    with tempfile.TemporaryDirectory() as folder:
+        pair = _pair(Path(folder), name, "sparseloco", INNER, 1)
+        blocks = pair.drawn()
+        for segment in (0, 1):
+            opening_s, body = _timed(lambda segment=segment: pair.trainer.steps.opening(1, blocks, segment))  # type: ignore[misc]
+            shown = decode(InnerOpening, body, opening_bytes_max(pair.spec.rule, pair.trainer.layout))
+            audit_s, found = _timed(
+                lambda body=body, segment=segment: pair.examiner.examine(  # type: ignore[misc]
+                    pair.commit, pair.record["update"], body, blocks, segment
+                )
+            )
+            assert found.outcome is Outcome.MATCH
+            state = len(shown.start_theta) + len(shown.start_moments)
+            print(
+                f"| {name} | {segment} | {len(body):,} | {state:,} "
+                f"| {opening_s * 1e3:.0f} | {pair.step_s * 1e3:.0f} | {audit_s * 1e3:.0f} "
+                f"| {audit_s / pair.step_s:.2f} |",
+                flush=True,
+            )
+
+
+def _parameters(name: str) -> int:
+    return layout_of(PRESETS[name]).parameters
+
+
+def _parent(number: int) -> Digest:
+    return Digest(hashlib.sha256(b"manifest %d" % number).digest())
+
+
+def _timed(work: Callable[[], T]) -> tuple[float, T]:
+    """CPU seconds and the result."""
+    since_s = time.process_time()
+    found = work()
+    return time.process_time() - since_s, found
+
+
+def _best(work: Callable[[], T], repeats: int) -> tuple[float, T]:
+    return min((_timed(work) for _ in range(repeats)), key=lambda one: one[0])
+
+
+if __name__ == "__main__":
+    main()
