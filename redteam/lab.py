@@ -218,6 +218,7 @@ class Lab:
     def keep(self, told: Told) -> Commit:
         """Put a told step where an honest one would be, and sign for it."""
         steps, salt = self.trainer.steps, Digest(os.urandom(32))
+        tree = steps.tree(told.after)
         record: dict[str, Any] = {
             "round": self.round,
             "parent": self.parent,
@@ -226,8 +227,8 @@ class Lab:
             "batch_root": batch_root(self.spec, batch_positions(self.spec, NODE, self.round)),
             "update": told.update,
             "update_digest": blob_digest(told.update),
-            "momentum_before": steps.root(told.before),
-            "momentum_after": steps.root(told.after),
+            "momentum_before": steps.tree(told.before).root,
+            "momentum_after": tree.root,
             "inner": [],
             "seal": seal_of(salt, told.sketches),
             "salt": salt,
@@ -236,7 +237,7 @@ class Lab:
             "tokens": self.spec.tokens_per_step,
             "loss_micro": 5_000_000,
         }
-        steps.keep(record, told.after)
+        steps.keep(record, told.after, tree)
         return commit_of(record, NODE)
 
     def judge(self, told: Told, beacon: int = 0) -> Finding:
