@@ -479,10 +479,26 @@ def _class_for_pay(is_defended: bool, seed: int) -> Outcome:
 
 
 def _class_for_sabotage(is_defended: bool, seed: int) -> Outcome:
-    network = _no_class(seed).finish()
+    """Defended, the spec names limits, and auditors judge by them in their own class."""
+    network = _no_class(seed)
+    if is_defended:
+        network = a_network(seed=seed, rounds=12, limits=mark("limits"))
+        network.commit_changes = lambda _, node: {"exec_class": mark("nobody's")} if node == NODE else {}
+        network.false = all_steps(12)
+        for verifier in VERIFIERS:
+            network.minds[verifier] = _of_another_class
+    network.finish()
     record = network.history.nodes[NODE]
-    words = f"{record.accepted} of 12 steps in the aggregate, unjudged and unpaid; it is never barred"
+    words = f"{record.accepted} of 12 steps in the aggregate, none paid"
     return _one(record.barred, not record.barred, 0.0, words)
+
+
+def _of_another_class(network: Network, audit: Audit) -> Said:
+    said = honest(network, audit)
+    if said is None:
+        return None
+    outcome, fields = said
+    return outcome, {**fields, "exec_class": mark("class")}
 
 
 def _partitioned(is_defended: bool, seed: int) -> Outcome:
@@ -581,7 +597,7 @@ CHAIN_ATTACKS = (
     Attack(name="class that nobody has, for pay", number=30, where=Where.CHAIN, run=_class_for_pay,
            defence="who cannot be judged is not paid"),
     Attack(name="class that nobody has, to sabotage", number=30, where=Where.CHAIN, run=_class_for_sabotage,
-           defence="none: it is unpaid, and stays", has_off=False),
+           defence="limits between classes: whoever has another judges it"),
     Attack(name="lazy verifier", number=24, where=Where.CHAIN, run=_lazy,
            defence="sealed sketches are compared"),
     Attack(name="lazy verifier helped by nodes", number=24, where=Where.CHAIN, run=_lazy_with_help,

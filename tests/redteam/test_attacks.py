@@ -17,7 +17,6 @@ SWITCHED = [attack for attack in QUICK if attack.has_off]
 # What this system does not stop. A row that leaves or joins this list changes README's as well.
 OPEN = {
     "momentum injection, one block, once",
-    "class that nobody has, to sabotage",
     "two of four verifiers pass a node's lies",
     "three of four verifiers frame a node",
     "choose a share after a given-up iteration",
