@@ -54,6 +54,7 @@ class ProcessFile(BaseModel):
     behaviour: str = "honest"
     canary: Path | None = None  # which steps of this node are false on order
     limits: Path | None = None  # calibration for audits of other execution classes
+    books: Annotated[str, Field(pattern=r"^postgresql://")] | None = None  # a ledger's
     status: Path | None = None  # where the ledger and the buyer say what happens
     bundle: Path | None = None  # where the buyer puts the model and its proof
 
@@ -94,6 +95,7 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         behaviour=given.behaviour,
         canary=None if given.canary is None else base / given.canary,
         limits=None if given.limits is None else base / given.limits,
+        books=given.books,
         base=None if given.base is None else base / given.base,
         device=given.device,
         threads=0 if given.threads == "auto" else given.threads,

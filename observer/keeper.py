@@ -59,7 +59,8 @@ class Keeper:
         self.me = me
         self.follower = Follower(me.spec, me.run_id, me.store)
         self.status = StatusFile(status_path)
-        books = BookStore(me.config.folder / "ledger.db", me.run_id, first_block=me.deployment.block)
+        place = me.config.books or me.config.folder / "ledger.db"
+        books = BookStore(place, me.run_id, first_block=me.deployment.block)
         self.log_keeper = LogKeeper(books, me.keys.peer, me.config.folder / "checkpoints")
         self.bookkeeper = Bookkeeper(me.spec, me.run_id, books, self.status)
         self.settler = Settler(me, self.follower)

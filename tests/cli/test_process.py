@@ -33,6 +33,14 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     assert config.run_id == b"\xab" * 32
 
 
+def test_what_a_role_may_add_is_handed_on(tmp_path: Path) -> None:
+    url = "postgresql://assay@localhost/books"
+    given = {"canary": '"canary.txt"', "limits": '"../limits.json"', "books": f'"{url}"'}
+    config, _ = read_process_file(a_file(tmp_path, **given))
+    assert (config.canary, config.limits) == (tmp_path / "canary.txt", tmp_path / "../limits.json")
+    assert config.books == url
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -42,6 +50,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ({"run_id": '"xyz"'}, "run_id is not hexadecimal"),
         ({"run_id": '"abcd"'}, "run_id has 2 bytes, expected 32"),
         ({"password_file": '"elsewhere"'}, "password_file cannot be read"),
+        ({"books": '"ledger.db"'}, "books"),
     ],
 )
 def test_each_mistake_is_named(tmp_path: Path, changes: dict[str, str | None], words: str) -> None:
