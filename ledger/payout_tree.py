@@ -85,7 +85,11 @@ def payout_tree(run_id: bytes, epoch: int, payouts: Sequence[Payout]) -> PayoutT
 
 
 def leaf(run_id: bytes, epoch: int, index: int, account: str, amount: int) -> bytes:
-    """keccak(keccak(abi.encode(runId, epoch, index, account, amount))), 32 bytes."""
+    """keccak(keccak(abi.encode(runId, epoch, index, account, amount))), 32 bytes.
+
+    Raises:
+        ValueError: a number that no word holds, no address, or no run id.
+    """
     # Five words of fixed size: packing them by hand is a third of the time of the general encoder.
     words = (run_id, _word(epoch), _word(index), _address(account), _word(amount))
     row = b"".join(words)
@@ -95,6 +99,8 @@ def leaf(run_id: bytes, epoch: int, index: int, account: str, amount: int) -> by
 
 
 def _word(number: int) -> bytes:
+    if not 0 <= number < 1 << 8 * WORD_BYTES:
+        raise ValueError(f"a number of {number.bit_length()} bits is no unsigned word")
     return number.to_bytes(WORD_BYTES, "big")
 
 

@@ -408,7 +408,7 @@ def _paid(
         raise Altered("pay: no Merkle proof")
     try:
         start = leaf(run_id, epoch, row["index"], account, row["amount"])
-    except EncodingError as error:  # an index or amount that no word holds
+    except ValueError as error:  # an index or amount that no word holds
         raise Altered(f"pay: {error}") from None
     if root_of_proof(start, [_bytes(one, "pay", 32) for one in proof]) != result.root:
         raise Altered("pay: the row is not under the signed root")
