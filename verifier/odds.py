@@ -1,6 +1,6 @@
 """Odds: what an audit rate catches, and what stake and pay make honesty the better business.
 
-Room: verifier (pure). From shared/notes/verification.md, sections 4.2 and 4.3. Whatever can set a
+Room: verifier (pure). From the verification note, sections 4.2 and 4.3. Whatever can set a
 default is an integer or an exact fraction and rounds to the safe side; floats are for display.
 
 Symbols: p audit rate, d power of one audit, x share of false steps, n steps, c what a false step
