@@ -347,7 +347,7 @@ def _audit(
             check_words(history, manifest)
         except AssayError as error:
             raise Altered(f"verdict in round {manifest.round}: {error}") from None
-        history = advance(history, manifest)
+        history = advance(history, manifest, digest(link.manifest))
         history = replace(history, last_commits=_commits_of(link.manifest, commit.node))
         audit = history.audits.get((commit.round, commit.node), audit)
     return audit if audit is not None and audit.verdicts else None

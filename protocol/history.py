@@ -153,12 +153,13 @@ def awaited(history: History) -> tuple[StepId, ...]:
     )
 
 
-def advance(history: History, manifest: Manifest) -> History:
+def advance(history: History, manifest: Manifest, name: Digest | None = None) -> History:
     """The history with one more final manifest.
 
     Args:
         history: Where the fold stands.
         manifest: Final and checked: certified, next round, linked to `history.parent`.
+        name: Its digest, where only a part of it is given.
 
     Returns:
         The new history; the old one is not modified.
@@ -182,7 +183,7 @@ def advance(history: History, manifest: Manifest) -> History:
         audits[step] = rules.hear(
             audits[step], now, words.seals, words.verdicts, words.unsealed, is_planted=bool(words.planted)
         )
-    here = digest(manifest)
+    here = digest(manifest) if name is None else name
     for step, audit in sorted(audits.items()):
         after = rules.rule(audit, now, spec, here, is_barred=nodes[audit.node].barred)
         audits[step] = after

@@ -117,6 +117,7 @@ class VerdictSeal:
     round: RoundId
     node: PeerId
     verifier: PeerId
+    pattern: Digest  # of the hearing it is meant for; zero in the investigation
     verdict: Digest
 
 

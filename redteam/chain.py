@@ -238,7 +238,7 @@ class Network:
                 if verdict is None:
                     continue
                 if may_seal(history, audit, verifier):
-                    seals.append(SignedVerdictSeal(seal=a_seal(verdict), signature=nothing))
+                    seals.append(SignedVerdictSeal(seal=a_seal(verdict, audit.pattern), signature=nothing))
                 elif may_reveal(history, audit, verdict) and verifier not in self.unopened:
                     verdicts.append(SignedVerdict(verdict=verdict, signature=nothing))
             if may_unseal(audit, int(history.round)) and audit.node not in self.sealed:
@@ -274,11 +274,11 @@ def a_verdict(audit: Audit, verifier: PeerId, outcome: Outcome, **fields: Any) -
     return replace(verdict, **fields)
 
 
-def a_seal(verdict: Verdict) -> VerdictSeal:
+def a_seal(verdict: Verdict, pattern: Digest = NO_DIGEST) -> VerdictSeal:
     """The seal over a verdict."""
     return VerdictSeal(
         run_id=verdict.run_id, round=verdict.round, node=verdict.node, verifier=verdict.verifier,
-        verdict=digest(verdict),
+        pattern=pattern, verdict=digest(verdict),
     )  # fmt: skip
 
 

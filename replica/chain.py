@@ -101,6 +101,9 @@ def check_words(history: History, manifest: Manifest) -> None:
             may_reveal(history, audit_of(verdict.round, verdict.node), verdict),
             f"{verdict.verifier.hex()[:8]} may not judge round {verdict.round} of {verdict.node.hex()[:8]}",
         )
+    for one in manifest.seals:  # a seal from before an alarm must not bind its verifier after it
+        pattern = audit_of(one.seal.round, one.seal.node).pattern
+        need(one.seal.pattern == pattern, f"carries a seal on round {one.seal.round} of another hearing")
     opened = [(one.round, one.node) for one in manifest.unsealed]
     need(all(a < b for a, b in pairwise(opened)), "opened seals must ascend by step")
     for unsealed in manifest.unsealed:

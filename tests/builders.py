@@ -210,7 +210,7 @@ def a_seal(signed: SignedVerdict, **changes: Any) -> SignedVerdictSeal:
     verdict = signed.verdict
     seal = VerdictSeal(
         run_id=verdict.run_id, round=verdict.round, node=verdict.node, verifier=verdict.verifier,
-        verdict=digest(verdict),
+        pattern=NO_DIGEST, verdict=digest(verdict),
     )  # fmt: skip
     seal = replace(seal, **changes)
     return SignedVerdictSeal(seal=seal, signature=sign(a_peer_key(name_of(verdict.verifier)), DOMAIN, seal))
@@ -236,7 +236,7 @@ def words(history: History, votes: Votes) -> dict[str, tuple[Any, ...]]:
         for name, outcome in sorted(votes.get(step, {}).items(), key=lambda vote: peer(vote[0])):
             signed = a_verdict(name, audit, outcome)
             if may_seal(history, audit, peer(name)):
-                seals.append(a_seal(signed))
+                seals.append(a_seal(signed, pattern=audit.pattern))
             elif may_reveal(history, audit, signed.verdict):
                 verdicts.append(signed)
         if may_unseal(audit, int(history.round)):

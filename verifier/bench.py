@@ -123,18 +123,24 @@ class Bench:
                 try:
                     signed = self._kept(audit) or await self._find(audit)
                     self._me.store.set_fact(task, encode(signed))
-                    self._say(self._seal(signed.verdict))
+                    if not self._is_wanted(audit, task):
+                        return  # the alarm came while we looked: its hearing has another pattern
+                    self._say(self._seal(signed.verdict, audit.pattern))
                 except OutOfPhase:
                     return  # our own round has to follow first; `run` comes back to it
                 except AssayError as error:
                     log.warning("audit not done", extra={"round": int(audit.round), "reason": str(error)})
                 await trio.sleep(1)
-                history = self._follower.history
-                current = history.audits.get((audit.round, audit.node))
-                if current is None or not may_seal(history, current, self._me.me):
+                if not self._is_wanted(audit, task):
                     return
         finally:
             self._busy.discard(task)
+
+    def _is_wanted(self, audit: Audit, task: str) -> bool:
+        """Whether the chain still takes our seal on this audit in the hearing that it was made for."""
+        history = self._follower.history
+        current = history.audits.get((audit.round, audit.node))
+        return current is not None and _name(current) == task and may_seal(history, current, self._me.me)
 
     def _open(self, history: History, audit: Audit) -> None:
         """Show what we sealed, if the chain takes it now."""
@@ -275,12 +281,13 @@ class Bench:
         )
         return SignedVerdict(verdict=verdict, signature=sign(self._me.keys.peer, self._me.domain, verdict))
 
-    def _seal(self, verdict: Verdict) -> SignedVerdictSeal:
+    def _seal(self, verdict: Verdict, pattern: Digest) -> SignedVerdictSeal:
         seal = VerdictSeal(
             run_id=verdict.run_id,
             round=verdict.round,
             node=verdict.node,
             verifier=verdict.verifier,
+            pattern=pattern,
             verdict=digest(verdict),
         )
         return SignedVerdictSeal(seal=seal, signature=sign(self._me.keys.peer, self._me.domain, seal))

@@ -271,7 +271,9 @@ def manifest_of(state: Round, ancestors: tuple[Manifest, ...], aggregate: Digest
     seals = (
         signed
         for (round_id, node, verifier), signed in sorted(state.seals.items())
-        if (audit := history.audits.get((round_id, node))) is not None and may_seal(history, audit, verifier)
+        if (audit := history.audits.get((round_id, node))) is not None
+        and may_seal(history, audit, verifier)
+        and signed.seal.pattern == audit.pattern
     )
     verdicts = (
         signed
@@ -461,7 +463,8 @@ def _lacks_words(state: Round, history: History, step: StepId) -> bool:
     """Whether a word is not here for which the next manifest is the last chance."""
     audit = history.audits[step]
     seals, verdicts, wants_sketch = audits.awaits(history.spec.audit, audit, int(history.round))
-    sealed = {v for v in seals if (*step, v) in state.seals}
+    pooled = ((v, state.seals.get((*step, v))) for v in seals)
+    sealed = {v for v, one in pooled if one is not None and one.seal.pattern == audit.pattern}
     if (len(sealed) < len(seals)) if audit.ruling is Ruling.ALARM else (seals and not sealed):
         return True
     held = (state.verdicts.get((*step, v)) for v in verdicts)

@@ -139,13 +139,14 @@ def a_verdict(audit: Audit, verifier: PeerId, outcome: Outcome, **changes: objec
     return SignedVerdict(verdict=a_word(audit, verifier, outcome, **changes), signature=Signature(bytes(64)))
 
 
-def a_seal(verdict: Verdict) -> SignedVerdictSeal:
+def a_seal(verdict: Verdict, pattern: Digest = NO_DIGEST) -> SignedVerdictSeal:
     """The seal over a verdict."""
     seal = VerdictSeal(
         run_id=verdict.run_id,
         round=verdict.round,
         node=verdict.node,
         verifier=verdict.verifier,
+        pattern=pattern,
         verdict=digest(verdict),
     )
     return SignedVerdictSeal(seal=seal, signature=Signature(bytes(64)))
@@ -205,7 +206,7 @@ def words(history: History, votes: Votes, mute: Iterable[PeerId] = ()) -> dict[s
             outcome, lies = vote if isinstance(vote, tuple) else (vote, {})
             signed = a_verdict(audit, verifier, outcome, **lies)
             if may_seal(history, audit, verifier):
-                said["seals"].append(a_seal(signed.verdict))
+                said["seals"].append(a_seal(signed.verdict, audit.pattern))
             elif may_reveal(history, audit, signed.verdict) and verifier not in mute:
                 said["verdicts"].append(signed)
         if may_unseal(audit, int(history.round)) and audit.node not in mute:

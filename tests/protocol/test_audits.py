@@ -247,6 +247,20 @@ def test_a_committee_is_bound_before_any_of_it_speaks():
     assert grow(sealed, 1, votes).audits[STEP].ruling is Ruling.UPHELD
 
 
+def test_a_seal_from_before_the_alarm_binds_nobody_in_the_dispute():
+    """A leader kept it back; carried now, it would leave its verifier with nothing that it could open."""
+    history, order = audited()
+    early = a_seal(a_verdict(history.audits[STEP], order[1], MATCH).verdict)
+    alarmed = grow(history, 3, {STEP: {order[0]: MISMATCH}})
+    audit = alarmed.audits[STEP]
+    assert may_seal(alarmed, audit, order[1])
+
+    with pytest.raises(MalformedMessage, match="another hearing"):
+        check_place(alarmed, a_manifest(alarmed, seals=[early]))
+    fresh = a_seal(a_verdict(audit, order[1], MATCH).verdict, audit.pattern)
+    check_place(alarmed, a_manifest(alarmed, seals=[fresh]))
+
+
 def test_an_alarm_gives_the_committee_a_pattern_that_nobody_knew():
     one = judged([MISMATCH])[1]
     history, order = audited()

@@ -412,7 +412,7 @@ def barred_history(name):
 def spoken(name, audit, outcome=Outcome.MATCH, **changes):
     """A verdict, and its seal, as events and values."""
     signed = a_verdict(name, audit, outcome, **changes)
-    return a_seal(signed), signed
+    return a_seal(signed, pattern=audit.pattern), signed
 
 
 @pytest.mark.parametrize(("kind", "which", "pool"), [(Bound, 0, "seals"), (Judged, 1, "verdicts")])
@@ -664,6 +664,25 @@ def test_a_leader_does_not_wait_for_words_that_have_time():
     history = grown(the_start(), 2, votes={})
 
     assert missing(after(history, *without_words(history))) == ()
+
+
+def test_a_leader_leaves_out_a_seal_that_was_made_before_the_alarm_and_goes_on_waiting_for_its_verifier():
+    step_id = (RoundId(0), peer("nora"))
+    history = grown(the_start(), 2, votes={})
+    order = [name_of(verifier) for verifier in history.audits[step_id].order]
+    early = Bound(spoken(order[1], history.audits[step_id])[0])
+    alarm = grown(history, 3, votes={step_id: {order[0]: Outcome.MISMATCH}})
+    calm = {step: v for step, v in everyone(alarm).items() if step != step_id}
+    history = grown(alarm, 1, votes=calm)
+    calm = {step: v for step, v in everyone(history).items() if step != step_id}
+    fresh = [Bound(spoken(name, history.audits[step_id])[0]) for name in order[1:]]
+
+    state = after(history, *everything(history, votes=calm), *fresh[1:], early)
+
+    assert order[1] not in {name_of(s.seal.verifier) for s in manifest_of(state, (), AGGREGATE).seals
+                            if (s.seal.round, s.seal.node) == step_id}  # fmt: skip
+    assert missing(state) == ("verdicts",)
+    assert missing(step(state, fresh[0])[0]) == ()
 
 
 def test_in_a_dispute_the_last_chance_waits_for_the_whole_committee():
