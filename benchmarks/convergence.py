@@ -23,12 +23,12 @@ import numpy as np
 import torch
 
 from benchmarks.machine import machine
-from cli.orderdata import collect_tokens
-from cli.orderspec import data_spec
 from cli.simplot import plot_rounds
 from cli.simround import SimRound
 from cli.simspec import SimSpec, sim_run_spec
 from cli.simtrain import simulate
+from orders.data import collect_tokens
+from orders.spec import data_spec
 from protocol.params import RunSpec
 from protocol.rule import Curve, ScheduleSpec
 from training.data import Tokens, batch_positions, batch_tokens, validation_tokens

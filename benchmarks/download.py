@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.machine import machine
-from cli.orderdata import collect_tokens
-from cli.orderspec import data_spec
 from cli.simspec import load_sim, sim_run_spec
+from orders.data import collect_tokens
+from orders.spec import data_spec
 from protocol.params import BLOCK_SIZE
 from protocol.types import PeerId
 from training.contribution import decode_contribution, encode_round

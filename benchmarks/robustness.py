@@ -22,10 +22,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cli.orderdata import collect_tokens
-from cli.orderspec import data_spec
 from cli.simspec import SimSpec, load_sim, sim_run_spec
 from cli.simtrain import simulate
+from orders.data import collect_tokens
+from orders.spec import data_spec
 from training.attacks import ATTACKS
 from training.model import use_one_thread
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.plain import one_line
-from cli.toml import read_toml
+from orders.toml import read_toml
+from orders.words import one_line
 from protocol.errors import ConfigError
 from protocol.json_text import parse_json
 from protocol.types import Digest, PeerId

@@ -14,7 +14,7 @@ from rich.console import Group
 from rich.table import Table
 
 from cli.auditreport import CLASSES
-from cli.plain import one_line
+from orders.words import one_line
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em; color: #222 }

@@ -18,7 +18,6 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from cli.amounts import UNIT, money_text
 from ledger.accounts import NO_EPOCH, Account
 from ledger.export import beancount_text, csv_text, recorded_at
 from ledger.journal_db import open_engine_to_read, reading
@@ -29,6 +28,7 @@ from ledger.log_note import origin_of, read_checkpoint, verifier_key
 from ledger.log_store import read_notes
 from ledger.merkle_log import inclusion_proof, leaf_hash, verify_inclusion
 from ledger.results import run_id_of
+from orders.amounts import UNIT, money_text
 from protocol.errors import ConfigError
 from replica.participant import read_spec
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cli.toml import read_toml
 from ledger.deployment import Deployment
 from ledger.evidence import evm_address
 from ledger.results import run_id_of
 from ledger.settlement import Settlement, settle
 from ledger.statements import verify_certificate
 from observer.step_receipt import Pay, read_result
+from orders.toml import read_toml
 from protocol.codec import decode
 from protocol.errors import AssayError, ConfigError
 from protocol.history import History, start

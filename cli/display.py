@@ -20,7 +20,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from cli.plain import COLUMNS, duration_text, event_line, one_line, round_cells, round_line
+from cli.plain import COLUMNS, duration_text, event_line, round_cells, round_line
+from orders.words import one_line
 
 ROWS_MAX = 12  # rounds shown at once
 FRAME_LINES = 8  # of a terminal's height, left to the table's frame, the bar and a line above

@@ -13,9 +13,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from cli.amounts import UNIT, money_text
 from cli.books import find_books, opened
 from ledger.log_audit import read_journal
+from orders.amounts import UNIT, money_text
 from protocol.errors import ConfigError
 
 HALF_SHARE = "its share rounds to nothing"

@@ -16,9 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.amounts import DECIMALS, scaled
-from cli.order import Order
-from cli.orderspec import build_spec
 from ledger.anvil import Anvil
 from ledger.chain import Chain
 from ledger.chain_deploy import LOCALNET, deploy
@@ -26,6 +23,9 @@ from ledger.deployment import Deployment
 from ledger.evidence import evm_address
 from ledger.statements import OPERATOR, VERIFIER, Delegation, sign
 from node.canary import write_canary
+from orders.amounts import DECIMALS, scaled
+from orders.order import Order
+from orders.spec import build_spec
 from protocol.codec import digest, encode
 from protocol.identity import peer_of
 from protocol.params import DataSpec, Member, RunSpec

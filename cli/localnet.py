@@ -23,12 +23,12 @@ from cli.crew import Crew
 from cli.display import Display
 from cli.establish import Network, establish
 from cli.finish import finish
-from cli.order import Order, load_order
-from cli.orderdata import collect_data
-from cli.ordermodel import write_base
-from cli.orderspec import data_spec
 from cli.tables import report
 from ledger.anvil import Anvil, find_anvil
+from orders.data import collect_data
+from orders.model import write_base
+from orders.order import Order, load_order
+from orders.spec import data_spec
 from protocol.errors import AssayError, ConfigError
 from protocol.types import Digest
 from training.shards import Manifest

@@ -107,7 +107,7 @@ def chain_dev(
 @order_app.command("check")
 def order_check(file: Annotated[Path, typer.Argument(metavar="RUN.toml")]) -> None:
     """Say what a run file asks for, and what it can cost at most."""
-    from cli.ordercheck import check_order
+    from orders.check import check_order
 
     typer.echo("\n".join(check_order(file)))
 
@@ -118,7 +118,7 @@ def order_data(
     out: Annotated[Path, typer.Argument(metavar="FOLDER", help="Made new; every participant needs a copy.")],
 ) -> None:
     """Tokenise a run's data into shards, with its manifest and any imported parameters."""
-    from cli.orderdata import make_data
+    from orders.data import make_data
 
     typer.echo("\n".join(make_data(file, out)))
 

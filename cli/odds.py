@@ -13,9 +13,9 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from cli.amounts import DECIMALS, UNIT, money_text, scaled
+from orders.amounts import DECIMALS, UNIT, money_text, scaled
 from protocol.errors import ConfigError
-from protocol.params import PPM, AuditSpec
+from protocol.params import AuditSpec
 from protocol.types import NO_DIGEST
 from verifier import odds
 
@@ -85,37 +85,6 @@ def odds_table(found: list[Answer]) -> Table:
         met = "" if one.is_met is None else (", met" if one.is_met else ", NOT met")
         table.add_row(one.name, one.text + met, one.formula, one.source, one.assumes)
     return table
-
-
-def deterrence_words(
-    rules: AuditSpec,
-    late: int,
-    *,
-    stake: int,
-    slash_ppm: int,
-    step_pay: int,
-    power: Fraction = Fraction(19, 20),
-) -> str:
-    """What an order's stake, slash and audit floor deter, in one line.
-
-    Args:
-        rules: The run's audits.
-        late: Rounds until the last verdict on a step.
-        stake: An operator's, token units.
-        slash_ppm: The share that an upheld fault takes, or a refused opening, whichever is less.
-        step_pay: What one accepted step earns its operator, token units.
-        power: d, of one audit.
-    """
-    rate, lost = Fraction(rules.floor_ppm, PPM), stake * slash_ppm // PPM
-    saving = odds.saving_deterred(lost, rate, power, in_flight=late)
-    outside = int(lost * rate * power / (1 - rate * power)) if rate * power < 1 else None
-    of_pay = f"{saving / step_pay:,.1f} times" if step_pay else "of"
-    many = odds.steps_until(odds.hit(rate, Fraction(1, 10), power), Fraction(99, 100))
-    sabotage = "any sabotage" if outside is None else f"one false step worth up to {money_text(outside)}"
-    return (
-        f"skipping work worth {money_text(saving)} {UNIT} a step ({of_pay} its pay), {sabotage}; "
-        f"lying in 1 step of 10 is found within {many:,} steps (99 %)"
-    )
 
 
 def _detection(asked: Question) -> list[Answer]:

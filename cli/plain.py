@@ -9,14 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cli.amounts import UNIT, bytes_text, money_text
+from orders.amounts import UNIT, bytes_text, money_text
+from orders.words import one_line
 
 COLUMNS = ("round", "loss", "nodes", "bytes", "cert", "drawn/passed/failed", "slashes", "escrow")
-
-
-def one_line(text: str) -> str:
-    """The text without line breaks or characters that would move a terminal's cursor."""
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def duration_text(seconds: float) -> str:

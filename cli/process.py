@@ -18,8 +18,8 @@ from typing import Annotated, Literal
 import trio
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from cli.orderwords import problems_of
-from cli.toml import read_toml
+from orders.toml import read_toml
+from orders.words import problems_of
 from protocol.errors import ConfigError
 from protocol.types import Digest
 from replica.jsonlines import log_as_json

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cli.amounts import UNIT, money_text
 from cli.chainfolder import Delivered, find_node, open_delivered
 from ledger.evidence import evm_address
 from observer.receipts import facts_of, round_receipts
 from observer.step_receipt import FORMAT, RECEIPT_BYTES_MAX, Checked, check_receipt, make_receipt
+from orders.amounts import UNIT, money_text
 from protocol.codec import digest
 from protocol.errors import ConfigError
 from protocol.json_text import parse_json

@@ -14,7 +14,6 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from cli.amounts import UNIT, money_text
 from cli.books import find_books, opened
 from ledger.accounts import Account, payable
 from ledger.deployment import Deployment
@@ -26,6 +25,7 @@ from ledger.log_audit import BooksAltered, read_journal
 from ledger.results import epoch_end, epoch_result, result_digest, run_id_of
 from ledger.settlement import Settlement, settle
 from ledger.statements import EpochResult, verify_certificate
+from orders.amounts import UNIT, money_text
 from protocol.codec import decode
 from protocol.errors import AssayError, ConfigError
 from protocol.history import start

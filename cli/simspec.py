@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PrivateAttr, ValidationError
 
-from cli.order import (
+from orders.order import (
     CommSection,
     DataSection,
     ModelSection,
@@ -21,9 +21,9 @@ from cli.order import (
     Section,
     TrainSection,
 )
-from cli.orderspec import build_spec
-from cli.orderwords import problems_of
-from cli.toml import read_toml
+from orders.spec import build_spec
+from orders.toml import read_toml
+from orders.words import problems_of
 from protocol.errors import ConfigError
 from protocol.params import DataSpec, Member, RunSpec
 from protocol.types import Address, Digest, PeerId

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from cli.amounts import bytes_text
-from cli.orderdata import collect_data
-from cli.orderspec import data_spec
 from cli.simplot import plot_rounds
 from cli.simround import SimRound
 from cli.simspec import SimSpec, load_sim, sim_run_spec
+from orders.amounts import bytes_text
+from orders.data import collect_data
+from orders.spec import data_spec
 from protocol.errors import ConfigError
 from protocol.params import BLOCK_SIZE, PPM, RunSpec
 from protocol.types import PeerId

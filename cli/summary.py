@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cli.amounts import DECIMALS, UNIT
 from node.behaviours import CHEATS, Behaviour
+from orders.amounts import DECIMALS, UNIT
 from protocol.params import RunSpec
 from protocol.types import Digest, PeerId
 from training.layout import layout_of

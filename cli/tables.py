@@ -14,9 +14,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from cli.amounts import UNIT, bytes_text, money_text
-from cli.plain import duration_text, one_line
+from cli.plain import duration_text
 from cli.summary import invariants
+from orders.amounts import UNIT, bytes_text, money_text
+from orders.words import one_line
 
 
 def report(summary: Mapping[str, Any], places: Mapping[str, Path]) -> Group:

@@ -21,6 +21,7 @@ LEVEL = {
     "node": 3,
     "observer": 3,
     "redteam": 4,
+    "orders": 4,
     "cli": 5,
 }
 

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from cli.display import Display
-from cli.plain import duration_text, event_line, one_line, round_cells
+from cli.plain import duration_text, event_line, round_cells
+from orders.words import one_line
 
 ESCAPE = "\x1b"
 

@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
-from cli.odds import Question, answers, as_plain, deterrence_words
+from cli.odds import Question, answers, as_plain
+from orders.check import deterrence_words
 from protocol.errors import ConfigError
 from tests.specs import an_audit_spec
 from verifier import odds

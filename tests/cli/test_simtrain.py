@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
-from cli.orderdata import collect_tokens
-from cli.orderspec import data_spec
 from cli.simspec import AttackName, RuleName, SimSpec, load_sim, sim_run_spec
 from cli.simtrain import SimRound, simulate
+from orders.data import collect_tokens
+from orders.spec import data_spec
 from protocol.errors import ConfigError
 
 EXAMPLES = sorted((Path(__file__).parent.parent.parent / "examples" / "sim").glob("*.toml"))

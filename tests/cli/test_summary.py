@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from cli.order import load_order
-from cli.orderspec import build_spec, data_spec
 from cli.summary import AuditCounts, Losses, Wire, invariants, make_summary
 from cli.tables import money_table, nodes_table, places_table, report, training_table, verifiers_table
 from node.behaviours import Behaviour
+from orders.order import load_order
+from orders.spec import build_spec, data_spec
 from protocol.params import Member
 from protocol.types import Address, Digest, PeerId
 from training.shards import write_tokens

@@ -10,12 +10,12 @@ import pytest
 import contracts
 from cli.crew import Crew
 from cli.establish import establish
-from cli.order import load_order
-from cli.orderdata import collect_data
-from cli.orderspec import data_spec
 from cli.summary import invariants
 from ledger.anvil import Anvil, find_anvil
 from ledger.results import run_id_of
+from orders.data import collect_data
+from orders.order import load_order
+from orders.spec import data_spec
 from protocol.codec import decode
 from protocol.history import start
 from protocol.identity import Domain, peer_of

@@ -1,7 +1,7 @@
 """TOML: files a person writes, read with bounds and errors in words.
 
-Room: cli (edge: reads files). What is in them is checked by pydantic models;
-`orderwords` says what does not fit.
+Room: orders (edge: reads files). What is in them is checked by pydantic models;
+`words` says what does not fit.
 """
 
 from __future__ import annotations

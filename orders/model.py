@@ -1,6 +1,6 @@
 """Order model: the sizes that [model] asks for, from a preset, a folder, or number by number.
 
-Room: cli (edge: reads config.json and tokenizer.json). What is written besides a preset
+Room: orders (edge: reads config.json and tokenizer.json). What is written besides a preset
 replaces its number; what follows from a replaced number (hidden, kv_heads) follows anew.
 """
 
@@ -23,7 +23,7 @@ from training.start import BASE, state_digest
 from training.tokenizer import Tokenizer, byte_tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
-    from cli.order import ModelSection, Order
+    from orders.order import ModelSection, Order
 
 Preset = Literal[
     "gpt-1m", "gpt-15m", "gpt-125m", "gpt-350m",

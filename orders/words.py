@@ -1,6 +1,6 @@
 """Order words: a mistake in a file that a person wrote, in words for that person.
 
-Room: cli (pure). Pydantic finds the mistakes; here each becomes one line with the
+Room: orders (pure). Pydantic finds the mistakes; here each becomes one line with the
 key path as written in TOML, the value that arrived and what was expected.
 """
 
@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
-
-from cli.plain import one_line
 
 _SHOWN_MAX = 60  # characters of a value in a message
 _NOTHING = object()  # for a problem without a value worth showing
@@ -125,3 +123,8 @@ def _plain(context: Mapping[str, Any]) -> dict[str, Any]:
 def _shown(value: object) -> str:
     text = json.dumps(value, default=str, ensure_ascii=False)
     return one_line(text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 3]}...")
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks or characters that would move a terminal's cursor."""
+    return "".join(c if c.isprintable() else "?" for c in text)

@@ -1,8 +1,8 @@
 """Order: what a buyer asks for, as written in run.toml.
 
-Room: cli (edge: reads one file). Every key has a default, every unknown key is
+Room: orders (edge: reads one file). Every key has a default, every unknown key is
 refused, and every problem becomes one line that names the file and the key. What
-the parties sign is made from an order by `orderspec`, in integers.
+the parties sign is made from an order by `spec`, in integers.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pydantic import (
     ValidationError,
 )
 
-from cli.amounts import DECIMALS, UNIT, money_text, scaled
-from cli.ordermethod import method_rule
-from cli.ordermodel import Preset, model_sizes, tokenizer_of
-from cli.orderwords import Problem, problems_of
-from cli.toml import read_toml
 from node.behaviours import Behaviour, parse_behaviour
+from orders.amounts import DECIMALS, UNIT, money_text, scaled
+from orders.method import method_rule
+from orders.model import Preset, model_sizes, tokenizer_of
+from orders.toml import read_toml
+from orders.words import Problem, problems_of
 from protocol.errors import ConfigError
 from protocol.messages import NODES_MAX, OPENED_BLOCKS_MAX, VERIFIERS_MAX
 from protocol.params import ModelSpec

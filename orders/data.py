@@ -1,6 +1,6 @@
 """Order data: the tokens that an order's sources stand for.
 
-Room: cli (edge: reads and writes files). Same files, same tokens: everything is taken
+Room: orders (edge: reads and writes files). Same files, same tokens: everything is taken
 in the order of relative paths, and nothing outside a named folder is followed. A
 corpus larger than memory costs no more of it than a small one.
 """
@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cli.order import DataSection, Order, load_order
-from cli.ordermodel import write_base
+from orders.model import write_base
+from orders.order import DataSection, Order, load_order
 from protocol.errors import ConfigError
 from protocol.types import NO_DIGEST
 from training.documents import Document, documents_in, format_of, is_text

@@ -1,18 +1,18 @@
 """Order check: what an order would do and cost, before anybody pays for it.
 
-Room: cli (edge: reads the data). The lines of `assay order check run.toml`.
+Room: orders (edge: reads the data). The lines of `assay order check run.toml`.
 """
 
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from pathlib import Path
 
-from cli.amounts import DECIMALS, UNIT, bytes_text, money_text, scaled
-from cli.odds import deterrence_words
-from cli.order import Order, load_order
-from cli.orderdata import collect_data
-from cli.orderspec import compute_spec, data_spec, model_spec
+from orders.amounts import DECIMALS, UNIT, bytes_text, money_text, scaled
+from orders.data import collect_data
+from orders.order import Order, load_order
+from orders.spec import compute_spec, data_spec, model_spec
 from protocol.draws import audit_rate_ppm
 from protocol.params import PPM, AuditSpec, DataSpec, ModelSpec
 from protocol.rule import BLOCK_SIDE, BLOCK_SIZE, RuleSpec, Values
@@ -23,6 +23,7 @@ from training.layout import layout_of
 from training.model import use_one_thread
 from training.rice import rice_bits
 from training.wire import CODE_BITS
+from verifier import odds
 
 
 def check_order(path: Path | None) -> list[str]:
@@ -156,4 +157,35 @@ def deters_words(order: Order) -> str:
         stake=scaled(budget.operator_stake, DECIMALS),
         slash_ppm=scaled(min(budget.slash, budget.withheld_share), 6),
         step_pay=step_tokens * budget.price_per_mtoken * scaled(budget.operators, 6) // PPM // 10**6,
+    )
+
+
+def deterrence_words(
+    rules: AuditSpec,
+    late: int,
+    *,
+    stake: int,
+    slash_ppm: int,
+    step_pay: int,
+    power: Fraction = Fraction(19, 20),
+) -> str:
+    """What an order's stake, slash and audit floor deter, in one line.
+
+    Args:
+        rules: The run's audits.
+        late: Rounds until the last verdict on a step.
+        stake: An operator's, token units.
+        slash_ppm: The share that an upheld fault takes, or a refused opening, whichever is less.
+        step_pay: What one accepted step earns its operator, token units.
+        power: d, of one audit.
+    """
+    rate, lost = Fraction(rules.floor_ppm, PPM), stake * slash_ppm // PPM
+    saving = odds.saving_deterred(lost, rate, power, in_flight=late)
+    outside = int(lost * rate * power / (1 - rate * power)) if rate * power < 1 else None
+    of_pay = f"{saving / step_pay:,.1f} times" if step_pay else "of"
+    many = odds.steps_until(odds.hit(rate, Fraction(1, 10), power), Fraction(99, 100))
+    sabotage = "any sabotage" if outside is None else f"one false step worth up to {money_text(outside)}"
+    return (
+        f"skipping work worth {money_text(saving)} {UNIT} a step ({of_pay} its pay), {sabotage}; "
+        f"lying in 1 step of 10 is found within {many:,} steps (99 %)"
     )

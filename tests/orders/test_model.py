@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from cli.order import load_order
-from cli.ordercheck import check_order
-from cli.orderdata import collect_data, collect_tokens, make_data
-from cli.ordermodel import Preset, write_base
-from cli.orderspec import compute_spec, model_spec
 from cli.process import read_process_file
+from orders.check import check_order
+from orders.data import collect_data, collect_tokens, make_data
+from orders.model import Preset, write_base
+from orders.order import load_order
+from orders.spec import compute_spec, model_spec
 from protocol.errors import ConfigError
 from protocol.params import Family, Precision
 from protocol.types import NO_DIGEST

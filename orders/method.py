@@ -1,6 +1,6 @@
 """Order method: from [train] and [comm] to the update rule of a run.
 
-Room: cli (pure). A key that is not written takes the method's own value, so the same
+Room: orders (pure). A key that is not written takes the method's own value, so the same
 order file can change its method by one word.
 """
 
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cli.amounts import scaled
+from orders.amounts import scaled
 from protocol.rule import Curve, Outer, RuleSpec, Transform, Values
 from training.methods import METHODS
 from training.methods.choices import Choices
 
 if TYPE_CHECKING:
-    from cli.order import CommSection, TrainSection
+    from orders.order import CommSection, TrainSection
 
 OUTER_NAMES = {
     "sign": Outer.SIGN, "sgd": Outer.SGD, "nesterov": Outer.NESTEROV, "adam": Outer.ADAM, "yogi": Outer.YOGI,

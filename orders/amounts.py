@@ -1,6 +1,6 @@
 """Amounts: between the numbers people write and the integers parties sign.
 
-Room: cli (pure). A decimal number becomes an integer count of its smallest unit
+Room: orders (pure). A decimal number becomes an integer count of its smallest unit
 here and nowhere else, exactly or not at all, so that the bytes of a spec never
 depend on how some machine rounds or prints a float.
 """

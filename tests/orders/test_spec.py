@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cli.order import load_order
-from cli.ordercheck import audit_share, block_bits, check_order
-from cli.orderdata import collect_data, collect_tokens
-from cli.orderspec import build_spec, data_spec
+from orders.check import audit_share, block_bits, check_order
+from orders.data import collect_data, collect_tokens
+from orders.order import load_order
+from orders.spec import build_spec, data_spec
 from protocol.codec import decode, encode
 from protocol.errors import ConfigError
 from protocol.params import Member, RunSpec, check_spec

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.amounts import money_text, scaled
-from cli.order import Order, load_order
 from node.behaviours import CHEATS
+from orders.amounts import money_text, scaled
+from orders.order import Order, load_order
 from protocol.errors import ConfigError
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))

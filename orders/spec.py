@@ -1,6 +1,6 @@
 """Order spec: from what a buyer wrote to what all parties sign.
 
-Room: cli (pure). The one place where an order's decimal numbers become the
+Room: orders (pure). The one place where an order's decimal numbers become the
 integers of `RunSpec`; the same order, data and members give the same bytes.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cli.amounts import scaled
-from cli.order import Order
+from orders.amounts import scaled
+from orders.order import Order
 from protocol.errors import ConfigError
 from protocol.params import (
     AuditSpec,
