@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from node.behaviours import CHEATS
@@ -181,6 +181,7 @@ TREES = st.recursive(
 PATHS = ["run", "train", "data", "run.behave", "run.rounds", "budget.amount", "budget.slash", "train.lr"]
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # how fast values are drawn is not the claim
 @given(st.dictionaries(st.sampled_from(PATHS), TREES, max_size=3))
 def test_no_value_whatever_is_answered_with_a_traceback(values):
     words = ""
