@@ -334,6 +334,17 @@ class Chain(ChainReader):
         )
         return record_id
 
+    def anchor_log(self, run_id: bytes, size: int, root: bytes) -> Sent:
+        """Fixes on chain the root that our log of a run has at `size` leaves.
+
+        Raises:
+            ChainRefused: `LogNotGrown`: a larger size is anchored, or this size with another root.
+        """
+        return self._once(
+            lambda: self.log_anchor(self.address, run_id) == (size, root),
+            lambda: self._move("anchor log", "ModelRegistry", "anchorLog", run_id, size, root),
+        )
+
     def rotate_verifiers(self, members: Sequence[tuple[str, str]], from_epoch: int, cert: bytes) -> Sent:
         """Installs the next verifier set; `cert` is the current set's over `statements.Rotation`."""
         return self._move(

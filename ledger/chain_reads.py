@@ -155,6 +155,11 @@ class ChainReader:
         """Whether an account contradicted itself, lost its stake and can never stake again."""
         return bool(self._ask("StakeVault", "barred", account))
 
+    def log_anchor(self, keeper: str, run_id: bytes) -> tuple[int, bytes] | None:
+        """The size and root that a keeper last anchored for its log of a run; None before the first."""
+        size, root = self._ask("ModelRegistry", "logAnchor", keeper, run_id)
+        return (int(size), bytes(root)) if size else None
+
     def equivocation_id(self, signer: str, said: Statement) -> bytes:
         """The offence id that two of `signer`'s statements for this slot have in common."""
         return bytes(

@@ -301,6 +301,17 @@ class ModelRegistered(ChainEvent):
     by: Address
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogAnchored(ChainEvent):
+    """`keeper` fixed the root that its log of the run has at `size` leaves; moves no money."""
+
+    CONTRACT: ClassVar[str] = "ModelRegistry"
+    keeper: Address
+    run_id: bytes
+    size: int
+    root: bytes
+
+
 EVENTS: tuple[type[ChainEvent], ...] = (
     Staked,
     UnstakeRequested,
@@ -325,4 +336,5 @@ EVENTS: tuple[type[ChainEvent], ...] = (
     CaseClosed,
     SetRotated,
     ModelRegistered,
+    LogAnchored,
 )

@@ -4,8 +4,10 @@ pragma solidity 0.8.37;
 import {IEpochSettlement, IRunEscrow, IVerifierSet} from "./Interfaces.sol";
 import {Judge, ModelRecord, Statements} from "./Statements.sol";
 
-/// @title Which model came out of which run; append only, hashes only, no personal data.
-/// @notice A record points to a final result of its run that names the same model.
+/// @title Which model came out of which run, and how far each keeper's log of the books had grown by when;
+///        append only, hashes only, no personal data.
+/// @notice A record points to a final result of its run that names the same model. An anchor is the word of
+///         whoever sent it and of nobody else: readers name the keeper whose log they check.
 contract ModelRegistry is Judge {
     using Statements for ModelRecord;
 
@@ -16,11 +18,17 @@ contract ModelRegistry is Judge {
         address by;
     }
 
+    struct LogAnchor {
+        uint64 size; // leaves; zero while nothing is anchored
+        bytes32 root;
+    }
+
     IRunEscrow public immutable escrow;
     IEpochSettlement public immutable settlement;
     IVerifierSet public immutable verifierSet;
 
     mapping(bytes32 recordId => Entry) public entries;
+    mapping(address keeper => mapping(bytes32 runId => LogAnchor)) public logAnchor;
 
     event ModelRegistered(
         bytes32 indexed recordId,
@@ -33,9 +41,12 @@ contract ModelRegistry is Judge {
         address by
     );
 
+    event LogAnchored(address indexed keeper, bytes32 indexed runId, uint64 size, bytes32 root);
+
     error RecordExists(bytes32 recordId);
     error UnknownParent(bytes32 parent);
     error NotAFinalResult(bytes32 lastResult);
+    error LogNotGrown(uint64 arrived, uint64 anchored);
 
     constructor(bytes32 deploymentId_, IRunEscrow escrow_, IEpochSettlement settlement_, IVerifierSet verifierSet_)
         Judge("AssayModelRegistry", deploymentId_)
@@ -61,6 +72,15 @@ contract ModelRegistry is Judge {
         emit ModelRegistered(
             recordId, r.runId, r.modelHash, r.dataInventoryHash, r.configHash, r.parent, r.lastResult, msg.sender
         );
+    }
+
+    /// @notice Fixes the root that the caller's log of a run has at a size. Whoever anchored a size once can
+    ///         never anchor another root for it: a keeper who shows two people two logs is found out.
+    function anchorLog(bytes32 runId, uint64 size, bytes32 root) external {
+        LogAnchor storage last = logAnchor[msg.sender][runId];
+        if (size <= last.size) revert LogNotGrown(size, last.size);
+        (last.size, last.root) = (size, root);
+        emit LogAnchored(msg.sender, runId, size, root);
     }
 
     function recordDigest(ModelRecord calldata r) public view returns (bytes32) {
