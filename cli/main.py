@@ -16,6 +16,7 @@ from cli.attest import attest_app
 from cli.auditcmd import audit_app, receipt_app
 from cli.ledgercmd import add_commands, earnings
 from cli.redteam import redteam
+from orders.words import one_line
 from protocol.errors import AssayError, ConfigError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -172,12 +173,10 @@ def run() -> None:
     """Entry point: turn errors into one line and an exit status."""
     try:
         app(standalone_mode=True)
-    except ConfigError as error:
-        typer.echo(f"assay: {error}", err=True)
-        sys.exit(2)
     except AssayError as error:
-        typer.echo(f"assay: {error}", err=True)
-        sys.exit(1)
+        # The words of an endpoint or a file may be in it; they must not move a terminal's cursor.
+        typer.echo("\n".join(one_line(line) for line in f"assay: {error}".split("\n")), err=True)
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from web3 import HTTPProvider, Web3
 from web3.exceptions import ContractLogicError, TransactionNotFound, Web3Exception, Web3RPCError
 
 from ledger.deployment import CONTRACTS
+from ledger.refusals import refusal_words
 from ledger.statements import Address
 from protocol.errors import AssayError, ConfigError, Unavailable
 
@@ -45,7 +46,8 @@ class ChainRefused(AssayError):
 
     def __init__(self, action: str, name: str, arguments: tuple[Any, ...] = ()) -> None:
         told = ", ".join(f"0x{one.hex()}" if isinstance(one, bytes) else str(one) for one in arguments)
-        super().__init__(f"{action}: {name}({told})" if told else f"{action}: {name}")
+        plain, words = f"{name}({told})" if told else name, refusal_words(name, arguments)
+        super().__init__(f"{action}: {words} [{plain}]" if words else f"{action}: {plain}")
         self.name = name
         self.arguments = arguments
 

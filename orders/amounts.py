@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-UNIT = "aUSD"
-DECIMALS = 6
+from ledger.money import DECIMALS as DECIMALS
+from ledger.money import TOKENS_MAX as TOKENS_MAX
+from ledger.money import UNIT as UNIT
+from ledger.money import money_text as money_text
+from ledger.money import parse_money as parse_money
 
 
 def scaled(number: float, decimals: int) -> int:
@@ -23,12 +26,6 @@ def scaled(number: float, decimals: int) -> int:
     if exact != exact.to_integral_value():
         raise ValueError(f"expected at most {decimals} decimals")
     return int(exact)
-
-
-def money_text(units: int) -> str:
-    """Token units as tokens, to the last unit: 1234567890 is 1,234.567890."""
-    whole, part = divmod(abs(units), 10**DECIMALS)
-    return f"{'-' if units < 0 else ''}{whole:,}.{part:0{DECIMALS}d}"
 
 
 def bytes_text(count: float) -> str:

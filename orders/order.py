@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from node.behaviours import Behaviour, parse_behaviour
-from orders.amounts import DECIMALS, UNIT, money_text, scaled
+from orders.amounts import DECIMALS, TOKENS_MAX, UNIT, money_text, scaled
 from orders.method import method_rule
 from orders.model import Preset, model_sizes, tokenizer_of
 from orders.toml import read_toml
@@ -38,7 +38,6 @@ from verifier.limits import Limits, parse_limits, shipped
 from verifier.rules import RULE_NAMES
 
 ROUNDS_MAX = 1_000_000
-TOKENS_MAX = 10**12  # whole tokens of money; keeps every sum of units inside a uint64
 COMMAND_LINE = "command line"
 STDLIB_BYTES = 6_000_000
 
