@@ -14,17 +14,17 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from cli.books import find_books, opened
 from ledger.accounts import Account, payable
 from ledger.deployment import Deployment
 from ledger.events import ResultFinalized, ResultProposed
 from ledger.evidence import evm_address
+from ledger.journal_read import BooksAltered, read_journal
 from ledger.journal_rows import event_of_row
 from ledger.journal_tables import TABLES
-from ledger.log_audit import BooksAltered, read_journal
 from ledger.results import epoch_end, epoch_result, result_digest, run_id_of
 from ledger.settlement import Settlement, settle
 from ledger.statements import EpochResult, verify_certificate
+from observer.run_books import find_books, opened
 from orders.amounts import UNIT, money_text
 from protocol.codec import decode
 from protocol.errors import AssayError, ConfigError

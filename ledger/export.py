@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta, timezone
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import date, datetime, timedelta, timezone
 
 from ledger.accounts import NO_EPOCH, Account, Side
 from ledger.log_leaf import Written
@@ -24,35 +24,47 @@ COLUMNS = (
 
 def csv_text(written: Sequence[Written]) -> str:
     """The journal with one line per posting; amounts in token units, debits positive."""
-    out = io.StringIO()
-    lines = csv.writer(out, lineterminator="\n")
-    lines.writerow(COLUMNS)
+    return "".join(csv_lines(written))
+
+
+def csv_lines(written: Iterable[Written]) -> Iterator[str]:
+    """`csv_text` in pieces, the head and then one for each entry, so that a long journal needs no room."""
+    yield _csv([COLUMNS])
     for one in written:
         entry = one.entry
-        for number, posting in enumerate(entry.postings):
-            lines.writerow(
-                (
-                    one.number,
-                    recorded_at(one).isoformat(timespec="milliseconds"),
-                    entry.kind,
-                    "" if entry.epoch == NO_EPOCH else entry.epoch,
-                    entry.block_number,
-                    entry.block_hash.hex(),
-                    entry.key,
-                    entry.reverses,
-                    number,
-                    posting.account.code,
-                    posting.account.asset,
-                    posting.amount,
-                    one.leaf.hex(),
-                )
+        yield _csv(
+            (
+                one.number,
+                recorded_at(one).isoformat(timespec="milliseconds"),
+                entry.kind,
+                "" if entry.epoch == NO_EPOCH else entry.epoch,
+                entry.block_number,
+                entry.block_hash.hex(),
+                entry.key,
+                entry.reverses,
+                number,
+                posting.account.code,
+                posting.account.asset,
+                posting.amount,
+                one.leaf.hex(),
             )
-    return out.getvalue()
+            for number, posting in enumerate(entry.postings)
+        )
 
 
 def beancount_text(written: Sequence[Written], title: str) -> str:
     """The journal in beancount's language (version 2 and 3)."""
-    return "\n".join(_beancount(written, title)) + "\n"
+    return "".join(beancount_lines(lambda: written, title))
+
+
+def beancount_lines(journal: Callable[[], Iterable[Written]], title: str) -> Iterator[str]:
+    """`beancount_text` line by line.
+
+    Args:
+        journal: Gives the entries, oldest first; asked twice: accounts are opened before they are used.
+        title: Of the file.
+    """
+    return (f"{line}\n" for line in _beancount(journal, title))
 
 
 def recorded_at(one: Written) -> datetime:
@@ -60,11 +72,13 @@ def recorded_at(one: Written) -> datetime:
     return datetime.fromtimestamp(one.recorded_ms / 1000, timezone.utc)
 
 
-def _beancount(written: Sequence[Written], title: str) -> Iterator[str]:
+def _beancount(journal: Callable[[], Iterable[Written]], title: str) -> Iterator[str]:
     yield f'option "title" "{_quoted(title)}"'
     opened: dict[Account, str] = {}
     balances: dict[Account, int] = {}
-    for one in written:
+    last = ""
+    for one in journal():
+        last = max(last, _day(one))
         for posting in one.entry.postings:
             day = min(_day(one), opened.get(posting.account, _day(one)))  # clocks may go back
             opened[posting.account] = day
@@ -74,7 +88,7 @@ def _beancount(written: Sequence[Written], title: str) -> Iterator[str]:
     yield ""
     for account, day in sorted(opened.items(), key=lambda item: item[0].code):
         yield f"{day} open {beancount_account(account)} {_commodity(account.asset)}"
-    for one in written:
+    for one in journal():
         entry = one.entry
         yield ""
         yield f'{_day(one)} * "{_quoted(entry.kind)}" "{_quoted(entry.key)}"'
@@ -82,13 +96,14 @@ def _beancount(written: Sequence[Written], title: str) -> Iterator[str]:
         yield f'  leaf: "{one.leaf.hex()}"'
         for posting in entry.postings:
             account = posting.account
-            yield f"  {beancount_account(account)}  {_decimal(posting.amount)} {_commodity(account.asset)}"
-    if written:
+            amount = decimal_text(posting.amount)
+            yield f"  {beancount_account(account)}  {amount} {_commodity(account.asset)}"
+    if last:
         yield ""
-        day_after = (max(map(recorded_at, written)) + timedelta(days=1)).date().isoformat()
+        day_after = (date.fromisoformat(last) + timedelta(days=1)).isoformat()
         for account, balance in sorted(balances.items(), key=lambda item: item[0].code):
-            name = beancount_account(account)
-            yield f"{day_after} balance {name}  {_decimal(balance)} {_commodity(account.asset)}"
+            name, amount = beancount_account(account), decimal_text(balance)
+            yield f"{day_after} balance {name}  {amount} {_commodity(account.asset)}"
 
 
 def beancount_account(account: Account) -> str:
@@ -108,7 +123,14 @@ def _day(one: Written) -> str:
     return recorded_at(one).date().isoformat()
 
 
-def _decimal(amount: int) -> str:
+def _csv(rows: Iterable[Sequence[object]]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return out.getvalue()
+
+
+def decimal_text(amount: int) -> str:
+    """Token units as tokens, to the last unit: 1234567890 is 1234.567890."""
     whole, part = divmod(abs(amount), 10**DECIMALS)
     return f"{'-' if amount < 0 else ''}{whole}.{part:0{DECIMALS}d}"
 

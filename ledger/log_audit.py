@@ -8,30 +8,22 @@ that somebody else was shown another log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from ledger.accounts import Account, Kind
-from ledger.books import Entry, Posting
+from ledger.accounts import Kind
+from ledger.journal_read import BooksAltered, read_journal, short
 from ledger.journal_tables import TABLES
-from ledger.log_leaf import Written, leaf_of
 from ledger.log_note import BadNoteError, Checkpoint, read_checkpoint
 from ledger.log_store import Nodes, read_edge, read_nodes, read_notes
 from ledger.merkle_log import Edge, append
-from protocol.errors import AssayError
 
 _ACCOUNT, _ENTRY, _POSTING = TABLES["account"], TABLES["journal_entry"], TABLES["posting"]
 _BALANCE, _PENDING, _WAITING = TABLES["balance"], TABLES["pending_entry"], TABLES["pending_posting"]
-_LEAF = TABLES["log_leaf"]
-
-
-class BooksAltered(AssayError):
-    """The books are not what was logged. The message names the first thing that differs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,84 +72,6 @@ def audit(db: Connection, origin: str, key: bytes | None, published: Iterable[tu
     )
 
 
-def read_journal(db: Connection) -> Iterator[Written]:
-    """Every entry with the leaf that its rows make, oldest first, compared with the log.
-
-    Raises:
-        BooksAltered: an entry is missing, is not whole, or does not make the leaf that was logged.
-    """
-    keys: dict[int, str] = {}
-    logged = db.execute(sa.select(_LEAF).order_by(_LEAF.c.seq)).all()
-    heads = db.execute(sa.select(_ENTRY).order_by(_ENTRY.c.id)).all()
-    lines = iter(_postings(db))
-    number, postings = next(lines, (None, []))
-    for at, head in enumerate(heads):
-        if head.id != at + 1:
-            raise BooksAltered(f"entry {at + 1} is missing")
-        if number is not None and number < head.id:
-            raise BooksAltered(f"entry {number}: postings without an entry")
-        mine: Sequence[Any] = ()
-        if number == head.id:
-            mine = postings
-            number, postings = next(lines, (None, []))
-        entry = _entry(head, mine, keys)
-        keys[head.id] = entry.key
-        leaf = leaf_of(entry, head.recorded_ms)
-        if at >= len(logged) or (logged[at].seq, logged[at].entry) != (at, head.id):
-            raise BooksAltered(f"{_name(head)}: the log has no leaf for it")
-        if logged[at].leaf_hash != leaf:
-            raise BooksAltered(f"{_name(head)}: its rows make leaf {_short(leaf)}, logged as "
-                               f"{_short(logged[at].leaf_hash)}")  # fmt: skip
-        yield Written(number=head.id, entry=entry, recorded_ms=head.recorded_ms, leaf=leaf)
-    if number is not None:
-        raise BooksAltered(f"entry {number}: postings without an entry")
-    if len(logged) > len(heads):
-        raise BooksAltered(f"entry {len(heads) + 1} is missing, its leaf is in the log")
-
-
-def _postings(db: Connection) -> Iterator[tuple[int, list[Any]]]:
-    rows = db.execute(
-        sa.select(_POSTING.c.entry, _POSTING.c.line, _POSTING.c.amount, _ACCOUNT)
-        .join_from(_POSTING, _ACCOUNT, _POSTING.c.account == _ACCOUNT.c.id, isouter=True)
-        .order_by(_POSTING.c.entry, _POSTING.c.line)
-    )
-    return ((entry, list(found)) for entry, found in groupby(rows, key=lambda row: int(row.entry)))
-
-
-def _entry(head: Any, lines: Sequence[Any], keys: dict[int, str]) -> Entry:
-    """The entry that these rows spell.
-
-    Raises:
-        BooksAltered: they spell none.
-    """
-    try:
-        if [line.line for line in lines] != list(range(head.lines)):
-            raise ValueError(f"{len(lines)} postings, {head.lines} announced")
-        entry = Entry(
-            key=head.key,
-            kind=head.kind,
-            epoch=head.epoch,
-            block_number=head.block_number,
-            block_hash=head.block_hash,
-            reverses="" if head.reverses is None else keys[head.reverses],
-            postings=tuple(Posting(account=_account(line), amount=line.amount) for line in lines),
-        )
-        if entry.request_hash != head.request_hash:
-            raise ValueError("its request hash is another")
-    except (ValueError, KeyError, TypeError) as error:
-        raise BooksAltered(f"{_name(head)}: {error}") from None
-    return entry
-
-
-def _account(line: Any) -> Account:
-    account = Account(
-        kind=Kind(line.kind), owner=line.owner, role=line.role, epoch=line.epoch, asset=line.asset
-    )
-    if account.code != line.code:
-        raise ValueError(f"account {line.code!r} says it is {account.code!r}")
-    return account
-
-
 def _check_log(db: Connection, edge: Edge, nodes: Nodes) -> None:
     try:
         kept = read_edge(db)
@@ -165,8 +79,8 @@ def _check_log(db: Connection, edge: Edge, nodes: Nodes) -> None:
         raise BooksAltered(f"log: {error}") from None
     if kept != edge:
         raise BooksAltered(
-            f"log: {kept.size} leaves with root {_short(kept.root)} on record, "
-            f"the entries make {edge.size} with root {_short(edge.root)}"
+            f"log: {kept.size} leaves with root {short(kept.root)} on record, "
+            f"the entries make {edge.size} with root {short(edge.root)}"
         )
     if read_nodes(db) != nodes:
         raise BooksAltered("log: the roots that are kept for proofs are not those that the entries make")
@@ -228,16 +142,8 @@ def _check_notes(
             )
         if checkpoint.root != roots[checkpoint.size]:
             raise BooksAltered(
-                f"{found[checkpoint]}: signed root {_short(checkpoint.root)}, the entries make "
-                f"{_short(roots[checkpoint.size])}: entries {good + 1} to {checkpoint.size} were altered"
+                f"{found[checkpoint]}: signed root {short(checkpoint.root)}, the entries make "
+                f"{short(roots[checkpoint.size])}: entries {good + 1} to {checkpoint.size} were altered"
             )
         good = checkpoint.size
     return tuple(ordered)
-
-
-def _name(head: Any) -> str:
-    return f"entry {head.id} ({head.key})"
-
-
-def _short(value: bytes) -> str:
-    return bytes(value).hex()[:16]

@@ -17,8 +17,9 @@ import sqlalchemy as sa
 from nacl.signing import SigningKey
 
 from ledger.journal_db import writing
+from ledger.journal_read import BooksAltered
 from ledger.journal_tables import TABLES
-from ledger.log_audit import BooksAltered, audit
+from ledger.log_audit import audit
 from ledger.log_note import Checkpoint, origin_of, sign_checkpoint
 from ledger.log_store import Note, add_note, read_edge, read_notes
 from ledger.store import BookStore

@@ -181,7 +181,7 @@ def add_note(db: Connection, note: Note) -> None:
     db.execute(sa.insert(_CHECKPOINT), [{"size": note.size, "signer": note.signer, "note": note.text}])
 
 
-def read_notes(db: Connection) -> list[Note]:
-    """All signed checkpoints, smallest first."""
-    rows = db.execute(sa.select(_CHECKPOINT).order_by(_CHECKPOINT.c.size))
-    return [Note(size=row.size, signer=row.signer, text=row.note) for row in rows]
+def read_notes(db: Connection, newest: int | None = None) -> list[Note]:
+    """All signed checkpoints, or only so many of the newest, smallest first."""
+    rows = db.execute(sa.select(_CHECKPOINT).order_by(_CHECKPOINT.c.size.desc()).limit(newest))
+    return [Note(size=row.size, signer=row.signer, text=row.note) for row in rows][::-1]

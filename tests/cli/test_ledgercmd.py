@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from nacl.signing import SigningKey
 
-import cli.books
 import cli.settlecheck
+import observer.run_books
 from cli.main import run
 from ledger.events import ResultFinalized, ResultProposed
 from ledger.log_keeper import LogKeeper
@@ -83,7 +83,7 @@ def folder(made: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def assay(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Assay:
     """The command line: exit status, standard output, standard error."""
-    for module in (cli.books, cli.settlecheck):  # the builders' run has a name of its own
+    for module in (observer.run_books, cli.settlecheck):  # the builders' run has a name of its own
         monkeypatch.setattr(module, "run_id_of", lambda _: RUN_ID)
 
     def call(*words: object) -> tuple[int, str, str]:

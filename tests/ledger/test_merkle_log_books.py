@@ -14,8 +14,9 @@ from nacl.signing import SigningKey
 
 from ledger.books import Entry
 from ledger.journal_db import Place, open_engine_to_read, reading
+from ledger.journal_read import BooksAltered, read_journal
 from ledger.journal_write import read_entry
-from ledger.log_audit import Audited, BooksAltered, audit, read_journal
+from ledger.log_audit import Audited, audit
 from ledger.log_keeper import LogKeeper, read_published
 from ledger.log_leaf import leaf_of
 from ledger.log_note import Checkpoint, origin_of, read_checkpoint, sign_checkpoint

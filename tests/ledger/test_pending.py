@@ -12,8 +12,9 @@ from ledger.accounts import ESCROW, budget, reserved
 from ledger.books import BooksError, Entry, reversal_of
 from ledger.journal_db import Place, writing
 from ledger.journal_pending import State, post_pending
+from ledger.journal_read import BooksAltered
 from ledger.journal_write import Standing
-from ledger.log_audit import BooksAltered, audit
+from ledger.log_audit import audit
 from ledger.log_note import origin_of
 from ledger.store import BookStore
 from tests.ledger.a_database import attempt, content, edit
