@@ -16,6 +16,7 @@ from cli.attest import attest_app
 from cli.auditcmd import audit_app, receipt_app
 from cli.ledgercmd import add_commands, earnings
 from cli.redteam import redteam
+from cli.stake import stake_app
 from orders.words import one_line
 from protocol.errors import AssayError, ConfigError
 
@@ -40,6 +41,7 @@ for name, sub in (
     ("audit", audit_app),
     ("receipt", receipt_app),
     ("attest", attest_app),
+    ("stake", stake_app),
 ):
     app.add_typer(sub, name=name)
 add_commands(ledger_app)

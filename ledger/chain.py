@@ -206,7 +206,7 @@ class Chain(ChainReader):
             return (state.phase, state.challenger) == (EpochPhase.CHALLENGED, self.address)
 
         def send() -> Sent:
-            self._approve("EpochSettlement", int(self._ask("EpochSettlement", "bond")))
+            self._approve("EpochSettlement", self.challenge_bond())
             return self._move("challenge", "EpochSettlement", "challenge", run_id, epoch, reason_hash)
 
         return self._once(is_ours, send)

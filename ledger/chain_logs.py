@@ -7,7 +7,7 @@ artefacts and ledger/events.py; nothing is listed twice.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from eth_abi.abi import decode
 from eth_utils.abi import event_abi_to_log_topic
@@ -17,7 +17,9 @@ from ledger.chain_rpc import Rpc, artefact
 from ledger.chain_state import snake
 from ledger.deployment import Deployment
 from ledger.events import EVENTS, ChainEvent
+from ledger.statements import Address
 
+E = TypeVar("E", bound=ChainEvent)
 BLOCKS_PER_QUESTION = 2_000  # public endpoints refuse much larger ranges
 
 
@@ -28,14 +30,31 @@ def read_events(rpc: Rpc, deployment: Deployment, from_block: int, to_block: int
         Unavailable: the endpoint gave no usable answer.
     """
     addresses = [deployment.address(contract) for contract in sorted({kind.CONTRACT for kind in EVENTS})]
+    return _asked(rpc, {"address": addresses}, from_block, to_block)
+
+
+def read_events_of(
+    rpc: Rpc, deployment: Deployment, kind: type[E], account: Address, from_block: int, to_block: int
+) -> list[E]:
+    """The events of one kind whose first indexed field is this account, in chain order.
+
+    Raises:
+        Unavailable: the endpoint gave no usable answer.
+    """
+    (topic,) = (topic for topic, (known, _) in _by_topic().items() if known is kind)
+    question = {
+        "address": deployment.address(kind.CONTRACT),
+        "topics": [f"0x{topic.hex()}", f"0x{account[2:].lower():0>64}"],
+    }
+    return [event for event in _asked(rpc, question, from_block, to_block) if isinstance(event, kind)]
+
+
+def _asked(rpc: Rpc, question: dict[str, Any], from_block: int, to_block: int) -> list[ChainEvent]:
     found: list[ChainEvent] = []
     for start in range(from_block, to_block + 1, BLOCKS_PER_QUESTION):
-        question: Any = {
-            "address": addresses,
-            "fromBlock": start,
-            "toBlock": min(start + BLOCKS_PER_QUESTION - 1, to_block),
-        }
-        logs = rpc.read("events", lambda question=question: rpc.web3.eth.get_logs(question))  # type: ignore[misc]
+        end = min(start + BLOCKS_PER_QUESTION - 1, to_block)
+        part: Any = {**question, "fromBlock": start, "toBlock": end}
+        logs = rpc.read("events", lambda part=part: rpc.web3.eth.get_logs(part))  # type: ignore[misc]
         found += [event for log in logs if (event := event_of(log)) is not None]
     return sorted(found, key=lambda event: (event.block_number, event.log_index))
 

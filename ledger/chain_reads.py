@@ -10,11 +10,11 @@ from typing import Any
 
 from web3.contract import Contract
 
-from ledger.chain_logs import read_events
+from ledger.chain_logs import read_events, read_events_of
 from ledger.chain_rpc import Rpc, artefact
 from ledger.chain_state import CaseState, EpochState, HotKey, RunState, StakeState, Ticket, state_of
 from ledger.deployment import CONTRACTS, Deployment
-from ledger.events import ChainEvent
+from ledger.events import ChainEvent, UnstakeRequested
 from ledger.statements import Address, Statement
 from protocol.errors import ConfigError
 
@@ -107,6 +107,25 @@ class ChainReader:
             is_spent=shares == 0,
             amount=self._ask("StakeVault", "ticketValue", ticket),
         )
+
+    def tickets_of(self, account: Address) -> dict[int, Ticket]:
+        """Every ticket that an account asked for, in any role, spent ones included, ascending."""
+        first, last = self.deployment.block, self.block_number()
+        asked = read_events_of(self._rpc, self.deployment, UnstakeRequested, account, first, last)
+        found = {event.ticket: self.ticket(event.ticket) for event in asked}
+        return {number: ticket for number, ticket in sorted(found.items()) if ticket.account == account}
+
+    def close_delay(self) -> int:
+        """Seconds between a buyer's wish to stop and the end of a run."""
+        return int(self._ask("RunEscrow", "closeDelay"))
+
+    def unbonding_delay(self) -> int:
+        """Seconds between a wish to leave and the withdrawal."""
+        return int(self._ask("StakeVault", "unbondingDelay"))
+
+    def challenge_bond(self) -> int:
+        """What an objection to a result puts up, token units."""
+        return int(self._ask("EpochSettlement", "bond"))
 
     def rewards_of(self, account: str) -> int:
         """Slash rewards waiting for `collect`, token units."""

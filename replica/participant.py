@@ -102,15 +102,7 @@ def open_participant(config: Config) -> Participant:
     Raises:
         ConfigError: a file is missing, damaged, or belongs to another deployment.
     """
-    spec = read_spec(config.spec)
-    try:
-        deployment = Deployment.from_json(_read(config.deployment, "deployment").decode())
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"deployment {config.deployment}: not a text file ({error.reason})") from None
-    if spec.deployment_id != deployment.deployment_id:
-        raise ConfigError(f"{config.spec} is for another deployment than {config.deployment}")
-    if run_id_of(spec) != config.run_id:
-        raise ConfigError(f"{config.spec} is not the spec of run {config.run_id.hex()[:8]}")
+    spec, deployment = read_run(config)
     try:
         check_endpoint(config.rpc_url, deployment)
     except Unavailable as error:  # a chain that is away now is no reason not to train
@@ -126,6 +118,24 @@ def open_participant(config: Config) -> Participant:
         store=Store(config.folder / "store.db"),
         blobs=DiskBlobs(config.folder / "blobs", bytes_max=BLOB_STORE_BYTES),
     )
+
+
+def read_run(config: Config) -> tuple[RunSpec, Deployment]:
+    """The run that a participant takes part in, and the contracts it is paid by.
+
+    Raises:
+        ConfigError: a file is missing or damaged, or the two are not of one run.
+    """
+    spec = read_spec(config.spec)
+    try:
+        deployment = Deployment.from_json(_read(config.deployment, "deployment").decode())
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"deployment {config.deployment}: not a text file ({error.reason})") from None
+    if spec.deployment_id != deployment.deployment_id:
+        raise ConfigError(f"{config.spec} is for another deployment than {config.deployment}")
+    if run_id_of(spec) != config.run_id:
+        raise ConfigError(f"{config.spec} is not the spec of run {config.run_id.hex()[:8]}")
+    return spec, deployment
 
 
 def read_spec(path: Path) -> RunSpec:

@@ -1,0 +1,215 @@
+"""Stake: `assay stake`: put stake in, start to leave, take it out, and see where it stands.
+
+Room: cli (edge). The rules are replica/stake.py; each command reads the chain, says
+what that comes to, and makes at most one kind of move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.moves import ConfigFile, DryRun, account_of, sent_text, show
+
+stake_app = typer.Typer(no_args_is_help=True, help="Your stake: add, remove, withdraw, show.")
+Amount = Annotated[str | None, typer.Argument(metavar="[AMOUNT]", help="Tokens, such as 250 or 12.5.")]
+TICKET_MAX = 2**64 - 1
+
+
+@stake_app.command()
+def add(
+    file: ConfigFile,
+    amount: Amount = None,
+    to: Annotated[str | None, typer.Option(metavar="AMOUNT", help="Only what lacks to this.")] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Stake AMOUNT more, each time; or, with --to, what active stake lacks, which may be repeated."""
+    show(add_lines(file, amount, to, is_dry=dry_run))
+
+
+@stake_app.command()
+def remove(
+    file: ConfigFile,
+    amount: Amount = None,
+    to: Annotated[str | None, typer.Option(metavar="AMOUNT", help="Only what is above this.")] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Start to leave with AMOUNT, each time; or, with --to, with all above that, which may be repeated."""
+    show(remove_lines(file, amount, to, is_dry=dry_run))
+
+
+@stake_app.command()
+def withdraw(
+    file: ConfigFile,
+    ticket: Annotated[int | None, typer.Option(min=1, max=TICKET_MAX, help="Only this one.")] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Take out what can be taken: every ticket that is ripe, or one."""
+    show(withdraw_lines(file, ticket, is_dry=dry_run))
+
+
+@stake_app.command()
+def collect(file: ConfigFile, dry_run: DryRun = False) -> None:
+    """Take this account's share of others' slashes, as challenger or as buyer."""
+    show(collect_lines(file, is_dry=dry_run))
+
+
+@stake_app.command("show")
+def show_stake(file: ConfigFile) -> None:
+    """Active and leaving stake, tickets, the hot key, and whatever stands in the way."""
+    show(stake_lines(file))
+
+
+def add_lines(file: Path, amount: str | None, to: str | None, *, is_dry: bool) -> Iterator[str]:
+    """Stake; one line for what it comes to, one for what was sent.
+
+    Raises:
+        ConfigError: no amount, or one that the vault would refuse. ChainRefused: it refused.
+    """
+    from replica.stake import read_standing, to_add
+
+    units, target = _amount(amount), _amount(to)
+    account = account_of(file)
+    standing = read_standing(account)
+    added = to_add(standing, amount=units, to=target)
+    active = standing.stake.active
+    yield f"{standing.account}, {standing.role_name}: {_money(active)} active"
+    if not added:
+        yield "nothing to add"
+        return
+    if is_dry:
+        vault = account.deployment.stake_vault
+        yield f"would send to StakeVault {vault}: stake({standing.role_name}, {_money(added)})"
+        yield f"and before it, to the token, leave for the vault to take {_money(added)}"
+        return
+    sent = account.chain.stake(standing.role, added)
+    yield f"added {_money(added)}, {_money(active + added)} active: {sent_text(sent)}"
+
+
+def remove_lines(file: Path, amount: str | None, to: str | None, *, is_dry: bool) -> Iterator[str]:
+    """Start to leave; the last line names the ticket and when it can be withdrawn.
+
+    Raises:
+        ConfigError: no amount, or one that the vault would refuse. ChainRefused: it refused.
+    """
+    from ledger.moments import span_text, when_text
+    from replica.stake import read_standing, to_remove
+
+    units, target = _amount(amount), _amount(to)
+    account = account_of(file)
+    standing = read_standing(account)
+    removed = to_remove(standing, amount=units, to=target)
+    yield f"{standing.account}, {standing.role_name}: {_money(standing.stake.active)} active"
+    if not removed:
+        yield "nothing to remove"
+        return
+    if is_dry:
+        vault = account.deployment.stake_vault
+        yield f"would send to StakeVault {vault}: requestUnstake({standing.role_name}, {_money(removed)})"
+        yield f"it could be withdrawn {span_text(standing.unbonding_s)} later; until then a slash reaches it"
+        return
+    number = account.chain.request_unstake(standing.role, removed)
+    ticket, now = account.chain.ticket(number), account.chain.timestamp()
+    yield f"{_money(removed)} leave with ticket {number}; until it is withdrawn a slash reaches it"
+    yield f"withdraw from {when_text(ticket.ready_at, now)}"
+
+
+def withdraw_lines(file: Path, number: int | None, *, is_dry: bool) -> Iterator[str]:
+    """Withdraw; one line per ticket.
+
+    Raises:
+        ConfigError: the ticket is not ours. Unavailable: it is not ripe. ChainRefused: the vault refused.
+    """
+    from replica.stake import check_ticket, read_standing, ripe, waits_for
+
+    account = account_of(file)
+    standing = read_standing(account)
+    if number is None:
+        chosen = ripe(standing)
+        for other, ticket in standing.tickets.items():
+            if other not in chosen:
+                words = waits_for(standing, ticket) if ticket.amount else "worth nothing after a slash"
+                yield f"ticket {other}: {_money(ticket.amount)}, {words}"
+    else:
+        ticket = account.chain.ticket(number)
+        check_ticket(standing, number, ticket)
+        if ticket.is_spent:
+            yield f"ticket {number}: withdrawn or cancelled before; nothing was sent"
+            return
+        chosen = {number: ticket}
+    if not chosen:
+        yield "nothing to withdraw now"
+    for at, ticket in chosen.items():
+        if is_dry:
+            vault = account.deployment.stake_vault
+            yield f"would send to StakeVault {vault}: withdraw({at}), worth {_money(ticket.amount)}"
+            continue
+        sent = account.chain.withdraw(at)
+        yield f"ticket {at}: {_money(ticket.amount)} withdrawn to {standing.account}: {sent_text(sent)}"
+
+
+def collect_lines(file: Path, *, is_dry: bool) -> Iterator[str]:
+    """Collect slash rewards; repeated, there is nothing to collect.
+
+    Raises:
+        ChainRefused: the vault refused.
+    """
+    account = account_of(file)
+    waiting = account.chain.rewards_of(account.address)
+    if not waiting:
+        yield f"{account.address}: no reward waits"
+    elif is_dry:
+        where = f"StakeVault {account.deployment.stake_vault}"
+        yield f"would send to {where}: collect({account.address}), worth {_money(waiting)}"
+    else:
+        yield f"{_money(waiting)} collected to {account.address}: {sent_text(account.chain.collect())}"
+
+
+def stake_lines(file: Path) -> Iterator[str]:
+    """Everything that `read_standing` knows, one line each."""
+    from ledger.moments import moment_text, when_text
+    from replica.stake import read_standing, waits_for
+
+    standing = read_standing(account_of(file))
+    stake, now = standing.stake, standing.now
+    yield f"account   {standing.account}, {standing.role_name}"
+    yield f"active    {_money(stake.active)}, least {_money(stake.minimum)}" + (
+        "" if stake.active >= stake.minimum else ": NOT enough to take part"
+    )
+    yield f"leaving   {_money(stake.unbonding)}"
+    for number, ticket in standing.tickets.items():
+        is_ripe = standing.free_at(ticket) <= now
+        words = "can be withdrawn now" if is_ripe else waits_for(standing, ticket)
+        yield f"ticket    {number}: {_money(ticket.amount)}, {words}"
+    yield f"wallet    {_money(standing.wallet)}"
+    if standing.rewards:
+        yield f"rewards   {_money(standing.rewards)} from slashes, see `assay stake collect`"
+    if stake.frozen_until > now:
+        yield f"frozen    by a case in court until {when_text(stake.frozen_until, now)}"
+    if standing.is_barred:
+        yield "barred    for ever: this account contradicted itself"
+    hot = standing.hot
+    if hot is None:
+        yield f"hot key   {standing.hot_address} speaks for nobody yet"
+    elif hot.account != standing.account:
+        yield f"hot key   {standing.hot_address} speaks for {hot.account}, NOT for this account"
+    elif hot.expiry <= now:
+        yield f"hot key   {standing.hot_address} EXPIRED {when_text(hot.expiry, now)}"
+    else:
+        yield f"hot key   {standing.hot_address} until {when_text(hot.expiry, now)}"
+    yield f"as of     {moment_text(now)}, the chain's clock"
+
+
+def _amount(text: str | None) -> int | None:
+    from ledger.money import parse_money
+
+    return None if text is None else parse_money(text)
+
+
+def _money(units: int) -> str:
+    from ledger.money import UNIT, money_text
+
+    return f"{money_text(units)} {UNIT}"

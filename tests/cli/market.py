@@ -1,0 +1,232 @@
+"""A run that somebody could take part in: real contracts, real keys, and a file for each participant.
+
+Windows are days long and the chain's clock is moved by hand, so no test depends on speed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from copy import copy
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import nacl.pwhash
+import nacl.secret
+import nacl.utils
+import pytest
+from eth_keyfile.keyfile import create_keyfile_json
+from nacl.signing import SigningKey
+
+from ledger.chain import MAINNET, UNIT, Chain, deploy
+from ledger.deployment import Deployment
+from ledger.evidence import evm_address
+from ledger.results import epoch_result, run_id_of
+from ledger.settlement import Settlement
+from ledger.statements import OPERATOR, Address, Ruling, address_of, certificate, sign_digest
+from orders.order import load_order
+from orders.spec import build_spec
+from protocol import types
+from protocol.codec import digest, encode
+from protocol.history import start
+from protocol.identity import Domain
+from protocol.messages import CertifiedManifest
+from replica.follower import Follower
+from replica.store import Store
+from tests import builders
+from tests.builders import NODES, STATE, TEXT, VERIFIERS, a_hot_key, a_member, a_peer_key
+from tests.specs import data_of
+
+WINDOWS = replace(MAINNET, min_operator_stake=100 * UNIT, min_verifier_stake=100 * UNIT)
+PURSE = 10_000 * UNIT
+PASSWORD = "a password of nobody"
+ORDER = """
+[run]
+name = "market"
+rounds = 6
+nodes = 3
+verifiers = 4
+[model]
+layers = 1
+width = 64
+heads = 2
+context = 16
+[train]
+sequences = 2
+[verify]
+probation = 2
+blocks = 8
+looks = 0
+limits = "none"
+audit_rounds = 4
+dispute_rounds = 3
+[budget]
+price_per_mtoken = 1_000_000_000_000  # so that what few tokens earn can be seen
+epoch_rounds = 3
+"""
+
+
+def account_key(name: str) -> bytes:
+    """The private key behind `a_member(name).account`."""
+    return hashlib.sha256(b"account" + name.encode()).digest()
+
+
+def wallet(name: str) -> Address:
+    return address_of(account_key(name))
+
+
+class Market:
+    """Nodes and verifiers of the builders, a buyer and a stranger, all with money and nothing staked."""
+
+    def __init__(self, rpc_url: str, bank_key: bytes, folder: Path) -> None:
+        self.rpc_url, self.folder, self.params = rpc_url, folder, WINDOWS
+        members = [a_member(name) for name in VERIFIERS]
+        self.deployment: Deployment = deploy(
+            rpc_url,
+            bank_key,
+            WINDOWS,
+            hashlib.sha256(b"market").digest(),
+            [(evm_address(member.account), evm_address(member.hot)) for member in members],
+        )
+        self.bank = Chain(rpc_url, self.deployment, bank_key)
+        everyone = [wallet(name) for name in (*NODES, *VERIFIERS, "buyer", "stranger")]
+        self.bank.fund_many(everyone, token_amount=PURSE, amount_wei=10**18)
+        self.order_file = folder / "run.toml"
+        self.order_file.write_text(ORDER)
+        self.spec = build_spec(
+            load_order(self.order_file),
+            deployment_id=types.Digest(self.deployment.deployment_id),
+            data=data_of(TEXT),
+            buyer=types.Address(bytes.fromhex(wallet("buyer")[2:])),
+            treasury=types.Address(bytes.fromhex(wallet("stranger")[2:])),
+            nodes=[a_member(name) for name in NODES],
+            verifiers=members,
+        )
+        self.run_id = run_id_of(self.spec)
+        (folder / "deployment.json").write_text(self.deployment.to_json())
+        (folder / "spec.cbor").write_bytes(encode(self.spec))
+        (folder / "peers.json").write_text("{}")
+        (folder / "password").write_text(PASSWORD + "\n")
+
+    def fresh(self, folder: Path) -> Market:
+        """The same market, its files in a folder of their own."""
+        found = copy(self)
+        for name in ("run.toml", "deployment.json", "spec.cbor", "peers.json", "password"):
+            (folder / name).write_bytes((self.folder / name).read_bytes())
+        found.folder, found.order_file = folder, folder / "run.toml"
+        return found
+
+    # ---- people
+
+    def as_(self, name: str) -> Chain:
+        return Chain(self.rpc_url, self.deployment, account_key(name))
+
+    def config_of(self, name: str, **changes: str) -> Path:
+        """The configuration file of a participant, with its keys beside it."""
+        folder = self.folder / name
+        if not folder.exists():
+            write_keys(folder / "keys", a_peer_key(name), account_key(name), a_hot_key(name))
+        keys = {
+            "name": name, "folder": ".", "password_file": "../password", "port": 4001,
+            "rpc_url": self.rpc_url,
+            "deployment": "../deployment.json", "spec": "../spec.cbor", "run_id": self.run_id.hex(),
+            "data": "../data", "peers": "../peers.json", **changes,
+        }  # fmt: skip
+        path = folder / "config.toml"
+        path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items()))
+        return path
+
+    # ---- time
+
+    def rpc(self, method: str, *arguments: Any) -> Any:
+        answer = self.bank._rpc.web3.provider.make_request(method, list(arguments))  # type: ignore[arg-type]
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def advance(self, seconds: int) -> None:
+        self.rpc("evm_increaseTime", seconds)
+        self.rpc("evm_mine")
+
+    # ---- the court
+
+    def accuse(self, name: str, *, ppm: int, challenger: str = VERIFIERS[1]) -> bytes:
+        """Opens a case against a node's stake; its id."""
+        if self.bank.run(self.run_id) is None:
+            self.open_run()
+        ruling = Ruling(
+            deployment_id=self.deployment.deployment_id,
+            run_id=self.run_id,
+            epoch=0,
+            offender=wallet(name),
+            role=OPERATOR,
+            ppm=ppm,
+            offence_id=hashlib.sha256(b"offence").digest(),
+            evidence_hash=bytes(32),
+            challenger=wallet(challenger),
+        )
+        signed = self.deployment.digest(ruling)
+        self.bank.open_case(
+            ruling, certificate(signed, [sign_digest(signed, a_hot_key(v)) for v in VERIFIERS])
+        )
+        return ruling.offence_id
+
+    # ---- a run that was trained
+
+    def open_run(self) -> None:
+        order = load_order(self.order_file)
+        self.as_("buyer").open_run(
+            digest(self.spec),
+            budget=order.budget_units(),
+            epoch_cap=order.epoch_units_max(),
+            epochs=self.spec.epochs,
+            deadline=self.bank.timestamp() + 30 * 86_400,
+        )
+
+    @cached_property
+    def links(self) -> list[CertifiedManifest]:
+        """The finalised chain of the run: every node in every round, every audit passed."""
+        with pytest.MonkeyPatch.context() as patch:  # the builders sign for one run; let it be this one
+            patch.setattr(builders, "RUN_ID", self.run_id)
+            patch.setattr(builders, "DOMAIN", Domain(self.spec.deployment_id, self.run_id))
+            patch.setattr(builders, "a_deployment", lambda: self.deployment)
+            return builders.a_chain(start(self.spec, self.run_id), self.spec.last_round + 1)
+
+    def fill_store(self, name: str, count: int | None = None) -> dict[int, Settlement]:
+        """What a participant's process would have kept; the payout tables that follow."""
+        store = Store(self.folder / name / "store.db")
+        for link in self.links[:count]:
+            store.add_link(link)
+        found = Follower(self.spec, self.run_id, store).settlements
+        store.close()
+        return found
+
+    def propose(self, tables: dict[int, Settlement], epoch: int) -> None:
+        before = self.bank.epoch_state(self.run_id, epoch - 1).digest if epoch else bytes(32)
+        result = epoch_result(self.spec, tables[epoch], STATE, types.Digest(before))
+        signed = self.deployment.digest(result)
+        signatures = [sign_digest(signed, a_hot_key(name)) for name in VERIFIERS]
+        self.bank.propose(result, certificate(signed, signatures))
+
+    def settle(self, tables: dict[int, Settlement], epoch: int) -> None:
+        self.propose(tables, epoch)
+        self.advance(self.params.challenge_window_s)
+        self.bank.finalize(self.run_id, epoch)
+
+
+def write_keys(folder: Path, peer: SigningKey, account: bytes, hot: bytes) -> None:
+    """Given keys in the form that `replica.keyring.load_keys` reads."""
+    folder.mkdir(parents=True)
+    salt = nacl.utils.random(nacl.pwhash.argon2id.SALTBYTES)
+    secret = nacl.pwhash.argon2id.kdf(
+        nacl.secret.SecretBox.KEY_SIZE,
+        PASSWORD.encode(),
+        salt,
+        opslimit=nacl.pwhash.argon2id.OPSLIMIT_INTERACTIVE,
+        memlimit=nacl.pwhash.argon2id.MEMLIMIT_INTERACTIVE,
+    )
+    (folder / "peer.key").write_bytes(salt + nacl.secret.SecretBox(secret).encrypt(bytes(peer)))
+    for name, key in (("account", account), ("hot", hot)):
+        store = create_keyfile_json(key, PASSWORD.encode(), kdf="scrypt", iterations=2)
+        (folder / f"{name}.json").write_text(json.dumps(store))
