@@ -13,7 +13,6 @@ from typing import Any
 
 from node.behaviours import CHEATS, Behaviour
 from protocol.audits import Audit, Ruling
-from protocol.draws import audit_rate_ppm
 from protocol.history import History, StepId
 from protocol.messages import CertifiedManifest, Outcome
 from protocol.params import PPM, RunSpec
@@ -130,7 +129,7 @@ def node_reports(
         for signed in link.manifest.commits:
             node = signed.commit.node
             report = reports[node]
-            rate = audit_rate_ppm(spec.audit, histories[round_id + 1].nodes[node].clean) / PPM
+            rate = histories[round_id + 1].rate_ppm(node) / PPM
             audit = audits.get((signed.commit.round, node))
             is_false = _is_false(behaviours.get(node), round_id) or is_planted(audit)
             _count(report, rate, is_false, audit)

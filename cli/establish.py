@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from attestation.policy import AppraisalPolicy
 from ledger.anvil import Anvil
 from ledger.chain import Chain
 from ledger.chain_deploy import LOCALNET, deploy
@@ -33,6 +34,7 @@ from protocol.seals import planted
 from protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
 from replica.keyring import Keys, create_keys
 from training.start import BASE
+from verifier.appraiser import POLICY
 from verifier.limits import LIMITS, Limits
 
 GAS_WEI = 10**18
@@ -51,6 +53,7 @@ class Seat:
     keys: Keys
     port: int
     behaviour: str = "honest"
+    attester: Path | None = None  # key of its software attester
 
     @property
     def config_path(self) -> Path:
@@ -150,7 +153,7 @@ def establish(
     if canaries:
         faults = [planted(run_id, canaries, index) for index in range(len(canaries))]
         write_canary(canary.folder / CANARY, faults)
-    _write_files(network, anvil.rpc_url, order.limits())
+    _write_files(network, anvil.rpc_url, order.limits(), order.policy())
     return network
 
 
@@ -194,6 +197,7 @@ def _make_seats(order: Order, root: Path) -> list[Seat]:
             keys=create_keys(folder / "keys", password),
             port=port,
             behaviour=order.run.behave.get(number, "honest"),
+            attester=order.attester(number),
         )
 
     with ThreadPoolExecutor(2) as pool:  # two at a time: each key costs 64 MiB to seal
@@ -232,8 +236,12 @@ def _delegate(chain: Chain, deployment: Deployment, seat: Seat, expiry: int) -> 
     chain.delegate(hot, expiry, sign(consent, deployment.domain(Delegation), seat.keys.hot))
 
 
-def _write_files(network: Network, rpc_url: str, limits: Limits | None) -> None:
+def _write_files(
+    network: Network, rpc_url: str, limits: Limits | None, policy: AppraisalPolicy | None
+) -> None:
     root = network.root
+    if policy is not None:
+        (root / POLICY).write_bytes(encode(policy))
     if limits is not None:
         (root / LIMITS).write_bytes(limits.encode())
     (root / "spec.cbor").write_bytes(encode(network.spec))
@@ -260,6 +268,10 @@ def _write_files(network: Network, rpc_url: str, limits: Limits | None) -> None:
             lines["behaviour"] = seat.behaviour
         if limits is not None and seat.role == "verifier":
             lines["limits"] = f"../../{LIMITS}"
+        if policy is not None and seat.role == "verifier":
+            lines["attestation"] = f"../../{POLICY}"
+        if seat.attester is not None:
+            lines["attester_key"] = str(seat.attester)
         if (seat.folder / CANARY).exists():
             lines["canary"] = CANARY
         if seat.role in ("ledger", "buyer"):

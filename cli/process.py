@@ -54,6 +54,10 @@ class ProcessFile(BaseModel):
     behaviour: str = "honest"
     canary: Path | None = None  # which steps of this node are false on order
     limits: Path | None = None  # calibration for audits of other execution classes
+    attestation: Path | None = None  # a verifier's copy of the policy that the run names
+    collateral: Path | None = None  # a verifier's: what vendors publish about their devices
+    attester_key: Path | None = None  # a node's: the key of a software attester, for tests
+    attester_command: tuple[str, ...] = ()  # a node's: ["tdx", "/usr/local/bin/quote"]
     books: Annotated[str, Field(pattern=r"^postgresql://")] | None = None  # a ledger's
     status: Path | None = None  # where the ledger and the buyer say what happens
     bundle: Path | None = None  # where the buyer puts the model and its proof
@@ -80,6 +84,10 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         raise ConfigError(f"{path.name}: password_file cannot be read ({error.strerror})") from None
     if len(run_id) != 32:
         raise ConfigError(f"{path.name}: run_id has {len(run_id)} bytes, expected 32")
+
+    def placed(found: Path | None) -> Path | None:
+        return None if found is None else base / found
+
     config = Config(
         name=given.name,
         folder=base / given.folder,
@@ -93,10 +101,14 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         data=base / given.data,
         peers=base / given.peers,
         behaviour=given.behaviour,
-        canary=None if given.canary is None else base / given.canary,
-        limits=None if given.limits is None else base / given.limits,
+        canary=placed(given.canary),
+        limits=placed(given.limits),
+        attestation=placed(given.attestation),
+        collateral=placed(given.collateral),
+        attester_key=placed(given.attester_key),
+        attester_command=given.attester_command,
         books=given.books,
-        base=None if given.base is None else base / given.base,
+        base=placed(given.base),
         device=given.device,
         threads=0 if given.threads == "auto" else given.threads,
     )

@@ -27,7 +27,6 @@ from protocol.audits import Audit
 from protocol.blob import blob_digest
 from protocol.codec import digest
 from protocol.draws import (
-    audit_rate_ppm,
     audit_seed,
     auditors,
     beacon_input,
@@ -277,7 +276,7 @@ def _redraw(done: Replayed, delivered: Delivered, examiner: Examiner, update: by
     manifest = delivered.links[after].manifest
     alpha = beacon_input(spec.deployment_id, delivered.run_id, commit.round, manifest.parent)
     seed = audit_seed(alpha, [(reveal.verifier, reveal.proof) for reveal in manifest.reveals])
-    done.rate_ppm = audit_rate_ppm(spec.audit, delivered.histories[after].nodes[commit.node].clean)
+    done.rate_ppm = delivered.histories[after].rate_ppm(commit.node)
     done.is_drawn = is_drawn(seed, commit.node, done.rate_ppm)
     done.order = auditors(seed, commit.node, judges_of(spec, manifest.excluded))
     layout = examiner.parameters.layout

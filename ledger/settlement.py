@@ -104,9 +104,10 @@ def settle(history: History, epoch: int) -> Settlement:
     unpaid = []
     for (round_id, node), tokens in steps.items():
         audit = audits.get((round_id, node))
-        fault_round = history.nodes[node].fault_round
-        if 0 <= fault_round <= int(round_id):
-            unpaid.append(Unpaid(round=int(round_id), node=node, reason="after an upheld fault"))
+        record = history.nodes[node]
+        if record.barred and record.fault_round <= int(round_id):
+            reason = "after it contradicted itself" if record.has_contradicted else "after an upheld fault"
+            unpaid.append(Unpaid(round=int(round_id), node=node, reason=reason))
         elif node in guilty:
             unpaid.append(Unpaid(round=int(round_id), node=node, reason="fault upheld in this epoch"))
         elif audit is not None and audit.is_planted and audit.ruling is not Ruling.DISMISSED:

@@ -19,6 +19,7 @@ import trio
 
 from ledger.evidence import sign_commit
 from network.host import Host
+from node.attest import attester_of, keep_attested
 from node.behaviours import parse_behaviour
 from node.canary import read_canary
 from node.steps import StepFiles
@@ -105,6 +106,7 @@ class Service:
             layout=self.layout,
             keep=kept_rounds(me.spec),
         )
+        self.attester = attester_of(me.config, me)
         self._host: Host
         self._opened: dict[StepId, Opened] = {}
 
@@ -118,6 +120,8 @@ class Service:
             nursery.start_soon(self.follower.poll, host, self.me.spec.verifier_peers)
             nursery.start_soon(self._open_when_drawn)
             nursery.start_soon(claim_everything, self.me, self.follower)
+            if self.attester is not None:
+                nursery.start_soon(keep_attested, self.me, host, self.follower, self.attester)
             log.info("node is up", extra={"peer": self.me.me.hex()[:8], "behaviour": self.behaviour.name})
             await self._train()
             await trio.sleep_forever()

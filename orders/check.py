@@ -145,6 +145,9 @@ def audit_rules(order: Order) -> AuditSpec:
         limits=NO_DIGEST,
         canaries=NO_DIGEST,
         canary_count=0,
+        attestation=NO_DIGEST,
+        attested_rounds=0,
+        code=NO_DIGEST,
     )
 
 

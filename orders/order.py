@@ -21,6 +21,8 @@ from pydantic import (
     ValidationError,
 )
 
+from attestation.policy import AppraisalPolicy
+from attestation.policy_file import policy_of
 from node.behaviours import Behaviour, parse_behaviour
 from orders.amounts import DECIMALS, TOKENS_MAX, UNIT, money_text, scaled
 from orders.method import method_rule
@@ -83,6 +85,7 @@ class RunSection(Section):
     rounds: Positive = 60
     nodes: Annotated[int, Field(ge=1, le=NODES_MAX)] = 5
     verifiers: Annotated[int, Field(ge=1, le=VERIFIERS_MAX)] = 4
+    attesters: dict[str, str] = Field(default_factory=dict)  # node number -> key file of a software attester
     behave: dict[str, str] = Field(default_factory=dict)  # node number -> NAME or NAME@ROUND; v0 -> NAME
 
 
@@ -185,6 +188,9 @@ class VerifySection(Section):
     blocks: Annotated[int, Field(ge=1, le=OPENED_BLOCKS_MAX)] = 32
     looks: Share = 0.2  # of audits get a second auditor, whom the first cannot foresee
     limits: Annotated[str, Field(min_length=1, max_length=4096)] = "shipped"  # "none", or a calibration file
+    attestation: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # a policy's file
+    attested_rounds: Positive = 100  # for which a node's evidence lowers its audit rate
+    code: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None  # SHA-256 of an attested guest
     canaries: Annotated[int, Field(ge=0, le=1000)] = 0  # planted faults, all of one honest node
     turn_rounds: Annotated[int, Field(ge=1, le=1000)] = 2
     audit_rounds: Annotated[int, Field(ge=4, le=1000)] = 8
@@ -257,6 +263,22 @@ class Order(Section):
             return parse_limits(path.read_bytes())
         except (OSError, ValueError) as error:
             raise ConfigError(f"[verify] limits: {path}: {error}") from None
+
+    def policy(self) -> AppraisalPolicy | None:
+        """By what evidence of nodes' hardware is appraised; None if it counts nothing.
+
+        Raises:
+            ConfigError: the file cannot be read or is no policy.
+        """
+        if self.verify.attestation is None:
+            return None
+        path = self.folder / self.verify.attestation
+        return policy_of(read_toml(path), f"[verify] attestation: {path}")
+
+    def attester(self, number: str) -> Path | None:
+        """The key file of a node's software attester, absolute; None without one."""
+        named = self.run.attesters.get(number)
+        return None if named is None else (self.folder / named).resolve()
 
     def tokenizer(self) -> Tokenizer:
         """How text becomes tokens.
@@ -343,6 +365,12 @@ def load_order(path: Path | None, overrides: Mapping[str, Any] | None = None) ->
 def _contradictions(order: Order) -> Iterator[Problem]:
     """What no single key shows: parts of an order that do not fit each other."""
     run, budget = order.run, order.budget
+    for number, text in run.attesters.items():
+        place = ("run", "attesters", number)
+        if number not in map(str, range(run.nodes)):
+            yield Problem(place, text, f"no such node; nodes are 0 to {run.nodes - 1}")
+        elif order.verify.attestation is None:
+            yield Problem(place, text, "evidence counts nothing without [verify] attestation")
     for number, text in run.behave.items():
         place = ("run", "behave", number)
         if number.startswith("v"):

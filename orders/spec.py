@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from orders.amounts import scaled
 from orders.order import Order
+from protocol.codec import digest
 from protocol.errors import ConfigError
 from protocol.params import (
     AuditSpec,
@@ -107,6 +108,7 @@ def build_spec(
         ConfigError: parts do not fit together, for example two members share an account.
     """
     verify, budget, timing, limits = order.verify, order.budget, order.timing, order.limits()
+    policy = order.policy()
     spec = RunSpec(
         deployment_id=deployment_id,
         name=order.run.name,
@@ -128,6 +130,9 @@ def build_spec(
             limits=NO_DIGEST if limits is None else limits.digest(),
             canaries=canary_root(canaries) if canaries else NO_DIGEST,
             canary_count=len(canaries),
+            attestation=NO_DIGEST if policy is None else digest(policy),
+            attested_rounds=verify.attested_rounds if policy is not None else 0,
+            code=NO_DIGEST if policy is None else Digest(bytes.fromhex(verify.code or "00" * 32)),
         ),
         money=MoneySpec(
             price_per_mtoken=budget.price_per_mtoken,

@@ -12,8 +12,8 @@ speaks before he is bound: verdicts are sealed first and opened together.
             |--quorum against--> UPHELD (slash, barred), of a planted fault PLANTED (nothing of the kind)
             |--enough matches--> DISMISSED
             '--neither--> a second, larger committee, once; then LAPSED (this step unpaid, no slash)
-    an UPHELD audit makes the node's other open audits MOOT: one slash, and nothing from the
-    faulty step on is paid
+    an UPHELD audit, or a node that contradicts itself, makes its other open audits MOOT: one slash, and
+    nothing from the faulty step on is paid
 A verifier whose word the committee has proved false is at fault: see `Failing`.
 """
 

@@ -28,7 +28,7 @@ from protocol.errors import MalformedMessage
 from protocol.types import FIXED_BYTES, Digest
 
 MESSAGE_BYTES_MAX = 4 << 20  # a manifest of 1,000 commits is 0.6 MB
-DEPTH_MAX = 8
+DEPTH_MAX = 10  # links, link, manifest, contradictions, pair, commit, inner states
 ITEMS_MIN = 4096  # a message may hold this many items, and one more for every 8 bytes;
 ITEM_BYTES = 8  # the densest that repeat, inside Opening, Manifest and Links, are far under that
 INT_MAX = 2**64 - 1

@@ -28,11 +28,49 @@ def audit_seed(alpha: bytes, proofs: Iterable[tuple[PeerId, bytes]]) -> Digest:
     return Digest(hashlib.sha256(b"assay/audit/1" + alpha + mix.digest()).digest())
 
 
-def audit_rate_ppm(audit: AuditSpec, clean_audits: int) -> int:
-    """Probability of an audit after so many clean ones in a row: 1 on probation, never under the floor."""
+def audit_rate_ppm(audit: AuditSpec, clean_audits: int, discount_ppm: int = PPM) -> int:
+    """Probability of an audit after so many clean ones in a row: 1 on probation, never under the floor.
+
+    Args:
+        audit: The run's rules.
+        clean_audits: In a row, since the last fault or change of execution class.
+        discount_ppm: What evidence of the node's hardware multiplies the rate with; probation and floor
+            know nothing of it.
+    """
     if clean_audits < audit.probation:
         return PPM
-    return max(audit.floor_ppm, min(PPM, PPM * audit.probation // clean_audits))
+    adaptive_ppm = PPM * audit.probation // clean_audits
+    return discounted_ppm(
+        adaptive_ppm=adaptive_ppm, deterrent_ppm=0, floor_ppm=audit.floor_ppm, discount_ppm=discount_ppm
+    )
+
+
+def discounted_ppm(*, adaptive_ppm: int, deterrent_ppm: int, floor_ppm: int, discount_ppm: int) -> int:
+    """Probability of an audit, in millionths: `min(1, max(deterrent, discount * adaptive, floor))`.
+
+    Only the adaptive part is multiplied, and rounded up. Hence, for all arguments:
+    the result is at least `floor_ppm` and at least `deterrent_ppm`; it is at most
+    what it is without a discount; and without one it is
+    `min(1_000_000, max(deterrent_ppm, adaptive_ppm, floor_ppm))`.
+
+    Args:
+        adaptive_ppm: What a node's record asks for, before the floor: `1_000_000 * probation // clean`.
+            0 or more; more than 1,000,000 counts as it is, then the result is cut.
+        deterrent_ppm: What must hold whatever the node shows. 0 to 1,000,000.
+        floor_ppm: The run's floor. 1 to 1,000,000.
+        discount_ppm: 0 to 1,000,000.
+
+    Raises:
+        ValueError: an argument is outside of its bounds (our own mistake).
+    """
+    if adaptive_ppm < 0 or not 0 <= deterrent_ppm <= PPM or not 0 < floor_ppm <= PPM:
+        raise ValueError(
+            f"rates {adaptive_ppm}, {deterrent_ppm}, {floor_ppm}: "
+            f"expected 0 or more, 0 to {PPM}, and 1 to {PPM} millionths"
+        )
+    if not 0 <= discount_ppm <= PPM:
+        raise ValueError(f"a discount of {discount_ppm} millionths, expected 0 to {PPM}")
+    return min(PPM, max(deterrent_ppm, -(-adaptive_ppm * discount_ppm // PPM), floor_ppm))
 
 
 def is_drawn(seed: Digest, node: PeerId, rate_ppm: int) -> bool:

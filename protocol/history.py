@@ -16,8 +16,17 @@ from protocol import audits as rules
 from protocol.audits import Audit, Fault, Ruling
 from protocol.codec import digest
 from protocol.draws import audit_rate_ppm, audit_seed, auditors, beacon_input, is_drawn
-from protocol.messages import Commit, Manifest, Planted, Unsealed, Verdict, VerdictSeal
-from protocol.params import RunSpec
+from protocol.messages import (
+    Appraised,
+    Commit,
+    Contradiction,
+    Manifest,
+    Planted,
+    Unsealed,
+    Verdict,
+    VerdictSeal,
+)
+from protocol.params import PPM, RunSpec
 from protocol.quorum import quorum
 from protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
@@ -32,8 +41,10 @@ class NodeRecord:
     momentum: Digest = NO_DIGEST  # root after its last accepted step; zero before the first
     round: int = -1  # of that step
     accepted: int = 0
-    clean: int = 0  # audits passed in a row
-    fault_round: int = -1  # of the earliest upheld fault; from then on nothing is paid
+    clean: int = 0  # audits passed in a row, since it last changed its execution class
+    exec_class: Digest = NO_DIGEST  # of its last accepted step
+    fault_round: int = -1  # of the earliest proven fault; from then on nothing is paid
+    has_contradicted: bool = False  # that fault is two commits for one round
 
     @property
     def barred(self) -> bool:
@@ -71,6 +82,7 @@ class History:
     reveals: Mapping[int, tuple[PeerId, ...]] = field(default_factory=dict)  # by round they are for
     away: Mapping[PeerId, int] = field(default_factory=dict)  # from which round on it is asked again
     last_commits: tuple[Commit, ...] = ()
+    appraised: Mapping[tuple[PeerId, PeerId], Appraised] = field(default_factory=dict)  # (node, verifier)
 
     @property
     def is_complete(self) -> bool:
@@ -103,6 +115,25 @@ class History:
     def excluded(self) -> tuple[PeerId, ...]:
         """Verifiers at fault, ascending: no later step draws them."""
         return tuple(sorted(peer for peer, record in self.verifiers.items() if record.is_excluded))
+
+    def discount_ppm(self, node: PeerId) -> int:
+        """What the next draw multiplies this node's adaptive rate with: what a quorum of verifiers grants.
+
+        Fewer than a quorum of liars grant nothing, and fewer than a quorum who refuse cost nothing.
+        """
+        known = self.spec.verifier_peers
+        words = (self.appraised.get((node, verifier)) for verifier in known)
+        granted = sorted(int(one.discount) for one in words if one is not None and self.is_fresh(one))
+        need = quorum(len(known))
+        return granted[need - 1] if len(granted) >= need else PPM
+
+    def rate_ppm(self, node: PeerId) -> int:
+        """The probability with which the next draw audits this node's step, in millionths."""
+        return audit_rate_ppm(self.spec.audit, self.nodes[node].clean, self.discount_ppm(node))
+
+    def is_fresh(self, word: Appraised) -> bool:
+        """Whether the evidence behind this word still counts when the next manifest is made."""
+        return self.round <= word.round + self.spec.audit.attested_rounds
 
     def epoch_of(self, round_id: int) -> int:
         """The settlement a round belongs to."""
@@ -144,6 +175,36 @@ def may_reveal(history: History, audit: Audit, verdict: Verdict) -> bool:
     return may_say and rules.may_reveal(audit, verdict, int(history.round))
 
 
+def may_appraise(history: History, word: Appraised) -> bool:
+    """Whether the next manifest may carry this word: on young evidence of a node in the run, each once."""
+    if history.spec.audit.attestation == NO_DIGEST or word.run_id != history.run_id:
+        return False
+    if word.node not in history.active or word.verifier not in history.spec.verifier_peers:
+        return False
+    is_young = word.round < history.round <= word.round + (history.spec.audit.attested_rounds + 1) // 2
+    known = history.appraised.get((word.node, word.verifier))
+    return is_young and (known is None or known.round < word.round)
+
+
+def may_contradict(history: History, pair: Contradiction) -> bool:
+    """Whether the next manifest may carry this pair, its signatures aside.
+
+    Two different commits of one node for one round of this run, in the order of their digests, of a
+    node that is not barred yet, while pay for that round can still be kept back.
+    """
+    first, second = pair.first.commit, pair.second.commit
+    record = history.nodes.get(first.node)
+    is_pair = (first.run_id, first.round, first.node) == (second.run_id, second.round, second.node)
+    return (
+        is_pair
+        and first.run_id == history.run_id
+        and digest(first) < digest(second)
+        and record is not None
+        and not record.barred
+        and history.round - history.spec.closing_rounds <= first.round <= history.round
+    )
+
+
 def awaited(history: History) -> tuple[StepId, ...]:
     """Audits for which the next manifest is the last chance of a word that is missing."""
     return tuple(
@@ -179,6 +240,8 @@ def advance(history: History, manifest: Manifest, name: Digest | None = None) ->
             audits[step] = rules.draw_second_look(audit, now, seed, spec.audit)
         audits |= drawn(history, manifest, seed)
 
+    for pair in manifest.contradictions:
+        nodes[pair.first.commit.node] = _contradicted(nodes[pair.first.commit.node], pair)
     for step, words in _words(manifest).items():
         audits[step] = rules.hear(
             audits[step], now, words.seals, words.verdicts, words.unsealed, is_planted=bool(words.planted)
@@ -197,12 +260,22 @@ def advance(history: History, manifest: Manifest, name: Digest | None = None) ->
         verifier = signed_verdict.verdict.verifier
         verifiers[verifier] = replace(verifiers[verifier], judged=verifiers[verifier].judged + 1)
 
+    appraised = {key: word for key, word in history.appraised.items() if history.is_fresh(word)}
+    for signed_word in manifest.appraised:
+        appraised[(signed_word.appraised.node, signed_word.appraised.verifier)] = signed_word.appraised
     for signed_commit in manifest.commits:
         commit = signed_commit.commit
         steps[(commit.round, commit.node)] = commit.tokens
         record = nodes[commit.node]
+        if record.accepted and record.exec_class != commit.exec_class:  # another machine: trust begins again
+            record = replace(record, clean=0)
+            appraised = {key: word for key, word in appraised.items() if key[0] != commit.node}
         nodes[commit.node] = replace(
-            record, momentum=commit.momentum_after, round=now, accepted=record.accepted + 1
+            record,
+            momentum=commit.momentum_after,
+            round=now,
+            accepted=record.accepted + 1,
+            exec_class=commit.exec_class,
         )
 
     commits = tuple(signed_commit.commit for signed_commit in manifest.commits)
@@ -218,6 +291,7 @@ def advance(history: History, manifest: Manifest, name: Digest | None = None) ->
         reveals=reveals,
         away=away,
         last_commits=commits,
+        appraised=appraised,
     )
 
 
@@ -240,7 +314,7 @@ def drawn(history: History, manifest: Manifest, seed: Digest) -> dict[StepId, Au
             order=auditors(seed, commit.node, judges),
         )
         for commit in history.last_commits
-        if is_drawn(seed, commit.node, audit_rate_ppm(history.spec.audit, history.nodes[commit.node].clean))
+        if is_drawn(seed, commit.node, history.rate_ppm(commit.node))
     }
 
 
@@ -284,6 +358,10 @@ def _ruled(record: NodeRecord, audit: Audit) -> NodeRecord:
     if audit.ruling is Ruling.UPHELD:
         return replace(record, clean=0, fault_round=int(audit.round))
     return record
+
+
+def _contradicted(record: NodeRecord, pair: Contradiction) -> NodeRecord:
+    return replace(record, clean=0, fault_round=int(pair.first.commit.round), has_contradicted=True)
 
 
 def _failed(record: VerifierRecord, fault: Fault) -> VerifierRecord:

@@ -23,6 +23,8 @@ PROOF_HASHES_MAX = 26
 SKETCH_BYTES = 512
 REASON_CHARS_MAX = 300
 SEAL_HASHES_MAX = 10
+CONTRADICTIONS_MAX = 4  # in one manifest; the rest goes into the next ones
+EVIDENCE_BYTES_MAX = 160 * 1024  # of a processor and a few GPUs, with certificates
 INLINE_UPDATE_BYTES = 128 * 1024
 INNER_BYTES_MAX = 512 * 1024 * 1024  # parameters of an opened inner state: 128 million of float32
 
@@ -167,11 +169,51 @@ class Reveal:
     proof: Annotated[bytes, Max(80)]
 
 
+class Discount(enum.IntEnum):
+    """What evidence of a node's hardware multiplies its adaptive audit rate with, in millionths."""
+
+    NONE = 1_000_000
+    PROCESSOR = 800_000  # a processor alone, or a warning: nothing says which GPU did the work
+    PROCESSOR_AND_GPU = 400_000  # both, bound to each other, nothing against either
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appraised:
+    """A verifier's word on what a node's evidence is worth. It holds for `AuditSpec.attested_rounds`."""
+
+    TAG: ClassVar[bytes] = b"assay/appraised/1"
+    run_id: Digest
+    round: RoundId  # of the final manifest whose digest was the nonce
+    node: PeerId
+    verifier: PeerId
+    discount: Discount
+    evidence: Digest
+    result: Digest  # of the attestation result, which the verifier keeps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedAppraised:
+    """An appraisal with its verifier's signature."""
+
+    TAG: ClassVar[bytes] = b"assay/signed-appraised/1"
+    appraised: Appraised
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attested:
+    """A node hands a verifier the evidence of its hardware, encoded as the attestation room says."""
+
+    TAG: ClassVar[bytes] = b"assay/attested/1"
+    round: RoundId  # of the final manifest whose digest is the nonce
+    evidence: Annotated[bytes, Max(EVIDENCE_BYTES_MAX)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """What counts in one round: the body that verifiers agree on."""
 
-    TAG: ClassVar[bytes] = b"assay/manifest/3"
+    TAG: ClassVar[bytes] = b"assay/manifest/4"
     run_id: Digest
     round: RoundId
     parent: Digest  # digest of the manifest before; of the run's spec in round 0
@@ -181,6 +223,8 @@ class Manifest:
     verdicts: Annotated[tuple[SignedVerdict, ...], Max(VERDICTS_MAX)]  # likewise
     unsealed: Annotated[tuple[Unsealed, ...], Max(VERDICTS_MAX)]  # by (round, node)
     planted: Annotated[tuple[Planted, ...], Max(VERDICTS_MAX)]  # likewise
+    contradictions: Annotated[tuple[Contradiction, ...], Max(CONTRADICTIONS_MAX)]  # ascending by node
+    appraised: Annotated[tuple[SignedAppraised, ...], Max(VERDICTS_MAX)]  # by (node, verifier)
     excluded: Annotated[tuple[PeerId, ...], Max(VERIFIERS_MAX)]  # verifiers at fault by now, ascending
     aggregate: Digest  # blob digest; zero without commits, or where the rule refuses them (n <= 2f)
     chain: Digest  # H(chain before | ids | update digests | aggregate)
@@ -249,7 +293,7 @@ class Proposal:
     `parent` is the parent block's notarisation (absent, so empty, for round 0).
     """
 
-    TAG: ClassVar[bytes] = b"assay/proposal/3"
+    TAG: ClassVar[bytes] = b"assay/proposal/4"
     block: Block
     manifest: Manifest
     parent: Annotated[tuple[QuorumCertificate, ...], Max(1)]
@@ -262,7 +306,7 @@ class Proposal:
 class CertifiedManifest:
     """One link of the finalised chain: checkable by anybody who knows the verifiers."""
 
-    TAG: ClassVar[bytes] = b"assay/certified/3"
+    TAG: ClassVar[bytes] = b"assay/certified/4"
     manifest: Manifest
     block: Block
     certificate: QuorumCertificate
@@ -399,7 +443,7 @@ class RulingRequest:
 class Links:
     """Consecutive links of the finalised chain, as many as fit an answer."""
 
-    TAG: ClassVar[bytes] = b"assay/links/3"
+    TAG: ClassVar[bytes] = b"assay/links/4"
     links: Annotated[tuple[CertifiedManifest, ...], Max(256)]
 
 
@@ -436,5 +480,6 @@ MESSAGES: dict[bytes, type[Any]] = {
         Submission, Opened, StepRequest, InnerOpening, Links, ResultSignature,
         Contradiction, Refusal, SignedRefusal, ResolutionSignature,
         VerdictSeal, SignedVerdictSeal, Unsealed, Planted, RulingRequest,
+        Appraised, SignedAppraised, Attested,
     )
 }  # fmt: skip

@@ -89,7 +89,7 @@ class DataSpec:
 class AuditSpec:
     """How often, by whom and by when steps are recomputed."""
 
-    TAG: ClassVar[bytes] = b"assay/audit-spec/2"
+    TAG: ClassVar[bytes] = b"assay/audit-spec/3"
     probation: int  # a node's first audits come at rate 1; then rate = probation / clean audits
     floor_ppm: int  # the rate never falls under this; never 0
     blocks: int  # opened per audit, half uniform, half among non-empty blocks
@@ -100,6 +100,9 @@ class AuditSpec:
     limits: Digest  # SHA-256 of the calibration by which other execution classes are judged; zero: none are
     canaries: Digest  # Merkle root over planted faults; zero without any
     canary_count: int
+    attestation: Digest  # of the policy by which evidence of hardware lowers the rate; zero: it does not
+    attested_rounds: int  # how long evidence counts, from the round whose manifest was its nonce; 0 without
+    code: Digest  # SHA-256 of what an attested guest runs; zero without
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +147,7 @@ class Member:
 class RunSpec:
     """One run, complete: whoever holds this and the chain can check everything else."""
 
-    TAG: ClassVar[bytes] = b"assay/run-spec/3"
+    TAG: ClassVar[bytes] = b"assay/run-spec/4"
     deployment_id: Digest
     name: Annotated[str, Max(64)]
     seed: int
@@ -232,6 +235,12 @@ def check_spec(spec: RunSpec) -> None:
         spec.audit.canary_count * 20 <= spec.rounds * len(spec.nodes),
         f"{spec.audit.canary_count} planted faults, at most one step in 20 expected",
     )
+    is_attested = spec.audit.attestation != NO_DIGEST
+    need(
+        is_attested == (spec.audit.attested_rounds > 0),
+        "a policy for attestation needs the rounds for which evidence counts, and no policy has none",
+    )
+    need(is_attested or spec.audit.code == NO_DIGEST, "a digest of attested code needs a policy")
     need(spec.money.operators_ppm + spec.money.verifiers_ppm <= PPM, "shares add up to more than 1")
     need(spec.money.epoch_rounds >= 1, "an epoch needs at least one round")
     for name in ("slash_ppm", "withheld_ppm", "verifier_slash_ppm"):

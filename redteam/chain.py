@@ -83,6 +83,7 @@ def a_spec(
     rules = AuditSpec(
         probation=100_000, floor_ppm=200_000, blocks=4, looks_ppm=0, turn_rounds=1, audit_rounds=6,
         dispute_rounds=3, limits=NO_DIGEST, canaries=NO_DIGEST, canary_count=0,
+        attestation=NO_DIGEST, attested_rounds=0, code=NO_DIGEST,
     )  # fmt: skip
     spec = RunSpec(
         deployment_id=mark("deployment"),
@@ -219,6 +220,8 @@ class Network:
             verdicts=tuple(verdicts),
             unsealed=tuple(unsealed),
             planted=tuple(self._planted()),
+            contradictions=(),
+            appraised=(),
             excluded=history.excluded,
             aggregate=aggregate,
             chain=next_chain(history.chain, commits, aggregate),

@@ -16,13 +16,12 @@ from typing import Any
 import protocol.audits
 import protocol.history
 import replica.chain
-from attestation.rate import Discount, rate_ppm
 from ledger.settlement import Settlement, settle
 from protocol.audits import Audit, Ruling, hear
 from protocol.draws import audit_rate_ppm, auditors, is_drawn, is_second_look
 from protocol.errors import MalformedMessage
+from protocol.messages import Discount, SignedVerdict, SignedVerdictSeal
 from protocol.messages import Outcome as Found
-from protocol.messages import SignedVerdict, SignedVerdictSeal
 from protocol.params import PPM, AuditSpec
 from protocol.seals import canary_root, planted
 from protocol.types import NO_DIGEST, Digest, PeerId, RoundId, Signature
@@ -373,9 +372,8 @@ def _forged_quote(is_defended: bool, seed: int) -> Outcome:
     """The best evidence there is, forged, and false steps after it."""
     rng, runs, steps = random.Random(seed), 60, 400
     if is_defended:
-        rate = rate_ppm(
-            adaptive_ppm=1, deterrent_ppm=0, floor_ppm=50_000, discount=Discount.PROCESSOR_AND_GPU
-        )
+        rules = a_spec(probation=10, floor_ppm=50_000).audit
+        rate = audit_rate_ppm(rules, 200_000, Discount.PROCESSOR_AND_GPU)
     else:
         rate = 0  # attestation in place of audits
     caught = sum(

@@ -19,6 +19,7 @@ from nacl.signing import SigningKey
 
 import protocol.quorum
 import replica.chain
+import verifier.commits
 import verifier.round
 from ledger.deployment import Deployment
 from ledger.evidence import check_commit_statement, evm_address, sign_commit
@@ -51,7 +52,8 @@ from training.data import batch_positions, batch_root
 from training.layout import layout_of
 from training.momentum import zero_root
 from training.wire import Update
-from verifier.round import Equivocation, Round, Rules, Submitted, check_commit, examine, step
+from verifier.commits import Rules, check_commit, contradiction
+from verifier.round import Equivocation, Round, Submitted, examine, step
 from verifier.rules import rule_of
 
 STATE = mark("parameters")
@@ -231,7 +233,7 @@ def _equivocates(is_defended: bool, seed: int) -> Outcome:
     state, _ = step(desk.round, Submitted(first))
     other = state if is_defended else desk.round
     _, effects = step(other, Submitted(second))
-    is_proved = effects == (Equivocation(first, second),)
+    is_proved = effects == (Equivocation(contradiction(first, second)),)
     if is_proved:
         hot = _member(NODE).hot
         for signed in (first, second):  # what the court recovers from its calldata
@@ -281,8 +283,8 @@ def _signed_by_another(is_defended: bool, seed: int) -> Outcome:
     half = replace(honest, statement=stolen.statement)  # one key stolen of two
     with ExitStack() as stack:
         if not is_defended:
-            stack.enter_context(without(verifier.round, "verify", lambda *_: None))
-            stack.enter_context(without(verifier.round, "check_commit_statement", lambda *_: None))
+            stack.enter_context(without(verifier.commits, "verify", lambda *_: None))
+            stack.enter_context(without(verifier.commits, "check_commit_statement", lambda *_: None))
         return _tally(
             [lambda: step(desk.round, Submitted(stolen)), lambda: step(desk.round, Submitted(half))], 0.0,
             "none: refused; both keys are needed",

@@ -13,7 +13,7 @@ from protocol import audits
 from protocol.audits import Audit
 from protocol.errors import MalformedMessage
 from protocol.finality import check_certified
-from protocol.history import History, advance, may_reveal, next_chain
+from protocol.history import History, advance, may_appraise, may_contradict, may_reveal, next_chain
 from protocol.identity import Domain
 from protocol.messages import CertifiedManifest, Manifest
 from protocol.seals import check_planted, check_unsealed
@@ -62,6 +62,21 @@ def check_place(history: History, manifest: Manifest) -> None:
     known = set(history.spec.verifier_peers)
     need(all(r.verifier in known for r in reveals), "carries a reveal of a stranger")
     need(manifest.excluded == history.excluded, "names other verifiers than those at fault")
+    pairs = manifest.contradictions
+    nodes = [pair.first.commit.node for pair in pairs]
+    need(all(a < b for a, b in pairwise(nodes)), "contradictions must ascend by node, one each")
+    for pair in pairs:
+        who = pair.first.commit.node.hex()[:8]
+        need(
+            may_contradict(history, pair),
+            f"says that {who} contradicted itself, which its two commits do not",
+        )
+    words = [one.appraised for one in manifest.appraised]
+    order = [(word.node, word.verifier) for word in words]
+    need(all(a < b for a, b in pairwise(order)), "appraisals must ascend by node and verifier")
+    for word in words:
+        who = f"{word.verifier.hex()[:8]} on the evidence of {word.node.hex()[:8]}"
+        need(may_appraise(history, word), f"carries a word of {who}, which may not come now")
     check_words(history, manifest)
 
 

@@ -50,6 +50,10 @@ class Config:
     canary: Path | None = None  # of a node whose false steps were ordered; node/canary.py
     books: str | None = None  # URL of the keeper's PostgreSQL database; a file in its folder if None
     limits: Path | None = None  # calibration that the spec names, for steps of other execution classes
+    attestation: Path | None = None  # policy for evidence of hardware, where the spec names one
+    collateral: Path | None = None  # what vendors publish, as a verifier's fetcher got it
+    attester_key: Path | None = None  # of a node's software attester, for tests
+    attester_command: tuple[str, ...] = ()  # a processor's family and the program that speaks for it
     base: Path | None = None  # imported starting parameters, where the spec names some
     device: str = "cpu"
     threads: int = 1  # 0: measure at the first start which number is fastest

@@ -267,6 +267,8 @@ def a_manifest(
         reveals=tuple(a_reveal(name, history) for name in VERIFIERS) if history.round else (),
         **words(history, votes or {}),
         planted=(),
+        contradictions=(),
+        appraised=(),
         excluded=history.excluded,
         aggregate=named,
         chain=next_chain(history.chain, tuple(signed.commit for signed in commits), named),

@@ -65,5 +65,8 @@ def an_audit_spec(**changes: object) -> AuditSpec:
         limits=NO_DIGEST,
         canaries=NO_DIGEST,
         canary_count=0,
+        attestation=NO_DIGEST,
+        attested_rounds=0,
+        code=NO_DIGEST,
     )
     return replace(rules, **changes)

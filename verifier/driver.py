@@ -30,6 +30,7 @@ from protocol.messages import (
     Proposal,
     QuorumCertificate,
     Reveal,
+    SignedAppraised,
     SignedCommit,
     SignedVerdict,
     SignedVerdictSeal,
@@ -45,6 +46,7 @@ from replica.pace import Pace
 from replica.participant import Participant
 from verifier import consensus
 from verifier import round as rounds
+from verifier.commits import check_commit, contradiction
 from verifier.consensus import (
     Accuse,
     BuildProposal,
@@ -65,7 +67,17 @@ from verifier.consensus import (
     Tick,
 )
 from verifier.proposer import GetUpdate, Proposer, now_ms
-from verifier.round import Advanced, Bound, Equivocation, Judged, Revealed, Round, Shown, Submitted
+from verifier.round import (
+    Advanced,
+    Bound,
+    Contradicted,
+    Judged,
+    Revealed,
+    Round,
+    Shown,
+    Submitted,
+    Valued,
+)
 
 log = logging.getLogger(__name__)
 RETRY_S = 1.0
@@ -155,7 +167,7 @@ class Driver:
         Raises:
             PeerFault, OutOfPhase: it may not count; a contradiction of an earlier one is kept as evidence.
         """
-        rounds.check_commit(self.round.rules, self.round.history, self.round.state, signed)
+        check_commit(self.round.rules, self.round.history, self.round.state, signed)
         known = self.round.commits.get(signed.commit.node)
         if known is not None and known.commit != signed.commit:
             self._to_round(Submitted(signed))
@@ -182,6 +194,18 @@ class Driver:
                 self._to_round(Judged(word))
             case _:
                 self._to_round(Shown(word))
+
+    def contradiction_received(self, pair: Contradiction) -> None:
+        """Evidence against a node, from another verifier. Raises PeerFault or OutOfPhase if it is none."""
+        self._to_round(Contradicted(pair))
+
+    def appraisal_received(self, signed: SignedAppraised) -> None:
+        """A verifier's word on a node's evidence, ours or another's.
+
+        Raises:
+            PeerFault, OutOfPhase: it is not its signer's, or comes at the wrong time.
+        """
+        self._to_round(Valued(signed))
 
     def body(self, block: Digest) -> Proposal | None:
         """A proposal by its block digest, for a peer that lacks it."""
@@ -247,7 +271,8 @@ class Driver:
     def _to_round(self, event: rounds.Event) -> None:
         self.round, effects = rounds.step(self.round, event)
         for effect in effects:
-            self._keep_evidence(effect)
+            self._keep_evidence(effect.pair)
+            self.broadcast(encode(effect.pair))
         self._proposer.consider()
 
     def _feed(self, event: Event) -> None:
@@ -320,7 +345,9 @@ class Driver:
             if told is None or told.commit.round != signed.commit.round:
                 continue  # our own round lags behind what was just synced
             if told.commit != signed.commit:
-                self._keep_evidence(Equivocation(told, signed))
+                self._contradicted(contradiction(told, signed))
+        for pair in manifest.contradictions:
+            self._keep_evidence(pair)
         log.info(
             "round finalised",
             extra={
@@ -391,11 +418,19 @@ class Driver:
         request = StepRequest(number=int(self._follower.history.round), node=PeerId(NO_DIGEST))
         return decode(Links, await self._host.request(peer, "links", encode(request), timeout_s=20)).links
 
-    def _keep_evidence(self, found: Equivocation) -> None:
-        commit = found.first.commit
+    def _contradicted(self, pair: Contradiction) -> None:
+        """Evidence of our own: for the court even where the chain has no more use for it."""
+        self._keep_evidence(pair)
+        try:
+            self._to_round(Contradicted(pair))
+        except OutOfPhase as late:
+            log.info("contradiction not for the chain", extra={"reason": str(late)})
+
+    def _keep_evidence(self, pair: Contradiction) -> None:
+        commit = pair.first.commit
         name = f"{EVIDENCE}{int(commit.round)}/{commit.node.hex()}"
         if self._me.store.fact(name) is None:
-            self._me.store.set_fact(name, encode(Contradiction(first=found.first, second=found.second)))
+            self._me.store.set_fact(name, encode(pair))
             log.warning("a node committed to two updates", extra={"evidence": name})
 
 

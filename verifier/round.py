@@ -6,6 +6,7 @@ every verifier alike, and once more inside a proposal: an honest leader never
 proposes what another honest verifier must refuse.
 
     Submitted --> kept once per node; a different second one is evidence
+    Contradicted --> the evidence is pooled: the next manifest bars the node
     Revealed, and words about audits --> pooled until a manifest carries them
     Advanced --> the next round begins empty
 """
@@ -18,18 +19,29 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from ledger.deployment import Deployment
-from ledger.evidence import check_commit_statement
 from protocol import audits
 from protocol.audits import Audit, Ruling
 from protocol.draws import beacon_input
 from protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault
-from protocol.history import History, StepId, advance, awaited, may_reveal, may_seal, next_chain
-from protocol.identity import Domain, verify
+from protocol.history import (
+    History,
+    StepId,
+    advance,
+    awaited,
+    may_appraise,
+    may_contradict,
+    may_reveal,
+    may_seal,
+    next_chain,
+)
+from protocol.identity import verify
 from protocol.messages import (
+    CONTRADICTIONS_MAX,
+    Contradiction,
     Manifest,
     Planted,
     Reveal,
+    SignedAppraised,
     SignedCommit,
     SignedVerdict,
     SignedVerdictSeal,
@@ -39,28 +51,17 @@ from protocol.messages import (
 )
 from protocol.quorum import quorum
 from protocol.seals import check_planted, check_unsealed
-from protocol.types import NO_DIGEST, Digest, PeerId, RoundId, Signature
+from protocol.types import Digest, PeerId, RoundId, Signature
 from protocol.vrf import verify as verify_vrf
 from replica.chain import check_place
-from training.contribution import contribution_bytes_max
-from training.data import batch_positions, batch_root
+from verifier.commits import Rules, check_commit, check_contradiction, contradiction
 
 WORDS_PER_VERIFIER = 1024  # seals and verdicts pooled for later rounds, each; 250 and 450 bytes
 REVEALS_PER_VERIFIER = 4  # pooled: of the last manifest, and of those notarised but not final here
 WORDS_PER_MANIFEST = 110  # of each kind, oldest first; the rest goes into the next one
-LOSS_MICRO_MAX = 10**9
+APPRAISALS_PER_MANIFEST = 32
 Word = tuple[RoundId, PeerId, PeerId]  # of a verifier about a step
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """What never changes during a run."""
-
-    deployment: Deployment
-    domain: Domain
-    zero_momentum: Digest  # root of the momentum a node starts with
-    block_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,8 @@ class Round:
     verdicts: Mapping[Word, SignedVerdict] = field(default_factory=dict)
     unsealed: Mapping[StepId, Unsealed] = field(default_factory=dict)
     planted: Mapping[StepId, Planted] = field(default_factory=dict)
+    contradictions: Mapping[PeerId, Contradiction] = field(default_factory=dict)
+    appraised: Mapping[tuple[PeerId, PeerId], SignedAppraised] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,20 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
+class Contradicted:
+    """Two commits of one node for one round; both are checked here."""
+
+    pair: Contradiction
+
+
+@dataclass(frozen=True, slots=True)
+class Valued:
+    """A verifier's word on a node's evidence; its signature is checked here."""
+
+    signed: SignedAppraised
+
+
+@dataclass(frozen=True, slots=True)
 class Advanced:
     """A manifest became final and the parameters followed."""
 
@@ -125,13 +142,12 @@ class Advanced:
 
 @dataclass(frozen=True, slots=True)
 class Equivocation:
-    """Effect: two commits of one node for one round, each signed: evidence for the slash court."""
+    """Effect: evidence that we did not have, for the slash court and for all other verifiers."""
 
-    first: SignedCommit
-    second: SignedCommit
+    pair: Contradiction
 
 
-Event = Submitted | Revealed | Bound | Judged | Shown | Advanced
+Event = Submitted | Revealed | Bound | Judged | Shown | Contradicted | Valued | Advanced
 
 
 def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
@@ -148,7 +164,19 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
             if known is None:
                 return replace(state, commits={**state.commits, signed.commit.node: signed}), ()
             # The first word stands; a second, different one is evidence and nothing else.
-            return state, () if known.commit == signed.commit else (Equivocation(known, signed),)
+            if known.commit == signed.commit:
+                return state, ()
+            return _contradicted(state, contradiction(known, signed))
+        case Contradicted(pair):
+            check_contradiction(state.rules, state.history, pair)
+            return _contradicted(state, pair)
+        case Valued(signed_word):
+            word = signed_word.appraised
+            if not may_appraise(state.history, word):
+                raise OutOfPhase(word.verifier, f"Appraised of evidence of round {word.round}")
+            verify(word.verifier, state.rules.domain, word, signed_word.signature)
+            appraised = {**state.appraised, (word.node, word.verifier): signed_word}
+            return replace(state, appraised=appraised), ()
         case Revealed(reveal):
             if reveal.verifier not in state.history.spec.verifier_peers:
                 raise PeerFault(reveal.verifier, "Reveal by a stranger to this run")
@@ -175,50 +203,13 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
                 verdicts={k: v for k, v in state.verdicts.items() if _is_wanted(history, k)},
                 unsealed={k: v for k, v in state.unsealed.items() if _is_near(history, k)},
                 planted={k: v for k, v in state.planted.items() if _is_near(history, k)},
+                contradictions={
+                    node: pair for node, pair in state.contradictions.items() if may_contradict(history, pair)
+                },
+                appraised={
+                    k: one for k, one in state.appraised.items() if may_appraise(history, one.appraised)
+                },
             ), ()
-
-
-def check_commit(rules: Rules, history: History, state: Digest, signed: SignedCommit) -> None:
-    """Do nothing if the next manifest may carry this commit.
-
-    Raises:
-        OutOfPhase: it is for another round or parent.
-        PeerFault: which field breaks which rule.
-    """
-    commit, spec = signed.commit, history.spec
-
-    def need(holds: bool, words: str) -> None:
-        if not holds:
-            raise PeerFault(commit.node, f"Commit of round {commit.round}: {words}")
-
-    need(commit.run_id == history.run_id, "is of another run")
-    if commit.round != history.round or commit.parent != history.parent:
-        raise OutOfPhase(commit.node, f"Commit of round {commit.round} during round {history.round}")
-    need(commit.node in history.active, "this node may not train")
-    expected = state if int(commit.round) % spec.state_every == 0 else NO_DIGEST
-    need(
-        commit.state == expected,
-        f"diverged: used parameters {commit.state.hex()[:8]}, expected {expected.hex()[:8]}",
-    )
-    positions = batch_positions(spec, commit.node, int(commit.round))
-    need(commit.batch_root == batch_root(spec, positions), "trained on another batch than the assigned one")
-    need(commit.tokens == spec.tokens_per_step, f"{commit.tokens} tokens, expected {spec.tokens_per_step}")
-    need(
-        commit.update_bytes <= contribution_bytes_max(spec.rule, rules.block_count),
-        f"an update of {commit.update_bytes} bytes",
-    )
-    record = history.nodes[commit.node]
-    begins = record.momentum if commit.base else rules.zero_momentum
-    need(commit.base in (0, record.round + 1), f"continues base {commit.base}, not its last accepted step")
-    need(commit.momentum_before == begins, "momentum does not continue its last accepted step")
-    need(
-        len(commit.inner) == spec.rule.segments,
-        f"{len(commit.inner)} inner states, expected {spec.rule.segments}",
-    )
-    need(commit.loss_micro <= LOSS_MICRO_MAX, f"a loss of {commit.loss_micro} millionths")
-    verify(commit.node, rules.domain, commit, signed.signature)
-    member = next(m for m in spec.nodes if m.peer == commit.node)
-    check_commit_statement(spec, rules.deployment, signed, member.hot)
 
 
 def missing(state: Round, ancestors: tuple[Manifest, ...] = ()) -> tuple[str, ...]:
@@ -291,6 +282,12 @@ def manifest_of(state: Round, ancestors: tuple[Manifest, ...], aggregate: Digest
         verdicts=_first(verdicts),
         unsealed=_first(word for _, word in sorted(state.unsealed.items()) if _may_show(history, word)),
         planted=_first(word for _, word in sorted(state.planted.items()) if _may_show(history, word)),
+        contradictions=tuple(
+            pair for _, pair in sorted(state.contradictions.items()) if may_contradict(history, pair)
+        )[:CONTRADICTIONS_MAX],
+        appraised=tuple(
+            one for _, one in sorted(state.appraised.items()) if may_appraise(history, one.appraised)
+        )[:APPRAISALS_PER_MANIFEST],
         excluded=history.excluded,
         aggregate=aggregate,
         chain=next_chain(history.chain, tuple(signed.commit for signed in commits), aggregate),
@@ -340,6 +337,11 @@ def examine(
         if verdict.run_id != history.run_id:
             raise MalformedMessage("manifest carries a verdict of another run")
         verify(verdict.verifier, state.rules.domain, verdict, signed_verdict.signature)
+    for pair in manifest.contradictions:
+        check_contradiction(state.rules, history, pair)
+    for signed_word in manifest.appraised:
+        word = signed_word.appraised
+        verify(word.verifier, state.rules.domain, word, signed_word.signature)
 
 
 def base_history(history: History, ancestors: tuple[Manifest, ...]) -> History:
@@ -412,6 +414,13 @@ def _check_word(
     verify(verifier, state.rules.domain, word, signature)
     if _word_of(word) not in pool and sum(key[2] == verifier for key in pool) >= WORDS_PER_VERIFIER:
         raise PeerFault(verifier, f"more than {WORDS_PER_VERIFIER} words waiting")
+
+
+def _contradicted(state: Round, pair: Contradiction) -> tuple[Round, tuple[Equivocation, ...]]:
+    node = pair.first.commit.node
+    if node in state.contradictions:
+        return state, ()  # one is enough
+    return replace(state, contradictions={**state.contradictions, node: pair}), (Equivocation(pair),)
 
 
 def _shown(state: Round, word: Unsealed | Planted) -> Round:

@@ -9,6 +9,7 @@ chain; this file opens them and answers the network.
 from __future__ import annotations
 
 import logging
+import time
 
 import trio
 
@@ -20,6 +21,7 @@ from protocol.identity import sign
 from protocol.messages import (
     REASON_CHARS_MAX,
     CertifiedManifest,
+    Contradiction,
     Opened,
     Planted,
     Proposal,
@@ -27,6 +29,7 @@ from protocol.messages import (
     Receipt,
     Refusal,
     Reveal,
+    SignedAppraised,
     SignedReceipt,
     SignedRefusal,
     SignedVerdict,
@@ -45,13 +48,15 @@ from training.contribution import contribution_bytes_max, decode_contribution
 from training.fragments import check_fragments
 from training.layout import layout_of
 from training.momentum import zero_root
+from verifier.appraiser import Appraiser
 from verifier.bench import Bench
 from verifier.combine import rounds_behind
+from verifier.commits import Rules
 from verifier.driver import Driver
 from verifier.duties import Duties
 from verifier.limits import agreed_limits
 from verifier.proposer import now_ms
-from verifier.round import Round, Rules, Submitted
+from verifier.round import Round, Submitted
 from verifier.rules import check_aggregation
 
 log = logging.getLogger(__name__)
@@ -69,6 +74,8 @@ FACTS = {
         Reveal,
         SignedVerdictSeal,
         SignedVerdict,
+        Contradiction,
+        SignedAppraised,
         CertifiedManifest,
     )
 }
@@ -118,12 +125,14 @@ class Service:
     async def run(self) -> None:
         """Serve until cancelled."""
         duties = Duties(self.me, self.follower, self.pace)
+        appraiser = Appraiser(self.me, self.follower, self._say, lambda: int(time.time()))
         handlers: dict[str, Handler] = {
             "links": self.follower.answer_links,
             "submit": self._on_submit,
             "proposal": self._on_proposal_request,
             "opened": self._on_opened,
             "shown": self._on_shown,
+            "attest": appraiser.answer,
             **duties.handlers,
         }
         ready = trio.Event()
@@ -154,6 +163,7 @@ class Service:
             self.bench = Bench(self.me, host, self.follower, self.pace, nursery, self.driver, self._update)
             ready.set()
             log.info("verifier is up", extra={"round": int(first.round), "peer": self.me.me.hex()[:8]})
+            nursery.start_soon(appraiser.run)
             nursery.start_soon(self._read_facts)
             nursery.start_soon(self._tick)
             nursery.start_soon(self.driver.follow_parameters)
@@ -189,6 +199,12 @@ class Service:
                 if fact.peer != speaker:
                     raise PeerFault(fact.peer, "passes on another verifier's verdict")
                 self.driver.word_received(message)
+            case Contradiction():
+                self.driver.contradiction_received(message)
+            case SignedAppraised():
+                if fact.peer != message.appraised.verifier:
+                    raise PeerFault(fact.peer, "passes on another verifier's appraisal")
+                self.driver.appraisal_received(message)
             case CertifiedManifest():
                 self.driver.synced((message,))
 
@@ -298,6 +314,13 @@ class Service:
             raise PeerFault(peer, f"speaks for {word.node.hex()[:8]}")
         self.driver.word_received(word)
         return b""
+
+    async def _say(self, word: SignedAppraised) -> None:
+        """Our own word on a node's evidence: to our round, once it has come so far, and to all verifiers."""
+        while self.driver.round.history.round <= word.appraised.round:
+            await self.driver.round_opened()
+        self.driver.appraisal_received(word)
+        self.driver.broadcast(encode(word))
 
     async def _update(self, round_id: int, name: Digest, holders: tuple[PeerId, ...]) -> bytes:
         """An update's bytes, ours or fetched; decodable, or the sender is at fault.

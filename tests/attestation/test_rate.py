@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attestation.evidence import Family
-from attestation.rate import Discount, discount_of, rate_ppm
+from attestation.rate import discount_of
 from attestation.reasons import Verdict
 from attestation.result import AttestationResult
+from protocol.draws import discounted_ppm
+from protocol.messages import Discount
 from protocol.params import PPM
 from tests.attestation.authorities import AT_S
 from tests.attestation.test_result import a_device, a_result
@@ -24,9 +26,11 @@ floors = st.integers(1, PPM)
 def test_a_rate_is_never_under_the_floor_or_what_deters_nor_over_what_it_was(
     adaptive, deterrent, floor, discount
 ):
-    rate = rate_ppm(adaptive_ppm=adaptive, deterrent_ppm=deterrent, floor_ppm=floor, discount=discount)
-    without = rate_ppm(
-        adaptive_ppm=adaptive, deterrent_ppm=deterrent, floor_ppm=floor, discount=Discount.NONE
+    rate = discounted_ppm(
+        adaptive_ppm=adaptive, deterrent_ppm=deterrent, floor_ppm=floor, discount_ppm=discount
+    )
+    without = discounted_ppm(
+        adaptive_ppm=adaptive, deterrent_ppm=deterrent, floor_ppm=floor, discount_ppm=Discount.NONE
     )
 
     assert max(floor, deterrent) <= rate <= without == min(PPM, max(adaptive, deterrent, floor))
@@ -47,7 +51,9 @@ def test_a_rate_is_never_under_the_floor_or_what_deters_nor_over_what_it_was(
     ],
 )
 def test_only_the_adaptive_part_is_multiplied(adaptive, deterrent, floor, discount, rate):
-    found = rate_ppm(adaptive_ppm=adaptive, deterrent_ppm=deterrent, floor_ppm=floor, discount=discount)
+    found = discounted_ppm(
+        adaptive_ppm=adaptive, deterrent_ppm=deterrent, floor_ppm=floor, discount_ppm=discount
+    )
 
     assert found == rate
 
@@ -58,7 +64,7 @@ def test_only_the_adaptive_part_is_multiplied(adaptive, deterrent, floor, discou
 def test_rates_out_of_bounds_are_our_own_mistake(bad):
     good = {"adaptive_ppm": 1, "deterrent_ppm": 1, "floor_ppm": 1}
     with pytest.raises(ValueError, match="expected 0 or more"):
-        rate_ppm(**good | bad, discount=Discount.NONE)
+        discounted_ppm(**good | bad, discount_ppm=Discount.NONE)
 
 
 def affirming(**changed: object) -> AttestationResult:

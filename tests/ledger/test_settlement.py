@@ -87,6 +87,18 @@ def test_nothing_is_paid_from_the_faulty_step_on():
     assert table.tokens_paid == 10_000
 
 
+def test_a_node_that_contradicted_itself_is_paid_for_nothing_from_that_round_on_and_is_told_why():
+    history = a_history(SPEC, STEPS)
+    liar = replace(history.nodes[peer("node-1")], fault_round=2, has_contradicted=True)
+
+    table = settle(replace(history, nodes={**history.nodes, peer("node-1"): liar}), 0)
+
+    assert [(one.round, one.reason) for one in table.unpaid] == [
+        (2, "after it contradicted itself"),
+        (3, "after it contradicted itself"),
+    ]
+
+
 @pytest.mark.parametrize("ruling", [Ruling.LAPSED, Ruling.MOOT])
 def test_an_accusation_that_was_not_answered_leaves_its_one_step_unpaid(ruling: Ruling):
     audit = an_audit("node-0", 1, ruling, True, v0=Outcome.MISMATCH)

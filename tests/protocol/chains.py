@@ -183,6 +183,8 @@ def a_manifest(
         verdicts=tuple(sorted(verdicts, key=lambda s: (s.verdict.round, s.verdict.node, s.verdict.verifier))),
         unsealed=tuple(sorted(unsealed, key=lambda one: (one.round, one.node))),
         planted=tuple(sorted(planted, key=lambda one: (one.round, one.node))),
+        contradictions=(),
+        appraised=(),
         excluded=history.excluded,
         aggregate=aggregate,
         chain=next_chain(history.chain, commits, aggregate),

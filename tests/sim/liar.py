@@ -159,6 +159,8 @@ class Liar:
             verdicts=(),
             unsealed=(),
             planted=(),
+            contradictions=(),
+            appraised=(),
             excluded=(),
             aggregate=Digest(self.rng.randbytes(32)),
             chain=NO_DIGEST if spoiled else Digest(bytes([1]) * 32),

@@ -398,6 +398,8 @@ def _toy_manifest(asked: BuildProposal, host: int) -> Manifest:
         verdicts=(),
         unsealed=(),
         planted=(),
+        contradictions=(),
+        appraised=(),
         excluded=(),
         aggregate=Digest(sha256(b"%d by %d" % (asked.iteration, host)).digest()),
         chain=SOUND,

@@ -14,7 +14,7 @@ from protocol.audits import Audit, Ruling
 from protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault
 from protocol.history import BEACON_PAUSE, advance, next_chain
 from protocol.identity import Domain, sign
-from protocol.messages import Outcome, Planted
+from protocol.messages import Appraised, Discount, Outcome, Planted, SignedAppraised
 from protocol.quorum import faults_tolerated, quorum
 from protocol.types import NO_DIGEST, RoundId
 from replica.chain import extend
@@ -46,21 +46,21 @@ from tests.specs import a_rule
 from training.layout import layout_of
 from training.momentum import zero_root
 from training.wire import update_bytes_max
+from verifier.commits import LOSS_MICRO_MAX, Rules, check_commit, contradiction
 from verifier.round import (
-    LOSS_MICRO_MAX,
     REVEALS_PER_VERIFIER,
     WORDS_PER_VERIFIER,
     Advanced,
     Bound,
+    Contradicted,
     Equivocation,
     Judged,
     Revealed,
     Round,
-    Rules,
     Shown,
     Submitted,
+    Valued,
     base_history,
-    check_commit,
     examine,
     is_held_up,
     manifest_of,
@@ -298,8 +298,10 @@ def test_two_different_commits_are_evidence_and_the_first_word_stands():
 
     later, effects = step(state, Submitted(second))
 
-    assert effects == (Equivocation(first, second),)
-    assert later == state
+    pair = contradiction(first, second)
+    assert effects == (Equivocation(pair),)
+    assert later.commits == state.commits
+    assert later.contradictions == {peer("mallory"): pair}
 
 
 def test_the_evidence_is_two_statements_about_one_slot_that_the_court_recovers_to_the_hot_key():
@@ -310,14 +312,75 @@ def test_the_evidence_is_two_statements_about_one_slot_that_the_court_recovers_t
 
     ((evidence,),) = step(state, Submitted(second))[1:]
 
-    statements = [commit_statement(spec, signed.commit) for signed in (evidence.first, evidence.second)]
+    statements = [
+        commit_statement(spec, signed.commit) for signed in (evidence.pair.first, evidence.pair.second)
+    ]
     signers = {
         recover(deployment.digest(statement), signed.statement)
-        for statement, signed in zip(statements, (evidence.first, evidence.second), strict=True)
+        for statement, signed in zip(statements, (evidence.pair.first, evidence.pair.second), strict=True)
     }
     assert signers == {evm_address(a_member("mallory").hot)}
     assert statements[0].value != statements[1].value
     assert replace(statements[0], value=statements[1].value) == statements[1]
+
+
+def test_evidence_from_another_verifier_bars_the_node_in_the_next_manifest():
+    history = the_start()
+    pair = contradiction(
+        a_signed_commit("mallory", history), a_signed_commit("mallory", history, update=a_digest("another"))
+    )
+    state, effects = step(a_round(history), Contradicted(pair))
+    assert effects == (Equivocation(pair),)
+    assert step(state, Contradicted(pair)) == (state, ())  # told again, it is not told on again
+
+    manifest = manifest_of(state, (), NO_DIGEST)
+    examine(a_round(history), (), manifest)
+
+    assert manifest.contradictions == (pair,)
+    assert peer("mallory") not in advance(history, manifest).active
+    later, _ = step(state, Advanced(advance(history, manifest), STATE, 0))
+    assert later.contradictions == {}
+
+
+def test_a_pair_that_the_node_did_not_sign_with_both_keys_is_no_evidence_anywhere():
+    history = the_start()
+    mine = a_signed_commit("mallory", history)
+    for forged in (
+        a_signed_commit("mallory", history, peer_key="nora", update=a_digest("another")),
+        a_signed_commit("mallory", history, hot_key="nora", update=a_digest("another")),
+    ):
+        pair = contradiction(mine, forged)
+        with pytest.raises((PeerFault, MalformedMessage)):
+            step(a_round(history), Contradicted(pair))
+        with pytest.raises((PeerFault, MalformedMessage)):
+            examine(a_round(history), (), the_next(history, contradictions=(pair,)))
+    with pytest.raises(OutOfPhase):
+        step(a_round(history), Contradicted(contradiction(mine, mine)))
+
+
+def test_a_verifiers_word_on_evidence_is_pooled_carried_and_forgotten_and_a_forged_one_is_refused():
+    audit = replace(a_spec().audit, attestation=a_digest("policy"), attested_rounds=6)
+    history = advance(the_start(audit=audit), the_next(the_start(audit=audit), NODES))
+    word = Appraised(
+        run_id=RUN_ID, round=RoundId(0), node=peer("nora"), verifier=peer("vera"),
+        discount=Discount.PROCESSOR, evidence=a_digest("evidence"), result=a_digest("result"),
+    )  # fmt: skip
+    signed = SignedAppraised(appraised=word, signature=sign(a_peer_key("vera"), DOMAIN, word))
+    forged = replace(signed, signature=sign(a_peer_key("vito"), DOMAIN, word))
+    state = after(history, Valued(signed), *everything(history))
+
+    manifest = manifest_of(state, (), NO_DIGEST)
+
+    assert manifest.appraised == (signed,)
+    examine(state, (), replace(manifest, aggregate=NO_DIGEST))
+    with pytest.raises(PeerFault):
+        step(state, Valued(forged))
+    with pytest.raises(PeerFault):
+        examine(state, (), replace(manifest, appraised=(forged,)))
+    with pytest.raises(OutOfPhase):
+        step(state, Valued(replace(signed, appraised=replace(word, round=RoundId(1)))))
+    later, _ = step(state, Advanced(advance(history, manifest), STATE, 0))
+    assert later.appraised == {}
 
 
 def test_a_forged_second_commit_is_no_evidence():

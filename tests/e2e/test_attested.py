@@ -1,0 +1,85 @@
+"""Real processes: evidence of hardware reaches the chain, and so does a node's contradiction of itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orders.toml import read_toml
+from protocol.codec import decode
+from protocol.draws import audit_rate_ppm
+from protocol.history import History, start
+from protocol.messages import CertifiedManifest, Discount
+from protocol.params import PPM
+from protocol.types import PeerId
+from replica.chain import extend
+from replica.participant import read_spec
+from tests.e2e.nets import localnet, need_anvil, summary_of, write_order
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+pytestmark = pytest.mark.slow
+
+
+def histories(bundle: Path, run_id: bytes) -> list[History]:
+    """The fold before each link of a delivered chain, and after the last."""
+    found = [start(read_spec(bundle / "spec.cbor"), run_id)]
+    for path in sorted((bundle / "links").iterdir()):
+        found.append(extend(found[-1], decode(CertifiedManifest, path.read_bytes())))
+    return found
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[History]]:
+    """A run with two attested nodes, one that is not, and one that commits twice from round 3 on."""
+    need_anvil()
+    folder = tmp_path_factory.mktemp("attested")
+    order = write_order(folder, rounds=14, cheat="two-commits@3")
+    example = read_toml(EXAMPLES / "attested.toml")["verify"]
+    policy, key = (EXAMPLES / "attestation" / name for name in ("software-policy.toml", "software.key"))
+    verify = f'attestation = "{policy}"\nattested_rounds = 8\ncode = "{example["code"]}"\n'
+    text = order.read_text().replace("[verify]\n", f"[verify]\n{verify}")
+    order.write_text(f'{text}\n[run.attesters]\n0 = "{key}"\n1 = "{key}"\n')
+    with localnet(folder, order) as process:
+        summary = summary_of(process)
+        assert process.returncode == 0, summary
+    return summary, histories(folder / "run" / "bundle", bytes.fromhex(summary["run_id"]))
+
+
+def test_what_a_quorum_says_of_a_nodes_evidence_lowers_its_rate_past_probation(
+    finished: tuple[dict[str, Any], list[History]],
+) -> None:
+    _, chain = finished
+    discounts = {
+        node.peer: {history.discount_ppm(node.peer) for history in chain} for node in chain[0].spec.nodes
+    }
+    attested = [peer for peer, seen in discounts.items() if Discount.PROCESSOR in seen]
+
+    assert len(attested) == 2
+    assert all(seen == {PPM} for peer, seen in discounts.items() if peer not in attested)
+    for history in chain:
+        for peer in attested:
+            clean = history.nodes[peer].clean
+            full = audit_rate_ppm(history.spec.audit, clean)
+            assert history.rate_ppm(peer) <= full
+            if clean < history.spec.audit.probation:
+                assert history.rate_ppm(peer) == PPM
+    assert any(history.rate_ppm(peer) < PPM for history in chain for peer in attested)
+
+
+def test_a_node_that_commits_twice_is_out_slashed_and_paid_for_nothing_from_that_round_on(
+    finished: tuple[dict[str, Any], list[History]],
+) -> None:
+    summary, chain = finished
+    (liar,) = (node for node in summary["nodes"] if node["behaviour"] == "two-commits")
+    record = chain[-1].nodes[PeerId(bytes.fromhex(liar["peer"]))]
+
+    assert (record.barred, record.has_contradicted) == (True, True)
+    assert record.fault_round >= 3
+    assert liar["slashed"] > 0
+    honest = [node for node in summary["nodes"] if node["behaviour"] == "honest"]
+    share = {node["paid"] / node["accepted"] for node in honest}
+    assert max(share) - min(share) < 1  # a rest of a division
+    assert liar["paid"] <= record.fault_round * max(share)
+    assert all(not node["slashed"] for node in honest)

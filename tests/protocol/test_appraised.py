@@ -1,0 +1,154 @@
+"""Evidence of hardware in the fold: whose word counts, for how long, and how little it can do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from protocol.errors import MalformedMessage
+from protocol.history import advance, may_appraise
+from protocol.messages import Appraised, Discount, SignedAppraised
+from protocol.params import PPM
+from protocol.types import NO_DIGEST, Digest, RoundId, Signature
+from replica.chain import check_place
+from tests.protocol.chains import (
+    NODES,
+    RUN_ID,
+    VERIFIERS,
+    a_history,
+    a_manifest,
+    a_peer,
+    a_spec,
+    grow,
+)
+
+NODE, OTHER = NODES[:2]
+POLICY = {"attestation": Digest(b"p" * 32), "attested_rounds": 6}
+BEST = Discount.PROCESSOR_AND_GPU
+
+
+def attested_history(rounds=2, **audit):
+    return grow(a_history(rounds=30, **{**POLICY, **audit}), rounds)
+
+
+def a_word(history, verifier, discount=BEST, node=NODE, **changes):
+    word = Appraised(
+        run_id=RUN_ID, round=RoundId(int(history.round) - 1), node=node, verifier=verifier,
+        discount=discount, evidence=Digest(b"e" * 32), result=Digest(b"r" * 32),
+    )  # fmt: skip
+    return SignedAppraised(appraised=replace(word, **changes), signature=Signature(bytes(64)))
+
+
+def said(history, *discounts, node=NODE):
+    """The history after a manifest in which the first verifiers grant these discounts."""
+    words = [a_word(history, v, d, node) for v, d in zip(VERIFIERS, discounts, strict=False)]
+    return advance(history, replace(a_manifest(history), appraised=tuple(words)))
+
+
+@pytest.mark.parametrize(
+    ("granted", "discount"),
+    [
+        ((), PPM),
+        ((BEST, BEST), PPM),  # two of four are no quorum
+        ((BEST, BEST, BEST), BEST),
+        ((BEST, BEST, Discount.PROCESSOR), Discount.PROCESSOR),
+        ((BEST, BEST, BEST, Discount.PROCESSOR), BEST),  # one who grants less costs nothing
+        ((BEST, Discount.PROCESSOR, Discount.PROCESSOR, Discount.PROCESSOR), Discount.PROCESSOR),
+    ],
+)
+def test_a_discount_is_what_a_quorum_of_verifiers_grants(granted, discount):
+    history = said(attested_history(), *granted)
+
+    assert history.discount_ppm(NODE) == discount
+    assert history.discount_ppm(OTHER) == PPM
+
+
+def test_it_lowers_the_rate_that_the_record_asks_for_and_neither_probation_nor_the_floor():
+    history = said(attested_history(probation=4, floor_ppm=50_000), BEST, BEST, BEST)
+
+    def rate(clean):
+        record = replace(history.nodes[NODE], clean=clean)
+        return replace(history, nodes={**history.nodes, NODE: record}).rate_ppm(NODE)
+
+    assert rate(3) == PPM  # on probation nothing is lowered
+    assert rate(4) == 400_000 and rate(8) == 200_000
+    assert rate(1000) == 50_000
+
+
+def test_evidence_counts_for_so_many_rounds_and_then_no_more():
+    history = said(attested_history(), BEST, BEST, BEST)  # the nonce is of round 1
+    discounts = {}
+    while history.round <= 10:
+        discounts[int(history.round)] = history.discount_ppm(NODE)
+        history = grow(history, 1)
+
+    assert discounts == {3: BEST, 4: BEST, 5: BEST, 6: BEST, 7: BEST, 8: PPM, 9: PPM, 10: PPM}
+    assert history.appraised == {}
+
+
+def test_another_execution_class_is_another_machine_so_trust_begins_again():
+    history = said(attested_history(), BEST, BEST, BEST)
+    history = said(history, BEST, BEST, BEST, node=OTHER)
+    clean = {n: replace(record, clean=9) for n, record in history.nodes.items()}
+    history = replace(history, nodes=clean)
+    manifest = a_manifest(history)
+    moved = tuple(
+        replace(one, commit=replace(one.commit, exec_class=Digest(b"c" * 32)))
+        if one.commit.node == NODE
+        else one
+        for one in manifest.commits
+    )
+
+    same, other = advance(history, manifest), advance(history, replace(manifest, commits=moved))
+
+    assert same.nodes[NODE].clean >= 9
+    assert other.nodes[NODE].clean <= 1  # what is cleared in this very manifest counts
+    assert other.discount_ppm(NODE) == PPM and other.discount_ppm(OTHER) == BEST
+    assert other.nodes[OTHER].clean >= 9
+
+
+def test_a_word_may_come_while_its_evidence_is_young_of_members_and_once():
+    history = attested_history()
+    word = a_word(history, VERIFIERS[0]).appraised
+
+    assert may_appraise(history, word)
+    for wrong in (
+        {"run_id": NO_DIGEST},
+        {"node": a_peer("a stranger")},
+        {"verifier": a_peer("a stranger")},
+        {"round": history.round},  # not final yet
+    ):
+        assert not may_appraise(history, replace(word, **wrong))
+    for later in range(6):
+        assert may_appraise(grow(history, later), word) == (later < 3)  # half of its life
+    again = said(history, BEST)
+    assert not may_appraise(again, word)
+    assert may_appraise(again, replace(word, round=RoundId(int(word.round) + 1)))
+
+
+def test_without_a_policy_no_word_counts():
+    history = grow(a_history(), 2)
+
+    assert not may_appraise(history, a_word(history, VERIFIERS[0]).appraised)
+
+
+def test_a_manifest_with_a_word_that_may_not_come_or_in_another_order_is_refused():
+    history = attested_history()
+    first, second = (a_word(history, v) for v in VERIFIERS[:2])
+    check_place(history, replace(a_manifest(history), appraised=(first, second)))
+
+    stale = a_word(history, VERIFIERS[2], round=RoundId(int(history.round)))
+    for words, match in (
+        ((second, first), "appraisals must ascend"),
+        ((first, first), "appraisals must ascend"),
+        ((stale,), "may not come now"),
+    ):
+        with pytest.raises(MalformedMessage, match=match):
+            check_place(history, replace(a_manifest(history), appraised=words))
+
+
+def test_a_policy_without_rounds_or_rounds_without_a_policy_make_no_run():
+    for half in ({"attestation": Digest(b"p" * 32)}, {"attested_rounds": 3}, {"code": Digest(b"c" * 32)}):
+        with pytest.raises(ValueError, match="polic"):
+            a_spec(**half)
