@@ -3,6 +3,8 @@
 Room: replica (edge: reads a folder). The index makes any later change of any file
 visible and says which file it was; that the contents are right in the first place
 is what the certificates show. Signed with the buyer's account, which the spec names.
+The participants' own folders, which a run on one machine has beside what it delivers,
+are no part of it: their stores and the keeper's books go on.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from protocol.errors import AssayError
 from protocol.json_text import parse_json
 
 INDEX = "index.json"
+PARTICIPANTS = "participants"
 _PIECE = 1 << 20
 
 
@@ -56,14 +59,15 @@ def check_index(folder: Path, signer: bytes) -> int:
         beside = f"; beside it, altered since delivery: {', '.join(others[:3])}" if others else ""
         raise Altered(f"{INDEX}: not signed by the buyer as it stands{beside}")
     present = set(_names(folder))
-    for name in sorted(set(files) | present):
+    listed = {name for name in files if not _is_participants(name)}  # an older index has them too
+    for name in sorted(listed | present):
         if name not in present:
             raise Altered(f"{name}: missing")
         if name not in files:
             raise Altered(f"{name}: not part of what was delivered")
         if not _is_listed(folder, name, files[name]):
             raise Altered(f"{name}: altered since delivery")
-    return len(files)
+    return len(listed)
 
 
 def _is_listed(folder: Path, name: str, digest: object) -> bool:
@@ -73,8 +77,13 @@ def _is_listed(folder: Path, name: str, digest: object) -> bool:
 
 def _names(folder: Path) -> Iterator[str]:
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path != folder / INDEX:
-            yield path.relative_to(folder).as_posix()
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and name != INDEX and not _is_participants(name):
+            yield name
+
+
+def _is_participants(name: str) -> bool:
+    return name.startswith(f"{PARTICIPANTS}/")
 
 
 def _sha256(path: Path) -> str:

@@ -63,7 +63,17 @@ def test_a_missing_file_is_named(folder, name):
     assert "missing" in refused(folder, name)
 
 
-@pytest.mark.parametrize("name", ["extra", "model/extra", "index.json.bak"])
+def test_what_is_a_participants_own_may_change_after_the_delivery(folder):
+    own = folder / "participants" / "ledger" / "ledger.db"
+    own.parent.mkdir(parents=True)
+    own.write_bytes(b"more entries")
+
+    assert check_index(folder, SIGNER) == len(FILES)
+
+
+@pytest.mark.parametrize(
+    "name", ["extra", "model/extra", "index.json.bak", "participants-2", "model/participants"]
+)
 def test_an_extra_file_is_named(folder, name):
     (folder / name).write_bytes(b"")
 
