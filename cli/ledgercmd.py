@@ -89,6 +89,30 @@ def earnings(
     _show(earning_lines(run, node) if why is None else reason_lines(run, node, why))
 
 
+def invoice(
+    run: Run,
+    epoch: Annotated[int | None, typer.Option(help="Only this epoch; default: all of the run's.")] = None,
+    pdf: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it on paper.")] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one line per item.")] = None,
+    supplier: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.toml", help="Who sells; default: supplier.toml beside the keeper's books."
+        ),
+    ] = None,
+    credit: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Take this invoice back by a credit note.")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Of the credit note.")] = "",
+    font: Annotated[Path | None, typer.Option(metavar="FILE.ttf", help="Of the PDF.")] = None,
+) -> None:
+    """Invoice settled epochs to the buyer; without a supplier's file, pro forma."""
+    from cli.invoice import Wanted, invoice_lines
+
+    wanted = Wanted(epoch=epoch, pdf=pdf, csv=csv, supplier=supplier, credit=credit, reason=reason, font=font)
+    _show(invoice_lines(run, wanted))
+
+
 def _show(lines: Iterable[str]) -> None:
     for line in lines:
         typer.echo(line)

@@ -14,7 +14,7 @@ import typer
 
 from cli.attest import attest_app
 from cli.auditcmd import audit_app, receipt_app
-from cli.ledgercmd import add_commands, earnings
+from cli.ledgercmd import add_commands, earnings, invoice
 from cli.redteam import redteam
 from cli.stake import stake_app
 from orders.words import one_line
@@ -46,6 +46,7 @@ for name, sub in (
     app.add_typer(sub, name=name)
 add_commands(ledger_app)
 app.command()(earnings)
+app.command()(invoice)
 app.command()(redteam)
 
 Tethered = Annotated[bool, typer.Option("--tethered", hidden=True, help="End when standard input closes.")]

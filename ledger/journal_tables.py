@@ -12,7 +12,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Field, SQLModel
 
-SCHEMA_VERSION = 4  # 2: the Merkle log; 3: balances, and entries that are pending; 4: subtrees of the log
+# 2: the Merkle log; 3: balances, and entries that are pending; 4: subtrees of the log; 5: invoices
+SCHEMA_VERSION = 5
 BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # STRICT knows INTEGER only; it has 64 bits
 _PENDING = sa.text("state = 'pending'")
 STRICT: dict[str, Any] = {"sqlite_strict": True}
@@ -298,6 +299,27 @@ class UnpaidRow(Table, table=True):
     node: bytes = _key(sa.LargeBinary)
     epoch: int = _number()
     reason: str = _text()
+
+
+class InvoiceRow(Table, table=True):
+    """An invoice or a credit note as it was issued; see ledger/invoice_store.py. Numbers leave no gap."""
+
+    __tablename__ = "invoice"
+    __table_args__ = (
+        sa.CheckConstraint("series IN ('invoice', 'credit')"),
+        sa.CheckConstraint("(series = 'credit') = (corrects IS NOT NULL)"),
+        sa.CheckConstraint("0 <= first_epoch AND first_epoch <= last_epoch"),
+        STRICT,
+    )
+    series: str = _key(sa.Text)
+    number: int = _key()
+    first_epoch: int = _number()
+    last_epoch: int = _number()
+    corrects: int | None = Field(default=None, sa_column=sa.Column(BIG, unique=True, nullable=True))
+    total: int = _number()  # minor units; a credit note's is below zero
+    issued_ms: int = _number()
+    body: str = _text()
+    body_hash: bytes = _bytes()
 
 
 class CursorRow(Table, table=True):

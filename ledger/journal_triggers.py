@@ -34,7 +34,7 @@ _KINDS = (("journal_entry", "posting", "entry"), ("pending_entry", "pending_post
 
 
 def _sqlite() -> list[str]:
-    made = [_ACCOUNT_BALANCE, _PENDING_AT_FIRST, _PENDING_ONCE, _PENDING_RELEASED]
+    made = [_ACCOUNT_BALANCE, _PENDING_AT_FIRST, _PENDING_ONCE, _PENDING_RELEASED, _INVOICE_IN_ORDER]
     for head, lines, link in _KINDS:
         update = _POST if head == "journal_entry" else _hold("+", "NEW.pending")
         made.append(_ANNOUNCED.format(head=head, lines=lines, link=link))
@@ -80,6 +80,35 @@ CREATE TRIGGER {lines}_announced BEFORE INSERT ON {lines}
 WHEN NEW.line NOT BETWEEN 0 AND (SELECT lines - 1 FROM {head} WHERE id = NEW.{link})
 BEGIN SELECT RAISE(ABORT, 'the entry did not announce this posting'); END
 """
+# What an invoice may not be; a row of these questions is an answer. The same words on both databases.
+_INVOICE_RULES = (
+    (
+        "invoice numbers leave no gap",
+        "NEW.number <> 1 + (SELECT coalesce(max(number), 0) FROM invoice WHERE series = NEW.series)",
+    ),
+    (
+        "a credit note takes back a whole invoice",
+        """NEW.series = 'credit' AND NOT EXISTS (
+            SELECT 1 FROM invoice AS held WHERE held.series = 'invoice' AND held.number = NEW.corrects
+                AND held.first_epoch = NEW.first_epoch AND held.last_epoch = NEW.last_epoch
+                AND held.total = -NEW.total)""",
+    ),
+    (
+        "an epoch is invoiced once",
+        """NEW.series = 'invoice' AND EXISTS (
+            SELECT 1 FROM invoice AS held WHERE held.series = 'invoice'
+                AND held.first_epoch <= NEW.last_epoch AND held.last_epoch >= NEW.first_epoch
+                AND NOT EXISTS (SELECT 1 FROM invoice AS undone WHERE undone.corrects = held.number))""",
+    ),
+)
+_INVOICE_IN_ORDER = "\n".join(
+    [
+        "CREATE TRIGGER invoice_in_order BEFORE INSERT ON invoice",
+        "BEGIN",
+        *(f"    SELECT RAISE(ABORT, '{words}') WHERE {rule};" for words, rule in _INVOICE_RULES),
+        "END",
+    ]
+)
 _BALANCED = """
 CREATE TRIGGER {lines}_balanced AFTER INSERT ON {lines}
 WHEN NEW.line = (SELECT lines - 1 FROM {head} WHERE id = NEW.{link})
@@ -123,7 +152,7 @@ END
 
 def _postgresql() -> list[str]:
     made = [_REFUSE, _PG_ACCOUNT, _PG_ON_ACCOUNT, _PG_POST, _PG_HOLD, _PG_ONCE, _PG_ON_STATE, _PG_RELEASE]
-    made += [_PG_ON_RELEASE, _PG_RESOLVED, _PG_ON_RESOLVED]
+    made += [_PG_ON_RELEASE, _PG_RESOLVED, _PG_ON_RESOLVED, _PG_INVOICE, _PG_ON_INVOICE]
     for head, lines, link in _KINDS:
         whole = "books_entry_is_whole" if head == "journal_entry" else "books_pending_is_whole"
         take = "books_take_postings" if head == "journal_entry" else "books_hold_postings"
@@ -255,4 +284,20 @@ DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {name}()
 _PG_ON_LINES = """
 CREATE TRIGGER {lines}_announced AFTER INSERT ON {lines}
 REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION {name}()
+"""
+_PG_INVOICE = "\n".join(
+    [
+        "CREATE FUNCTION books_invoice_in_order() RETURNS trigger LANGUAGE plpgsql AS $$",
+        "BEGIN",
+        *(
+            f"    IF {rule} THEN\n        RAISE EXCEPTION '{words}' USING ERRCODE = '23000';\n    END IF;"
+            for words, rule in _INVOICE_RULES
+        ),
+        "    RETURN NEW;",
+        "END $$",
+    ]
+)
+_PG_ON_INVOICE = """
+CREATE TRIGGER invoice_in_order BEFORE INSERT ON invoice
+FOR EACH ROW EXECUTE FUNCTION books_invoice_in_order()
 """

@@ -23,6 +23,7 @@ from ledger.log_store import read_notes
 from ledger.results import run_id_of
 from protocol.errors import ConfigError
 from protocol.params import RunSpec
+from protocol.types import Digest
 from replica.index import INDEX
 from replica.participant import read_spec
 
@@ -94,6 +95,16 @@ def spec_of(place: Place) -> RunSpec:
     if place.spec is None:
         raise ConfigError(f"{place.books}: no spec.cbor beside the books, expected the run's")
     return read_spec(place.spec)
+
+
+def run_of(place: Place) -> tuple[RunSpec, Digest]:
+    """The run's spec and id.
+
+    Raises:
+        ConfigError: the spec is not at hand.
+    """
+    spec = spec_of(place)
+    return spec, run_id_of(spec)
 
 
 @contextmanager

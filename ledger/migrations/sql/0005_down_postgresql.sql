@@ -1,0 +1,3 @@
+DROP TABLE invoice;
+
+DROP FUNCTION books_invoice_in_order;

@@ -1,0 +1,3 @@
+DROP TABLE invoice;
+
+PRAGMA user_version = 4;

@@ -1,0 +1,112 @@
+"""Books of a run with two final epochs, and some steps in them that nobody is charged for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from nacl.signing import SigningKey
+
+from ledger.events import LogAnchored
+from ledger.invoice import Party
+from ledger.invoice_store import Parties
+from ledger.journal_db import Place
+from ledger.journal_facts import RoundFacts
+from ledger.log_keeper import LogKeeper
+from ledger.log_store import read_edge
+from ledger.settlement import Settlement, settle
+from ledger.store import BookStore
+from protocol.audits import Ruling
+from protocol.messages import Outcome
+from protocol.types import NO_DIGEST
+from tests.ledger.a_run import BUDGET, RUN, Tale, a_commit, a_history, a_spec, an_audit
+
+SPEC = a_spec()
+KEY = SigningKey(b"k" * 32)
+NOW_MS = 1_700_000_000_000
+TOKENS = 4_000_000
+SELLER = Parties(
+    supplier=Party(name="Assay Compute GmbH", address=("Weg 1", "10115 Berlin"), vat_id="DE123456789"),
+    buyer=Party(name="Mira Labs", address=("2 High St",), vat_id=""),
+    tax_note="Reverse charge.",
+)
+
+
+def _steps(epoch: int) -> dict[tuple[int, str], int]:
+    first = epoch * SPEC.money.epoch_rounds
+    return {
+        (first + at, f"node-{n}"): TOKENS + 1000 * n + at
+        for at in range(SPEC.money.epoch_rounds)
+        for n in range(3)
+    }
+
+
+def a_table(epoch: int) -> Settlement:
+    """Node 2 was found out in its third step, so that step and the fourth are not paid, nor the first two."""
+    first = epoch * SPEC.money.epoch_rounds
+    fault = an_audit("node-2", first + 2, Ruling.UPHELD, v0=Outcome.MISMATCH, v1=Outcome.MISMATCH)
+    reveals = {first: [f"verifier-{n}" for n in range(4)]}
+    history = a_history(SPEC, _steps(epoch), audits=[fault], reveals=reveals, epoch=epoch)
+    return settle(history, epoch)
+
+
+TABLES = {epoch: a_table(epoch) for epoch in range(SPEC.epochs)}
+
+
+def a_tale(epochs: int = SPEC.epochs) -> Tale:
+    tale = Tale()
+    tale.opened(budget=10**9)
+    for epoch in range(epochs):
+        tale.settled(TABLES[epoch])
+    if epochs == SPEC.epochs:
+        tale.refunded(10**9 - sum(table.total for table in TABLES.values()))
+    return tale
+
+
+def an_invoiced_run(place: Place, folder: Path, *, epochs: int = SPEC.epochs, anchor: bool = True) -> None:
+    """Write the books; the keeper signed a checkpoint after each epoch and anchored the last."""
+    store = BookStore(place, RUN, now_ms=lambda: NOW_MS)
+    rounds = SPEC.settled_at(SPEC.epochs - 1) + 1
+    store.add_rounds([_facts(number) for number in range(rounds)])
+    tale = a_tale(epochs)
+    keeper = LogKeeper(store, KEY, folder / "checkpoints")
+    at = 0
+    for end in [event.block_number for event in tale.events]:
+        events = [event for event in tale.events if at < event.block_number <= end]
+        store.take_blocks(events, min(at + 1, store.next_block), end, TABLES)
+        keeper.sign_due()
+        at = end
+    keeper.sign_last()
+    if anchor:
+        with store.reading() as db:
+            edge = read_edge(db)
+        event = tale.tell(LogAnchored, keeper="0x" + "ab" * 20, run_id=RUN, size=edge.size, root=edge.root)
+        store.take_blocks([event], store.next_block, event.block_number, TABLES)
+    store.close()
+
+
+def _facts(number: int) -> RoundFacts:
+    epoch = number // SPEC.money.epoch_rounds
+    mine = {step: tokens for e in TABLES for step, tokens in _steps(e).items() if step[0] == number}
+    return RoundFacts(
+        round=number,
+        epoch=epoch,
+        manifest=NO_DIGEST,
+        aggregate=NO_DIGEST,
+        signatures=3,
+        active=3,
+        commits=tuple(a_commit(node, round_id, tokens) for (round_id, node), tokens in mine.items()),
+        reveals=(),
+        drawn=(),
+        verdicts=(),
+        ruled=(),
+        settlement=next((t for e, t in TABLES.items() if SPEC.settled_at(e) == number), None),
+    )
+
+
+def other_seller(name: str) -> Parties:
+    """A supplier of this name."""
+    return replace(SELLER, supplier=replace(SELLER.supplier, name=name))
+
+
+__all__ = ["BUDGET", "NOW_MS", "RUN", "SELLER", "SPEC", "TABLES", "an_invoiced_run", "other_seller"]
