@@ -15,6 +15,7 @@ import typer
 from cli.attest import attest_app
 from cli.auditcmd import audit_app, receipt_app
 from cli.ledgercmd import add_commands, earnings, invoice
+from cli.ordercmd import add_order_commands
 from cli.redteam import redteam
 from cli.stake import stake_app
 from orders.words import one_line
@@ -26,7 +27,7 @@ verifier_app = typer.Typer(no_args_is_help=True, help="Run a verifier: agree, ag
 ledger_app = typer.Typer(no_args_is_help=True, help="Keep the books of a run, and look into them.")
 buyer_app = typer.Typer(no_args_is_help=True, help="Follow a funded run and receive the model.")
 chain_app = typer.Typer(no_args_is_help=True, help="A local chain.")
-order_app = typer.Typer(no_args_is_help=True, help="Describe a run to buy.")
+order_app = typer.Typer(no_args_is_help=True, help="Describe a run, know its price, buy it, end it.")
 run_app = typer.Typer(no_args_is_help=True, help="Look at runs.")
 sim_app = typer.Typer(no_args_is_help=True, help="Try rules and attacks in one process.")
 for name, sub in (
@@ -45,6 +46,7 @@ for name, sub in (
 ):
     app.add_typer(sub, name=name)
 add_commands(ledger_app)
+add_order_commands(order_app)
 app.command()(earnings)
 app.command()(invoice)
 app.command()(redteam)
@@ -106,25 +108,6 @@ def chain_dev(
     from cli.localnet import serve_chain
 
     serve_chain(folder, port, block_time)
-
-
-@order_app.command("check")
-def order_check(file: Annotated[Path, typer.Argument(metavar="RUN.toml")]) -> None:
-    """Say what a run file asks for, and what it can cost at most."""
-    from orders.check import check_order
-
-    typer.echo("\n".join(check_order(file)))
-
-
-@order_app.command("data")
-def order_data(
-    file: Annotated[Path, typer.Argument(metavar="RUN.toml")],
-    out: Annotated[Path, typer.Argument(metavar="FOLDER", help="Made new; every participant needs a copy.")],
-) -> None:
-    """Tokenise a run's data into shards, with its manifest and any imported parameters."""
-    from orders.data import make_data
-
-    typer.echo("\n".join(make_data(file, out)))
 
 
 @run_app.command("verify")

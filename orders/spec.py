@@ -47,6 +47,56 @@ def compute_spec(order: Order) -> ComputeSpec:
     return ComputeSpec(dtype=dtype, micro_sequences=order.compute.micro_sequences)
 
 
+def audit_spec(order: Order, canaries: Digest, canary_count: int) -> AuditSpec:
+    """The rules of audits, with this root over so many planted faults.
+
+    Raises:
+        ConfigError: the calibration or the policy cannot be read.
+    """
+    verify, limits, policy = order.verify, order.limits(), order.policy()
+    return AuditSpec(
+        probation=verify.probation,
+        floor_ppm=scaled(verify.floor, 6),
+        blocks=verify.blocks,
+        looks_ppm=scaled(verify.looks, 6),
+        turn_rounds=verify.turn_rounds,
+        audit_rounds=verify.audit_rounds,
+        dispute_rounds=verify.dispute_rounds,
+        limits=NO_DIGEST if limits is None else limits.digest(),
+        canaries=canaries,
+        canary_count=canary_count,
+        attestation=NO_DIGEST if policy is None else digest(policy),
+        attested_rounds=verify.attested_rounds if policy is not None else 0,
+        code=NO_DIGEST if policy is None else Digest(bytes.fromhex(verify.code or "00" * 32)),
+    )
+
+
+def money_spec(order: Order, treasury: Address) -> MoneySpec:
+    """Price, shares and penalties, with the fee going to `treasury`."""
+    budget = order.budget
+    return MoneySpec(
+        price_per_mtoken=budget.price_per_mtoken,
+        operators_ppm=scaled(budget.operators, 6),
+        verifiers_ppm=scaled(budget.verifiers, 6),
+        treasury=treasury,
+        slash_ppm=scaled(budget.slash, 6),
+        withheld_ppm=scaled(budget.withheld_share, 6),
+        verifier_slash_ppm=scaled(budget.verifier_slash, 6),
+        epoch_rounds=budget.epoch_rounds,
+    )
+
+
+def timing_spec(order: Order) -> TimingSpec:
+    """When verifiers stop waiting."""
+    timing = order.timing
+    return TimingSpec(
+        collect_ms=scaled(timing.collect_s, 3),
+        ready_ms=scaled(timing.ready_s, 3),
+        iteration_ms=scaled(timing.iteration_s, 3),
+        resend_ms=scaled(timing.resend_s, 3),
+    )
+
+
 def data_spec(order: Order, manifest: Manifest) -> DataSpec:
     """What the parties are told about the data: its root, its cut, where it is from and its licence.
 
@@ -107,49 +157,19 @@ def build_spec(
     Raises:
         ConfigError: parts do not fit together, for example two members share an account.
     """
-    verify, budget, timing, limits = order.verify, order.budget, order.timing, order.limits()
-    policy = order.policy()
     spec = RunSpec(
         deployment_id=deployment_id,
         name=order.run.name,
         seed=order.run.seed,
         rounds=order.run.rounds,
-        state_every=verify.state_every,
+        state_every=order.verify.state_every,
         model=model_spec(order, base),
         compute=compute_spec(order),
         data=data,
         rule=order.rule(),
-        audit=AuditSpec(
-            probation=verify.probation,
-            floor_ppm=scaled(verify.floor, 6),
-            blocks=verify.blocks,
-            looks_ppm=scaled(verify.looks, 6),
-            turn_rounds=verify.turn_rounds,
-            audit_rounds=verify.audit_rounds,
-            dispute_rounds=verify.dispute_rounds,
-            limits=NO_DIGEST if limits is None else limits.digest(),
-            canaries=canary_root(canaries) if canaries else NO_DIGEST,
-            canary_count=len(canaries),
-            attestation=NO_DIGEST if policy is None else digest(policy),
-            attested_rounds=verify.attested_rounds if policy is not None else 0,
-            code=NO_DIGEST if policy is None else Digest(bytes.fromhex(verify.code or "00" * 32)),
-        ),
-        money=MoneySpec(
-            price_per_mtoken=budget.price_per_mtoken,
-            operators_ppm=scaled(budget.operators, 6),
-            verifiers_ppm=scaled(budget.verifiers, 6),
-            treasury=treasury,
-            slash_ppm=scaled(budget.slash, 6),
-            withheld_ppm=scaled(budget.withheld_share, 6),
-            verifier_slash_ppm=scaled(budget.verifier_slash, 6),
-            epoch_rounds=budget.epoch_rounds,
-        ),
-        timing=TimingSpec(
-            collect_ms=scaled(timing.collect_s, 3),
-            ready_ms=scaled(timing.ready_s, 3),
-            iteration_ms=scaled(timing.iteration_s, 3),
-            resend_ms=scaled(timing.resend_s, 3),
-        ),
+        audit=audit_spec(order, canary_root(canaries) if canaries else NO_DIGEST, len(canaries)),
+        money=money_spec(order, treasury),
+        timing=timing_spec(order),
         buyer=buyer,
         nodes=tuple(sorted(nodes, key=lambda member: member.peer)),
         verifiers=tuple(sorted(verifiers, key=lambda member: member.peer)),

@@ -126,7 +126,7 @@ class Market:
     def config_of(self, name: str, **changes: str) -> Path:
         """The configuration file of a participant, with its keys beside it."""
         folder = self.folder / name
-        if not folder.exists():
+        if not (folder / "keys").exists():
             write_keys(folder / "keys", a_peer_key(name), account_key(name), a_hot_key(name))
         keys = {
             "name": name, "folder": ".", "password_file": "../password", "port": 4001,
@@ -174,10 +174,14 @@ class Market:
 
     # ---- a run that was trained
 
+    @property
+    def spec_hash(self) -> bytes:
+        return digest(self.spec)
+
     def open_run(self) -> None:
         order = load_order(self.order_file)
         self.as_("buyer").open_run(
-            digest(self.spec),
+            self.spec_hash,
             budget=order.budget_units(),
             epoch_cap=order.epoch_units_max(),
             epochs=self.spec.epochs,
@@ -195,6 +199,7 @@ class Market:
 
     def fill_store(self, name: str, count: int | None = None) -> dict[int, Settlement]:
         """What a participant's process would have kept; the payout tables that follow."""
+        (self.folder / name).mkdir(exist_ok=True)
         store = Store(self.folder / name / "store.db")
         for link in self.links[:count]:
             store.add_link(link)

@@ -1,0 +1,221 @@
+"""Purchase: a buyer's moves on the escrow of one run, judged before they cost anything.
+
+Room: orders (edge: the chain). Every `check_` is pure and says in words what the
+contract would refuse; where a move already is a fact it is found, not made twice.
+
+    place --> open --deadline, or cancel and the close delay--> closed --refund--> over
+               | topup
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ledger.chain import ChainReader, EpochState, RunState
+from ledger.chain_state import EpochPhase
+from ledger.evidence import evm_address
+from ledger.moments import moment_text, span_text, when_text
+from ledger.money import UNIT, money_text
+from ledger.results import SET_VERSION
+from orders.quote import Quote, check_spec_keeps
+from protocol.codec import digest
+from protocol.errors import ConfigError, Unavailable
+from protocol.params import RunSpec
+from replica.account import Account
+
+RUN_DAYS_MAX = 366  # RunEscrow.RUN_SECONDS_MAX
+DAY_S = 86_400
+MINING_S = 60  # between looking at the chain's clock and being mined
+OVER = (EpochPhase.FINAL, EpochPhase.SWEPT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Escrow:
+    """A run's money and results at a moment of chain time."""
+
+    run_id: bytes
+    now: int
+    run: RunState
+    epochs: tuple[EpochState, ...]
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no result is taken any more."""
+        return self.now >= self.run.closes_at
+
+
+def read_escrow(chain: ChainReader, run_id: bytes) -> Escrow | None:
+    """The escrow of a run; None if nobody opened it.
+
+    Raises:
+        Unavailable: the endpoint is gone.
+    """
+    run = chain.run(run_id)
+    if run is None:
+        return None
+    epochs = tuple(chain.epoch_state(run_id, epoch) for epoch in range(run.epochs))
+    return Escrow(run_id=run_id, now=chain.timestamp(), run=run, epochs=epochs)
+
+
+def need_escrow(account: Account) -> Escrow:
+    """`read_escrow` for one that has to be there.
+
+    Raises:
+        ConfigError: nobody opened the run.
+    """
+    found = read_escrow(account.chain, account.run_id)
+    if found is None:
+        raise ConfigError(f"run {account.run_id.hex()[:16]} is not open: see `assay order place`")
+    return found
+
+
+# ---- opening
+
+
+def check_place(account: Account, quote: Quote) -> None:
+    """Do nothing if spec, deployment and quote agree, and this account is the buyer.
+
+    Raises:
+        ConfigError: what does not agree.
+        Unavailable: the endpoint is gone.
+    """
+    spec, chain = account.spec, account.chain
+    check_spec_keeps(quote, spec)
+    if evm_address(spec.buyer) != account.address:
+        raise ConfigError(f"the spec's buyer is {evm_address(spec.buyer)}, this account is {account.address}")
+    if chain.set_version() != SET_VERSION:
+        raise ConfigError(
+            f"the contracts are at verifier set {chain.set_version()}, a run is judged by set {SET_VERSION}"
+        )
+    judges = {(evm_address(member.account), evm_address(member.hot)) for member in spec.verifiers}
+    if judges != set(chain.verifier_set(SET_VERSION)):
+        raise ConfigError(
+            "the spec's verifiers are not those of the contracts: no result of the run could be settled"
+        )
+
+
+def check_found(escrow: Escrow, quote: Quote, spec: RunSpec) -> None:
+    """Do nothing if a run that is open already is the one quoted.
+
+    Raises:
+        ConfigError: it was opened on other terms, with less money, or is over.
+    """
+    run = escrow.run
+    if (run.epoch_cap, run.epochs, run.spec_hash) != (quote.epoch_cap, spec.epochs, digest(spec)):
+        raise ConfigError(
+            f"the run is open for {run.epochs} epochs of at most {_money(run.epoch_cap)}; "
+            f"quoted were {spec.epochs} of at most {_money(quote.epoch_cap)}"
+        )
+    if escrow.is_closed:
+        raise ConfigError(
+            f"this run was opened before and closed {when_text(run.closes_at, escrow.now)}; "
+            "a specification is opened once: change [run] seed for another"
+        )
+    if run.budget < quote.budget:
+        raise ConfigError(
+            f"the run is open with {_money(run.budget)}, quoted were {_money(quote.budget)}: "
+            f"see `assay order topup --to {money_text(quote.budget).replace(',', '')}`"
+        )
+
+
+def deadline_after(account: Account, days: int) -> int:
+    """The chain time at which a run of so many days from now closes by itself.
+
+    Raises:
+        ConfigError: too soon for the contract, or too far.
+    """
+    chain = account.chain
+    if not 0 < days <= RUN_DAYS_MAX:
+        raise ConfigError(f"{days} days: a run is open for 1 to {RUN_DAYS_MAX}")
+    delay = chain.close_delay()
+    if days * DAY_S < delay + MINING_S:
+        raise ConfigError(f"{days} days: expected more than the close delay, {span_text(delay)}")
+    return chain.timestamp() + days * DAY_S
+
+
+def place(account: Account, quote: Quote, deadline: int) -> Escrow:
+    """Open the run with the quoted escrow, or find it open; call after `check_place`.
+
+    Raises:
+        ConfigError: the account holds less than the budget. ChainRefused: the contract said no.
+    """
+    check_wallet(account, quote.budget)
+    account.chain.open_run(
+        digest(account.spec),
+        budget=quote.budget,
+        epoch_cap=quote.epoch_cap,
+        epochs=account.spec.epochs,
+        deadline=deadline,
+        set_version=SET_VERSION,
+    )
+    return need_escrow(account)
+
+
+# ---- while it is open, and after
+
+
+def check_wallet(account: Account, amount: int) -> None:
+    """Do nothing if the account holds so much.
+
+    Raises:
+        ConfigError: it holds less.
+    """
+    held = account.chain.token_balance()
+    if held < amount:
+        raise ConfigError(f"{_money(amount)} to put up, and {account.address} holds {_money(held)}")
+
+
+def to_top_up(escrow: Escrow, *, amount: int | None, to: int | None) -> int:
+    """How much to add: `amount`, or what the budget lacks to `to`; 0 if it is there.
+
+    Raises:
+        ConfigError: neither or both were given, or the run is closed.
+    """
+    if (amount is None) == (to is None):
+        raise ConfigError("expected either AMOUNT or --to AMOUNT")
+    if amount == 0:
+        raise ConfigError("nothing to add: AMOUNT is 0")
+    added = max((to or 0) - escrow.run.budget, 0) if amount is None else amount
+    if added and escrow.is_closed:
+        raise ConfigError(f"the run closed {when_text(escrow.run.closes_at, escrow.now)}: it takes no money")
+    return added
+
+
+def check_cancel(account: Account, escrow: Escrow) -> bool:
+    """Whether there is anything to ask for: False if the run closes as early without.
+
+    Raises:
+        ConfigError: this account is not the buyer.
+    """
+    if escrow.run.buyer != account.address:
+        raise ConfigError(f"only the buyer {escrow.run.buyer} may cancel, this account is {account.address}")
+    return escrow.now + account.chain.close_delay() < escrow.run.closes_at
+
+
+def check_refund(escrow: Escrow) -> bool:
+    """Whether there is anything to return.
+
+    Raises:
+        Unavailable: not yet; the words say until when.
+    """
+    run = escrow.run
+    if not escrow.is_closed:
+        raise Unavailable(
+            f"the run is open until {when_text(run.closes_at, escrow.now)}; "
+            "`assay order cancel` ends it earlier, after the close delay"
+        )
+    if run.pending:
+        waiting = [
+            f"epoch {epoch} ({state.phase.name.lower()}, {moment_text(state.until)})"
+            for epoch, state in enumerate(escrow.epochs)
+            if state.phase not in (EpochPhase.NONE, *OVER)
+        ]
+        raise Unavailable(
+            f"{run.pending} results are neither final nor rejected: {', '.join(waiting)}; "
+            "nothing returns before they are"
+        )
+    return run.free > 0
+
+
+def _money(units: int) -> str:
+    return f"{money_text(units)} {UNIT}"

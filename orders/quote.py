@@ -1,0 +1,217 @@
+"""Quote: what an order costs at most and is expected to, before there are members, data or a chain.
+
+Room: orders (pure, but for the files an order itself names). A quote is a message with
+a digest, so that a buyer can say "that one": the same order gives the same digest on
+every machine. Its terms are the part of a run's spec that an order alone decides; a
+spec keeps a quote if its own terms are equal, field by field.
+
+    order --quote_of--> Quote(terms, escrow)        spec --terms_of--> Terms
+                              '------------ equal? ------------'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Annotated, Any, ClassVar
+
+from orders.check import audit_share
+from orders.order import Order
+from orders.spec import audit_spec, compute_spec, model_spec, money_spec, timing_spec
+from protocol.codec import Max, digest
+from protocol.errors import ConfigError
+from protocol.params import (
+    PPM,
+    AuditSpec,
+    ComputeSpec,
+    ModelSpec,
+    MoneySpec,
+    RunSpec,
+    TimingSpec,
+)
+from protocol.rule import RuleSpec
+from protocol.types import NO_DIGEST, Address, Digest
+
+_NOBODY = Address(bytes(20))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What is bought and at which price. Left out: members, data, chain, and what is drawn in secret."""
+
+    TAG: ClassVar[bytes] = b"assay/terms/1"
+    name: Annotated[str, Max(64)]
+    seed: int
+    rounds: int
+    nodes: int
+    verifiers: int
+    state_every: int
+    model: ModelSpec  # its base is zero
+    compute: ComputeSpec
+    rule: RuleSpec
+    audit: AuditSpec  # its root of planted faults is zero, their count is not
+    money: MoneySpec  # its treasury is zero
+    timing: TimingSpec
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one node's work in one round."""
+        return self.rule.sequences_per_round * self.model.context
+
+    @property
+    def epochs(self) -> int:
+        """Settlements of the run."""
+        return -(-self.rounds // self.money.epoch_rounds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quote:
+    """The terms, and the money that has to be put up for them. Amounts in token units."""
+
+    TAG: ClassVar[bytes] = b"assay/quote/1"
+    terms: Terms
+    budget: int  # put into escrow; what is not earned returns
+    epoch_cap: int  # what one epoch can cost at most
+
+    @property
+    def name(self) -> Digest:
+        """The quote's digest: what a buyer refers to it by."""
+        return digest(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What so many paid tokens come to, split as the settlement splits it. Amounts in token units."""
+
+    tokens: int
+    operators: int
+    verifiers: int
+    fee: int
+
+    @property
+    def gross(self) -> int:
+        """What leaves the escrow."""
+        return self.operators + self.verifiers + self.fee
+
+
+def quote_of(order: Order) -> Quote:
+    """The quote of an order.
+
+    Raises:
+        ConfigError: a file that the order names cannot be read.
+    """
+    terms = Terms(
+        name=order.run.name,
+        seed=order.run.seed,
+        rounds=order.run.rounds,
+        nodes=order.run.nodes,
+        verifiers=order.run.verifiers,
+        state_every=order.verify.state_every,
+        model=model_spec(order),
+        compute=compute_spec(order),
+        rule=order.rule(),
+        audit=audit_spec(order, NO_DIGEST, order.verify.canaries),
+        money=money_spec(order, _NOBODY),
+        timing=timing_spec(order),
+    )
+    return Quote(terms=terms, budget=order.budget_units(), epoch_cap=order.epoch_units_max())
+
+
+def terms_of(spec: RunSpec) -> Terms:
+    """The part of a spec that a quote is about."""
+    return Terms(
+        name=spec.name,
+        seed=spec.seed,
+        rounds=spec.rounds,
+        nodes=len(spec.nodes),
+        verifiers=len(spec.verifiers),
+        state_every=spec.state_every,
+        model=replace(spec.model, base=NO_DIGEST),
+        compute=spec.compute,
+        rule=spec.rule,
+        audit=replace(spec.audit, canaries=NO_DIGEST),
+        money=replace(spec.money, treasury=_NOBODY),
+        timing=spec.timing,
+    )
+
+
+def check_spec_keeps(quote: Quote, spec: RunSpec) -> None:
+    """Do nothing if a run of this spec is what was quoted.
+
+    Raises:
+        ConfigError: every term that differs, with both values.
+    """
+    differing = list(_differing(quote.terms, terms_of(spec), ""))
+    if differing:
+        raise ConfigError("the spec is not of this order:\n" + "\n".join(differing))
+
+
+def cost_at_most(terms: Terms) -> Cost:
+    """If every contribution counts."""
+    return _cost(terms, [terms.nodes * _rounds_in(terms, epoch) for epoch in range(terms.epochs)])
+
+
+def cost_expected(terms: Terms, cheats_from: Mapping[int, int]) -> Cost:
+    """If every honest step counts, and none that is false on order.
+
+    Args:
+        terms: Of the run.
+        cheats_from: Nodes told to misbehave and the round in which they begin: nothing of theirs is
+            counted from that epoch on.
+    """
+    steps = []
+    for epoch in range(terms.epochs):
+        rounds = _rounds_in(terms, epoch)
+        end = epoch * terms.money.epoch_rounds + rounds
+        cheats = sum(begins < end for begins in cheats_from.values())
+        # Nobody may know where the planted faults are; spread evenly is what is to be expected.
+        planted = terms.audit.canary_count // terms.epochs + (epoch < terms.audit.canary_count % terms.epochs)
+        steps.append(max((terms.nodes - cheats) * rounds - planted, 0))
+    return _cost(terms, steps)
+
+
+def cheats_of(order: Order) -> dict[int, int]:
+    """The nodes of an order that are told to misbehave, and from which round."""
+    return {node: one.from_round for node, one in order.behaviours().items() if one.name != "honest"}
+
+
+def verification_ppm(order: Order) -> int:
+    """The share of an honest node's steps that are expected to be recomputed, in millionths."""
+    return round(audit_share(order) * PPM)
+
+
+def _cost(terms: Terms, steps: list[int]) -> Cost:
+    """The settlement's own arithmetic, epoch by epoch, for these numbers of paid steps."""
+    operators = verifiers = gross_all = 0
+    for count in steps:
+        gross = count * terms.tokens_per_step * terms.money.price_per_mtoken // 10**6
+        operators += gross * terms.money.operators_ppm // PPM
+        verifiers += gross * terms.money.verifiers_ppm // PPM
+        gross_all += gross
+    return Cost(
+        tokens=sum(steps) * terms.tokens_per_step,
+        operators=operators,
+        verifiers=verifiers,
+        fee=gross_all - operators - verifiers,
+    )
+
+
+def _rounds_in(terms: Terms, epoch: int) -> int:
+    first = epoch * terms.money.epoch_rounds
+    return min(terms.money.epoch_rounds, terms.rounds - first)
+
+
+def _differing(quoted: Any, found: Any, place: str) -> list[str]:
+    if is_dataclass(quoted) and type(quoted) is type(found):
+        return [
+            line
+            for field in fields(quoted)
+            for line in _differing(
+                getattr(quoted, field.name), getattr(found, field.name), f"{place}.{field.name}".lstrip(".")
+            )
+        ]
+    return [] if quoted == found else [f"{place}: {_short(found)} in the spec, {_short(quoted)} was quoted"]
+
+
+def _short(value: Any) -> str:
+    return value.hex()[:16] if isinstance(value, bytes) else str(value)

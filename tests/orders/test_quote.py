@@ -1,0 +1,158 @@
+"""Quote: what a buyer is told is what the settlement takes, and a spec of other terms is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ledger.settlement import settle
+from orders.order import load_order
+from orders.quote import (
+    Quote,
+    cheats_of,
+    check_spec_keeps,
+    cost_at_most,
+    cost_expected,
+    quote_of,
+    terms_of,
+    verification_ppm,
+)
+from orders.spec import build_spec, data_spec
+from protocol.codec import decode, encode
+from protocol.errors import ConfigError
+from protocol.history import advance, start
+from protocol.params import Member, RunSpec
+from protocol.types import Address, Digest, PeerId
+from tests import builders
+from tests.builders import NODES, VERIFIERS, a_member
+from training.shards import write_tokens
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
+TEXT = np.frombuffer(b"All of it is text, and there is enough of it. " * 400, np.uint8)
+SMALL = {
+    "run.nodes": 3, "run.verifiers": 4, "run.rounds": 7,
+    "model.layers": 1, "model.width": 64, "model.heads": 2,
+    "model.context": 16, "train.sequences": 2, "verify.looks": 0, "verify.limits": "none",
+    "verify.audit_rounds": 4, "verify.dispute_rounds": 3, "budget.epoch_rounds": 3,
+    "budget.price_per_mtoken": 1_234_567,
+}  # fmt: skip
+
+
+def a_seat(number: int) -> Member:
+    return Member(
+        peer=PeerId(bytes([number]) * 32), account=Address(bytes([number]) * 20), hot=Address(bytes(20))
+    )
+
+
+def a_spec(overrides=None, nodes=None, verifiers=None) -> RunSpec:
+    order = load_order(None, overrides)
+    return build_spec(
+        order,
+        deployment_id=Digest(b"d" * 32),
+        data=data_spec(order, write_tokens(None, [TEXT])),
+        buyer=Address(b"b" * 20),
+        treasury=Address(b"t" * 20),
+        nodes=nodes or [a_seat(at) for at in range(order.run.nodes)],
+        verifiers=verifiers or [a_seat(100 + at) for at in range(order.run.verifiers)],
+    )
+
+
+def test_a_quote_is_a_message_with_one_encoding(tmp_path: Path):
+    quote = quote_of(load_order(None, SMALL))
+    assert decode(Quote, encode(quote)) == quote
+
+    written = {key.split(".")[1]: value for key, value in SMALL.items() if key.startswith("run.")}
+    rest = {key: value for key, value in SMALL.items() if not key.startswith("run.")}
+    (tmp_path / "any name.toml").write_text("[run]\n" + "".join(f"{k} = {v}\n" for k, v in written.items()))
+    again = quote_of(load_order(tmp_path / "any name.toml", rest))
+    assert again.name == quote.name  # where and how it was written does not matter
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_has_a_quote_within_its_escrow(file: Path):
+    try:
+        order = load_order(file)
+    except ConfigError as missing:  # some examples name files that a reader is to bring
+        pytest.skip(str(missing))
+    quote = quote_of(order)
+
+    most, expected = cost_at_most(quote.terms), cost_expected(quote.terms, cheats_of(order))
+    assert 0 < expected.gross <= most.gross == order.worst_case_units() <= quote.budget
+    assert 0 < verification_ppm(order) <= 10**6
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"budget.price_per_mtoken": 1_234_568}, {"run.rounds": 8}, {"run.seed": 1}, {"run.nodes": 4},
+        {"budget.operators": 0.5}, {"model.context": 32}, {"verify.floor": 0.3}, {"comm.k": 16},
+        {"budget.amount": 10**9}, {"timing.collect_s": 1}, {"verify.canaries": 1}, {"budget.slash": 0.4},
+    ],
+)  # fmt: skip
+def test_whatever_changes_what_is_bought_changes_the_digest(change):
+    assert quote_of(load_order(None, {**SMALL, **change})).name != quote_of(load_order(None, SMALL)).name
+
+
+def test_a_spec_made_from_the_order_keeps_its_quote():
+    check_spec_keeps(quote_of(load_order(None)), a_spec())
+    check_spec_keeps(quote_of(load_order(None, SMALL)), a_spec(SMALL))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"money": ("price_per_mtoken", 1_234_568)}, "money.price_per_mtoken: 1234568 in the spec"),
+        ({"money": ("operators_ppm", 1)}, "money.operators_ppm"),
+        ({"model": ("context", 8)}, "model.context"),
+        ({"audit": ("floor_ppm", 1)}, "audit.floor_ppm"),
+        ({"audit": ("limits", Digest(b"l" * 32))}, "audit.limits"),
+        ({"audit": ("canary_count", 1)}, "audit.canary_count"),
+    ],
+)
+def test_a_spec_of_other_terms_is_refused_by_the_name_of_each(change, words):
+    spec = a_spec(SMALL)
+    for part, (name, value) in change.items():
+        spec = replace(spec, **{part: replace(getattr(spec, part), **{name: value})})
+
+    with pytest.raises(ConfigError, match=words):
+        check_spec_keeps(quote_of(load_order(None, SMALL)), spec)
+
+
+def test_fewer_nodes_or_rounds_are_other_terms_too():
+    spec, quote = a_spec(SMALL), quote_of(load_order(None, SMALL))
+
+    for other in (replace(spec, nodes=spec.nodes[:2]), replace(spec, rounds=6), replace(spec, seed=1)):
+        with pytest.raises(ConfigError, match="in the spec"):
+            check_spec_keeps(quote, other)
+
+
+def test_the_most_is_what_the_settlement_takes_if_everything_counts():
+    spec = a_spec(SMALL, [a_member(name) for name in NODES], [a_member(name) for name in VERIFIERS])
+    history, tables = start(spec, builders.RUN_ID), []
+    for link in builders.a_chain(history, spec.last_round + 1):
+        history = advance(history, link.manifest)
+        for epoch in range(spec.epochs):
+            if spec.settled_at(epoch) == int(history.round) - 1:
+                tables.append(settle(history, epoch))
+
+    most = cost_at_most(terms_of(spec))
+    assert len(tables) == spec.epochs == 3
+    assert sum(table.tokens_paid for table in tables) == most.tokens
+    assert sum(table.total for table in tables) == most.gross
+    for role, units in (("operator", most.operators), ("verifier", most.verifiers), ("fee", most.fee)):
+        assert sum(table.paid(role) for table in tables) == units
+
+
+def test_false_steps_on_order_are_not_expected_to_be_paid():
+    honest = quote_of(load_order(None, SMALL)).terms
+    planted = quote_of(load_order(None, {**SMALL, "verify.canaries": 1})).terms
+    steps = cost_at_most(honest).tokens // honest.tokens_per_step
+
+    assert cost_expected(honest, {}) == cost_at_most(honest)
+    assert cost_expected(planted, {}).tokens == (steps - 1) * honest.tokens_per_step
+    assert cost_expected(honest, {1: 0}).tokens == (steps - 7) * honest.tokens_per_step
+    assert cost_expected(honest, {1: 3}).tokens == (steps - 4) * honest.tokens_per_step  # epochs 1 and 2
+    assert cost_expected(honest, {1: 6}).tokens == (steps - 1) * honest.tokens_per_step  # the last round
