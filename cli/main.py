@@ -14,6 +14,7 @@ import typer
 
 from cli.attest import attest_app
 from cli.auditcmd import audit_app, receipt_app
+from cli.claim import claim
 from cli.ledgercmd import add_commands, earnings, invoice
 from cli.ordercmd import add_order_commands
 from cli.redteam import redteam
@@ -47,6 +48,7 @@ for name, sub in (
     app.add_typer(sub, name=name)
 add_commands(ledger_app)
 add_order_commands(order_app)
+app.command()(claim)
 app.command()(earnings)
 app.command()(invoice)
 app.command()(redteam)

@@ -1,0 +1,186 @@
+"""Claim: `assay claim`: take what final epochs pay, from whatever tables are at hand.
+
+Room: cli (edge). The tables come from the participant's own chain, a delivered bundle
+or a run's books; which of them are true the chain says (replica/payouts.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.moves import DryRun, account_of, sent_text, show
+from protocol.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ledger.statements import Address
+    from replica.account import Account
+    from replica.payouts import EpochPay, Table
+
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
+
+
+def claim(
+    what: Annotated[Path, typer.Argument(metavar="RUN|FILE.toml", help="A run's folder, or your own file.")],
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE.toml", help="With RUN: who sends, and on which chain.")
+    ] = None,
+    epoch: Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="Only this one.")] = None,
+    account: Annotated[
+        str | None, typer.Option(metavar="0x...", help="Whose rows; yours if left out.")
+    ] = None,
+    finalize: Annotated[
+        bool, typer.Option("--finalize", help="First make final what only waits for somebody to do so.")
+    ] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Claim every row of final epochs that pays you, or --account; repeated, what is left."""
+    show(claim_lines(what, config, epoch, account, is_finalizing=finalize, is_dry=dry_run))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Payout tables of one run, not believed yet."""
+
+    run_id: bytes
+    epochs: int
+    tables: Mapping[int, Table]
+
+
+def claim_lines(
+    what: Path,
+    config: Path | None,
+    epoch: int | None,
+    whose: str | None,
+    *,
+    is_finalizing: bool,
+    is_dry: bool,
+) -> Iterator[str]:
+    """Claim, row by row; one line for each, and one for each epoch that is not final.
+
+    Raises:
+        ConfigError: a file or an account is not what it should be.
+        WrongTable: the tables are not those on chain.
+        ChainRefused: the settlement said no.
+    """
+    from ledger.phases import phase_text
+    from replica.payouts import finalize_ready, is_finalizable, read_pay
+
+    payee = None if whose is None else _address(whose)
+    account, source = _opened(what, config)
+    payee = payee or account.address
+    if epoch is not None and epoch >= source.epochs:
+        raise ConfigError(f"the run has {source.epochs} epochs, counted from 0; there is no epoch {epoch}")
+    chosen = range(source.epochs) if epoch is None else (epoch,)
+    chain, run_id = account.chain, source.run_id
+    pays = read_pay(chain, run_id, source.tables, payee, chosen)
+    if is_finalizing and not is_dry:
+        for number in finalize_ready(chain, run_id, pays):
+            yield f"epoch {number}: made final"
+        pays = read_pay(chain, run_id, source.tables, payee, chosen)
+    elif is_finalizing:
+        for pay in pays:
+            if is_finalizable(pay):
+                where = f"EpochSettlement {account.deployment.epoch_settlement}"
+                yield f"would send to {where}: finalize({run_id.hex()}, {pay.epoch})"
+    yield f"{payee}, run {run_id.hex()[:16]}"
+    total = 0
+    for pay in pays:
+        if not pay.due:
+            yield f"epoch {pay.epoch}: {_standing(pay)}{phase_text(pay.state, pay.now)}"
+        for row in pay.rows or ():
+            name = f"epoch {pay.epoch} row {row.index}, {row.role}: {_money(row.amount)}"
+            if row not in pay.due:
+                yield f"{name}, {'claimed before' if row.is_claimed else 'not claimed'}"
+            elif is_dry:
+                where = f"EpochSettlement {account.deployment.epoch_settlement}"
+                yield f"would send to {where}: claim, {name}"
+            else:
+                sent = chain.claim(run_id, pay.epoch, source.tables[pay.epoch].tree, row.index)
+                total += row.amount if sent.tx_hash is not None else 0
+                yield f"{name} claimed: {sent_text(sent)}"
+    yield f"claimed now {_money(total)}"
+
+
+def _standing(pay: EpochPay) -> str:
+    if pay.rows is None:
+        return "no table of it here yet; "
+    if pay.is_other:
+        return "ANOTHER table than the one here, challenge it while there is time; "
+    return "" if pay.rows else "pays this account nothing; "
+
+
+def _opened(what: Path, config: Path | None) -> tuple[Account, Source]:
+    if what.suffix == ".toml" and not what.is_dir():
+        if config is not None:
+            raise ConfigError("--config goes with a run's folder; FILE.toml already says who sends")
+        account = account_of(what)
+        return account, _of_store(account)
+    if config is None:
+        raise ConfigError(f"{what}: expected --config FILE.toml besides: whose account sends, on which chain")
+    account = account_of(config)
+    return account, _of_bundle(what, account) if (what / "bundle").is_dir() else _of_books(what, account)
+
+
+def _of_store(account: Account) -> Source:
+    """The tables of the participant's own chain."""
+    from replica.payouts import tables_in_store
+
+    tables = tables_in_store(account.config.folder / "store.db", account.spec, account.run_id)
+    return Source(run_id=account.run_id, epochs=account.spec.epochs, tables=tables)
+
+
+def _of_bundle(run: Path, account: Account) -> Source:
+    """The tables of a delivered run."""
+    from cli.chainfolder import open_delivered
+    from replica.payouts import table_of
+
+    found = open_delivered(run)
+    _check_deployment(run, found.spec.deployment_id, account)
+    tables = {epoch: table_of(settlement) for epoch, settlement in found.tables.items()}
+    return Source(run_id=found.run_id, epochs=found.spec.epochs, tables=tables)
+
+
+def _of_books(run: Path, account: Account) -> Source:
+    """The tables of a run's books; without its spec beside them, of the run that FILE.toml names."""
+    from ledger.results import run_id_of
+    from ledger.settled import read_tables
+    from observer.run_books import find_books, opened, spec_of
+    from replica.payouts import Table
+
+    place = find_books(run)
+    spec = account.spec if place.spec is None else spec_of(place)
+    _check_deployment(run, spec.deployment_id, account)
+    run_id = run_id_of(spec)
+    with opened(place) as db:
+        tables = {one.epoch: Table(tree=one.tree, roles=one.roles) for one in read_tables(db, run_id)}
+    return Source(run_id=run_id, epochs=spec.epochs, tables=tables)
+
+
+def _check_deployment(run: Path, deployment_id: bytes, account: Account) -> None:
+    if deployment_id != account.deployment.deployment_id:
+        raise ConfigError(
+            f"{run} is of deployment {deployment_id.hex()[:8]}, "
+            f"the configuration's is {account.deployment.deployment_id.hex()[:8]}"
+        )
+
+
+def _address(text: str) -> Address:
+    from ledger.evidence import evm_address
+
+    if not _ADDRESS.fullmatch(text):
+        raise ConfigError(f"{text[:60]!a} is no account: expected 0x and 40 hexadecimal digits")
+    return evm_address(bytes.fromhex(text[2:]))
+
+
+def _money(units: int) -> str:
+    from ledger.money import UNIT, money_text
+
+    return f"{money_text(units)} {UNIT}"
