@@ -3,7 +3,7 @@
     python -m benchmarks.audit_share [--rounds 60]
 
 `assay localnet` with 8 honest nodes and 4 verifiers, the quickstart's model and batch, probation of
-one audit so that the rate is at the order's floor of 0.2 for most rounds. Training compute is the
+one audit so that the rate is at a floor of 0.2 for most rounds. Training compute is the
 CPU time of the trainers' `step` calls, recomputation that of the examiners' `examine`
 calls, both from the workers' logs after the first 20 rounds; everything else is the processes' own
 total (/proc, sampled: Linux only). Then, with q the rate, m the examinations an audit takes (1 + the
@@ -32,7 +32,7 @@ from benchmarks.machine import machine
 
 NODES, LOOKS = 8, 0.2
 SETTLED_FROM = 20  # rounds, from which every node is at the floor
-FLOORS = (0.2, 0.05)  # the order's default, and the design's
+FLOORS = (0.2, 0.05)  # what is measured, and the order's default
 REACH = 0.07
 ORDER = f"""
 [run]

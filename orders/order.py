@@ -184,8 +184,8 @@ class VerifySection(Section):
     """[verify]: how often steps are recomputed, and by when."""
 
     probation: Positive = 4
-    floor: PositiveShare = 0.2
-    blocks: Annotated[int, Field(ge=1, le=OPENED_BLOCKS_MAX)] = 32
+    floor: PositiveShare = 0.05
+    blocks: Annotated[int, Field(ge=1, le=OPENED_BLOCKS_MAX)] = 64
     looks: Share = 0.2  # of audits get a second auditor, whom the first cannot foresee
     limits: Annotated[str, Field(min_length=1, max_length=4096)] = "shipped"  # "none", or a calibration file
     attestation: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # a policy's file

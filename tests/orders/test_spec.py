@@ -62,7 +62,7 @@ def test_the_default_order_makes_a_spec_in_exact_integers():
     assert (rule.outer.schedule.peak_nano, rule.outer.schedule.floor_ppm) == (2_000_000, 100_000)
     assert (rule.aggregation.name, rule.aggregation.f) == ("standing+mean", 1)
     assert (rule.compress.k, rule.outer.schedule.warmup_rounds, rule.local.sequences) == (32, 20, 4)
-    assert (audit.probation, audit.floor_ppm, audit.blocks) == (4, 200_000, 32)
+    assert (audit.probation, audit.floor_ppm, audit.blocks) == (4, 50_000, 64)
     assert (money.price_per_mtoken, money.operators_ppm, money.verifiers_ppm) == (20_000_000, 870_000, 80_000)
     assert (money.slash_ppm, money.epoch_rounds, money.treasury) == (500_000, 10, b"t" * 20)
     assert (timing.collect_ms, timing.ready_ms, timing.iteration_ms, timing.resend_ms) == (
@@ -262,7 +262,7 @@ def test_the_expected_audit_share_is_one_on_probation_and_at_a_floor_of_one(floo
 
 
 def test_the_expected_audit_share_nears_the_floor_in_a_long_run():
-    assert audit_share(load_order(None, {"run.rounds": 20_000})) == pytest.approx(0.2, abs=0.01)
+    assert audit_share(load_order(None, {"run.rounds": 20_000})) == pytest.approx(0.05, abs=0.01)
 
 
 def test_more_fragments_than_the_model_has_parts_are_refused_before_anybody_pays():
