@@ -19,7 +19,8 @@ from protocol.params import AuditSpec
 from protocol.types import NO_DIGEST
 from verifier import odds
 
-NOTE = "verification note, section"
+PAGE = "docs/odds.md, section"
+SABOTAGE = "stake against sabotage"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,7 @@ def _detection(asked: Question) -> list[Answer]:
     chance = odds.caught(one, asked.steps)
     found = [
         Answer(
-            "found out within the run", chance, f"{chance:.4%}", "1 - (1 - p d x)^n", f"{NOTE} 4.2",
+            "found out within the run", chance, f"{chance:.4%}", "1 - (1 - p d x)^n", f"{PAGE} 1",
             f"p = {asked.rate:g} in every step, independently; an audit finds a lie with d = {asked.power:g}",
         )
     ]  # fmt: skip
@@ -118,7 +119,7 @@ def _detection(asked: Question) -> list[Answer]:
         steps = odds.steps_until(one, Fraction(percent, 100))
         text = "never" if steps is None else f"{steps:,} steps"
         name = f"until found out with {percent} %"
-        found.append(Answer(name, steps, text, "log(1 - P) / log(1 - p d x)", f"{NOTE} 4.2", "as above"))
+        found.append(Answer(name, steps, text, "log(1 - P) / log(1 - p d x)", f"{PAGE} 1", "as above"))
     return found
 
 
@@ -134,7 +135,7 @@ def _deterrence(asked: Question) -> list[Answer]:
         found.append(
             Answer(
                 f"saving per step deterred{how}", saving, f"{money_text(saving)} {UNIT}",
-                "S slash / (2 (1 / (p d) + L))", f"{NOTE} 4.2",
+                "S slash / (2 (1 / (p d) + L))", f"{PAGE} 2",
                 f"{money_text(lost)} {UNIT} are lost; L = {asked.late} steps in flight; factor 2",
             )
         )  # fmt: skip
@@ -151,7 +152,7 @@ def _deterrence(asked: Question) -> list[Answer]:
     if asked.gain:
         asked_for.append(
             (
-                "stake against sabotage",
+                SABOTAGE,
                 odds.stake_against_sabotage(_units(asked, "gain"), rate, power, steps=asked.false_steps),
                 "B (1 - p d)^k / (1 - (1 - p d)^k) / slash",
                 f"B = {asked.gain:g} {UNIT} only if all k = {asked.false_steps} false steps pass",
@@ -161,7 +162,8 @@ def _deterrence(asked: Question) -> list[Answer]:
         whole = math.ceil(need / slash) if slash else None
         text = "none" if whole is None else f"{money_text(whole)} {UNIT}"
         is_met = (whole is not None and stake >= whole) if stake else None
-        found.append(Answer(name, whole, text, formula, f"{NOTE} 4.2", assumes, is_met))
+        section = 3 if name == SABOTAGE else 2
+        found.append(Answer(name, whole, text, formula, f"{PAGE} {section}", assumes, is_met))
     return found
 
 
@@ -169,7 +171,7 @@ def _auditor(asked: Question) -> list[Answer]:
     cost = _units(asked, "cost")
     if not cost:
         return []
-    source = f"{NOTE} 4.3"
+    source = f"{PAGE} 4"
     pays = "auditor's pay that beats lazy passing"
     if not asked.known:
         words = "no audit's answer is known beforehand: add --known, the share of planted faults"

@@ -56,7 +56,7 @@ class Attack:
     """An adversary. `run(is_defended, seed)` lets it act."""
 
     name: str
-    number: int  # in the catalogue of the verification note, section 5
+    number: int  # attacks of one kind share one
     where: Where
     defence: str
     run: Callable[[bool, int], Outcome]

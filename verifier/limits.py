@@ -78,7 +78,7 @@ class Pair:
         return Limit(t1=t1, t2=t1 * policy.t2 // policy.t1, t3=policy.t3, t4=policy.t4, profile=self.profile)
 
 
-# docs/results/tolerance.md; the first two of each from the verification note, section 2.3.
+# docs/results/tolerance.md; the first two of each from measurements before this code was written.
 POLICIES: Mapping[Precision, Limit] = {
     Precision.FLOAT32: Limit(t1=20_000, t2=100_000, t3=1_000, t4=1_000),
     Precision.BFLOAT16: Limit(t1=20_000_000, t2=30_000_000, t3=1_000, t4=1_000),

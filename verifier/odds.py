@@ -1,6 +1,6 @@
 """Odds: what an audit rate catches, and what stake and pay make honesty the better business.
 
-Room: verifier (pure). From the verification note, sections 4.2 and 4.3. Whatever can set a
+Room: verifier (pure). Derived in docs/odds.md. Whatever can set a
 default is an integer or an exact fraction and rounds to the safe side; floats are for display.
 
 Symbols: p audit rate, d power of one audit, x share of false steps, n steps, c what a false step
@@ -92,7 +92,8 @@ def stake_against_laziness(
     """Least S + H >= f c (1 / (p d) + L): what can be taken must exceed what laziness saves until then.
 
     Assumes: independent draws at the rate; all of it is lost when found out; nothing is earned after;
-    L more false steps pass before the verdict. The share of false steps cancels out. Note, section 4.2.
+    L more false steps pass before the verdict. The share of false steps cancels out.
+    See docs/odds.md, section 2.
 
     Args:
         saved: c, what one false step saves, token units.
@@ -119,7 +120,7 @@ def stake_against_sabotage(gain: int, rate: Fraction, power: Fraction, *, steps:
     """Least S >= B q / (1 - q), q = (1 - p d)^k: expected loss is at least the outside gain.
 
     Assumes: the gain comes only if all k false steps pass; found out, the stake is lost and the gain
-    with it. Robust aggregation decides k, stake does not. Note, section 4.2.
+    with it. Robust aggregation decides k, stake does not. See docs/odds.md, section 3.
 
     Raises:
         ValueError: nothing is ever found out, or no step is needed.
@@ -134,7 +135,7 @@ def auditor_pay(cost: int, known: Fraction, stake: int) -> int:
     """Least pay per audit so that computing beats passing unseen: a >= max(1.2 v, v / kappa - S_v).
 
     Who always says MATCH saves v and earns a, but with chance kappa meets a step whose answer is known
-    and loses pay and stake: a - v >= a (1 - kappa) - kappa S_v. Note, section 4.3, points 3 and 4.
+    and loses pay and stake: a - v >= a (1 - kappa) - kappa S_v. See docs/odds.md, section 4.
     Assumes canaries, or second looks by others, that cannot be told from any other audit.
 
     Raises:
@@ -146,7 +147,7 @@ def auditor_pay(cost: int, known: Fraction, stake: int) -> int:
 
 
 def auditor_stake(cost: int, known: Fraction, safety: Fraction = SAFETY) -> int:
-    """S_v >= f v / kappa: enough without counting on pay. Note, section 4.3, point 3."""
+    """S_v >= f v / kappa: enough without counting on pay. See docs/odds.md, section 4."""
     if not 0 < known <= 1:
         raise ValueError("no audit's answer is known beforehand: no stake deters lazy passing")
     return math.ceil(safety * cost / known)
