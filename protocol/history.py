@@ -27,7 +27,7 @@ from protocol.messages import (
     VerdictSeal,
 )
 from protocol.params import PPM, RunSpec
-from protocol.quorum import quorum
+from protocol.quorum import faults_tolerated, quorum
 from protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
 BEACON_PAUSE = 16  # rounds without a share of the beacon, and its pay, for whose share was missing
@@ -41,7 +41,8 @@ class NodeRecord:
     momentum: Digest = NO_DIGEST  # root after its last accepted step; zero before the first
     round: int = -1  # of that step
     accepted: int = 0
-    clean: int = 0  # audits passed in a row, since it last changed its execution class
+    clean: int = 0  # audits passed in a row, since it was last on probation
+    leans: frozenset[PeerId] = frozenset()  # verifiers who say so since it was last on probation
     exec_class: Digest = NO_DIGEST  # of its last accepted step
     fault_round: int = -1  # of the earliest proven fault; from then on nothing is paid
     has_contradicted: bool = False  # that fault is two commits for one round
@@ -259,6 +260,9 @@ def advance(history: History, manifest: Manifest, name: Digest | None = None) ->
     for signed_verdict in manifest.verdicts:
         verifier = signed_verdict.verdict.verifier
         verifiers[verifier] = replace(verifiers[verifier], judged=verifiers[verifier].judged + 1)
+        if signed_verdict.verdict.leans:
+            node = signed_verdict.verdict.node
+            nodes[node] = _leaning(nodes[node], verifier, faults_tolerated(len(verifiers)))
 
     appraised = {key: word for key, word in history.appraised.items() if history.is_fresh(word)}
     for signed_word in manifest.appraised:
@@ -268,7 +272,7 @@ def advance(history: History, manifest: Manifest, name: Digest | None = None) ->
         steps[(commit.round, commit.node)] = commit.tokens
         record = nodes[commit.node]
         if record.accepted and record.exec_class != commit.exec_class:  # another machine: trust begins again
-            record = replace(record, clean=0)
+            record = replace(record, clean=0, leans=frozenset())
             appraised = {key: word for key, word in appraised.items() if key[0] != commit.node}
         nodes[commit.node] = replace(
             record,
@@ -358,6 +362,12 @@ def _ruled(record: NodeRecord, audit: Audit) -> NodeRecord:
     if audit.ruling is Ruling.UPHELD:
         return replace(record, clean=0, fault_round=int(audit.round))
     return record
+
+
+def _leaning(record: NodeRecord, verifier: PeerId, f: int) -> NodeRecord:
+    """On probation again once more verifiers than can all be liars say that it leans; no fault."""
+    said = record.leans | {verifier}
+    return replace(record, leans=said) if len(said) <= f else replace(record, leans=frozenset(), clean=0)
 
 
 def _contradicted(record: NodeRecord, pair: Contradiction) -> NodeRecord:

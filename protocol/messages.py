@@ -85,7 +85,7 @@ class Outcome(enum.IntEnum):
 class Verdict:
     """A verifier's finding about one step of one node. Its digest is what the verifier sealed before."""
 
-    TAG: ClassVar[bytes] = b"assay/verdict/2"
+    TAG: ClassVar[bytes] = b"assay/verdict/3"
     run_id: Digest
     round: RoundId
     node: PeerId
@@ -94,6 +94,7 @@ class Verdict:
     outcome: Outcome
     exec_class: Digest  # of the machine that recomputed; zero where nothing was
     recomputed: Digest  # SHA-256 of the auditor's own sketch of the work; zero where it has none
+    leans: bool  # of a MATCH between classes: this node differs in one direction, audit after audit
     witness: Digest  # in a dispute, SHA-256 of a sketch whose pattern the alarm chose; zero otherwise
     opening: Digest  # blob digest of the opening that was judged; zero where none came
     opening_bytes: int
@@ -105,7 +106,7 @@ class Verdict:
 class SignedVerdict:
     """A verdict with its verifier's signature."""
 
-    TAG: ClassVar[bytes] = b"assay/signed-verdict/2"
+    TAG: ClassVar[bytes] = b"assay/signed-verdict/3"
     verdict: Verdict
     signature: Signature
 

@@ -272,7 +272,7 @@ def a_verdict(audit: Audit, verifier: PeerId, outcome: Outcome, **fields: Any) -
         exec_class=audit.commit.exec_class if has_worked else NO_DIGEST,
         recomputed=said_sketch(audit.round, audit.node) if has_worked else NO_DIGEST,
         witness=mark("witness", audit.pattern) if in_dispute else NO_DIGEST,
-        opening=NO_DIGEST, opening_bytes=0, distance_ppb=0, block=0,
+        opening=NO_DIGEST, opening_bytes=0, leans=False, distance_ppb=0, block=0,
     )  # fmt: skip
     return replace(verdict, **fields)
 

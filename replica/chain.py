@@ -15,7 +15,7 @@ from protocol.errors import MalformedMessage
 from protocol.finality import check_certified
 from protocol.history import History, advance, may_appraise, may_contradict, may_reveal, next_chain
 from protocol.identity import Domain
-from protocol.messages import CertifiedManifest, Manifest
+from protocol.messages import CertifiedManifest, Manifest, Outcome
 from protocol.seals import check_planted, check_unsealed
 from protocol.types import NO_DIGEST, PeerId, RoundId
 
@@ -115,6 +115,14 @@ def check_words(history: History, manifest: Manifest) -> None:
         need(
             may_reveal(history, audit_of(verdict.round, verdict.node), verdict),
             f"{verdict.verifier.hex()[:8]} may not judge round {verdict.round} of {verdict.node.hex()[:8]}",
+        )
+        is_fit = (
+            verdict.outcome is Outcome.MATCH
+            and verdict.exec_class != audit_of(verdict.round, verdict.node).commit.exec_class
+        )
+        need(
+            is_fit or not verdict.leans,
+            f"says that {verdict.node.hex()[:8]} leans, which only a match between classes can show",
         )
     for one in manifest.seals:  # a seal from before an alarm must not bind its verifier after it
         pattern = audit_of(one.seal.round, one.seal.node).pattern

@@ -199,7 +199,7 @@ def a_verdict(name: str, audit: Audit, outcome: Outcome = Outcome.MATCH, **chang
         outcome=outcome, exec_class=audit.commit.exec_class if has_worked else NO_DIGEST,
         recomputed=a_digest("sketch") if has_worked else NO_DIGEST,
         witness=a_digest("witness") if has_worked and audit.pattern != NO_DIGEST else NO_DIGEST,
-        opening=NO_DIGEST, opening_bytes=0, distance_ppb=0, block=0,
+        opening=NO_DIGEST, opening_bytes=0, leans=False, distance_ppb=0, block=0,
     )  # fmt: skip
     verdict = replace(verdict, **changes)
     return SignedVerdict(verdict=verdict, signature=sign(a_peer_key(name), DOMAIN, verdict))

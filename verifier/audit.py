@@ -36,6 +36,7 @@ class Finding:
     """What a recompute showed. `distance_ppb` is relative to the gradient's own block norm.
 
     recomputed, witness: digests of the sketch of the work, in the node's pattern and in the dispute's.
+    leans: in audit after audit here, the node differs in one direction; see `verifier.drift`.
     """
 
     outcome: Outcome
@@ -43,6 +44,7 @@ class Finding:
     distance_ppb: int
     block: int
     witness: Digest = NO_DIGEST
+    leans: bool = False
 
 
 def check_opening(

@@ -274,6 +274,7 @@ class Bench:
             exec_class=Digest(found.get("exec_class", NO_DIGEST)),
             recomputed=Digest(found.get("recomputed", NO_DIGEST)),
             witness=Digest(found.get("witness", NO_DIGEST)),
+            leans=found.get("leans", False),
             opening=opening,
             opening_bytes=size,
             distance_ppb=found.get("distance_ppb", 0),

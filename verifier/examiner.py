@@ -8,7 +8,7 @@ should this step have been?
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from training.rule import begin, way_sketch
 from training.schedule import rate
 from training.threads import prepare
 from verifier.audit import Finding, check_opening, compare
+from verifier.drift import Watch
 from verifier.limits import Limits, agreed_limits
 from verifier.segment import check_inner_opening, opening_bytes_max
 from verifier.tolerance import floor_of, judge
@@ -79,6 +80,7 @@ class Examiner:
         self.exec_class = execution_class(spec.compute, device)
         self.parameters = Parameters(spec, folder / "theta", kept_rounds(spec), base)
         self.tokens = read_tokens(data, spec.data)
+        self.watch = Watch()
 
     def examine(
         self,
@@ -122,9 +124,10 @@ class Examiner:
             recomputed = redone.sketch(commit.parent)
             witness = NO_DIGEST if pattern == NO_DIGEST else redone.sketch(pattern)
             if not is_exact and self.limits is not None:
-                return judge(
+                limit = self.limits.between(commit.exec_class, self.exec_class, spec.compute.dtype)
+                found, measured = judge(
                     spec.rule.compress,
-                    self.limits.between(commit.exec_class, self.exec_class, spec.compute.dtype),
+                    limit,
                     blocks,
                     redone.before_BC,
                     redone.after_BC,
@@ -133,6 +136,9 @@ class Examiner:
                     floor=redone.floor,
                     recomputed=recomputed,
                 )
+                if found.outcome is not Outcome.MATCH or measured is None:
+                    return found
+                return replace(found, leans=self.watch.leans(commit, measured, blocks, limit))
             return compare(
                 spec.rule.compress,
                 blocks,
@@ -264,6 +270,7 @@ def methods() -> Mapping[str, Callable[..., Any]]:
             "exec_class": held[0].exec_class,
             "recomputed": found.recomputed,
             "witness": found.witness,
+            "leans": found.leans,
             "distance_ppb": found.distance_ppb,
             "block": found.block,
         }

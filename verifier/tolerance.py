@@ -114,7 +114,7 @@ def judge(
     *,
     floor: float,
     recomputed: Digest,
-) -> Finding:
+) -> tuple[Finding, Measured | None]:
     """Judge checked blocks of another execution class.
 
     Args:
@@ -129,25 +129,26 @@ def judge(
         recomputed: Stands in the verdict for what was recomputed.
 
     Returns:
-        MATCH, MISMATCH or BORDERLINE, with the block that differs most.
-        Where the recompute itself is not finite, nothing can be said: borderline.
+        MATCH, MISMATCH or BORDERLINE, with the block that differs most; and what was measured.
+        Where the recompute itself is not finite, nothing can be said: borderline, nothing measured.
     """
     if not len(blocks):
-        return Finding(Outcome.MATCH, recomputed, 0, 0)
+        return Finding(Outcome.MATCH, recomputed, 0, 0), None
     if not (np.isfinite(x_BC).all() and math.isfinite(floor)):
-        return Finding(Outcome.BORDERLINE, recomputed, DISTANCE_PPB_MAX, int(blocks[0]))
+        return Finding(Outcome.BORDERLINE, recomputed, DISTANCE_PPB_MAX, int(blocks[0])), None
     measured = measure(compress, blocks, before_BC, after_BC, update, x_BC, floor=floor)
     grade = grades(measured, limit).worst
     excess_B = excess(measured)
     worst = int(np.argmax(excess_B))
     distance = int(min(float(excess_B[worst]) / _PPB, float(DISTANCE_PPB_MAX)))
     outcome = {Grade.PASSED: Outcome.MATCH, Grade.FAILED: Outcome.MISMATCH}
-    return Finding(
+    found = Finding(
         outcome.get(grade, Outcome.BORDERLINE),
         recomputed,
         distance,
         int(blocks[worst]),
     )
+    return found, measured
 
 
 def grades(measured: Measured, limit: Limit) -> Grades:

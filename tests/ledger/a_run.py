@@ -117,6 +117,7 @@ def a_verdict(node: str, round_id: int, verifier: str, outcome: Outcome = Outcom
         recomputed=NO_DIGEST,
         opening=NO_DIGEST,
         opening_bytes=0,
+        leans=False,
         distance_ppb=0,
         block=0,
     )

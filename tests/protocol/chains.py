@@ -129,6 +129,7 @@ def a_word(audit: Audit, verifier: PeerId, outcome: Outcome, **changes: object) 
         else NO_DIGEST,
         opening=Digest(bytes(32)),
         opening_bytes=0,
+        leans=False,
         distance_ppb=0,
         block=0,
     )

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
+from protocol.errors import MalformedMessage
 from protocol.history import advance, next_chain, start
 from protocol.messages import Outcome
-from protocol.types import Digest
+from protocol.types import NO_DIGEST, Digest
+from replica.chain import check_words
 from tests.protocol.chains import (
     NODES,
     RUN_ID,
+    VERIFIERS,
     a_commit,
     a_history,
     a_manifest,
     a_spec,
     grow,
+    words,
 )
 
 NODE = NODES[0]
@@ -137,3 +142,69 @@ def test_every_audit_of_an_epoch_is_ruled_when_the_epoch_settles():
     first = [audit for step, audit in history.audits.items() if step[0] < 4]
     assert first
     assert not any(audit.is_open for audit in first)
+
+
+# ---- drift between execution classes ----
+
+
+def leaning_history(leaning):
+    """Rounds in which every auditor of another class says MATCH, and these say that NODE leans."""
+    history = a_history(rounds=40, limits=Digest(b"l" * 32), probation=1)
+    cleans = []
+    for _ in range(20):
+        votes = {
+            step: {
+                verifier: (
+                    Outcome.MATCH,
+                    {"exec_class": Digest(b"c" * 32), "leans": audit.node == NODE and verifier in leaning},
+                )
+                for verifier in VERIFIERS
+            }
+            for step, audit in history.audits.items()
+        }
+        history = grow(history, 1, votes)
+        cleans.append((history.nodes[NODE].clean, history.nodes[NODES[1]].clean))
+    return history, cleans
+
+
+def test_a_node_that_more_than_f_verifiers_see_leaning_is_on_probation_again():
+    none, before = leaning_history(())
+    assert max(clean for clean, _ in before) > 5 and none.nodes[NODE].leans == frozenset()
+
+    history, cleans = leaning_history(VERIFIERS)
+
+    assert any(later < earlier for (earlier, _), (later, _) in pairwise(cleans))
+    assert all(later >= earlier for (_, earlier), (_, later) in pairwise(cleans))
+    assert not history.nodes[NODE].barred
+
+
+def test_one_liar_of_four_puts_nobody_on_probation():
+    history, cleans = leaning_history(VERIFIERS[:1])
+
+    assert history.nodes[NODE].leans == {VERIFIERS[0]}
+    assert all(later >= earlier for (earlier, _), (later, _) in pairwise(cleans))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "exec_class", "is_taken"),
+    [
+        (Outcome.MATCH, Digest(b"c" * 32), True),
+        (Outcome.MATCH, NO_DIGEST, False),  # of the node's own class: there every bit is equal
+        (Outcome.MISMATCH, Digest(b"c" * 32), False),
+        (Outcome.BORDERLINE, Digest(b"c" * 32), False),
+    ],
+)
+def test_only_a_match_between_classes_can_say_that_a_node_leans(outcome, exec_class, is_taken):
+    history = grow(a_history(limits=Digest(b"l" * 32)), 2)
+    audit = history.audits[STEP]
+    votes = {STEP: {audit.order[0]: (outcome, {"exec_class": exec_class, "leans": True})}}
+    while history.audits[STEP].reveal_from != history.round:
+        history = grow(history, 1, votes)
+    manifest = a_manifest(history, **words(history, votes))
+    assert len(manifest.verdicts) == 1
+
+    if is_taken:
+        check_words(history, manifest)
+    else:
+        with pytest.raises(MalformedMessage, match="leans"):
+            check_words(history, manifest)

@@ -104,10 +104,11 @@ def opened(
     """What an auditor whose gradient is `x` finds."""
     rows = list(blocks)
     before = a_momentum() if before is None else before
-    return judge(
+    found, _ = judge(
         wire, limit, blocks, before[rows], told.after_BC[rows], told.sent, x[rows],
         floor=floor_of(x), recomputed=NO_DIGEST,
     )  # fmt: skip
+    return found
 
 
 def a_step(wire: CompressSpec, x: np.ndarray, before: np.ndarray | None = None) -> Transition:
