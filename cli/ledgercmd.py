@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from protocol.errors import ConfigError
+
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or a ledger.db.")]
 
 
@@ -82,11 +84,17 @@ def earnings(
     why: Annotated[
         int | None, typer.Option(metavar="EPOCH", help="Every unpaid step, with evidence.")
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.toml", help="With --why: ask this one's chain until when to object."),
+    ] = None,
 ) -> None:
     """What a node earned in each epoch, and what it did not."""
     from cli.earnings import earning_lines, reason_lines
 
-    _show(earning_lines(run, node) if why is None else reason_lines(run, node, why))
+    if why is None and config is not None:
+        raise ConfigError("--config goes with --why EPOCH")
+    _show(earning_lines(run, node) if why is None else reason_lines(run, node, why, config))
 
 
 def invoice(

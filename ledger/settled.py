@@ -7,19 +7,21 @@ settled is the root on chain, so whoever acts on a table compares it first.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from ledger.events import ResultProposed
+from ledger.events import Challenged, Resolved, ResultFinalized, ResultProposed, ResultRejected
 from ledger.journal_read import BooksAltered
 from ledger.journal_rows import event_of_row
 from ledger.journal_tables import TABLES
+from ledger.moments import when_text
 from ledger.payout_tree import Payout, PayoutTree, payout_tree
 from ledger.statements import Address
 
 _SETTLEMENT, _PAYOUT, _EVENT = TABLES["settlement"], TABLES["payout"], TABLES["chain_event"]
+_KINDS = (ResultProposed, Challenged, Resolved, ResultRejected, ResultFinalized)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,16 @@ class BookedTable:
     epoch: int
     tree: PayoutTree
     roles: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appeal:
+    """What became of one proposed result, by the contract's events."""
+
+    ends_at: int  # of the time to challenge it, Unix seconds of chain time
+    is_challenged: bool = False
+    is_upheld: bool = False
+    is_final: bool = False
 
 
 def read_tables(db: Connection, run_id: bytes) -> Iterator[BookedTable]:
@@ -55,8 +67,8 @@ def read_tables(db: Connection, run_id: bytes) -> Iterator[BookedTable]:
         yield BookedTable(epoch=epoch, tree=tree, roles=tuple(row.role for row in rows))
 
 
-def read_window(db: Connection, run_id: bytes, epoch: int) -> int | None:
-    """When the time to challenge an epoch's newest result ends or ended; None if none was proposed.
+def read_appeal(db: Connection, run_id: bytes, epoch: int) -> Appeal | None:
+    """What the contract said last about an epoch's result; None if none is proposed.
 
     Args:
         db: A reading transaction.
@@ -68,15 +80,47 @@ def read_window(db: Connection, run_id: bytes, epoch: int) -> int | None:
     """
     rows = db.execute(
         sa.select(_EVENT)
-        .where(_EVENT.c.kind == ResultProposed.__name__, _EVENT.c.state == "seen")
-        .order_by(_EVENT.c.block_number.desc(), _EVENT.c.log_index.desc())
+        .where(_EVENT.c.kind.in_([kind.__name__ for kind in _KINDS]), _EVENT.c.state == "seen")
+        .order_by(_EVENT.c.block_number, _EVENT.c.log_index)
     )
+    found: Appeal | None = None
     for row in rows:
         try:
             event = event_of_row(row)
         except (ValueError, KeyError, TypeError) as error:
             words = f"ledger: an event of block {row.block_number} cannot be read ({error})"
             raise BooksAltered(words) from None
-        if isinstance(event, ResultProposed) and (event.run_id, event.epoch) == (run_id, epoch):
-            return event.window_ends_at
-    return None
+        if not isinstance(event, _KINDS) or (event.run_id, event.epoch) != (run_id, epoch):
+            continue
+        match event:
+            case ResultProposed():
+                found = Appeal(ends_at=event.window_ends_at)
+            case ResultRejected():
+                found = None
+            case Challenged() if found is not None:
+                found = replace(found, is_challenged=True)
+            case Resolved() if found is not None:
+                found = replace(found, is_upheld=event.stands)
+            case ResultFinalized() if found is not None:
+                found = replace(found, is_final=True)
+    return found
+
+
+def appeal_by_books(found: Appeal | None, now: int) -> str:
+    """Until when a result can be challenged, as far as the books know.
+
+    Args:
+        found: What `read_appeal` found.
+        now: Unix seconds by the reader's own clock; the chain's may differ.
+    """
+    if found is None:
+        return "no result of it is in the books; once it is proposed it can be challenged"
+    if found.is_final:
+        return f"over since {when_text(found.ends_at, now)}: the result is final"
+    if found.is_upheld:
+        return "challenged, and upheld by the verifiers: there is no second challenge"
+    if found.is_challenged:
+        return "challenged, and not answered yet"
+    if now < found.ends_at:
+        return f"can be challenged until {when_text(found.ends_at, now)}, by this machine's clock"
+    return f"over since {when_text(found.ends_at, now)}, by this machine's clock"

@@ -26,6 +26,9 @@ from ledger.evidence import evm_address
 from ledger.results import epoch_result, run_id_of
 from ledger.settlement import Settlement
 from ledger.statements import OPERATOR, Address, Ruling, address_of, certificate, sign_digest
+from ledger.store import BookStore
+from observer.bookkeeper import Bookkeeper
+from observer.status import StatusFile
 from orders.order import load_order
 from orders.spec import build_spec
 from protocol import types
@@ -206,6 +209,18 @@ class Market:
         found = Follower(self.spec, self.run_id, store).settlements
         store.close()
         return found
+
+    def ledger(self, tables: dict[int, Settlement]) -> Path:
+        """A run's folder with nothing but books, as far as the chain is now, and spec: a run that goes on."""
+        folder = self.folder / "run"
+        folder.mkdir(exist_ok=True)
+        books = BookStore(folder / "ledger.db", self.run_id, first_block=self.deployment.block)
+        keeper = Bookkeeper(self.spec, self.run_id, books, StatusFile(folder / "status.jsonl"))
+        keeper.book_rounds(self.links[keeper.next_round :], tables)
+        keeper.book_blocks(self.bank, tables)
+        books.close()
+        (folder / "spec.cbor").write_bytes(encode(self.spec))
+        return folder
 
     def propose(self, tables: dict[int, Settlement], epoch: int) -> None:
         before = self.bank.epoch_state(self.run_id, epoch - 1).digest if epoch else bytes(32)

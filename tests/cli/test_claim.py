@@ -15,10 +15,7 @@ import pytest
 from ledger.results import epoch_result
 from ledger.settlement import Settlement
 from ledger.statements import certificate, sign_digest
-from ledger.store import BookStore
-from observer.bookkeeper import Bookkeeper
 from observer.bundle import Finished, Settled, _write_settlements
-from observer.status import StatusFile
 from protocol.codec import encode
 from protocol.types import NO_DIGEST, Digest
 from tests.builders import NODES, STATE, VERIFIERS, a_hot_key
@@ -42,18 +39,6 @@ def held(market: Market, name: str = NODE) -> int:
 def pay(tables: dict[int, Settlement], epoch: int, name: str = NODE) -> int:
     account = bytes.fromhex(wallet(name)[2:])
     return sum(tables[epoch].rows[index].amount for index in tables[epoch].rows_of(account))
-
-
-def a_ledger(market: Market, tables: dict[int, Settlement]) -> Path:
-    """A run's folder with nothing but books and spec: a run that goes on."""
-    folder = market.folder / "run"
-    folder.mkdir()
-    books = BookStore(folder / "ledger.db", market.run_id)
-    keeper = Bookkeeper(market.spec, Digest(market.run_id), books, StatusFile(folder / "status.jsonl"))
-    keeper.book_rounds(market.links, tables)
-    books.close()
-    (folder / "spec.cbor").write_bytes(encode(market.spec))
-    return folder
 
 
 def a_bundle(market: Market, tables: dict[int, Settlement]) -> Path:
@@ -144,7 +129,7 @@ def test_anyone_claims_for_another_and_only_the_other_is_paid(
 
 def test_the_books_of_a_run_that_goes_on_will_do(assay: Assay, market: Market, tables: dict[int, Settlement]):
     market.settle(tables, 0)
-    run, file = a_ledger(market, tables), market.config_of(OTHER)
+    run, file = market.ledger(tables), market.config_of(OTHER)
 
     code, out, _ = assay("claim", run, "--config", file)
     assert code == 0 and held(market, OTHER) == PURSE + pay(tables, 0, OTHER), out
@@ -185,7 +170,7 @@ def test_altered_books_send_nothing(
     assay: Assay, market: Market, tables: dict[int, Settlement], statement: str, said: str
 ):
     market.settle(tables, 0)
-    run, file = a_ledger(market, tables), market.config_of(NODE)
+    run, file = market.ledger(tables), market.config_of(NODE)
     edit(run / "ledger.db", statement)
     before = market.bank.block_number()
 
@@ -259,7 +244,7 @@ def test_what_makes_no_sense_is_refused(
 
 
 def test_a_run_of_another_deployment_is_refused(assay: Assay, market: Market, tables: dict[int, Settlement]):
-    run = a_ledger(market, tables)
+    run = market.ledger(tables)
     (run / "spec.cbor").write_bytes(encode(replace(market.spec, deployment_id=Digest(b"x" * 32))))
 
     code, _, err = assay("claim", run, "--config", market.config_of(NODE))

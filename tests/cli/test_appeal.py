@@ -1,0 +1,122 @@
+"""Appeal: whoever was not paid is told until when to object, by the chain or by the books."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ledger.results import run_id_of
+from ledger.settlement import Settlement
+from ledger.statements import Resolution, certificate, sign_digest
+from protocol.codec import encode
+from protocol.types import Digest
+from tests.builders import NODES, VERIFIERS, a_hot_key, peer
+from tests.cli.conftest import Assay
+from tests.cli.market import Market
+
+NODE = NODES[0]
+
+
+@pytest.fixture
+def tables(market: Market) -> dict[int, Settlement]:
+    market.open_run()
+    return market.fill_store(NODE)
+
+
+def appeals(assay: Assay, run: Path, *words: object) -> str:
+    code, out, err = assay("earnings", run, "--node", peer(NODE).hex(), "--why", 0, *words)
+    assert (code, err) == (0, "")
+    return out.splitlines()[-1]
+
+
+def test_the_way_to_object_is_told_in_every_state(
+    assay: Assay, market: Market, tables: dict[int, Settlement]
+):
+    config = ("--config", market.config_of(NODE))
+
+    def both() -> tuple[str, str]:
+        run = market.ledger(tables)
+        return appeals(assay, run, *config), appeals(assay, run)
+
+    for line in both():
+        assert line.startswith("appeal: no result") and "once it is proposed it can be challenged" in line
+    market.propose(tables, 0)
+    for line in both():
+        assert line.startswith("appeal: can be challenged until")
+    assert "with a bond of 500.000000 aUSD" in both()[0] and "this machine's clock" in both()[1]
+
+    market.as_("stranger").challenge(market.run_id, 0, bytes(32))
+    by_chain, by_books = both()
+    assert "the verifiers answer until" in by_chain
+    assert by_books == "appeal: challenged, and not answered yet"
+
+    answer(market, 0)
+    for line in both():
+        assert line == "appeal: challenged, and upheld by the verifiers: there is no second challenge"
+    market.bank.finalize(market.run_id, 0)
+    for line in both():
+        assert line.startswith("appeal: over") and line.endswith("the result is final")
+
+
+def test_a_window_that_is_over_is_told_with_its_end(
+    assay: Assay, market: Market, tables: dict[int, Settlement]
+):
+    market.propose(tables, 0)
+    market.advance(market.params.challenge_window_s)
+    config = ("--config", market.config_of(NODE))
+    assert appeals(assay, market.ledger(tables), *config).startswith("appeal: over since")
+    market.bank.finalize(market.run_id, 0)
+    line = appeals(assay, market.ledger(tables), *config)
+    assert line.startswith("appeal: over since") and line.endswith("the result is final")
+
+
+def test_a_result_that_fell_can_no_longer_be_challenged(
+    assay: Assay, market: Market, tables: dict[int, Settlement]
+):
+    market.propose(tables, 0)
+    market.as_("stranger").challenge(market.run_id, 0, bytes(32))
+    market.advance(market.params.resolve_window_s)
+    market.bank.timeout_challenge(market.run_id, 0)
+
+    run = market.ledger(tables)
+
+    assert "no result" in appeals(assay, run)
+    assert "no result" in appeals(assay, run, "--config", market.config_of(NODE))
+
+
+def test_books_without_their_spec_say_so(assay: Assay, market: Market, tables: dict[int, Settlement]):
+    market.propose(tables, 0)
+    books = market.ledger(tables) / "ledger.db"
+
+    assert "do not say of which run" in appeals(assay, books)
+    assert "can be challenged until" in appeals(assay, books, "--config", market.config_of(NODE))
+
+
+def test_a_file_of_another_run_is_refused(assay: Assay, market: Market, tables: dict[int, Settlement]):
+    run = market.ledger(tables)
+    other = replace(market.spec, seed=market.spec.seed + 1)
+    (market.folder / "spec.cbor").write_bytes(encode(other))
+    file = market.config_of(NODE, run_id=Digest(run_id_of(other)).hex())
+    node = peer(NODE).hex()
+
+    code, _, err = assay("earnings", run, "--node", node, "--why", 0, "--config", file)
+    assert code == 2 and "the books are of run" in err
+    code, _, err = assay("earnings", run, "--node", node, "--config", file)
+    assert code == 2 and "--config goes with --why" in err
+
+
+def answer(market: Market, epoch: int) -> None:
+    """A quorum says that the result stands."""
+    state = market.bank.epoch_state(market.run_id, epoch)
+    word = Resolution(
+        deployment_id=market.deployment.deployment_id,
+        run_id=market.run_id,
+        epoch=epoch,
+        result=state.digest,
+        stands=True,
+    )
+    signed = market.deployment.digest(word)
+    cert = certificate(signed, [sign_digest(signed, a_hot_key(name)) for name in VERIFIERS])
+    market.bank.resolve(market.run_id, epoch, True, cert)
