@@ -40,6 +40,7 @@ from verifier.limits import LIMITS, Limits
 GAS_WEI = 10**18
 RUN_S_MAX = 30 * 24 * 3600
 HOT_KEY_S = 365 * 24 * 3600
+CASES_MAX = 10  # for which each participant can put up a bond at the same time
 CANARY = "canary.txt"  # beside the configuration of the node whose faults are ordered
 
 
@@ -132,7 +133,8 @@ def establish(
     everyone = [evm_address(seat.keys.account_address) for seat in seats]
     operator_stake = scaled(order.budget.operator_stake, DECIMALS)
     verifier_stake = scaled(order.budget.verifier_stake, DECIMALS)
-    wealth = max(operator_stake, verifier_stake, order.budget_units()) + LOCALNET.challenge_bond
+    bonds = LOCALNET.challenge_bond + CASES_MAX * LOCALNET.case_bond
+    wealth = max(operator_stake, verifier_stake, order.budget_units()) + bonds
     bank.fund_many(everyone, token_amount=wealth, amount_wei=GAS_WEI)
     now = bank.timestamp()
 

@@ -4,8 +4,9 @@ Room: ledger (pure). Assets are what the contracts hold; every unit of it is owe
 to somebody by exactly one liability account. Wallets are outside these books.
 
     asset:escrow   RunEscrow's tokens       <- budget (free), reserved (certified), payable (final)
-    asset:vault    StakeVault's tokens      <- stake, rewards (of slashes, until collected)
-    asset:bonds    EpochSettlement's tokens <- bond (of an open challenge)
+    asset:vault    StakeVault's tokens      <- stake, held (by a ruling, not yet paid out), casebond,
+                                               rewards (of slashes, and returned bonds, until collected)
+    asset:bonds    EpochSettlement's tokens <- bond (of an open challenge), bondowed (until collected)
 A burn needs no account: the tokens leave the asset and the liability together.
 """
 
@@ -38,6 +39,9 @@ class Kind(enum.Enum):
     STAKE = "stake"
     REWARDS = "rewards"
     BOND = "bond"
+    BOND_OWED = "bondowed"
+    HELD = "held"
+    CASE_BOND = "casebond"
 
     @property
     def side(self) -> Side:
@@ -50,7 +54,7 @@ class Account:
     """One account. Equal fields are the same account."""
 
     kind: Kind
-    owner: str = ""  # an address, or a run id in hexadecimal; empty for assets
+    owner: str = ""  # an address, or a run's or case's id in hexadecimal; empty for assets
     role: str = ""  # of stake and pay
     epoch: int = NO_EPOCH
     asset: str = TOKEN
@@ -95,3 +99,18 @@ def rewards(account: str) -> Account:
 def bond(run_id: bytes, epoch: int) -> Account:
     """The bond of the challenge that is open against an epoch's result."""
     return Account(kind=Kind.BOND, owner=run_id.hex(), epoch=epoch)
+
+
+def bond_owed(account: str) -> Account:
+    """Bonds of challenges that a challenger may collect."""
+    return Account(kind=Kind.BOND_OWED, owner=account)
+
+
+def held(case_id: bytes) -> Account:
+    """What a case took: the offender's again if it is vetoed, else paid out and burnt."""
+    return Account(kind=Kind.HELD, owner=case_id.hex())
+
+
+def case_bond(case_id: bytes) -> Account:
+    """What whoever opened a case stands to lose."""
+    return Account(kind=Kind.CASE_BOND, owner=case_id.hex())

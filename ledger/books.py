@@ -6,11 +6,13 @@ An amount is signed: debits positive, credits negative; an entry sums to zero pe
 asset, and after it no account stands on its wrong side.
 
     opened, topped up    escrow  <- budget          staked     vault <- stake
-    proposed             budget  -> reserved        slashed    stake -> rewards, rest burnt
-    rejected             reserved -> budget         collected  rewards -> out of the vault
-    final                reserved -> payable rows   withdrawn  stake -> out of the vault
-    claimed              payable -> out of escrow   challenged bonds <- bond; given back or burnt
-    swept, refunded      payable, budget -> out of escrow
+    proposed             budget  -> reserved        slashed    stake -> rewards and burnt, or -> held
+    rejected             reserved -> budget         paid out   held -> rewards, rest burnt
+    final                reserved -> payable rows   reversed   held -> stake
+    claimed              payable -> out of escrow   collected  rewards -> out of the vault
+    swept, refunded      payable, budget -> out     withdrawn  stake -> out of the vault
+    challenged           bonds <- bond              case bond  vault <- casebond -> rewards or burnt
+    released             bond -> bondowed           resolved   bond -> burnt
 """
 
 from __future__ import annotations
@@ -29,13 +31,21 @@ from ledger.accounts import (
     Account,
     Kind,
     bond,
+    bond_owed,
     budget,
+    case_bond,
+    held,
     payable,
     reserved,
     rewards,
     stake,
 )
 from ledger.events import (
+    BondBurnt,
+    BondCollected,
+    BondLocked,
+    BondReleased,
+    BondReturned,
     ChainEvent,
     Challenged,
     Claimed,
@@ -48,6 +58,8 @@ from ledger.events import (
     RunOpened,
     RunToppedUp,
     Slashed,
+    SlashPaid,
+    SlashReversed,
     Staked,
     Swept,
     Withdrawn,
@@ -210,25 +222,33 @@ def _lines(books: Books, event: ChainEvent) -> list[tuple[Account, int]]:
             return _out(VAULT, stake(event.role, event.account), event.amount)
         case RewardCollected():
             return _out(VAULT, rewards(event.account), event.amount)
+        case Slashed(payable_at=0):
+            return [(stake(event.role, event.account), event.amount), *_shared_out(event)]
         case Slashed():
-            return [
-                (stake(event.role, event.account), event.amount),
-                (VAULT, -event.burnt),
-                (rewards(event.buyer), -event.buyer_amount),
-                (rewards(event.challenger), -event.challenger_amount),
-            ]
+            return _move(stake(event.role, event.account), held(event.offence_id), event.amount)
+        case SlashPaid():
+            amount = event.burnt + event.buyer_amount + event.challenger_amount
+            return [(held(event.offence_id), amount), *_shared_out(event)]
+        case SlashReversed():
+            return _move(held(event.offence_id), stake(event.role, event.account), event.amount)
+        case BondLocked():
+            return _in(VAULT, case_bond(event.case_id), event.amount)
+        case BondReturned():
+            return _move(case_bond(event.case_id), rewards(event.account), event.amount)
+        case BondBurnt():
+            return _out(VAULT, case_bond(event.case_id), event.amount)
         case Challenged():
             return _in(BONDS, bond(event.run_id, event.epoch), event.bond)
-        case Resolved():
+        case Resolved(stands=True):
             return _out(BONDS, bond(event.run_id, event.epoch), event.bond)
+        case BondReleased():
+            return _move(bond(event.run_id, event.epoch), bond_owed(event.challenger), event.bond)
+        case BondCollected():
+            return _out(BONDS, bond_owed(event.challenger), event.amount)
         case ResultProposed():
             return _move(budget(event.run_id), reserved(event.run_id, event.epoch), event.total)
         case ResultRejected():
-            held = bond(event.run_id, event.epoch)  # still there when nobody answered the challenge
-            return [
-                *_move(reserved(event.run_id, event.epoch), budget(event.run_id), event.total),
-                *_out(BONDS, held, books.balance(held)),
-            ]
+            return _move(reserved(event.run_id, event.epoch), budget(event.run_id), event.total)
         case ResultFinalized():
             return _settlement_lines(books, event)
         case Claimed():
@@ -268,6 +288,15 @@ def _swept_lines(books: Books, event: Swept) -> list[tuple[Account, int]]:
     ]
     rest = event.amount - sum(amount for _, amount in owed)
     return [*owed, (reserved(event.run_id, event.epoch), rest), (ESCROW, -event.amount)]
+
+
+def _shared_out(event: Slashed | SlashPaid) -> list[tuple[Account, int]]:
+    """Where slashed money goes when it is final."""
+    return [
+        (VAULT, -event.burnt),
+        (rewards(event.buyer), -event.buyer_amount),
+        (rewards(event.challenger), -event.challenger_amount),
+    ]
 
 
 def _in(asset: Account, liability: Account, amount: int) -> list[tuple[Account, int]]:

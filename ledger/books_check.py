@@ -10,10 +10,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ledger.accounts import BONDS, ESCROW, VAULT, Account, budget, payable, rewards, stake
+from ledger.accounts import (
+    BONDS,
+    ESCROW,
+    VAULT,
+    Account,
+    bond_owed,
+    budget,
+    case_bond,
+    held,
+    payable,
+    rewards,
+    stake,
+)
 from ledger.chain_reads import ChainReader
 from ledger.chain_state import EpochPhase
-from ledger.events import RewardCollected, RunOpened, Slashed, Staked
+from ledger.events import (
+    BondLocked,
+    BondReleased,
+    BondReturned,
+    RewardCollected,
+    RunOpened,
+    Slashed,
+    Staked,
+)
 from ledger.evidence import evm_address
 from ledger.settlement import Settlement
 from ledger.store import BookStore
@@ -45,7 +65,13 @@ def reconcile(
         Unavailable: the chain gave no answer.
     """
     balances = store.balances()
-    told = [*_assets(chain), *_budgets(store, chain), *_stakes(store, chain), *_claims(store, chain, tables)]
+    told = [
+        *_assets(chain),
+        *_budgets(store, chain),
+        *_stakes(store, chain),
+        *_waiting(store, chain),
+        *_claims(store, chain, tables),
+    ]
     seen: dict[Account, int] = {}
     for account, amount in told:
         seen[account] = seen.get(account, 0) + amount
@@ -76,19 +102,34 @@ def _budgets(store: BookStore, chain: ChainReader) -> Iterator[tuple[Account, in
 
 def _stakes(store: BookStore, chain: ChainReader) -> Iterator[tuple[Account, int]]:
     stakers, earners = set(), set()
-    for event in store.events(Staked, Slashed, RewardCollected):
+    for event in store.events(Staked, Slashed, BondReturned, RewardCollected):
         match event:
             case Staked():
                 stakers.add((event.role, event.account))
             case Slashed():
                 earners |= {event.buyer, event.challenger}
-            case RewardCollected():
+            case BondReturned() | RewardCollected():
                 earners.add(event.account)
     for role, account in sorted(stakers):
         state = chain.stake_of(account, role)
         yield stake(role, account), state.active + state.unbonding
     for account in sorted(earners):
         yield rewards(account), chain.rewards_of(account)
+
+
+def _waiting(store: BookStore, chain: ChainReader) -> Iterator[tuple[Account, int]]:
+    """Slashes not paid out yet, and bonds that their owners still have to come or to lose."""
+    challengers = set()
+    for event in store.events(Slashed, BondLocked, BondReleased):
+        match event:
+            case Slashed() if event.payable_at:
+                yield held(event.offence_id), chain.pot_of(event.offence_id)
+            case BondLocked():
+                yield case_bond(event.case_id), chain.case_bond(event.case_id)
+            case BondReleased():
+                challengers.add(event.challenger)
+    for account in sorted(challengers):
+        yield bond_owed(account), chain.bonds_owed(account)
 
 
 def _claims(

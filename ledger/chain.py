@@ -53,6 +53,9 @@ __all__ = [
 ]
 
 
+NO_SALT = bytes(32)
+
+
 class Chain(ChainReader):
     """What one account does on the contracts of one deployment.
 
@@ -82,7 +85,7 @@ class Chain(ChainReader):
         return [self._rpc.settled("fund", one) for one in pending]
 
     def collect(self, account: str | None = None) -> Sent:
-        """Pays an account's slash rewards out to it; anyone may."""
+        """Pays an account's slash rewards and returned bonds out to it; anyone may."""
         whose = account or self.address
         return self._once(
             lambda: self.rewards_of(whose) == 0, lambda: self._move("collect", "StakeVault", "collect", whose)
@@ -221,8 +224,16 @@ class Chain(ChainReader):
         )
 
     def timeout_challenge(self, run_id: bytes, epoch: int) -> Sent:
-        """Ends a challenge that nobody answered: no pay, the bond returns."""
+        """Ends a challenge that nobody answered: no pay, and the bond may be collected."""
         return self._move("time out challenge", "EpochSettlement", "timeoutChallenge", run_id, epoch)
+
+    def collect_bond(self, account: str | None = None) -> Sent:
+        """Gives an account the bonds of its challenges back that did not burn; anyone may."""
+        whose = account or self.address
+        return self._once(
+            lambda: self.bonds_owed(whose) == 0,
+            lambda: self._move("collect bond", "EpochSettlement", "collectBond", whose),
+        )
 
     def clear_orphan(self, run_id: bytes, epoch: int) -> Sent:
         """Clears a result whose predecessor was rejected."""
@@ -277,31 +288,66 @@ class Chain(ChainReader):
     # ---- the court
 
     def report_equivocation(
-        self, first: Statement, first_signature: bytes, second: Statement, second_signature: bytes
+        self,
+        first: Statement,
+        first_signature: bytes,
+        second: Statement,
+        second_signature: bytes,
+        *,
+        for_reward: bool = True,
     ) -> Sent:
-        """Slashes and bars the signer of two contradicting statements; the reporter earns its share."""
+        """Slashes and bars the signer of two contradicting statements.
+
+        Args:
+            first: One of them.
+            first_signature: On `first`.
+            second: Another value for the same slot.
+            second_signature: On `second`.
+            for_reward: Promise the report first and show it a block later: the reporter's share is then
+                ours, and whoever copies the report earns nothing. False shows it at once, for nothing.
+        """
         signer = statements.recover(self.deployment.digest(first), first_signature)
         offence_id = self.equivocation_id(signer, first)
-        told = (values(first), first_signature, values(second), second_signature)
+        evidence = (values(first), first_signature, values(second), second_signature)
 
         def is_done() -> bool:  # for this contradiction or for another of the same account
             owner = self.hot_key(signer)
             return self.is_punished(offence_id) or (owner is not None and self.is_barred(owner.account))
 
-        return self._once(
-            is_done,
-            lambda: self._move("report equivocation", "SlashCourt", "reportEquivocation", *told),
-        )
+        def send() -> Sent:
+            salt = self._promised(offence_id) if for_reward else NO_SALT
+            return self._move("report equivocation", "SlashCourt", "reportEquivocation", *evidence, salt)
+
+        def repeat_once() -> Sent:
+            try:
+                return send()
+            except ChainRefused as refused:
+                if refused.name not in ("NotCommitted", "WindowOver") or is_done():
+                    raise
+                return send()  # the chain went back behind our promise, or the promise grew old
+
+        return self._once(is_done, repeat_once)
+
+    def _promised(self, offence_id: bytes) -> bytes:
+        """The salt of a promise to report this offence, made in an earlier block than the next one."""
+        salt = self._rpc.secret(b"report" + offence_id)
+        commitment = bytes(self._ask("SlashCourt", "commitmentOf", self.address, offence_id, salt))
+        _, made_at = self._ask("SlashCourt", "commitments", self.address, commitment)
+        if made_at + int(self._ask("SlashCourt", "reportWindow")) // 2 < self.timestamp():
+            self._move("commit report", "SlashCourt", "commitReport", commitment)
+        return salt
 
     def open_case(self, ruling: Ruling, cert: bytes) -> Sent:
-        """Opens a case on a certified ruling; its id is the ruling's offence id."""
-        return self._once(
-            lambda: self.is_punished(ruling.offence_id),
-            lambda: self._move("open case", "SlashCourt", "openCase", values(ruling), CERT_ECDSA, cert),
-        )
+        """Opens a case on a certified ruling and puts up the bond; its id is the ruling's offence id."""
+
+        def send() -> Sent:
+            self._approve("SlashCourt", int(self._ask("SlashCourt", "caseBond")))
+            return self._move("open case", "SlashCourt", "openCase", values(ruling), CERT_ECDSA, cert)
+
+        return self._once(lambda: self.is_punished(ruling.offence_id), send)
 
     def veto_case(self, case_id: bytes, reason_hash: bytes, cert: bytes) -> Sent:
-        """Stops a case within its veto window, with a certificate over `statements.Veto`."""
+        """Ends a case as if it had not been, until it is paid out; certificate over `statements.Veto`."""
         return self._once(
             lambda: self.case(case_id).phase == CasePhase.VETOED,
             lambda: self._move("veto case", "SlashCourt", "veto", case_id, reason_hash, CERT_ECDSA, cert),
@@ -310,8 +356,15 @@ class Chain(ChainReader):
     def execute_case(self, case_id: bytes) -> Sent:
         """Carries a ruling out after its veto window; anyone may."""
         return self._once(
-            lambda: self.case(case_id).phase == CasePhase.EXECUTED,
+            lambda: self.case(case_id).phase in (CasePhase.EXECUTED, CasePhase.PAID),
             lambda: self._move("execute case", "SlashCourt", "execute", case_id),
+        )
+
+    def pay_out_case(self, case_id: bytes) -> Sent:
+        """Makes a slash by ruling final after its delay: shares and bond may be collected; anyone may."""
+        return self._once(
+            lambda: self.case(case_id).phase == CasePhase.PAID,
+            lambda: self._move("pay out case", "SlashCourt", "payOut", case_id),
         )
 
     def expire_case(self, case_id: bytes) -> Sent:
@@ -333,6 +386,31 @@ class Chain(ChainReader):
             ),
         )
         return record_id
+
+    def supersede_model(
+        self, record_id: bytes, new_record_id: bytes, reason_hash: bytes, cert: bytes
+    ) -> Sent:
+        """Puts a record in another's place, or withdraws it (`new_record_id` all zero).
+
+        Args:
+            record_id: The record that stands no more.
+            new_record_id: A record that stands, or 32 zero bytes.
+            reason_hash: Of the published reason.
+            cert: The present verifier set's, over `statements.Supersession`.
+        """
+        return self._once(
+            lambda: self.successor_of(record_id) == new_record_id,
+            lambda: self._move(
+                "supersede model",
+                "ModelRegistry",
+                "supersede",
+                record_id,
+                new_record_id,
+                reason_hash,
+                CERT_ECDSA,
+                cert,
+            ),
+        )
 
     def anchor_log(self, run_id: bytes, size: int, root: bytes) -> Sent:
         """Fixes on chain the root that our log of a run has at `size` leaves.

@@ -40,9 +40,12 @@ class ChainParams:
     veto_window_s: int
     execute_window_s: int
     margin_s: int
+    payout_delay_s: int  # from a slash by ruling to its pay-out; until then a veto undoes it
+    report_window_s: int  # how long a commitment to report counts
     unbonding_s: int
     freeze_s_max: int
     challenge_bond: int
+    case_bond: int  # below 2^96
     min_operator_stake: int
     min_verifier_stake: int
     slash_buyer_ppm: int
@@ -60,9 +63,12 @@ LOCALNET = ChainParams(
     veto_window_s=3,
     execute_window_s=20,
     margin_s=5,
+    payout_delay_s=3,
+    report_window_s=60,
     unbonding_s=45,
     freeze_s_max=30,
     challenge_bond=10 * UNIT,
+    case_bond=10 * UNIT,
     min_operator_stake=100 * UNIT,
     min_verifier_stake=100 * UNIT,
     slash_buyer_ppm=200_000,
@@ -79,9 +85,12 @@ MAINNET = ChainParams(
     veto_window_s=3 * 86_400,
     execute_window_s=7 * 86_400,
     margin_s=86_400,
+    payout_delay_s=7 * 86_400,
+    report_window_s=86_400,
     unbonding_s=21 * 86_400,
     freeze_s_max=10 * 86_400,
     challenge_bond=500 * UNIT,
+    case_bond=500 * UNIT,
     min_operator_stake=1_000 * UNIT,
     min_verifier_stake=10_000 * UNIT,
     slash_buyer_ppm=200_000,
@@ -171,7 +180,16 @@ def _arguments(
             vault,
             verifier_set,
             escrow,
-            (p.evidence_window_s, p.veto_window_s, p.execute_window_s, p.margin_s, p.case_ppm_max),
+            (
+                p.evidence_window_s,
+                p.veto_window_s,
+                p.execute_window_s,
+                p.margin_s,
+                p.payout_delay_s,
+                p.report_window_s,
+                p.case_ppm_max,
+                p.case_bond,
+            ),
         ],
         [token, verifier_set, settlement, p.close_delay_s],
         [

@@ -60,7 +60,7 @@ def _asked(rpc: Rpc, question: dict[str, Any], from_block: int, to_block: int) -
 
 
 def event_of(log: Any) -> ChainEvent | None:
-    """One log as an event; None for a log that is none of ours to know (Frozen, Reserved, Released)."""
+    """One log as an event; None for a log that is none of ours to know, such as Frozen or Reserved."""
     known = _by_topic().get(bytes(log["topics"][0]))
     if known is None:
         return None

@@ -128,7 +128,7 @@ class ChainReader:
         return int(self._ask("EpochSettlement", "bond"))
 
     def rewards_of(self, account: str) -> int:
-        """Slash rewards waiting for `collect`, token units."""
+        """Slash rewards and returned bonds waiting for `collect`, token units."""
         return int(self._ask("StakeVault", "rewards", account))
 
     def hot_key(self, hot_key: str) -> HotKey | None:
@@ -165,6 +165,24 @@ class ChainReader:
     def case(self, case_id: bytes) -> CaseState:
         """Where a case stands."""
         return state_of(CaseState, self._ask("SlashCourt", "getCase", case_id))
+
+    def pot_of(self, offence_id: bytes) -> int:
+        """What a case took and what neither was paid out nor given back yet, token units."""
+        _, _, is_open, amount, _, _ = self._ask("StakeVault", "pots", offence_id)
+        return int(amount) if is_open else 0
+
+    def case_bond(self, case_id: bytes) -> int:
+        """The bond that a case still holds, token units."""
+        return int(self._ask("StakeVault", "bonds", case_id)[1])
+
+    def bonds_owed(self, account: str) -> int:
+        """Bonds of challenges waiting for `collect_bond`, token units."""
+        return int(self._ask("EpochSettlement", "bondsOwed", account))
+
+    def successor_of(self, record_id: bytes) -> bytes | None:
+        """The record in a model record's place, all zero if it was withdrawn; None while it stands."""
+        superseded_at, new_record_id, _ = self._ask("ModelRegistry", "successions", record_id)
+        return bytes(new_record_id) if superseded_at else None
 
     def is_punished(self, offence_id: bytes) -> bool:
         """Whether an offence has had its slash or its case."""

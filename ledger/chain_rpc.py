@@ -11,6 +11,7 @@ a process may be killed at any instant.
 
 from __future__ import annotations
 
+import hmac
 import json
 import time
 from collections.abc import Callable
@@ -101,6 +102,16 @@ class Rpc:
         if self._account is None:
             raise ConfigError("this chain client holds no key: it can only read")
         return Address(self._account.address)
+
+    def secret(self, purpose: bytes) -> bytes:
+        """32 bytes that only the key's holder can know, the same each time; they say nothing of the key.
+
+        Raises:
+            ConfigError: there is no key.
+        """
+        if self._account is None:
+            raise ConfigError("this chain client holds no key: it has no secrets")
+        return hmac.digest(bytes(self._account.key), b"assay/chain-secret/1" + purpose, "sha256")
 
     def read(self, action: str, question: Callable[[], T]) -> T:
         """Runs one web3 question and says whose fault a failure is.

@@ -32,8 +32,14 @@ class CasePhase(IntEnum):
     NONE = 0
     OPEN = 1
     VETOED = 2
-    EXECUTED = 3
+    EXECUTED = 3  # taken, not yet paid out: a veto still undoes it
     EXPIRED = 4
+    PAID = 5
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can happen to the case any more."""
+        return self in (CasePhase.VETOED, CasePhase.EXPIRED, CasePhase.PAID)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +49,7 @@ class StakeState:
     active: int
     unbonding: int
     minimum: int
-    frozen_until: int
+    frozen_until: int  # zero when no case is open
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +118,10 @@ class CaseState:
     ppm: int
     veto_ends_at: int
     execute_by: int
+    payable_at: int  # zero before the slash
     offender: Address
     challenger: Address
+    opener: Address  # whose bond it is
     run_id: bytes
     evidence_hash: bytes
 

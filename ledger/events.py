@@ -74,7 +74,8 @@ class Withdrawn(ChainEvent):
 class Slashed(ChainEvent):
     """`amount == burnt + buyer_amount + challenger_amount` left `account`'s stake.
 
-    The two rewards stay in the vault until a RewardCollected.
+    With `payable_at` zero that is a fact, and the two rewards stay in the vault until a RewardCollected.
+    Else all of it waits in a pot until SlashPaid or SlashReversed.
     """
 
     CONTRACT: ClassVar[str] = "StakeVault"
@@ -87,11 +88,68 @@ class Slashed(ChainEvent):
     buyer_amount: int
     challenger: Address
     challenger_amount: int
+    payable_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlashPaid(ChainEvent):
+    """A pot was paid out: `burnt + buyer_amount + challenger_amount` is the slash's amount."""
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    account: Address
+    role: int
+    offence_id: bytes
+    burnt: int
+    buyer: Address
+    buyer_amount: int
+    challenger: Address
+    challenger_amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlashReversed(ChainEvent):
+    """A veto gave a pot back: `amount` is `account`'s stake again."""
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    account: Address
+    role: int
+    offence_id: bytes
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BondLocked(ChainEvent):
+    """`account` put up `amount` to open a case."""
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    case_id: bytes
+    account: Address
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BondReturned(ChainEvent):
+    """A case's bond is `account`'s again, and waits beside its rewards."""
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    case_id: bytes
+    account: Address
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BondBurnt(ChainEvent):
+    """`account` lost a case's bond: the case was vetoed or never carried out."""
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    case_id: bytes
+    account: Address
+    amount: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardCollected(ChainEvent):
-    """`amount` of slash rewards went from the vault to `account`."""
+    """`amount` of slash rewards and returned bonds went from the vault to `account`."""
 
     CONTRACT: ClassVar[str] = "StakeVault"
     account: Address
@@ -181,7 +239,7 @@ class Challenged(ChainEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved(ChainEvent):
-    """A challenge was answered. If the result stands the bond burnt, else it went back."""
+    """A challenge was answered. If the result stands the bond burnt, else a BondReleased follows."""
 
     CONTRACT: ClassVar[str] = "EpochSettlement"
     run_id: bytes
@@ -189,6 +247,26 @@ class Resolved(ChainEvent):
     challenger: Address
     stands: bool
     bond: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BondReleased(ChainEvent):
+    """A challenge's bond is the challenger's again, and waits in the settlement until BondCollected."""
+
+    CONTRACT: ClassVar[str] = "EpochSettlement"
+    run_id: bytes
+    epoch: int
+    challenger: Address
+    bond: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BondCollected(ChainEvent):
+    """`amount` of bonds went from the settlement back to `challenger`."""
+
+    CONTRACT: ClassVar[str] = "EpochSettlement"
+    challenger: Address
+    amount: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,12 +346,30 @@ class CaseOpened(ChainEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseClosed(ChainEvent):
-    """The case ended: outcome 2 vetoed, 3 executed (then `amount` was slashed), 4 expired."""
+    """The case ended for good: outcome 2 vetoed (nothing remains slashed), 4 expired, 5 paid out."""
 
     CONTRACT: ClassVar[str] = "SlashCourt"
     case_id: bytes
     outcome: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseExecuted(ChainEvent):
+    """`amount` was slashed by a ruling; a veto undoes it before `payable_at`."""
+
+    CONTRACT: ClassVar[str] = "SlashCourt"
+    case_id: bytes
     amount: int
+    payable_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportCommitted(ChainEvent):
+    """`reporter` will show evidence that it does not show yet."""
+
+    CONTRACT: ClassVar[str] = "SlashCourt"
+    reporter: Address
+    commitment: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,6 +398,17 @@ class ModelRegistered(ChainEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSuperseded(ChainEvent):
+    """The record stands no more; `new_record_id` has its place, or, all zero, none."""
+
+    CONTRACT: ClassVar[str] = "ModelRegistry"
+    record_id: bytes
+    new_record_id: bytes
+    reason_hash: bytes
+    by: Address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogAnchored(ChainEvent):
     """`keeper` fixed the root that its log of the run has at `size` leaves; moves no money."""
 
@@ -318,6 +425,11 @@ EVENTS: tuple[type[ChainEvent], ...] = (
     UnstakeCancelled,
     Withdrawn,
     Slashed,
+    SlashPaid,
+    SlashReversed,
+    BondLocked,
+    BondReturned,
+    BondBurnt,
     RewardCollected,
     HotKeyDelegated,
     RunOpened,
@@ -327,14 +439,19 @@ EVENTS: tuple[type[ChainEvent], ...] = (
     ResultProposed,
     Challenged,
     Resolved,
+    BondReleased,
+    BondCollected,
     ResultRejected,
     ResultFinalized,
     Claimed,
     Swept,
     Equivocation,
     CaseOpened,
+    CaseExecuted,
     CaseClosed,
+    ReportCommitted,
     SetRotated,
     ModelRegistered,
+    ModelSuperseded,
     LogAnchored,
 )

@@ -12,7 +12,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime, timedelta, timezone
 
-from ledger.accounts import NO_EPOCH, Account, Side
+from ledger.accounts import NO_EPOCH, Account, Kind, Side
 from ledger.log_leaf import Written
 
 DECIMALS = 6  # of the run's token
@@ -110,7 +110,10 @@ def beancount_account(account: Account) -> str:
     """An account's name there: parts begin with a capital letter or a digit."""
     root = "Assets" if account.kind.side is Side.DEBIT else "Liabilities"
     kind = account.kind.value.removeprefix("asset:").capitalize()
-    owner = account.owner if account.owner.startswith("0x") or not account.owner else f"Run-{account.owner}"
+    what = "Case" if account.kind in (Kind.HELD, Kind.CASE_BOND) else "Run"
+    owner = (
+        account.owner if account.owner.startswith("0x") or not account.owner else f"{what}-{account.owner}"
+    )
     epoch = "" if account.epoch == NO_EPOCH else f"E{account.epoch}"
     return ":".join(part for part in (root, kind, account.role.capitalize(), owner, epoch) if part)
 

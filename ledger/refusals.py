@@ -15,7 +15,8 @@ from ledger.money import UNIT, money_text
 _WORDS = {
     # stake
     "AccountBarred": "the account {0} contradicted itself, lost its stake and can never stake again",
-    "AccountFrozen": "a case against this account is open; nothing can be withdrawn until {0:moment}",
+    "AccountFrozen": "a case against this account is open; nothing can be withdrawn until {0:moment}, "
+    "or until the case ends",
     "BelowMinimum": "{0:money} would be active; expected nothing, or at least {1:money}",
     "HotKeyTaken": "this hot key belongs to the account {0} for ever",
     "BadConsent": "the hot key's own signature is missing: {0} signed",
@@ -42,6 +43,7 @@ _WORDS = {
     "AboveTotal": "the row would bring what is paid to {0:money} of {1:money}",
     "AlreadyClaimed": "row {0} was paid before",
     "NotAnOrphan": "the result before it stands",
+    "NothingOwed": "no bond waits for the account {0}",
     "PreviousNotFinal": "epoch {0} has to be final first",
     "RejectedBefore": "this result was rejected before",
     "WindowOver": "the window ended at {0:moment}",
@@ -49,6 +51,14 @@ _WORDS = {
     "WrongProof": "row {0} is not in the table that was settled",
     "WrongSetVersion": "signed for verifier set {0}, the run has set {1}",
     "QuorumNotReached": "{0} signatures, {1} needed",
+    # the court
+    "AboveCap": "a ruling may take up to {1} ppm of a stake; {0} arrived",
+    "AlreadyPunished": "the offence {0} has had its case",
+    "CommittedInThisBlock": "the promise to report is of this very block; the report belongs in a later one",
+    "DifferentSigners": "one statement is signed by {0}, the other by {1}",
+    "NotAContradiction": "the two statements do not contradict each other",
+    "NotCommitted": "this account promised no such report; without a promise, report for nothing",
+    "UnknownSigner": "the key {0} speaks for no account",
     # money and gas
     "ERC20InsufficientBalance": "the account {0} has {1:money}, and {2:money} are needed",
     "ERC20InsufficientAllowance": "the contract may take {1:money}, and {2:money} are needed",

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from ledger.accounts import Kind, budget
 from ledger.books_check import Difference
-from ledger.events import CaseClosed, Slashed
+from ledger.events import CaseClosed, Slashed, SlashReversed
 from ledger.evidence import evm_address
 from ledger.statements import OPERATOR, VERIFIER
 from ledger.store import BookStore
@@ -50,7 +50,7 @@ def money(store: BookStore) -> Money:
         funded = -_flow(db, Kind.BUDGET, ("RunOpened", "RunToppedUp"), owner=free)
         refunded = _flow(db, Kind.BUDGET, ("Refunded",), owner=free) + _flow(db, Kind.PAYABLE, ("Swept",))
         paid = {role: _flow(db, Kind.PAYABLE, ("Claimed",), role=role) for role in _ROLES}
-    slashes = [event for event in store.events(Slashed) if isinstance(event, Slashed)]
+    slashes = _slashes(store)
     return Money(
         funded=funded,
         paid_operators=paid["operator"],
@@ -111,11 +111,22 @@ def verifiers(store: BookStore, spec: RunSpec) -> list[dict[str, Any]]:
     ]
 
 
+def _slashes(store: BookStore) -> list[Slashed]:
+    """Every slash that no veto gave back."""
+    found = store.events(Slashed, SlashReversed)
+    reversed_ = {event.offence_id for event in found if isinstance(event, SlashReversed)}
+    return [
+        event
+        for event in found
+        if isinstance(event, Slashed) and not (event.payable_at and event.offence_id in reversed_)
+    ]
+
+
 def _slashed(store: BookStore, role: int) -> dict[str, int]:
     """What each account lost in one role."""
     found: dict[str, int] = {}
-    for event in store.events(Slashed):
-        if isinstance(event, Slashed) and event.role == role:
+    for event in _slashes(store):
+        if event.role == role:
             found[event.account] = found.get(event.account, 0) + event.amount
     return found
 
@@ -147,7 +158,7 @@ def round_line(store: BookStore, spec: RunSpec, round_id: int) -> dict[str, Any]
         "signatures": head.signatures,
         "verifiers": len(spec.verifiers),
         "audits": audits(store, round_id),
-        "slashes": len(store.events(Slashed)),
+        "slashes": len(_slashes(store)),
         "escrow": -balance,
     }
 

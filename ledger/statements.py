@@ -175,8 +175,28 @@ class ModelRecord:
     last_result: Bytes32
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supersession:
+    """The present verifier set puts another record in a record's place, or withdraws it (zero)."""
+
+    CONTRACT: ClassVar[str] = "ModelRegistry"
+    deployment_id: Bytes32
+    record_id: Bytes32
+    new_record_id: Bytes32
+    reason_hash: Bytes32
+
+
 Signable = (
-    Statement | EpochResult | Resolution | Ruling | Veto | Delegation | PeerBinding | Rotation | ModelRecord
+    Statement
+    | EpochResult
+    | Resolution
+    | Ruling
+    | Veto
+    | Delegation
+    | PeerBinding
+    | Rotation
+    | ModelRecord
+    | Supersession
 )
 STATEMENTS: tuple[type[Signable], ...] = (
     Statement,
@@ -188,6 +208,7 @@ STATEMENTS: tuple[type[Signable], ...] = (
     PeerBinding,
     Rotation,
     ModelRecord,
+    Supersession,
 )
 
 

@@ -16,7 +16,7 @@ from ledger import report
 from ledger.accounts import Kind, budget
 from ledger.books_check import reconcile, trial_balance
 from ledger.chain_reads import ChainReader
-from ledger.events import Claimed, Refunded, ResultFinalized, ResultProposed, Slashed
+from ledger.events import Claimed, Refunded, ResultFinalized, ResultProposed, Slashed, SlashReversed
 from ledger.evidence import evm_address
 from ledger.journal_facts import RoundFacts, round_facts
 from ledger.settlement import Settlement
@@ -92,7 +92,8 @@ class Bookkeeper:
 
     def tell_events(self) -> None:
         """One line per slash, step of an epoch, claim and refund on record that has none yet."""
-        for event in self.books.events(Slashed, ResultProposed, ResultFinalized, Claimed, Refunded):
+        kinds = (Slashed, SlashReversed, ResultProposed, ResultFinalized, Claimed, Refunded)
+        for event in self.books.events(*kinds):
             match event:
                 case Slashed():
                     self._status.write_once(
@@ -103,6 +104,13 @@ class Bookkeeper:
                         burnt=event.burnt,
                         buyer=event.buyer_amount,
                         challenger=event.challenger_amount,
+                    )
+                case SlashReversed():
+                    self._status.write_once(
+                        "slash-reversed",
+                        event.offence_id.hex(),
+                        node=self._names.get(event.account, event.account),
+                        amount=event.amount,
                     )
                 case ResultProposed(run_id=self._run_id):
                     self._tell_phase(event, "proposed")

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import trio
 
-from ledger.chain import CasePhase, Chain, EpochPhase
+from ledger.chain import Chain, EpochPhase
 from ledger.events import RewardCollected
 from ledger.results import epoch_end, epoch_result
 from network.host import Host
@@ -209,10 +209,9 @@ class Buyer:
             for audit in one.ruled
             for fault in audit.faults
         }
-        over = (CasePhase.VETOED, CasePhase.EXECUTED, CasePhase.EXPIRED)
         with trio.move_on_after(CASES_S_MAX):
             for offence in sorted(offences):
-                while (await trio.to_thread.run_sync(chain.case, offence)).phase not in over:
+                while not (await trio.to_thread.run_sync(chain.case, offence)).phase.is_over:
                     await trio.sleep(POLL_S)
 
     # ---- the proof

@@ -206,7 +206,10 @@ class Duties:
         return True
 
     async def _prosecute(self, request: RulingRequest, ruling: Ruling, place: int) -> None:
-        """Open the case with a quorum of signatures and execute it after the veto window."""
+        """Open the case with a quorum of signatures, execute it after the veto window, and have it paid out.
+
+        Each step is done by whoever comes first; a veto, before or after the slash, ends our part.
+        """
         await trio.sleep(TAKEOVER_S * place)
         told = {"offender": ruling.offender, "round": int(request.round)}
         while True:
@@ -214,23 +217,43 @@ class Duties:
                 chain = await trio.to_thread.run_sync(open_chain, self._me)
                 if await self._is_done(chain, ruling):
                     return
-                signatures = await self._signatures(request, ruling)
-                await trio.to_thread.run_sync(chain.open_case, ruling, signatures)
-                log.info("case opened", extra=told)
+                if not await trio.to_thread.run_sync(chain.is_punished, ruling.offence_id):
+                    signatures = await self._signatures(request, ruling)
+                    await trio.to_thread.run_sync(chain.open_case, ruling, signatures)
+                    log.info("case opened", extra=told)
                 case = await trio.to_thread.run_sync(chain.case, ruling.offence_id)
-                while await trio.to_thread.run_sync(chain.timestamp) <= case.veto_ends_at:
-                    await trio.sleep(RETRY_S / 2)
-                await trio.to_thread.run_sync(chain.execute_case, ruling.offence_id)
+                if (
+                    case.phase is CasePhase.OPEN
+                    and await trio.to_thread.run_sync(chain.timestamp) >= case.execute_by
+                ):
+                    await trio.to_thread.run_sync(chain.expire_case, ruling.offence_id)
+                    log.warning("case came too late", extra=told)
+                    return
+                if case.phase is CasePhase.OPEN:
+                    await self._until(chain, case.veto_ends_at)
+                    await trio.to_thread.run_sync(chain.execute_case, ruling.offence_id)
+                    log.info("case executed", extra=told)
+                    case = await trio.to_thread.run_sync(chain.case, ruling.offence_id)
+                await self._until(chain, case.payable_at)
+                await trio.to_thread.run_sync(chain.pay_out_case, ruling.offence_id)
                 await trio.to_thread.run_sync(chain.collect)
-                log.info("case executed", extra=told)
+                log.info("case paid out", extra=told)
                 return
             except AssayError as error:
                 log.warning("prosecution goes on", extra={"reason": str(error)})
                 await trio.sleep(RETRY_S)
 
     async def _is_done(self, chain: Chain, ruling: Ruling) -> bool:
+        """Whether the case is over; our share and our bond, if we have any there, are then collected."""
         case = await trio.to_thread.run_sync(chain.case, ruling.offence_id)
-        return case.phase in (CasePhase.EXECUTED, CasePhase.VETOED, CasePhase.EXPIRED)
+        if case.phase.is_over:
+            await trio.to_thread.run_sync(chain.collect)
+        return case.phase.is_over
+
+    async def _until(self, chain: Chain, second: int) -> None:
+        """Wait until a block is later than this second of chain time."""
+        while await trio.to_thread.run_sync(chain.timestamp) <= second:
+            await trio.sleep(RETRY_S / 2)
 
     async def _signatures(self, wanted: RulingRequest, ruling: Ruling) -> bytes:
         """A quorum's signatures on the ruling, sorted as the contract wants them.

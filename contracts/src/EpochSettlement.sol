@@ -82,6 +82,8 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
     mapping(bytes32 runId => mapping(uint64 epoch => mapping(uint256 word => uint256 bits))) private _claims;
     mapping(bytes32 digest => bool) public rejected;
     mapping(bytes32 digest => Model) private _models;
+    /// @notice Bonds to give back; pull, so that no challenger can keep a result from falling.
+    mapping(address challenger => uint256 amount) public bondsOwed;
 
     event ResultProposed(
         bytes32 indexed runId,
@@ -97,6 +99,8 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         bytes32 indexed runId, uint64 indexed epoch, address indexed challenger, bytes32 reasonHash, uint128 bond
     );
     event Resolved(bytes32 indexed runId, uint64 indexed epoch, address indexed challenger, bool stands, uint128 bond);
+    event BondReleased(bytes32 indexed runId, uint64 indexed epoch, address indexed challenger, uint128 bond);
+    event BondCollected(address indexed challenger, uint256 amount);
     event ResultRejected(bytes32 indexed runId, uint64 indexed epoch, bytes32 digest, uint128 total);
     event ResultFinalized(
         bytes32 indexed runId, uint64 indexed epoch, bytes32 digest, uint128 total, uint64 claimEndsAt
@@ -117,6 +121,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
     error NotAnOrphan();
     error AlreadyClaimed(uint256 index);
     error WrongProof(uint256 index);
+    error NothingOwed(address who);
     error AboveTotal(uint128 claimed, uint128 total);
 
     constructor(
@@ -199,14 +204,14 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         }
     }
 
-    /// @notice Ends a challenge that nobody answered: no pay, and the bond returns. Anyone may call.
+    /// @notice Ends a challenge that nobody answered: no pay, and the bond is free. Anyone may call.
     function timeoutChallenge(bytes32 runId, uint64 epoch) external nonReentrant {
         Kept storage e = _in(runId, epoch, State.CHALLENGED);
         if (block.timestamp < e.until) revert TooEarly(e.until);
         _reject(runId, epoch, e);
     }
 
-    /// @notice Clears a result whose predecessor is gone; any bond returns. Anyone may call.
+    /// @notice Clears a result whose predecessor is gone; any bond is free. Anyone may call.
     function clearOrphan(bytes32 runId, uint64 epoch) external nonReentrant {
         Kept storage e = _epochs[runId][epoch];
         if (e.state != State.PROPOSED && e.state != State.CHALLENGED && e.state != State.UPHELD) {
@@ -268,6 +273,15 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         escrow.returnUnclaimed(runId, amount);
     }
 
+    /// @notice Gives bonds back that are free; anyone may send, the money goes to `who`.
+    function collectBond(address who) external nonReentrant {
+        uint256 amount = bondsOwed[who];
+        if (amount == 0) revert NothingOwed(who);
+        bondsOwed[who] = 0;
+        emit BondCollected(who, amount);
+        token.push(who, amount);
+    }
+
     // ---- reads
 
     function getEpoch(bytes32 runId, uint64 epoch) external view returns (Epoch memory) {
@@ -317,7 +331,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         if (e.state != state) revert WrongState(e.state);
     }
 
-    /// @dev A bond is held in the state CHALLENGED only; there it goes back to its owner.
+    /// @dev A bond is at stake in the state CHALLENGED only; there it becomes its owner's again.
     function _reject(bytes32 runId, uint64 epoch, Kept storage e) private {
         bool bonded = e.state == State.CHALLENGED;
         (address challenger, bytes32 digest, uint128 total) = (e.challenger, e.digest, e.total);
@@ -328,7 +342,10 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         Kept storage next = _epochs[runId][epoch + 1];
         if (next.state != State.NONE && next.lost == 0) next.lost = digest;
         emit ResultRejected(runId, epoch, digest, total);
+        if (bonded) {
+            bondsOwed[challenger] += bond;
+            emit BondReleased(runId, epoch, challenger, bond);
+        }
         escrow.release(runId, total);
-        if (bonded) token.push(challenger, bond);
     }
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
+import {IBurnableToken} from "./Tokens.sol";
+
 // What the contracts of one deployment ask of each other, and nothing more.
 
 interface IVerifierSet {
@@ -10,6 +12,7 @@ interface IVerifierSet {
 }
 
 interface IStakeVault {
+    function token() external view returns (IBurnableToken);
     function court() external view returns (address);
     function unbondingDelay() external view returns (uint64);
     function freezeMax() external view returns (uint64);
@@ -22,10 +25,17 @@ interface IStakeVault {
         uint256 ppm,
         bytes32 offenceId,
         address buyer,
-        address challenger
+        address challenger,
+        uint64 payableAt
     ) external returns (uint256 amount);
+    function payOut(bytes32 offenceId) external;
+    function restore(bytes32 offenceId) external;
     function bar(address who, bytes32 offenceId, address buyer, address challenger) external;
     function freeze(address who, uint64 until) external;
+    function unfreeze(address who) external;
+    function lockBond(bytes32 caseId, address who, uint128 amount) external;
+    function returnBond(bytes32 caseId) external;
+    function burnBond(bytes32 caseId) external;
 }
 
 interface IRunEscrow {

@@ -2,7 +2,7 @@
 pragma solidity 0.8.37;
 
 import {IEpochSettlement, IRunEscrow, IVerifierSet} from "./Interfaces.sol";
-import {Judge, ModelRecord, Statements} from "./Statements.sol";
+import {Judge, ModelRecord, Statements, Supersession} from "./Statements.sol";
 
 /// @title Which model came out of which run, and how far each keeper's log of the books had grown by when;
 ///        append only, hashes only, no personal data.
@@ -10,12 +10,19 @@ import {Judge, ModelRecord, Statements} from "./Statements.sol";
 ///         whoever sent it and of nobody else: readers name the keeper whose log they check.
 contract ModelRegistry is Judge {
     using Statements for ModelRecord;
+    using Statements for Supersession;
 
     struct Entry {
         bytes32 runId;
         bytes32 modelHash;
         uint64 registeredAt; // chain time, seconds
         address by;
+    }
+
+    struct Succession {
+        uint64 supersededAt; // chain time, seconds; zero while the record stands
+        bytes32 newRecordId; // zero: withdrawn
+        bytes32 reasonHash;
     }
 
     struct LogAnchor {
@@ -28,6 +35,7 @@ contract ModelRegistry is Judge {
     IVerifierSet public immutable verifierSet;
 
     mapping(bytes32 recordId => Entry) public entries;
+    mapping(bytes32 recordId => Succession) public successions;
     mapping(address keeper => mapping(bytes32 runId => LogAnchor)) public logAnchor;
 
     event ModelRegistered(
@@ -41,11 +49,16 @@ contract ModelRegistry is Judge {
         address by
     );
 
+    event ModelSuperseded(
+        bytes32 indexed recordId, bytes32 indexed newRecordId, bytes32 reasonHash, address by
+    );
     event LogAnchored(address indexed keeper, bytes32 indexed runId, uint64 size, bytes32 root);
 
     error RecordExists(bytes32 recordId);
     error UnknownParent(bytes32 parent);
     error NotAFinalResult(bytes32 lastResult);
+    error UnknownRecord(bytes32 recordId);
+    error NotStanding(bytes32 recordId);
     error LogNotGrown(uint64 arrived, uint64 anchored);
 
     constructor(bytes32 deploymentId_, IRunEscrow escrow_, IEpochSettlement settlement_, IVerifierSet verifierSet_)
@@ -74,6 +87,22 @@ contract ModelRegistry is Judge {
         );
     }
 
+    /// @notice Says that a record no longer stands: another has its place, or, with zero, none. The record stays
+    ///         readable, and what was said once is never taken back.
+    /// @dev    The present set judges: the record's own verifiers may have left with their stake long since. The
+    ///         successor stands, and the record does not any more, so that no chain of successors is a circle.
+    function supersede(bytes32 recordId, bytes32 newRecordId, bytes32 reasonHash, uint8 certType, bytes calldata cert)
+        external
+    {
+        _requireStanding(recordId);
+        if (newRecordId == recordId) revert NotStanding(newRecordId);
+        if (newRecordId != 0) _requireStanding(newRecordId);
+        bytes32 digest = supersessionDigest(recordId, newRecordId, reasonHash);
+        verifierSet.verify(verifierSet.currentVersion(), digest, certType, cert);
+        successions[recordId] = Succession(uint64(block.timestamp), newRecordId, reasonHash);
+        emit ModelSuperseded(recordId, newRecordId, reasonHash, msg.sender);
+    }
+
     /// @notice Fixes the root that the caller's log of a run has at a size. Whoever anchored a size once can
     ///         never anchor another root for it: a keeper who shows two people two logs is found out.
     function anchorLog(bytes32 runId, uint64 size, bytes32 root) external {
@@ -83,7 +112,20 @@ contract ModelRegistry is Judge {
         emit LogAnchored(msg.sender, runId, size, root);
     }
 
+    function supersessionDigest(bytes32 recordId, bytes32 newRecordId, bytes32 reasonHash)
+        public
+        view
+        returns (bytes32)
+    {
+        return _hashTypedDataV4(Supersession(deploymentId, recordId, newRecordId, reasonHash).structHash());
+    }
+
     function recordDigest(ModelRecord calldata r) public view returns (bytes32) {
         return _hashTypedDataV4(r.structHash());
+    }
+
+    function _requireStanding(bytes32 recordId) private view {
+        if (entries[recordId].registeredAt == 0) revert UnknownRecord(recordId);
+        if (successions[recordId].supersededAt != 0) revert NotStanding(recordId);
     }
 }

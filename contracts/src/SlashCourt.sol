@@ -5,16 +5,20 @@ import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {Guarded} from "./Guarded.sol";
 import {IRunEscrow, IStakeVault, IVerifierSet} from "./Interfaces.sol";
 import {Judge, Ruling, Statement, Statements, Veto} from "./Statements.sol";
+import {IBurnableToken, Tokens} from "./Tokens.sol";
 
 /// @title The only one who may slash.
 /// @notice Two roads, kept apart. Objective: two signed statements that contradict each other take the
-///         whole stake at once, on anyone's report. Subjective: a verifier quorum's ruling opens a case,
-///         freezes the offender's withdrawals, waits out a veto window and takes a capped share.
+///         whole stake at once, on anyone's report. Subjective: a verifier quorum's ruling opens a case with
+///         a bond, freezes the offender's withdrawals, waits out a veto window, takes a capped share, and
+///         pays it out after a delay in which a veto still gives it back.
 ///
-///     NONE --openCase--> OPEN --veto window over, execute--> EXECUTED
-///                          |--veto (quorum of the current set)--> VETOED
-///                          '--nobody executed in time, expire--> EXPIRED
+///     NONE --openCase--> OPEN --veto window over, execute--> EXECUTED --delay over, payOut--> PAID
+///                          |                                    |
+///                          |--veto (quorum of the current set)--+--> VETOED (bond burnt, pot back)
+///                          '--nobody executed in time, expire--> EXPIRED (bond burnt)
 contract SlashCourt is Judge, Guarded {
+    using Tokens for IBurnableToken;
     using Statements for Statement;
     using Statements for Ruling;
     using Statements for Veto;
@@ -27,7 +31,8 @@ contract SlashCourt is Judge, Guarded {
         OPEN,
         VETOED,
         EXECUTED,
-        EXPIRED
+        EXPIRED,
+        PAID
     }
 
     struct Params {
@@ -35,7 +40,10 @@ contract SlashCourt is Judge, Guarded {
         uint64 vetoWindow; // seconds
         uint64 executeWindow; // seconds
         uint64 margin; // seconds
+        uint64 payoutDelay; // seconds from a slash by ruling to its pay-out
+        uint64 reportWindow; // seconds for which a commitment to report counts
         uint32 casePpmMax;
+        uint96 caseBond; // token units
     }
 
     struct Case {
@@ -44,12 +52,20 @@ contract SlashCourt is Judge, Guarded {
         uint32 ppm;
         uint64 vetoEndsAt;
         uint64 executeBy;
+        uint64 payableAt; // zero before the slash
         address offender;
         address challenger;
+        address opener;
         bytes32 runId;
         bytes32 evidenceHash;
     }
 
+    struct Commitment {
+        uint64 atBlock;
+        uint64 atTime;
+    }
+
+    IBurnableToken public immutable token;
     IStakeVault public immutable vault;
     IVerifierSet public immutable verifierSet;
     IRunEscrow public immutable escrow;
@@ -57,10 +73,14 @@ contract SlashCourt is Judge, Guarded {
     uint64 public immutable vetoWindow;
     uint64 public immutable executeWindow;
     uint64 public immutable margin;
+    uint64 public immutable payoutDelay;
+    uint64 public immutable reportWindow;
     uint32 public immutable casePpmMax;
+    uint96 public immutable caseBond;
 
     mapping(bytes32 offenceId => bool) public punished;
     mapping(bytes32 caseId => Case) private _cases;
+    mapping(address reporter => mapping(bytes32 commitment => Commitment)) public commitments;
 
     event Equivocation(
         address indexed account, bytes32 indexed offenceId, address hotKey, bytes32 valueA, bytes32 valueB
@@ -77,7 +97,9 @@ contract SlashCourt is Judge, Guarded {
         uint64 vetoEndsAt,
         uint64 executeBy
     );
-    event CaseClosed(bytes32 indexed caseId, State outcome, uint256 amount);
+    event CaseExecuted(bytes32 indexed caseId, uint256 amount, uint64 payableAt);
+    event CaseClosed(bytes32 indexed caseId, State outcome);
+    event ReportCommitted(address indexed reporter, bytes32 commitment);
 
     error BadParams();
     error NotAContradiction();
@@ -89,6 +111,8 @@ contract SlashCourt is Judge, Guarded {
     error WrongState(State state);
     error TooEarly(uint64 readyAt);
     error WindowOver(uint64 endedAt);
+    error NotCommitted(bytes32 commitment);
+    error CommittedInThisBlock(bytes32 commitment);
 
     constructor(
         bytes32 deploymentId_,
@@ -99,11 +123,13 @@ contract SlashCourt is Judge, Guarded {
     ) Judge("AssaySlashCourt", deploymentId_) {
         if (vault_.court() != address(this)) revert BadParams();
         if (p.casePpmMax == 0 || p.casePpmMax > PPM || p.vetoWindow == 0 || p.executeWindow == 0) revert BadParams();
+        if (p.payoutDelay == 0 || p.reportWindow == 0 || p.caseBond == 0) revert BadParams();
         // Nobody may leave before a case about the last piece of work can be opened.
         uint256 slowest = uint256(p.evidenceWindow) + p.vetoWindow + p.executeWindow + p.margin;
         if (vault_.unbondingDelay() <= slowest) revert BadParams();
         // A case holds withdrawals to its end, so the vault must let it.
         if (vault_.freezeMax() < uint256(p.vetoWindow) + p.executeWindow) revert BadParams();
+        token = vault_.token();
         vault = vault_;
         verifierSet = verifierSet_;
         escrow = escrow_;
@@ -111,18 +137,32 @@ contract SlashCourt is Judge, Guarded {
         vetoWindow = p.vetoWindow;
         executeWindow = p.executeWindow;
         margin = p.margin;
+        payoutDelay = p.payoutDelay;
+        reportWindow = p.reportWindow;
         casePpmMax = p.casePpmMax;
+        caseBond = p.caseBond;
     }
 
     // ---- objective: evidence speaks for itself
 
+    /// @notice Promises a report without showing the evidence; see `commitmentOf`.
+    /// @dev    Kept per sender: nobody else can set, move or use it. Sent again, it counts from then.
+    function commitReport(bytes32 commitment) external {
+        commitments[msg.sender][commitment] = Commitment(uint64(block.number), uint64(block.timestamp));
+        emit ReportCommitted(msg.sender, commitment);
+    }
+
     /// @notice Takes the signer's whole stake, in every role, for two values in one slot, and bars it.
+    /// @param salt Of a commitment that the sender made in an earlier block and within the report window: who
+    ///             copies a report from the pool of waiting transactions has none. Zero reports without one:
+    ///             the slash is the same, and the reporter's share burns.
     /// @dev    An account is barred once, so no offence is punished twice, whatever ids others have used up.
     function reportEquivocation(
         Statement calldata a,
         bytes calldata sigA,
         Statement calldata b,
-        bytes calldata sigB
+        bytes calldata sigB,
+        bytes32 salt
     ) external nonReentrant {
         _requireOurs(a.deploymentId);
         _requireOurs(b.deploymentId);
@@ -135,14 +175,16 @@ contract SlashCourt is Judge, Guarded {
         address account = vault.accountOf(signer);
         if (account == address(0)) revert UnknownSigner(signer);
         bytes32 offenceId = equivocationId(signer, a.runId, a.epoch, a.kind, a.slot);
+        address reporter = salt == 0 ? address(0) : _committed(offenceId, salt);
         punished[offenceId] = true;
         emit Equivocation(account, offenceId, signer, a.value, b.value);
-        vault.bar(account, offenceId, escrow.buyerOf(a.runId), msg.sender);
+        vault.bar(account, offenceId, escrow.buyerOf(a.runId), reporter);
     }
 
     // ---- subjective: a quorum's ruling, slowly and capped
 
-    /// @notice Opens a case on a ruling of the run's verifier set. The case's id is the offence's id.
+    /// @notice Opens a case on a ruling of the run's verifier set. The case's id is the offence's id. The sender
+    ///         puts up a bond, which burns if the case is vetoed or left to expire.
     function openCase(Ruling calldata r, uint8 certType, bytes calldata cert) external nonReentrant {
         _requireOurs(r.deploymentId);
         if (r.ppm == 0 || r.ppm > casePpmMax) revert AboveCap(r.ppm, casePpmMax);
@@ -155,9 +197,19 @@ contract SlashCourt is Judge, Guarded {
         punished[r.offenceId] = true;
         uint64 vetoEndsAt = uint64(block.timestamp) + vetoWindow;
         uint64 executeBy = vetoEndsAt + executeWindow;
-        _cases[r.offenceId] = Case(
-            State.OPEN, r.role, r.ppm, vetoEndsAt, executeBy, r.offender, r.challenger, r.runId, r.evidenceHash
-        );
+        _cases[r.offenceId] = Case({
+            state: State.OPEN,
+            role: r.role,
+            ppm: r.ppm,
+            vetoEndsAt: vetoEndsAt,
+            executeBy: executeBy,
+            payableAt: 0,
+            offender: r.offender,
+            challenger: r.challenger,
+            opener: msg.sender,
+            runId: r.runId,
+            evidenceHash: r.evidenceHash
+        });
         emit CaseOpened(
             r.offenceId,
             r.offender,
@@ -171,33 +223,58 @@ contract SlashCourt is Judge, Guarded {
             executeBy
         );
         vault.freeze(r.offender, executeBy);
+        vault.lockBond(r.offenceId, msg.sender, caseBond);
+        token.pull(caseBond);
+        token.push(address(vault), caseBond);
     }
 
-    /// @notice Stops a case inside its veto window, by a quorum of the current set over Veto.
+    /// @notice Ends a case as if it had not been, by a quorum of the current set over Veto: as long as it can
+    ///         still be carried out, and then until it is paid out. What was taken goes back.
     function veto(bytes32 caseId, bytes32 reasonHash, uint8 certType, bytes calldata cert) external nonReentrant {
-        Case storage c = _open(caseId);
-        if (block.timestamp >= c.vetoEndsAt) revert WindowOver(c.vetoEndsAt);
+        Case storage c = _cases[caseId];
+        bool isExecuted = c.state == State.EXECUTED;
+        if (!isExecuted && c.state != State.OPEN) revert WrongState(c.state);
+        uint64 until = isExecuted ? c.payableAt : c.executeBy;
+        if (block.timestamp >= until) revert WindowOver(until);
         verifierSet.verify(verifierSet.currentVersion(), vetoDigest(caseId, reasonHash), certType, cert);
         c.state = State.VETOED;
-        emit CaseClosed(caseId, State.VETOED, 0);
+        emit CaseClosed(caseId, State.VETOED);
+        if (isExecuted) vault.restore(caseId);
+        else vault.unfreeze(c.offender);
+        vault.burnBond(caseId);
     }
 
     /// @notice Carries a ruling out after its veto window. Anyone may call.
     function execute(bytes32 caseId) external nonReentrant {
-        Case storage c = _open(caseId);
+        Case storage c = _in(caseId, State.OPEN);
         if (block.timestamp < c.vetoEndsAt) revert TooEarly(c.vetoEndsAt);
         if (block.timestamp >= c.executeBy) revert WindowOver(c.executeBy);
-        c.state = State.EXECUTED;
-        uint256 amount = vault.slash(c.offender, c.role, c.ppm, caseId, escrow.buyerOf(c.runId), c.challenger);
-        emit CaseClosed(caseId, State.EXECUTED, amount);
+        uint64 payableAt = uint64(block.timestamp) + payoutDelay;
+        (c.state, c.payableAt) = (State.EXECUTED, payableAt);
+        vault.unfreeze(c.offender);
+        uint256 amount =
+            vault.slash(c.offender, c.role, c.ppm, caseId, escrow.buyerOf(c.runId), c.challenger, payableAt);
+        emit CaseExecuted(caseId, amount, payableAt);
+    }
+
+    /// @notice Makes a slash final after its delay: shares may be collected, the bond too. Anyone may call.
+    function payOut(bytes32 caseId) external nonReentrant {
+        Case storage c = _in(caseId, State.EXECUTED);
+        if (block.timestamp < c.payableAt) revert TooEarly(c.payableAt);
+        c.state = State.PAID;
+        emit CaseClosed(caseId, State.PAID);
+        vault.returnBond(caseId);
+        vault.payOut(caseId);
     }
 
     /// @notice Ends a case that nobody executed in time. Anyone may call.
-    function expire(bytes32 caseId) external {
-        Case storage c = _open(caseId);
+    function expire(bytes32 caseId) external nonReentrant {
+        Case storage c = _in(caseId, State.OPEN);
         if (block.timestamp < c.executeBy) revert TooEarly(c.executeBy);
         c.state = State.EXPIRED;
-        emit CaseClosed(caseId, State.EXPIRED, 0);
+        emit CaseClosed(caseId, State.EXPIRED);
+        vault.unfreeze(c.offender);
+        vault.burnBond(caseId);
     }
 
     // ---- reads
@@ -214,6 +291,11 @@ contract SlashCourt is Judge, Guarded {
         return keccak256(abi.encode(deploymentId, signer, runId, epoch, kind, slot));
     }
 
+    /// @notice What `reporter` commits to. It names the reporter: another who copies the salt has committed nothing.
+    function commitmentOf(address reporter, bytes32 offenceId, bytes32 salt) public view returns (bytes32) {
+        return keccak256(abi.encode(deploymentId, reporter, offenceId, salt));
+    }
+
     function statementDigest(Statement calldata s) public view returns (bytes32) {
         return _hashTypedDataV4(s.structHash());
     }
@@ -226,8 +308,21 @@ contract SlashCourt is Judge, Guarded {
         return _hashTypedDataV4(Veto(deploymentId, caseId, reasonHash).structHash());
     }
 
-    function _open(bytes32 caseId) private view returns (Case storage c) {
+    // ---- inside
+
+    function _in(bytes32 caseId, State state) private view returns (Case storage c) {
         c = _cases[caseId];
-        if (c.state != State.OPEN) revert WrongState(c.state);
+        if (c.state != state) revert WrongState(c.state);
+    }
+
+    /// @dev The sender, if it promised this report early enough and not too early.
+    function _committed(bytes32 offenceId, bytes32 salt) private view returns (address) {
+        bytes32 commitment = commitmentOf(msg.sender, offenceId, salt);
+        Commitment memory made = commitments[msg.sender][commitment];
+        if (made.atTime == 0) revert NotCommitted(commitment);
+        if (made.atBlock >= block.number) revert CommittedInThisBlock(commitment);
+        uint64 endsAt = made.atTime + reportWindow;
+        if (block.timestamp >= endsAt) revert WindowOver(endsAt);
+        return msg.sender;
     }
 }

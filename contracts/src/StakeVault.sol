@@ -3,6 +3,7 @@ pragma solidity 0.8.37;
 
 import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
+import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import {Guarded} from "./Guarded.sol";
 import {Delegation, Judge, PeerBinding, Statements} from "./Statements.sol";
 import {IBurnableToken, Tokens} from "./Tokens.sol";
@@ -10,6 +11,7 @@ import {IBurnableToken, Tokens} from "./Tokens.sol";
 /// @title Stake of operators and verifiers, as shares of one pool per (account, role).
 /// @notice A slash takes tokens out of the pool and leaves the shares alone, so active and leaving stake
 ///         lose the same fraction, matured tickets included, until the moment they are withdrawn.
+///         What a case takes waits in a pot, from which it is paid out, or goes back into the pool.
 /// @dev    Only the slash court can slash or freeze; nobody can pause. Rounding: a slash rounds up, a
 ///         withdrawal down; whoever withdraws the last shares takes the dust.
 contract StakeVault is Judge, Guarded {
@@ -49,6 +51,26 @@ contract StakeVault is Judge, Guarded {
         uint256 shares; // zero once withdrawn or cancelled
     }
 
+    /// @dev What a case took, until it is paid out or restored.
+    struct Pot {
+        address who; // stays for ever: one offence, one slash
+        uint8 role;
+        bool isOpen;
+        uint256 amount;
+        address buyer;
+        address challenger;
+    }
+
+    struct Bond {
+        address who;
+        uint96 amount; // zero once returned or burnt
+    }
+
+    struct Hold {
+        uint64 until; // the latest end of the cases counted
+        uint32 count; // open cases
+    }
+
     struct HotKey {
         address account;
         uint64 expiry;
@@ -66,19 +88,23 @@ contract StakeVault is Judge, Guarded {
     mapping(address who => mapping(uint8 role => Pool)) private _pools;
     mapping(uint256 id => Ticket) public tickets;
     mapping(address hotKey => HotKey) public hotKeys;
-    mapping(address who => uint64 until) public frozenUntil;
+    mapping(address who => Hold) private _holds;
     /// @notice Accounts that contradicted themselves; they lose everything once and never stake again.
     mapping(address who => bool) public barred;
-    mapping(bytes32 key => bool done) private _slashed;
+    mapping(bytes32 offenceId => Pot) public pots;
+    mapping(bytes32 caseId => Bond) public bonds;
     /// @notice Slash shares waiting to be collected; pull, so that no payee can block a slash.
     mapping(address who => uint256 amount) public rewards;
     uint256 public rewardsTotal;
+    uint256 public potsTotal;
+    uint256 public bondsTotal;
     uint256 public ticketCount;
 
     event Staked(address indexed account, uint8 role, uint256 amount);
     event UnstakeRequested(address indexed account, uint8 role, uint256 ticket, uint256 amount, uint64 readyAt);
     event UnstakeCancelled(address indexed account, uint8 role, uint256 ticket, uint256 amount);
     event Withdrawn(address indexed account, uint8 role, uint256 ticket, uint256 amount);
+    /// @dev `payableAt` zero: burnt and booked at once. Else nothing is, before SlashPaid or SlashReversed.
     event Slashed(
         address indexed account,
         uint8 role,
@@ -88,11 +114,27 @@ contract StakeVault is Judge, Guarded {
         address buyer,
         uint256 buyerAmount,
         address challenger,
+        uint256 challengerAmount,
+        uint64 payableAt
+    );
+    event SlashPaid(
+        address indexed account,
+        uint8 role,
+        bytes32 indexed offenceId,
+        uint256 burnt,
+        address buyer,
+        uint256 buyerAmount,
+        address challenger,
         uint256 challengerAmount
     );
+    event SlashReversed(address indexed account, uint8 role, bytes32 indexed offenceId, uint256 amount);
+    event BondLocked(bytes32 indexed caseId, address indexed account, uint256 amount);
+    event BondReturned(bytes32 indexed caseId, address indexed account, uint256 amount);
+    event BondBurnt(bytes32 indexed caseId, address indexed account, uint256 amount);
     event RewardCollected(address indexed account, uint256 amount);
     event HotKeyDelegated(address indexed account, address indexed hotKey, uint64 expiry);
     event Frozen(address indexed account, uint64 until);
+    event Unfrozen(address indexed account, uint32 casesLeft);
 
     error OnlyCourt();
     error UnknownRole(uint8 role);
@@ -108,7 +150,16 @@ contract StakeVault is Judge, Guarded {
     error HotKeyTaken(address account);
     error BadConsent(address signer);
     error AlreadySlashed(bytes32 offenceId);
+    error NoOpenPot(bytes32 offenceId);
+    error BondTaken(bytes32 caseId);
+    error NoBond(bytes32 caseId);
+    error NotHeld(address who);
     error AccountBarred(address who);
+
+    modifier onlyCourt() {
+        if (msg.sender != court) revert OnlyCourt();
+        _;
+    }
 
     constructor(bytes32 deploymentId_, IBurnableToken token_, address court_, Params memory p)
         Judge("AssayStakeVault", deploymentId_)
@@ -132,10 +183,7 @@ contract StakeVault is Judge, Guarded {
         if (amount == 0) revert ZeroAmount();
         if (barred[msg.sender]) revert AccountBarred(msg.sender);
         Pool storage pool = _pools[msg.sender][role];
-        uint256 shares = pool.tokens == 0 ? amount : Math.mulDiv(amount, pool.shares, pool.tokens);
-        pool.tokens += amount;
-        pool.shares += shares;
-        pool.activeShares += shares;
+        _deposit(pool, amount);
         uint256 active = _value(pool, pool.activeShares);
         if (active < minimum) revert BelowMinimum(active, minimum);
         emit Staked(msg.sender, role, amount);
@@ -173,7 +221,8 @@ contract StakeVault is Judge, Guarded {
     function withdraw(uint256 ticket) external nonReentrant {
         (Ticket memory t, Pool storage pool, uint256 amount) = _spend(ticket);
         if (block.timestamp < t.readyAt) revert TooEarly(t.readyAt);
-        if (block.timestamp < frozenUntil[msg.sender]) revert AccountFrozen(frozenUntil[msg.sender]);
+        uint64 held = frozenUntil(msg.sender);
+        if (block.timestamp < held) revert AccountFrozen(held);
         // As in cancelUnstake.
         // slither-disable-next-line incorrect-equality
         if (t.generation == pool.generation) {
@@ -196,7 +245,7 @@ contract StakeVault is Judge, Guarded {
         emit HotKeyDelegated(msg.sender, hotKey, expiry);
     }
 
-    /// @notice Pays out slash shares; anyone may send, the money goes to `who`.
+    /// @notice Pays out slash shares and returned bonds; anyone may send, the money goes to `who`.
     function collect(address who) external nonReentrant {
         uint256 amount = rewards[who];
         if (amount == 0) revert ZeroAmount();
@@ -208,42 +257,107 @@ contract StakeVault is Judge, Guarded {
 
     // ---- the court's moves
 
+    /// @notice Moves a share of active and leaving stake into a pot, where it waits to be paid out or restored.
     /// @return amount What was taken: the ceiling of ppm of active and leaving stake together.
-    function slash(address who, uint8 role, uint256 ppm, bytes32 offenceId, address buyer, address challenger)
-        external
-        nonReentrant
-        returns (uint256 amount)
-    {
-        if (msg.sender != court) revert OnlyCourt();
+    function slash(
+        address who,
+        uint8 role,
+        uint256 ppm,
+        bytes32 offenceId,
+        address buyer,
+        address challenger,
+        uint64 payableAt
+    ) external onlyCourt nonReentrant returns (uint256 amount) {
         if (role > VERIFIER) revert UnknownRole(role);
-        if (ppm > PPM) revert BadParams();
-        bytes32 key = keccak256(abi.encode(who, role, offenceId));
-        if (_slashed[key]) revert AlreadySlashed(offenceId);
-        _slashed[key] = true;
-        uint256 burnt;
-        (amount, burnt) = _take(who, role, ppm, offenceId, buyer, challenger);
+        if (ppm > PPM || payableAt == 0) revert BadParams();
+        if (pots[offenceId].who != address(0)) revert AlreadySlashed(offenceId);
+        amount = _draw(who, role, ppm);
+        pots[offenceId] = Pot(who, role, true, amount, buyer, challenger);
+        potsTotal += amount;
+        (uint256 toBuyer, uint256 toChallenger) = _shares(who, amount, buyer, challenger);
+        uint256 burnt = amount - toBuyer - toChallenger;
+        emit Slashed(
+            who, role, offenceId, amount, burnt, buyer, toBuyer, challenger, toChallenger, payableAt
+        );
+    }
+
+    /// @notice Ends a slash for good: its shares may be collected, the rest burns.
+    function payOut(bytes32 offenceId) external onlyCourt nonReentrant {
+        Pot memory pot = _closed(offenceId);
+        (uint256 toBuyer, uint256 toChallenger) = _shares(pot.who, pot.amount, pot.buyer, pot.challenger);
+        uint256 burnt = pot.amount - toBuyer - toChallenger;
+        _credit(pot.buyer, toBuyer);
+        _credit(pot.challenger, toChallenger);
+        emit SlashPaid(
+            pot.who, pot.role, offenceId, burnt, pot.buyer, toBuyer, pot.challenger, toChallenger
+        );
         token.destroy(burnt);
     }
 
-    /// @notice Takes the whole stake in every role and shuts the account out of staking for ever. Were it let
-    ///         back in, an offence told while little was at stake would be free to repeat with much at stake.
-    function bar(address who, bytes32 offenceId, address buyer, address challenger) external nonReentrant {
-        if (msg.sender != court) revert OnlyCourt();
-        if (barred[who]) revert AccountBarred(who);
-        barred[who] = true;
-        (, uint256 operatorBurnt) = _take(who, OPERATOR, PPM, offenceId, buyer, challenger);
-        (, uint256 verifierBurnt) = _take(who, VERIFIER, PPM, offenceId, buyer, challenger);
-        token.destroy(operatorBurnt + verifierBurnt);
+    /// @notice Undoes a slash: the pot goes back to active and leaving stake alike; to active stake alone if so much
+    ///         has left since that a share would be worth more than the token that once paid for it.
+    /// @dev    All shares of a pool are one account's, so nobody else gains. Who contradicted itself since gets
+    ///         nothing back. A pool never has more tokens than shares: else rounding would cost more than a unit.
+    function restore(bytes32 offenceId) external onlyCourt nonReentrant {
+        Pot memory pot = _closed(offenceId);
+        if (barred[pot.who]) revert AccountBarred(pot.who);
+        Pool storage pool = _pools[pot.who][pot.role];
+        if (pool.tokens + pot.amount <= pool.shares) pool.tokens += pot.amount;
+        else _deposit(pool, pot.amount);
+        emit SlashReversed(pot.who, pot.role, offenceId, pot.amount);
     }
 
-    /// @notice Holds withdrawals while a case is open; bounded, and never shortened.
-    function freeze(address who, uint64 until) external {
-        if (msg.sender != court) revert OnlyCourt();
+    /// @notice Takes the whole stake in every role at once and shuts the account out of staking for ever. Were it
+    ///         let back in, an offence told while little was at stake would be free to repeat with much at stake.
+    function bar(address who, bytes32 offenceId, address buyer, address challenger)
+        external
+        onlyCourt
+        nonReentrant
+    {
+        if (barred[who]) revert AccountBarred(who);
+        barred[who] = true;
+        uint256 burnt = _take(who, OPERATOR, offenceId, buyer, challenger);
+        burnt += _take(who, VERIFIER, offenceId, buyer, challenger);
+        token.destroy(burnt);
+    }
+
+    /// @notice Holds withdrawals while a case is open; bounded by time even if nobody ever ends the case.
+    function freeze(address who, uint64 until) external onlyCourt {
         if (until > block.timestamp + freezeMax) revert FreezeTooLong(until);
-        if (until > frozenUntil[who]) {
-            frozenUntil[who] = until;
-            emit Frozen(who, until);
-        }
+        Hold storage hold = _holds[who];
+        hold.count += 1;
+        if (until > hold.until) hold.until = until;
+        emit Frozen(who, hold.until);
+    }
+
+    /// @notice A case has ended; with the last one the account's stake is free again.
+    function unfreeze(address who) external onlyCourt {
+        Hold storage hold = _holds[who];
+        if (hold.count == 0) revert NotHeld(who);
+        hold.count -= 1;
+        if (hold.count == 0) hold.until = 0;
+        emit Unfrozen(who, hold.count);
+    }
+
+    /// @notice Books a bond whose tokens the court sent here just before.
+    function lockBond(bytes32 caseId, address who, uint128 amount) external onlyCourt {
+        if (bonds[caseId].amount != 0) revert BondTaken(caseId);
+        bonds[caseId] = Bond(who, SafeCast.toUint96(amount));
+        bondsTotal += amount;
+        emit BondLocked(caseId, who, amount);
+    }
+
+    /// @notice Lets who put the bond up collect it.
+    function returnBond(bytes32 caseId) external onlyCourt {
+        (address who, uint256 amount) = _unlocked(caseId);
+        _credit(who, amount);
+        emit BondReturned(caseId, who, amount);
+    }
+
+    function burnBond(bytes32 caseId) external onlyCourt nonReentrant {
+        (address who, uint256 amount) = _unlocked(caseId);
+        emit BondBurnt(caseId, who, amount);
+        token.destroy(amount);
     }
 
     // ---- reads
@@ -251,6 +365,11 @@ contract StakeVault is Judge, Guarded {
     function minStake(uint8 role) public view returns (uint256) {
         if (role > VERIFIER) revert UnknownRole(role);
         return role == OPERATOR ? _minOperatorStake : _minVerifierStake;
+    }
+
+    /// @notice When withdrawals are free again at the latest; zero when no case is open.
+    function frozenUntil(address who) public view returns (uint64) {
+        return _holds[who].until;
     }
 
     function stakeOf(address who, uint8 role) external view returns (uint256 active, uint256 unbonding) {
@@ -287,28 +406,67 @@ contract StakeVault is Judge, Guarded {
         return shares == 0 ? 0 : Math.mulDiv(shares, pool.tokens, pool.shares);
     }
 
-    /// @dev Books a slash; burning what nobody gets is left to the caller, after all books are written.
-    function _take(address who, uint8 role, uint256 ppm, bytes32 offenceId, address buyer, address challenger)
-        private
-        returns (uint256 amount, uint256 burnt)
-    {
+    function _deposit(Pool storage pool, uint256 amount) private {
+        uint256 shares = pool.tokens == 0 ? amount : Math.mulDiv(amount, pool.shares, pool.tokens);
+        pool.tokens += amount;
+        pool.shares += shares;
+        pool.activeShares += shares;
+    }
+
+    function _draw(address who, uint8 role, uint256 ppm) private returns (uint256 amount) {
         Pool storage pool = _pools[who][role];
         amount = Math.mulDiv(pool.tokens, ppm, PPM, Math.Rounding.Ceil);
-        if (amount == 0) return (0, 0);
         pool.tokens -= amount;
-        if (pool.tokens == 0) {
+        // Zero only when everything was taken, or nothing was there.
+        // slither-disable-next-line incorrect-equality
+        if (pool.tokens == 0 && amount != 0) {
             pool.shares = 0;
             pool.activeShares = 0;
             pool.generation += 1; // tickets of the emptied pool are worth nothing
         }
-        // Nobody earns from an own fault; such a share burns with the rest.
-        uint256 toBuyer = buyer == address(0) || buyer == who ? 0 : amount * buyerPpm / PPM;
-        uint256 toChallenger = challenger == address(0) || challenger == who ? 0 : amount * challengerPpm / PPM;
+    }
+
+    /// @dev Nobody earns from an own fault; such a share burns with the rest.
+    function _shares(address who, uint256 amount, address buyer, address challenger)
+        private
+        view
+        returns (uint256 toBuyer, uint256 toChallenger)
+    {
+        toBuyer = buyer == address(0) || buyer == who ? 0 : amount * buyerPpm / PPM;
+        toChallenger = challenger == address(0) || challenger == who ? 0 : amount * challengerPpm / PPM;
+    }
+
+    function _credit(address who, uint256 amount) private {
+        rewards[who] += amount;
+        rewardsTotal += amount;
+    }
+
+    /// @dev Books a slash of everything; burning what nobody gets is left to the caller, after all books.
+    function _take(address who, uint8 role, bytes32 offenceId, address buyer, address challenger)
+        private
+        returns (uint256 burnt)
+    {
+        uint256 amount = _draw(who, role, PPM);
+        if (amount == 0) return 0;
+        (uint256 toBuyer, uint256 toChallenger) = _shares(who, amount, buyer, challenger);
         burnt = amount - toBuyer - toChallenger;
-        rewards[buyer] += toBuyer;
-        rewards[challenger] += toChallenger;
-        rewardsTotal += toBuyer + toChallenger;
-        emit Slashed(who, role, offenceId, amount, burnt, buyer, toBuyer, challenger, toChallenger);
+        _credit(buyer, toBuyer);
+        _credit(challenger, toChallenger);
+        emit Slashed(who, role, offenceId, amount, burnt, buyer, toBuyer, challenger, toChallenger, 0);
+    }
+
+    function _closed(bytes32 offenceId) private returns (Pot memory pot) {
+        pot = pots[offenceId];
+        if (!pot.isOpen) revert NoOpenPot(offenceId);
+        pots[offenceId].isOpen = false;
+        potsTotal -= pot.amount;
+    }
+
+    function _unlocked(bytes32 caseId) private returns (address who, uint256 amount) {
+        (who, amount) = (bonds[caseId].who, bonds[caseId].amount);
+        if (amount == 0) revert NoBond(caseId);
+        bonds[caseId].amount = 0;
+        bondsTotal -= amount;
     }
 
     function _spend(uint256 ticket) private returns (Ticket memory t, Pool storage pool, uint256 amount) {

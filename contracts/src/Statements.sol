@@ -95,6 +95,14 @@ struct ModelRecord {
     bytes32 lastResult;
 }
 
+/// @notice The current verifier set puts another record in a record's place, or withdraws it (zero).
+struct Supersession {
+    bytes32 deploymentId;
+    bytes32 recordId;
+    bytes32 newRecordId;
+    bytes32 reasonHash;
+}
+
 /// @notice EIP-712 struct hashes. Every struct is static, so abi.encode of it is its encodeData.
 library Statements {
     bytes32 private constant STATEMENT =
@@ -116,6 +124,10 @@ library Statements {
         keccak256("Rotation(bytes32 deploymentId,uint32 fromVersion,bytes32 setHash,uint64 fromEpoch)");
     bytes32 private constant MODEL_RECORD = keccak256(
         "ModelRecord(bytes32 deploymentId,bytes32 runId,bytes32 modelHash,bytes32 dataInventoryHash,bytes32 configHash,bytes32 parent,bytes32 lastResult)"
+    );
+
+    bytes32 private constant SUPERSESSION = keccak256(
+        "Supersession(bytes32 deploymentId,bytes32 recordId,bytes32 newRecordId,bytes32 reasonHash)"
     );
 
     function structHash(Statement memory s) internal pure returns (bytes32) {
@@ -152,6 +164,10 @@ library Statements {
 
     function structHash(ModelRecord memory s) internal pure returns (bytes32) {
         return keccak256(abi.encode(MODEL_RECORD, s));
+    }
+
+    function structHash(Supersession memory s) internal pure returns (bytes32) {
+        return keccak256(abi.encode(SUPERSESSION, s));
     }
 }
 

@@ -6,18 +6,21 @@ import {Ruling, Statement} from "../src/Statements.sol";
 import {VerifierSet} from "../src/VerifierSet.sol";
 import {World} from "./World.sol";
 
-/// @notice The court's bounds, and what a certificate is: I4, I6, I7 and I8 for any input.
+/// @notice The court's bounds, its bonds and delays, and what a certificate is: I4, I6, I7 and I8 for any input.
 contract CourtTest is World {
     address private constant OFFENDER = address(0xA1);
     address private constant BUYER = address(0xB1);
     address private constant CHALLENGER = address(0xC1);
+    address private constant OPENER = address(0xF1);
     uint256 private constant HOT = 77;
+    bytes32 private constant OFFENCE = keccak256("offence");
     bytes32 private runId;
 
     function setUp() public {
         deploy();
         fund(OFFENDER, address(vault), 1e25);
         fund(BUYER, address(escrow), 1e25);
+        fund(OPENER, address(court), 1e25);
         vm.prank(BUYER);
         runId = escrow.openRun(bytes32(0), 2_500, 1_000, 4, uint64(_now() + 40 * DAY), 1);
         bytes memory consent = signature(HOT, vault.delegationDigest(OFFENDER, vm.addr(HOT), 1));
@@ -31,13 +34,20 @@ contract CourtTest is World {
     }
 
     function ruling(uint32 ppm) private view returns (Ruling memory) {
-        return Ruling(ID, runId, 1, OFFENDER, 0, ppm, keccak256("offence"), bytes32(0), CHALLENGER);
+        return Ruling(ID, runId, 1, OFFENDER, 0, ppm, OFFENCE, bytes32(0), CHALLENGER);
     }
 
     function opened(uint32 ppm) private returns (SlashCourt.Case memory) {
         Ruling memory r = ruling(ppm);
-        court.openCase(r, 0, certificate(court.rulingDigest(r), 3));
+        bytes memory cert = certificate(court.rulingDigest(r), 3);
+        vm.prank(OPENER);
+        court.openCase(r, 0, cert);
         return court.getCase(r.offenceId);
+    }
+
+    function vetoed() private returns (bool taken) {
+        bytes memory cert = certificate(court.vetoDigest(OFFENCE, "reason"), 3);
+        (taken,) = address(court).call(abi.encodeCall(court.veto, (OFFENCE, "reason", 0, cert)));
     }
 
     /// @notice I4: a case takes its ppm of the stake, rounded up, and never above the cap; the parts make the whole.
@@ -48,18 +58,97 @@ contract CourtTest is World {
         uint256 supply = token.totalSupply();
         SlashCourt.Case memory c = opened(ppm);
         vm.warp(c.vetoEndsAt);
-        court.execute(keccak256("offence"));
+        court.execute(OFFENCE);
         (uint256 left,) = vault.stakeOf(OFFENDER, 0);
         uint256 taken = amount - left;
         require(taken == (amount * ppm + PPM - 1) / PPM, "another share");
-        require(supply - token.totalSupply() + vault.rewardsTotal() == taken, "the parts are not the whole");
+        require(token.totalSupply() == supply && vault.rewardsTotal() == 0, "paid before its time");
+        require(vault.potsTotal() == taken && vault.bondsTotal() == CASE_BOND, "another pot");
+        vm.warp(court.getCase(OFFENCE).payableAt);
+        court.payOut(OFFENCE);
+        uint256 owed = vault.rewardsTotal() - CASE_BOND;
+        require(supply - token.totalSupply() + owed == taken, "the parts are not the whole");
         require(vault.rewards(BUYER) == taken / 5 && vault.rewards(CHALLENGER) == taken * 3 / 10, "another reward");
+        require(vault.rewards(OPENER) == CASE_BOND, "another bond");
+    }
+
+    /// @notice A slash is paid out after its delay and not a second earlier, and a veto undoes it until then; the two
+    ///         never both, and a veto leaves the stake to the unit what it was.
+    function testFuzz_aSlashIsUndoneBeforeItIsPaidAndNeverAfter(uint128 stake, uint32 share, uint64 when) public {
+        uint256 amount = between(stake, 1, 1e24);
+        staked(amount);
+        SlashCourt.Case memory c = opened(uint32(between(share, 1, CASE_PPM_MAX)));
+        vm.warp(c.vetoEndsAt);
+        court.execute(OFFENCE);
+        uint64 payableAt = court.getCase(OFFENCE).payableAt;
+        require(payableAt == _now() + court.payoutDelay(), "another delay");
+        vm.warp(between(when, _now(), payableAt + DAY));
+        uint256 supply = token.totalSupply();
+        bool undone = vetoed();
+        (bool paid,) = address(court).call(abi.encodeCall(court.payOut, (OFFENCE)));
+        require(undone == (_now() < payableAt) && paid == !undone, "at the wrong time");
+        (uint256 active, uint256 leaving) = vault.stakeOf(OFFENDER, 0);
+        require((active + leaving == amount) == undone, "a veto did not give back what was taken");
+        if (undone) require(supply - token.totalSupply() == CASE_BOND && vault.rewardsTotal() == 0, "a bond survived");
+        require(vault.potsTotal() == 0 && vault.bondsTotal() == 0, "something is stuck");
+    }
+
+    /// @notice A veto frees the account's withdrawals at once, if no other case holds them; the bond burns.
+    function testFuzz_aVetoLiftsTheFreezeAtOnceUnlessAnotherCaseHolds(bool another) public {
+        staked(1_000);
+        vm.prank(OFFENDER);
+        uint256 ticket = vault.requestUnstake(0, 1_000);
+        pass(UNBONDING);
+        opened(300_000);
+        if (another) {
+            Ruling memory r = ruling(1_000);
+            r.offenceId = "another";
+            bytes memory cert = certificate(court.rulingDigest(r), 3);
+            vm.prank(OPENER);
+            court.openCase(r, 0, cert);
+        }
+        uint256 supply = token.totalSupply();
+        require(vetoed() && !vetoed(), "no veto, or two");
+        require(supply - token.totalSupply() == CASE_BOND, "the bond did not burn");
+        vm.prank(OFFENDER);
+        (bool left,) = address(vault).call(abi.encodeCall(vault.withdraw, (ticket)));
+        require(left == !another, "held without a case, or free with one");
+    }
+
+    /// @notice Only who committed itself in an earlier block, and not too long ago, is paid for a report.
+    function testFuzz_aReportIsPaidToWhomeverCommittedIt(uint8 what, uint8 blocks, uint64 age) public {
+        staked(1_000);
+        Statement memory a = Statement(ID, runId, 1, 1, bytes32(uint256(7)), "one");
+        Statement memory b = Statement(ID, runId, 1, 1, bytes32(uint256(7)), "two");
+        bytes memory sigA = signature(HOT, court.statementDigest(a));
+        bytes memory sigB = signature(HOT, court.statementDigest(b));
+        bytes32 offence = court.equivocationId(vm.addr(HOT), runId, 1, 1, bytes32(uint256(7)));
+        bytes32 salt = what & 1 == 0 ? bytes32("salt") : bytes32("another salt");
+        address sender = what & 2 == 0 ? CHALLENGER : address(0xD1); // a copier
+        bytes32 promised = court.commitmentOf(CHALLENGER, offence, "salt");
+        vm.prank(CHALLENGER);
+        court.commitReport(promised);
+        vm.prank(address(0xD1));
+        court.commitReport(promised); // copied as well
+        vm.roll(vm.getBlockNumber() + blocks % 3);
+        pass(between(age, 0, 2 * DAY));
+        bool good = what & 3 == 0 && blocks % 3 != 0 && between(age, 0, 2 * DAY) < DAY;
+        vm.prank(sender);
+        (bool taken,) =
+            address(court).call(abi.encodeCall(court.reportEquivocation, (a, sigA, b, sigB, salt)));
+        require(taken == good, "another idea of a commitment");
+        vm.prank(sender);
+        if (!taken) court.reportEquivocation(a, sigA, b, sigB, 0); // without a commitment: slashed, unpaid
+        require(vault.barred(OFFENDER), "not slashed");
+        require(vault.rewards(BUYER) == 200, "the buyer was not paid");
+        require(vault.rewards(CHALLENGER) == (good ? 300 : 0) && vault.rewards(sender) == (good ? 300 : 0), "paid");
     }
 
     function testFuzz_aRulingAboveTheCapOpensNothing(uint32 share) public {
         uint32 ppm = uint32(between(share, CASE_PPM_MAX + 1, type(uint32).max));
         Ruling memory r = ruling(ppm);
         bytes memory cert = certificate(court.rulingDigest(r), 4);
+        vm.prank(OPENER);
         vm.expectPartialRevert(SlashCourt.AboveCap.selector);
         court.openCase(r, 0, cert);
     }
@@ -77,7 +166,7 @@ contract CourtTest is World {
         uint256 before = token.balanceOf(OFFENDER);
         vm.prank(OFFENDER);
         (bool left,) = address(vault).call(abi.encodeCall(vault.withdraw, (ticket)));
-        (bool executed,) = address(court).call(abi.encodeCall(court.execute, (keccak256("offence"))));
+        (bool executed,) = address(court).call(abi.encodeCall(court.execute, (OFFENCE)));
         require(executed == (at_ >= c.vetoEndsAt && at_ < c.executeBy), "executed at the wrong time");
         require(left == (at_ >= c.executeBy && at_ >= readyAt), "left at the wrong time");
         require(token.balanceOf(OFFENDER) - before == (left ? 1_000 : 0), "left with another sum");
@@ -98,6 +187,7 @@ contract CourtTest is World {
         if (field == 6) r.offenceId = bytes32(uint256(r.offenceId) ^ flip);
         if (field == 7) r.evidenceHash = bytes32(uint256(r.evidenceHash) ^ flip);
         if (field == 8) r.challenger = address(uint160(r.challenger) ^ uint160(flip));
+        vm.prank(OPENER);
         (bool taken,) = address(court).call(abi.encodeCall(court.openCase, (r, 0, cert)));
         require(!taken, "a certificate fitted another ruling");
     }
@@ -136,7 +226,7 @@ contract CourtTest is World {
         uint256 second = what & 32 != 0 ? HOT + 1 : HOT;
         bytes memory sigA = signature(HOT, court.statementDigest(a));
         bytes memory sigB = signature(second, court.statementDigest(b));
-        (bool taken,) = address(court).call(abi.encodeCall(court.reportEquivocation, (a, sigA, b, sigB)));
+        (bool taken,) = address(court).call(abi.encodeCall(court.reportEquivocation, (a, sigA, b, sigB, 0)));
         require(taken == (what & 63 == 1), "another idea of a contradiction");
         (uint256 active, uint256 leaving) = vault.stakeOf(OFFENDER, 0);
         require(active + leaving == (taken ? 0 : amount), "another sum");

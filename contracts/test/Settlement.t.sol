@@ -180,6 +180,15 @@ contract SettlementHandler is World {
             }
             if (_free(runs[i]) != 0) escrow.refund(runs[i]);
         }
+        collectBond();
+    }
+
+    function collectBond() public {
+        uint256 due = settlement.bondsOwed(challenger);
+        uint256 before = token.balanceOf(challenger);
+        if (due != 0) settlement.collectBond(challenger);
+        if (token.balanceOf(challenger) != before + due) broken = "a bond of another size came back";
+        if (settlement.bondsOwed(challenger) != 0) broken = "a bond can be collected twice";
     }
 
     // ---- tables
@@ -252,7 +261,7 @@ contract SettlementTest is World {
 
     /// @dev Some moves stand in the list twice: they are the ones without which nothing else can happen.
     function targetSelectors() external view returns (Selectors[] memory targets) {
-        bytes4[16] memory moves = [
+        bytes4[17] memory moves = [
             SettlementHandler.propose.selector,
             SettlementHandler.claim.selector,
             SettlementHandler.wait_.selector,
@@ -265,19 +274,21 @@ contract SettlementTest is World {
             SettlementHandler.timeoutChallenge.selector,
             SettlementHandler.clearOrphan.selector,
             SettlementHandler.sweep.selector,
+            SettlementHandler.collectBond.selector,
             SettlementHandler.propose.selector,
             SettlementHandler.claim.selector,
             SettlementHandler.claim.selector,
             SettlementHandler.finalize.selector
         ];
         targets = new Selectors[](1);
-        targets[0] = Selectors(address(handler), new bytes4[](16));
-        for (uint256 i = 0; i < 16; i++) {
+        targets[0] = Selectors(address(handler), new bytes4[](17));
+        for (uint256 i = 0; i < 17; i++) {
             targets[0].selectors[i] = moves[i];
         }
     }
 
-    /// @notice I1: the escrow holds what runs have neither paid nor returned; the settlement holds open bonds only.
+    /// @notice I1: the escrow holds what runs have neither paid nor returned; the settlement holds
+    ///         bonds at stake and bonds to give back.
     function invariant_moneyIsWhereTheBooksSay() public view {
         uint256 held;
         uint256 bonds;
@@ -299,6 +310,7 @@ contract SettlementTest is World {
             require(uint256(run.reserved) + run.paid + run.returned <= run.budget, "I1: above the budget");
         }
         require(token.balanceOf(address(escrow)) == held, "I1: the escrow's money");
+        bonds += settlement.bondsOwed(handler.challenger());
         require(token.balanceOf(address(settlement)) == bonds, "I1: the bonds");
     }
 

@@ -13,12 +13,17 @@ contract StakeHandler is World {
     address[3] public people = [address(0xA1), address(0xA2), address(0xA3)];
     address[2] public payees = [address(0xB1), address(0xA1)]; // a buyer, and one who may be the offender too
     uint256[] public open; // tickets neither withdrawn nor cancelled
+    mapping(address => uint256) public held; // open cases
     mapping(address => mapping(uint8 => uint256)) public put;
     mapping(address => mapping(uint8 => uint256)) public out;
     mapping(address => mapping(uint8 => uint256)) public taken;
     uint256 public takenTotal;
     uint256 public collected;
     uint256 public offences;
+    uint256 public bondsPut;
+    uint256 public bondsBurnt;
+    bytes32[] public pots; // neither paid out nor restored
+    bytes32[] public locked; // bonds neither returned nor burnt
     string public broken;
 
     constructor() {
@@ -33,6 +38,12 @@ contract StakeHandler is World {
         );
         for (uint256 i = 0; i < 3; i++) {
             fund(people[i], address(vault), 1e25);
+        }
+    }
+
+    function owed() external view returns (uint256 sum) {
+        for (uint256 i = 0; i < 2; i++) {
+            sum += vault.rewards(payees[i]);
         }
     }
 
@@ -100,13 +111,85 @@ contract StakeHandler is World {
         uint256 share = between(ppm, 1, PPM);
         (uint256 active, uint256 leaving) = vault.stakeOf(who, in_);
         uint256[] memory worth = _worth();
-        uint256 amount = vault.slash(who, in_, share, bytes32(++offences), payees[seed % 2], payees[(seed >> 8) % 2]);
+        bytes32 offence = bytes32(++offences);
+        uint256 amount =
+            vault.slash(who, in_, share, offence, payees[seed % 2], payees[(seed >> 8) % 2], uint64(_now() + 1));
+        pots.push(offence);
         taken[who][in_] += amount;
         takenTotal += amount;
         if (amount != (share * (active + leaving) + PPM - 1) / PPM) broken = "a slash of another size";
         _proRata(who, in_, worth, active + leaving, active + leaving - amount);
-        try vault.slash(who, in_, share, bytes32(offences), address(0), address(0)) {
+        try vault.slash(who, in_, share, offence, address(0), address(0), 1) {
             broken = "one offence slashed twice";
+        } catch {}
+    }
+
+    function payOut(uint256 seed) external {
+        if (pots.length == 0) return;
+        bytes32 offence = _drop(pots, seed);
+        (,,, uint256 amount,,) = vault.pots(offence);
+        uint256 before = vault.rewardsTotal() + supply - token.totalSupply();
+        vault.payOut(offence);
+        if (vault.rewardsTotal() + supply - token.totalSupply() != before + amount) broken = "a pot paid another sum";
+        _isShut(offence);
+    }
+
+    function restore(uint256 seed) external {
+        if (pots.length == 0) return;
+        bytes32 offence = pots[seed % pots.length];
+        (address who, uint8 role,, uint256 amount,,) = vault.pots(offence);
+        (uint256 active, uint256 leaving) = vault.stakeOf(who, role);
+        try vault.restore(offence) {
+            if (vault.barred(who)) broken = "who contradicted itself got a slash back";
+            (uint256 activeNow, uint256 leavingNow) = vault.stakeOf(who, role);
+            if (activeNow + leavingNow != active + leaving + amount) broken = "another sum was restored";
+            if (leavingNow < leaving) broken = "a restored slash took from those who leave";
+            taken[who][role] -= amount;
+            takenTotal -= amount;
+            _drop(pots, seed);
+            _isShut(offence);
+        } catch {
+            if (!vault.barred(who)) broken = "a slash could not be undone";
+        }
+    }
+
+    function lockBond(uint256 seed, uint96 amount) external {
+        bytes32 id = bytes32(++offences);
+        amount = uint96(between(amount, 1, 1e12));
+        require(token.transfer(address(vault), amount));
+        vault.lockBond(id, payees[seed % 2], amount);
+        bondsPut += amount;
+        locked.push(id);
+    }
+
+    function endBond(uint256 seed) external {
+        if (locked.length == 0) return;
+        bytes32 id = _drop(locked, seed);
+        (, uint96 amount) = vault.bonds(id);
+        if (seed % 3 == 0) {
+            vault.burnBond(id);
+            bondsBurnt += amount;
+        } else {
+            vault.returnBond(id);
+        }
+        try vault.returnBond(id) {
+            broken = "a bond returned twice";
+        } catch {}
+    }
+
+    function _drop(bytes32[] storage from, uint256 seed) private returns (bytes32 found) {
+        uint256 place = seed % from.length;
+        found = from[place];
+        from[place] = from[from.length - 1];
+        from.pop();
+    }
+
+    function _isShut(bytes32 offence) private {
+        try vault.payOut(offence) {
+            broken = "a pot paid twice";
+        } catch {}
+        try vault.restore(offence) {
+            broken = "a pot that was shut was restored";
         } catch {}
     }
 
@@ -126,7 +209,19 @@ contract StakeHandler is World {
         address who = people[seed % 3];
         uint64 before = vault.frozenUntil(who);
         vault.freeze(who, uint64(_now() + between(duration, 0, 10 * DAY)));
+        held[who] += 1;
         if (vault.frozenUntil(who) < before) broken = "a freeze became shorter";
+    }
+
+    function unfreeze(uint256 seed) external {
+        address who = people[seed % 3];
+        uint64 before = vault.frozenUntil(who);
+        try vault.unfreeze(who) {
+            held[who] -= 1;
+            if (vault.frozenUntil(who) != (held[who] == 0 ? 0 : before)) broken = "another freeze was lifted";
+        } catch {
+            if (held[who] != 0) broken = "a freeze could not be lifted";
+        }
     }
 
     function collect(uint256 seed) external {
@@ -153,6 +248,12 @@ contract StakeHandler is World {
             }
         }
         pass(UNBONDING + 11 * DAY);
+        while (pots.length != 0) {
+            vault.payOut(_drop(pots, 0));
+        }
+        while (locked.length != 0) {
+            vault.returnBond(_drop(locked, 0));
+        }
         for (uint256 i = 0; i < open.length; i++) {
             (address who,,,,) = vault.tickets(open[i]);
             vm.prank(who);
@@ -211,24 +312,30 @@ contract StakeVaultTest is World {
 
     function targetSelectors() external view returns (Selectors[] memory targets) {
         targets = new Selectors[](1);
-        targets[0] = Selectors(address(handler), new bytes4[](9));
-        bytes4[9] memory moves = [
+        targets[0] = Selectors(address(handler), new bytes4[](14));
+        bytes4[14] memory moves = [
             StakeHandler.stake.selector,
             StakeHandler.requestUnstake.selector,
             StakeHandler.cancelUnstake.selector,
             StakeHandler.withdraw.selector,
             StakeHandler.slash.selector,
+            StakeHandler.payOut.selector,
+            StakeHandler.restore.selector,
+            StakeHandler.lockBond.selector,
+            StakeHandler.endBond.selector,
             StakeHandler.bar.selector,
             StakeHandler.freeze.selector,
+            StakeHandler.unfreeze.selector,
             StakeHandler.collect.selector,
             StakeHandler.wait_.selector
         ];
-        for (uint256 i = 0; i < 9; i++) {
+        for (uint256 i = 0; i < 14; i++) {
             targets[0].selectors[i] = moves[i];
         }
     }
 
-    /// @notice I1: what the vault holds is stake, leaving stake and rewards. I4: slashed is burnt plus rewards.
+    /// @notice I1: what the vault holds is stake, leaving stake, pots, bonds and rewards. I4: slashed and put up as
+    ///         a bond is burnt, owed, collected or still waiting.
     ///         I4, I5: what an account put in is what it took out, lost and still has, to the unit.
     function invariant_booksBalance() public view {
         uint256 stakes;
@@ -244,11 +351,14 @@ contract StakeVaultTest is World {
                 stakes += active + leaving;
             }
         }
-        require(token.balanceOf(address(vault)) == stakes + vault.rewardsTotal(), "I1: the vault's money");
-        require(vault.rewardsTotal() == vault.rewards(handler.payees(0)) + vault.rewards(handler.payees(1)), "pot");
+        uint256 waiting = vault.potsTotal() + vault.bondsTotal();
+        require(token.balanceOf(address(vault)) == stakes + waiting + vault.rewardsTotal(), "I1: the vault's money");
+        require(vault.rewardsTotal() == handler.owed(), "I1: rewards");
         uint256 burnt = handler.supply() - token.totalSupply();
-        require(handler.takenTotal() == burnt + vault.rewardsTotal() + handler.collected(), "I4: slashed money");
-        require(burnt * 5 >= handler.takenTotal(), "less than a fifth was burnt");
+        uint256 gone = burnt + vault.rewardsTotal() + handler.collected() + waiting;
+        require(handler.takenTotal() + handler.bondsPut() == gone, "I4: slashed money");
+        uint256 ended = handler.takenTotal() - vault.potsTotal();
+        require((burnt - handler.bondsBurnt()) * 5 >= ended, "less than a fifth was burnt");
     }
 
     /// @notice I1: all tickets of a pool together never claim more than what is leaving it.
@@ -274,7 +384,7 @@ contract StakeVaultTest is World {
     /// @notice I10: whatever happened, everybody can leave; less than a unit per pool stays behind.
     function afterInvariant() public {
         handler.drain();
-        require(vault.rewardsTotal() == 0, "I10: rewards are stuck");
+        require(vault.rewardsTotal() + vault.potsTotal() + vault.bondsTotal() == 0, "I10: rewards are stuck");
         require(token.balanceOf(address(vault)) <= 6, "I10: stake is stuck");
     }
 

@@ -237,8 +237,8 @@ contract SymbolicVault is Symbolic {
     /// @notice I4: one offence, one slash.
     function check_anOffenceIsSlashedOnce(bytes32 offence, uint8 role, uint256 again) public {
         vault.stake(0, 1_000);
-        vault.slash(address(this), role, 250_000, offence, BUYER, CHALLENGER);
-        try vault.slash(address(this), role, again, offence, BUYER, CHALLENGER) {
+        vault.slash(address(this), role, 250_000, offence, BUYER, CHALLENGER, 1);
+        try vault.slash(address(this), role, again, offence, BUYER, CHALLENGER, 1) {
             assert(false);
         } catch {}
     }

@@ -14,6 +14,8 @@ import {VerifierSet} from "../src/VerifierSet.sol";
 /// @dev The clock is read through `getBlockTimestamp`: the optimiser may move a plain `block.timestamp` over a warp.
 interface Vm {
     function warp(uint256 time) external;
+    function roll(uint256 height) external;
+    function getBlockNumber() external view returns (uint256);
     function getBlockTimestamp() external view returns (uint256);
     function prank(address sender) external;
     function sign(uint256 key, bytes32 digest) external pure returns (uint8 v, bytes32 r, bytes32 s);
@@ -31,6 +33,7 @@ abstract contract World {
     uint64 internal constant DAY = 1 days;
     uint64 internal constant UNBONDING = 21 * DAY;
     uint128 internal constant BOND = 500;
+    uint96 internal constant CASE_BOND = 700;
     uint256 internal constant PPM = 1_000_000;
     uint32 internal constant CASE_PPM_MAX = 300_000;
 
@@ -60,7 +63,7 @@ abstract contract World {
             IStakeVault(made[2]),
             IVerifierSet(made[1]),
             IRunEscrow(made[4]),
-            SlashCourt.Params(7 * DAY, 3 * DAY, 7 * DAY, DAY, CASE_PPM_MAX)
+            SlashCourt.Params(7 * DAY, 3 * DAY, 7 * DAY, DAY, 7 * DAY, DAY, CASE_PPM_MAX, CASE_BOND)
         );
         escrow = new RunEscrow(ID, IBurnableToken(made[0]), IVerifierSet(made[1]), made[5], 2 * DAY);
         settlement = new EpochSettlement(

@@ -192,6 +192,9 @@ def test_the_rewards_of_a_slash_are_collected_once(assay: Assay, market: Market)
     market.advance(market.params.veto_window_s)
     market.bank.execute_case(case)
     file = market.config_of(VERIFIERS[0])
+    assert "no reward waits" in assay("stake", "collect", file)[1]  # a veto could still undo the slash
+    market.advance(market.params.payout_delay_s)
+    market.bank.pay_out_case(case)
 
     assert "22.500000 aUSD collected" in assay("stake", "collect", file)[1]
     assert "no reward waits" in assay("stake", "collect", file)[1]

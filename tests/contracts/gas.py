@@ -20,7 +20,7 @@ from ledger.anvil import Anvil, find_anvil
 from ledger.chain import UNIT, Sent
 from ledger.payout_tree import Payout, PayoutTree, payout_tree
 from ledger.statements import CERT_ECDSA, OPERATOR, EpochResult, values
-from tests.contracts.chain_world import BUDGET, Person, World, a_person
+from tests.contracts.chain_world import BUDGET, Person, World, a_person, view
 
 CONTRACTS = Path(__file__).parents[2] / "contracts"
 DOCUMENT = CONTRACTS.parent / "docs" / "results" / "gas.md"
@@ -41,6 +41,7 @@ class Cost:
 def costs(rpc_url: str, bank_key: bytes) -> Iterator[Cost]:
     """Every move of the table, each on a chain on which only its preconditions have happened."""
     yield from _of_stake(World(rpc_url, bank_key, name="stake"))
+    yield from _of_the_registry(World(rpc_url, bank_key, name="registry"))
     yield from _of_a_run(World(rpc_url, bank_key, name="run"))
     for count, goal in ((4, 82_000), (7, 105_000), (16, 178_000)):
         size = SET_SIZE_OF_QUORUM[count]
@@ -61,17 +62,34 @@ def _of_stake(world: World) -> Iterator[Cost]:
 
     ruling = world.a_ruling(one, ppm=250_000, offence_id=sha256(b"offence").digest())
     opening = (values(ruling), CERT_ECDSA, world.cert(ruling))
+    _send(world, two, "AssayToken", "approve", world.deployment.address("SlashCourt"), 2**255)
     yield Cost("slash: open a case, 3 signatures", _send(world, two, "SlashCourt", "openCase", *opening))
     world.advance(world.params.veto_window_s)
     yield Cost("slash: execute it", _send(world, two, "SlashCourt", "execute", ruling.offence_id))
+    world.advance(world.params.payout_delay_s)
+    yield Cost("slash: pay it out", _send(world, two, "SlashCourt", "payOut", ruling.offence_id))
     yield Cost("collect a reward", _send(world, two, "StakeVault", "collect", ruling.challenger))
 
     world.join(two, OPERATOR, 500 * UNIT)
     said = [world.said(), world.said(value=b"two".ljust(32, b"\0"))]
     told = [part for one in said for part in (values(one), world.signed(one, two.hot))]
+    salt = sha256(b"salt").digest()
+    offence = world.bank.equivocation_id(two.hot_key, said[0])
+    promise = view(world, "SlashCourt", "commitmentOf", world.bystander.account, offence, salt)
     yield Cost(
-        "slash: equivocation", _send(world, world.bystander, "SlashCourt", "reportEquivocation", *told)
+        "slash: promise a report", _send(world, world.bystander, "SlashCourt", "commitReport", promise)
     )
+    yield Cost(
+        "slash: equivocation, promised",
+        _send(world, world.bystander, "SlashCourt", "reportEquivocation", *told, salt),
+    )
+
+
+def _of_the_registry(world: World) -> Iterator[Cost]:
+    keeper, roots = world.bystander, [sha256(bytes([at])).digest() for at in range(2)]
+    for words, size in (("first", 300), ("again", 600)):
+        arguments = (world.run_id, size, roots[size // 600])
+        yield Cost(f"anchor the log, {words}", _send(world, keeper, "ModelRegistry", "anchorLog", *arguments))
 
 
 def _of_a_run(world: World) -> Iterator[Cost]:

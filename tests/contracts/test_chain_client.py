@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from ledger.chain import ALREADY_DONE, UNIT, Chain, ChainRefused
-from ledger.events import RunOpened, Slashed, Staked
+from ledger.events import RunOpened, Slashed, SlashPaid, Staked
 from ledger.statements import OPERATOR, VERIFIER
 from protocol.errors import AssayError, ConfigError
 from tests.contracts.chain_world import PURSE, World, a_person
@@ -164,12 +164,15 @@ def test_whatever_people_do_the_contracts_hold_exactly_what_they_owe(world: Worl
     rng = random.Random(seed)
     people = [*world.operators, *world.verifiers]
     tickets: list[tuple[int, int]] = []
+    cases: list[bytes] = []
     supply = world.bank.token_supply()
     for step in range(30):
         who = rng.choice(people)
         chain, role = world.as_(who), rng.choice([OPERATOR, VERIFIER])
         try:
-            match rng.choice(["stake", "leave", "withdraw", "cancel", "case", "wait", "collect", "epoch"]):
+            match rng.choice(
+                ["stake", "leave", "withdraw", "cancel", "case", "wait", "collect", "epoch", "pay out"]
+            ):
                 case "stake":
                     chain.stake(role, rng.randrange(1, 300 * UNIT))
                 case "leave":
@@ -186,8 +189,11 @@ def test_whatever_people_do_the_contracts_hold_exactly_what_they_owe(world: Worl
                 case "case":
                     ruling = world.a_ruling(who, role=role, ppm=rng.randrange(1, 300_000))
                     world.bank.open_case(ruling, world.cert(ruling))
+                    cases.append(ruling.offence_id)
                     world.advance(world.params.veto_window_s)
                     world.bank.execute_case(ruling.offence_id)
+                case "pay out" if cases:
+                    world.bank.pay_out_case(rng.choice(cases))
                 case "wait":
                     world.advance(world.params.unbonding_s)
                 case "collect":
@@ -197,6 +203,8 @@ def test_whatever_people_do_the_contracts_hold_exactly_what_they_owe(world: Worl
         except ChainRefused:
             pass
         owed = sum(world.bank.rewards_of(p.account) for p in [*people, world.buyer])
+        owed += world.bank.rewards_of(world.bank.address)  # its bonds
+        owed += sum(world.bank.pot_of(case) + world.bank.case_bond(case) for case in cases)
         for person in people:
             for one in (OPERATOR, VERIFIER):
                 state = world.bank.stake_of(person.account, one)
@@ -207,4 +215,6 @@ def test_whatever_people_do_the_contracts_hold_exactly_what_they_owe(world: Worl
         assert world.held("RunEscrow") == run.reserved + run.free, f"seed {seed}, step {step}"
         assert run.free >= 0
     slashes = [e for e in world.bank.events(world.deployment.block) if isinstance(e, Slashed)]
-    assert world.bank.token_supply() == supply - sum(e.burnt for e in slashes)
+    paid = [e for e in world.bank.events(world.deployment.block) if isinstance(e, SlashPaid)]
+    assert world.bank.token_supply() == supply - sum(e.burnt for e in paid)
+    assert len(slashes) >= len(paid)

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.chain import ALREADY_DONE, UNIT, CasePhase, ChainRefused
+from ledger.chain import ALREADY_DONE, UNIT, CasePhase, Chain, ChainRefused
 from ledger.events import Equivocation, Slashed
 from ledger.statements import OPERATOR, VERIFIER, Veto, values
-from tests.contracts.chain_world import PURSE, Person, World
+from tests.contracts.chain_world import PURSE, Person, World, view
 
 
 def report(world: World, offender: Person, reporter: Person, **changes: object) -> None:
@@ -58,6 +58,7 @@ def test_an_account_that_contradicted_itself_never_stakes_again(world: World):
             world.signed(third, offender.hot),
             values(first),
             world.signed(first, offender.hot),
+            bytes(32),
         )
 
 
@@ -85,7 +86,7 @@ def test_a_ruling_cannot_use_up_a_contradictions_name(world: World):
     second = replace(first, value=b"two".ljust(32, b"\0"))
     signatures = world.signed(first, offender.hot), world.signed(second, offender.hot)
 
-    told = (values(first), signatures[0], values(second), signatures[1])
+    told = (values(first), signatures[0], values(second), signatures[1], bytes(32))
     world.raw(world.bystander, "SlashCourt", "reportEquivocation", *told)
 
     assert world.bank.stake_of(offender.account, OPERATOR).active == 0
@@ -114,6 +115,85 @@ def test_statements_that_do_not_contradict_slash_nobody(world: World, change: di
         world.bank.report_equivocation(
             first, world.signed(first, offender.hot), second, world.signed(second, offender.hot)
         )
+
+
+def the_evidence(world: World, offender: Person) -> tuple[object, ...]:
+    first = world.said()
+    second = replace(first, value=b"two".ljust(32, b"\0"))
+    signatures = world.signed(first, offender.hot), world.signed(second, offender.hot)
+    return values(first), signatures[0], values(second), signatures[1]
+
+
+def test_whoever_copies_a_report_from_the_waiting_transactions_earns_nothing(world: World):
+    """The copier sees everything the reporter sends, sends the same before it, and is refused."""
+    offender, copier = world.operators[0], world.operators[1]
+    world.join(offender, OPERATOR, 300 * UNIT)
+    reporter = world.as_(world.bystander)
+    offence_id = world.bank.equivocation_id(offender.hot_key, world.said())
+    salt = reporter._promised(offence_id)
+    promise = view(world, "SlashCourt", "commitmentOf", reporter.address, offence_id, salt)
+    world.raw(copier, "SlashCourt", "commitReport", promise)
+
+    with pytest.raises(ChainRefused, match="NotCommitted"):
+        world.raw(copier, "SlashCourt", "reportEquivocation", *the_evidence(world, offender), salt)
+    report(world, offender, world.bystander)
+
+    assert world.bank.rewards_of(reporter.address) == 90 * UNIT
+    assert world.bank.rewards_of(copier.account) == 0
+
+
+def test_a_report_without_a_promise_slashes_all_the_same_and_pays_the_buyer_only(world: World):
+    offender, supply = world.operators[0], world.bank.token_supply()
+    world.join(offender, OPERATOR, 300 * UNIT)
+    first = world.said()
+    second = replace(first, value=b"two".ljust(32, b"\0"))
+
+    world.as_(world.bystander).report_equivocation(
+        first,
+        world.signed(first, offender.hot),
+        second,
+        world.signed(second, offender.hot),
+        for_reward=False,
+    )
+
+    assert world.bank.is_barred(offender.account)
+    assert world.bank.rewards_of(world.buyer.account) == 60 * UNIT
+    assert world.bank.rewards_of(world.bystander.account) == 0
+    assert world.bank.token_supply() == supply - 240 * UNIT
+
+
+def test_a_promise_grows_old_and_the_client_renews_it(world: World):
+    offender = world.operators[0]
+    world.join(offender, OPERATOR, 300 * UNIT)
+    offence_id = world.bank.equivocation_id(offender.hot_key, world.said())
+    salt = world.as_(world.bystander)._promised(offence_id)
+    world.advance(world.params.report_window_s)
+    with pytest.raises(ChainRefused, match="WindowOver"):
+        world.raw(world.bystander, "SlashCourt", "reportEquivocation", *the_evidence(world, offender), salt)
+
+    report(world, offender, world.bystander)
+
+    assert world.bank.rewards_of(world.bystander.account) == 90 * UNIT
+
+
+def test_a_chain_that_went_back_behind_a_promise_costs_no_reward(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    offender, reporter = world.operators[0], world.as_(world.bystander)
+    world.join(offender, OPERATOR, 300 * UNIT)
+    before, promise, gone = world.rpc("evm_snapshot"), type(reporter)._promised, []
+
+    def promise_and_lose_it(chain: Chain, offence_id: bytes) -> bytes:
+        salt = promise(chain, offence_id)
+        if not gone:
+            gone.append(world.rpc("evm_revert", before))
+        return salt
+
+    monkeypatch.setattr(Chain, "_promised", promise_and_lose_it)
+    report(world, offender, world.bystander)
+
+    assert gone == [True]
+    assert world.bank.rewards_of(reporter.address) == 90 * UNIT
 
 
 def test_two_honest_people_who_disagree_are_no_equivocation(world: World):
@@ -183,15 +263,168 @@ def test_a_veto_ends_a_case_without_a_slash(world: World):
     assert world.bank.stake_of(offender.account, OPERATOR).active == 400 * UNIT
 
 
-def test_a_veto_after_its_window_is_too_late(world: World):
+def veto_of(world: World, case_id: bytes) -> bytes:
+    """A quorum's signatures against a case."""
+    veto = Veto(deployment_id=world.deployment.deployment_id, case_id=case_id, reason_hash=bytes(32))
+    return world.cert(veto)
+
+
+def executed(world: World, offender: Person, ppm: int = 250_000) -> bytes:
+    """A case up to its slash, on the bystander's bond."""
+    ruling = world.a_ruling(offender, ppm=ppm)
+    world.as_(world.bystander).open_case(ruling, world.cert(ruling))
+    world.advance(world.params.veto_window_s)
+    world.bank.execute_case(ruling.offence_id)
+    return ruling.offence_id
+
+
+def test_a_slash_by_ruling_is_paid_out_only_after_its_delay(world: World):
+    offender, buyer = world.operators[0], world.buyer.account
+    world.join(offender, OPERATOR, 400 * UNIT)
+    supply = world.bank.token_supply()
+    case_id = executed(world, offender)
+    assert world.bank.pot_of(case_id) == 100 * UNIT
+    with pytest.raises(ChainRefused, match="TooEarly"):
+        world.bank.pay_out_case(case_id)
+    assert (world.bank.rewards_of(buyer), world.bank.token_supply()) == (0, supply)
+    world.advance(world.params.payout_delay_s)
+
+    world.bank.pay_out_case(case_id)
+
+    assert world.bank.pay_out_case(case_id) == world.bank.execute_case(case_id) == ALREADY_DONE
+    assert world.bank.case(case_id).phase == CasePhase.PAID
+    assert world.bank.rewards_of(buyer) == 20 * UNIT
+    assert world.bank.rewards_of(world.verifiers[0].account) == 30 * UNIT
+    assert world.bank.token_supply() == supply - 50 * UNIT
+    with pytest.raises(ChainRefused, match="WrongState"):
+        world.bank.veto_case(case_id, bytes(32), veto_of(world, case_id))
+
+
+def test_a_veto_before_the_payout_gives_active_and_leaving_stake_back(world: World):
+    offender = world.operators[0]
+    world.join(offender, OPERATOR, 400 * UNIT)
+    ticket = world.as_(offender).request_unstake(OPERATOR, 100 * UNIT)
+    case_id = executed(world, offender)
+    assert world.bank.ticket(ticket).amount == 75 * UNIT
+
+    world.bank.veto_case(case_id, bytes(32), veto_of(world, case_id))
+
+    state = world.bank.stake_of(offender.account, OPERATOR)
+    assert (state.active, state.unbonding) == (300 * UNIT, 100 * UNIT)
+    assert world.bank.veto_case(case_id, bytes(32), veto_of(world, case_id)) == ALREADY_DONE
+    world.advance(world.params.payout_delay_s)
+    with pytest.raises(ChainRefused, match="WrongState"):
+        world.bank.pay_out_case(case_id)
+    assert world.bank.rewards_of(world.buyer.account) == 0
+
+
+def test_what_a_veto_gives_back_is_stake_again_although_the_rest_has_left(world: World):
+    offender = world.operators[0]
+    chain = world.as_(offender)
+    world.join(offender, OPERATOR, 400 * UNIT)
+    ticket = chain.request_unstake(OPERATOR, 400 * UNIT)
+    world.advance(world.params.unbonding_s)
+    case_id = executed(world, offender)
+    chain.withdraw(ticket)
+    assert chain.token_balance() == PURSE - 100 * UNIT
+
+    world.bank.veto_case(case_id, bytes(32), veto_of(world, case_id))
+
+    assert chain.stake_of(chain.address, OPERATOR).active == 100 * UNIT
+
+
+def test_who_contradicted_itself_gets_no_slash_back(world: World):
+    """Else a friendly ruling would shelter part of a stake from the bar, and a veto bring it home."""
+    offender = world.operators[0]
+    world.join(offender, OPERATOR, 400 * UNIT)
+    case_id = executed(world, offender)
+    report(world, offender, world.bystander)
+
+    with pytest.raises(ChainRefused, match="AccountBarred"):
+        world.bank.veto_case(case_id, bytes(32), veto_of(world, case_id))
+
+    world.advance(world.params.payout_delay_s)
+    world.bank.pay_out_case(case_id)
+    assert world.bank.stake_of(offender.account, OPERATOR).active == 0
+
+
+def test_a_veto_after_the_delay_is_too_late(world: World):
+    offender = world.operators[0]
+    world.join(offender, OPERATOR, 400 * UNIT)
+    case_id = executed(world, offender)
+    world.advance(world.params.payout_delay_s)
+    with pytest.raises(ChainRefused, match="WindowOver"):
+        world.bank.veto_case(case_id, bytes(32), veto_of(world, case_id))
+
+
+def test_a_case_that_nobody_carried_out_cannot_be_vetoed_either(world: World):
     ruling = world.a_ruling(world.operators[0])
     world.bank.open_case(ruling, world.cert(ruling))
-    world.advance(world.params.veto_window_s)
-    veto = Veto(
-        deployment_id=world.deployment.deployment_id, case_id=ruling.offence_id, reason_hash=bytes(32)
-    )
+    world.advance(world.params.veto_window_s + world.params.execute_window_s)
     with pytest.raises(ChainRefused, match="WindowOver"):
-        world.bank.veto_case(ruling.offence_id, bytes(32), world.cert(veto))
+        world.bank.veto_case(ruling.offence_id, bytes(32), veto_of(world, ruling.offence_id))
+
+
+@pytest.mark.parametrize("ends", ["paid", "vetoed", "vetoed late", "expired"])
+def test_the_bond_of_whoever_opens_a_case_returns_with_the_payout_and_burns_otherwise(
+    world: World, ends: str
+):
+    opener, bond = world.as_(world.bystander), world.params.case_bond
+    world.join(world.operators[0], OPERATOR, 400 * UNIT)
+    ruling = world.a_ruling(world.operators[0])
+    case_id, supply = ruling.offence_id, world.bank.token_supply()
+    opener.open_case(ruling, world.cert(ruling))
+    assert opener.token_balance() == PURSE - bond
+    assert world.bank.case_bond(case_id) == bond
+    world.advance(world.params.veto_window_s)
+    match ends:
+        case "paid":
+            world.bank.execute_case(case_id)
+            world.advance(world.params.payout_delay_s)
+            world.bank.pay_out_case(case_id)
+        case "vetoed":
+            world.bank.veto_case(case_id, bytes(32), veto_of(world, case_id))
+        case "vetoed late":
+            world.bank.execute_case(case_id)
+            world.bank.veto_case(case_id, bytes(32), veto_of(world, case_id))
+        case "expired":
+            world.advance(world.params.execute_window_s)
+            world.bank.expire_case(case_id)
+    opener.collect()
+
+    is_back = ends == "paid"
+    assert opener.token_balance() == (PURSE if is_back else PURSE - bond)
+    assert supply - world.bank.token_supply() == (50 * UNIT if is_back else bond)
+    assert world.bank.case_bond(case_id) == 0
+
+
+def test_nobody_opens_a_case_without_the_bond(world: World):
+    ruling = world.a_ruling(world.operators[0])
+    pauper = world.as_(world.bystander)
+    pauper.transfer_token(world.buyer.account, PURSE - world.params.case_bond + 1)
+    with pytest.raises(ChainRefused, match="ERC20InsufficientBalance"):
+        pauper.open_case(ruling, world.cert(ruling))
+    assert not world.bank.is_punished(ruling.offence_id)
+
+
+def test_a_veto_frees_withdrawals_at_once_unless_another_case_holds_them(world: World):
+    offender = world.operators[0]
+    chain = world.as_(offender)
+    world.join(offender, OPERATOR, 400 * UNIT)
+    ticket = chain.request_unstake(OPERATOR, 400 * UNIT)
+    world.advance(world.params.unbonding_s)
+    cases = [world.a_ruling(offender), world.a_ruling(offender, ppm=1)]
+    for ruling in cases:
+        world.bank.open_case(ruling, world.cert(ruling))
+    world.bank.veto_case(cases[0].offence_id, bytes(32), veto_of(world, cases[0].offence_id))
+    with pytest.raises(ChainRefused, match="AccountFrozen"):
+        chain.withdraw(ticket)
+    world.bank.veto_case(cases[1].offence_id, bytes(32), veto_of(world, cases[1].offence_id))
+    assert chain.stake_of(chain.address, OPERATOR).frozen_until == 0
+
+    chain.withdraw(ticket)
+
+    assert chain.token_balance() == PURSE
 
 
 def test_a_case_holds_withdrawals_and_ends_by_time(world: World):

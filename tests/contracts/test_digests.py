@@ -17,6 +17,7 @@ from ledger.statements import (
     PeerBinding,
     Resolution,
     Rotation,
+    Supersession,
     Veto,
     values,
 )
@@ -46,6 +47,11 @@ def test_every_digest_equals_the_contracts(world: World):
         (said, "statementDigest", (values(said),)),
         (record, "recordDigest", (values(record),)),
         (binding, "peerBindingDigest", (values(binding),)),
+        (
+            Supersession(deployment_id=there, record_id=a, new_record_id=b, reason_hash=c),
+            "supersessionDigest",
+            (a, b, c),
+        ),
         (Veto(deployment_id=there, case_id=a, reason_hash=b), "vetoDigest", (a, b)),
         (
             Delegation(deployment_id=there, account=who, hot_key=hot, expiry=9),

@@ -1,4 +1,4 @@
-"""The registry: what a keeper fixed about its log can be repeated, outgrown, and never changed."""
+"""The registry: records that are superseded and never erased, anchors that grow and never change."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from ledger.chain import ALREADY_DONE, ChainRefused
-from ledger.events import LogAnchored
+from ledger.events import LogAnchored, ModelSuperseded
+from ledger.statements import ModelRecord, Supersession
 from ledger.store import BookStore
-from tests.contracts.chain_world import World
+from tests.contracts.chain_world import MODEL, World, view
 
 ROOT, OTHER = b"\1" * 32, b"\2" * 32
 
@@ -61,3 +62,69 @@ def test_an_anchor_is_no_entry_in_the_books(world: World, tmp_path: Path):
     assert [type(e) for e in books.events(LogAnchored)] == [LogAnchored]
     assert [account.kind.value for account in books.balances()] == ["asset:escrow", "budget"]
     books.close()
+
+
+WITHDRAWN, REASON = bytes(32), b"\4" * 32
+
+
+def on_record(world: World, count: int) -> list[bytes]:
+    """Records of one final result, told apart by their data."""
+    world.settle()
+    found = []
+    for at in range(count):
+        record = ModelRecord(
+            deployment_id=world.deployment.deployment_id,
+            run_id=world.run_id,
+            model_hash=MODEL,
+            data_inventory_hash=bytes([at]) * 32,
+            config_hash=bytes(32),
+            parent=bytes(32),
+            last_result=world.bank.epoch_state(world.run_id, 0).digest,
+        )
+        found.append(world.bank.register_model(record, world.cert(record)))
+    return found
+
+
+def supersede(world: World, old: bytes, new: bytes, signatures: int = 3) -> None:
+    said = Supersession(
+        deployment_id=world.deployment.deployment_id, record_id=old, new_record_id=new, reason_hash=REASON
+    )
+    world.bank.supersede_model(old, new, REASON, world.cert(said, signatures))
+
+
+def test_a_record_gives_way_to_another_or_to_none_and_stays_readable(world: World):
+    first, second, third = on_record(world, 3)
+    assert world.bank.successor_of(first) is None
+
+    supersede(world, first, second)
+    supersede(world, first, second)  # told again: nothing more
+    supersede(world, third, WITHDRAWN)
+
+    assert world.bank.successor_of(first) == second
+    assert world.bank.successor_of(third) == WITHDRAWN
+    assert world.bank.successor_of(second) is None
+    assert view(world, "ModelRegistry", "entries", first)[1] == MODEL
+    told = [e for e in world.bank.events(world.deployment.block) if isinstance(e, ModelSuperseded)]
+    assert [(e.record_id, e.new_record_id, e.reason_hash) for e in told] == [
+        (first, second, REASON),
+        (third, WITHDRAWN, REASON),
+    ]
+
+
+def test_succession_is_said_once_by_a_quorum_and_never_in_a_circle(world: World):
+    first, second, third = on_record(world, 3)
+    with pytest.raises(ChainRefused, match="QuorumNotReached"):
+        supersede(world, first, second, signatures=2)
+    for wrong in (b"\7" * 32, first):
+        with pytest.raises(ChainRefused, match=r"UnknownRecord|NotStanding"):
+            supersede(world, first, wrong)
+    with pytest.raises(ChainRefused, match="UnknownRecord"):
+        supersede(world, b"\7" * 32, first)
+    supersede(world, first, second)
+
+    for old, new in ((first, third), (first, WITHDRAWN), (second, first)):
+        with pytest.raises(ChainRefused, match="NotStanding"):
+            supersede(world, old, new)
+
+    supersede(world, second, third)
+    assert world.bank.successor_of(second) == third

@@ -262,7 +262,12 @@ def test_an_unanswered_challenge_means_no_pay_and_the_bond_returns(world: World)
     world.advance(world.params.resolve_window_s)
     challenger.timeout_challenge(world.run_id, 0)
 
+    assert challenger.token_balance() == PURSE - world.params.challenge_bond  # it is fetched, not sent
+    world.bank.collect_bond(challenger.address)
+    assert challenger.collect_bond() == ALREADY_DONE
     assert challenger.token_balance() == PURSE
+    with pytest.raises(ChainRefused, match="NothingOwed"):
+        world.raw(world.bystander, "EpochSettlement", "collectBond", challenger.address)
     with pytest.raises(ChainRefused, match="RejectedBefore"):
         world.bank.propose(first, world.cert(first))
     with pytest.raises(ChainRefused, match="PreviousNotFinal"):
@@ -338,6 +343,7 @@ def test_the_verifiers_answer_decides_result_and_bond(world: World, stands: bool
     world.bank.resolve(world.run_id, 0, stands, world.cert(answer))
 
     bond = world.params.challenge_bond
+    challenger.collect_bond()
     assert challenger.token_balance() == (PURSE - bond if stands else PURSE)
     assert world.bank.token_supply() == (supply - bond if stands else supply)
     assert world.held("EpochSettlement") == 0

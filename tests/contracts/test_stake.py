@@ -14,11 +14,13 @@ from protocol.errors import ConfigError
 from tests.contracts.chain_world import PURSE, Person, World, view
 
 
-def punish(world: World, offender: Person, ppm: int, role: int = OPERATOR) -> None:
+def punish(world: World, offender: Person, ppm: int, role: int = OPERATOR) -> bytes:
+    """A case to its slash, which is not paid out yet; its id."""
     ruling = world.a_ruling(offender, ppm=ppm, role=role)
     world.bank.open_case(ruling, world.cert(ruling))
     world.advance(world.params.veto_window_s)
     world.bank.execute_case(ruling.offence_id)
+    return ruling.offence_id
 
 
 def test_stake_comes_back_whole_after_the_delay(world: World):
@@ -74,7 +76,9 @@ def test_slashed_is_burnt_plus_rewards_to_the_unit(world: World, amount: int, pp
     world.as_(offender).stake(OPERATOR, amount)
     supply = world.bank.token_supply()
 
-    punish(world, offender, ppm)
+    case_id = punish(world, offender, ppm)
+    world.advance(world.params.payout_delay_s)
+    world.bank.pay_out_case(case_id)
 
     slashed = next(e for e in world.bank.events(world.deployment.block) if type(e).__name__ == "Slashed")
     assert slashed.amount == -(-amount * ppm // 10**6)  # rounded up, against the offender
@@ -82,8 +86,8 @@ def test_slashed_is_burnt_plus_rewards_to_the_unit(world: World, amount: int, pp
     assert slashed.challenger_amount == slashed.amount * world.params.slash_challenger_ppm // 10**6
     assert slashed.amount == slashed.burnt + slashed.buyer_amount + slashed.challenger_amount
     assert world.bank.token_supply() == supply - slashed.burnt
-    for who in (world.buyer, world.verifiers[0]):
-        world.bank.collect(who.account)
+    for who in (world.buyer.account, world.verifiers[0].account, world.bank.address):
+        world.bank.collect(who)
     assert world.bank.collect(world.buyer.account) == ALREADY_DONE
     assert world.held("StakeVault") == amount - slashed.amount
     assert world.bank.token_balance(world.verifiers[0].account) == PURSE + slashed.challenger_amount
@@ -123,12 +127,19 @@ def test_what_stays_is_nothing_or_the_minimum(world: World):
 
 def test_nobody_but_the_court_slashes_or_freezes(world: World):
     victim = world.operators[0].account
-    with pytest.raises(ChainRefused, match="OnlyCourt"):
-        world.raw(world.buyer, "StakeVault", "slash", victim, 0, 1, bytes(32), victim, victim)
-    with pytest.raises(ChainRefused, match="OnlyCourt"):
-        world.raw(world.buyer, "StakeVault", "freeze", victim, 1)
-    with pytest.raises(ChainRefused, match="OnlyCourt"):
-        world.raw(world.buyer, "StakeVault", "bar", victim, bytes(32), victim, victim)
+    for function, arguments in {
+        "slash": (victim, 0, 1, bytes(32), victim, victim, 1),
+        "payOut": (bytes(32),),
+        "restore": (bytes(32),),
+        "bar": (victim, bytes(32), victim, victim),
+        "freeze": (victim, 1),
+        "unfreeze": (victim,),
+        "lockBond": (bytes(32), victim, 1),
+        "returnBond": (bytes(32),),
+        "burnBond": (bytes(32),),
+    }.items():
+        with pytest.raises(ChainRefused, match="OnlyCourt"):
+            world.raw(world.buyer, "StakeVault", function, *arguments)
 
 
 def test_a_hot_key_needs_its_own_consent_and_never_changes_hands(world: World):
@@ -169,6 +180,9 @@ SLOWEST_CASE_S = (
         {"veto_window_s": 0},
         {"resolve_window_s": 0},
         {"challenge_bond": 0},
+        {"case_bond": 0},
+        {"payout_delay_s": 0},
+        {"report_window_s": 0},
     ],
 )
 def test_a_deployment_whose_stake_could_escape_a_slash_cannot_exist(world: World, change: dict[str, int]):

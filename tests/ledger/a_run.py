@@ -206,19 +206,27 @@ class Tale:
     def staked(self, name: str, amount: int, role: int = 0) -> None:
         self.tell(Staked, account=wallet(name), role=role, amount=amount)
 
-    def slashed(self, name: str, amount: int, challenger: str = "verifier-0") -> None:
+    def slashed(
+        self,
+        name: str,
+        amount: int,
+        challenger: str = "verifier-0",
+        payable_at: int = 0,
+        offence_id: bytes = NO_DIGEST,
+    ) -> None:
         to_buyer, to_challenger = amount // 5, 3 * amount // 10
         self.tell(
             Slashed,
             account=wallet(name),
             role=0,
-            offence_id=NO_DIGEST,
+            offence_id=offence_id,
             amount=amount,
             burnt=amount - to_buyer - to_challenger,
             buyer=BUYER,
             buyer_amount=to_buyer,
             challenger=wallet(challenger),
             challenger_amount=to_challenger,
+            payable_at=payable_at,
         )
 
     def collected(self, account: str, amount: int) -> None:

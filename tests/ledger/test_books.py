@@ -16,7 +16,10 @@ from ledger.accounts import (
     Account,
     Kind,
     bond,
+    bond_owed,
     budget,
+    case_bond,
+    held,
     payable,
     reserved,
     rewards,
@@ -33,6 +36,11 @@ from ledger.books import (
     reversal_of,
 )
 from ledger.events import (
+    BondBurnt,
+    BondCollected,
+    BondLocked,
+    BondReleased,
+    BondReturned,
     ChainEvent,
     Challenged,
     HotKeyDelegated,
@@ -40,6 +48,8 @@ from ledger.events import (
     ResultRejected,
     RunClosing,
     RunToppedUp,
+    SlashPaid,
+    SlashReversed,
     Swept,
     Withdrawn,
 )
@@ -287,25 +297,75 @@ def test_what_nobody_claimed_goes_back_to_the_buyer():
 def test_an_answered_bond_leaves_the_books_burnt_or_returned(stands: bool):
     tale, place = Tale(), {"run_id": RUN, "epoch": 0, "challenger": BUYER}
     tale.tell(Challenged, **place, reason_hash=bytes(32), bond=50)
-    held, _ = booked(tale.events)
+    staked, _ = booked(tale.events)
     tale.tell(Resolved, **place, stands=stands, bond=50)
+    if not stands:
+        tale.tell(BondReleased, **place, bond=50)
+        owed, _ = booked(tale.events)
+        assert (owed.balance(BONDS), owed.balance(bond_owed(BUYER))) == (50, 50)
+        tale.tell(BondCollected, challenger=BUYER, amount=50)
 
     after, _ = booked(tale.events)
 
-    assert (held.balance(BONDS), held.balance(bond(RUN, 0))) == (50, 50)
+    assert (staked.balance(BONDS), staked.balance(bond(RUN, 0))) == (50, 50)
     assert after.balances == {}
 
 
-def test_a_bond_that_nobody_answered_returns_with_the_rejection():
+def test_a_bond_that_nobody_answered_is_the_challengers_with_the_rejection():
     tale, table = Tale(), TABLES[0]
     tale.opened()
     tale.proposed(table)
     tale.tell(Challenged, run_id=RUN, epoch=0, challenger=BUYER, reason_hash=bytes(32), bond=50)
     tale.tell(ResultRejected, run_id=RUN, epoch=0, digest=bytes(32), total=table.total)
+    tale.tell(BondReleased, run_id=RUN, epoch=0, challenger=BUYER, bond=50)
 
     books, _ = booked(tale.events)
 
-    assert amounts(books) == {"asset:escrow": BUDGET, budget(RUN).code: BUDGET}
+    assert amounts(books) == {
+        "asset:escrow": BUDGET,
+        budget(RUN).code: BUDGET,
+        "asset:bonds": 50,
+        bond_owed(BUYER).code: 50,
+    }
+
+
+# ---- cases
+
+
+@pytest.mark.parametrize("ends", ["paid", "vetoed"])
+def test_a_case_holds_its_slash_and_its_bond_until_it_is_paid_out_or_vetoed(ends: str):
+    tale, who, case = Tale(), wallet("node-0"), b"c" * 32
+    tale.staked("node-0", 1_000)
+    opener = wallet("verifier-1")
+    tale.tell(BondLocked, case_id=case, account=opener, amount=70)
+    tale.slashed("node-0", 100, payable_at=9, offence_id=case)
+    waiting, _ = booked(tale.events)
+    assert amounts(waiting) == {
+        "asset:vault": 1_070,
+        stake(0, who).code: 900,
+        held(case).code: 100,
+        case_bond(case).code: 70,
+    }
+    if ends == "paid":
+        tale.tell(BondReturned, case_id=case, account=opener, amount=70)
+        shares = {"buyer": BUYER, "buyer_amount": 20, "challenger": opener, "challenger_amount": 30}
+        tale.tell(SlashPaid, account=who, role=0, offence_id=case, burnt=50, **shares)
+    else:
+        tale.tell(SlashReversed, account=who, role=0, offence_id=case, amount=100)
+        tale.tell(BondBurnt, case_id=case, account=opener, amount=70)
+
+    books, _ = booked(tale.events)
+
+    assert amounts(books) == (
+        {
+            "asset:vault": 1_020,
+            stake(0, who).code: 900,
+            rewards(BUYER).code: 20,
+            rewards(opener).code: 100,
+        }
+        if ends == "paid"
+        else {"asset:vault": 1_000, stake(0, who).code: 1_000}
+    )
 
 
 # ---- stake

@@ -13,7 +13,7 @@ from ledger.chain import UNIT
 from ledger.events import Claimed, Refunded
 from ledger.report import money
 from ledger.settlement import Settlement
-from ledger.statements import OPERATOR, VERIFIER
+from ledger.statements import OPERATOR, VERIFIER, Veto
 from ledger.store import BookStore
 from protocol.types import Address, Digest
 from tests.contracts.chain_world import BUDGET, World
@@ -53,12 +53,13 @@ def read(world: World, books: BookStore, table: Settlement) -> None:  # noqa: F8
     books.take_blocks(world.bank.events(first, head), first, head, {table.epoch: table})
 
 
-def slash(world: World) -> None:  # noqa: F811
-    """A case from its opening to the slash."""
+def slash(world: World) -> bytes:  # noqa: F811
+    """A case from its opening to the slash, which is not paid out yet; its id."""
     ruling = world.a_ruling(world.operators[0])
     world.bank.open_case(ruling, world.cert(ruling))
     world.advance(world.params.veto_window_s)
     world.bank.execute_case(ruling.offence_id)
+    return ruling.offence_id
 
 
 def test_after_a_whole_life_books_and_contracts_agree(world: World, books: BookStore):  # noqa: F811
@@ -66,7 +67,9 @@ def test_after_a_whole_life_books_and_contracts_agree(world: World, books: BookS
     world.join(world.verifiers[0], VERIFIER, 300 * UNIT)
     table = a_table(world)
     settle(world, table)
-    slash(world)
+    case_id = slash(world)
+    world.advance(world.params.payout_delay_s)
+    world.bank.pay_out_case(case_id)
     world.bank.collect(world.buyer.account)
     world.as_(world.operators[0]).request_unstake(OPERATOR, 100 * UNIT)
     world.bank.claim_all(world.run_id, 0, table.tree())
@@ -111,9 +114,59 @@ def test_a_challenge_holds_a_bond_that_the_books_see(world: World, books: BookSt
     world.advance(world.params.resolve_window_s)
     world.bank.timeout_challenge(world.run_id, 0)
     read(world, books, table)
+    assert reconcile(books, world.bank, {}) == ()
+    assert balance_of(books, f"bondowed:{world.bystander.account}") == world.params.challenge_bond
+    world.as_(world.bystander).collect_bond()
+    read(world, books, table)
 
     assert reconcile(books, world.bank, {}) == ()
     assert [account.code for account in books.balances()] == ["asset:escrow", f"budget:{world.run_id.hex()}"]
+
+
+@pytest.mark.parametrize("ends", ["paid", "vetoed", "vetoed before", "expired"])
+def test_the_books_see_where_a_cases_slash_and_bond_are(world: World, books: BookStore, ends: str):  # noqa: F811
+    offender, opener = world.operators[0], world.as_(world.bystander)
+    world.join(offender, OPERATOR, 400 * UNIT)
+    ruling = world.a_ruling(offender)  # a quarter
+    case_id, reason, bond = ruling.offence_id, b"\1" * 32, world.params.case_bond
+    veto = Veto(deployment_id=ruling.deployment_id, case_id=case_id, reason_hash=reason)
+    supply = world.bank.token_supply()
+    opener.open_case(ruling, world.cert(ruling))
+    read(world, books, a_table(world))
+    assert reconcile(books, world.bank, {}) == ()
+    assert balance_of(books, f"casebond:{case_id.hex()}") == bond
+
+    world.advance(world.params.veto_window_s)
+    if ends in ("paid", "vetoed"):
+        opener.execute_case(case_id)
+        read(world, books, a_table(world))
+        assert reconcile(books, world.bank, {}) == ()
+        assert balance_of(books, f"held:{case_id.hex()}") == 100 * UNIT
+        assert money(books).slashed == 100 * UNIT
+    if ends == "paid":
+        world.advance(world.params.payout_delay_s)
+        opener.pay_out_case(case_id)
+    elif ends == "expired":
+        world.advance(world.params.execute_window_s)
+        opener.expire_case(case_id)
+    else:
+        opener.veto_case(case_id, reason, world.cert(veto))
+    read(world, books, a_table(world))
+
+    assert reconcile(books, world.bank, {}) == ()
+    assert trial_balance(books) == 0
+    told = money(books)
+    assert told.slashed == told.burnt + told.to_buyer + told.to_challengers
+    assert told.slashed == (100 * UNIT if ends == "paid" else 0)
+    assert balance_of(books, f"stake:operator:{offender.account}") == 400 * UNIT - told.slashed
+    assert balance_of(books, f"rewards:{opener.address}") == (bond if ends == "paid" else 0)
+    assert supply - world.bank.token_supply() == (told.burnt if ends == "paid" else bond)
+
+
+def balance_of(books: BookStore, code: str) -> int:
+    """An account's balance, on its own side."""
+    found = {account.code: balance * account.kind.side for account, balance in books.balances().items()}
+    return found.get(code, 0)
 
 
 def test_an_event_the_books_missed_names_the_account_it_was_about(world: World, books: BookStore):  # noqa: F811

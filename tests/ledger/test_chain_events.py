@@ -9,7 +9,12 @@ from ledger.chain_state import CaseState, EpochState, RunState, field_names, sna
 from ledger.deployment import CONTRACTS
 from ledger.events import EVENTS, ChainEvent
 
-BOOKKEEPING_FREE = {"Frozen", "Reserved", "Released"}  # follow from another event in the same transaction
+BOOKKEEPING_FREE = {
+    "Frozen",
+    "Unfrozen",
+    "Reserved",
+    "Released",
+}  # follow from another event in the same transaction
 PLACE = field_names(ChainEvent)
 
 

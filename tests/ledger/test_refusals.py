@@ -11,12 +11,12 @@ NOBODYS = {  # no move of an account can meet these
     "AlreadySlashed", "BadParams", "FeeOnTransfer", "FreezeTooLong", "InvalidShortString", "OnlyCourt",
     "OnlySettlement", "ReentrancyGuardReentrantCall", "SafeERC20FailedOperation", "StringTooLong",
     "WrongDeployment", "WrongState", "ECDSAInvalidSignature", "ECDSAInvalidSignatureLength",
-    "ECDSAInvalidSignatureS",
+    "ECDSAInvalidSignatureS", "BondTaken", "NoBond", "NoOpenPot", "NotHeld", "SafeCastOverflowedUintDowncast",
 }  # fmt: skip
 GIVEN = {"address": "0x" + "ab" * 20, "bytes32": b"\xcd" * 32}
 
 
-@pytest.mark.parametrize("contract", ["StakeVault", "RunEscrow", "EpochSettlement"])
+@pytest.mark.parametrize("contract", ["StakeVault", "RunEscrow", "EpochSettlement", "SlashCourt"])
 def test_every_no_that_an_account_can_meet_has_words(contract: str):
     for entry in artefact(contract)["abi"]:
         if entry["type"] == "error" and entry["name"] not in NOBODYS:
