@@ -15,6 +15,7 @@ from nacl.signing import SigningKey
 from ledger.books import Entry
 from ledger.journal_db import Place, open_engine_to_read, reading
 from ledger.journal_read import BooksAltered, read_journal
+from ledger.journal_tables import SCHEMA_VERSION
 from ledger.journal_write import read_entry
 from ledger.log_audit import Audited, audit
 from ledger.log_keeper import LogKeeper, read_published
@@ -542,7 +543,7 @@ def test_what_is_no_book_is_refused_with_words(tmp_path: Path):
     open_books(place).close()
     edit(place, "PRAGMA user_version = 1")
     for opened in (open_engine_to_read, open_books):
-        with pytest.raises(ConfigError, match="schema 1, 4 expected"):
+        with pytest.raises(ConfigError, match=f"schema 1, {SCHEMA_VERSION} expected"):
             opened(place)
 
 
@@ -553,5 +554,5 @@ def test_an_empty_database_and_another_schema_are_refused_to_readers_too(postgre
     open_books(place).close()
     edit(place, "UPDATE alembic_version SET version_num = '0001'")
     for opened in (open_engine_to_read, open_books):
-        with pytest.raises(ConfigError, match="schema 1, 4 expected"):
+        with pytest.raises(ConfigError, match=f"schema 1, {SCHEMA_VERSION} expected"):
             opened(place)
