@@ -74,7 +74,12 @@ class SimSpec(Section):
     def order(self) -> Order:
         """The run file that would train the same, so that data and sizes are read by the same code."""
         run = RunSection(name="sim", seed=self.sim.seed, rounds=self.sim.rounds, nodes=self.sim.nodes)
-        order = Order(run=run, model=self.model, data=self.data, train=self.train, comm=self.comm)
+        comm = (
+            self.comm
+            if self.sim.rule is None
+            else self.comm.model_copy(update={"aggregation": self.sim.rule})
+        )
+        order = Order(run=run, model=self.model, data=self.data, train=self.train, comm=comm)
         order._folder = self._folder
         return order
 

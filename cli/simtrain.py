@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,15 +32,15 @@ from protocol.types import PeerId
 from training.attacks import ATTACKS, KNOWING, flipped_labels
 from training.contribution import decode_contribution, encode_round
 from training.data import Tokens, batch_positions, batch_tokens, read_tokens, validation_tokens
-from training.exact import apply_signs, initial_parameters
+from training.exact import initial_parameters
 from training.inner import Floats
-from training.layout import from_blocks, layout_of
+from training.layout import layout_of
 from training.model import loss_and_gradient, mean_loss, use_one_thread
 from training.outer import apply, start_public
 from training.private import start_private
 from training.rule import encode, local
 from training.scene import Scene
-from training.schedule import rate
+from training.signs import encode_signs
 from training.wire import Aggregate, Update
 from verifier.rules import DECODED, decoded_rule_of, has_standing
 from verifier.rules import rule_of as named_rule
@@ -130,11 +129,9 @@ def simulate(spec: SimSpec, run: RunSpec, tokens: Tokens, tell: Callable[[SimRou
         before_P = public.theta_P
         if isinstance(result, Aggregate):
             aggregate = encode_round(run.rule, result, layout.blocks)
-            public = apply(run, layout, public, number, aggregate)
         else:
-            aggregate = b""
-            lr = rate(run.rule.outer.schedule, run.rounds, number)
-            public = replace(public, theta_P=apply_signs(public.theta_P, from_blocks(layout, result), lr))
+            aggregate = encode_signs(result)
+        public = apply(run, layout, public, number, aggregate)
         recent.append(public.theta_P)
         is_due = (number + 1) % sim.validate_every == 0 or number + 1 == run.rounds
         rounds.append(
@@ -208,7 +205,7 @@ def _table(spec: SimSpec, run: RunSpec, rounds: Sequence[SimRound], seconds: flo
     table.add_row("validation loss", f"{rounds[-1].validation:.4f} nats")
     table.add_row("update per node and round", bytes_text(upload))
     table.add_row("less than a float32 gradient", f"{4 * parameters / upload:,.0f} times")
-    table.add_row("aggregate per round", bytes_text(download) if download else "no wire form (decoded rule)")
+    table.add_row("aggregate per round", bytes_text(download))
     table.add_row("parameters that did not move", f"{np.mean([r.frozen_ppm for r in rounds]) / 1e4:.2f} %")
     table.add_row("time", f"{seconds:.1f} s")
     return table

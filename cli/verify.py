@@ -169,7 +169,7 @@ def _spec(path: Path) -> RunSpec:
     try:
         spec = decode(RunSpec, path.read_bytes())
         check_spec(spec)
-        check_aggregation(spec.rule.aggregation)
+        check_aggregation(spec.rule)
         check_fragments(layout_of(spec.model), spec.rule.fragments)
     except (OSError, AssayError, ValueError) as error:
         raise Altered(f"bundle/spec.cbor: {error}") from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orders.amounts import scaled
-from protocol.rule import Curve, Outer, RuleSpec, Transform, Values
+from protocol.rule import Curve, Outer, RuleSpec, Transform, Values, Wire
 from training.methods import METHODS
 from training.methods.choices import Choices
 
@@ -53,6 +53,7 @@ def method_rule(train: TrainSection, comm: CommSection) -> RuleSpec:
             outer_decay_micro=_scaled(train.weight_decay, 6),
             aggregation=comm.aggregation,
             f=comm.f,
+            wire=None if comm.download is None else Wire[comm.download.upper()],
             fragments=comm.fragments,
             merge_ppm=_scaled(comm.merge, 6),
             read_lag=comm.read_lag,

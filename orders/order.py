@@ -8,6 +8,7 @@ the parties sign is made from an order by `spec`, in integers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -32,13 +33,14 @@ from orders.words import Problem, problems_of
 from protocol.errors import ConfigError
 from protocol.messages import NODES_MAX, OPENED_BLOCKS_MAX, VERIFIERS_MAX
 from protocol.params import ModelSpec
-from protocol.rule import BLOCK_SIZE, FRAGMENTS_MAX, LAG_MAX, RANK_MAX, RuleSpec, check_rule
+from protocol.rule import BLOCK_SIZE, FRAGMENTS_MAX, LAG_MAX, RANK_MAX, Outer, RuleSpec, Wire, check_rule
 from training.documents import Format
 from training.tokenizer import Tokenizer
 from verifier.behaviours import NAMES as AUDITORS
 from verifier.limits import Limits, parse_limits, shipped
-from verifier.rules import RULE_NAMES
+from verifier.rules import DECODED, RULE_NAMES
 
+SIGNS_FROM_NODES = 25  # docs/results/aggregation.md: from here on signs are shorter than the union
 ROUNDS_MAX = 1_000_000
 COMMAND_LINE = "command line"
 STDLIB_BYTES = 6_000_000
@@ -172,8 +174,9 @@ class CommSection(Section):
     beta: Annotated[float, Field(ge=0, le=1), _finite_in(6)] | None = None  # what stays of the unsent part
     outer: Literal["sign", "sgd", "nesterov", "adam", "yogi"] | None = None
     momentum: Annotated[float, Field(ge=0, lt=1), _finite_in(6)] | None = None  # of the outer step
-    aggregation: Literal[RULE_NAMES] | None = None  # type: ignore[valid-type]
+    aggregation: Literal[(*RULE_NAMES, *DECODED)] | None = None  # type: ignore[valid-type]
     f: Annotated[int, Field(ge=0, le=63)] | None = None  # liars among the nodes it is set up to stand
+    download: Literal["union", "signs"] | None = None  # how aggregates are written; signs from 25 nodes on
     fragments: Annotated[int, Field(ge=1, le=FRAGMENTS_MAX)] | None = None  # synced in turn, one a round
     merge: Share | None = None  # of its own values that a node keeps in a synced fragment
     read_lag: Annotated[int, Field(ge=0, le=LAG_MAX)] | None = None  # rounds
@@ -294,9 +297,16 @@ class Order(Section):
         return self._folder
 
     def rule(self) -> RuleSpec:
-        """The update rule that is asked for, set up to stand a third of the nodes unless told otherwise."""
+        """The update rule that is asked for.
+
+        Unless told otherwise it stands a third of the nodes, and writes aggregates in the shorter way.
+        """
         f = (self.run.nodes - 1) // 3 if self.comm.f is None else self.comm.f
-        return method_rule(self.train, self.comm.model_copy(update={"f": f}))
+        rule = method_rule(self.train, self.comm.model_copy(update={"f": f}))
+        is_shorter = self.run.nodes >= SIGNS_FROM_NODES or rule.aggregation.name in DECODED
+        if self.comm.download is None and is_shorter and rule.outer.kind is Outer.SIGN:
+            return replace(rule, aggregation=replace(rule.aggregation, wire=Wire.SIGNS))
+        return rule
 
     @property
     def tokens_per_round(self) -> int:

@@ -176,7 +176,7 @@ def build_spec(
     )
     try:
         check_spec(spec)
-        check_aggregation(spec.rule.aggregation)
+        check_aggregation(spec.rule)
         check_fragments(layout_of(spec.model), spec.rule.fragments)
     except ValueError as fault:
         raise ConfigError(f"the order does not make a run: {fault}") from None

@@ -65,6 +65,13 @@ class Outer(enum.IntEnum):
     YOGI = 5  # FedYogi
 
 
+class Wire(enum.IntEnum):
+    """How a round's aggregate is written, and so what every participant downloads."""
+
+    UNION = 1  # the coefficients that anybody sent
+    SIGNS = 2  # the step itself, one bit a parameter: shorter from some 25 nodes on; for a SIGN step
+
+
 class Curve(enum.IntEnum):
     """How a rate runs over its steps, after the warm-up."""
 
@@ -134,8 +141,9 @@ class OuterSpec:
 class AggregationSpec:
     """How many updates become one: a rule of `verifier/rules.py` by name."""
 
-    TAG: ClassVar[bytes] = b"assay/aggregation-spec/1"
+    TAG: ClassVar[bytes] = b"assay/aggregation-spec/2"
     name: Annotated[str, Max(48)]
+    wire: Wire
     f: int  # liars it is set up to stand; a round with n <= 2f commits moves nothing
 
 
@@ -143,7 +151,7 @@ class AggregationSpec:
 class RuleSpec:
     """One communication method, complete."""
 
-    TAG: ClassVar[bytes] = b"assay/rule-spec/1"
+    TAG: ClassVar[bytes] = b"assay/rule-spec/2"
     local: LocalSpec
     compress: CompressSpec
     outer: OuterSpec
@@ -235,6 +243,10 @@ def check_rule(rule: RuleSpec, need: Callable[[bool, str], None]) -> None:
         "SIGN sends no amplitude, so only a sign step can follow; SIGN_MEAN does",
     )
 
+    need(
+        outer.kind is Outer.SIGN or rule.aggregation.wire is Wire.UNION,
+        "an aggregate of signs moves parameters by a sign step only",
+    )
     need(0 <= outer.momentum_micro < PPM, f"outer momentum is {outer.momentum_micro} millionths")
     need(0 <= outer.beta2_micro < PPM, f"outer beta2 is {outer.beta2_micro} millionths")
     need(outer.schedule.peak_nano > 0, "the outer step needs a rate")

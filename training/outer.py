@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from protocol.params import RunSpec
 from protocol.rule import PPM, Outer, OuterSpec, Transform
 from protocol.types import Digest
-from training.exact import apply_signs, inverse_signs, inverse_values, scatter_values
+from training.contribution import decode_round, decode_step
+from training.exact import apply_signs, inverse_values, scatter_values
 from training.fragments import fragment_positions
 from training.layout import Layout, from_blocks
 from training.schedule import rate
-from training.wire import Aggregate, decode_aggregate
+from training.wire import Aggregate
 
 Floats = NDArray[np.float32]
 
@@ -78,12 +79,11 @@ def apply(spec: RunSpec, layout: Layout, public: Public, round_id: int, aggregat
     due_round = round_id - rule.apply_lag
     if not due:
         return public
-    sparse = decode_aggregate(due, layout.blocks, has_scale=rule.has_scale)
     lr = rate(rule.outer.schedule, spec.rounds, due_round)
     if rule.outer.kind is Outer.SIGN:
-        theta_P = _decayed(rule.outer, lr, public.theta_P)
-        return replace(public, theta_P=apply_signs(theta_P, _signs(spec, layout, sparse), lr))
-    step_P = _distance(spec, layout, sparse)
+        sign_P = from_blocks(layout, decode_step(rule, due, layout.blocks))
+        return replace(public, theta_P=apply_signs(_decayed(rule.outer, lr, public.theta_P), sign_P, lr))
+    step_P = _distance(spec, layout, decode_round(rule, due, layout.blocks))
     moved = _outer_step(rule.outer, lr, public, step_P)
     if rule.fragments == 1:
         return moved
@@ -133,14 +133,6 @@ def _decayed(outer: OuterSpec, lr: np.float32, theta_P: Floats) -> Floats:
     if not outer.decay_micro:
         return theta_P
     return theta_P * (np.float32(1) - lr * np.float32(outer.decay_micro / PPM))
-
-
-def _signs(spec: RunSpec, layout: Layout, sparse: Aggregate) -> NDArray[np.int8]:
-    """The sign of the step at every parameter. Shape (P,), int8."""
-    dense = scatter_values(layout.blocks, sparse.block_T, sparse.index_T, sparse.value_T)
-    if spec.rule.compress.transform is Transform.DCT:
-        return from_blocks(layout, inverse_signs(dense))
-    return from_blocks(layout, np.sign(dense).astype(np.int8))
 
 
 def _distance(spec: RunSpec, layout: Layout, sparse: Aggregate) -> Floats:

@@ -2,8 +2,8 @@
 
 Room: training (pure). For sign steps only. The union of all nodes' coefficients grows with
 the nodes; this does not, and is shorter from about two dozen nodes on (`benchmarks/download.py`).
-It is also the only form that a decoded rule's result has. The price: verifiers do the inverse
-transform, and a round's aggregate no longer says which coefficients moved.
+It is also the only form that a decoded rule's result has. `Wire.SIGNS` orders it. The price: verifiers
+do the inverse transform, and a round's aggregate no longer says which coefficients moved.
 
     signs = live flags | count of zeros | sign bits | gaps between zeros: low bits, then unary
 

@@ -14,8 +14,9 @@ from protocol.params import RunSpec
 from protocol.types import Digest, PeerId
 from training.contribution import encode_round
 from training.layout import Layout
+from training.signs import encode_signs
 from training.wire import Update
-from verifier.rules import has_standing, rule_of
+from verifier.rules import DECODED, decoded_rule_of, has_standing, rule_of
 from verifier.standing import PAST, WINDOW, Standing, heard, observe
 
 
@@ -57,6 +58,8 @@ def combine(
         if has_standing(named.name):
             standing = observe(before, updates, layout.blocks, past=rounds_remembered(spec))
             updates = {peer: updates[peer] for peer in heard(standing, f=f)}
+        if named.name in DECODED:
+            return Combined(encode_signs(decoded_rule_of(named.name, f)(updates, layout.blocks)), standing)
         aggregate = rule_of(named.name, f, parent)(updates, layout.blocks)
     except ValueError as refusal:  # too few for f liars: everybody stays where they are
         return Combined(b"", standing, str(refusal))

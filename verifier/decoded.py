@@ -6,8 +6,7 @@ value at every position, and a trimmed mean has its textbook bound there. The pr
 one inverse transform per node, and a result that is no longer sparse.
 
 The result is `Signs`, not an `Aggregate`: the step's sign at every position, as
-`training.exact.inverse_signs` would give it for an aggregate. It has no wire form yet
-(two bits a parameter would do), so no run can order these rules; `assay sim train` can.
+`training.exact.inverse_signs` would give it for an aggregate; `training.signs` writes it down.
 
 Exactness: the transform of `training.exact` for coefficients of 2^14, whose one rounding divides
 by 2^14 and so has nothing to round: signs go through both products as they are. Amplitudes count

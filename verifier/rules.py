@@ -9,8 +9,8 @@ Room: verifier (pure). A name is a pipeline, read from left to right, joined by 
 
 The words are those of byzfl (Normalize, Clipping, ARC, NNM, Bucketing, Average, TrMean, Median,
 CenteredClipping, GeometricMedian, Krum, MultiKrum; SignVote is `decoded-vote`). Rules without
-amplitudes to scale ignore the scale. `RULE_NAMES` is what an order may name; other combinations
-work. Decoded rules have no wire form: only a simulation takes them.
+amplitudes to scale ignore the scale. An order may name `RULE_NAMES` and `DECODED`; other combinations
+work. Decoded rules make a step and no coefficients, so their wire is SIGNS.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from protocol.rule import AggregationSpec
+from protocol.rule import RuleSpec, Transform, Wire
 from protocol.types import PeerId
 from training.wire import Aggregate, Update
 from verifier import decoded, robust
@@ -92,13 +92,18 @@ def rule_of(name: str, f: int, seed: bytes) -> Rule:
     return partial(_ROBUST[last], f=f, scale=scale, mixing=mixing)
 
 
-def check_aggregation(named: AggregationSpec) -> None:
+def check_aggregation(rule: RuleSpec) -> None:
     """Do nothing if there is a rule of this name: `check_spec` knows numbers, names are ours.
 
     Raises:
-        ValueError: there is none, and every round would move nothing.
+        ValueError: there is none, and every round would move nothing; or a decoded one has no wire.
     """
-    rule_of(named.name, named.f, bytes(32))
+    named = rule.aggregation
+    if named.name not in DECODED:
+        rule_of(named.name, named.f, bytes(32))
+    elif named.wire is not Wire.SIGNS or rule.compress.transform is not Transform.DCT:
+        words = "makes the signs of a DCT's step: expected the wire SIGNS, the transform DCT"
+        raise ValueError(f'"{named.name}" {words}')
 
 
 def decoded_rule_of(name: str, f: int) -> DecodedRule:

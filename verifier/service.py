@@ -91,7 +91,7 @@ async def run_verifier(config: Config) -> None:
     """
     me = open_participant(config)
     try:
-        check_aggregation(me.spec.rule.aggregation)
+        check_aggregation(me.spec.rule)
         check_fragments(layout_of(me.spec.model), me.spec.rule.fragments)
         agreed_limits(me.spec, me.config.limits)
     except ValueError as fault:

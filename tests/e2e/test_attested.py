@@ -13,6 +13,7 @@ from protocol.draws import audit_rate_ppm
 from protocol.history import History, start
 from protocol.messages import CertifiedManifest, Discount
 from protocol.params import PPM
+from protocol.rule import Wire
 from protocol.types import PeerId
 from replica.chain import extend
 from replica.participant import read_spec
@@ -40,6 +41,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], 
     policy, key = (EXAMPLES / "attestation" / name for name in ("software-policy.toml", "software.key"))
     verify = f'attestation = "{policy}"\nattested_rounds = 8\ncode = "{example["code"]}"\n'
     text = order.read_text().replace("[verify]\n", f"[verify]\n{verify}")
+    text += '\n[comm]\naggregation = "decoded-trimmed-mean"\n'  # and so aggregates of signs
     order.write_text(f'{text}\n[run.attesters]\n0 = "{key}"\n1 = "{key}"\n')
     with localnet(folder, order) as process:
         summary = summary_of(process)
@@ -66,6 +68,16 @@ def test_what_a_quorum_says_of_a_nodes_evidence_lowers_its_rate_past_probation(
             if clean < history.spec.audit.probation:
                 assert history.rate_ppm(peer) == PPM
     assert any(history.rate_ppm(peer) < PPM for history in chain for peer in attested)
+
+
+def test_aggregates_of_signs_train_the_model_and_verify_offline(
+    finished: tuple[dict[str, Any], list[History]],
+) -> None:
+    summary, chain = finished
+
+    assert chain[0].spec.rule.aggregation.wire is Wire.SIGNS
+    assert summary["loss"]["validation_last"] < summary["loss"]["validation_first"] - 0.1
+    assert summary["state_agreement"]
 
 
 def test_a_node_that_commits_twice_is_out_slashed_and_paid_for_nothing_from_that_round_on(

@@ -17,6 +17,7 @@ from orders.spec import build_spec, data_spec
 from protocol.codec import decode, encode
 from protocol.errors import ConfigError
 from protocol.params import Member, RunSpec, check_spec
+from protocol.rule import Wire
 from protocol.types import Address, Digest, PeerId
 from tests.specs import a_rule
 from training.shards import Manifest, write_tokens
@@ -252,6 +253,36 @@ def test_the_check_refuses_an_order_without_its_data(tmp_path):
 def test_estimated_bits_are_what_random_positions_cost():
     assert block_bits(a_rule(k=32)) / 32 == pytest.approx(9.47, abs=0.01)
     assert block_bits(a_rule(k=64)) / 64 == pytest.approx(8.47, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("changes", "wire"),
+    [
+        ({"run.nodes": 24}, Wire.UNION),
+        ({"run.nodes": 25}, Wire.SIGNS),
+        ({"run.nodes": 25, "comm.download": "union"}, Wire.UNION),
+        ({"run.nodes": 25, "comm.method": "diloco"}, Wire.UNION),  # its step needs amplitudes
+        ({"comm.download": "signs"}, Wire.SIGNS),
+        ({"comm.aggregation": "decoded-median"}, Wire.SIGNS),
+    ],
+    ids=str,
+)
+def test_aggregates_are_written_in_the_shorter_way_unless_told_otherwise(changes, wire):
+    assert load_order(None, changes).rule().aggregation.wire is wire
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"comm.method": "diloco", "comm.download": "signs"},
+        {"comm.aggregation": "decoded-vote", "comm.download": "union"},
+        {"comm.aggregation": "decoded-vote", "comm.transform": "none"},
+    ],
+    ids=str,
+)
+def test_signs_that_no_step_makes_and_rules_without_a_wire_are_refused_before_anybody_pays(changes):
+    with pytest.raises(ConfigError, match="sign"):
+        a_spec(changes)
 
 
 @pytest.mark.parametrize(("floor", "probation", "rounds", "share"), [(1.0, 1, 50, 1.0), (0.2, 4, 4, 1.0)])

@@ -8,13 +8,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from protocol.errors import MalformedMessage
 from protocol.history import start
-from protocol.rule import BLOCK_SIZE
+from protocol.rule import BLOCK_SIZE, Wire
 from tests.builders import RUN_ID, a_digest, a_spec, peer
-from training.contribution import decode_round
+from training.contribution import decode_round, decode_step
 from training.layout import layout_of
 from training.wire import Update
 from verifier.combine import combine, rounds_behind, tolerated
+from verifier.rules import DECODED, decoded_rule_of
 from verifier.standing import Standing
 
 PEERS = sorted(peer(name) for name in ("nora", "nils", "mallory"))
@@ -26,6 +28,11 @@ K = SPEC.rule.compress.k
 def named(name: str, f: int):
     aggregation = replace(SPEC.rule.aggregation, name=name, f=f)
     return replace(SPEC, rule=replace(SPEC.rule, aggregation=aggregation))
+
+
+def with_signs(spec):
+    aggregation = replace(spec.rule.aggregation, wire=Wire.SIGNS)
+    return replace(spec, rule=replace(spec.rule, aggregation=aggregation))
 
 
 def some_updates(round_id: int, *, senders=PEERS) -> dict:
@@ -118,6 +125,36 @@ def test_the_order_in_which_updates_arrive_does_not_matter():
     aggregate = decode_round(spec.rule, bodies[0], LAYOUT.blocks)
     at = (aggregate.block_T * BLOCK_SIZE + aggregate.index_T).tolist()
     assert all(before < after for before, after in pairwise(at))
+
+
+def test_signs_move_what_the_coefficients_would_have_moved():
+    spec, updates = named("standing+mean", 1), some_updates(3)
+    signed = with_signs(spec)
+
+    bodies = [combine(one, LAYOUT, a_digest("parent"), 1, Standing(), updates).body for one in (spec, signed)]
+
+    steps = [
+        decode_step(one.rule, body, LAYOUT.blocks) for one, body in zip((spec, signed), bodies, strict=True)
+    ]
+    assert bodies[0] != bodies[1]
+    assert np.array_equal(*steps) and steps[0].any()
+    with pytest.raises(MalformedMessage):
+        decode_step(signed.rule, bodies[0], LAYOUT.blocks)
+    with pytest.raises(MalformedMessage):
+        decode_step(spec.rule, bodies[1], LAYOUT.blocks)
+
+
+@pytest.mark.parametrize("name", DECODED)
+def test_a_decoded_rule_in_a_run_is_the_one_of_the_simulation_and_refuses_too_few(name):
+    spec, updates = with_signs(named(name, 1)), some_updates(3)
+
+    body = combine(spec, LAYOUT, a_digest("parent"), 1, Standing(), updates).body
+
+    assert np.array_equal(
+        decode_step(spec.rule, body, LAYOUT.blocks), decoded_rule_of(name, 1)(updates, LAYOUT.blocks)
+    )
+    few = combine(spec, LAYOUT, a_digest("parent"), 1, Standing(), dict(list(updates.items())[:2]))
+    assert few.body == b"" and few.refusal
 
 
 def test_a_barred_node_is_a_liar_less_to_reckon_with_but_never_less_than_none():

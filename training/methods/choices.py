@@ -21,6 +21,7 @@ from protocol.rule import (
     ScheduleSpec,
     Transform,
     Values,
+    Wire,
 )
 
 T = TypeVar("T")
@@ -56,6 +57,7 @@ class Choices:
     outer_decay_micro: int | None = None
     aggregation: str | None = None
     f: int | None = None
+    wire: Wire | None = None
     fragments: int | None = None
     merge_ppm: int | None = None
     read_lag: int | None = None
@@ -158,7 +160,11 @@ def assembled(
         local=local,
         compress=compress,
         outer=outer,
-        aggregation=AggregationSpec(name=given(choices.aggregation, aggregation), f=given(choices.f, 0)),
+        aggregation=AggregationSpec(
+            name=given(choices.aggregation, aggregation),
+            wire=given(choices.wire, Wire.UNION),
+            f=given(choices.f, 0),
+        ),
         fragments=given(choices.fragments, fragments),
         merge_ppm=given(choices.merge_ppm, merge_ppm),
         read_lag=given(choices.read_lag, 0),
