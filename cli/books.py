@@ -11,20 +11,23 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from ledger.accounts import NO_EPOCH
 from ledger.export import beancount_text, csv_text, recorded_at
-from ledger.journal_read import read_journal
+from ledger.journal_read import BooksAltered, read_journal
 from ledger.log_audit import Audited, audit
 from ledger.log_keeper import read_published
 from ledger.log_note import verifier_key
 from ledger.log_store import read_notes
 from ledger.lookup import account_kinds, add_up, entry_page, has_account, prove_entry
-from observer.run_books import find_books, log_origin, opened
+from observer.run_books import find_books, log_origin, opened, spec_of
 from orders.amounts import UNIT, money_text
 from protocol.errors import ConfigError
+from protocol.quorum import quorum
+from protocol.types import PeerId
 
 
 def balance_lines(run: Path) -> Iterator[str]:
@@ -113,27 +116,32 @@ def proof_of(run: Path, entry: str) -> dict[str, Any]:
     }
 
 
-def audit_lines(run: Path, key: str | None) -> Iterator[str]:
+def audit_lines(run: Path, key: str | None, *, must_be_witnessed: bool = False) -> Iterator[str]:
     """One line per thing found good.
 
     Args:
         run: The run.
         key: The keeper's key if the caller knows it: hexadecimal, or as `audit` prints it.
+        must_be_witnessed: Whether a quorum of verifiers has to have cosigned the newest checkpoint.
 
     Raises:
         BooksAltered: the first thing that is not.
-        ConfigError: the key is no key.
+        ConfigError: the key is no key, or the run's verifiers are not known here.
     """
     place, signer = find_books(run), None if key is None else _public_key(key)
+    has_spec = must_be_witnessed or place.spec is not None
+    verifiers = spec_of(place).verifier_peers if has_spec else ()
     with opened(place) as db:
         origin = log_origin(place, db)
         published = [] if place.checkpoints is None else read_published(place.checkpoints)
-        found: Audited = audit(db, origin, signer, published)
+        found: Audited = audit(db, origin, signer, published, verifiers)
         notes = read_notes(db)
     yield f"entries: {found.entries} with {found.postings} postings, each makes the leaf that was logged"
     yield f"log: {found.entries} leaves, root {found.root.hex()}"
     yield f"trial balance: zero in {', '.join(found.assets) or 'empty books'}"
     if not found.checkpoints:
+        if must_be_witnessed:
+            raise BooksAltered("no checkpoint is signed yet, so none is cosigned")
         yield "checkpoints: none yet, so nothing outside the books vouches for them"
         return
     used = signer or notes[-1].signer
@@ -142,8 +150,26 @@ def audit_lines(run: Path, key: str | None) -> Iterator[str]:
     yield f"checkpoints: {count}, {len(published)} as files; the newest is of {newest} entries"
     told = "the key you gave" if signer else "compare the key with one you had before"
     yield f"signed by {verifier_key(origin, used)}: {told}"
+    if verifiers:
+        yield _witness_line(found, verifiers, must_be_witnessed=must_be_witnessed)
     if found.entries > newest:
         yield f"entries {newest + 1} to {found.entries} are newer than any checkpoint"
+
+
+def _witness_line(found: Audited, verifiers: tuple[PeerId, ...], *, must_be_witnessed: bool) -> str:
+    """By how many of the run's verifiers the newest checkpoint is cosigned.
+
+    Raises:
+        BooksAltered: by fewer than a quorum, and that was asked for.
+    """
+    have, need, of = len(found.cosigners), quorum(len(verifiers)), len(verifiers)
+    told = f"the checkpoint of {found.checkpoints[-1].size} entries is cosigned by {have} of {of} verifiers"
+    if have >= need:
+        last = datetime.fromtimestamp(sorted(found.cosigners.values())[need - 1], timezone.utc)
+        return f"witnessed: {told}, a quorum by {last.isoformat(sep=' ')[:19]} UTC"
+    if must_be_witnessed:
+        raise BooksAltered(f"{told}, {need} expected")
+    return f"witnesses: {told}; a quorum is {need}"
 
 
 def proof_text(run: Path, entry: str) -> str:

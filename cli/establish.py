@@ -268,6 +268,8 @@ def _write_files(
             lines["base"] = f"../../data/{BASE}"
         if seat.role in ("node", "verifier"):
             lines["behaviour"] = seat.behaviour
+        if seat.role == "verifier":
+            lines["keeper"] = peer_of(network.seat("ledger").keys.peer).hex()
         if limits is not None and seat.role == "verifier":
             lines["limits"] = f"../../{LIMITS}"
         if policy is not None and seat.role == "verifier":

@@ -62,11 +62,14 @@ def prove(
 def audit(
     run: Run,
     key: Annotated[str | None, typer.Option(help="The keeper's public key, if you know it.")] = None,
+    witnessed: Annotated[
+        bool, typer.Option("--witnessed", help="Require that a quorum of verifiers cosigned.")
+    ] = False,
 ) -> None:
     """Make every leaf, root and sum again, and check every signed checkpoint."""
     from cli.books import audit_lines
 
-    _show(audit_lines(run, key))
+    _show(audit_lines(run, key, must_be_witnessed=witnessed))
 
 
 def settle(

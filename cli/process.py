@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from orders.toml import read_toml
 from orders.words import problems_of
 from protocol.errors import ConfigError
-from protocol.types import Digest
+from protocol.types import Digest, PeerId
 from replica.jsonlines import log_as_json
 from replica.participant import Config
 
@@ -58,6 +58,9 @@ class ProcessFile(BaseModel):
     collateral: Path | None = None  # a verifier's: what vendors publish about their devices
     attester_key: Path | None = None  # a node's: the key of a software attester, for tests
     attester_command: tuple[str, ...] = ()  # a node's: ["tdx", "/usr/local/bin/quote"]
+    keeper: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = (
+        None  # a verifier's: whose ledger it cosigns
+    )
     books: Annotated[str, Field(pattern=r"^postgresql://")] | None = None  # a ledger's
     status: Path | None = None  # where the ledger and the buyer say what happens
     bundle: Path | None = None  # where the buyer puts the model and its proof
@@ -107,6 +110,7 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         collateral=placed(given.collateral),
         attester_key=placed(given.attester_key),
         attester_command=given.attester_command,
+        keeper=None if given.keeper is None else PeerId(bytes.fromhex(given.keeper)),
         books=given.books,
         base=placed(given.base),
         device=given.device,

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlmodel import Field, SQLModel
 
 # 2: the Merkle log; 3: balances, and entries that are pending; 4: subtrees of the log; 5: invoices
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # STRICT knows INTEGER only; it has 64 bits
 _PENDING = sa.text("state = 'pending'")
 STRICT: dict[str, Any] = {"sqlite_strict": True}
@@ -179,6 +179,16 @@ class CheckpointRow(Table, table=True):
     size: int = _key()
     signer: bytes = _bytes()  # Ed25519 public key
     note: str = _text()
+
+
+class CosignatureRow(Table, table=True):
+    """A verifier's word on a checkpoint; see ledger/log_cosign.py."""
+
+    __tablename__ = "cosignature"
+    __table_args__ = STRICT
+    size: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("checkpoint.size"), primary_key=True))
+    verifier: bytes = _key(sa.LargeBinary)
+    line: str = _text()
 
 
 class EventRow(Table, table=True):

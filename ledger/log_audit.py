@@ -8,7 +8,7 @@ that somebody else was shown another log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,11 @@ from sqlalchemy.engine import Connection
 from ledger.accounts import Kind
 from ledger.journal_read import BooksAltered, read_journal, short
 from ledger.journal_tables import TABLES
+from ledger.log_cosign import cosigners
 from ledger.log_note import BadNoteError, Checkpoint, read_checkpoint
 from ledger.log_store import Nodes, read_edge, read_nodes, read_notes
 from ledger.merkle_log import Edge, append
+from protocol.types import PeerId
 
 _ACCOUNT, _ENTRY, _POSTING = TABLES["account"], TABLES["journal_entry"], TABLES["posting"]
 _BALANCE, _PENDING, _WAITING = TABLES["balance"], TABLES["pending_entry"], TABLES["pending_posting"]
@@ -35,9 +37,16 @@ class Audited:
     root: bytes
     assets: tuple[str, ...]
     checkpoints: tuple[Checkpoint, ...]  # smallest first
+    cosigners: Mapping[PeerId, int]  # of the newest: which of the run's verifiers, and when, Unix seconds
 
 
-def audit(db: Connection, origin: str, key: bytes | None, published: Iterable[tuple[str, str]]) -> Audited:
+def audit(
+    db: Connection,
+    origin: str,
+    key: bytes | None,
+    published: Iterable[tuple[str, str]],
+    witnesses: Collection[PeerId] = (),
+) -> Audited:
     """Check the whole of the books.
 
     Args:
@@ -45,6 +54,7 @@ def audit(db: Connection, origin: str, key: bytes | None, published: Iterable[tu
         origin: The log's name.
         key: Whose checkpoints count; None takes the key that the newest one in the books names.
         published: Checkpoints kept outside the books: a name and the note.
+        witnesses: The run's verifiers, as far as they are known.
 
     Raises:
         BooksAltered: the first thing that differs.
@@ -62,13 +72,15 @@ def audit(db: Connection, origin: str, key: bytes | None, published: Iterable[tu
     _check_balances(db)
     notes = read_notes(db)
     key = key or (notes[-1].signer if notes else None)
-    told = [(f"checkpoint of {note.size} entries", note.text) for note in notes] + list(published)
+    told = [(f"checkpoint of {note.size} entries", note.published()) for note in notes] + list(published)
+    checkpoints = _check_notes(told, origin, key, roots)
     return Audited(
         entries=edge.size,
         postings=lines,
         root=edge.root,
         assets=tuple(sorted(sums)),
-        checkpoints=_check_notes(told, origin, key, roots),
+        checkpoints=checkpoints,
+        cosigners=_check_cosignatures(told, checkpoints, witnesses),
     )
 
 
@@ -147,3 +159,23 @@ def _check_notes(
             )
         good = checkpoint.size
     return tuple(ordered)
+
+
+def _check_cosignatures(
+    told: Sequence[tuple[str, str]], checkpoints: Sequence[Checkpoint], witnesses: Collection[PeerId]
+) -> dict[PeerId, int]:
+    """Every line that names a verifier; who of them cosigned the newest checkpoint.
+
+    `told` was found good by `_check_notes`: each note is one of `checkpoints`.
+    """
+    newest: dict[PeerId, int] = {}
+    by_text = {one.text(): one for one in checkpoints}
+    for name, note in told:
+        checkpoint = by_text[note.partition("\n\n")[0] + "\n"]
+        try:
+            found = cosigners(note, checkpoint, witnesses)
+        except BadNoteError as error:
+            raise BooksAltered(f"{name}: {error}") from None
+        if checkpoint == checkpoints[-1]:
+            newest |= found
+    return newest

@@ -17,6 +17,7 @@ from sqlalchemy.engine import Connection
 from ledger.journal_db import insert_rows
 from ledger.journal_tables import TABLES
 from ledger.merkle_log import (
+    EMPTY_ROOT,
     HASH_BYTES,
     Edge,
     Span,
@@ -27,10 +28,11 @@ from ledger.merkle_log import (
     node_hash,
     root_of,
 )
+from protocol.types import PeerId
 
 KEPT_LEAVES = 64
 _LEAF, _EDGE, _CHECKPOINT = TABLES["log_leaf"], TABLES["log_edge"], TABLES["checkpoint"]
-_NODE = TABLES["log_node"]
+_NODE, _COSIGNATURE = TABLES["log_node"], TABLES["cosignature"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,11 @@ class Note:
     size: int
     signer: bytes
     text: str
+    cosignatures: tuple[tuple[PeerId, str], ...] = ()  # verifiers and their lines, ascending
+
+    def published(self) -> str:
+        """The note as it is given to others: with every cosignature that is on record."""
+        return self.text + "".join(f"{line}\n" for _, line in self.cosignatures)
 
 
 def append_leaves(db: Connection, leaves: Sequence[tuple[int, bytes]]) -> Edge:
@@ -114,6 +121,18 @@ def prove_consistency(db: Connection, size: int, old_size: int) -> tuple[bytes, 
     return _roots(db, consistency_spans(size, old_size))
 
 
+def read_root(db: Connection, size: int) -> bytes:
+    """The root that the log had at this size; O(log n) work.
+
+    Raises:
+        IndexError: the log was never that long.
+        ValueError: a leaf or a root is not on record.
+    """
+    if not 0 <= size <= read_edge(db).size:
+        raise IndexError(f"the log has {read_edge(db).size} leaves, {size} asked for")
+    return _roots(db, [(0, size)])[0] if size else EMPTY_ROOT
+
+
 def _roots(db: Connection, spans: Sequence[Span]) -> tuple[bytes, ...]:
     """The root of each subtree: two questions, whatever their number."""
     whole: set[int] = set()
@@ -183,5 +202,20 @@ def add_note(db: Connection, note: Note) -> None:
 
 def read_notes(db: Connection, newest: int | None = None) -> list[Note]:
     """All signed checkpoints, or only so many of the newest, smallest first."""
-    rows = db.execute(sa.select(_CHECKPOINT).order_by(_CHECKPOINT.c.size.desc()).limit(newest))
-    return [Note(size=row.size, signer=row.signer, text=row.note) for row in rows][::-1]
+    rows = db.execute(sa.select(_CHECKPOINT).order_by(_CHECKPOINT.c.size.desc()).limit(newest)).all()
+    lines: dict[int, list[tuple[PeerId, str]]] = {}
+    if rows:
+        asked = sa.select(_COSIGNATURE).where(_COSIGNATURE.c.size >= rows[-1].size)
+        for row in db.execute(asked.order_by(_COSIGNATURE.c.size, _COSIGNATURE.c.verifier)):
+            lines.setdefault(row.size, []).append((PeerId(row.verifier), row.line))
+    return [
+        Note(size=row.size, signer=row.signer, text=row.note, cosignatures=tuple(lines.get(row.size, ())))
+        for row in rows
+    ][::-1]
+
+
+def add_cosignature(db: Connection, size: int, verifier: PeerId, line: str) -> None:
+    """Keep a verifier's word on a checkpoint; its first one stays."""
+    same = sa.and_(_COSIGNATURE.c.size == size, _COSIGNATURE.c.verifier == verifier)
+    if db.execute(sa.select(_COSIGNATURE.c.size).where(same)).first() is None:
+        db.execute(sa.insert(_COSIGNATURE), [{"size": size, "verifier": verifier, "line": line}])

@@ -6,7 +6,10 @@ at any instant and started again.
 
     manifests --> books <-- chain events        status: one line per fact
     ripe epoch --> quorum's signatures --> proposed --> final --> fee claimed
-    final epoch --> signed checkpoint of the books' Merkle log
+    final epoch --> signed checkpoint of the books' Merkle log --> cosigned by the verifiers
+
+Nothing is signed before a quorum of verifiers has said what it cosigned last: a keeper whose books
+were rolled back stops, see observer/witnesses.py.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from network.host import Host
 from observer.bookkeeper import Bookkeeper
 from observer.settler import Settler
 from observer.status import StatusFile
+from observer.witnesses import Witnesses
 from protocol.codec import decode_any
 from protocol.errors import AssayError, MalformedMessage, PeerFault
 from protocol.messages import CertifiedManifest
@@ -35,6 +39,7 @@ log = logging.getLogger(__name__)
 POLL_S = 1.0
 LINKS_PER_STEP = 64
 CASES_S_MAX = 120.0  # how long a paid-out run waits for cases that nobody brings to an end
+WITNESSES_S_MAX = 60.0  # how long the end of a run waits for verifiers that are gone
 CHECKS_MAX = 5  # the books may be a block behind the chain they are compared with
 FACTS = {CertifiedManifest.TAG: CertifiedManifest}
 
@@ -61,7 +66,10 @@ class Keeper:
         self.status = StatusFile(status_path)
         place = me.config.books or me.config.folder / "ledger.db"
         books = BookStore(place, me.run_id, first_block=me.deployment.block)
-        self.log_keeper = LogKeeper(books, me.keys.peer, me.config.folder / "checkpoints")
+        self.log_keeper = LogKeeper(
+            books, me.keys.peer, me.config.folder / "checkpoints", me.spec.verifier_peers
+        )
+        self.witnesses = Witnesses(me, self.log_keeper)
         self.bookkeeper = Bookkeeper(me.spec, me.run_id, books, self.status)
         self.settler = Settler(me, self.follower)
         self._has_told = False
@@ -77,6 +85,7 @@ class Keeper:
             nursery.start_soon(self.follower.poll, host, self.me.spec.verifier_peers)
             nursery.start_soon(self.settler.run, host)
             nursery.start_soon(claim_everything, self.me, self.follower)
+            nursery.start_soon(self.witnesses.run, host)
             self.status.write("up")
             log.info("keeper is up", extra={"peer": self.me.me.hex()[:8]})
             await self._keep_books()
@@ -126,7 +135,8 @@ class Keeper:
         if is_new or not self._has_told:  # killed between booking and telling, we tell now
             self.bookkeeper.tell_events()
             self._has_told = True
-        self.log_keeper.sign_due()
+        if self.witnesses.is_compared:
+            self.log_keeper.sign_due()
 
     async def _is_over(self, paid_out_at: float) -> bool:
         if trio.current_time() > paid_out_at + CASES_S_MAX:
@@ -144,6 +154,10 @@ class Keeper:
             if line["chain_matches_books"]:
                 break
             await trio.sleep(POLL_S)
+        if not await self.witnesses.compared(WITNESSES_S_MAX):
+            log.warning("signing the last checkpoint, though no quorum of verifiers said what it cosigned")
         await trio.to_thread.run_sync(self.log_keeper.sign_last)
+        if not await self.witnesses.cosigned(WITNESSES_S_MAX):
+            log.warning("the last checkpoint has no quorum of cosignatures")
         self.status.write_once("settled", "", **line)
         log.info("run is settled", extra={"matches": line["chain_matches_books"]})

@@ -48,6 +48,7 @@ class Config:
     peers: Path  # JSON: hex peer id -> [ip, port]
     behaviour: str = "honest"
     canary: Path | None = None  # of a node whose false steps were ordered; node/canary.py
+    keeper: PeerId | None = None  # whose ledger a verifier cosigns
     books: str | None = None  # URL of the keeper's PostgreSQL database; a file in its folder if None
     limits: Path | None = None  # calibration that the spec names, for steps of other execution classes
     attestation: Path | None = None  # policy for evidence of hardware, where the spec names one

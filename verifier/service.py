@@ -58,6 +58,7 @@ from verifier.limits import agreed_limits
 from verifier.proposer import now_ms
 from verifier.round import Round, Submitted
 from verifier.rules import check_aggregation
+from verifier.witness import Witness
 
 log = logging.getLogger(__name__)
 TICK_S = 0.1
@@ -134,6 +135,7 @@ class Service:
             "shown": self._on_shown,
             "attest": appraiser.answer,
             **duties.handlers,
+            **Witness(self.me, lambda: int(time.time())).handlers,
         }
         ready = trio.Event()
 

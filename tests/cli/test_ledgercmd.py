@@ -6,7 +6,7 @@ import json
 import shutil
 import sqlite3
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -19,15 +19,17 @@ import cli.settlecheck
 import observer.run_books
 from cli.main import run
 from ledger.events import ResultFinalized, ResultProposed
+from ledger.log_cosign import cosign
 from ledger.log_keeper import LogKeeper
-from ledger.log_note import origin_of, read_checkpoint, verifier_key
+from ledger.log_note import Checkpoint, origin_of, read_checkpoint, verifier_key
 from ledger.merkle_log import leaf_hash, verify_inclusion
 from ledger.results import epoch_result
 from ledger.statements import certificate, sign_digest
 from ledger.store import BookStore
 from observer.bundle import Settled, write_bundle
+from protocol.identity import peer_of
 from protocol.types import NO_DIGEST, Digest
-from tests.builders import RUN_ID, STATE, VERIFIERS, a_digest, a_hot_key, peer
+from tests.builders import RUN_ID, STATE, VERIFIERS, a_digest, a_hot_key, a_peer_key, peer
 from tests.ledger.test_merkle_log_books import edit
 from tests.observer.test_bookkeeper import LINKS, TABLES, Blocks, Desk, a_whole_tale
 from tests.observer.test_bundle import DEPLOYMENT, SPEC, finished
@@ -124,6 +126,55 @@ def test_every_command_leaves_every_file_as_it_is(assay: Assay, made: Path):
         assert (code, err) == (0, ""), words
         assert out
     assert content(made) == before
+
+
+def cosign_all(folder: Path, names: Iterable[str]) -> None:
+    """As if these verifiers had cosigned the newest checkpoint; in the keeper's books."""
+    keeper = folder / "participants" / "ledger"
+    books = BookStore(keeper / "ledger.db", RUN_ID)
+    log = LogKeeper(books, KEY, keeper / "checkpoints")
+    note = log.newest()
+    assert note is not None
+    checkpoint = read_checkpoint(note.text, log.origin, note.signer)
+    for name in names:
+        key = a_peer_key(name)
+        log.add_cosignature(checkpoint.size, peer_of(key), cosign(checkpoint, key, 1_700_000_000))
+    books.close()
+    shutil.copy(keeper / "ledger.db", folder / "ledger.db")
+
+
+def test_a_quorum_of_cosignatures_is_told_and_required_only_when_asked_for(assay: Assay, folder: Path):
+    code, out, _ = assay("ledger", "audit", folder)
+    assert (code, "cosigned by 0 of 4 verifiers; a quorum is 3" in out) == (0, True)
+    code, _, err = assay("ledger", "audit", folder, "--witnessed")
+    assert (code, "cosigned by 0 of 4 verifiers, 3 expected" in err) == (1, True)
+
+    cosign_all(folder, VERIFIERS[:2])
+    assert assay("ledger", "audit", folder, "--witnessed")[0] == 1
+    cosign_all(folder, VERIFIERS[2:3])
+    code, out, err = assay("ledger", "audit", folder, "--witnessed")
+    assert (code, err) == (0, "")
+    assert "cosigned by 3 of 4 verifiers, a quorum by 2023-11-14 22:13:20 UTC" in out
+    code, _, err = assay("ledger", "audit", folder / "ledger.db", "--witnessed")
+    assert (code, "no spec.cbor" in err) == (2, True)  # who the verifiers are is not known there
+
+
+def test_a_forged_cosignature_is_an_error_and_a_strangers_counts_nothing(assay: Assay, folder: Path):
+    cosign_all(folder, [*VERIFIERS[:2], "a stranger"])
+    assert "cosigned by 2 of 4" in assay("ledger", "audit", folder)[1]
+
+    edit(folder / "ledger.db", "UPDATE cosignature SET line = replace(line, '— assay', '- assay')")
+    code, _, err = assay("ledger", "audit", folder)
+    assert (code, "not a signature line" in err) == (1, True)
+
+
+def test_a_cosignature_of_another_checkpoint_is_an_error(assay: Assay, folder: Path):
+    cosign_all(folder, VERIFIERS[:1])
+    other = cosign(Checkpoint(origin=origin_of(RUN_ID), size=1, root=bytes(32)), a_peer_key(VERIFIERS[0]), 1)
+    edit(folder / "ledger.db", f"UPDATE cosignature SET line = '{other.text()}'")
+
+    code, _, err = assay("ledger", "audit", folder)
+    assert (code, "does not cover the checkpoint" in err) == (1, True)
 
 
 def test_a_settled_run_has_a_trial_balance_of_zero_and_nothing_left(assay: Assay, made: Path):

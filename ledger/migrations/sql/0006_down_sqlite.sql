@@ -1,0 +1,3 @@
+DROP TABLE cosignature;
+
+PRAGMA user_version = 5;
