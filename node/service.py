@@ -154,6 +154,20 @@ class Service:
             for place, verifier in enumerate(self.me.spec.verifier_peers):
                 is_lie = place % 2 and self.behaviour.at(int(history.round)) == "two-commits"
                 nursery.start_soon(self._submit, verifier, self._twin(submission) if is_lie else submission)
+            if self.me.spec.rule.read_lag and history.round + 1 < self.me.spec.rounds:
+                nursery.start_soon(self._work_ahead, submission.signed.commit)
+
+    async def _work_ahead(self, commit: Commit) -> None:
+        """The next round's work while the network agrees on this one; it ends before the round begins."""
+        try:
+            await self.pace.child.call(
+                "ahead",
+                round_id=int(commit.round) + 1,
+                base_round=int(commit.round),
+                base_root=commit.momentum_after,
+            )
+        except (Unavailable, Diverged) as error:
+            log.info("not ahead", extra={"round": int(commit.round) + 1, "reason": str(error)})
 
     async def _submission(self, history: History) -> Submission:
         """The one commit for this round: the kept one, or a new one that is kept before it is returned."""

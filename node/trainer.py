@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,16 @@ from training.private import Private, start_private
 from training.threads import prepare
 
 LOSS_MICRO_MAX = 10**9
+HONEST = "honest"
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """Work that was done before its round began, on top of the private state of this round and root."""
+
+    round: int
+    base: tuple[int, Digest]
+    work: rules.Work
 
 
 class Trainer:
@@ -63,6 +73,7 @@ class Trainer:
             folder, run_id=run_id, node=node, rule=spec.rule, layout=self.layout, keep=self.keep
         )
         self._scar = folder / "diverged"
+        self._done: _Ahead | None = None
         self._diverge()
 
     def apply(self, round_id: int, aggregate: bytes) -> Digest:
@@ -92,15 +103,14 @@ class Trainer:
         if self.parameters.round != round_id:
             raise Diverged(f"asked for a step of round {round_id} while at round {self.parameters.round}")
         rule = self.spec.rule
-        lie = PLANTED_LIE if round_id in self.planted else self.behaviour.at(round_id)
+        lie = self._lie(round_id)
         before, root_before = self._before(base_round, base_root)
-        positions = used = batch_positions(self.spec, self.node, round_id)
-        theta = self.parameters.read(round_id - 1 if lie == "stale-parameters" and round_id else round_id)
-        if lie == "wrong-data":
-            used = batch_positions(self.spec, self.node, round_id + self.spec.rounds)
-        batch = batch_tokens(self.tokens, used, self.spec.model.context)
-        gradient = self._noise if lie == "random-update" else self._gradient
-        work = rules.local(self.spec, self.layout, theta, before, batch, round_id, gradient)
+        positions = batch_positions(self.spec, self.node, round_id)
+        ahead, self._done = self._done, None
+        if ahead is not None and (ahead.round, ahead.base) == (round_id, (before.round, root_before)):
+            work = ahead.work
+        else:
+            work = self._work(round_id, before, lie)
         parts = (work.x_NC, *(part for end in work.ends for part in (end.theta_P, *end.moments)))
         if not (np.isfinite(work.loss) and all(np.isfinite(part).all() for part in parts)):
             # Sent, its states could not be opened, and withholding an opening is slashed.
@@ -132,6 +142,43 @@ class Trainer:
         self.steps.keep(record, after, tree, work.ends)
         return record
 
+    def ahead(self, round_id: int, base_round: int, base_root: Digest) -> bool:
+        """Do the local work of a round before its manifest is there, where its parameters are.
+
+        Rules that read old parameters (`read_lag`) can work while the network agrees: all that the
+        work depends on is known but for whether the last contribution is accepted, which is taken
+        for granted. `step` takes what was done here if it was.
+
+        Args:
+            round_id: The round after the one that the parameters are of.
+            base_round: The round of the contribution that is taken for accepted.
+            base_root: The root of the private state after it.
+
+        Returns:
+            Whether something was done.
+        """
+        is_known = self.steps.record(round_id) is not None
+        lie = self._lie(round_id)
+        if not self.spec.rule.read_lag or is_known or lie != HONEST or round_id != self.parameters.round + 1:
+            return False
+        before, root = self._before(base_round, base_root)
+        self._done = _Ahead(round_id, (before.round, root), self._work(round_id, before, lie))
+        return True
+
+    def _lie(self, round_id: int) -> str:
+        """What is false about this round's step."""
+        return PLANTED_LIE if round_id in self.planted else self.behaviour.at(round_id)
+
+    def _work(self, round_id: int, before: Private, lie: str) -> rules.Work:
+        """A round's local work, from the private state before it."""
+        used = batch_positions(self.spec, self.node, round_id)
+        theta = self.parameters.read(round_id - 1 if lie == "stale-parameters" and round_id else round_id)
+        if lie == "wrong-data":
+            used = batch_positions(self.spec, self.node, round_id + self.spec.rounds)
+        batch = batch_tokens(self.tokens, used, self.spec.model.context)
+        gradient = self._noise if lie == "random-update" else self._gradient
+        return rules.local(self.spec, self.layout, theta, before, batch, round_id, gradient)
+
     def _gradient(
         self, theta_P: NDArray[np.float32], tokens: NDArray[np.int64]
     ) -> tuple[float, NDArray[np.float32]]:
@@ -154,6 +201,7 @@ class Trainer:
         Their momentum needs no trust, it is used only where it has the root the chain knows.
         """
         self.parameters.reset()
+        self._done = None
         write_durably(self._scar, b"once")
 
     def _diverge(self) -> bool:
@@ -217,5 +265,6 @@ def methods() -> Mapping[str, Callable[..., Any]]:
         "digest": lambda: held[0].parameters.digest(),
         "apply": lambda **a: held[0].apply(**a),
         "step": lambda **a: held[0].step(**a),
+        "ahead": lambda **a: held[0].ahead(**a),
         "reset": lambda: held[0].reset(),
     }

@@ -33,7 +33,10 @@ def histories(bundle: Path, run_id: bytes) -> list[History]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[History]]:
-    """A run with two attested nodes, one that is not, and one that commits twice from round 3 on."""
+    """Two attested nodes, one that is not, and one that commits twice from round 3 on.
+
+    Its rule is a decoded one, so aggregates are signs, and reads old parameters, so nodes work ahead.
+    """
     need_anvil()
     folder = tmp_path_factory.mktemp("attested")
     order = write_order(folder, rounds=14, cheat="two-commits@3")
@@ -41,11 +44,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], 
     policy, key = (EXAMPLES / "attestation" / name for name in ("software-policy.toml", "software.key"))
     verify = f'attestation = "{policy}"\nattested_rounds = 8\ncode = "{example["code"]}"\n'
     text = order.read_text().replace("[verify]\n", f"[verify]\n{verify}")
-    text += '\n[comm]\naggregation = "decoded-trimmed-mean"\n'  # and so aggregates of signs
+    text += '\n[comm]\naggregation = "decoded-trimmed-mean"\nread_lag = 1\n'
     order.write_text(f'{text}\n[run.attesters]\n0 = "{key}"\n1 = "{key}"\n')
     with localnet(folder, order) as process:
         summary = summary_of(process)
         assert process.returncode == 0, summary
+    logs = [path.read_text() for path in (folder / "run" / "participants").glob("node-*/trainer.log")]
+    assert logs and all('"method": "ahead"' in log for log in logs)
     return summary, histories(folder / "run" / "bundle", bytes.fromhex(summary["run_id"]))
 
 

@@ -426,3 +426,82 @@ def test_the_largest_momenta_are_judged_like_any_others(data, folder, tmp_path, 
 
     assert (found.outcome, found.distance_ppb) == (Outcome.MISMATCH, DISTANCE_PPB_MAX)
     assert record["update"] == lie["update"]
+
+
+# ---- work ahead of the manifest
+
+
+OLD = replace(SPEC, rule=replace(SPEC.rule, read_lag=1))
+
+
+@pytest.fixture
+def counted(data, folder, monkeypatch):
+    """A trainer whose rule reads old parameters, and how many gradients it has made."""
+    trainer = Trainer(
+        spec=OLD, run_id=RUN_ID, node=NODE, data=data, folder=folder, behaviour=Behaviour("honest", 0)
+    )
+    made = []
+    gradient = trainer._gradient
+    monkeypatch.setattr(trainer, "_gradient", lambda *seen: (made.append(1), gradient(*seen))[1])
+    return trainer, made
+
+
+def facts_of(record):
+    """What of a step is not drawn anew each time it is made."""
+    return {name: value for name, value in record.items() if name not in ("salt", "seal")}
+
+
+def test_work_done_ahead_is_the_step_that_would_have_been_made_then(counted, data, tmp_path):
+    trainer, made = counted
+    plain = Trainer(
+        spec=OLD,
+        run_id=RUN_ID,
+        node=NODE,
+        data=data,
+        folder=tmp_path / "other",
+        behaviour=Behaviour("honest", 0),
+    )
+    record = other = None
+    for round_id in range(4):
+        record, other = step(trainer, round_id, record), step(plain, round_id, other)
+        assert facts_of(record) == facts_of(other)
+        assert trainer.ahead(round_id + 1, round_id, record["momentum_after"])
+        count = len(made)
+        for one, its in ((trainer, record), (plain, other)):
+            one.apply(round_id, aggregate_of(one, its))
+        assert len(made) == count == round_id + 2  # one gradient a round, and one ahead
+
+
+def test_work_on_a_contribution_that_was_not_accepted_is_done_again(counted, data, tmp_path):
+    trainer, made = counted
+    first = step(trainer, 0)
+    assert trainer.ahead(1, 0, first["momentum_after"])
+    trainer.apply(0, b"")
+
+    again = step(trainer, 1, None)
+
+    assert len(made) == 3
+    assert again["momentum_before"] == zero_root(trainer)
+
+
+def test_work_ahead_is_forgotten_with_the_parameters(counted):
+    trainer, made = counted
+    first = step(trainer, 0)
+    assert trainer.ahead(1, 0, first["momentum_after"])
+    trainer.reset()
+    trainer.apply(0, aggregate_of(trainer, first))
+
+    step(trainer, 1, first)
+
+    assert len(made) == 3
+
+
+def test_nothing_is_done_ahead_that_is_not_one_round_ahead_or_needs_new_parameters(counted, data, folder):
+    trainer, made = counted
+    first = step(trainer, 0)
+    root = first["momentum_after"]
+    assert not trainer.ahead(0, -1, NO_DIGEST)  # the present round is `step`'s
+    assert not trainer.ahead(2, 0, root)
+    plain = a_trainer(data, folder)
+    assert not plain.ahead(1, 0, root)
+    assert len(made) == 1
