@@ -6,6 +6,7 @@ artefacts and ledger/events.py; nothing is listed twice.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, TypeVar
 
@@ -54,9 +55,12 @@ def _asked(rpc: Rpc, question: dict[str, Any], from_block: int, to_block: int) -
     for start in range(from_block, to_block + 1, BLOCKS_PER_QUESTION):
         end = min(start + BLOCKS_PER_QUESTION - 1, to_block)
         part: Any = {**question, "fromBlock": start, "toBlock": end}
-        logs = rpc.read("events", lambda part=part: rpc.web3.eth.get_logs(part))  # type: ignore[misc]
-        found += [event for log in logs if (event := event_of(log)) is not None]
+        found += rpc.read("events", lambda part=part: _events(rpc.web3.eth.get_logs(part)))  # type: ignore[misc]
     return sorted(found, key=lambda event: (event.block_number, event.log_index))
+
+
+def _events(logs: Iterable[Any]) -> list[ChainEvent]:
+    return [event for log in logs if (event := event_of(log)) is not None]
 
 
 def event_of(log: Any) -> ChainEvent | None:

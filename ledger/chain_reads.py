@@ -12,7 +12,7 @@ from web3.contract import Contract
 
 from ledger.chain_logs import read_events, read_events_of
 from ledger.chain_rpc import Rpc, artefact
-from ledger.chain_state import CaseState, EpochState, HotKey, RunState, StakeState, Ticket, state_of
+from ledger.chain_state import CaseState, EpochState, HotKey, RunState, S, StakeState, Ticket, state_of
 from ledger.deployment import CONTRACTS, Deployment
 from ledger.events import ChainEvent, UnstakeRequested
 from ledger.statements import Address, Statement
@@ -68,11 +68,11 @@ class ChainReader:
 
     def block_number(self) -> int:
         """The newest block."""
-        return int(self._rpc.read("block", lambda: self._rpc.web3.eth.block_number))
+        return self._rpc.read("block", lambda: int(self._rpc.web3.eth.block_number))
 
     def timestamp(self) -> int:
         """The newest block's time, Unix seconds. Windows run on this clock."""
-        return int(self._rpc.read("block", lambda: self._rpc.web3.eth.get_block("latest")["timestamp"]))
+        return self._rpc.read("block", lambda: int(self._rpc.web3.eth.get_block("latest")["timestamp"]))
 
     def token_balance(self, account: str | None = None) -> int:
         """Token units held outside the contracts; of the own account by default."""
@@ -85,7 +85,7 @@ class ChainReader:
     def native_balance(self, account: str | None = None) -> int:
         """Wei for gas."""
         whose: Any = account or self.address
-        return int(self._rpc.read("balance", lambda: self._rpc.web3.eth.get_balance(whose)))
+        return self._rpc.read("balance", lambda: int(self._rpc.web3.eth.get_balance(whose)))
 
     def stake_of(self, account: str, role: int) -> StakeState:
         """Active and leaving stake; both count for a slash."""
@@ -151,12 +151,12 @@ class ChainReader:
 
     def run(self, run_id: bytes) -> RunState | None:
         """The run's escrow; None if there is no such run."""
-        state = state_of(RunState, self._ask("RunEscrow", "getRun", run_id))
+        state = self._state(RunState, "RunEscrow", "getRun", run_id)
         return state if int(state.buyer, 16) else None
 
     def epoch_state(self, run_id: bytes, epoch: int) -> EpochState:
         """Where the settlement of one epoch stands."""
-        return state_of(EpochState, self._ask("EpochSettlement", "getEpoch", run_id, epoch))
+        return self._state(EpochState, "EpochSettlement", "getEpoch", run_id, epoch)
 
     def is_claimed(self, run_id: bytes, epoch: int, index: int) -> bool:
         """Whether row `index` was paid."""
@@ -164,7 +164,7 @@ class ChainReader:
 
     def case(self, case_id: bytes) -> CaseState:
         """Where a case stands."""
-        return state_of(CaseState, self._ask("SlashCourt", "getCase", case_id))
+        return self._state(CaseState, "SlashCourt", "getCase", case_id)
 
     def pot_of(self, offence_id: bytes) -> int:
         """What a case took and what neither was paid out nor given back yet, token units."""
@@ -207,6 +207,10 @@ class ChainReader:
         """Everything our contracts said in these blocks, both included, in chain order."""
         last = self.block_number() if to_block is None else to_block
         return read_events(self._rpc, self.deployment, from_block, last)
+
+    def _state(self, kind: type[S], contract: str, function: str, *arguments: Any) -> S:
+        found = self._ask(contract, function, *arguments)
+        return self._rpc.read(f"{contract}.{function}", lambda: state_of(kind, found))
 
     def _ask(self, contract: str, function: str, *arguments: Any) -> Any:
         call = self._contracts[contract].functions[function](*arguments)

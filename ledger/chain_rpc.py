@@ -19,25 +19,33 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from threading import Lock
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 import requests
 from eth_abi.abi import decode
+from eth_abi.exceptions import DecodingError
 from eth_account import Account
 from eth_utils.abi import function_abi_to_4byte_selector
 from web3 import HTTPProvider, Web3
 from web3.exceptions import ContractLogicError, TransactionNotFound, Web3Exception, Web3RPCError
+from web3.types import RPCResponse
 
 from ledger.deployment import CONTRACTS
 from ledger.refusals import refusal_words
 from ledger.statements import Address
 from protocol.errors import AssayError, ConfigError, Unavailable
+from protocol.json_text import parse_json
 
 T = TypeVar("T")
 
 REQUEST_S_MAX = 20
 NONCE_RETRIES_MAX = 8
 PRIORITY_FEE_WEI = 10**9
+WORDS_MAX = 300  # characters of what an endpoint says that are worth repeating
+# What web3 and the decoders raise when an endpoint answers as no chain does.
+_NONSENSE = (
+    ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError, DecodingError,
+)  # fmt: skip
 _NO_PROXY = {"http": "", "https": "", "all": ""}  # rooms do not read the environment; requests would
 _NONCE_TAKEN = ("nonce too low", "replacement transaction underpriced", "already imported", "already known")
 
@@ -51,6 +59,22 @@ class ChainRefused(AssayError):
         super().__init__(f"{action}: {words} [{plain}]" if words else f"{action}: {plain}")
         self.name = name
         self.arguments = arguments
+
+
+class _Endpoint(HTTPProvider):
+    """web3's, but a deeply nested answer does not end the process; see protocol/json_text.py."""
+
+    @staticmethod
+    def decode_rpc_response(raw_response: bytes) -> RPCResponse:
+        """The answer as web3 expects it.
+
+        Raises:
+            ValueError: it is none.
+        """
+        answer = parse_json(raw_response)
+        if not isinstance(answer, dict):
+            raise ValueError("no JSON object")
+        return cast(RPCResponse, answer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +108,7 @@ class Rpc:
     def __init__(self, url: str, key: bytes | None = None, *, receipt_s_max: float = 60.0) -> None:
         # No middleware: the default one asks for the chain id before every question.
         self.web3 = Web3(
-            HTTPProvider(url, request_kwargs={"timeout": REQUEST_S_MAX, "proxies": _NO_PROXY}), middleware=[]
+            _Endpoint(url, request_kwargs={"timeout": REQUEST_S_MAX, "proxies": _NO_PROXY}), middleware=[]
         )
         self.url = url
         self._account = None if key is None else Account.from_key(key)
@@ -127,14 +151,17 @@ class Rpc:
         except Web3RPCError as error:
             # A revert that web3 did not recognise, such as one from eth_estimateGas.
             answer: Any = error.rpc_response or {}
-            data = (answer.get("error") or {}).get("data")
+            told = answer.get("error")
+            data = told.get("data") if isinstance(told, dict) else None
             if isinstance(data, str) and data.startswith("0x"):
                 raise refusal(action, data) from error
             if "insufficient funds" in str(error).lower():
                 raise ChainRefused(action, "InsufficientFunds") from error
-            raise Unavailable(f"{action}: {self.url} answered {error.message}") from error
+            raise Unavailable(f"{action}: {self.url} answered {str(error.message)[:WORDS_MAX]}") from error
         except (requests.RequestException, OSError, Web3Exception) as error:
-            raise Unavailable(f"{action}: {self.url}: {type(error).__name__}: {error}") from error
+            raise Unavailable(f"{action}: {self.url}: {_short(error)}") from error
+        except _NONSENSE as error:
+            raise Unavailable(f"{action}: {self.url} answers as no chain does: {_short(error)}") from error
 
     def send(self, action: str, transaction: dict[str, Any], *, wait: bool = True) -> Sent:
         """Signs, sends and waits until mined. At most one transaction of this call is ever mined.
@@ -159,7 +186,7 @@ class Rpc:
         draft = {"from": sender, **transaction}
         if "gas" not in draft:
             # The pending block sees our own earlier transactions and the next block's time.
-            estimate = self.read(action, lambda: self.web3.eth.estimate_gas(draft, "pending"))  # type: ignore[arg-type]
+            estimate = self.read(action, lambda: int(self.web3.eth.estimate_gas(draft, "pending")))  # type: ignore[arg-type]
             draft["gas"] = estimate * 13 // 10 + 20_000
         for _ in range(NONCE_RETRIES_MAX):
             raw, tx_hash = self._signed(action, draft)
@@ -174,9 +201,9 @@ class Rpc:
     def _signed(self, action: str, draft: dict[str, Any]) -> tuple[bytes, bytes]:
         eth = self.web3.eth
         if self._chain_id is None:
-            self._chain_id = self.read(action, lambda: eth.chain_id)
-        nonce = self.read(action, lambda: eth.get_transaction_count(draft["from"], "pending"))
-        base_fee = self.read(action, lambda: eth.get_block("latest")["baseFeePerGas"])
+            self._chain_id = self.read(action, lambda: int(eth.chain_id))
+        nonce = self.read(action, lambda: int(eth.get_transaction_count(draft["from"], "pending")))
+        base_fee = self.read(action, lambda: int(eth.get_block("latest")["baseFeePerGas"]))
         full = {
             **{name: value for name, value in draft.items() if name != "from"},
             "nonce": nonce,
@@ -265,6 +292,10 @@ class Rpc:
         raise ChainRefused(action, "RevertedInBlock", (block_number,))
 
 
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:WORDS_MAX]
+
+
 class _NonceTaken(Exception):
     """Another transaction of the same account has this nonce."""
 
@@ -282,12 +313,16 @@ def _found(ask: Callable[[Any], Any], tx_hash: bytes) -> Any:
 
 def refusal(action: str, data: Any) -> ChainRefused:
     """The custom error in revert data, by name; its selector if no contract of ours declares it."""
-    raw = bytes.fromhex(data[2:]) if isinstance(data, str) and data.startswith("0x") else b""
-    known = _errors().get(raw[:4])
-    if known is None:
-        return ChainRefused(action, f"Reverted 0x{raw[:4].hex()}" if raw else "Reverted")
-    name, types = known
-    return ChainRefused(action, name, decode(types, raw[4:]))
+    try:
+        raw = bytes.fromhex(data[2:]) if isinstance(data, str) and data.startswith("0x") else b""
+        known = _errors().get(raw[:4])
+        if known is not None:
+            name, types = known
+            told = tuple(one[:WORDS_MAX] if isinstance(one, str) else one for one in decode(types, raw[4:]))
+            return ChainRefused(action, name, told)
+    except _NONSENSE:
+        raw = b""
+    return ChainRefused(action, f"Reverted 0x{raw[:4].hex()}" if raw else "Reverted")
 
 
 @cache
