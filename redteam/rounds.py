@@ -53,7 +53,7 @@ from training.layout import layout_of
 from training.momentum import zero_root
 from training.wire import Update
 from verifier.commits import Rules, check_commit, contradiction
-from verifier.round import Equivocation, Round, Submitted, examine, step
+from verifier.round import Equivocation, Round, Submitted, examine, manifest_of, step
 from verifier.rules import rule_of
 
 STATE = mark("parameters")
@@ -232,13 +232,14 @@ def _equivocates(is_defended: bool, seed: int) -> Outcome:
     first, second = desk.signed(NODE), desk.signed(NODE, update=mark("another update"))
     state, _ = step(desk.round, Submitted(first))
     other = state if is_defended else desk.round
-    _, effects = step(other, Submitted(second))
+    seen, effects = step(other, Submitted(second))
     is_proved = effects == (Equivocation(contradiction(first, second)),)
     if is_proved:
         hot = _member(NODE).hot
         for signed in (first, second):  # what the court recovers from its calldata
             check_commit_statement(desk.history.spec, _deployment(), signed, hot)
-    words = "none: both statements recover to its hot key, for the court to take all its stake"
+        is_proved = NODE not in advance(desk.history, manifest_of(seen, (), NO_DIGEST)).active
+    words = "none: barred from the next round on and unpaid from this one; the court takes all its stake"
     return Outcome(attempts=1, caught=is_proved, succeeded=not is_proved, cost=1.0, harm=words)
 
 

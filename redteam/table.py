@@ -16,9 +16,10 @@ from redteam.judges import CHAIN_ATTACKS
 from redteam.octets import BYTES_ATTACKS
 from redteam.rounds import ROUND_ATTACKS
 from redteam.steps import STEP_ATTACKS
+from redteam.trust import TRUST_ATTACKS
 
 ATTACKS: tuple[Attack, ...] = (
-    *STEP_ATTACKS, *CHAIN_ATTACKS, *ROUND_ATTACKS, *BYTES_ATTACKS, *CONTRACT_ATTACKS,
+    *STEP_ATTACKS, *TRUST_ATTACKS, *CHAIN_ATTACKS, *ROUND_ATTACKS, *BYTES_ATTACKS, *CONTRACT_ATTACKS,
 )  # fmt: skip
 
 

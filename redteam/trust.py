@@ -1,0 +1,119 @@
+"""Trust: adversaries who want to be audited less, or to stay within what audits let pass.
+
+Room: redteam. Between execution classes a step may be off by a tolerance, and a node's record and
+hardware lower its rate of audits: each of these is somebody's way in.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+import protocol.history
+from protocol.history import History, advance
+from protocol.messages import Appraised, Discount, Manifest, SignedAppraised
+from protocol.params import PPM, Precision
+from protocol.rule import BLOCK_SIZE
+from protocol.types import NO_DIGEST, PeerId, RoundId, Signature
+from redteam.attack import Attack, Outcome, Where, without
+from redteam.chain import NODES, VERIFIERS, a_commit, a_network, mark
+from verifier.drift import Drift, observe
+from verifier.limits import POLICIES, Limit
+from verifier.tolerance import Grade, Measured, grades
+
+NODE = NODES[0]
+AUDITS, BLOCKS, OPENED = 40, 100, 32
+# What was measured between real code paths in float32: docs/results/tolerance.md.
+MEASURED = replace(POLICIES[Precision.FLOAT32], t1=11_000, t2=55_000, profile=600)
+QUIET, COMMON = 6e-7, 0.08  # an honest residual's size, and the share that honest nodes have in common
+
+
+def _within_tolerance(is_defended: bool, seed: int) -> Outcome:
+    """A fifth of T1 in one direction, step after step; every single audit matches."""
+    steered = _audits_until_alarm(MEASURED, MEASURED.t1 / 5 * 1e-9, seed) if is_defended else None
+    honest = _audits_until_alarm(MEASURED, 0.0, seed)
+    found = f"back on probation after {steered} audits" if steered else "every audit is a match, for ever"
+    words = f"{found}; an honest node in {AUDITS} audits: {'an alarm' if honest else 'no alarm'}"
+    return Outcome(attempts=1, caught=bool(steered), succeeded=not steered, cost=1.0, harm=words)
+
+
+def _audits_until_alarm(limit: Limit, bias: float, seed: int) -> int | None:
+    rng = np.random.default_rng(seed)
+
+    def unit(count: int) -> NDArray[np.float64]:
+        rows: NDArray[np.float64] = rng.standard_normal((count, BLOCK_SIZE))
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        return rows
+
+    always = unit(BLOCKS) * bias + unit(BLOCKS) * COMMON * QUIET
+    drift = Drift()
+    for number in range(AUDITS):
+        drawn = np.sort(rng.permutation(BLOCKS)[:OPENED])
+        residual = always[drawn] + unit(OPENED) * QUIET
+        zeros = np.zeros(OPENED)
+        rho = np.linalg.norm(residual, axis=1)
+        measured = Measured(rho, zeros, zeros.astype(bool), zeros, zeros, zeros, residual)
+        assert grades(measured, limit).worst is Grade.PASSED
+        drift, is_alarm = observe(drift, measured, drawn.tolist(), limit)
+        if is_alarm:
+            return number + 1
+    return None
+
+
+def _other_machine(is_defended: bool, seed: int) -> Outcome:
+    """Trust is earned on one machine, then the steps come from another; undefended, trust is the node's."""
+    history = a_network(seed=seed, rounds=30, probation=2).grow(10).history
+    moved = replace(a_commit(history, NODE), exec_class=mark("another class"))
+    trusted = replace(history.nodes[NODE], clean=1000)
+    history = replace(history, nodes={**history.nodes, NODE: trusted})
+    manifest = a_network(seed=seed, rounds=30, probation=2).manifest()
+    carried = replace(
+        manifest,
+        round=history.round,
+        parent=history.parent,
+        commits=tuple(replace(one, commit=moved) for one in manifest.commits if one.commit.node == NODE),
+        unsealed=(),
+    )
+    if not is_defended:
+        known = replace(trusted, exec_class=moved.exec_class)
+        history = replace(history, nodes={**history.nodes, NODE: known})
+    rate = advance(history, carried).rate_ppm(NODE)
+    words = f"the next steps are drawn at {rate / PPM:.0%}"
+    return Outcome(attempts=1, caught=rate == PPM, succeeded=rate < PPM, cost=1.0, harm=words)
+
+
+def _bought_appraisers(is_defended: bool, seed: int) -> Outcome:
+    """Two of four verifiers vouch for hardware that is not there; undefended, any one word counts."""
+    network = a_network(seed=seed, rounds=30, attestation=mark("policy"), attested_rounds=10).grow(3)
+    off = nullcontext() if is_defended else without(protocol.history, "quorum", lambda _count: 1)
+    with off:
+        after = advance(network.history, _vouching(network.manifest(), network.history, VERIFIERS[:2]))
+        discount = after.discount_ppm(NODE)
+    floor = after.spec.audit.floor_ppm / PPM
+    words = f"its rate is multiplied with {discount / PPM:g}; the floor of {floor:.0%} stays in any case"
+    return Outcome(attempts=1, caught=0, succeeded=discount < PPM, cost=0.0, harm=words)
+
+
+def _vouching(manifest: Manifest, history: History, verifiers: tuple[PeerId, ...]) -> Manifest:
+    words = tuple(
+        Appraised(
+            run_id=history.run_id, round=RoundId(int(history.round) - 1), node=NODE, verifier=verifier,
+            discount=Discount.PROCESSOR_AND_GPU, evidence=NO_DIGEST, result=NO_DIGEST,
+        )
+        for verifier in verifiers
+    )  # fmt: skip
+    signed = (SignedAppraised(appraised=word, signature=Signature(bytes(64))) for word in words)
+    return replace(manifest, appraised=tuple(signed))
+
+
+TRUST_ATTACKS = (
+    Attack(name="steer within the tolerance", number=12, where=Where.STEP, run=_within_tolerance,
+           defence="drift over a node's audits (T5)"),
+    Attack(name="earn trust, then change the machine", number=30, where=Where.CHAIN, run=_other_machine,
+           defence="another execution class is on probation"),
+    Attack(name="two of four verifiers vouch for hardware", number=36, where=Where.CHAIN,
+           run=_bought_appraisers, defence="a discount is what a quorum grants"),
+)  # fmt: skip
