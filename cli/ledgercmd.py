@@ -65,11 +65,22 @@ def audit(
     witnessed: Annotated[
         bool, typer.Option("--witnessed", help="Require that a quorum of verifiers cosigned.")
     ] = False,
+    rpc: Annotated[
+        str | None,
+        typer.Option(metavar="URL|FILE", help="Compare with what is anchored on chain, at this endpoint."),
+    ] = None,
+    keeper: Annotated[
+        str | None, typer.Option(metavar="ACCOUNT", help="Who anchored; default: whom the run's fee goes to.")
+    ] = None,
 ) -> None:
     """Make every leaf, root and sum again, and check every signed checkpoint."""
     from cli.books import audit_lines
 
     _show(audit_lines(run, key, must_be_witnessed=witnessed))
+    if rpc is not None:
+        from cli.anchored import chain_line
+
+        _show([chain_line(run, rpc, keeper)])
 
 
 def settle(

@@ -16,12 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cli.anchored import anchored_line
 from ledger.deployment import Deployment
 from ledger.evidence import evm_address
 from ledger.results import epoch_end, epoch_result, result_digest, run_id_of
 from ledger.settlement import Settlement, settle
 from ledger.statements import verify_certificate
-from observer.bundle import Finished, Settled, write_bundle
+from observer.bundle import ANCHOR, Anchored, Finished, Settled, read_anchor, write_bundle
 from observer.papers import Papers, read_papers
 from protocol.blob import blob_digest
 from protocol.codec import decode, digest
@@ -88,6 +89,7 @@ def verify_run(folder: Path) -> Iterator[str]:
         state=public_digest(replay.public),
         papers=papers,
         load=replay.load,
+        anchor=_anchor(bundle / ANCHOR, spec),
     )
     with tempfile.TemporaryDirectory() as scratch:
         again = Path(scratch) / "bundle"
@@ -96,6 +98,20 @@ def verify_run(folder: Path) -> Iterator[str]:
     yield f"bundle: written again from the certified chain, all {files} files the same byte for byte"
     _check_summary(folder / "summary.json", spec, run_id, settled)
     yield "summary: money as settled"
+    if finished.anchor is not None:
+        yield anchored_line(folder, finished.anchor)
+
+
+def _anchor(path: Path, spec: RunSpec) -> Anchored | None:
+    if not path.exists():
+        return None
+    try:
+        found = read_anchor(path.read_text())
+        if found.keeper != evm_address(spec.money.treasury):
+            raise ValueError(f"of {found.keeper}, who is not the run's keeper")
+    except (OSError, ValueError, RecursionError) as error:
+        raise Altered(f"bundle/{ANCHOR}: {error}") from None
+    return found
 
 
 def _papers(spec: RunSpec, bundle: Path) -> Papers:

@@ -4,6 +4,7 @@ Room: observer (edge: files). It is written beside its place and renamed at the
 end, so it is there whole or not at all.
 
     spec.cbor deployment.json links/ updates/ aggregates/ settlements/ receipts/
+    anchor.json   what the keeper last anchored of its books, where it did
     data/    manifest of the data and its tokenizer    base.npy  imported starting parameters
     model/   what `transformers` loads: config.json, model.safetensors, tokenizer.json
 """
@@ -31,6 +32,7 @@ from observer.model_card import model_card
 from observer.papers import Papers
 from observer.receipts import facts_of, round_receipts
 from protocol.codec import encode
+from protocol.json_text import parse_json
 from protocol.messages import CertifiedManifest
 from protocol.params import RunSpec
 from protocol.types import NO_DIGEST, Digest
@@ -39,6 +41,8 @@ from training.layout import layout_of
 from training.shards import MANIFEST, TOKENIZER
 from training.start import BASE
 from training.tokenizer import byte_tokenizer_json
+
+ANCHOR = "anchor.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,18 @@ class Settled:
     result: EpochResult
     digest: bytes  # the final result's on chain
     certificate: bytes  # empty if no quorum would sign it again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchored:
+    """The last root of the keeper's books on chain, and the event that says so; see observer/anchor.py."""
+
+    keeper: str  # account
+    size: int
+    root: bytes
+    block_number: int
+    block_hash: bytes
+    tx_hash: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +80,7 @@ class Finished:
     papers: Papers
     state: Digest  # of these parameters and the outer optimiser's buffers
     load: Callable[[Digest], bytes]  # a blob by its digest
+    anchor: Anchored | None = None
 
 
 def write_bundle(folder: Path, run: Finished) -> Digest:
@@ -80,12 +97,28 @@ def write_bundle(folder: Path, run: Finished) -> Digest:
     partial.mkdir(parents=True)
     (partial / "spec.cbor").write_bytes(encode(run.spec))
     (partial / "deployment.json").write_text(run.deployment.to_json())
+    if run.anchor is not None:
+        _write_json(partial / ANCHOR, _plain(dataclasses.asdict(run.anchor)))
     _write_chain(partial, run)
     _write_settlements(partial / "settlements", run)
     _write_papers(partial, run.papers)
     _write_receipts_and_model(partial, run, run.state)
     os.replace(partial, folder)
     return run.state
+
+
+def read_anchor(text: str) -> Anchored:
+    """Inverts what the bundle holds.
+
+    Raises:
+        ValueError: it is no anchor.
+    """
+    told: Any = parse_json(text)
+    kinds = {"keeper": str, "size": int, "root": str, "block_number": int, "block_hash": str, "tx_hash": str}
+    if not isinstance(told, dict) or {name: type(one) for name, one in told.items()} != kinds:
+        raise ValueError(f"expected {', '.join(kinds)}")
+    hashes = {name: bytes.fromhex(told[name]) for name in ("root", "block_hash", "tx_hash")}
+    return Anchored(**{**told, **hashes})
 
 
 def _write_chain(folder: Path, run: Finished) -> None:

@@ -19,10 +19,11 @@ from typing import TypeVar
 import trio
 
 from ledger.chain import Chain, EpochPhase
-from ledger.events import RewardCollected
+from ledger.events import LogAnchored, RewardCollected
+from ledger.evidence import evm_address
 from ledger.results import epoch_end, epoch_result
 from network.host import Host
-from observer.bundle import Finished, Settled, write_bundle
+from observer.bundle import Anchored, Finished, Settled, write_bundle
 from observer.certificates import certified_result
 from observer.papers import read_papers
 from observer.receipts import facts_of
@@ -88,7 +89,7 @@ class Buyer:
             self._tell_agreement(settled)
             await self._certify(settled)
             await _patiently(lambda: self._take_back(chain))
-            await self._pack(settled)
+            await self._pack(settled, await _patiently(lambda: self._anchored(chain)))
             nursery.cancel_scope.cancel()
 
     async def _read_facts(self) -> None:
@@ -216,7 +217,23 @@ class Buyer:
 
     # ---- the proof
 
-    async def _pack(self, settled: dict[int, Settled]) -> None:
+    async def _anchored(self, chain: Chain) -> Anchored | None:
+        """What the keeper, whose account the fee goes to, last anchored of its books; None if nothing."""
+        keeper = evm_address(self.me.spec.money.treasury)
+        events = await trio.to_thread.run_sync(chain.events, self.me.deployment.block)
+        for event in reversed(events):
+            if isinstance(event, LogAnchored) and (event.keeper, event.run_id) == (keeper, self.me.run_id):
+                return Anchored(
+                    keeper=keeper,
+                    size=event.size,
+                    root=event.root,
+                    block_number=event.block_number,
+                    block_hash=event.block_hash,
+                    tx_hash=event.tx_hash,
+                )
+        return None
+
+    async def _pack(self, settled: dict[int, Settled], anchor: Anchored | None) -> None:
         run = Finished(
             spec=self.me.spec,
             run_id=self.me.run_id,
@@ -229,6 +246,7 @@ class Buyer:
                 read_papers, self.me.spec, self.me.config.data, self.me.config.base
             ),
             load=self.me.blobs.load,
+            anchor=anchor,
         )
         state = await trio.to_thread.run_sync(write_bundle, self.bundle, run)
         self.status.write_once("bundle", "", path=str(self.bundle), state=state.hex())

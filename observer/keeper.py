@@ -6,10 +6,10 @@ at any instant and started again.
 
     manifests --> books <-- chain events        status: one line per fact
     ripe epoch --> quorum's signatures --> proposed --> final --> fee claimed
-    final epoch --> signed checkpoint of the books' Merkle log --> cosigned by the verifiers
+    final epoch --> signed checkpoint of the books' Merkle log --> cosigned by the verifiers, anchored
 
-Nothing is signed before a quorum of verifiers has said what it cosigned last: a keeper whose books
-were rolled back stops, see observer/witnesses.py.
+Nothing is signed before a quorum of verifiers has said what it cosigned last, and nothing booked that is
+behind the anchor on chain: a keeper whose books were rolled back stops (observer/witnesses.py, anchor.py).
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from typing import Any
 import trio
 
 from ledger.chain import Chain
-from ledger.log_keeper import LogKeeper
+from ledger.log_keeper import LedgerRolledBack, LogKeeper
 from ledger.store import BookStore
 from network.host import Host
+from observer.anchor import anchor_newest, compare_with_anchor
 from observer.bookkeeper import Bookkeeper
 from observer.settler import Settler
 from observer.status import StatusFile
@@ -118,6 +119,8 @@ class Keeper:
                 elif await self._is_over(paid_out_at):
                     await self._report(chain)
                     return
+            except LedgerRolledBack:
+                raise
             except AssayError as error:
                 log.warning("the books wait", extra={"reason": str(error)})
             await trio.sleep(POLL_S)
@@ -131,12 +134,14 @@ class Keeper:
         await trio.to_thread.run_sync(self.bookkeeper.tell_rounds)
 
     def _look(self, chain: Chain) -> None:
+        compare_with_anchor(chain, self.log_keeper, self.me.run_id)
         is_new = self.bookkeeper.book_blocks(chain, dict(self.follower.settlements))
         if is_new or not self._has_told:  # killed between booking and telling, we tell now
             self.bookkeeper.tell_events()
             self._has_told = True
         if self.witnesses.is_compared:
             self.log_keeper.sign_due()
+        anchor_newest(chain, self.log_keeper, self.me.run_id)
 
     async def _is_over(self, paid_out_at: float) -> bool:
         if trio.current_time() > paid_out_at + CASES_S_MAX:
@@ -157,6 +162,7 @@ class Keeper:
         if not await self.witnesses.compared(WITNESSES_S_MAX):
             log.warning("signing the last checkpoint, though no quorum of verifiers said what it cosigned")
         await trio.to_thread.run_sync(self.log_keeper.sign_last)
+        await trio.to_thread.run_sync(anchor_newest, chain, self.log_keeper, self.me.run_id)
         if not await self.witnesses.cosigned(WITNESSES_S_MAX):
             log.warning("the last checkpoint has no quorum of cosignatures")
         self.status.write_once("settled", "", **line)

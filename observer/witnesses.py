@@ -38,6 +38,7 @@ class Witnesses:
         self._me, self._log = me, log_keeper
         self._need = quorum(len(me.spec.verifiers))
         self._heard: set[PeerId] = set()  # have said, in this life of ours, what they cosigned last
+        self._unwilling: set[PeerId] = set()  # or that they are no witnesses
         self._changed = trio.Event()
 
     @property
@@ -69,10 +70,13 @@ class Witnesses:
         return self.is_compared
 
     async def cosigned(self, wait_s: float) -> bool:
-        """Wait until a quorum cosigned the newest checkpoint, so long at most; whether one did."""
+        """Wait until a quorum cosigned the newest checkpoint, or none will; whether one did in time."""
         with trio.move_on_after(wait_s):
-            while not await trio.to_thread.run_sync(lambda: self.is_cosigned):
-                await self._changed.wait()
+            while len(self._me.spec.verifiers) - len(self._unwilling) >= self._need:
+                changed = self._changed  # before we look: what comes meanwhile must wake us
+                if await trio.to_thread.run_sync(lambda: self.is_cosigned):
+                    break
+                await changed.wait()
         return await trio.to_thread.run_sync(lambda: self.is_cosigned)
 
     async def _keep_asking(self, host: Host, peer: PeerId) -> None:
@@ -117,7 +121,10 @@ class Witnesses:
             body = await host.request(peer, "witnessed", b"", timeout_s=ANSWER_S_MAX)
         except RemoteError as error:  # it is there, and no witness
             log.info("no witness", extra={"verifier": peer.hex()[:8], "reason": str(error)})
+            self._unwilling.add(peer)
+            self._tell()
             return None
+        self._unwilling.discard(peer)
         if not body:
             return None
         note = body.decode(errors="replace")

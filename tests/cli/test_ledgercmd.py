@@ -10,25 +10,31 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from nacl.signing import SigningKey
 
+import cli.anchored
 import cli.settlecheck
+import ledger.chain_reads
 import observer.run_books
 from cli.main import run
 from ledger.events import ResultFinalized, ResultProposed
+from ledger.evidence import evm_address
+from ledger.journal_db import open_engine_to_read, reading
 from ledger.log_cosign import cosign
 from ledger.log_keeper import LogKeeper
 from ledger.log_note import Checkpoint, origin_of, read_checkpoint, verifier_key
+from ledger.log_store import read_root
 from ledger.merkle_log import leaf_hash, verify_inclusion
 from ledger.results import epoch_result
 from ledger.statements import certificate, sign_digest
 from ledger.store import BookStore
-from observer.bundle import Settled, write_bundle
+from observer.bundle import Anchored, Settled, write_bundle
 from protocol.identity import peer_of
 from protocol.types import NO_DIGEST, Digest
+from replica.index import Altered
 from tests.builders import RUN_ID, STATE, VERIFIERS, a_digest, a_hot_key, a_peer_key, peer
 from tests.ledger.test_merkle_log_books import edit
 from tests.observer.test_bookkeeper import LINKS, TABLES, Blocks, Desk, a_whole_tale
@@ -96,6 +102,11 @@ def assay(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
         return int(ended.value.code or 0), out, err
 
     return call
+
+
+def journal(folder: Path) -> list[int]:
+    with closing(sqlite3.connect(folder / "ledger.db")) as db:
+        return [number for (number,) in db.execute("SELECT id FROM journal_entry")]
 
 
 def content(folder: Path) -> dict[Path, bytes]:
@@ -175,6 +186,84 @@ def test_a_cosignature_of_another_checkpoint_is_an_error(assay: Assay, folder: P
 
     code, _, err = assay("ledger", "audit", folder)
     assert (code, "does not cover the checkpoint" in err) == (1, True)
+
+
+# ---- what is on chain
+
+
+class Contract:
+    """An endpoint that has one anchor, and was asked whose."""
+
+    anchor: tuple[int, bytes] | None = None
+    asked: ClassVar[list[tuple[str, bytes]]] = []
+
+    def __init__(self, url: str, deployment: object) -> None:
+        assert (url, deployment) == ("http://chain", DEPLOYMENT)
+
+    def check_deployment(self) -> None:
+        """This is the chain."""
+
+    def log_anchor(self, keeper: str, run_id: bytes) -> tuple[int, bytes] | None:
+        self.asked.append((keeper, run_id))
+        return self.anchor
+
+
+@pytest.fixture
+def contract(monkeypatch: pytest.MonkeyPatch) -> type[Contract]:
+    monkeypatch.setattr(cli.anchored, "run_id_of", lambda _: RUN_ID)
+    monkeypatch.setattr(ledger.chain_reads, "ChainReader", Contract)
+    monkeypatch.setattr(Contract, "asked", [])
+    return Contract
+
+
+def root_at(folder: Path, size: int) -> bytes:
+    with reading(open_engine_to_read(folder / "ledger.db")) as db:
+        return read_root(db, size)
+
+
+def test_the_audit_compares_with_the_anchor_of_whom_the_fee_goes_to(
+    assay: Assay, folder: Path, contract: type[Contract]
+):
+    shutil.copy(folder / "bundle" / "deployment.json", folder / "deployment.json")
+    asked = ("ledger", "audit", folder, "--rpc", "http://chain")
+    newest = len(list(journal(folder)))
+
+    code, _, err = assay(*asked)
+    assert (code, "anchored nothing of this run" in err) == (1, True)
+    for size in (1, 5, newest):
+        contract.anchor = (size, root_at(folder, size))
+        code, out, err = assay(*asked)
+        assert (code, err, f"anchored: {size} of {newest} entries" in out) == (0, "", True)
+    for anchor, words in (
+        (
+            (newest + 1, bytes(32)),
+            f"the books were rolled back: {newest + 1} entries are anchored, {newest} are here",
+        ),
+        ((5, bytes(32)), "root 0000000000000000 of 5 entries is anchored"),
+    ):
+        contract.anchor = anchor
+        code, _, err = assay(*asked)
+        assert (code, words in err) == (1, True), err
+    contract.anchor = (1, root_at(folder, 1))
+    assert assay(*asked, "--keeper", "0x" + "2" * 40)[0] == 0
+    treasury = evm_address(SPEC.money.treasury)
+    assert set(contract.asked) == {(treasury, RUN_ID), ("0x" + "2" * 40, RUN_ID)}
+
+
+def test_the_delivered_books_are_held_against_the_anchor_in_the_bundle(folder: Path, assay: Assay):
+    anchor = Anchored(
+        keeper="0x" + "1" * 40, size=5, root=root_at(folder, 5), block_number=9,
+        block_hash=b"b" * 32, tx_hash=b"t" * 32,
+    )  # fmt: skip
+    assert assay is not None
+    assert "anchor: 5 of" in cli.anchored.anchored_line(folder, anchor)
+
+    for wrong, words in ((replace(anchor, size=4), "is anchored"), (replace(anchor, size=99), "rolled back")):
+        with pytest.raises(Altered, match=words):
+            cli.anchored.anchored_line(folder, wrong)
+    edit(folder / "ledger.db", "UPDATE posting SET amount = amount * 2 WHERE entry = 2")
+    with pytest.raises(Altered, match="entry 2"):
+        cli.anchored.anchored_line(folder, anchor)
 
 
 def test_a_settled_run_has_a_trial_balance_of_zero_and_nothing_left(assay: Assay, made: Path):
