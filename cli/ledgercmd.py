@@ -18,7 +18,7 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or a l
 
 def add_commands(app: typer.Typer) -> None:
     """Add the commands below to `assay ledger`."""
-    for command in (balance, entries, export, prove, audit, settle):
+    for command in (balance, entries, export, prove, audit, faults, settle):
         app.command()(command)
 
 
@@ -81,6 +81,18 @@ def audit(
         from cli.anchored import chain_line
 
         _show([chain_line(run, rpc, keeper)])
+
+
+def faults(
+    run: Run,
+    verifier: Annotated[
+        str, typer.Option(metavar="PEER", help="Only of this verifier: its peer id, or the beginning of it.")
+    ] = "",
+) -> None:
+    """What was proved of verifiers, and which nodes contradicted themselves."""
+    from cli.faults import fault_lines
+
+    _show(fault_lines(run, verifier))
 
 
 def settle(

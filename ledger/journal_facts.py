@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ledger.settlement import Settlement
-from protocol.audits import Audit
+from protocol.audits import Audit, Fault
 from protocol.codec import digest
 from protocol.history import History
-from protocol.messages import CertifiedManifest, Commit, Manifest, Verdict
+from protocol.messages import CertifiedManifest, Commit, Contradiction, Manifest, Verdict
 from protocol.types import Digest, PeerId
 
 
@@ -31,6 +31,8 @@ class RoundFacts:
     drawn: tuple[Audit, ...]
     verdicts: tuple[Verdict, ...]
     ruled: tuple[Audit, ...]  # closed by this manifest
+    faults: tuple[tuple[Audit, Fault], ...]  # of verifiers, proved by this manifest
+    contradictions: tuple[Contradiction, ...]  # of nodes
     settlement: Settlement | None  # of the epoch that this manifest made ripe
 
 
@@ -63,6 +65,13 @@ def round_facts(
         drawn=tuple(audit for step, audit in sorted(after.audits.items()) if step not in before.audits),
         verdicts=tuple(signed.verdict for signed in manifest.verdicts),
         ruled=tuple(ruled),
+        faults=tuple(
+            (audit, fault)
+            for step, audit in sorted(after.audits.items())
+            for fault in audit.faults
+            if step not in before.audits or fault not in before.audits[step].faults
+        ),
+        contradictions=manifest.contradictions,
         settlement=settlement,
     )
 

@@ -105,8 +105,37 @@ def rows_of_round(facts: RoundFacts) -> dict[str, list[Row]]:
             }
             for audit in facts.ruled
         ],
+        **rows_of_faults(facts),
     }
     return rows if facts.settlement is None else {**rows, **_rows_of_settlement(facts.settlement)}
+
+
+def rows_of_faults(facts: RoundFacts) -> dict[str, list[Row]]:
+    """What one final manifest proves against verifiers and nodes, by table."""
+    return {
+        "fault": [
+            {
+                "offence_id": fault.offence_id,
+                "verifier": fault.verdict.verifier,
+                "round": int(audit.round),
+                "node": audit.node,
+                "failing": fault.failing.name.lower(),
+                "verdict_digest": digest(fault.verdict),
+                "in_round": facts.round,
+            }
+            for audit, fault in facts.faults
+        ],
+        "contradiction": [
+            {
+                "round": int(pair.first.commit.round),
+                "node": pair.first.commit.node,
+                "first_digest": digest(pair.first.commit),
+                "second_digest": digest(pair.second.commit),
+                "in_round": facts.round,
+            }
+            for pair in facts.contradictions
+        ],
+    }
 
 
 def _rows_of_settlement(settlement: Settlement) -> dict[str, list[Row]]:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlmodel import Field, SQLModel
 
 # 2: the Merkle log; 3: balances, and entries that are pending; 4: subtrees of the log; 5: invoices
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # STRICT knows INTEGER only; it has 64 bits
 _PENDING = sa.text("state = 'pending'")
 STRICT: dict[str, Any] = {"sqlite_strict": True}
@@ -273,6 +273,32 @@ class RulingRow(Table, table=True):
     node: bytes = _key(sa.LargeBinary)
     ruling: str = _text()
     closed_round: int = _number()
+
+
+class FaultRow(Table, table=True):
+    """What a ruling proved of a verifier, and the verdict that shows it."""
+
+    __tablename__ = "fault"
+    __table_args__ = STRICT
+    offence_id: bytes = _key(sa.LargeBinary)
+    verifier: bytes = _bytes(index=True)
+    round: int = _number()
+    node: bytes = _bytes()
+    failing: str = _text()
+    verdict_digest: bytes = _bytes()
+    in_round: int = _number()
+
+
+class ContradictionRow(Table, table=True):
+    """Two commits of one node for one round, and the manifest that carries them."""
+
+    __tablename__ = "contradiction"
+    __table_args__ = STRICT
+    round: int = _key()
+    node: bytes = _key(sa.LargeBinary)
+    first_digest: bytes = _bytes()
+    second_digest: bytes = _bytes()
+    in_round: int = _number()
 
 
 class SettlementRow(Table, table=True):

@@ -6,7 +6,7 @@ replays the chain. Amounts are token units.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -175,16 +175,16 @@ def audits(store: BookStore, up_to_round: int) -> dict[str, int]:
         }
 
 
-def open_offences(store: BookStore, faults: Collection[bytes] = ()) -> frozenset[bytes]:
-    """Upheld audits whose case has not ended on chain, and likewise these offences of verifiers."""
+def open_offences(store: BookStore) -> frozenset[bytes]:
+    """Upheld audits whose case has not ended on chain, and likewise faults of verifiers."""
     with store.reading() as db:
-        upheld = db.execute(
+        told = db.execute(
             sa.text(
                 "SELECT audit.offence_id FROM ruling JOIN audit USING (round, node) "
-                "WHERE ruling.ruling = 'upheld'"
+                "WHERE ruling.ruling = 'upheld' UNION SELECT offence_id FROM fault"
             )
         ).scalars()
-        offences = frozenset(bytes(offence) for offence in upheld) | frozenset(faults)
+        offences = frozenset(bytes(offence) for offence in told)
     closed = {event.case_id for event in store.events(CaseClosed) if isinstance(event, CaseClosed)}
     return offences - closed
 

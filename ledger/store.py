@@ -26,7 +26,7 @@ from ledger.journal_db import Place as Database
 from ledger.journal_db import open_engine, reading, writing
 from ledger.journal_facts import RoundFacts
 from ledger.journal_pending import Pending, State, expire_due, hold, post_pending, read_pending, void
-from ledger.journal_rows import Place, Row, event_of_row, event_row, place_of, rows_of_round
+from ledger.journal_rows import Place, Row, event_of_row, event_row, place_of, rows_of_faults, rows_of_round
 from ledger.journal_tables import TABLES
 from ledger.journal_write import (
     Standing,
@@ -39,6 +39,7 @@ from ledger.journal_write import (
 from ledger.settlement import Settlement
 
 NEXT_ROUND, NEXT_BLOCK = "next_round", "next_block"
+NEXT_FAULTS = "next_faults"  # behind `next_round` in books from before faults were kept, until they are
 _EVENT, _CURSOR = TABLES["chain_event"], TABLES["cursor"]
 
 
@@ -139,26 +140,27 @@ class BookStore:
             void(db, key, now_ms)
 
     def add_rounds(self, facts: Sequence[RoundFacts]) -> None:
-        """Keep final rounds; those already on record are passed over.
+        """Keep final rounds; of those already on record, only faults that the books have no rows for.
 
         Raises:
             ValueError: a round in between is missing (our own mistake).
         """
         with writing(self.engine) as db:
-            at = _cursor(db, NEXT_ROUND, 0)
+            at, faults_at = _cursor(db, NEXT_ROUND, 0), _cursor(db, NEXT_FAULTS, 0)
             rows: dict[str, list[Row]] = {}
             for one in facts:
-                if one.round < at:
+                if one.round < min(at, faults_at):
                     continue
-                if one.round != at:
-                    raise ValueError(f"round {one.round} arrived, {at} expected")
-                at += 1
-                for name, found in rows_of_round(one).items():
+                if one.round not in (at, faults_at):
+                    raise ValueError(f"round {one.round} arrived, {min(at, faults_at)} expected")
+                for name, found in (rows_of_round(one) if one.round == at else rows_of_faults(one)).items():
                     rows.setdefault(name, []).extend(found)
+                at, faults_at = max(at, one.round + 1), one.round + 1
             for name, found in rows.items():
                 if found:
                     db.execute(sa.insert(TABLES[name]), found)
             _set_cursor(db, NEXT_ROUND, at)
+            _set_cursor(db, NEXT_FAULTS, faults_at)
 
     def take_blocks(
         self,

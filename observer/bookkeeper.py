@@ -39,7 +39,6 @@ class Bookkeeper:
         self._is_first_look = True
         self._names = {evm_address(m.account): m.peer.hex() for m in spec.nodes + spec.verifiers}
         self._told_rounds = 0
-        self._faults: set[bytes] = set()  # offences of verifiers
 
     @property
     def next_round(self) -> int:
@@ -60,7 +59,6 @@ class Bookkeeper:
             before, history = history, advance(history, certified.manifest)
             facts.append(round_facts(before, certified, history, ripe.get(int(before.round))))
         self.books.add_rounds(facts)
-        self._faults |= {bytes(f.offence_id) for one in facts for a in one.ruled for f in a.faults}
         self._history = history
 
     def book_blocks(self, chain: ChainReader, settlements: Mapping[int, Settlement]) -> bool:
@@ -160,4 +158,4 @@ class Bookkeeper:
 
     def has_open_cases(self) -> bool:
         """Whether a slash that the chain of manifests decided has not ended in court."""
-        return bool(report.open_offences(self.books, self._faults))
+        return bool(report.open_offences(self.books))

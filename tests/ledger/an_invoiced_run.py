@@ -100,6 +100,8 @@ def _facts(number: int) -> RoundFacts:
         drawn=(),
         verdicts=(),
         ruled=(),
+        faults=(),
+        contradictions=(),
         settlement=next((t for e, t in TABLES.items() if SPEC.settled_at(e) == number), None),
     )
 

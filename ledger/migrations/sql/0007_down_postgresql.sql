@@ -1,0 +1,5 @@
+DELETE FROM cursor WHERE name = 'next_faults';
+
+DROP TABLE contradiction;
+
+DROP TABLE fault;

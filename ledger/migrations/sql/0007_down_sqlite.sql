@@ -1,0 +1,7 @@
+DELETE FROM cursor WHERE name = 'next_faults';
+
+DROP TABLE contradiction;
+
+DROP TABLE fault;
+
+PRAGMA user_version = 6;
