@@ -95,7 +95,15 @@ def test_an_enclave_under_debug_is_refused():
         ({"pck": a_pck(is_cached=True)}, Reason.PLATFORM),
         ({"pck": a_pck(is_smt=True)}, Reason.PLATFORM),
     ],
-    ids=str,
+    ids=[
+        "migratable",
+        "another module",
+        "a service guest",
+        "another measurement",
+        "platform changes",
+        "keys are cached",
+        "threads share a core",
+    ],  # fmt: skip
 )
 def test_what_a_well_signed_quote_says_against_itself_is_refused(changed, reason):
     result = judge(**changed)
