@@ -125,6 +125,8 @@ contract ModelRegistry is Judge {
     }
 
     function _requireStanding(bytes32 recordId) private view {
+        // Zero is what no record has: the chain's clock is past it.
+        // slither-disable-next-line incorrect-equality
         if (entries[recordId].registeredAt == 0) revert UnknownRecord(recordId);
         if (successions[recordId].supersededAt != 0) revert NotStanding(recordId);
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
+import {IStakeVault} from "../src/Interfaces.sol";
 import {SlashCourt} from "../src/SlashCourt.sol";
 import {Ruling, Statement} from "../src/Statements.sol";
 import {VerifierSet} from "../src/VerifierSet.sol";
@@ -211,6 +212,14 @@ contract CourtTest is World {
         }
         (bool taken,) = address(set).staticcall(abi.encodeCall(VerifierSet.verify, (1, digest, 0, cert)));
         require(taken == (good && count >= 3), "another idea of a quorum");
+    }
+
+    /// @notice No loop over a set is longer than 64.
+    function test_aSetHasAtMost64Members() public {
+        VerifierSet.Member[] memory members = verifiers(65);
+        vm.expectPartialRevert(VerifierSet.BadSetSize.selector);
+        new VerifierSet(ID, IStakeVault(address(vault)), members);
+        new VerifierSet(ID, IStakeVault(address(vault)), verifiers(64));
     }
 
     /// @notice Two statements slash if and only if they differ in the value and in nothing else.

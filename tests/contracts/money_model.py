@@ -1,0 +1,509 @@
+"""Money model: what the contracts should do with every unit, in plain integers.
+
+Pure: no chain, no clock. One method per move of a client; `now` is the time of the block the move is in.
+A method returns whether the move changed anything (False: it already was a fact), or raises `Refused` with
+the contract's word for it. It says the rules a second time, so that a mistake has to be made twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ledger.chain import ChainParams, EpochPhase
+from ledger.chain_state import CasePhase
+
+PPM = 10**6
+ROLES = (0, 1)
+ANYTHING = "*"  # a certificate over other bytes recovers to anybody: the word for it is chance
+Row = tuple[str, int]  # who is paid, and how much
+
+
+class Refused(Exception):
+    """A contract says no; `name` is its error's."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+def require(holds: bool, otherwise: str) -> None:
+    """Refuses with this word unless it holds."""
+    if not holds:
+        raise Refused(otherwise)
+
+
+@dataclass
+class Pool:
+    """One account's stake in one role."""
+
+    tokens: int = 0
+    shares: int = 0
+    active_shares: int = 0
+    generation: int = 0
+
+    def worth(self, shares: int) -> int:
+        return shares * self.tokens // self.shares if shares else 0
+
+    @property
+    def active(self) -> int:
+        return self.worth(self.active_shares)
+
+    def deposit(self, amount: int) -> None:
+        shares = amount * self.shares // self.tokens if self.tokens else amount
+        self.tokens += amount
+        self.shares += shares
+        self.active_shares += shares
+
+    def draw(self, ppm: int) -> int:
+        amount = -(-self.tokens * ppm // PPM)
+        self.tokens -= amount
+        if amount and not self.tokens:
+            self.shares = self.active_shares = 0
+            self.generation += 1
+        return amount
+
+
+@dataclass
+class Leaving:
+    """A ticket."""
+
+    who: str
+    role: int
+    generation: int
+    ready_at: int
+    shares: int
+
+
+@dataclass
+class Run:
+    buyer: str
+    cap: int
+    epochs: int
+    closes_at: int
+    budget: int
+    reserved: int = 0
+    paid: int = 0
+    returned: int = 0
+    pending: int = 0
+
+    @property
+    def free(self) -> int:
+        return self.budget - self.reserved - self.paid - self.returned
+
+
+@dataclass
+class Result:
+    phase: EpochPhase
+    until: int
+    digest: bytes
+    rows: tuple[Row, ...]
+    total: int
+    claimed: int = 0
+    challenger: str = ""
+    is_orphan: bool = False
+    is_bonded: bool = False
+
+
+@dataclass
+class Case:
+    phase: CasePhase
+    offender: str
+    role: int
+    ppm: int
+    run: str
+    challenger: str
+    opener: str
+    veto_ends_at: int
+    execute_by: int
+    payable_at: int = 0
+    pot: int = 0
+    bond: int = 0
+
+
+@dataclass
+class Model:
+    """Everybody's money. Names stand for accounts; a run is named by its buyer and specification."""
+
+    params: ChainParams
+    balance: dict[str, int]
+    burnt: int = 0
+    pools: dict[tuple[str, int], Pool] = field(default_factory=dict)
+    tickets: list[Leaving] = field(default_factory=list)
+    delegated: set[str] = field(default_factory=set)
+    barred: set[str] = field(default_factory=set)
+    holds: dict[str, list[int]] = field(default_factory=dict)  # count, until
+    rewards: dict[str, int] = field(default_factory=dict)
+    owed: dict[str, int] = field(default_factory=dict)  # bonds of challenges
+    runs: dict[str, Run] = field(default_factory=dict)
+    results: dict[tuple[str, int], Result] = field(default_factory=dict)
+    rejected: set[bytes] = field(default_factory=set)
+    paid_rows: set[tuple[str, int, int]] = field(default_factory=set)
+    cases: dict[bytes, Case] = field(default_factory=dict)
+
+    # ---- stake
+
+    def pool(self, who: str, role: int) -> Pool:
+        return self.pools.setdefault((who, role), Pool())
+
+    def stake(self, now: int, who: str, role: int, amount: int) -> bool:
+        require(amount > 0, "ZeroAmount")
+        require(who not in self.barred, "AccountBarred")
+        pool = self.pool(who, role)
+        after = Pool(pool.tokens, pool.shares, pool.active_shares, pool.generation)
+        after.deposit(amount)
+        require(after.active >= self._minimum(role), "BelowMinimum")
+        self._pull(who, amount)
+        self.pools[who, role] = after
+        return True
+
+    def delegate(self, now: int, who: str) -> bool:
+        if who in self.delegated:
+            return False
+        self.delegated.add(who)
+        return True
+
+    def unstake(self, now: int, who: str, role: int, amount: int) -> bool:
+        pool = self.pool(who, role)
+        require(amount > 0, "ZeroAmount")
+        require(amount <= pool.active, "NotEnoughStake")
+        left = pool.active - amount
+        require(left == 0 or left >= self._minimum(role), "BelowMinimum")
+        shares = pool.active_shares if left == 0 else -(-amount * pool.shares // pool.tokens)
+        pool.active_shares -= shares
+        ready_at = now + self.params.unbonding_s
+        self.tickets.append(Leaving(who, role, pool.generation, ready_at, shares))
+        return True
+
+    def cancel(self, now: int, who: str, number: int) -> bool:
+        if not self._ticket(number).shares:
+            return False
+        ticket, pool, _ = self._spend(who, number)
+        if ticket.generation == pool.generation:
+            pool.active_shares += ticket.shares
+        ticket.shares = 0
+        return True
+
+    def withdraw(self, now: int, who: str, number: int) -> bool:
+        ticket = self._ticket(number)
+        if ticket.who == who and not ticket.shares:
+            return False
+        ticket, pool, amount = self._spend(who, number)
+        require(now >= ticket.ready_at, "TooEarly")
+        require(now >= self.frozen_until(who), "AccountFrozen")
+        if ticket.generation == pool.generation:
+            pool.shares -= ticket.shares
+            pool.tokens -= amount
+        ticket.shares = 0
+        self.balance[who] += amount
+        return True
+
+    def ticket_worth(self, number: int) -> int:
+        ticket = self._ticket(number)
+        pool = self.pool(ticket.who, ticket.role)
+        return pool.worth(ticket.shares) if ticket.generation == pool.generation else 0
+
+    def collect(self, now: int, who: str) -> bool:
+        amount = self.rewards.pop(who, 0)
+        self.balance[who] += amount
+        return amount > 0
+
+    def frozen_until(self, who: str) -> int:
+        return self.holds.get(who, [0, 0])[1]
+
+    # ---- a buyer's run
+
+    def open_run(
+        self, now: int, buyer: str, run: str, budget: int, cap: int, epochs: int, deadline: int
+    ) -> bool:
+        if run in self.runs:
+            found = self.runs[run]
+            require((found.cap, found.epochs) == (cap, epochs), "RunExists")
+            return False
+        require(deadline >= now + self.params.close_delay_s, "BadRun")
+        self._pull(buyer, budget)
+        self.runs[run] = Run(buyer, cap, epochs, deadline, budget)
+        return True
+
+    def top_up(self, now: int, payer: str, run: str, amount: int) -> bool:
+        found = self._run(run)
+        require(now < found.closes_at, "RunClosed")
+        self._pull(payer, amount)
+        found.budget += amount
+        return True
+
+    def request_close(self, now: int, run: str) -> bool:
+        found = self._run(run)
+        if now + self.params.close_delay_s >= found.closes_at:
+            return False
+        found.closes_at = now + self.params.close_delay_s
+        return True
+
+    def refund(self, now: int, run: str) -> bool:
+        found = self._run(run)
+        require(now >= found.closes_at, "NotClosed")
+        require(found.pending == 0, "ResultsPending")
+        free = found.free
+        found.returned += free
+        self.balance[found.buyer] += free
+        return free > 0
+
+    # ---- results
+
+    def propose(
+        self, now: int, run: str, epoch: int, previous: bytes, digest: bytes, rows: Sequence[Row], total: int
+    ) -> bool:
+        there = self.results.get((run, epoch))
+        if there is not None and there.digest == digest:
+            return False
+        found = self._run(run)
+        require(there is None, "WrongState")
+        before = self.results.get((run, epoch - 1))
+        require(
+            previous == (bytes(32) if before is None else before.digest)
+            and (epoch == 0 or before is not None),
+            "WrongPrevious",
+        )
+        require(digest not in self.rejected, "RejectedBefore")
+        require(now < found.closes_at, "RunClosed")
+        require(epoch < found.epochs, "EpochOutOfRange")
+        require(total <= found.cap, "AboveEpochCap")
+        require(total <= found.free, "AboveBudget")
+        found.reserved += total
+        found.pending += 1
+        until = now + self.params.challenge_window_s
+        self.results[run, epoch] = Result(EpochPhase.PROPOSED, until, digest, tuple(rows), total)
+        return True
+
+    def challenge(self, now: int, who: str, run: str, epoch: int) -> bool:
+        found = self.results.get((run, epoch))
+        if found and (found.phase, found.challenger) == (EpochPhase.CHALLENGED, who):
+            return False
+        found = self._result(run, epoch, EpochPhase.PROPOSED)
+        require(now < found.until, "WindowOver")
+        self._pull(who, self.params.challenge_bond)
+        found.phase, found.challenger, found.is_bonded = EpochPhase.CHALLENGED, who, True
+        found.until = now + self.params.resolve_window_s
+        return True
+
+    def resolve(self, now: int, run: str, epoch: int, digest: bytes, stands: bool) -> bool:
+        found = self.results.get((run, epoch))
+        if stands and found and found.phase >= EpochPhase.UPHELD:
+            return False
+        found = self._result(run, epoch, EpochPhase.CHALLENGED)
+        require(now < found.until, "WindowOver")
+        require(found.digest == digest, ANYTHING)
+        if stands:
+            found.phase, found.is_bonded = EpochPhase.UPHELD, False
+            self.burnt += self.params.challenge_bond
+        else:
+            self._reject(run, epoch)
+        return True
+
+    def time_out(self, now: int, run: str, epoch: int) -> bool:
+        require(now >= self._result(run, epoch, EpochPhase.CHALLENGED).until, "TooEarly")
+        self._reject(run, epoch)
+        return True
+
+    def clear_orphan(self, now: int, run: str, epoch: int) -> bool:
+        pending = (EpochPhase.PROPOSED, EpochPhase.CHALLENGED, EpochPhase.UPHELD)
+        require(self._result(run, epoch, *pending).is_orphan, "NotAnOrphan")
+        self._reject(run, epoch)
+        return True
+
+    def finalize(self, now: int, run: str, epoch: int) -> bool:
+        there = self.results.get((run, epoch))
+        if there and there.phase >= EpochPhase.FINAL:
+            return False
+        found = self._result(run, epoch, EpochPhase.PROPOSED, EpochPhase.UPHELD)
+        require(found.phase is EpochPhase.UPHELD or now >= found.until, "TooEarly")
+        before = self.results.get((run, epoch - 1))
+        in_order = epoch == 0 or (before is not None and before.phase >= EpochPhase.FINAL)
+        require(in_order and not found.is_orphan, "PreviousNotFinal")
+        found.phase, found.until = EpochPhase.FINAL, now + self.params.claim_period_s
+        self.runs[run].pending -= 1
+        return True
+
+    def claim(self, now: int, run: str, epoch: int, index: int, rows: Sequence[Row]) -> bool:
+        if (run, epoch, index) in self.paid_rows:
+            return False
+        found = self._result(run, epoch, EpochPhase.FINAL)
+        require(tuple(rows) == found.rows, "WrongProof")
+        who, amount = rows[index]
+        require(found.claimed + amount <= found.total, "AboveTotal")
+        found.claimed += amount
+        self.paid_rows.add((run, epoch, index))
+        self.runs[run].reserved -= amount
+        self.runs[run].paid += amount
+        self.balance[who] += amount
+        return True
+
+    def sweep(self, now: int, run: str, epoch: int) -> bool:
+        there = self.results.get((run, epoch))
+        if there and there.phase is EpochPhase.SWEPT:
+            return False
+        found = self._result(run, epoch, EpochPhase.FINAL)
+        require(now >= found.until, "TooEarly")
+        rest = found.total - found.claimed
+        found.phase = EpochPhase.SWEPT
+        self.runs[run].reserved -= rest
+        self.runs[run].returned += rest
+        self.balance[self.runs[run].buyer] += rest
+        return True
+
+    def collect_bond(self, now: int, who: str) -> bool:
+        amount = self.owed.pop(who, 0)
+        self.balance[who] += amount
+        return amount > 0
+
+    # ---- the court
+
+    def report(self, now: int, who: str, offender: str, run: str, for_reward: bool) -> bool:
+        if offender in self.barred:
+            return False
+        require(offender in self.delegated, "UnknownSigner")
+        self.barred.add(offender)
+        for role in ROLES:
+            taken = self.pool(offender, role).draw(PPM)
+            self._share_out(offender, taken, self._buyer(run), who if for_reward else "")
+        return True
+
+    def open_case(
+        self, now: int, opener: str, case: bytes, offender: str, role: int, ppm: int, run: str, finder: str
+    ) -> bool:
+        if case in self.cases:
+            return False
+        require(0 < ppm <= self.params.case_ppm_max, "AboveCap")
+        require(now < self._run(run).closes_at + self.params.evidence_window_s, "WindowOver")
+        self._pull(opener, self.params.case_bond)
+        veto_ends_at = now + self.params.veto_window_s
+        execute_by = veto_ends_at + self.params.execute_window_s
+        self.cases[case] = Case(
+            CasePhase.OPEN, offender, role, ppm, run, finder, opener, veto_ends_at, execute_by
+        )
+        self.cases[case].bond = self.params.case_bond
+        count, until = self.holds.get(offender, [0, 0])
+        self.holds[offender] = [count + 1, max(until, execute_by)]
+        return True
+
+    def veto(self, now: int, case: bytes) -> bool:
+        found = self._case(case)
+        if found.phase is CasePhase.VETOED:
+            return False
+        require(found.phase in (CasePhase.OPEN, CasePhase.EXECUTED), "WrongState")
+        is_executed = found.phase is CasePhase.EXECUTED
+        require(now < (found.payable_at if is_executed else found.execute_by), "WindowOver")
+        if is_executed:
+            require(found.offender not in self.barred, "AccountBarred")
+            pool = self.pool(found.offender, found.role)
+            if pool.tokens + found.pot <= pool.shares:
+                pool.tokens += found.pot
+            else:
+                pool.deposit(found.pot)
+            found.pot = 0
+        else:
+            self._unfreeze(found.offender)
+        found.phase = CasePhase.VETOED
+        self._burn_bond(found)
+        return True
+
+    def execute(self, now: int, case: bytes) -> bool:
+        found = self._case(case)
+        if found.phase in (CasePhase.EXECUTED, CasePhase.PAID):
+            return False
+        require(found.phase is CasePhase.OPEN, "WrongState")
+        require(now >= found.veto_ends_at, "TooEarly")
+        require(now < found.execute_by, "WindowOver")
+        found.phase, found.payable_at = CasePhase.EXECUTED, now + self.params.payout_delay_s
+        self._unfreeze(found.offender)
+        found.pot = self.pool(found.offender, found.role).draw(found.ppm)
+        return True
+
+    def pay_out(self, now: int, case: bytes) -> bool:
+        found = self._case(case)
+        if found.phase is CasePhase.PAID:
+            return False
+        require(found.phase is CasePhase.EXECUTED, "WrongState")
+        require(now >= found.payable_at, "TooEarly")
+        found.phase = CasePhase.PAID
+        self._reward(found.opener, found.bond)
+        self._share_out(found.offender, found.pot, self._buyer(found.run), found.challenger)
+        found.bond = found.pot = 0
+        return True
+
+    def expire(self, now: int, case: bytes) -> bool:
+        found = self._case(case)
+        if found.phase is CasePhase.EXPIRED:
+            return False
+        require(found.phase is CasePhase.OPEN, "WrongState")
+        require(now >= found.execute_by, "TooEarly")
+        found.phase = CasePhase.EXPIRED
+        self._unfreeze(found.offender)
+        self._burn_bond(found)
+        return True
+
+    # ---- inside
+
+    def _minimum(self, role: int) -> int:
+        return self.params.min_verifier_stake if role else self.params.min_operator_stake
+
+    def _pull(self, who: str, amount: int) -> None:
+        require(self.balance[who] >= amount, "ERC20InsufficientBalance")
+        self.balance[who] -= amount
+
+    def _ticket(self, number: int) -> Leaving:
+        found = self.tickets[number - 1 : number]
+        return found[0] if found else Leaving("", 0, 0, 0, 0)
+
+    def _spend(self, who: str, number: int) -> tuple[Leaving, Pool, int]:
+        ticket = self._ticket(number)
+        require(ticket.who == who, "NotYourTicket")
+        return ticket, self.pool(ticket.who, ticket.role), self.ticket_worth(number)
+
+    def _run(self, run: str) -> Run:
+        require(run in self.runs, "UnknownRun")
+        return self.runs[run]
+
+    def _buyer(self, run: str) -> str:
+        return self.runs[run].buyer if run in self.runs else ""
+
+    def _result(self, run: str, epoch: int, *phases: EpochPhase) -> Result:
+        found = self.results.get((run, epoch))
+        if found is None or found.phase not in phases:
+            raise Refused("WrongState")
+        return found
+
+    def _reject(self, run: str, epoch: int) -> None:
+        found = self.results.pop((run, epoch))
+        self.rejected.add(found.digest)
+        after = self.results.get((run, epoch + 1))
+        if after is not None:
+            after.is_orphan = True
+        self.runs[run].reserved -= found.total
+        self.runs[run].pending -= 1
+        if found.is_bonded:
+            self.owed[found.challenger] = self.owed.get(found.challenger, 0) + self.params.challenge_bond
+
+    def _case(self, case: bytes) -> Case:
+        require(case in self.cases, "WrongState")
+        return self.cases[case]
+
+    def _unfreeze(self, who: str) -> None:
+        count, until = self.holds[who]
+        self.holds[who] = [count - 1, until if count > 1 else 0]
+
+    def _burn_bond(self, case: Case) -> None:
+        self.burnt += case.bond
+        case.bond = 0
+
+    def _reward(self, who: str, amount: int) -> None:
+        if amount:
+            self.rewards[who] = self.rewards.get(who, 0) + amount
+
+    def _share_out(self, offender: str, amount: int, buyer: str, finder: str) -> None:
+        given = 0
+        for who, ppm in ((buyer, self.params.slash_buyer_ppm), (finder, self.params.slash_challenger_ppm)):
+            if who and who != offender:
+                self._reward(who, amount * ppm // PPM)
+                given += amount * ppm // PPM
+        self.burnt += amount - given

@@ -1,0 +1,773 @@
+"""Money on a real chain, against plain integers: any moves in any order, and a chain that goes back.
+
+Every move is made twice: by the client through web3.py on anvil, and on the model (money_model.py). After
+each the two must agree on whether it was done, had been done, or was refused and with which word, and on
+every balance, stake, ticket, run, result, case and bond. In the end everybody leaves with everything.
+
+Going back: the chain is put back to an earlier moment, and then every client repeats all it did since, as the
+same bytes. By snapshot, or by killing anvil and starting it on an older state file.
+
+    python -m tests.contracts.test_state_machine 500    500 random examples, and what was reached
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from copy import deepcopy
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from eth_abi.abi import decode, encode
+from eth_utils.abi import collapse_if_tuple, function_abi_to_4byte_selector
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import run_state_machine_as_test as run_machine
+
+from ledger.anvil import Anvil, find_anvil
+from ledger.chain import UNIT, ChainRefused, EpochPhase
+from ledger.chain_rpc import artefact
+from ledger.chain_state import CasePhase
+from ledger.payout_tree import Payout, PayoutTree, payout_tree
+from ledger.statements import EpochResult, Resolution, Ruling, Statement, Veto
+from tests.contracts.chain_world import BUDGET, MODEL, PURSE, WINDOWS, Person, World
+from tests.contracts.money_model import ANYTHING, ROLES, Model, Refused
+
+DAY = 86_400
+RUNS = {"red": "buyer", "blue": "ann"}  # who opens it; ann is staked and buys as well
+STAKERS = ("ann", "ben")
+EVERYBODY = ("ann", "ben", "buyer", "eve")
+EPOCHS = 3
+Move = tuple[str, tuple[Any, ...]]
+
+people = st.sampled_from(EVERYBODY)
+stakers = st.sampled_from(STAKERS)
+roles = st.sampled_from(ROLES)
+runs = st.sampled_from(tuple(RUNS))
+epochs = st.integers(0, EPOCHS - 1)
+dice = st.integers(0, 10**6)
+
+
+class Party:
+    """A deployment with four people on it, as clients, and a clock that moves by one second a block."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        ann, ben = world.operators[:2]
+        self.people: dict[str, Person] = {
+            "ann": ann, "ben": ben, "buyer": world.buyer, "eve": world.bystander,
+        }  # fmt: skip
+        self.clients = {name: world.as_(person) for name, person in self.people.items()}
+        self.bank_holds = world.bank.token_balance()
+        self.run_ids = {
+            run: world.bank.run_id_of(self.people[buyer].account, self.spec(run))
+            for run, buyer in RUNS.items()
+        }
+        self.steady()
+
+    def spec(self, run: str) -> bytes:
+        return sha256(run.encode()).digest()
+
+    def steady(self) -> None:
+        """Each block one second after the one before, however long anything takes."""
+        self.world.rpc("anvil_setBlockTimestampInterval", 1)
+
+    def now(self) -> int:
+        return int(self.world.rpc("eth_getBlockByNumber", "latest", False)["timestamp"], 16)
+
+    def wait_until(self, second: int) -> None:
+        self.world.rpc("evm_setNextBlockTimestamp", second)
+        self.world.rpc("evm_mine")
+
+    # ---- marks to go back to
+
+    def mark(self) -> Any:
+        return self.world.rpc("evm_snapshot")
+
+    def go_back(self, mark: Any) -> Any:
+        """Back at the mark, which may be used again."""
+        assert self.world.rpc("evm_revert", mark)
+        return self.mark()
+
+    # ---- moves, by name, as the clients make them
+
+    def send(self, move: Move) -> bool:
+        """Whether it did something. Raises `ChainRefused` as the client does."""
+        name, given = move
+        sent = getattr(self, f"_{name}")(*given)
+        return sent is None or sent.tx_hash is not None
+
+    def _stake(self, who: str, role: int, amount: int) -> Any:
+        return self.clients[who].stake(role, amount)
+
+    def _delegate(self, who: str) -> Any:
+        person, already = self.people[who], self.world.bank.hot_key(self.people[who].hot_key)
+        self.world.delegate(person)
+        return Was(already is not None)
+
+    def _unstake(self, who: str, role: int, amount: int) -> Any:
+        self.clients[who].request_unstake(role, amount)
+
+    def _cancel(self, who: str, number: int) -> Any:
+        return self.clients[who].cancel_unstake(number)
+
+    def _withdraw(self, who: str, number: int) -> Any:
+        return self.clients[who].withdraw(number)
+
+    def _collect(self, who: str) -> Any:
+        return self.clients["eve"].collect(self.people[who].account)
+
+    def _open_run(self, buyer: str, run: str, budget: int, cap: int, count: int, deadline: int) -> Any:
+        chain = self.clients[buyer]
+        already = chain.run(self.run_ids[run])
+        terms = {"budget": budget, "epoch_cap": cap, "epochs": count, "deadline": deadline}
+        assert chain.open_run(self.spec(run), **terms) == self.run_ids[run]
+        return Was(already is not None)
+
+    def _top_up(self, payer: str, run: str, amount: int) -> Any:
+        return self.clients[payer].top_up(self.run_ids[run], amount)
+
+    def _request_close(self, run: str) -> Any:
+        return self.clients[RUNS[run]].request_close(self.run_ids[run])
+
+    def _refund(self, run: str) -> Any:
+        return self.clients["eve"].refund(self.run_ids[run])
+
+    def _propose(
+        self, run: str, epoch: int, previous: bytes, digest: bytes, rows: tuple[Any, ...], total: int
+    ) -> Any:
+        result = self.result(run, epoch, previous, rows, total)
+        assert self.world.deployment.digest(result) == digest
+        return self.clients["eve"].propose(result, self.world.cert(result))
+
+    def _challenge(self, who: str, run: str, epoch: int) -> Any:
+        return self.clients[who].challenge(self.run_ids[run], epoch, bytes(32))
+
+    def _resolve(self, run: str, epoch: int, digest: bytes, stands: bool) -> Any:
+        said = Resolution(
+            deployment_id=self.world.deployment.deployment_id,
+            run_id=self.run_ids[run],
+            epoch=epoch,
+            result=digest,
+            stands=stands,
+        )
+        return self.clients["eve"].resolve(self.run_ids[run], epoch, stands, self.world.cert(said))
+
+    def _time_out(self, run: str, epoch: int) -> Any:
+        return self.clients["eve"].timeout_challenge(self.run_ids[run], epoch)
+
+    def _clear_orphan(self, run: str, epoch: int) -> Any:
+        return self.clients["eve"].clear_orphan(self.run_ids[run], epoch)
+
+    def _finalize(self, run: str, epoch: int) -> Any:
+        return self.clients["eve"].finalize(self.run_ids[run], epoch)
+
+    def _claim(self, run: str, epoch: int, index: int, rows: tuple[Any, ...]) -> Any:
+        return self.clients["eve"].claim(self.run_ids[run], epoch, self.tree(run, epoch, rows), index)
+
+    def _sweep(self, run: str, epoch: int) -> Any:
+        return self.clients["eve"].sweep_unclaimed(self.run_ids[run], epoch)
+
+    def _collect_bond(self, who: str) -> Any:
+        return self.clients["eve"].collect_bond(self.people[who].account)
+
+    def _report(self, who: str, offender: str, run: str, for_reward: bool) -> Any:
+        told: list[Any] = []
+        for value in (b"one", b"two"):
+            said = Statement(
+                deployment_id=self.world.deployment.deployment_id,
+                run_id=self.run_ids[run],
+                epoch=0,
+                kind=1,
+                slot=bytes(32),
+                value=value.ljust(32, b"\0"),
+            )
+            told += [said, self.world.signed(said, self.people[offender].hot)]
+        return self.clients[who].report_equivocation(*told, for_reward=for_reward)
+
+    def _open_case(
+        self, opener: str, case: bytes, offender: str, role: int, ppm: int, run: str, finder: str
+    ) -> Any:
+        ruling = Ruling(
+            deployment_id=self.world.deployment.deployment_id,
+            run_id=self.run_ids[run],
+            epoch=0,
+            offender=self.people[offender].account,
+            role=role,
+            ppm=ppm,
+            offence_id=case,
+            evidence_hash=bytes(32),
+            challenger=self.people[finder].account,
+        )
+        return self.clients[opener].open_case(ruling, self.world.cert(ruling))
+
+    def _veto(self, case: bytes) -> Any:
+        said = Veto(deployment_id=self.world.deployment.deployment_id, case_id=case, reason_hash=bytes(32))
+        return self.clients["eve"].veto_case(case, bytes(32), self.world.cert(said))
+
+    def _execute(self, case: bytes) -> Any:
+        return self.clients["eve"].execute_case(case)
+
+    def _pay_out(self, case: bytes) -> Any:
+        return self.clients["eve"].pay_out_case(case)
+
+    def _expire(self, case: bytes) -> Any:
+        return self.clients["eve"].expire_case(case)
+
+    # ---- papers
+
+    def tree(self, run: str, epoch: int, rows: tuple[Any, ...]) -> PayoutTree:
+        payouts = [Payout(account=self.people[who].account, amount=amount) for who, amount in rows]
+        return payout_tree(self.run_ids[run], epoch, payouts)
+
+    def result(self, run: str, epoch: int, previous: bytes, rows: tuple[Any, ...], total: int) -> EpochResult:
+        return EpochResult(
+            deployment_id=self.world.deployment.deployment_id,
+            run_id=self.run_ids[run],
+            epoch=epoch,
+            set_version=1,
+            prev_result=previous,
+            root=self.tree(run, epoch, rows).root,
+            table_hash=bytes(32),
+            model_hash=MODEL,
+            total=total,
+        )
+
+    # ---- everything the contracts hold, in one question
+
+    def seen(self, model: Model) -> dict[str, Any]:
+        """By the same names as `expected`."""
+        asked: dict[str, tuple[str, str, list[Any]]] = {"supply": ("AssayToken", "totalSupply", [])}
+        for contract in ("StakeVault", "RunEscrow", "EpochSettlement", "SlashCourt"):
+            asked[contract] = ("AssayToken", "balanceOf", [self.world.deployment.address(contract)])
+        for who in EVERYBODY:
+            account = self.people[who].account
+            asked[f"{who} has"] = ("AssayToken", "balanceOf", [account])
+            asked[f"{who} is owed"] = ("StakeVault", "rewards", [account])
+            asked[f"{who} bonds"] = ("EpochSettlement", "bondsOwed", [account])
+            asked[f"{who} barred"] = ("StakeVault", "barred", [account])
+        for who in STAKERS:
+            asked[f"{who} frozen"] = ("StakeVault", "frozenUntil", [self.people[who].account])
+            for role in ROLES:
+                asked[f"{who} {role}"] = ("StakeVault", "stakeOf", [self.people[who].account, role])
+        for number in range(1, len(model.tickets) + 1):
+            asked[f"ticket {number}"] = ("StakeVault", "ticketValue", [number])
+        for run in RUNS:
+            asked[run] = ("RunEscrow", "getRun", [self.run_ids[run]])
+            for epoch in range(EPOCHS):
+                asked[f"{run} {epoch}"] = ("EpochSettlement", "getEpoch", [self.run_ids[run], epoch])
+        for (run, epoch), result in model.results.items():
+            for index in range(len(result.rows)):
+                row = [self.run_ids[run], epoch, index]
+                asked[f"paid {run} {epoch} {index}"] = ("EpochSettlement", "isClaimed", row)
+        for case in model.cases:
+            asked[f"case {case.hex()[:4]}"] = ("SlashCourt", "getCase", [case])
+            asked[f"pot {case.hex()[:4]}"] = ("StakeVault", "pots", [case])
+            asked[f"bond {case.hex()[:4]}"] = ("StakeVault", "bonds", [case])
+        answers = self._ask(list(asked.values()))
+        return {name: _plain(name, answer) for name, answer in zip(asked, answers, strict=True)}
+
+    def _ask(self, questions: list[tuple[str, str, list[Any]]]) -> list[Any]:
+        calls = [
+            {
+                "jsonrpc": "2.0",
+                "id": at,
+                "method": "eth_call",
+                "params": [
+                    {"to": self.world.deployment.address(contract), "data": _data(contract, function, given)},
+                    "latest",
+                ],
+            }
+            for at, (contract, function, given) in enumerate(questions)
+        ]
+        told = requests.post(self.world.rpc_url, json=calls, timeout=30, proxies={"http": ""}).json()
+        answers = {one["id"]: bytes.fromhex(one["result"][2:]) for one in told}
+        return [
+            decode(_shape(contract, function)[2], answers[at])
+            for at, (contract, function, _) in enumerate(questions)
+        ]
+
+
+class Was:
+    """What a client's move returned, for moves that return something else: whether it was a fact."""
+
+    def __init__(self, already: bool) -> None:
+        self.tx_hash = None if already else b"sent"
+
+
+@cache
+def _shape(contract: str, function: str) -> tuple[bytes, tuple[str, ...], tuple[str, ...]]:
+    """Selector, types of the arguments, types of the answer."""
+    entry = next(e for e in artefact(contract)["abi"] if e.get("name") == function)
+    kinds = [tuple(collapse_if_tuple(one) for one in entry[side]) for side in ("inputs", "outputs")]
+    return bytes(function_abi_to_4byte_selector(entry)), kinds[0], kinds[1]
+
+
+def _data(contract: str, function: str, given: list[Any]) -> str:
+    selector, kinds, _ = _shape(contract, function)
+    return "0x" + (selector + encode(kinds, given)).hex()
+
+
+def _plain(name: str, answer: tuple[Any, ...]) -> Any:
+    """The part of an answer that the model speaks of."""
+    kind, _, _ = name.partition(" ")
+    if kind in RUNS:
+        (told,) = answer
+        if name in RUNS:  # pending, closes at, budget, reserved, paid, returned
+            return (told[3], told[5], told[6], *told[8:11])
+        return told[:4]  # state, until, total, claimed
+    if kind == "case":
+        return (answer[0][0], answer[0][5])  # state, payable at
+    if kind == "pot":
+        return answer[3] if answer[2] else 0
+    if kind == "bond":
+        return answer[1]
+    return answer if len(answer) > 1 else answer[0]
+
+
+def expected(model: Model, supply: int) -> dict[str, Any]:
+    """What `Party.seen` should say."""
+    at_stake = sum(pool.tokens for pool in model.pools.values())
+    waiting = sum(case.pot + case.bond for case in model.cases.values())
+    bonded = sum(one.is_bonded for one in model.results.values()) * model.params.challenge_bond
+    told: dict[str, Any] = {
+        "supply": supply - model.burnt,
+        "StakeVault": at_stake + waiting + sum(model.rewards.values()),
+        "RunEscrow": sum(run.budget - run.paid - run.returned for run in model.runs.values()),
+        "EpochSettlement": bonded + sum(model.owed.values()),
+        "SlashCourt": 0,
+    }
+    for who in EVERYBODY:
+        told[f"{who} has"] = model.balance[who]
+        told[f"{who} is owed"] = model.rewards.get(who, 0)
+        told[f"{who} bonds"] = model.owed.get(who, 0)
+        told[f"{who} barred"] = who in model.barred
+    for who in STAKERS:
+        told[f"{who} frozen"] = model.frozen_until(who)
+        for role in ROLES:
+            pool = model.pool(who, role)
+            told[f"{who} {role}"] = (pool.active, pool.tokens - pool.active)
+    for number in range(1, len(model.tickets) + 1):
+        told[f"ticket {number}"] = model.ticket_worth(number)
+    for name in RUNS:
+        run = model.runs.get(name)
+        told[name] = (
+            (run.pending, run.closes_at, run.budget, run.reserved, run.paid, run.returned)
+            if run
+            else (0,) * 6
+        )
+        for epoch in range(EPOCHS):
+            one = model.results.get((name, epoch))
+            told[f"{name} {epoch}"] = (one.phase, one.until, one.total, one.claimed) if one else (0,) * 4
+    for (name, epoch), result in model.results.items():
+        for index in range(len(result.rows)):
+            told[f"paid {name} {epoch} {index}"] = (name, epoch, index) in model.paid_rows
+    for name_, case in model.cases.items():
+        told[f"case {name_.hex()[:4]}"] = (case.phase, case.payable_at)
+        told[f"pot {name_.hex()[:4]}"] = case.pot
+        told[f"bond {name_.hex()[:4]}"] = case.bond
+    return told
+
+
+class Money(RuleBasedStateMachine):
+    """Any move by anybody at any time."""
+
+    party: Party  # set by whoever runs the machine
+    reached: Counter[str]
+    start: Any = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        type(self).start = self.party.go_back(self.start) if self.start is not None else self.party.mark()
+        self.party.steady()
+        self.supply = self.party.world.bank.token_supply()
+        self.model = Model(WINDOWS, dict.fromkeys(EVERYBODY, PURSE))
+        self.told: list[Move] = []  # since the mark
+        self.done: list[Move] = []  # what did something, ever
+        self.mark: Any = None
+        self.memory = self.model
+        self.salt = 0
+
+    # ---- one move, twice
+
+    def do(self, name: str, *given: Any) -> None:
+        """Makes a move on both sides, and compares what became of it."""
+        self.told.append((name, given))
+        try:
+            on_chain = "sent" if self.party.send((name, given)) else "already"
+            now = self.party.now()
+        except ChainRefused as refused:
+            on_chain, now = refused.name, self.party.now() + 1
+        try:
+            by_rule = "sent" if getattr(self.model, name)(now, *given) else "already"
+        except Refused as refused_:
+            by_rule = refused_.name
+        if by_rule == ANYTHING and on_chain not in ("sent", "already"):
+            by_rule = on_chain
+        assert on_chain == by_rule, f"{name}{given}: {on_chain} on chain, {by_rule} by the rules at {now}"
+        self.reached[f"{name}: {on_chain}"] += 1
+        if on_chain == "sent":
+            self.done.append((name, given))
+
+    @initialize(both=st.booleans(), settled=st.sampled_from([2, 1, 0]), accused=st.booleans())
+    def begin(self, both: bool, settled: int, accused: bool) -> None:
+        """Two who have staked and can be held to their word, a run or two, and some work done on one."""
+        for who in STAKERS:
+            self.do("stake", who, 0, 1_000 * UNIT + 333_337)  # no share of it is whole
+            self.do("delegate", who)
+        deadline = self.party.now() + 60 * DAY
+        for run, buyer in list(RUNS.items())[: 1 + both]:
+            self.do("open_run", buyer, run, BUDGET, 1_000 * UNIT, EPOCHS, deadline)
+        for at in range(settled):
+            self._put_forward("red", at, (("ann", 70 * UNIT), ("ben", 5), ("eve", 30 * UNIT)), 100 * UNIT + 5)
+            self.party.wait_until(self.party.now() + WINDOWS.challenge_window_s)
+            self.do("finalize", "red", at)
+        if accused:
+            self.open_case("buyer", "ann", 0, "red", "eve", 300_000, False)
+
+    @invariant()
+    def chain_and_model_agree(self) -> None:
+        seen, told = self.party.seen(self.model), expected(self.model, self.supply)
+        assert seen == told, {name: (seen[name], told[name]) for name in told if seen[name] != told[name]}
+        held = sum(seen[f"{who} has"] for who in EVERYBODY)
+        held += sum(seen[one] for one in ("StakeVault", "RunEscrow", "EpochSettlement", "SlashCourt"))
+        others = self.supply - len(EVERYBODY) * PURSE
+        assert held + others + self.model.burnt == self.supply, "tokens were made or lost"
+        for name in RUNS:
+            _, _, budget, reserved, paid, returned = seen[name]
+            assert budget >= reserved + paid + returned, "a run owes more than its budget"
+            pending = [self.model.results.get((name, epoch)) for epoch in range(EPOCHS)]
+            owed = sum(r.total - r.claimed for r in pending if r and r.phase is not EpochPhase.SWEPT)
+            assert reserved == owed, "what is reserved is not what results can still cost"
+
+    # ---- stake
+
+    @rule(who=stakers, role=roles, amount=st.sampled_from([1, 100, 101, 333, 12_345]), dust=st.integers(0, 9))
+    def stake(self, who: str, role: int, amount: int, dust: int) -> None:
+        self.do("stake", who, role, amount * UNIT + dust if amount > 1 else dust)
+
+    @rule(who=stakers, role=roles, part=st.sampled_from([10**6, 10**6, 500_000, 333_333, 1]))
+    def unstake(self, who: str, role: int, part: int) -> None:
+        self.do("unstake", who, role, self.model.pool(who, role).active * part // 10**6)
+
+    @precondition(lambda self: self.model.tickets)
+    @rule(at=dice, name=st.sampled_from(["withdraw", "cancel", "withdraw"]))
+    def use_ticket(self, at: int, name: str) -> None:
+        number = at % len(self.model.tickets) + 1
+        self.do(name, self.model.tickets[number - 1].who if at % 5 != 4 else "eve", number)
+
+    @rule(who=people, name=st.sampled_from(["collect", "collect_bond"]))
+    def fetch(self, who: str, name: str) -> None:
+        waiting = self.model.rewards if name == "collect" else self.model.owed
+        self.do(name, next(iter(waiting), who))
+
+    # ---- runs
+
+    @rule(
+        run=runs, name=st.sampled_from(["open_run", "top_up", "request_close", "refund"]), who=people, at=dice
+    )
+    def buy(self, run: str, name: str, who: str, at: int) -> None:
+        match name:
+            case "open_run":
+                deadline, cap = self.party.now() + 40 * DAY, (1_000 - at % 2) * UNIT
+                self.do("open_run", RUNS[run], run, 1_500 * UNIT, cap, EPOCHS, deadline)
+            case "top_up":
+                self.do("top_up", who, run, at + 1)
+            case "request_close" | "refund":
+                self.do(name, run)
+
+    # ---- results
+
+    @precondition(lambda self: self.model.runs)
+    @rule(run=runs, amounts=st.lists(st.integers(0, 300 * UNIT), min_size=1, max_size=3), at=dice)
+    def propose(self, run: str, amounts: list[int], at: int) -> None:
+        """The next epoch without a result, now and then any; now and then for less than the rows' sum."""
+        ahead = [epoch for epoch in range(EPOCHS) if (run, epoch) not in self.model.results]
+        epoch = ahead[0] if ahead and at % 5 != 4 else at % (EPOCHS + 1)
+        self.salt += 1
+        rows = (*zip((*STAKERS, "eve"), amounts, strict=False), ("buyer", self.salt))
+        total = sum(amount for _, amount in rows)
+        total = total * 2 // 3 if at % 7 == 6 else total + 1_000 * UNIT if at % 11 == 10 else total
+        self._put_forward(run, epoch, rows, total)
+
+    def _put_forward(self, run: str, epoch: int, rows: tuple[Any, ...], total: int) -> None:
+        before = self.model.results.get((run, epoch - 1))
+        previous = before.digest if before else bytes(32)
+        result = self.party.result(run, epoch, previous, rows, total)
+        digest = self.party.world.deployment.digest(result)
+        self.do("propose", run, epoch, previous, digest, rows, total)
+
+    @precondition(lambda self: self.model.results)
+    @rule(at=dice, who=people)
+    def challenge(self, at: int, who: str) -> None:
+        self.do("challenge", who, *self._a_result(at, EpochPhase.PROPOSED))
+
+    @precondition(lambda self: self.model.results)
+    @rule(at=dice, stands=st.booleans())
+    def resolve(self, at: int, stands: bool) -> None:
+        run, epoch = self._a_result(at, EpochPhase.CHALLENGED)
+        self.do("resolve", run, epoch, self.model.results[run, epoch].digest, stands)
+
+    @precondition(lambda self: self.model.results)
+    @rule(at=dice, name=st.sampled_from(["time_out", "clear_orphan", "sweep"]))
+    def end_result(self, at: int, name: str) -> None:
+        wanted = EpochPhase.FINAL if name == "sweep" else EpochPhase.CHALLENGED
+        self.do(name, *self._a_result(at, wanted))
+
+    @precondition(lambda self: self.model.results)
+    @rule(at=dice)
+    def finalize(self, at: int) -> None:
+        self.do("finalize", *self._a_result(at, EpochPhase.PROPOSED))
+
+    @precondition(lambda self: any(r.phase >= EpochPhase.FINAL for r in self.model.results.values()))
+    @rule(at=dice, index=st.integers(0, 3), others=st.booleans())
+    def claim(self, at: int, index: int, others: bool) -> None:
+        run, epoch = self._a_result(at, EpochPhase.FINAL)
+        rows = self.model.results[run, epoch].rows
+        if others and at % 4 == 3:  # a row of a table that nobody signed
+            rows = tuple((who, amount + 1) for who, amount in rows)
+        self.do("claim", run, epoch, index % len(rows), rows)
+
+    # ---- the court
+
+    @rule(who=people, offender=stakers, run=runs, for_reward=st.booleans(), chance=st.booleans())
+    def report(self, who: str, offender: str, run: str, for_reward: bool, chance: bool) -> None:
+        if chance or self.model.barred:  # else nobody is left to do anything
+            self.do("report", who, offender, run, for_reward)
+
+    @rule(
+        opener=people, offender=stakers, role=roles, run=runs, finder=people,
+        ppm=st.sampled_from([1, 123_457, 300_000, 300_000, 300_001]), again=st.booleans(),
+    )  # fmt: skip
+    def open_case(
+        self, opener: str, offender: str, role: int, run: str, finder: str, ppm: int, again: bool
+    ) -> None:
+        at = len(self.model.cases) - (again and ppm == 1)
+        case = sha256(f"case {at}".encode()).digest()
+        self.do("open_case", opener, case, offender, role, ppm, run, finder)
+
+    @precondition(lambda self: self.model.cases)
+    @rule(at=dice, name=st.sampled_from(["veto", "execute", "execute", "pay_out", "pay_out", "expire"]))
+    def move_case(self, at: int, name: str) -> None:
+        wanted = CasePhase.EXECUTED if name == "pay_out" else CasePhase.OPEN
+        found = [case for case, one in self.model.cases.items() if one.phase is wanted] if at % 6 != 5 else []
+        cases = found or list(self.model.cases)
+        self.do(name, cases[at % len(cases)])
+
+    @rule(back=st.integers(1, 9))
+    def somebody_does_it_again(self, back: int) -> None:
+        """The same bytes once more, after they did something: nothing is paid, slashed or returned twice."""
+        name, given = self.done[-min(back, len(self.done))]
+        self.do(name, *given)
+
+    # ---- time
+
+    @rule(days=st.sampled_from([0, 1, 5]))
+    def wait(self, days: int) -> None:
+        self.party.wait_until(self.party.now() + days * DAY + 3_600)
+
+    @rule(at=dice, which=st.integers(0, 3), seconds=st.sampled_from([0, 0, 1, -1]))
+    def be_punctual(self, at: int, which: int, seconds: int) -> None:
+        """A move in the last second before its time, in the first of it, or in the next."""
+        now = self.party.now()
+        due = sorted((when + seconds, moves) for when, moves in self._deadlines() if when + seconds > now + 1)
+        if due:
+            when, moves = due[at % len(due)]
+            self.party.wait_until(when - 1)
+            name, given = moves[which % len(moves)]
+            self.do(name, *given)
+
+    def _deadlines(self) -> Iterator[tuple[int, list[Move]]]:
+        """Every moment at which something becomes possible or impossible, with the moves it is about."""
+        for number, ticket in enumerate(self.model.tickets, 1):
+            if ticket.shares:
+                yield ticket.ready_at, [("withdraw", (ticket.who, number))]
+        for name, run in self.model.runs.items():
+            yield run.closes_at, [("refund", (name,)), ("top_up", ("eve", name, 5)), ("refund", (name,))]
+        for (name, epoch), one in self.model.results.items():
+            answer: Move = ("resolve", (name, epoch, one.digest, bool(epoch % 2)))
+            claim: Move = ("claim", (name, epoch, 0, one.rows))
+            moves: dict[EpochPhase, list[Move]] = {
+                EpochPhase.PROPOSED: [("finalize", (name, epoch)), ("challenge", ("eve", name, epoch))],
+                EpochPhase.CHALLENGED: [("time_out", (name, epoch)), answer],
+                EpochPhase.FINAL: [("sweep", (name, epoch)), claim],
+            }
+            if one.phase in moves:
+                yield one.until, moves[one.phase]
+        for case, found in self.model.cases.items():
+            if found.phase is CasePhase.OPEN:
+                yield found.veto_ends_at, [("execute", (case,)), ("execute", (case,)), ("veto", (case,))]
+                yield found.execute_by, [(name, (case,)) for name in ("expire", "execute", "veto")]
+            elif found.phase is CasePhase.EXECUTED:
+                yield found.payable_at, [("pay_out", (case,)), ("pay_out", (case,)), ("veto", (case,))]
+
+    @precondition(lambda self: self.mark is None)
+    @rule()
+    def remember(self) -> None:
+        self.mark, self.memory, self.told = self.party.mark(), deepcopy(self.model), []
+
+    @precondition(lambda self: self.mark is not None and len(self.told) > 2)
+    @rule()
+    def the_chain_goes_back(self) -> None:
+        """It forgets; everybody does again what they did, as the same bytes, refused moves too."""
+        self.party.go_back(self.mark)
+        self.mark, self.model = None, self.memory
+        repeated, self.told = self.told, []
+        for name, given in repeated:
+            self.do(name, *given)
+        self.reached["the chain went back"] += 1
+
+    # ---- the end
+
+    def teardown(self) -> None:
+        """By time alone, with nobody's leave: every unit leaves the contracts."""
+        model = self.model
+        self.party.wait_until(self.party.now() + 70 * DAY)
+        for case, one in model.cases.items():
+            if not one.phase.is_over:
+                self.do("expire" if one.phase is CasePhase.OPEN else "pay_out", case)
+        for run, epoch in sorted(model.results):
+            one_ = model.results[run, epoch]
+            if one_.phase is EpochPhase.CHALLENGED:
+                self.do("time_out", run, epoch)
+            elif one_.is_orphan and one_.phase < EpochPhase.FINAL:
+                self.do("clear_orphan", run, epoch)
+            elif one_.phase < EpochPhase.FINAL:
+                self.do("finalize", run, epoch)
+        for who, role in list(model.pools):
+            if model.pool(who, role).active:
+                self.do("unstake", who, role, model.pool(who, role).active)
+        self.party.wait_until(self.party.now() + WINDOWS.claim_period_s)
+        for run, epoch in sorted(model.results):
+            self.do("sweep", run, epoch)
+        for run in model.runs:
+            self.do("refund", run)
+        for number, ticket in enumerate(model.tickets, 1):
+            self.do("withdraw", ticket.who, number)
+        for who in EVERYBODY:
+            self.do("collect", who)
+            self.do("collect_bond", who)
+        self.chain_and_model_agree()
+        left = self.party.seen(model)
+        assert {left[one] for one in ("StakeVault", "RunEscrow", "EpochSettlement", "SlashCourt")} == {0}
+
+    # ---- picking
+
+    def _a_result(self, at: int, wanted: EpochPhase) -> tuple[str, int]:
+        """Mostly one in the wanted phase, so that moves lead somewhere."""
+        found = (
+            [place for place, one in self.model.results.items() if one.phase is wanted] if at % 6 != 5 else []
+        )
+        places = found or list(self.model.results)
+        return places[at % len(places)]
+
+
+class Restarted(Party):
+    """Marks are state files; going back is a kill and a start."""
+
+    def __init__(self, world: World, chain: Anvil, files: Path) -> None:
+        self.chain, self.files, self.marks = chain, files, 0
+        super().__init__(world)
+        self.wait_until(self.now() + DAY)  # ahead of the machine's clock, from which an anvil starts
+
+    def mark(self) -> Any:
+        """A polite end writes the state; the copy is the mark."""
+        self.chain.stop()
+        self.marks += 1
+        copy = self.files / f"{self.marks}.json"
+        shutil.copyfile(self.chain.state_dir / "chain.json", copy)
+        self._start()
+        return copy
+
+    def go_back(self, mark: Any) -> Any:
+        os.kill(self.chain.pid, signal.SIGKILL)
+        self.chain.stop()
+        shutil.copyfile(mark, self.chain.state_dir / "chain.json")
+        self._start()
+        return mark
+
+    def _start(self) -> None:
+        self.chain.start()
+        self.steady()
+        self.wait_until(self.now() + 1)  # a started anvil's clock is the machine's until the first block
+
+
+def explore(kind: type[Money], party: Party, examples: int, steps: int, *, is_fixed: bool) -> Counter[str]:
+    """Runs the machine and says what was reached, by move and outcome."""
+    machine = type(kind.__name__, (kind,), {"party": party, "reached": Counter(), "start": None})
+    run_machine(
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            derandomize=is_fixed,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            phases=(
+                Phase.explicit,
+                Phase.generate,
+            ),  # shrinking takes minutes; leave it to whoever looks into a failure
+        ),
+    )
+    found: Counter[str] = machine.reached  # type: ignore[attr-defined]
+    return found
+
+
+@pytest.fixture
+def party(world: World) -> Iterator[Party]:
+    yield Party(world)
+    world.rpc("anvil_removeBlockTimestampInterval")
+
+
+@pytest.mark.slow
+def test_whatever_anybody_does_chain_and_integers_agree_and_everybody_can_leave(party: Party):
+    reached = explore(Money, party, 40, 50, is_fixed=True)
+
+    done = {name for name in reached if name.endswith(": sent")}
+    assert len(done) >= 20, sorted(done)  # it led somewhere
+    assert reached["the chain went back"] >= 2
+
+
+@pytest.mark.slow
+def test_a_chain_that_was_killed_and_started_on_an_older_state_is_answered_by_repeating(
+    anvil_binary: Path, tmp_path: Path
+):
+    with Anvil(
+        binary=anvil_binary, state_dir=tmp_path / "chain", block_time_s=None, state_interval_s=3_600
+    ) as chain:
+        party = Restarted(World(chain.rpc_url, chain.keys[0], WINDOWS), chain, tmp_path)
+        reached = explore(Money, party, 5, 40, is_fixed=True)
+
+    assert reached["the chain went back"] >= 2
+
+
+if __name__ == "__main__":
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Anvil(
+            binary=find_anvil(Path(__file__).parents[2] / "contracts"),
+            state_dir=Path(folder),
+            block_time_s=None,
+            state_interval_s=3_600,
+        ) as local,
+    ):
+        everything = explore(
+            Money,
+            Party(World(local.rpc_url, local.keys[0], WINDOWS)),
+            int(sys.argv[1]),
+            60,
+            is_fixed=False,
+        )
+    for told_, times in sorted(everything.items()):
+        print(f"{times:6}  {told_}")
