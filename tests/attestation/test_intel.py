@@ -103,7 +103,7 @@ def test_an_enclave_under_debug_is_refused():
         "platform changes",
         "keys are cached",
         "threads share a core",
-    ],  # fmt: skip
+    ],
 )
 def test_what_a_well_signed_quote_says_against_itself_is_refused(changed, reason):
     result = judge(**changed)
