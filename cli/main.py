@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from cli.apicmd import api_app
 from cli.attest import attest_app
 from cli.auditcmd import audit_app, receipt_app
 from cli.claim import claim
@@ -43,6 +44,7 @@ for name, sub in (
     ("audit", audit_app),
     ("receipt", receipt_app),
     ("attest", attest_app),
+    ("api", api_app),
     ("stake", stake_app),
 ):
     app.add_typer(sub, name=name)

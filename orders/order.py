@@ -357,9 +357,30 @@ def load_order(path: Path | None, overrides: Mapping[str, Any] | None = None) ->
     chosen = {key: value for key, value in (overrides or {}).items() if value is not None}
     for key, value in chosen.items():
         _override(raw, key.split("."), value)
+    folder = path.parent if path and "data" not in chosen else Path()
+    return order_of(raw, folder, path, chosen)
+
+
+def order_of(
+    raw: Mapping[str, Any],
+    folder: Path,
+    path: Path | None = None,
+    chosen: Mapping[str, Any] | None = None,
+) -> Order:
+    """The order that tables describe.
+
+    Args:
+        raw: As they were read from TOML.
+        folder: Where relative paths in them start.
+        path: The file they are from, for messages.
+        chosen: Keys that are from the command line instead, for messages.
+
+    Raises:
+        ConfigError: one line for each problem, with the file, the key and what was expected.
+    """
     try:
         order = Order.model_validate(raw)
-        order._folder = path.parent if path and "data" not in chosen else Path()
+        order._folder = folder
         try:
             order.sizes()
         except ConfigError as fault:
@@ -368,7 +389,7 @@ def load_order(path: Path | None, overrides: Mapping[str, Any] | None = None) ->
     except ValidationError as error:
         problems = problems_of(error, Order)
     if problems:
-        raise ConfigError("\n".join(f"{_origin(path, chosen, p)}: {p.text()}" for p in problems))
+        raise ConfigError("\n".join(f"{_origin(path, chosen or {}, p)}: {p.text()}" for p in problems))
     return order
 
 

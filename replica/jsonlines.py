@@ -46,6 +46,8 @@ def log_as_json(level: int = logging.INFO) -> None:
         "verifier",
         "node",
         "observer",
+        "orders",
+        "api",
         "cli",
     ):
         logging.getLogger(room).setLevel(level)

@@ -22,7 +22,8 @@ LEVEL = {
     "observer": 3,
     "redteam": 4,
     "orders": 4,
-    "cli": 5,
+    "api": 5,
+    "cli": 6,
 }
 
 

@@ -1,0 +1,416 @@
+"""Access: who may ask for what: sessions, API tokens, nonces, stored answers and moves.
+
+Room: api (edge: one SQLite file of the server's own, never the books). Secrets are kept as
+SHA-256 of 256 random bits, so the file gives nobody access and a look-up tells nothing by its time.
+Everything here expires, is bounded, and is swept.
+
+    nonce     made without being stored (HMAC); kept only once used, so nobody can fill a table with them
+    token     assay_<43 characters>; scopes, spend limit, expiry, revocation
+    answer    what an Idempotency-Key was answered
+    move      prepared -> sent; see api/moves.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from protocol.errors import ConfigError, Unavailable
+
+SCOPES = ("read", "invoice", "quote", "move")
+TOKEN_PREFIX, SESSION_PREFIX = "assay_", "session_"
+NONCE_S, SESSION_S, ANSWER_S = 300, 12 * 3600, 24 * 3600
+NONCES_MAX, SESSIONS_MAX, ANSWERS_MAX = 100_000, 100_000, 100_000
+TOKENS_MAX, ACCOUNT_SESSIONS_MAX, PRINCIPAL_ANSWERS_MAX = 10_000, 20, 1_000
+PREPARED_MAX = 20  # moves of one account that wait to be signed
+AMOUNT_MAX = 2**63 - 1
+KEPT_MOVE_S = 30 * 24 * 3600
+TOLD_S = 3600  # how long it is said of a move that it has expired
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS secret (id INTEGER PRIMARY KEY CHECK (id = 0), value BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS used_nonce (nonce TEXT PRIMARY KEY, expires_s INTEGER NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS session (
+    hash BLOB PRIMARY KEY, account TEXT NOT NULL, created_s INTEGER NOT NULL,
+    expires_s INTEGER NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS token (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, hash BLOB NOT NULL UNIQUE, name TEXT NOT NULL, account TEXT,
+    scopes TEXT NOT NULL, spend_limit INTEGER NOT NULL CHECK (spend_limit >= 0),
+    spent INTEGER NOT NULL DEFAULT 0 CHECK (0 <= spent AND spent <= spend_limit),
+    created_s INTEGER NOT NULL, expires_s INTEGER NOT NULL, revoked_s INTEGER) STRICT;
+CREATE TABLE IF NOT EXISTS answer (
+    principal TEXT NOT NULL, key TEXT NOT NULL, request_hash BLOB NOT NULL, status INTEGER, body BLOB,
+    created_s INTEGER NOT NULL, PRIMARY KEY (principal, key)) STRICT;
+CREATE TABLE IF NOT EXISTS move (
+    id TEXT PRIMARY KEY, principal TEXT NOT NULL, account TEXT NOT NULL, body TEXT NOT NULL,
+    amount INTEGER NOT NULL, created_s INTEGER NOT NULL, expires_s INTEGER NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('prepared', 'sent')), raw TEXT) STRICT;
+CREATE INDEX IF NOT EXISTS move_account ON move (account, state);
+"""
+
+
+class NoRoom(Unavailable):
+    """A bounded table is full of what has not expired."""
+
+
+class KeyReused(Exception):
+    """An Idempotency-Key that was given for another request."""
+
+
+class InProgress(Exception):
+    """The request with this Idempotency-Key has not been answered yet."""
+
+
+class OverLimit(Exception):
+    """A token's moves would pull more than it may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """Who asks."""
+
+    name: str  # "session:..." or "token:7"; names buckets and stored answers
+    account: str | None  # whose; None of a token that speaks for nobody's money
+    scopes: frozenset[str]
+    token: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """An API token as it is on record: without the secret."""
+
+    id: int
+    name: str
+    account: str | None
+    scopes: frozenset[str]
+    spend_limit: int
+    spent: int
+    created_s: int
+    expires_s: int
+    revoked_s: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A move as it is on record."""
+
+    id: str
+    principal: str
+    account: str
+    body: dict[str, Any]
+    amount: int
+    expires_s: int
+    state: str
+    raw: tuple[str, ...]  # signed transactions, in hexadecimal, once they are sent
+
+
+class AccessStore:
+    """One server's file. Threads may share it: each question has a connection of its own."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or make the file, for this user alone.
+
+        Raises:
+            ConfigError: it cannot be opened.
+        """
+        self._path = path
+        try:
+            path.touch(mode=0o600)
+            with closing(self._connect()) as db:
+                db.execute("PRAGMA journal_mode = WAL")
+                db.executescript(_SCHEMA)
+            with self._writing() as db:
+                db.execute("INSERT OR IGNORE INTO secret VALUES (0, ?)", (secrets.token_bytes(32),))
+                self._secret: bytes = db.execute("SELECT value FROM secret").fetchone()[0]
+        except (OSError, sqlite3.Error, Unavailable) as error:
+            raise ConfigError(f"{path}: cannot be opened ({error})") from None
+
+    # ---- nonces of sign-ins
+
+    def new_nonce(self, now_s: int) -> str:
+        """A nonce for one sign-in, good for `NONCE_S`."""
+        head = f"{now_s + NONCE_S:010x}{secrets.token_hex(8)}"
+        return head + self._mac(head)
+
+    def use_nonce(self, nonce: str, now_s: int) -> bool:
+        """Whether the nonce is one of ours, not expired and not used; from now on it is used."""
+        head, mac = nonce[:26], nonce[26:]
+        if len(nonce) != 58 or not nonce.isascii() or not hmac.compare_digest(mac, self._mac(head)):
+            return False
+        expires_s = int(head[:10], 16)
+        if expires_s <= now_s:
+            return False
+        with self._writing() as db:
+            self._room(db, "used_nonce", NONCES_MAX)
+            done = db.execute("INSERT OR IGNORE INTO used_nonce VALUES (?, ?)", (nonce, expires_s))
+            return done.rowcount == 1
+
+    def _mac(self, head: str) -> str:
+        return hmac.new(self._secret, b"assay/nonce/1" + head.encode(), hashlib.sha256).hexdigest()[:32]
+
+    # ---- sessions and tokens
+
+    def open_session(self, account: str, now_s: int) -> tuple[str, int]:
+        """A session's secret, which is not kept, and when it ends. An account's oldest end for it."""
+        secret = SESSION_PREFIX + secrets.token_urlsafe(32)
+        with self._writing() as db:
+            self._room(db, "session", SESSIONS_MAX)
+            db.execute(
+                "DELETE FROM session WHERE account = ? AND hash NOT IN "
+                "(SELECT hash FROM session WHERE account = ? ORDER BY created_s DESC LIMIT ?)",
+                (account, account, ACCOUNT_SESSIONS_MAX - 1),
+            )
+            db.execute(
+                "INSERT INTO session VALUES (?, ?, ?, ?)", (_hash(secret), account, now_s, now_s + SESSION_S)
+            )
+        return secret, now_s + SESSION_S
+
+    def close_session(self, secret: str) -> None:
+        """End a session now."""
+        with self._writing() as db:
+            db.execute("DELETE FROM session WHERE hash = ?", (_hash(secret),))
+
+    def create_token(
+        self,
+        name: str,
+        *,
+        account: str | None,
+        scopes: frozenset[str],
+        spend_limit: int,
+        now_s: int,
+        days: int,
+    ) -> tuple[str, Token]:
+        """A new token's secret, which is not kept, and its record.
+
+        Raises:
+            ConfigError: scopes that do not exist or need an account, or a limit out of range.
+        """
+        unknown = sorted(scopes - set(SCOPES))
+        if unknown or not scopes:
+            raise ConfigError(f"scope {(unknown or ['(none)'])[0]!r}: expected some of {', '.join(SCOPES)}")
+        if "move" in scopes and account is None:
+            raise ConfigError("a token that moves money needs the account it moves for: --account 0x...")
+        if not 0 <= spend_limit <= AMOUNT_MAX or not 1 <= days <= 366:
+            raise ConfigError("expected a spend limit of at least 0, and 1 to 366 days")
+        secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
+        with self._writing() as db:
+            if db.execute("SELECT count(*) FROM token").fetchone()[0] >= TOKENS_MAX:
+                raise ConfigError(f"there are {TOKENS_MAX} tokens already")
+            done = db.execute(
+                "INSERT INTO token (hash, name, account, scopes, spend_limit, created_s, expires_s) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (_hash(secret), name[:80], account, " ".join(sorted(scopes)), spend_limit, now_s,
+                 now_s + days * 86_400),
+            )  # fmt: skip
+            row = db.execute("SELECT * FROM token WHERE id = ?", (done.lastrowid,)).fetchone()
+        return secret, _token(row)
+
+    def tokens(self) -> list[Token]:
+        """All tokens on record."""
+        with closing(self._connect()) as db:
+            return [_token(row) for row in db.execute("SELECT * FROM token ORDER BY id")]
+
+    def revoke(self, token: int, now_s: int) -> bool:
+        """End a token now; whether there was one."""
+        with self._writing() as db:
+            done = db.execute(
+                "UPDATE token SET revoked_s = coalesce(revoked_s, ?) WHERE id = ?", (now_s, token)
+            )
+            return done.rowcount == 1
+
+    def who(self, secret: str, now_s: int) -> Principal | None:
+        """Whom a session or token stands for; None if for nobody, or no more."""
+        if not secret.isascii() or len(secret) > 80:
+            return None
+        with closing(self._connect()) as db:
+            if secret.startswith(SESSION_PREFIX):
+                row = db.execute(
+                    "SELECT * FROM session WHERE hash = ? AND expires_s > ?", (_hash(secret), now_s)
+                ).fetchone()
+                if row is None:
+                    return None
+                # One name for an account's sessions: an Idempotency-Key outlives a session.
+                return Principal(
+                    name=f"account:{row['account']}", account=row["account"], scopes=frozenset(SCOPES)
+                )
+            row = db.execute(
+                "SELECT * FROM token WHERE hash = ? AND expires_s > ? AND revoked_s IS NULL",
+                (_hash(secret), now_s),
+            ).fetchone()
+        if row is None:
+            return None
+        found = _token(row)
+        return Principal(name=f"token:{found.id}", account=found.account, scopes=found.scopes, token=found.id)
+
+    # ---- stored answers
+
+    def begin(
+        self, principal: str, key: str, request_hash: bytes, now_s: int, stale_s: int
+    ) -> tuple[int, bytes] | None:
+        """The answer that this key had before; None if the request is to be carried out now.
+
+        Args:
+            principal: Whose key.
+            key: The Idempotency-Key.
+            request_hash: Of method, path and body.
+            now_s: Unix time.
+            stale_s: After so long, a request without an answer was cut off and may be carried out again.
+
+        Raises:
+            KeyReused: the key was given for another request.
+            InProgress: it has no answer yet.
+        """
+        with self._writing() as db:
+            row = db.execute(
+                "SELECT * FROM answer WHERE principal = ? AND key = ?", (principal, key)
+            ).fetchone()
+            if row is not None and row["created_s"] > now_s - ANSWER_S:
+                if row["request_hash"] != request_hash:
+                    raise KeyReused
+                if row["status"] is not None:
+                    return row["status"], row["body"]
+                if row["created_s"] > now_s - stale_s:
+                    raise InProgress
+            elif row is None:
+                self._room(db, "answer", ANSWERS_MAX)
+                mine = "SELECT count(*) FROM answer WHERE principal = ?"
+                if db.execute(mine, (principal,)).fetchone()[0] >= PRINCIPAL_ANSWERS_MAX:
+                    raise NoRoom("too many requests with an Idempotency-Key in one day")
+            db.execute(
+                "INSERT OR REPLACE INTO answer VALUES (?, ?, ?, NULL, NULL, ?)",
+                (principal, key, request_hash, now_s),
+            )
+            return None
+
+    def finish(self, principal: str, key: str, status: int, body: bytes) -> None:
+        """Keep what a request was answered; what may be tried again (5xx, 429) is forgotten instead."""
+        with self._writing() as db:
+            if status >= 500 or status == 429:
+                db.execute("DELETE FROM answer WHERE principal = ? AND key = ?", (principal, key))
+            else:
+                db.execute(
+                    "UPDATE answer SET status = ?, body = ? WHERE principal = ? AND key = ?",
+                    (status, body, principal, key),
+                )
+
+    # ---- moves
+
+    def keep_move(self, move: Kept, now_s: int) -> None:
+        """Keep a prepared move.
+
+        Raises:
+            NoRoom: the account has too many that wait.
+        """
+        with self._writing() as db:
+            waiting = "SELECT count(*) FROM move WHERE account = ? AND state = 'prepared' AND expires_s > ?"
+            if db.execute(waiting, (move.account, now_s)).fetchone()[0] >= PREPARED_MAX:
+                raise NoRoom(f"{PREPARED_MAX} moves of this account wait to be signed")
+            db.execute(
+                "INSERT INTO move VALUES (?, ?, ?, ?, ?, ?, ?, 'prepared', NULL)",
+                (
+                    move.id,
+                    move.principal,
+                    move.account,
+                    json.dumps(move.body),
+                    move.amount,
+                    now_s,
+                    move.expires_s,
+                ),
+            )
+
+    def move(self, move_id: str) -> Kept | None:
+        """A move on record."""
+        with closing(self._connect()) as db:
+            row = db.execute("SELECT * FROM move WHERE id = ?", (move_id,)).fetchone()
+        return None if row is None else _kept(row)
+
+    def send_move(self, move_id: str, raw: tuple[str, ...], token: int | None, now_s: int) -> bool:
+        """Use a move's nonce, once: keep its signed transactions, and count what they pull against the token.
+
+        Returns:
+            False if it was sent before or has expired.
+
+        Raises:
+            OverLimit: the token's limit does not cover it; nothing is kept.
+        """
+        with self._writing() as db:
+            done = db.execute(
+                "UPDATE move SET state = 'sent', raw = ? "
+                "WHERE id = ? AND state = 'prepared' AND expires_s > ?",
+                (json.dumps(raw), move_id, now_s),
+            )
+            if done.rowcount != 1:
+                return False
+            if token is not None:
+                spent = db.execute(
+                    "UPDATE token SET spent = spent + (SELECT amount FROM move WHERE id = ?) WHERE id = ? "
+                    "AND spent + (SELECT amount FROM move WHERE id = ?) <= spend_limit AND revoked_s IS NULL",
+                    (move_id, token, move_id),
+                )
+                if spent.rowcount != 1:
+                    raise OverLimit
+            return True
+
+    # ---- inside
+
+    def sweep(self, now_s: int) -> None:
+        """Forget what has expired."""
+        with self._writing() as db:
+            for table in ("used_nonce", "session"):
+                db.execute(f"DELETE FROM {table} WHERE expires_s <= ?", (now_s,))
+            db.execute("DELETE FROM answer WHERE created_s <= ?", (now_s - ANSWER_S,))
+            db.execute("DELETE FROM move WHERE state = 'prepared' AND expires_s <= ?", (now_s - TOLD_S,))
+            db.execute("DELETE FROM move WHERE created_s <= ?", (now_s - KEPT_MOVE_S,))
+
+    def _room(self, db: sqlite3.Connection, table: str, count_max: int) -> None:
+        if db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] >= count_max:
+            raise NoRoom(f"{table}: {count_max} on record")
+
+    def _connect(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self._path, timeout=10, isolation_level=None)
+        db.row_factory = sqlite3.Row
+        db.execute("PRAGMA synchronous = FULL")
+        return db
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with closing(self._connect()) as db:
+                db.execute("BEGIN IMMEDIATE")
+                try:
+                    yield db
+                except BaseException:
+                    db.execute("ROLLBACK")
+                    raise
+                db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise Unavailable(f"access store: {error}") from error
+
+
+def _hash(secret: str) -> bytes:
+    return hashlib.sha256(b"assay/access/1" + secret.encode()).digest()
+
+
+def _token(row: sqlite3.Row) -> Token:
+    told = {name: row[name] for name in row.keys() if name != "hash"}  # noqa: SIM118 - a Row iterates values
+    return Token(**{**told, "scopes": frozenset(told["scopes"].split())})
+
+
+def _kept(row: sqlite3.Row) -> Kept:
+    return Kept(
+        id=row["id"],
+        principal=row["principal"],
+        account=row["account"],
+        body=json.loads(row["body"]),
+        amount=row["amount"],
+        expires_s=row["expires_s"],
+        state=row["state"],
+        raw=tuple(json.loads(row["raw"] or "[]")),
+    )

@@ -1,0 +1,88 @@
+"""App: the routes behind the guard.
+
+Room: api (edge). No cookies, no CORS, no files: what is not a route is 404.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request
+from starlette.responses import Response
+
+from api import books_routes, money_routes, move_routes, signin_routes
+from api.access import AccessStore
+from api.config import ServerFile
+from api.gateway import Gateway
+from api.guard import Guard
+from api.problems import MEDIA_TYPE, add_handlers
+from api.schemas import Health, ProblemAnswer
+from api.server import NotModified, Server, TheServer
+from api.shelf import make_shelf
+from ledger.deployment import Deployment
+from protocol.errors import ConfigError, Unavailable
+
+DESCRIPTION = """Read a run's books, with proofs; sign in with a wallet; ask for a quote; prepare a move of
+money, sign it at home, and have it sent. The server holds nobody's keys.
+Amounts are token units (10^-6 aUSD) as text."""
+_ERRORS = (400, 401, 403, 404, 405, 409, 413, 414, 415, 422, 429, 431, 500, 503)
+
+
+def make_server(config: ServerFile, base: Path) -> Server:
+    """What a configuration asks for; paths in it are relative to `base`.
+
+    Raises:
+        ConfigError: a file is missing or damaged, or the chain is another one.
+    """
+    gateway = None
+    if config.chain is not None:
+        path = base / config.chain.deployment
+        try:
+            deployment = Deployment.from_json(path.read_text())
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"deployment {path}: cannot be read ({error})") from None
+        gateway = Gateway(config.chain.rpc_url, deployment)
+        with suppress(Unavailable):  # a chain that is away now may come back; its routes say so
+            gateway.check_deployment()
+    return Server(config, make_shelf(config.runs, base), AccessStore(base / config.access), gateway)
+
+
+def make_app(server: Server) -> FastAPI:
+    """The app without its guard, for its documentation."""
+    problem: dict[int | str, dict[str, Any]] = {
+        status: {"model": ProblemAnswer, "content": {MEDIA_TYPE: {}}} for status in _ERRORS
+    }
+    app = FastAPI(
+        title="Assay", version="1", description=DESCRIPTION, docs_url=None, redoc_url=None, responses=problem
+    )
+    app.state.server = server
+    add_handlers(app)
+    app.add_exception_handler(NotModified, _on_not_modified)
+    app.get("/v1/health", tags=["books"])(health)
+    for routes in (books_routes, money_routes, signin_routes, move_routes):
+        app.include_router(routes.router)
+    return app
+
+
+def guarded(server: Server) -> Guard:
+    """The app as it is served."""
+    return Guard(make_app(server), server.config.limits)
+
+
+def health(server: TheServer) -> Health:
+    """Whether the server answers, and whether its chain does."""
+    chain = "none"
+    if server.gateway is not None:
+        try:
+            server.gateway.block_number()
+            chain = "up"
+        except Unavailable:
+            chain = "down"
+    return Health(ok=True, runs=len(server.shelf.runs), chain=chain)
+
+
+async def _on_not_modified(request: Request, error: Exception) -> Response:
+    assert isinstance(error, NotModified)
+    return Response(status_code=304, headers={"ETag": error.tag})

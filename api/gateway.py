@@ -1,0 +1,137 @@
+"""Gateway: the chain as the API uses it: what a move's transactions are, and how far they got.
+
+Room: api (edge: one JSON-RPC endpoint, without a key). Blocking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from eth_abi.abi import encode
+from web3.exceptions import Web3RPCError
+
+from api.moves import Call, Unsigned
+from ledger.chain_reads import ChainReader
+from ledger.chain_rpc import PRIORITY_FEE_WEI, ChainRefused
+from protocol.errors import Unavailable
+
+_MAGIC = bytes.fromhex("1626ba7e")  # isValidSignature(bytes32,bytes), EIP-1271
+_ASKED_GAS = 500_000
+_KNOWN = ("already known", "already imported", "nonce too low")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mined:
+    """How far a transaction got."""
+
+    state: str  # "unknown", "pending", "mined", "reverted", "final"
+    block: int | None = None
+
+
+class Gateway(ChainReader):
+    """The contracts of one deployment, and the endpoint that transactions go to."""
+
+    def call_of(self, contract: str, function: str, *arguments: Any, gas: int = 300_000) -> Call:
+        """A contract call as data."""
+        where = self._contracts[contract]
+        return Call(
+            contract=contract,
+            to=self.deployment.address(contract),
+            data=str(where.encode_abi(function, list(arguments))),
+            gas_fallback=gas,
+        )
+
+    def allowance(self, account: str, contract: str) -> int:
+        """Token units that a contract may pull from an account."""
+        return int(self._ask("AssayToken", "allowance", account, self.deployment.address(contract)))
+
+    def unsigned(self, account: str, calls: Sequence[Call]) -> list[Unsigned]:
+        """The calls as transactions of an account, in order.
+
+        Raises:
+            ChainRefused: the first of them would fail.
+        """
+        eth = self._rpc.web3.eth
+        who: Any = account
+        nonce = self._rpc.read("nonce", lambda: eth.get_transaction_count(who, "pending"))
+        base_fee = self._rpc.read("fees", lambda: eth.get_block("latest")["baseFeePerGas"])
+        made = []
+        for at, call in enumerate(calls):
+            made.append(
+                Unsigned(
+                    chain_id=self.deployment.chain_id,
+                    nonce=nonce + at,
+                    to=call.to,
+                    data=call.data,
+                    gas=self._gas(account, call) if at == 0 else call.gas_fallback,
+                    max_fee=2 * base_fee + PRIORITY_FEE_WEI,
+                    max_priority_fee=PRIORITY_FEE_WEI,
+                )
+            )
+        return made
+
+    def _gas(self, account: str, call: Call) -> int:
+        draft: Any = {"from": account, "to": call.to, "data": call.data}
+        needed = self._rpc.read(call.contract, lambda: self._rpc.web3.eth.estimate_gas(draft, "pending"))
+        return int(needed) * 13 // 10 + 20_000
+
+    def offer(self, raw: bytes) -> str:
+        """Hand a signed transaction in; what the endpoint says against it, empty if it took it.
+
+        Raises:
+            Unavailable: nobody answers; whether it was taken is unknown.
+        """
+        try:
+            self._rpc.read("send", lambda: self._rpc.web3.eth.send_raw_transaction(raw))
+        except ChainRefused as refused:
+            return str(refused)[:200]
+        except Unavailable as error:
+            said = str(error).lower()
+            if any(words in said for words in _KNOWN):
+                return ""
+            if not isinstance(error.__cause__, Web3RPCError):
+                raise
+            return str(error.__cause__.message)[:200]
+        return ""
+
+    def mined(self, tx_hash: bytes) -> Mined:
+        """How far a transaction got."""
+        eth = self._rpc.web3.eth
+        found: Any = self._raw("eth_getTransactionReceipt", "0x" + tx_hash.hex())
+        if found is None:
+            known = self._raw("eth_getTransactionByHash", "0x" + tx_hash.hex())
+            return Mined(state="unknown" if known is None else "pending")
+        block = int(found["blockNumber"], 16)
+        if int(found["status"], 16) != 1:
+            return Mined(state="reverted", block=block)
+        final = self._rpc.read("final block", lambda: eth.get_block("finalized")["number"])
+        return Mined(state="final" if block <= final else "mined", block=block)
+
+    def is_valid_signature(self, account: str, digest: bytes, signature: bytes) -> bool:
+        """Whether a contract wallet says that it signed (EIP-1271)."""
+        if self._raw("eth_getCode", account, "latest") in ("0x", "", None):
+            return False
+        data = _MAGIC + encode(["bytes32", "bytes"], [digest, signature])
+        question = {"to": account, "data": "0x" + data.hex(), "gas": hex(_ASKED_GAS)}
+        try:
+            told = self._raw("eth_call", question, "latest")
+        except ChainRefused:
+            return False
+        answer = bytes.fromhex(str(told).removeprefix("0x"))
+        return len(answer) == 32 and answer[:4] == _MAGIC and not any(answer[4:])
+
+    def _raw(self, method: str, *arguments: Any) -> Any:
+        make: Any = self._rpc.web3.provider.make_request
+
+        def ask() -> Any:
+            answer = make(method, list(arguments))
+            if "error" in answer:
+                words = str(answer["error"].get("message", ""))
+                if method == "eth_call":
+                    raise ChainRefused(method, "Reverted")
+                raise Unavailable(f"{method}: {words[:200]}")
+            return answer.get("result")
+
+        return self._rpc.read(method, ask)

@@ -1,0 +1,188 @@
+"""Move calls: what an action is on the contracts, and what it pulls from the account.
+
+Room: api (edge: asks the chain and the books). Amounts come as text and are whole token units; an
+approval is for exactly what the next call takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from api.books_routes import payouts
+from api.config import RUN_NAME
+from api.gateway import Gateway
+from api.moves import Call
+from api.problems import Problem
+from api.schemas import AmountGiven, Asked, HashGiven
+from api.server import Server
+from ledger.chain_state import RunState
+from ledger.money import UNIT, money_text
+from ledger.statements import OPERATOR, VERIFIER
+
+ROLES = {"operator": OPERATOR, "verifier": VERIFIER}
+_Role = Literal["operator", "verifier"]
+_Number = Annotated[int, Field(ge=0, lt=2**63)]
+_GAS = {"stake": 300_000, "openRun": 400_000, "topUp": 200_000}  # where an approval is not mined yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """An action as calls."""
+
+    calls: tuple[Call, ...]
+    amount: int  # token units that leave the account's wallet
+    summary: str  # what its owner reads before signing
+
+
+class _Stake(Asked):
+    role: _Role
+    amount: AmountGiven
+
+
+class _Ticket(Asked):
+    ticket: _Number
+
+
+class _Claim(Asked):
+    run: Annotated[str, Field(pattern=RUN_NAME)]
+    epoch: _Number
+    index: _Number
+
+
+class _Place(Asked):
+    spec_hash: HashGiven
+    budget: AmountGiven
+    epoch_cap: AmountGiven
+    epochs: Annotated[int, Field(ge=1, lt=2**32)]
+    deadline: _Number
+
+
+class _Run(Asked):
+    run_id: HashGiven
+
+
+class _TopUp(Asked):
+    run_id: HashGiven
+    amount: AmountGiven
+
+
+_ACTIONS: dict[str, type[BaseModel]] = {
+    "stake.add": _Stake,
+    "stake.remove": _Stake,
+    "stake.withdraw": _Ticket,
+    "claim": _Claim,
+    "order.place": _Place,
+    "order.topup": _TopUp,
+    "order.cancel": _Run,
+    "order.refund": _Run,
+}
+
+
+def plan(server: Server, account: str, action: str, parameters: Mapping[str, Any]) -> Planned:
+    """What an action is on chain.
+
+    Raises:
+        Problem: there is no such action, its parameters are not as documented, or it is not the account's.
+    """
+    kind = _ACTIONS.get(action)
+    if kind is None:
+        raise Problem(422, f"no action {action[:32]!r}; expected one of {', '.join(_ACTIONS)}")
+    try:
+        asked = kind.model_validate(dict(parameters))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part)[:40] for part in first["loc"])
+        raise Problem(422, f"parameters.{where}: {first['msg'][:200]}") from None
+    return _planned(server, server.chain(), account, action, asked)
+
+
+def _planned(server: Server, chain: Gateway, account: str, action: str, asked: BaseModel) -> Planned:
+    match action, asked:
+        case "stake.add", _Stake(role=role, amount=amount):
+            calls = _paid(chain, account, "StakeVault", "stake", int(amount), ROLES[role], int(amount))
+            return Planned(calls=calls, amount=int(amount), summary=f"stake {_money(amount)} as {role}")
+        case "stake.remove", _Stake(role=role, amount=amount):
+            call = chain.call_of("StakeVault", "requestUnstake", ROLES[role], int(amount))
+            return Planned(calls=(call,), amount=0, summary=f"start to leave with {_money(amount)} as {role}")
+        case "stake.withdraw", _Ticket(ticket=ticket):
+            found = chain.ticket(ticket)
+            if found.account != account or found.is_spent:
+                raise Problem(404, "this account has no such ticket")
+            call = chain.call_of("StakeVault", "withdraw", ticket)
+            return Planned(calls=(call,), amount=0, summary=f"withdraw the stake of ticket {ticket}")
+        case "claim", _Claim():
+            return _claim(server, chain, asked)
+        case "order.place", _Place():
+            return _place(chain, account, asked)
+        case "order.topup", _TopUp(run_id=run_id, amount=amount):
+            _run(chain, run_id)
+            raw = bytes.fromhex(run_id[2:])
+            calls = _paid(chain, account, "RunEscrow", "topUp", int(amount), raw, int(amount))
+            return Planned(
+                calls=calls, amount=int(amount), summary=f"add {_money(amount)} to run {run_id[2:10]}"
+            )
+        case _, _Run(run_id=run_id):
+            run = _run(chain, run_id)
+            function, words = ("refund", "take the rest of") if action == "order.refund" else (
+                "requestClose", "ask to close")  # fmt: skip
+            if action == "order.cancel" and run.buyer != account:
+                raise Problem(403, "only the run's buyer may close it")
+            call = chain.call_of("RunEscrow", function, bytes.fromhex(run_id[2:]))
+            return Planned(calls=(call,), amount=0, summary=f"{words} run {run_id[2:10]}")
+    raise AssertionError(f"action {action} has no case")
+
+
+def _claim(server: Server, chain: Gateway, asked: _Claim) -> Planned:
+    shelved = server.shelf.find(asked.run)
+    run_id = shelved.spec()[1]
+    with shelved.opened() as db:
+        table = payouts(db, run_id, asked.epoch)
+    if asked.index >= len(table.rows):
+        raise Problem(404, f"the table of epoch {asked.epoch} has {len(table.rows)} rows")
+    row = table.rows[asked.index]
+    proof = [bytes.fromhex(one[2:]) for one in row.proof]
+    call = chain.call_of(
+        "EpochSettlement", "claim", run_id, asked.epoch, asked.index, row.account, int(row.amount), proof
+    )
+    return Planned(
+        calls=(call,), amount=0, summary=f"pay {_money(row.amount)} of epoch {asked.epoch} to {row.account}"
+    )
+
+
+def _place(chain: Gateway, account: str, asked: _Place) -> Planned:
+    budget = int(asked.budget)
+    calls = _paid(
+        chain, account, "RunEscrow", "openRun", budget,
+        bytes.fromhex(asked.spec_hash[2:]), budget, int(asked.epoch_cap), asked.epochs, asked.deadline,
+        chain.set_version(),
+    )  # fmt: skip
+    words = f"open run of spec {asked.spec_hash[2:10]} with {_money(asked.budget)} in escrow"
+    return Planned(calls=calls, amount=budget, summary=words)
+
+
+def _paid(
+    chain: Gateway, account: str, contract: str, function: str, amount: int, *arguments: Any
+) -> tuple[Call, ...]:
+    """A call that pulls tokens, after an approval of exactly so many where one is needed."""
+    call = chain.call_of(contract, function, *arguments, gas=_GAS[function])
+    if chain.token_balance(account) < amount:
+        raise Problem(409, f"the account holds less than {money_text(amount)} {UNIT}")
+    if chain.allowance(account, contract) >= amount:
+        return (call,)
+    spender = chain.deployment.address(contract)
+    return chain.call_of("AssayToken", "approve", spender, amount), call
+
+
+def _run(chain: Gateway, run_id: str) -> RunState:
+    found = chain.run(bytes.fromhex(run_id[2:]))
+    if found is None:
+        raise Problem(404, "nobody opened a run of this id")
+    return found
+
+
+def _money(amount: str) -> str:
+    return f"{money_text(int(amount))} {UNIT}"

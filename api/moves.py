@@ -1,0 +1,189 @@
+"""Moves: a transaction goes out only as it was prepared, and only with a fresh word of its account.
+
+Room: api (pure). The server holds nobody's key. What moves money is the account's own signed
+transactions; beside them it signs one EIP-712 statement, `Move`, which names what they do
+to a person, binds them, and is good once and for minutes. A session or a token alone moves nothing.
+
+    prepare -> Move + unsigned transactions -> signed by the account -> checked here -> the chain
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import rlp
+from eth_account import Account
+from eth_account.messages import encode_typed_data
+from eth_account.typed_transactions import TypedTransaction
+from eth_keys.exceptions import BadSignature
+from eth_utils.crypto import keccak
+from eth_utils.exceptions import ValidationError
+from hexbytes import HexBytes
+
+from ledger.deployment import Deployment
+from ledger.statements import BadSignatureError, recover
+from protocol.errors import AssayError
+
+MOVE_S = 600
+RAW_BYTES_MAX = 16_384
+_DYNAMIC_FEE = 2
+MOVE_TYPE = [
+    {"name": "action", "type": "string"},
+    {"name": "summary", "type": "string"},
+    {"name": "account", "type": "address"},
+    {"name": "amount", "type": "uint256"},
+    {"name": "parametersHash", "type": "bytes32"},
+    {"name": "transactionsHash", "type": "bytes32"},
+    {"name": "deploymentId", "type": "bytes32"},
+    {"name": "nonce", "type": "bytes32"},
+    {"name": "expiry", "type": "uint64"},
+]
+_DOMAIN_TYPE = [
+    {"name": "name", "type": "string"},
+    {"name": "version", "type": "string"},
+    {"name": "chainId", "type": "uint256"},
+    {"name": "verifyingContract", "type": "address"},
+]
+
+
+class MoveRefused(AssayError):
+    """What was sent is not what was prepared, or not by its account."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One contract call that a move consists of."""
+
+    contract: str
+    to: str
+    data: str  # hexadecimal, 0x
+    gas_fallback: int  # where it cannot be estimated because a call before it is not mined
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsigned:
+    """A transaction as its account is to sign it; only the two fees are the account's choice."""
+
+    chain_id: int
+    nonce: int
+    to: str
+    data: str
+    gas: int
+    max_fee: int
+    max_priority_fee: int
+
+    def plain(self) -> dict[str, Any]:
+        """As wallets take it (EIP-1559)."""
+        return {
+            "type": _DYNAMIC_FEE,
+            "chainId": self.chain_id,
+            "nonce": self.nonce,
+            "to": self.to,
+            "value": 0,
+            "data": self.data,
+            "gas": self.gas,
+            "maxFeePerGas": self.max_fee,
+            "maxPriorityFeePerGas": self.max_priority_fee,
+        }
+
+
+def typed_data(
+    deployment: Deployment,
+    *,
+    action: str,
+    summary: str,
+    account: str,
+    amount: int,
+    parameters: Mapping[str, Any],
+    transactions: Sequence[Unsigned],
+    nonce: bytes,
+    expiry: int,
+) -> dict[str, Any]:
+    """The `Move` as `eth_signTypedData_v4` takes it."""
+    return {
+        "types": {"EIP712Domain": _DOMAIN_TYPE, "Move": MOVE_TYPE},
+        "primaryType": "Move",
+        "domain": {
+            "name": "Assay API",
+            "version": "1",
+            "chainId": deployment.chain_id,
+            "verifyingContract": deployment.run_escrow,
+        },
+        "message": {
+            "action": action,
+            "summary": summary,
+            "account": account,
+            "amount": amount,
+            "parametersHash": _hash(dict(parameters)),
+            "transactionsHash": _hash([_fixed(one) for one in transactions]),
+            "deploymentId": "0x" + deployment.deployment_id.hex(),
+            "nonce": "0x" + nonce.hex(),
+            "expiry": expiry,
+        },
+    }
+
+
+def move_digest(typed: Mapping[str, Any]) -> bytes:
+    """The 32 bytes that the account signs."""
+    signable = encode_typed_data(full_message=dict(typed))
+    return keccak(b"\x19" + signable.version + signable.header + signable.body)
+
+
+def check_move(typed: Mapping[str, Any], signature: bytes, account: str) -> None:
+    """Do nothing if the account signed this `Move`.
+
+    Raises:
+        MoveRefused: somebody else did, or nobody.
+    """
+    try:
+        signer = recover(move_digest(typed), signature)
+    except BadSignatureError as error:
+        raise MoveRefused(str(error)) from None
+    if signer != account:
+        raise MoveRefused(f"the move is signed by {signer}, {account} expected")
+
+
+def check_transaction(raw: bytes, prepared: Unsigned, account: str) -> bytes:
+    """The hash of a signed transaction that is exactly the prepared one, by its account.
+
+    Args:
+        raw: As it would go to the chain.
+        prepared: What it must be.
+        account: Who must have signed it.
+
+    Raises:
+        MoveRefused: it is another in any field but the fees, or another's.
+    """
+    if not 1 < len(raw) <= RAW_BYTES_MAX or raw[0] != _DYNAMIC_FEE:
+        raise MoveRefused("not a signed transaction of type 2 (EIP-1559)")
+    try:
+        found = TypedTransaction.from_bytes(HexBytes(raw)).as_dict()
+        signer = Account.recover_transaction(raw)
+    except (ValueError, TypeError, KeyError, BadSignature, ValidationError, rlp.exceptions.RLPException):
+        raise MoveRefused("not a signed transaction of type 2 (EIP-1559)") from None
+    expected = prepared.plain()
+    told = {
+        **{name: int(found[name]) for name in ("chainId", "nonce", "value", "gas")},
+        "to": "0x" + bytes(found["to"]).hex(),
+        "data": "0x" + bytes(found["data"]).hex(),
+    }
+    for name, value in told.items():
+        if value != (expected[name].lower() if name == "to" else expected[name]):
+            raise MoveRefused(f"the transaction's {name} is not the prepared one's")
+    if found["accessList"]:
+        raise MoveRefused("the transaction has an access list, and the prepared one has none")
+    if signer != account:
+        raise MoveRefused(f"the transaction is signed by {signer}, {account} expected")
+    return keccak(raw)
+
+
+def _fixed(one: Unsigned) -> dict[str, Any]:
+    return {name: value for name, value in one.plain().items() if not name.startswith("max")}
+
+
+def _hash(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return "0x" + keccak(text.encode()).hex()

@@ -1,0 +1,308 @@
+"""Schemas: what the API answers, as documented at /openapi.json.
+
+Room: api (pure). Amounts are token units as text, because readers of JSON round large numbers; hashes
+are hexadecimal.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Amount = Annotated[str, Field(pattern=r"^-?[0-9]{1,39}$", examples=["12800043"])]
+Hash = Annotated[str, Field(pattern=r"^(0x)?[0-9a-f]*$", examples=["9e98" * 16])]
+AddressText = Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{40}$", examples=["0x" + "52" * 20])]
+HashGiven = Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{64}$", examples=["0x" + "9e98" * 16])]
+AmountGiven = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,18}$", examples=["1000000"])]
+
+
+class Answer(BaseModel):
+    """Something that is answered."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class Asked(BaseModel):
+    """Something that is asked: no unknown keys, no types that merely look alike."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class ProblemAnswer(Answer):
+    """An error (RFC 9457)."""
+
+    type: str = "about:blank"
+    title: str = Field(examples=["Not Found"])
+    status: int = Field(examples=[404])
+    detail: str = Field(examples=["no run of this name is served here"])
+
+
+class Health(Answer):
+    ok: bool
+    runs: int
+    chain: str = Field(description='"up", "down", or "none"')
+
+
+class RunAnswer(Answer):
+    name: str = Field(examples=["quickstart"])
+    run_id: Hash | None
+    entries: int
+    root: Hash
+    checkpoint_size: int | None
+    settled_epochs: list[int]
+
+
+class BalanceAnswer(Answer):
+    account: str = Field(examples=["budget:9f86d0"])
+    asset: str
+    amount: Amount
+
+
+class Balances(Answer):
+    entries: int
+    root: Hash
+    balances: list[BalanceAnswer]
+    trial_balance: Amount
+
+
+class PostingAnswer(Answer):
+    account: str
+    asset: str
+    amount: Amount
+
+
+class EntryAnswer(Answer):
+    number: int
+    key: str
+    kind: str
+    epoch: int | None
+    block_number: int
+    block_hash: Hash
+    reverses: str | None
+    recorded: str = Field(examples=["2026-11-20T09:30:00.000+00:00"])
+    leaf_hash: Hash
+    postings: list[PostingAnswer]
+
+
+class Entries(Answer):
+    entries: list[EntryAnswer]
+    next: int | None = Field(description="`after` of the next page; null: there is nothing more")
+
+
+class ProofAnswer(Answer):
+    entry: EntryAnswer
+    leaf_index: int
+    leaf: Hash
+    proof: list[Hash]
+    checkpoint: str
+    verifier_key: str
+
+
+class CheckpointAnswer(Answer):
+    size: int
+    root: Hash
+    note: str
+    verifier_key: str
+
+
+class AuditResult(Answer):
+    ok: bool
+    difference: str | None = Field(description="the first thing that is not what was logged or signed")
+    entries: int | None
+    postings: int | None
+    root: Hash | None
+    checkpoints: int | None
+    age_s: int = Field(description="how long ago the audit was made")
+
+
+class EpochEarnings(Answer):
+    epoch: int
+    steps: int
+    tokens: int
+    unpaid: int
+    settled: bool
+    amount: Amount
+    claimed: Amount
+
+
+class Earnings(Answer):
+    peer: Hash
+    epochs: list[EpochEarnings]
+    total: Amount
+
+
+class FindingAnswer(Answer):
+    outcome: str
+    verifier: Hash
+    round: int
+    manifest: Hash
+
+
+class EndedAnswer(Answer):
+    ruling: str
+    round: int
+    manifest: Hash
+
+
+class UnpaidAnswer(Answer):
+    round: int
+    reason: str
+    tokens: int
+    commit: Hash
+    update: Hash
+    manifest: Hash
+    findings: list[FindingAnswer]
+    rulings: list[EndedAnswer]
+    fault_round: int | None
+
+
+class Reasons(Answer):
+    peer: Hash
+    epoch: int
+    steps: int
+    unpaid: list[UnpaidAnswer]
+
+
+class PayoutAnswer(Answer):
+    index: int
+    role: str
+    peer: Hash
+    account: str
+    amount: Amount
+    proof: list[Hash]
+
+
+class SettlementAnswer(Answer):
+    epoch: int
+    table_hash: Hash
+    root: Hash
+    tokens_paid: int
+    total: Amount
+    rows: list[PayoutAnswer]
+
+
+class InvoiceHead(Answer):
+    series: str
+    number: int
+    name: str
+    first_epoch: int
+    last_epoch: int
+    total: Amount
+    corrects: int | None
+
+
+class QuoteCost(Answer):
+    tokens: int
+    operators: Amount
+    verifiers: Amount
+    fee: Amount
+    gross: Amount
+
+
+class QuoteAnswer(Answer):
+    quote: Hash = Field(description="the quote's digest: the same order has the same everywhere")
+    budget: Amount
+    epoch_cap: Amount
+    epochs: int
+    at_most: QuoteCost
+    expected: QuoteCost
+    price_per_mtoken: Amount
+
+
+class OrderAnswer(Answer):
+    run_id: Hash
+    buyer: str
+    budget: Amount
+    reserved: Amount
+    paid: Amount
+    returned: Amount
+    free: Amount
+    epoch_cap: Amount
+    epochs: int
+    deadline: int
+    closes_at: int
+    pending_results: int
+    chain_time: int
+
+
+class StakeAnswer(Answer):
+    account: str
+    role: str
+    active: Amount
+    leaving: Amount
+    minimum: Amount
+    frozen_until: int
+    rewards: Amount
+    barred: bool
+
+
+class NonceAnswer(Answer):
+    nonce: str
+    expires_at: int
+    chain_id: int
+    domain: str
+    uri: str
+
+
+class SignInAsked(Asked):
+    message: Annotated[str, Field(max_length=4000)]
+    signature: Annotated[str, Field(pattern=r"^0x([0-9a-fA-F]{2}){1,2048}$")]
+
+
+class SessionAnswer(Answer):
+    token: str = Field(description="send it as `Authorization: Bearer ...`; it is not kept")
+    account: str
+    expires_at: int
+
+
+class PrepareAsked(Asked):
+    action: str = Field(max_length=32, examples=["stake.add"])
+    parameters: dict[str, Any] = Field(examples=[{"role": "operator", "amount": "1000000"}], max_length=8)
+
+
+class TransactionAnswer(Answer):
+    type: int
+    chainId: int
+    nonce: int
+    to: str
+    value: int
+    data: str
+    gas: int
+    maxFeePerGas: int
+    maxPriorityFeePerGas: int
+
+
+class PreparedAnswer(Answer):
+    id: str
+    account: str
+    action: str
+    amount: Amount
+    expires_at: int
+    typed_data: dict[str, Any]
+    transactions: list[TransactionAnswer]
+
+
+class MoveAsked(Asked):
+    id: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    signature: Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{130}$")]
+    transactions: Annotated[
+        list[Annotated[str, Field(pattern=r"^0x([0-9a-fA-F]{2}){1,16384}$")]],
+        Field(min_length=1, max_length=4),
+    ]
+
+
+class SentTransaction(Answer):
+    hash: Hash
+    state: str = Field(description='"unknown", "pending", "mined", "reverted" or "final"')
+    block: int | None
+    refused: str | None = Field(description="what the chain's endpoint said against it")
+
+
+class MoveAnswer(Answer):
+    id: str
+    action: str
+    account: str
+    amount: Amount
+    state: str = Field(description='"prepared", "expired", "sent", "mined", "reverted" or "final"')
+    transactions: list[SentTransaction]

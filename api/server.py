@@ -1,0 +1,192 @@
+"""Server: what the routes share: configuration, runs, the access store, the chain, the clock.
+
+Room: api (edge). A request says who it is by a bearer secret; nothing is ever read from a cookie.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from api.access import AccessStore, InProgress, KeyReused, NoRoom, Principal
+from api.buckets import Buckets, Rate
+from api.config import ServerFile
+from api.gateway import Gateway
+from api.problems import MEDIA_TYPE, Problem, problem_body
+from api.shelf import Shelf
+from ledger.merkle_log import Edge
+
+SWEEP_S = 60
+KEY_CHARS_MAX = 64
+bearer = HTTPBearer(auto_error=False, description="A session of /v1/signin, or an API token (assay_...).")
+
+
+@dataclass(slots=True)
+class Server:
+    """One server's standing equipment."""
+
+    config: ServerFile
+    shelf: Shelf
+    access: AccessStore
+    gateway: Gateway | None
+    now_s: Callable[[], int] = field(default=lambda: int(time.time()))
+    _lock: Lock = field(default_factory=Lock)
+    _swept_s: int = 0
+    _accounts: Buckets = field(init=False)
+    _tokens: Buckets = field(init=False)
+
+    def __post_init__(self) -> None:
+        limits = self.config.limits
+        self._accounts = Buckets(rate=Rate(per_minute=limits.account_per_minute, burst=limits.account_burst))
+        self._tokens = Buckets(rate=Rate(per_minute=limits.token_per_minute, burst=limits.token_burst))
+
+    def who(self, request: Request) -> Principal | None:
+        """Who asks; None if nobody says so.
+
+        Raises:
+            Problem: a secret that is none, or too many requests.
+        """
+        scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+        if not scheme:
+            return None
+        now_s = self.now_s()
+        found = self.access.who(secret.strip(), now_s) if scheme.lower() == "bearer" else None
+        if found is None:
+            raise Problem(401, "the session or token is not valid (any more)", headers=_CHALLENGE)
+        with self._lock:
+            is_sweeping, self._swept_s = now_s >= self._swept_s + SWEEP_S, max(self._swept_s, now_s - 1)
+            if is_sweeping:
+                self._swept_s = now_s
+            wait = self._tokens.take(found.name, time.monotonic())
+            if found.account is not None:
+                wait = max(wait, self._accounts.take(found.account, time.monotonic()))
+        if is_sweeping:
+            self.access.sweep(now_s)
+        if wait:
+            seconds = str(int(wait) + 1)
+            raise Problem(
+                429, f"too many requests; the next in {seconds} s", headers={"Retry-After": seconds}
+            )
+        return found
+
+    def chain(self) -> Gateway:
+        """The chain.
+
+        Raises:
+            Problem: this server has none.
+        """
+        if self.gateway is None:
+            raise Problem(503, "this server is not connected to a chain")
+        return self.gateway
+
+
+_CHALLENGE = {"WWW-Authenticate": "Bearer"}
+
+
+def server_of(request: Request) -> Server:
+    """The server that a request came to."""
+    found: Server = request.app.state.server
+    return found
+
+
+TheServer = Annotated[Server, Depends(server_of)]
+
+
+def needs(scope: str) -> Callable[..., Principal | None]:
+    """A dependency: the caller, who must have this scope. Reading may be open to everybody."""
+
+    def check(
+        request: Request, server: TheServer, _shown: Annotated[Any, Depends(bearer)]
+    ) -> Principal | None:
+        found = server.who(request)
+        if found is None:
+            if scope == "read" and server.config.public_read:
+                return None
+            raise Problem(401, "sign in, or send an API token", headers=_CHALLENGE)
+        if scope not in found.scopes:
+            raise Problem(403, f"the token has no scope {scope!r}")
+        return found
+
+    return check
+
+
+Reader = Annotated[Principal | None, Depends(needs("read"))]
+
+
+def check_etag(request: Request, edge: Edge, more: str = "") -> str:
+    """The tag of an answer that depends on path, query, log and `more` alone.
+
+    Raises:
+        HTTPException: 304, if the caller has this answer already.
+    """
+    asked = f"{request.url.path}?{request.url.query}"
+    made = hashlib.sha256(f"{asked}\n{edge.size}\n{edge.root.hex()}\n{more}".encode()).hexdigest()[:32]
+    tag = f'"{made}"'
+    told = request.headers.get("if-none-match", "")
+    if tag in [one.strip().removeprefix("W/") for one in told.split(",")[:16]]:
+        raise NotModified(tag)
+    return tag
+
+
+class NotModified(Exception):
+    """The caller has this answer."""
+
+    def __init__(self, tag: str) -> None:
+        super().__init__(tag)
+        self.tag = tag
+
+
+def once(
+    server: Server,
+    caller: Principal,
+    request: Request,
+    asked: BaseModel,
+    carry_out: Callable[[], tuple[int, BaseModel]],
+) -> Response:
+    """Carry a request out, or give the answer that its Idempotency-Key had before.
+
+    Raises:
+        Problem: no key, a key of another request, or one that is being carried out now.
+    """
+    key = request.headers.get("idempotency-key", "")
+    if not 1 <= len(key) <= KEY_CHARS_MAX or not key.isascii() or not key.isprintable():
+        raise Problem(400, f"expected a header Idempotency-Key of 1 to {KEY_CHARS_MAX} characters")
+    body = f"{request.method} {request.url.path}\n{asked.model_dump_json()}"
+    request_hash = hashlib.sha256(body.encode()).digest()
+    stale_s = int(server.config.limits.request_s) + 1
+    try:
+        before = server.access.begin(caller.name, key, request_hash, server.now_s(), stale_s)
+    except KeyReused:
+        raise Problem(422, "this Idempotency-Key was given for another request") from None
+    except InProgress:
+        raise Problem(409, "the request with this Idempotency-Key is being carried out") from None
+    except NoRoom as error:
+        raise Problem(429, str(error), headers={"Retry-After": "3600"}) from None
+    if before is not None:
+        return _answer(*before, {"Idempotency-Replayed": "true"})
+    status, text = 500, b""
+    try:
+        try:
+            status, made = carry_out()
+            text = made.model_dump_json().encode()
+        except HTTPException as problem:
+            status, text = problem.status_code, problem_body(problem.status_code, problem.detail)
+            if status >= 500 or status == 429:
+                raise
+    finally:
+        server.access.finish(caller.name, key, status, text)
+    return _answer(status, text, {})
+
+
+def _answer(status: int, text: bytes, headers: dict[str, str]) -> Response:
+    return Response(text, status, headers, "application/json" if status < 400 else MEDIA_TYPE)

@@ -1,0 +1,92 @@
+"""A server with books and, if wanted, a chain; asked without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from api.access import AccessStore
+from api.app import guarded
+from api.config import LimitsSection, ServerFile
+from api.gateway import Gateway
+from api.server import Server
+from api.shelf import make_shelf
+
+ORIGIN = "https://api.example.org"
+NOW_S = 1_800_000_000
+
+
+@dataclass
+class Clock:
+    """Unix time that a test moves."""
+
+    now_s: int = NOW_S
+
+    def __call__(self) -> int:
+        return self.now_s
+
+
+@dataclass
+class Desk:
+    """A server and a way to ask it."""
+
+    folder: Path
+    gateway: Gateway | None = None
+    limits: LimitsSection = field(default_factory=LimitsSection)
+    public_read: bool = False
+    clock: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        config = ServerFile(
+            origin=ORIGIN, runs={"paper": "paper"}, limits=self.limits, public_read=self.public_read
+        )
+        self.access = AccessStore(self.folder / "access.db")
+        self.server = Server(
+            config, make_shelf(config.runs, self.folder), self.access, self.gateway, now_s=self.clock
+        )
+        self.app = guarded(self.server)
+
+    def token(self, *scopes: str, account: str | None = None, limit: int = 0) -> str:
+        return self.access.create_token(
+            "test", account=account, scopes=frozenset(scopes), spend_limit=limit, now_s=self.clock(), days=1
+        )[0]
+
+    def session(self, account: str) -> str:
+        return self.access.open_session(account, self.clock())[0]
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        token: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> httpx.Response:
+        told = dict(headers or {})
+        if token is not None:
+            told["Authorization"] = f"Bearer {token}"
+
+        async def once() -> httpx.Response:
+            transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)  # type: ignore[arg-type]
+            async with httpx.AsyncClient(transport=transport, base_url=ORIGIN, timeout=60) as client:
+                return await client.request(method, path, headers=told, **more)
+
+        return asyncio.run(once())
+
+    def get(self, path: str, token: str | None = None, **headers: str) -> httpx.Response:
+        return self.ask("GET", path, token, headers=headers)
+
+
+def is_problem(answer: httpx.Response, status: int, words: str = "") -> bool:
+    """Whether an answer is this problem, as RFC 9457 has it, and says these words."""
+    told = answer.json()
+    assert answer.headers["content-type"] == "application/problem+json", answer.headers
+    assert told["status"] == answer.status_code, told
+    assert {"type", "title", "status", "detail"} <= set(told)
+    assert (answer.status_code, words in told["detail"]) == (status, True), told
+    return True

@@ -1,0 +1,270 @@
+"""Reads: what is served is what the commands print, and no name of a stranger becomes a path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+from pydantic import BaseModel
+
+import api.quoting
+from api.app import make_app
+from api.quoting import FILE_KEYS, read_order
+from ledger.evidence import evm_address
+from ledger.export import beancount_text, csv_text
+from ledger.invoice import hash_of
+from ledger.invoice_store import issue
+from ledger.journal_db import open_engine
+from ledger.journal_read import read_journal
+from ledger.log_note import read_checkpoint
+from ledger.merkle_log import leaf_hash, verify_inclusion
+from ledger.payout_tree import leaf, root_of_proof
+from observer.run_books import find_books, opened
+from orders.order import Order
+from protocol.errors import ConfigError
+from tests.api.a_server import Desk, is_problem
+from tests.ledger.a_database import edit
+from tests.ledger.an_invoiced_run import KEY, NOW_MS, RUN, SELLER, SPEC, TABLES
+
+BUYER = evm_address(SPEC.buyer)
+
+
+def the_books(desk: Desk) -> Path:
+    return desk.folder / "paper" / "participants" / "ledger" / "ledger.db"
+
+
+@pytest.fixture
+def reader(desk: Desk) -> str:
+    return desk.token("read")
+
+
+def test_pages_of_entries_are_the_journal(desk: Desk, reader: str):
+    with opened(find_books(desk.folder / "paper")) as db:
+        whole = list(read_journal(db))
+    found, after = [], 0
+    while after is not None:
+        page = desk.get(f"/v1/runs/paper/entries?limit=7&after={after}", reader).json()
+        found += page["entries"]
+        after = page["next"]
+
+    assert [one["key"] for one in found] == [one.entry.key for one in whole]
+    assert [int(p["amount"]) for one in found for p in one["postings"]] == [
+        posting.amount for one in whole for posting in one.entry.postings
+    ]
+    assert desk.get("/v1/runs/paper/export", reader).text == csv_text(whole)
+    assert desk.get("/v1/runs/paper/export?language=beancount", reader).text == beancount_text(
+        whole, "Assay, paper"
+    )
+
+
+def test_a_proof_and_a_settlements_rows_can_be_checked_by_their_reader(desk: Desk, reader: str):
+    told = desk.get("/v1/runs/paper/proof?entry=3", reader).json()
+    origin = told["checkpoint"].split("\n")[0]
+    checkpoint = read_checkpoint(told["checkpoint"], origin, bytes(KEY.verify_key))
+    path = [bytes.fromhex(one) for one in told["proof"]]
+    verify_inclusion(leaf_hash(bytes.fromhex(told["leaf"])), 2, checkpoint.size, path, checkpoint.root)
+
+    table = desk.get("/v1/runs/paper/settlements/0", reader).json()
+    assert table["root"] == TABLES[0].tree().root.hex()
+    for row in table["rows"]:
+        start = leaf(RUN, 0, row["index"], row["account"], int(row["amount"]))
+        proof = [bytes.fromhex(one[2:]) for one in row["proof"]]
+        assert root_of_proof(start, proof).hex() == table["root"]
+
+
+def test_an_answer_that_the_caller_has_is_not_sent_again(desk: Desk, reader: str):
+    for path in ("/v1/runs/paper/balances", "/v1/runs/paper/entries", "/v1/runs/paper/proof?entry=1"):
+        tag = desk.get(path, reader).headers["etag"]
+        again = desk.ask("GET", path, reader, headers={"If-None-Match": f'"x", W/{tag}'})
+        assert (again.status_code, again.content) == (304, b"")
+        assert desk.ask("GET", path, reader, headers={"If-None-Match": '"x"'}).status_code == 200
+        assert desk.ask("GET", path, headers={"If-None-Match": tag}).status_code == 401
+
+
+def test_altered_books_are_an_incident_and_the_audit_says_which_entry(desk: Desk, reader: str):
+    desk.get("/v1/runs/paper/audit", reader)
+    edit(the_books(desk), "UPDATE journal_entry SET block_number = block_number + 1 WHERE id = 2")
+    for leftover in the_books(desk).parent.glob("ledger.db-*"):
+        leftover.unlink()
+
+    answer = desk.get("/v1/runs/paper/entries", reader)
+    assert is_problem(answer, 500, "incident")
+    assert "entry" not in answer.text
+    assert set(answer.json()) == {"type", "title", "status", "detail", "incident"}
+    fresh = Desk(desk.folder)
+    told = fresh.get("/v1/runs/paper/audit", fresh.token("read")).json()
+    assert (told["ok"], "entry 2 " in told["difference"]) == (False, True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["..", "%2e%2e", "..%2f..%2fetc", "paper%2f..%2fpaper", "paper%00", "/etc/passwd", "Paper", "x" * 65, ""],
+)
+def test_a_runs_name_is_never_a_path(desk: Desk, reader: str, name: str):
+    answer = desk.get(f"/v1/runs/{name}/balances", reader)
+    assert answer.status_code in (404, 422)
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/v1/runs/paper/entries?after=-1", 422),
+        ("/v1/runs/paper/entries?after=9223372036854775808", 422),
+        ("/v1/runs/paper/entries?limit=501", 422),
+        ("/v1/runs/paper/entries?limit=NaN", 422),
+        ("/v1/runs/paper/proof?entry=999", 404),
+        ("/v1/runs/paper/proof", 422),
+        ("/v1/runs/paper/settlements/9", 404),
+        ("/v1/runs/paper/settlements/x", 422),
+        ("/v1/runs/paper/earnings/zz", 422),
+        ("/v1/runs/paper/earnings/ff", 404),
+        ("/v1/runs/paper/invoices/invoice/1", 403),
+        ("/v1/runs/paper/export?language=sql", 422),
+        ("/v1/stakes/operator/0x12", 422),
+        ("/docs", 404),
+        ("/v1/../v1/nothing", 404),
+    ],
+)
+def test_a_mistake_is_a_problem_in_words(desk: Desk, reader: str, path: str, status: int):
+    assert is_problem(desk.get(path, reader), status)
+
+
+def test_another_method_is_told_which_there_are(desk: Desk, reader: str):
+    answer = desk.ask("DELETE", "/v1/runs", reader)
+    assert is_problem(answer, 405)
+    assert answer.headers["allow"] == "GET"
+
+
+def test_who_may_read(folder: Path):
+    closed, open_ = Desk(folder), Desk(folder, public_read=True)
+
+    assert is_problem(closed.get("/v1/runs"), 401, "sign in")
+    assert closed.get("/v1/runs").headers["www-authenticate"] == "Bearer"
+    assert open_.get("/v1/runs").status_code == 200
+    assert is_problem(open_.get("/v1/runs/paper/invoices"), 401)
+    assert is_problem(open_.get("/v1/runs", "assay_" + "x" * 43), 401)
+    assert is_problem(closed.get("/v1/runs", closed.token("quote")), 403, "no scope 'read'")
+    assert is_problem(closed.ask("GET", "/v1/runs", headers={"Authorization": "Basic eDp5"}), 401)
+    assert is_problem(closed.ask("GET", "/v1/runs", headers={"Cookie": f"token={closed.token('read')}"}), 401)
+
+
+def test_invoices_are_the_buyers_and_the_operators(desk: Desk):
+    engine = open_engine(the_books(desk))
+    made = issue(engine, SPEC, RUN, 0, 1, SELLER, NOW_MS)
+    engine.dispose()
+
+    for who in (desk.session(BUYER), desk.token("invoice")):
+        heads = desk.get("/v1/runs/paper/invoices", who).json()
+        assert [(one["name"], one["total"]) for one in heads] == [(made.name, str(made.total))]
+        body = desk.get("/v1/runs/paper/invoices/invoice/1", who)
+        assert body.json()["supplier"]["vat_id"] == "DE123456789"
+        assert hash_of(body.text)
+        assert desk.get("/v1/runs/paper/invoices/invoice/1/pdf", who).content.startswith(b"%PDF")
+        assert is_problem(desk.get("/v1/runs/paper/invoices/invoice/2", who), 404)
+    for who in (desk.session("0x" + "33" * 20), desk.token("invoice", account="0x" + "33" * 20)):
+        assert is_problem(desk.get("/v1/runs/paper/invoices", who), 403)
+        assert is_problem(desk.get("/v1/runs/paper/invoices/invoice/1/pdf", who), 403)
+
+
+# ---- quotes
+
+
+def quote(desk: Desk, text: str | bytes, kind: str = "application/toml") -> Any:
+    body = text.encode() if isinstance(text, str) else text
+    return desk.ask("POST", "/v1/quotes", desk.token("quote"), headers={"content-type": kind}, content=body)
+
+
+def test_a_quote_is_the_commands(desk: Desk):
+    from orders.quote import quote_of
+
+    text = "[run]\nrounds = 10\nnodes = 5\n"
+    told = quote(desk, text).json()
+
+    assert told["quote"] == quote_of(read_order(text)).name.hex()
+    assert int(told["at_most"]["gross"]) >= int(told["expected"]["gross"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "words"),
+    [
+        ('[[data]]\nsource = "/etc/passwd"\n', 422, "[data] source names a file"),
+        ('data = [{source = "stdlib"}, {source = "../x"}]\n', 422, "[data] source names a file"),
+        ('[model]\nbase = "/root"\n', 422, "[model] base names a file"),
+        ('[model]\ntokenizer = "t.json"\n', 422, "[model] tokenizer names a file"),
+        ('[verify]\nlimits = "/etc/passwd"\n', 422, "[verify] limits names a file"),
+        ('[verify]\nattestation = "p.toml"\n', 422, "[verify] attestation names a file"),
+        ('[run]\nattesters = {0 = "k.pem"}\n', 422, "[run] attesters names a file"),
+        ("[run]\nrounds = 1000000\n", 422, "at most 100000"),
+        ("[run]\nrounds = 100000\n[budget]\nepoch_rounds = 1\n", 422, "at most 10000"),
+        ("[run]\nrounds = nan\n", 422, "rounds"),
+        ("x = " + "[" * 60_000, 422, "nested"),
+        ("a" + ".a" * 30_000 + " = 1", 422, "nested"),
+        ("#" * 70_000, 422, "at most 65536"),
+        ("a" + ".a" * 30 + " = 1", 422, "nested"),
+        ("[[[", 422, "not TOML"),
+        (b"\xff\xfe", 422, "UTF-8"),
+        ("[nothing]\n", 422, "unknown table"),
+    ],
+)
+def test_a_run_file_that_names_a_file_or_is_none_is_refused(
+    desk: Desk, text: str | bytes, status: int, words: str
+):
+    assert is_problem(quote(desk, text), status, words)
+
+
+def test_a_run_file_is_sent_as_toml(desk: Desk):
+    assert is_problem(quote(desk, "[run]\n", "text/plain"), 415, "application/toml")
+
+
+def test_every_key_of_an_order_that_is_text_was_looked_at():
+    """A new key that names a file must be refused on a server; this list is what was looked at."""
+    harmless = {
+        ("run", "name"), ("run", "behave"), ("run", "audit"), ("model", "separator"), ("data", "licence"),
+        ("data", "field"), ("comm", "aggregation"), ("comm", "method"), ("verify", "code"),
+    }  # fmt: skip
+    textual = set()
+    for table, section in get_type_hints(Order).items():
+        inner = section.__args__[0] if table == "data" else section
+        inner = getattr(inner, "__args__", [inner])[0]
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            for key, field in inner.model_fields.items():
+                kind = str(field.annotation)
+                if "str" in kind or "Path" in kind:
+                    textual.add((table, key))
+    assert textual - harmless <= set(FILE_KEYS), textual - harmless - set(FILE_KEYS)
+    assert set(FILE_KEYS) <= textual
+
+
+def test_a_quote_opens_no_file(monkeypatch: pytest.MonkeyPatch):
+    read_order("[run]\nrounds = 5\n")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a file was opened")
+
+    monkeypatch.setattr("builtins.open", refuse)
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    for text in ('[model]\nbase = "x"\n', '[[data]]\nsource = "x"\n', '[verify]\nlimits = "x"\n'):
+        with pytest.raises(ConfigError, match="names a file"):
+            read_order(text)
+    assert api.quoting.NOWHERE.exists() is False
+
+
+# ---- the documentation
+
+
+def test_the_documentation_names_every_route_with_schemas_and_errors(desk: Desk):
+    told = make_app(desk.server).openapi()
+
+    assert {"/v1/moves/prepare", "/v1/runs/{run}/proof", "/v1/quotes", "/v1/signin"} <= set(told["paths"])
+    for path, methods in told["paths"].items():
+        for method, one in methods.items():
+            assert one["summary"] or one.get("description"), (path, method)
+            assert "application/problem+json" in one["responses"]["404"]["content"]
+            good = next(
+                one["responses"][code] for code in ("200", "201", "202", "204") if code in one["responses"]
+            )
+            assert good.get("content") or "204" in one["responses"], (path, method)
+    assert told["components"]["schemas"]["PreparedAnswer"]["properties"]["typed_data"]
+    assert told["components"]["schemas"]["PrepareAsked"]["properties"]["action"]["examples"] == ["stake.add"]

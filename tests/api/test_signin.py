@@ -1,0 +1,259 @@
+"""Sign-in: one message has one text, and it opens a session here, now, once, for its signer."""
+
+from __future__ import annotations
+
+import string
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from eth_account import Account
+from eth_account.messages import encode_defunct
+from eth_utils.address import to_checksum_address
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.access import NONCE_S, SESSION_S
+from api.gateway import Gateway
+from api.signin import AGE_S_MAX, SKEW_S, SignIn, SignInRefused, check_signin, parse_signin, signed_digest
+from ledger.statements import Address
+from tests.api.a_server import NOW_S, ORIGIN, Clock, Desk, is_problem
+from tests.contracts.chain_world import World
+
+KEY = bytes.fromhex("11" * 32)
+ACCOUNT = Account.from_key(KEY).address
+NOW = datetime.fromtimestamp(NOW_S, timezone.utc)
+UNRESERVED = string.ascii_letters + string.digits + "-._~"
+URI_CHARS = UNRESERVED + ":/?#[]@!$&'()*+,;="
+
+
+def stamp(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def a_message(**fields: Any) -> SignIn:
+    told = {
+        "domain": ORIGIN.partition("://")[2], "address": ACCOUNT, "uri": f"{ORIGIN}/login", "chain_id": 31337,
+        "nonce": "a1b2c3d4", "issued_at": stamp(NOW),
+    }  # fmt: skip
+    return SignIn(**{**told, **fields})
+
+
+def signed(text: str, key: bytes = KEY) -> str:
+    return "0x" + bytes(Account.sign_message(encode_defunct(text=text), key).signature).hex()
+
+
+times = st.datetimes(min_value=datetime(1971, 1, 1), max_value=datetime(2999, 1, 1)).map(
+    lambda one: one.strftime("%Y-%m-%dT%H:%M:%S") + "Z"
+)
+uris = st.text(URI_CHARS, max_size=60).map(lambda rest: f"https:{rest}")
+messages = st.builds(
+    SignIn,
+    scheme=st.none() | st.sampled_from(["https", "http"]),
+    domain=st.text(UNRESERVED, min_size=1, max_size=40),
+    address=st.binary(min_size=20, max_size=20).map(lambda raw: Address(to_checksum_address(raw))),
+    statement=st.none() | st.text(URI_CHARS + " ", min_size=1, max_size=80),
+    uri=uris,
+    chain_id=st.integers(0, 10**19),
+    nonce=st.text(string.ascii_letters + string.digits, min_size=8, max_size=64),
+    issued_at=times,
+    expires_at=st.none() | times,
+    not_before=st.none() | times,
+    request_id=st.none() | st.text(UNRESERVED + "!$&'()*+,;=:@", max_size=30),
+    resources=st.none() | st.lists(uris, max_size=5).map(tuple),
+)
+
+
+@given(messages)
+def test_parsing_inverts_writing(message: SignIn):
+    assert parse_signin(message.text()) == message
+
+
+@given(messages, st.data())
+def test_a_text_that_differs_in_any_place_is_another_message_or_none(message: SignIn, data: st.DataObject):
+    text = message.text()
+    at = data.draw(st.integers(0, len(text) - 1))
+    other = data.draw(st.sampled_from(["", "\n", " ", "x", "\r\n", "\u00a0", "0", "-"]))
+    changed = text[:at] + other + text[at + 1 :]
+    try:
+        assert parse_signin(changed) != message or changed == text
+        assert parse_signin(changed).text() == changed
+    except SignInRefused:
+        pass
+
+
+@given(st.text(max_size=300))
+def test_no_text_does_anything_but_parse_or_be_refused(text: str):
+    with suppress(SignInRefused):
+        assert parse_signin(text).text() == text
+
+
+def test_the_digest_is_the_wallets():
+    text = a_message().text()
+    assert Account._recover_hash(signed_digest(text), signature=bytes.fromhex(signed(text)[2:])) == ACCOUNT
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("Version: 1", "Version: 2"),
+        ("Version: 1", "Version: 01"),
+        ("Chain ID: 31337", "Chain ID: 031337"),
+        ("Chain ID: 31337", "Chain ID: -1"),
+        ("Nonce: a1b2c3d4", "Nonce: a1b2c3d"),
+        ("Nonce: a1b2c3d4", "Nonce: a1b2c3d-"),
+        ("\n", "\r\n"),
+        (ACCOUNT, ACCOUNT.lower()),
+        ("Issued At: ", "Issued At:  "),
+        ("T", "T99"),
+        ("account:\n", "account:\n\n"),
+        ("URI: ", "uri: "),
+        ("https://", "://"),
+    ],
+)
+def test_a_text_that_is_not_by_the_grammar_is_refused(change: tuple[str, str]):
+    with pytest.raises(SignInRefused):
+        parse_signin(a_message().text().replace(*change))
+
+
+@pytest.mark.parametrize("time", ["2026-02-30T00:00:00Z", "2026-01-01T24:00:00Z", "2026-01-01T00:00:00+99:99",
+                                  "0000-01-01T00:00:00Z", "9999-12-31T23:59:59-23:59"])  # fmt: skip
+def test_a_time_that_is_none_is_refused(time: str):
+    with pytest.raises(SignInRefused, match="is no time"):
+        parse_signin(a_message(issued_at=time).text())
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, None),
+        ({"scheme": "https"}, None),
+        ({"scheme": "http"}, "a sign-in for"),
+        ({"domain": "evil.example.org"}, "a sign-in for"),
+        ({"domain": "api.example.org.evil.com"}, "a sign-in for"),
+        ({"domain": "API.example.org"}, "a sign-in for"),
+        ({"uri": "https://evil.org/login"}, "another site"),
+        ({"uri": "http://api.example.org/"}, "another site"),
+        ({"uri": "https://api.example.org@evil.org/"}, "another site"),
+        ({"uri": "https://api.example.org.evil.org"}, "another site"),
+        ({"uri": "did:example:123"}, "another site"),
+        ({"chain_id": 1}, "on chain 1, 31337 expected"),
+        ({"issued_at": stamp(NOW + timedelta(seconds=SKEW_S))}, None),
+        ({"issued_at": stamp(NOW + timedelta(seconds=SKEW_S + 1))}, "in the future"),
+        ({"issued_at": stamp(NOW - timedelta(seconds=AGE_S_MAX))}, None),
+        ({"issued_at": stamp(NOW - timedelta(seconds=AGE_S_MAX + 1))}, "ago"),
+        ({"expires_at": stamp(NOW + timedelta(seconds=1))}, None),
+        ({"expires_at": stamp(NOW)}, "has expired"),
+        ({"not_before": stamp(NOW)}, None),
+        ({"not_before": stamp(NOW + timedelta(seconds=1))}, "not valid yet"),
+    ],
+)
+def test_a_message_is_for_one_site_chain_and_time(fields: dict[str, Any], words: str | None):
+    message = parse_signin(a_message(**fields).text())
+    if words is None:
+        check_signin(message, origin=ORIGIN, chain_id=31337, now=NOW)
+    else:
+        with pytest.raises(SignInRefused, match=words):
+            check_signin(message, origin=ORIGIN, chain_id=31337, now=NOW)
+
+
+# ---- at the server
+
+
+@pytest.fixture
+def chained(folder: Path, world: World) -> Desk:
+    return Desk(folder, gateway=Gateway(world.rpc_url, world.deployment))
+
+
+def sign_in(desk: Desk, key: bytes = KEY, signer: bytes | None = None, **fields: Any) -> Any:
+    told = desk.ask("POST", "/v1/signin/nonce").json()
+    fields = {"nonce": told["nonce"], "chain_id": told["chain_id"],
+              "issued_at": stamp(datetime.fromtimestamp(desk.clock(), timezone.utc)), **fields}  # fmt: skip
+    text = a_message(address=Account.from_key(key).address, **fields).text()
+    return desk.ask("POST", "/v1/signin", json={"message": text, "signature": signed(text, signer or key)})
+
+
+def test_a_wallet_signs_in_and_out(chained: Desk):
+    made = sign_in(chained)
+    secret = made.json()["token"]
+
+    assert (made.status_code, made.json()["account"]) == (201, ACCOUNT)
+    assert chained.get("/v1/runs", secret).status_code == 200
+    chained.clock.now_s += SESSION_S - 1
+    assert chained.get("/v1/runs", secret).status_code == 200
+    assert chained.ask("DELETE", "/v1/signin", secret).status_code == 204
+    assert is_problem(chained.get("/v1/runs", secret), 401)
+
+
+def test_a_session_ends_when_its_time_is_over(chained: Desk):
+    secret = sign_in(chained).json()["token"]
+    chained.clock.now_s += SESSION_S
+
+    assert is_problem(chained.get("/v1/runs", secret), 401)
+
+
+def test_a_message_is_good_once(chained: Desk):
+    nonce = chained.ask("POST", "/v1/signin/nonce").json()["nonce"]
+    assert sign_in(chained, nonce=nonce).status_code == 201
+
+    assert is_problem(sign_in(chained, nonce=nonce), 401, "was used")
+
+
+def test_a_nonce_is_ours_and_expires(chained: Desk):
+    nonce = chained.ask("POST", "/v1/signin/nonce").json()["nonce"]
+    for other in ("a1b2c3d4", nonce[:-1] + ("0" if nonce[-1] != "0" else "1"), "f" * 58, nonce[1:] + "0"):
+        assert is_problem(sign_in(chained, nonce=other), 401, "nonce")
+    chained.clock.now_s += NONCE_S
+    assert is_problem(sign_in(chained, nonce=nonce), 401, "nonce")
+
+
+def test_who_did_not_sign_gets_nothing_and_spoils_nobodys_nonce(chained: Desk):
+    nonce = chained.ask("POST", "/v1/signin/nonce").json()["nonce"]
+
+    assert is_problem(sign_in(chained, signer=b"\x22" * 32, nonce=nonce), 401, "is not signed by")
+    assert is_problem(sign_in(chained, nonce=nonce, chain_id=1), 401, "on chain 1")
+    assert sign_in(chained, nonce=nonce).status_code == 201
+
+
+@pytest.mark.parametrize(
+    "body", [{"message": "hello", "signature": "0x00"}, {"message": "x" * 5000, "signature": "0x00"},
+             {"message": 1, "signature": "0x00"}, {"signature": "0x00"}, {"message": "a", "signature": "zz"},
+             {"message": "a", "signature": "0x00", "more": 1}, [], "x", None]
+)  # fmt: skip
+def test_what_is_no_message_is_refused(chained: Desk, body: Any):
+    answer = chained.ask("POST", "/v1/signin", json=body)
+    assert is_problem(answer, 401 if body == {"message": "hello", "signature": "0x00"} else 422)
+
+
+def test_a_contract_wallet_is_asked_whether_it_signed(chained: Desk, world: World):
+    """Runtime code that answers the magic word if the signature's first byte is 0x01, else zeros."""
+    # Calldata is selector, digest, 0x40, length, signature at 0x64.
+    runtime = "60643560f81c60011460145760005f5260205ff35b7f1626ba7e" + "00" * 28 + "5f5260205ff3"
+    wallet = to_checksum_address("0x" + "c0" * 20)
+    world.rpc("anvil_setCode", wallet, "0x" + runtime)
+    nonce = chained.ask("POST", "/v1/signin/nonce").json()
+    text = replace(
+        a_message(nonce=nonce["nonce"], chain_id=nonce["chain_id"]), address=Address(wallet)
+    ).text()
+
+    good = chained.ask("POST", "/v1/signin", json={"message": text, "signature": "0x01aa"})
+    assert (good.status_code, good.json()["account"]) == (201, wallet)
+    bad = chained.ask("POST", "/v1/signin", json={"message": text, "signature": "0x02aa"})
+    assert is_problem(bad, 401, "is not signed by")
+    nobody = text.replace(wallet, to_checksum_address("0x" + "c1" * 20))
+    assert is_problem(chained.ask("POST", "/v1/signin", json={"message": nobody, "signature": "0x01aa"}), 401)
+
+
+def test_without_a_chain_nobody_signs_in(desk: Desk):
+    assert is_problem(desk.ask("POST", "/v1/signin/nonce"), 503, "not connected to a chain")
+
+
+def test_the_clock_is_the_servers(folder: Path, world: World):
+    late = Desk(folder, gateway=Gateway(world.rpc_url, world.deployment), clock=Clock(NOW_S + 10**6))
+    told = late.ask("POST", "/v1/signin/nonce").json()
+
+    answer = sign_in(late, nonce=told["nonce"], issued_at=stamp(NOW))
+    assert is_problem(answer, 401, "ago")
