@@ -43,6 +43,8 @@ class ProcessFile(BaseModel):
     port: int
     ip: str = "127.0.0.1"
     rpc_url: str
+    rpc_urls: tuple[str, ...] = ()  # a ledger's: more endpoints, whose word must be that of rpc_url
+    one_rpc_suffices: bool = False  # a ledger's: go on while some of them are away
     deployment: Path
     spec: Path
     run_id: str
@@ -98,6 +100,8 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         port=given.port,
         ip=given.ip,
         rpc_url=given.rpc_url,
+        rpc_urls=given.rpc_urls,
+        one_rpc_suffices=given.one_rpc_suffices,
         deployment=base / given.deployment,
         spec=base / given.spec,
         run_id=Digest(run_id),

@@ -2,8 +2,9 @@
 
 Room: observer (edge: store, chain and status file; blocking, callers run it in a
 thread). It books what the store's cursors say is next, so running it again is free.
-A local chain may go back a few seconds: each look goes back `LOOK_BACK` blocks, the
-first one to the deployment, and the store reverses what is no longer there.
+A chain may go back. Each look asks whether the block that the look before ended in still has its
+hash; if not, it walks back over earlier looks to one that has, reads on from there, and the store
+reverses what is no longer there. The first look reads from the deployment.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ from ledger.chain_reads import ChainReader
 from ledger.events import Claimed, Refunded, ResultFinalized, ResultProposed, Slashed, SlashReversed
 from ledger.evidence import evm_address
 from ledger.journal_facts import RoundFacts, round_facts
+from ledger.providers import Head, Providers
 from ledger.settlement import Settlement
 from ledger.store import BookStore
 from observer.status import StatusFile
+from protocol.errors import Unavailable
 from protocol.history import History, advance, start
 from protocol.messages import CertifiedManifest
 from protocol.params import RunSpec
 from protocol.types import Digest
 
-LOOK_BACK = 64  # blocks
+LOOKS_KEPT = 256  # 40 bytes each; a chain that goes back further is read from the deployment
 
 
 class Bookkeeper:
@@ -36,7 +39,7 @@ class Bookkeeper:
     def __init__(self, spec: RunSpec, run_id: Digest, books: BookStore, status: StatusFile) -> None:
         self.books, self._spec, self._run_id, self._status = books, spec, run_id, status
         self._history: History = start(spec, run_id)
-        self._is_first_look = True
+        self._looks: list[Head] = []  # where earlier ones ended, oldest first
         self._names = {evm_address(m.account): m.peer.hex() for m in spec.nodes + spec.verifiers}
         self._told_rounds = 0
 
@@ -61,21 +64,27 @@ class Bookkeeper:
         self.books.add_rounds(facts)
         self._history = history
 
-    def book_blocks(self, chain: ChainReader, settlements: Mapping[int, Settlement]) -> bool:
+    def book_blocks(self, chain: Providers, settlements: Mapping[int, Settlement]) -> bool:
         """Read the newest blocks; whether the books changed.
 
         Raises:
-            BooksError: the answer cannot be all that happened, as when the chain went back while we
-                read; nothing was written, and the next look starts from the deployment.
-            Unavailable: no answer.
+            BooksError: the answer cannot be all that happened; nothing was written, and the next look
+                starts from the deployment.
+            Unavailable: no answer, endpoints that disagree, or the chain went back while we read; likewise.
         """
-        head = chain.block_number()
-        first = self.books.first_block
-        at = first if self._is_first_look else min(self.books.next_block, head + 1) - LOOK_BACK
-        at = max(first, at)
-        self._is_first_look = True
-        taken = self.books.take_blocks(chain.events(at, head), at, head, settlements)
-        self._is_first_look = False
+        looks, self._looks = self._looks, []  # whatever fails below, the next look is a first one
+        head = chain.head()
+        while looks and chain.block_hash(looks[-1].number) != looks[-1].hash:
+            looks.pop()
+        if looks and looks[-1].number > head.number:  # an endpoint that lags; what we read still stands
+            self._looks = looks
+            return False
+        at = min(looks[-1].number + 1, self.books.next_block) if looks else self.books.first_block
+        events = chain.events(at, head.number)
+        if chain.block_hash(head.number) != head.hash:
+            raise Unavailable(f"block {head.number} changed while we read up to it")
+        taken = self.books.take_blocks(events, at, head.number, settlements)
+        self._looks = [*(one for one in looks if one.number < head.number), head][-LOOKS_KEPT:]
         return bool(taken.seen or taken.orphaned)
 
     # ---- status lines

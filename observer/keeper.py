@@ -22,6 +22,7 @@ import trio
 
 from ledger.chain import Chain
 from ledger.log_keeper import LedgerRolledBack, LogKeeper
+from ledger.providers import Providers
 from ledger.store import BookStore
 from network.host import Host
 from observer.anchor import anchor_newest, compare_with_anchor
@@ -72,7 +73,10 @@ class Keeper:
         )
         self.witnesses = Witnesses(me, self.log_keeper)
         self.bookkeeper = Bookkeeper(me.spec, me.run_id, books, self.status)
-        self.settler = Settler(me, self.follower)
+        urls, one_suffices = (me.config.rpc_url, *me.config.rpc_urls), me.config.one_rpc_suffices
+        self.providers = Providers(urls, me.deployment, one_suffices=one_suffices)
+        settlers = Providers(urls, me.deployment, one_suffices=one_suffices)  # its thread is another
+        self.settler = Settler(me, self.follower, settlers.check)
         self._has_told = False
 
     async def run(self) -> None:
@@ -135,7 +139,7 @@ class Keeper:
 
     def _look(self, chain: Chain) -> None:
         compare_with_anchor(chain, self.log_keeper, self.me.run_id)
-        is_new = self.bookkeeper.book_blocks(chain, dict(self.follower.settlements))
+        is_new = self.bookkeeper.book_blocks(self.providers, dict(self.follower.settlements))
         if is_new or not self._has_told:  # killed between booking and telling, we tell now
             self.bookkeeper.tell_events()
             self._has_told = True

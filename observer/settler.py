@@ -13,6 +13,7 @@ An epoch whose total is zero takes the same road: the next result must name it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import trio
 
@@ -33,8 +34,15 @@ CLAIM_FOR_OTHERS_S = 30.0  # a payee that is gone for so long after the last res
 class Settler:
     """Proposes, finalises, and in the end claims what nobody else claimed."""
 
-    def __init__(self, me: Participant, follower: Follower) -> None:
-        self._me, self._follower = me, follower
+    def __init__(self, me: Participant, follower: Follower, check: Callable[[], None] = lambda: None) -> None:
+        """Nothing happens before `run`.
+
+        Args:
+            me: The keeper.
+            follower: Its chain of manifests.
+            check: Called in a thread before each step; while it raises, nothing is settled.
+        """
+        self._me, self._follower, self._check = me, follower, check
         self._host: Host
 
     async def run(self, host: Host) -> None:
@@ -46,6 +54,7 @@ class Settler:
             try:
                 if chain is None:
                     chain = await trio.to_thread.run_sync(open_chain, self._me)
+                await trio.to_thread.run_sync(self._check)
                 if not await self._advance(chain):
                     all_final_at = None
                 elif all_final_at is None:

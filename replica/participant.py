@@ -41,6 +41,8 @@ class Config:
     port: int
     ip: str = "127.0.0.1"
     rpc_url: str
+    rpc_urls: tuple[str, ...] = ()  # more endpoints, which the keeper compares with it
+    one_rpc_suffices: bool = False  # while others are away
     deployment: Path
     spec: Path
     run_id: Digest

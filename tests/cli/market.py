@@ -23,6 +23,7 @@ from nacl.signing import SigningKey
 from ledger.chain import MAINNET, UNIT, Chain, deploy
 from ledger.deployment import Deployment
 from ledger.evidence import evm_address
+from ledger.providers import Providers
 from ledger.results import epoch_result, run_id_of
 from ledger.settlement import Settlement
 from ledger.statements import OPERATOR, Address, Ruling, address_of, certificate, sign_digest
@@ -217,7 +218,7 @@ class Market:
         books = BookStore(folder / "ledger.db", self.run_id, first_block=self.deployment.block)
         keeper = Bookkeeper(self.spec, self.run_id, books, StatusFile(folder / "status.jsonl"))
         keeper.book_rounds(self.links[keeper.next_round :], tables)
-        keeper.book_blocks(self.bank, tables)
+        keeper.book_blocks(Providers([self.rpc_url], self.deployment), tables)
         books.close()
         (folder / "spec.cbor").write_bytes(encode(self.spec))
         return folder

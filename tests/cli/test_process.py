@@ -36,7 +36,14 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 def test_what_a_role_may_add_is_handed_on(tmp_path: Path) -> None:
     url = "postgresql://assay@localhost/books"
     given = {"canary": '"canary.txt"', "limits": '"../limits.json"', "books": f'"{url}"'}
+    peer, urls = "0f" * 32, ("http://a.example", "http://b.example")
+    given |= {
+        "keeper": f'"{peer}"',
+        "rpc_urls": str(list(urls)).replace("'", '"'),
+        "one_rpc_suffices": "true",
+    }
     config, _ = read_process_file(a_file(tmp_path, **given))
+    assert (config.keeper, config.rpc_urls, config.one_rpc_suffices) == (bytes.fromhex(peer), urls, True)
     assert (config.canary, config.limits) == (tmp_path / "canary.txt", tmp_path / "../limits.json")
     assert config.books == url
 
@@ -51,6 +58,8 @@ def test_what_a_role_may_add_is_handed_on(tmp_path: Path) -> None:
         ({"run_id": '"abcd"'}, "run_id has 2 bytes, expected 32"),
         ({"password_file": '"elsewhere"'}, "password_file cannot be read"),
         ({"books": '"ledger.db"'}, "books"),
+        ({"keeper": '"0F"'}, "keeper"),
+        ({"rpc_urls": '"http://one"'}, "rpc_urls"),
     ],
 )
 def test_each_mistake_is_named(tmp_path: Path, changes: dict[str, str | None], words: str) -> None:

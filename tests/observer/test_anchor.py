@@ -16,7 +16,6 @@ from ledger.store import BookStore
 from observer.anchor import anchor_newest, compare_with_anchor
 from protocol.types import Digest
 from tests.contracts.chain_world import World
-from tests.contracts.conftest import anvil, anvil_binary, first_day, world  # noqa: F401  # fixtures
 from tests.ledger.test_books import an_entry
 
 KEY = SigningKey(b"k" * 32)
@@ -51,7 +50,7 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, world: World) -> Iterator[Desk]:  # noqa: F811
+def desk(tmp_path: Path, world: World) -> Iterator[Desk]:
     made = Desk(tmp_path, world)
     yield made
     made.books.close()

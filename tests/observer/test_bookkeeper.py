@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import replace
@@ -11,13 +12,14 @@ from typing import Any, cast
 import pytest
 
 from ledger import report
-from ledger.chain_reads import ChainReader
 from ledger.events import ChainEvent, Slashed, Swept
 from ledger.evidence import evm_address
+from ledger.providers import Head, Providers
 from ledger.settlement import Settlement, settle
 from ledger.store import BookStore
-from observer.bookkeeper import LOOK_BACK, Bookkeeper
+from observer.bookkeeper import Bookkeeper
 from observer.status import StatusFile
+from protocol.errors import Unavailable
 from protocol.history import History, advance
 from protocol.messages import CertifiedManifest, Outcome
 from protocol.params import RunSpec
@@ -59,19 +61,25 @@ class Blocks:
 
     def __init__(self) -> None:
         self.said: list[ChainEvent] = []
-        self.head = 0
+        self.height, self.fork = 0, "main"
         self.asked_from: list[int] = []
 
-    def block_number(self) -> int:
-        return self.head
+    def head(self) -> Head:
+        return Head(self.height, self.block_hash(self.height) or b"")
+
+    def block_hash(self, number: int) -> bytes | None:
+        """By what is said in it; a block without an event is another one on another fork."""
+        said = (event.block_hash for event in self.said if event.block_number == number)
+        made = hashlib.sha256(f"{self.fork} {number}".encode()).digest()
+        return None if number > self.height else next(said, made)
 
     def events(self, first: int, last: int) -> list[ChainEvent]:
         self.asked_from.append(first)
         return [event for event in self.said if first <= event.block_number <= last]
 
-    def tell(self, tale: Tale) -> ChainReader:
-        self.said, self.head = list(tale.events), max(tale.height, self.head)
-        return cast(ChainReader, self)
+    def tell(self, tale: Tale) -> Providers:
+        self.said, self.height = list(tale.events), max(tale.height, self.height)
+        return cast(Providers, self)
 
 
 class Desk:
@@ -239,16 +247,17 @@ def test_facts_are_told_once_through_restarts_and_looks(desk: Desk):
     assert len(desk.lines("epoch")) == 4
 
 
-def test_the_first_look_goes_back_to_the_deployment_and_later_ones_a_little(desk: Desk):
+def test_the_first_look_goes_back_to_the_deployment_and_later_ones_read_only_what_is_new(desk: Desk):
     blocks = Blocks()
-    blocks.head = 1_000
+    blocks.height = 1_000
     chain = blocks.tell(a_whole_tale())
-    for _ in range(2):
+    for height in (1_000, 1_000, 1_010):
+        blocks.height = height
         desk.keeper.book_blocks(chain, TABLES)
     desk.again()
     desk.keeper.book_blocks(chain, TABLES)
 
-    assert blocks.asked_from == [0, 1_001 - LOOK_BACK, 0]
+    assert blocks.asked_from == [0, 1_001, 1_001, 0]
 
 
 def test_a_chain_that_went_back_is_followed(desk: Desk):
@@ -256,12 +265,76 @@ def test_a_chain_that_went_back_is_followed(desk: Desk):
     desk.keeper.book_blocks(blocks.tell(a_whole_tale()), TABLES)
     assert desk.keeper.is_paid_out()
 
-    short.events, blocks.head = short.events[:2], 2
+    short.events, blocks.height = short.events[:2], 2
     blocks.said = short.events
-    assert desk.keeper.book_blocks(cast(ChainReader, blocks), TABLES)
+    assert desk.keeper.book_blocks(cast(Providers, blocks), TABLES)
 
     assert not desk.keeper.is_paid_out()
     assert report.money(desk.books).refunded == 0
+
+
+def test_another_fork_is_read_from_the_last_block_that_both_have(desk: Desk):
+    """Found by the hash of the block where a look ended, though the fork is as long as the chain was."""
+    blocks, tale = Blocks(), a_whole_tale()
+    whole = list(tale.events)
+    for height in (3, 5, 8):
+        blocks.height, blocks.said = height, [e for e in whole if e.block_number <= height]
+        desk.keeper.book_blocks(cast(Providers, blocks), TABLES)
+    fork = "other"
+    moved = [
+        replace(e, block_hash=hashlib.sha256(f"{fork} {e.block_number}".encode()).digest())
+        if e.block_number > 4
+        else e
+        for e in whole[:7]
+    ]
+    blocks.fork, blocks.said, blocks.height = fork, moved, 8
+    blocks.asked_from.clear()
+
+    assert desk.keeper.book_blocks(cast(Providers, blocks), TABLES)
+
+    assert blocks.asked_from == [4]  # looks ended in blocks 3, 5 and 8: 3 still stands
+    with desk.books.reading() as db:
+        seen = db.exec_driver_sql(
+            "SELECT block_number, block_hash FROM chain_event WHERE state = 'seen'"
+        ).all()
+    assert {tuple(row) for row in seen} == {(e.block_number, e.block_hash) for e in moved}
+
+
+def test_a_chain_that_moves_while_it_is_read_is_read_again(desk: Desk):
+    blocks = Blocks()
+    chain = blocks.tell(a_whole_tale())
+    hashes = iter([b"a" * 32, b"b" * 32])
+
+    class Moving(Blocks):
+        def head(self) -> Head:
+            return Head(self.height, next(hashes))
+
+    moving = Moving()
+    moving.said, moving.height = blocks.said, blocks.height
+    with pytest.raises(Unavailable, match="changed while we read"):
+        desk.keeper.book_blocks(cast(Providers, moving), TABLES)
+
+    assert desk.books.next_block == 0
+    assert desk.keeper.book_blocks(chain, TABLES)
+
+
+def test_an_endpoint_that_lags_takes_nothing_back(desk: Desk):
+    blocks = Blocks()
+    chain = blocks.tell(a_whole_tale())
+    desk.keeper.book_blocks(chain, TABLES)
+    blocks.asked_from.clear()
+
+    class Lagging(Blocks):
+        def head(self) -> Head:
+            return Head(2, self.block_hash(2) or b"")
+
+    lagging = Lagging()
+    lagging.said, lagging.height = blocks.said, blocks.height
+    assert not desk.keeper.book_blocks(cast(Providers, lagging), TABLES)
+
+    assert desk.keeper.is_paid_out()
+    assert not desk.keeper.book_blocks(chain, TABLES)
+    assert blocks.asked_from == [blocks.height + 1]
 
 
 def test_a_slash_names_the_node_by_its_peer(desk: Desk):

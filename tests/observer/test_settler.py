@@ -118,11 +118,16 @@ def contract(monkeypatch: pytest.MonkeyPatch) -> Contract:
     return made
 
 
-def run_until(done: Callable[[], bool], ripe: int = SPEC.epochs, seconds: float = 4_000) -> None:
+def run_until(
+    done: Callable[[], bool],
+    ripe: int = SPEC.epochs,
+    seconds: float = 4_000,
+    check: Callable[[], None] = lambda: None,
+) -> None:
     """Drives a settler on a clock that jumps; `seconds` of it at most."""
 
     async def drive() -> None:
-        one = Settler(cast(Participant, Me()), cast(Follower, Chained(ripe)))
+        one = Settler(cast(Participant, Me()), cast(Follower, Chained(ripe)), check)
         with trio.move_on_after(seconds):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(one.run, cast(Any, None))
@@ -158,6 +163,21 @@ def test_an_epoch_that_is_not_ripe_is_not_proposed(contract: Contract):
     run_until(lambda: "propose 1" in contract.moves, ripe=1, seconds=60)
 
     assert contract.moves == ["propose 0", "finalize 0"]
+
+
+def test_nothing_is_settled_while_endpoints_disagree(contract: Contract):
+    asked = []
+
+    def disagree() -> None:
+        asked.append(len(contract.moves))
+        if len(asked) < 10:
+            raise Unavailable("block 7: two hashes")
+
+    run_until(lambda: len(asked) >= 8, check=disagree)
+    assert contract.moves == []
+
+    run_until(lambda: len(contract.moves) == 4, check=disagree)
+    assert sorted(contract.moves) == sorted(ALL)
 
 
 def test_a_chain_that_went_back_is_settled_again(contract: Contract):
