@@ -5,7 +5,7 @@ setup:          ; ./setup.sh
 setup-dev:      ; ./setup.sh --dev
 demo: setup     ; $(PY) -m cli.main localnet examples/quickstart.toml
 localnet: setup ; $(PY) -m cli.main localnet $(ARGS)
-test: setup-dev ; $(PY) -m pytest
+test: setup-dev ; $(PY) -m pytest -n 2 --dist loadfile
 sim: setup      ; $(PY) -m tests.sim.run --seeds 200
 check: setup-dev lint test
 .PHONY: lint
