@@ -2,7 +2,8 @@
 
 Room: observer (edge). One trio process; store and chain are read in threads. What
 it owes nobody remembers but the two chains and its own files, so it may be killed
-at any instant and started again.
+at any instant and started again. Of several that are started on one database, one works and the
+others wait for its end (ledger/turn.py).
 
     manifests --> books <-- chain events        status: one line per fact
     ripe epoch --> quorum's signatures --> proposed --> final --> fee claimed
@@ -24,6 +25,7 @@ from ledger.chain import Chain
 from ledger.log_keeper import LedgerRolledBack, LogKeeper
 from ledger.providers import Providers
 from ledger.store import BookStore
+from ledger.turn import Turn, TurnLost, begin_term
 from network.host import Host
 from observer.anchor import anchor_newest, compare_with_anchor
 from observer.bookkeeper import Bookkeeper
@@ -31,7 +33,7 @@ from observer.settler import Settler
 from observer.status import StatusFile
 from observer.witnesses import Witnesses
 from protocol.codec import decode_any
-from protocol.errors import AssayError, MalformedMessage, PeerFault
+from protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
 from protocol.messages import CertifiedManifest
 from replica.claims import claim_everything, open_chain
 from replica.follower import Follower
@@ -56,7 +58,32 @@ async def run_keeper(config: Config, status_path: Path) -> None:
     Raises:
         ConfigError: the operator can fix it.
     """
-    await Keeper(open_participant(config), status_path).run()
+    turn = Turn(books_of(config))
+    try:
+        await _wait_for(turn)
+        await Keeper(open_participant(config), status_path).run()
+    finally:
+        turn.give_up()
+
+
+def books_of(config: Config) -> Path | str:
+    """Where a keeper's books are."""
+    return config.books or config.folder / "ledger.db"
+
+
+async def _wait_for(turn: Turn) -> None:
+    """Return once it is our turn: at once, or when the keeper that has the books ends, however it does."""
+    has_told = False
+    while True:
+        try:
+            if await trio.to_thread.run_sync(turn.try_take):
+                return
+            if not has_told:
+                log.info("another keeper has the books; waiting for its end")
+                has_told = True
+        except Unavailable as error:
+            log.warning("the books are away", extra={"reason": str(error)})
+        await trio.sleep(POLL_S)
 
 
 class Keeper:
@@ -66,8 +93,8 @@ class Keeper:
         self.me = me
         self.follower = Follower(me.spec, me.run_id, me.store)
         self.status = StatusFile(status_path)
-        place = me.config.books or me.config.folder / "ledger.db"
-        books = BookStore(place, me.run_id, first_block=me.deployment.block)
+        books = BookStore(books_of(me.config), me.run_id, first_block=me.deployment.block)
+        begin_term(books)
         self.log_keeper = LogKeeper(
             books, me.keys.peer, me.config.folder / "checkpoints", me.spec.verifier_peers
         )
@@ -123,7 +150,7 @@ class Keeper:
                 elif await self._is_over(paid_out_at):
                     await self._report(chain)
                     return
-            except LedgerRolledBack:
+            except (LedgerRolledBack, TurnLost):
                 raise
             except AssayError as error:
                 log.warning("the books wait", extra={"reason": str(error)})
