@@ -1,4 +1,4 @@
-"""JSON text: parsing what strangers wrote without letting them end the process.
+"""JSON text: parsing what strangers wrote without letting them end the process, and one spelling of a value.
 
 Room: protocol (pure). Python's parser recurses in C. Its guard is the recursion limit, which py_ecc,
 part of every chain client, raises to 100,000: far above what the stack holds.
@@ -24,6 +24,30 @@ def parse_json(body: bytes | str) -> Any:
     if text.count("[") + text.count("{") > NESTED_MAX and _depth(text) > NESTED_MAX:
         raise ValueError(f"nested more than {NESTED_MAX} deep")
     return json.loads(text)
+
+
+def canonical_json(value: Any) -> bytes:
+    """The one spelling of a value: keys ascending, no spaces, UTF-8, a line's end. Floats have none.
+
+    Raises:
+        TypeError: the value holds what JSON has no word for, or a float.
+    """
+    _refuse_floats(value)
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return f"{text}\n".encode()
+
+
+def _refuse_floats(value: Any) -> None:
+    if isinstance(value, float):
+        raise TypeError(f"the float {value}, expected integers and text")
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if not isinstance(name, str):
+                raise TypeError(f"the key {name!r}, expected text")
+            _refuse_floats(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            _refuse_floats(inner)
 
 
 def _depth(text: str) -> int:
