@@ -179,6 +179,11 @@ class ChainReader:
         """Bonds of challenges waiting for `collect_bond`, token units."""
         return int(self._ask("EpochSettlement", "bondsOwed", account))
 
+    def model_of(self, record_id: bytes) -> bytes | None:
+        """The model that a record is about, as results name it; None if there is no such record."""
+        _, model_hash, registered_at, _ = self._ask("ModelRegistry", "entries", record_id)
+        return bytes(model_hash) if registered_at else None
+
     def successor_of(self, record_id: bytes) -> bytes | None:
         """The record in a model record's place, all zero if it was withdrawn; None while it stands."""
         superseded_at, new_record_id, _ = self._ask("ModelRegistry", "successions", record_id)

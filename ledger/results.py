@@ -14,7 +14,7 @@ from eth_utils.crypto import keccak
 from ledger.deployment import Deployment
 from ledger.evidence import evm_address
 from ledger.settlement import Settlement
-from ledger.statements import OPERATOR, VERIFIER, EpochResult, Ruling
+from ledger.statements import OPERATOR, VERIFIER, EpochResult, ModelRecord, Ruling
 from protocol.audits import RECOMPUTED, Audit, Fault
 from protocol.codec import digest
 from protocol.params import RunSpec
@@ -48,6 +48,34 @@ def epoch_result(spec: RunSpec, settlement: Settlement, model: Digest, previous:
 def result_digest(deployment: Deployment, result: EpochResult) -> Digest:
     """The 32 bytes that hot keys sign, and the next result's `prev_result`."""
     return Digest(deployment.digest(result))
+
+
+def model_record(
+    spec: RunSpec, result: EpochResult, last_result: Digest, inventory: Digest, parent: Digest
+) -> ModelRecord:
+    """What verifiers sign for the model of a whole run.
+
+    Args:
+        spec: The run.
+        result: Of its last epoch.
+        last_result: That result's digest.
+        inventory: SHA-256 of what the model was trained on; training/inventory.py.
+        parent: Record of the model that the run started from; zero if it started from none on record.
+
+    Raises:
+        ValueError: the result is of an earlier epoch.
+    """
+    if result.epoch != spec.epochs - 1:
+        raise ValueError(f"the result of epoch {result.epoch}, expected the last, {spec.epochs - 1}")
+    return ModelRecord(
+        deployment_id=spec.deployment_id,
+        run_id=result.run_id,
+        model_hash=result.model_hash,
+        data_inventory_hash=inventory,
+        config_hash=digest(spec),
+        parent=parent,
+        last_result=last_result,
+    )
 
 
 def run_id_of(spec: RunSpec) -> Digest:

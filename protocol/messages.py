@@ -473,6 +473,26 @@ class ResolutionSignature:
     signature: HotSignature
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """Asks a verifier to sign the record of the run's model."""
+
+    TAG: ClassVar[bytes] = b"assay/model-request/1"
+    parent: Digest  # record of the model that the run started from; zero without one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSignature:
+    """What a verifier computed for the model's record, and its hot key's signature on the EIP-712 record."""
+
+    TAG: ClassVar[bytes] = b"assay/model-signature/1"
+    model_hash: Digest
+    data_inventory_hash: Digest
+    config_hash: Digest
+    last_result: Digest
+    signature: HotSignature
+
+
 MESSAGES: dict[bytes, type[Any]] = {
     kind.TAG: kind
     for kind in (
@@ -481,6 +501,6 @@ MESSAGES: dict[bytes, type[Any]] = {
         Submission, Opened, StepRequest, InnerOpening, Links, ResultSignature,
         Contradiction, Refusal, SignedRefusal, ResolutionSignature,
         VerdictSeal, SignedVerdictSeal, Unsealed, Planted, RulingRequest,
-        Appraised, SignedAppraised, Attested,
+        Appraised, SignedAppraised, Attested, ModelRequest, ModelSignature,
     )
 }  # fmt: skip

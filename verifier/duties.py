@@ -20,12 +20,14 @@ from ledger.results import (
     epoch_end,
     epoch_result,
     fault_ruling_of,
+    model_record,
     result_digest,
     ruling_of,
 )
 from ledger.statements import (
     BadSignatureError,
     EpochResult,
+    ModelRecord,
     Resolution,
     Ruling,
     certificate,
@@ -34,9 +36,11 @@ from ledger.statements import (
 )
 from network.host import Handler, Host
 from protocol.codec import decode, encode
-from protocol.errors import AssayError, Unavailable
+from protocol.errors import AssayError, ConfigError, Unavailable
 from protocol.messages import (
     Contradiction,
+    ModelRequest,
+    ModelSignature,
     ResolutionSignature,
     ResultSignature,
     RulingRequest,
@@ -48,6 +52,8 @@ from replica.claims import claim_everything, open_chain
 from replica.follower import Follower
 from replica.pace import Pace
 from replica.participant import Participant
+from training.inventory import inventory, inventory_digest
+from training.shards import read_manifest
 from verifier.driver import EVIDENCE
 
 if TYPE_CHECKING:
@@ -60,16 +66,18 @@ NOBODY = PeerId(bytes(32))
 
 
 class Duties:
-    """Handlers `sign-result` and `sign-ruling`, and a task that prosecutes and claims."""
+    """Handlers `sign-result`, `sign-ruling` and `sign-model`, and a task that prosecutes and claims."""
 
     def __init__(self, me: Participant, follower: Follower, pace: Pace) -> None:
         self._me, self._follower, self._pace = me, follower, pace
         self._seen: set[RulingRequest] = set()
+        self._trained_on: Digest | None = None  # a manifest may be large, and does not change
         self._host: Host
         self.handlers: Mapping[str, Handler] = {
             "sign-result": self._sign_result,
             "sign-resolution": self._sign_resolution,
             "sign-ruling": self._sign_ruling,
+            "sign-model": self._sign_model,
         }
 
     async def run(self, host: Host) -> None:
@@ -131,6 +139,44 @@ class Duties:
                 signature=HotSignature(signature),
             )
         )
+
+    async def _sign_model(self, _peer: PeerId, body: bytes) -> bytes:
+        record = await self._record(decode(ModelRequest, body).parent)
+        return encode(
+            ModelSignature(
+                model_hash=Digest(record.model_hash),
+                data_inventory_hash=Digest(record.data_inventory_hash),
+                config_hash=Digest(record.config_hash),
+                last_result=Digest(record.last_result),
+                signature=HotSignature(sign_digest(self._me.deployment.digest(record), self._me.keys.hot)),
+            )
+        )
+
+    async def _record(self, parent: Digest) -> ModelRecord:
+        """The record of the run's model, from our own chain, data's manifest and parameters.
+
+        Raises:
+            Unavailable: the run is not that far here, or the parent is not the model that it started from.
+            ConfigError: our data folder is not the run's.
+        """
+        spec = self._me.spec
+        result = await self._result(spec.epochs - 1)
+        if parent != NO_DIGEST:
+            chain = await trio.to_thread.run_sync(open_chain, self._me)
+            model = await trio.to_thread.run_sync(chain.model_of, parent)
+            if spec.model.base == NO_DIGEST or model != spec.model.base:
+                raise Unavailable(f"record {parent.hex()[:8]} is not of the model that this run started from")
+        if self._trained_on is None:
+            self._trained_on = await trio.to_thread.run_sync(self._read_inventory)
+        last = result_digest(self._me.deployment, result)
+        return model_record(spec, result, last, self._trained_on, parent)
+
+    def _read_inventory(self) -> Digest:
+        data = self._me.config.data
+        try:
+            return inventory_digest(inventory(self._me.spec.data, read_manifest(data)))
+        except ValueError as error:
+            raise ConfigError(f"data {data}: {error}") from None
 
     async def _result(self, epoch: int) -> EpochResult:
         """What we compute for a ripe epoch.
