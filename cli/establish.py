@@ -32,7 +32,7 @@ from protocol.identity import peer_of
 from protocol.params import DataSpec, Member, RunSpec
 from protocol.seals import planted
 from protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
-from replica.keyring import Keys, create_keys
+from replica.keyring import Keys, create_keys, release_key
 from training.start import BASE
 from verifier.appraiser import POLICY
 from verifier.limits import LIMITS, Limits
@@ -191,6 +191,8 @@ def _make_seats(order: Order, root: Path) -> list[Seat]:
     def make(named: tuple[tuple[str, str], int]) -> Seat:
         (name, role), port = named
         folder = root / "participants" / name
+        if role == "buyer":
+            release_key(folder / "keys", password)
         number = name.replace("node-", "").replace("verifier-", "v")
         return Seat(
             name=name,
@@ -268,7 +270,7 @@ def _write_files(
             lines["base"] = f"../../data/{BASE}"
         if seat.role in ("node", "verifier"):
             lines["behaviour"] = seat.behaviour
-        if seat.role == "verifier":
+        if seat.role in ("verifier", "buyer"):
             lines["keeper"] = peer_of(network.seat("ledger").keys.peer).hex()
         if limits is not None and seat.role == "verifier":
             lines["limits"] = f"../../{LIMITS}"

@@ -7,13 +7,14 @@ error, one JSON object a line (replica/jsonlines.py).
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
 import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import trio
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -24,12 +25,25 @@ from protocol.errors import ConfigError
 from protocol.types import Digest, PeerId
 from replica.jsonlines import log_as_json
 from replica.participant import Config
+from replica.stated import Stated
 
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup
 
 
 THREADS_MAX = 1024
+
+
+class StatedSection(BaseModel):
+    """[registry] of a buyer's file: its own word, repeated as such in the model's entry."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    provider: str = ""  # who places the model on the market
+    licence: str = ""  # of the model
+    base_flop: Annotated[str, Field(pattern=r"^[0-9]{1,30}$")] | None = None  # TOML integers end at 2^63
+    energy_flop_per_joule: int | None = None
+    energy_source: str | None = None  # where that figure is from
 
 
 class ProcessFile(BaseModel):
@@ -61,11 +75,12 @@ class ProcessFile(BaseModel):
     attester_key: Path | None = None  # a node's: the key of a software attester, for tests
     attester_command: tuple[str, ...] = ()  # a node's: ["tdx", "/usr/local/bin/quote"]
     keeper: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = (
-        None  # a verifier's: whose ledger it cosigns
+        None  # a verifier's: whose ledger it cosigns; a buyer's: whose checkpoint it packs
     )
     books: Annotated[str, Field(pattern=r"^postgresql://")] | None = None  # a ledger's
     status: Path | None = None  # where the ledger and the buyer say what happens
     bundle: Path | None = None  # where the buyer puts the model and its proof
+    registry: StatedSection | None = None  # what the buyer says of its model
 
 
 def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
@@ -117,10 +132,34 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         keeper=None if given.keeper is None else PeerId(bytes.fromhex(given.keeper)),
         books=given.books,
         base=placed(given.base),
+        stated=_stated(path.name, given.registry),
         device=given.device,
         threads=0 if given.threads == "auto" else given.threads,
     )
     return config, given
+
+
+def _stated(name: str, given: StatedSection | None) -> Stated:
+    """What a buyer says, with the version of the program that says it.
+
+    Raises:
+        ConfigError: a figure without its source, or words that no line holds.
+    """
+    found = given or StatedSection()
+    figures: dict[str, Any] = {
+        "flop_per_joule": found.energy_flop_per_joule,
+        "flop_source": found.energy_source,
+        "base_flop": None if found.base_flop is None else int(found.base_flop),
+    }
+    try:
+        return Stated(
+            provider=found.provider,
+            licence=found.licence,
+            version=importlib.metadata.version("assay"),
+            **{key: value for key, value in figures.items() if value is not None},
+        )
+    except ValueError as error:
+        raise ConfigError(f"{name}: [registry] {error}") from None
 
 
 def run_process(main: Callable[[], Awaitable[None]], *, is_tethered: bool = False) -> None:

@@ -25,6 +25,7 @@ from protocol.identity import Domain, peer_of
 from protocol.params import RunSpec, check_spec
 from protocol.types import Digest, PeerId
 from replica.keyring import Keys, load_keys
+from replica.stated import NOTHING_STATED, Stated
 from replica.store import Store
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ class Config:
     peers: Path  # JSON: hex peer id -> [ip, port]
     behaviour: str = "honest"
     canary: Path | None = None  # of a node whose false steps were ordered; node/canary.py
-    keeper: PeerId | None = None  # whose ledger a verifier cosigns
+    keeper: PeerId | None = None  # whose ledger a verifier cosigns, and whose checkpoint a buyer packs
     books: str | None = None  # URL of the keeper's PostgreSQL database; a file in its folder if None
     limits: Path | None = None  # calibration that the spec names, for steps of other execution classes
     attestation: Path | None = None  # policy for evidence of hardware, where the spec names one
@@ -58,6 +59,7 @@ class Config:
     attester_key: Path | None = None  # of a node's software attester, for tests
     attester_command: tuple[str, ...] = ()  # a processor's family and the program that speaks for it
     base: Path | None = None  # imported starting parameters, where the spec names some
+    stated: Stated = NOTHING_STATED  # what a buyer says of its model
     device: str = "cpu"
     threads: int = 1  # 0: measure at the first start which number is fastest
 

@@ -11,7 +11,7 @@ import pytest
 from ledger.statements import address_of
 from protocol.errors import ConfigError
 from replica import keyring
-from replica.keyring import create_keys, load_keys
+from replica.keyring import RELEASE, create_keys, load_keys, release_key
 
 FILES = ("peer.key", "account.json", "hot.json")
 
@@ -131,3 +131,23 @@ def test_a_keystore_of_another_form_is_said_to_be_damaged(folder, changes):
 
     with pytest.raises(ConfigError, match="damaged"):
         load_keys(folder, "password")
+
+
+def test_a_release_key_is_made_once_and_read_with_its_password_only(folder):
+    made = release_key(folder, "password")
+
+    assert release_key(folder, "password").private_numbers() == made.private_numbers()
+    assert stat.S_IMODE((folder / RELEASE).stat().st_mode) == 0o600
+    assert made.private_numbers().private_value.to_bytes(32, "big") not in (folder / RELEASE).read_bytes()
+    with pytest.raises(ConfigError, match="wrong password"):
+        release_key(folder, "another")
+    (folder / RELEASE).write_bytes(b"short")
+    with pytest.raises(ConfigError, match="damaged"):
+        release_key(folder, "password")
+
+
+def test_a_process_that_died_while_it_made_a_release_key_makes_another(folder):
+    folder.mkdir()
+    (folder / "release.partial").write_bytes(b"half")
+
+    assert release_key(folder, "p").private_numbers() == release_key(folder, "p").private_numbers()
