@@ -15,7 +15,7 @@ from ledger.journal_read import BooksAltered
 from ledger.log_audit import audit
 from ledger.log_store import read_edge, read_notes, read_root
 from ledger.results import run_id_of
-from observer.bundle import Anchored
+from observer.finished import Anchored
 from observer.run_books import Place, find_books, log_origin, opened, spec_of
 from protocol.errors import ConfigError, Unavailable
 from replica.index import Altered

@@ -16,6 +16,7 @@ from typing import Any
 from cli.establish import Network
 from cli.summary import AuditCounts, Losses, Wire, make_summary
 from node.behaviours import parse_behaviour
+from observer.registry_files import FOLDER, RECORD
 from protocol.codec import decode
 from protocol.errors import AssayError
 from protocol.identity import peer_of
@@ -78,6 +79,7 @@ def finish(network: Network, settled: Mapping[str, Any], wall_s: float) -> dict[
         auditors={
             peer_of(seat.keys.peer): seat.behaviour for seat in network.seats if seat.role == "verifier"
         },
+        record=_record(root / "bundle" / FOLDER / RECORD),
     )
     (root / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     _copy_books(network.seat("ledger").folder / "ledger.db", root / "ledger.db")
@@ -89,6 +91,10 @@ def read_links(bundle: Path) -> Iterator[CertifiedManifest]:
     """The delivered chain, oldest link first."""
     for path in sorted((bundle / "links").glob("*.cbor")):
         yield decode(CertifiedManifest, path.read_bytes())
+
+
+def _record(path: Path) -> str | None:
+    return str(json.loads(path.read_text())["record_id"]) if path.is_file() else None
 
 
 def _copy_books(source: Path, target: Path) -> None:

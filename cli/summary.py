@@ -62,6 +62,7 @@ def make_summary(
     settled: Mapping[str, Any],
     behaviours: Mapping[PeerId, Behaviour],
     auditors: Mapping[PeerId, str],
+    record: str | None,
 ) -> dict[str, Any]:
     """The content of `summary.json`; `ok` says whether every invariant holds.
 
@@ -78,6 +79,7 @@ def make_summary(
         settled: The keeper's last report: money, nodes, verifiers and books.
         behaviours: How nodes behaved on purpose; all others are honest.
         auditors: How verifiers did.
+        record: Of the model on chain, in hexadecimal.
     """
     parameters = layout_of(spec.model).parameters
     per_update = wire.update_bytes / wire.updates if wire.updates else 0.0
@@ -95,6 +97,7 @@ def make_summary(
             "validation_last": _finite(losses.validation_last),
         },
         "state_agreement": state_agreement,
+        "record": record,
         "wire": {
             "bytes_per_node_round": round(per_update, 1),
             "bits_per_coefficient": round(8 * wire.update_bytes / max(wire.coefficients, 1), 3),
@@ -158,6 +161,8 @@ def _broken_training(summary: Mapping[str, Any]) -> list[str]:
         broken.append(f"{final} rounds are final, expected {rounds}")
     if summary["state_agreement"] is not True:
         broken.append("honest processes held different parameters")
+    if summary.get("record", "of a run from before there were records") is None:
+        broken.append("the model is not on record on chain")
     first, last = summary["loss"]["validation_first"], summary["loss"]["validation_last"]
     if first is None or last is None:
         broken.append("validation loss is missing or not finite")

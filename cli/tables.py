@@ -50,6 +50,7 @@ def training_table(summary: Mapping[str, Any]) -> Table:
     table.add_row("bits per coefficient", f"{wire['bits_per_coefficient']:.2f}")
     table.add_row("less than a float32 gradient", f"{wire['reduction_vs_fp32_gradient']:,.0f} times")
     table.add_row("audits", f"{audits['drawn']} drawn, {audits['passed']} passed, {audits['failed']} failed")
+    table.add_row("model on record", (summary.get("record") or "NO")[:16])
     table.add_row("time", duration_text(summary["wall_s"]))
     return table
 

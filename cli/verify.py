@@ -17,13 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from cli.anchored import anchored_line
+from cli.verifyregistry import read_told
 from ledger.deployment import Deployment
 from ledger.evidence import evm_address
 from ledger.results import epoch_end, epoch_result, result_digest, run_id_of
 from ledger.settlement import Settlement, settle
 from ledger.statements import verify_certificate
-from observer.bundle import ANCHOR, Anchored, Finished, Settled, read_anchor, write_bundle
+from observer.bundle import ANCHOR, read_anchor, write_bundle
+from observer.finished import Anchored, Finished, Registered, Settled
 from observer.papers import Papers, read_papers
+from observer.registry_files import FOLDER, PROVENANCE
+from observer.release import BadReleaseError
 from protocol.blob import blob_digest
 from protocol.codec import decode, digest
 from protocol.errors import AssayError, ConfigError
@@ -79,6 +83,15 @@ def verify_run(folder: Path) -> Iterator[str]:
     settled = dict(_settled(spec, deployment, bundle, replay))
     total = sum(one.settlement.total for one in settled.values())
     yield f"settlements: {len(settled)} epochs, {total} units, roots recomputed and signed by a quorum"
+    told = read_told(bundle, spec, run_id, deployment, papers, settled[spec.epochs - 1])
+    if told.registered is None:
+        yield "registry: the model was not on record when it was delivered"
+    else:
+        record = told.registered.record_id.hex()
+        yield f"registry: record {record}, signed by a quorum: compare it with the chain's"
+    if told.log_point is not None:
+        size, signers = told.log_point.size, len(told.log_point.cosigners)
+        yield f"books: {size} leaves at a checkpoint cosigned by {signers} of {len(spec.verifiers)} verifiers"
     finished = Finished(
         spec=spec,
         run_id=run_id,
@@ -90,14 +103,21 @@ def verify_run(folder: Path) -> Iterator[str]:
         papers=papers,
         load=replay.load,
         anchor=_anchor(bundle / ANCHOR, spec),
+        registered=told.registered,
+        stated=told.stated,
+        log_point=told.log_point,
+        release=told.release,
     )
     with tempfile.TemporaryDirectory() as scratch:
         again = Path(scratch) / "bundle"
-        write_bundle(again, finished)
+        try:
+            write_bundle(again, finished)
+        except BadReleaseError as error:
+            raise Altered(f"bundle/{FOLDER}/{PROVENANCE}: {error}") from None
         files = _compare(again, bundle)
     yield f"bundle: written again from the certified chain, all {files} files the same byte for byte"
-    _check_summary(folder / "summary.json", spec, run_id, settled)
-    yield "summary: money as settled"
+    _check_summary(folder / "summary.json", spec, run_id, settled, told.registered)
+    yield "summary: money as settled, the model's record as registered"
     if finished.anchor is not None:
         yield anchored_line(folder, finished.anchor)
 
@@ -225,9 +245,12 @@ def _compare(made: Path, given: Path) -> int:
     return len(ours)
 
 
-def _check_summary(path: Path, spec: RunSpec, run_id: Digest, settled: dict[int, Settled]) -> None:
+def _check_summary(
+    path: Path, spec: RunSpec, run_id: Digest, settled: dict[int, Settled], registered: Registered | None
+) -> None:
     try:
         summary = parse_json(path.read_text())
+        record = None if registered is None else registered.record_id.hex()
         paid = {
             role: sum(one.settlement.paid(role) for one in settled.values())
             for role in ("operator", "verifier", "fee")
@@ -236,10 +259,11 @@ def _check_summary(path: Path, spec: RunSpec, run_id: Digest, settled: dict[int,
         is_same = (
             summary["run_id"] == run_id.hex()
             and summary["rounds_finalised"] == spec.rounds
+            and summary["record"] == record
             and (told["paid_operators"], told["paid_verifiers"], told["fees"])
             == (paid["operator"], paid["verifier"], paid["fee"])
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Altered(f"summary.json: {error}") from None
     if not is_same:
-        raise Altered("summary.json: differs from the settlements")
+        raise Altered("summary.json: differs from the settlements or the model's record")

@@ -7,34 +7,30 @@ end, so it is there whole or not at all.
     anchor.json   what the keeper last anchored of its books, where it did
     data/    manifest of the data and its tokenizer    base.npy  imported starting parameters
     model/   what `transformers` loads: config.json, model.safetensors, tokenizer.json
+    registry/  what the model is made of, its record on chain; observer/registry_files.py
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from ledger.deployment import Deployment
 from ledger.evidence import evm_address
-from ledger.settlement import Settlement
-from ledger.statements import EpochResult
+from observer.finished import Anchored, Finished
 from observer.model_card import model_card
 from observer.papers import Papers
 from observer.receipts import facts_of, round_receipts
+from observer.registry_files import FOLDER, registry_files
 from protocol.codec import encode
 from protocol.json_text import parse_json
-from protocol.messages import CertifiedManifest
-from protocol.params import RunSpec
 from protocol.types import NO_DIGEST, Digest
 from training.hf import CONFIG, WEIGHTS, export_config, export_tensors
 from training.layout import layout_of
@@ -43,44 +39,6 @@ from training.start import BASE
 from training.tokenizer import byte_tokenizer_json
 
 ANCHOR = "anchor.json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
-    """One final epoch: the table, the result on chain, and who signed it."""
-
-    settlement: Settlement
-    result: EpochResult
-    digest: bytes  # the final result's on chain
-    certificate: bytes  # empty if no quorum would sign it again
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Anchored:
-    """The last root of the keeper's books on chain, and the event that says so; see observer/anchor.py."""
-
-    keeper: str  # account
-    size: int
-    root: bytes
-    block_number: int
-    block_hash: bytes
-    tx_hash: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """A finished run, as the buyer holds it."""
-
-    spec: RunSpec
-    run_id: Digest
-    deployment: Deployment
-    links: tuple[CertifiedManifest, ...]
-    settled: Mapping[int, Settled]
-    theta: NDArray[np.float32]
-    papers: Papers
-    state: Digest  # of these parameters and the outer optimiser's buffers
-    load: Callable[[Digest], bytes]  # a blob by its digest
-    anchor: Anchored | None = None
 
 
 def write_bundle(folder: Path, run: Finished) -> Digest:
@@ -197,6 +155,17 @@ def _write_receipts_and_model(folder: Path, run: Finished, state: Digest) -> Non
         },
     )
     (model / "README.md").write_text(model_card(run.spec, run.run_id, layout, facts, state))
+    (folder / FOLDER).mkdir()
+    for name, body in registry_files(run, facts, _sha256(model / WEIGHTS)).items():
+        (folder / FOLDER / name).write_bytes(body)
+
+
+def _sha256(path: Path) -> bytes:
+    hasher = hashlib.sha256()
+    with open(path, "rb") as file:
+        while piece := file.read(1 << 20):
+            hasher.update(piece)
+    return hasher.digest()
 
 
 def _write_json(path: Path, value: Any) -> None:

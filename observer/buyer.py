@@ -3,7 +3,7 @@
 Room: observer (edge). One trio process; arithmetic, chain and files in threads. It
 needs no torch, and of the data no more than the manifest: parameters follow from the certified aggregates.
 
-    replay every round --> all epochs final --> close --> collect, refund --> bundle
+    replay every round --> all epochs final --> close --> collect, refund --> model on record --> bundle
 Every stage reads where it stands from the chain or from its own files, so it may be
 killed at any instant and started again.
 """
@@ -23,10 +23,13 @@ from ledger.events import LogAnchored, RewardCollected
 from ledger.evidence import evm_address
 from ledger.results import epoch_end, epoch_result
 from network.host import Host
-from observer.bundle import Anchored, Finished, Settled, write_bundle
+from observer.bundle import write_bundle
 from observer.certificates import certified_result
-from observer.papers import read_papers
+from observer.finished import Anchored, Finished, Registered, Settled
+from observer.papers import Papers, read_papers
 from observer.receipts import facts_of
+from observer.registrar import register_model, witnessed_point
+from observer.release import release_of
 from observer.replay import Mismatch, Replay
 from observer.status import StatusFile
 from protocol.audits import Ruling
@@ -36,13 +39,16 @@ from protocol.messages import CertifiedManifest
 from protocol.types import NO_DIGEST, Digest
 from replica.claims import open_chain
 from replica.follower import Follower
+from replica.keyring import release_key
 from replica.participant import Config, Participant, open_network, open_participant
+from training.inventory import inventory, inventory_digest
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 POLL_S = 1.0
 CASES_S_MAX = 120.0  # how long slash rewards are waited for
 CERTIFICATE_TRIES = 5
+REGISTER_S_MAX = 120.0  # how long the model waits for its record
 FACTS = {CertifiedManifest.TAG: CertifiedManifest}
 
 
@@ -89,7 +95,12 @@ class Buyer:
             self._tell_agreement(settled)
             await self._certify(settled)
             await _patiently(lambda: self._take_back(chain))
-            await self._pack(settled, await _patiently(lambda: self._anchored(chain)))
+            papers = await trio.to_thread.run_sync(
+                read_papers, self.me.spec, self.me.config.data, self.me.config.base
+            )
+            registered = await self._register(chain, settled, papers)
+            anchor = await _patiently(lambda: self._anchored(chain))
+            await self._pack(settled, papers, registered, anchor)
             nursery.cancel_scope.cancel()
 
     async def _read_facts(self) -> None:
@@ -233,7 +244,29 @@ class Buyer:
                 )
         return None
 
-    async def _pack(self, settled: dict[int, Settled], anchor: Anchored | None) -> None:
+    async def _register(self, chain: Chain, settled: dict[int, Settled], papers: Papers) -> Registered | None:
+        """The model's record on chain; None if no quorum signs in time: the model is delivered anyway."""
+        last = settled[self.me.spec.epochs - 1]
+        trained_on = inventory_digest(inventory(self.me.spec.data, papers.manifest))
+        found: Registered | None = None
+        with trio.move_on_after(REGISTER_S_MAX):
+            found = await _patiently(lambda: register_model(self.me, self._host, chain, last, trained_on))
+        if found is None:
+            log.warning("the model is not on record: no quorum signed in time, or the contract refused")
+        self.status.write_once("registered", "", record=None if found is None else found.record_id.hex())
+        return found
+
+    async def _pack(
+        self,
+        settled: dict[int, Settled],
+        papers: Papers,
+        registered: Registered | None,
+        anchor: Anchored | None,
+    ) -> None:
+        log_point = await witnessed_point(self.me, self._host)
+        key = await trio.to_thread.run_sync(
+            release_key, self.me.config.folder / "keys", self.me.config.password
+        )
         run = Finished(
             spec=self.me.spec,
             run_id=self.me.run_id,
@@ -242,11 +275,13 @@ class Buyer:
             settled=settled,
             theta=self.replay.theta,
             state=self.replay.state(self.replay.round),
-            papers=await trio.to_thread.run_sync(
-                read_papers, self.me.spec, self.me.config.data, self.me.config.base
-            ),
+            papers=papers,
             load=self.me.blobs.load,
             anchor=anchor,
+            release=release_of(key),
+            registered=registered,
+            stated=self.me.config.stated,
+            log_point=log_point,
         )
         state = await trio.to_thread.run_sync(write_bundle, self.bundle, run)
         self.status.write_once("bundle", "", path=str(self.bundle), state=state.hex())

@@ -15,7 +15,8 @@ import pytest
 from ledger.results import epoch_result
 from ledger.settlement import Settlement
 from ledger.statements import certificate, sign_digest
-from observer.bundle import Finished, Settled, _write_settlements
+from observer.bundle import _write_settlements
+from observer.finished import Finished, Settled
 from protocol.codec import encode
 from protocol.types import NO_DIGEST, Digest
 from tests.builders import NODES, STATE, VERIFIERS, a_hot_key

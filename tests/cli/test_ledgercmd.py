@@ -31,7 +31,8 @@ from ledger.merkle_log import leaf_hash, verify_inclusion
 from ledger.results import epoch_result
 from ledger.statements import certificate, sign_digest
 from ledger.store import BookStore
-from observer.bundle import Anchored, Settled, write_bundle
+from observer.bundle import write_bundle
+from observer.finished import Anchored, Settled
 from protocol.identity import peer_of
 from protocol.types import NO_DIGEST, Digest
 from replica.index import Altered

@@ -92,6 +92,7 @@ def a_summary(**changes) -> dict:
         "settled": a_settled(),
         "behaviours": {a_peer(2): Behaviour("stale-parameters", 6)},
         "auditors": {a_peer(4): "honest"},
+        "record": "c6665af2" * 8,
     }
     return make_summary(**{**parts, **changes})
 
@@ -103,12 +104,18 @@ def test_a_run_in_which_everything_holds_is_ok():
     assert summary["ok"] is True
 
 
+def test_a_model_without_a_record_breaks_a_run_but_not_one_from_before_there_were_records():
+    assert invariants(a_summary(record=None)) == ["the model is not on record on chain"]
+    older = {key: value for key, value in a_summary().items() if key != "record"}
+    assert invariants(older) == []
+
+
 def test_the_summary_has_the_keys_that_others_read_and_is_strict_json():
     summary = a_summary()
 
     assert list(summary) == [
         "run_id", "deployment_id", "rounds", "rounds_finalised", "wall_s", "params", "loss",
-        "state_agreement", "wire", "audits", "nodes", "verifiers", "money", "ledger", "ok",
+        "state_agreement", "record", "wire", "audits", "nodes", "verifiers", "money", "ledger", "ok",
     ]  # fmt: skip
     assert set(summary["loss"]) == {"first", "last", "validation_first", "validation_last"}
     assert set(summary["wire"]) == {

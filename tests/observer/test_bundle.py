@@ -9,23 +9,29 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from safetensors.numpy import load_file
 
-from ledger.results import epoch_result
+from ledger.results import epoch_result, model_record
 from ledger.settlement import Unpaid
-from observer.bundle import Finished, Settled, write_bundle
+from ledger.statements import certificate, sign_digest
+from observer.bundle import write_bundle
+from observer.finished import Finished, Registered, Settled
 from observer.papers import Papers, read_papers
 from observer.receipts import facts_of, round_receipts
+from observer.release import release_of
 from protocol.codec import decode, digest
 from protocol.errors import ConfigError, Unavailable
 from protocol.messages import CertifiedManifest
 from protocol.params import RunSpec
 from protocol.types import NO_DIGEST, Digest
 from replica.chain import extend
-from tests.builders import MANIFEST, RUN_ID, a_deployment, a_digest, a_history, a_spec
+from replica.stated import Stated
+from tests.builders import MANIFEST, RUN_ID, VERIFIERS, a_deployment, a_digest, a_history, a_hot_key, a_spec
 from tests.observer.test_bookkeeper import LINKS, TABLES
 from training.exact import initial_parameters
 from training.hf import read_sizes, read_theta
+from training.inventory import inventory, inventory_digest
 from training.layout import layout_of
 from training.parameters import state_digest
 
@@ -49,7 +55,20 @@ def finished() -> Finished:
         papers=Papers(manifest=MANIFEST, tokenizer=b"", base=None),
         state=state_digest(initial_parameters(SPEC.seed, LAYOUT.names, LAYOUT.shapes)),
         load=lambda name: b"blob " + name,
+        release=release_of(ec.derive_private_key(7, ec.SECP256R1())),
+        registered=registered(settled[max(settled)]),
+        stated=Stated(provider="Acme", licence="MIT", version="1.2.3"),
+        log_point=None,
     )
+
+
+def registered(last: Settled) -> Registered:
+    """On record, by everybody's hot keys."""
+    trained_on = inventory_digest(inventory(SPEC.data, MANIFEST))
+    record = model_record(SPEC, last.result, Digest(last.digest), trained_on, NO_DIGEST)
+    record_id = DEPLOYMENT.digest(record)
+    signatures = [sign_digest(record_id, a_hot_key(name)) for name in VERIFIERS]
+    return Registered(record=record, record_id=record_id, certificate=certificate(record_id, signatures))
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,9 @@ from nacl.signing import SigningKey
 from ledger.anvil import Anvil
 from ledger.chain import LOCALNET, Chain, deploy
 from ledger.deployment import Deployment
+from ledger.events import ModelRegistered
 from ledger.evidence import evm_address
-from ledger.results import epoch_result, result_digest
+from ledger.results import epoch_result, model_record, result_digest
 from ledger.statements import sign_digest
 from network.blobstore import DiskBlobs, MemoryBlobs
 from network.host import Handler, PeerAddress, open_host
@@ -30,7 +31,14 @@ from protocol.blob import blob_digest
 from protocol.codec import decode, digest, encode
 from protocol.history import advance, next_chain
 from protocol.identity import Domain
-from protocol.messages import CertifiedManifest, Links, ResultSignature, StepRequest
+from protocol.messages import (
+    CertifiedManifest,
+    Links,
+    ModelRequest,
+    ModelSignature,
+    ResultSignature,
+    StepRequest,
+)
 from protocol.params import RunSpec
 from protocol.types import NO_DIGEST, Address, Digest, HotSignature, PeerId
 from replica.keyring import Keys
@@ -41,6 +49,7 @@ from tests.builders import NODES, VERIFIERS, a_certified, a_history, a_hot_key, 
 from tests.contracts.conftest import anvil_binary  # noqa: F401 - fixture
 from tests.observer.test_bookkeeper import settlements_of
 from tests.observer.test_replay import AGGREGATES, BLOBS, STATES
+from training.inventory import inventory, inventory_digest
 
 BUDGET = 10**9
 UPDATES = {name: f"update of {name}".encode() for name in NODES}
@@ -138,7 +147,25 @@ def handlers_of(run: Run, name: str) -> dict[str, Handler]:
             )
         )
 
-    return {"links": answer_links, "sign-result": sign_result}
+    async def sign_model(_peer: PeerId, body: bytes) -> bytes:
+        previous = NO_DIGEST
+        for epoch in range(run.spec.epochs):
+            model = STATES[min((epoch + 1) * 3, 6)]
+            result = epoch_result(run.spec, tables[epoch], model, previous)
+            previous = result_digest(run.deployment, result)
+        trained_on = inventory_digest(inventory(run.spec.data, builders.MANIFEST))
+        record = model_record(run.spec, result, previous, trained_on, decode(ModelRequest, body).parent)
+        return encode(
+            ModelSignature(
+                model_hash=Digest(record.model_hash),
+                data_inventory_hash=trained_on,
+                config_hash=digest(run.spec),
+                last_result=previous,
+                signature=HotSignature(sign_digest(run.deployment.digest(record), a_hot_key(name))),
+            )
+        )
+
+    return {"links": answer_links, "sign-result": sign_result, "sign-model": sign_model}
 
 
 def a_history_of(run: Run) -> Any:
@@ -253,3 +280,9 @@ def test_keeper_and_buyer_finish_a_run_to_the_unit_although_they_die_again_and_a
         for path in sorted((tmp_path / "bundle" / "settlements").iterdir())
     ]
     assert [len(bytes.fromhex(one)) for one in certificates] == [3 * 65] * 2
+    record = json.loads((tmp_path / "bundle" / "registry" / "record.json").read_text())
+    chain = Chain(run.rpc_url, run.deployment, account_key("buyer"))
+    assert chain.model_of(bytes.fromhex(record["record_id"])) == STATES[6]
+    on_record = [one for one in chain.events(0) if isinstance(one, ModelRegistered)]
+    assert [one.record_id.hex() for one in on_record] == [record["record_id"]]
+    assert on_record[0].data_inventory_hash.hex() == record["data_inventory_hash"]

@@ -1,0 +1,135 @@
+"""Verify registry: what of a bundle's registry cannot be made again without somebody's key, checked.
+
+Room: cli (edge: reads a folder). The record needs signatures of a quorum of hot keys, the checkpoint those
+of the keeper and of a quorum of verifiers, the provenance that of the release key, which the buyer's index
+covers. Everything else in the folder follows from the run, and `cli/verify.py` writes it again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ledger.deployment import Deployment
+from ledger.evidence import evm_address
+from ledger.log_note import BadNoteError
+from ledger.results import model_record
+from ledger.statements import BadSignatureError, verify_certificate
+from observer.finished import LogPoint, Registered, Release, Settled
+from observer.papers import Papers
+from observer.provenance import signature_in
+from observer.registrar import read_point
+from observer.registry_files import CHECKPOINT, ENTRY, FOLDER, PROVENANCE, RECORD, RELEASE
+from observer.release import signed_already
+from protocol.errors import AssayError
+from protocol.json_text import parse_json
+from protocol.params import RunSpec
+from protocol.types import NO_DIGEST, Digest, PeerId
+from replica.index import Altered
+from replica.stated import Stated, read_stated
+from training.inventory import inventory, inventory_digest
+
+FILE_BYTES_MAX = 1 << 26
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a registry folder says that does not follow from the run."""
+
+    registered: Registered | None
+    stated: Stated
+    log_point: LogPoint | None
+    release: Release
+
+
+def read_told(
+    bundle: Path, spec: RunSpec, run_id: Digest, deployment: Deployment, papers: Papers, last: Settled
+) -> Told:
+    """Everything in the folder that somebody signed or stated, checked.
+
+    Args:
+        bundle: The bundle's folder.
+        spec: The run.
+        run_id: Its id.
+        deployment: Its contracts.
+        papers: Checked against the spec.
+        last: The last epoch's result, recomputed.
+
+    Raises:
+        Altered: the first thing that is not so; the message begins with the file's name.
+    """
+    entry = _parsed(bundle, ENTRY)
+    try:
+        stated = read_stated(entry["stated"])
+        keeper = None if entry["log"] is None else PeerId(bytes.fromhex(entry["log"]["keeper"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise _altered(ENTRY, error) from None
+    return Told(
+        registered=_registered(bundle, spec, deployment, papers, last),
+        stated=stated,
+        log_point=_log_point(bundle, spec, run_id, keeper),
+        release=_release(bundle),
+    )
+
+
+def _registered(
+    bundle: Path, spec: RunSpec, deployment: Deployment, papers: Papers, last: Settled
+) -> Registered | None:
+    if not (bundle / FOLDER / RECORD).is_file():
+        return None
+    told = _parsed(bundle, RECORD)
+    try:
+        parent, certificate = Digest(bytes.fromhex(told["parent"])), bytes.fromhex(told["certificate"])
+        if len(parent) != len(NO_DIGEST):
+            raise ValueError(f"a parent of {len(parent)} bytes, expected {len(NO_DIGEST)}")
+        trained_on = inventory_digest(inventory(spec.data, papers.manifest))
+        record = model_record(spec, last.result, Digest(last.digest), trained_on, parent)
+        record_id = deployment.digest(record)
+        verify_certificate(record_id, certificate, [evm_address(member.hot) for member in spec.verifiers])
+    except (ValueError, KeyError, TypeError, BadSignatureError, AssayError) as error:
+        raise _altered(RECORD, error) from None
+    return Registered(record=record, record_id=record_id, certificate=certificate)
+
+
+def _log_point(bundle: Path, spec: RunSpec, run_id: Digest, keeper: PeerId | None) -> LogPoint | None:
+    if keeper is None:
+        return None
+    try:
+        note = _read(bundle, CHECKPOINT).decode()
+        return read_point(note, run_id, keeper, spec.verifier_peers)
+    except (UnicodeDecodeError, BadNoteError) as error:
+        raise _altered(CHECKPOINT, error) from None
+
+
+def _release(bundle: Path) -> Release:
+    try:
+        return signed_already(_read(bundle, RELEASE), signature_in(_read(bundle, PROVENANCE)))
+    except ValueError as error:
+        raise _altered(PROVENANCE, error) from None
+
+
+def _parsed(bundle: Path, name: str) -> dict[str, Any]:
+    try:
+        found = parse_json(_read(bundle, name))
+    except ValueError as error:
+        raise _altered(name, error) from None
+    if not isinstance(found, dict):
+        raise _altered(name, "not an object")
+    return found
+
+
+def _read(bundle: Path, name: str) -> bytes:
+    path = bundle / FOLDER / name
+    try:
+        with open(path, "rb") as file:
+            body = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise _altered(name, error.strerror) from None
+    if len(body) > FILE_BYTES_MAX:
+        raise _altered(name, f"more than {FILE_BYTES_MAX} bytes")
+    return body
+
+
+def _altered(name: str, why: object) -> Altered:
+    return Altered(f"bundle/{FOLDER}/{name}: {why}")
