@@ -19,6 +19,7 @@ from cli.claim import claim
 from cli.ledgercmd import add_commands, earnings, invoice
 from cli.ordercmd import add_order_commands
 from cli.redteam import redteam
+from cli.registrycmd import registry_app
 from cli.stake import stake_app
 from orders.words import one_line
 from protocol.errors import AssayError, ConfigError
@@ -46,6 +47,7 @@ for name, sub in (
     ("attest", attest_app),
     ("api", api_app),
     ("stake", stake_app),
+    ("registry", registry_app),
 ):
     app.add_typer(sub, name=name)
 add_commands(ledger_app)

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from cli.summary import invariants
+from replica.index import write_index
+from replica.keyring import load_keys
 from tests.e2e.nets import (
     SPARSELOCO,
     kill,
@@ -84,6 +86,15 @@ def test_a_delivered_run_verifies_offline(finished: tuple[Path, dict[str, Any], 
         "bundle/receipts/round-000001.json",
         "bundle/updates/*.bin",
         "bundle/aggregates/*.bin",
+        "bundle/registry/entry.json",
+        "bundle/registry/record.json",
+        "bundle/registry/log-checkpoint.txt",
+        "bundle/registry/provenance.json",
+        "bundle/registry/release.pub",
+        "bundle/registry/training-content-summary.md",
+        "bundle/registry/technical-documentation.md",
+        "bundle/registry/croissant.json",
+        "bundle/registry/ml-bom.cdx.json",
         "summary.json",
         "index.json",
         "ledger.db",
@@ -108,11 +119,66 @@ def test_one_flipped_byte_anywhere_is_found_and_named(
     assert path.relative_to(run).as_posix() in done.stderr
 
 
+def test_the_model_is_on_record_and_the_entry_says_what_the_run_was(
+    finished: tuple[Path, dict[str, Any], int],
+) -> None:
+    run, summary, _ = finished
+    entry = json.loads((run / "bundle" / "registry" / "entry.json").read_text())
+
+    assert entry["record"]["record_id"] == summary["record"]
+    assert entry["flop"]["accepted"] > entry["flop"]["discarded"] > 0
+    assert entry["flop"]["verification"] > 0
+    assert entry["audits"]["rulings"]["upheld"] == summary["audits"]["failed"]
+    assert entry["settlement"]["paid"]["operator"] == summary["money"]["paid_operators"]
+    barred = [one["peer"] for one in entry["participants"]["operators"] if one["barred"]]
+    assert barred == [node["peer"] for node in summary["nodes"] if node["slashed"]]
+    assert len(entry["log"]["cosigners"]) >= 3
+    shown = subprocess.run(
+        [sys.executable, "-m", "cli.main", "registry", "show", str(run)],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert summary["record"] in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("entry.json", b'"provider":""', b'"provider":"X"'),
+        ("entry.json", b'"discarded":', b'"discarded":1'),
+        ("entry.json", b'"size":', b'"size":1'),
+        ("record.json", b'"certificate": "', b'"certificate": "00'),
+        ("record.json", b'"parent": "00', b'"parent": "01'),
+        ("log-checkpoint.txt", b"\n\n", b"\n1\n"),
+        ("provenance.json", b'"payload": "e', b'"payload": "f'),
+        ("provenance.json", b'"sig": "M', b'"sig": "N'),
+        ("training-content-summary.md", b"less than 1 billion", b"more than 10 trillion"),
+        ("croissant.json", b'"none"', b'"CC0"'),
+        ("ml-bom.cdx.json", b'"1.6"', b'"1.5"'),
+    ],
+)
+def test_a_buyer_that_alters_the_registry_and_signs_the_index_again_is_found(
+    finished: tuple[Path, dict[str, Any], int], tmp_path: Path, name: str, old: bytes, new: bytes
+) -> None:
+    """What the index cannot show: each file follows from the run or carries somebody else's signature."""
+    run = tmp_path / "run"
+    shutil.copytree(finished[0], run)
+    path = run / "bundle" / "registry" / name
+    body = path.read_bytes()
+    assert old in body
+    path.write_bytes(body.replace(old, new))
+    people = run / "participants"
+    keys = load_keys(people / "buyer" / "keys", (people / "password").read_text())
+    write_index(run, keys.account)
+
+    done = verify(run)
+
+    assert done.returncode == 1
+    assert "bundle/registry/" in done.stderr
+
+
 def test_a_run_that_was_indexed_again_by_a_stranger_is_refused(
     finished: tuple[Path, dict[str, Any], int], tmp_path: Path
 ) -> None:
-    from replica.index import write_index
-
     run = tmp_path / "run"
     shutil.copytree(finished[0], run)
     (run / "summary.json").write_text(json.dumps({**finished[1], "wall_s": 1}))
