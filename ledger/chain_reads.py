@@ -13,6 +13,7 @@ from web3.contract import Contract
 from ledger.chain_logs import read_events, read_events_of
 from ledger.chain_rpc import Rpc, artefact
 from ledger.chain_state import CaseState, EpochState, HotKey, RunState, S, StakeState, Ticket, state_of
+from ledger.code_check import OWN_CODE, check_code, links_of
 from ledger.deployment import CONTRACTS, Deployment
 from ledger.events import ChainEvent, UnstakeRequested
 from ledger.statements import Address, Statement
@@ -49,7 +50,8 @@ class ChainReader:
         """Returns if this endpoint carries this deployment.
 
         Raises:
-            ConfigError: another chain id, no contracts there, or another deployment's contracts.
+            ConfigError: another chain id, no contracts there, other code than this release's, another
+                deployment's contracts, or some that work with others than the deployment names.
         """
         eth = self._rpc.web3.eth
         chain_id = self._rpc.read("check chain", lambda: eth.chain_id)
@@ -57,14 +59,26 @@ class ChainReader:
             raise ConfigError(f"wrong chain: id {chain_id}, {self.deployment.chain_id} expected")
         for name in CONTRACTS:
             where = self.deployment.address(name)
-            if not self._rpc.read("check chain", lambda where=where: eth.get_code(where)):  # type: ignore[misc]
+            code = bytes(self._rpc.read("check chain", lambda where=where: eth.get_code(where)))  # type: ignore[misc]
+            if not code:
                 raise ConfigError(f"wrong chain: no {name} at {where}")
+            if name in OWN_CODE:  # the token may be anybody's
+                check_code(name, where, code, artefact(name))
             found = bytes(self._ask(name, "deploymentId"))
             if found != self.deployment.deployment_id:
                 raise ConfigError(
                     f"wrong chain: {name} belongs to deployment {found.hex()[:8]}, "
                     f"{self.deployment.deployment_id.hex()[:8]} expected"
                 )
+        self._check_links()
+
+    def _check_links(self) -> None:
+        """Do nothing if each contract works with the others that the deployment names."""
+        for name in OWN_CODE:
+            for getter, other in links_of(artefact(name)["abi"]):
+                found, expected = str(self._ask(name, getter)), self.deployment.address(other)
+                if found != expected:
+                    raise ConfigError(f"{name} works with {found} as its {getter}, {expected} expected")
 
     def block_number(self) -> int:
         """The newest block."""
