@@ -42,7 +42,7 @@ def model_card(
         f"{model.heads} heads ({model.kv_heads} keys and values), context {model.context:,}",
         "Started from": "the seed" if is_drawn else f"imported parameters `{spec.model.base.hex()}`",
         "Rounds": str(spec.rounds),
-        "Tokens accepted": f"{sum(commit.tokens for commit in commits):,}",
+        "Tokens processed": f"{sum(commit.tokens for commit in commits):,}",
         "Contributions accepted": str(len(commits)),
         "Nodes": str(len(spec.nodes)),
         "Verifiers": str(len(spec.verifiers)),
@@ -85,7 +85,8 @@ recomputed.
 
 Everything needed is in this bundle: `spec.cbor` (what was agreed), `links/` (the certified chain),
 `updates/` and `aggregates/` (the bytes it names), `receipts/` (what became of each contribution) and
-`settlements/` (who was paid what, with the verifiers' signatures). Starting from {start} and
+`settlements/` (who was paid what, with the verifiers' signatures). `registry/` says what the model is made
+of, with its record on chain where there is one. Starting from {start} and
 applying the aggregates in order gives these weights, bit for bit. `data/manifest.json` names every
 source with its licence and every shard of the data by its hash.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,18 @@ def test_what_a_role_may_add_is_handed_on(tmp_path: Path) -> None:
     assert config.books == url
 
 
+def test_what_a_buyer_states_of_its_model_is_handed_on(tmp_path: Path) -> None:
+    told = '{ provider = "Acme", licence = "MIT", base_flop = "1" }'
+    meter = '{ energy_flop_per_joule = 5, energy_source = "our meter" }'
+
+    first, _ = read_process_file(a_file(tmp_path, registry=told))
+    second, _ = read_process_file(a_file(tmp_path, registry=meter))
+
+    assert (first.stated.provider, first.stated.licence, first.stated.base_flop) == ("Acme", "MIT", 1)
+    assert (second.stated.flop_per_joule, second.stated.flop_source) == (5, "our meter")
+    assert first.stated.version == importlib.metadata.version("assay")
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -60,6 +73,10 @@ def test_what_a_role_may_add_is_handed_on(tmp_path: Path) -> None:
         ({"books": '"ledger.db"'}, "books"),
         ({"keeper": '"0F"'}, "keeper"),
         ({"rpc_urls": '"http://one"'}, "rpc_urls"),
+        ({"registry": "{ energy_flop_per_joule = 5 }"}, "flop_source must say where it is from"),
+        ({"registry": '{ base_flop = "many" }'}, "base_flop"),
+        ({"registry": '{ provder = "x" }'}, "unknown key"),
+        ({"registry": '{ provider = "a\\nb" }'}, "provider: expected one line"),
     ],
 )
 def test_each_mistake_is_named(tmp_path: Path, changes: dict[str, str | None], words: str) -> None:

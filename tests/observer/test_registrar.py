@@ -12,7 +12,7 @@ import trio
 from ledger.chain import Chain
 from ledger.evidence import evm_address
 from ledger.log_cosign import cosign
-from ledger.log_note import BadNoteError, Checkpoint, origin_of, sign_checkpoint, with_lines
+from ledger.log_note import BadNoteError, Checkpoint, origin_of, read_line, sign_checkpoint, with_lines
 from ledger.statements import ModelRecord, sign_digest, verify_certificate
 from network.host import Host
 from observer.registrar import read_point, register_model, witnessed_point
@@ -175,6 +175,22 @@ def test_the_largest_checkpoint_that_a_quorum_cosigned_is_packed_with_their_line
     assert (found.size, found.root) == (5, a_digest("root"))
     assert found.cosigners == tuple(sorted(peer(name) for name in VERIFIERS[:3]))
     assert read_point(found.note, RUN_ID, found.keeper, a_spec().verifier_peers) == found
+
+
+def test_a_verifier_that_also_holds_the_lines_of_others_counts_with_its_own():
+    answers = {name: a_note(5, *VERIFIERS[: index + 1]) for index, name in enumerate(VERIFIERS)}
+
+    assert witnessed(**answers).cosigners == tuple(sorted(peer(name) for name in VERIFIERS))
+
+
+def test_a_line_that_only_bears_a_verifiers_name_spoils_nothing():
+    answers = {name: a_note(5, name) for name in VERIFIERS[:3]}
+    text = a_note(5).decode()
+    other = read_line(a_note(6, VERIFIERS[3]).decode().splitlines()[-1])
+
+    found = witnessed(**answers, **{VERIFIERS[3]: with_lines(text, [other]).encode()})
+
+    assert len(found.cosigners) == 3
 
 
 def test_a_verifier_that_answers_with_another_ones_line_spoils_nothing():

@@ -70,6 +70,19 @@ def test_work_is_split_into_what_was_paid_what_was_not_and_what_was_recomputed()
     assert entry["flop"]["verification"] == recomputed * STEP_TOKENS * unit > 0
 
 
+def test_a_verdict_that_recomputed_nothing_counts_no_work():
+    run = finished()
+    index = next(i for i, one in enumerate(FACTS) if one.ruled)
+    audit = FACTS[index].ruled[0]
+    idle = replace(audit, verdicts=tuple(replace(v, exec_class=NO_DIGEST) for v in audit.verdicts))
+    changed = replace(FACTS[index], ruled=(idle, *FACTS[index].ruled[1:]))
+
+    entry = registry_entry(run, (*FACTS[:index], changed, *FACTS[index + 1 :]), WEIGHTS)
+
+    less = len(audit.verdicts) * STEP_TOKENS * flop_per_token(run.spec.model)
+    assert entry["flop"]["verification"] == entry_of(run)["flop"]["verification"] - less
+
+
 def test_energy_is_an_estimate_by_a_named_figure_and_never_measured():
     flop = entry_of(finished())["flop"]
     spent = flop["accepted"] + flop["discarded"] + flop["verification"]
@@ -107,6 +120,19 @@ def test_the_base_models_compute_counts_towards_the_acts_thresholds(base_flop: i
     assert len(told["alerts"]) == alerts
     assert told["is_lower_bound"] == (base_flop is None)
     assert told["exceeds_a_third_of_base"] == (None if base_flop is None else False)
+
+
+def test_an_alert_is_raised_at_half_of_a_threshold_and_not_one_operation_before():
+    run = finished()
+    spec = replace(run.spec, model=replace(run.spec.model, base=a_digest("base")))
+    rest = 10**23 // 2 - entry_of(run)["thresholds"]["training_flop"]
+
+    def alerts(base_flop: int) -> list[str]:
+        told = entry_of(replace(run, spec=spec, stated=Stated(base_flop=base_flop)))["thresholds"]
+        return list(told["alerts"])
+
+    assert alerts(rest - 1) == []
+    assert alerts(rest) == ["50 % of 10^23 FLOP reached"]
 
 
 def test_participants_are_keys_and_accounts_with_what_counted_of_each():

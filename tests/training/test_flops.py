@@ -18,11 +18,12 @@ from training.model import loss_and_gradient
 from training.presets import llama_spec
 
 LLAMA = llama_spec(layers=2, width=64, heads=4, kv_heads=2, hidden=96, context=32)
+TIED = replace(a_model(), is_tied=True)
 TOLERANCE = 0.001  # torch counts the same products, and nothing is rounded
 
 
 def test_a_tiny_gpt_is_counted_as_by_hand():
-    model = a_model()  # 1 layer, 64 wide, context 16, 256 tokens, MLP of 4 * 64, the head is the embedding
+    model = a_model()  # 1 layer, 64 wide, context 16, 256 tokens, MLP of 4 * 64
     attention, mlp, head = 3 * 64 * 64 + 64 * 64, 2 * 64 * 256, 256 * 64
 
     assert weights_per_token(model) == attention + mlp + head == 65_536
@@ -33,11 +34,12 @@ def test_a_head_of_its_own_costs_no_more_than_a_tied_one_and_grouped_keys_cost_l
     model = a_model()
     grouped = 64 * 64 * 2 + 2 * 32 * 64
 
-    assert weights_per_token(replace(model, is_tied=False)) == weights_per_token(model)
+    tied, untied = (replace(model, is_tied=is_tied) for is_tied in (True, False))
+    assert weights_per_token(tied) == weights_per_token(untied)
     assert weights_per_token(LLAMA) == 2 * (grouped + 3 * 64 * 96) + 256 * 64
 
 
-@pytest.mark.parametrize("model", [a_model(), a_model(layers=3, context=64), LLAMA])
+@pytest.mark.parametrize("model", [a_model(), TIED, a_model(layers=3, context=64), LLAMA])
 def test_torch_counts_as_much_in_a_forward_and_backward_pass(model: ModelSpec):
     layout = layout_of(model)
     theta = initial_parameters(7, layout.names, layout.shapes)
