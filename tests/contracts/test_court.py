@@ -333,6 +333,22 @@ def test_what_a_veto_gives_back_is_stake_again_although_the_rest_has_left(world:
     assert chain.stake_of(chain.address, OPERATOR).active == 100 * UNIT
 
 
+def test_what_a_veto_gives_back_makes_no_share_worth_more_than_was_paid_for_it(world: World):
+    """Else whoever asks for one unit leaves with thirty, and the least stake means nothing."""
+    offender = world.operators[0]
+    chain = world.as_(offender)
+    world.join(offender, OPERATOR, PURSE)
+    ticket = chain.request_unstake(OPERATOR, PURSE - 100 * UNIT)
+    world.advance(world.params.unbonding_s)
+    case_id = executed(world, offender, 300_000)
+    chain.withdraw(ticket)
+
+    world.bank.veto_case(case_id, bytes(32), veto_of(world, case_id))
+
+    assert abs(chain.stake_of(chain.address, OPERATOR).active - (PURSE * 3 // 10 + 70 * UNIT)) <= 1
+    assert chain.ticket(chain.request_unstake(OPERATOR, 1)).amount <= 2
+
+
 def test_who_contradicted_itself_gets_no_slash_back(world: World):
     """Else a friendly ruling would shelter part of a stake from the bar, and a veto bring it home."""
     offender = world.operators[0]

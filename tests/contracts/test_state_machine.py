@@ -291,6 +291,8 @@ class Party:
             for at, (contract, function, given) in enumerate(questions)
         ]
         told = requests.post(self.world.rpc_url, json=calls, timeout=30, proxies={"http": ""}).json()
+        refused = [(questions[one["id"]], one["error"]) for one in told if "error" in one]
+        assert not refused, refused
         answers = {one["id"]: bytes.fromhex(one["result"][2:]) for one in told}
         return [
             decode(_shape(contract, function)[2], answers[at])
@@ -419,7 +421,9 @@ class Money(RuleBasedStateMachine):
         if on_chain == "sent":
             self.done.append((name, given))
 
-    @initialize(both=st.booleans(), settled=st.sampled_from([2, 1, 0]), accused=st.booleans())
+    @initialize(
+        both=st.booleans(), settled=st.sampled_from([2, 1, 0]), accused=st.sampled_from([True, False])
+    )
     def begin(self, both: bool, settled: int, accused: bool) -> None:
         """Two who have staked and can be held to their word, a run or two, and some work done on one."""
         for who in STAKERS:
@@ -432,7 +436,9 @@ class Money(RuleBasedStateMachine):
             self._put_forward("red", at, (("ann", 70 * UNIT), ("ben", 5), ("eve", 30 * UNIT)), 100 * UNIT + 5)
             self.party.wait_until(self.party.now() + WINDOWS.challenge_window_s)
             self.do("finalize", "red", at)
-        if accused:
+        if accused:  # with a ticket that is ripe, and would leave but for the case
+            self.do("unstake", "ann", 0, 500 * UNIT)
+            self.party.wait_until(self.party.now() + WINDOWS.unbonding_s)
             self.open_case("buyer", "ann", 0, "red", "eve", 300_000, False)
 
     @invariant()
@@ -516,13 +522,21 @@ class Money(RuleBasedStateMachine):
     @rule(at=dice, stands=st.booleans())
     def resolve(self, at: int, stands: bool) -> None:
         run, epoch = self._a_result(at, EpochPhase.CHALLENGED)
-        self.do("resolve", run, epoch, self.model.results[run, epoch].digest, stands)
+        self._judge("resolve", run, epoch, self.model.results[run, epoch].digest, stands)
 
     @precondition(lambda self: self.model.results)
     @rule(at=dice, name=st.sampled_from(["time_out", "clear_orphan", "sweep"]))
     def end_result(self, at: int, name: str) -> None:
         wanted = EpochPhase.FINAL if name == "sweep" else EpochPhase.CHALLENGED
-        self.do(name, *self._a_result(at, wanted))
+        self._judge(name, *self._a_result(at, wanted))
+
+    def _judge(self, name: str, *given: Any) -> None:
+        """If the result falls by it, the same bytes are put forward again, and never come back."""
+        before = self.model.results[given[:2]]
+        self.do(name, *given)
+        if self.model.results.get(given[:2]) is not before:
+            again = next(g for n, g in self.done if n == "propose" and g[3] == before.digest)
+            self.do("propose", *again)
 
     @precondition(lambda self: self.model.results)
     @rule(at=dice)
@@ -650,6 +664,7 @@ class Money(RuleBasedStateMachine):
         self.party.wait_until(self.party.now() + WINDOWS.claim_period_s)
         for run, epoch in sorted(model.results):
             self.do("sweep", run, epoch)
+            self.do("claim", run, epoch, 0, model.results[run, epoch].rows)  # too late, or told again
         for run in model.runs:
             self.do("refund", run)
         for number, ticket in enumerate(model.tickets, 1):
