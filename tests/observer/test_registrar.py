@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,12 +10,13 @@ import pytest
 import trio
 
 from ledger.chain import Chain
+from ledger.events import ModelRegistered
 from ledger.evidence import evm_address
 from ledger.log_cosign import cosign
 from ledger.log_note import BadNoteError, Checkpoint, origin_of, read_line, sign_checkpoint, with_lines
 from ledger.statements import ModelRecord, sign_digest, verify_certificate
 from network.host import Host
-from observer.registrar import read_point, register_model, witnessed_point
+from observer.registrar import parent_on_chain, read_point, register_model, witnessed_point
 from protocol.codec import encode
 from protocol.errors import Unavailable
 from protocol.messages import ModelSignature
@@ -152,6 +153,22 @@ def test_a_signature_on_another_record_or_by_another_key_is_no_part_of_a_quorum(
     with pytest.raises(Unavailable, match="2 signatures on the model's record, expected 3"):
         register(Me(), Verifiers(**good, **bad), chain)
     assert chain.records == []
+
+
+def a_registered(name: str, model: str) -> ModelRegistered:
+    facts: dict[str, Any] = {field.name: 0 for field in fields(ModelRegistered)}
+    return ModelRegistered(**{**facts, "record_id": a_digest(name), "model_hash": a_digest(model)})
+
+
+def test_the_parent_is_the_oldest_record_of_the_model_that_the_run_started_from():
+    events = [a_registered("x", "another"), a_registered("old", "base"), a_registered("new", "base")]
+    chain = cast(Chain, SimpleNamespace(events=lambda _block: events))
+    drawn, other = a_spec(), replace(a_spec(), model=replace(a_spec().model, base=a_digest("unknown")))
+    ours = replace(drawn, model=replace(drawn.model, base=a_digest("base")))
+
+    parents = [parent_on_chain(chain, cast(Participant, Me(spec=spec))) for spec in (ours, other, drawn)]
+
+    assert parents == [a_digest("old"), bytes(32), bytes(32)]
 
 
 # ---- the books
