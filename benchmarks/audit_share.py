@@ -1,11 +1,12 @@
 """The share of verification in a network's compute: real processes, their CPU time, and what it went into.
 
-    python -m benchmarks.audit_share [--rounds 60]
+    python -m benchmarks.audit_share [--rounds 60] [--floor 0.2] [--settled 20]
 
 `assay localnet` with 8 honest nodes and 4 verifiers, the quickstart's model and batch, probation of
-one audit so that the rate is at a floor of 0.2 for most rounds. Training compute is the
+one audit so that the rate soon falls to the floor (after 1 / floor audits). Training compute is the
 CPU time of the trainers' `step` calls, recomputation that of the examiners' `examine`
-calls, both from the workers' logs after the first 20 rounds; everything else is the processes' own
+calls, both from the workers' logs, whole and from the round on from which nodes are at the floor;
+everything else is the processes' own
 total (/proc, sampled: Linux only). Then, with q the rate, m the examinations an audit takes (1 + the
 share of second looks, and more where auditors are late and others take their turn), e and t
 the CPU time of one examination and one step:
@@ -31,7 +32,6 @@ import numpy as np
 from benchmarks.machine import machine
 
 NODES, LOOKS = 8, 0.2
-SETTLED_FROM = 20  # rounds, from which every node is at the floor
 FLOORS = (0.2, 0.05)  # what is measured, and the order's default
 REACH = 0.07
 ORDER = f"""
@@ -42,7 +42,7 @@ nodes = {NODES}
 verifiers = 4
 [verify]
 probation = 1
-floor = {FLOORS[0]}
+floor = {{floor}}
 looks = {LOOKS}
 blocks = 64
 canaries = 0
@@ -53,12 +53,14 @@ def main() -> None:
     """Run the network and print its table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--floor", type=float, default=FLOORS[0])
+    parser.add_argument("--settled", type=int, default=20, help="the round from which nodes are at the floor")
     args = parser.parse_args()
     print(f"machine: {machine()}")
-    print_share(args.rounds)
+    print_share(args.rounds, args.floor, args.settled)
 
 
-def print_share(rounds: int) -> None:
+def print_share(rounds: int, floor: float = FLOORS[0], settled: int = 20) -> None:
     """Run a network for so many rounds and print where its CPU time went.
 
     Raises:
@@ -67,7 +69,7 @@ def print_share(rounds: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         order = Path(folder) / "share.toml"
-        order.write_text(ORDER.format(rounds=rounds))
+        order.write_text(ORDER.format(rounds=rounds, floor=floor))
         command = [sys.executable, "-m", "cli.main", "localnet", str(order), "--out", str(out)]
         with open(Path(folder) / "log", "wb") as log:
             network = subprocess.Popen(command, stdout=log, stderr=log)
@@ -81,11 +83,11 @@ def print_share(rounds: int) -> None:
         examined = [s for log in out.rglob("examiner.log") for s in _calls(log, "examine")]
         drawn = json.loads((out / "summary.json").read_text())["audits"]["drawn"]
         applied = [s for log in out.rglob("*er.log") for s in _calls(log, "apply")]
-    _print(rounds, drawn, seconds, steps, examined, applied)
+    _print(settled, drawn, seconds, steps, examined, applied)
 
 
 def _print(
-    rounds: int,
+    settled: int,
     drawn: int,
     seconds: dict[str, float],
     steps: list[tuple[int, float]],
@@ -95,8 +97,8 @@ def _print(
     for kind, spent_s in sorted(seconds.items(), key=lambda one: -one[1]):
         print(f"- {kind}: {spent_s:.1f} CPU s in all")
     t, e = (float(np.mean([s for _, s in calls])) for calls in (steps, examined))
-    at_floor = [s for at, s in examined if at >= SETTLED_FROM]
-    training_s = sum(s for at, s in steps if at >= SETTLED_FROM)
+    at_floor = [s for at, s in examined if at >= settled]
+    training_s = sum(s for at, s in steps if at >= settled)
     whole = sum(s for _, s in examined) / sum(s for _, s in steps)
     m = len(examined) / drawn
     print(
@@ -106,7 +108,7 @@ def _print(
     print(f"- {len(applied)} times parameters were followed, {np.mean([s for _, s in applied]) * 1e3:.1f} ms")
     print(
         f"- recomputation / training: {whole:.1%} over the whole run, first audits at rate 1 included; "
-        f"{sum(at_floor) / training_s:.1%} from round {SETTLED_FROM} on"
+        f"{sum(at_floor) / training_s:.1%} from round {settled} on"
     )
     for floor in FLOORS:
         shares = " and ".join(f"m = {n:.2f}: {floor * n * e / t:.1%}" for n in (1 + LOOKS, m))
