@@ -19,7 +19,7 @@ from node.attesters import command_attester, software_attester
 from protocol.codec import encode
 from protocol.errors import AssayError, ConfigError, Unavailable
 from protocol.history import History
-from protocol.messages import Attested
+from protocol.messages import EVIDENCE_BYTES_MAX, Attested
 from protocol.types import NO_DIGEST, PeerId, RoundId
 from replica.follower import Follower
 from replica.participant import Config, Participant
@@ -59,7 +59,12 @@ async def keep_attested(me: Participant, host: Host, follower: Follower, atteste
             log.warning("no evidence", extra={"reason": str(error)})
             due = nonce_round + 2  # the next manifest is the next chance
             continue
-        shown = Attested(round=RoundId(nonce_round), evidence=encode(evidence))
+        body = encode(evidence)
+        if len(body) > EVIDENCE_BYTES_MAX:
+            words = f"{len(body)} bytes, at most {EVIDENCE_BYTES_MAX} expected"
+            log.error("evidence is too long to show", extra={"reason": words})
+            return
+        shown = Attested(round=RoundId(nonce_round), evidence=body)
         due = nonce_round + 1 + max(rules.attested_rounds // 2, 1)
         async with trio.open_nursery() as nursery:
             for verifier in me.spec.verifier_peers:

@@ -177,14 +177,19 @@ def may_reveal(history: History, audit: Audit, verdict: Verdict) -> bool:
 
 
 def may_appraise(history: History, word: Appraised) -> bool:
-    """Whether the next manifest may carry this word: on young evidence of a node in the run, each once."""
+    """Whether the next manifest may carry this word: on young evidence of a node in the run.
+
+    A verifier's next word on a node may come when half of the last one's life is over: no node can
+    crowd the others out of manifests by showing evidence in every round.
+    """
     if history.spec.audit.attestation == NO_DIGEST or word.run_id != history.run_id:
         return False
     if word.node not in history.active or word.verifier not in history.spec.verifier_peers:
         return False
-    is_young = word.round < history.round <= word.round + (history.spec.audit.attested_rounds + 1) // 2
+    life = history.spec.audit.attested_rounds
+    is_young = word.round < history.round <= word.round + (life + 1) // 2
     known = history.appraised.get((word.node, word.verifier))
-    return is_young and (known is None or known.round < word.round)
+    return is_young and (known is None or known.round + max(life // 2, 1) <= word.round)
 
 
 def may_contradict(history: History, pair: Contradiction) -> bool:

@@ -34,6 +34,7 @@ from replica.participant import Participant
 log = logging.getLogger(__name__)
 POLICY = "attestation.cbor"  # the policy that a run names, as every verifier is handed it
 POLICY_BYTES_MAX = 1 << 20
+RESULTS_KEPT = 4  # of one node's; two count at a time, and each may have 130 KiB
 
 
 def agreed_policy(spec: RunSpec, path: Path | None) -> AppraisalPolicy | None:
@@ -131,10 +132,16 @@ class Appraiser:
         discount = discount_of(result, result.at_s)
         if discount is not Discount.NONE:
             word = replace(word, discount=discount, evidence=result.evidence, result=digest(result))
-            self._me.store.set_fact(f"attestation/{int(shown.round)}/{peer.hex()}", token.encode())
+            self._keep(int(shown.round), peer, token.encode())
             signature = sign(self._me.keys.peer, self._me.domain, word)
             await self._say(SignedAppraised(appraised=word, signature=signature))
         return token.encode()
+
+    def _keep(self, round_id: int, node: PeerId, token: bytes) -> None:
+        """The result that our word names, for whoever doubts it; of each node only the newest."""
+        prefix = f"attestation/{node.hex()}/"
+        self._me.store.set_fact(f"{prefix}{round_id:012}", token)
+        self._me.store.drop_facts(prefix, set(sorted(self._me.store.facts(prefix))[-RESULTS_KEPT:]))
 
     def _appraised(
         self, policy: AppraisalPolicy, node: PeerId, shown: Attested, evidence: Evidence

@@ -124,7 +124,9 @@ def test_a_word_may_come_while_its_evidence_is_young_of_members_and_once():
         assert may_appraise(grow(history, later), word) == (later < 3)  # half of its life
     again = said(history, BEST)
     assert not may_appraise(again, word)
-    assert may_appraise(again, replace(word, round=RoundId(int(word.round) + 1)))
+    later = replace(word, round=RoundId(int(word.round) + 3))
+    assert not may_appraise(grow(again, 2), replace(word, round=RoundId(int(word.round) + 2)))
+    assert may_appraise(grow(again, 3), later)  # half of the last one's life is over
 
 
 def test_without_a_policy_no_word_counts():

@@ -26,7 +26,7 @@ from protocol.types import PeerId, RoundId
 from replica.store import Store
 from tests.attestation.authorities import a_policy
 from tests.builders import DOMAIN, NODES, RUN_ID, a_digest, a_history, a_manifest, a_peer_key, a_spec, peer
-from verifier.appraiser import Appraiser, agreed_policy
+from verifier.appraiser import RESULTS_KEPT, Appraiser, agreed_policy
 
 KEY = SigningKey(b"k" * 32)
 CODE = a_digest("guest")
@@ -101,8 +101,18 @@ def test_good_evidence_earns_a_signed_word_and_the_result_is_kept(desk: Desk) ->
     verify(peer("vera"), DOMAIN, word, signed.signature)
     assert (word.node, word.round, word.discount) == (NODE, 2, Discount.PROCESSOR)
     assert (word.result, word.evidence) == (digest(result), result.evidence)
-    kept = desk.me.store.fact(f"attestation/2/{NODE.hex()}")
+    (kept,) = desk.me.store.facts(f"attestation/{NODE.hex()}/").values()
     assert digest(read_token(kept, peer("vera"), DOMAIN)) == word.result
+
+
+def test_a_node_that_shows_evidence_for_ever_takes_four_places(desk: Desk) -> None:
+    for _ in range(RESULTS_KEPT + 3):
+        desk.answer(desk.shown())
+        desk.grow()
+
+    kept = sorted(desk.me.store.facts(f"attestation/{NODE.hex()}/"))
+    assert len(kept) == RESULTS_KEPT
+    assert int(kept[-1].rpartition("/")[2]) == int(desk.follower.history.round) - 2  # the newest stay
 
 
 @pytest.mark.parametrize(
