@@ -423,7 +423,7 @@ class Driver:
         self._keep_evidence(pair)
         try:
             self._to_round(Contradicted(pair))
-        except OutOfPhase as late:
+        except (OutOfPhase, PeerFault, MalformedMessage) as late:  # barred already, or too old
             log.info("contradiction not for the chain", extra={"reason": str(late)})
 
     def _keep_evidence(self, pair: Contradiction) -> None:
