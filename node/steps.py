@@ -6,7 +6,7 @@ damaged file counts as absent: the chain knows every root, so nothing false is s
 
 The tree of every kept state is kept beside it, in 1/256 of its size, so an opening reads and
 hashes the drawn blocks and their paths only, however large the model. The inner states
-of a rule that has them are not that small: an opening shows one of them whole.
+of a rule that has them are not that small: an opening shows one of them whole, and hashes two.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from protocol import merkle
 from protocol.codec import encode
 from protocol.errors import Diverged, MalformedMessage
 from protocol.merkle import Tree
-from protocol.messages import Commit, InnerOpening, Opening, Unsealed
+from protocol.messages import Commit, InnerBlocks, InnerOpening, Opening, Unsealed
 from protocol.messages import Path as MerklePath
 from protocol.rule import BLOCK_SIZE, RuleSpec
 from protocol.seals import unseal
 from protocol.types import NO_DIGEST, Digest, PeerId, RoundId
-from training.inner import InnerState, moments_digest, roots_of, theta_leaves
+from training.inner import InnerState, moments_rows, moments_tree, roots_of, theta_leaves
 from training.layout import Layout, to_blocks
 from training.momentum import momentum_domain, private_leaves
 from training.parameters import durably, write_array, write_arrays
@@ -155,11 +155,12 @@ class StepFiles:
         start = self._inner(round_id, segment - 1) if segment else None
         if carries and segment == 0 and base >= 0:
             start = self._inner(base, self._rule.segments - 1)
-        end = self._inner(round_id, self._rule.segments - 1)
-        if end is None or (start is None and (segment or (carries and base >= 0))):
+        end = self._inner(round_id, segment)
+        is_last = segment == self._rule.segments - 1
+        final = end if is_last else self._inner(round_id, self._rule.segments - 1)
+        if end is None or final is None or (start is None and (segment or (carries and base >= 0))):
             raise Diverged(f"the inner steps of round {round_id} are not on this disk any more")
         shows_theta = start is not None and (segment > 0 or self._rule.is_local_kept)
-        end_tree = merkle.tree(theta_leaves(self._run_id, self._layout, end.theta_P))
         return encode(
             InnerOpening(
                 opening=opening,
@@ -175,13 +176,26 @@ class StepFiles:
                 start_path=MerklePath(
                     hashes=tree_before.proof(last) if carries and start and segment == 0 else ()
                 ),
-                end_count=end.count,
-                end_theta_root=end_tree.root,
-                end_moments=moments_digest(end.moments),
-                end_blocks=to_blocks(self._layout, end.theta_P)[blocks].astype("<f4").tobytes(),
-                end_paths=_paths(end_tree, blocks),
-                end_path=MerklePath(hashes=tree_after.proof(last) if carries else ()),
+                end=self._inner_blocks(end, blocks, shows_moments=True),
+                last=() if is_last else (self._inner_blocks(final, blocks, shows_moments=False),),
+                last_path=MerklePath(hashes=tree_after.proof(last) if carries else ()),
             )
+        )
+
+    def _inner_blocks(self, state: InnerState, blocks: list[int], *, shows_moments: bool) -> InnerBlocks:
+        """The drawn blocks of an inner state, with their paths."""
+        layout, is_shown = self._layout, shows_moments and bool(state.moments)
+        theta = merkle.tree(theta_leaves(self._run_id, layout, state.theta_P))
+        rows_NC = moments_rows(layout, state.moments)
+        moments = moments_tree(self._run_id, rows_NC) if state.moments else None
+        return InnerBlocks(
+            count=state.count,
+            theta_root=theta.root,
+            moments_root=moments.root if moments else NO_DIGEST,
+            theta=to_blocks(layout, state.theta_P)[blocks].astype("<f4").tobytes(),
+            theta_paths=_paths(theta, blocks),
+            moments=rows_NC[blocks].astype("<f4").tobytes() if is_shown else b"",
+            moments_paths=_paths(moments, blocks) if moments and is_shown else (),
         )
 
     def _opened(self, round_id: int, blocks: list[int], root: Digest) -> tuple[bytes, Tree] | None:

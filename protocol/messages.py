@@ -337,13 +337,27 @@ class Opening:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InnerBlocks:
+    """The opened blocks of an inner state, with what leads from them to its entry in `Commit.inner`."""
+
+    TAG: ClassVar[bytes] = b"assay/inner-blocks/1"
+    count: int  # inner steps since the moments were zero
+    theta_root: Digest
+    moments_root: Digest  # zeros where the rule's optimiser has none
+    theta: Annotated[bytes, Max(OPENED_BLOCKS_MAX * 16384)]  # float32 little-endian, block after block
+    theta_paths: Annotated[tuple[Path, ...], Max(OPENED_BLOCKS_MAX)]
+    moments: Annotated[bytes, Max(OPENED_BLOCKS_MAX * 2 * 16384)]  # likewise, all moments of a block together
+    moments_paths: Annotated[tuple[Path, ...], Max(OPENED_BLOCKS_MAX)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InnerOpening:
-    """What a drawn node shows of its inner steps besides: the state one segment began from, and the last one.
+    """What a drawn node shows of its inner steps besides: one segment's start and end, and the last state.
 
     The start is bound by the entry of `Commit.inner` before the segment, or by `momentum_before`.
     """
 
-    TAG: ClassVar[bytes] = b"assay/inner-opening/2"
+    TAG: ClassVar[bytes] = b"assay/inner-opening/3"
     opening: Opening
     segment: int
     start_count: int  # inner steps since the moments were zero
@@ -351,12 +365,9 @@ class InnerOpening:
     start_theta_root: Digest  # where `start_theta` is empty but a digest binds it: its Merkle root
     start_moments: Annotated[bytes, Max(2 * INNER_BYTES_MAX)]  # float32, one after another
     start_path: Path  # of the carried state in `momentum_before`; empty if the segment begins elsewhere
-    end_count: int
-    end_theta_root: Digest
-    end_moments: Digest
-    end_blocks: Annotated[bytes, Max(OPENED_BLOCKS_MAX * 16384)]  # the opened blocks of the last parameters
-    end_paths: Annotated[tuple[Path, ...], Max(OPENED_BLOCKS_MAX)]
-    end_path: Path  # of the carried state in `momentum_after`; empty if nothing is carried
+    end: InnerBlocks  # the state the segment ended in: parameters and moments
+    last: Annotated[tuple[InnerBlocks, ...], Max(1)]  # the round's last state, parameters only, if another
+    last_path: Path  # of the carried state in `momentum_after`; empty if nothing is carried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -498,7 +509,7 @@ MESSAGES: dict[bytes, type[Any]] = {
     for kind in (
         Commit, SignedCommit, Verdict, SignedVerdict, Reveal, Manifest, Block, Vote, SignedVote,
         QuorumCertificate, Proposal, CertifiedManifest, Path, Opening, Receipt, SignedReceipt,
-        Submission, Opened, StepRequest, InnerOpening, Links, ResultSignature,
+        Submission, Opened, StepRequest, InnerBlocks, InnerOpening, Links, ResultSignature,
         Contradiction, Refusal, SignedRefusal, ResolutionSignature,
         VerdictSeal, SignedVerdictSeal, Unsealed, Planted, RulingRequest,
         Appraised, SignedAppraised, Attested, ModelRequest, ModelSignature,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from protocol import merkle
 from protocol.params import RunSpec
 from protocol.rule import BLOCK_SIZE, PPM, LocalSpec, Optimiser
-from protocol.types import Digest
+from protocol.types import NO_DIGEST, Digest
 from training.layout import Layout, to_blocks
 from training.momentum import block_leaves
 from training.schedule import rate
@@ -28,6 +28,7 @@ from training.schedule import rate
 Floats = NDArray[np.float32]
 Gradient = Callable[[Floats, NDArray[np.int64]], tuple[float, Floats]]  # (theta, tokens) -> loss, gradient
 _THETA_DOMAIN = b"assay/inner-theta/1"
+_MOMENTS_DOMAIN = b"assay/inner-moments/2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,10 @@ class InnerState:
 
 @dataclass(frozen=True, slots=True)
 class InnerRoots:
-    """What an inner state's digest binds: its parameters by block, its moments as a whole."""
+    """What an inner state's digest binds: Merkle roots of its parameters and of its moments, by block.
+
+    moments: zeros where the optimiser has none.
+    """
 
     count: int
     theta: Digest
@@ -54,7 +58,7 @@ class InnerRoots:
     def digest(self) -> Digest:
         """The entry of a commit."""
         body = self.count.to_bytes(8, "big") + self.theta + self.moments
-        return Digest(blake3(b"assay/inner/1" + body).digest())
+        return Digest(blake3(b"assay/inner/2" + body).digest())
 
 
 def fresh(local: LocalSpec, theta_P: Floats) -> InnerState:
@@ -74,18 +78,31 @@ def theta_domain(run_id: Digest) -> bytes:
     return blake3(_THETA_DOMAIN + run_id).digest()
 
 
-def moments_digest(moments: tuple[Floats, ...]) -> Digest:
-    """BLAKE3 of the moments, one after another."""
-    whole = blake3(b"assay/inner-moments/1" + len(moments).to_bytes(1, "big"))
-    for moment_P in moments:
-        whole.update(np.ascontiguousarray(moment_P, "<f4").view(np.uint8).data)
-    return Digest(whole.digest())
+def moments_rows(layout: Layout, moments: tuple[Floats, ...]) -> Floats:
+    """The moments by block, those of one block one after another. Shape (N, moments * 4096)."""
+    parts = [to_blocks(layout, moment_P).reshape(-1, BLOCK_SIZE) for moment_P in moments]
+    return np.concatenate(parts, axis=1) if parts else np.zeros((layout.blocks, 0), np.float32)
+
+
+def moments_tree(run_id: Digest, rows_NC: Floats) -> merkle.Tree:
+    """The tree over `moments_rows`: one leaf per block, all moments in it."""
+    return merkle.tree(block_leaves(moments_domain(run_id), rows_NC))
+
+
+def moments_root(run_id: Digest, layout: Layout, moments: tuple[Floats, ...]) -> Digest:
+    """Root of that tree; zeros where there are no moments."""
+    return moments_tree(run_id, moments_rows(layout, moments)).root if moments else NO_DIGEST
+
+
+def moments_domain(run_id: Digest) -> bytes:
+    """Domain of these leaves: no parameters, and no other run's moments, stand for them."""
+    return blake3(_MOMENTS_DOMAIN + run_id).digest()
 
 
 def roots_of(run_id: Digest, layout: Layout, state: InnerState) -> InnerRoots:
     """What a commit says of an inner state."""
     root = merkle.root(theta_leaves(run_id, layout, state.theta_P))
-    return InnerRoots(state.count, root, moments_digest(state.moments))
+    return InnerRoots(state.count, root, moments_root(run_id, layout, state.moments))
 
 
 def segments(

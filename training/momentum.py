@@ -27,7 +27,7 @@ def momentum_leaves(run_id: Digest, momentum_NC: NDArray[np.float32]) -> list[Di
 def block_leaves(domain: bytes, blocks_NC: NDArray[np.float32]) -> list[Digest]:
     """Leaf hashes of an array's rows, as the bytes of little-endian float32."""
     rows = np.ascontiguousarray(blocks_NC, "<f4").reshape(-1).view(np.uint8).data
-    size = 4 * BLOCK_SIZE
+    size = 4 * blocks_NC.shape[1]
     return [merkle.leaf_hash(domain, i, rows[i * size : (i + 1) * size]) for i in range(len(blocks_NC))]
 
 

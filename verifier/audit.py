@@ -28,7 +28,6 @@ from training.momentum import momentum_domain
 from training.wire import Update
 
 DISTANCE_PPB_MAX = 10**12
-_LEAF_BYTES = 4 * BLOCK_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,18 +136,20 @@ def checked_blocks(
     root: Digest,
     domain: bytes,
     leaf_count: int,
+    width: int = BLOCK_SIZE,
 ) -> NDArray[np.float32]:
-    """Opened 64 x 64 blocks, if they are leaves under this root. Shape (B, C), float32.
+    """Opened 64 x 64 blocks, if they are leaves under this root. Shape (B, width), float32.
 
     Raises:
         MalformedMessage: they are not, or hold a value that is not finite.
     """
-    if len(data) != len(blocks) * _LEAF_BYTES or len(paths) != len(blocks):
+    size = 4 * width
+    if len(data) != len(blocks) * size or len(paths) != len(blocks):
         raise MalformedMessage(f"opening: {len(data)} bytes, {len(paths)} paths for {len(blocks)} blocks")
     for position, (block, path) in enumerate(zip(blocks, paths, strict=True)):
-        leaf = merkle.leaf_hash(domain, block, data[position * _LEAF_BYTES : (position + 1) * _LEAF_BYTES])
+        leaf = merkle.leaf_hash(domain, block, data[position * size : (position + 1) * size])
         merkle.check(leaf, block, leaf_count, path.hashes, root)
-    values = np.frombuffer(data, "<f4").astype(np.float32).reshape(len(blocks), BLOCK_SIZE)
+    values = np.frombuffer(data, "<f4").astype(np.float32).reshape(len(blocks), width)
     if not np.isfinite(values).all():
         raise MalformedMessage("opening: a value that is not finite")
     return values

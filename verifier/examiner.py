@@ -201,8 +201,8 @@ class Examiner:
         last = min(first + spec.rule.local.segment, spec.rule.local.steps)
         end, loss = run_steps(spec, int(commit.round), first, last, start, theta_P, batch, self._gradient)
         digest = roots_of(commit.run_id, layout, end).digest
-        start_BC = to_blocks(layout, theta_P)[blocks].reshape(shown.end_BC.shape)
-        way_BSS = (start_BC - shown.end_BC).reshape(len(blocks), BLOCK_SIDE, BLOCK_SIDE)
+        start_BC = to_blocks(layout, theta_P)[blocks].reshape(shown.last_BC.shape)
+        way_BSS = (start_BC - shown.last_BC).reshape(len(blocks), BLOCK_SIDE, BLOCK_SIDE)
         is_equal = bool(np.isfinite(loss)) and digest == commit.inner[segment]
         return Redone(
             before,

@@ -6,6 +6,9 @@ state before it, and checks in the drawn blocks that the message speaks of the l
 
     before the round ... inner[s-1] --repeated here--> inner[s] ... inner[-1] --drawn blocks--> message
 
+Of inner[s] the drawn blocks are opened too, moments with them: within an execution class its digest
+says more; between classes they are what our own steps are compared with (movement.py).
+
 Shape suffixes: P = parameters, B = opened blocks, C = 4096.
 """
 
@@ -15,14 +18,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from protocol import merkle
 from protocol.errors import MalformedMessage
-from protocol.messages import Commit, InnerOpening
-from protocol.rule import Optimiser, RuleSpec
+from protocol.messages import Commit, InnerBlocks, InnerOpening
+from protocol.rule import BLOCK_SIZE, Optimiser, RuleSpec
 from protocol.types import NO_DIGEST
-from training.inner import Floats, InnerRoots, InnerState, moments_digest, roots_of, theta_domain
+from training.inner import (
+    Floats,
+    InnerRoots,
+    InnerState,
+    moments_domain,
+    moments_root,
+    roots_of,
+    theta_domain,
+)
 from training.layout import Layout
 from training.momentum import carried_leaf
 from verifier.audit import checked_blocks
@@ -35,11 +45,15 @@ class OpenedSegment:
     """A checked opening of one segment.
 
     start: the committed state it begins from; None where nothing is carried into the round.
-    Its parameters are empty where the network's are the start. end_BC: the last parameters.
+    Its parameters are empty where the network's are the start. count: of the state it ends in, as
+    committed. end: its opened blocks, parameters and then each moment, all of shape (B, C).
+    last_BC: the last parameters of the round.
     """
 
     start: InnerState | None
-    end_BC: NDArray[np.float32]
+    count: int
+    end: tuple[Floats, ...]
+    last_BC: Floats
 
 
 def check_inner_opening(
@@ -54,30 +68,70 @@ def check_inner_opening(
     if opened.segment != segment:
         raise MalformedMessage(f"opening: segment {opened.segment}, expected the drawn {segment}")
     start = _checked_start(opened, commit, rule, layout, segment)
-    end = InnerRoots(opened.end_count, opened.end_theta_root, opened.end_moments)
-    if end.digest != commit.inner[-1]:
-        raise MalformedMessage("opening: the last inner state is not the committed one")
+    is_last = segment == len(commit.inner) - 1
+    if len(opened.last) != (not is_last):
+        raise MalformedMessage(
+            f"opening: {len(opened.last)} last states beside that of segment {segment} of {len(commit.inner)}"
+        )
+    moments = _moment_count(rule)
+    end = _checked_state(opened.end, commit, segment, layout.blocks, blocks, moments, is_shown=True)
+    last = end
+    for shown in opened.last:
+        last = _checked_state(shown, commit, -1, layout.blocks, blocks, moments, is_shown=False)
     if rule.carries_inner:
-        leaf = carried_leaf(commit.run_id, layout.blocks, end.digest)
-        merkle.check(leaf, layout.blocks, layout.blocks + 1, opened.end_path.hashes, commit.momentum_after)
-    elif opened.end_path.hashes:
+        leaf = carried_leaf(commit.run_id, layout.blocks, commit.inner[-1])
+        merkle.check(leaf, layout.blocks, layout.blocks + 1, opened.last_path.hashes, commit.momentum_after)
+    elif opened.last_path.hashes:
         raise MalformedMessage("opening: a path of a carried state where the rule carries none")
-    end_BC = checked_blocks(
-        opened.end_blocks,
-        opened.end_paths,
-        blocks,
-        root=opened.end_theta_root,
-        domain=theta_domain(commit.run_id),
-        leaf_count=layout.blocks,
-    )
-    return OpenedSegment(start, end_BC)
+    return OpenedSegment(start, opened.end.count, end, last[0])
 
 
 def opening_bytes_max(rule: RuleSpec, layout: Layout) -> int:
     """No opening of a step of this rule is longer."""
     if rule.is_gradient:
         return BLOCK_OPENING_BYTES_MAX
-    return (1 + _moment_count(rule)) * 4 * layout.parameters + 2 * BLOCK_OPENING_BYTES_MAX
+    # Blocks of two roots of the private state, and of an inner state: its parameters, moments, the last ones.
+    return (1 + _moment_count(rule)) * 4 * layout.parameters + 3 * BLOCK_OPENING_BYTES_MAX
+
+
+def _checked_state(
+    shown: InnerBlocks,
+    commit: Commit,
+    entry: int,
+    leaf_count: int,
+    blocks: Sequence[int],
+    moments: int,
+    *,
+    is_shown: bool,
+) -> tuple[Floats, ...]:
+    """The opened blocks of an inner state, if they lead to its entry: parameters, then the moments shown."""
+    if InnerRoots(shown.count, shown.theta_root, shown.moments_root).digest != commit.inner[entry]:
+        which = "last inner state" if entry < 0 else f"inner state after segment {entry}"
+        raise MalformedMessage(f"opening: the {which} is not the committed one")
+    theta_BC = checked_blocks(
+        shown.theta,
+        shown.theta_paths,
+        blocks,
+        root=shown.theta_root,
+        domain=theta_domain(commit.run_id),
+        leaf_count=leaf_count,
+    )
+    if not moments and shown.moments_root != NO_DIGEST:
+        raise MalformedMessage("opening: a root of moments where the rule's optimiser has none")
+    if not moments or not is_shown:
+        if shown.moments or shown.moments_paths:
+            raise MalformedMessage("opening: moments where none are asked for")
+        return (theta_BC,)
+    rows_BC = checked_blocks(
+        shown.moments,
+        shown.moments_paths,
+        blocks,
+        root=shown.moments_root,
+        domain=moments_domain(commit.run_id),
+        leaf_count=leaf_count,
+        width=moments * BLOCK_SIZE,
+    )
+    return (theta_BC, *(part_BC.copy() for part_BC in np.split(rows_BC, moments, axis=1)))
 
 
 def _checked_start(
@@ -101,7 +155,9 @@ def _checked_start(
     roots = (
         roots_of(commit.run_id, layout, start)
         if shows_theta
-        else InnerRoots(opened.start_count, opened.start_theta_root, moments_digest(parts))
+        else InnerRoots(
+            opened.start_count, opened.start_theta_root, moments_root(commit.run_id, layout, parts)
+        )
     )
     if segment > 0:
         if roots.digest != commit.inner[segment - 1]:

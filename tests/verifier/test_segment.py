@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path as FilePath
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from node.behaviours import Behaviour
 from node.trainer import Trainer
 from protocol.codec import MESSAGE_BYTES_MAX, decode, encode
 from protocol.draws import opened_blocks, opened_segment
 from protocol.errors import MalformedMessage, Unavailable
-from protocol.messages import Commit, InnerOpening, Outcome, Path
+from protocol.messages import Commit, InnerBlocks, InnerOpening, Outcome, Path
 from protocol.rule import Outer, Transform, Values
 from protocol.types import NO_DIGEST, Digest, RoundId
 from tests.builders import RUN_ID, a_data_folder, a_digest, a_spec, peer
 from tests.specs import a_rule
 from training import rule as rules
 from training.contribution import decode_contribution, encode_round
+from training.inner import InnerRoots
 from training.model import use_one_thread
 from training.momentum import zero_root
 from verifier.audit import Finding
@@ -303,6 +306,21 @@ def third(request, data, tmp_path_factory) -> tuple[Pair, dict]:
     return pair, pair.step()
 
 
+def states_of(shown: InnerOpening) -> list[tuple[str, InnerBlocks]]:
+    return [("end", shown.end), *(("last", state) for state in shown.last)]
+
+
+def with_state(shown: InnerOpening, which: str, state: InnerBlocks) -> InnerOpening:
+    return replace(shown, **{which: state if which == "end" else (state,)})
+
+
+def spoiled(body: bytes) -> list[bytes]:
+    if not body:
+        return [bytes(4), bytes(16384)]
+    ends = [body[:-1], body + b"\0", body[:-4], body + bytes(4)]
+    return ends + [flipped(body, at) for at in (0, len(body) // 2, len(body) - 1)]
+
+
 def flipped(body: bytes, at: int) -> bytes:
     changed = bytearray(body)
     changed[at] ^= 1
@@ -320,36 +338,134 @@ def test_an_opening_of_another_segment_is_refused(third, segment):
 
 
 @pytest.mark.parametrize("segment", [0, 1, 2])
-@pytest.mark.parametrize("field", ["start_theta", "start_moments", "end_blocks"])
-def test_one_flipped_bit_cut_or_added_byte_of_what_is_shown_is_refused(third, segment, field):
+@pytest.mark.parametrize("field", ["start_theta", "start_moments"])
+def test_one_flipped_bit_cut_or_added_byte_of_the_start_is_refused(third, segment, field):
     pair, record = third
     shown = pair.opening(record, segment)
-    body = getattr(shown, field)
-    others = [body[:-1], body + b"\0", body[:-4], body + bytes(4)] if body else [bytes(4)]
-    others += [flipped(body, at) for at in (0, len(body) // 2, len(body) - 1) if body]
-
-    for other in others:
+    for other in spoiled(getattr(shown, field)):
         refused(pair, record, segment, replace(shown, **{field: other}), "opening|not|root")
 
 
 @pytest.mark.parametrize("segment", [0, 1, 2])
-def test_counts_roots_and_moments_that_are_not_the_committed_ones_are_refused(third, segment):
+@pytest.mark.parametrize("field", ["theta", "moments"])
+def test_one_flipped_bit_cut_or_added_byte_of_opened_blocks_is_refused(third, segment, field):
+    """Of the state the segment ends in, and of the last one; what nobody asked for must be empty."""
+    pair, record = third
+    shown = pair.opening(record, segment)
+    for which, state in states_of(shown):
+        for other in spoiled(getattr(state, field)):
+            lie = with_state(shown, which, replace(state, **{field: other}))
+            refused(pair, record, segment, lie, "opening|not|root")
+
+
+@pytest.mark.parametrize("segment", [0, 1, 2])
+def test_counts_roots_and_paths_that_are_not_the_committed_ones_are_refused(third, segment):
     pair, record = third
     shown = pair.opening(record, segment)
     lies = [
-        {"end_count": shown.end_count + 1},
-        {"end_theta_root": a_digest("another root")},
-        {"end_moments": a_digest("other moments")},
-        {"start_count": shown.start_count + 1},
-        {"start_theta_root": a_digest("another start")},
-        {"start_path": Path(hashes=(*shown.start_path.hashes, NO_DIGEST))},
-        {"end_path": Path(hashes=(*shown.end_path.hashes, NO_DIGEST))},
+        replace(shown, start_count=shown.start_count + 1),
+        replace(shown, start_theta_root=a_digest("another start")),
+        replace(shown, start_path=Path(hashes=(*shown.start_path.hashes, NO_DIGEST))),
+        replace(shown, last_path=Path(hashes=(*shown.last_path.hashes, NO_DIGEST))),
     ]
+    for which, state in states_of(shown):
+        lies += [
+            with_state(shown, which, replace(state, **lie))
+            for lie in (
+                {"count": state.count + 1},
+                {"theta_root": a_digest("another root")},
+                {"moments_root": a_digest("other moments")},
+                {"theta_paths": state.theta_paths[::-1]},
+                {"theta_paths": state.theta_paths[:-1]},
+                {"moments_paths": state.moments_paths[::-1] or state.theta_paths},
+                {"moments_paths": state.moments_paths[:-1] or state.theta_paths},
+            )
+        ]
     for lie in lies:
-        refused(pair, record, segment, replace(shown, **lie), "opening|not|root|proof|leaf")
+        refused(pair, record, segment, lie, "opening|not|root|proof|leaf|paths for")
 
 
-@pytest.mark.parametrize("side", ["start_path", "end_path"])
+def test_the_last_state_is_shown_once_and_the_moments_of_the_drawn_segment_alone(third):
+    pair, record = third
+    rule, blocks = pair.spec.rule, len(pair.drawn(record))
+    moments = 2 * rule.carries_inner  # of these rules, those with moments carry them
+    for segment in range(3):
+        shown = pair.opening(record, segment)
+        assert [len(state.theta) for _, state in states_of(shown)] == [blocks * 16384] * (1 + (segment < 2))
+        assert len(shown.end.moments) == moments * blocks * 16384
+        assert not any(state.moments or state.moments_paths for state in shown.last)
+
+
+def test_a_last_state_too_many_or_too_few_is_refused(third):
+    pair, record = third
+    early, late = pair.opening(record, 1), pair.opening(record, 2)
+
+    refused(pair, record, 1, replace(early, last=()), "0 last states beside that of segment 1 of 3")
+    refused(pair, record, 2, replace(late, last=early.last), "1 last states beside that of segment 2 of 3")
+
+
+def test_a_root_of_moments_is_refused_where_the_optimiser_has_none_even_if_it_is_committed(data, tmp_path):
+    pair = Pair(data, tmp_path, "fedavg")
+    record = pair.step()
+    shown = pair.opening(record, 2)
+    state = replace(shown.end, moments_root=a_digest("a root"))
+    entry = InnerRoots(state.count, state.theta_root, state.moments_root).digest
+
+    lie = replace(shown, end=state)
+    refused(pair, record, 2, lie, "optimiser has none", inner=(*record["inner"][:2], entry))
+
+
+def test_moments_in_the_place_of_parameters_and_of_one_another_are_refused(data, tmp_path):
+    """Same values, same roots, other domain; or the same leaf with its halves exchanged."""
+    pair = Pair(data, tmp_path, "sparseloco")
+    pair.accept(pair.step())
+    record = pair.step()
+    shown = pair.opening(record, 1)
+    end, size = shown.end, 16384
+    halves = [end.moments[at : at + size] for at in range(0, len(end.moments), size)]
+    swapped = b"".join(second + first for first, second in zip(halves[::2], halves[1::2], strict=True))
+
+    for lie in (
+        replace(end, theta=b"".join(halves[::2])),
+        replace(end, moments=swapped),
+        replace(end, theta_root=end.moments_root, moments_root=end.theta_root),
+    ):
+        refused(pair, record, 1, replace(shown, end=lie), "not")
+
+
+@settings(max_examples=60)
+@given(
+    segment=st.integers(0, 2),
+    is_last=st.booleans(),
+    kind=st.sampled_from([field.name for field in fields(InnerBlocks)]),
+    number=st.integers(0, 2**64 - 1),
+    put=st.binary(max_size=40),
+    taken=st.integers(0, 40),
+)
+def test_no_field_of_an_opening_can_be_exchanged_for_any_other_bytes(
+    third, segment, is_last, kind, number, put, taken
+):
+    """Whatever the field and whatever is put there: refused in words, or it is what was there."""
+    pair, record = third
+    shown = pair.opening(record, segment)
+    which, state = states_of(shown)[is_last and segment < 2]
+    was = getattr(state, kind)
+    if isinstance(was, int):
+        other: object = number
+    elif kind.endswith("_root"):
+        other = Digest((put + was)[:32])
+    elif isinstance(was, bytes):
+        at = number % max(len(was), 1)
+        other = was[:at] + put + was[at + taken :]
+    else:
+        paths = was or state.theta_paths
+        other = (*paths[number % len(paths) :], *paths[: number % len(paths)])
+    lie = with_state(shown, which, replace(state, **{kind: other}))
+    if lie != shown:
+        refused(pair, record, segment, lie, ".")
+
+
+@pytest.mark.parametrize("side", ["start_path", "last_path"])
 def test_a_missing_shortened_or_altered_path_of_the_carried_state_is_refused(third, side):
     pair, record = third
     shown = pair.opening(record, 0)
@@ -370,11 +486,10 @@ def test_end_blocks_of_another_state_or_with_other_paths_are_refused(third):
     earlier = pair.opening(
         {**record, "round": 0, "update": pair.trainer.steps.record(0)["update"]}, 1
     )  # of the step before
-    size = min(len(earlier.end_blocks), len(shown.end_blocks))
 
-    refused(pair, record, 1, replace(shown, end_blocks=earlier.end_blocks[:size]), "opening|not|root")
-    refused(pair, record, 1, replace(shown, end_paths=shown.end_paths[::-1]), "not|leaf|proof")
-    refused(pair, record, 1, replace(shown, end_paths=shown.end_paths[:-1]), "paths for")
+    for (which, was), (_, state) in zip(states_of(earlier), states_of(shown), strict=True):
+        for lie in (was, replace(state, theta=was.theta[: len(state.theta)])):
+            refused(pair, record, 1, with_state(shown, which, lie), "opening|not|root")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
