@@ -25,6 +25,7 @@ from ledger.evidence import evm_address
 from ledger.statements import OPERATOR, VERIFIER, Delegation, sign
 from node.canary import write_canary
 from orders.amounts import DECIMALS, scaled
+from orders.drand import DrandNetwork
 from orders.order import Order
 from orders.spec import build_spec
 from protocol.codec import digest, encode
@@ -155,7 +156,7 @@ def establish(
     if canaries:
         faults = [planted(run_id, canaries, index) for index in range(len(canaries))]
         write_canary(canary.folder / CANARY, faults)
-    _write_files(network, anvil.rpc_url, order.limits(), order.policy())
+    _write_files(network, anvil.rpc_url, order.limits(), order.policy(), order.drand())
     return network
 
 
@@ -241,7 +242,11 @@ def _delegate(chain: Chain, deployment: Deployment, seat: Seat, expiry: int) -> 
 
 
 def _write_files(
-    network: Network, rpc_url: str, limits: Limits | None, policy: AppraisalPolicy | None
+    network: Network,
+    rpc_url: str,
+    limits: Limits | None,
+    policy: AppraisalPolicy | None,
+    drand: DrandNetwork | None,
 ) -> None:
     root = network.root
     if policy is not None:
@@ -276,6 +281,8 @@ def _write_files(
             lines["limits"] = f"../../{LIMITS}"
         if policy is not None and seat.role == "verifier":
             lines["attestation"] = f"../../{POLICY}"
+        if drand is not None and seat.role == "verifier":
+            lines["drand"] = list(drand.urls)
         if seat.attester is not None:
             lines["attester_key"] = str(seat.attester)
         if (seat.folder / CANARY).exists():

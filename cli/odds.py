@@ -14,6 +14,7 @@ from rich import box
 from rich.table import Table
 
 from orders.amounts import DECIMALS, UNIT, money_text, scaled
+from protocol.drand import NO_DRAND
 from protocol.errors import ConfigError
 from protocol.params import AuditSpec
 from protocol.types import NO_DIGEST
@@ -104,7 +105,7 @@ def _detection(asked: Question) -> list[Answer]:
         rules = AuditSpec(
             probation=asked.probation, floor_ppm=scaled(asked.rate, 6), blocks=1, looks_ppm=0, turn_rounds=1,
             audit_rounds=4, dispute_rounds=2, limits=NO_DIGEST, canaries=NO_DIGEST, canary_count=0,
-            attestation=NO_DIGEST, attested_rounds=0, code=NO_DIGEST,
+            attestation=NO_DIGEST, attested_rounds=0, code=NO_DIGEST, drand=NO_DRAND,
         )  # fmt: skip
         chance = odds.caught_by_rule(rules, asked.cheat, asked.steps, asked.power)
         found.append(

@@ -72,6 +72,7 @@ class ProcessFile(BaseModel):
     limits: Path | None = None  # calibration for audits of other execution classes
     attestation: Path | None = None  # a verifier's copy of the policy that the run names
     collateral: Path | None = None  # a verifier's: what vendors publish about their devices
+    drand: tuple[Annotated[str, Field(pattern=r"^https?://")], ...] = ()  # a verifier's: where it asks
     attester_key: Path | None = None  # a node's: the key of a software attester, for tests
     attester_command: tuple[str, ...] = ()  # a node's: ["tdx", "/usr/local/bin/quote"]
     keeper: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = (
@@ -127,6 +128,7 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         limits=placed(given.limits),
         attestation=placed(given.attestation),
         collateral=placed(given.collateral),
+        drand=given.drand,
         attester_key=placed(given.attester_key),
         attester_command=given.attester_command,
         keeper=None if given.keeper is None else PeerId(bytes.fromhex(given.keeper)),

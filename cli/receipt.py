@@ -92,6 +92,8 @@ def checked_lines(checked: Checked, is_run_known: bool) -> Iterator[str]:
         f"final    at least {checked.signers} of {len(spec.verifiers)} verifiers signed every link and "
         f"header from round {commit.round} to {checked.last_round}, the run's last"
     )
+    drand = f" and drand round {checked.drand}" if checked.drand else ""
+    yield f"beacon   shares of {checked.shares} verifiers{drand}, all of them checked"
     yield f"audit    {_audit_words(checked)}"
     yield f"pay      {_pay_words(checked)}"
     yield from PROVES_NOT

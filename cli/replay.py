@@ -26,6 +26,7 @@ from node.steps import StepFiles
 from protocol.audits import Audit
 from protocol.blob import blob_digest
 from protocol.codec import digest
+from protocol.drand import randomness
 from protocol.draws import (
     audit_seed,
     auditors,
@@ -275,7 +276,8 @@ def _redraw(done: Replayed, delivered: Delivered, examiner: Examiner, update: by
     spec, commit, after = delivered.spec, done.commit, int(done.commit.round) + 1
     manifest = delivered.links[after].manifest
     alpha = beacon_input(spec.deployment_id, delivered.run_id, commit.round, manifest.parent)
-    seed = audit_seed(alpha, [(reveal.verifier, reveal.proof) for reveal in manifest.reveals])
+    shares = [(reveal.verifier, reveal.proof) for reveal in manifest.reveals]
+    seed = audit_seed(alpha, shares, drand=randomness(manifest.drand))
     done.rate_ppm = delivered.histories[after].rate_ppm(commit.node)
     done.is_drawn = is_drawn(seed, commit.node, done.rate_ppm)
     done.order = auditors(seed, commit.node, judges_of(spec, manifest.excluded))

@@ -28,6 +28,7 @@ from ledger.statements import EpochResult, verify_certificate
 from protocol import vrf
 from protocol.audits import Audit
 from protocol.codec import decode, digest, encode
+from protocol.drand import check_signature, randomness
 from protocol.draws import audit_seed, beacon_input, is_drawn
 from protocol.errors import AssayError
 from protocol.finality import check_certified
@@ -77,6 +78,8 @@ class Checked:
     last_round: int
     audit: Audit | None
     drawn_from_ppm: int  # the step was drawn if the node's rate was at least this
+    shares: int  # of verifiers, that the draw followed from
+    drand: int  # the drand round that it followed from too; 0: none
     amount: int | None  # the row's; None without a row
     epoch: int | None  # None where the epoch's pay is not in the receipt
 
@@ -167,6 +170,8 @@ def check_receipt(
         last_round=int(headers[-1][0].round if headers else links[-1].block.round),
         audit=audit,
         drawn_from_ppm=bisect_left(range(PPM + 1), True, key=lambda rate: is_drawn(seed, node, rate)),
+        shares=len(links[1].manifest.reveals),
+        drand=links[0].manifest.drand_next if links[1].manifest.drand else 0,
         amount=amount,
         epoch=epoch,
     )
@@ -301,7 +306,7 @@ def _commit(
 
 
 def _seed(links: Sequence[CertifiedManifest], spec: RunSpec, run_id: Digest) -> Digest:
-    """The seed that decided about the step, from the VRF proofs in the link after it."""
+    """The seed that decided about the step, from what the link after it reveals."""
     manifest, known = links[1].manifest, set(spec.verifier_peers)
     alpha = beacon_input(spec.deployment_id, run_id, links[0].manifest.round, manifest.parent)
     for reveal in manifest.reveals:
@@ -311,7 +316,13 @@ def _seed(links: Sequence[CertifiedManifest], spec: RunSpec, run_id: Digest) -> 
             vrf.verify(reveal.verifier, alpha, reveal.proof)
         except AssayError as error:
             raise Altered(f"beacon: {error}") from None
-    return audit_seed(alpha, [(reveal.verifier, reveal.proof) for reveal in manifest.reveals])
+    if manifest.drand:
+        try:
+            check_signature(spec.audit.drand, links[0].manifest.drand_next, manifest.drand)
+        except AssayError as error:
+            raise Altered(f"beacon: {error}") from None
+    shares = [(reveal.verifier, reveal.proof) for reveal in manifest.reveals]
+    return audit_seed(alpha, shares, drand=randomness(manifest.drand))
 
 
 def _audit(

@@ -13,6 +13,7 @@ from orders.amounts import DECIMALS, UNIT, bytes_text, money_text, scaled
 from orders.data import collect_data
 from orders.order import Order, load_order
 from orders.spec import compute_spec, data_spec, model_spec
+from protocol.drand import NO_DRAND
 from protocol.draws import audit_rate_ppm
 from protocol.params import PPM, AuditSpec, DataSpec, ModelSpec
 from protocol.rule import BLOCK_SIDE, BLOCK_SIZE, RuleSpec, Values
@@ -148,6 +149,7 @@ def audit_rules(order: Order) -> AuditSpec:
         attestation=NO_DIGEST,
         attested_rounds=0,
         code=NO_DIGEST,
+        drand=NO_DRAND,
     )
 
 

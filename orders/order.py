@@ -26,6 +26,7 @@ from attestation.policy import AppraisalPolicy
 from attestation.policy_file import policy_of
 from node.behaviours import Behaviour, parse_behaviour
 from orders.amounts import DECIMALS, TOKENS_MAX, UNIT, money_text, scaled
+from orders.drand import QUICKNET_ASKED, DrandNetwork, read_network
 from orders.method import method_rule
 from orders.model import Preset, model_sizes, tokenizer_of
 from orders.toml import read_toml
@@ -68,6 +69,7 @@ Share = Annotated[float, Field(ge=0, le=1), _finite_in(6)]
 PositiveShare = Annotated[float, Field(gt=0, le=1), _finite_in(6)]
 Seconds = Annotated[float, Field(gt=0, le=86_400), _finite_in(3)]
 Stake = Annotated[float, Field(gt=0, le=TOKENS_MAX), _finite_in(DECIMALS)]
+HttpUrl = Annotated[str, Field(pattern=r"^https?://[^\s]+$", max_length=1024)]
 Positive = Annotated[int, Field(ge=1, le=ROUNDS_MAX)]
 
 
@@ -194,6 +196,8 @@ class VerifySection(Section):
     attestation: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # a policy's file
     attested_rounds: Positive = 100  # for which a node's evidence lowers its audit rate
     code: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None  # SHA-256 of an attested guest
+    drand: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # "quicknet", or a file
+    drand_urls: Annotated[tuple[HttpUrl, ...], Field(strict=False, max_length=16)] = ()  # where it is asked
     canaries: Annotated[int, Field(ge=0, le=1000)] = 0  # planted faults, all of one honest node
     turn_rounds: Annotated[int, Field(ge=1, le=1000)] = 2
     audit_rounds: Annotated[int, Field(ge=4, le=1000)] = 8
@@ -277,6 +281,21 @@ class Order(Section):
             return None
         path = self.folder / self.verify.attestation
         return policy_of(read_toml(path), f"[verify] attestation: {path}")
+
+    def drand(self) -> DrandNetwork | None:
+        """The drand network that draws depend on too; None without.
+
+        Raises:
+            ConfigError: the file cannot be read or is no network's, or nobody says where to ask it.
+        """
+        if self.verify.drand is None:
+            return None
+        if self.verify.drand == "quicknet":
+            return replace(QUICKNET_ASKED, urls=self.verify.drand_urls or QUICKNET_ASKED.urls)
+        spec = read_network(self.folder / self.verify.drand)
+        if not self.verify.drand_urls:
+            raise ConfigError("[verify] drand: a network of your own needs drand_urls, where it is asked")
+        return DrandNetwork(spec, self.verify.drand_urls)
 
     def attester(self, number: str) -> Path | None:
         """The key file of a node's software attester, absolute; None without one."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from orders.amounts import scaled
 from orders.order import Order
 from protocol.codec import digest
+from protocol.drand import NO_DRAND
 from protocol.errors import ConfigError
 from protocol.params import (
     AuditSpec,
@@ -53,7 +54,7 @@ def audit_spec(order: Order, canaries: Digest, canary_count: int) -> AuditSpec:
     Raises:
         ConfigError: the calibration or the policy cannot be read.
     """
-    verify, limits, policy = order.verify, order.limits(), order.policy()
+    verify, limits, policy, drand = order.verify, order.limits(), order.policy(), order.drand()
     return AuditSpec(
         probation=verify.probation,
         floor_ppm=scaled(verify.floor, 6),
@@ -68,6 +69,7 @@ def audit_spec(order: Order, canaries: Digest, canary_count: int) -> AuditSpec:
         attestation=NO_DIGEST if policy is None else digest(policy),
         attested_rounds=verify.attested_rounds if policy is not None else 0,
         code=NO_DIGEST if policy is None else Digest(bytes.fromhex(verify.code or "00" * 32)),
+        drand=NO_DRAND if drand is None else drand.spec,
     )
 
 

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 
 from protocol.params import PPM, AuditSpec
-from protocol.types import Digest, PeerId, RoundId
+from protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from protocol.vrf import proof_to_hash
 
 
@@ -20,12 +20,23 @@ def beacon_input(deployment_id: Digest, run_id: Digest, round_id: RoundId, manif
     return b"assay/beacon/1" + deployment_id + run_id + round_id.to_bytes(8, "big") + manifest
 
 
-def audit_seed(alpha: bytes, proofs: Iterable[tuple[PeerId, bytes]]) -> Digest:
-    """Seed of a round's draws from its beacon input and the reveals that count, in any order."""
+def audit_seed(
+    alpha: bytes,
+    proofs: Iterable[tuple[PeerId, bytes]],
+    *,
+    drand: Digest = NO_DIGEST,
+) -> Digest:
+    """Seed of a round's draws; unpredictable to whoever lacks any of its parts.
+
+    Args:
+        alpha: The round's beacon input.
+        proofs: The reveals that count, in any order.
+        drand: Randomness from outside; zero bytes without.
+    """
     mix = hashlib.sha256(b"assay/vrf-mix/1")
     for verifier, proof in sorted(proofs):
         mix.update(verifier + proof_to_hash(proof))
-    return Digest(hashlib.sha256(b"assay/audit/1" + alpha + mix.digest()).digest())
+    return Digest(hashlib.sha256(b"assay/audit/2" + alpha + mix.digest() + drand).digest())
 
 
 def audit_rate_ppm(audit: AuditSpec, clean_audits: int, discount_ppm: int = PPM) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from protocol import audits as rules
 from protocol.audits import Audit, Fault, Ruling
 from protocol.codec import digest
+from protocol.drand import randomness
 from protocol.draws import audit_rate_ppm, audit_seed, auditors, beacon_input, is_drawn
 from protocol.messages import (
     Appraised,
@@ -83,6 +84,7 @@ class History:
     reveals: Mapping[int, tuple[PeerId, ...]] = field(default_factory=dict)  # by round they are for
     away: Mapping[PeerId, int] = field(default_factory=dict)  # from which round on it is asked again
     last_commits: tuple[Commit, ...] = ()
+    drand_next: int = 0  # the drand round that the last manifest named; 0: none
     appraised: Mapping[tuple[PeerId, PeerId], Appraised] = field(default_factory=dict)  # (node, verifier)
 
     @property
@@ -300,15 +302,17 @@ def advance(history: History, manifest: Manifest, name: Digest | None = None) ->
         reveals=reveals,
         away=away,
         last_commits=commits,
+        drand_next=manifest.drand_next,
         appraised=appraised,
     )
 
 
 def beacon_of(history: History, manifest: Manifest) -> Digest:
-    """The seed that the reveals in `manifest` make of the manifest before it."""
+    """The seed that what `manifest` reveals makes of the manifest before it."""
     before = RoundId(int(manifest.round) - 1)
     alpha = beacon_input(history.spec.deployment_id, history.run_id, before, manifest.parent)
-    return audit_seed(alpha, [(reveal.verifier, reveal.proof) for reveal in manifest.reveals])
+    shares = [(reveal.verifier, reveal.proof) for reveal in manifest.reveals]
+    return audit_seed(alpha, shares, drand=randomness(manifest.drand))
 
 
 def drawn(history: History, manifest: Manifest, seed: Digest) -> dict[StepId, Audit]:

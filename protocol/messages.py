@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from protocol.codec import Max
+from protocol.drand import SIGNATURE_BYTES
 from protocol.rule import SEGMENTS_MAX
 from protocol.types import Digest, HotSignature, Iteration, PeerId, RoundId, Signature
 
@@ -214,12 +215,14 @@ class Attested:
 class Manifest:
     """What counts in one round: the body that verifiers agree on."""
 
-    TAG: ClassVar[bytes] = b"assay/manifest/4"
+    TAG: ClassVar[bytes] = b"assay/manifest/5"
     run_id: Digest
     round: RoundId
     parent: Digest  # digest of the manifest before; of the run's spec in round 0
     commits: Annotated[tuple[SignedCommit, ...], Max(NODES_MAX)]  # ascending by node
     reveals: Annotated[tuple[Reveal, ...], Max(VERIFIERS_MAX)]  # for the round before, ascending
+    drand: Annotated[bytes, Max(SIGNATURE_BYTES)]  # of the drand round that the manifest before named
+    drand_next: int  # a drand round still to come, for the next manifest; 0: none
     seals: Annotated[tuple[SignedVerdictSeal, ...], Max(VERDICTS_MAX)]  # by (round, node, verifier)
     verdicts: Annotated[tuple[SignedVerdict, ...], Max(VERDICTS_MAX)]  # likewise
     unsealed: Annotated[tuple[Unsealed, ...], Max(VERDICTS_MAX)]  # by (round, node)

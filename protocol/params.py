@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from protocol.codec import Max
+from protocol.drand import DrandSpec, drand_faults
 from protocol.messages import NODES_MAX, VERIFIERS_MAX
 from protocol.quorum import committee_size
 from protocol.rule import BLOCK_SIDE as BLOCK_SIDE
@@ -89,7 +90,7 @@ class DataSpec:
 class AuditSpec:
     """How often, by whom and by when steps are recomputed."""
 
-    TAG: ClassVar[bytes] = b"assay/audit-spec/3"
+    TAG: ClassVar[bytes] = b"assay/audit-spec/4"
     probation: int  # a node's first audits come at rate 1; then rate = probation / clean audits
     floor_ppm: int  # the rate never falls under this; never 0
     blocks: int  # opened per audit, half uniform, half among non-empty blocks
@@ -103,6 +104,7 @@ class AuditSpec:
     attestation: Digest  # of the policy by which evidence of hardware lowers the rate; zero: it does not
     attested_rounds: int  # how long evidence counts, from the round whose manifest was its nonce; 0 without
     code: Digest  # SHA-256 of what an attested guest runs; zero without
+    drand: DrandSpec  # randomness from outside that draws depend on too, if on any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +228,8 @@ def check_spec(spec: RunSpec) -> None:
         spec.audit.dispute_rounds >= 2,
         f"dispute_rounds is {spec.audit.dispute_rounds}, expected at least 2: seals, verdicts",
     )
+    for fault in drand_faults(spec.audit.drand):
+        need(False, fault)
     need(spec.audit.looks_ppm <= PPM, "the share of second looks is at most 1")
     need(
         (spec.audit.canary_count > 0) == (spec.audit.canaries != NO_DIGEST),

@@ -15,6 +15,7 @@ from typing import Any
 
 from protocol.audits import RECOMPUTED, Audit, may_plant, may_unseal
 from protocol.codec import digest
+from protocol.drand import NO_DRAND
 from protocol.history import History, advance, may_reveal, may_seal, next_chain, start
 from protocol.messages import (
     Commit,
@@ -83,7 +84,7 @@ def a_spec(
     rules = AuditSpec(
         probation=100_000, floor_ppm=200_000, blocks=4, looks_ppm=0, turn_rounds=1, audit_rounds=6,
         dispute_rounds=3, limits=NO_DIGEST, canaries=NO_DIGEST, canary_count=0,
-        attestation=NO_DIGEST, attested_rounds=0, code=NO_DIGEST,
+        attestation=NO_DIGEST, attested_rounds=0, code=NO_DIGEST, drand=NO_DRAND,
     )  # fmt: skip
     spec = RunSpec(
         deployment_id=mark("deployment"),
@@ -216,6 +217,8 @@ class Network:
                 for one in commits
             ),
             reveals=reveals,
+            drand=b"",
+            drand_next=0,
             seals=tuple(seals),
             verdicts=tuple(verdicts),
             unsealed=tuple(unsealed),

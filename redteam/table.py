@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from redteam.attack import Attack, Finding, Outcome, finding_of, together
+from redteam.beacon import BEACON_ATTACKS
 from redteam.contracts import CONTRACT_ATTACKS
 from redteam.honest import Honest, total
 from redteam.judges import CHAIN_ATTACKS
@@ -19,7 +20,8 @@ from redteam.steps import STEP_ATTACKS
 from redteam.trust import TRUST_ATTACKS
 
 ATTACKS: tuple[Attack, ...] = (
-    *STEP_ATTACKS, *TRUST_ATTACKS, *CHAIN_ATTACKS, *ROUND_ATTACKS, *BYTES_ATTACKS, *CONTRACT_ATTACKS,
+    *STEP_ATTACKS, *TRUST_ATTACKS, *CHAIN_ATTACKS, *ROUND_ATTACKS, *BEACON_ATTACKS, *BYTES_ATTACKS,
+    *CONTRACT_ATTACKS,
 )  # fmt: skip
 
 

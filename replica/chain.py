@@ -61,6 +61,9 @@ def check_place(history: History, manifest: Manifest) -> None:
     need(all(a.verifier < b.verifier for a, b in pairwise(reveals)), "reveals must ascend by verifier")
     known = set(history.spec.verifier_peers)
     need(all(r.verifier in known for r in reveals), "carries a reveal of a stranger")
+    is_used = history.spec.audit.drand.is_used
+    need(not manifest.drand or bool(history.drand_next), "carries a drand round that its parent did not name")
+    need(is_used or not manifest.drand_next, "names a drand round in a run without them")
     need(manifest.excluded == history.excluded, "names other verifiers than those at fault")
     pairs = manifest.contradictions
     nodes = [pair.first.commit.node for pair in pairs]

@@ -56,6 +56,7 @@ class Config:
     limits: Path | None = None  # calibration that the spec names, for steps of other execution classes
     attestation: Path | None = None  # policy for evidence of hardware, where the spec names one
     collateral: Path | None = None  # what vendors publish, as a verifier's fetcher got it
+    drand: tuple[str, ...] = ()  # where a verifier asks for rounds of the run's drand network
     attester_key: Path | None = None  # of a node's software attester, for tests
     attester_command: tuple[str, ...] = ()  # a processor's family and the program that speaks for it
     base: Path | None = None  # imported starting parameters, where the spec names some

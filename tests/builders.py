@@ -265,6 +265,8 @@ def a_manifest(
         parent=history.parent,
         commits=commits,
         reveals=tuple(a_reveal(name, history) for name in VERIFIERS) if history.round else (),
+        drand=b"",
+        drand_next=0,
         **words(history, votes or {}),
         planted=(),
         contradictions=(),

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.blob import blob_digest
+from protocol.drand import NO_DRAND
 from protocol.params import AuditSpec, ComputeSpec, DataSpec, ModelSpec, Precision
 from protocol.rule import RuleSpec
 from protocol.types import NO_DIGEST
@@ -68,5 +69,6 @@ def an_audit_spec(**changes: object) -> AuditSpec:
         attestation=NO_DIGEST,
         attested_rounds=0,
         code=NO_DIGEST,
+        drand=NO_DRAND,
     )
     return replace(rules, **changes)

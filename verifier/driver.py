@@ -11,6 +11,7 @@ import functools
 import logging
 import random
 from collections import deque
+from collections.abc import Callable
 
 import trio
 
@@ -72,6 +73,7 @@ from verifier.round import (
     Bound,
     Contradicted,
     Judged,
+    Released,
     Revealed,
     Round,
     Shown,
@@ -96,9 +98,17 @@ class Driver:
         nursery: trio.Nursery,
         opening: Round,
         get_update: GetUpdate,
+        named: Callable[[int], None],
     ) -> None:
+        """
+        Args:
+            me, host, follower, pace, nursery: What the verifier's process has opened.
+            opening: The round to begin with.
+            get_update: An update's bytes, ours or a peer's.
+            named: Told of every drand round that a manifest names, when it is notarised or final.
+        """
         self._me, self._host, self._follower, self._pace = me, host, follower, pace
-        self._nursery = nursery
+        self._nursery, self._named = nursery, named
         self.round = opening
         self._opened = trio.Event()
         self._proposer = Proposer(
@@ -206,6 +216,10 @@ class Driver:
             PeerFault, OutOfPhase: it is not its signer's, or comes at the wrong time.
         """
         self._to_round(Valued(signed))
+
+    def released(self, event: Released) -> None:
+        """A checked round of the run's drand network."""
+        self._to_round(event)
 
     def body(self, block: Digest) -> Proposal | None:
         """A proposal by its block digest, for a peer that lacks it."""
@@ -382,6 +396,8 @@ class Driver:
             self._reveal(last.manifest)
 
     def _reveal(self, manifest: Manifest) -> None:
+        if manifest.drand_next:
+            self._named(manifest.drand_next)
         alpha = beacon_input(self._me.spec.deployment_id, self._me.run_id, manifest.round, digest(manifest))
         reveal = Reveal(
             run_id=self._me.run_id,

@@ -13,7 +13,6 @@ proposes what another honest verifier must refuse.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,8 +20,7 @@ from typing import TypeVar
 
 from protocol import audits
 from protocol.audits import Audit, Ruling
-from protocol.draws import beacon_input
-from protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault
+from protocol.errors import MalformedMessage, OutOfPhase, PeerFault
 from protocol.history import (
     History,
     StepId,
@@ -49,15 +47,14 @@ from protocol.messages import (
     Verdict,
     VerdictSeal,
 )
-from protocol.quorum import quorum
 from protocol.seals import check_planted, check_unsealed
 from protocol.types import Digest, PeerId, RoundId, Signature
-from protocol.vrf import verify as verify_vrf
 from replica.chain import check_place
+from verifier import outside
 from verifier.commits import Rules, check_commit, check_contradiction, contradiction
+from verifier.shares import check_reveals, pooled, reveals_needed, valid_reveals
 
 WORDS_PER_VERIFIER = 1024  # seals and verdicts pooled for later rounds, each; 250 and 450 bytes
-REVEALS_PER_VERIFIER = 4  # pooled: of the last manifest, and of those notarised but not final here
 WORDS_PER_MANIFEST = 110  # of each kind, oldest first; the rest goes into the next one
 APPRAISALS_PER_MANIFEST = 32
 Word = tuple[RoundId, PeerId, PeerId]  # of a verifier about a step
@@ -79,6 +76,7 @@ class Round:
     unsealed: Mapping[StepId, Unsealed] = field(default_factory=dict)
     planted: Mapping[StepId, Planted] = field(default_factory=dict)
     contradictions: Mapping[PeerId, Contradiction] = field(default_factory=dict)
+    drand: Mapping[int, bytes] = field(default_factory=dict)  # checked signatures, by drand round
     appraised: Mapping[tuple[PeerId, PeerId], SignedAppraised] = field(default_factory=dict)
 
 
@@ -125,6 +123,14 @@ class Contradicted:
 
 
 @dataclass(frozen=True, slots=True)
+class Released:
+    """A round of the run's drand network; its signature is checked already."""
+
+    number: int
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Valued:
     """A verifier's word on a node's evidence; its signature is checked here."""
 
@@ -147,7 +153,7 @@ class Equivocation:
     pair: Contradiction
 
 
-Event = Submitted | Revealed | Bound | Judged | Shown | Contradicted | Valued | Advanced
+Event = Submitted | Revealed | Bound | Judged | Shown | Contradicted | Released | Valued | Advanced
 
 
 def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
@@ -170,6 +176,8 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
         case Contradicted(pair):
             check_contradiction(state.rules, state.history, pair)
             return _contradicted(state, pair)
+        case Released(number, signature):
+            return replace(state, drand=outside.pooled(state.drand, number, signature)), ()
         case Valued(signed_word):
             word = signed_word.appraised
             if not may_appraise(state.history, word):
@@ -180,7 +188,7 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
         case Revealed(reveal):
             if reveal.verifier not in state.history.spec.verifier_peers:
                 raise PeerFault(reveal.verifier, "Reveal by a stranger to this run")
-            kept = _pooled(state, reveal)
+            kept = pooled(state.reveals.get(reveal.verifier, ()), reveal, state.history)
             return replace(state, reveals={**state.reveals, reveal.verifier: kept}), ()
         case Bound(signed_seal):
             _check_word(state, signed_seal.seal, signed_seal.signature, state.seals)
@@ -203,6 +211,7 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
                 verdicts={k: v for k, v in state.verdicts.items() if _is_wanted(history, k)},
                 unsealed={k: v for k, v in state.unsealed.items() if _is_near(history, k)},
                 planted={k: v for k, v in state.planted.items() if _is_near(history, k)},
+                drand=state.drand,
                 contradictions={
                     node: pair for node, pair in state.contradictions.items() if may_contradict(history, pair)
                 },
@@ -220,8 +229,10 @@ def missing(state: Round, ancestors: tuple[Manifest, ...] = ()) -> tuple[str, ..
         absent = len(set(history.active) - set(state.commits))
         if absent:
             lacking.append(f"{absent} commits")
-    if history.round and len(valid_reveals(state, history)) < len(history.beacon):
+    if history.round and len(valid_reveals(state.reveals, history)) < len(history.beacon):
         lacking.append("reveals")
+    if outside.is_waited_for(history, state.drand):
+        lacking.append("drand")
     if any(_lacks_words(state, history, step) for step in awaited(history)):
         lacking.append("verdicts")
     return tuple(lacking)
@@ -240,23 +251,38 @@ def may_propose(state: Round, ancestors: tuple[Manifest, ...], now_ms: int, *, f
     if not lacking:
         return True
     history = base_history(state.history, ancestors)
-    if history.round and len(valid_reveals(state, history)) < _reveals_needed(history, follows=follows):
+    shares = len(valid_reveals(state.reveals, history))
+    if history.round and shares < reveals_needed(history, follows=follows):
+        return False
+    if follows and outside.is_waited_for(history, state.drand):
         return False
     has_work = bool(state.commits) or bool(ancestors) or not history.is_training
     return has_work and now_ms >= state.opened_ms + history.spec.timing.collect_ms
 
 
-def is_held_up(state: Round, now_ms: int) -> bool:
-    """Whether nothing but shares of the beacon keeps a leader that follows from proposing.
+def is_held_up(state: Round, now_ms: int, *, wall_s: int = 0) -> bool:
+    """Whether nothing but parts of the beacon keeps a leader that follows from proposing.
 
     Then waiting longer helps nobody: once this leader's iteration is given up, the next may do without.
+    A drand round that is still to come is worth waiting for. wall_s: Unix time, for runs with one.
     """
+    if outside.is_coming(state.history, state.drand, wall_s):
+        return False
     may_do_without = may_propose(state, (), now_ms, follows=False)
     return may_do_without and not may_propose(state, (), now_ms, follows=True)
 
 
-def manifest_of(state: Round, ancestors: tuple[Manifest, ...], aggregate: Digest) -> Manifest:
-    """The manifest a leader proposes. `aggregate` is zero where no commit is carried, or the rule refuses."""
+def manifest_of(
+    state: Round, ancestors: tuple[Manifest, ...], aggregate: Digest, *, wall_s: int = 0
+) -> Manifest:
+    """The manifest a leader proposes.
+
+    Args:
+        state: What it holds.
+        ancestors: Notarised manifests it builds on.
+        aggregate: Zero where no commit is carried, or the rule refuses.
+        wall_s: Unix time, for runs with a drand network.
+    """
     history = base_history(state.history, ancestors)
     commits = () if ancestors else tuple(signed for _, signed in sorted(state.commits.items()))
     seals = (
@@ -277,7 +303,9 @@ def manifest_of(state: Round, ancestors: tuple[Manifest, ...], aggregate: Digest
         round=history.round,
         parent=history.parent,
         commits=commits,
-        reveals=valid_reveals(state, history) if history.round else (),
+        reveals=valid_reveals(state.reveals, history) if history.round else (),
+        drand=outside.carried(history, state.drand),
+        drand_next=outside.next_number(history, wall_s),
         seals=_first(seals),
         verdicts=_first(verdicts),
         unsealed=_first(word for _, word in sorted(state.unsealed.items()) if _may_show(history, word)),
@@ -295,7 +323,12 @@ def manifest_of(state: Round, ancestors: tuple[Manifest, ...], aggregate: Digest
 
 
 def examine(
-    state: Round, ancestors: tuple[Manifest, ...], manifest: Manifest, *, follows: bool = False
+    state: Round,
+    ancestors: tuple[Manifest, ...],
+    manifest: Manifest,
+    *,
+    follows: bool = False,
+    wall_s: int = 0,
 ) -> None:
     """Do nothing if this verifier may vote for a proposed manifest, its aggregate aside.
 
@@ -304,29 +337,19 @@ def examine(
         ancestors: Notarised manifests that the proposed one builds on.
         manifest: The proposed one.
         follows: No iteration was given up since the parent's.
+        wall_s: Unix time, for runs with a drand network.
 
     Raises:
         MalformedMessage, PeerFault, OutOfPhase: the rule it breaks.
     """
     history = base_history(state.history, ancestors)
     check_place(history, manifest)
+    outside.check_outside(history, manifest, follows=follows, wall_s=wall_s)
     for signed in manifest.commits:
         if ancestors:
             raise MalformedMessage("manifest with commits on a parent that is not final")
         check_commit(state.rules, history, state.state, signed)
-    if history.round:
-        alpha = _alpha(history)
-        for reveal in manifest.reveals:
-            if reveal.run_id != history.run_id or reveal.round != history.round - 1:
-                raise MalformedMessage("manifest carries a reveal of another round")
-            verify_vrf(reveal.verifier, alpha, reveal.proof)
-        if not {reveal.verifier for reveal in manifest.reveals} <= set(history.beacon):
-            raise MalformedMessage("manifest carries a reveal of a verifier that was away")
-        need = _reveals_needed(history, follows=follows)
-        if len(manifest.reveals) < need:
-            raise MalformedMessage(f"manifest carries {len(manifest.reveals)} reveals, expected {need}")
-    elif manifest.reveals:
-        raise MalformedMessage("manifest carries reveals before there is a round to reveal for")
+    check_reveals(history, manifest, follows=follows)
     for signed_seal in manifest.seals:
         seal = signed_seal.seal
         if seal.run_id != history.run_id:
@@ -351,52 +374,6 @@ def base_history(history: History, ancestors: tuple[Manifest, ...]) -> History:
         if manifest.round == history.round and manifest.parent == history.parent:
             history = advance(history, manifest)
     return history
-
-
-def valid_reveals(state: Round, history: History) -> tuple[Reveal, ...]:
-    """Pooled reveals that hold for the last manifest of `history`, ascending by verifier."""
-    holding = (
-        next((reveal for reveal in reveals if _reveal_holds(history, reveal)), None)
-        for verifier, reveals in sorted(state.reveals.items())
-        if verifier in history.beacon
-    )
-    return tuple(reveal for reveal in holding if reveal is not None)
-
-
-def _reveals_needed(history: History, *, follows: bool) -> int:
-    """All shares where the parent's leader is followed at once, else a quorum: a leader chooses none."""
-    return len(history.beacon) if follows else quorum(len(history.spec.verifiers))
-
-
-def _pooled(state: Round, reveal: Reveal) -> tuple[Reveal, ...]:
-    """A verifier's pool with one more reveal: the newest, and never without the one that holds now.
-
-    Anybody can send nonsense in a verifier's name; it must not push the true word out.
-    """
-    known = state.reveals.get(reveal.verifier, ())
-    newest = (*(other for other in known if other != reveal), reveal)[-REVEALS_PER_VERIFIER:]
-    true = next((other for other in known if _reveal_holds(state.history, other)), None)
-    return newest if true is None or true in newest else (true, *newest[1:])
-
-
-def _reveal_holds(history: History, reveal: Reveal) -> bool:
-    is_due = reveal.run_id == history.run_id and reveal.round == history.round - 1
-    return is_due and _vrf_holds(reveal.verifier, _alpha(history), reveal.proof)
-
-
-@functools.lru_cache(maxsize=1024)  # leaders ask at every tick; a check takes a millisecond
-def _vrf_holds(verifier: PeerId, alpha: bytes, proof: bytes) -> bool:
-    try:
-        verify_vrf(verifier, alpha, proof)
-    except AssayError:
-        return False
-    return True
-
-
-def _alpha(history: History) -> bytes:
-    return beacon_input(
-        history.spec.deployment_id, history.run_id, RoundId(int(history.round) - 1), history.parent
-    )
 
 
 def _check_word(

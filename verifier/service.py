@@ -52,11 +52,12 @@ from verifier.appraiser import Appraiser
 from verifier.bench import Bench
 from verifier.combine import rounds_behind
 from verifier.commits import Rules
+from verifier.drand_client import DrandClient
 from verifier.driver import Driver
 from verifier.duties import Duties
 from verifier.limits import agreed_limits
 from verifier.proposer import now_ms
-from verifier.round import Round, Submitted
+from verifier.round import Released, Round, Submitted
 from verifier.rules import check_aggregation
 from verifier.witness import Witness
 
@@ -97,6 +98,8 @@ async def run_verifier(config: Config) -> None:
         agreed_limits(me.spec, me.config.limits)
     except ValueError as fault:
         raise ConfigError(f"this run cannot be verified by us: {fault}") from None
+    if me.spec.audit.drand.is_used and not me.config.drand:
+        raise ConfigError("this run draws by a drand network too: say in the file where to ask it, as drand")
     await Service(me).run()
 
 
@@ -119,6 +122,7 @@ class Service:
             blobs=me.blobs,
             fetch=self._fetch,
         )
+        self._drand = DrandClient(me.spec.audit.drand, me.config.drand, self._released)
         self._host: Host
         self.driver: Driver
         self.bench: Bench
@@ -161,11 +165,14 @@ class Service:
                 block_count=self.layout.blocks,
             )
             opening = Round(rules=rules, history=first, state=state, opened_ms=now_ms())
-            self.driver = Driver(self.me, host, self.follower, self.pace, nursery, opening, self._update)
+            self.driver = Driver(
+                self.me, host, self.follower, self.pace, nursery, opening, self._update, self._drand.want
+            )
             self.bench = Bench(self.me, host, self.follower, self.pace, nursery, self.driver, self._update)
             ready.set()
             log.info("verifier is up", extra={"round": int(first.round), "peer": self.me.me.hex()[:8]})
             nursery.start_soon(appraiser.run)
+            nursery.start_soon(self._drand.run)
             nursery.start_soon(self._read_facts)
             nursery.start_soon(self._tick)
             nursery.start_soon(self.driver.follow_parameters)
@@ -323,6 +330,9 @@ class Service:
             await self.driver.round_opened()
         self.driver.appraisal_received(word)
         self.driver.broadcast(encode(word))
+
+    def _released(self, number: int, signature: bytes) -> None:
+        self.driver.released(Released(number, signature))
 
     async def _update(self, round_id: int, name: Digest, holders: tuple[PeerId, ...]) -> bytes:
         """An update's bytes, ours or fetched; decodable, or the sender is at fault.

@@ -6,12 +6,16 @@ import json
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import cbor2
 import pytest
 
+from protocol.codec import decode
+from protocol.messages import CertifiedManifest
+from tests.a_drand import a_network, a_signature, info, serving
 from tests.e2e.nets import SPARSELOCO, localnet, need_anvil, summary_of, write_order
 
 pytestmark = pytest.mark.slow
@@ -28,12 +32,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def inner_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a method with inner steps and a lie in them."""
+    """Of a method with inner steps and a lie in them, and draws that a drand network has a part in."""
     need_anvil()
     folder = tmp_path_factory.mktemp("inner")
     order = write_order(folder, rounds=5, cheat="wrong-data@2", train=SPARSELOCO)
-    with localnet(folder, order) as process:
-        summary_of(process)
+    network = a_network(period_s=1)
+    (folder / "info.json").write_text(json.dumps(info(network)))
+    with serving(network) as url:
+        told = f'[verify]\ndrand = "info.json"\ndrand_urls = ["{url}"]\n'
+        order.write_text(order.read_text().replace("[verify]\n", told))
+        with localnet(folder, order) as process:
+            summary_of(process)
     return folder / "run"
 
 
@@ -229,6 +238,25 @@ def test_inner_steps_are_replayed_too(inner_run: Path) -> None:
         bad = assay("audit", "replay", f"{inner_run}:2:{nodes['wrong-data']}", *options)
         assert "verdict     MATCH" in good.stdout, good.stdout + good.stderr
         assert "verdict     MISMATCH" in bad.stdout, bad.stdout + bad.stderr
+
+
+def test_what_drand_said_has_a_part_in_draws_and_is_in_the_receipt(inner_run: Path, tmp_path: Path) -> None:
+    links = [
+        decode(CertifiedManifest, path.read_bytes()).manifest
+        for path in sorted((inner_run / "bundle" / "links").iterdir())
+    ]
+    carried = {
+        before.drand_next: after.drand for before, after in pairwise(links) if after.drand
+    }  # a leader after an iteration that was given up may leave it out
+    assert carried and carried == {number: a_signature(number) for number in carried}
+
+    step = next(int(m.round) for m, after in pairwise(links) if m.commits and after.drand)
+    path = tmp_path / "receipt.json"
+    made = assay("receipt", "make", inner_run, str(step), nodes_of(inner_run)["honest"], "--out", path)
+    assert made.returncode == 0, made.stderr
+    done = assay("receipt", "verify", path, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"and drand round {links[step].drand_next}, all of them checked" in done.stdout
 
 
 def test_looking_changes_nothing_in_the_run(run: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import tests.a_drand as a_drand
 import tests.builders as builders
 from ledger.results import epoch_result, result_digest, run_id_of
 from ledger.settlement import settle
@@ -27,10 +28,11 @@ from protocol.identity import Domain
 from protocol.messages import Block, CertifiedManifest, Outcome, QuorumCertificate
 from protocol.types import NO_DIGEST, Digest, PeerId
 from replica.index import Altered
+from tests.a_drand import a_network, a_signature
 from tests.builders import NODES, VERIFIERS, a_deployment, a_hot_key, a_spec, peer
 from tests.sim.world import World
 
-SPEC, DEPLOYMENT = a_spec(), a_deployment()
+SPEC, DEPLOYMENT = a_spec(audit=replace(a_spec().audit, drand=a_network())), a_deployment()
 RUN = run_id_of(SPEC)
 Edit = Callable[[dict[str, Any]], None]
 
@@ -55,7 +57,8 @@ def a_whole_chain(accuse: str = "") -> tuple[list[CertifiedManifest], dict[int, 
             for step in history.audits
         }
         nodes = [name for name in NODES if peer(name) in history.active]
-        manifest = builders.a_manifest(history, nodes, votes)
+        drand = a_signature(history.drand_next) if history.drand_next else b""
+        manifest = builders.a_manifest(history, nodes, votes, drand=drand, drand_next=round_id + 7)
         links.append(builders.a_certified(manifest, digest(links[-1].block) if links else NO_DIGEST))
         history = advance(history, manifest)
         for epoch in range(SPEC.epochs):
@@ -134,6 +137,7 @@ def test_a_receipt_says_from_which_rate_on_the_step_was_drawn(chain):
 
     assert is_drawn(seed, peer("nora"), found.drawn_from_ppm)
     assert not is_drawn(seed, peer("nora"), found.drawn_from_ppm - 1)
+    assert (found.shares, found.drand) == (len(VERIFIERS), 8)
 
 
 def test_a_receipt_without_a_settled_epoch_says_nothing_about_pay(chain):
@@ -280,6 +284,7 @@ FORGED = {
     "tokens": r"^commit: 1 tokens, a step has",
     "parent": r"^commit: of another run, round or parent",
     "reveal": r"^beacon: ",
+    "drand": r"^beacon: drand round 8: .* is not its signature",
     "verdict": r"^verdict in round",
     "turn": r"^verdict in round .* may not seal",
     "link": r"^link of round 2: does not extend the link before",
@@ -308,6 +313,8 @@ def test_what_even_a_quorum_signed_is_checked_again(signed, part, monkeypatch):
         monkeypatch.setattr(
             builders, "a_reveal", lambda name, h: replace(reveal("vera", h), verifier=peer(name))
         )
+    elif part == "drand":
+        monkeypatch.setitem(globals(), "a_signature", lambda number: a_drand.a_signature(number + 1))
     elif part == "verdict":
         monkeypatch.setattr(
             builders, "a_verdict", lambda *a, **k: replace(verdict(*a, **k), signature=bytes(64))

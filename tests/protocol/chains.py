@@ -180,6 +180,8 @@ def a_manifest(
             for c in commits
         ),
         reveals=reveals,
+        drand=b"",
+        drand_next=0,
         seals=tuple(sorted(seals, key=lambda s: (s.seal.round, s.seal.node, s.seal.verifier))),
         verdicts=tuple(sorted(verdicts, key=lambda s: (s.verdict.round, s.verdict.node, s.verdict.verifier))),
         unsealed=tuple(sorted(unsealed, key=lambda one: (one.round, one.node))),

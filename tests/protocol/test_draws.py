@@ -29,6 +29,7 @@ def vectors() -> dict:
         "alpha": ALPHA.hex(),
         "seed": SEED.hex(),
         "seed_without_reveals": audit_seed(ALPHA, ()).hex(),
+        "seed_with_drand": audit_seed(ALPHA, PROOFS, drand=Digest(b"o" * 32)).hex(),
         "drawn_at_half": [is_drawn(SEED, node, PPM // 2) for node in NODES],
         "auditors": [[v.hex() for v in auditors(SEED, node, VERIFIERS)] for node in NODES],
         "opened_blocks": [opened_blocks(SEED, node, AUDIT, 213, range(100, 213)) for node in NODES],
@@ -43,6 +44,7 @@ def test_a_seed_depends_on_every_reveal_and_not_on_the_order_they_came_in():
     assert audit_seed(ALPHA, PROOFS[::-1]) == SEED
     assert len({audit_seed(ALPHA, PROOFS[:n]) for n in range(5)}) == 5
     assert audit_seed(ALPHA + b"!", PROOFS) != SEED
+    assert audit_seed(ALPHA, PROOFS, drand=Digest(b"o" * 32)) != SEED
 
 
 def test_a_reveal_that_is_no_proof_is_refused():

@@ -155,6 +155,8 @@ class Liar:
             parent=asked.parent_manifest,
             commits=(),
             reveals=(),
+            drand=b"",
+            drand_next=0,
             seals=(),
             verdicts=(),
             unsealed=(),

@@ -394,6 +394,8 @@ def _toy_manifest(asked: BuildProposal, host: int) -> Manifest:
         parent=asked.parent_manifest,
         commits=(),
         reveals=(),
+        drand=b"",
+        drand_next=0,
         seals=(),
         verdicts=(),
         unsealed=(),

@@ -67,9 +67,9 @@ def a_state(me=ME):
 
 def a_manifest(number=0, parent=GENESIS, mark=b"a"):
     return Manifest(
-        run_id=RUN, round=RoundId(number), parent=parent, commits=(), reveals=(), seals=(), verdicts=(),
-        unsealed=(), planted=(), contradictions=(), appraised=(), excluded=(),
-        aggregate=Digest(mark * 32), chain=NO_DIGEST,
+        run_id=RUN, round=RoundId(number), parent=parent, commits=(), reveals=(), drand=b"",
+        drand_next=0, seals=(), verdicts=(), unsealed=(), planted=(), contradictions=(), appraised=(),
+        excluded=(), aggregate=Digest(mark * 32), chain=NO_DIGEST,
     )  # fmt: skip
 
 

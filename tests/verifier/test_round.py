@@ -48,7 +48,6 @@ from training.momentum import zero_root
 from training.wire import update_bytes_max
 from verifier.commits import LOSS_MICRO_MAX, Rules, check_commit, contradiction
 from verifier.round import (
-    REVEALS_PER_VERIFIER,
     WORDS_PER_VERIFIER,
     Advanced,
     Bound,
@@ -67,8 +66,8 @@ from verifier.round import (
     may_propose,
     missing,
     step,
-    valid_reveals,
 )
+from verifier.shares import REVEALS_PER_VERIFIER, valid_reveals
 
 AGGREGATE = a_digest("aggregate")
 BLOCKS = layout_of(a_spec().model).blocks
@@ -401,7 +400,7 @@ def test_a_reveal_counts_for_the_last_manifest_if_its_proof_holds():
     wrong_key = a_reveal("vito", history, verifier=peer("viktor"))
     state = after(history, Revealed(good), Revealed(wrong_key))
 
-    assert valid_reveals(state, history) == (good,)
+    assert valid_reveals(state.reveals, history) == (good,)
 
 
 @pytest.mark.parametrize(
@@ -412,7 +411,7 @@ def test_a_reveal_of_another_place_or_without_a_proof_does_not_count(changes):
     history = grown(the_start(), 1)
     state = after(history, Revealed(a_reveal("vera", history, **changes)))
 
-    assert valid_reveals(state, history) == ()
+    assert valid_reveals(state.reveals, history) == ()
 
 
 def test_a_stranger_may_not_reveal():
@@ -427,7 +426,7 @@ def test_nonsense_in_a_verifiers_name_never_pushes_out_the_reveal_that_counts():
 
     state = after(history, Revealed(good), *(Revealed(one) for one in junk))
 
-    assert valid_reveals(state, history) == (good,)
+    assert valid_reveals(state.reveals, history) == (good,)
     assert len(state.reveals[peer("vera")]) == REVEALS_PER_VERIFIER
 
 
@@ -448,7 +447,7 @@ def test_a_reveal_that_came_before_its_manifest_was_final_counts_after():
 
     state, _ = step(state, Advanced(later, STATE, 7))
 
-    assert valid_reveals(state, later) == (a_reveal("vera", later),)
+    assert valid_reveals(state.reveals, later) == (a_reveal("vera", later),)
 
 
 # ---- words about audits
@@ -647,7 +646,7 @@ def test_whose_share_was_missing_is_away_for_a_while_and_then_asked_again():
     with pytest.raises(MalformedMessage, match="that was away"):
         examine(a_round(history), (), the_next(history, NODES), follows=True)
     state = after(history, *(Revealed(a_reveal(name, history)) for name in VERIFIERS))
-    assert absent not in {reveal.verifier for reveal in valid_reveals(state, history)}
+    assert absent not in {reveal.verifier for reveal in valid_reveals(state.reveals, history)}
     for _ in range(BEACON_PAUSE):
         assert absent not in history.beacon
         manifest = the_next(history, NODES)

@@ -1,0 +1,53 @@
+"""Drand in an order: a network by its name, or by the file in which it says what it is.
+
+Room: orders (edge: reads one file). The file is what a drand node answers at `/<chain hash>/info`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocol.drand import QUICKNET, DrandSpec, drand_faults
+from protocol.errors import ConfigError
+from protocol.json_text import parse_json
+
+SCHEME = "bls-unchained-g1-rfc9380"
+_QUICKNET_HASH = "52db9ba70e0cc0f6eaf7803dd07447a1f5477735fd3f661792ba94600c84e971"
+
+
+@dataclass(frozen=True, slots=True)
+class DrandNetwork:
+    """A network, and where it is asked unless an operator knows better."""
+
+    spec: DrandSpec
+    urls: tuple[str, ...]
+
+
+QUICKNET_ASKED = DrandNetwork(
+    QUICKNET,
+    tuple(f"https://{host}/{_QUICKNET_HASH}" for host in ("api.drand.sh", "drand.cloudflare.com")),
+)
+
+
+def read_network(path: Path) -> DrandSpec:
+    """A network from its own description.
+
+    Raises:
+        ConfigError: the file cannot be read, describes another scheme, or does not fit together.
+    """
+    try:
+        told = parse_json(path.read_bytes())
+        if told["schemeID"] != SCHEME:
+            raise ConfigError(f"{path}: scheme {told['schemeID']!r}, expected {SCHEME}")
+        genesis, period = told["genesis_time"], told["period"]
+        if type(genesis) is not int or type(period) is not int or min(genesis, period) < 1:
+            raise ConfigError(f"{path}: genesis_time and period must be whole numbers above 0")
+        spec = DrandSpec(key=bytes.fromhex(told["public_key"]), genesis_s=genesis, period_s=period)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"{path}: not the description of a drand network ({error!r})") from None
+    for fault in drand_faults(spec):
+        raise ConfigError(f"{path}: {fault}")
+    return spec

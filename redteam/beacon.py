@@ -1,0 +1,152 @@
+"""Beacon: who wants to know or to choose what is drawn.
+
+Room: redteam. A leader that picks among shares, a verifier with two of them, colluders who know all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+
+import protocol.drand
+import protocol.quorum
+import verifier.commits
+import verifier.round
+import verifier.shares
+from protocol import vrf
+from protocol.drand import QUICKNET
+from protocol.draws import audit_seed, beacon_input, is_drawn
+from protocol.history import advance, beacon_of
+from protocol.messages import (
+    Manifest,
+    Reveal,
+)
+from protocol.params import PPM
+from redteam.attack import Attack, Outcome, Where, without
+from redteam.chain import RUN_ID, mark
+from redteam.desk import NODE, VERIFIER_KEYS, Desk, a_desk, refusals_of, tally
+from verifier.round import examine
+
+
+def _beacon(is_defended: bool, seed: int) -> Outcome:
+    """A leader picks the shares by which a friend's step is not drawn, at a rate of one half."""
+    desk, rounds, rate = a_desk(seed), 16, PPM // 2
+    drawn, chosen = 0, 0
+    off = nullcontext() if is_defended else without(verifier.shares, "reveals_needed", lambda *_, **__: 3)
+    refusals = attempts = 0
+    with off:
+        for _ in range(rounds):
+            desk.passes()
+            reveals = desk.reveals()
+            alpha = beacon_input(
+                desk.history.spec.deployment_id, RUN_ID, reveals[0].round, desk.history.parent
+            )
+            drawn += _is_drawn(alpha, reveals, rate)
+            best = next((some for some in _choices(reveals) if not _is_drawn(alpha, some, rate)), reveals)
+            if len(best) < len(reveals):
+                attempts += 1
+                manifest = desk.manifest(reveals=best)
+                refused = refusals_of([partial(examine, desk.round, (), manifest, follows=True)])
+                refusals += refused
+                best = reveals if refused else best
+            chosen += _is_drawn(alpha, best, rate)
+    words = f"the friend is drawn in {chosen} of {rounds} rounds, by all shares in {drawn}"
+    return Outcome(attempts=attempts, caught=refusals, succeeded=attempts - refusals, cost=0.0, harm=words)
+
+
+def _is_drawn(alpha: bytes, reveals: tuple[Reveal, ...], rate: int) -> bool:
+    return is_drawn(audit_seed(alpha, [(one.verifier, one.proof) for one in reveals]), NODE, rate)
+
+
+def _choices(reveals: tuple[Reveal, ...]) -> list[tuple[Reveal, ...]]:
+    """All of them, then all but one: a quorum of four is three."""
+    return [reveals, *itertools.combinations(reveals, len(reveals) - 1)]
+
+
+def _beacon_after_dummy(is_defended: bool, seed: int) -> Outcome:
+    """The same after an iteration that was given up, where a quorum of shares will do."""
+    desk = a_desk(seed).passes()
+    manifest = desk.manifest(reveals=desk.reveals()[1:])
+    taken = not refusals_of([lambda: examine(desk.round, (), manifest, follows=False)])
+    desk.history = advance(desk.history, manifest)
+    away = 4 - len(desk.history.beacon)
+    words = (
+        f"one choice among 5 draws, once in 16 rounds for each share: its verifier is away then ({away} here)"
+    )
+    return Outcome(attempts=1, caught=0, succeeded=taken, cost=0.0, harm=words)
+
+
+def _second_proof(is_defended: bool, seed: int) -> Outcome:
+    """Another share of the same verifier for the same round, to choose the better of two."""
+    desk = a_desk(seed).passes()
+    true = desk.reveals()
+    alpha = b"something else"
+    key = next(iter(VERIFIER_KEYS.values()))
+    forged = replace(true[0], proof=vrf.prove(bytes(key), alpha))
+    bent = replace(true[0], proof=true[0].proof[:-1] + bytes([true[0].proof[-1] ^ 1]))
+    off = nullcontext() if is_defended else without(verifier.shares, "verify", lambda *_: b"")
+    with off:
+        acts = [
+            partial(examine, desk.round, (), desk.manifest(reveals=(one, *true[1:])), follows=True)
+            for one in (forged, bent)
+        ]
+        return tally(acts, 0.0, "none: one input has one proof")
+
+
+def _foresight(is_defended: bool, seed: int) -> Outcome:
+    """All verifiers collude: with every share they know each draw before they choose what to commit.
+
+    They take, of eight sets of commits, one by which a friend is not drawn, at a rate of one half.
+    Undefended, no randomness comes from outside.
+    """
+    desk, tries, rate = a_desk(seed, drand=QUICKNET), 16, PPM // 2
+    rng = random.Random(seed)
+    drawn = 0
+    for turn in range(tries):
+        # What the network will say of the named round, which nobody knows yet.
+        released = rng.randbytes(48) if is_defended else b""
+        options = [desk.manifest(aggregate=mark("set", turn, n), drand_next=1) for n in range(8)]
+        foreseen = [not _hits(desk, one, b"", rate) for one in options]
+        chosen = options[foreseen.index(True)] if any(foreseen) else options[0]
+        drawn += _hits(desk, chosen, released, rate)
+    words = f"the friend is drawn in {drawn} of {tries} rounds, where chance draws it in {tries // 2}"
+    return Outcome(attempts=1, caught=0, succeeded=drawn <= 1, cost=0.0, harm=words)
+
+
+def _hits(desk: Desk, manifest: Manifest, released: bytes, rate: int) -> bool:
+    """Whether the friend's step in this manifest is drawn, with every share and this drand round."""
+    after = Desk(advance(desk.history, manifest))
+    return is_drawn(
+        beacon_of(after.history, after.manifest(reveals=after.reveals(), drand=released)), NODE, rate
+    )
+
+
+def _past_round(is_defended: bool, seed: int) -> Outcome:
+    """A leader names drand rounds that are out, so that it knows what it chooses among."""
+    desk, network = a_desk(seed, drand=QUICKNET), QUICKNET
+    now_s = network.genesis_s + 10**6
+    newest = (now_s - network.genesis_s) // network.period_s + 1
+    off = nullcontext() if is_defended else without(protocol.drand, "may_be_named", lambda *_: True)
+    with off:
+        acts = [
+            partial(examine, desk.round, (), desk.manifest(drand_next=number), follows=True, wall_s=now_s)
+            for number in (1, newest - 1, newest)
+        ]
+        return tally(acts, 0.0, "none: no vote")
+
+
+BEACON_ATTACKS = (
+    Attack(name="choose the beacon's shares", number=17, where=Where.ROUND, run=_beacon,
+           defence="a leader that follows carries every share"),
+    Attack(name="choose a share after a given-up iteration", number=17, where=Where.ROUND, has_off=False,
+           run=_beacon_after_dummy, defence="none; whose share is missing is away 16 rounds"),
+    Attack(name="a second share of the beacon", number=17, where=Where.ROUND, run=_second_proof,
+           defence="ECVRF: one proof for one input"),
+    Attack(name="know every share beforehand", number=17, where=Where.ROUND, run=_foresight,
+           defence="a drand round named while it is to come"),
+    Attack(name="name a drand round that is out", number=17, where=Where.ROUND, run=_past_round,
+           defence="every voter's clock"),
+)  # fmt: skip

@@ -1,0 +1,71 @@
+"""Drand in an order: by name, by the network's own words, or refused with a line that says why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orders.order import load_order
+from orders.spec import audit_spec
+from protocol.drand import NO_DRAND, QUICKNET
+from protocol.errors import ConfigError
+from protocol.types import NO_DIGEST
+from tests.a_drand import a_network, info
+
+URL = "http://127.0.0.1:9/abc"
+
+
+def an_order(folder: Path, verify: str, network: object = None):
+    path = folder / "run.toml"
+    path.write_text(f"[verify]\n{verify}\n")
+    if network is not None:
+        (folder / "info.json").write_text(network if isinstance(network, str) else json.dumps(network))
+    return load_order(path)
+
+
+def test_an_order_names_no_network_or_quicknet_or_one_of_its_own(tmp_path):
+    assert audit_spec(an_order(tmp_path, ""), NO_DIGEST, 0).drand == NO_DRAND
+    assert audit_spec(an_order(tmp_path, 'drand = "quicknet"'), NO_DIGEST, 0).drand == QUICKNET
+    own = an_order(tmp_path, f'drand = "info.json"\ndrand_urls = ["{URL}"]', info(a_network()))
+    assert audit_spec(own, NO_DIGEST, 0).drand == a_network()
+    found = own.drand()
+    assert found is not None and found.urls == (URL,)
+
+
+def test_quicknet_may_be_asked_elsewhere(tmp_path):
+    found = an_order(tmp_path, f'drand = "quicknet"\ndrand_urls = ["{URL}"]').drand()
+    assert found is not None and found.urls == (URL,)
+
+
+@pytest.mark.parametrize(
+    ("network", "words"),
+    [
+        (None, "cannot be read"),
+        ("{", "not the description"),
+        ("[]", "not the description"),
+        ("[" * 10_000, "not the description"),
+        ({**info(a_network()), "schemeID": "pedersen-bls-chained"}, "expected bls-unchained-g1-rfc9380"),
+        ({**info(a_network()), "public_key": "zz"}, "not the description"),
+        ({**info(a_network()), "public_key": "00" * 96}, "key"),
+        ({**info(a_network()), "period": 0}, "whole numbers"),
+        ({**info(a_network()), "period": True}, "whole numbers"),
+        ({**info(a_network()), "period": 3600}, "period is 3600 s"),
+        ({**info(a_network()), "genesis_time": "1"}, "whole numbers"),
+        ({key: told for key, told in info(a_network()).items() if key != "period"}, "not the description"),
+    ],
+)
+def test_what_is_no_network_is_refused_with_its_file(tmp_path, network, words):
+    order = an_order(tmp_path, f'drand = "info.json"\ndrand_urls = ["{URL}"]', network)
+
+    with pytest.raises(ConfigError, match=words) as caught:
+        audit_spec(order, NO_DIGEST, 0)
+    assert "info.json" in str(caught.value)
+
+
+def test_a_network_of_ones_own_needs_an_address_and_an_address_is_one(tmp_path):
+    with pytest.raises(ConfigError, match="drand_urls"):
+        audit_spec(an_order(tmp_path, 'drand = "info.json"', info(a_network())), NO_DIGEST, 0)
+    with pytest.raises(ConfigError, match="drand_urls"):
+        an_order(tmp_path, 'drand = "quicknet"\ndrand_urls = ["ftp://127.0.0.1"]')
