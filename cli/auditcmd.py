@@ -40,11 +40,14 @@ def receipt_verify(
     verifier: Annotated[
         list[str] | None, typer.Option(help="A verifier's key; repeat for all of them.")
     ] = None,
+    rpc: Annotated[
+        str | None, typer.Option(help="A chain's endpoint, asked for the run and the anchor's block.")
+    ] = None,
 ) -> None:
-    """Check a receipt offline: signatures, certificates, the chain to its end, ruling, pay."""
+    """Check a receipt offline: signatures, certificates, the chain to its end, ruling, pay, anchor."""
     from cli.receipt import receipt_lines
 
-    for line in receipt_lines(file, run_id, verifier or ()):
+    for line in receipt_lines(file, run_id, verifier or (), rpc):
         typer.echo(line)
 
 

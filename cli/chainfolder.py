@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ledger.deployment import Deployment
+from ledger.event_proof import EventProof
 from ledger.evidence import evm_address
+from ledger.result_anchor import ANCHORS, read_anchor_json
 from ledger.results import run_id_of
 from ledger.settlement import Settlement, settle
 from ledger.statements import verify_certificate
-from observer.step_receipt import Pay, read_result
+from observer.receipt_pay import Pay, read_result
 from orders.toml import read_toml
 from protocol.codec import decode
 from protocol.errors import AssayError, ConfigError
@@ -94,6 +96,21 @@ def open_delivered(root: Path) -> Delivered:
     )
 
 
+def read_result_anchor(bundle: Path, epoch: int) -> EventProof | None:
+    """That an epoch's result is final, as a bundle holds it; None where it does not.
+
+    Raises:
+        ValueError: the file is no anchor.
+    """
+    path = bundle / ANCHORS / f"epoch-{epoch:03d}.json"
+    if not path.exists():
+        return None
+    try:
+        return read_anchor_json(parse_json(path.read_bytes()))
+    except (OSError, RecursionError) as error:
+        raise ValueError(f"cannot be read ({error})") from None
+
+
 def find_node(spec: RunSpec, text: str) -> PeerId:
     """The one node of the run whose name begins so.
 
@@ -122,9 +139,10 @@ def _pays(
             if (result.run_id, result.epoch, result.root, result.table_hash, result.total) != made:
                 raise ValueError("differs from what the certified chain says")
             verify_certificate(deployment.digest(result), certificate, hot)
+            anchor = read_result_anchor(bundle, epoch)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, AssayError) as error:
             raise Altered(f"{name}: {error}") from None
-        yield epoch, Pay(result=result, certificate=certificate, settlement=table)
+        yield epoch, Pay(result=result, certificate=certificate, settlement=table, anchor=anchor)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Room: cli (edge: reads and writes files).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +60,21 @@ def write_receipt(run: Path, round_id: int, node: str, out: Path | None) -> str:
     return f"{path}: {len(text):,} bytes; check it with: assay receipt verify {path}"
 
 
-def receipt_lines(path: Path, run_id: str | None, verifiers: Sequence[str]) -> Iterator[str]:
+def receipt_lines(
+    path: Path, run_id: str | None, verifiers: Sequence[str], rpc: str | None = None
+) -> Iterator[str]:
     """Check a receipt; one line per thing it proves.
 
+    Args:
+        path: The file.
+        run_id: What the chain calls the run, if the caller knows it.
+        verifiers: Whom the caller takes for the run's verifiers, if he knows them.
+        rpc: A chain's endpoint that is asked for what is left to compare; without it nobody is asked.
+
     Raises:
-        ConfigError: no such file, or an option that is no key.
+        ConfigError: no such file, an option that is no key, or another chain than the receipt's.
         Altered: the first thing that does not hold.
+        Unavailable: the chain does not answer.
     """
     try:
         if path.stat().st_size > RECEIPT_BYTES_MAX:
@@ -77,7 +87,10 @@ def receipt_lines(path: Path, run_id: str | None, verifiers: Sequence[str]) -> I
     if _is_round_summary(text):
         yield from _summary_lines(path, text, expected, keys)
     else:
-        yield from checked_lines(check_receipt(text, run_id=expected, verifiers=keys), expected is not None)
+        checked = check_receipt(text, run_id=expected, verifiers=keys)
+        told = [] if rpc is None else list(_chain_lines(checked, rpc))
+        yield from checked_lines(checked, expected is not None)
+        yield from told
 
 
 def checked_lines(checked: Checked, is_run_known: bool) -> Iterator[str]:
@@ -96,7 +109,29 @@ def checked_lines(checked: Checked, is_run_known: bool) -> Iterator[str]:
     yield f"beacon   shares of {checked.shares} verifiers{drand}, all of them checked"
     yield f"audit    {_audit_words(checked)}"
     yield f"pay      {_pay_words(checked)}"
+    yield f"anchor   {_anchor_words(checked)}"
     yield from PROVES_NOT
+
+
+def _chain_lines(checked: Checked, rpc: str) -> Iterator[str]:
+    """What a chain says of the run and of the block.
+
+    Raises:
+        Altered: something else than the receipt.
+    """
+    from ledger.chain_reads import ChainReader  # web3 costs a second to import; wait until it is needed
+
+    chain = ChainReader(rpc, checked.deployment)
+    chain.check_deployment()
+    if chain.run(checked.run_id) is None:
+        raise Altered(f"run_id: the escrow on chain {checked.deployment.chain_id} knows no such run")
+    yield f"chain    {rpc}: the escrow holds this run"
+    block = None if checked.paid is None else checked.paid.anchor
+    if block is not None:
+        found = chain.block_hash(block.number)
+        if found != block.hash:
+            raise Altered(f"anchor: block {block.number} is 0x{found.hex()}, not 0x{block.hash.hex()}")
+        yield f"chain    {rpc}: block {block.number} has that hash"
 
 
 def _audit_words(checked: Checked) -> str:
@@ -112,14 +147,26 @@ def _audit_words(checked: Checked) -> str:
 
 
 def _pay_words(checked: Checked) -> str:
-    if checked.epoch is None:
+    paid = checked.paid
+    if paid is None:
         return "not in this receipt"
-    if checked.amount is None:
-        return f"no row of the node claimed in epoch {checked.epoch}, whose table a quorum signed"
+    if paid.amount is None:
+        return f"no row of the node claimed in epoch {paid.epoch}, whose table a quorum signed"
     node = next(member for member in checked.spec.nodes if member.peer == checked.commit.commit.node)
     return (
-        f"{money_text(checked.amount)} {UNIT} to {evm_address(node.account)} for all its paid steps of epoch "
-        f"{checked.epoch}: a leaf under the root a quorum signed"
+        f"{money_text(paid.amount)} {UNIT} to {evm_address(node.account)} for all its paid steps of epoch "
+        f"{paid.epoch}: a leaf under the root a quorum signed"
+    )
+
+
+def _anchor_words(checked: Checked) -> str:
+    block = None if checked.paid is None else checked.paid.anchor
+    if block is None:
+        return "none: that the chain made the pay final is not shown here"
+    when = datetime.fromtimestamp(block.time_s, timezone.utc).isoformat()
+    return (
+        f"the epoch's result is final in block {block.number} of {when}, hash 0x{block.hash.hex()}: "
+        "compare the hash with the chain's"
     )
 
 

@@ -17,12 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from cli.anchored import anchored_line
+from cli.chainfolder import read_result_anchor
 from cli.verifyregistry import read_told
 from ledger.deployment import Deployment
+from ledger.event_proof import EventProof, read_event
 from ledger.evidence import evm_address
+from ledger.result_anchor import ANCHORS, check_result_anchor
 from ledger.results import epoch_end, epoch_result, result_digest, run_id_of
 from ledger.settlement import Settlement, settle
-from ledger.statements import verify_certificate
+from ledger.statements import EpochResult, verify_certificate
 from observer.bundle import ANCHOR, read_anchor, write_bundle
 from observer.finished import Anchored, Finished, Registered, Settled
 from observer.papers import Papers, read_papers
@@ -83,6 +86,7 @@ def verify_run(folder: Path) -> Iterator[str]:
     settled = dict(_settled(spec, deployment, bundle, replay))
     total = sum(one.settlement.total for one in settled.values())
     yield f"settlements: {len(settled)} epochs, {total} units, roots recomputed and signed by a quorum"
+    yield _anchor_words(settled)
     told = read_told(bundle, spec, run_id, deployment, papers, settled[spec.epochs - 1])
     if told.registered is None:
         yield "registry: the model was not on record when it was delivered"
@@ -228,7 +232,40 @@ def _settled(
             verify_certificate(previous, certificate, hot_keys)
         except (OSError, ValueError, KeyError, TypeError, AssayError) as error:
             raise Altered(f"bundle/{name}: {error}") from None
-        yield epoch, Settled(settlement=settlement, result=result, digest=previous, certificate=certificate)
+        yield (
+            epoch,
+            Settled(
+                settlement=settlement,
+                result=result,
+                digest=previous,
+                certificate=certificate,
+                anchor=_result_anchor(bundle, epoch, deployment, result),
+            ),
+        )
+
+
+def _result_anchor(
+    bundle: Path, epoch: int, deployment: Deployment, result: EpochResult
+) -> EventProof | None:
+    try:
+        proof = read_result_anchor(bundle, epoch)
+        if proof is not None:
+            check_result_anchor(proof, deployment, result)
+    except (ValueError, AssayError) as error:
+        raise Altered(f"bundle/{ANCHORS}/epoch-{epoch:03d}.json: {error}") from None
+    return proof
+
+
+def _anchor_words(settled: dict[int, Settled]) -> str:
+    """In which blocks results became final: what is left to compare."""
+    proofs = [one.anchor for one in settled.values() if one.anchor is not None]
+    if not proofs:
+        return "finality: of no result is there a proof that the chain has it"
+    block = read_event(proofs[-1]).block
+    return (
+        f"finality: {len(proofs)} of {len(settled)} results are final on chain, the last in block "
+        f"{block.number} (0x{block.hash.hex()}): compare that hash with the chain's"
+    )
 
 
 def _compare(made: Path, given: Path) -> int:

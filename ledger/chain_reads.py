@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from eth_typing import BlockNumber
 from web3.contract import Contract
 
 from ledger.chain_logs import read_events, read_events_of
@@ -15,6 +16,8 @@ from ledger.chain_rpc import Rpc, artefact
 from ledger.chain_state import CaseState, EpochState, HotKey, RunState, S, StakeState, Ticket, state_of
 from ledger.code_check import OWN_CODE, check_code, links_of
 from ledger.deployment import CONTRACTS, Deployment
+from ledger.event_proof import EventProof
+from ledger.event_prover import prove_event
 from ledger.events import ChainEvent, UnstakeRequested
 from ledger.statements import Address, Statement
 from protocol.errors import ConfigError
@@ -83,6 +86,11 @@ class ChainReader:
     def block_number(self) -> int:
         """The newest block."""
         return self._rpc.read("block", lambda: int(self._rpc.web3.eth.block_number))
+
+    def block_hash(self, number: int) -> bytes:
+        """The hash of a block of this chain."""
+        eth = self._rpc.web3.eth
+        return self._rpc.read("block", lambda: bytes(eth.get_block(BlockNumber(number))["hash"]))
 
     def timestamp(self) -> int:
         """The newest block's time, Unix seconds. Windows run on this clock."""
@@ -226,6 +234,10 @@ class ChainReader:
         """Everything our contracts said in these blocks, both included, in chain order."""
         last = self.block_number() if to_block is None else to_block
         return read_events(self._rpc, self.deployment, from_block, last)
+
+    def prove(self, event: ChainEvent) -> EventProof:
+        """That this event is in its block. `Unavailable` too where its hashes cannot be made again."""
+        return prove_event(self._rpc, event)
 
     def _state(self, kind: type[S], contract: str, function: str, *arguments: Any) -> S:
         found = self._ask(contract, function, *arguments)

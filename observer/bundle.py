@@ -5,6 +5,7 @@ end, so it is there whole or not at all.
 
     spec.cbor deployment.json links/ updates/ aggregates/ settlements/ receipts/
     anchor.json   what the keeper last anchored of its books, where it did
+    anchors/ that each epoch's result is final, shown by a block's hash; ledger/result_anchor.py
     data/    manifest of the data and its tokenizer    base.npy  imported starting parameters
     model/   what `transformers` loads: config.json, model.safetensors, tokenizer.json
     registry/  what the model is made of, its record on chain; observer/registry_files.py
@@ -24,6 +25,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from ledger.evidence import evm_address
+from ledger.result_anchor import ANCHORS, anchor_json
 from observer.finished import Anchored, Finished
 from observer.model_card import model_card
 from observer.papers import Papers
@@ -59,6 +61,7 @@ def write_bundle(folder: Path, run: Finished) -> Digest:
         _write_json(partial / ANCHOR, _plain(dataclasses.asdict(run.anchor)))
     _write_chain(partial, run)
     _write_settlements(partial / "settlements", run)
+    _write_anchors(partial / ANCHORS, run)
     _write_papers(partial, run.papers)
     _write_receipts_and_model(partial, run, run.state)
     os.replace(partial, folder)
@@ -122,6 +125,13 @@ def _write_settlements(folder: Path, run: Finished) -> None:
                 "certificate": one.certificate.hex(),
             },
         )
+
+
+def _write_anchors(folder: Path, run: Finished) -> None:
+    folder.mkdir()
+    for epoch, one in run.settled.items():
+        if one.anchor is not None:
+            _write_json(folder / f"epoch-{epoch:03d}.json", anchor_json(one.anchor))
 
 
 def _write_papers(folder: Path, papers: Papers) -> None:

@@ -19,8 +19,10 @@ from typing import TypeVar
 import trio
 
 from ledger.chain import Chain, EpochPhase
-from ledger.events import LogAnchored, RewardCollected
+from ledger.event_proof import EventProof
+from ledger.events import LogAnchored, ResultFinalized, RewardCollected
 from ledger.evidence import evm_address
+from ledger.result_anchor import check_result_anchor
 from ledger.results import epoch_end, epoch_result
 from network.host import Host
 from observer.bundle import write_bundle
@@ -48,6 +50,7 @@ T = TypeVar("T")
 POLL_S = 1.0
 CASES_S_MAX = 120.0  # how long slash rewards are waited for
 CERTIFICATE_TRIES = 5
+PROOF_S_MAX = 30.0  # how long a result waits for the proof that it is final
 REGISTER_S_MAX = 120.0  # how long the model waits for its record
 FACTS = {CertifiedManifest.TAG: CertifiedManifest}
 
@@ -94,6 +97,7 @@ class Buyer:
             settled = await _patiently(lambda: self._settled(chain))
             self._tell_agreement(settled)
             await self._certify(settled)
+            await self._show_final(chain, settled)
             await _patiently(lambda: self._take_back(chain))
             papers = await trio.to_thread.run_sync(
                 read_papers, self.me.spec, self.me.config.data, self.me.config.base
@@ -178,6 +182,35 @@ class Buyer:
                 self.me.store.set_fact(f"certificate/{epoch}", found.certificate)
                 settled[epoch] = dataclasses.replace(one, certificate=found.certificate)
                 break
+
+    async def _show_final(self, chain: Chain, settled: dict[int, Settled]) -> None:
+        """Fill in the proofs that results are final, where the chain's blocks can be made again."""
+        for epoch, one in settled.items():
+            with trio.move_on_after(PROOF_S_MAX):
+                while settled[epoch].anchor is None:
+                    try:
+                        proof = await trio.to_thread.run_sync(self._proof, chain, epoch, one)
+                    except AssayError as error:
+                        log.info("result not shown final", extra={"epoch": epoch, "reason": str(error)})
+                        await trio.sleep(POLL_S)
+                        continue
+                    settled[epoch] = dataclasses.replace(one, anchor=proof)
+
+    def _proof(self, chain: Chain, epoch: int, one: Settled) -> EventProof:
+        """That an epoch's result is final.
+
+        Raises:
+            Unavailable: the chain does not say so now, or its blocks cannot be made again.
+            MalformedMessage: what it says is not about our result.
+        """
+        for event in chain.events(self.me.deployment.block):
+            if not isinstance(event, ResultFinalized):
+                continue
+            if (event.run_id, event.epoch) == (self.me.run_id, epoch):
+                proof = chain.prove(event)
+                check_result_anchor(proof, self.me.deployment, one.result)
+                return proof
+        raise Unavailable(f"no event that epoch {epoch} is final")
 
     async def _take_back(self, chain: Chain) -> None:
         """Close the run, collect our share of slashes, and get the free rest of the escrow.

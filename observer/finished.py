@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledger.deployment import Deployment
+from ledger.event_proof import EventProof
 from ledger.settlement import Settlement
 from ledger.statements import EpochResult, ModelRecord
 from observer.papers import Papers
@@ -29,6 +30,7 @@ class Settled:
     result: EpochResult
     digest: bytes  # the final result's on chain
     certificate: bytes  # empty if no quorum would sign it again
+    anchor: EventProof | None = None  # that it is final; None where the chain gives no proof
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,12 +5,11 @@ carries the whole links in which verdicts could stand on the step, or on an earl
 make its audit moot; and of every later link what finality needs: the block and its certificate.
 
     spec -> run id;  commit <- node's keys;  links, headers <- a quorum's certificates, up to the last
-    beacon <- VRF proofs;  verdicts <- auditors' keys -> ruling;  pay row -> root <- a quorum's hot keys
+    beacon <- VRF proofs;  verdicts <- auditors' keys -> ruling;  pay: receipt_pay.py
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -20,11 +19,10 @@ from typing import Any
 from eth_abi.exceptions import EncodingError
 
 from ledger.deployment import Deployment
-from ledger.evidence import check_commit_statement, evm_address
-from ledger.payout_tree import leaf, root_of_proof
-from ledger.results import SET_VERSION, run_id_of
-from ledger.settlement import Settlement
-from ledger.statements import EpochResult, verify_certificate
+from ledger.evidence import check_commit_statement
+from ledger.results import run_id_of
+from ledger.statements import EpochResult
+from observer.receipt_pay import Paid, Pay, bytes_of, check_pay, keys_of, pay_json
 from protocol import vrf
 from protocol.audits import Audit
 from protocol.codec import decode, digest, encode
@@ -51,20 +49,9 @@ from replica.chain import check_words
 from replica.index import Altered
 from training.data import batch_positions, batch_root
 
-FORMAT = "assay/step-receipt/2"
+FORMAT = "assay/step-receipt/3"
 RECEIPT_BYTES_MAX = 64 << 20
 _FIELDS = ("format", "run_id", "round", "node", "spec", "deployment", "links", "headers", "pay")
-_PAY = ("epoch", "result", "certificate", "row", "proof")
-_ROW = ("index", "account", "amount")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pay:
-    """A settled epoch: what a quorum signed, and the node's row of the table if it has one."""
-
-    result: EpochResult
-    certificate: bytes
-    settlement: Settlement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +60,7 @@ class Checked:
 
     spec: RunSpec
     run_id: Digest
+    deployment: Deployment
     commit: SignedCommit
     signers: int  # the fewest under any certificate
     last_round: int
@@ -80,8 +68,7 @@ class Checked:
     drawn_from_ppm: int  # the step was drawn if the node's rate was at least this
     shares: int  # of verifiers, that the draw followed from
     drand: int  # the drand round that it followed from too; 0: none
-    amount: int | None  # the row's; None without a row
-    epoch: int | None  # None where the epoch's pay is not in the receipt
+    paid: Paid | None  # None where the epoch's pay is not in the receipt
 
 
 def make_receipt(
@@ -115,7 +102,7 @@ def make_receipt(
         "headers": [
             [encode(link.block).hex(), encode(link.certificate).hex()] for link in links[closed + 1 :]
         ],
-        "pay": _pay_json(pays[epoch], node) if epoch in pays else None,
+        "pay": pay_json(pays[epoch], node) if epoch in pays else None,
     }
     return json.dumps(body, indent=1) + "\n"
 
@@ -153,18 +140,19 @@ def check_receipt(
     if verifiers is not None and sorted(verifiers) != list(spec.verifier_peers):
         raise Altered("spec: its verifiers are not the ones expected")
     deployment = _deployment(told, spec)
-    round_id, node = told["round"], PeerId(_bytes(told["node"], "node", 32))
+    round_id, node = told["round"], PeerId(bytes_of(told["node"], "node", 32))
     whole = _links(told, spec, mine, round_id)
     links = whole[round_id - int(whole[0].manifest.round) :]  # from the step's on
     headers = _headers(told, spec, mine, whole[-1])
     signed = _commit(links[0], spec, mine, deployment, round_id, node)
     seed = _seed(links, spec, mine)
     audit = _audit(whole, spec, mine, signed)
-    amount, epoch = _paid(told["pay"], spec, mine, deployment, round_id, node)
+    paid = check_pay(told["pay"], spec, mine, deployment, round_id, node)
     certificates = [*(link.certificate for link in whole), *(certificate for _, certificate in headers)]
     return Checked(
         spec=spec,
         run_id=mine,
+        deployment=deployment,
         commit=signed,
         signers=min(len(certificate.verifiers) for certificate in certificates),
         last_round=int(headers[-1][0].round if headers else links[-1].block.round),
@@ -172,8 +160,7 @@ def check_receipt(
         drawn_from_ppm=bisect_left(range(PPM + 1), True, key=lambda rate: is_drawn(seed, node, rate)),
         shares=len(links[1].manifest.reveals),
         drand=links[0].manifest.drand_next if links[1].manifest.drand else 0,
-        amount=amount,
-        epoch=epoch,
+        paid=paid,
     )
 
 
@@ -187,7 +174,7 @@ def _told(text: bytes) -> dict[str, Any]:
         told = parse_json(text)
     except (ValueError, RecursionError) as error:
         raise Altered(f"receipt: not JSON ({error})") from None
-    told = _keys(told, _FIELDS, "receipt")
+    told = keys_of(told, _FIELDS, "receipt")
     if told["format"] != FORMAT:
         raise Altered(f"format: not {FORMAT!r}")
     if type(told["round"]) is not int or told["round"] < 0:
@@ -196,7 +183,7 @@ def _told(text: bytes) -> dict[str, Any]:
 
 
 def _spec(told: Mapping[str, Any]) -> RunSpec:
-    body = _bytes(told["spec"], "spec")
+    body = bytes_of(told["spec"], "spec")
     try:
         spec = decode(RunSpec, body)
         check_spec(spec)
@@ -226,7 +213,7 @@ def _links(told: Mapping[str, Any], spec: RunSpec, run_id: Digest, round_id: int
     links: list[CertifiedManifest] = []
     for position, body in enumerate(bodies):
         name = f"link of round {first + position}"
-        data = _bytes(body, name)
+        data = bytes_of(body, name)
         try:
             link = decode(CertifiedManifest, data)
             check_certified(link, domain, spec.verifier_peers)
@@ -254,7 +241,7 @@ def _headers(
         name = f"header of round {parent.round + 1}"
         if not isinstance(body, list) or len(body) != 2:
             raise Altered(f"{name}: expected a block and its certificate")
-        data, signatures = _bytes(body[0], name), _bytes(body[1], name)
+        data, signatures = bytes_of(body[0], name), bytes_of(body[1], name)
         try:
             block = decode(Block, data)
             certificate = decode(QuorumCertificate, signatures)
@@ -384,96 +371,3 @@ def _about(manifest: Manifest, node: PeerId, after: int) -> Manifest:
 
 def _commits_of(manifest: Manifest, node: PeerId) -> tuple[Commit, ...]:
     return tuple(signed.commit for signed in manifest.commits if signed.commit.node == node)
-
-
-def _paid(
-    told: Any, spec: RunSpec, run_id: Digest, deployment: Deployment, round_id: int, node: PeerId
-) -> tuple[int | None, int | None]:
-    """The amount of the node's row in the signed table, and the epoch."""
-    if told is None:
-        return None, None
-    told = _keys(told, _PAY, "pay")
-    epoch = round_id // spec.money.epoch_rounds
-    hot = [evm_address(member.hot) for member in spec.verifiers]
-    try:
-        result = read_result(told["result"])
-        if (told["epoch"], result.epoch, result.run_id, result.set_version) != (
-            epoch,
-            epoch,
-            run_id,
-            SET_VERSION,
-        ):
-            raise Altered(f"pay: not of epoch {epoch} of this run")
-        verify_certificate(deployment.digest(result), _bytes(told["certificate"], "pay"), hot)
-    except Altered:
-        raise
-    except (AssayError, ValueError, TypeError, OverflowError, EncodingError) as error:
-        raise Altered(f"pay: {error}") from None
-    if told["row"] is None:
-        return None, epoch
-    row, proof = _keys(told["row"], _ROW, "pay"), told["proof"]
-    if any(type(row[name]) is not int or row[name] < 0 for name in ("index", "amount")):
-        raise Altered("pay: index and amount must be whole numbers")
-    account = evm_address(next(member.account for member in spec.nodes if member.peer == node))
-    if row["account"] != account:
-        raise Altered(f"pay: a row of {row['account']}, the node's account is {account}")
-    if not isinstance(proof, list) or len(proof) > 64:
-        raise Altered("pay: no Merkle proof")
-    try:
-        start = leaf(run_id, epoch, row["index"], account, row["amount"])
-    except ValueError as error:  # an index or amount that no word holds
-        raise Altered(f"pay: {error}") from None
-    if root_of_proof(start, [_bytes(one, "pay", 32) for one in proof]) != result.root:
-        raise Altered("pay: the row is not under the signed root")
-    return row["amount"], epoch
-
-
-# ---- small parts
-
-
-def read_result(told: Any) -> EpochResult:
-    """An epoch's result from JSON, bytes in hexadecimal.
-
-    Raises:
-        ValueError: other fields, or text that is no hexadecimal.
-    """
-    names = {field.name for field in dataclasses.fields(EpochResult)}
-    if not isinstance(told, dict) or set(told) != names:
-        raise ValueError(f"a result has the fields {', '.join(sorted(names))}")
-    fields: dict[str, Any] = {k: bytes.fromhex(v) if isinstance(v, str) else v for k, v in told.items()}
-    return EpochResult(**fields)
-
-
-def _pay_json(pay: Pay, node: PeerId) -> dict[str, Any]:
-    rows, tree = pay.settlement.rows, pay.settlement.tree()
-    index = next((i for i, r in enumerate(rows) if r.role == "operator" and r.peer == node), None)
-    row = None
-    if index is not None:
-        row = {"index": index, "account": evm_address(rows[index].account), "amount": rows[index].amount}
-    return {
-        "epoch": pay.settlement.epoch,
-        "result": {
-            name: value.hex() if isinstance(value, bytes) else value
-            for name, value in dataclasses.asdict(pay.result).items()
-        },
-        "certificate": pay.certificate.hex(),
-        "row": row,
-        "proof": [one.hex() for one in tree.proof(index)] if index is not None else [],
-    }
-
-
-def _keys(told: Any, names: Sequence[str], part: str) -> dict[str, Any]:
-    if not isinstance(told, dict) or set(told) != set(names):
-        raise Altered(f"{part}: expected exactly the fields {', '.join(names)}")
-    return told
-
-
-def _bytes(text: Any, part: str, size: int | None = None) -> bytes:
-    """Of lower-case hexadecimal, the only spelling there is."""
-    try:
-        found = bytes.fromhex(text)
-    except (ValueError, TypeError):
-        raise Altered(f"{part}: not hexadecimal") from None
-    if found.hex() != text or (size is not None and len(found) != size):
-        raise Altered(f"{part}: not the hexadecimal of {'its' if size is None else size} bytes")
-    return found

@@ -12,6 +12,7 @@ from typing import Any
 
 import cbor2
 import pytest
+from eth_utils.crypto import keccak
 
 from protocol.codec import decode
 from protocol.messages import CertifiedManifest
@@ -73,6 +74,8 @@ def test_a_receipt_made_from_a_run_is_checked_without_it(run: Path, tmp_path: Pa
     assert good.returncode == 0, good.stderr
     assert "CLEARED" in good.stdout
     assert "a leaf under the root" in good.stdout
+    told = json.loads(path.read_text())["pay"]["anchor"]
+    assert f"hash 0x{keccak(bytes.fromhex(told['header'])).hex()}: compare" in good.stdout
 
     keys = [one["peer"] for one in json.loads((run / "summary.json").read_text())["verifiers"]]
     known = [word for key in keys for word in ("--verifier", key)]
@@ -263,3 +266,4 @@ def test_looking_changes_nothing_in_the_run(run: Path) -> None:
     """The buyer's signed index covers every file of the folder."""
     done = assay("run", "verify", run)
     assert done.returncode == 0, done.stderr
+    assert "3 of 3 results are final on chain" in done.stdout

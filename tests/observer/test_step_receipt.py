@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from eth_utils.crypto import keccak
 
 import tests.a_drand as a_drand
 import tests.builders as builders
+from ledger.result_anchor import anchor_json
 from ledger.results import epoch_result, result_digest, run_id_of
 from ledger.settlement import settle
 from ledger.statements import EpochResult, certificate, sign
-from observer.step_receipt import Checked, Pay, check_receipt, make_receipt
+from observer.receipt_pay import Pay
+from observer.step_receipt import Checked, check_receipt, make_receipt
 from protocol.audits import Ruling
 from protocol.codec import decode, digest, encode
 from protocol.draws import is_drawn
@@ -30,6 +33,7 @@ from protocol.types import NO_DIGEST, Digest, PeerId
 from replica.index import Altered
 from tests.a_drand import a_network, a_signature
 from tests.builders import NODES, VERIFIERS, a_deployment, a_hot_key, a_spec, peer
+from tests.ledger.a_block import a_final_result
 from tests.sim.world import World
 
 SPEC, DEPLOYMENT = a_spec(audit=replace(a_spec().audit, drand=a_network())), a_deployment()
@@ -66,7 +70,12 @@ def a_whole_chain(accuse: str = "") -> tuple[list[CertifiedManifest], dict[int, 
                 table = settle(history, epoch)
                 result = epoch_result(SPEC, table, builders.a_digest("model"), previous)
                 previous = result_digest(DEPLOYMENT, result)
-                pays[epoch] = Pay(result=result, certificate=a_certificate(result), settlement=table)
+                pays[epoch] = Pay(
+                    result=result,
+                    certificate=a_certificate(result),
+                    settlement=table,
+                    anchor=a_final_result(DEPLOYMENT, result),
+                )
     return links, pays
 
 
@@ -104,7 +113,11 @@ def test_a_receipt_shows_step_quorum_ruling_and_pay_from_the_file_alone(text, ch
     assert found.audit is not None
     assert found.audit.ruling is Ruling.CLEARED
     table = chain[1][0].settlement
-    assert found.amount == next(r.amount for r in table.rows if r.peer == peer("nora"))
+    assert found.paid is not None
+    assert found.paid.amount == next(r.amount for r in table.rows if r.peer == peer("nora"))
+    block = found.paid.anchor
+    assert block is not None and (block.number, block.time_s) == (7, 0x65)
+    assert block.hash == keccak(a_final_result(DEPLOYMENT, chain[1][0].result).header)
 
 
 def test_every_step_of_the_run_has_a_receipt_with_the_ruling_of_the_whole_fold(signed):
@@ -123,7 +136,8 @@ def test_every_step_of_the_run_has_a_receipt_with_the_ruling_of_the_whole_fold(s
             seen.add(ruling)
     assert {Ruling.CLEARED, Ruling.UPHELD, Ruling.MOOT} <= seen
     bad = checked(make_receipt(SPEC, RUN, DEPLOYMENT, links, pays, 0, peer("mallory")))
-    assert (bad.amount, bad.epoch) == (None, 0)  # the table was signed, and has no row of it
+    assert bad.paid is not None
+    assert (bad.paid.amount, bad.paid.epoch) == (None, 0)  # the table was signed, and has no row of it
 
 
 def test_a_receipt_says_from_which_rate_on_the_step_was_drawn(chain):
@@ -142,7 +156,7 @@ def test_a_receipt_says_from_which_rate_on_the_step_was_drawn(chain):
 
 def test_a_receipt_without_a_settled_epoch_says_nothing_about_pay(chain):
     found = checked(make_receipt(SPEC, RUN, DEPLOYMENT, chain[0], {}, 1, peer("nora")))
-    assert (found.amount, found.epoch) == (None, None)
+    assert found.paid is None
 
 
 def test_there_is_no_receipt_of_a_step_that_was_not_accepted(chain):
@@ -203,8 +217,17 @@ def few_hot_keys(told: dict[str, Any]) -> None:
     told["pay"]["certificate"] = told["pay"]["certificate"][: 2 * 65 * 2]
 
 
+def other_result() -> EpochResult:
+    """Of epoch 0, with another total."""
+    zero = Digest(bytes(32))
+    return EpochResult(
+        deployment_id=SPEC.deployment_id, run_id=RUN, epoch=0, set_version=1, prev_result=zero, root=zero,
+        table_hash=zero, model_hash=zero, total=1,
+    )  # fmt: skip
+
+
 EDITS: dict[str, tuple[Edit, str]] = {
-    "another format": (lambda t: t.update(format="assay/step-receipt/3"), "^format: "),
+    "another format": (lambda t: t.update(format="assay/step-receipt/4"), "^format: "),
     "a field more": (lambda t: t.update(more=1), "^receipt: expected exactly"),
     "a field less": (lambda t: t.pop("headers"), "^receipt: expected exactly"),
     "another run id": (lambda t: t.update(run_id="00" * 32), "^run_id: it does not follow"),
@@ -247,6 +270,12 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "another epoch": (lambda t: t["pay"].update(epoch=1), "^pay: not of epoch 0"),
     "another total": (lambda t: t["pay"]["result"].update(total=1), "^pay: .*signer"),
     "a total that is no number": (lambda t: t["pay"]["result"].update(total=1.5), "^pay: "),
+    "an anchor in another block": (lambda t: t["pay"]["anchor"].update(header="c0"), "^pay: .*fields"),
+    "an anchor of another event": (
+        lambda t: t["pay"].update(anchor=anchor_json(a_final_result(DEPLOYMENT, other_result()))),
+        "^pay: anchor: ",
+    ),
+    "an anchor that is none": (lambda t: t["pay"].update(anchor=5), "^pay: an anchor has"),
     "too few hot keys": (few_hot_keys, "^pay: 2 signatures; 3 of 4"),
     "an amount that is none": (lambda t: t["pay"]["row"].update(amount=True), "^pay: index and amount"),
 }  # fmt: skip
