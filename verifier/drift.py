@@ -8,7 +8,8 @@ steers inside the tolerance does not. Two sums over a node's audits see it:
     level   CUSUM (Page 1954) of the median distance over what honest audits of this pair of classes
             keep to, whatever the direction. It needs a measured pair.
 
-An alarm is no fault. Once more than f verifiers have raised one, its node is on probation again.
+What is remembered of each node is `watch`'s. An alarm is no fault: once more than f verifiers have raised
+one, its node is on probation again.
 
 Shape suffixes: B = opened blocks, C = 4096, J = buckets.
 """
@@ -22,9 +23,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.messages import Commit
 from protocol.rule import BLOCK_SIZE
-from protocol.types import Digest, PeerId
 from training.values import tree_sum
 from verifier.limits import Limit
 from verifier.tolerance import Measured, median_of
@@ -32,7 +31,6 @@ from verifier.tolerance import Measured, median_of
 BUCKETS = 512
 MEMORY = 1 - 1 / 64  # of what was, with each audit: what is remembered is some 64 audits
 LEAN_MAX = 4.0  # |sum|^2 over its weight; 1 for noise, up to 1.8 for honest pairs that were measured
-ROUNDS_KEPT = 256  # of a node's audits, to count none twice; disputes end long before
 SLACK, LEVEL_MAX, STEP_MAX = 1.2, 4.0, 1.0  # times the profile that is still honest; alarm; most of one audit
 
 
@@ -73,30 +71,6 @@ def observe(drift: Drift, measured: Measured, blocks: Sequence[int], limit: Limi
     else:
         new = Drift(drift.sum_J, drift.weight, level)
     return new, new.lean > LEAN_MAX or new.level > LEVEL_MAX
-
-
-class Watch:
-    """What one auditor remembers of the nodes it audits, by node and execution class; each step counts once.
-
-    It is lost with the process: a drift is then found some audits later.
-    """
-
-    def __init__(self) -> None:
-        self._drifts: dict[tuple[PeerId, Digest], Drift] = {}
-        self._rounds: dict[PeerId, tuple[int, ...]] = {}
-
-    def leans(self, commit: Commit, measured: Measured, blocks: Sequence[int], limit: Limit) -> bool:
-        """Whether, with this audit that was a match, the node leans; then its record begins again."""
-        rounds = self._rounds.get(commit.node, ())
-        if int(commit.round) in rounds:
-            return False  # of a dispute, or of a second try
-        self._rounds[commit.node] = (*rounds, int(commit.round))[-ROUNDS_KEPT:]
-        key = commit.node, commit.exec_class
-        drift, is_leaning = observe(self._drifts.get(key, Drift()), measured, blocks, limit)
-        for stale in [k for k in self._drifts if k[0] == commit.node and k != key]:
-            del self._drifts[stale]  # a node has one machine, or lies about it
-        self._drifts[key] = Drift() if is_leaning else drift
-        return is_leaning
 
 
 def _folded(residual_BC: NDArray[np.float64], blocks: Sequence[int]) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.codec import decode
+from protocol.codec import decode, digest
 from protocol.messages import Commit, InnerOpening, Opening, Outcome
 from protocol.params import RunSpec
 from protocol.rule import BLOCK_SIDE
@@ -35,11 +35,12 @@ from training.rule import begin, way_sketch
 from training.schedule import rate
 from training.threads import prepare
 from verifier.audit import Finding, check_opening, compare
-from verifier.drift import Watch
 from verifier.limits import Limits, agreed_limits
 from verifier.segment import check_inner_opening, opening_bytes_max
 from verifier.tolerance import floor_of, judge
+from verifier.watch import Watch
 
+MEMORY = "remembered.cbor"
 _INCONCLUSIVE = Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
 
 
@@ -64,6 +65,7 @@ class Examiner:
     """theta of recent rounds and the data: all that a recompute needs.
 
     limits: what steps of other execution classes are judged by; without them they are not judged.
+    memory: the file in which what is remembered of nodes outlives us; None: nowhere.
     """
 
     def __init__(
@@ -75,12 +77,13 @@ class Examiner:
         base: Path | None = None,
         device: str = "cpu",
         limits: Limits | None = None,
+        memory: Path | None = None,
     ) -> None:
         self.spec, self.device, self.limits = spec, device, limits
         self.exec_class = execution_class(spec.compute, device)
         self.parameters = Parameters(spec, folder / "theta", kept_rounds(spec), base)
         self.tokens = read_tokens(data, spec.data)
-        self.watch = Watch()
+        self.watch = Watch(memory, digest(spec))
 
     def examine(
         self,
@@ -250,6 +253,7 @@ def methods() -> Mapping[str, Callable[..., Any]]:
                 base=None if base is None else Path(base),
                 device=device,
                 limits=agreed_limits(run, None if limits is None else Path(limits)),
+                memory=Path(folder) / MEMORY,
             )
         ]
         return held[0].parameters.round

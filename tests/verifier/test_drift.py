@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.params import BLOCK_SIZE, Precision
-from protocol.types import Digest
-from tests.protocol.chains import NODES, a_commit
-from verifier.drift import LEAN_MAX, LEVEL_MAX, ROUNDS_KEPT, STEP_MAX, Drift, Watch, observe
+from verifier.drift import LEAN_MAX, LEVEL_MAX, STEP_MAX, Drift, observe
 from verifier.limits import POLICIES, Limit
 from verifier.tolerance import Grade, Measured, grades
 
@@ -94,40 +92,3 @@ def test_any_sizes_give_a_finite_state(sizes):
         drift, _ = observe(drift, an_audit(unit(number, 2) * size), (3, 9), MEASURED_FP32)
 
         assert np.isfinite(drift.sum_J).all() and np.isfinite(drift.level) and np.isfinite(drift.lean)
-
-
-def a_watched(watch: Watch, round_id: int, seed: int = 1, **changes: object) -> bool:
-    commit = replace(a_commit(round_id, NODES[0]), **changes)
-    return watch.leans(commit, an_audit(unit(seed, 8)), range(8), BF16)
-
-
-def test_a_watched_node_that_leans_is_named_once_and_then_watched_anew():
-    watch = Watch()
-
-    assert [a_watched(watch, number) for number in range(10)] == [False] * 4 + [True] + [False] * 4 + [True]
-
-
-def test_a_step_that_is_looked_at_again_counts_once():
-    watch = Watch()
-
-    assert not any(a_watched(watch, 7) for _ in range(50))
-
-
-def test_another_class_of_the_node_is_watched_from_nothing_and_other_nodes_are_not_mixed_in():
-    watch, other = Watch(), Watch()
-    for number in range(4):
-        assert not a_watched(watch, number)
-        assert not a_watched(other, number, node=NODES[number % 2])
-
-    assert not a_watched(watch, 4, exec_class=Digest(b"c" * 32))
-    assert not a_watched(other, 4)
-    assert not a_watched(watch, 5)  # its first class again: what was known of it is gone
-
-
-def test_what_is_remembered_of_a_node_is_bounded():
-    watch = Watch()
-    for number in range(ROUNDS_KEPT + 50):
-        a_watched(watch, number, seed=number)
-
-    assert len(watch._rounds[NODES[0]]) == ROUNDS_KEPT
-    assert len(watch._drifts) == 1
