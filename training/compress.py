@@ -20,15 +20,14 @@ import hashlib
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from protocol.messages import SKETCH_BYTES
 from protocol.rule import BLOCK_SIZE, PPM, CompressSpec, RuleSpec, Transform
 from protocol.types import Digest
 from training.factors import Factors, factors_to_update
-from training.forward import FORWARD_SS, transformed_blocks
-from training.largest import largest
+from training.forward import length, spectra, transformed_blocks
+from training.largest import add_and_choose, largest
 from training.layout import Layout, to_blocks
 from training.lowrank import compress_lowrank
 from training.values import Quantised, quantise
@@ -57,8 +56,7 @@ def gradient_blocks(
     """lr * DCT of the clipped gradient, always of all blocks at once. Shape (N, C), float32."""
     factor = float(lr)
     if rule.local.clip_micro:
-        norm = float(torch.from_numpy(gradient_P).norm())
-        factor *= min(rule.local.clip_micro / PPM / max(norm, 1e-12), 1.0)
+        factor *= min(rule.local.clip_micro / PPM / max(length(gradient_P), 1e-12), 1.0)
     if rule.compress.transform is Transform.DCT:
         return transformed_blocks(layout, gradient_P, factor)
     return to_blocks(layout, gradient_P * np.float32(factor)).reshape(-1, BLOCK_SIZE)
@@ -75,13 +73,14 @@ def in_basis(rule: RuleSpec, blocks_BSS: NDArray[np.float32]) -> NDArray[np.floa
     """Blocks in the rule's basis, one by one: any subset has the bits of the whole. Shape (B, C), float32."""
     if rule.compress.transform is Transform.NONE:
         return blocks_BSS.reshape(-1, BLOCK_SIZE)
-    parts = [torch.mm(FORWARD_SS, torch.mm(torch.from_numpy(one), FORWARD_SS.T)) for one in blocks_BSS]
-    both: NDArray[np.float32] = torch.stack(parts).reshape(-1, BLOCK_SIZE).numpy()
-    return both
+    return spectra(blocks_BSS)
 
 
 def transition(
-    compress: CompressSpec, before_BC: NDArray[np.float32], x_BC: NDArray[np.float32]
+    compress: CompressSpec,
+    before_BC: NDArray[np.float32],
+    x_BC: NDArray[np.float32],
+    into_BC: NDArray[np.float32] | None = None,
 ) -> Transition:
     """Error update, selection and exact error feedback for the blocks given.
 
@@ -89,12 +88,13 @@ def transition(
         compress: What is sent and how.
         before_BC: The error before the step. Shape (B, C), float32; not modified.
         x_BC: What the step adds, for the same blocks; not modified.
+        into_BC: Filled with the error after the step. `before_BC` itself may be given, and is used up then.
 
     Returns:
         What is sent and the error after. Ties in size go to the lower index. A block with
         fewer than k non-zero coefficients sends nothing.
     """
-    after_BC = np.empty(x_BC.shape, np.float32)
+    after_BC = np.empty(x_BC.shape, np.float32) if into_BC is None else into_BC
     if compress.rank or compress.k == BLOCK_SIZE:
         for rows in _groups(len(x_BC)):
             _add(compress, before_BC[rows], x_BC[rows], after_BC[rows])
@@ -113,13 +113,12 @@ def _send_largest(
     after_BC: NDArray[np.float32],
 ) -> Transition:
     """Fill `after_BC`, choose and write what is sent, and take it out again."""
-    size_BC = np.empty((min(_GROUP_BLOCKS, len(x_BC)), BLOCK_SIZE), np.float32)
-    parts = [(np.zeros(0, np.int64), np.zeros((0, compress.k), np.int64))]
-    for rows in _groups(len(x_BC)):
-        _add(compress, before_BC[rows], x_BC[rows], after_BC[rows])
-        live_B, index_BK = largest(np.abs(after_BC[rows], out=size_BC[: rows.stop - rows.start]), compress.k)
-        parts.append((live_B + rows.start, index_BK))
-    live_B, index_BK = (np.concatenate(part) for part in zip(*parts, strict=True))
+    if compress.keeps_error:
+        beta = np.float32(compress.feedback_micro / PPM)
+        live_B, index_BK = add_and_choose(before_BC, x_BC, beta, compress.k, after_BC)
+    else:
+        after_BC[:] = x_BC
+        live_B, index_BK = largest(after_BC, compress.k)
     at_BK = live_B[:, None] * BLOCK_SIZE + index_BK
     flat = after_BC.reshape(-1)
     moved_BK = flat[at_BK]

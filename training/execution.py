@@ -30,7 +30,7 @@ def execution_class(compute: ComputeSpec, device: str = "cpu") -> Digest:
 @functools.lru_cache(maxsize=16)
 def _class_of(compute: ComputeSpec, device: str, threads: int, has_mkldnn: bool) -> Digest:
     parts = [
-        "assay/class/3",
+        "assay/class/4",
         torch.__version__,
         np.__version__,
         platform.machine(),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.params import BLOCK_SIZE
-from training.largest import largest
+from training.largest import add_and_choose, largest
 
 KS = [1, 2, 3, 31, 32, 33, 64, 500, 1000, 2048, BLOCK_SIZE]
 
@@ -87,3 +87,44 @@ def test_no_block_at_all_is_no_choice():
     live, index = largest(np.zeros((0, BLOCK_SIZE), np.float32), 32)
 
     assert live.shape == (0,) and index.shape == (0, 32)
+
+
+def test_signs_do_not_matter_for_size():
+    size = sizes(5, 3, 20)
+    signed = np.where(np.arange(BLOCK_SIZE) % 3, size, -size).astype(np.float32)
+
+    for found, expected in zip(largest(signed, 32), largest(size, 32), strict=True):
+        assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("k", [1, 32, 2048])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_adding_and_choosing_at_once_is_both_one_after_the_other(k, in_place):
+    before, x = (
+        np.random.default_rng(seed).standard_normal((7, BLOCK_SIZE)).astype(np.float32) for seed in (1, 2)
+    )
+    x[3], before[3] = 0, 0
+    expected = before * np.float32(0.95) + x
+    after = before if in_place else np.empty_like(x)
+
+    chosen = add_and_choose(before, x, np.float32(0.95), k, after)
+
+    assert np.array_equal(after, expected)
+    for found, wanted in zip(chosen, largest(expected, k), strict=True):
+        assert np.array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(("before", "x", "after"), [(2, 3, 3), (3, 2, 3), (3, 3, 2), (3, 3, 4)])
+def test_blocks_that_do_not_belong_together_are_refused(before, x, after):
+    rows = [np.zeros((count, BLOCK_SIZE), np.float32) for count in (before, x, after)]
+
+    with pytest.raises(ValueError, match="blocks of shapes"):
+        add_and_choose(rows[0], rows[1], np.float32(1), 32, rows[2])
+
+
+@pytest.mark.parametrize(
+    ("width", "k"), [(BLOCK_SIZE, 0), (BLOCK_SIZE, BLOCK_SIZE + 1), (4095, 32), (64, 65)]
+)
+def test_a_choice_that_does_not_exist_is_refused(width, k):
+    with pytest.raises(ValueError, match="coefficients"):
+        largest(np.ones((2, width), np.float32), k)

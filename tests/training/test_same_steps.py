@@ -1,0 +1,132 @@
+"""From a gradient to what is sent: the same bits whatever the processor, threads and compiled code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numba import njit
+
+from protocol.params import PPM
+from tests.specs import a_rule
+from training import cosine, forward, largest
+from training.compiled import OPTIONS
+from training.compress import gradient_blocks, in_basis, transition
+from training.layout import Layout
+
+ROOT = Path(__file__).parent.parent.parent
+VECTOR = ROOT / "tests" / "vectors" / "step.json"
+LAYOUT = Layout(("a", "b", "c", "d"), ((130, 576), (128, 192), (37,), (64,)))
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+MACHINES = {
+    "as it is": {},
+    "no processor's own instructions": {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""},
+    "default kernels": {"ATEN_CPU_CAPABILITY": "default", "OPENBLAS_CORETYPE": "Prescott"},
+    "four threads": dict.fromkeys(THREADS, "4"),
+    "numpy without vectors": {"NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3 AVX512F AVX512CD AVX512_SKX"},
+}
+if platform.machine() == "x86_64":
+    flags = Path("/proc/cpuinfo").read_text().split() if Path("/proc/cpuinfo").exists() else []
+    for name, needed in {"nehalem": "sse4_2", "haswell": "avx2", "skylake-avx512": "avx512vl"}.items():
+        if needed in flags:
+            MACHINES[name] = {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": ""}
+FUSED = re.compile(r"\b(vfn?m(add|sub)\w*|fn?m(add|sub)|fml[as])\b")
+COMPILED = [
+    one
+    for module in (cosine, forward, largest)
+    for one in vars(module).values()
+    if hasattr(one, "py_func") and one.py_func.__module__ == module.__name__
+]
+
+
+def numbers(name: str, count: int) -> np.ndarray:
+    """Floats of many sizes that every machine draws alike."""
+    whole = np.frombuffer(hashlib.shake_256(name.encode()).digest(4 * count), "<i4").astype(np.float64)
+    return np.ldexp(whole, -31 - np.arange(count) % 13).astype(np.float32)
+
+
+def digests() -> dict[str, str]:
+    """Of every stage of two steps, with the gradient clipped and without."""
+    found = {}
+    for clip in (0, PPM):
+        rule = a_rule(clip_micro=clip)
+        error = np.zeros((LAYOUT.blocks, 4096), np.float32)
+        for step in range(2):
+            x = gradient_blocks(rule, LAYOUT, numbers(f"g{step}", LAYOUT.parameters), np.float32(1e-3))
+            moved = transition(rule.compress, error, x)
+            error = moved.after_BC
+            for name, part in (
+                ("x", x),
+                ("error", error),
+                ("index", moved.sent.index_BK),
+                ("value", moved.sent.value_BK),
+            ):
+                found[f"{name} {step} clip {clip}"] = hashlib.sha256(part.tobytes()).hexdigest()
+    return found
+
+
+def test_the_step_is_the_frozen_one():
+    assert digests() == json.loads(VECTOR.read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", MACHINES)
+def test_neither_processor_nor_threads_change_a_bit(machine, tmp_path):
+    """Every setting compiles for itself, in a folder of its own."""
+    environment = {**os.environ, **dict.fromkeys(THREADS, "1"), **MACHINES[machine]}
+    environment |= {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", __file__, "print"],
+        env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout) == json.loads(VECTOR.read_text())
+    assert list(tmp_path.rglob("*.nbc")), "nothing was compiled for this setting"
+
+
+@pytest.mark.parametrize("function", COMPILED, ids=lambda function: function.__name__)
+def test_no_compiled_function_fuses_a_product_and_a_sum(function):
+    assert not FUSED.search(machine_code(function, OPTIONS))
+
+
+def test_a_fused_product_and_sum_would_be_seen():
+    """Where the processor has them. On one that has not there is nothing to look for."""
+    code = machine_code(largest._add_and_choose, {**OPTIONS, "fastmath": True})
+    has_fused = platform.machine() == "aarch64" or (
+        Path("/proc/cpuinfo").exists() and "fma" in Path("/proc/cpuinfo").read_text().split()
+    )
+
+    assert bool(FUSED.search(code)) == has_fused
+
+
+def machine_code(function, options) -> str:
+    """What a compiled function is made of, compiled anew: kept code cannot be looked at."""
+    (signature,) = function.signatures
+    again = njit(signature, **options)(function.py_func)
+    return "".join(again.inspect_asm().values())
+
+
+def test_blocks_that_were_cut_out_have_the_bits_of_those_in_their_place():
+    flat = numbers("g", 128 * 192)
+    layout = Layout(("m",), ((128, 192),))
+    blocks = flat.reshape(2, 64, 3, 64).transpose(0, 2, 1, 3).reshape(-1, 64, 64)
+    whole = forward.transformed_blocks(layout, flat, 1.0)
+
+    assert np.array_equal(in_basis(a_rule(), blocks), whole)
+    assert np.array_equal(in_basis(a_rule(), blocks[[4, 1]]), whole[[4, 1]])
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["print"]:
+        print(json.dumps(digests()))
+    else:
+        VECTOR.write_text(json.dumps(digests(), indent=1) + "\n")
