@@ -37,6 +37,7 @@ from training.threads import prepare
 
 LOSS_MICRO_MAX = 10**9
 HONEST = "honest"
+ROOM_BYTES_MAX = 1 << 28  # of memory kept between steps; a larger model takes it from the kernel each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class Trainer:
         )
         self._scar = folder / "diverged"
         self._done: _Ahead | None = None
+        self._room: NDArray[np.float32] | None = None
         self._diverge()
 
     def apply(self, round_id: int, aggregate: bytes) -> Digest:
@@ -115,7 +117,8 @@ class Trainer:
         if not (np.isfinite(work.loss) and all(np.isfinite(part).all() for part in parts)):
             # Sent, its states could not be opened, and withholding an opening is slashed.
             raise Unavailable(f"round {round_id}: the gradient is not finite, so there is nothing to send")
-        after, update = rules.encode(self.spec, self.layout, round_id, before, work)
+        uses_up = lie != "no-feedback"  # which needs what was before once more
+        after, update = rules.encode(self.spec, self.layout, round_id, before, work, uses_up=uses_up)
         if lie == "no-feedback":
             beta = np.float32(rule.compress.feedback_micro / PPM)
             after = replace(after, error_NC=before.error_NC * beta + work.x_NC)
@@ -177,7 +180,11 @@ class Trainer:
             used = batch_positions(self.spec, self.node, round_id + self.spec.rounds)
         batch = batch_tokens(self.tokens, used, self.spec.model.context)
         gradient = self._noise if lie == "random-update" else self._gradient
-        return rules.local(self.spec, self.layout, theta, before, batch, round_id, gradient)
+        # No two works are in use at once: what was done ahead is taken or thrown away before the next.
+        work = rules.local(self.spec, self.layout, theta, before, batch, round_id, gradient, self._room)
+        if self.spec.rule.is_gradient and work.x_NC.nbytes <= ROOM_BYTES_MAX:
+            self._room = work.x_NC
+        return work
 
     def _gradient(
         self, theta_P: NDArray[np.float32], tokens: NDArray[np.int64]

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from protocol.messages import SKETCH_BYTES
 from protocol.rule import BLOCK_SIZE, PPM, CompressSpec, RuleSpec, Transform
 from protocol.types import Digest
+from training.compiled import FILL_DOUBLE_1, READ_2, compiled, floats
 from training.factors import Factors, factors_to_update
 from training.forward import length, spectra, transformed_blocks
 from training.largest import add_and_choose, largest
@@ -51,14 +52,21 @@ class Transition:
 
 
 def gradient_blocks(
-    rule: RuleSpec, layout: Layout, gradient_P: NDArray[np.float32], lr: np.float32
+    rule: RuleSpec,
+    layout: Layout,
+    gradient_P: NDArray[np.float32],
+    lr: np.float32,
+    into_NC: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
-    """lr * DCT of the clipped gradient, always of all blocks at once. Shape (N, C), float32."""
+    """lr * DCT of the clipped gradient, always of all blocks at once. Shape (N, C), float32.
+
+    `into_NC` may be filled with it, and is then what is returned.
+    """
     factor = float(lr)
     if rule.local.clip_micro:
         factor *= min(rule.local.clip_micro / PPM / max(length(gradient_P), 1e-12), 1.0)
     if rule.compress.transform is Transform.DCT:
-        return transformed_blocks(layout, gradient_P, factor)
+        return transformed_blocks(layout, gradient_P, factor, into_NC)
     return to_blocks(layout, gradient_P * np.float32(factor)).reshape(-1, BLOCK_SIZE)
 
 
@@ -179,8 +187,22 @@ def work_sketch(pattern: Digest, x_NC: NDArray[np.float32]) -> bytes:
     )
     signs = np.unpackbits(patterns).reshape(64, BLOCK_SIZE).astype(np.float64) * 2 - 1
     column_sums = np.zeros(BLOCK_SIZE)
-    for rows in _groups(len(x_NC)):
-        column_sums += x_NC[rows].astype(np.float64).sum(axis=0)
+    if x_NC.shape[1] != BLOCK_SIZE:
+        raise ValueError(f"blocks of {x_NC.shape[1]} coefficients, expected {BLOCK_SIZE}")
+    _add_columns(floats(x_NC), np.empty(BLOCK_SIZE), column_sums)
     sketch: bytes = (signs * column_sums).sum(axis=1).astype("<f8").tobytes()
     assert len(sketch) == SKETCH_BYTES
     return sketch
+
+
+@compiled(None, READ_2, FILL_DOUBLE_1, FILL_DOUBLE_1)
+def _add_columns(x_NC: NDArray[np.float32], part_C: NDArray[np.float64], sum_C: NDArray[np.float64]) -> None:
+    """Add the rows to `sum_C`, group by group, each group added up in order first."""
+    for top in range(0, len(x_NC), _GROUP_BLOCKS):
+        for i in range(len(part_C)):
+            part_C[i] = x_NC[top, i]
+        for row in range(top + 1, min(top + _GROUP_BLOCKS, len(x_NC))):
+            for i in range(len(part_C)):
+                part_C[i] += x_NC[row, i]
+        for i in range(len(part_C)):
+            sum_C[i] += part_C[i]

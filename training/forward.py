@@ -22,15 +22,20 @@ from training.layout import Layout, to_blocks
 _LANES = 64  # sums that a length is added up in
 
 
-def transformed_blocks(layout: Layout, flat_P: NDArray[np.float32], factor: float) -> NDArray[np.float32]:
+def transformed_blocks(
+    layout: Layout, flat_P: NDArray[np.float32], factor: float, into_NC: NDArray[np.float32] | None = None
+) -> NDArray[np.float32]:
     """DCT of the flat vector's blocks, times a factor. Shape (N, C), float32.
 
     Args:
         layout: Order and shapes of the parameters.
         flat_P: Shape (P,), float32; not modified.
         factor: On every coefficient.
+        into_NC: Filled and returned; fresh memory if left out, which the kernel has to clear first.
     """
-    out_NC = np.empty((layout.blocks, BLOCK_SIZE), np.float32)
+    out_NC = np.empty((layout.blocks, BLOCK_SIZE), np.float32) if into_NC is None else into_NC
+    if out_NC.shape != (layout.blocks, BLOCK_SIZE):
+        raise ValueError(f"room of shape {out_NC.shape} for {layout.blocks} blocks")
     at, block = 0, 0
     vectors, shapes = [], []
     for name, shape in zip(layout.names, layout.shapes, strict=True):

@@ -84,6 +84,7 @@ def local(
     tokens: NDArray[np.int64],
     round_id: int,
     gradient: Gradient,
+    into_NC: Floats | None = None,
 ) -> Work:
     """A node's own work of one round.
 
@@ -95,11 +96,12 @@ def local(
         tokens: Its batch. Shape (steps * sequences, context + 1), int64.
         round_id: The round.
         gradient: Loss and gradient at some parameters on some tokens.
+        into_NC: Room that `x_NC` of the result may take, float32.
     """
     if spec.rule.is_gradient:
         loss, slope_P = gradient(theta_P, tokens)
         lr = rate(spec.rule.outer.schedule, spec.rounds, round_id)
-        return Work(gradient_blocks(spec.rule, layout, slope_P, lr), loss)
+        return Work(gradient_blocks(spec.rule, layout, slope_P, lr, into_NC), loss)
     start = begin(spec, layout, theta_P, private, round_id)
     states, losses = zip(*segments(spec, round_id, start, theta_P, tokens, gradient), strict=True)
     x_NC = distance_blocks(spec.rule, layout, theta_P, states[-1].theta_P)
@@ -120,11 +122,13 @@ def way_sketch(layout: Layout, start: InnerState, end: InnerState, pattern: Dige
     return sketch_digest(work_sketch(pattern, way_NC))
 
 
-def compress(spec: RunSpec, layout: Layout, round_id: int, before_NC: Floats, x_NC: Floats) -> Transition:
-    """What is sent of some work and what is kept back, over all blocks."""
+def compress(
+    spec: RunSpec, layout: Layout, round_id: int, before_NC: Floats, x_NC: Floats, *, uses_up: bool = False
+) -> Transition:
+    """What is sent of some work and what is kept back, over all blocks. `uses_up`: see `encode`."""
     rule = spec.rule
     if rule.fragments == 1:
-        return transition(rule.compress, before_NC, x_NC)
+        return transition(rule.compress, before_NC, x_NC, before_NC if uses_up else None)
     mine = np.flatnonzero(fragment_blocks(layout, rule.fragments) == round_id % rule.fragments)
     part = transition(rule.compress, before_NC[mine], x_NC[mine])
     after_NC = before_NC.copy()
@@ -135,11 +139,14 @@ def compress(spec: RunSpec, layout: Layout, round_id: int, before_NC: Floats, x_
 
 
 def encode(
-    spec: RunSpec, layout: Layout, round_id: int, private: Private, work: Work
+    spec: RunSpec, layout: Layout, round_id: int, private: Private, work: Work, *, uses_up: bool = False
 ) -> tuple[Private, bytes]:
-    """The private state after a round, and the message."""
+    """The private state after a round, and the message.
+
+    With `uses_up` the error before the round may become the one after it where it lies.
+    """
     rule = spec.rule
-    moved = compress(spec, layout, round_id, private.error_NC, work.x_NC)
+    moved = compress(spec, layout, round_id, private.error_NC, work.x_NC, uses_up=uses_up)
     after = Private(moved.after_BC, work.ends[-1] if rule.carries_inner else None, round_id)
     if moved.factors is not None:
         return after, encode_factors(moved.factors, layout.blocks)

@@ -428,6 +428,33 @@ def test_the_largest_momenta_are_judged_like_any_others(data, folder, tmp_path, 
     assert record["update"] == lie["update"]
 
 
+@pytest.mark.parametrize("name", ["honest", "no-feedback"])
+def test_memory_that_is_kept_between_steps_changes_no_byte(data, tmp_path, monkeypatch, name):
+    keeps = a_trainer(data, tmp_path / "keeps", name)
+    record, kept = None, []
+    for round_id in range(3):
+        record = step(keeps, round_id, record)
+        kept.append(facts_of(record))
+        keeps.apply(round_id, aggregate_of(keeps, record))
+    assert keeps._room is not None
+    monkeypatch.setattr(trainers, "ROOM_BYTES_MAX", 0)
+    plain, record = a_trainer(data, tmp_path / "plain", name), None
+    for round_id in range(3):
+        record = step(plain, round_id, record)
+        assert facts_of(record) == kept[round_id]
+        plain.apply(round_id, aggregate_of(plain, record))
+    assert plain._room is None
+
+
+def test_who_subtracts_nothing_keeps_all_of_its_work(data, folder):
+    liar = a_trainer(data, folder, "no-feedback")
+    step(liar, 0)
+    state = liar.steps.private(0)
+
+    assert liar._room is not None and state is not None
+    assert np.array_equal(state.error_NC, liar._room)  # on top of a momentum of zeros
+
+
 # ---- work ahead of the manifest
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from fractions import Fraction
 
@@ -18,6 +19,8 @@ from protocol.types import NO_DIGEST, Digest
 from tests import specs
 from training.compress import gradient_blocks, transition, work_sketch
 from training.layout import layout_of
+from training.methods import METHODS
+from training.methods.choices import Choices
 from training.momentum import momentum_leaves, private_leaves, zero_root
 from training.presets import gpt_spec
 from training.wire import decode_update, encode_update
@@ -255,3 +258,32 @@ def test_a_mean_of_equal_sizes_is_that_size():
         spectrum[0, :k] = np.float32(math.pi)
         step = step_of(a_rule(k, beta=0.0), np.zeros_like(spectrum, ONE), spectrum)
         assert not step.after_BC.any(), k
+
+
+@pytest.mark.parametrize("method", ["demo", "sparseloco", "diloco", "fedavg"])
+def test_the_error_may_be_changed_where_it_lies(method):
+    compress = METHODS[method](Choices()).compress
+    before, x = some(1, 5), some(2, 5)
+    fresh = transition(compress, before.copy(), x)
+
+    moved = transition(compress, before, x, before)
+
+    assert moved.after_BC is before and np.array_equal(before, fresh.after_BC)
+    assert np.array_equal(moved.sent.value_BK, fresh.sent.value_BK)
+    assert np.array_equal(moved.sent.index_BK, fresh.sent.index_BK)
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 31, 32, 33, 100])
+def test_a_sketch_adds_up_32_blocks_at_a_time_in_their_order(blocks):
+    decades = np.linspace(-15, 15, blocks, dtype=np.float32)[:, None]
+    x = some(blocks, blocks) * np.float32(10) ** decades  # so that sums in another order have other bits
+    total = np.zeros(BLOCK_SIZE)
+    for top in range(0, blocks, 32):
+        part = x[top].astype(np.float64)
+        for row in x[top + 1 : top + 32]:
+            part = part + row
+        total = total + part
+    pattern = hashlib.shake_256(b"assay/sketch/1" + bytes(32)).digest(BLOCK_SIZE * 8)
+    signs = np.unpackbits(np.frombuffer(pattern, np.uint8)).reshape(64, BLOCK_SIZE) * 2.0 - 1
+
+    assert work_sketch(Digest(bytes(32)), x) == (signs * total).sum(axis=1).astype("<f8").tobytes()

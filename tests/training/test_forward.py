@@ -42,7 +42,10 @@ def test_every_block_is_transformed_where_it_lies(shapes, factor):
     assert blocks.shape == (layout.blocks, BLOCK_SIZE) and blocks.dtype == np.float32
     assert np.abs(blocks - expected.reshape(-1, BLOCK_SIZE)).max() < 3e-6 * factor
     assert np.array_equal(flat, before)
-    assert np.array_equal(blocks, transformed_blocks(layout, flat, factor))
+    room = np.full_like(blocks, np.nan)
+    assert transformed_blocks(layout, flat, factor, room) is room and np.array_equal(blocks, room)
+    with pytest.raises(ValueError, match="room of shape"):
+        transformed_blocks(layout, flat, factor, np.zeros((layout.blocks + 1, BLOCK_SIZE), np.float32))
 
 
 def test_the_transform_undoes_the_inverse_of_the_receivers():

@@ -16,10 +16,11 @@ import pytest
 from numba import njit
 
 from protocol.params import PPM
+from protocol.types import Digest
 from tests.specs import a_rule
-from training import cosine, forward, largest
+from training import compress, cosine, forward, largest
 from training.compiled import OPTIONS
-from training.compress import gradient_blocks, in_basis, transition
+from training.compress import gradient_blocks, in_basis, transition, work_sketch
 from training.layout import Layout
 
 ROOT = Path(__file__).parent.parent.parent
@@ -41,7 +42,7 @@ if platform.machine() == "x86_64":
 FUSED = re.compile(r"\b(vfn?m(add|sub)\w*|fn?m(add|sub)|fml[as])\b")
 COMPILED = [
     one
-    for module in (cosine, forward, largest)
+    for module in (compress, cosine, forward, largest)
     for one in vars(module).values()
     if hasattr(one, "py_func") and one.py_func.__module__ == module.__name__
 ]
@@ -68,6 +69,7 @@ def digests() -> dict[str, str]:
                 ("error", error),
                 ("index", moved.sent.index_BK),
                 ("value", moved.sent.value_BK),
+                ("sketch", np.frombuffer(work_sketch(Digest(bytes(32)), x), "<f8")),
             ):
                 found[f"{name} {step} clip {clip}"] = hashlib.sha256(part.tobytes()).hexdigest()
     return found
