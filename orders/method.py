@@ -33,6 +33,7 @@ def method_rule(train: TrainSection, comm: CommSection) -> RuleSpec:
             steps=train.steps,
             segment=train.segment,
             clip_micro=_scaled(train.clip, 6),
+            equalises=train.equalise,
             inner_lr_nano=_scaled(train.inner_lr, 9),
             inner_warmup_rounds=train.inner_warmup,
             inner_decay_micro=_scaled(train.inner_weight_decay, 6),

@@ -162,6 +162,7 @@ class TrainSection(Section):
     proximal: Annotated[float, Field(ge=0, le=1000), _finite_in(6)] | None = None  # FedProx
     keep_moments: bool | None = None  # a node's own optimiser goes on in the next round
     clip: Annotated[float, Field(ge=0, le=1e6), _finite_in(6)] | None = None  # gradient norm; 0 = none
+    equalise: bool | None = None  # a gradient's rows and columns, brought nearer to one size
     validation_share: Annotated[float, Field(gt=0, lt=1), _finite_in(6)] = 0.05
 
 

@@ -149,7 +149,7 @@ class Member:
 class RunSpec:
     """One run, complete: whoever holds this and the chain can check everything else."""
 
-    TAG: ClassVar[bytes] = b"assay/run-spec/4"
+    TAG: ClassVar[bytes] = b"assay/run-spec/5"
     deployment_id: Digest
     name: Annotated[str, Max(64)]
     seed: int

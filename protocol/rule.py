@@ -4,7 +4,7 @@ Room: protocol (pure). One description covers the whole family (docs/protocol.md
 "The update rule"): what a node does locally, what it sends of the result, how the
 network moves by it. Methods are presets of it: `training/methods/`.
 
-    local:    x = lr * DCT(gradient), or the distance that `steps` optimiser steps went
+    local:    x = lr * DCT(gradient, equalised), or the distance that `steps` optimiser steps went
     compress: e' = beta * e + x;  q = values of the k largest of every block;  e = e' - q
     outer:    theta' = theta - lr * f(aggregate of all q)
 
@@ -96,12 +96,13 @@ class ScheduleSpec:
 class LocalSpec:
     """A node's work in one round."""
 
-    TAG: ClassVar[bytes] = b"assay/local-spec/1"
+    TAG: ClassVar[bytes] = b"assay/local-spec/2"
     optimiser: Optimiser
     steps: int  # H; 1 for GRADIENT
     segment: int  # steps between two committed inner states; an audit repeats one segment
     sequences: int  # per step
     clip_micro: int  # gradient norm; 0 = no clipping
+    equalises: bool  # GRADIENT: rows and columns are brought nearer to one size (`training/equalise.py`)
     schedule: ScheduleSpec  # of the inner rate, by inner step; GRADIENT has none, its peak is 0
     beta1_micro: int
     beta2_micro: int
@@ -151,7 +152,7 @@ class AggregationSpec:
 class RuleSpec:
     """One communication method, complete."""
 
-    TAG: ClassVar[bytes] = b"assay/rule-spec/2"
+    TAG: ClassVar[bytes] = b"assay/rule-spec/3"
     local: LocalSpec
     compress: CompressSpec
     outer: OuterSpec
@@ -215,6 +216,7 @@ def check_rule(rule: RuleSpec, need: Callable[[bool, str], None]) -> None:
             local.steps <= SEGMENTS_MAX * local.segment,
             f"{local.steps} inner steps make more than {SEGMENTS_MAX} segments of {local.segment}",
         )
+        need(not local.equalises, "only a single gradient is equalised: inner steps have their own optimiser")
         need(local.schedule.peak_nano > 0, "inner steps need a rate")
         need(
             local.decay_micro * local.schedule.peak_nano < PPM * 10**9,

@@ -3,7 +3,7 @@
 Room: training (pure). DeMo's decoupled momentum (Peng, Quesnelle & Kingma,
 arXiv:2411.19870) and the error feedback of SparseLoCo are one operator:
 
-    U  = beta * E + x              x = lr * DCT(clip(g)), or the distance local steps went
+    U  = beta * E + x              x = lr * DCT(clip(g)), g equalised, or the distance local steps went
     q  = values of the k largest |U| of every block (or all of them, or two factors)
     E' = U - q                     exactly what the receiver will see, so the error stays
 
@@ -26,6 +26,7 @@ from protocol.messages import SKETCH_BYTES
 from protocol.rule import BLOCK_SIZE, PPM, CompressSpec, RuleSpec, Transform
 from protocol.types import Digest
 from training.compiled import FILL_DOUBLE_1, READ_2, compiled, floats
+from training.equalise import equalised
 from training.factors import Factors, factors_to_update
 from training.forward import length, spectra, transformed_blocks
 from training.largest import add_and_choose, largest
@@ -58,13 +59,15 @@ def gradient_blocks(
     lr: np.float32,
     into_NC: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
-    """lr * DCT of the clipped gradient, always of all blocks at once. Shape (N, C), float32.
+    """lr * DCT of the clipped, equalised gradient, always of all blocks at once. Shape (N, C), float32.
 
     `into_NC` may be filled with it, and is then what is returned.
     """
     factor = float(lr)
     if rule.local.clip_micro:
         factor *= min(rule.local.clip_micro / PPM / max(length(gradient_P), 1e-12), 1.0)
+    if rule.local.equalises:
+        gradient_P = equalised(layout, gradient_P)
     if rule.compress.transform is Transform.DCT:
         return transformed_blocks(layout, gradient_P, factor, into_NC)
     return to_blocks(layout, gradient_P * np.float32(factor)).reshape(-1, BLOCK_SIZE)

@@ -60,6 +60,7 @@ def test_the_default_order_makes_a_spec_in_exact_integers():
     assert decode(RunSpec, encode(spec)) == spec
     rule, audit, money, timing = spec.rule, spec.audit, spec.money, spec.timing
     assert (rule.compress.feedback_micro, rule.local.clip_micro) == (950_000, 1_000_000)
+    assert rule.local.equalises
     assert (rule.outer.schedule.peak_nano, rule.outer.schedule.floor_ppm) == (2_000_000, 100_000)
     assert (rule.aggregation.name, rule.aggregation.f) == ("standing+mean", 1)
     assert (rule.compress.k, rule.outer.schedule.warmup_rounds, rule.local.sequences) == (32, 20, 4)
@@ -283,6 +284,20 @@ def test_aggregates_are_written_in_the_shorter_way_unless_told_otherwise(changes
 def test_signs_that_no_step_makes_and_rules_without_a_wire_are_refused_before_anybody_pays(changes):
     with pytest.raises(ConfigError, match="sign"):
         a_spec(changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_equalised"),
+    [({}, True), ({"train.equalise": False}, False), ({"comm.method": "sparseloco"}, False)],
+    ids=str,
+)
+def test_a_gradient_is_equalised_unless_the_order_says_otherwise(changes, is_equalised):
+    assert a_spec(changes).rule.local.equalises == is_equalised
+
+
+def test_inner_steps_that_are_to_be_equalised_are_refused_before_anybody_pays():
+    with pytest.raises(ConfigError, match="only a single gradient is equalised"):
+        a_spec({"comm.method": "sparseloco", "train.equalise": True})
 
 
 @pytest.mark.parametrize(("floor", "probation", "rounds", "share"), [(1.0, 1, 50, 1.0), (0.2, 4, 4, 1.0)])

@@ -10,7 +10,7 @@ import pytest
 from protocol.errors import MalformedMessage
 from protocol.history import advance, next_chain, start
 from protocol.messages import Outcome
-from protocol.types import NO_DIGEST, Digest
+from protocol.types import NO_DIGEST, Digest, PeerId
 from replica.chain import check_words
 from tests.protocol.chains import (
     NODES,
@@ -179,10 +179,14 @@ def test_a_node_that_more_than_f_verifiers_see_leaning_is_on_probation_again():
 
 
 def test_one_liar_of_four_puts_nobody_on_probation():
-    history, cleans = leaning_history(VERIFIERS[:1])
+    heard: set[PeerId] = set()
+    for liar in VERIFIERS:  # whom the draw sends to NODE depends on the run
+        history, cleans = leaning_history((liar,))
+        assert history.nodes[NODE].leans <= {liar}
+        assert all(later >= earlier for (earlier, _), (later, _) in pairwise(cleans))
+        heard |= history.nodes[NODE].leans
 
-    assert history.nodes[NODE].leans == {VERIFIERS[0]}
-    assert all(later >= earlier for (earlier, _), (later, _) in pairwise(cleans))
+    assert heard
 
 
 @pytest.mark.parametrize(

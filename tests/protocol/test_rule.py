@@ -58,6 +58,12 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("demo", {"fragments": 1}, {"fragments": 2}, "fragments need inner steps"),
     ("demo", {"compress__keeps_error": True}, {"compress__keeps_error": False}, "needs its momentum"),
     (
+        "sparseloco",
+        {"local__equalises": False},
+        {"local__equalises": True},
+        "only a single gradient is equal",
+    ),
+    (
         "demo",
         {"compress__feedback_micro": PPM - 1},
         {"compress__feedback_micro": PPM},

@@ -30,7 +30,7 @@ LAYOUT = layout_of(gpt_spec(layers=1, width=40, heads=2, context=16))
 
 
 def a_rule(k: int = 32, beta: float = 0.95, clip: float = 0.0) -> RuleSpec:
-    return specs.a_rule(k=k, feedback_micro=round(beta * PPM), clip_micro=round(clip * PPM))
+    return specs.a_rule(k=k, feedback_micro=round(beta * PPM), clip_micro=round(clip * PPM), equalises=False)
 
 
 def step_of(rule: RuleSpec, before: np.ndarray, spectrum: np.ndarray, lr: np.float32 = LR):

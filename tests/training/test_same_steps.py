@@ -18,7 +18,7 @@ from numba import njit
 from protocol.params import PPM
 from protocol.types import Digest
 from tests.specs import a_rule
-from training import compress, cosine, forward, largest
+from training import compress, cosine, equalise, forward, largest
 from training.compiled import OPTIONS
 from training.compress import gradient_blocks, in_basis, transition, work_sketch
 from training.layout import Layout
@@ -42,7 +42,7 @@ if platform.machine() == "x86_64":
 FUSED = re.compile(r"\b(vfn?m(add|sub)\w*|fn?m(add|sub)|fml[as])\b")
 COMPILED = [
     one
-    for module in (compress, cosine, forward, largest)
+    for module in (compress, cosine, equalise, forward, largest)
     for one in vars(module).values()
     if hasattr(one, "py_func") and one.py_func.__module__ == module.__name__
 ]
@@ -55,10 +55,10 @@ def numbers(name: str, count: int) -> np.ndarray:
 
 
 def digests() -> dict[str, str]:
-    """Of every stage of two steps, with the gradient clipped and without."""
+    """Of every stage of two steps, with the gradient clipped and without, and equalised."""
     found = {}
-    for clip in (0, PPM):
-        rule = a_rule(clip_micro=clip)
+    for clip, is_equalised in ((0, False), (PPM, False), (PPM, True)):
+        rule = a_rule(clip_micro=clip, equalises=is_equalised)
         error = np.zeros((LAYOUT.blocks, 4096), np.float32)
         for step in range(2):
             x = gradient_blocks(rule, LAYOUT, numbers(f"g{step}", LAYOUT.parameters), np.float32(1e-3))
@@ -71,7 +71,9 @@ def digests() -> dict[str, str]:
                 ("value", moved.sent.value_BK),
                 ("sketch", np.frombuffer(work_sketch(Digest(bytes(32)), x), "<f8")),
             ):
-                found[f"{name} {step} clip {clip}"] = hashlib.sha256(part.tobytes()).hexdigest()
+                found[f"{name} {step} clip {clip}{', equalised' * is_equalised}"] = hashlib.sha256(
+                    part.tobytes()
+                ).hexdigest()
     return found
 
 

@@ -37,6 +37,7 @@ class Choices:
     steps: int | None = None
     segment: int | None = None
     clip_micro: int | None = None
+    equalises: bool | None = None
     inner_lr_nano: int | None = None
     inner_warmup_rounds: int | None = None
     inner_decay_micro: int | None = None
@@ -92,6 +93,7 @@ def inner_loop(
         segment=given(choices.segment, min(count, SEGMENT_STEPS)),
         sequences=given(choices.sequences, 4),
         clip_micro=given(choices.clip_micro, PPM),
+        equalises=given(choices.equalises, False),
         schedule=ScheduleSpec(
             curve=Curve.COSINE,
             peak_nano=given(choices.inner_lr_nano, lr_nano),
