@@ -366,6 +366,7 @@ def _about(manifest: Manifest, node: PeerId, after: int) -> Manifest:
         planted=tuple(one for one in manifest.planted if mine(one.round, one.node)),
         contradictions=tuple(pair for pair in manifest.contradictions if pair.first.commit.node == node),
         appraised=(),  # they change how often a step is drawn, and this one was
+        backings=(),
     )
 
 

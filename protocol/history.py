@@ -19,6 +19,7 @@ from protocol.drand import randomness
 from protocol.draws import audit_rate_ppm, audit_seed, auditors, beacon_input, is_drawn
 from protocol.messages import (
     Appraised,
+    Backing,
     Commit,
     Contradiction,
     Manifest,
@@ -31,6 +32,8 @@ from protocol.params import PPM, RunSpec
 from protocol.quorum import faults_tolerated, quorum
 from protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
+BACKING_PAUSE = 64  # rounds between two words of one verifier on one node's stake
+BACKING_ROUNDS = 16  # for which such a word may wait for a manifest
 BEACON_PAUSE = 16  # rounds without a share of the beacon, and its pay, for whose share was missing
 StepId = tuple[RoundId, PeerId]
 
@@ -84,6 +87,7 @@ class History:
     reveals: Mapping[int, tuple[PeerId, ...]] = field(default_factory=dict)  # by round they are for
     away: Mapping[PeerId, int] = field(default_factory=dict)  # from which round on it is asked again
     last_commits: tuple[Commit, ...] = ()
+    backings: Mapping[tuple[PeerId, PeerId], Backing] = field(default_factory=dict)  # (node, verifier)
     drand_next: int = 0  # the drand round that the last manifest named; 0: none
     appraised: Mapping[tuple[PeerId, PeerId], Appraised] = field(default_factory=dict)  # (node, verifier)
 
@@ -130,8 +134,16 @@ class History:
         need = quorum(len(known))
         return granted[need - 1] if len(granted) >= need else PPM
 
+    def is_backed(self, node: PeerId) -> bool:
+        """Whether no more than f verifiers say that stake has left from behind this node."""
+        known = self.spec.verifier_peers
+        words = (self.backings.get((node, verifier)) for verifier in known)
+        return sum(one is not None and not one.is_whole for one in words) <= faults_tolerated(len(known))
+
     def rate_ppm(self, node: PeerId) -> int:
         """The probability with which the next draw audits this node's step, in millionths."""
+        if not self.is_backed(node):
+            return PPM
         return audit_rate_ppm(self.spec.audit, self.nodes[node].clean, self.discount_ppm(node))
 
     def is_fresh(self, word: Appraised) -> bool:
@@ -192,6 +204,24 @@ def may_appraise(history: History, word: Appraised) -> bool:
     is_young = word.round < history.round <= word.round + (life + 1) // 2
     known = history.appraised.get((word.node, word.verifier))
     return is_young and (known is None or known.round + max(life // 2, 1) <= word.round)
+
+
+def may_back(history: History, word: Backing) -> bool:
+    """Whether the next manifest may carry this word: of a verifier that saw a node's stake change lately.
+
+    A verifier's first word on a node is that stake has left; each next one says otherwise than the last, and
+    comes `BACKING_PAUSE` rounds later: no liar can crowd the others out of manifests by changing its mind.
+    """
+    if word.run_id != history.run_id or word.verifier not in history.spec.verifier_peers:
+        return False
+    if word.node not in history.nodes or history.nodes[word.node].barred:
+        return False
+    known = history.backings.get((word.node, word.verifier))
+    if known is None:
+        is_news = not word.is_whole
+    else:
+        is_news = word.is_whole != known.is_whole and known.round + BACKING_PAUSE <= word.round
+    return is_news and word.round < history.round <= word.round + BACKING_ROUNDS
 
 
 def may_contradict(history: History, pair: Contradiction) -> bool:
@@ -274,6 +304,14 @@ def advance(history: History, manifest: Manifest, name: Digest | None = None) ->
     appraised = {key: word for key, word in history.appraised.items() if history.is_fresh(word)}
     for signed_word in manifest.appraised:
         appraised[(signed_word.appraised.node, signed_word.appraised.verifier)] = signed_word.appraised
+    backings = dict(history.backings)
+    for signed_backing in manifest.backings:
+        backings[(signed_backing.backing.node, signed_backing.backing.verifier)] = signed_backing.backing
+    if manifest.backings:
+        heard = replace(history, backings=backings)
+        for node in nodes:  # less stands behind it than was agreed: trust begins again
+            if history.is_backed(node) and not heard.is_backed(node):
+                nodes[node] = replace(nodes[node], clean=0)
     for signed_commit in manifest.commits:
         commit = signed_commit.commit
         steps[(commit.round, commit.node)] = commit.tokens
@@ -302,6 +340,7 @@ def advance(history: History, manifest: Manifest, name: Digest | None = None) ->
         reveals=reveals,
         away=away,
         last_commits=commits,
+        backings=backings,
         drand_next=manifest.drand_next,
         appraised=appraised,
     )

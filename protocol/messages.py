@@ -24,6 +24,7 @@ PROOF_HASHES_MAX = 26
 SKETCH_BYTES = 512
 REASON_CHARS_MAX = 300
 SEAL_HASHES_MAX = 10
+BACKINGS_MAX = 8  # in one manifest, the oldest words first
 CONTRADICTIONS_MAX = 4  # in one manifest; the rest goes into the next ones
 EVIDENCE_BYTES_MAX = 160 * 1024  # of a processor and a few GPUs, with certificates
 INLINE_UPDATE_BYTES = 128 * 1024
@@ -212,6 +213,27 @@ class Attested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Backing:
+    """What a verifier sees of the stake behind a node: whether all of it is still there."""
+
+    TAG: ClassVar[bytes] = b"assay/backing/1"
+    run_id: Digest
+    round: RoundId  # of the newest final manifest when it looked
+    node: PeerId
+    verifier: PeerId
+    is_whole: bool  # the operator's active stake is what it was at first, and no less than the vault's least
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedBacking:
+    """A word on stake with its verifier's signature."""
+
+    TAG: ClassVar[bytes] = b"assay/signed-backing/1"
+    backing: Backing
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """What counts in one round: the body that verifiers agree on."""
 
@@ -229,6 +251,7 @@ class Manifest:
     planted: Annotated[tuple[Planted, ...], Max(VERDICTS_MAX)]  # likewise
     contradictions: Annotated[tuple[Contradiction, ...], Max(CONTRADICTIONS_MAX)]  # ascending by node
     appraised: Annotated[tuple[SignedAppraised, ...], Max(VERDICTS_MAX)]  # by (node, verifier)
+    backings: Annotated[tuple[SignedBacking, ...], Max(BACKINGS_MAX)]  # likewise
     excluded: Annotated[tuple[PeerId, ...], Max(VERIFIERS_MAX)]  # verifiers at fault by now, ascending
     aggregate: Digest  # blob digest; zero without commits, or where the rule refuses them (n <= 2f)
     chain: Digest  # H(chain before | ids | update digests | aggregate)
@@ -515,6 +538,6 @@ MESSAGES: dict[bytes, type[Any]] = {
         Submission, Opened, StepRequest, InnerBlocks, InnerOpening, Links, ResultSignature,
         Contradiction, Refusal, SignedRefusal, ResolutionSignature,
         VerdictSeal, SignedVerdictSeal, Unsealed, Planted, RulingRequest,
-        Appraised, SignedAppraised, Attested, ModelRequest, ModelSignature,
+        Appraised, SignedAppraised, Attested, Backing, SignedBacking, ModelRequest, ModelSignature,
     )
 }  # fmt: skip

@@ -225,6 +225,7 @@ class Network:
             planted=tuple(self._planted()),
             contradictions=(),
             appraised=(),
+            backings=(),
             excluded=history.excluded,
             aggregate=aggregate,
             chain=next_chain(history.chain, commits, aggregate),

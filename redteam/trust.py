@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 import protocol.history
 from protocol.history import History, advance
-from protocol.messages import Appraised, Discount, Manifest, SignedAppraised
+from protocol.messages import Appraised, Backing, Discount, Manifest, SignedAppraised, SignedBacking
 from protocol.params import PPM, Precision
 from protocol.rule import BLOCK_SIZE
 from protocol.types import NO_DIGEST, PeerId, RoundId, Signature
 from redteam.attack import Attack, Outcome, Where, without
-from redteam.chain import NODES, VERIFIERS, a_commit, a_network, mark
+from redteam.chain import NODES, VERIFIERS, Network, a_commit, a_network, mark
+from replica.chain import check_place
 from verifier.drift import Drift, observe
 from verifier.limits import POLICIES, Limit
 from verifier.tolerance import Grade, Measured, grades
@@ -109,7 +110,53 @@ def _vouching(manifest: Manifest, history: History, verifiers: tuple[PeerId, ...
     return replace(manifest, appraised=tuple(signed))
 
 
+def _leaves_with_stake(is_defended: bool, seed: int) -> Outcome:
+    """Past probation it takes its stake out, and trains on where nothing can be slashed any more."""
+    network = a_network(seed=seed, rounds=90, probation=1, floor_ppm=50_000)
+    known = {node: replace(one, clean=10**6) for node, one in network.history.nodes.items()}
+    network.history = replace(network.history, nodes=known)
+    network.grow(2)
+    if is_defended:
+        network.history = advance(network.history, _weighing(network, VERIFIERS[:2]))
+    rate = network.history.rate_ppm(NODE)
+    words = f"its steps are drawn at {rate / PPM:.0%}"
+    return Outcome(attempts=1, caught=rate == PPM, succeeded=rate < PPM, cost=0.0, harm=words)
+
+
+def _slanders_stake(is_defended: bool, seed: int) -> Outcome:
+    """One verifier of four says that an honest node's stake has left; undefended, one word counts."""
+    network = a_network(seed=seed, rounds=90, probation=1, floor_ppm=50_000)
+    known = {node: replace(one, clean=10**6) for node, one in network.history.nodes.items()}
+    network.history = replace(network.history, nodes=known)
+    network.grow(2)
+    off = nullcontext() if is_defended else without(protocol.history, "faults_tolerated", lambda _count: 0)
+    with off:
+        rate = advance(network.history, _weighing(network, VERIFIERS[:1])).rate_ppm(NODE)
+    words = f"an honest node's steps are drawn at {rate / PPM:.0%}"
+    return Outcome(attempts=1, caught=0, succeeded=rate == PPM, cost=0.0, harm=words)
+
+
+def _weighing(network: Network, verifiers: tuple[PeerId, ...]) -> Manifest:
+    """The next manifest, in which these say that stake has left from behind the node."""
+    history = network.history
+    words = (
+        Backing(
+            run_id=history.run_id, round=RoundId(int(history.round) - 1), node=NODE, verifier=verifier,
+            is_whole=False,
+        )
+        for verifier in verifiers
+    )  # fmt: skip
+    signed = tuple(SignedBacking(backing=word, signature=Signature(bytes(64))) for word in words)
+    manifest = replace(network.manifest(), backings=signed)
+    check_place(history, manifest)
+    return manifest
+
+
 TRUST_ATTACKS = (
+    Attack(name="leave with the stake, train on", number=15, where=Where.CHAIN, run=_leaves_with_stake,
+           defence="verifiers watch stakes: rate 1 while some has left"),
+    Attack(name="one verifier slanders a node's stake", number=28, where=Where.CHAIN, run=_slanders_stake,
+           defence="more than f verifiers must say so"),
     Attack(name="steer within the tolerance", number=12, where=Where.STEP, run=_within_tolerance,
            defence="drift over a node's audits (T5)"),
     Attack(name="earn trust, then change the machine", number=30, where=Where.CHAIN, run=_other_machine,

@@ -13,7 +13,7 @@ from protocol import audits
 from protocol.audits import Audit
 from protocol.errors import MalformedMessage
 from protocol.finality import check_certified
-from protocol.history import History, advance, may_appraise, may_contradict, may_reveal, next_chain
+from protocol.history import History, advance, may_appraise, may_back, may_contradict, may_reveal, next_chain
 from protocol.identity import Domain
 from protocol.messages import CertifiedManifest, Manifest, Outcome
 from protocol.seals import check_planted, check_unsealed
@@ -80,6 +80,12 @@ def check_place(history: History, manifest: Manifest) -> None:
     for word in words:
         who = f"{word.verifier.hex()[:8]} on the evidence of {word.node.hex()[:8]}"
         need(may_appraise(history, word), f"carries a word of {who}, which may not come now")
+    stakes = [one.backing for one in manifest.backings]
+    order = [(word.node, word.verifier) for word in stakes]
+    need(all(a < b for a, b in pairwise(order)), "words on stake must ascend by node and verifier")
+    for stake in stakes:
+        who = f"{stake.verifier.hex()[:8]} on the stake of {stake.node.hex()[:8]}"
+        need(may_back(history, stake), f"carries a word of {who}, which may not come now")
     check_words(history, manifest)
 
 

@@ -271,6 +271,7 @@ def a_manifest(
         planted=(),
         contradictions=(),
         appraised=(),
+        backings=(),
         excluded=history.excluded,
         aggregate=named,
         chain=next_chain(history.chain, tuple(signed.commit for signed in commits), named),

@@ -32,6 +32,7 @@ from protocol.messages import (
     QuorumCertificate,
     Reveal,
     SignedAppraised,
+    SignedBacking,
     SignedCommit,
     SignedVerdict,
     SignedVerdictSeal,
@@ -79,6 +80,7 @@ from verifier.round import (
     Shown,
     Submitted,
     Valued,
+    Weighed,
 )
 
 log = logging.getLogger(__name__)
@@ -216,6 +218,14 @@ class Driver:
             PeerFault, OutOfPhase: it is not its signer's, or comes at the wrong time.
         """
         self._to_round(Valued(signed))
+
+    def backing_received(self, signed: SignedBacking) -> None:
+        """A verifier's word on a node's stake, ours or another's.
+
+        Raises:
+            PeerFault, OutOfPhase: it is not its signer's, or comes at the wrong time.
+        """
+        self._to_round(Weighed(signed))
 
     def released(self, event: Released) -> None:
         """A checked round of the run's drand network."""

@@ -27,6 +27,7 @@ from protocol.history import (
     advance,
     awaited,
     may_appraise,
+    may_back,
     may_contradict,
     may_reveal,
     may_seal,
@@ -34,12 +35,14 @@ from protocol.history import (
 )
 from protocol.identity import verify
 from protocol.messages import (
+    BACKINGS_MAX,
     CONTRADICTIONS_MAX,
     Contradiction,
     Manifest,
     Planted,
     Reveal,
     SignedAppraised,
+    SignedBacking,
     SignedCommit,
     SignedVerdict,
     SignedVerdictSeal,
@@ -76,6 +79,7 @@ class Round:
     unsealed: Mapping[StepId, Unsealed] = field(default_factory=dict)
     planted: Mapping[StepId, Planted] = field(default_factory=dict)
     contradictions: Mapping[PeerId, Contradiction] = field(default_factory=dict)
+    backings: Mapping[tuple[PeerId, PeerId], SignedBacking] = field(default_factory=dict)
     drand: Mapping[int, bytes] = field(default_factory=dict)  # checked signatures, by drand round
     appraised: Mapping[tuple[PeerId, PeerId], SignedAppraised] = field(default_factory=dict)
 
@@ -138,6 +142,13 @@ class Valued:
 
 
 @dataclass(frozen=True, slots=True)
+class Weighed:
+    """A verifier's word on the stake behind a node; its signature is checked here."""
+
+    signed: SignedBacking
+
+
+@dataclass(frozen=True, slots=True)
 class Advanced:
     """A manifest became final and the parameters followed."""
 
@@ -153,7 +164,7 @@ class Equivocation:
     pair: Contradiction
 
 
-Event = Submitted | Revealed | Bound | Judged | Shown | Contradicted | Released | Valued | Advanced
+Event = Submitted | Revealed | Bound | Judged | Shown | Contradicted | Released | Valued | Weighed | Advanced
 
 
 def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
@@ -185,6 +196,13 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
             verify(word.verifier, state.rules.domain, word, signed_word.signature)
             appraised = {**state.appraised, (word.node, word.verifier): signed_word}
             return replace(state, appraised=appraised), ()
+        case Weighed(signed_backing):
+            backing = signed_backing.backing
+            if not may_back(state.history, backing):
+                raise OutOfPhase(backing.verifier, f"Backing of round {backing.round}")
+            verify(backing.verifier, state.rules.domain, backing, signed_backing.signature)
+            backings = {**state.backings, (backing.node, backing.verifier): signed_backing}
+            return replace(state, backings=backings), ()
         case Revealed(reveal):
             if reveal.verifier not in state.history.spec.verifier_peers:
                 raise PeerFault(reveal.verifier, "Reveal by a stranger to this run")
@@ -211,6 +229,7 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
                 verdicts={k: v for k, v in state.verdicts.items() if _is_wanted(history, k)},
                 unsealed={k: v for k, v in state.unsealed.items() if _is_near(history, k)},
                 planted={k: v for k, v in state.planted.items() if _is_near(history, k)},
+                backings={k: one for k, one in state.backings.items() if may_back(history, one.backing)},
                 drand=state.drand,
                 contradictions={
                     node: pair for node, pair in state.contradictions.items() if may_contradict(history, pair)
@@ -316,6 +335,7 @@ def manifest_of(
         appraised=tuple(
             one for _, one in sorted(state.appraised.items()) if may_appraise(history, one.appraised)
         )[:APPRAISALS_PER_MANIFEST],
+        backings=_oldest(state, history),
         excluded=history.excluded,
         aggregate=aggregate,
         chain=next_chain(history.chain, tuple(signed.commit for signed in commits), aggregate),
@@ -362,9 +382,19 @@ def examine(
         verify(verdict.verifier, state.rules.domain, verdict, signed_verdict.signature)
     for pair in manifest.contradictions:
         check_contradiction(state.rules, history, pair)
+    for signed_backing in manifest.backings:
+        backing = signed_backing.backing
+        verify(backing.verifier, state.rules.domain, backing, signed_backing.signature)
     for signed_word in manifest.appraised:
         word = signed_word.appraised
         verify(word.verifier, state.rules.domain, word, signed_word.signature)
+
+
+def _oldest(state: Round, history: History) -> tuple[SignedBacking, ...]:
+    """Words on stake for a manifest, in its order: those that have waited longest."""
+    fit = (item for item in sorted(state.backings.items()) if may_back(history, item[1].backing))
+    first = sorted(fit, key=lambda item: item[1].backing.round)[:BACKINGS_MAX]
+    return tuple(signed for _, signed in sorted(first, key=lambda item: item[0]))
 
 
 def base_history(history: History, ancestors: tuple[Manifest, ...]) -> History:

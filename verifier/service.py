@@ -30,6 +30,7 @@ from protocol.messages import (
     Refusal,
     Reveal,
     SignedAppraised,
+    SignedBacking,
     SignedReceipt,
     SignedRefusal,
     SignedVerdict,
@@ -49,6 +50,7 @@ from training.fragments import check_fragments
 from training.layout import layout_of
 from training.momentum import zero_root
 from verifier.appraiser import Appraiser
+from verifier.backers import Backers
 from verifier.bench import Bench
 from verifier.combine import rounds_behind
 from verifier.commits import Rules
@@ -78,6 +80,7 @@ FACTS = {
         SignedVerdict,
         Contradiction,
         SignedAppraised,
+        SignedBacking,
         CertifiedManifest,
     )
 }
@@ -173,6 +176,7 @@ class Service:
             log.info("verifier is up", extra={"round": int(first.round), "peer": self.me.me.hex()[:8]})
             nursery.start_soon(appraiser.run)
             nursery.start_soon(self._drand.run)
+            nursery.start_soon(Backers(self.me, self.follower, self._say_backing).run)
             nursery.start_soon(self._read_facts)
             nursery.start_soon(self._tick)
             nursery.start_soon(self.driver.follow_parameters)
@@ -214,6 +218,10 @@ class Service:
                 if fact.peer != message.appraised.verifier:
                     raise PeerFault(fact.peer, "passes on another verifier's appraisal")
                 self.driver.appraisal_received(message)
+            case SignedBacking():
+                if fact.peer != message.backing.verifier:
+                    raise PeerFault(fact.peer, "passes on another verifier's word on stake")
+                self.driver.backing_received(message)
             case CertifiedManifest():
                 self.driver.synced((message,))
 
@@ -329,6 +337,14 @@ class Service:
         while self.driver.round.history.round <= word.appraised.round:
             await self.driver.round_opened()
         self.driver.appraisal_received(word)
+        self.driver.broadcast(encode(word))
+
+    def _say_backing(self, word: SignedBacking) -> None:
+        """Our own word on the stake behind a node: to our round, and to all verifiers."""
+        try:
+            self.driver.backing_received(word)
+        except OutOfPhase as late:
+            log.debug("word on stake not for now", extra={"reason": str(late)})
         self.driver.broadcast(encode(word))
 
     def _released(self, number: int, signature: bytes) -> None:

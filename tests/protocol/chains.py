@@ -188,6 +188,7 @@ def a_manifest(
         planted=tuple(sorted(planted, key=lambda one: (one.round, one.node))),
         contradictions=(),
         appraised=(),
+        backings=(),
         excluded=history.excluded,
         aggregate=aggregate,
         chain=next_chain(history.chain, commits, aggregate),

@@ -163,6 +163,7 @@ class Liar:
             planted=(),
             contradictions=(),
             appraised=(),
+            backings=(),
             excluded=(),
             aggregate=Digest(self.rng.randbytes(32)),
             chain=NO_DIGEST if spoiled else Digest(bytes([1]) * 32),

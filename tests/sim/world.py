@@ -402,6 +402,7 @@ def _toy_manifest(asked: BuildProposal, host: int) -> Manifest:
         planted=(),
         contradictions=(),
         appraised=(),
+        backings=(),
         excluded=(),
         aggregate=Digest(sha256(b"%d by %d" % (asked.iteration, host)).digest()),
         chain=SOUND,

@@ -69,6 +69,7 @@ def a_manifest(number=0, parent=GENESIS, mark=b"a"):
     return Manifest(
         run_id=RUN, round=RoundId(number), parent=parent, commits=(), reveals=(), drand=b"",
         drand_next=0, seals=(), verdicts=(), unsealed=(), planted=(), contradictions=(), appraised=(),
+        backings=(),
         excluded=(), aggregate=Digest(mark * 32), chain=NO_DIGEST,
     )  # fmt: skip
 
