@@ -13,15 +13,16 @@ from redteam.attack import Attack, Finding, Outcome, finding_of, together
 from redteam.beacon import BEACON_ATTACKS
 from redteam.contracts import CONTRACT_ATTACKS
 from redteam.honest import Honest, total
-from redteam.judges import CHAIN_ATTACKS
+from redteam.judges import JUDGE_ATTACKS
+from redteam.liars import LIAR_ATTACKS
 from redteam.octets import BYTES_ATTACKS
 from redteam.rounds import ROUND_ATTACKS
 from redteam.steps import STEP_ATTACKS
 from redteam.trust import TRUST_ATTACKS
 
 ATTACKS: tuple[Attack, ...] = (
-    *STEP_ATTACKS, *TRUST_ATTACKS, *CHAIN_ATTACKS, *ROUND_ATTACKS, *BEACON_ATTACKS, *BYTES_ATTACKS,
-    *CONTRACT_ATTACKS,
+    *STEP_ATTACKS, *TRUST_ATTACKS, *LIAR_ATTACKS, *JUDGE_ATTACKS, *ROUND_ATTACKS,
+    *BEACON_ATTACKS, *BYTES_ATTACKS, *CONTRACT_ATTACKS,
 )  # fmt: skip
 
 
