@@ -4,9 +4,9 @@
 
 One model, one text, the same batches for all: AdamW data-parallel (the mean gradient of all nodes,
 32 bits a parameter both ways) against every method of `training/methods` in its own code. Step sizes
-are chosen on seed 0 from the grids below; the table is then the mean of all seeds. A method with H
-local steps gets steps / H rounds. Finished trainings are kept in the file of `--cells` and not
-trained again, so that the benchmark can be stopped.
+are chosen on seed 0 from the grids below, AdamW's and DeMo's with their warm-up, floor and beta; the
+table is then the mean of all seeds. A method with H local steps gets steps / H rounds. Finished
+trainings are kept in the file of `--cells` and not trained again, so that the benchmark can be stopped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import argparse
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ from cli.simtrain import simulate
 from orders.data import collect_tokens
 from orders.spec import data_spec
 from protocol.params import RunSpec
-from protocol.rule import Curve, ScheduleSpec
 from training.data import Tokens, batch_positions, batch_tokens, validation_tokens
 from training.exact import initial_parameters
 from training.layout import layout_of
@@ -40,22 +39,60 @@ from training.schedule import rate
 NODES, SEQUENCES, CONTEXT, LOCAL_STEPS = 4, 4, 128, 10
 MODEL = {"layers": 4, "width": 128, "heads": 4, "context": CONTEXT}
 DATA = [{"source": "stdlib", "max_bytes": 6_000_000}]
-WARMUP = 40  # steps
-GRIDS: Mapping[str, tuple[float, ...]] = {
-    "adamw": (7e-4, 1e-3, 2e-3),
-    "demo": (1.5e-3, 2e-3, 2.5e-3),
-    "sparseloco": (1e-3, 2e-3, 4e-3),
-    "diloco": (5e-4, 1e-3, 2e-3, 4e-3),
-    "streaming-diloco": (1e-3, 2e-3, 4e-3),
-    "fedavg": (0.1, 0.3, 1.0),
-    "demo, 16 bits a value": (2e-3,),
-    "demo, k = 64": (2e-3,),
-    "demo, beta 0.99": (2e-3,),
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Numbers that a training is tried with.
+
+    lr: DeMo's and AdamW's, else of inner steps. warmup: steps. floor: share of lr at the end.
+    beta: DeMo's, or AdamW's second. All but lr are tuned for these two only.
+    """
+
+    lr: float
+    warmup: int = 40
+    floor: float = 0.1
+    beta: float = 0.95
+
+    @property
+    def name(self) -> str:
+        """The step size, and what differs from the others' warm-up, floor and beta."""
+        rest = "" if self == Tuning(self.lr) else f" ({self.warmup}, {self.floor:g}, {self.beta:g})"
+        return f"{self.lr:g}{rest}"
+
+
+def _rates(*rates: float) -> tuple[Tuning, ...]:
+    return tuple(Tuning(lr) for lr in rates)
+
+
+BEST_DEMO = Tuning(2e-3, 70, 0.2, 0.98)
+GRIDS: Mapping[str, tuple[Tuning, ...]] = {
+    "adamw": (
+        *_rates(1e-3, 2e-3, 3e-3),
+        Tuning(3e-3, 70),
+        Tuning(3e-3, 70, 0.2),
+        Tuning(2e-3, 70, 0.2, 0.99),
+        Tuning(3e-3, 70, 0.2, 0.99),
+        Tuning(4e-3, 70, 0.2, 0.99),
+    ),
+    "demo": (
+        *_rates(2e-3),
+        Tuning(2e-3, 70, 0.2),
+        BEST_DEMO,
+        Tuning(2.5e-3, 70, 0.2, 0.98),
+    ),
+    "sparseloco": _rates(1e-3, 2e-3, 4e-3),
+    "diloco": _rates(5e-4, 1e-3, 2e-3, 4e-3),
+    "streaming-diloco": _rates(1e-3, 2e-3, 4e-3),
+    "fedavg": _rates(0.1, 0.3, 1.0),
+    "demo, not equalised": (*_rates(1.5e-3, 2e-3, 2.5e-3), Tuning(2e-3, beta=0.99), BEST_DEMO),
+    "demo, not equalised, 16 bits a value": _rates(2e-3),
+    "demo, not equalised, k = 64": _rates(2e-3),
 }
 VARIANTS: Mapping[str, dict[str, Any]] = {
-    "demo, 16 bits a value": {"method": "demo", "values": "int16"},
-    "demo, k = 64": {"method": "demo", "k": 64},
-    "demo, beta 0.99": {"method": "demo", "beta": 0.99},
+    "demo, not equalised": {"method": "demo"},
+    "demo, not equalised, 16 bits a value": {"method": "demo", "values": "int16"},
+    "demo, not equalised, k = 64": {"method": "demo", "k": 64},
 }
 
 
@@ -74,22 +111,25 @@ def main() -> None:
     print(f"machine: {machine()}")
     print(
         f"{NODES} nodes x {SEQUENCES} sequences x {CONTEXT} bytes x {args.steps} steps; H = {LOCAL_STEPS}; "
-        f"warm-up {WARMUP} steps; seeds 0 to {args.seeds - 1}\n"
+        f"(warm-up, floor, beta) = (40, 0.1, 0.95) unless said; seeds 0 to {args.seeds - 1}\n"
     )
-    print("| method | step size | loss, mean (range) | against AdamW | kB sent per step | step sizes tried |")
+    print(
+        "| method | step size (warm-up, floor, beta) | loss, mean (range) "
+        "| against AdamW | kB sent per step | tried |"
+    )
     print("|---|---|---|---|---|---|")
     curves, baseline = {}, 0.0
     for method in args.methods:
-        tried = {lr: cells.of(method, lr, 0)[-1].validation or np.inf for lr in GRIDS[method]}
+        tried = {one: cells.of(method, one, 0)[-1].validation or np.inf for one in GRIDS[method]}
         best = min(tried, key=tried.__getitem__)
         runs = [cells.of(method, best, seed) for seed in range(args.seeds)]
         losses = [run[-1].validation or np.inf for run in runs]
         baseline = baseline or float(np.mean(losses))
         sent = sum(one.update_bytes for one in runs[0]) / args.steps / 1e3
-        grid = ", ".join(f"{lr:g}: {loss:.3f}" for lr, loss in tried.items())
+        grid = ", ".join(f"{one.name}: {loss:.3f}" for one, loss in tried.items())
         curves[method] = runs[0]
         print(
-            f"| {method} | {best:g} | {np.mean(losses):.3f} ({min(losses):.3f} to {max(losses):.3f}) | "
+            f"| {method} | {best.name} | {np.mean(losses):.3f} ({min(losses):.3f} to {max(losses):.3f}) | "
             f"{np.mean(losses) - baseline:+.3f} | {sent:,.1f} | {grid} |",
             flush=True,
         )
@@ -98,43 +138,45 @@ def main() -> None:
 
 
 class Cells:
-    """Trainings by method, step size and seed; kept on disk."""
+    """Trainings by method, tuning and seed; kept on disk."""
 
     def __init__(self, path: Path, steps: int) -> None:
         self._path, self._steps = path, steps
         self._kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
 
-    def of(self, method: str, lr: float, seed: int) -> list[SimRound]:
+    def of(self, method: str, tuning: Tuning, seed: int) -> list[SimRound]:
         """One training, from the file or made now."""
-        name = f"{method} {lr:g} seed {seed} steps {self._steps}"
+        name = f"{method} {tuning.name} seed {seed} steps {self._steps}"
         if name not in self._kept:
-            self._kept[name] = [asdict(one) for one in train(method, lr, seed, self._steps)]
+            self._kept[name] = [asdict(one) for one in train(method, tuning, seed, self._steps)]
             self._path.write_text(json.dumps(self._kept))
         return [SimRound(**one) for one in self._kept[name]]
 
 
-def train(method: str, lr: float, seed: int, steps: int) -> list[SimRound]:
-    """One training at one step size."""
-    spec = SimSpec.model_validate(_file(method, lr, seed, steps))
+def train(method: str, tuning: Tuning, seed: int, steps: int) -> list[SimRound]:
+    """One training with one tuning."""
+    spec = SimSpec.model_validate(_file(method, tuning, seed, steps))
     manifest, tokens = collect_tokens(spec.order())
     run = sim_run_spec(spec, data_spec(spec.order(), manifest))
     if method == "adamw":
-        return adamw(run, tokens, lr, spec.sim.validate_every, spec.sim.validation_sequences)
+        return adamw(run, tokens, tuning, spec.sim.validate_every, spec.sim.validation_sequences)
     return simulate(spec, run, tokens, lambda _: None)
 
 
-def _file(method: str, lr: float, seed: int, steps: int) -> dict[str, Any]:
-    comm = VARIANTS.get(method, {"method": "demo" if method == "adamw" else method})
+def _file(method: str, tuning: Tuning, seed: int, steps: int) -> dict[str, Any]:
+    comm = dict(VARIANTS.get(method, {"method": "demo" if method == "adamw" else method}))
     is_gradient = comm["method"] == "demo"
     local = 1 if is_gradient else LOCAL_STEPS
     if method == "streaming-diloco":
         local //= 2  # a fragment each half of H
     rate_key = "lr" if is_gradient else "inner_lr"
-    train: dict[str, Any] = {"sequences": SEQUENCES, rate_key: lr}
+    train: dict[str, Any] = {"sequences": SEQUENCES, rate_key: tuning.lr}
     if is_gradient:
-        train["warmup"] = WARMUP
+        train |= {"warmup": tuning.warmup, "lr_floor": tuning.floor}
+        train["equalise"] = "not equalised" not in method
+        comm["beta"] = tuning.beta
     else:
-        train |= {"steps": local, "inner_warmup": WARMUP // local}
+        train |= {"steps": local, "inner_warmup": tuning.warmup // local}
     every = max(1, steps // 10 // local)
     return {
         "sim": {
@@ -148,15 +190,13 @@ def _file(method: str, lr: float, seed: int, steps: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def adamw(run: RunSpec, tokens: Tokens, lr: float, every: int, held_sequences: int) -> list[SimRound]:
-    """AdamW on the mean gradient of all nodes: betas 0.9 and 0.95, weight decay 0.1, clipped to 1."""
+def adamw(run: RunSpec, tokens: Tokens, tuning: Tuning, every: int, held_sequences: int) -> list[SimRound]:
+    """AdamW on the mean gradient of all nodes: first beta 0.9, weight decay 0.1, clipped to 1."""
     layout = layout_of(run.model)
     held_out = validation_tokens(tokens, run, held_sequences)
     theta = torch.from_numpy(initial_parameters(run.seed, layout.names, layout.shapes)).requires_grad_(True)
-    optimiser = torch.optim.AdamW([theta], lr=lr, betas=(0.9, 0.95), weight_decay=0.1)
-    curve = ScheduleSpec(
-        curve=Curve.COSINE, peak_nano=int(lr * 1e9), floor_ppm=100_000, warmup_rounds=WARMUP, decay_rounds=0
-    )
+    optimiser = torch.optim.AdamW([theta], lr=tuning.lr, betas=(0.9, tuning.beta), weight_decay=0.1)
+    curve = run.rule.outer.schedule  # the same table as DeMo's
     rounds = []
     for number in range(run.rounds):
         parts = [

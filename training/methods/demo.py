@@ -25,7 +25,7 @@ def demo(choices: Choices) -> RuleSpec:
     """Defaults: k = 32 of 4096, beta 0.95, signs, step size 2e-3 with a sign step, warm-up of 20 rounds.
 
     A short warm-up costs much: 0.2 nats at 200 rounds with 5 against 20. Gradients are equalised, which takes
-    0.15 nats off 60 rounds of the quickstart (docs/results/convergence.md).
+    0.12 nats off 60 rounds of the quickstart's model (docs/results/convergence.md).
     """
     is_sign = given(choices.values, Values.SIGN) is Values.SIGN and not choices.rank
     return assembled(
