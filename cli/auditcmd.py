@@ -121,12 +121,19 @@ def audit_calibrate(
     out: Annotated[Path | None, typer.Option(help="Write the limits to this file.")] = None,
     model: Annotated[list[str] | None, typer.Option(help="A preset; repeat for several.")] = None,
     steps: Annotated[int | None, typer.Option(help="Of each model and precision.")] = None,
+    segment: Annotated[
+        int | None, typer.Option(help="Inner steps of the longest segment; 0: none are measured.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """How far honest code paths of this machine are apart, and by how much lies exceed the limits."""
-    from cli.calibrate import MODELS, STEPS, as_plain, calibrate, calibration_group
+    from cli.calibrate import MODELS, SEGMENT_STEPS, STEPS, as_plain, calibrate, calibration_group
 
-    found = calibrate(model or MODELS, STEPS if steps is None else steps)
+    found = calibrate(
+        model or MODELS,
+        STEPS if steps is None else steps,
+        segment=SEGMENT_STEPS if segment is None else segment,
+    )
     if out is not None:
         out.write_bytes(found.limits.encode())
     _print(as_plain(found) if as_json else calibration_group(found), as_json=as_json)

@@ -10,7 +10,6 @@ Shape suffixes: N = blocks, C = 4096, K = sent per block.
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,26 +18,28 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich import box
 from rich.console import Group
-from rich.table import Table
 
-from cli.codepaths import INNER_LIES, LEAD, LIES, PATHS, WARMUP_ROUNDS, Done, Task, compute_paths
+from cli.calibratesegments import SegmentLieRow, SegmentRow, segment_lie_rows, segment_rows, segment_tables
+from cli.calibratetables import drawn_blocks, table
+from cli.codepaths import LEAD, LIES, PATHS, WARMUP_ROUNDS, Done, Task, compute_paths
 from protocol.errors import ConfigError
 from protocol.params import BLOCK_SIZE, Precision
 from protocol.rule import CompressSpec, RuleSpec
 from protocol.types import Digest
 from training.compress import Transition, transition
+from training.methods.choices import SEGMENT_STEPS as SEGMENT_STEPS
 from training.presets import PRESETS
 from training.wire import Update
 from verifier.limits import POLICIES, Limit, Limits, Pair
+from verifier.segment_limits import plain_segment
 from verifier.tolerance import Grade, Measured, floor_of, grades, measure, median_of
 
 Floats = NDArray[np.float32]
 
-OPENED = 64
 MODELS = ("gpt-1m", "llama-1m")
 STEPS = 8
+SEGMENT_MAX = 1000
 _LEAST_STEPS = 2
 _NOISE = 10  # times T1
 
@@ -68,45 +69,36 @@ class LieRow:
 
 
 @dataclass(frozen=True, slots=True)
-class InnerRow:
-    """The way of a segment of inner steps: the largest honest distance, and the smallest of a lie."""
-
-    model: str
-    dtype: str
-    start: str
-    honest: float
-    lie: float
-
-
-@dataclass(frozen=True, slots=True)
 class Calibration:
     """Everything that was measured. missing: code paths that this machine does not have, and why."""
 
     steps: int
     honest: tuple[HonestRow, ...]
     lies: tuple[LieRow, ...]
-    inner: tuple[InnerRow, ...]
+    segments: tuple[SegmentRow, ...]
+    segment_lies: tuple[SegmentLieRow, ...]
     missing: dict[str, str]
 
     @property
     def limits(self) -> Limits:
         """What the honest rows amount to."""
-        return Limits(tuple(row.pair for row in self.honest))
+        return Limits(tuple(row.pair for row in self.honest), tuple(row.pair for row in self.segments))
 
     @property
     def is_sound(self) -> bool:
         """Every honest audit matched, and no lie did."""
-        return all(row.matches == row.audits for row in self.honest) and all(
-            row.mismatches + row.borderline == row.audits for row in self.lies
-        )
+        honest = [(row.matches, row.audits) for row in self.honest]
+        honest += [(row.matches, row.audits) for row in self.segments]
+        lies = [(row.mismatches + row.borderline, row.audits) for row in self.lies]
+        lies += [(row.mismatches + row.borderline, row.audits) for row in self.segment_lies]
+        return all(found == audits for found, audits in (*honest, *lies))
 
 
 def calibrate(
     models: Sequence[str] = MODELS,
     steps: int = STEPS,
     paths: Sequence[str] = tuple(PATHS),
-    *,
-    has_inner: bool = True,
+    segment: int = SEGMENT_STEPS,
 ) -> Calibration:
     """Measure this machine's code paths against one another.
 
@@ -114,7 +106,7 @@ def calibrate(
         models: Names of `training.presets`; their samples are put together.
         steps: Of each model and precision.
         paths: Which of `PATHS`, besides the leading one.
-        has_inner: Also segments of inner steps.
+        segment: Inner steps of the longest segment to be judged; 0 for none.
 
     Raises:
         ConfigError: no such model or path, too few steps, or nothing can be computed here.
@@ -127,9 +119,12 @@ def calibrate(
             raise ConfigError(f'path "{path}": expected one of {", ".join(PATHS)}')
     if steps < _LEAST_STEPS or not models:
         raise ConfigError(f"{steps} steps of {len(models)} models: expected at least {_LEAST_STEPS} of one")
+    if not 0 <= segment <= SEGMENT_MAX:
+        raise ConfigError(f"a segment of {segment} inner steps: expected 1 to {SEGMENT_MAX}, or 0 for none")
     honest: list[HonestRow] = []
     lies: list[LieRow] = []
-    inner: list[InnerRow] = []
+    segments: list[SegmentRow] = []
+    segment_lies: list[SegmentLieRow] = []
     missing: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="assay-calibrate-") as name:
         whole: dict[str, dict[str, dict[str, Done]]] = {}
@@ -137,19 +132,22 @@ def calibrate(
             for model in models:
                 folder = Path(name) / f"{dtype.name.lower()}-{model}"
                 folder.mkdir()
-                task = Task(model, dtype.name.lower(), steps, has_inner)
+                task = Task(model, dtype.name.lower(), steps, segment)
                 done, failed = compute_paths(folder, task, tuple(paths))
                 missing |= {f"{path}, {task.dtype}": words for path, words in failed.items()}
                 whole.setdefault(task.dtype, {})[model] = done
-                inner += _inner_rows(task, done) if has_inner else ()
         for dtype in POLICIES:
             kind = dtype.name.lower()
-            rule = Task(models[0], kind, steps, has_inner=False).rule
+            rule = Task(models[0], kind, steps, segment).rule
             honest += _honest_rows(rule, dtype, whole[kind], steps)
             limits = Limits(tuple(row.pair for row in honest))
             lower = whole["bfloat16"] if dtype is Precision.FLOAT32 else {}
             lies += _lie_rows(rule, dtype, whole[kind], lower, steps, limits)
-    return Calibration(steps, tuple(honest), tuple(lies), tuple(inner), missing)
+            if segment:
+                segments += segment_rows(dtype, segment, whole[kind])
+                limits = Limits(segments=tuple(row.pair for row in segments))
+                segment_lies += segment_lie_rows(dtype, segment, whole[kind], limits)
+    return Calibration(steps, tuple(honest), tuple(lies), tuple(segments), tuple(segment_lies), missing)
 
 
 def _honest_rows(
@@ -161,12 +159,12 @@ def _honest_rows(
     for model, done in runs.items():
         for step, x, moved, before in _steps_of(rule, {path: done[path] for path in common}, steps):
             floors = {path: floor_of(x[path]) for path in common}
-            drawn = _drawn(f"{model} {step}", len(x[LEAD]))
+            drawn = drawn_blocks(f"{model} {step}", len(x[LEAD]))
             for node, auditor in ((a, b) for a in common for b in common if a != b):
                 step_of = (before[node], moved[node], x[auditor])
                 every = _opened(rule.compress, np.arange(len(x[LEAD])), *step_of, floors[auditor])
                 audit = _opened(rule.compress, drawn, *step_of, floors[auditor])
-                audit = replace(audit, residual_BC=audit.residual_BC[:0])  # two megabytes each
+                audit = replace(audit, residual_BC=np.zeros((0, BLOCK_SIZE)))  # two megabytes each
                 seen.setdefault((node, auditor), []).append(
                     _Seen(every.rho_B[~every.is_small_B], median_of(audit), audit)
                 )
@@ -232,7 +230,7 @@ def _lie_rows(
             worse = lower[model][LEAD].x(step) if lower else None
             others = {path: done[path].x(step) for path in done if path != LEAD and (LEAD, path) in by_name}
             t1 = POLICIES[dtype].t1 * 1e-9
-            drawn = _drawn(f"lie {model} {step}", len(x[LEAD]))
+            drawn = drawn_blocks(f"lie {model} {step}", len(x[LEAD]))
             for lie, told in _lies(
                 rule.compress, done[LEAD], step, before[LEAD], x[LEAD], moved[LEAD], t1, worse
             ):
@@ -305,24 +303,6 @@ def _steps_of(
         before = {path: one.after_BC for path, one in moved.items()}
 
 
-def _inner_rows(task: Task, done: dict[str, Done]) -> Iterator[InnerRow]:
-    for is_later in (False, True):
-        way_P = done[LEAD].inner(is_later)
-
-        def apart(other_P: Floats, way_P: Floats = way_P) -> float:
-            return float(np.linalg.norm(other_P - way_P) / np.linalg.norm(way_P))
-
-        honest = max((apart(done[path].inner(is_later)) for path in done if path != LEAD), default=0.0)
-        lie = min(apart(done[LEAD].inner(is_later, kind)) for kind in INNER_LIES)
-        yield InnerRow(task.model, task.dtype, "later" if is_later else "fresh", honest, lie)
-
-
-def _drawn(what: str, count: int) -> NDArray[np.int64]:
-    """The blocks an audit opens, ascending."""
-    seed = int.from_bytes(hashlib.sha256(what.encode()).digest()[:8], "big")
-    return np.sort(np.random.default_rng(seed).permutation(count)[:OPENED]).astype(np.int64)
-
-
 def as_plain(found: Calibration) -> dict[str, Any]:
     """All rows, for JSON."""
     return {
@@ -344,14 +324,18 @@ def as_plain(found: Calibration) -> dict[str, Any]:
             for row in found.honest
         ],
         "lies": [asdict(row) for row in found.lies],
-        "inner": [asdict(row) for row in found.inner],
+        "segments": [
+            {**plain_segment(row.pair), "audits": row.audits, "matches": row.matches}
+            for row in found.segments
+        ],
+        "segment_lies": [asdict(row) for row in found.segment_lies],
         "missing": found.missing,
     }
 
 
 def calibration_group(found: Calibration) -> Group:
-    """Three tables, and what they amount to."""
-    honest = _table(
+    """All tables, and what they amount to."""
+    honest = table(
         "node", "auditor", "blocks", "median", "p99", "max", "95 % bound", "T1", "T2", "audits matched"
     )
     for row in found.honest:
@@ -362,22 +346,22 @@ def calibration_group(found: Calibration) -> Group:
             f"{row.bound:.1e}", f"{limit.t1 * 1e-9:.2g}", f"{limit.t2 * 1e-9:.2g}",
             f"{row.matches} of {row.audits}",
         )  # fmt: skip
-    lies = _table("lie", "audits", "mismatch", "borderline", "least margin", "by")
+    lies = table("lie", "audits", "mismatch", "borderline", "least margin", "by")
     for lie in found.lies:
         counts = (lie.audits, lie.mismatches, lie.borderline)
         lies.add_row(f"{lie.dtype} {lie.lie}", *map(str, counts), f"{lie.margin:.3g} times", lie.test)
-    inner = _table("inner steps", "start", "honest, most", "lie, least")
-    for one in found.inner:
-        inner.add_row(f"{one.dtype} {one.model}", one.start, f"{one.honest:.2g}", f"{one.lie:.2g}")
+    inner, false = segment_tables(found.segments, found.segment_lies)
     words = [f"not on this machine: {path} ({why})" for path, why in found.missing.items()]
     verdict = "every honest audit matched, no lie did" if found.is_sound else "NOT SOUND: see the rows"
     return Group(
-        honest, "", lies, "", inner, "", *words, f"{verdict}; limits {found.limits.digest().hex()[:16]}"
+        honest,
+        "",
+        lies,
+        "",
+        inner,
+        "",
+        false,
+        "",
+        *words,
+        f"{verdict}; limits {found.limits.digest().hex()[:16]}",
     )
-
-
-def _table(*names: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in names:
-        table.add_column(name)
-    return table

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from protocol.errors import ConfigError
 from protocol.params import BLOCK_SIZE, ComputeSpec, Precision
-from protocol.rule import RuleSpec
+from protocol.rule import LocalSpec, RuleSpec
 from training.challenge import challenge_tokens, fingerprint
 from training.compress import gradient_blocks, transition
 from training.exact import apply_signs, initial_parameters, inverse_signs, scatter_values
@@ -38,16 +38,20 @@ from training.methods.choices import Choices
 from training.model import loss_and_gradient, use_threads
 from training.presets import PRESETS
 from training.schedule import rate
+from verifier.segment_limits import FRESH_STEPS
 
 Floats = NDArray[np.float32]
 
-SEQUENCES, WARMUP_ROUNDS, INNER_STEPS = 8, 5, 5
+SEQUENCES, WARMUP_ROUNDS = 8, 5
+SEGMENTS = 3  # of every optimiser; the first begins with fresh moments, the others when they no longer are
+SEGMENT_METHODS = ("diloco", "fedavg")  # AdamW and SGD, as these methods come
 HONEST = "honest"
 LIES = ("one sequence of 8 left out", "parameters one step old", "other data")
-INNER_LIES = ("one sequence of 8 left out", "last inner step left out")
+_FEWER, _FEWER_LAST = "one sequence of 8 left out", "one sequence of 8 left out of the last step"
+_OTHER, _TURNED, _SHORT = "other data", "gradients turned", "last step left out"
+_ROUGH = "bfloat16 where float32 was ordered"
 TASK = "task.json"
 _OTHER_DATA = 10**6
-_FRESH, _LATER = "inner-fresh", "inner-later"
 _TIMEOUT_S = 3600
 _NO_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}  # torch refuses AMX under a lower ATen capability
 
@@ -79,17 +83,36 @@ PATHS: Mapping[str, CodePath] = {
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What every path computes. inner: also segments of inner steps."""
+    """What every path computes. segment: inner steps of a segment, 0 for no segments."""
 
     model: str
     dtype: str
     steps: int
-    has_inner: bool
+    segment: int
 
     @property
     def rule(self) -> RuleSpec:
         """DeMo as it comes, with a short warm-up."""
         return METHODS["demo"](Choices(sequences=SEQUENCES, warmup_rounds=WARMUP_ROUNDS))
+
+    @property
+    def marks(self) -> tuple[int, ...]:
+        """After how many steps of a segment its state is looked at."""
+        return tuple(sorted({1, self.segment}))
+
+    @property
+    def segment_lies(self) -> tuple[str, ...]:
+        """Segments of the leading path that are false."""
+        lies = (_FEWER, _FEWER_LAST, _OTHER, _TURNED, _SHORT)
+        return (*lies, _ROUGH) if self.dtype == "float32" else lies
+
+    def local(self, method: str) -> LocalSpec:
+        """The inner steps of a method as it comes, at their full rate from the first on."""
+        return METHODS[method](Choices(sequences=SEQUENCES, inner_warmup_rounds=0)).local
+
+    def rate(self, method: str, step: int) -> np.float32:
+        """Of one inner step."""
+        return rate(self.local(method).schedule, 1, 0, steps=begin_of(self.segment, SEGMENTS), step=step)
 
     @property
     def compute(self) -> ComputeSpec:
@@ -106,16 +129,17 @@ class Done:
     capability: str
     execution_class: str
     fingerprint: str
+    segment: int
 
     def x(self, step: int, kind: str = HONEST) -> Floats:
         """What a step adds to the momentum. Shape (N, C)."""
         found: Floats = np.load(self.folder / _name(self.path, kind, step))
         return found
 
-    def inner(self, is_later: bool, kind: str = HONEST) -> Floats:
-        """How far a segment of inner steps went. Shape (P,)."""
-        found: Floats = np.load(self.folder / _name(self.path, kind, _LATER if is_later else _FRESH))
-        return found
+    def inner(self, method: str, number: int, mark: int, kind: str = HONEST) -> InnerState:
+        """Where a segment's first `mark` steps led; of the leading path also 0 steps: where it began."""
+        parts = np.load(self.folder / _name(self.path, kind, _inner(method, number, mark)))
+        return InnerState(parts[0], tuple(parts[1:]), begin_of(self.segment, number) + mark)
 
 
 def compute_paths(folder: Path, task: Task, names: tuple[str, ...]) -> tuple[dict[str, Done], dict[str, str]]:
@@ -141,7 +165,8 @@ def compute_paths(folder: Path, task: Task, names: tuple[str, ...]) -> tuple[dic
                 raise ConfigError(f"calibration: the steps cannot be computed: {words}")
             failed[name] = words
             continue
-        done[name] = Done(folder, name, **json.loads(child.stdout.strip().splitlines()[-1]))
+        facts = json.loads(child.stdout.strip().splitlines()[-1])
+        done[name] = Done(folder, name, **facts, segment=task.segment)
     return done, failed
 
 
@@ -155,14 +180,16 @@ def compute(folder: Path, name: str) -> dict[str, str]:
     model = PRESETS[task.model]
     layout = layout_of(model)
 
-    def gradient(theta_P: Floats, tokens: NDArray[np.int64]) -> Floats:
+    def gradient(theta_P: Floats, tokens: NDArray[np.int64], is_rough: bool = False) -> Floats:
         tokens = np.ascontiguousarray(tokens[::-1]) if path.is_permuted else tokens
-        return loss_and_gradient(model, layout, theta_P, tokens, compute=mine)[1]
+        compute = replace(mine, dtype=Precision.BFLOAT16) if is_rough else mine
+        return loss_and_gradient(model, layout, theta_P, tokens, compute=compute)[1]
 
     here = _Here(folder, name, task, layout, gradient)
     _steps(here)
-    if task.has_inner:
-        _segments(here)
+    if task.segment:
+        for method in SEGMENT_METHODS:
+            _segments(here, method)
     return {
         "capability": torch.backends.cpu.get_cpu_capability().lower(),
         "execution_class": execution_class(mine).hex(),
@@ -178,7 +205,7 @@ class _Here:
     path: str
     task: Task
     layout: Layout
-    gradient: Callable[[Floats, NDArray[np.int64]], Floats]
+    gradient: Callable[..., Floats]
 
     @property
     def is_lead(self) -> bool:
@@ -218,32 +245,64 @@ def _steps(here: _Here) -> None:
         np.save(file, theta_P)
 
 
-def _segments(here: _Here) -> None:
-    """How far a segment of AdamW goes: the first, with fresh moments, and the third."""
-    local = METHODS["diloco"](Choices(sequences=SEQUENCES, inner_warmup_rounds=0)).local
-    start = fresh(local, here.start())
+def _segments(here: _Here, method: str) -> None:
+    """Where each segment of inner steps leads from the leading path's states; on that path also the lies."""
+    task, lead = here.task, Done(here.folder, LEAD, "", "", "", here.task.segment)
+    local, anchor_P, length = task.local(method), here.start(), task.segment
 
-    def walk(state: InnerState, steps: int, left_out: int = 0) -> InnerState:
+    def walk(
+        state: InnerState,
+        steps: int,
+        batch: Callable[[int], NDArray[np.int64]],
+        sign: int = 1,
+        *,
+        is_rough: bool = False,
+    ) -> list[InnerState]:
+        states = []
         for step in range(state.count, state.count + steps):
-            tokens = here.tokens(2 * _OTHER_DATA + step)[left_out:]
-            lr = rate(local.schedule, 1, 0, steps=4 * INNER_STEPS, step=step)
-            state = inner_step(local, lr, state, start.theta_P, here.gradient(state.theta_P, tokens))
-        return state
+            slope_P = here.gradient(state.theta_P, batch(step), is_rough) * np.float32(sign)
+            state = inner_step(local, task.rate(method, step), state, anchor_P, slope_P)
+            states.append(state)
+        return states
 
-    def keep_way(kind: str, what: str, state: InnerState, *how: int) -> None:
-        here.keep(kind, what, walk(state, *how).theta_P - state.theta_P)
+    def keep(kind: str, number: int, mark: int, state: InnerState) -> None:
+        here.keep(kind, _inner(method, number, mark), np.stack([state.theta_P, *state.moments]))
 
-    file = here.folder / "inner-start.npz"
-    if here.is_lead:
-        walked = walk(start, 2 * INNER_STEPS)
-        np.savez(file, theta=walked.theta_P, first=walked.moments[0], second=walked.moments[1])
-    kept = np.load(file)
-    later = InnerState(kept["theta"], (kept["first"], kept["second"]), 2 * INNER_STEPS)
-    for what, state in ((_FRESH, start), (_LATER, later)):
-        keep_way(HONEST, what, state, INNER_STEPS)
+    def tokens(step: int) -> NDArray[np.int64]:
+        return here.tokens(2 * _OTHER_DATA + step)
+
+    state = fresh(local, anchor_P)
+    for number in range(SEGMENTS):
         if here.is_lead:
-            keep_way(INNER_LIES[0], what, state, INNER_STEPS, 1)
-            keep_way(INNER_LIES[1], what, state, INNER_STEPS - 1)
+            keep(HONEST, number, 0, state)
+        start = lead.inner(method, number, 0)
+        honest = walk(start, length, tokens)
+        for mark in task.marks:
+            keep(HONEST, number, mark, honest[mark - 1])
+        if not here.is_lead:
+            continue
+        state = (honest + walk(honest[-1], begin_of(length, number + 1) - honest[-1].count, tokens))[-1]
+        before = honest[-2] if length > 1 else start
+        told = {
+            _FEWER: walk(start, length, lambda step: tokens(step)[1:])[-1],
+            _FEWER_LAST: walk(before, 1, lambda step: tokens(step)[1:])[-1],
+            _OTHER: walk(start, length, lambda step: tokens(step + _OTHER_DATA))[-1],
+            _TURNED: walk(start, length, tokens, -1)[-1],
+            _SHORT: before,
+        }
+        if _ROUGH in task.segment_lies:
+            told[_ROUGH] = walk(start, length, tokens, is_rough=True)[-1]
+        for lie, false in told.items():
+            keep(lie, number, length, false)
+
+
+def begin_of(segment: int, number: int) -> int:
+    """Inner steps before a segment: the second begins where moments are no longer fresh."""
+    return max(segment, FRESH_STEPS) + (number - 1) * segment if number else 0
+
+
+def _inner(method: str, number: int, mark: int) -> str:
+    return f"{method}-{number}-{mark}"
 
 
 def _name(path: str, kind: str, step: int | str) -> str:

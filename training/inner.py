@@ -167,21 +167,42 @@ def inner_step(
     if local.clip_micro:
         norm = np.sqrt(_square_sum(slope_P))
         slope_P = slope_P * np.float32(min(local.clip_micro / PPM / max(norm, 1e-12), 1.0))
-    if local.decay_micro:
-        theta_P = theta_P * (np.float32(1) - lr * np.float32(local.decay_micro / PPM))
     if local.optimiser is Optimiser.SGD:
-        moved_P: Floats = theta_P - np.multiply(slope_P, lr)
+        moved_P: Floats = _decayed(local, lr, theta_P) - np.multiply(slope_P, lr)
         return InnerState(moved_P, (), state.count + 1)
     assert local.optimiser is Optimiser.ADAMW
     count = state.count + 1
     beta1, beta2 = local.beta1_micro / PPM, local.beta2_micro / PPM
     mean_P = state.moments[0] * np.float32(beta1) + slope_P * np.float32(1 - beta1)
     square_P = state.moments[1] * np.float32(beta2) + (slope_P * slope_P) * np.float32(1 - beta2)
+    moments = mean_P, square_P
+    return InnerState(adamw_moved(local, lr, theta_P, moments, count), moments, count)
+
+
+def adamw_moved(
+    local: LocalSpec, lr: np.float32, theta_P: Floats, moments: tuple[Floats, ...], count: int
+) -> Floats:
+    """The parameters after an AdamW step, from those before it and the moments after it; by element.
+
+    Args:
+        local: The optimiser's constants.
+        lr: Rate of the step.
+        theta_P: Before the step; any part of them.
+        moments: Of the same part.
+        count: Steps since the moments were zero, this one included.
+    """
+    beta1, beta2 = local.beta1_micro / PPM, local.beta2_micro / PPM
     # Python's float power is the libm's; these two numbers are inside the execution class.
     step_size = np.float32(float(lr) / (1 - beta1**count))
-    under_P = np.sqrt(square_P / np.float32(1 - beta2**count)) + np.float32(local.epsilon_pico / 1e12)
-    moved_P = theta_P - np.multiply(mean_P / under_P, step_size)
-    return InnerState(moved_P, (mean_P, square_P), count)
+    under_P = np.sqrt(moments[1] / np.float32(1 - beta2**count)) + np.float32(local.epsilon_pico / 1e12)
+    moved_P: Floats = _decayed(local, lr, theta_P) - np.multiply(moments[0] / under_P, step_size)
+    return moved_P
+
+
+def _decayed(local: LocalSpec, lr: np.float32, theta_P: Floats) -> Floats:
+    if not local.decay_micro:
+        return theta_P
+    return theta_P * (np.float32(1) - lr * np.float32(local.decay_micro / PPM))
 
 
 def _square_sum(slope_P: Floats) -> float:

@@ -26,7 +26,7 @@ from training.contribution import decode_contribution
 from training.data import batch_positions, batch_tokens, read_tokens
 from training.execution import execution_class
 from training.fragments import fragment_blocks
-from training.inner import roots_of, run_steps
+from training.inner import InnerState, roots_of, run_steps
 from training.layout import to_blocks
 from training.model import loss_and_gradient
 from training.parameters import Parameters, kept_rounds
@@ -34,9 +34,12 @@ from training.private import Private
 from training.rule import begin, way_sketch
 from training.schedule import rate
 from training.threads import prepare
+from training.wire import Update
 from verifier.audit import Finding, check_opening, compare
 from verifier.limits import Limits, agreed_limits
-from verifier.segment import check_inner_opening, opening_bytes_max
+from verifier.movement import Walked, as_one, judge_movement, worse_of
+from verifier.segment import OpenedSegment, check_inner_opening, opening_bytes_max
+from verifier.segment_limits import limits_between, regime_of
 from verifier.tolerance import floor_of, judge
 from verifier.watch import Watch
 
@@ -61,10 +64,22 @@ class Redone:
     floor: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A checked opening of inner steps. x_BC: the distance it says the round went. start: of the segment."""
+
+    before_BC: NDArray[np.float32]
+    after_BC: NDArray[np.float32]
+    x_BC: NDArray[np.float32]
+    shown: OpenedSegment
+    start: InnerState
+
+
 class Examiner:
     """theta of recent rounds and the data: all that a recompute needs.
 
-    limits: what steps of other execution classes are judged by; without them they are not judged.
+    limits: what steps of other execution classes are judged by; without them they are not judged, nor are
+    inner steps of a class that was not measured against this one.
     memory: the file in which what is remembered of nodes outlives us; None: nowhere.
     """
 
@@ -114,13 +129,14 @@ class Examiner:
         """
         spec, layout = self.spec, self.parameters.layout
         is_exact = commit.exec_class == self.exec_class
-        # Inner steps: the opening shows no values of the state a segment ends in, and no moments.
-        if not is_exact and (self.limits is None or not spec.rule.is_gradient):
+        if not is_exact and self.limits is None:
             return _INCONCLUSIVE
         theta_P = self.parameters.read(int(commit.round))
         positions = batch_positions(spec, commit.node, int(commit.round))
         batch = batch_tokens(self.tokens, positions, spec.model.context)
         sent = decode_contribution(spec, layout, int(commit.round), update)
+        if not is_exact and not spec.rule.is_gradient:
+            return self._between_classes(commit, opening, blocks, segment, theta_P, batch, sent)
         redo = self._one_gradient if spec.rule.is_gradient else self._one_segment
         with np.errstate(all="ignore"):  # a liar's state may overflow; it must end in a verdict
             redone = redo(commit, opening, blocks, segment, theta_P, batch)
@@ -192,28 +208,96 @@ class Examiner:
         batch: NDArray[np.int64],
     ) -> Redone:
         """The inner steps of the drawn segment, from the state before them that the node opened."""
+        layout = self.parameters.layout
+        opened = self._opened_segment(commit, opening, blocks, segment, theta_P)
+        start, (first, last) = opened.start, _steps_of(self.spec, segment)
+        end, loss = run_steps(
+            self.spec, int(commit.round), first, last, start, theta_P, batch, self._gradient
+        )
+        digest = roots_of(commit.run_id, layout, end).digest
+        is_equal = bool(np.isfinite(loss)) and digest == commit.inner[segment]
+        return Redone(
+            opened.before_BC,
+            opened.after_BC,
+            opened.x_BC,
+            lambda pattern: way_sketch(layout, start, end, pattern),
+            is_equal,
+        )
+
+    def _between_classes(
+        self,
+        commit: Commit,
+        opening: bytes,
+        blocks: list[int],
+        segment: int,
+        theta_P: NDArray[np.float32],
+        batch: NDArray[np.int64],
+        sent: Update,
+    ) -> Finding:
+        """Of a node of another class: where its segment went, and what it sent of its last state."""
+        spec, layout, round_id = self.spec, self.parameters.layout, int(commit.round)
+        assert self.limits is not None
+        local, (first, last) = spec.rule.local, _steps_of(spec, segment)
+        with np.errstate(all="ignore"):  # a liar's state may overflow; it must end in a verdict
+            opened = self._opened_segment(commit, opening, blocks, segment, theta_P)
+            start = opened.start
+            limits = limits_between(
+                self.limits.segments,
+                commit.exec_class,
+                self.exec_class,
+                spec.compute.dtype,
+                regime_of(local, start.count),
+                last - first,
+            )
+            if limits is None:
+                return _INCONCLUSIVE
+            end, _ = run_steps(spec, round_id, first, last, start, theta_P, batch, self._gradient)
+            recomputed = way_sketch(layout, start, end, commit.parent)
+            lr = rate(local.schedule, spec.rounds, round_id, steps=local.steps, step=last - 1)
+            walked = Walked(local, layout, last - first, lr, start, end)
+            found, measured = judge_movement(walked, opened.shown, limits, blocks, recomputed=recomputed)
+            # From the opened last parameters on, every machine computes the same bits.
+            told = compare(
+                spec.rule.compress,
+                blocks,
+                self._is_synced(round_id)[blocks],
+                opened.before_BC,
+                opened.after_BC,
+                sent,
+                opened.x_BC,
+                recomputed=recomputed,
+                is_work_equal=True,
+            )
+        found = worse_of(found, told)
+        if found.outcome is not Outcome.MATCH or not measured:
+            return found
+        seen = as_one(measured, limits, blocks, layout.blocks)
+        return replace(found, leans=self.watch.leans(commit, *seen))
+
+    def _opened_segment(
+        self,
+        commit: Commit,
+        opening: bytes,
+        blocks: list[int],
+        segment: int,
+        theta_P: NDArray[np.float32],
+    ) -> _Opened:
+        """What the node shows of a segment, checked.
+
+        Raises:
+            MalformedMessage: it is not what the commit binds.
+        """
         spec, layout = self.spec, self.parameters.layout
         opened = decode(InnerOpening, opening, opening_bytes_max(spec.rule, layout))
-        before, after = check_opening(opened.opening, commit, blocks, spec.rule, layout.blocks)
+        before_BC, after_BC = check_opening(opened.opening, commit, blocks, spec.rule, layout.blocks)
         shown = check_inner_opening(opened, commit, spec.rule, layout, blocks, segment)
         start = shown.start
         if segment == 0 or start is None:
             private = Private(np.zeros((0, 0), np.float32), start, commit.base - 1)
             start = begin(spec, layout, theta_P, private, int(commit.round))
-        first = segment * spec.rule.local.segment
-        last = min(first + spec.rule.local.segment, spec.rule.local.steps)
-        end, loss = run_steps(spec, int(commit.round), first, last, start, theta_P, batch, self._gradient)
-        digest = roots_of(commit.run_id, layout, end).digest
         start_BC = to_blocks(layout, theta_P)[blocks].reshape(shown.last_BC.shape)
         way_BSS = (start_BC - shown.last_BC).reshape(len(blocks), BLOCK_SIDE, BLOCK_SIDE)
-        is_equal = bool(np.isfinite(loss)) and digest == commit.inner[segment]
-        return Redone(
-            before,
-            after,
-            in_basis(spec.rule, way_BSS),
-            lambda pattern: way_sketch(layout, start, end, pattern),
-            is_equal,
-        )
+        return _Opened(before_BC, after_BC, in_basis(spec.rule, way_BSS), shown, start)
 
     def _gradient(
         self, theta_P: NDArray[np.float32], tokens: NDArray[np.int64]
@@ -234,6 +318,12 @@ class Examiner:
             fragment_blocks(self.parameters.layout, fragments) == round_id % fragments
         )
         return is_synced
+
+
+def _steps_of(spec: RunSpec, segment: int) -> tuple[int, int]:
+    """The inner steps of a segment, the last exclusive."""
+    first = segment * spec.rule.local.segment
+    return first, min(first + spec.rule.local.segment, spec.rule.local.steps)
 
 
 def methods() -> Mapping[str, Callable[..., Any]]:

@@ -2,7 +2,8 @@
 
 Room: verifier (pure; `shipped` and `agreed_limits` read a file). What is measured between two execution
 classes (`assay audit calibrate`) may tighten a precision's policy, never loosen it: a pair that
-nobody measured, or measured badly, is judged by the policy.
+nobody measured, or measured badly, is judged by the policy. Segments of inner steps have rows of their own,
+and nothing to fall back on (segment_limits.py).
 
     limit = ten times the 99th percentile of honest blocks, between half the policy and the policy
 
@@ -22,32 +23,18 @@ from protocol.errors import ConfigError
 from protocol.json_text import parse_json
 from protocol.params import Precision, RunSpec
 from protocol.types import NO_DIGEST, Digest
+from verifier import rows
+from verifier.limit import TIGHTEST as TIGHTEST
+from verifier.limit import Limit as Limit  # most who judge by limits need both
+from verifier.limit import within
+from verifier.segment_limits import SegmentPair, plain_segment, segment_pair
 
-FORMAT = "assay/calibration/1"
+FORMAT = "assay/calibration/2"
 LIMITS = "limits.json"  # the file of a run, beside its spec
 SHIPPED = Path(__file__).with_name("calibration.json")
 BYTES_MAX = 1 << 20
 PAIRS_MAX = 4096
-TIMES_P99 = 10  # a limit over what honest blocks do
-TIGHTEST = 2  # by which a calibration may divide a policy: pairs without noise here have some elsewhere
-_COUNT_MAX = 2**53
-_NAME_MAX = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """What one pair of classes is judged by, in 10^-9.
-
-    t1: median distance of the implied gradient. t2: its 95th percentile. t3: by how much of the block's
-    largest coefficient one that was left out may exceed one that was sent. t4: the same of a value that
-    was sent. profile: the median distance that honest audits keep to; 0 where nobody measured it.
-    """
-
-    t1: int
-    t2: int
-    t3: int
-    t4: int
-    profile: int = 0
+_COUNTS = ("blocks", "median", "p99", "most", "profile")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +60,7 @@ class Pair:
     @property
     def limit(self) -> Limit:
         """What these samples allow, within the policy."""
-        policy = POLICIES[self.dtype]
-        t1 = min(max(TIMES_P99 * self.p99, policy.t1 // TIGHTEST), policy.t1)
-        return Limit(t1=t1, t2=t1 * policy.t2 // policy.t1, t3=policy.t3, t4=policy.t4, profile=self.profile)
+        return within(POLICIES[self.dtype], self.p99, self.profile)
 
 
 # docs/results/tolerance.md; the first two of each from measurements before this code was written.
@@ -87,9 +72,10 @@ POLICIES: Mapping[Precision, Limit] = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The pairs of a calibration, and the policies behind them."""
+    """The pairs of a calibration, and the policies behind them. segments: of inner steps."""
 
     pairs: tuple[Pair, ...] = ()
+    segments: tuple[SegmentPair, ...] = ()
 
     def between(self, node: Digest, auditor: Digest, dtype: Precision) -> Limit:
         """What a step of one class is judged by in another.
@@ -109,9 +95,11 @@ class Limits:
 
     def encode(self) -> bytes:
         """The one file for these limits."""
-        rows = [json.dumps(_plain(pair), sort_keys=True) for pair in self.pairs]
-        body = ",\n".join(rows)
-        return f'{{"format": "{FORMAT}", "pairs": [\n{body}\n]}}\n'.encode()
+        pairs, segments = (
+            ",\n".join(json.dumps(row, sort_keys=True) for row in lines)
+            for lines in (map(_plain, self.pairs), map(plain_segment, self.segments))
+        )
+        return f'{{"format": "{FORMAT}", "pairs": [\n{pairs}\n], "segments": [\n{segments}\n]}}\n'.encode()
 
 
 def parse_limits(body: bytes) -> Limits:
@@ -123,14 +111,19 @@ def parse_limits(body: bytes) -> Limits:
     if len(body) > BYTES_MAX:
         raise ValueError(f"calibration: {len(body)} bytes, at most {BYTES_MAX} expected")
     whole = parse_json(body)
-    if not isinstance(whole, dict) or set(whole) != {"format", "pairs"} or whole["format"] != FORMAT:
-        raise ValueError(f'calibration: expected an object with "format": "{FORMAT}" and "pairs"')
-    rows = whole["pairs"]
-    if not isinstance(rows, list) or len(rows) > PAIRS_MAX:
-        raise ValueError(f"calibration: pairs must be a list of at most {PAIRS_MAX}")
-    limits = Limits(tuple(_pair(row, f"calibration: pair {i}") for i, row in enumerate(rows)))
-    names = [(pair.dtype, pair.node, pair.auditor) for pair in limits.pairs]
-    if len(set(names)) != len(names):
+    names = {"format", "pairs", "segments"}
+    if not isinstance(whole, dict) or set(whole) != names or whole["format"] != FORMAT:
+        raise ValueError(f'calibration: expected an object with "format": "{FORMAT}", "pairs" and "segments"')
+    for name in ("pairs", "segments"):
+        if not isinstance(whole[name], list) or len(whole[name]) > PAIRS_MAX:
+            raise ValueError(f"calibration: {name} must be a list of at most {PAIRS_MAX}")
+    limits = Limits(
+        tuple(_pair(row, f"calibration: pair {i}") for i, row in enumerate(whole["pairs"])),
+        tuple(segment_pair(row, f"calibration: segment {i}") for i, row in enumerate(whole["segments"])),
+    )
+    pairs = [(pair.dtype, pair.node, pair.auditor) for pair in limits.pairs]
+    segments = [(one.dtype, one.regime, one.steps, one.node, one.auditor) for one in limits.segments]
+    if len(set(pairs)) != len(pairs) or len(set(segments)) != len(segments):
         raise ValueError("calibration: one pair twice")
     if limits.encode() != body:
         raise ValueError("calibration: not in its canonical form")
@@ -174,49 +167,17 @@ def _plain(pair: Pair) -> dict[str, Any]:
 
 
 def _pair(row: Any, where: str) -> Pair:
-    names = {field.name for field in fields(Pair)}
-    if not isinstance(row, dict) or set(row) != names:
-        raise ValueError(f"{where}: expected exactly the fields {', '.join(sorted(names))}")
+    given = rows.checked_fields(row, {field.name for field in fields(Pair)}, where)
+    counts = {name: rows.count(given[name], f"{where}: {name}") for name in _COUNTS}
+    if counts["blocks"] < 1:
+        raise ValueError(f"{where}: expected samples")
+    rows.check_order(counts["median"], counts["p99"], counts["most"], counts["profile"], where)
     dtypes = {dtype.name.lower(): dtype for dtype in POLICIES}
-    if not isinstance(row["dtype"], str) or row["dtype"] not in dtypes:
-        raise ValueError(f"{where}: dtype must be one of {', '.join(dtypes)}")
-    counts = {name: _count(row[name], f"{where}: {name}") for name in _COUNTS}
-    if counts["blocks"] < 1 or not counts["median"] <= counts["p99"] <= counts["most"]:
-        raise ValueError(f"{where}: expected samples with median <= p99 <= most")
-    if counts["profile"] > counts["most"]:
-        raise ValueError(f"{where}: an audit's median above the largest distance")
     return Pair(
-        dtype=dtypes[row["dtype"]],
-        node=_name(row["node"], where),
-        auditor=_name(row["auditor"], where),
-        node_class=_digest(row["node_class"], where),
-        auditor_class=_digest(row["auditor_class"], where),
+        dtype=rows.one_of(given["dtype"], dtypes, f"{where}: dtype"),
+        node=rows.name(given["node"], where),
+        auditor=rows.name(given["auditor"], where),
+        node_class=rows.execution_class(given["node_class"], where),
+        auditor_class=rows.execution_class(given["auditor_class"], where),
         **counts,
     )
-
-
-_COUNTS = ("blocks", "median", "p99", "most", "profile")
-
-
-def _count(value: Any, where: str) -> int:
-    if type(value) is not int or not 0 <= value <= _COUNT_MAX:
-        raise ValueError(f"{where} must be a whole number from 0 to 2^53")
-    return value
-
-
-def _name(value: Any, where: str) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= _NAME_MAX or not value.isascii():
-        raise ValueError(f"{where}: names must be 1 to {_NAME_MAX} ASCII characters")
-    if not value.isprintable():
-        raise ValueError(f"{where}: names must be printable")
-    return value
-
-
-def _digest(value: Any, where: str) -> Digest:
-    try:
-        found = bytes.fromhex(value) if isinstance(value, str) and len(value) == 64 else b""
-    except ValueError:
-        found = b""
-    if len(found) != 32:
-        raise ValueError(f"{where}: a class must be 64 hexadecimal digits")
-    return Digest(found)

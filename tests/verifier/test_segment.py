@@ -16,10 +16,11 @@ from protocol.codec import MESSAGE_BYTES_MAX, decode, encode
 from protocol.draws import opened_blocks, opened_segment
 from protocol.errors import MalformedMessage, Unavailable
 from protocol.messages import Commit, InnerBlocks, InnerOpening, Outcome, Path
+from protocol.params import ComputeSpec
 from protocol.rule import Outer, Transform, Values
 from protocol.types import NO_DIGEST, Digest, RoundId
 from tests.builders import RUN_ID, a_data_folder, a_digest, a_spec, peer
-from tests.specs import a_rule
+from tests.specs import FLOAT32_WHOLE, a_rule
 from training import rule as rules
 from training.contribution import decode_contribution, encode_round
 from training.inner import InnerRoots
@@ -43,6 +44,7 @@ CASES = {
     "diloco, rank 2": ("diloco", {"rank": 2, "feedback_micro": 900_000}),
     "streaming": ("streaming-diloco", {}),
     "streaming, at once": ("streaming-diloco", {"fragments": 2, "apply_lag": 0, "merge_ppm": 250_000}),
+    "streaming, of the transform": ("streaming-diloco", {"fragments": 2, "transform": Transform.DCT}),
     "fedavg": ("fedavg", {}),
     "fedprox, adaptive": ("fedavg", {"proximal_micro": 10_000, "outer": Outer.ADAM}),
 }
@@ -60,11 +62,19 @@ class Pair:
     """A node that trains, and an auditor that follows; every round is accepted unless told otherwise."""
 
     def __init__(
-        self, data: FilePath, folder: FilePath, name: str, cheat: str = "honest", start: int = 0, **more: int
+        self,
+        data: FilePath,
+        folder: FilePath,
+        name: str,
+        cheat: str = "honest",
+        start: int = 0,
+        *,
+        compute: ComputeSpec = FLOAT32_WHOLE,
+        **more: int,
     ) -> None:
         method, choices = CASES[name]
         rule = a_rule(method, steps=5, segment=2, sequences=1, inner_lr_nano=2_000_000, **choices, **more)
-        self.spec, self._folder, self._data = a_spec(rule=rule, rounds=20), folder, data
+        self.spec, self._folder, self._data = a_spec(rule=rule, rounds=20, compute=compute), folder, data
         self._behaviour = Behaviour(cheat, start)
         self.reopen()
         self.examiner = Examiner(spec=self.spec, data=data, folder=folder / "auditor")
