@@ -155,7 +155,7 @@ def _weighing(network: Network, verifiers: tuple[PeerId, ...]) -> Manifest:
 TRUST_ATTACKS = (
     Attack(name="leave with the stake, train on", number=15, where=Where.CHAIN, run=_leaves_with_stake,
            defence="verifiers watch stakes: rate 1 while some has left"),
-    Attack(name="one verifier slanders a node's stake", number=28, where=Where.CHAIN, run=_slanders_stake,
+    Attack(name="one verifier slanders a node's stake", number=27, where=Where.CHAIN, run=_slanders_stake,
            defence="more than f verifiers must say so"),
     Attack(name="steer within the tolerance", number=12, where=Where.STEP, run=_within_tolerance,
            defence="drift over a node's audits (T5)"),
