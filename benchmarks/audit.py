@@ -34,7 +34,8 @@ from node.trainer import Trainer
 from protocol import merkle
 from protocol.codec import decode
 from protocol.draws import opened_blocks
-from protocol.messages import Commit, InnerOpening, Opening, Outcome
+from protocol.messages import Commit, Outcome
+from protocol.openings import InnerOpening, Opening
 from protocol.params import RunSpec
 from protocol.rule import BLOCK_SIZE
 from protocol.types import NO_DIGEST, Digest, RoundId

@@ -24,8 +24,9 @@ from protocol import merkle
 from protocol.codec import encode
 from protocol.errors import Diverged, MalformedMessage
 from protocol.merkle import Tree
-from protocol.messages import Commit, InnerBlocks, InnerOpening, Opening, Unsealed
-from protocol.messages import Path as MerklePath
+from protocol.messages import Commit, Unsealed
+from protocol.openings import InnerBlocks, InnerOpening, Opening
+from protocol.openings import Path as MerklePath
 from protocol.rule import BLOCK_SIZE, RuleSpec
 from protocol.seals import unseal
 from protocol.types import NO_DIGEST, Digest, PeerId, RoundId

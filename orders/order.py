@@ -32,7 +32,8 @@ from orders.model import Preset, model_sizes, tokenizer_of
 from orders.toml import read_toml
 from orders.words import Problem, problems_of
 from protocol.errors import ConfigError
-from protocol.messages import NODES_MAX, OPENED_BLOCKS_MAX, VERIFIERS_MAX
+from protocol.messages import NODES_MAX, VERIFIERS_MAX
+from protocol.openings import OPENED_BLOCKS_MAX
 from protocol.params import ModelSpec
 from protocol.rule import BLOCK_SIZE, FRAGMENTS_MAX, LAG_MAX, RANK_MAX, Outer, RuleSpec, Wire, check_rule
 from training.documents import Format

@@ -21,7 +21,8 @@ import verifier.audit
 import verifier.examiner
 from protocol.codec import DEPTH_MAX, MESSAGE_BYTES_MAX, decode, encode
 from protocol.errors import MalformedMessage
-from protocol.messages import Manifest, Opening
+from protocol.messages import Manifest
+from protocol.openings import Opening
 from protocol.params import BLOCK_SIZE, Values
 from redteam.attack import Attack, Outcome, Where, without
 from redteam.lab import lab_of

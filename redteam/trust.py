@@ -153,7 +153,7 @@ def _weighing(network: Network, verifiers: tuple[PeerId, ...]) -> Manifest:
 
 
 TRUST_ATTACKS = (
-    Attack(name="leave with the stake, train on", number=15, where=Where.CHAIN, run=_leaves_with_stake,
+    Attack(name="leave with the stake, train on", number=34, where=Where.CHAIN, run=_leaves_with_stake,
            defence="verifiers watch stakes: rate 1 while some has left"),
     Attack(name="one verifier slanders a node's stake", number=27, where=Where.CHAIN, run=_slanders_stake,
            defence="more than f verifiers must say so"),

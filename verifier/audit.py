@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from protocol import merkle
 from protocol.errors import MalformedMessage
-from protocol.messages import Commit, Opening, Outcome, Path
+from protocol.messages import Commit, Outcome
+from protocol.openings import Opening, Path
 from protocol.rule import BLOCK_SIZE, CompressSpec, RuleSpec
 from protocol.types import NO_DIGEST, Digest
 from training.compress import transition

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.codec import decode, digest
-from protocol.messages import Commit, InnerOpening, Opening, Outcome
+from protocol.messages import Commit, Outcome
+from protocol.openings import InnerOpening, Opening
 from protocol.params import RunSpec
 from protocol.rule import BLOCK_SIDE
 from protocol.seals import sketch_digest

@@ -21,7 +21,8 @@ import numpy as np
 
 from protocol import merkle
 from protocol.errors import MalformedMessage
-from protocol.messages import Commit, InnerBlocks, InnerOpening
+from protocol.messages import Commit
+from protocol.openings import InnerBlocks, InnerOpening
 from protocol.rule import BLOCK_SIZE, Optimiser, RuleSpec
 from protocol.types import NO_DIGEST
 from training.inner import (

@@ -13,7 +13,8 @@ from node.trainer import Trainer
 from protocol.codec import decode
 from protocol.draws import opened_blocks
 from protocol.errors import Diverged, Unavailable
-from protocol.messages import Commit, Opening, Outcome
+from protocol.messages import Commit, Outcome
+from protocol.openings import Opening
 from protocol.types import NO_DIGEST, RoundId
 from tests.builders import RUN_ID, a_data_folder, a_digest, a_spec, peer
 from training.momentum import zero_root as start_root

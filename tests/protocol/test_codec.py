@@ -25,18 +25,16 @@ from protocol.codec import (
 from protocol.errors import MalformedMessage
 from protocol.messages import (
     MESSAGES,
-    OPENED_BLOCKS_MAX,
     VERDICTS_MAX,
     Manifest,
     Opened,
-    Opening,
     Outcome,
-    Path,
     Reveal,
     SignedVerdict,
     StepRequest,
     Verdict,
 )
+from protocol.openings import OPENED_BLOCKS_MAX, Opening, Path
 from tests.protocol.strategies import KINDS, any_message, sample
 
 EVERY_TAG = {kind.TAG: kind for kind in KINDS}

@@ -13,7 +13,8 @@ from node.trainer import Trainer
 from protocol import merkle
 from protocol.codec import decode, encode
 from protocol.errors import MalformedMessage
-from protocol.messages import Commit, Opening, Outcome, Path
+from protocol.messages import Commit, Outcome
+from protocol.openings import Opening, Path
 from protocol.params import BLOCK_SIZE, RunSpec
 from protocol.seals import seal_of, sketch_digest
 from protocol.types import NO_DIGEST, Digest, RoundId

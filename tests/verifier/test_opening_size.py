@@ -6,7 +6,7 @@ import pytest
 
 from protocol import merkle
 from protocol.codec import encode
-from protocol.messages import OPENED_BLOCKS_MAX, Opening, Path
+from protocol.openings import OPENED_BLOCKS_MAX, Opening, Path
 from protocol.rule import BLOCK_SIZE
 from protocol.types import RoundId
 from tests.builders import RUN_ID, peer

@@ -15,7 +15,8 @@ from node.trainer import Trainer
 from protocol.codec import MESSAGE_BYTES_MAX, decode, encode
 from protocol.draws import opened_blocks, opened_segment
 from protocol.errors import MalformedMessage, Unavailable
-from protocol.messages import Commit, InnerBlocks, InnerOpening, Outcome, Path
+from protocol.messages import Commit, Outcome
+from protocol.openings import InnerBlocks, InnerOpening, Path
 from protocol.params import ComputeSpec
 from protocol.rule import Outer, Transform, Values
 from protocol.types import NO_DIGEST, Digest, RoundId
