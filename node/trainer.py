@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from training.threads import prepare
 
 LOSS_MICRO_MAX = 10**9
 HONEST = "honest"
+NOTHING = Private(np.zeros((0, 0), np.float32), None, -1)  # what a gradient needs of a private state
 ROOM_BYTES_MAX = 1 << 28  # of memory kept between steps; a larger model takes it from the kernel each time
 
 
@@ -106,12 +108,17 @@ class Trainer:
             raise Diverged(f"asked for a step of round {round_id} while at round {self.parameters.round}")
         rule = self.spec.rule
         lie = self._lie(round_id)
-        before, root_before = self._before(base_round, base_root)
         positions = batch_positions(self.spec, self.node, round_id)
         ahead, self._done = self._done, None
+        work: rules.Work | None = None
+        with ThreadPoolExecutor(1) as beside:  # BLAKE3 and reading leave the interpreter free
+            reading = beside.submit(self._before, base_round, base_root)
+            if rule.is_gradient and ahead is None:  # the root is hashed meanwhile
+                work = self._work(round_id, NOTHING, lie)
+            before, root_before = reading.result()
         if ahead is not None and (ahead.round, ahead.base) == (round_id, (before.round, root_before)):
             work = ahead.work
-        else:
+        elif work is None:
             work = self._work(round_id, before, lie)
         parts = (work.x_NC, *(part for end in work.ends for part in (end.theta_P, *end.moments)))
         if not (np.isfinite(work.loss) and all(np.isfinite(part).all() for part in parts)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -198,6 +199,25 @@ def test_the_first_step_starts_from_zero_and_the_next_from_the_one_before(data, 
 
     assert first["momentum_before"] == zero_root(trainer)
     assert second["momentum_before"] == first["momentum_after"] != zero_root(trainer)
+
+
+def test_the_state_that_a_step_starts_from_is_read_and_hashed_beside_its_gradient(data, folder, monkeypatch):
+    trainer = a_trainer(data, folder)
+    has_begun = threading.Event()
+    before, gradient = trainer._before, trainer._gradient
+
+    def late(*base):
+        assert has_begun.wait(60), "the gradient waits for the root"
+        return before(*base)
+
+    def begun(*arguments):
+        has_begun.set()
+        return gradient(*arguments)
+
+    monkeypatch.setattr(trainer, "_before", late)
+    monkeypatch.setattr(trainer, "_gradient", begun)
+
+    assert step(trainer, 0) == step(a_trainer(data, folder), 0)
 
 
 def test_momentum_that_is_missing_damaged_or_not_the_chains_is_not_used(data, folder):
