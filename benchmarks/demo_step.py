@@ -9,10 +9,10 @@ where it lies; Assay's transformed gradient takes the room of the last one, as n
 has it. The comparison is written here after the paper (Peng, Quesnelle & Kingma,
 arXiv:2411.19870): for each tensor, momentum in the parameter domain, chunks of the largest
 divisor up to 64, DCT, top-k, inverse DCT of what is sent, subtraction. It knows no equalising
-of gradients (training/equalise.py), so neither does Assay's step here; that is a stage of its
-own, counted where a step's share of training is. Then both also apply one message. There the
-two differ in kind: Assay's is exact in integers and the same on every machine, the comparison
-is float32.
+of gradients (training/equalise.py), so neither does Assay's step here; what equalising adds is
+the difference of two such steps in turns, and is counted where a step's share of training is.
+Then both also apply one message. There the two differ in kind: Assay's is exact in integers and
+the same on every machine, the comparison is float32.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import argparse
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -33,7 +34,6 @@ from protocol import merkle
 from protocol.params import BLOCK_SIZE, PPM
 from protocol.types import Digest, PeerId
 from training.compress import gradient_blocks, transition, work_sketch
-from training.equalise import equalised
 from training.exact import apply_signs, initial_parameters, inverse_signs, scatter_values
 from training.layout import Layout, from_blocks, layout_of
 from training.methods import METHODS
@@ -78,11 +78,14 @@ def main() -> None:
             + (" (to reach: 0.4)" if name.startswith("step") else "")
         )
 
+    transforms = (ours.transform, ours.transform_equalised)
+    turns = [[_cpu_s(one, gradients[2]) * 1e3 for one in transforms] for _ in range(args.repeats)]
+    print(f"clipping and DCT: {_spread([plain for plain, _ in turns])} ms")
+    print(f"equalising adds {_spread([equalised - plain for plain, equalised in turns])} ms")
     stages_ms = {
         name: [_cpu_s(stage, gradients[2]) * 1e3 for _ in range(args.repeats)]
         for name, stage in (
-            ("equalising", ours.equalise),
-            ("clipping and DCT", ours.transform),
+            ("clipping, equalising and DCT", ours.transform_equalised),
             ("momentum and choice", ours.choose),
             ("encoding", ours.encode),
             ("sketch for the seal", ours.sketch),
@@ -98,7 +101,7 @@ def main() -> None:
         work = partial(loss_and_gradient, model, layout, start, tokens, compute=FLOAT32_WHOLE)
         train_ms = [_cpu_s(lambda _, work=work: work(), gradients[2]) * 1e3 for _ in range(3)]
         print(
-            f"a training step on {tokens[:, 1:].size:,} tokens: gradient {_spread(train_ms)} ms, all six "
+            f"a training step on {tokens[:, 1:].size:,} tokens: gradient {_spread(train_ms)} ms, all five "
             f"{rule_ms:.0f} ms, {rule_ms / (sorted(train_ms)[1] + rule_ms):.0%} of both (to reach: 15 %)"
         )
 
@@ -108,9 +111,9 @@ class _Assay:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.rule = METHODS["demo"](
-            Choices(k=K, feedback_micro=int(BETA * PPM), clip_micro=PPM, equalises=False)
-        )
+        choices = Choices(k=K, feedback_micro=int(BETA * PPM), clip_micro=PPM, equalises=False)
+        self.rule = METHODS["demo"](choices)
+        self.equalising = METHODS["demo"](replace(choices, equalises=True))
         self.momentum = np.zeros((layout.blocks, BLOCK_SIZE), np.float32)
         self.x = np.zeros_like(self.momentum)
         self.theta = np.zeros(layout.parameters, np.float32)
@@ -119,11 +122,11 @@ class _Assay:
         self.transform(gradient)
         self.choose(gradient)
 
-    def equalise(self, gradient: NDArray[np.float32]) -> None:
-        equalised(self.layout, gradient)
-
     def transform(self, gradient: NDArray[np.float32]) -> None:
         self.x = gradient_blocks(self.rule, self.layout, gradient, np.float32(LR), self.x)
+
+    def transform_equalised(self, gradient: NDArray[np.float32]) -> None:
+        self.x = gradient_blocks(self.equalising, self.layout, gradient, np.float32(LR), self.x)
 
     def choose(self, _: NDArray[np.float32]) -> None:
         self.sent = transition(self.rule.compress, self.momentum, self.x, self.momentum).sent

@@ -26,7 +26,7 @@ from protocol.messages import SKETCH_BYTES
 from protocol.rule import BLOCK_SIZE, PPM, CompressSpec, RuleSpec, Transform
 from protocol.types import Digest
 from training.compiled import FILL_DOUBLE_1, READ_2, compiled, floats
-from training.equalise import equalised
+from training.equalise import equalised, equalising
 from training.factors import Factors, factors_to_update
 from training.forward import length, spectra, transformed_blocks
 from training.largest import add_and_choose, largest
@@ -66,10 +66,11 @@ def gradient_blocks(
     factor = float(lr)
     if rule.local.clip_micro:
         factor *= min(rule.local.clip_micro / PPM / max(length(gradient_P), 1e-12), 1.0)
+    if rule.compress.transform is Transform.DCT:
+        scales = equalising(layout, gradient_P) if rule.local.equalises else None
+        return transformed_blocks(layout, gradient_P, factor, into_NC, scales)
     if rule.local.equalises:
         gradient_P = equalised(layout, gradient_P)
-    if rule.compress.transform is Transform.DCT:
-        return transformed_blocks(layout, gradient_P, factor, into_NC)
     return to_blocks(layout, gradient_P * np.float32(factor)).reshape(-1, BLOCK_SIZE)
 
 

@@ -13,7 +13,7 @@ All 64 columns of a block go through an operation together, then the block is tr
 number meets the same rounded operations wherever its block lies and whatever lies beside it.
 The factor 2^-6 of an orthonormal transform goes with the caller's, in one rounding at the end.
 
-Shape suffixes: S = 64, C = 4096, B = blocks.
+Shape suffixes: S = 64, C = 4096, B = blocks, R = rows, W = columns, P = columns filled up to whole blocks.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from numpy.typing import NDArray
 
 from protocol.params import BLOCK_SIDE as S
 from protocol.params import BLOCK_SIZE
-from training.compiled import FILL_2, FLOAT, READ_2, compiled, floats
+from training.compiled import FILL_2, FLOAT, READ_1, READ_2, compiled, floats
 
 # (first, second) <- (a * first + b * second, c * first + d * second); order: where each frequency lies then.
 Operation = tuple[int, int, float, float, float, float]
 _BESIDE = 8  # blocks of 16 KiB, which lie in a core's own cache
+_NONE = np.empty(0, np.float32)  # factors of rows, where nothing is scaled
 TABLE_SHA256 = "6c9e82283f3189c02772f41fe51811bd9fcc2c2a88c511eaa38ebaca6edf8f0d"
 
 
@@ -74,18 +75,31 @@ if hashlib.sha256(_table).hexdigest() != TABLE_SHA256:
     )
 
 
-def block_spectra(matrix_RW: NDArray[np.float32], factor: float, out_BC: NDArray[np.float32]) -> None:
+def block_spectra(
+    matrix_RW: NDArray[np.float32],
+    factor: float,
+    out_BC: NDArray[np.float32],
+    scale: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
+) -> None:
     """DCT of a matrix cut into 64 x 64 blocks row by row, times a factor.
 
     Args:
         matrix_RW: Any two-dimensional float32 array; the last blocks are filled up with zeros. Not modified.
         factor: On every coefficient; with the transform's own it is rounded once, to float32.
         out_BC: Filled; one row per block, contiguous float32.
+        scale: Shapes (R,) and (W,), float32: every entry is multiplied by its row's and then by its
+            column's, each product rounded, before it is transformed.
     """
     high, wide = -(-matrix_RW.shape[0] // S), -(-matrix_RW.shape[1] // S)
     if out_BC.shape != (high * wide, BLOCK_SIZE):
         raise ValueError(f"coefficients of shape {out_BC.shape} for a matrix of shape {matrix_RW.shape}")
-    _spectra(floats(matrix_RW), np.float32(factor / S), out_BC)
+    row_R, column_W = scale or (_NONE, _NONE)
+    if scale and (len(row_R), len(column_W)) != matrix_RW.shape:
+        sizes = f"{len(row_R)} rows and {len(column_W)} columns"
+        raise ValueError(f"factors of {sizes} for a matrix of shape {matrix_RW.shape}")
+    column_P = np.zeros(wide * S, np.float32)
+    column_P[: len(column_W)] = column_W
+    _spectra(floats(matrix_RW), floats(row_R), column_P, np.float32(factor / S), out_BC)
 
 
 @compiled(None, FILL_2, FLOAT, FILL_2)
@@ -110,9 +124,18 @@ def _turned(block_SS: NDArray[np.float32], factor: np.float32, out_SS: NDArray[n
                 out_SS[column, at + i] = block_SS[_ORDER[at + i], column] * factor
 
 
-@compiled(None, READ_2, FLOAT, FILL_2)
-def _spectra(matrix_RW: NDArray[np.float32], factor: np.float32, out_BC: NDArray[np.float32]) -> None:
-    """The blocks of a matrix, a few beside each other at a time: so memory is read and written in order."""
+@compiled(None, READ_2, READ_1, READ_1, FLOAT, FILL_2)
+def _spectra(
+    matrix_RW: NDArray[np.float32],
+    row_R: NDArray[np.float32],
+    column_P: NDArray[np.float32],
+    factor: np.float32,
+    out_BC: NDArray[np.float32],
+) -> None:
+    """The blocks of a matrix, a few beside each other at a time: so memory is read and written in order.
+
+    Entries are scaled if there are factors of rows; those of columns go to the end of the last block.
+    """
     rows, columns = matrix_RW.shape
     wide = (columns + S - 1) // S
     tiles, turned_SS = np.zeros((min(wide, _BESIDE), S, S), np.float32), np.empty((S, S), np.float32)
@@ -127,6 +150,13 @@ def _spectra(matrix_RW: NDArray[np.float32], factor: np.float32, out_BC: NDArray
                     left = (first + i) * S
                     for column in range(S if i < beside - 1 else last):
                         tiles[i, row, column] = matrix_RW[top + row, left + column]
+            if len(row_R):
+                for i in range(beside):
+                    column_S = column_P[(first + i) * S : (first + i + 1) * S]
+                    for row in range(height):
+                        scale = row_R[top + row]
+                        for column in range(S):
+                            tiles[i, row, column] = (tiles[i, row, column] * scale) * column_S[column]
             for i in range(beside):
                 block = top // S * wide + first + i
                 _turned(tiles[i], np.float32(1), turned_SS)

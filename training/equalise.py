@@ -10,8 +10,9 @@ auditor needs nothing more to repeat it.
 Half of the way is what Shampoo's exponents say of a diagonal. All vectors are one matrix here, as
 in the layout, with rows of their own lengths and no columns.
 
-Squares, exact in float64, are added up in one fixed order; roots, quotients and products are IEEE's. So what
-follows from a gradient has the same bits on every machine.
+Squares, exact in float64, are added up in one fixed order (a row's in eight lanes, which a processor may keep
+side by side, and those of several rows); roots, quotients and products are IEEE's. So what follows from a
+gradient has the same bits on every machine. The DCT multiplies while it reads, so that nothing is copied.
 
 Reference:
     Gupta, Koren & Singer, "Shampoo: Preconditioned Stochastic Tensor Optimization", ICML 2018,
@@ -27,14 +28,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.compiled import DOUBLE, FILL_2, FILL_DOUBLE_1, READ_1, READ_2, compiled, floats
-from training.forward import length
+from training.forward import Scales, length
 from training.layout import Layout
 
 Floats = NDArray[np.float32]
 Sizes = NDArray[np.float64]
 
 QUIETEST = 2.0**-10  # of the matrix: below it a row counts as this loud, so that nothing grows over 2^10
-_LANES = 8  # sums of a row that a processor may keep side by side
+_LANES = 8  # sums that a row is added up in
+_ROWS = 8  # that are added up side by side, so that a processor's vectors are full
+
+
+def equalising(layout: Layout, gradient_P: Floats) -> Scales:
+    """By what every tensor's rows and columns are to be multiplied: first the row's, then the column's.
+
+    Args:
+        layout: Order and shapes of the parameters.
+        gradient_P: Shape (P,), float32; not modified.
+
+    Returns:
+        By tensor: shapes (R,) and (K,), float32. A vector is one row, whose columns have the factor 1.
+    """
+    ends = np.cumsum([math.prod(shape) for shape in layout.shapes])
+    flat = np.split(floats(gradient_P), ends[:-1])
+    parts = [part.reshape(shape) for part, shape in zip(flat, layout.shapes, strict=True)]
+    vectors = iter(_of_vectors([part for part in parts if part.ndim == 1]))
+    return [next(vectors) if part.ndim == 1 else _of_matrix(part) for part in parts]
 
 
 def equalised(layout: Layout, gradient_P: Floats) -> Floats:
@@ -53,55 +72,66 @@ def equalised(layout: Layout, gradient_P: Floats) -> Floats:
     gradient_P = floats(gradient_P)
     out_P = np.empty_like(gradient_P)
     at = 0
-    vectors: list[slice] = []
-    for shape in layout.shapes:
+    for row_R, column_K in equalising(layout, gradient_P):
+        shape = len(row_R), len(column_K)
         where = slice(at, at + math.prod(shape))
         at = where.stop
-        if len(shape) == 1:
-            vectors.append(where)
-        else:
-            _matrix(gradient_P[where].reshape(shape), out_P[where].reshape(shape))
-    if vectors:
-        lengths = [length(gradient_P[where]) for where in vectors]
-        counts = [where.stop - where.start for where in vectors]
-        whole = math.sqrt(sum(one * one for one in lengths) / sum(counts))
-        for where, factor in zip(vectors, _factors(lengths / np.sqrt(counts), whole), strict=True):
-            np.multiply(gradient_P[where], factor, out=out_P[where])
+        _scaled(gradient_P[where].reshape(shape), row_R, column_K, out_P[where].reshape(shape))
     return out_P
 
 
-def _matrix(entries_RK: Floats, out_RK: Floats) -> None:
-    """One matrix, its entries times the factor of their row, then of their column."""
+def _of_vectors(parts: list[Floats]) -> Scales:
+    """The factors of all vectors, which are the rows of one matrix."""
+    if not parts:
+        return []
+    lengths, counts = [length(part) for part in parts], [len(part) for part in parts]
+    whole = math.sqrt(sum(one * one for one in lengths) / sum(counts))
+    row_R = _factors(lengths / np.sqrt(counts), whole)
+    return [(row_R[i : i + 1], np.ones(count, np.float32)) for i, count in enumerate(counts)]
+
+
+def _of_matrix(entries_RK: Floats) -> tuple[Floats, Floats]:
+    """The factors of one matrix's rows and columns."""
     high, wide = entries_RK.shape
     row_R, column_K = np.zeros(high), np.zeros(wide)
-    whole = math.sqrt(_squares(entries_RK, row_R, column_K, np.zeros(_LANES)) / (high * wide))
-    _scaled(
-        entries_RK, _factors(np.sqrt(row_R / wide), whole), _factors(np.sqrt(column_K / high), whole), out_RK
-    )
+    whole = math.sqrt(_squares(entries_RK, row_R, column_K) / (high * wide))
+    return _factors(np.sqrt(row_R / wide), whole), _factors(np.sqrt(column_K / high), whole)
 
 
-@compiled(DOUBLE, READ_2, FILL_DOUBLE_1, FILL_DOUBLE_1, FILL_DOUBLE_1)
-def _squares(entries_RK: Floats, row_R: Sizes, column_K: Sizes, lane: Sizes) -> float:
-    """The sum of squares, and those of every row and column, which are zeros before."""
+@compiled(DOUBLE, READ_2, FILL_DOUBLE_1, FILL_DOUBLE_1)
+def _squares(entries_RK: Floats, row_R: Sizes, column_K: Sizes) -> float:
+    """The sum of squares, and those of every row and column, which are zeros before.
+
+    A row's sum has lanes of every eighth entry, from the left; a column's goes from the top, and so do the
+    rows'. The columns follow each group of rows, while it lies in a core's own cache.
+    """
     high, wide = entries_RK.shape
-    even = wide // _LANES * _LANES
+    panel, lane = np.zeros(_ROWS * _LANES, np.float32), np.empty(_ROWS * _LANES)
     total = 0.0
-    for row in range(high):
-        for i in range(_LANES):
-            lane[i] = 0.0
-        for at in range(0, even, _LANES):
-            for i in range(_LANES):
-                one = np.float64(entries_RK[row, at + i])
+    for top in range(0, high, _ROWS):
+        rows = min(_ROWS, high - top)
+        lane[:] = 0.0
+        for left in range(0, wide, _LANES):
+            if rows == _ROWS and left + _LANES <= wide:  # bounds that are known when this is compiled
+                for row in range(_ROWS):
+                    for i in range(_LANES):
+                        panel[row * _LANES + i] = entries_RK[top + row, left + i]
+            else:
+                panel[:] = 0  # and a sum of squares plus 0 is that sum
+                for row in range(rows):
+                    for i in range(min(_LANES, wide - left)):
+                        panel[row * _LANES + i] = entries_RK[top + row, left + i]
+            for i in range(_ROWS * _LANES):
+                one = np.float64(panel[i])
                 lane[i] += one * one
-        for at in range(even, wide):
-            one = np.float64(entries_RK[row, at])
-            lane[at - even] += one * one
-        for at in range(wide):
-            one = np.float64(entries_RK[row, at])
-            column_K[at] += one * one
-        for i in range(_LANES):
-            row_R[row] += lane[i]
-        total += row_R[row]
+        for row in range(rows):
+            for at in range(wide):
+                one = np.float64(entries_RK[top + row, at])
+                column_K[at] += one * one
+        for row in range(rows):
+            for i in range(_LANES):
+                row_R[top + row] += lane[row * _LANES + i]
+            total += row_R[top + row]
     return total
 
 

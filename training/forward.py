@@ -19,11 +19,18 @@ from training.compiled import DOUBLE, FILL_DOUBLE_1, READ_1, compiled, floats
 from training.cosine import block_spectra
 from training.layout import Layout, to_blocks
 
+# By tensor: the factors of its rows and of its columns, float32; a vector is one row.
+Scales = list[tuple[NDArray[np.float32], NDArray[np.float32]]]
+
 _LANES = 64  # sums that a length is added up in
 
 
 def transformed_blocks(
-    layout: Layout, flat_P: NDArray[np.float32], factor: float, into_NC: NDArray[np.float32] | None = None
+    layout: Layout,
+    flat_P: NDArray[np.float32],
+    factor: float,
+    into_NC: NDArray[np.float32] | None = None,
+    scales: Scales | None = None,
 ) -> NDArray[np.float32]:
     """DCT of the flat vector's blocks, times a factor. Shape (N, C), float32.
 
@@ -32,22 +39,24 @@ def transformed_blocks(
         flat_P: Shape (P,), float32; not modified.
         factor: On every coefficient.
         into_NC: Filled and returned; fresh memory if left out, which the kernel has to clear first.
+        scales: Every entry is multiplied by its row's, then by its column's, before it is transformed.
     """
     out_NC = np.empty((layout.blocks, BLOCK_SIZE), np.float32) if into_NC is None else into_NC
     if out_NC.shape != (layout.blocks, BLOCK_SIZE):
         raise ValueError(f"room of shape {out_NC.shape} for {layout.blocks} blocks")
     at, block = 0, 0
     vectors, shapes = [], []
-    for name, shape in zip(layout.names, layout.shapes, strict=True):
+    for tensor, (name, shape) in enumerate(zip(layout.names, layout.shapes, strict=True)):
         size = math.prod(shape)
         part = flat_P[at : at + size]
         at += size
+        scale = scales[tensor] if scales else None
         if len(shape) == 1:
-            vectors.append(part)
+            vectors.append(part * scale[0] * scale[1] if scale else part)
             shapes.append((name, shape))
             continue
         count = -(-shape[0] // S) * -(-shape[1] // S)
-        block_spectra(part.reshape(shape), factor, out_NC[block : block + count])
+        block_spectra(part.reshape(shape), factor, out_NC[block : block + count], scale)
         block += count
     if vectors:
         rest = Layout(tuple(n for n, _ in shapes), tuple(s for _, s in shapes))

@@ -7,13 +7,16 @@ import math
 import numpy as np
 import pytest
 
-from protocol.params import PPM
+from protocol.params import BLOCK_SIZE, PPM
+from protocol.rule import Transform
 from tests.specs import a_rule
 from tests.training.test_forward import SHAPES, a_layout
+from training import equalise
 from training.compress import gradient_blocks
-from training.equalise import QUIETEST, equalised
-from training.forward import transformed_blocks
-from training.layout import Layout
+from training.cosine import block_spectra
+from training.equalise import QUIETEST, equalised, equalising
+from training.forward import length, transformed_blocks
+from training.layout import Layout, to_blocks
 
 ONE = np.float32(1)
 
@@ -47,6 +50,127 @@ def by_hand(layout: Layout, gradient: np.ndarray) -> np.ndarray:
         columns = np.array([max(size(column), whole * QUIETEST) for column in matrix.T])
         out[at : ends[at]] = (matrix * whole / np.sqrt(np.outer(rows, columns))).reshape(-1)
     return out
+
+
+def in_order(sums: np.ndarray) -> np.ndarray:
+    """Added up from the first on, one after another."""
+    return np.add.accumulate(sums, axis=0)[-1]
+
+
+def sums_by_numpy(matrix: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    """Of squares, in all, by row and by column: a row's in eight lanes, the others from the top."""
+    squares = matrix.astype(np.float64) ** 2
+    lanes = np.pad(squares, ((0, 0), (0, -matrix.shape[1] % 8))).reshape(len(matrix), -1, 8)
+    rows = in_order(in_order(lanes.swapaxes(0, 1)).T)
+    return float(in_order(rows)), rows, in_order(squares)
+
+
+def by_numpy(layout: Layout, gradient: np.ndarray) -> np.ndarray:
+    """The formula of the module in numpy, with every sum in the order that the protocol's vectors have."""
+    out = np.zeros(layout.parameters, np.float32)
+    parts = {at: gradient[at : at + math.prod(shape)] for at, shape in layout.offsets().values()}
+    vectors = [at for at, shape in layout.offsets().values() if len(shape) == 1]
+    lengths = [length(parts[at]) for at in vectors]
+    counts = [len(parts[at]) for at in vectors]
+    whole = math.sqrt(sum(one * one for one in lengths) / sum(counts)) if vectors else 0.0
+    for at, factor in zip(vectors, roots(np.array(lengths) / np.sqrt(counts), whole), strict=True):
+        out[at : at + len(parts[at])] = parts[at] * factor
+    for at, shape in layout.offsets().values():
+        if len(shape) == 1:
+            continue
+        high, wide = shape
+        matrix = parts[at].reshape(shape)
+        total, rows, columns = sums_by_numpy(matrix)
+        whole = math.sqrt(total / (high * wide))
+        by_row, by_column = roots(np.sqrt(rows / wide), whole), roots(np.sqrt(columns / high), whole)
+        out[at : at + high * wide] = ((matrix * by_row[:, None]) * by_column).reshape(-1)
+    return out
+
+
+def roots(sizes: np.ndarray, whole: float) -> np.ndarray:
+    if whole == 0:
+        return np.ones(len(sizes), np.float32)
+    return np.sqrt(whole / np.maximum(sizes, whole * QUIETEST)).astype(np.float32)
+
+
+ODD = [((1, 1),), ((1, 200), (200, 1)), ((7, 9), (3,), (9, 7), (8, 8)), ((67, 83), (65, 129)), ((513, 1025),)]
+
+
+def huge(layout: Layout) -> np.ndarray:
+    """As large as float32 has them, of both signs."""
+    sign = np.where(a_gradient(layout) < 0, -1, 1)
+    return (sign * np.float32(np.finfo(np.float32).max)).astype(np.float32)
+
+
+def silent_in_places(layout: Layout) -> np.ndarray:
+    """A zero of either sign in most places, and whole rows of them."""
+    gradient = a_gradient(layout)
+    gradient[gradient < np.float32(1)] = 0
+    gradient[: len(gradient) // 3] *= np.float32(-0.0)
+    return gradient
+
+
+GRADIENTS = {
+    "loud rows": a_gradient,
+    "alike": lambda layout: a_gradient(layout, spread=0.0),
+    "zeros": lambda layout: np.zeros(layout.parameters, np.float32),
+    "zeros in places": silent_in_places,
+    "huge": huge,
+    "tiny": lambda layout: a_gradient(layout, spread=1.0) * np.float32(1e-40),  # below the normal ones
+    "from tiny to huge": lambda layout: np.ldexp(
+        a_gradient(layout, spread=0.0), np.arange(layout.parameters) % 250 - 140
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", GRADIENTS)
+@pytest.mark.parametrize("shapes", [*SHAPES, *ODD])
+def test_every_bit_is_that_of_the_formula_in_numpy(shapes, kind):
+    layout = a_layout(shapes)
+    gradient = GRADIENTS[kind](layout)
+    assert gradient.dtype == np.float32 and np.isfinite(gradient).all()
+
+    found = equalised(layout, gradient)
+
+    assert found.tobytes() == by_numpy(layout, gradient).tobytes()
+
+
+@pytest.mark.parametrize("kind", GRADIENTS)
+@pytest.mark.parametrize(
+    "shape", [shape for shapes in (*SHAPES, *ODD) for shape in shapes if len(shape) == 2]
+)
+def test_sums_are_added_up_in_their_one_order(shape, kind):
+    """In float64: the factors, rounded to float32, would seldom show another order."""
+    matrix = GRADIENTS[kind](a_layout((shape,))).reshape(shape)
+    rows, columns = np.zeros(shape[0]), np.zeros(shape[1])
+
+    total = equalise._squares(matrix, rows, columns)
+
+    assert all(map(np.array_equal, (total, rows, columns), sums_by_numpy(matrix)))
+
+
+@pytest.mark.parametrize("kind", ["loud rows", "zeros in places", "tiny"])
+@pytest.mark.parametrize("shapes", [*SHAPES, *ODD])
+def test_a_transform_that_equalises_as_it_reads_gives_the_bits_of_one_of_the_equalised(shapes, kind):
+    layout = a_layout(shapes)
+    gradient = GRADIENTS[kind](layout)
+    before = gradient.copy()
+
+    found = transformed_blocks(layout, gradient, 3e-4, scales=equalising(layout, gradient))
+
+    assert found.tobytes() == transformed_blocks(layout, by_numpy(layout, gradient), 3e-4).tobytes()
+    assert gradient.tobytes() == before.tobytes()
+
+
+@pytest.mark.parametrize("sizes", [(63, 128), (65, 128), (64, 127), (64, 129), (1, 128), (0, 0)])
+def test_factors_that_do_not_fit_are_refused_before_anything_is_written(sizes):
+    out = np.zeros((2, 4096), np.float32)
+    rows, columns = (np.ones(size, np.float32) for size in sizes)
+
+    with pytest.raises(ValueError, match="factors of"):
+        block_spectra(np.ones((64, 128), np.float32), 1.0, out, (rows, columns))
+
+    assert not out.any()
 
 
 @pytest.mark.parametrize("shapes", [*SHAPES, ((2000, 300), (5,))])  # the last: rows in more than one group
@@ -115,16 +239,20 @@ def test_a_silent_tensor_leaves_the_others_as_they_are():
     assert not found[:4096].any() and np.array_equal(found[4096:], alone[4096:])
 
 
+@pytest.mark.parametrize("transform", Transform)
 @pytest.mark.parametrize("is_equalised", [True, False])
 @pytest.mark.parametrize("clip", [0.0, 0.5])
-def test_what_enters_the_momentum_is_equalised_if_the_rule_says_so(is_equalised, clip):
+def test_what_enters_the_momentum_is_equalised_if_the_rule_says_so(is_equalised, clip, transform):
     layout = a_layout(((100, 70), (10,), (64, 64)))
     gradient = a_gradient(layout)
-    rule = a_rule(equalises=is_equalised, clip_micro=round(clip * PPM))
+    rule = a_rule(equalises=is_equalised, clip_micro=round(clip * PPM), transform=transform)
 
     found = gradient_blocks(rule, layout, gradient, ONE)
 
-    entering = equalised(layout, gradient) if is_equalised else gradient
-    factor = clip / float(np.linalg.norm(gradient)) if clip else 1.0  # the gradient's own norm is clipped
-    expected = transformed_blocks(layout, entering, factor)
-    assert np.allclose(found, expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max())
+    entering = by_numpy(layout, gradient) if is_equalised else gradient
+    factor = clip / length(gradient) if clip else 1.0  # the gradient's own norm is clipped
+    if transform is Transform.DCT:
+        expected = transformed_blocks(layout, entering, factor)
+    else:
+        expected = to_blocks(layout, entering * np.float32(factor)).reshape(-1, BLOCK_SIZE)
+    assert found.tobytes() == expected.tobytes()

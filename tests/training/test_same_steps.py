@@ -26,6 +26,7 @@ from training.layout import Layout
 ROOT = Path(__file__).parent.parent.parent
 VECTOR = ROOT / "tests" / "vectors" / "step.json"
 LAYOUT = Layout(("a", "b", "c", "d"), ((130, 576), (128, 192), (37,), (64,)))
+ODD = Layout(("a", "b", "c"), ((37, 201), (100, 67), (5,)))  # neither rows nor columns by the eight
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 MACHINES = {
     "as it is": {},
@@ -74,6 +75,13 @@ def digests() -> dict[str, str]:
                 found[f"{name} {step} clip {clip}{', equalised' * is_equalised}"] = hashlib.sha256(
                     part.tobytes()
                 ).hexdigest()
+    rule = a_rule(equalises=True)
+    x = gradient_blocks(rule, ODD, numbers("odd", ODD.parameters), np.float32(1e-3))
+    found["x of odd shapes, equalised"] = hashlib.sha256(x.tobytes()).hexdigest()
+    rows, columns = np.zeros(37), np.zeros(201)
+    total = equalise._squares(numbers("odd", 37 * 201).reshape(37, 201), rows, columns)
+    sums = np.array([total, *rows, *columns], "<f8")  # in float32 factors another order would seldom show
+    found["sums of squares"] = hashlib.sha256(sums.tobytes()).hexdigest()
     return found
 
 
