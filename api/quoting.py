@@ -32,6 +32,7 @@ FILE_KEYS: dict[tuple[str, str], tuple[str, ...]] = {
     ("model", "tokenizer"): (),
     ("verify", "limits"): ("shipped", "none"),
     ("verify", "attestation"): (),
+    ("verify", "drand"): ("quicknet",),
     ("run", "attesters"): (),
 }
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ _CURSOR = TABLES["cursor"]
 _TRY = sa.text("SELECT pg_try_advisory_lock(:space, hashtext(current_schema() || '/keeper'))").bindparams(
     space=LOCK_SPACE
 )
+
+_GIVE_UP = sa.text("SELECT pg_advisory_unlock_all()")  # it has no other
 
 
 class TurnLost(ConfigError):
@@ -69,6 +72,8 @@ class Turn:
             os.close(self._file)
             self._file = None
         if self._session is not None:
+            with suppress(SQLAlchemyError):  # a session that is lost has no lock left
+                self._session.execute(_GIVE_UP)  # the server notices a closed session only a moment later
             self._session.close()
             self._session.engine.dispose()
             self._session = None
