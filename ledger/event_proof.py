@@ -24,6 +24,7 @@ from protocol.errors import MalformedMessage
 HEADER_BYTES_MAX = 4096
 NODES_MAX, NODE_BYTES_MAX = 16, 1 << 17  # of a trie whose leaf is the receipt
 _RECEIPTS_ROOT, _NUMBER, _TIME = 5, 8, 11  # positions in a header
+_TIME_MAX = 253_402_300_799  # the last second of the year 9999: later ones cannot be written
 _DEPTH_MAX = 8  # lists in lists: more than a header, a trie's node or a receipt has
 
 
@@ -76,6 +77,8 @@ def read_event(proof: EventProof) -> ProvenEvent:
     block = BlockPoint(
         number=_number(header[_NUMBER]), hash=keccak(proof.header), time_s=_number(header[_TIME])
     )
+    if block.time_s > _TIME_MAX:
+        raise MalformedMessage(f"event proof: a block at second {block.time_s}, expected a date")
     receipt = _leaf(header[_RECEIPTS_ROOT], rlp.encode(proof.index), proof.nodes)
     address, topics, data = _log(receipt, proof.log)
     return ProvenEvent(address=address, topics=topics, data=data, block=block)

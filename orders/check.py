@@ -12,7 +12,7 @@ from pathlib import Path
 from orders.amounts import DECIMALS, UNIT, bytes_text, money_text, scaled
 from orders.data import collect_data
 from orders.order import Order, load_order
-from orders.spec import compute_spec, data_spec, model_spec
+from orders.spec import audit_spec, compute_spec, data_spec, model_spec
 from protocol.drand import NO_DRAND
 from protocol.draws import audit_rate_ppm
 from protocol.params import PPM, AuditSpec, DataSpec, ModelSpec
@@ -34,6 +34,7 @@ def check_order(path: Path | None) -> list[str]:
         ConfigError: one line per problem of the order, or the problem of its data.
     """
     order = load_order(path)
+    audit_spec(order, NO_DIGEST, 0)  # reads the files that [verify] names
     manifest = collect_data(order, None)
     data, model = data_spec(order, manifest), model_spec(order)
     layout = layout_of(model)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocol.drand import QUICKNET, DrandSpec, drand_faults
+from protocol.drand import QUICKNET, DrandSpec, drand_faults, longest_wait_s
 from protocol.errors import ConfigError
 from protocol.json_text import parse_json
 
@@ -51,3 +51,17 @@ def read_network(path: Path) -> DrandSpec:
     for fault in drand_faults(spec):
         raise ConfigError(f"{path}: {fault}")
     return spec
+
+
+def check_wait(network: DrandNetwork, iteration_s: float) -> None:
+    """Do nothing if a leader can have the round that was named before its iteration is given up.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    wait_s = longest_wait_s(network.spec)
+    if iteration_s <= wait_s:
+        raise ConfigError(
+            f"[timing] iteration_s is {iteration_s:g}: with this drand network a leader waits "
+            f"up to {wait_s} s, so more is expected"
+        )

@@ -26,7 +26,7 @@ from attestation.policy import AppraisalPolicy
 from attestation.policy_file import policy_of
 from node.behaviours import Behaviour, parse_behaviour
 from orders.amounts import DECIMALS, TOKENS_MAX, UNIT, money_text, scaled
-from orders.drand import QUICKNET_ASKED, DrandNetwork, read_network
+from orders.drand import QUICKNET_ASKED, DrandNetwork, check_wait, read_network
 from orders.method import method_rule
 from orders.model import Preset, model_sizes, tokenizer_of
 from orders.toml import read_toml
@@ -293,11 +293,14 @@ class Order(Section):
         if self.verify.drand is None:
             return None
         if self.verify.drand == "quicknet":
-            return replace(QUICKNET_ASKED, urls=self.verify.drand_urls or QUICKNET_ASKED.urls)
-        spec = read_network(self.folder / self.verify.drand)
-        if not self.verify.drand_urls:
-            raise ConfigError("[verify] drand: a network of your own needs drand_urls, where it is asked")
-        return DrandNetwork(spec, self.verify.drand_urls)
+            found = replace(QUICKNET_ASKED, urls=self.verify.drand_urls or QUICKNET_ASKED.urls)
+        else:
+            spec = read_network(self.folder / self.verify.drand)
+            if not self.verify.drand_urls:
+                raise ConfigError("[verify] drand: a network of your own needs drand_urls, where it is asked")
+            found = DrandNetwork(spec, self.verify.drand_urls)
+        check_wait(found, self.timing.iteration_s)
+        return found
 
     def attester(self, number: str) -> Path | None:
         """The key file of a node's software attester, absolute; None without one."""

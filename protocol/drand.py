@@ -86,6 +86,11 @@ def named_at(spec: DrandSpec, now_s: int) -> int:
     return max(1, -(-(due_s - spec.genesis_s) // spec.period_s) + 1)
 
 
+def longest_wait_s(spec: DrandSpec) -> int:
+    """Seconds after naming a round by which a leader has it, or takes it for not to be had."""
+    return 3 * spec.period_s + SLACK_S + GRACE_S
+
+
 def may_be_named(spec: DrandSpec, number: int, now_s: int) -> bool:
     """Whether a round is still to come, by this clock, and soon: a leader cannot know what it chooses."""
     return now_s < released_s(spec, number) <= now_s + AHEAD_S

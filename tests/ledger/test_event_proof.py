@@ -51,6 +51,7 @@ def test_every_event_of_a_block_of_any_size_can_be_shown(count, kind):
         ({"header": b""}, "no RLP"),
         ({"header": b"\x80"}, "no list"),
         ({"header": a_header(bytes(32), **{"8": bytes(9)})}, "number is none"),
+        ({"header": a_header(bytes(32), **{"11": b"\xff" * 8})}, "expected a date"),
     ],
 )
 def test_a_proof_with_another_part_shows_nothing(changes, words):

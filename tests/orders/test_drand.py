@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from orders.check import check_order
 from orders.order import load_order
 from orders.spec import audit_spec
 from protocol.drand import NO_DRAND, QUICKNET
@@ -69,3 +70,15 @@ def test_a_network_of_ones_own_needs_an_address_and_an_address_is_one(tmp_path):
         audit_spec(an_order(tmp_path, 'drand = "info.json"', info(a_network())), NO_DIGEST, 0)
     with pytest.raises(ConfigError, match="drand_urls"):
         an_order(tmp_path, 'drand = "quicknet"\ndrand_urls = ["ftp://127.0.0.1"]')
+
+
+def test_an_iteration_that_ends_before_the_round_can_be_there_is_refused_when_the_order_is_checked(tmp_path):
+    (tmp_path / "run.toml").write_text('[verify]\ndrand = "quicknet"\n[timing]\niteration_s = 17\n')
+    with pytest.raises(ConfigError, match="up to 17 s, so more is expected"):
+        check_order(tmp_path / "run.toml")
+
+
+def test_a_file_that_is_not_there_is_refused_when_the_order_is_checked(tmp_path):
+    (tmp_path / "run.toml").write_text('[verify]\ndrand = "info.json"\n')
+    with pytest.raises(ConfigError, match=r"info\.json: cannot be read"):
+        check_order(tmp_path / "run.toml")
