@@ -1,0 +1,74 @@
+"""A delivered run that was recorded once verifies today, with the same chain digests and payouts.
+
+`python -m tests.test_golden_run RUN` records another run's folder, after a change of messages or rules that
+changes these bytes on purpose.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.chainfolder import open_delivered
+from cli.verify import verify_run
+from replica.index import Altered
+
+VECTORS = Path(__file__).parent / "vectors"
+ARCHIVE, EXPECTED = VECTORS / "golden_run.tar.xz", VECTORS / "golden_run.json"
+
+
+@pytest.fixture
+def golden_run(tmp_path: Path) -> Path:
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path
+
+
+def figures_of(run: Path) -> dict[str, Any]:
+    """What must not change: the fold's digest after every round, and who is paid what for every epoch."""
+    delivered = open_delivered(run)
+    return {
+        "run_id": delivered.run_id.hex(),
+        "chain": [history.chain.hex() for history in delivered.histories],
+        "payouts": {
+            str(epoch): {
+                "root": table.tree().root.hex(),
+                "table_hash": table.table_hash.hex(),
+                "rows": [[row.role, row.peer.hex(), row.amount] for row in table.rows],
+            }
+            for epoch, table in delivered.tables.items()
+        },
+    }
+
+
+def test_the_recorded_run_has_the_recorded_digests_and_payouts(golden_run: Path) -> None:
+    assert figures_of(golden_run) == json.loads(EXPECTED.read_text())
+
+
+def test_the_recorded_run_verifies(golden_run: Path) -> None:
+    lines = list(verify_run(golden_run))
+
+    assert any(line.startswith("bundle: written again") for line in lines)
+
+
+def test_one_flipped_bit_of_the_recorded_run_is_named(golden_run: Path) -> None:
+    link = golden_run / "bundle" / "links" / "000003.cbor"
+    data = bytearray(link.read_bytes())
+    data[len(data) // 2] ^= 1
+    link.write_bytes(bytes(data))
+
+    with pytest.raises(Altered, match="links/000003"):
+        list(verify_run(golden_run))
+
+
+if __name__ == "__main__":
+    run = Path(sys.argv[1])
+    with tarfile.open(ARCHIVE, "w:xz") as archive:
+        for name in sorted(path.name for path in run.iterdir() if path.name != "participants"):
+            archive.add(run / name, arcname=name)
+    EXPECTED.write_text(json.dumps(figures_of(run), indent=1) + "\n")
