@@ -3,13 +3,13 @@ PY := .venv/bin/python
 
 setup:          ; ./setup.sh
 setup-dev:      ; ./setup.sh --dev
-demo: setup     ; $(PY) -m cli.main localnet examples/quickstart.toml
-localnet: setup ; $(PY) -m cli.main localnet $(ARGS)
+demo: setup     ; $(PY) -m assay.cli.main localnet examples/quickstart.toml
+localnet: setup ; $(PY) -m assay.cli.main localnet $(ARGS)
 test: setup-dev ; $(PY) -m pytest -n 2 --dist loadfile
-sim: setup      ; $(PY) -m tests.sim.run --seeds 200
+sim: setup      ; $(PY) -m tests.simulation.run --seeds 200
 check: setup-dev lint test
 .PHONY: lint
-lint:           ; $(PY) -m ruff format --check . && $(PY) -m ruff check . && $(PY) -m mypy
+lint:           ; $(PY) -m ruff format --check . && $(PY) -m ruff check . && $(PY) -m mypy && .venv/bin/lint-imports --no-cache
 bench: setup    ; for file in transport wire demo_step aggregation ledger; do $(PY) -m benchmarks.$$file; done
 contracts: setup-dev ; cd contracts && node compile.mjs && cd .. && $(PY) -m pytest tests/contracts
 .PHONY: slither halmos

@@ -62,7 +62,7 @@ install_python_packages() {
     quietly "$VENV/bin/python" -m pip install "$TORCH"
     quietly "$VENV/bin/python" -m pip install -r requirements.lock
     quietly "$VENV/bin/python" -m pip install --no-deps -e .
-    quietly "$VENV/bin/python" -c 'import torch, libp2p, web3, sqlmodel, training.compress'  # the last compiles the step
+    quietly "$VENV/bin/python" -c 'import torch, libp2p, web3, sqlmodel, assay.training.transform.compress'  # the last compiles the step
     printf '%s' "$wanted" >"$stamp"
 }
 
@@ -103,6 +103,7 @@ install_python_packages
 VENV=$(cd "$VENV" && pwd)
 install_chain
 if [ "${1:-}" = "--dev" ]; then
+    mkdir -p build/import_root && ln -sfn ../.. build/import_root/assay  # where mypy finds the rooms as `assay.ROOM`
     install_contract_tools
     install_postgresql
 fi

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from protocol.errors import ConfigError, Unavailable
+from assay.protocol.errors import ConfigError, Unavailable
 
 SCOPES = ("read", "invoice", "quote", "move")
 TOKEN_PREFIX, SESSION_PREFIX = "assay_", "session_"

@@ -12,17 +12,20 @@ from typing import Any
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
-from api import books_routes, money_routes, move_routes, signin_routes
-from api.access import AccessStore
-from api.config import ServerFile
-from api.gateway import Gateway
-from api.guard import Guard
-from api.problems import MEDIA_TYPE, add_handlers
-from api.schemas import Health, ProblemAnswer
-from api.server import NotModified, Server, TheServer
-from api.shelf import make_shelf
-from ledger.deployment import Deployment
-from protocol.errors import ConfigError, Unavailable
+from assay.api.access import AccessStore
+from assay.api.catalogue import make_shelf
+from assay.api.config import ServerFile
+from assay.api.gateway import Gateway
+from assay.api.http.guard import Guard
+from assay.api.http.problems import MEDIA_TYPE, add_handlers
+from assay.api.routes import books as books_routes
+from assay.api.routes import money as money_routes
+from assay.api.routes import moves as move_routes
+from assay.api.routes import signin as signin_routes
+from assay.api.schemas import Health, ProblemAnswer
+from assay.api.server import NotModified, Server, TheServer
+from assay.chain.addresses import Deployment
+from assay.protocol.errors import ConfigError, Unavailable
 
 DESCRIPTION = """Read a run's books, with proofs; sign in with a wallet; ask for a quote; prepare a move of
 money, sign it at home, and have it sent. The server holds nobody's keys.

@@ -12,10 +12,10 @@ from typing import Any
 from eth_abi.abi import encode
 from web3.exceptions import Web3RPCError
 
-from api.moves import Call, Unsigned
-from ledger.chain_reads import ChainReader
-from ledger.chain_rpc import PRIORITY_FEE_WEI, ChainRefused
-from protocol.errors import Unavailable
+from assay.api.moves import Call, Unsigned
+from assay.chain.reader import ChainReader
+from assay.chain.rpc import PRIORITY_FEE_WEI, ChainRefused
+from assay.protocol.errors import Unavailable
 
 _MAGIC = bytes.fromhex("1626ba7e")  # isValidSignature(bytes32,bytes), EIP-1271
 _ASKED_GAS = 500_000

@@ -12,16 +12,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from api.books_routes import payouts
-from api.config import RUN_NAME
-from api.gateway import Gateway
-from api.moves import Call
-from api.problems import Problem
-from api.schemas import AmountGiven, Asked, HashGiven
-from api.server import Server
-from ledger.chain_state import RunState
-from ledger.money import UNIT, money_text
-from ledger.statements import OPERATOR, VERIFIER
+from assay.api.config import RUN_NAME
+from assay.api.gateway import Gateway
+from assay.api.http.problems import Problem
+from assay.api.moves import Call
+from assay.api.payouts import payouts
+from assay.api.schemas import AmountGiven, Asked, HashGiven
+from assay.api.server import Server
+from assay.chain.state import RunState
+from assay.chain.statements import OPERATOR, VERIFIER
+from assay.chain.units import UNIT, money_text
 
 ROLES = {"operator": OPERATOR, "verifier": VERIFIER}
 _Role = Literal["operator", "verifier"]

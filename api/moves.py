@@ -23,9 +23,9 @@ from eth_utils.crypto import keccak
 from eth_utils.exceptions import ValidationError
 from hexbytes import HexBytes
 
-from ledger.deployment import Deployment
-from ledger.statements import BadSignatureError, recover
-from protocol.errors import AssayError
+from assay.chain.addresses import Deployment
+from assay.chain.statements import BadSignatureError, recover
+from assay.protocol.errors import AssayError
 
 MOVE_S = 600
 RAW_BYTES_MAX = 16_384

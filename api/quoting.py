@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from orders.order import Order, order_of
-from protocol.errors import ConfigError
+from assay.orders.order import Order, order_of
+from assay.protocol.errors import ConfigError
 
 if sys.version_info >= (3, 11):
     import tomllib

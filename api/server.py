@@ -18,13 +18,13 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from api.access import AccessStore, InProgress, KeyReused, NoRoom, Principal
-from api.buckets import Buckets, Rate
-from api.config import ServerFile
-from api.gateway import Gateway
-from api.problems import MEDIA_TYPE, Problem, problem_body
-from api.shelf import Shelf
-from ledger.merkle_log import Edge
+from assay.api.access import AccessStore, InProgress, KeyReused, NoRoom, Principal
+from assay.api.catalogue import Shelf
+from assay.api.config import ServerFile
+from assay.api.gateway import Gateway
+from assay.api.http.problems import MEDIA_TYPE, Problem, problem_body
+from assay.api.http.rate_limits import Buckets, Rate
+from assay.ledger.merkle_log import Edge
 
 SWEEP_S = 60
 KEY_CHARS_MAX = 64

@@ -25,8 +25,8 @@ from datetime import datetime, timedelta, timezone
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
-from ledger.statements import Address
-from protocol.errors import AssayError
+from assay.chain.statements import Address
+from assay.protocol.errors import AssayError
 
 TEXT_CHARS_MAX = 4_000
 SKEW_S = 60  # a wallet's clock may be ahead of ours

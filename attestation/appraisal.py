@@ -10,16 +10,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
-from attestation import intel, nvidia, snp, software
-from attestation.binding import Binding, gpu_nonce, report_data
-from attestation.evidence import Collateral, Evidence, Family, Report
-from attestation.finding import Finding
-from attestation.policy import AppraisalPolicy, Claim, check_policy, family_faults
-from attestation.reasons import Reason, Verdict, verdict_of
-from attestation.result import AttestationResult, DeviceResult
-from protocol.codec import digest
-from protocol.errors import MalformedMessage
-from protocol.types import Digest
+from assay.attestation.binding import Binding, gpu_nonce, report_data
+from assay.attestation.devices import intel, nvidia, software
+from assay.attestation.devices import sev_snp as snp
+from assay.attestation.evidence import Collateral, Evidence, Family, Report
+from assay.attestation.finding import Finding
+from assay.attestation.policy import AppraisalPolicy, Claim, check_policy, family_faults
+from assay.attestation.reasons import Reason, Verdict, verdict_of
+from assay.attestation.result import AttestationResult, DeviceResult
+from assay.protocol.encoding.codec import digest
+from assay.protocol.errors import MalformedMessage
+from assay.protocol.types import Digest
 
 Examine = Callable[[Report, bytes, AppraisalPolicy, Collateral, int], Finding]
 

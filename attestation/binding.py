@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from attestation.evidence import Report
-from protocol.codec import encode
-from protocol.types import Digest, PeerId
+from assay.attestation.evidence import Report
+from assay.protocol.encoding.codec import encode
+from assay.protocol.types import Digest, PeerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,14 +10,9 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Protocol
+from typing import Annotated, ClassVar
 
-from protocol.codec import Max
-
-if TYPE_CHECKING:
-    from attestation.binding import Binding
-    from attestation.policy import AppraisalPolicy
-    from attestation.result import AttestationResult
+from assay.protocol.encoding.codec import Max
 
 REPORT_BYTES_MAX = 32 << 10  # an Intel quote with its certificates is 5 KiB, a GPU report 4 KiB
 CERTIFICATE_BYTES_MAX = 4 << 10
@@ -74,32 +69,3 @@ class Collateral:
     intel: Annotated[bytes, Max(INTEL_COLLATERAL_BYTES_MAX)]  # JSON of dcap-qvl's QuoteCollateralV3; or empty
     certificates: Annotated[tuple[Certificate, ...], Max(CERTIFICATES_MAX)]  # issuers and roots, in any order
     crls: Annotated[tuple[Annotated[bytes, Max(CRL_BYTES_MAX)], ...], Max(CRLS_MAX)]  # DER
-
-
-class Attester(Protocol):
-    """The side of a node that can make its device vouch for something."""
-
-    @property
-    def family(self) -> Family:
-        """What its evidence is made by."""
-
-    def evidence(self, binding: Binding) -> Evidence:
-        """Fresh evidence over `binding`.
-
-        Raises:
-            Unavailable: the device did not answer.
-        """
-
-
-class AttestationVerifier(Protocol):
-    """Appraises evidence; the module `attestation.appraisal` is one."""
-
-    def appraise(
-        self,
-        evidence: Evidence,
-        binding: Binding,
-        policy: AppraisalPolicy,
-        collateral: Collateral,
-        at_s: int,
-    ) -> AttestationResult:
-        """What `evidence` is worth at Unix time `at_s`, from its arguments alone."""

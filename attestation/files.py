@@ -20,10 +20,10 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from attestation.evidence import Collateral, Evidence, Family, Report
-from protocol.codec import encode
-from protocol.errors import MalformedMessage
-from protocol.json_text import parse_json
+from assay.attestation.evidence import Collateral, Evidence, Family, Report
+from assay.protocol.encoding.codec import encode
+from assay.protocol.encoding.json_text import parse_json
+from assay.protocol.errors import MalformedMessage
 
 FILE_BYTES_MAX = 4 << 20  # eight lists of 256 KiB, in base64, and what else there is
 MOMENT = "%Y-%m-%dT%H:%M:%SZ"

@@ -8,8 +8,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from attestation.policy import TcbStatus
-from attestation.reasons import Reason
+from assay.attestation.policy import TcbStatus
+from assay.attestation.reasons import Reason
 
 FOREVER_S = 253_402_300_799  # end of the year 9999: vendors write it for "does not expire"
 

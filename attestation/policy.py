@@ -12,10 +12,10 @@ import enum
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from attestation.evidence import Family
-from attestation.reasons import Reason
-from protocol.codec import Max
-from protocol.types import Digest
+from assay.attestation.evidence import Family
+from assay.attestation.reasons import Reason
+from assay.protocol.encoding.codec import Max
+from assay.protocol.types import Digest
 
 MEASUREMENTS_MAX = 1024
 ROOTS_MAX = 32

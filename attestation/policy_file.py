@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from attestation.evidence import Family
-from attestation.policy import (
+from assay.attestation.evidence import Family
+from assay.attestation.policy import (
     AppraisalPolicy,
     Claim,
     Reference,
@@ -23,9 +23,9 @@ from attestation.policy import (
     TcbStatus,
     check_policy,
 )
-from protocol.codec import encode
-from protocol.errors import ConfigError
-from protocol.types import Digest
+from assay.protocol.encoding.codec import encode
+from assay.protocol.errors import ConfigError
+from assay.protocol.types import Digest
 
 DAY_S = 86_400
 

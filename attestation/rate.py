@@ -3,15 +3,15 @@
 Room: attestation (pure). Evidence is a discount on audits, never a replacement.
 Operators own their machines and can open them, and one leaked key forges perfect
 evidence for every machine of a family; so the floor stays, what deters stays, and
-pay and votes know nothing of this. The rate itself: `protocol.draws.discounted_ppm`.
+pay and votes know nothing of this. The rate itself: `assay.protocol.draws.discounted_ppm`.
 """
 
 from __future__ import annotations
 
-from attestation.evidence import Family
-from attestation.reasons import Verdict
-from attestation.result import AttestationResult
-from protocol.messages import Discount
+from assay.attestation.evidence import Family
+from assay.attestation.reasons import Verdict
+from assay.attestation.result import AttestationResult
+from assay.protocol.messages import Discount
 
 
 def discount_of(result: AttestationResult | None, at_s: int) -> Discount:

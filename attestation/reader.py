@@ -6,7 +6,7 @@ length that points outside, or a stray byte, has one place to be refused.
 
 from __future__ import annotations
 
-from protocol.errors import MalformedMessage
+from assay.protocol.errors import MalformedMessage
 
 
 class Reader:

@@ -15,16 +15,16 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from nacl.signing import SigningKey
 
-from attestation.binding import Binding
-from attestation.evidence import GPUS_MAX, Family
-from attestation.finding import Debug
-from attestation.policy import ADVISORIES_MAX, CLAIMS_MAX, NAME_MAX, Claim, TcbStatus
-from attestation.reasons import Reason, Verdict
-from protocol.codec import Max, encode
-from protocol.errors import MalformedMessage, PeerFault
-from protocol.identity import Domain, peer_of, sign, verify
-from protocol.json_text import parse_json
-from protocol.types import Digest, PeerId, Signature
+from assay.attestation.binding import Binding
+from assay.attestation.evidence import GPUS_MAX, Family
+from assay.attestation.finding import Debug
+from assay.attestation.policy import ADVISORIES_MAX, CLAIMS_MAX, NAME_MAX, Claim, TcbStatus
+from assay.attestation.reasons import Reason, Verdict
+from assay.protocol.encoding.codec import Max, encode
+from assay.protocol.encoding.json_text import parse_json
+from assay.protocol.errors import MalformedMessage, PeerFault
+from assay.protocol.identity import Domain, peer_of, sign, verify
+from assay.protocol.types import Digest, PeerId, Signature
 
 PROFILE = "tag:assay,2026:attestation-result/1"
 TOKEN_BYTES_MAX = 256 << 10  # 16 GPUs with 64 blocks each take 130 KiB

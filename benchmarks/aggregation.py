@@ -26,16 +26,16 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.protocol.params import BLOCK_SIDE, BLOCK_SIZE
+from assay.protocol.types import PeerId
+from assay.training.codec.wire import Update
+from assay.training.exact import BASIS_BITS, BASIS_SS
+from assay.verifier.aggregation import robust
+from assay.verifier.aggregation.decoded import trimmed_mean_signs
+from assay.verifier.aggregation.mean import mean_over_senders
+from assay.verifier.aggregation.registry import rule_of
+from assay.verifier.aggregation.reputation import PAST, Standing, heard, observe
 from benchmarks.machine import machine
-from protocol.params import BLOCK_SIDE, BLOCK_SIZE
-from protocol.types import PeerId
-from training.exact import BASIS_BITS, BASIS_SS
-from training.wire import Update
-from verifier import robust
-from verifier.aggregation import mean_over_senders
-from verifier.decoded import trimmed_mean_signs
-from verifier.rules import rule_of
-from verifier.standing import PAST, Standing, heard, observe
 
 K = 32
 RULES = (

@@ -26,33 +26,33 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from assay.node.behaviours import Behaviour
+from assay.node.trainer import Trainer
+from assay.protocol.draws import opened_blocks
+from assay.protocol.encoding import merkle
+from assay.protocol.encoding.codec import decode
+from assay.protocol.messages import Commit, Outcome
+from assay.protocol.openings import InnerOpening, Opening
+from assay.protocol.params import RunSpec
+from assay.protocol.types import NO_DIGEST, Digest, RoundId
+from assay.protocol.update_rule import BLOCK_SIZE
+from assay.simulation.spec import SimSpec, sim_run_spec
+from assay.training.codec.contribution import decode_contribution
+from assay.training.data.batches import describe
+from assay.training.data.shards import write_tokens
+from assay.training.layout import layout_of
+from assay.training.methods import METHODS
+from assay.training.methods.choices import Choices
+from assay.training.model.loss import use_one_thread
+from assay.training.model.presets import PRESETS
+from assay.training.optimiser.momentum_root import momentum_leaves
+from assay.training.optimiser.schedule import rate
+from assay.training.transform.compress import gradient_blocks
+from assay.verifier.audit.exact import check_opening, compare
+from assay.verifier.audit.segment import opening_bytes_max
+from assay.verifier.audit.worker import Examiner
 from benchmarks.audit_share import print_share
 from benchmarks.machine import machine
-from cli.simspec import SimSpec, sim_run_spec
-from node.behaviours import Behaviour
-from node.trainer import Trainer
-from protocol import merkle
-from protocol.codec import decode
-from protocol.draws import opened_blocks
-from protocol.messages import Commit, Outcome
-from protocol.openings import InnerOpening, Opening
-from protocol.params import RunSpec
-from protocol.rule import BLOCK_SIZE
-from protocol.types import NO_DIGEST, Digest, RoundId
-from training.compress import gradient_blocks
-from training.contribution import decode_contribution
-from training.data import describe
-from training.layout import layout_of
-from training.methods import METHODS
-from training.methods.choices import Choices
-from training.model import use_one_thread
-from training.momentum import momentum_leaves
-from training.presets import PRESETS
-from training.schedule import rate
-from training.shards import write_tokens
-from verifier.audit import check_opening, compare
-from verifier.examiner import Examiner
-from verifier.segment import opening_bytes_max
 
 BLOCKS = 64
 RUN_ID = Digest(hashlib.sha256(b"run").digest())

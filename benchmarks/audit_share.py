@@ -70,7 +70,7 @@ def print_share(rounds: int, floor: float = FLOORS[0], settled: int = 20) -> Non
         out = Path(folder) / "run"
         order = Path(folder) / "share.toml"
         order.write_text(ORDER.format(rounds=rounds, floor=floor))
-        command = [sys.executable, "-m", "cli.main", "localnet", str(order), "--out", str(out)]
+        command = [sys.executable, "-m", "assay.cli.main", "localnet", str(order), "--out", str(out)]
         with open(Path(folder) / "log", "wb") as log:
             network = subprocess.Popen(command, stdout=log, stderr=log)
             try:
@@ -161,9 +161,9 @@ def _descendants(root: int) -> dict[int, tuple[str, float]]:
 
 def _kind(words: list[str]) -> str:
     for at, word in enumerate(words):
-        if word == "replica.child":
+        if word == "assay.participant.worker":
             return words[at + 1]
-        if word == "cli.main":
+        if word == "assay.cli.main":
             return " ".join(words[at + 1 : at + 3]) if words[at + 1] != "localnet" else "localnet"
     return Path(words[0]).name
 

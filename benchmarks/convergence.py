@@ -22,19 +22,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from assay.orders.data import collect_tokens
+from assay.orders.spec import data_spec
+from assay.protocol.params import RunSpec
+from assay.simulation.plot import plot_rounds
+from assay.simulation.round import SimRound
+from assay.simulation.spec import SimSpec, sim_run_spec
+from assay.simulation.train import simulate
+from assay.training.data.batches import Tokens, batch_positions, batch_tokens, validation_tokens
+from assay.training.exact import initial_parameters
+from assay.training.layout import layout_of
+from assay.training.model.loss import loss_and_gradient, mean_loss, use_one_thread
+from assay.training.optimiser.schedule import rate
 from benchmarks.machine import machine
-from cli.simplot import plot_rounds
-from cli.simround import SimRound
-from cli.simspec import SimSpec, sim_run_spec
-from cli.simtrain import simulate
-from orders.data import collect_tokens
-from orders.spec import data_spec
-from protocol.params import RunSpec
-from training.data import Tokens, batch_positions, batch_tokens, validation_tokens
-from training.exact import initial_parameters
-from training.layout import layout_of
-from training.model import loss_and_gradient, mean_loss, use_one_thread
-from training.schedule import rate
 
 NODES, SEQUENCES, CONTEXT, LOCAL_STEPS = 4, 4, 128, 10
 MODEL = {"layers": 4, "width": 128, "heads": 4, "context": CONTEXT}

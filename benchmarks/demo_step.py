@@ -9,7 +9,7 @@ where it lies; Assay's transformed gradient takes the room of the last one, as n
 has it. The comparison is written here after the paper (Peng, Quesnelle & Kingma,
 arXiv:2411.19870): for each tensor, momentum in the parameter domain, chunks of the largest
 divisor up to 64, DCT, top-k, inverse DCT of what is sent, subtraction. It knows no equalising
-of gradients (training/equalise.py), so neither does Assay's step here; what equalising adds is
+of gradients (training/transform/equalise.py), so neither does Assay's step here; what equalising adds is
 the difference of two such steps in turns, and is counted where a step's share of training is.
 Then both also apply one message. There the two differ in kind: Assay's is exact in integers and
 the same on every machine, the comparison is float32.
@@ -29,20 +29,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from assay.protocol.encoding import merkle
+from assay.protocol.params import BLOCK_SIZE, PPM
+from assay.protocol.types import Digest, PeerId
+from assay.training.codec.wire import encode_update
+from assay.training.exact import apply_signs, initial_parameters, inverse_signs, scatter_values
+from assay.training.layout import Layout, from_blocks, layout_of
+from assay.training.methods import METHODS
+from assay.training.methods.choices import Choices
+from assay.training.model.loss import FLOAT32_WHOLE, loss_and_gradient, use_one_thread
+from assay.training.model.presets import gpt_spec
+from assay.training.optimiser.momentum_root import momentum_leaves
+from assay.training.transform.compress import gradient_blocks, transition, work_sketch
+from assay.verifier.aggregation.mean import mean_over_senders
 from benchmarks.machine import machine
-from protocol import merkle
-from protocol.params import BLOCK_SIZE, PPM
-from protocol.types import Digest, PeerId
-from training.compress import gradient_blocks, transition, work_sketch
-from training.exact import apply_signs, initial_parameters, inverse_signs, scatter_values
-from training.layout import Layout, from_blocks, layout_of
-from training.methods import METHODS
-from training.methods.choices import Choices
-from training.model import FLOAT32_WHOLE, loss_and_gradient, use_one_thread
-from training.momentum import momentum_leaves
-from training.presets import gpt_spec
-from training.wire import encode_update
-from verifier.aggregation import mean_over_senders
 
 K, BETA, LR, SIDE = 32, 0.95, 1e-3, 64
 SEQUENCES = (4, 8, 16)  # of a training step; the quickstart has 4

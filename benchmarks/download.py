@@ -16,23 +16,23 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.orders.data import collect_tokens
+from assay.orders.spec import data_spec
+from assay.protocol.params import BLOCK_SIZE
+from assay.protocol.types import PeerId
+from assay.simulation.spec import load_sim, sim_run_spec
+from assay.training.codec.contribution import decode_contribution, encode_round
+from assay.training.codec.wire import Update
+from assay.training.data.batches import batch_positions, batch_tokens
+from assay.training.exact import initial_parameters, inverse_signs, scatter_values
+from assay.training.layout import layout_of
+from assay.training.model.loss import loss_and_gradient, use_one_thread
+from assay.training.optimiser.inner import Floats
+from assay.training.optimiser.node_state import start_private
+from assay.training.optimiser.outer import apply, start_public
+from assay.training.optimiser.step import encode, local
+from assay.verifier.aggregation.mean import mean_over_senders
 from benchmarks.machine import machine
-from cli.simspec import load_sim, sim_run_spec
-from orders.data import collect_tokens
-from orders.spec import data_spec
-from protocol.params import BLOCK_SIZE
-from protocol.types import PeerId
-from training.contribution import decode_contribution, encode_round
-from training.data import batch_positions, batch_tokens
-from training.exact import initial_parameters, inverse_signs, scatter_values
-from training.inner import Floats
-from training.layout import layout_of
-from training.model import loss_and_gradient, use_one_thread
-from training.outer import apply, start_public
-from training.private import start_private
-from training.rule import encode, local
-from training.wire import Update
-from verifier.aggregation import mean_over_senders
 
 SPEC = Path(__file__).parent / "robustness.toml"
 

@@ -24,17 +24,17 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-from ledger.accounts import ESCROW, payable
-from ledger.books import Entry, Posting
-from ledger.events import ResultFinalized, ResultProposed, RunOpened
-from ledger.journal_db import Place
-from ledger.log_audit import audit
-from ledger.log_note import origin_of
-from ledger.log_store import prove_inclusion, read_edge, read_leaves
-from ledger.merkle_log import verify_inclusion
-from ledger.settlement import Row, Settlement, table_hash
-from ledger.store import BookStore
-from protocol.types import Address, Digest, PeerId
+from assay.chain.events import ResultFinalized, ResultProposed, RunOpened
+from assay.ledger.accounts import ESCROW, payable
+from assay.ledger.books import Entry, Posting
+from assay.ledger.journal.database import Place
+from assay.ledger.journal.log_store import prove_inclusion, read_edge, read_leaves
+from assay.ledger.journal.store import BookStore
+from assay.ledger.log.audit import audit
+from assay.ledger.log.note import origin_of
+from assay.ledger.merkle_log import verify_inclusion
+from assay.ledger.settlement.payouts import Row, Settlement, table_hash
+from assay.protocol.types import Address, Digest, PeerId
 from tests.ledger.a_postgres import a_server, binaries
 from tests.ledger.a_run import BUYER, a_spec
 

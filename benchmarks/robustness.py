@@ -22,12 +22,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cli.simspec import SimSpec, load_sim, sim_run_spec
-from cli.simtrain import simulate
-from orders.data import collect_tokens
-from orders.spec import data_spec
-from training.attacks import ATTACKS
-from training.model import use_one_thread
+from assay.orders.data import collect_tokens
+from assay.orders.spec import data_spec
+from assay.simulation.attacks.catalogue import ATTACKS
+from assay.simulation.spec import SimSpec, load_sim, sim_run_spec
+from assay.simulation.train import simulate
+from assay.training.model.loss import use_one_thread
 
 SPEC = Path(__file__).parent / "robustness.toml"
 DEFAULT = "standing+mean"

@@ -22,22 +22,22 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.protocol.params import BLOCK_SIZE, ComputeSpec, Precision, Values
+from assay.protocol.types import PeerId
+from assay.training.codec.factors import decode_factors, encode_factors
+from assay.training.codec.values import quantise
+from assay.training.codec.wire import Update, decode_update, encode_update
+from assay.training.exact import apply_signs, initial_parameters, inverse_signs, scatter_values
+from assay.training.layout import from_blocks, layout_of
+from assay.training.methods import METHODS
+from assay.training.methods.choices import Choices
+from assay.training.model.loss import loss_and_gradient, use_one_thread
+from assay.training.model.presets import gpt_spec
+from assay.training.transform.compress import gradient_blocks, transition
+from assay.training.transform.low_rank import compress_lowrank
+from assay.training.transform.top_k import largest
+from assay.verifier.aggregation.mean import mean_over_senders
 from benchmarks.machine import machine
-from protocol.params import BLOCK_SIZE, ComputeSpec, Precision, Values
-from protocol.types import PeerId
-from training.compress import gradient_blocks, transition
-from training.exact import apply_signs, initial_parameters, inverse_signs, scatter_values
-from training.factors import decode_factors, encode_factors
-from training.largest import largest
-from training.layout import from_blocks, layout_of
-from training.lowrank import compress_lowrank
-from training.methods import METHODS
-from training.methods.choices import Choices
-from training.model import loss_and_gradient, use_one_thread
-from training.presets import gpt_spec
-from training.values import quantise
-from training.wire import Update, decode_update, encode_update
-from verifier.aggregation import mean_over_senders
 
 Floats = NDArray[np.float32]
 

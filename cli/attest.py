@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orders.toml import read_toml
-from orders.words import one_line
-from protocol.errors import ConfigError
-from protocol.json_text import parse_json
-from protocol.types import Digest, PeerId
+from assay.orders.config_errors import one_line
+from assay.orders.toml import read_toml
+from assay.protocol.encoding.json_text import parse_json
+from assay.protocol.errors import ConfigError
+from assay.protocol.types import Digest, PeerId
 
 if TYPE_CHECKING:
-    from attestation.result import AttestationResult, DeviceResult
+    from assay.attestation.result import AttestationResult, DeviceResult
 
 FILE_BYTES_MAX = 4 << 20
 
@@ -48,12 +48,12 @@ def attest_appraise(
     ] = False,
 ) -> None:
     """What a node's evidence is worth; exit status 1 if that is not "affirming"."""
-    from attestation.appraisal import appraise
-    from attestation.binding import Binding
-    from attestation.files import read_collateral, read_evidence
-    from attestation.policy_file import policy_of
-    from attestation.reasons import Verdict
-    from attestation.result import as_eat
+    from assay.attestation.appraisal import appraise
+    from assay.attestation.binding import Binding
+    from assay.attestation.files import read_collateral, read_evidence
+    from assay.attestation.policy_file import policy_of
+    from assay.attestation.reasons import Verdict
+    from assay.attestation.result import as_eat
 
     binding = Binding(
         deployment_id=Digest(_digest(binding_deployment, "deployment")),
@@ -133,7 +133,7 @@ def _digest(text: str, what: str) -> bytes:
 
 
 def _moment(text: str, option: str) -> int:
-    from attestation.files import read_moment
+    from assay.attestation.files import read_moment
 
     try:
         return read_moment(text)

@@ -1,7 +1,7 @@
 """Claim: `assay claim`: take what final epochs pay, from whatever tables are at hand.
 
 Room: cli (edge). The tables come from the participant's own chain, a delivered bundle
-or a run's books; which of them are true the chain says (replica/payouts.py).
+or a run's books; which of them are true the chain says (participant/wallet/payouts.py).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.moves import DryRun, account_of, sent_text, show
-from protocol.errors import ConfigError
+from assay.cli.spending import DryRun, account_of, sent_text, show
+from assay.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ledger.statements import Address
-    from replica.account import Account
-    from replica.payouts import EpochPay, Table
+    from assay.chain.statements import Address
+    from assay.participant.wallet.account import Account
+    from assay.participant.wallet.payouts import EpochPay, Table
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
 
@@ -70,8 +70,8 @@ def claim_lines(
         WrongTable: the tables are not those on chain.
         ChainRefused: the settlement said no.
     """
-    from ledger.phases import phase_text
-    from replica.payouts import finalize_ready, is_finalizable, read_pay
+    from assay.chain.settlement_phase import phase_text
+    from assay.participant.wallet.payouts import finalize_ready, is_finalizable, read_pay
 
     payee = None if whose is None else _address(whose)
     account, source = _opened(what, config)
@@ -131,7 +131,7 @@ def _opened(what: Path, config: Path | None) -> tuple[Account, Source]:
 
 def _of_store(account: Account) -> Source:
     """The tables of the participant's own chain."""
-    from replica.payouts import tables_in_store
+    from assay.participant.wallet.payouts import tables_in_store
 
     tables = tables_in_store(account.config.folder / "store.db", account.spec, account.run_id)
     return Source(run_id=account.run_id, epochs=account.spec.epochs, tables=tables)
@@ -139,8 +139,8 @@ def _of_store(account: Account) -> Source:
 
 def _of_bundle(run: Path, account: Account) -> Source:
     """The tables of a delivered run."""
-    from cli.chainfolder import open_delivered
-    from replica.payouts import table_of
+    from assay.bundle.read import open_delivered
+    from assay.participant.wallet.payouts import table_of
 
     found = open_delivered(run)
     _check_deployment(run, found.spec.deployment_id, account)
@@ -150,10 +150,10 @@ def _of_bundle(run: Path, account: Account) -> Source:
 
 def _of_books(run: Path, account: Account) -> Source:
     """The tables of a run's books; without its spec beside them, of the run that FILE.toml names."""
-    from ledger.results import run_id_of
-    from ledger.settled import read_tables
-    from observer.run_books import find_books, opened, spec_of
-    from replica.payouts import Table
+    from assay.bundle.books import find_books, opened, spec_of
+    from assay.ledger.queries.settled import read_tables
+    from assay.ledger.settlement.results import run_id_of
+    from assay.participant.wallet.payouts import Table
 
     place = find_books(run)
     spec = account.spec if place.spec is None else spec_of(place)
@@ -173,7 +173,7 @@ def _check_deployment(run: Path, deployment_id: bytes, account: Account) -> None
 
 
 def _address(text: str) -> Address:
-    from ledger.evidence import evm_address
+    from assay.chain.commit_statement import evm_address
 
     if not _ADDRESS.fullmatch(text):
         raise ConfigError(f"{text[:60]!a} is no account: expected 0x and 40 hexadecimal digits")
@@ -181,6 +181,6 @@ def _address(text: str) -> Address:
 
 
 def _money(units: int) -> str:
-    from ledger.money import UNIT, money_text
+    from assay.chain.units import UNIT, money_text
 
     return f"{money_text(units)} {UNIT}"

@@ -12,17 +12,17 @@ from typing import Annotated
 
 import typer
 
-from cli.apicmd import api_app
-from cli.attest import attest_app
-from cli.auditcmd import audit_app, receipt_app
-from cli.claim import claim
-from cli.ledgercmd import add_commands, earnings, invoice
-from cli.ordercmd import add_order_commands
-from cli.redteam import redteam
-from cli.registrycmd import registry_app
-from cli.stake import stake_app
-from orders.words import one_line
-from protocol.errors import AssayError, ConfigError
+from assay.cli.api import api_app
+from assay.cli.attest import attest_app
+from assay.cli.audit.commands import audit_app, receipt_app
+from assay.cli.claim import claim
+from assay.cli.ledger.commands import add_commands, earnings, invoice
+from assay.cli.orders.commands import add_order_commands
+from assay.cli.redteam import redteam
+from assay.cli.registry.commands import registry_app
+from assay.cli.stake import stake_app
+from assay.orders.config_errors import one_line
+from assay.protocol.errors import AssayError, ConfigError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 node_app = typer.Typer(no_args_is_help=True, help="Run a node: train and be paid per accepted contribution.")
@@ -64,8 +64,8 @@ ConfigFile = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The parti
 @node_app.command("run")
 def node_run(file: ConfigFile, tethered: Tethered = False) -> None:
     """Take part in a run as a node, until stopped."""
-    from cli.process import read_process_file, run_process
-    from node.service import run_node
+    from assay.cli.process import read_process_file, run_process
+    from assay.node.service import run_node
 
     config, _ = read_process_file(file)
     run_process(lambda: run_node(config), is_tethered=tethered)
@@ -74,8 +74,8 @@ def node_run(file: ConfigFile, tethered: Tethered = False) -> None:
 @verifier_app.command("run")
 def verifier_run(file: ConfigFile, tethered: Tethered = False) -> None:
     """Take part in a run as a verifier, until stopped."""
-    from cli.process import read_process_file, run_process
-    from verifier.service import run_verifier
+    from assay.cli.process import read_process_file, run_process
+    from assay.verifier.service.process import run_verifier
 
     config, _ = read_process_file(file)
     run_process(lambda: run_verifier(config), is_tethered=tethered)
@@ -84,8 +84,8 @@ def verifier_run(file: ConfigFile, tethered: Tethered = False) -> None:
 @ledger_app.command("serve")
 def ledger_serve(file: ConfigFile, tethered: Tethered = False) -> None:
     """Keep the books of a run and post its settlements, until all is paid."""
-    from cli.process import read_process_file, run_process
-    from observer.keeper import run_keeper
+    from assay.cli.process import read_process_file, run_process
+    from assay.observer.ledger_service.service import run_keeper
 
     config, given = read_process_file(file)
     status = file.parent / (given.status or Path("status.jsonl"))
@@ -95,8 +95,8 @@ def ledger_serve(file: ConfigFile, tethered: Tethered = False) -> None:
 @buyer_app.command("run")
 def buyer_run(file: ConfigFile, tethered: Tethered = False) -> None:
     """Follow a funded run, check every round, take refund and model."""
-    from cli.process import read_process_file, run_process
-    from observer.buyer import run_buyer
+    from assay.cli.process import read_process_file, run_process
+    from assay.observer.buyer.service import run_buyer
 
     config, given = read_process_file(file)
     status = file.parent / (given.status or Path("status.jsonl"))
@@ -111,7 +111,7 @@ def chain_dev(
     block_time: Annotated[int, typer.Option(help="Seconds per block.")] = 1,
 ) -> None:
     """Run a local chain until stopped; its state survives a restart."""
-    from cli.localnet import serve_chain
+    from assay.devnet.run import serve_chain
 
     serve_chain(folder, port, block_time)
 
@@ -119,7 +119,7 @@ def chain_dev(
 @run_app.command("verify")
 def run_verify(folder: Annotated[Path, typer.Argument(metavar="RUNS/NAME")]) -> None:
     """Check a delivered run offline: weights, certificates, receipts, settlements, every file."""
-    from cli.verify import verify_run
+    from assay.bundle.verify import verify_run
 
     for line in verify_run(folder):
         typer.echo(line)
@@ -131,7 +131,7 @@ def sim_train(
     out: Annotated[Path | None, typer.Option(help="Folder of the figures; default runs/sim-<file>.")] = None,
 ) -> None:
     """Train virtual nodes with any aggregation rule under any attack, in this process."""
-    from cli.simtrain import run_sim
+    from assay.simulation.train import run_sim
 
     run_sim(file, out)
 
@@ -151,7 +151,7 @@ def localnet(
     ] = False,
 ) -> None:
     """Train, audit, settle and pay: a whole network of processes on this machine."""
-    from cli.localnet import run_localnet
+    from assay.devnet.run import run_localnet
 
     overrides = {
         "nodes": nodes, "verifiers": verifiers, "rounds": rounds,

@@ -2,7 +2,7 @@
 
 Room: cli (edge). `assay node run FILE`, `assay verifier run FILE`, `assay ledger
 serve FILE` and `assay buyer run FILE` all read the same keys. Logs go to standard
-error, one JSON object a line (replica/jsonlines.py).
+error, one JSON object a line (participant/json_log.py).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Annotated, Any, Literal
 import trio
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from orders.toml import read_toml
-from orders.words import problems_of
-from protocol.errors import ConfigError
-from protocol.types import Digest, PeerId
-from replica.jsonlines import log_as_json
-from replica.participant import Config
-from replica.stated import Stated
+from assay.orders.config_errors import problems_of
+from assay.orders.toml import read_toml
+from assay.participant.config import Config
+from assay.participant.declarations import Stated
+from assay.participant.json_log import log_as_json
+from assay.protocol.errors import ConfigError
+from assay.protocol.types import Digest, PeerId
 
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup

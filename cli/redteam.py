@@ -14,7 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from protocol.errors import ConfigError
+from assay.protocol.errors import ConfigError
 
 
 def redteam(
@@ -25,8 +25,8 @@ def redteam(
     markdown: Annotated[Path | None, typer.Option(help="Write the table into this file too.")] = None,
 ) -> None:
     """Try every known attack with its defence on, and audit honest steps; exit 1 if one is slashed."""
-    from redteam.honest import Honest, audit_everywhere
-    from redteam.table import as_markdown, as_plain, counts, honest_lines, named, try_all
+    from assay.redteam.false_positives import Honest, audit_everywhere
+    from assay.redteam.table import as_markdown, as_plain, counts, honest_lines, named, try_all
 
     chosen = [one for one in named(attack) if not (quick and one.is_slow)]
     if not chosen:

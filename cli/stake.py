@@ -1,6 +1,6 @@
 """Stake: `assay stake`: put stake in, start to leave, take it out, and see where it stands.
 
-Room: cli (edge). The rules are replica/stake.py; each command reads the chain, says
+Room: cli (edge). The rules are participant/wallet/stake.py; each command reads the chain, says
 what that comes to, and makes at most one kind of move.
 """
 
@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from cli.moves import ConfigFile, DryRun, account_of, sent_text, show
+from assay.cli.spending import ConfigFile, DryRun, account_of, sent_text, show
 
 stake_app = typer.Typer(no_args_is_help=True, help="Your stake: add, remove, withdraw, show.")
 Amount = Annotated[str | None, typer.Argument(metavar="[AMOUNT]", help="Tokens, such as 250 or 12.5.")]
@@ -69,7 +69,7 @@ def add_lines(file: Path, amount: str | None, to: str | None, *, is_dry: bool) -
     Raises:
         ConfigError: no amount, or one that the vault would refuse. ChainRefused: it refused.
     """
-    from replica.stake import read_standing, to_add
+    from assay.participant.wallet.stake import read_standing, to_add
 
     units, target = _amount(amount), _amount(to)
     account = account_of(file)
@@ -95,8 +95,8 @@ def remove_lines(file: Path, amount: str | None, to: str | None, *, is_dry: bool
     Raises:
         ConfigError: no amount, or one that the vault would refuse. ChainRefused: it refused.
     """
-    from ledger.moments import span_text, when_text
-    from replica.stake import read_standing, to_remove
+    from assay.chain.times import span_text, when_text
+    from assay.participant.wallet.stake import read_standing, to_remove
 
     units, target = _amount(amount), _amount(to)
     account = account_of(file)
@@ -123,7 +123,7 @@ def withdraw_lines(file: Path, number: int | None, *, is_dry: bool) -> Iterator[
     Raises:
         ConfigError: the ticket is not ours. Unavailable: it is not ripe. ChainRefused: the vault refused.
     """
-    from replica.stake import check_ticket, read_standing, ripe, waits_for
+    from assay.participant.wallet.stake import check_ticket, read_standing, ripe, waits_for
 
     account = account_of(file)
     standing = read_standing(account)
@@ -170,8 +170,8 @@ def collect_lines(file: Path, *, is_dry: bool) -> Iterator[str]:
 
 def stake_lines(file: Path) -> Iterator[str]:
     """Everything that `read_standing` knows, one line each."""
-    from ledger.moments import moment_text, when_text
-    from replica.stake import read_standing, waits_for
+    from assay.chain.times import moment_text, when_text
+    from assay.participant.wallet.stake import read_standing, waits_for
 
     standing = read_standing(account_of(file))
     stake, now = standing.stake, standing.now
@@ -204,12 +204,12 @@ def stake_lines(file: Path) -> Iterator[str]:
 
 
 def _amount(text: str | None) -> int | None:
-    from ledger.money import parse_money
+    from assay.chain.units import parse_money
 
     return None if text is None else parse_money(text)
 
 
 def _money(units: int) -> str:
-    from ledger.money import UNIT, money_text
+    from assay.chain.units import UNIT, money_text
 
     return f"{money_text(units)} {UNIT}"

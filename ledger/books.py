@@ -23,24 +23,8 @@ from dataclasses import dataclass, field, replace
 
 import cbor2
 
-from ledger.accounts import (
-    BONDS,
-    ESCROW,
-    NO_EPOCH,
-    VAULT,
-    Account,
-    Kind,
-    bond,
-    bond_owed,
-    budget,
-    case_bond,
-    held,
-    payable,
-    reserved,
-    rewards,
-    stake,
-)
-from ledger.events import (
+from assay.chain.commit_statement import evm_address
+from assay.chain.events import (
     BondBurnt,
     BondCollected,
     BondLocked,
@@ -64,9 +48,25 @@ from ledger.events import (
     Swept,
     Withdrawn,
 )
-from ledger.evidence import evm_address
-from ledger.settlement import Settlement
-from protocol.errors import AssayError
+from assay.ledger.accounts import (
+    BONDS,
+    ESCROW,
+    NO_EPOCH,
+    VAULT,
+    Account,
+    Kind,
+    bond,
+    bond_owed,
+    budget,
+    case_bond,
+    held,
+    payable,
+    reserved,
+    rewards,
+    stake,
+)
+from assay.ledger.settlement.payouts import Settlement
+from assay.protocol.errors import AssayError
 
 AMOUNT_MAX = 2**63 - 1  # what the store's columns hold
 

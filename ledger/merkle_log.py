@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from protocol.errors import AssayError
+from assay.protocol.errors import AssayError
 
 EMPTY_ROOT = hashlib.sha256().digest()
 HASH_BYTES = 32
@@ -96,7 +96,7 @@ def root_of(leaves: Iterable[bytes]) -> bytes:
 
 
 def inclusion_proof(leaves: Sequence[bytes], index: int) -> tuple[bytes, ...]:
-    """The siblings from leaf `index` up to the root of all `leaves`; O(n) work, see ledger/log_store.py.
+    """The siblings from leaf `index` up to the root of all `leaves`; O(n) work.
 
     Raises:
         IndexError: there is no such leaf.

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from protocol.blob import ChunkList
-from protocol.errors import MalformedMessage
+from assay.protocol.encoding.blob import ChunkList
+from assay.protocol.errors import MalformedMessage
 
 
 class Assembly:

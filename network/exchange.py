@@ -20,15 +20,15 @@ from typing import Any
 
 import trio
 
-from network import frames, limits
-from network.blobstore import BlobSource
-from network.frames import Kind
-from network.guard import reset_quietly
-from network.puller import OpenStream, Pull, Threads, blaming, pull_on
-from protocol.blob import ChunkList, chunk_list_bytes, encode_chunk_list, span_of
-from protocol.blob import chunk_count as count_chunks
-from protocol.errors import MalformedMessage, PeerFault, Unavailable
-from protocol.types import Digest, PeerId
+from assay.network import frames, limits
+from assay.network.blob_store import BlobSource
+from assay.network.fetch import OpenStream, Pull, Threads, blaming, pull_on
+from assay.network.frames import Kind
+from assay.network.guard import reset_quietly
+from assay.protocol.encoding.blob import ChunkList, chunk_list_bytes, encode_chunk_list, span_of
+from assay.protocol.encoding.blob import chunk_count as count_chunks
+from assay.protocol.errors import MalformedMessage, PeerFault, Unavailable
+from assay.protocol.types import Digest, PeerId
 
 log = logging.getLogger(__name__)
 

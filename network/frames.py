@@ -15,9 +15,9 @@ from collections.abc import Collection
 from enum import IntEnum
 from typing import Protocol
 
-from network import limits
-from protocol.blob import CHUNK_BYTES
-from protocol.errors import MalformedMessage
+from assay.network import limits
+from assay.protocol.encoding.blob import CHUNK_BYTES
+from assay.protocol.errors import MalformedMessage
 
 _HEAD = struct.Struct(">IB")
 _ID = struct.Struct(">I")

@@ -19,11 +19,11 @@ from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11, PROTOCOL_ID_V12, GossipSub
 from libp2p.pubsub.pubsub import Pubsub
 from libp2p.tools.anyio_service import background_trio_service
 
-from network import limits
-from network.identity import peer_id
-from network.inbox import Fact, Inbox
-from protocol.errors import MalformedMessage, Unavailable
-from protocol.types import PeerId
+from assay.network import limits
+from assay.network.identity import peer_id
+from assay.network.inbox import Fact, Inbox
+from assay.protocol.errors import MalformedMessage, Unavailable
+from assay.protocol.types import PeerId
 
 log = logging.getLogger(__name__)
 

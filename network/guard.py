@@ -30,7 +30,7 @@ from libp2p.stream_muxer.yamux import yamux
 from libp2p.tools.anyio_service.trio_manager import TrioManager
 from libp2p.transport.tcp import tcp
 
-from network import limits
+from assay.network import limits
 
 log = logging.getLogger(__name__)
 

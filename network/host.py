@@ -5,8 +5,8 @@ is treated as an untrusted pipe: authentication is taken from it, every bound,
 deadline and liveness check is ours (limits.py), and guard.py keeps its failures
 from ending the process. No identify, DHT, mDNS or relay: members are known.
 
-    ctl    facts, requests, pings      link.py says, desk.py answers
-    blob   pull by digest              puller.py asks, exchange.py serves
+    ctl    facts, requests, pings      connection.py says, request_server.py answers
+    blob   pull by digest              fetch.py asks, exchange.py serves
     push   offer, then pull            exchange.py on both sides
 """
 
@@ -23,18 +23,18 @@ from typing import Any
 
 import trio
 
-from network import limits
-from network.blobstore import BlobSource
-from network.desk import Desk, Handler
-from network.exchange import AcceptPush, Exchange, PushAnswer
-from network.gossip import Gossip
-from network.inbox import Fact, Inbox
-from network.link import Link, RemoteError
-from network.partial import Partial
-from network.peers import PeerAddress, Peers
-from network.puller import Pull, Threads, fetch
-from protocol.errors import ConfigError, PeerFault
-from protocol.types import Digest, PeerId
+from assay.network import limits
+from assay.network.blob_store import BlobSource
+from assay.network.connection import Link, RemoteError
+from assay.network.exchange import AcceptPush, Exchange, PushAnswer
+from assay.network.fetch import Pull, Threads, fetch
+from assay.network.gossip import Gossip
+from assay.network.inbox import Fact, Inbox
+from assay.network.partial import Partial
+from assay.network.peers import PeerAddress, Peers
+from assay.network.request_server import Desk, Handler
+from assay.protocol.errors import ConfigError, PeerFault
+from assay.protocol.types import Digest, PeerId
 
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup

@@ -10,8 +10,8 @@ from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.keys import KeyPair
 from libp2p.peer.id import ID
 
-from protocol.errors import MalformedMessage
-from protocol.types import PeerId
+from assay.protocol.errors import MalformedMessage
+from assay.protocol.types import PeerId
 
 _PREFIX = b"\x00\x24\x08\x01\x12\x20"  # identity multihash of a protobuf Ed25519 public key
 

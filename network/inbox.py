@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import trio
 
-from network import limits
-from protocol.types import PeerId
+from assay.network import limits
+from assay.protocol.types import PeerId
 
 
 @dataclass(frozen=True, slots=True)

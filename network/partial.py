@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from network.assembly import Assembly
-from protocol.blob import ChunkList
-from protocol.types import Digest
+from assay.network.assembly import Assembly
+from assay.protocol.encoding.blob import ChunkList
+from assay.protocol.types import Digest
 
 
 class Partial:

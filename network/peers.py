@@ -26,11 +26,11 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX_PROTOCOL_ID
 from libp2p.stream_muxer.yamux.yamux import Yamux
 from multiaddr import Multiaddr
 
-from network import frames, limits
-from network.guard import harden, reset_quietly
-from network.identity import key_pair, libp2p_id, peer_id
-from protocol.errors import ConfigError, MalformedMessage, Unavailable
-from protocol.types import PeerId
+from assay.network import frames, limits
+from assay.network.guard import harden, reset_quietly
+from assay.network.identity import key_pair, libp2p_id, peer_id
+from assay.protocol.errors import ConfigError, MalformedMessage, Unavailable
+from assay.protocol.types import PeerId
 
 log = logging.getLogger(__name__)
 

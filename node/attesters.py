@@ -21,12 +21,12 @@ from pathlib import Path
 
 from nacl.signing import SigningKey
 
-from attestation.binding import Binding, context, gpu_nonce, report_data
-from attestation.evidence import Evidence, Family
-from attestation.files import FILE_BYTES_MAX, read_evidence
-from attestation.software import SoftwareAttester
-from protocol.errors import ConfigError, MalformedMessage, Unavailable
-from protocol.types import Digest
+from assay.attestation.binding import Binding, context, gpu_nonce, report_data
+from assay.attestation.devices.software import SoftwareAttester
+from assay.attestation.evidence import Evidence, Family
+from assay.attestation.files import FILE_BYTES_MAX, read_evidence
+from assay.protocol.errors import ConfigError, MalformedMessage, Unavailable
+from assay.protocol.types import Digest
 
 COMMAND_S = 60.0
 WORDS_SHOWN = 200

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocol.errors import ConfigError
+from assay.protocol.errors import ConfigError
 
 CHEATS = {
     "stale-parameters": "computes the gradient at the parameters of the round before",

@@ -17,20 +17,23 @@ from typing import Any
 
 import trio
 
-from ledger.evidence import sign_commit
-from network.host import Host
-from node.attest import attester_of, keep_attested
-from node.behaviours import parse_behaviour
-from node.canary import read_canary
-from node.steps import StepFiles
-from protocol import audits
-from protocol.audits import Audit
-from protocol.codec import decode, decode_any, digest, encode
-from protocol.draws import opened_blocks
-from protocol.errors import AssayError, Diverged, MalformedMessage, PeerFault, Unavailable
-from protocol.history import History, StepId, may_seal
-from protocol.identity import sign, verify
-from protocol.messages import (
+from assay.chain.commit_statement import sign_commit
+from assay.network.host import Host
+from assay.node.attestation import attester_of, keep_attested
+from assay.node.behaviours import parse_behaviour
+from assay.node.known_answer import read_canary
+from assay.node.steps import StepFiles
+from assay.participant.config import Config, Participant, open_network, open_participant
+from assay.participant.follower import Follower, fetch_blob
+from assay.participant.sync import Pace
+from assay.participant.wallet.claims import claim_everything
+from assay.protocol import audits
+from assay.protocol.audits import Audit
+from assay.protocol.draws import opened_blocks
+from assay.protocol.encoding.codec import decode, decode_any, digest, encode
+from assay.protocol.errors import AssayError, Diverged, MalformedMessage, PeerFault, Unavailable
+from assay.protocol.identity import sign, verify
+from assay.protocol.messages import (
     INLINE_UPDATE_BYTES,
     CertifiedManifest,
     Commit,
@@ -43,14 +46,11 @@ from protocol.messages import (
     Submission,
     Unsealed,
 )
-from protocol.types import NO_DIGEST, Digest, PeerId
-from replica.claims import claim_everything
-from replica.follower import Follower, fetch_blob
-from replica.pace import Pace
-from replica.participant import Config, Participant, open_network, open_participant
-from training.contribution import decode_contribution
-from training.layout import layout_of
-from training.parameters import kept_rounds
+from assay.protocol.state_transition import History, StepId, may_seal
+from assay.protocol.types import NO_DIGEST, Digest, PeerId
+from assay.training.codec.contribution import decode_contribution
+from assay.training.layout import layout_of
+from assay.training.optimiser.public_state import kept_rounds
 
 log = logging.getLogger(__name__)
 RETRY_S = 1.0
@@ -83,7 +83,7 @@ class Service:
         self.follower = Follower(me.spec, me.run_id, me.store)
         self.layout = layout_of(me.spec.model)
         self.pace = Pace(
-            module="node.trainer",
+            module="assay.node.trainer",
             opening={
                 "spec": encode(me.spec),
                 "run_id": me.run_id,

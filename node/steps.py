@@ -20,21 +20,21 @@ import cbor2
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol import merkle
-from protocol.codec import encode
-from protocol.errors import Diverged, MalformedMessage
-from protocol.merkle import Tree
-from protocol.messages import Commit, Unsealed
-from protocol.openings import InnerBlocks, InnerOpening, Opening
-from protocol.openings import Path as MerklePath
-from protocol.rule import BLOCK_SIZE, RuleSpec
-from protocol.seals import unseal
-from protocol.types import NO_DIGEST, Digest, PeerId, RoundId
-from training.inner import InnerState, moments_rows, moments_tree, roots_of, theta_leaves
-from training.layout import Layout, to_blocks
-from training.momentum import momentum_domain, private_leaves
-from training.parameters import durably, write_array, write_arrays
-from training.private import Private, carried_digest, start_private
+from assay.protocol.commitments import unseal
+from assay.protocol.encoding import merkle
+from assay.protocol.encoding.codec import encode
+from assay.protocol.encoding.merkle import Tree
+from assay.protocol.errors import Diverged, MalformedMessage
+from assay.protocol.messages import Commit, Unsealed
+from assay.protocol.openings import InnerBlocks, InnerOpening, Opening
+from assay.protocol.openings import Path as MerklePath
+from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
+from assay.protocol.update_rule import BLOCK_SIZE, RuleSpec
+from assay.training.layout import Layout, to_blocks
+from assay.training.optimiser.inner import InnerState, moments_rows, moments_tree, roots_of, theta_leaves
+from assay.training.optimiser.momentum_root import momentum_domain, private_leaves
+from assay.training.optimiser.node_state import Private, carried_digest, start_private
+from assay.training.optimiser.public_state import durably, write_array, write_arrays
 
 
 class StepFiles:

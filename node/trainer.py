@@ -1,6 +1,6 @@
 """Trainer: a node's private half, in the process that holds torch.
 
-Room: node (edge: files of one folder; runs as a `replica.child` worker). A step
+Room: node (edge: files of one folder; runs as a `assay.participant.worker` worker). A step
 is on disk, with the momentum it leads to, before its commit can be signed; asked
 again for the same round it returns the same step, so a crash can never lead to
 two different commits for one round.
@@ -18,23 +18,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from node.behaviours import Behaviour
-from node.canary import PLANTED_LIE
-from node.steps import StepFiles, write_durably
-from protocol.blob import blob_digest
-from protocol.codec import decode
-from protocol.errors import Diverged, Unavailable
-from protocol.params import PPM, RunSpec
-from protocol.seals import seal_of
-from protocol.types import Digest, PeerId
-from training import rule as rules
-from training.data import batch_positions, batch_root, batch_tokens, read_tokens
-from training.execution import execution_class
-from training.model import loss_and_gradient
-from training.momentum import zero_root
-from training.parameters import Parameters, kept_rounds
-from training.private import Private, start_private
-from training.threads import prepare
+from assay.node.behaviours import Behaviour
+from assay.node.known_answer import PLANTED_LIE
+from assay.node.steps import StepFiles, write_durably
+from assay.protocol.commitments import seal_of
+from assay.protocol.encoding.blob import blob_digest
+from assay.protocol.encoding.codec import decode
+from assay.protocol.errors import Diverged, Unavailable
+from assay.protocol.params import PPM, RunSpec
+from assay.protocol.types import Digest, PeerId
+from assay.training.data.batches import batch_positions, batch_root, batch_tokens, read_tokens
+from assay.training.execution.execution_class import execution_class
+from assay.training.execution.threads import prepare
+from assay.training.model.loss import loss_and_gradient
+from assay.training.optimiser import step as rules
+from assay.training.optimiser.momentum_root import zero_root
+from assay.training.optimiser.node_state import Private, start_private
+from assay.training.optimiser.public_state import Parameters, kept_rounds
 
 LOSS_MICRO_MAX = 10**9
 HONEST = "honest"

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from ledger.money import DECIMALS as DECIMALS
-from ledger.money import TOKENS_MAX as TOKENS_MAX
-from ledger.money import UNIT as UNIT
-from ledger.money import money_text as money_text
-from ledger.money import parse_money as parse_money
+from assay.chain.units import DECIMALS as DECIMALS
+from assay.chain.units import TOKENS_MAX as TOKENS_MAX
+from assay.chain.units import UNIT as UNIT
+from assay.chain.units import money_text as money_text
+from assay.chain.units import parse_money as parse_money
 
 
 def scaled(number: float, decimals: int) -> int:

@@ -9,22 +9,22 @@ import math
 from fractions import Fraction
 from pathlib import Path
 
-from orders.amounts import DECIMALS, UNIT, bytes_text, money_text, scaled
-from orders.data import collect_data
-from orders.order import Order, load_order
-from orders.spec import audit_spec, compute_spec, data_spec, model_spec
-from protocol.drand import NO_DRAND
-from protocol.draws import audit_rate_ppm
-from protocol.params import PPM, AuditSpec, DataSpec, ModelSpec
-from protocol.rule import BLOCK_SIDE, BLOCK_SIZE, RuleSpec, Values
-from protocol.types import NO_DIGEST
-from training.contribution import contribution_bytes_max
-from training.execution import execution_class
-from training.layout import layout_of
-from training.model import use_one_thread
-from training.rice import rice_bits
-from training.wire import CODE_BITS
-from verifier import odds
+from assay.orders.amounts import DECIMALS, UNIT, bytes_text, money_text, scaled
+from assay.orders.data import collect_data
+from assay.orders.order import Order, load_order
+from assay.orders.spec import audit_spec, compute_spec, data_spec, model_spec
+from assay.protocol.draws import audit_rate_ppm
+from assay.protocol.params import PPM, AuditSpec, DataSpec, ModelSpec
+from assay.protocol.randomness.drand import NO_DRAND
+from assay.protocol.types import NO_DIGEST
+from assay.protocol.update_rule import BLOCK_SIDE, BLOCK_SIZE, RuleSpec, Values
+from assay.training.codec.contribution import contribution_bytes_max
+from assay.training.codec.rice import rice_bits
+from assay.training.codec.wire import CODE_BITS
+from assay.training.execution.execution_class import execution_class
+from assay.training.layout import layout_of
+from assay.training.model.loss import use_one_thread
+from assay.verifier.audit import odds
 
 
 def check_order(path: Path | None) -> list[str]:

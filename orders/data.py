@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orders.model import write_base
-from orders.order import DataSection, Order, load_order
-from protocol.errors import ConfigError
-from protocol.types import NO_DIGEST
-from training.documents import Document, documents_in, format_of, is_text
-from training.shards import (
+from assay.orders.model import base_folder
+from assay.orders.order import Order, load_order
+from assay.orders.sections import DataSection
+from assay.protocol.errors import ConfigError
+from assay.protocol.types import NO_DIGEST, Digest
+from assay.training.data.documents import Document, documents_in, format_of, is_text
+from assay.training.data.shards import (
     MANIFEST,
     TOKENIZER,
     Manifest,
@@ -31,7 +32,9 @@ from training.shards import (
     checked_shards,
     token_bytes_for,
 )
-from training.tokenizer import Tokenizer, pieces
+from assay.training.data.tokenizer import Tokenizer, pieces
+from assay.training.model.hugging_face import read_theta
+from assay.training.model.initial import BASE, state_digest
 
 _NOT_SOURCES = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
@@ -187,3 +190,16 @@ def _files_below(root: Path, is_left_out: Callable[[str], bool], suffix: str = "
     for path in sorted(found, key=lambda path: path.relative_to(root).as_posix()):
         if path.is_file() and path.resolve().is_relative_to(home):
             yield path
+
+
+def write_base(order: Order, folder: Path) -> Digest:
+    """Import the starting parameters into `folder`, if the order names some; their state digest, or zero.
+
+    Raises:
+        ConfigError: the base's weights cannot be read or do not fit its config.
+    """
+    if order.model.base is None:
+        return NO_DIGEST
+    theta_P = read_theta(base_folder(order.model, order.folder), order.sizes())
+    np.save(folder / BASE, theta_P, allow_pickle=False)
+    return state_digest(theta_P)

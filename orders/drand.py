@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocol.drand import QUICKNET, DrandSpec, drand_faults, longest_wait_s
-from protocol.errors import ConfigError
-from protocol.json_text import parse_json
+from assay.protocol.encoding.json_text import parse_json
+from assay.protocol.errors import ConfigError
+from assay.protocol.randomness.drand import QUICKNET, DrandSpec, drand_faults, longest_wait_s
 
 SCHEME = "bls-unchained-g1-rfc9380"
 _QUICKNET_HASH = "52db9ba70e0cc0f6eaf7803dd07447a1f5477735fd3f661792ba94600c84e971"

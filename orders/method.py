@@ -6,15 +6,11 @@ order file can change its method by one word.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from orders.amounts import scaled
-from protocol.rule import Curve, Outer, RuleSpec, Transform, Values, Wire
-from training.methods import METHODS
-from training.methods.choices import Choices
-
-if TYPE_CHECKING:
-    from orders.order import CommSection, TrainSection
+from assay.orders.amounts import scaled
+from assay.orders.sections import CommSection, TrainSection
+from assay.protocol.update_rule import Curve, Outer, RuleSpec, Transform, Values, Wire
+from assay.training.methods import METHODS
+from assay.training.methods.choices import Choices
 
 OUTER_NAMES = {
     "sign": Outer.SIGN, "sgd": Outer.SGD, "nesterov": Outer.NESTEROV, "adam": Outer.ADAM, "yogi": Outer.YOGI,

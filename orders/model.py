@@ -9,26 +9,15 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
-import numpy as np
+from assay.orders.sections import ModelSection, Preset
+from assay.protocol.errors import ConfigError
+from assay.protocol.params import Family, ModelSpec, model_faults
+from assay.training.data.shards import TOKENIZER
+from assay.training.data.tokenizer import Tokenizer, byte_tokenizer, load_tokenizer
+from assay.training.model.hugging_face import read_sizes
+from assay.training.model.presets import PRESETS, ROPE_THETA, gpt_spec, llama_spec
 
-from protocol.errors import ConfigError
-from protocol.params import Family, ModelSpec, model_faults
-from protocol.types import NO_DIGEST, Digest
-from training.hf import read_sizes, read_theta
-from training.presets import PRESETS, ROPE_THETA, gpt_spec, llama_spec
-from training.shards import TOKENIZER
-from training.start import BASE, state_digest
-from training.tokenizer import Tokenizer, byte_tokenizer, load_tokenizer
-
-if TYPE_CHECKING:
-    from orders.order import ModelSection, Order
-
-Preset = Literal[
-    "gpt-1m", "gpt-15m", "gpt-125m", "gpt-350m",
-    "llama-1m", "llama-15m", "llama-125m", "llama-350m", "llama-1b"
-]  # fmt: skip
 DEFAULT: Preset = "gpt-1m"
 _SIZES = ("layers", "width", "heads", "kv_heads", "hidden", "context", "rope_theta")
 
@@ -82,19 +71,6 @@ def base_folder(section: ModelSection, folder: Path) -> Path:
     """The Hugging Face folder to start from; there must be one."""
     assert section.base is not None
     return folder / Path(section.base).expanduser()
-
-
-def write_base(order: Order, folder: Path) -> Digest:
-    """Import the starting parameters into `folder`, if the order names some; their state digest, or zero.
-
-    Raises:
-        ConfigError: the base's weights cannot be read or do not fit its config.
-    """
-    if order.model.base is None:
-        return NO_DIGEST
-    theta_P = read_theta(base_folder(order.model, order.folder), order.sizes())
-    np.save(folder / BASE, theta_P, allow_pickle=False)
-    return state_digest(theta_P)
 
 
 def _from_base(section: ModelSection, folder: Path) -> ModelSpec:

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ledger.chain import ChainReader, EpochState, RunState
-from ledger.chain_state import EpochPhase
-from ledger.evidence import evm_address
-from ledger.moments import moment_text, span_text, when_text
-from ledger.money import UNIT, money_text
-from ledger.results import SET_VERSION
-from orders.quote import Quote, check_spec_keeps
-from protocol.codec import digest
-from protocol.errors import ConfigError, Unavailable
-from protocol.params import RunSpec
-from replica.account import Account
+from assay.chain.client import ChainReader, EpochState, RunState
+from assay.chain.commit_statement import evm_address
+from assay.chain.state import EpochPhase
+from assay.chain.times import moment_text, span_text, when_text
+from assay.chain.units import UNIT, money_text
+from assay.ledger.settlement.results import SET_VERSION
+from assay.orders.quote import Quote, check_spec_keeps
+from assay.participant.wallet.account import Account
+from assay.protocol.encoding.codec import digest
+from assay.protocol.errors import ConfigError, Unavailable
+from assay.protocol.params import RunSpec
 
 RUN_DAYS_MAX = 366  # RunEscrow.RUN_SECONDS_MAX
 DAY_S = 86_400

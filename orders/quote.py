@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, ClassVar
 
-from orders.check import audit_share
-from orders.order import Order
-from orders.spec import audit_spec, compute_spec, model_spec, money_spec, timing_spec
-from protocol.codec import Max, digest
-from protocol.errors import ConfigError
-from protocol.params import (
+from assay.orders.check import audit_share
+from assay.orders.order import Order
+from assay.orders.spec import audit_spec, compute_spec, model_spec, money_spec, timing_spec
+from assay.protocol.encoding.codec import Max, digest
+from assay.protocol.errors import ConfigError
+from assay.protocol.params import (
     PPM,
     AuditSpec,
     ComputeSpec,
@@ -29,8 +29,8 @@ from protocol.params import (
     RunSpec,
     TimingSpec,
 )
-from protocol.rule import RuleSpec
-from protocol.types import NO_DIGEST, Address, Digest
+from assay.protocol.types import NO_DIGEST, Address, Digest
+from assay.protocol.update_rule import RuleSpec
 
 _NOBODY = Address(bytes(20))
 

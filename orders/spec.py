@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from orders.amounts import scaled
-from orders.order import Order
-from protocol.codec import digest
-from protocol.drand import NO_DRAND
-from protocol.errors import ConfigError
-from protocol.params import (
+from assay.orders.amounts import scaled
+from assay.orders.order import Order
+from assay.protocol.commitments import canary_root
+from assay.protocol.encoding.codec import digest
+from assay.protocol.errors import ConfigError
+from assay.protocol.params import (
     AuditSpec,
     ComputeSpec,
     DataSpec,
@@ -26,13 +26,13 @@ from protocol.params import (
     TimingSpec,
     check_spec,
 )
-from protocol.seals import canary_root
-from protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
-from training.data import describe
-from training.fragments import check_fragments
-from training.layout import layout_of
-from training.shards import Manifest
-from verifier.rules import check_aggregation
+from assay.protocol.randomness.drand import NO_DRAND
+from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
+from assay.training.data.batches import describe
+from assay.training.data.shards import Manifest
+from assay.training.fragments import check_fragments
+from assay.training.layout import layout_of
+from assay.verifier.aggregation.registry import check_aggregation
 
 SOURCE_MAX, LICENCE_MAX = 512, 128  # characters, the bounds of DataSpec
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from protocol.errors import ConfigError
+from assay.protocol.errors import ConfigError
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -25,13 +25,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from protocol.codec import digest
-from protocol.draws import is_second_look, opened_segment
-from protocol.messages import Commit, Outcome, Unsealed, Verdict, VerdictSeal
-from protocol.params import AuditSpec, RunSpec
-from protocol.quorum import committee_size, faults_tolerated, quorum
-from protocol.seals import witness_pattern
-from protocol.types import NO_DIGEST, Digest, PeerId, RoundId
+from assay.protocol.commitments import witness_pattern
+from assay.protocol.draws import is_second_look, opened_segment
+from assay.protocol.encoding.codec import digest
+from assay.protocol.messages import Commit, Outcome, Unsealed, Verdict, VerdictSeal
+from assay.protocol.params import AuditSpec, RunSpec
+from assay.protocol.quorum import committee_size, faults_tolerated, quorum
+from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
 ADVERSE = (Outcome.MISMATCH, Outcome.WITHHELD)
 RECOMPUTED = (Outcome.MATCH, Outcome.MISMATCH)  # nobody says these who has not done the work

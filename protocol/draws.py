@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from protocol.params import PPM, AuditSpec
-from protocol.types import NO_DIGEST, Digest, PeerId, RoundId
-from protocol.vrf import proof_to_hash
+from assay.protocol.params import PPM, AuditSpec
+from assay.protocol.randomness.vrf import proof_to_hash
+from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
 
 def beacon_input(deployment_id: Digest, run_id: Digest, round_id: RoundId, manifest: Digest) -> bytes:

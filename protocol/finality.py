@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from protocol.codec import digest
-from protocol.errors import MalformedMessage
-from protocol.identity import Domain
-from protocol.messages import CertifiedManifest, VoteKind
-from protocol.quorum import check_certificate
-from protocol.types import Iteration, PeerId
+from assay.protocol.encoding.codec import digest
+from assay.protocol.errors import MalformedMessage
+from assay.protocol.identity import Domain
+from assay.protocol.messages import CertifiedManifest, VoteKind
+from assay.protocol.quorum import check_certificate
+from assay.protocol.types import Iteration, PeerId
 
 SETTLED = Iteration(0)  # no iteration has this number: they start at 1
 

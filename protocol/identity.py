@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from nacl.exceptions import BadSignatureError
 from nacl.signing import SigningKey, VerifyKey
 
-from protocol.codec import Message, digest
-from protocol.errors import PeerFault
-from protocol.types import Digest, PeerId, Signature
+from assay.protocol.encoding.codec import Message, digest
+from assay.protocol.errors import PeerFault
+from assay.protocol.types import Digest, PeerId, Signature
 
 SIGN_TAG = b"assay/sign/1"
 

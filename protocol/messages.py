@@ -11,11 +11,11 @@ import enum
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from protocol.codec import Max
-from protocol.drand import SIGNATURE_BYTES
-from protocol.openings import PROOF_HASHES_MAX, InnerBlocks, InnerOpening, Opening, Path
-from protocol.rule import SEGMENTS_MAX
-from protocol.types import Digest, HotSignature, Iteration, PeerId, RoundId, Signature
+from assay.protocol.encoding.codec import Max
+from assay.protocol.openings import PROOF_HASHES_MAX, InnerBlocks, InnerOpening, Opening, Path
+from assay.protocol.randomness.drand import SIGNATURE_BYTES
+from assay.protocol.types import Digest, HotSignature, Iteration, PeerId, RoundId, Signature
+from assay.protocol.update_rule import SEGMENTS_MAX
 
 NODES_MAX = 1024
 VERIFIERS_MAX = 64

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from protocol.codec import Max
-from protocol.types import Digest, PeerId, RoundId
+from assay.protocol.encoding.codec import Max
+from assay.protocol.types import Digest, PeerId, RoundId
 
 OPENED_BLOCKS_MAX = 256
 PROOF_HASHES_MAX = 26

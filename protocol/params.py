@@ -12,17 +12,17 @@ import enum
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from protocol.codec import Max
-from protocol.drand import DrandSpec, drand_faults
-from protocol.messages import NODES_MAX, VERIFIERS_MAX
-from protocol.quorum import committee_size
-from protocol.rule import BLOCK_SIDE as BLOCK_SIDE
-from protocol.rule import BLOCK_SIZE as BLOCK_SIZE
-from protocol.rule import PPM as PPM
-from protocol.rule import RuleSpec as RuleSpec
-from protocol.rule import Values as Values
-from protocol.rule import check_rule
-from protocol.types import NO_DIGEST, Address, Digest, PeerId
+from assay.protocol.encoding.codec import Max
+from assay.protocol.messages import NODES_MAX, VERIFIERS_MAX
+from assay.protocol.quorum import committee_size
+from assay.protocol.randomness.drand import DrandSpec, drand_faults
+from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId
+from assay.protocol.update_rule import BLOCK_SIDE as BLOCK_SIDE
+from assay.protocol.update_rule import BLOCK_SIZE as BLOCK_SIZE
+from assay.protocol.update_rule import PPM as PPM
+from assay.protocol.update_rule import RuleSpec as RuleSpec
+from assay.protocol.update_rule import Values as Values
+from assay.protocol.update_rule import check_rule
 
 RUN_NODES_MAX = 128
 RUN_VERIFIERS_MAX = 16
@@ -252,7 +252,8 @@ def check_spec(spec: RunSpec) -> None:
     need(len(spec.verifiers) >= 1, "a run needs verifiers")
     need(len(spec.nodes) >= 1, "a run needs nodes")
     # A proposal must fit one fact of 256 KiB: 750 bytes a commit, 1.7 kB a dummy certificate, and at most
-    # `verifier.round.WORDS_PER_MANIFEST` each of verdicts (430 bytes), their seals (220) and sketches (370).
+    # `WORDS_PER_MANIFEST` (verifier/round/machine.py) each of verdicts (430 bytes), their seals (220)
+    # and sketches (370).
     need(len(spec.nodes) <= RUN_NODES_MAX, f"{len(spec.nodes)} nodes, at most {RUN_NODES_MAX} expected")
     need(
         len(spec.verifiers) <= RUN_VERIFIERS_MAX,

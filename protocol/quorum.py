@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from protocol.errors import MalformedMessage
-from protocol.identity import Domain, verify
-from protocol.messages import QuorumCertificate, SignedVote
-from protocol.types import PeerId
+from assay.protocol.errors import MalformedMessage
+from assay.protocol.identity import Domain, verify
+from assay.protocol.messages import QuorumCertificate, SignedVote
+from assay.protocol.types import PeerId
 
 FIRST_COMMITTEE, SECOND_COMMITTEE = 5, 15
 

@@ -11,31 +11,35 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
-import protocol.drand
-import protocol.quorum
-import verifier.commits
-import verifier.round
-import verifier.shares
-from protocol import vrf
-from protocol.drand import QUICKNET
-from protocol.draws import audit_seed, beacon_input, is_drawn
-from protocol.history import advance, beacon_of
-from protocol.messages import (
+import assay.protocol.quorum
+import assay.protocol.randomness.drand
+import assay.verifier.round.beacon
+import assay.verifier.round.commits
+import assay.verifier.round.machine
+from assay.protocol.draws import audit_seed, beacon_input, is_drawn
+from assay.protocol.messages import (
     Manifest,
     Reveal,
 )
-from protocol.params import PPM
-from redteam.attack import Attack, Outcome, Where, without
-from redteam.chain import RUN_ID, mark
-from redteam.desk import NODE, VERIFIER_KEYS, Desk, a_desk, refusals_of, tally
-from verifier.round import examine
+from assay.protocol.params import PPM
+from assay.protocol.randomness import vrf
+from assay.protocol.randomness.drand import QUICKNET
+from assay.protocol.state_transition import advance, beacon_of
+from assay.redteam.attack import Attack, Outcome, Where, without
+from assay.redteam.fake_verifier import NODE, VERIFIER_KEYS, Desk, a_desk, refusals_of, tally
+from assay.redteam.run_builder import RUN_ID, mark
+from assay.verifier.round.machine import examine
 
 
 def _beacon(is_defended: bool, seed: int) -> Outcome:
     """A leader picks the shares by which a friend's step is not drawn, at a rate of one half."""
     desk, rounds, rate = a_desk(seed), 16, PPM // 2
     drawn, chosen = 0, 0
-    off = nullcontext() if is_defended else without(verifier.shares, "reveals_needed", lambda *_, **__: 3)
+    off = (
+        nullcontext()
+        if is_defended
+        else without(assay.verifier.round.beacon, "reveals_needed", lambda *_, **__: 3)
+    )
     refusals = attempts = 0
     with off:
         for _ in range(rounds):
@@ -87,7 +91,7 @@ def _second_proof(is_defended: bool, seed: int) -> Outcome:
     key = next(iter(VERIFIER_KEYS.values()))
     forged = replace(true[0], proof=vrf.prove(bytes(key), alpha))
     bent = replace(true[0], proof=true[0].proof[:-1] + bytes([true[0].proof[-1] ^ 1]))
-    off = nullcontext() if is_defended else without(verifier.shares, "verify", lambda *_: b"")
+    off = nullcontext() if is_defended else without(assay.verifier.round.beacon, "verify", lambda *_: b"")
     with off:
         acts = [
             partial(examine, desk.round, (), desk.manifest(reveals=(one, *true[1:])), follows=True)
@@ -129,7 +133,11 @@ def _past_round(is_defended: bool, seed: int) -> Outcome:
     desk, network = a_desk(seed, drand=QUICKNET), QUICKNET
     now_s = network.genesis_s + 10**6
     newest = (now_s - network.genesis_s) // network.period_s + 1
-    off = nullcontext() if is_defended else without(protocol.drand, "may_be_named", lambda *_: True)
+    off = (
+        nullcontext()
+        if is_defended
+        else without(assay.protocol.randomness.drand, "may_be_named", lambda *_: True)
+    )
     with off:
         acts = [
             partial(examine, desk.round, (), desk.manifest(drand_next=number), follows=True, wall_s=now_s)

@@ -15,9 +15,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from redteam.attack import Attack, Outcome, Where
+from assay.redteam.attack import Attack, Outcome, Where
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 _WAIT_S = 900
 _LINE = re.compile(r"^(tests/\S+?)(?:\[.*\])? (PASSED|FAILED|SKIPPED|ERROR)", re.MULTILINE)
 

@@ -12,28 +12,32 @@ from typing import Any
 
 import numpy as np
 
-import protocol.quorum
-import replica.chain
-import verifier.commits
-import verifier.round
-from ledger.evidence import check_commit_statement
-from ledger.settlement import settle
-from protocol.history import advance, start
-from protocol.params import check_spec
-from protocol.types import NO_DIGEST, PeerId
-from redteam.attack import Attack, Outcome, Where, without
-from redteam.chain import RUN_ID, a_network, a_spec, mark, peers
-from redteam.desk import NODE, NODE_KEYS, STATE, Desk, a_deployment, a_desk, a_member, tally
-from replica.chain import extend
-from training.data import batch_positions, batch_root
-from training.wire import Update
-from verifier.commits import check_commit, contradiction
-from verifier.round import Equivocation, Submitted, examine, manifest_of, step
-from verifier.rules import rule_of
+import assay.participant.links
+import assay.protocol.quorum
+import assay.verifier.round.commits
+import assay.verifier.round.machine
+from assay.chain.commit_statement import check_commit_statement
+from assay.ledger.settlement.payouts import settle
+from assay.participant.links import extend
+from assay.protocol.params import check_spec
+from assay.protocol.state_transition import advance, start
+from assay.protocol.types import NO_DIGEST, PeerId
+from assay.redteam.attack import Attack, Outcome, Where, without
+from assay.redteam.fake_verifier import NODE, NODE_KEYS, STATE, Desk, a_deployment, a_desk, a_member, tally
+from assay.redteam.run_builder import RUN_ID, a_network, a_spec, mark, peers
+from assay.training.codec.wire import Update
+from assay.training.data.batches import batch_positions, batch_root
+from assay.verifier.aggregation.registry import rule_of
+from assay.verifier.round.commits import check_commit, contradiction
+from assay.verifier.round.machine import Equivocation, Submitted, examine, manifest_of, step
 
 
 def _unchecked(is_defended: bool) -> AbstractContextManager[Any]:
-    return nullcontext() if is_defended else without(verifier.round, "check_commit", lambda *_: None)
+    return (
+        nullcontext()
+        if is_defended
+        else without(assay.verifier.round.machine, "check_commit", lambda *_: None)
+    )
 
 
 # ---- commits
@@ -92,7 +96,11 @@ def _other_set(is_defended: bool, seed: int) -> Outcome:
     """A leader aggregates another set than its manifest lists: the chain digest binds both."""
     desk = a_desk(seed).passes()
     manifest = desk.manifest(reveals=desk.reveals(), chain=mark("another chain"))
-    off = nullcontext() if is_defended else without(verifier.round, "check_place", lambda *_: None)
+    off = (
+        nullcontext()
+        if is_defended
+        else without(assay.verifier.round.machine, "check_place", lambda *_: None)
+    )
     with off:
         return tally([lambda: examine(desk.round, (), manifest, follows=True)], 0.0, "none: no vote")
 
@@ -117,8 +125,10 @@ def _signed_by_another(is_defended: bool, seed: int) -> Outcome:
     half = replace(honest, statement=stolen.statement)  # one key stolen of two
     with ExitStack() as stack:
         if not is_defended:
-            stack.enter_context(without(verifier.commits, "verify", lambda *_: None))
-            stack.enter_context(without(verifier.commits, "check_commit_statement", lambda *_: None))
+            stack.enter_context(without(assay.verifier.round.commits, "verify", lambda *_: None))
+            stack.enter_context(
+                without(assay.verifier.round.commits, "check_commit_statement", lambda *_: None)
+            )
         return tally(
             [lambda: step(desk.round, Submitted(stolen)), lambda: step(desk.round, Submitted(half))], 0.0,
             "none: refused; both keys are needed",
@@ -132,7 +142,7 @@ def _rewritten(is_defended: bool, seed: int) -> Outcome:
     """A past that two of four verifiers sign: another manifest in the place of a final one."""
     desk = a_desk(seed)
     fork = desk.link(desk.manifest(aggregate=NO_DIGEST), signers=2)
-    off = nullcontext() if is_defended else without(protocol.quorum, "quorum", lambda _count: 2)
+    off = nullcontext() if is_defended else without(assay.protocol.quorum, "quorum", lambda _count: 2)
     with off:
         return tally([lambda: extend(desk.history, fork)], 0.0, "none: refused by whoever follows the chain")
 
@@ -141,8 +151,8 @@ def _rolled_back(is_defended: bool, seed: int) -> Outcome:
     desk = a_desk(seed)
     old = desk.link(desk.manifest(), signers=3)
     desk.passes(2)
-    off = nullcontext() if is_defended else without(replica.chain, "check_place", lambda *_: None)
-    with off, without(replica.chain, "advance", lambda history, _manifest: history):
+    off = nullcontext() if is_defended else without(assay.participant.links, "check_place", lambda *_: None)
+    with off, without(assay.participant.links, "advance", lambda history, _manifest: history):
         return tally([lambda: extend(desk.history, old)], 0.0, "none: it does not extend the chain")
 
 

@@ -17,21 +17,21 @@ from typing import Any
 
 import numpy as np
 
-import training.data
-import verifier.examiner
-from protocol.errors import ConfigError, MalformedMessage
-from protocol.messages import Outcome as Found
-from protocol.params import PPM, RunSpec
-from redteam.attack import Attack, Outcome, Where, without
-from redteam.lab import NODE, PEER, ROUNDS_BEFORE, Lab, Told, lab_of
-from training.attacks import ATTACKS, flipped_labels
-from training.compress import transition
-from training.contribution import decode_contribution
-from training.data import batch_positions, batch_tokens, read_tokens
-from training.private import start_private
-from training.rule import message
-from training.scene import Scene
-from verifier.audit import Finding, check_opening, compare
+import assay.training.data.batches
+import assay.verifier.audit.worker
+from assay.protocol.errors import ConfigError, MalformedMessage
+from assay.protocol.messages import Outcome as Found
+from assay.protocol.params import PPM, RunSpec
+from assay.redteam.attack import Attack, Outcome, Where, without
+from assay.redteam.test_bed import NODE, PEER, ROUNDS_BEFORE, Lab, Told, lab_of
+from assay.simulation.attacks.catalogue import ATTACKS, flipped_labels
+from assay.simulation.attacks.scene import Scene
+from assay.training.codec.contribution import decode_contribution
+from assay.training.data.batches import batch_positions, batch_tokens, read_tokens
+from assay.training.optimiser.node_state import start_private
+from assay.training.optimiser.step import message
+from assay.training.transform.compress import transition
+from assay.verifier.audit.exact import Finding, check_opening, compare
 
 BEACONS = 12  # audits that a campaign against few blocks meets
 Off = Callable[[], AbstractContextManager[Any]]
@@ -93,7 +93,7 @@ def _campaign(lab: Lab, trial: Trial, is_defended: bool) -> tuple[bool, int]:
 def _unseen(told: Told) -> Off:
     """Nobody recomputes: the node's word is taken for all of it."""
     found = Finding(Found.MATCH, told.sketches[0], 0, 0)
-    return lambda: without(verifier.examiner, "compare", lambda *_, **__: found)
+    return lambda: without(assay.verifier.audit.worker, "compare", lambda *_, **__: found)
 
 
 def _nothing() -> AbstractContextManager[Any]:
@@ -102,7 +102,7 @@ def _nothing() -> AbstractContextManager[Any]:
 
 def _believed_batch(lab: Lab, tokens: np.ndarray[Any, Any]) -> Off:
     """The auditor computes over the sequences that the node says it used."""
-    return lambda: without(verifier.examiner, "batch_tokens", lambda *_: tokens)
+    return lambda: without(assay.verifier.audit.worker, "batch_tokens", lambda *_: tokens)
 
 
 def _believed_spec(lab: Lab, spec: RunSpec) -> Off:
@@ -193,7 +193,7 @@ def _lazy_momentum(lab: Lab) -> list[Trial]:
         before, after = check_opening(*args)
         return np.zeros_like(before), after
 
-    trials.append(Trial(told, lambda: without(verifier.examiner, "check_opening", fresh)))
+    trials.append(Trial(told, lambda: without(assay.verifier.audit.worker, "check_opening", fresh)))
     # Another beta, or fewer coefficients, than ordered.
     for other_compress in (replace(compress, feedback_micro=900_000), replace(compress, k=compress.k // 2)):
         rule = replace(lab.spec.rule, compress=other_compress)
@@ -203,7 +203,9 @@ def _lazy_momentum(lab: Lab) -> list[Trial]:
     true = lab.tell(x)
     kept = lab.before.error_NC * np.float32(compress.feedback_micro / PPM) + x
     told = replace(true, after=replace(true.after, error_NC=kept))
-    trials.append(Trial(told, lambda: without(verifier.examiner, "compare", _compare_without_state)))
+    trials.append(
+        Trial(told, lambda: without(assay.verifier.audit.worker, "compare", _compare_without_state))
+    )
     return trials
 
 
@@ -259,14 +261,14 @@ def _inject(lab: Lab, blocks: list[int]) -> Told:
 
 def _injection(lab: Lab) -> list[Trial]:
     told = _inject(lab, list(range(lab.trainer.layout.blocks)))
-    return [Trial(told, lambda: without(verifier.examiner, "compare", _compare_without_state))]
+    return [Trial(told, lambda: without(assay.verifier.audit.worker, "compare", _compare_without_state))]
 
 
 def _injection_once(lab: Lab) -> list[Trial]:
     trials = []
     for beacon in range(8):
         told = _inject(lab, [(lab.seed * 7 + beacon * 5) % lab.trainer.layout.blocks])
-        off: Off = lambda: without(verifier.examiner, "compare", _compare_without_state)  # noqa: E731
+        off: Off = lambda: without(assay.verifier.audit.worker, "compare", _compare_without_state)  # noqa: E731
         trials.append(Trial(told, off))
     return trials
 
@@ -324,7 +326,11 @@ def _poisoned_document(is_defended: bool, seed: int) -> Outcome:
     shard.write_bytes(poisoned)
     caught = 0
     try:
-        with nullcontext() if is_defended else without(training.data, "checked_shards", lambda *_: ()):
+        with (
+            nullcontext()
+            if is_defended
+            else without(assay.training.data.batches, "checked_shards", lambda *_: ())
+        ):
             read_tokens(folder, lab.spec.data)
     except ConfigError:
         caught += 1

@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from redteam.attack import Attack, Finding, Outcome, finding_of, together
-from redteam.beacon import BEACON_ATTACKS
-from redteam.contracts import CONTRACT_ATTACKS
-from redteam.honest import Honest, total
-from redteam.judges import JUDGE_ATTACKS
-from redteam.liars import LIAR_ATTACKS
-from redteam.octets import BYTES_ATTACKS
-from redteam.rounds import ROUND_ATTACKS
-from redteam.steps import STEP_ATTACKS
-from redteam.trust import TRUST_ATTACKS
+from assay.redteam.attack import Attack, Finding, Outcome, finding_of, together
+from assay.redteam.beacon import BEACON_ATTACKS
+from assay.redteam.byzantine_nodes import LIAR_ATTACKS
+from assay.redteam.byzantine_verifiers import JUDGE_ATTACKS
+from assay.redteam.contracts import CONTRACT_ATTACKS
+from assay.redteam.false_positives import Honest, total
+from assay.redteam.malformed import BYTES_ATTACKS
+from assay.redteam.rounds import ROUND_ATTACKS
+from assay.redteam.steps import STEP_ATTACKS
+from assay.redteam.trust import TRUST_ATTACKS
 
 ATTACKS: tuple[Attack, ...] = (
     *STEP_ATTACKS, *TRUST_ATTACKS, *LIAR_ATTACKS, *JUDGE_ATTACKS, *ROUND_ATTACKS,

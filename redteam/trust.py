@@ -12,18 +12,18 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-import protocol.history
-from protocol.history import History, advance
-from protocol.messages import Appraised, Backing, Discount, Manifest, SignedAppraised, SignedBacking
-from protocol.params import PPM, Precision
-from protocol.rule import BLOCK_SIZE
-from protocol.types import NO_DIGEST, PeerId, RoundId, Signature
-from redteam.attack import Attack, Outcome, Where, without
-from redteam.chain import NODES, VERIFIERS, Network, a_commit, a_network, mark
-from replica.chain import check_place
-from verifier.drift import Drift, observe
-from verifier.limits import POLICIES, Limit
-from verifier.tolerance import Grade, Measured, grades
+import assay.protocol.state_transition
+from assay.participant.links import check_place
+from assay.protocol.messages import Appraised, Backing, Discount, Manifest, SignedAppraised, SignedBacking
+from assay.protocol.params import PPM, Precision
+from assay.protocol.state_transition import History, advance
+from assay.protocol.types import NO_DIGEST, PeerId, RoundId, Signature
+from assay.protocol.update_rule import BLOCK_SIZE
+from assay.redteam.attack import Attack, Outcome, Where, without
+from assay.redteam.run_builder import NODES, VERIFIERS, Network, a_commit, a_network, mark
+from assay.verifier.audit.drift import Drift, observe
+from assay.verifier.audit.limits import POLICIES, Limit
+from assay.verifier.audit.tolerance import Grade, Measured, grades
 
 NODE = NODES[0]
 AUDITS, BLOCKS, OPENED = 40, 100, 32
@@ -89,7 +89,9 @@ def _other_machine(is_defended: bool, seed: int) -> Outcome:
 def _bought_appraisers(is_defended: bool, seed: int) -> Outcome:
     """Two of four verifiers vouch for hardware that is not there; undefended, any one word counts."""
     network = a_network(seed=seed, rounds=30, attestation=mark("policy"), attested_rounds=10).grow(3)
-    off = nullcontext() if is_defended else without(protocol.history, "quorum", lambda _count: 1)
+    off = (
+        nullcontext() if is_defended else without(assay.protocol.state_transition, "quorum", lambda _count: 1)
+    )
     with off:
         after = advance(network.history, _vouching(network.manifest(), network.history, VERIFIERS[:2]))
         discount = after.discount_ppm(NODE)
@@ -129,7 +131,11 @@ def _slanders_stake(is_defended: bool, seed: int) -> Outcome:
     known = {node: replace(one, clean=10**6) for node, one in network.history.nodes.items()}
     network.history = replace(network.history, nodes=known)
     network.grow(2)
-    off = nullcontext() if is_defended else without(protocol.history, "faults_tolerated", lambda _count: 0)
+    off = (
+        nullcontext()
+        if is_defended
+        else without(assay.protocol.state_transition, "faults_tolerated", lambda _count: 0)
+    )
     with off:
         rate = advance(network.history, _weighing(network, VERIFIERS[:1])).rate_ppm(NODE)
     words = f"an honest node's steps are drawn at {rate / PPM:.0%}"

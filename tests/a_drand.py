@@ -15,7 +15,7 @@ from py_ecc.bls.hash_to_curve import hash_to_G1
 from py_ecc.bls.point_compression import compress_G1, compress_G2
 from py_ecc.optimized_bls12_381 import G2, multiply
 
-from protocol.drand import DrandSpec, released_s
+from assay.protocol.randomness.drand import DrandSpec, released_s
 
 SECRET = 20261121
 GENESIS_S = 1_700_000_000

@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 from nacl.signing import SigningKey
 
-from ledger.deployment import Deployment
-from ledger.evidence import evm_address, sign_commit
-from ledger.statements import address_of
-from protocol import vrf
-from protocol.audits import RECOMPUTED, Audit, may_unseal
-from protocol.codec import digest
-from protocol.draws import beacon_input
-from protocol.history import History, advance, may_reveal, may_seal, next_chain, start
-from protocol.identity import Domain, peer_of, sign
-from protocol.messages import (
+from assay.chain.addresses import Deployment
+from assay.chain.commit_statement import evm_address, sign_commit
+from assay.chain.statements import address_of
+from assay.protocol.audits import RECOMPUTED, Audit, may_unseal
+from assay.protocol.commitments import seal_of, unseal
+from assay.protocol.draws import beacon_input
+from assay.protocol.encoding.codec import digest
+from assay.protocol.identity import Domain, peer_of, sign
+from assay.protocol.messages import (
     Block,
     CertifiedManifest,
     Commit,
@@ -37,21 +36,22 @@ from protocol.messages import (
     Vote,
     VoteKind,
 )
-from protocol.params import (
+from assay.protocol.params import (
     Member,
     MoneySpec,
     RunSpec,
     TimingSpec,
     check_spec,
 )
-from protocol.quorum import assemble
-from protocol.seals import seal_of, unseal
-from protocol.types import NO_DIGEST, Address, Digest, Iteration, PeerId, RoundId
+from assay.protocol.quorum import assemble
+from assay.protocol.randomness import vrf
+from assay.protocol.state_transition import History, advance, may_reveal, may_seal, next_chain, start
+from assay.protocol.types import NO_DIGEST, Address, Digest, Iteration, PeerId, RoundId
+from assay.training.data.batches import batch_positions, batch_root
+from assay.training.data.shards import write_tokens
+from assay.training.layout import layout_of
+from assay.training.optimiser.momentum_root import zero_root
 from tests.specs import FLOAT32_WHOLE, a_model, a_rule, an_audit_spec, data_of
-from training.data import batch_positions, batch_root
-from training.layout import layout_of
-from training.momentum import zero_root
-from training.shards import write_tokens
 
 DEPLOYMENT_ID = Digest(hashlib.sha256(b"deployment").digest())
 NODE_SALT = Digest(b"n" * 32)

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.blob import blob_digest
-from protocol.drand import NO_DRAND
-from protocol.params import AuditSpec, ComputeSpec, DataSpec, ModelSpec, Precision
-from protocol.rule import RuleSpec
-from protocol.types import NO_DIGEST
-from training.data import describe
-from training.methods import METHODS
-from training.methods.choices import Choices
-from training.presets import gpt_spec
-from training.shards import Manifest, Source
+from assay.protocol.encoding.blob import blob_digest
+from assay.protocol.params import AuditSpec, ComputeSpec, DataSpec, ModelSpec, Precision
+from assay.protocol.randomness.drand import NO_DRAND
+from assay.protocol.types import NO_DIGEST
+from assay.protocol.update_rule import RuleSpec
+from assay.training.data.batches import describe
+from assay.training.data.shards import Manifest, Source
+from assay.training.methods import METHODS
+from assay.training.methods.choices import Choices
+from assay.training.model.presets import gpt_spec
 
 FLOAT32_WHOLE = ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=0)
 
@@ -33,7 +33,7 @@ def a_rule(method: str = "demo", **choices: Any) -> RuleSpec:
 
 
 def data_of(tokens: NDArray[np.uint8], **changes: Any) -> DataSpec:
-    """These bytes, as `training.shards.write_tokens` puts them into a folder; less than one shard."""
+    """These bytes, as `write_tokens` puts them into a folder; less than one shard."""
     shard = blob_digest(tokens.astype(np.uint8).tobytes())
     counts = {"files": 1, "documents": 1, "bytes": len(tokens), "tokens": len(tokens)}
     manifest = Manifest(

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from cli.chainfolder import open_delivered
-from cli.verify import verify_run
-from replica.index import Altered
+from assay.bundle.read import open_delivered
+from assay.bundle.verify import verify_run
+from assay.participant.index import Altered
 
 VECTORS = Path(__file__).parent / "vectors"
 ARCHIVE, EXPECTED = VECTORS / "golden_run.tar.xz", VECTORS / "golden_run.json"

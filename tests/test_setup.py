@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 TOOLS = ("bash", "sh", "dirname", "env", "cat", "sha256sum", "mktemp", "tail", "rm", "ls", "grep")
 
 

@@ -16,8 +16,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.params import BLOCK_SIDE as S
-from protocol.params import BLOCK_SIZE
+from assay.protocol.params import BLOCK_SIDE as S
+from assay.protocol.params import BLOCK_SIZE
 
 BASIS_BITS = 14
 _GROUP_BLOCKS = 16

@@ -15,8 +15,8 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.rule import BLOCK_SIDE as S
-from training.layout import Layout, from_blocks
+from assay.protocol.update_rule import BLOCK_SIDE as S
+from assay.training.layout import Layout, from_blocks
 
 _LAYER = re.compile(r"layer(\d+)\.")
 

@@ -18,8 +18,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.params import BLOCK_SIDE as S
-from protocol.params import Family, ModelSpec
+from assay.protocol.params import BLOCK_SIDE as S
+from assay.protocol.params import Family, ModelSpec
 
 Shapes = list[tuple[str, tuple[int, ...]]]
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import httpx
 
-from api.access import AccessStore
-from api.app import guarded
-from api.config import LimitsSection, ServerFile
-from api.gateway import Gateway
-from api.server import Server
-from api.shelf import make_shelf
+from assay.api.access import AccessStore
+from assay.api.app import guarded
+from assay.api.catalogue import make_shelf
+from assay.api.config import LimitsSection, ServerFile
+from assay.api.gateway import Gateway
+from assay.api.server import Server
 
 ORIGIN = "https://api.example.org"
 NOW_S = 1_800_000_000

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-import observer.run_books
-from protocol.codec import encode
+import assay.bundle.books
+from assay.protocol.encoding.codec import encode
 from tests.api.a_server import Desk
 from tests.contracts.conftest import anvil, anvil_binary, first_day, world
 from tests.ledger.an_invoiced_run import RUN, SPEC, an_invoiced_run
@@ -22,8 +22,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     keeper.mkdir(parents=True)
     an_invoiced_run(keeper / "ledger.db", keeper)
     (tmp_path / "paper" / "spec.cbor").write_bytes(encode(SPEC))
-    monkeypatch.setattr(observer.run_books, "run_id_of", lambda _: RUN)
-    monkeypatch.setattr(observer.run_books, "read_spec", lambda _: SPEC)  # too small for a real run
+    monkeypatch.setattr(assay.bundle.books, "run_id_of", lambda _: RUN)
+    monkeypatch.setattr(assay.bundle.books, "read_spec", lambda _: SPEC)  # too small for a real run
     return tmp_path
 
 

@@ -13,10 +13,10 @@ from eth_account import Account
 from eth_account.messages import encode_typed_data
 from eth_utils.crypto import keccak
 
-from api.access import PREPARED_MAX
-from api.gateway import Gateway
-from api.moves import MOVE_S, MoveRefused, Unsigned, check_transaction
-from ledger.statements import OPERATOR
+from assay.api.access import PREPARED_MAX
+from assay.api.gateway import Gateway
+from assay.api.moves import MOVE_S, MoveRefused, Unsigned, check_transaction
+from assay.chain.statements import OPERATOR
 from tests.api.a_server import Desk, is_problem
 from tests.contracts.chain_world import Person, World
 

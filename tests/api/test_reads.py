@@ -8,21 +8,21 @@ from typing import Any, get_type_hints
 import pytest
 from pydantic import BaseModel
 
-import api.quoting
-from api.app import make_app
-from api.quoting import FILE_KEYS, read_order
-from ledger.evidence import evm_address
-from ledger.export import beancount_text, csv_text
-from ledger.invoice import hash_of
-from ledger.invoice_store import issue
-from ledger.journal_db import open_engine
-from ledger.journal_read import read_journal
-from ledger.log_note import read_checkpoint
-from ledger.merkle_log import leaf_hash, verify_inclusion
-from ledger.payout_tree import leaf, root_of_proof
-from observer.run_books import find_books, opened
-from orders.order import Order
-from protocol.errors import ConfigError
+import assay.api.quoting
+from assay.api.app import make_app
+from assay.api.quoting import FILE_KEYS, read_order
+from assay.bundle.books import find_books, opened
+from assay.chain.commit_statement import evm_address
+from assay.chain.proofs.payout_tree import leaf, root_of_proof
+from assay.ledger.invoices.document import hash_of
+from assay.ledger.invoices.store import issue
+from assay.ledger.journal.database import open_engine
+from assay.ledger.journal.reader import read_journal
+from assay.ledger.log.note import read_checkpoint
+from assay.ledger.merkle_log import leaf_hash, verify_inclusion
+from assay.ledger.queries.export import beancount_text, csv_text
+from assay.orders.order import Order
+from assay.protocol.errors import ConfigError
 from tests.api.a_server import Desk, is_problem
 from tests.ledger.a_database import edit
 from tests.ledger.an_invoiced_run import KEY, NOW_MS, RUN, SELLER, SPEC, TABLES
@@ -177,7 +177,7 @@ def quote(desk: Desk, text: str | bytes, kind: str = "application/toml") -> Any:
 
 
 def test_a_quote_is_the_commands(desk: Desk):
-    from orders.quote import quote_of
+    from assay.orders.quote import quote_of
 
     text = "[run]\nrounds = 10\nnodes = 5\n"
     told = quote(desk, text).json()
@@ -250,7 +250,7 @@ def test_a_quote_opens_no_file(monkeypatch: pytest.MonkeyPatch):
     for text in ('[model]\nbase = "x"\n', '[[data]]\nsource = "x"\n', '[verify]\nlimits = "x"\n'):
         with pytest.raises(ConfigError, match="names a file"):
             read_order(text)
-    assert api.quoting.NOWHERE.exists() is False
+    assert assay.api.quoting.NOWHERE.exists() is False
 
 
 # ---- the documentation

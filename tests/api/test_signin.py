@@ -16,10 +16,18 @@ from eth_utils.address import to_checksum_address
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.access import NONCE_S, SESSION_S
-from api.gateway import Gateway
-from api.signin import AGE_S_MAX, SKEW_S, SignIn, SignInRefused, check_signin, parse_signin, signed_digest
-from ledger.statements import Address
+from assay.api.access import NONCE_S, SESSION_S
+from assay.api.gateway import Gateway
+from assay.api.signin import (
+    AGE_S_MAX,
+    SKEW_S,
+    SignIn,
+    SignInRefused,
+    check_signin,
+    parse_signin,
+    signed_digest,
+)
+from assay.chain.statements import Address
 from tests.api.a_server import NOW_S, ORIGIN, Clock, Desk, is_problem
 from tests.contracts.chain_world import World
 

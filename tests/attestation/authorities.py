@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.x509.oid import NameOID
 
-from attestation.binding import Binding
-from attestation.evidence import Collateral, Family
-from attestation.policy import AppraisalPolicy, Claim, Reference, Root, SnpTcb, TcbStatus
-from protocol.types import Digest, PeerId
+from assay.attestation.binding import Binding
+from assay.attestation.evidence import Collateral, Family
+from assay.attestation.policy import AppraisalPolicy, Claim, Reference, Root, SnpTcb, TcbStatus
+from assay.protocol.types import Digest, PeerId
 
 AT_S = calendar.timegm((2026, 11, 20, 12, 0, 0))
 DAY_S = 86_400

@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 from nacl.signing import SigningKey
 
-import attestation
-from attestation import appraisal
-from attestation.appraisal import appraise, examine, ueid_of
-from attestation.binding import gpu_nonce, report_data
-from attestation.evidence import AttestationVerifier, Attester, Evidence, Family, Report
-from attestation.policy import Root, TcbStatus
-from attestation.reasons import Reason, Verdict, verdict_of
-from attestation.result import AttestationResult
-from attestation.software import SoftwareAttester, key_digest, sign_statement
-from protocol.codec import digest
-from protocol.errors import ConfigError
-from protocol.identity import peer_of
-from protocol.types import Digest
+from assay import attestation
+from assay.attestation.appraisal import appraise, examine, ueid_of
+from assay.attestation.attester import Attester
+from assay.attestation.binding import gpu_nonce, report_data
+from assay.attestation.devices.software import SoftwareAttester, key_digest, sign_statement
+from assay.attestation.evidence import Evidence, Family, Report
+from assay.attestation.policy import Root, TcbStatus
+from assay.attestation.reasons import Reason, Verdict, verdict_of
+from assay.attestation.result import AttestationResult
+from assay.protocol.encoding.codec import digest
+from assay.protocol.errors import ConfigError
+from assay.protocol.identity import peer_of
+from assay.protocol.types import Digest
 from tests.attestation.authorities import AT_S, DAY_S, a_binding, a_collateral, a_policy, a_reference, a_root
-from tests.attestation.devices import (
+from tests.attestation.fake_devices import (
     CHIP,
     GPU_VALUES,
     a_gpu_key,
@@ -38,7 +38,7 @@ from tests.attestation.devices import (
     gpu_policy,
     gpu_root,
 )
-from tests.attestation.intel_devices import a_td_report, intel_collateral, td_policy
+from tests.attestation.fake_intel_devices import a_td_report, intel_collateral, td_policy
 
 BOTH = (Family.SEV_SNP, Family.NVIDIA_CC)
 KEY = SigningKey(bytes(range(32)))
@@ -108,13 +108,10 @@ def test_the_same_arguments_give_the_same_result():
     assert judge(evidence, collateral=collateral) == judge(evidence, collateral=collateral)
 
 
-def test_the_module_is_the_verifier_and_the_software_attester_an_attester():
-    verifier: AttestationVerifier = appraisal
+def test_the_evidence_of_a_software_attester_is_appraised():
     attester: Attester = SoftwareAttester(key=KEY, measurement=GUEST)
 
-    result = verifier.appraise(
-        attester.evidence(a_binding()), a_binding(), software_policy(), a_collateral(), AT_S
-    )
+    result = appraise(attester.evidence(a_binding()), a_binding(), software_policy(), a_collateral(), AT_S)
 
     assert result.verdict is Verdict.AFFIRMING
 
@@ -400,7 +397,7 @@ def test_a_software_report_comes_without_certificates():
 
 
 def honest_statement() -> Any:
-    from attestation.software import Statement
+    from assay.attestation.devices.software import Statement
 
     return Statement(
         key=peer_of(KEY),

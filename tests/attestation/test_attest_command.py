@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from attestation.binding import report_data
-from attestation.evidence import Evidence
-from attestation.files import write_evidence
-from cli.attest import attest_app
-from protocol.errors import ConfigError
+from assay.attestation.binding import report_data
+from assay.attestation.evidence import Evidence
+from assay.attestation.files import write_evidence
+from assay.cli.attest import attest_app
+from assay.protocol.errors import ConfigError
 from tests.attestation.authorities import a_binding
-from tests.attestation.devices import MEASUREMENT, amd_collateral, amd_root, an_snp_report
+from tests.attestation.fake_devices import MEASUREMENT, amd_collateral, amd_root, an_snp_report
 
 AT = "2026-11-20T12:00:00Z"
 
@@ -142,7 +142,7 @@ def test_a_mistake_of_the_operator_is_one_line(folder, option, value, words):
 
 
 def test_assay_knows_the_command(folder):
-    command = [sys.executable, "-m", "cli.main", "attest", *arguments(folder, node=b"n" * 32)]
+    command = [sys.executable, "-m", "assay.cli.main", "attest", *arguments(folder, node=b"n" * 32)]
 
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
 

@@ -7,10 +7,10 @@ import hashlib
 
 import pytest
 
-from attestation.binding import Binding, context, gpu_nonce, report_data
-from attestation.evidence import Family, Report
-from protocol.codec import encode
-from protocol.types import Digest, PeerId
+from assay.attestation.binding import Binding, context, gpu_nonce, report_data
+from assay.attestation.evidence import Family, Report
+from assay.protocol.encoding.codec import encode
+from assay.protocol.types import Digest, PeerId
 from tests.attestation.authorities import a_binding
 
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from attestation.appraisal import examine
-from attestation.binding import report_data
-from attestation.evidence import Collateral, Family, Report
-from attestation.policy import AppraisalPolicy
-from attestation.reasons import Verdict
+from assay.attestation.appraisal import examine
+from assay.attestation.binding import report_data
+from assay.attestation.evidence import Collateral, Family, Report
+from assay.attestation.policy import AppraisalPolicy
+from assay.attestation.reasons import Verdict
 from tests.attestation.authorities import AT_S, a_binding, a_collateral
-from tests.attestation.devices import (
+from tests.attestation.fake_devices import (
     a_gpu_report,
     amd_collateral,
     amd_policy,
@@ -29,7 +29,7 @@ from tests.attestation.devices import (
     gpu_crls,
     gpu_policy,
 )
-from tests.attestation.intel_devices import (
+from tests.attestation.fake_intel_devices import (
     a_td_report,
     an_sgx_report,
     intel_collateral,

@@ -10,18 +10,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from attestation import nvidia, snp
-from attestation.appraisal import examine
-from attestation.chain import read_certificate
-from attestation.evidence import REPORT_BYTES_MAX, Collateral, Evidence, Family, Report
-from attestation.files import read_collateral, read_evidence, write_evidence
-from attestation.intel_quote import parse_quote
-from attestation.reasons import Verdict
-from protocol.codec import decode, encode
-from protocol.errors import MalformedMessage
+from assay.attestation.appraisal import examine
+from assay.attestation.certificates import read_certificate
+from assay.attestation.devices import nvidia
+from assay.attestation.devices import sev_snp as snp
+from assay.attestation.devices.intel_quote import parse_quote
+from assay.attestation.evidence import REPORT_BYTES_MAX, Collateral, Evidence, Family, Report
+from assay.attestation.files import read_collateral, read_evidence, write_evidence
+from assay.attestation.reasons import Verdict
+from assay.protocol.encoding.codec import decode, encode
+from assay.protocol.errors import MalformedMessage
 from tests.attestation.authorities import AT_S, a_collateral, a_policy
-from tests.attestation.devices import a_gpu_report, amd_collateral, amd_policy, an_snp_report
-from tests.attestation.intel_devices import a_td_report, an_sgx_report, intel_collateral
+from tests.attestation.fake_devices import a_gpu_report, amd_collateral, amd_policy, an_snp_report
+from tests.attestation.fake_intel_devices import a_td_report, an_sgx_report, intel_collateral
 from tests.attestation.test_appraisal import gpus, snp_evidence, software
 
 PARSERS: dict[str, tuple[Callable[[bytes], object], bytes]] = {

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from attestation.evidence import Family
-from attestation.policy import SnpTcb, TcbStatus, check_policy, tcb_faults
-from attestation.policy_file import policy_of
-from attestation.reasons import Reason
-from protocol.codec import decode, digest, encode
-from protocol.errors import ConfigError
+from assay.attestation.evidence import Family
+from assay.attestation.policy import SnpTcb, TcbStatus, check_policy, tcb_faults
+from assay.attestation.policy_file import policy_of
+from assay.attestation.reasons import Reason
+from assay.protocol.encoding.codec import decode, digest, encode
+from assay.protocol.errors import ConfigError
 from tests.attestation.authorities import a_policy, a_reference, a_root
-from tests.attestation.devices import GPU_VALUES, amd_policy, amd_root, gpu_policy
+from tests.attestation.fake_devices import GPU_VALUES, amd_policy, amd_root, gpu_policy
 
 if sys.version_info >= (3, 11):
     import tomllib

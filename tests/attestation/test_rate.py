@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attestation.evidence import Family
-from attestation.rate import discount_of
-from attestation.reasons import Verdict
-from attestation.result import AttestationResult
-from protocol.draws import discounted_ppm
-from protocol.messages import Discount
-from protocol.params import PPM
+from assay.attestation.evidence import Family
+from assay.attestation.rate import discount_of
+from assay.attestation.reasons import Verdict
+from assay.attestation.result import AttestationResult
+from assay.protocol.draws import discounted_ppm
+from assay.protocol.messages import Discount
+from assay.protocol.params import PPM
 from tests.attestation.authorities import AT_S
 from tests.attestation.test_result import a_device, a_result
 

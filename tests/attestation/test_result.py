@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
-from attestation.evidence import Family
-from attestation.finding import Debug
-from attestation.policy import Claim, TcbStatus
-from attestation.reasons import Reason, Verdict
-from attestation.result import (
+from assay.attestation.evidence import Family
+from assay.attestation.finding import Debug
+from assay.attestation.policy import Claim, TcbStatus
+from assay.attestation.reasons import Reason, Verdict
+from assay.attestation.result import (
     PROFILE,
     TOKEN_BYTES_MAX,
     AttestationResult,
@@ -25,9 +25,9 @@ from attestation.result import (
     read_token,
     write_token,
 )
-from protocol.errors import AssayError, MalformedMessage, PeerFault
-from protocol.identity import Domain, peer_of
-from protocol.types import Digest
+from assay.protocol.errors import AssayError, MalformedMessage, PeerFault
+from assay.protocol.identity import Domain, peer_of
+from assay.protocol.types import Digest
 from tests.attestation.authorities import AT_S, a_binding
 
 KEY = SigningKey(bytes(range(32)))

@@ -20,14 +20,23 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from attestation import nvidia, snp
-from attestation.appraisal import examine
-from attestation.chain import check_path, read_certificate
-from attestation.evidence import Collateral, Family, Report
-from attestation.intel_quote import parse_quote
-from attestation.policy import REQUIRED_CLAIMS, AppraisalPolicy, Claim, Reference, Root, SnpTcb, TcbStatus
-from attestation.reasons import Reason, Verdict
-from attestation.result import DeviceResult
+from assay.attestation.appraisal import examine
+from assay.attestation.certificates import check_path, read_certificate
+from assay.attestation.devices import nvidia
+from assay.attestation.devices import sev_snp as snp
+from assay.attestation.devices.intel_quote import parse_quote
+from assay.attestation.evidence import Collateral, Family, Report
+from assay.attestation.policy import (
+    REQUIRED_CLAIMS,
+    AppraisalPolicy,
+    Claim,
+    Reference,
+    Root,
+    SnpTcb,
+    TcbStatus,
+)
+from assay.attestation.reasons import Reason, Verdict
+from assay.attestation.result import DeviceResult
 from tests.attestation.authorities import a_collateral, a_policy
 
 ROOT = Path(__file__).parents[2]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.main import run
-from ledger.anvil import Anvil
+from assay.chain.deployment.anvil import Anvil
+from assay.cli.main import run
 from tests.cli.market import Market
 from tests.contracts.conftest import anvil as anvil
 from tests.contracts.conftest import anvil_binary as anvil_binary

@@ -20,25 +20,25 @@ import pytest
 from eth_keyfile.keyfile import create_keyfile_json
 from nacl.signing import SigningKey
 
-from ledger.chain import MAINNET, UNIT, Chain, deploy
-from ledger.deployment import Deployment
-from ledger.evidence import evm_address
-from ledger.providers import Providers
-from ledger.results import epoch_result, run_id_of
-from ledger.settlement import Settlement
-from ledger.statements import OPERATOR, Address, Ruling, address_of, certificate, sign_digest
-from ledger.store import BookStore
-from observer.bookkeeper import Bookkeeper
-from observer.status import StatusFile
-from orders.order import load_order
-from orders.spec import build_spec
-from protocol import types
-from protocol.codec import digest, encode
-from protocol.history import start
-from protocol.identity import Domain
-from protocol.messages import CertifiedManifest
-from replica.follower import Follower
-from replica.store import Store
+from assay.chain.addresses import Deployment
+from assay.chain.client import MAINNET, UNIT, Chain, deploy
+from assay.chain.commit_statement import evm_address
+from assay.chain.providers import Providers
+from assay.chain.statements import OPERATOR, Address, Ruling, address_of, certificate, sign_digest
+from assay.ledger.journal.store import BookStore
+from assay.ledger.settlement.payouts import Settlement
+from assay.ledger.settlement.results import epoch_result, run_id_of
+from assay.observer.ledger_service.bookkeeper import Bookkeeper
+from assay.observer.ledger_service.status import StatusFile
+from assay.orders.order import load_order
+from assay.orders.spec import build_spec
+from assay.participant.follower import Follower
+from assay.participant.store import Store
+from assay.protocol import types
+from assay.protocol.encoding.codec import digest, encode
+from assay.protocol.identity import Domain
+from assay.protocol.messages import CertifiedManifest
+from assay.protocol.state_transition import start
 from tests import builders
 from tests.builders import NODES, STATE, TEXT, VERIFIERS, a_hot_key, a_member, a_peer_key
 from tests.specs import data_of
@@ -237,7 +237,7 @@ class Market:
 
 
 def write_keys(folder: Path, peer: SigningKey, account: bytes, hot: bytes) -> None:
-    """Given keys in the form that `replica.keyring.load_keys` reads."""
+    """Given keys in the form that `assay.participant.keyring.load_keys` reads."""
     folder.mkdir(parents=True)
     salt = nacl.utils.random(nacl.pwhash.argon2id.SALTBYTES)
     secret = nacl.pwhash.argon2id.kdf(

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ledger.results import run_id_of
-from ledger.settlement import Settlement
-from ledger.statements import Resolution, certificate, sign_digest
-from protocol.codec import encode
-from protocol.types import Digest
+from assay.chain.statements import Resolution, certificate, sign_digest
+from assay.ledger.settlement.payouts import Settlement
+from assay.ledger.settlement.results import run_id_of
+from assay.protocol.encoding.codec import encode
+from assay.protocol.types import Digest
 from tests.builders import NODES, VERIFIERS, a_hot_key, peer
 from tests.cli.conftest import Assay
 from tests.cli.market import Market

@@ -12,13 +12,13 @@ from typing import cast
 
 import pytest
 
-from ledger.results import epoch_result
-from ledger.settlement import Settlement
-from ledger.statements import certificate, sign_digest
-from observer.bundle import _write_settlements
-from observer.finished import Finished, Settled
-from protocol.codec import encode
-from protocol.types import NO_DIGEST, Digest
+from assay.bundle.finished import Finished, Settled
+from assay.bundle.write import _write_settlements
+from assay.chain.statements import certificate, sign_digest
+from assay.ledger.settlement.payouts import Settlement
+from assay.ledger.settlement.results import epoch_result
+from assay.protocol.encoding.codec import encode
+from assay.protocol.types import NO_DIGEST, Digest
 from tests.builders import NODES, STATE, VERIFIERS, a_hot_key
 from tests.cli.conftest import Assay
 from tests.cli.market import PURSE, Market, wallet

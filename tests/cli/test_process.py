@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.process import read_process_file
-from protocol.errors import ConfigError
+from assay.cli.process import read_process_file
+from assay.protocol.errors import ConfigError
 
 GOOD = {
     "name": '"node-0"', "folder": '"."', "password_file": '"password"', "port": "4001",
@@ -99,7 +99,7 @@ def test_a_command_says_it_in_one_line_and_exits_with_2(
     tmp_path: Path, arguments: list[str], words: str
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "cli.main", *arguments],
+        [sys.executable, "-m", "assay.cli.main", *arguments],
         capture_output=True,
         text=True,
         cwd=tmp_path,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ledger.chain import UNIT
-from ledger.statements import OPERATOR, VERIFIER, Delegation, address_of, sign_digest
+from assay.chain.client import UNIT
+from assay.chain.statements import OPERATOR, VERIFIER, Delegation, address_of, sign_digest
 from tests.builders import NODES, VERIFIERS, a_hot_key
 from tests.cli.conftest import Assay
 from tests.cli.market import PURSE, Market, account_key, wallet
@@ -235,7 +235,7 @@ def test_a_process_of_its_own_stakes_and_shows_no_key(market: Market):
     root = Path(__file__).parents[2]
 
     def assay(*words: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "cli.main", *map(str, words)]
+        command = [sys.executable, "-m", "assay.cli.main", *map(str, words)]
         path = {"PYTHONPATH": str(root)}
         return subprocess.run(
             command, capture_output=True, text=True, check=False, env={**os.environ, **path}

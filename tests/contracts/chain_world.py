@@ -11,10 +11,10 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
-from ledger.chain import MAINNET, UNIT, Chain, ChainParams, Deployment, deploy
-from ledger.chain_rpc import artefact
-from ledger.payout_tree import Payout, PayoutTree, payout_tree
-from ledger.statements import (
+from assay.chain.client import MAINNET, UNIT, Chain, ChainParams, Deployment, deploy
+from assay.chain.proofs.payout_tree import Payout, PayoutTree, payout_tree
+from assay.chain.rpc import artefact
+from assay.chain.statements import (
     OPERATOR,
     Address,
     Delegation,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ledger.anvil import Anvil, find_anvil
-from protocol.errors import ConfigError
+from assay.chain.deployment.anvil import Anvil, find_anvil
+from assay.protocol.errors import ConfigError
 from tests.contracts.chain_world import World
 
 CONTRACTS = Path(__file__).parents[2] / "contracts"

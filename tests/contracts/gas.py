@@ -16,10 +16,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ledger.anvil import Anvil, find_anvil
-from ledger.chain import UNIT, Sent
-from ledger.payout_tree import Payout, PayoutTree, payout_tree
-from ledger.statements import CERT_ECDSA, OPERATOR, EpochResult, values
+from assay.chain.client import UNIT, Sent
+from assay.chain.deployment.anvil import Anvil, find_anvil
+from assay.chain.proofs.payout_tree import Payout, PayoutTree, payout_tree
+from assay.chain.statements import CERT_ECDSA, OPERATOR, EpochResult, values
 from tests.contracts.chain_world import BUDGET, Person, World, a_person, view
 
 CONTRACTS = Path(__file__).parents[2] / "contracts"

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ledger.chain import ChainParams, EpochPhase
-from ledger.chain_state import CasePhase
+from assay.chain.client import ChainParams, EpochPhase
+from assay.chain.state import CasePhase
 
 PPM = 10**6
 ROLES = (0, 1)

@@ -18,10 +18,10 @@ import requests
 from eth_abi.abi import decode, encode
 from eth_utils.abi import collapse_if_tuple, function_abi_to_4byte_selector
 
-from ledger.anvil import Anvil
-from ledger.chain_rpc import artefact
-from ledger.payout_tree import Payout, PayoutTree, payout_tree
-from ledger.statements import EpochResult, Resolution, Ruling, Statement, Veto
+from assay.chain.deployment.anvil import Anvil
+from assay.chain.proofs.payout_tree import Payout, PayoutTree, payout_tree
+from assay.chain.rpc import artefact
+from assay.chain.statements import EpochResult, Resolution, Ruling, Statement, Veto
 from tests.contracts.chain_world import MODEL, Person, World
 from tests.contracts.money_model import ROLES, Model
 

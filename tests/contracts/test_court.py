@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.chain import ALREADY_DONE, UNIT, CasePhase, Chain, ChainRefused
-from ledger.events import Equivocation, Slashed
-from ledger.statements import OPERATOR, VERIFIER, Veto, values
+from assay.chain.client import ALREADY_DONE, UNIT, CasePhase, Chain, ChainRefused
+from assay.chain.events import Equivocation, Slashed
+from assay.chain.statements import OPERATOR, VERIFIER, Veto, values
 from tests.contracts.chain_world import PURSE, Person, World, view
 
 

@@ -8,8 +8,8 @@ import pytest
 from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
-from ledger.chain import UNIT, ChainRefused
-from ledger.statements import (
+from assay.chain.client import UNIT, ChainRefused
+from assay.chain.statements import (
     OPERATOR,
     VERIFIER,
     Delegation,

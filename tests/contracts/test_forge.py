@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import contracts
+from assay import contracts
 
 ROOT = Path(contracts.__file__).parent
 FORGE = ROOT / "node_modules" / ".bin" / "forge"

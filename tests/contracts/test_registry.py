@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ledger.chain import ALREADY_DONE, ChainRefused
-from ledger.events import LogAnchored, ModelSuperseded
-from ledger.statements import ModelRecord, Supersession
-from ledger.store import BookStore
+from assay.chain.client import ALREADY_DONE, ChainRefused
+from assay.chain.events import LogAnchored, ModelSuperseded
+from assay.chain.statements import ModelRecord, Supersession
+from assay.ledger.journal.store import BookStore
 from tests.contracts.chain_world import MODEL, World, view
 
 ROOT, OTHER = b"\1" * 32, b"\2" * 32

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.chain import ALREADY_DONE, UNIT, ChainRefused, EpochPhase
-from ledger.payout_tree import Payout, payout_tree
-from ledger.statements import EpochResult, Resolution, certificate, sign_digest, values
+from assay.chain.client import ALREADY_DONE, UNIT, ChainRefused, EpochPhase
+from assay.chain.proofs.payout_tree import Payout, payout_tree
+from assay.chain.statements import EpochResult, Resolution, certificate, sign_digest, values
 from tests.contracts.chain_world import BUDGET, MODEL, PURSE, World, a_person, view
 
 N = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141

@@ -7,10 +7,10 @@ from secrets import token_bytes
 
 import pytest
 
-from ledger.chain import ALREADY_DONE, MAINNET, UNIT, ChainRefused
-from ledger.chain_deploy import deploy
-from ledger.statements import OPERATOR, VERIFIER, Delegation
-from protocol.errors import ConfigError
+from assay.chain.client import ALREADY_DONE, MAINNET, UNIT, ChainRefused
+from assay.chain.deployment.deploy import deploy
+from assay.chain.statements import OPERATOR, VERIFIER, Delegation
+from assay.protocol.errors import ConfigError
 from tests.contracts.chain_world import PURSE, Person, World, view
 
 

@@ -27,9 +27,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from ledger.anvil import Anvil, find_anvil
-from ledger.chain import UNIT, ChainRefused, EpochPhase
-from ledger.chain_state import CasePhase
+from assay.chain.client import UNIT, ChainRefused, EpochPhase
+from assay.chain.deployment.anvil import Anvil, find_anvil
+from assay.chain.state import CasePhase
 from tests.contracts.chain_world import BUDGET, PURSE, WINDOWS, World
 from tests.contracts.money_model import ANYTHING, ROLES, Model, Refused
 from tests.contracts.money_party import (

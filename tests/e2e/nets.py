@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-import contracts
-from ledger.anvil import find_anvil
-from protocol.errors import ConfigError
+from assay import contracts
+from assay.chain.deployment.anvil import find_anvil
+from assay.protocol.errors import ConfigError
 
 WAIT_S = 540.0  # nothing here depends on speed; this only ends a test that hangs
 
@@ -85,7 +85,7 @@ def localnet(folder: Path, order: Path, *options: str) -> Iterator[subprocess.Po
     command = [
         sys.executable,
         "-m",
-        "cli.main",
+        "assay.cli.main",
         "localnet",
         str(order),
         "--out",

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from orders.toml import read_toml
-from protocol.codec import decode
-from protocol.draws import audit_rate_ppm
-from protocol.history import History, start
-from protocol.messages import CertifiedManifest, Discount
-from protocol.params import PPM
-from protocol.rule import Wire
-from protocol.types import PeerId
-from replica.chain import extend
-from replica.participant import read_spec
+from assay.orders.toml import read_toml
+from assay.participant.config import read_spec
+from assay.participant.links import extend
+from assay.protocol.draws import audit_rate_ppm
+from assay.protocol.encoding.codec import decode
+from assay.protocol.messages import CertifiedManifest, Discount
+from assay.protocol.params import PPM
+from assay.protocol.state_transition import History, start
+from assay.protocol.types import PeerId
+from assay.protocol.update_rule import Wire
 from tests.e2e.nets import localnet, need_anvil, summary_of, write_order
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

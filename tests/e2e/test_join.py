@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-import contracts
-from cli.crew import Crew
-from cli.establish import establish
-from cli.summary import invariants
-from ledger.anvil import Anvil, find_anvil
-from ledger.results import run_id_of
-from orders.data import collect_data
-from orders.order import load_order
-from orders.spec import data_spec
-from protocol.codec import decode
-from protocol.history import start
-from protocol.identity import Domain, peer_of
-from protocol.identity import verify as check
-from protocol.messages import CertifiedManifest, SignedRefusal
-from protocol.params import RunSpec
-from replica.chain import extend
-from replica.store import Store
+from assay import contracts
+from assay.chain.deployment.anvil import Anvil, find_anvil
+from assay.devnet.provision import establish
+from assay.devnet.summary import invariants
+from assay.devnet.supervisor import Crew
+from assay.ledger.settlement.results import run_id_of
+from assay.orders.data import collect_data
+from assay.orders.order import load_order
+from assay.orders.spec import data_spec
+from assay.participant.links import extend
+from assay.participant.store import Store
+from assay.protocol.encoding.codec import decode
+from assay.protocol.identity import Domain, peer_of
+from assay.protocol.identity import verify as check
+from assay.protocol.messages import CertifiedManifest, SignedRefusal
+from assay.protocol.params import RunSpec
+from assay.protocol.state_transition import start
 from tests.e2e.nets import WAIT_S, localnet, need_anvil, summary_of, write_order
 
 pytestmark = pytest.mark.slow

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from cli.summary import invariants
-from replica.index import write_index
-from replica.keyring import load_keys
+from assay.devnet.summary import invariants
+from assay.participant.index import write_index
+from assay.participant.keyring import load_keys
 from tests.e2e.nets import (
     SPARSELOCO,
     kill,
@@ -40,7 +40,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
 
 def verify(run: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "cli.main", "run", "verify", str(run)],
+        [sys.executable, "-m", "assay.cli.main", "run", "verify", str(run)],
         capture_output=True,
         text=True,
         check=False,
@@ -134,7 +134,7 @@ def test_the_model_is_on_record_and_the_entry_says_what_the_run_was(
     assert barred == [node["peer"] for node in summary["nodes"] if node["slashed"]]
     assert len(entry["log"]["cosigners"]) >= 3
     shown = subprocess.run(
-        [sys.executable, "-m", "cli.main", "registry", "show", str(run)],
+        [sys.executable, "-m", "assay.cli.main", "registry", "show", str(run)],
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     assert summary["record"] in shown
@@ -249,7 +249,7 @@ def test_an_auditor_who_recomputes_nothing_loses_stake_and_no_node_does_for_it(t
 
 def tell(run: Path) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", "cli.main", "audit", "report", str(run), "--json"],
+        [sys.executable, "-m", "assay.cli.main", "audit", "report", str(run), "--json"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     told: dict[str, Any] = json.loads(done.stdout)

@@ -14,8 +14,8 @@ import cbor2
 import pytest
 from eth_utils.crypto import keccak
 
-from protocol.codec import decode
-from protocol.messages import CertifiedManifest
+from assay.protocol.encoding.codec import decode
+from assay.protocol.messages import CertifiedManifest
 from tests.a_drand import a_network, a_signature, info, serving
 from tests.e2e.nets import SPARSELOCO, localnet, need_anvil, summary_of, write_order
 
@@ -49,7 +49,7 @@ def inner_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def assay(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "cli.main", *map(str, words)],
+        [sys.executable, "-m", "assay.cli.main", *map(str, words)],
         capture_output=True,
         text=True,
         check=False,

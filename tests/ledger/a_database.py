@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from ledger.journal_db import Place, open_engine
+from assay.ledger.journal.database import Place, open_engine
 from tests.ledger.a_postgres import Server
 
 

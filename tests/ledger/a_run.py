@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ledger.events import (
+from assay.chain.commit_statement import evm_address
+from assay.chain.events import (
     ChainEvent,
     Claimed,
     Refunded,
@@ -18,18 +19,17 @@ from ledger.events import (
     Slashed,
     Staked,
 )
-from ledger.evidence import evm_address
-from ledger.settlement import Settlement, settle
-from protocol.audits import Audit, Ruling
-from protocol.history import History, StepId, start
-from protocol.messages import Commit, Outcome, Verdict
-from protocol.params import (
+from assay.ledger.settlement.payouts import Settlement, settle
+from assay.protocol.audits import Audit, Ruling
+from assay.protocol.messages import Commit, Outcome, Verdict
+from assay.protocol.params import (
     Member,
     MoneySpec,
     RunSpec,
     TimingSpec,
 )
-from protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
+from assay.protocol.state_transition import History, StepId, start
+from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
 from tests.specs import FLOAT32_WHOLE, a_model, a_rule, an_audit_spec, some_data
 
 RUN = Digest(hashlib.sha256(b"run").digest())

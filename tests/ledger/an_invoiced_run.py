@@ -7,18 +7,18 @@ from pathlib import Path
 
 from nacl.signing import SigningKey
 
-from ledger.events import LogAnchored
-from ledger.invoice import Party
-from ledger.invoice_store import Parties
-from ledger.journal_db import Place
-from ledger.journal_facts import RoundFacts
-from ledger.log_keeper import LogKeeper
-from ledger.log_store import read_edge
-from ledger.settlement import Settlement, settle
-from ledger.store import BookStore
-from protocol.audits import Ruling
-from protocol.messages import Outcome
-from protocol.types import NO_DIGEST
+from assay.chain.events import LogAnchored
+from assay.ledger.invoices.document import Party
+from assay.ledger.invoices.store import Parties
+from assay.ledger.journal.database import Place
+from assay.ledger.journal.log_store import read_edge
+from assay.ledger.journal.round_facts import RoundFacts
+from assay.ledger.journal.store import BookStore
+from assay.ledger.log.signer import LogKeeper
+from assay.ledger.settlement.payouts import Settlement, settle
+from assay.protocol.audits import Ruling
+from assay.protocol.messages import Outcome
+from assay.protocol.types import NO_DIGEST
 from tests.ledger.a_run import BUDGET, RUN, Tale, a_commit, a_history, a_spec, an_audit
 
 SPEC = a_spec()

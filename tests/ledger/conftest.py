@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ledger.journal_db import Place
+from assay.ledger.journal.database import Place
 from tests.ledger.a_database import Databases, PostgresDatabases, SqliteDatabases
 from tests.ledger.a_postgres import Server, a_server, binaries
 

@@ -24,14 +24,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from ledger.accounts import ESCROW, Account, budget, payable, reserved
-from ledger.books import BooksError, Entry, Posting, reversal_of
-from ledger.journal_db import Place
-from ledger.journal_pending import State
-from ledger.journal_write import read_standing
-from ledger.log_audit import audit
-from ledger.log_note import origin_of
-from ledger.store import BookStore
+from assay.ledger.accounts import ESCROW, Account, budget, payable, reserved
+from assay.ledger.books import BooksError, Entry, Posting, reversal_of
+from assay.ledger.journal.database import Place
+from assay.ledger.journal.pending import State
+from assay.ledger.journal.store import BookStore
+from assay.ledger.journal.writer import read_standing
+from assay.ledger.log.audit import audit
+from assay.ledger.log.note import origin_of
 from tests.ledger.a_postgres import a_server, binaries
 from tests.ledger.a_run import RUN, wallet
 

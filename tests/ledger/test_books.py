@@ -9,33 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
-from ledger.accounts import (
-    BONDS,
-    ESCROW,
-    VAULT,
-    Account,
-    Kind,
-    bond,
-    bond_owed,
-    budget,
-    case_bond,
-    held,
-    payable,
-    reserved,
-    rewards,
-    stake,
-)
-from ledger.books import (
-    Books,
-    BooksError,
-    Entry,
-    Posting,
-    book,
-    bookable,
-    post,
-    reversal_of,
-)
-from ledger.events import (
+from assay.chain.events import (
     BondBurnt,
     BondCollected,
     BondLocked,
@@ -53,7 +27,33 @@ from ledger.events import (
     Swept,
     Withdrawn,
 )
-from ledger.settlement import Settlement
+from assay.ledger.accounts import (
+    BONDS,
+    ESCROW,
+    VAULT,
+    Account,
+    Kind,
+    bond,
+    bond_owed,
+    budget,
+    case_bond,
+    held,
+    payable,
+    reserved,
+    rewards,
+    stake,
+)
+from assay.ledger.books import (
+    Books,
+    BooksError,
+    Entry,
+    Posting,
+    book,
+    bookable,
+    post,
+    reversal_of,
+)
+from assay.ledger.settlement.payouts import Settlement
 from tests.ledger.a_run import BUDGET, BUYER, RUN, Tale, a_settlement, wallet
 
 TABLES = {epoch: a_settlement(epoch) for epoch in range(2)}

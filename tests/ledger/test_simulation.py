@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ledger.store import BookStore
+from assay.ledger.journal.store import BookStore
 from tests.ledger.a_database import Databases, content
 from tests.ledger.simulate import World
 

@@ -10,11 +10,11 @@ import sys
 
 import trio
 
-import network.peers
-from network.blobstore import MemoryBlobs
-from network.host import open_host
-from network.limits import Timing
-from protocol.types import PeerId
+import assay.network.peers
+from assay.network.blob_store import MemoryBlobs
+from assay.network.host import open_host
+from assay.network.limits import Timing
+from assay.protocol.types import PeerId
 
 BLOB = bytes(range(256)) * 4096  # 1 MiB
 
@@ -44,5 +44,5 @@ async def main() -> None:
 
 if __name__ == "__main__":
     if "unguarded" in sys.argv[3:]:
-        network.peers.harden = lambda: None
+        assay.network.peers.harden = lambda: None
     trio.run(main)

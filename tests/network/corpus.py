@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from libp2p.pubsub.pb import rpc_pb2
 from nacl.signing import SigningKey
 
-from network.frames import BODY_BYTES_MAX, Kind, encode_frame, pack_request
-from protocol.blob import blob_digest
+from assay.network.frames import BODY_BYTES_MAX, Kind, encode_frame, pack_request
+from assay.protocol.encoding.blob import blob_digest
 from tests.network.loopback import NETWORK_ID, peer_of, seed_of
 
 MESHSUB = ("/meshsub/1.1.0", "/meshsub/1.2.0")

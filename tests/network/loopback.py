@@ -16,10 +16,10 @@ from typing import Any
 import trio
 from nacl.signing import SigningKey
 
-from network.blobstore import MemoryBlobs
-from network.host import Host, PeerAddress, open_host
-from network.limits import Timing
-from protocol.types import PeerId
+from assay.network.blob_store import MemoryBlobs
+from assay.network.host import Host, PeerAddress, open_host
+from assay.network.limits import Timing
+from assay.protocol.types import PeerId
 
 ROOT = Path(__file__).resolve().parents[2]
 NETWORK_ID = "loopback"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from network.assembly import Assembly
-from protocol.blob import (
+from assay.network.assembly import Assembly
+from assay.protocol.encoding.blob import (
     CHUNK_BYTES,
     ChunkList,
     blob_digest,
@@ -18,7 +18,7 @@ from protocol.blob import (
     decode_chunk_list,
     encode_chunk_list,
 )
-from protocol.errors import MalformedMessage
+from assay.protocol.errors import MalformedMessage
 
 SIZE_MAX = 4 * CHUNK_BYTES
 edges = [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES, SIZE_MAX]

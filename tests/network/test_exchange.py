@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from network import limits
-from network.blobstore import DiskBlobs, MemoryBlobs
-from network.frames import Kind, encode_frame, read_frame
-from network.host import PushAnswer
-from protocol.blob import CHUNK_BYTES, blob_digest, chunk_list_of, encode_chunk_list
-from protocol.errors import PeerFault, Unavailable
+from assay.network import limits
+from assay.network.blob_store import DiskBlobs, MemoryBlobs
+from assay.network.frames import Kind, encode_frame, read_frame
+from assay.network.host import PushAnswer
+from assay.protocol.encoding.blob import CHUNK_BYTES, blob_digest, chunk_list_of, encode_chunk_list
+from assay.protocol.errors import PeerFault, Unavailable
 from tests.network.loopback import a_host, answers, connected, run, until
 
 DATA = b"".join(hashlib.sha256(bytes([n])).digest() * (CHUNK_BYTES // 32) for n in range(12)) + b"tail"

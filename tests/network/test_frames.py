@@ -9,9 +9,9 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from network import frames, limits
-from network.frames import BODY_BYTES_MAX, Kind, encode_frame, read_frame
-from protocol.errors import MalformedMessage
+from assay.network import frames, limits
+from assay.network.frames import BODY_BYTES_MAX, Kind, encode_frame, read_frame
+from assay.protocol.errors import MalformedMessage
 
 
 class Pieces:

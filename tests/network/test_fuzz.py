@@ -11,13 +11,13 @@ import pytest
 import trio
 from libp2p.io.exceptions import ConnectionClosedError
 
-from network import limits
-from network.frames import Kind, encode_frame
-from network.host import PeerAddress
-from network.identity import libp2p_id
-from network.peers import Peers
-from protocol.blob import blob_digest
-from protocol.errors import Unavailable
+from assay.network import limits
+from assay.network.frames import Kind, encode_frame
+from assay.network.host import PeerAddress
+from assay.network.identity import libp2p_id
+from assay.network.peers import Peers
+from assay.protocol.encoding.blob import blob_digest
+from assay.protocol.errors import Unavailable
 from tests.network.child_host import BLOB as BLOB_BYTES
 from tests.network.corpus import BLOB, Case, cases
 from tests.network.loopback import (

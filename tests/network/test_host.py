@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 import trio
 
-from network import limits
-from network.frames import Kind, read_frame
-from network.host import Fact, RemoteError
-from protocol.errors import ConfigError, OutOfPhase, Unavailable
+from assay.network import limits
+from assay.network.frames import Kind, read_frame
+from assay.network.host import Fact, RemoteError
+from assay.protocol.errors import ConfigError, OutOfPhase, Unavailable
 from tests.network.loopback import (
     PATIENCE_S,
     QUICK,
@@ -87,7 +87,7 @@ def test_requests_in_flight_together_each_get_their_own_answer():
 
 
 def test_what_a_handler_raises_reaches_the_asker_as_a_bounded_fault_of_the_peer(caplog):
-    caplog.set_level(logging.CRITICAL, "network.desk")
+    caplog.set_level(logging.CRITICAL, "assay.network.request_server")
 
     async def refuse(peer, _body):
         raise OutOfPhase(peer, "x" * 5000)

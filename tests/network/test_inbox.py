@@ -5,9 +5,9 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from network import limits
-from network.inbox import Fact, Inbox
-from protocol.types import PeerId
+from assay.network import limits
+from assay.network.inbox import Fact, Inbox
+from assay.protocol.types import PeerId
 
 LOUD, QUIET = PeerId(b"l" * 32), PeerId(b"q" * 32)
 

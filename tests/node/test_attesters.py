@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from nacl.signing import SigningKey
 
-from attestation.binding import report_data
-from attestation.evidence import Evidence, Family, Report
-from attestation.files import write_evidence
-from node.attesters import CommandAttester, command_attester, software_attester
-from protocol.errors import ConfigError, Unavailable
-from protocol.types import Digest
+from assay.attestation.binding import report_data
+from assay.attestation.evidence import Evidence, Family, Report
+from assay.attestation.files import write_evidence
+from assay.node.attesters import CommandAttester, command_attester, software_attester
+from assay.protocol.errors import ConfigError, Unavailable
+from assay.protocol.types import Digest
 from tests.attestation.authorities import a_binding
 
 CODE = Digest(b"c" * 32)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from node.behaviours import CHEATS, FAULTS, NAMES, Behaviour, parse_behaviour
-from protocol.errors import ConfigError
+from assay.node.behaviours import CHEATS, FAULTS, NAMES, Behaviour, parse_behaviour
+from assay.protocol.errors import ConfigError
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from node.behaviours import Behaviour
-from node.trainer import Trainer
-from protocol.codec import digest
-from protocol.errors import Unavailable
-from protocol.types import NO_DIGEST
+from assay.node.behaviours import Behaviour
+from assay.node.trainer import Trainer
+from assay.protocol.encoding.codec import digest
+from assay.protocol.errors import Unavailable
+from assay.protocol.types import NO_DIGEST
 from tests.builders import NODES, RUN_ID, a_data_folder, a_member, a_spec
 
 
@@ -29,7 +29,7 @@ def test_a_node_without_a_finite_gradient_sends_nothing(
         behaviour=Behaviour(),
     )
     monkeypatch.setattr(
-        "node.trainer.loss_and_gradient",
+        "assay.node.trainer.loss_and_gradient",
         lambda *_, **__: (1.0, np.full(trainer.layout.parameters, np.nan, np.float32)),
     )
 

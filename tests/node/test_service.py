@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import trio
 
-from node.service import Service
-from protocol.types import RoundId
+from assay.node.service import Service
+from assay.protocol.types import RoundId
+from assay.training.layout import layout_of
+from assay.training.optimiser.momentum_root import zero_root
 from tests.builders import a_history, peer
 from tests.specs import a_rule
-from training.layout import layout_of
-from training.momentum import zero_root
 
 NORA = peer("nora")
 

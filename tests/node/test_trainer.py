@@ -8,23 +8,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from node import trainer as trainers
-from node.behaviours import CHEATS, NAMES, Behaviour
-from node.trainer import Trainer
-from protocol.codec import decode
-from protocol.draws import opened_blocks
-from protocol.errors import Diverged, Unavailable
-from protocol.messages import Commit, Outcome
-from protocol.openings import Opening
-from protocol.types import NO_DIGEST, RoundId
+from assay.node import trainer as trainers
+from assay.node.behaviours import CHEATS, NAMES, Behaviour
+from assay.node.trainer import Trainer
+from assay.protocol.draws import opened_blocks
+from assay.protocol.encoding.codec import decode
+from assay.protocol.errors import Diverged, Unavailable
+from assay.protocol.messages import Commit, Outcome
+from assay.protocol.openings import Opening
+from assay.protocol.types import NO_DIGEST, RoundId
+from assay.training.codec.wire import decode_update, encode_aggregate
+from assay.training.optimiser.momentum_root import zero_root as start_root
+from assay.training.optimiser.public_state import state_digest
+from assay.verifier.aggregation.mean import mean_over_senders
+from assay.verifier.audit import worker as examiners
+from assay.verifier.audit.exact import DISTANCE_PPB_MAX, check_opening
+from assay.verifier.audit.worker import Examiner
 from tests.builders import RUN_ID, a_data_folder, a_digest, a_spec, peer
-from training.momentum import zero_root as start_root
-from training.parameters import state_digest
-from training.wire import decode_update, encode_aggregate
-from verifier import examiner as examiners
-from verifier.aggregation import mean_over_senders
-from verifier.audit import DISTANCE_PPB_MAX, check_opening
-from verifier.examiner import Examiner
 
 SPEC = a_spec(rounds=40)
 NODE = peer("nora")

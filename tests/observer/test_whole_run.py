@@ -15,23 +15,25 @@ import pytest
 import trio
 from nacl.signing import SigningKey
 
-from ledger.anvil import Anvil
-from ledger.chain import LOCALNET, Chain, deploy
-from ledger.deployment import Deployment
-from ledger.events import ModelRegistered
-from ledger.evidence import evm_address
-from ledger.results import epoch_result, model_record, result_digest
-from ledger.statements import sign_digest
-from network.blobstore import DiskBlobs, MemoryBlobs
-from network.host import Handler, PeerAddress, open_host
-from observer import settler
-from observer.buyer import Buyer
-from observer.keeper import Keeper
-from protocol.blob import blob_digest
-from protocol.codec import decode, digest, encode
-from protocol.history import advance, next_chain
-from protocol.identity import Domain
-from protocol.messages import (
+from assay.chain.addresses import Deployment
+from assay.chain.client import LOCALNET, Chain, deploy
+from assay.chain.commit_statement import evm_address
+from assay.chain.deployment.anvil import Anvil
+from assay.chain.events import ModelRegistered
+from assay.chain.statements import sign_digest
+from assay.ledger.settlement.results import epoch_result, model_record, result_digest
+from assay.network.blob_store import DiskBlobs, MemoryBlobs
+from assay.network.host import Handler, PeerAddress, open_host
+from assay.observer.buyer.service import Buyer
+from assay.observer.ledger_service import settler
+from assay.observer.ledger_service.service import Keeper
+from assay.participant.config import Config, Participant
+from assay.participant.keyring import Keys
+from assay.participant.store import Store
+from assay.protocol.encoding.blob import blob_digest
+from assay.protocol.encoding.codec import decode, digest, encode
+from assay.protocol.identity import Domain
+from assay.protocol.messages import (
     CertifiedManifest,
     Links,
     ModelRequest,
@@ -39,17 +41,15 @@ from protocol.messages import (
     ResultSignature,
     StepRequest,
 )
-from protocol.params import RunSpec
-from protocol.types import NO_DIGEST, Address, Digest, HotSignature, PeerId
-from replica.keyring import Keys
-from replica.participant import Config, Participant
-from replica.store import Store
+from assay.protocol.params import RunSpec
+from assay.protocol.state_transition import advance, next_chain
+from assay.protocol.types import NO_DIGEST, Address, Digest, HotSignature, PeerId
+from assay.training.data.inventory import inventory, inventory_digest
 from tests import builders
 from tests.builders import NODES, VERIFIERS, a_certified, a_history, a_hot_key, a_manifest, a_member, a_spec
 from tests.contracts.conftest import anvil_binary  # noqa: F401 - fixture
-from tests.observer.test_bookkeeper import settlements_of
-from tests.observer.test_replay import AGGREGATES, BLOBS, STATES
-from training.inventory import inventory, inventory_digest
+from tests.observer.buyer.test_parameters import AGGREGATES, BLOBS, STATES
+from tests.observer.ledger_service.test_bookkeeper import settlements_of
 
 BUDGET = 10**9
 UPDATES = {name: f"update of {name}".encode() for name in NODES}

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from orders.check import check_order
-from orders.order import load_order
-from orders.spec import audit_spec
-from protocol.drand import NO_DRAND, QUICKNET
-from protocol.errors import ConfigError
-from protocol.types import NO_DIGEST
+from assay.orders.check import check_order
+from assay.orders.order import load_order
+from assay.orders.spec import audit_spec
+from assay.protocol.errors import ConfigError
+from assay.protocol.randomness.drand import NO_DRAND, QUICKNET
+from assay.protocol.types import NO_DIGEST
 from tests.a_drand import a_network, info
 
 URL = "http://127.0.0.1:9/abc"

@@ -13,23 +13,23 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from cli.process import read_process_file
-from orders.check import check_order
-from orders.data import collect_data, collect_tokens, make_data
-from orders.model import Preset, write_base
-from orders.order import load_order
-from orders.spec import compute_spec, model_spec
-from protocol.errors import ConfigError
-from protocol.params import Family, Precision
-from protocol.types import NO_DIGEST
-from tests.training.test_tokenizer import a_tokenizer
-from training.exact import initial_parameters
-from training.hf import export_config, export_tensors
-from training.layout import layout_of
-from training.presets import PRESETS, llama_spec
-from training.shards import read_manifest
-from training.start import state_digest
-from training.tokenizer import load_tokenizer
+from assay.cli.process import read_process_file
+from assay.orders.check import check_order
+from assay.orders.data import collect_data, collect_tokens, make_data, write_base
+from assay.orders.order import load_order
+from assay.orders.sections import Preset
+from assay.orders.spec import compute_spec, model_spec
+from assay.protocol.errors import ConfigError
+from assay.protocol.params import Family, Precision
+from assay.protocol.types import NO_DIGEST
+from assay.training.data.shards import read_manifest
+from assay.training.data.tokenizer import load_tokenizer
+from assay.training.exact import initial_parameters
+from assay.training.layout import layout_of
+from assay.training.model.hugging_face import export_config, export_tensors
+from assay.training.model.initial import state_digest
+from assay.training.model.presets import PRESETS, llama_spec
+from tests.training.data.test_tokenizer import a_tokenizer
 
 LLAMA = llama_spec(vocabulary=400, layers=2, width=48, heads=6, kv_heads=2, hidden=80, context=32)
 
@@ -305,7 +305,7 @@ def test_making_data_is_one_command(tmp_path):
         [
             sys.executable,
             "-m",
-            "cli.main",
+            "assay.cli.main",
             "order",
             "data",
             str(tmp_path / "run.toml"),

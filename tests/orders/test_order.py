@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from node.behaviours import CHEATS
-from orders.amounts import money_text, scaled
-from orders.order import Order, load_order
-from protocol.errors import ConfigError
+from assay.node.behaviours import CHEATS
+from assay.orders.amounts import money_text, scaled
+from assay.orders.order import Order, load_order
+from assay.protocol.errors import ConfigError
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ledger.settlement import settle
-from orders.order import load_order
-from orders.quote import (
+from assay.ledger.settlement.payouts import settle
+from assay.orders.order import load_order
+from assay.orders.quote import (
     Quote,
     cheats_of,
     check_spec_keeps,
@@ -20,15 +20,15 @@ from orders.quote import (
     terms_of,
     verification_ppm,
 )
-from orders.spec import build_spec, data_spec
-from protocol.codec import decode, encode
-from protocol.errors import ConfigError
-from protocol.history import advance, start
-from protocol.params import Member, RunSpec
-from protocol.types import Address, Digest, PeerId
+from assay.orders.spec import build_spec, data_spec
+from assay.protocol.encoding.codec import decode, encode
+from assay.protocol.errors import ConfigError
+from assay.protocol.params import Member, RunSpec
+from assay.protocol.state_transition import advance, start
+from assay.protocol.types import Address, Digest, PeerId
+from assay.training.data.shards import write_tokens
 from tests import builders
 from tests.builders import NODES, VERIFIERS, a_member
-from training.shards import write_tokens
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
 TEXT = np.frombuffer(b"All of it is text, and there is enough of it. " * 400, np.uint8)

@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orders.check import audit_share, block_bits, check_order
-from orders.data import collect_data, collect_tokens
-from orders.order import load_order
-from orders.spec import build_spec, data_spec
-from protocol.codec import decode, encode
-from protocol.errors import ConfigError
-from protocol.params import Member, RunSpec, check_spec
-from protocol.rule import Wire
-from protocol.types import Address, Digest, PeerId
+from assay.orders.check import audit_share, block_bits, check_order
+from assay.orders.data import collect_data, collect_tokens
+from assay.orders.order import load_order
+from assay.orders.spec import build_spec, data_spec
+from assay.protocol.encoding.codec import decode, encode
+from assay.protocol.errors import ConfigError
+from assay.protocol.params import Member, RunSpec, check_spec
+from assay.protocol.types import Address, Digest, PeerId
+from assay.protocol.update_rule import Wire
+from assay.training.data.shards import Manifest, write_tokens
 from tests.specs import a_rule
-from training.shards import Manifest, write_tokens
 
 TEXT = b"All of it is text, and there is enough of it. " * 400
 

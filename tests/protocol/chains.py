@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from protocol.audits import RECOMPUTED, Audit, may_unseal
-from protocol.codec import digest
-from protocol.history import History, advance, may_reveal, may_seal, next_chain, start
-from protocol.messages import (
+from assay.protocol.audits import RECOMPUTED, Audit, may_unseal
+from assay.protocol.commitments import seal_of, unseal
+from assay.protocol.encoding.codec import digest
+from assay.protocol.messages import (
     Commit,
     Manifest,
     Outcome,
@@ -22,15 +22,15 @@ from protocol.messages import (
     Verdict,
     VerdictSeal,
 )
-from protocol.params import (
+from assay.protocol.params import (
     Member,
     MoneySpec,
     RunSpec,
     TimingSpec,
     check_spec,
 )
-from protocol.seals import seal_of, unseal
-from protocol.types import NO_DIGEST, Address, Digest, HotSignature, PeerId, RoundId, Signature
+from assay.protocol.state_transition import History, advance, may_reveal, may_seal, next_chain, start
+from assay.protocol.types import NO_DIGEST, Address, Digest, HotSignature, PeerId, RoundId, Signature
 from tests.specs import FLOAT32_WHOLE, a_model, a_rule, an_audit_spec, some_data
 
 NODE_SALT = Digest(b"n" * 32)

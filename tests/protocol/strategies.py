@@ -13,10 +13,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from protocol.codec import INT_MAX, field_types, split_bound
-from protocol.messages import MESSAGES
-from protocol.params import RunSpec
-from protocol.types import FIXED_BYTES
+from assay.protocol.encoding.codec import INT_MAX, field_types, split_bound
+from assay.protocol.messages import MESSAGES
+from assay.protocol.params import RunSpec
+from assay.protocol.types import FIXED_BYTES
 
 KINDS = (*MESSAGES.values(), RunSpec)
 ITEMS_MAX = 3  # per tuple: enough for order and emptiness to matter

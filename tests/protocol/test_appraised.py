@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from protocol.errors import MalformedMessage
-from protocol.history import advance, may_appraise
-from protocol.messages import Appraised, Discount, SignedAppraised
-from protocol.params import PPM
-from protocol.types import NO_DIGEST, Digest, RoundId, Signature
-from replica.chain import check_place
+from assay.participant.links import check_place
+from assay.protocol.errors import MalformedMessage
+from assay.protocol.messages import Appraised, Discount, SignedAppraised
+from assay.protocol.params import PPM
+from assay.protocol.state_transition import advance, may_appraise
+from assay.protocol.types import NO_DIGEST, Digest, RoundId, Signature
 from tests.protocol.chains import (
     NODES,
     RUN_ID,

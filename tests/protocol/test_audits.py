@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.audits import Failing, Ruling, awaits, may_plant, may_unseal
-from protocol.errors import MalformedMessage
-from protocol.history import advance, judges_of, may_reveal, may_seal, start
-from protocol.messages import Outcome
-from protocol.params import PPM
-from protocol.seals import canary_root, planted
-from protocol.types import NO_DIGEST, Digest, PeerId, RoundId
-from replica.chain import check_place
+from assay.participant.links import check_place
+from assay.protocol.audits import Failing, Ruling, awaits, may_plant, may_unseal
+from assay.protocol.commitments import canary_root, planted
+from assay.protocol.errors import MalformedMessage
+from assay.protocol.messages import Outcome
+from assay.protocol.params import PPM
+from assay.protocol.state_transition import advance, judges_of, may_reveal, may_seal, start
+from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from tests.protocol.chains import (
     NODES,
     RUN_ID,

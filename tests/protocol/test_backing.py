@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from protocol.errors import MalformedMessage
-from protocol.history import BACKING_PAUSE, BACKING_ROUNDS, advance, may_back
-from protocol.messages import Backing, SignedBacking
-from protocol.params import PPM
-from protocol.types import Digest, PeerId, RoundId, Signature
-from replica.chain import check_place
+from assay.participant.links import check_place
+from assay.protocol.errors import MalformedMessage
+from assay.protocol.messages import Backing, SignedBacking
+from assay.protocol.params import PPM
+from assay.protocol.state_transition import BACKING_PAUSE, BACKING_ROUNDS, advance, may_back
+from assay.protocol.types import Digest, PeerId, RoundId, Signature
 from tests.protocol.chains import NODES, RUN_ID, VERIFIERS, a_history, a_manifest, grow
 
 NODE, OTHER = NODES[:2]

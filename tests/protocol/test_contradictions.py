@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from protocol.audits import Ruling
-from protocol.errors import MalformedMessage
-from protocol.history import advance, may_contradict
-from protocol.messages import Contradiction, SignedCommit
-from protocol.types import Digest, HotSignature, RoundId, Signature
-from replica.chain import check_place
+from assay.participant.links import check_place
+from assay.protocol.audits import Ruling
+from assay.protocol.errors import MalformedMessage
+from assay.protocol.messages import Contradiction, SignedCommit
+from assay.protocol.state_transition import advance, may_contradict
+from assay.protocol.types import Digest, HotSignature, RoundId, Signature
+from assay.verifier.round.commits import contradiction
 from tests.protocol.chains import NODES, a_commit, a_history, a_manifest, a_peer, grow
-from verifier.commits import contradiction
 
 NODE, OTHER = NODES[:2]
 

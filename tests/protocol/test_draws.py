@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.draws import audit_rate_ppm, audit_seed, auditors, beacon_input, is_drawn, opened_blocks
-from protocol.errors import MalformedMessage
-from protocol.params import PPM
-from protocol.types import Digest, PeerId, RoundId
-from protocol.vrf import prove
+from assay.protocol.draws import audit_rate_ppm, audit_seed, auditors, beacon_input, is_drawn, opened_blocks
+from assay.protocol.errors import MalformedMessage
+from assay.protocol.params import PPM
+from assay.protocol.randomness.vrf import prove
+from assay.protocol.types import Digest, PeerId, RoundId
 from tests.protocol.chains import NODES, VERIFIERS, a_spec
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "draws.json"

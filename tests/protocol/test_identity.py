@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
-from protocol.codec import digest
-from protocol.errors import PeerFault
-from protocol.identity import Domain, peer_of, sign, signed_bytes, verify
-from protocol.messages import Receipt, Reveal, Vote
-from protocol.types import Digest, PeerId, Signature
+from assay.protocol.encoding.codec import digest
+from assay.protocol.errors import PeerFault
+from assay.protocol.identity import Domain, peer_of, sign, signed_bytes, verify
+from assay.protocol.messages import Receipt, Reveal, Vote
+from assay.protocol.types import Digest, PeerId, Signature
 from tests.protocol.strategies import any_message, sample
 
 KEY = SigningKey(bytes(range(32)))

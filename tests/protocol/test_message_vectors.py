@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.codec import decode, digest, encode
+from assay.protocol.encoding.codec import decode, digest, encode
 from tests.protocol.strategies import KINDS, sample
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "messages.json"

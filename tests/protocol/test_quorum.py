@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from nacl.signing import SigningKey
 
-from protocol.errors import MalformedMessage, PeerFault
-from protocol.identity import Domain, peer_of, sign
-from protocol.messages import QuorumCertificate, SignedVote, Vote
-from protocol.quorum import assemble, check_certificate, faults_tolerated, quorum
-from protocol.types import Digest
+from assay.protocol.errors import MalformedMessage, PeerFault
+from assay.protocol.identity import Domain, peer_of, sign
+from assay.protocol.messages import QuorumCertificate, SignedVote, Vote
+from assay.protocol.quorum import assemble, check_certificate, faults_tolerated, quorum
+from assay.protocol.types import Digest
 from tests.protocol.strategies import sample
 
 DOMAIN = Domain(deployment_id=Digest(b"d" * 32), run_id=Digest(b"r" * 32))

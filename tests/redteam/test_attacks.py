@@ -6,11 +6,11 @@ import ast
 
 import pytest
 
-import redteam.chain
-from redteam.attack import Attack, Finding, Outcome, Where, finding_of, together, without
-from redteam.contracts import ROOT, TESTS, adversaries_of, endings
-from redteam.table import ATTACKS
-from training.model import use_one_thread
+import assay.redteam.run_builder
+from assay.redteam.attack import Attack, Finding, Outcome, Where, finding_of, together, without
+from assay.redteam.contracts import ROOT, TESTS, adversaries_of, endings
+from assay.redteam.table import ATTACKS
+from assay.training.model.loss import use_one_thread
 
 QUICK = [attack for attack in ATTACKS if not attack.is_slow]
 SWITCHED = [attack for attack in QUICK if attack.has_off]
@@ -89,15 +89,15 @@ def test_an_outcome_is_open_as_soon_as_one_attempt_succeeds() -> None:
 
 
 def test_a_defence_that_was_switched_off_is_on_again_whatever_happens() -> None:
-    true = redteam.chain.mark
+    true = assay.redteam.run_builder.mark
 
     def fails() -> None:
-        with without(redteam.chain, "mark", None):
-            assert redteam.chain.mark is None
+        with without(assay.redteam.run_builder, "mark", None):
+            assert assay.redteam.run_builder.mark is None
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fails()
-    assert redteam.chain.mark is true
-    with pytest.raises(AttributeError), without(redteam.chain, "no such defence", None):
+    assert assay.redteam.run_builder.mark is true
+    with pytest.raises(AttributeError), without(assay.redteam.run_builder, "no such defence", None):
         pass

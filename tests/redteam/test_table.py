@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import verifier.audit
-from cli.main import app
-from redteam.attack import without
-from redteam.honest import Honest, audit_honest, total
-from redteam.table import ATTACKS, as_markdown, as_plain, named, try_all
-from training.compress import transition
-from training.model import use_one_thread
+import assay.verifier.audit.exact
+from assay.cli.main import app
+from assay.redteam.attack import without
+from assay.redteam.false_positives import Honest, audit_honest, total
+from assay.redteam.table import ATTACKS, as_markdown, as_plain, named, try_all
+from assay.training.model.loss import use_one_thread
+from assay.training.transform.compress import transition
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -34,7 +34,7 @@ def test_an_honest_step_that_is_not_believed_is_counted(tmp_path: Path) -> None:
     def other_hardware(compress: Any, before: Any, x: Any) -> Any:
         return transition(compress, before, x * (1 + 2**-20))
 
-    with without(verifier.audit, "transition", other_hardware):
+    with without(assay.verifier.audit.exact, "transition", other_hardware):
         assert audit_honest(1, 5, tmp_path).false_slashes == 2
 
 

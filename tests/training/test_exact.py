@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.params import ModelSpec
-from tests.specs import a_rule
-from training.exact import (
+from assay.protocol.params import ModelSpec
+from assay.training.exact import (
     BASIS_BITS,
     BASIS_SS,
     VALUE_MAX,
@@ -26,12 +25,13 @@ from training.exact import (
     inverse_signs,
     scatter_values,
 )
-from training.layout import layout_of
-from training.parameters import state_digest
-from training.presets import gpt_spec
-from training.schedule import rate
+from assay.training.layout import layout_of
+from assay.training.model.presets import gpt_spec
+from assay.training.optimiser.public_state import state_digest
+from assay.training.optimiser.schedule import rate
+from tests.specs import a_rule
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 VECTORS = ROOT / "tests" / "vectors" / "exact.json"
 RULE = a_rule(warmup_rounds=5, lr_nano=2_000_000, floor_ppm=100_000, k=32)
 TINY = gpt_spec(layers=1, width=64, heads=2, context=16)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.layout import Layout, from_blocks, layout_of, to_blocks
-from training.presets import gpt_spec
+from assay.training.layout import Layout, from_blocks, layout_of, to_blocks
+from assay.training.model.presets import gpt_spec
 
 SIZES = st.integers(1, 150) | st.sampled_from([63, 64, 65, 127, 128, 129])
 SHAPES = st.lists(st.tuples(SIZES) | st.tuples(SIZES, SIZES), min_size=1, max_size=6)

@@ -15,15 +15,18 @@ import numpy as np
 import pytest
 from numba import njit
 
-from protocol.params import PPM
-from protocol.types import Digest
+from assay.protocol.params import PPM
+from assay.protocol.types import Digest
+from assay.training.layout import Layout
+from assay.training.transform import blocked_dct as forward
+from assay.training.transform import compress, equalise
+from assay.training.transform import dct as cosine
+from assay.training.transform import top_k as largest
+from assay.training.transform.compiled import OPTIONS
+from assay.training.transform.compress import gradient_blocks, in_basis, transition, work_sketch
 from tests.specs import a_rule
-from training import compress, cosine, equalise, forward, largest
-from training.compiled import OPTIONS
-from training.compress import gradient_blocks, in_basis, transition, work_sketch
-from training.layout import Layout
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 VECTOR = ROOT / "tests" / "vectors" / "step.json"
 LAYOUT = Layout(("a", "b", "c", "d"), ((130, 576), (128, 192), (37,), (64,)))
 ODD = Layout(("a", "b", "c"), ((37, 201), (100, 67), (5,)))  # neither rows nor columns by the eight

@@ -5,13 +5,13 @@ Room: training (pure). A new one is a file with a function of this shape, and a 
 
 from collections.abc import Callable
 
-from protocol.rule import RuleSpec
-from training.methods.choices import Choices
-from training.methods.demo import demo
-from training.methods.diloco import diloco
-from training.methods.fedavg import fedavg
-from training.methods.sparseloco import sparseloco
-from training.methods.streaming_diloco import streaming_diloco
+from assay.protocol.update_rule import RuleSpec
+from assay.training.methods.choices import Choices
+from assay.training.methods.demo import demo
+from assay.training.methods.diloco import diloco
+from assay.training.methods.fedavg import fedavg
+from assay.training.methods.sparseloco import sparseloco
+from assay.training.methods.streaming_diloco import streaming_diloco
 
 METHODS: dict[str, Callable[[Choices], RuleSpec]] = {
     "demo": demo,

@@ -1,6 +1,6 @@
 """Choices: what whoever orders a run may say about its method; the method fills in the rest.
 
-Room: training (pure). Units as in protocol/rule.py. None: the method's own value.
+Room: training (pure). Units as in protocol/update_rule.py. None: the method's own value.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
-from protocol.rule import (
+from assay.protocol.update_rule import (
     PPM,
     AggregationSpec,
     CompressSpec,

@@ -9,8 +9,8 @@ Reference:
 
 from __future__ import annotations
 
-from protocol.rule import PPM, LocalSpec, Optimiser, Outer, RuleSpec, Transform, Values
-from training.methods.choices import (
+from assay.protocol.update_rule import PPM, LocalSpec, Optimiser, Outer, RuleSpec, Transform, Values
+from assay.training.methods.choices import (
     NO_RATE,
     Choices,
     assembled,

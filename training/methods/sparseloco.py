@@ -8,8 +8,8 @@ Reference:
 
 from __future__ import annotations
 
-from protocol.rule import Optimiser, Outer, RuleSpec, Transform, Values
-from training.methods.choices import (
+from assay.protocol.update_rule import Optimiser, Outer, RuleSpec, Transform, Values
+from assay.training.methods.choices import (
     Choices,
     assembled,
     compressor,

@@ -1,0 +1,141 @@
+"""Shelf: the runs that a server serves, by name, and what it remembers of each.
+
+Room: api (edge: opens books to read). A name from a stranger is looked up and never made into
+a path. What was added up is kept with the log's edge and goes on from there, so a balance
+costs only the entries since the last one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+from sqlalchemy.engine import Connection, Engine
+
+from assay.api.http.problems import Problem
+from assay.bundle.books import Place, find_books, log_origin, run_of
+from assay.ledger.journal.database import open_engine_to_read, reading
+from assay.ledger.journal.reader import BooksAltered
+from assay.ledger.log.audit import Audited, audit
+from assay.ledger.log.signer import read_published
+from assay.ledger.queries.lookup import Totals, add_up
+from assay.protocol.errors import ConfigError
+from assay.protocol.params import RunSpec
+from assay.protocol.types import Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditAnswer:
+    """What the last audit found, and when."""
+
+    at_s: float
+    audited: Audited | None
+    difference: str  # the first thing that is not as it was logged; empty if all is
+
+
+@dataclass(slots=True)
+class Shelved:
+    """One run."""
+
+    name: str
+    run: Path | str
+    _lock: Lock = field(default_factory=Lock)
+    _totals: Totals | None = None
+    _audit: AuditAnswer | None = None
+    _audit_lock: Lock = field(default_factory=Lock)
+    _engine: Engine | None = None
+
+    @property
+    def place(self) -> Place:
+        """Where its parts are."""
+        return find_books(self.run)
+
+    @contextmanager
+    def opened(self) -> Iterator[Connection]:
+        """A consistent view of its books.
+
+        Raises:
+            Problem: they cannot be opened now.
+        """
+        try:
+            # An engine to a file keeps nothing open; a server's database has a pool, which is kept.
+            engine = self._engine or open_engine_to_read(self.place.books)
+        except ConfigError:
+            raise Problem(503, f"the books of run {self.name} cannot be opened now") from None
+        if isinstance(self.run, str):
+            self._engine = engine
+        with reading(engine) as db:
+            yield db
+
+    def origin(self, db: Connection) -> str:
+        """Its log's name."""
+        return log_origin(self.place, db)
+
+    def spec(self) -> tuple[RunSpec, Digest]:
+        """Its spec and id.
+
+        Raises:
+            Problem: the server does not have the spec.
+        """
+        try:
+            return run_of(self.place)
+        except ConfigError:
+            raise Problem(404, f"the spec of run {self.name} is not on this server") from None
+
+    def totals(self) -> Totals:
+        """The balances by the journal as it is now.
+
+        Raises:
+            BooksAltered: an entry is not what was logged, or the books went back since they were added up.
+        """
+        with self._lock:
+            so_far = self._totals  # before the view is opened, so the view can only be newer
+        with self.opened() as db:
+            found = add_up(db, so_far)
+        with self._lock:
+            if self._totals is None or self._totals.edge.size < found.edge.size:
+                self._totals = found
+        return found
+
+    def audited(self, every_s: float) -> AuditAnswer:
+        """The whole audit, made again at most every so many seconds and by one request at a time."""
+        with self._audit_lock:
+            now_s = time.monotonic()
+            if self._audit is None or now_s >= self._audit.at_s + every_s:
+                place = self.place
+                published = [] if place.checkpoints is None else read_published(place.checkpoints)
+                with self.opened() as db:
+                    try:
+                        found = audit(db, self.origin(db), None, published)
+                        self._audit = AuditAnswer(at_s=now_s, audited=found, difference="")
+                    except BooksAltered as error:
+                        self._audit = AuditAnswer(at_s=now_s, audited=None, difference=str(error))
+            return self._audit
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """All runs of a server."""
+
+    runs: Mapping[str, Shelved]
+
+    def find(self, name: str) -> Shelved:
+        """The run of this name.
+
+        Raises:
+            Problem: there is none.
+        """
+        found = self.runs.get(name)
+        if found is None:
+            raise Problem(404, "no run of this name is served here")
+        return found
+
+
+def make_shelf(runs: Mapping[str, str], base: Path) -> Shelf:
+    """The runs of a configuration; paths are relative to `base`."""
+    places = {name: where if "://" in where else base / where for name, where in runs.items()}
+    return Shelf({name: Shelved(name, where) for name, where in places.items()})

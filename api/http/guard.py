@@ -1,0 +1,152 @@
+"""Guard: what every request passes before anything reads it, and every answer after.
+
+Room: api (edge: ASGI). Bounds on the head, the body, the time, and the number of requests at once; a
+bucket for each address; headers that tell browsers to do nothing; a log line without secrets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from assay.api.config import LimitsSection
+from assay.api.http.problems import Problem, incident, problem_answer
+from assay.api.http.rate_limits import Buckets, Rate
+
+log = logging.getLogger(__name__)
+PATH_BYTES_MAX = 2048
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"strict-transport-security", b"max-age=31536000"),
+)
+
+
+class Guard:
+    """One app behind the bounds of one configuration."""
+
+    def __init__(self, app: App, limits: LimitsSection, clock: Callable[[], float] = time.monotonic) -> None:
+        self._app, self._limits, self._clock = app, limits, clock
+        self._addresses = Buckets(rate=Rate(per_minute=limits.address_per_minute, burst=limits.address_burst))
+        self._at_once = 0
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Serve one request; see the module text."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        began, answer = self._clock(), _Answer(send, is_head=scope["method"] == "HEAD")
+        refused = self._refusal(scope)
+        if refused is not None:
+            await refused(dict(scope), receive, answer.send)
+        elif self._at_once >= self._limits.requests_at_once:
+            busy = problem_answer(503, "too many requests at once", {"Retry-After": "1"})
+            await busy(dict(scope), receive, answer.send)
+        else:
+            self._at_once += 1
+            try:
+                await self._served(scope, receive, answer)
+            finally:
+                self._at_once -= 1
+        log.info(
+            "request",
+            extra={
+                "method": scope["method"],
+                "path": scope["path"][:200],  # never the query, headers or body: they may hold secrets
+                "status": answer.status,
+                "ms": round((self._clock() - began) * 1000),
+                "from": _address(scope),
+            },
+        )
+
+    async def _served(self, scope: Message, receive: Receive, answer: _Answer) -> None:
+        limits = self._limits
+        limit_s = limits.export_s if scope["path"].endswith("/export") else limits.request_s
+        asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+        try:
+            await asyncio.wait_for(self._app(asked, self._bounded(receive), answer.send), limit_s)
+        except asyncio.TimeoutError:
+            late = problem_answer(503, f"not answered within {limit_s:g} seconds", {"Retry-After": "5"})
+            await answer.instead(late, scope, receive)
+        except Exception as error:  # the outermost place: the caller gets a number, the log the rest
+            if answer.is_whole:
+                return  # it was told as an incident, further in
+            if answer.status:
+                raise  # the connection ends in the middle of the answer, which is all that can be said now
+            await answer.instead(incident(error, scope["path"][:200]), scope, receive)
+
+    def _refusal(self, scope: Message) -> App | None:
+        limits = self._limits
+        size = sum(len(name) + len(value) for name, value in scope["headers"])
+        if size > limits.header_bytes:
+            return problem_answer(431, f"the headers may have {limits.header_bytes} bytes")
+        if len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"") > PATH_BYTES_MAX:
+            return problem_answer(414, f"the path may have {PATH_BYTES_MAX} bytes")
+        for name, value in scope["headers"]:
+            if name == b"content-length" and (not value.isdigit() or int(value) > limits.body_bytes):
+                return problem_answer(413, f"the body may have {limits.body_bytes} bytes")
+        wait = self._addresses.take(_address(scope), self._clock())
+        if wait:
+            seconds = str(int(wait) + 1)
+            return problem_answer(
+                429, f"too many requests; the next in {seconds} s", {"Retry-After": seconds}
+            )
+        return None
+
+    def _bounded(self, receive: Receive) -> Receive:
+        left = self._limits.body_bytes
+
+        async def read() -> Message:
+            nonlocal left
+            message = await receive()
+            left -= len(message.get("body") or b"")
+            if left < 0:
+                raise Problem(413, f"the body may have {self._limits.body_bytes} bytes")
+            return message
+
+        return read
+
+
+class _Answer:
+    """What went out, with our headers; without a body where none was asked for."""
+
+    def __init__(self, send: Send, *, is_head: bool) -> None:
+        self._send, self._is_head = send, is_head
+        self.status = 0
+        self.is_whole = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            own = {name for name, _ in HEADERS}
+            kept = [(n, v) for n, v in message.get("headers", []) if n.lower() not in own]
+            if not any(name.lower() == b"cache-control" for name, _ in kept):
+                kept.append((b"cache-control", b"no-store"))
+            message = {**message, "headers": [*kept, *HEADERS]}
+        elif self._is_head and message["type"] == "http.response.body":
+            message = {**message, "body": b""}
+        await self._send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self.is_whole = True
+
+    async def instead(self, answer: Any, scope: Message, receive: Receive) -> None:
+        """An answer in place of one that did not come; where one has begun, the connection ends."""
+        if self.status:
+            raise ConnectionAbortedError("the answer was cut off")
+        await answer(dict(scope), receive, self.send)
+
+
+def _address(scope: Message) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else "unknown"

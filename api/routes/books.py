@@ -1,0 +1,341 @@
+"""Books routes: what a run's ledger says, as values that the commands print too.
+
+Room: api (edge). All of them only read. A name of a run is looked up, never made into a path.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Literal
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Path, Query, Request
+from starlette.responses import Response, StreamingResponse
+
+from assay.api.access import Principal
+from assay.api.catalogue import Shelved
+from assay.api.http.bodies import StrictRoute
+from assay.api.http.problems import Problem
+from assay.api.payouts import payouts
+from assay.api.schemas import (
+    AuditResult,
+    BalanceAnswer,
+    Balances,
+    CheckpointAnswer,
+    Earnings,
+    EndedAnswer,
+    Entries,
+    EntryAnswer,
+    EpochEarnings,
+    FindingAnswer,
+    PostingAnswer,
+    ProofAnswer,
+    Reasons,
+    RunAnswer,
+    SettlementAnswer,
+    UnpaidAnswer,
+)
+from assay.api.server import Reader, TheServer, check_etag
+from assay.ledger.accounts import NO_EPOCH
+from assay.ledger.journal.leaf import Written
+from assay.ledger.journal.log_store import read_notes
+from assay.ledger.journal.reader import PORTION, read_entries
+from assay.ledger.journal.tables import TABLES
+from assay.ledger.log.note import verifier_key
+from assay.ledger.queries.earned import read_earned, read_unpaid
+from assay.ledger.queries.export import beancount_lines, csv_lines, recorded_at
+from assay.ledger.queries.lookup import (
+    PAGE_MAX,
+    checkpoint_of,
+    entry_page,
+    log_edge,
+    newest_note,
+    prove_entry,
+)
+from assay.protocol.errors import ConfigError
+
+PIECE_CHARS = 1 << 16
+router = APIRouter(route_class=StrictRoute, prefix="/v1", tags=["books"])
+RunName = Annotated[str, Path(max_length=64, examples=["quickstart"])]
+Epoch = Annotated[int, Path(ge=0, le=10**9)]
+Peer = Annotated[str, Path(pattern=r"^[0-9a-fA-F]{1,64}$")]
+
+
+@router.get("/runs")
+def runs(server: TheServer, who: Reader) -> list[RunAnswer]:
+    """The runs that are served here."""
+    return [_run(run) for run in server.shelf.runs.values()]
+
+
+@router.get("/runs/{run}")
+def run(server: TheServer, who: Reader, run: RunName) -> RunAnswer:
+    """One run, and how far its log is."""
+    return _run(server.shelf.find(run))
+
+
+def _run(run: Shelved) -> RunAnswer:
+    with run.opened() as db:
+        edge, note = log_edge(db), newest_note(db)
+        settled = db.execute(sa.select(TABLES["settlement"].c.epoch).order_by(sa.text("1"))).scalars()
+        epochs = list(settled)
+    try:
+        run_id = run.spec()[1].hex()
+    except Problem:
+        run_id = None
+    return RunAnswer(
+        name=run.name,
+        run_id=run_id,
+        entries=edge.size,
+        root=edge.root.hex(),
+        checkpoint_size=None if note is None else note.size,
+        settled_epochs=epochs,
+    )
+
+
+@router.get("/runs/{run}/balances")
+def balances(server: TheServer, who: Reader, run: RunName, request: Request, response: Response) -> Balances:
+    """Every account that is not at zero, on its own side, by the journal."""
+    found = server.shelf.find(run).totals()
+    response.headers["ETag"] = check_etag(request, found.edge)
+    return Balances(
+        entries=found.edge.size,
+        root=found.edge.root.hex(),
+        balances=[
+            BalanceAnswer(account=account.code, asset=account.asset, amount=str(amount))
+            for account, amount in found.balances
+        ],
+        trial_balance=str(found.trial_balance),
+    )
+
+
+@router.get("/runs/{run}/entries")
+def entries(
+    server: TheServer,
+    who: Reader,
+    run: RunName,
+    request: Request,
+    response: Response,
+    after: Annotated[int, Query(ge=0, lt=2**63, description="the last number that is not wanted")] = 0,
+    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
+    account: Annotated[str, Query(max_length=200, description="only accounts whose code begins so")] = "",
+) -> Entries:
+    """The journal, oldest first, page by page; each entry is compared with the log."""
+    with server.shelf.find(run).opened() as db:
+        response.headers["ETag"] = check_etag(request, log_edge(db))
+        page = entry_page(db, after=after, limit=limit, account=account)
+    return Entries(entries=[_entry(one) for one in page.entries], next=page.next_after)
+
+
+@router.get("/runs/{run}/proof")
+def proof(
+    server: TheServer,
+    who: Reader,
+    run: RunName,
+    request: Request,
+    response: Response,
+    entry: Annotated[str, Query(min_length=1, max_length=200, description="its number or its key")],
+) -> ProofAnswer:
+    """An entry with the proof that the signed log holds it."""
+    shelved = server.shelf.find(run)
+    with shelved.opened() as db, missing():
+        note = newest_note(db)
+        response.headers["ETag"] = check_etag(request, log_edge(db), note.text if note else "")
+        found = prove_entry(db, shelved.origin(db), entry)
+    return ProofAnswer(
+        entry=_entry(found.written),
+        leaf_index=found.written.number - 1,
+        leaf=found.leaf.hex(),
+        proof=[each.hex() for each in found.path],
+        checkpoint=found.note,
+        verifier_key=found.verifier_key,
+    )
+
+
+@router.get("/runs/{run}/checkpoints")
+def checkpoints(
+    server: TheServer,
+    who: Reader,
+    run: RunName,
+    limit: Annotated[int, Query(ge=1, le=500, description="so many of the newest")] = 100,
+) -> list[CheckpointAnswer]:
+    """Signed checkpoints of the log, smallest first."""
+    shelved = server.shelf.find(run)
+    with shelved.opened() as db:
+        origin = shelved.origin(db)
+        found = [(note, checkpoint_of(note, origin)) for note in read_notes(db, newest=limit)]
+    return [
+        CheckpointAnswer(
+            size=one.size,
+            root=one.root.hex(),
+            note=note.text,
+            verifier_key=verifier_key(one.origin, note.signer),
+        )
+        for note, one in found
+    ]
+
+
+@router.get("/runs/{run}/audit")
+def audit(server: TheServer, who: Reader, run: RunName) -> AuditResult:
+    """Every leaf, root, sum and checkpoint made again; at most once in a while, else the last result."""
+
+    found = server.shelf.find(run).audited(server.config.limits.audit_every_s)
+    good = found.audited
+    return AuditResult(
+        ok=good is not None,
+        difference=found.difference or None,
+        entries=good.entries if good else None,
+        postings=good.postings if good else None,
+        root=good.root.hex() if good else None,
+        checkpoints=len(good.checkpoints) if good else None,
+        age_s=int(time.monotonic() - found.at_s),
+    )
+
+
+@router.get("/runs/{run}/export", responses={200: {"content": {"text/csv": {}, "text/plain": {}}}})
+def export(
+    server: TheServer,
+    who: Reader,
+    run: RunName,
+    language: Annotated[Literal["csv", "beancount"], Query()] = "csv",
+) -> StreamingResponse:
+    """The journal for other tools; where an entry is not as it was logged, the answer breaks off."""
+    shelved = server.shelf.find(run)
+    with shelved.opened() as db:  # what cannot be opened is an error before anything is sent
+        count = log_edge(db).size
+
+    def journal() -> Iterator[Written]:
+        for first in range(1, count + 1, PORTION):
+            with shelved.opened() as db:  # opened and closed within one step: steps come in any thread
+                portion = list(read_entries(db, range(first, min(first + PORTION, count + 1))))
+            yield from portion
+
+    title = f"Assay, {shelved.name}"
+    lines = csv_lines(journal()) if language == "csv" else beancount_lines(journal, title)
+    kind = "text/csv" if language == "csv" else "text/plain"
+    name = f"{shelved.name}.{'csv' if language == 'csv' else 'beancount'}"
+    return StreamingResponse(
+        _pieces(lines), media_type=f"{kind}; charset=utf-8",
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+    )  # fmt: skip
+
+
+@router.get("/runs/{run}/earnings/{peer}")
+def earnings(server: TheServer, who: Reader, run: RunName, peer: Peer) -> Earnings:
+    """What a node earned in each epoch, by its peer id or the beginning of it."""
+    with server.shelf.find(run).opened() as db, missing():
+        found = read_earned(db, peer)
+    return Earnings(
+        peer=found.peer.hex(),
+        epochs=[
+            EpochEarnings(
+                epoch=one.epoch,
+                steps=one.steps,
+                tokens=one.tokens,
+                unpaid=one.unpaid,
+                settled=one.is_settled,
+                amount=str(one.amount),
+                claimed=str(one.claimed),
+            )
+            for one in found.epochs
+        ],
+        total=str(found.total),
+    )
+
+
+@router.get("/runs/{run}/earnings/{peer}/why/{epoch}")
+def why(server: TheServer, who: Reader, run: RunName, peer: Peer, epoch: Epoch) -> Reasons:
+    """Every step of an epoch that was not paid, and the digests that show why."""
+    with server.shelf.find(run).opened() as db, missing():
+        found = read_unpaid(db, peer, epoch)
+    return Reasons(
+        peer=found.peer.hex(),
+        epoch=found.epoch,
+        steps=found.steps,
+        unpaid=[
+            UnpaidAnswer(
+                round=one.round,
+                reason=one.reason,
+                tokens=one.tokens,
+                commit=one.commit.hex(),
+                update=one.update.hex(),
+                manifest=one.manifest.hex(),
+                findings=[
+                    FindingAnswer(
+                        outcome=each.outcome,
+                        verifier=each.verifier.hex(),
+                        round=each.round,
+                        manifest=each.manifest.hex(),
+                    )
+                    for each in (*one.evidence.findings, *one.fault.findings)
+                ],
+                rulings=[
+                    EndedAnswer(ruling=each.ruling, round=each.round, manifest=each.manifest.hex())
+                    for each in (*one.evidence.rulings, *one.fault.rulings)
+                ],
+                fault_round=one.fault_round,
+            )
+            for one in found.unpaid
+        ],
+    )
+
+
+@router.get("/runs/{run}/settlements/{epoch}")
+def settlement(server: TheServer, who: Reader, run: RunName, epoch: Epoch) -> SettlementAnswer:
+    """An epoch's payout table, each row with the proof that claims it on chain."""
+    shelved = server.shelf.find(run)
+    run_id = shelved.spec()[1]
+    with shelved.opened() as db:
+        return payouts(db, run_id, epoch)
+
+
+def _pieces(lines: Iterator[str]) -> Iterator[str]:
+    """Lines joined to pieces, because each piece is handed to another thread."""
+    piece: list[str] = []
+    size = 0
+    for line in lines:
+        piece.append(line)
+        size += len(line)
+        if size >= PIECE_CHARS:
+            yield "".join(piece)
+            piece, size = [], 0
+    yield "".join(piece)
+
+
+@contextmanager
+def missing() -> Iterator[None]:
+    """What a look-up does not find is the caller's mistake here."""
+    try:
+        yield
+    except ConfigError as error:
+        raise Problem(404, str(error)[:500]) from None
+
+
+def may_see(who: Principal | None, buyer: str) -> None:
+    """Do nothing if the caller may see a buyer's papers.
+
+    Raises:
+        Problem: they are another's.
+    """
+    if who is not None and who.account is not None and who.account != buyer:
+        raise Problem(403, "these papers are the buyer's")
+
+
+def _entry(one: Written) -> EntryAnswer:
+    entry = one.entry
+    return EntryAnswer(
+        number=one.number,
+        key=entry.key,
+        kind=entry.kind,
+        epoch=None if entry.epoch == NO_EPOCH else entry.epoch,
+        block_number=entry.block_number,
+        block_hash=entry.block_hash.hex(),
+        reverses=entry.reverses or None,
+        recorded=recorded_at(one).isoformat(timespec="milliseconds"),
+        leaf_hash=one.leaf.hex(),
+        postings=[
+            PostingAnswer(account=each.account.code, asset=each.account.asset, amount=str(each.amount))
+            for each in entry.postings
+        ],
+    )

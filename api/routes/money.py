@@ -1,0 +1,193 @@
+"""Money routes: invoices, quotes, and what the chain says of orders and stake.
+
+Room: api (edge). All of them only read.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Body, Depends, Path, Request
+from starlette.responses import Response
+
+from assay.api.access import Principal
+from assay.api.http.bodies import StrictRoute
+from assay.api.http.problems import Problem
+from assay.api.quoting import read_order
+from assay.api.routes.books import RunName, may_see, missing
+from assay.api.schemas import (
+    AddressText,
+    HashGiven,
+    InvoiceHead,
+    OrderAnswer,
+    QuoteAnswer,
+    QuoteCost,
+    StakeAnswer,
+)
+from assay.api.server import Reader, TheServer, needs
+from assay.chain.commit_statement import evm_address
+from assay.chain.statements import OPERATOR, VERIFIER
+from assay.ledger.invoices.document import Document, to_json
+from assay.ledger.invoices.pdf import pdf_bytes
+from assay.ledger.invoices.store import read_document, read_documents
+from assay.orders.quote import Cost, cheats_of, cost_at_most, cost_expected, quote_of
+from assay.protocol.errors import ConfigError
+
+router = APIRouter(route_class=StrictRoute, prefix="/v1", tags=["money"])
+ROLES = {"operator": OPERATOR, "verifier": VERIFIER}
+ORDER_TEXT = b"application/toml"
+Series = Annotated[Literal["invoice", "credit"], Path()]
+Number = Annotated[int, Path(ge=1, lt=2**63)]
+InvoiceReader = Annotated[Principal | None, Depends(needs("invoice"))]
+Quoter = Annotated[Principal | None, Depends(needs("quote"))]
+
+
+@router.get("/runs/{run}/invoices")
+def invoices(server: TheServer, who: InvoiceReader, run: RunName) -> list[InvoiceHead]:
+    """Invoices and credit notes of a run; its buyer's, and the server's own tokens', to see."""
+    shelved = server.shelf.find(run)
+    may_see(who, evm_address(shelved.spec()[0].buyer))
+    with shelved.opened() as db:
+        found = read_documents(db)
+    return [
+        InvoiceHead(
+            series=one.series,
+            number=one.number,
+            name=one.name,
+            first_epoch=one.facts.first_epoch,
+            last_epoch=one.facts.last_epoch,
+            total=str(one.total),
+            corrects=one.corrects,
+        )
+        for one in found
+    ]
+
+
+@router.get("/runs/{run}/invoices/{series}/{number}", responses={200: {"content": {"application/json": {}}}})
+def invoice(server: TheServer, who: InvoiceReader, run: RunName, series: Series, number: Number) -> Response:
+    """One document, in the spelling that its hash is of."""
+    return Response(to_json(_document(server, who, run, series, number)), media_type="application/json")
+
+
+@router.get(
+    "/runs/{run}/invoices/{series}/{number}/pdf", responses={200: {"content": {"application/pdf": {}}}}
+)
+def invoice_pdf(
+    server: TheServer, who: InvoiceReader, run: RunName, series: Series, number: Number
+) -> Response:
+    """One document on paper."""
+    found = _document(server, who, run, series, number)
+    try:
+        body = pdf_bytes(found)
+    except ConfigError:
+        raise Problem(409, "the font of this server lacks a character of this document") from None
+    headers = {"Content-Disposition": f'attachment; filename="{found.name}.pdf"'}
+    return Response(body, media_type="application/pdf", headers=headers)
+
+
+def _document(server: TheServer, who: Principal | None, run: str, series: str, number: int) -> Document:
+    shelved = server.shelf.find(run)
+    may_see(who, evm_address(shelved.spec()[0].buyer))
+    with shelved.opened() as db, missing():
+        return read_document(db, series, number)
+
+
+@router.post(
+    "/quotes",
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/toml": {
+                    "schema": {"type": "string"},
+                    "example": '[run]\nname = "mine"\nrounds = 100\nnodes = 5\nverifiers = 4\n',
+                }
+            },
+        }
+    },
+)
+def quote(
+    server: TheServer,
+    who: Quoter,
+    request: Request,
+    body: Annotated[bytes, Body(include_in_schema=False, media_type="application/toml")],
+) -> QuoteAnswer:
+    """What an order costs at most and is expected to; the body is a run file. It may name no file here."""
+    if not request.headers.get("content-type", "").startswith("application/toml"):
+        raise Problem(415, "expected a run file as application/toml")
+    try:
+        order = read_order(body.decode())
+        found = quote_of(order)
+        at_most, expected = cost_at_most(found.terms), cost_expected(found.terms, cheats_of(order))
+    except UnicodeDecodeError:
+        raise Problem(422, "the run file is not UTF-8 text") from None
+    except ConfigError as error:
+        raise Problem(422, str(error)[:1000]) from None
+    return QuoteAnswer(
+        quote=found.name.hex(),
+        budget=str(found.budget),
+        epoch_cap=str(found.epoch_cap),
+        epochs=found.terms.epochs,
+        at_most=_cost(at_most),
+        expected=_cost(expected),
+        price_per_mtoken=str(found.terms.money.price_per_mtoken),
+    )
+
+
+def _cost(found: Cost) -> QuoteCost:
+    return QuoteCost(
+        tokens=found.tokens,
+        operators=str(found.operators),
+        verifiers=str(found.verifiers),
+        fee=str(found.fee),
+        gross=str(found.gross),
+    )
+
+
+@router.get("/orders/{run_id}")
+def order(server: TheServer, who: Reader, run_id: Annotated[HashGiven, Path()]) -> OrderAnswer:
+    """A run's escrow, as the contract has it now."""
+    chain = server.chain()
+    raw = bytes.fromhex(run_id[2:])
+    found = chain.run(raw)
+    if found is None:
+        raise Problem(404, "nobody opened a run of this id")
+    return OrderAnswer(
+        run_id=raw.hex(),
+        buyer=found.buyer,
+        budget=str(found.budget),
+        reserved=str(found.reserved),
+        paid=str(found.paid),
+        returned=str(found.returned),
+        free=str(found.free),
+        epoch_cap=str(found.epoch_cap),
+        epochs=found.epochs,
+        deadline=found.deadline,
+        closes_at=found.closes_at,
+        pending_results=found.pending,
+        chain_time=chain.timestamp(),
+    )
+
+
+@router.get("/stakes/{role}/{account}")
+def stake(
+    server: TheServer,
+    who: Reader,
+    role: Annotated[Literal["operator", "verifier"], Path()],
+    account: Annotated[AddressText, Path()],
+) -> StakeAnswer:
+    """An account's stake in one role, as the contract has it now."""
+    from eth_utils.address import to_checksum_address
+
+    chain, whose = server.chain(), to_checksum_address(account)
+    found = chain.stake_of(whose, ROLES[role])
+    return StakeAnswer(
+        account=whose,
+        role=role,
+        active=str(found.active),
+        leaving=str(found.unbonding),
+        minimum=str(found.minimum),
+        frozen_until=found.frozen_until,
+        rewards=str(chain.rewards_of(whose)),
+        barred=chain.is_barred(whose),
+    )

@@ -1,0 +1,191 @@
+"""Move routes: prepare what an account is to sign, check what it signed, hand it to the chain.
+
+Room: api (edge). What is kept is on disk before anything is sent, so a server killed in between
+offers the same bytes again when it is asked for the move's state.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Annotated, Any
+
+from eth_utils.crypto import keccak
+from fastapi import APIRouter, Depends, Path, Request
+from starlette.responses import Response
+
+from assay.api.access import Kept, NoRoom, OverLimit, Principal
+from assay.api.http.bodies import StrictRoute
+from assay.api.http.problems import Problem
+from assay.api.move_calls import Planned, plan
+from assay.api.moves import MOVE_S, MoveRefused, Unsigned, check_move, check_transaction, typed_data
+from assay.api.schemas import (
+    MoveAnswer,
+    MoveAsked,
+    PrepareAsked,
+    PreparedAnswer,
+    SentTransaction,
+    TransactionAnswer,
+)
+from assay.api.server import Server, TheServer, needs, once
+
+router = APIRouter(route_class=StrictRoute, prefix="/v1/moves", tags=["moves"])
+Mover = Annotated[Principal, Depends(needs("move"))]
+MoveId = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
+_HEADERS: Any = {
+    "parameters": [
+        {
+            "name": "Idempotency-Key",
+            "in": "header",
+            "required": True,
+            "schema": {"type": "string", "minLength": 1, "maxLength": 64},
+        }
+    ]
+}
+
+
+@router.post("/prepare", status_code=201, response_model=PreparedAnswer, openapi_extra=_HEADERS)
+def prepare(server: TheServer, who: Mover, asked: PrepareAsked, request: Request) -> Response:
+    """The transactions of a move, unsigned, and the statement that the account signs beside them.
+
+    Actions: stake.add {role, amount}, stake.remove {role, amount}, stake.withdraw {ticket},
+    claim {run, epoch, index}, order.place {spec_hash, budget, epoch_cap, epochs, deadline},
+    order.topup {run_id, amount}, order.cancel {run_id}, order.refund {run_id}.
+    """
+    return once(server, who, request, asked, lambda: (201, _prepare(server, who, asked)))
+
+
+@router.post("", status_code=202, response_model=MoveAnswer, openapi_extra=_HEADERS)
+def send(server: TheServer, who: Mover, asked: MoveAsked, request: Request) -> Response:
+    """Send a prepared move: its statement and its transactions, signed by the account."""
+    return once(server, who, request, asked, lambda: (202, _send(server, who, asked)))
+
+
+@router.get("/{move_id}")
+def state(server: TheServer, who: Mover, move_id: MoveId) -> MoveAnswer:
+    """How far a move got; what the chain does not know yet is offered to it again."""
+    return _told(server, _mine(server, who, move_id))
+
+
+def _prepare(server: Server, who: Principal, asked: PrepareAsked) -> PreparedAnswer:
+    chain, account, now_s = server.chain(), _account(who), server.now_s()
+    planned: Planned = plan(server, account, asked.action, asked.parameters)
+    transactions = chain.unsigned(account, planned.calls)
+    nonce = secrets.token_bytes(32)
+    typed = typed_data(
+        chain.deployment,
+        action=asked.action,
+        summary=planned.summary,
+        account=account,
+        amount=planned.amount,
+        parameters=asked.parameters,
+        transactions=transactions,
+        nonce=nonce,
+        expiry=now_s + MOVE_S,
+    )
+    kept = Kept(
+        id=nonce.hex(),
+        principal=who.name,
+        account=account,
+        body={
+            "action": asked.action,
+            "typed": typed,
+            "transactions": [_plain(one) for one in transactions],
+        },
+        amount=planned.amount,
+        expires_s=now_s + MOVE_S,
+        state="prepared",
+        raw=(),
+    )
+    try:
+        server.access.keep_move(kept, now_s)
+    except NoRoom as error:
+        raise Problem(429, str(error), headers={"Retry-After": "60"}) from None
+    return PreparedAnswer(
+        id=kept.id,
+        account=account,
+        action=asked.action,
+        amount=str(planned.amount),
+        expires_at=kept.expires_s,
+        typed_data=typed,
+        transactions=[TransactionAnswer(**one.plain()) for one in transactions],
+    )
+
+
+def _send(server: Server, who: Principal, asked: MoveAsked) -> MoveAnswer:
+    kept, now_s = _mine(server, who, asked.id), server.now_s()
+    raws = tuple(one.lower() for one in asked.transactions)
+    if kept.state == "sent":
+        if kept.raw != raws:
+            raise Problem(409, "this move was sent before, with other transactions")
+        return _told(server, kept)
+    if kept.expires_s <= now_s:
+        raise Problem(409, "this move has expired; prepare it again")
+    prepared = [Unsigned(**one) for one in kept.body["transactions"]]
+    if len(prepared) != len(raws):
+        raise Problem(422, f"{len(raws)} transactions, {len(prepared)} were prepared")
+    try:
+        check_move(kept.body["typed"], bytes.fromhex(asked.signature[2:]), kept.account)
+        for raw, one in zip(raws, prepared, strict=True):
+            check_transaction(bytes.fromhex(raw[2:]), one, kept.account)
+    except MoveRefused as error:
+        raise Problem(422, str(error)) from None
+    try:
+        if not server.access.send_move(kept.id, raws, who.token, now_s):
+            raise Problem(409, "this move was sent before, or has expired")
+    except OverLimit:
+        raise Problem(403, "the token's spend limit does not cover this move") from None
+    sent = server.access.move(kept.id)
+    assert sent is not None
+    return _told(server, sent)
+
+
+def _told(server: Server, kept: Kept) -> MoveAnswer:
+    """The state of a move by the chain."""
+    chain = server.chain()
+    told = []
+    for raw in (bytes.fromhex(one[2:]) for one in kept.raw):
+        tx_hash = keccak(raw)
+        found, refused = chain.mined(tx_hash), ""
+        if found.state == "unknown":
+            refused = chain.offer(raw)
+            found = chain.mined(tx_hash)
+        told.append(
+            SentTransaction(
+                hash=f"0x{tx_hash.hex()}", state=found.state, block=found.block, refused=refused or None
+            )
+        )
+    return MoveAnswer(
+        id=kept.id,
+        action=kept.body["action"],
+        account=kept.account,
+        amount=str(kept.amount),
+        state=_state([one.state for one in told], kept, server.now_s()),
+        transactions=told,
+    )
+
+
+def _state(states: list[str], kept: Kept, now_s: int) -> str:
+    if kept.state == "prepared":
+        return "prepared" if kept.expires_s > now_s else "expired"
+    if "reverted" in states:
+        return "reverted"
+    return next((one for one in ("final", "mined") if all(s in ("final", one) for s in states)), "sent")
+
+
+def _mine(server: Server, who: Principal, move_id: str) -> Kept:
+    kept = server.access.move(move_id)
+    if kept is None or kept.account != _account(who):
+        raise Problem(404, "there is no such move of this account")
+    return kept
+
+
+def _account(who: Principal) -> str:
+    if who.account is None:
+        raise Problem(403, "this token speaks for no account")
+    return who.account
+
+
+def _plain(one: Unsigned) -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads(json.dumps({name: getattr(one, name) for name in one.__slots__}))
+    return plain

@@ -1,0 +1,77 @@
+"""Sign-in routes: a wallet's signature in, a session out.
+
+Room: api (edge). The nonce is used up only by a message that is right in everything else, so nobody
+can spoil another's. A session says who asks and moves no money.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from assay.api.access import SESSION_PREFIX, Principal
+from assay.api.http.bodies import StrictRoute
+from assay.api.http.problems import Problem
+from assay.api.schemas import NonceAnswer, SessionAnswer, SignInAsked
+from assay.api.server import Server, TheServer, needs
+from assay.api.signin import SignInRefused, check_signin, parse_signin, signed_digest
+from assay.chain.statements import BadSignatureError, recover
+
+router = APIRouter(route_class=StrictRoute, prefix="/v1/signin", tags=["sign-in"])
+Caller = Annotated[Principal | None, Depends(needs("read"))]
+
+
+@router.post("/nonce")
+def nonce(server: TheServer) -> NonceAnswer:
+    """A nonce for one sign-in message, and what else the message must say."""
+    now_s, chain_id = server.now_s(), server.chain().deployment.chain_id
+    made = server.access.new_nonce(now_s)
+    origin = server.config.origin
+    return NonceAnswer(
+        nonce=made,
+        expires_at=int(made[:10], 16),
+        chain_id=chain_id,
+        domain=origin.partition("://")[2],
+        uri=origin,
+    )
+
+
+@router.post("", status_code=201)
+def sign_in(server: TheServer, asked: SignInAsked) -> SessionAnswer:
+    """A session for the account that signed an EIP-4361 message with one of our nonces."""
+    now_s, chain = server.now_s(), server.chain()
+    try:
+        message = parse_signin(asked.message)
+        now = datetime.fromtimestamp(now_s, timezone.utc)
+        check_signin(message, origin=server.config.origin, chain_id=chain.deployment.chain_id, now=now)
+    except SignInRefused as error:
+        raise Problem(401, str(error)) from None
+    if not _is_signed(server, asked.message, message.address, bytes.fromhex(asked.signature[2:])):
+        raise Problem(401, f"the message is not signed by {message.address}")
+    if not server.access.use_nonce(message.nonce, now_s):
+        raise Problem(401, "the nonce is not one of ours, has expired, or was used")
+    secret, expires_at = server.access.open_session(message.address, now_s)
+    return SessionAnswer(token=secret, account=message.address, expires_at=expires_at)
+
+
+@router.delete("", status_code=204)
+def sign_out(server: TheServer, who: Caller, request: Request) -> Response:
+    """End the session that is sent."""
+    secret = request.headers.get("authorization", "").partition(" ")[2].strip()
+    if who is None or not secret.startswith(SESSION_PREFIX):
+        raise Problem(409, "only a session is ended so; a token is revoked by its server's operator")
+    server.access.close_session(secret)
+    return Response(status_code=204)
+
+
+def _is_signed(server: Server, text: str, account: str, signature: bytes) -> bool:
+    digest = signed_digest(text)
+    try:
+        if recover(digest, signature) == account:
+            return True
+    except BadSignatureError:
+        pass  # a contract wallet's signature may have any form
+    return server.chain().is_valid_signature(account, digest, signature)

@@ -1,0 +1,97 @@
+"""API serve: one server process, from its file.
+
+Room: api (edge: reads a TOML file, listens). The packages of `assay[api]` are needed here and
+nowhere else.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import threading
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from assay.api.access import AccessStore
+from assay.api.config import ServerFile
+from assay.orders.config_errors import problems_of
+from assay.orders.toml import read_toml
+from assay.participant.json_log import log_as_json
+from assay.protocol.errors import ConfigError
+
+log = logging.getLogger(__name__)
+KEEP_ALIVE_S = 5
+CONNECTIONS_MAX = 512
+
+
+def read_server_file(path: Path) -> ServerFile:
+    """A server's configuration.
+
+    Raises:
+        ConfigError: unknown or missing keys, wrong types: one line each.
+    """
+    try:
+        return ServerFile.model_validate(read_toml(path))
+    except ValidationError as error:
+        lines = (f"{path.name}: {problem.text()}" for problem in problems_of(error, ServerFile))
+        raise ConfigError("\n".join(lines)) from None
+
+
+def open_access(path: Path) -> AccessStore:
+    """The access store of a server's file."""
+    return AccessStore(path.parent / read_server_file(path).access)
+
+
+def run_server(path: Path, *, is_tethered: bool = False) -> None:
+    """Serve until SIGTERM or Ctrl-C, or, if tethered, until standard input closes."""
+    try:
+        import uvicorn
+
+        from assay.api.app import guarded, make_server
+        from assay.api.http.protocol import Http
+    except ModuleNotFoundError as error:
+        if error.name not in ("uvicorn", "fastapi", "h11", "starlette"):
+            raise
+        raise ConfigError("the API needs FastAPI and uvicorn: pip install 'assay[api]'") from None
+    log_as_json()
+    config = read_server_file(path)
+    server = make_server(config, path.parent)
+    runner = uvicorn.Server(
+        uvicorn.Config(
+            guarded(server),
+            host=config.listen,
+            port=config.port,
+            http=Http,
+            loop="asyncio",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=True,
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=5,
+            limit_concurrency=CONNECTIONS_MAX,
+            h11_max_incomplete_event_size=2 * config.limits.header_bytes,
+        )
+    )
+    if is_tethered:
+        threading.Thread(target=_stop_when_alone, args=(runner,), daemon=True).start()
+    try:
+        family = socket.AF_INET6 if ":" in config.listen else socket.AF_INET
+        line = socket.create_server((config.listen, config.port), family=family, backlog=256)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {config.listen}:{config.port} ({error.strerror})") from None
+    host = f"[{config.listen}]" if ":" in config.listen else config.listen
+    log.info("api is up", extra={"url": f"http://{host}:{line.getsockname()[1]}", "runs": len(config.runs)})
+    runner.run(sockets=[line])
+
+
+def _stop_when_alone(runner: object) -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    runner.should_exit = True  # type: ignore[attr-defined]

@@ -1,0 +1,135 @@
+"""Verify registry: what of a bundle's registry cannot be made again without somebody's key, checked.
+
+Room: bundle (edge: reads a folder). The record needs signatures of a quorum of hot keys, the checkpoint those
+of the keeper and of a quorum of verifiers, the provenance that of the release key, which the buyer's index
+covers. Everything else in the folder follows from the run, and `bundle/verify.py` writes it again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from assay.bundle.finished import LogPoint, Registered, Release, Settled
+from assay.bundle.inputs import Papers
+from assay.bundle.registry.files import CHECKPOINT, ENTRY, FOLDER, PROVENANCE, RECORD, RELEASE
+from assay.bundle.registry.log_point import read_point
+from assay.bundle.registry.provenance import signature_in
+from assay.bundle.release import signed_already
+from assay.chain.addresses import Deployment
+from assay.chain.commit_statement import evm_address
+from assay.chain.statements import BadSignatureError, verify_certificate
+from assay.ledger.log.note import BadNoteError
+from assay.ledger.settlement.results import model_record
+from assay.participant.declarations import Stated, read_stated
+from assay.participant.index import Altered
+from assay.protocol.encoding.json_text import parse_json
+from assay.protocol.errors import AssayError
+from assay.protocol.params import RunSpec
+from assay.protocol.types import NO_DIGEST, Digest, PeerId
+from assay.training.data.inventory import inventory, inventory_digest
+
+FILE_BYTES_MAX = 1 << 26
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a registry folder says that does not follow from the run."""
+
+    registered: Registered | None
+    stated: Stated
+    log_point: LogPoint | None
+    release: Release
+
+
+def read_told(
+    bundle: Path, spec: RunSpec, run_id: Digest, deployment: Deployment, papers: Papers, last: Settled
+) -> Told:
+    """Everything in the folder that somebody signed or stated, checked.
+
+    Args:
+        bundle: The bundle's folder.
+        spec: The run.
+        run_id: Its id.
+        deployment: Its contracts.
+        papers: Checked against the spec.
+        last: The last epoch's result, recomputed.
+
+    Raises:
+        Altered: the first thing that is not so; the message begins with the file's name.
+    """
+    entry = _parsed(bundle, ENTRY)
+    try:
+        stated = read_stated(entry["stated"])
+        keeper = None if entry["log"] is None else PeerId(bytes.fromhex(entry["log"]["keeper"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise _altered(ENTRY, error) from None
+    return Told(
+        registered=_registered(bundle, spec, deployment, papers, last),
+        stated=stated,
+        log_point=_log_point(bundle, spec, run_id, keeper),
+        release=_release(bundle),
+    )
+
+
+def _registered(
+    bundle: Path, spec: RunSpec, deployment: Deployment, papers: Papers, last: Settled
+) -> Registered | None:
+    if not (bundle / FOLDER / RECORD).is_file():
+        return None
+    told = _parsed(bundle, RECORD)
+    try:
+        parent, certificate = Digest(bytes.fromhex(told["parent"])), bytes.fromhex(told["certificate"])
+        if len(parent) != len(NO_DIGEST):
+            raise ValueError(f"a parent of {len(parent)} bytes, expected {len(NO_DIGEST)}")
+        trained_on = inventory_digest(inventory(spec.data, papers.manifest))
+        record = model_record(spec, last.result, Digest(last.digest), trained_on, parent)
+        record_id = deployment.digest(record)
+        verify_certificate(record_id, certificate, [evm_address(member.hot) for member in spec.verifiers])
+    except (ValueError, KeyError, TypeError, BadSignatureError, AssayError) as error:
+        raise _altered(RECORD, error) from None
+    return Registered(record=record, record_id=record_id, certificate=certificate)
+
+
+def _log_point(bundle: Path, spec: RunSpec, run_id: Digest, keeper: PeerId | None) -> LogPoint | None:
+    if keeper is None:
+        return None
+    try:
+        note = _read(bundle, CHECKPOINT).decode()
+        return read_point(note, run_id, keeper, spec.verifier_peers)
+    except (UnicodeDecodeError, BadNoteError) as error:
+        raise _altered(CHECKPOINT, error) from None
+
+
+def _release(bundle: Path) -> Release:
+    try:
+        return signed_already(_read(bundle, RELEASE), signature_in(_read(bundle, PROVENANCE)))
+    except ValueError as error:
+        raise _altered(PROVENANCE, error) from None
+
+
+def _parsed(bundle: Path, name: str) -> dict[str, Any]:
+    try:
+        found = parse_json(_read(bundle, name))
+    except ValueError as error:
+        raise _altered(name, error) from None
+    if not isinstance(found, dict):
+        raise _altered(name, "not an object")
+    return found
+
+
+def _read(bundle: Path, name: str) -> bytes:
+    path = bundle / FOLDER / name
+    try:
+        with open(path, "rb") as file:
+            body = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise _altered(name, error.strerror) from None
+    if len(body) > FILE_BYTES_MAX:
+        raise _altered(name, f"more than {FILE_BYTES_MAX} bytes")
+    return body
+
+
+def _altered(name: str, why: object) -> Altered:
+    return Altered(f"bundle/{FOLDER}/{name}: {why}")

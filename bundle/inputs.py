@@ -1,0 +1,57 @@
+"""Papers: what a run's model is made of besides the chain: its data's manifest, tokenizer, starting point.
+
+Room: bundle (edge: reads a folder). The spec names each by digest, so it does not matter
+who keeps them; a bundle carries them on, for whoever checks or uses the model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.protocol.errors import ConfigError
+from assay.protocol.params import RunSpec
+from assay.protocol.types import NO_DIGEST
+from assay.training.data.shards import TOKENIZER, Manifest, read_manifest
+from assay.training.model.initial import starting_parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Papers:
+    """Checked against the spec. tokenizer: the file, empty for bytes. base: None if drawn from the seed."""
+
+    manifest: Manifest
+    tokenizer: bytes
+    base: NDArray[np.float32] | None
+
+
+def read_papers(spec: RunSpec, data: Path, base: Path | None) -> Papers:
+    """The papers of a run.
+
+    Args:
+        spec: The run.
+        data: The folder with the manifest and, if tokens are not bytes, the tokenizer.
+        base: The file of imported starting parameters, where there are some.
+
+    Raises:
+        ConfigError: one of them is missing or not the one the spec names.
+    """
+    manifest = read_manifest(data)
+    if manifest.digest() != spec.data.manifest:
+        raise ConfigError(f"data {data}: not the manifest this run committed to")
+    tokenizer = b""
+    if spec.data.tokenizer != NO_DIGEST:
+        try:
+            tokenizer = (data / TOKENIZER).read_bytes()
+        except OSError as cause:
+            raise ConfigError(f"data {data / TOKENIZER}: cannot be read ({cause.strerror})") from None
+        if hashlib.sha256(tokenizer).digest() != spec.data.tokenizer:
+            raise ConfigError(f"data {data / TOKENIZER}: not the tokenizer this run committed to")
+    is_drawn = spec.model.base == NO_DIGEST
+    return Papers(
+        manifest=manifest, tokenizer=tokenizer, base=None if is_drawn else starting_parameters(spec, base)
+    )

@@ -1,0 +1,158 @@
+"""Receipt pay: what a step's receipt says of money, and the checks of it, offline.
+
+Room: bundle (pure).
+
+    row -> root of the epoch's table <- result <- a quorum's hot keys
+                                          ^-- final on chain, in a block whose hash the reader compares
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from eth_abi.exceptions import EncodingError
+
+from assay.chain.addresses import Deployment
+from assay.chain.commit_statement import evm_address
+from assay.chain.proofs.event_proof import BlockPoint, EventProof
+from assay.chain.proofs.payout_tree import leaf, root_of_proof
+from assay.chain.proofs.result_anchor import anchor_json, check_result_anchor, read_anchor_json
+from assay.chain.statements import EpochResult, verify_certificate
+from assay.ledger.settlement.payouts import Settlement
+from assay.ledger.settlement.results import SET_VERSION
+from assay.participant.index import Altered
+from assay.protocol.errors import AssayError
+from assay.protocol.params import RunSpec
+from assay.protocol.types import Digest, PeerId
+
+_PAY = ("epoch", "result", "certificate", "anchor", "row", "proof")
+_ROW = ("index", "account", "amount")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pay:
+    """A settled epoch: what a quorum signed, and the node's row of the table if it has one."""
+
+    result: EpochResult
+    certificate: bytes
+    settlement: Settlement
+    anchor: EventProof | None  # that the result is final on chain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paid:
+    """What a receipt's pay has shown."""
+
+    epoch: int
+    amount: int | None  # the row's, token units; None without a row
+    anchor: BlockPoint | None  # where the result became final; None without the proof
+
+
+def pay_json(pay: Pay, node: PeerId) -> dict[str, Any]:
+    """A node's pay as a receipt carries it."""
+    rows, tree = pay.settlement.rows, pay.settlement.tree()
+    index = next((i for i, r in enumerate(rows) if r.role == "operator" and r.peer == node), None)
+    row = None
+    if index is not None:
+        row = {"index": index, "account": evm_address(rows[index].account), "amount": rows[index].amount}
+    return {
+        "epoch": pay.settlement.epoch,
+        "result": {
+            name: value.hex() if isinstance(value, bytes) else value
+            for name, value in dataclasses.asdict(pay.result).items()
+        },
+        "certificate": pay.certificate.hex(),
+        "row": row,
+        "anchor": None if pay.anchor is None else anchor_json(pay.anchor),
+        "proof": [one.hex() for one in tree.proof(index)] if index is not None else [],
+    }
+
+
+def check_pay(
+    told: Any, spec: RunSpec, run_id: Digest, deployment: Deployment, round_id: int, node: PeerId
+) -> Paid | None:
+    """What a receipt's pay shows; None where there is none in it.
+
+    Raises:
+        Altered: the first thing that does not hold.
+    """
+    if told is None:
+        return None
+    told = keys_of(told, _PAY, "pay")
+    epoch = round_id // spec.money.epoch_rounds
+    hot = [evm_address(member.hot) for member in spec.verifiers]
+    try:
+        result = read_result(told["result"])
+        if (told["epoch"], result.epoch, result.run_id, result.set_version) != (
+            epoch,
+            epoch,
+            run_id,
+            SET_VERSION,
+        ):
+            raise Altered(f"pay: not of epoch {epoch} of this run")
+        verify_certificate(deployment.digest(result), bytes_of(told["certificate"], "pay"), hot)
+    except Altered:
+        raise
+    except (AssayError, ValueError, TypeError, OverflowError, EncodingError) as error:
+        raise Altered(f"pay: {error}") from None
+    anchor = _anchored(told["anchor"], deployment, result)
+    if told["row"] is None:
+        return Paid(epoch=epoch, amount=None, anchor=anchor)
+    row, proof = keys_of(told["row"], _ROW, "pay"), told["proof"]
+    if any(type(row[name]) is not int or row[name] < 0 for name in ("index", "amount")):
+        raise Altered("pay: index and amount must be whole numbers")
+    account = evm_address(next(member.account for member in spec.nodes if member.peer == node))
+    if row["account"] != account:
+        raise Altered(f"pay: a row of {row['account']}, the node's account is {account}")
+    if not isinstance(proof, list) or len(proof) > 64:
+        raise Altered("pay: no Merkle proof")
+    try:
+        start = leaf(run_id, epoch, row["index"], account, row["amount"])
+    except ValueError as error:  # an index or amount that no word holds
+        raise Altered(f"pay: {error}") from None
+    if root_of_proof(start, [bytes_of(one, "pay", 32) for one in proof]) != result.root:
+        raise Altered("pay: the row is not under the signed root")
+    return Paid(epoch=epoch, amount=row["amount"], anchor=anchor)
+
+
+def _anchored(told: Any, deployment: Deployment, result: EpochResult) -> BlockPoint | None:
+    if told is None:
+        return None
+    try:
+        return check_result_anchor(read_anchor_json(told), deployment, result)
+    except (AssayError, ValueError) as error:
+        raise Altered(f"pay: {error}") from None
+
+
+def read_result(told: Any) -> EpochResult:
+    """An epoch's result from JSON, bytes in hexadecimal.
+
+    Raises:
+        ValueError: other fields, or text that is no hexadecimal.
+    """
+    names = {field.name for field in dataclasses.fields(EpochResult)}
+    if not isinstance(told, dict) or set(told) != names:
+        raise ValueError(f"a result has the fields {', '.join(sorted(names))}")
+    fields: dict[str, Any] = {k: bytes.fromhex(v) if isinstance(v, str) else v for k, v in told.items()}
+    return EpochResult(**fields)
+
+
+def keys_of(told: Any, names: Sequence[str], part: str) -> dict[str, Any]:
+    """A JSON object with exactly these fields. Raises Altered."""
+    if not isinstance(told, dict) or set(told) != set(names):
+        raise Altered(f"{part}: expected exactly the fields {', '.join(names)}")
+    return told
+
+
+def bytes_of(text: Any, part: str, size: int | None = None) -> bytes:
+    """Of lower-case hexadecimal, the only spelling there is. Raises Altered."""
+    try:
+        found = bytes.fromhex(text)
+    except (ValueError, TypeError):
+        raise Altered(f"{part}: not hexadecimal") from None
+    if found.hex() != text or (size is not None and len(found) != size):
+        raise Altered(f"{part}: not the hexadecimal of {'its' if size is None else size} bytes")
+    return found

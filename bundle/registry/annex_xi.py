@@ -1,0 +1,134 @@
+"""Technical documentation: what Annex XI asks of a model's provider, as far as a run can say it.
+
+Room: bundle (pure). Markdown. What a run cannot know is left to the provider.
+
+Reference:
+    Regulation (EU) 2024/1689, Art. 53(1)(a) and Annex XI, section 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from assay.bundle.registry.text import TO_BE_FILLED, table
+
+
+def technical_documentation(entry: dict[str, Any]) -> str:
+    """The text, from a registry entry."""
+    record = entry["record"]
+    evidence = "no record on chain" if record is None else f"record `{record['record_id']}` on chain"
+    return f"""# Technical documentation
+
+Made from the run's record after Annex XI, section 1, of Regulation (EU) 2024/1689. Entries in italics are the
+provider's to fill. Evidence: run `{entry["run"]["id"]}`, {evidence}; `assay run verify` checks every figure
+that follows from the run.
+
+## 1. General description
+
+{_description(entry)}
+
+## 2. Elements of the model and of its development
+
+{_elements(entry)}
+
+### Compute (2d)
+
+{_compute(entry)}
+
+Method: `{entry["flop"]["formula"]}`; {entry["flop"]["method"]} ({"; ".join(entry["flop"]["references"])}).
+Nothing was metered.
+
+### Energy (2e)
+
+{_energy(entry)}
+
+### Checks during training
+
+{_checks(entry)}
+"""
+
+
+def _description(entry: dict[str, Any]) -> str:
+    model = entry["model"]
+    return table(
+        ("Item", "Entry"),
+        [
+            ("(a) Intended tasks, systems it can be integrated in", TO_BE_FILLED),
+            ("(b) Acceptable use policies", TO_BE_FILLED),
+            ("(c) Date of release, methods of distribution", TO_BE_FILLED),
+            ("(d) Architecture", model["architecture"]),
+            ("(d) Parameters", f"{model['parameters']:,}"),
+            ("(e) Modality", f"text in, text out; at most {model['context_tokens']:,} tokens"),
+            ("(f) Licence", model["licence"] or TO_BE_FILLED),
+        ],
+    )
+
+
+def _elements(entry: dict[str, Any]) -> str:
+    data, tokens, run = entry["data"], entry["tokens"], entry["run"]
+    licences = ", ".join(sorted({source["licence"] for source in data["sources"]}))
+    epochs = f"{tokens['epochs_over_data_milli'] / 1000:.3f} times"
+    return table(
+        ("Item", "Entry"),
+        [
+            ("(a) Technical means for integration", "the folder model loads with Hugging Face transformers"),
+            (
+                "(b) Design and training process",
+                f"{run['rounds']} rounds, spec {run['spec']}, {run['precision']}",
+            ),
+            ("(b) Objective", "cross-entropy of the next token"),
+            ("(b) Rationale of design choices", TO_BE_FILLED),
+            ("(c) Data: sources", f"{len(data['sources'])}, listed in training-content-summary.md"),
+            ("(c) Data: licences", licences),
+            ("(c) Data: size", f"{data['tokens']:,} tokens, {data['held_out_tokens']:,} of them held out"),
+            ("(c) Data: processed", f"{tokens['processed']:,} tokens, the training data {epochs}"),
+            ("(c) Data: how obtained, selected, cleaned; biases", TO_BE_FILLED),
+        ],
+    )
+
+
+def _compute(entry: dict[str, Any]) -> str:
+    flop, limits = entry["flop"], entry["thresholds"]
+    base = "unknown" if limits["base_flop"] is None else f"{limits['base_flop']:,} (stated)"
+    return table(
+        ("Figure", "Value"),
+        [
+            ("FLOP accepted (steps that were paid)", f"{flop['accepted']:,}"),
+            ("FLOP discarded (steps that were not)", f"{flop['discarded']:,}"),
+            ("FLOP verification (steps recomputed)", f"{flop['verification']:,}"),
+            ("FLOP of the base model", "none" if entry["model"]["base"] is None else base),
+            ("Share of 10^23 FLOP", limits["share_of_1e23"]),
+            ("Share of 10^25 FLOP", limits["share_of_1e25"]),
+            ("Alerts", "; ".join(limits["alerts"]) or "none"),
+            ("Training time", TO_BE_FILLED),
+        ],
+    )
+
+
+def _energy(entry: dict[str, Any]) -> str:
+    energy = entry["energy"]
+    return table(
+        ("Item", "Entry"),
+        [
+            ("Estimate, not measured", f"{energy['kwh']} kWh"),
+            ("Method", energy["method"]),
+            ("FLOP per joule", f"{energy['flop_per_joule']:,}"),
+            ("Source of that figure", energy["flop_per_joule_source"]),
+            ("Nodes metered", f"{energy['nodes_metered']} of {energy['nodes']}"),
+        ],
+    )
+
+
+def _checks(entry: dict[str, Any]) -> str:
+    audits, people = entry["audits"], entry["participants"]
+    return table(
+        ("Item", "Entry"),
+        [
+            ("Operators", str(len(people["operators"]))),
+            ("of them barred", str(sum(one["barred"] is not None for one in people["operators"]))),
+            ("Verifiers", str(len(people["verifiers"]))),
+            ("Steps drawn for recomputation", f"{audits['drawn']:,}"),
+            ("Faults upheld", str(audits["rulings"]["upheld"])),
+            ("Planted faults found, missed", f"{audits['planted']['found']}, {audits['planted']['missed']}"),
+        ],
+    )

@@ -1,0 +1,319 @@
+"""Registry: what a model is made of, as one entry: data, work, energy, people, audits, money.
+
+Room: bundle (pure). Everything follows from the spec, the certified chain, the data's manifest and the
+settlements, or is repeated as the buyer's word (`stated`): who holds the bundle makes the same bytes again.
+Integers and text only, keys sorted: `canonical_json`.
+
+Work has three figures, by one formula (training/model/flops.py):
+    accepted      steps that were paid
+    discarded     steps that were not: faulty, unopened, planted. They are in the aggregates like the others
+    verification  recomputed segments of all audits, second looks and disputes included
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from decimal import Context, Decimal
+from typing import Any
+
+from assay.bundle.finished import Anchored, Finished, LogPoint, Registered
+from assay.bundle.registry.people import people
+from assay.chain.commit_statement import evm_address
+from assay.ledger.journal.round_facts import RoundFacts
+from assay.protocol.audits import Audit, Ruling
+from assay.protocol.encoding.codec import digest
+from assay.protocol.messages import Discount, Outcome
+from assay.protocol.params import ModelSpec, RunSpec
+from assay.protocol.types import NO_DIGEST
+from assay.training.data.inventory import inventory, inventory_digest
+from assay.training.layout import layout_of
+from assay.training.model.flops import FORMULA, REFERENCES, WORDS, flop_per_token, weights_per_token
+
+ENTRY = "assay/registry/1"
+INDICATIVE_FLOP = (
+    10**23
+)  # Commission guidelines of July 2025: a model that generates language is taken for GPAI
+SYSTEMIC_FLOP = 10**25  # Regulation (EU) 2024/1689, Art. 51(2): systemic risk is presumed
+ALERTS_PERCENT = (50, 90)
+JOULES_PER_KWH = 3_600_000
+
+
+def registry_entry(run: Finished, facts: Sequence[RoundFacts], weights: bytes) -> dict[str, Any]:
+    """The entry of a finished run.
+
+    Args:
+        run: The run.
+        facts: Of its whole chain.
+        weights: SHA-256 of the delivered file of weights.
+    """
+    spec = run.spec
+    data = inventory(spec.data, run.papers.manifest)
+    work = _work(run, facts)
+    spent = sum(work["flop"][name] for name in ("accepted", "discarded", "verification"))
+    return {
+        "format": ENTRY,
+        "model": _model(run, weights),
+        "run": _run(run, facts),
+        "data": {**data, "digest": f"sha256:{inventory_digest(data).hex()}"},
+        "tokens": work["tokens"],
+        "flop": work["flop"],
+        "energy": _energy(run, spent),
+        "participants": people(run, facts),
+        "attestation": _attestation(run),
+        "audits": _audits(spec, facts),
+        "settlement": _settlement(run),
+        "log": _log(run.log_point),
+        "log_anchor": _anchor(run.anchor),
+        "record": record_told(run.registered),
+        "thresholds": _thresholds(run, work["flop"]["accepted"] + work["flop"]["discarded"]),
+        "stated": run.stated.told(),
+    }
+
+
+def record_told(registered: Registered | None) -> dict[str, str] | None:
+    """The record on chain by its fields, in hexadecimal."""
+    if registered is None:
+        return None
+    record = registered.record
+    told = {name: value.hex() for name, value in asdict(record).items()}
+    return {"record_id": registered.record_id.hex(), **told}
+
+
+def _model(run: Finished, weights: bytes) -> dict[str, Any]:
+    model = run.spec.model
+    is_drawn = model.base == NO_DIGEST
+    return {
+        "id": f"blake3:{run.state.hex()}",
+        "name": run.spec.name,
+        "weights": {"file": "model/model.safetensors", "sha256": weights.hex()},
+        "architecture": architecture(model),
+        "family": model.family.name.lower(),
+        "parameters": layout_of(model).parameters,
+        "modalities": {"input": ["text"], "output": ["text"]},
+        "context_tokens": model.context,
+        "licence": run.stated.licence or None,
+        "base": None if is_drawn else {"state": f"blake3:{model.base.hex()}", "flop": run.stated.base_flop},
+        "started_from": f"seed {run.spec.seed}" if is_drawn else "imported parameters",
+        # Whether a record still stands is asked of the chain: what was true at delivery stays in a file.
+        "supersedes": None,
+        "withdrawn_at_delivery": False,
+    }
+
+
+def architecture(model: ModelSpec) -> str:
+    """One line."""
+    return (
+        f"decoder-only transformer ({model.family.name.lower()}), {model.layers} layers of {model.width}, "
+        f"{model.heads} heads ({model.kv_heads} keys and values), MLP of {model.hidden}, "
+        f"vocabulary {model.vocabulary}"
+    )
+
+
+def _run(run: Finished, facts: Sequence[RoundFacts]) -> dict[str, Any]:
+    classes = Counter(commit.exec_class.hex() for one in facts for commit in one.commits)
+    return {
+        "id": run.run_id.hex(),
+        "spec": digest(run.spec).hex(),
+        "deployment": {
+            "id": run.deployment.deployment_id.hex(),
+            "chain_id": run.deployment.chain_id,
+            "registry": run.deployment.model_registry,
+        },
+        "buyer": evm_address(run.spec.buyer),
+        "rounds": run.spec.rounds,
+        "precision": run.spec.compute.dtype.name.lower(),
+        "seed": run.spec.seed,
+        "code_version": run.stated.version or None,
+        "execution_classes": dict(classes),
+    }
+
+
+# ---- work
+
+
+def _work(run: Finished, facts: Sequence[RoundFacts]) -> dict[str, Any]:
+    spec, unit = run.spec, flop_per_token(run.spec.model)
+    unpaid = {
+        (step.round, step.node): step.reason for one in run.settled.values() for step in one.settlement.unpaid
+    }
+    accepted = discarded = 0
+    reasons: Counter[str] = Counter()
+    for one in facts:
+        for commit in one.commits:
+            reason = unpaid.get((int(commit.round), commit.node))
+            if reason is None:
+                accepted += commit.tokens
+            else:
+                discarded += commit.tokens
+                reasons[reason] += 1
+    recomputed = sum(
+        _segment_tokens(spec, audit)
+        for one in facts
+        for audit in one.ruled
+        for verdict in audit.verdicts
+        if verdict.exec_class != NO_DIGEST  # zero where nothing was recomputed
+    )
+    training_tokens = spec.data.tokens - spec.data.validation_tokens
+    return {
+        "tokens": {
+            "processed": accepted + discarded,
+            "accepted": accepted,
+            "discarded": discarded,
+            "discarded_steps_by_reason": dict(reasons),
+            "recomputed_by_verifiers": recomputed,
+            "in_training_data": training_tokens,
+            "epochs_over_data_milli": (accepted + discarded) * 1000 // training_tokens,
+        },
+        "flop": {
+            "accepted": accepted * unit,
+            "discarded": discarded * unit,
+            "verification": recomputed * unit,
+            "refused_before_a_manifest": None,  # what verifiers refused left no trace in the chain
+            "per_token": unit,
+            "weights_per_token": weights_per_token(spec.model),
+            "formula": FORMULA,
+            "method": WORDS,
+            "references": list(REFERENCES),
+            "is_measured": False,
+        },
+    }
+
+
+def _segment_tokens(spec: RunSpec, audit: Audit) -> int:
+    """Tokens that one auditor of this step went over: of one segment, the last of which may be shorter."""
+    local = spec.rule.local
+    done = audit.segment * local.segment
+    steps = min(local.segment, local.steps - done) if local.segment else local.steps
+    return steps * local.sequences * spec.model.context
+
+
+def _energy(run: Finished, flop: int) -> dict[str, Any]:
+    joules = -(-flop // run.stated.flop_per_joule)
+    return {
+        "kind": "estimate",
+        "is_measured": False,
+        "joules": joules,
+        "kwh": _three_digits(Decimal(joules) / JOULES_PER_KWH),
+        "method": "FLOP of training and verification, divided by FLOP per joule",
+        "flop_per_joule": run.stated.flop_per_joule,
+        "flop_per_joule_source": run.stated.flop_source,
+        "nodes_metered": 0,
+        "nodes": len(run.spec.nodes),
+    }
+
+
+def _thresholds(run: Finished, flop: int) -> dict[str, Any]:
+    is_imported = run.spec.model.base != NO_DIGEST
+    base = run.stated.base_flop
+    total = flop + (base or 0)
+    alerts = [
+        f"{percent} % of {name} reached"
+        for name, bound in (("10^23 FLOP", INDICATIVE_FLOP), ("10^25 FLOP", SYSTEMIC_FLOP))
+        for percent in ALERTS_PERCENT
+        if total * 100 >= percent * bound
+    ]
+    return {
+        "counted": "accepted and discarded training of this run, and the base model's as stated",
+        "training_flop": flop,
+        "base_flop": base,
+        "base_is_known": not is_imported or base is not None,
+        "total_flop": total,
+        "is_lower_bound": is_imported and base is None,
+        "share_of_1e23": _three_digits(Decimal(total) / INDICATIVE_FLOP),
+        "share_of_1e25": _three_digits(Decimal(total) / SYSTEMIC_FLOP),
+        # Commission guidelines of July 2025: who changes a model with a third of its compute provides it.
+        "exceeds_a_third_of_base": flop * 3 > base if is_imported and base is not None else None,
+        "alerts": alerts,
+    }
+
+
+def _three_digits(value: Decimal) -> str:
+    return format(value.normalize(Context(prec=3)), ".2E") if value else "0"
+
+
+# ---- evidence
+
+
+def _attestation(run: Finished) -> dict[str, Any]:
+    words = [signed.appraised for link in run.links for signed in link.manifest.appraised]
+    by_discount = Counter(Discount(word.discount).name.lower() for word in words)
+    return {
+        "policy": None if run.spec.audit.attestation == NO_DIGEST else run.spec.audit.attestation.hex(),
+        "words": len(words),
+        "by_discount": dict(by_discount),
+        "nodes_appraised": len({word.node for word in words}),
+    }
+
+
+def _audits(spec: RunSpec, facts: Sequence[RoundFacts]) -> dict[str, Any]:
+    ruled = [audit for one in facts for audit in one.ruled]
+    rulings = Counter(audit.ruling for audit in ruled)
+    outcomes = Counter(verdict.outcome for audit in ruled for verdict in audit.verdicts)
+    passed = (Ruling.CLEARED, Ruling.DISMISSED)
+    return {
+        "drawn": sum(len(one.drawn) for one in facts),
+        "verdicts": {
+            "matched": outcomes[Outcome.MATCH],
+            "mismatched": outcomes[Outcome.MISMATCH],
+            "withheld": outcomes[Outcome.WITHHELD],
+            "inconclusive": outcomes[Outcome.INCONCLUSIVE],
+            "borderline": outcomes[Outcome.BORDERLINE],
+        },
+        "rulings": {
+            ruling.value: rulings[ruling] for ruling in Ruling if ruling not in (Ruling.OPEN, Ruling.ALARM)
+        },
+        "planted": {
+            "ordered": spec.audit.canary_count,
+            "found": rulings[Ruling.PLANTED],
+            "missed": sum(audit.is_planted and audit.ruling in passed for audit in ruled),
+        },
+        "verifiers_at_fault": len({fault.verdict.verifier for audit in ruled for fault in audit.faults}),
+    }
+
+
+def _settlement(run: Finished) -> dict[str, Any]:
+    tables = [(epoch, one) for epoch, one in sorted(run.settled.items())]
+    return {
+        "epochs": [
+            {
+                "epoch": epoch,
+                "root": one.result.root.hex(),
+                "table_hash": one.result.table_hash.hex(),
+                "total": one.result.total,
+                "result": one.digest.hex(),
+            }
+            for epoch, one in tables
+        ],
+        "paid": {
+            role: sum(one.settlement.paid(role) for _, one in tables)
+            for role in ("operator", "verifier", "fee")
+        },
+        "unit": "10^-6 token",
+    }
+
+
+def _log(point: LogPoint | None) -> dict[str, Any] | None:
+    if point is None:
+        return None
+    return {
+        "size": point.size,
+        "root": point.root.hex(),
+        "keeper": point.keeper.hex(),
+        "cosigners": [peer.hex() for peer in point.cosigners],
+        "note": f"sha256:{hashlib.sha256(point.note.encode()).hexdigest()}",
+    }
+
+
+def _anchor(anchor: Anchored | None) -> dict[str, Any] | None:
+    """What the keeper fixed of its books on chain, last before delivery."""
+    if anchor is None:
+        return None
+    return {
+        "keeper": anchor.keeper,
+        "size": anchor.size,
+        "root": anchor.root.hex(),
+        "tx": anchor.tx_hash.hex(),
+    }

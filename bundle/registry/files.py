@@ -1,0 +1,59 @@
+"""Registry files: the folder `registry` of a bundle, every file a function of the finished run.
+
+Room: bundle (pure).
+
+    entry.json            what the model is made of; bundle/registry/entry.py
+    record.json           its record on chain, with the signatures of a quorum
+    log-checkpoint.txt    the newest checkpoint of the books that a quorum cosigned
+    release.pub           the buyer's release key
+    provenance.json       in-toto Statement with SLSA provenance, signed with it
+    training-content-summary.md, technical-documentation.md     after the EU AI Act
+    croissant.json, ml-bom.cdx.json     the data for data-set tools, the inventory for CycloneDX
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from assay.bundle.finished import Finished
+from assay.bundle.registry.annex_xi import technical_documentation
+from assay.bundle.registry.croissant import croissant
+from assay.bundle.registry.cyclonedx import ml_bom
+from assay.bundle.registry.entry import record_told, registry_entry
+from assay.bundle.registry.provenance import envelope, provenance
+from assay.bundle.registry.text import spelled
+from assay.bundle.registry.training_summary import training_summary
+from assay.ledger.journal.round_facts import RoundFacts
+from assay.protocol.encoding.json_text import canonical_json
+
+FOLDER = "registry"
+ENTRY, RECORD, CHECKPOINT = "entry.json", "record.json", "log-checkpoint.txt"
+PROVENANCE, RELEASE = "provenance.json", "release.pub"
+
+
+def registry_files(run: Finished, facts: Sequence[RoundFacts], weights: bytes) -> dict[str, bytes]:
+    """Content by name.
+
+    Args:
+        run: The run.
+        facts: Of its whole chain.
+        weights: SHA-256 of the delivered file of weights.
+    """
+    entry = registry_entry(run, facts, weights)
+    text = canonical_json(entry)
+    files = {
+        ENTRY: text,
+        RELEASE: run.release.public_key,
+        PROVENANCE: envelope(provenance(run, entry, hashlib.sha256(text).digest()), run.release),
+        "training-content-summary.md": training_summary(entry).encode(),
+        "technical-documentation.md": technical_documentation(entry).encode(),
+        "croissant.json": spelled(croissant(entry)),
+        "ml-bom.cdx.json": spelled(ml_bom(entry)),
+    }
+    told = record_told(run.registered)
+    if told is not None and run.registered is not None:
+        files[RECORD] = spelled({**told, "certificate": run.registered.certificate.hex()})
+    if run.log_point is not None:
+        files[CHECKPOINT] = run.log_point.note.encode()
+    return files

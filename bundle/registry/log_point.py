@@ -1,0 +1,31 @@
+"""Log point: a checkpoint of the ledger that a quorum of verifiers cosigned, as a bundle carries it.
+
+Room: bundle (pure).
+"""
+
+from __future__ import annotations
+
+from assay.bundle.finished import LogPoint
+from assay.ledger.log.cosignature import cosigners
+from assay.ledger.log.note import BadNoteError, origin_of, read_checkpoint
+from assay.protocol.quorum import quorum
+from assay.protocol.types import Digest, PeerId
+
+
+def read_point(note: str, run_id: Digest, keeper: PeerId, verifiers: tuple[PeerId, ...]) -> LogPoint:
+    """A checkpoint that a quorum cosigned.
+
+    Raises:
+        BadNoteError: not the keeper's checkpoint of this run's books, or fewer cosigned it.
+    """
+    checkpoint = read_checkpoint(note, origin_of(run_id), keeper)
+    who = cosigners(note, checkpoint, verifiers)
+    if len(who) < quorum(len(verifiers)):
+        raise BadNoteError(f"{len(who)} cosignatures, {quorum(len(verifiers))} expected")
+    return LogPoint(
+        note=note,
+        keeper=keeper,
+        size=checkpoint.size,
+        root=checkpoint.root,
+        cosigners=tuple(sorted(who)),
+    )

@@ -1,0 +1,73 @@
+"""Registry people: who trained and who judged, what counted of each, and who was barred for what.
+
+Room: bundle (pure). Keys and accounts only; no names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from assay.bundle.finished import Finished
+from assay.chain.commit_statement import evm_address
+from assay.ledger.journal.round_facts import RoundFacts
+from assay.protocol.audits import Ruling
+from assay.protocol.types import PeerId
+
+
+def people(run: Finished, facts: Sequence[RoundFacts]) -> dict[str, list[dict[str, Any]]]:
+    """Every operator and verifier of the spec, in its order."""
+    accepted = Counter(commit.node for one in facts for commit in one.commits)
+    unpaid = Counter(step.node for one in run.settled.values() for step in one.settlement.unpaid)
+    barred, excluded = _barred(run, facts), _excluded(facts)
+    verdicts = Counter(verdict.verifier for one in facts for verdict in one.verdicts)
+    reveals = Counter(verifier for one in facts for verifier in one.reveals)
+    return {
+        "operators": [
+            {
+                "peer": member.peer.hex(),
+                "account": evm_address(member.account),
+                "contributions": accepted[member.peer],
+                "accepted": accepted[member.peer] - unpaid[member.peer],
+                "barred": barred.get(member.peer),
+            }
+            for member in run.spec.nodes
+        ],
+        "verifiers": [
+            {
+                "peer": member.peer.hex(),
+                "account": evm_address(member.account),
+                "verdicts": verdicts[member.peer],
+                "beacon_shares": reveals[member.peer],
+                "excluded": excluded.get(member.peer),
+            }
+            for member in run.spec.verifiers
+        ],
+    }
+
+
+def _barred(run: Finished, facts: Sequence[RoundFacts]) -> dict[PeerId, str]:
+    """Why nodes' commits were taken no more."""
+    found = {
+        audit.node: f"round {int(audit.round)}: {'false step' if audit.is_false else 'did not open it'}"
+        for one in facts
+        for audit in one.ruled
+        if audit.ruling is Ruling.UPHELD
+    }
+    for link in run.links:
+        for pair in link.manifest.contradictions:
+            commit = pair.first.commit
+            found.setdefault(commit.node, f"round {int(commit.round)}: two different commits")
+    return found
+
+
+def _excluded(facts: Sequence[RoundFacts]) -> dict[PeerId, str]:
+    """What a committee proved of verifiers; the first fault of each."""
+    found: dict[PeerId, str] = {}
+    for one in facts:
+        for audit in one.ruled:
+            for fault in audit.faults:
+                words = f"round {int(audit.round)}: {fault.failing.value}"
+                found.setdefault(fault.verdict.verifier, words)
+    return found

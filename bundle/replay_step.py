@@ -1,0 +1,424 @@
+"""Replay: one step of a finished run once more, by anybody, from the run's folder alone.
+
+Room: bundle (edge: reads a folder, holds torch). What a step was given is all public: parameters from the
+aggregates, the batch from the spec, the draw from the beacon. What a node kept to itself is not. So:
+
+    an opening at hand          -> the audit itself, bit for bit                          proof
+    else, since its fresh start -> its private state made again, step after step          proof
+    else                        -> how the message agrees with the step's own gradient    evidence
+
+A proof holds in the node's execution class only; in any other, distances are evidence.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.bundle.read import Delivered, find_node, open_delivered, seated_nodes
+from assay.bundle.report.audits import final_audits
+from assay.node.steps import StepFiles
+from assay.participant.index import Altered
+from assay.protocol.audits import Audit
+from assay.protocol.commitments import check_unsealed
+from assay.protocol.draws import (
+    audit_seed,
+    auditors,
+    beacon_input,
+    is_drawn,
+    opened_blocks,
+    opened_segment,
+)
+from assay.protocol.encoding.blob import blob_digest
+from assay.protocol.encoding.codec import digest
+from assay.protocol.errors import AssayError, ConfigError, Diverged, MalformedMessage
+from assay.protocol.messages import Commit, Outcome
+from assay.protocol.params import PPM
+from assay.protocol.randomness.drand import randomness
+from assay.protocol.state_transition import judges_of
+from assay.protocol.types import NO_DIGEST, Digest, PeerId
+from assay.training.codec.contribution import decode_contribution
+from assay.training.codec.wire import Update
+from assay.training.data.batches import batch_positions, batch_root, batch_tokens
+from assay.training.execution.execution_class import execution_class
+from assay.training.model.initial import BASE
+from assay.training.model.loss import loss_and_gradient, use_threads
+from assay.training.optimiser import step as rules
+from assay.training.optimiser.inner import roots_of
+from assay.training.optimiser.node_state import Private, start_private
+from assay.training.optimiser.node_state import commit as private_root
+from assay.training.optimiser.outer import public_digest
+from assay.verifier.audit.exact import Finding
+from assay.verifier.audit.limits import LIMITS, agreed_limits
+from assay.verifier.audit.worker import Examiner
+
+
+@dataclass(slots=True, kw_only=True)
+class Replayed:
+    """What a replay shows. verdict: None where there is only evidence."""
+
+    commit: Commit
+    faults: list[str] = field(default_factory=list)  # what does not fit, none of which needs the node's word
+    positions: tuple[int, ...] = ()
+    theta: Digest = NO_DIGEST
+    rate_ppm: int = 0
+    is_drawn: bool = False
+    order: tuple[PeerId, ...] = ()
+    blocks: tuple[int, ...] = ()
+    segment: int = 0
+    audit: Audit | None = None
+    is_same_class: bool = True
+    found: Finding | None = None
+    opening: str = ""  # where it was, or why there is none
+    remade: str = ""  # how far the private state could be made again
+    agreement: tuple[float, float] | None = None  # share of equal signs, cosine
+    others: float | None = None  # mean share of equal signs of the other nodes' messages
+    verdict: Outcome | None = None
+
+    @property
+    def is_ok(self) -> bool:
+        """Nothing found against the step."""
+        return not self.faults and self.verdict is not Outcome.MISMATCH
+
+
+def parse_step(text: str) -> tuple[Path, int, str]:
+    """`RUN:ROUND:NODE`.
+
+    Raises:
+        ConfigError: it is not that.
+    """
+    parts = text.rsplit(":", 2)
+    if len(parts) != 3 or not (parts[1].isascii() and parts[1].isdigit()) or not parts[0]:
+        raise ConfigError(f"{text!r}: expected RUN:ROUND:NODE, such as runs/quickstart:7:3fa1c2d0")
+    return Path(parts[0]), int(parts[1]), parts[2]
+
+
+def replay(
+    run: Path,
+    round_id: int,
+    node: str,
+    *,
+    use_opening: bool = True,
+    from_start: bool = False,
+    threads: int = 1,
+) -> Replayed:
+    """Recompute one accepted step.
+
+    Args:
+        run: A finished run's folder.
+        round_id: Of the step.
+        node: The beginning of the node's name.
+        use_opening: Look for the node's own record of the step.
+        from_start: Without an opening, recompute every step of the node since it last began afresh.
+        threads: As the participants used: part of the execution class.
+
+    Raises:
+        ConfigError: no such run, step or data.
+        Altered: the run's chain or blobs do not hold.
+    """
+    delivered = open_delivered(run)
+    spec, peer = delivered.spec, find_node(delivered.spec, node)
+    commits = _commits_of(delivered, peer)
+    if round_id not in commits:
+        there = ", ".join(map(str, commits)) or "none"
+        raise ConfigError(f"no accepted step of node {peer.hex()[:8]} in round {round_id}; there are {there}")
+    commit = commits[round_id]
+    use_threads(threads)
+    with tempfile.TemporaryDirectory() as scratch:
+        base, limits = delivered.bundle / BASE, run / LIMITS
+        examiner = Examiner(
+            spec=spec,
+            data=run / "data",
+            folder=Path(scratch),
+            base=base if base.is_file() else None,
+            limits=agreed_limits(spec, limits if limits.is_file() else None),
+        )
+        done = Replayed(commit=commit)
+        done.is_same_class = commit.exec_class == execution_class(spec.compute)
+        lineage = _lineage(commits, round_id)
+        remake = _Remake(delivered, examiner) if from_start or len(lineage) == 1 else None
+        for number in range(round_id + 1):
+            if remake is not None and number in lineage:
+                remake.step(commits[number])
+            if number < round_id:
+                examiner.parameters.apply(number, _aggregate(delivered, number))
+        update = _blob(delivered, "updates", commit.update)
+        _check_public(done, delivered, examiner, update)
+        _redraw(done, delivered, examiner, update)
+        _judge(done, delivered, examiner, update, use_opening=use_opening)
+        if done.found is None and remake is not None:
+            done.remade, done.verdict = remake.words(round_id, is_exact=done.is_same_class)
+        _compare_signs(done, delivered, examiner)
+    return done
+
+
+def replay_lines(done: Replayed) -> Iterator[str]:
+    """What a replay shows, for a person."""
+    commit, found = done.commit, done.found
+    yield f"step        round {commit.round} of node {commit.node.hex()}, commit {digest(commit).hex()[:16]}"
+    shown = ", ".join(map(str, done.positions[:6])) + (", ..." if len(done.positions) > 6 else "")
+    yield f"batch       {len(done.positions)} sequences, tokens {shown}; root {commit.batch_root.hex()[:8]}"
+    state = "as committed" if commit.state != NO_DIGEST else "not in this round's commit"
+    yield f"parameters  state {done.theta.hex()[:16]}, replayed from the aggregates, {state}"
+    yield (
+        f"roots       {commit.momentum_before.hex()[:16]} -> {commit.momentum_after.hex()[:16]}, continues "
+        f"{'a fresh state' if not commit.base else f'round {commit.base - 1}'}"
+    )
+    drawn = "drawn" if done.is_drawn else "not drawn"
+    order = ", ".join(peer.hex()[:8] for peer in done.order)
+    yield f"draw        {drawn} at a rate of {done.rate_ppm / PPM:.1%}; auditors in order {order}"
+    if done.audit is not None:
+        told = ", ".join(
+            f"{v.outcome.name} by {v.verifier.hex()[:8]} ({_distance(v.distance_ppb)} at block {v.block})"
+            for v in done.audit.verdicts
+        )
+        yield f"the chain   {done.audit.ruling.value.upper()}: {told or 'no verdict'}"
+    yield f"opening     {done.opening}"
+    if found is not None:
+        limit = "0, bit for bit" if done.is_same_class else "the run's, for another execution class"
+        far = _distance(found.distance_ppb)
+        yield f"distance    {far} of the gradient's norm, most in block {found.block}; limit {limit}"
+    if done.remade:
+        yield f"remade      {done.remade}"
+    if done.agreement is not None:
+        share, cosine = done.agreement
+        beside = (
+            "" if done.others is None else f"; other nodes' messages against this gradient: {done.others:.1%}"
+        )
+        yield f"evidence    {share:.1%} of sent signs are the gradient's own, cosine {cosine:+.3f}{beside}"
+    for fault in done.faults:
+        yield f"FAULT       {fault}"
+    yield f"verdict     {_verdict_words(done)}"
+
+
+def _verdict_words(done: Replayed) -> str:
+    if done.faults:
+        return "the step is not what the spec assigns, by public data alone"
+    if done.verdict is None:
+        return "none: evidence, and no proof either way (no opening here; try --from-start)"
+    if done.verdict is Outcome.INCONCLUSIVE:
+        return (
+            "INCONCLUSIVE: another execution class than this machine's; the figures above are evidence only"
+        )
+    how = "the opened blocks" if done.found is not None else "the whole private state, made again"
+    by = "bit for bit" if done.is_same_class else "by the run's limits for another execution class"
+    return f"{done.verdict.name}: {how}, {by}"
+
+
+def _distance(ppb: int) -> str:
+    return f"{ppb / 1e9:.2e}" if ppb else "0"
+
+
+# ---- what needs nobody's word
+
+
+def _commits_of(delivered: Delivered, peer: PeerId) -> dict[int, Commit]:
+    return {
+        int(signed.commit.round): signed.commit
+        for link in delivered.links
+        for signed in link.manifest.commits
+        if signed.commit.node == peer
+    }
+
+
+def _lineage(commits: dict[int, Commit], round_id: int) -> set[int]:
+    """Rounds of the steps whose private states lead to this one, from the last fresh start on."""
+    found = {round_id}
+    while commits[round_id].base and commits[round_id].base - 1 in commits:
+        round_id = commits[round_id].base - 1
+        found.add(round_id)
+    return found
+
+
+def _blob(delivered: Delivered, kind: str, name: Digest) -> bytes:
+    path = delivered.bundle / kind / f"{name.hex()}.bin"
+    try:
+        body = path.read_bytes()
+    except OSError:
+        raise Altered(f"bundle/{kind}/{name.hex()}.bin: missing") from None
+    if blob_digest(body) != name:
+        raise Altered(f"bundle/{kind}/{name.hex()}.bin: altered")
+    return body
+
+
+def _aggregate(delivered: Delivered, round_id: int) -> bytes:
+    name = delivered.links[round_id].manifest.aggregate
+    return b"" if name == NO_DIGEST else _blob(delivered, "aggregates", name)
+
+
+def _check_public(done: Replayed, delivered: Delivered, examiner: Examiner, update: bytes) -> None:
+    """Batch, state and message, against the spec."""
+    spec, commit = delivered.spec, done.commit
+    done.theta = public_digest(examiner.parameters.public)
+    if commit.state not in (NO_DIGEST, done.theta):
+        done.faults.append(
+            f"state {commit.state.hex()[:16]} committed, the aggregates lead to {done.theta.hex()[:16]}"
+        )
+    done.positions = batch_positions(spec, commit.node, int(commit.round))
+    root = batch_root(spec, done.positions)
+    if commit.batch_root != root:
+        done.faults.append(
+            f"batch root {commit.batch_root.hex()[:16]} committed, the spec assigns {root.hex()[:16]}"
+        )
+    try:
+        decode_contribution(spec, examiner.parameters.layout, int(commit.round), update)
+    except MalformedMessage as error:
+        done.faults.append(str(error))
+
+
+def _redraw(done: Replayed, delivered: Delivered, examiner: Examiner, update: bytes) -> None:
+    """The draw that decided about the step, from the beacon in the link after it."""
+    spec, commit, after = delivered.spec, done.commit, int(done.commit.round) + 1
+    manifest = delivered.links[after].manifest
+    alpha = beacon_input(spec.deployment_id, delivered.run_id, commit.round, manifest.parent)
+    shares = [(reveal.verifier, reveal.proof) for reveal in manifest.reveals]
+    seed = audit_seed(alpha, shares, drand=randomness(manifest.drand))
+    done.rate_ppm = delivered.histories[after].rate_ppm(commit.node)
+    done.is_drawn = is_drawn(seed, commit.node, done.rate_ppm)
+    done.order = auditors(seed, commit.node, judges_of(spec, manifest.excluded))
+    layout = examiner.parameters.layout
+    live: list[int] = []
+    if not done.faults:
+        sent = decode_contribution(spec, layout, int(commit.round), update)
+        live = [int(block) for block in sent.blocks_B]
+    done.blocks = opened_blocks(seed, commit.node, spec.audit, layout.blocks, live)
+    done.segment = opened_segment(seed, commit.node, spec.rule.segments)
+    done.audit = final_audits(delivered.histories).get((commit.round, commit.node))
+
+
+def _judge(
+    done: Replayed, delivered: Delivered, examiner: Examiner, update: bytes, *, use_opening: bool
+) -> None:
+    """The audit itself, if the node's record of the step is at hand."""
+    seat = seated_nodes(delivered.root).get(done.commit.node) if use_opening else None
+    if seat is None or not (seat.folder / "steps").is_dir():
+        done.opening = "none at hand"
+        return
+    commit = done.commit
+    steps = StepFiles(
+        seat.folder,
+        run_id=delivered.run_id,
+        node=commit.node,
+        rule=delivered.spec.rule,
+        layout=examiner.parameters.layout,
+        keep=0,
+    )
+    try:
+        body = steps.opening(int(commit.round), list(done.blocks), done.segment)
+        # The class decides only whether a difference is a fault, and that is said with the verdict.
+        own = replace(commit, exec_class=execution_class(delivered.spec.compute))
+        unsealed = steps.unsealed(commit, done.segment)
+        check_unsealed(unsealed, commit, done.segment)
+        judged = own if done.is_same_class or examiner.limits is None else commit
+        sealed = unsealed.sketch if done.is_same_class else NO_DIGEST
+        done.found = examiner.examine(judged, update, body, list(done.blocks), done.segment, sealed=sealed)
+    except (Diverged, MalformedMessage) as error:
+        done.opening = f"none that the commit binds: {error}"
+        return
+    done.opening = (
+        f"made from {seat.folder.name}'s own records, {len(body):,} bytes, {len(done.blocks)} blocks"
+    )
+    is_judged = done.is_same_class or examiner.limits is not None
+    done.verdict = done.found.outcome if is_judged else Outcome.INCONCLUSIVE
+
+
+# ---- without an opening
+
+
+class _Remake:
+    """A node's private state, made again from its fresh start; the caller goes from round to round."""
+
+    def __init__(self, delivered: Delivered, examiner: Examiner) -> None:
+        self._delivered, self._examiner = delivered, examiner
+        self._private = start_private(examiner.parameters.layout)
+        self._differs = ""
+        self._at, self._count = -1, 0
+
+    def step(self, commit: Commit) -> None:
+        """Do this step as the spec says and compare it with the commit; once it differs, nothing is known."""
+        if self._differs:
+            return
+        delivered, layout = self._delivered, self._examiner.parameters.layout
+        spec, run_id, number = delivered.spec, delivered.run_id, int(commit.round)
+        before = private_root(run_id, spec.rule, layout, self._private)
+        work = _work(self._examiner, commit.node, number, self._private)
+        self._private, update = rules.encode(spec, layout, number, self._private, work)
+        after = private_root(run_id, spec.rule, layout, self._private)
+        ends = [roots_of(run_id, layout, end).digest for end in work.ends]
+        for name, told, made in (
+            ("root before", commit.momentum_before, before),
+            ("update", commit.update, blob_digest(update)),
+            ("root after", commit.momentum_after, after),
+            *zip([f"inner state {n}" for n in range(len(ends))], commit.inner, ends, strict=False),
+        ):
+            if told != made:
+                self._differs = f"{name} {told.hex()[:16]}, made again {made.hex()[:16]}"
+                break
+        self._at, self._count = number, self._count + 1
+
+    def words(self, round_id: int, *, is_exact: bool) -> tuple[str, Outcome | None]:
+        """How it ended, and what that says about the step of this round."""
+        steps = f"{self._count} step{'s' * (self._count > 1)} from a fresh state"
+        if not self._differs:
+            return f"{steps}: both roots and the update of every one agree", Outcome.MATCH
+        words = f"{steps}: round {self._at} differs: {self._differs}"
+        if not is_exact:
+            return words, Outcome.INCONCLUSIVE
+        if self._at != round_id:
+            return f"{words}; what the node held after it is not known", None
+        return words, Outcome.MISMATCH
+
+
+def _work(examiner: Examiner, node: PeerId, round_id: int, private: Private) -> rules.Work:
+    spec, layout = examiner.spec, examiner.parameters.layout
+
+    def gradient(
+        theta_P: NDArray[np.float32], tokens: NDArray[np.int64]
+    ) -> tuple[float, NDArray[np.float32]]:
+        return loss_and_gradient(spec.model, layout, theta_P, tokens, compute=spec.compute)
+
+    batch = batch_tokens(examiner.tokens, batch_positions(spec, node, round_id), spec.model.context)
+    theta_P = examiner.parameters.read(round_id)
+    return rules.local(spec, layout, theta_P, private, batch, round_id, gradient)
+
+
+def _compare_signs(done: Replayed, delivered: Delivered, examiner: Examiner) -> None:
+    """How what was sent agrees with the step's own gradient, and how what others sent does."""
+    spec, layout, number = delivered.spec, examiner.parameters.layout, int(done.commit.round)
+    work = _work(examiner, done.commit.node, number, start_private(layout))
+    others = []
+    for signed in delivered.links[number].manifest.commits:
+        try:
+            body = _blob(delivered, "updates", signed.commit.update)
+            agreed = sign_agreement(decode_contribution(spec, layout, number, body), work.x_NC)
+        except AssayError:
+            continue
+        if signed.commit.node == done.commit.node:
+            done.agreement = agreed
+        else:
+            others.append(agreed[0])
+    done.others = float(np.mean(others)) if others else None
+
+
+def sign_agreement(sent: Update, x_NC: NDArray[np.float32]) -> tuple[float, float]:
+    """Share of the non-zero coefficients sent that have the sign of x there, and the cosine over all sent.
+
+    Args:
+        sent: A node's message.
+        x_NC: A gradient by block, in the rule's basis. Shape (N, C).
+    """
+    there_BK = x_NC[sent.blocks_B[:, None], sent.index_BK].astype(np.float64)
+    value_BK = sent.value_BK.astype(np.float64)
+    if sent.exponent_B is not None:
+        value_BK = np.ldexp(value_BK, sent.exponent_B[:, None])
+    is_said = value_BK != 0
+    if not is_said.any():
+        return 0.0, 0.0
+    share = float(np.mean(np.sign(value_BK[is_said]) == np.sign(there_BK[is_said])))
+    size = float(np.linalg.norm(value_BK) * np.linalg.norm(there_BK))
+    return share, float((value_BK * there_BK).sum()) / size if size else 0.0

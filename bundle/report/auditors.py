@@ -1,0 +1,69 @@
+"""Auditor report: what a finished run's chain says of those who judged, and of what was planted for them.
+
+Room: bundle (pure).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from assay.protocol.audits import Audit, Failing, Ruling
+from assay.protocol.messages import Outcome
+from assay.protocol.params import PPM, RunSpec
+from assay.protocol.types import PeerId
+from assay.verifier.audit.intervals import exact_interval
+
+
+def auditors_of(spec: RunSpec, audits: Collection[Audit], behaviours: Mapping[PeerId, str]) -> dict[str, Any]:
+    """What the audits of a run show of its auditors, for JSON, table and page.
+
+    Args:
+        spec: The run.
+        audits: As they ended.
+        behaviours: How verifiers behaved on purpose, where that is known.
+    """
+    planted = [audit for audit in audits if audit.is_planted and audit.ruling is not Ruling.DISMISSED]
+    found = sum(audit.ruling is Ruling.PLANTED and not _passed(audit) for audit in planted)
+    drawn = [audit.looks for audit in audits if audit.looks]
+    again = drawn.count(2)
+    return {
+        "verifiers": [
+            {
+                "peer": member.peer.hex(),
+                "behaviour": behaviours.get(member.peer, ""),
+                **_record(member.peer, audits, planted),
+            }
+            for member in spec.verifiers
+        ],
+        "second_looks": {
+            "drawn": again,
+            "of": len(drawn),
+            "interval": exact_interval(again, len(drawn)),
+            "expected": spec.audit.looks_ppm / PPM,
+        },
+        "planted_faults": {
+            "ordered": spec.audit.canary_count,
+            "judged": len(planted),
+            "found": found,
+            "passed_first": sum(map(_passed, planted)),
+        },
+    }
+
+
+def _record(peer: PeerId, audits: Collection[Audit], planted: Collection[Audit]) -> dict[str, Any]:
+    verdicts = [v for audit in audits for v in audit.verdicts if v.verifier == peer]
+    faults = Counter(f.failing for audit in audits for f in audit.faults if f.verdict.verifier == peer)
+    said = [v.outcome for audit in planted for v in audit.verdicts if v.verifier == peer]
+    return {
+        "verdicts": len(verdicts),
+        "unopened": sum(peer in audit.silent for audit in audits),
+        "planted_found": said.count(Outcome.MISMATCH),
+        "planted_passed": said.count(Outcome.MATCH),
+        "faults": {failing.value: faults[failing] for failing in Failing if faults[failing]},
+    }
+
+
+def _passed(audit: Audit) -> bool:
+    return any(fault.failing is Failing.PASSED for fault in audit.faults)

@@ -1,0 +1,229 @@
+"""Audit report: what a finished run's audits drew, found and missed, and how sure that makes us.
+
+Room: bundle (pure). All counts are folded from the certified chain; only which nodes were told to cheat, and
+since when, comes from the local network's own files, because no chain can know it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from assay.node.behaviours import CHEATS, Behaviour
+from assay.protocol.audits import Audit, Ruling
+from assay.protocol.messages import CertifiedManifest, Outcome
+from assay.protocol.params import PPM, RunSpec
+from assay.protocol.state_transition import History, StepId
+from assay.protocol.types import PeerId
+from assay.verifier.audit.intervals import exact_interval, rule_of_three
+
+NOT_BY_AUDIT = ("two-commits",)  # equivocation: the pair of commits is the evidence
+CLASSES = ("match", "mismatch", "withheld", "planted", "dismissed", "inconclusive", "lapsed", "moot")
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """Of one node, or of all. Every drawn step is in exactly one of `CLASSES`."""
+
+    steps: int = 0
+    drawn: int = 0
+    match: int = 0
+    mismatch: int = 0
+    withheld: int = 0
+    planted: int = 0  # faults that were ordered, and found
+    dismissed: int = 0
+    inconclusive: int = 0
+    lapsed: int = 0
+    moot: int = 0
+    expected: float = 0.0  # draws by the rule, given the clean audits the chain knew
+    variance: float = 0.0
+    false_steps: int = 0
+    false_drawn: int = 0
+    false_found: int = 0  # upheld
+    false_missed: int = 0  # cleared or dismissed
+    expected_caught: float = 0.0  # chance that at least one false step is drawn; of all: expected nodes
+    honest_judged: int = 0  # somebody said MATCH, or somebody accused
+    honest_accused: int = 0  # an adverse verdict on a step that was not false
+    honest_upheld: int = 0
+
+    def add(self, other: Counts) -> None:
+        """Sum up."""
+        for name in self.__dataclass_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeReport:
+    """One node. behaviour: `NAME@ROUND` or a bare name; empty where nobody says."""
+
+    peer: PeerId
+    behaviour: str
+    is_cheat: bool
+    is_caught: bool  # a fault was upheld
+    counts: Counts = field(default_factory=Counts)
+
+
+def final_audits(histories: Iterable[History]) -> dict[StepId, Audit]:
+    """Every audit of the run, as it ended."""
+    found: dict[StepId, Audit] = {}
+    for history in histories:
+        found.update(history.audits)
+    return found
+
+
+def kind_of(audit: Audit) -> str:
+    """The one class of a closed audit."""
+    outcomes = {verdict.outcome for verdict in audit.verdicts}
+    match audit.ruling:
+        case Ruling.CLEARED:
+            return "match"
+        case Ruling.UPHELD:
+            return "mismatch" if audit.is_false else "withheld"
+        case Ruling.PLANTED:
+            return "planted"
+        case Ruling.DISMISSED:
+            return "dismissed"
+        case Ruling.MOOT:
+            return "moot"
+        case _:
+            return "inconclusive" if outcomes == {Outcome.INCONCLUSIVE} else "lapsed"
+
+
+def is_planted(audit: Audit | None) -> bool:
+    """Whether the step was false because that was ordered."""
+    return audit is not None and audit.is_planted and audit.ruling is not Ruling.DISMISSED
+
+
+def node_reports(
+    spec: RunSpec,
+    links: tuple[CertifiedManifest, ...],
+    histories: tuple[History, ...],
+    behaviours: Mapping[PeerId, Behaviour],
+    names: Mapping[PeerId, str],
+) -> list[NodeReport]:
+    """One report per node, in the order of the spec.
+
+    Args:
+        spec: The run.
+        links: Its whole chain.
+        histories: Before each link, and after the last.
+        behaviours: Of nodes whose first false round is known.
+        names: What the summary calls a node's behaviour.
+    """
+    audits, last = final_audits(histories), histories[-1]
+    reports = {}
+    for member in spec.nodes:
+        known = behaviours.get(member.peer)
+        name = known.name if known else names.get(member.peer, "")
+        told = f"{name}@{known.from_round}" if known and name in CHEATS else name
+        reports[member.peer] = NodeReport(
+            peer=member.peer,
+            behaviour=told,
+            is_cheat=name in CHEATS,
+            is_caught=last.nodes[member.peer].fault_round >= 0,
+        )
+    unseen = dict.fromkeys(reports, 1.0)
+    for round_id, link in enumerate(links):
+        for signed in link.manifest.commits:
+            node = signed.commit.node
+            report = reports[node]
+            rate = histories[round_id + 1].rate_ppm(node) / PPM
+            audit = audits.get((signed.commit.round, node))
+            is_false = _is_false(behaviours.get(node), round_id) or is_planted(audit)
+            _count(report, rate, is_false, audit)
+            if is_false:
+                unseen[node] *= 1 - rate
+    for node, report in reports.items():
+        report.counts.expected_caught = 1 - unseen[node]
+    return list(reports.values())
+
+
+def as_plain(spec: RunSpec, run_id: bytes, reports: list[NodeReport]) -> dict[str, Any]:
+    """All figures, for JSON, table and page alike."""
+    total = Counts()
+    for report in reports:
+        total.add(report.counts)
+    decided = total.false_found + total.false_missed
+    planted = [report for report in reports if report.is_cheat]
+    by_audit = [r for r in planted if r.behaviour.split("@")[0] not in NOT_BY_AUDIT and r.counts.false_steps]
+    caught = sum(report.is_caught for report in by_audit)
+    expected = sum(report.counts.expected_caught for report in by_audit)
+    spread = math.sqrt(total.variance)
+    return {
+        "run": spec.name,
+        "run_id": run_id.hex(),
+        "floor": spec.audit.floor_ppm / PPM,
+        "probation": spec.audit.probation,
+        "nodes": [
+            {
+                "peer": r.peer.hex(),
+                "behaviour": r.behaviour,
+                "caught": r.is_caught,
+                **asdict(r.counts),
+            }
+            for r in reports
+        ],
+        "all": asdict(total),
+        "rate": {
+            "measured": total.drawn / total.steps if total.steps else None,
+            "expected": total.expected / total.steps if total.steps else None,
+            "z": (total.drawn - total.expected) / spread if spread > 1e-9 else None,
+        },
+        "planted": {
+            "nodes": len(planted),
+            "caught": [r.peer.hex() for r in planted if r.is_caught],
+            "missed": [r.peer.hex() for r in planted if not r.is_caught],
+            "by_audit": len(by_audit),
+            "caught_by_audit": caught,
+            "expected_by_audit": expected,
+            "caught_interval": exact_interval(caught, len(by_audit)),
+            "steps_drawn": total.false_drawn,
+            "steps_found": total.false_found,
+            "steps_missed": total.false_missed,
+            "power": total.false_found / decided if decided else None,
+            "power_interval": exact_interval(total.false_found, decided),
+        },
+        "false_alarms": {
+            "judged": total.honest_judged,
+            "accused": total.honest_accused,
+            "upheld": total.honest_upheld,
+            "rate_below": (
+                rule_of_three(total.honest_judged)
+                if not total.honest_accused
+                else exact_interval(total.honest_accused, total.honest_judged)[1]
+            ),
+        },
+        "unlabelled": any(not report.behaviour for report in reports),
+    }
+
+
+def _is_false(behaviour: Behaviour | None, round_id: int) -> bool:
+    """Whether a step is one that an audit must not clear."""
+    if behaviour is None or behaviour.name not in CHEATS or behaviour.name in NOT_BY_AUDIT:
+        return False
+    if behaviour.name == "stale-parameters" and round_id == 0:
+        return False  # there are no older parameters
+    return round_id >= behaviour.from_round
+
+
+def _count(report: NodeReport, rate: float, is_false: bool, audit: Audit | None) -> None:
+    counts = report.counts
+    counts.steps += 1
+    counts.expected += rate
+    counts.variance += rate * (1 - rate)
+    counts.false_steps += is_false
+    if audit is None:
+        return
+    kind = kind_of(audit)
+    counts.drawn += 1
+    setattr(counts, kind, getattr(counts, kind) + 1)
+    if is_false:
+        counts.false_drawn += 1
+        counts.false_found += kind in ("mismatch", "withheld", "planted")
+        counts.false_missed += kind in ("match", "dismissed")
+    else:
+        counts.honest_judged += kind in ("match", "dismissed", "mismatch", "withheld") or bool(audit.adverse)
+        counts.honest_accused += bool(audit.adverse)
+        counts.honest_upheld += kind in ("mismatch", "withheld")

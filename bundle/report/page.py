@@ -1,0 +1,163 @@
+"""Audit page: a report for people, as a table on the terminal or as one self-contained page.
+
+Room: bundle (pure). The page asks for nothing from elsewhere: no script, no style sheet, no picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from html import escape
+from typing import Any
+
+from rich import box
+from rich.console import Group
+from rich.table import Table
+
+from assay.bundle.report.audits import CLASSES
+from assay.orders.config_errors import one_line
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em; color: #222 }
+table { border-collapse: collapse; width: 100%; margin: 1em 0 2em }
+th, td { text-align: right; padding: .3em .6em; border-bottom: 1px solid #ddd }
+th:first-child, td:first-child, th.text, td.text { text-align: left }
+tr.caught td { background: #fdeaea } tr.missed td { background: #fff3c4 } tr.all td { font-weight: bold }
+td.text { font-family: ui-monospace, monospace } footer { color: #666; font-size: 90% }
+"""
+
+
+def report_group(found: Mapping[str, Any]) -> Group:
+    """The report for a terminal."""
+    table = Table(title=f"Audits of {one_line(found['run'])}", title_justify="left", box=box.SIMPLE_HEAD)
+    for position, name in enumerate(_HEAD):
+        table.add_column(name, justify="left" if position < 2 else "right")
+    for kind, cells in _rows(found):
+        table.add_row(*cells, style={"caught": "red", "missed": "yellow", "all": "bold"}.get(kind))
+    facts = Table(box=box.SIMPLE, show_header=False, show_edge=False, pad_edge=False)
+    facts.add_column()
+    facts.add_column(overflow="fold")
+    for name, text in _facts(found):
+        facts.add_row(name, text)
+    auditors = Table(title="Auditors", title_justify="left", box=box.SIMPLE_HEAD)
+    for position, name in enumerate(_AUDITORS):
+        auditors.add_column(name, justify="left" if position in (0, 1, 6) else "right", overflow="fold")
+    for is_failed, cells in _auditor_rows(found):
+        auditors.add_row(*cells, style="red" if is_failed else None)
+    return Group(table, "", auditors, "", facts)
+
+
+def report_page(found: Mapping[str, Any]) -> str:
+    """The report as one HTML page."""
+    head = "".join(
+        f'<th class="text">{escape(name)}</th>' if i < 2 else f"<th>{escape(name)}</th>"
+        for i, name in enumerate(_HEAD)
+    )
+    rows = "\n".join(
+        f'<tr class="{kind}">'
+        + "".join(
+            f'<td class="text">{escape(cell)}</td>' if i < 2 else f"<td>{escape(cell)}</td>"
+            for i, cell in enumerate(cells)
+        )
+        + "</tr>"
+        for kind, cells in _rows(found)
+    )
+    auditor_head = "".join(f'<th class="text">{escape(name)}</th>' for name in _AUDITORS)
+    auditors = "\n".join(
+        f'<tr class="{"caught" if is_failed else "honest"}">'
+        + "".join(f'<td class="text">{escape(cell)}</td>' for cell in cells)
+        + "</tr>"
+        for is_failed, cells in _auditor_rows(found)
+    )
+    facts = "\n".join(
+        f"<tr><td>{escape(name)}</td><td>{escape(text)}</td></tr>" for name, text in _facts(found)
+    )
+    title = f"Audits of {escape(found['run'])}"
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        f"<title>{title}</title>\n<style>{_STYLE}</style></head>\n<body>\n<h1>{title}</h1>\n"
+        f"<p>Run {escape(found['run_id'])}</p>\n"
+        f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>\n"
+        f"<h2>Auditors</h2>\n<table><thead><tr>{auditor_head}</tr></thead>\n"
+        f"<tbody>\n{auditors}\n</tbody></table>\n"
+        f"<table><tbody>\n{facts}\n</tbody></table>\n"
+        "<footer>Counted from the certified chain; which nodes were told to cheat, from the local "
+        "network's own files. Intervals are exact, 95 %.</footer>\n</body></html>\n"
+    )
+
+
+_AUDITORS = ("verifier", "behaviour", "verdicts", "not opened", "planted found", "planted passed", "faults")
+_HEAD = ("node", "behaviour", "steps", "drawn", *CLASSES, "expected")
+
+
+def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    for node in found["nodes"]:
+        is_cheat = node["peer"] in (*found["planted"]["caught"], *found["planted"]["missed"])
+        kind = ("caught" if node["caught"] else "missed") if is_cheat else "honest"
+        yield kind, _cells(node["peer"][:8], node["behaviour"] or "?", node)
+    yield "all", _cells("all", "", found["all"])
+
+
+def _auditor_rows(found: Mapping[str, Any]) -> Iterator[tuple[bool, list[str]]]:
+    for one in found["verifiers"]:
+        numbers = (one[key] for key in ("verdicts", "unopened", "planted_found", "planted_passed"))
+        faults = ", ".join(f"{count} times {name}" for name, count in one["faults"].items())
+        yield (
+            bool(one["faults"]),
+            [
+                one["peer"][:8],
+                one_line(one["behaviour"] or "?"),
+                *(str(n or "-") for n in numbers),
+                faults or "-",
+            ],
+        )
+
+
+def _cells(name: str, behaviour: str, counts: Mapping[str, Any]) -> list[str]:
+    numbers = [str(counts[key] or "-") for key in ("steps", "drawn", *CLASSES)]
+    return [name, one_line(behaviour), *numbers, f"{counts['expected']:.1f}"]
+
+
+def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    rate, planted, alarms = found["rate"], found["planted"], found["false_alarms"]
+    if rate["measured"] is not None:
+        z = "no chance in it" if rate["z"] is None else f"{rate['z']:+.2f} standard deviations"
+        yield "audit rate", f"{rate['measured']:.1%} measured, {rate['expected']:.1%} by the rule ({z})"
+    names = [f"{peer[:8]} missed" for peer in planted["missed"]]
+    names = [f"{peer[:8]} caught" for peer in planted["caught"]] + names
+    yield "planted cheats", f"{planted['nodes']}: {', '.join(names)}" if names else "none"
+    if planted["by_audit"]:
+        low, high = planted["caught_interval"]
+        yield (
+            "caught by audit",
+            f"{planted['caught_by_audit']} of {planted['by_audit']} nodes ({low:.1%} to {high:.1%}); "
+            f"{planted['expected_by_audit']:.2f} expected: sum of 1 - product(1 - rate) over false steps",
+        )
+    if planted["power"] is not None:
+        low, high = planted["power_interval"]
+        yield (
+            "power of an audit",
+            f"{planted['power']:.1%} of {planted['steps_found'] + planted['steps_missed']} false steps that "
+            f"were drawn and decided ({low:.1%} to {high:.1%}); the formula takes 95 %",
+        )
+    word = "3/n" if not alarms["accused"] else "exact bound"
+    yield (
+        "false alarms",
+        f"{alarms['accused']} of {alarms['judged']} honest steps accused, {alarms['upheld']} upheld; "
+        f"true rate below {alarms['rate_below']:.2%} ({word}, 95 %)",
+    )
+    looks, planted_faults = found["second_looks"], found["planted_faults"]
+    if looks["of"]:
+        low, high = looks["interval"]
+        yield (
+            "second looks",
+            f"{looks['drawn']} of {looks['of']} investigations ({low:.1%} to {high:.1%}); "
+            f"{looks['expected']:.1%} by the rule",
+        )
+    if planted_faults["ordered"]:
+        yield (
+            "planted faults",
+            f"{planted_faults['ordered']} ordered, {planted_faults['judged']} drawn and shown, "
+            f"{planted_faults['found']} found at once, {planted_faults['passed_first']} passed first",
+        )
+    if found["unlabelled"]:
+        yield "labels", "some nodes' behaviour is not known here; they count as honest"

@@ -1,0 +1,47 @@
+"""Audit folder: the report of a finished run's audits, from its folder, and its page.
+
+Room: bundle (edge: reads a folder, writes a page).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from assay.bundle.read import open_delivered, seated_nodes, told_behaviours
+from assay.bundle.report.auditors import auditors_of
+from assay.bundle.report.audits import as_plain, final_audits, node_reports
+from assay.node.behaviours import parse_behaviour
+from assay.protocol.errors import ConfigError
+
+
+def report_of(run: Path) -> dict[str, Any]:
+    """All figures of a finished run's audits.
+
+    Raises:
+        ConfigError: this is no run's folder.
+        Altered: its chain does not hold.
+    """
+    delivered = open_delivered(run)
+    behaviours = {}
+    for peer, seat in seated_nodes(run).items():
+        if seat.behaviour:
+            behaviours[peer] = parse_behaviour(seat.behaviour)
+    reports = node_reports(
+        delivered.spec, delivered.links, delivered.histories, behaviours, told_behaviours(run)
+    )
+    audits = final_audits(delivered.histories).values()
+    auditors = auditors_of(delivered.spec, audits, told_behaviours(run, "verifiers"))
+    return {**as_plain(delivered.spec, delivered.run_id, reports), **auditors}
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write the page; a file of that name is replaced.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    try:
+        path.write_text(page)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None

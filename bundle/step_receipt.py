@@ -1,0 +1,374 @@
+"""Step receipt: one step of one node in one file that anyone can check, offline and without torch.
+
+Room: bundle (pure). The file is JSON; everything signed is in it as the hexadecimal of its CBOR. It
+carries the whole links in which verdicts could stand on the step, or on an earlier one whose fault would
+make its audit moot; and of every later link what finality needs: the block and its certificate.
+
+    spec -> run id;  commit <- node's keys;  links, headers <- a quorum's certificates, up to the last
+    beacon <- VRF proofs;  verdicts <- auditors' keys -> ruling;  pay: receipt_pay.py
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from eth_abi.exceptions import EncodingError
+
+from assay.bundle.receipt_pay import Paid, Pay, bytes_of, check_pay, keys_of, pay_json
+from assay.chain.addresses import Deployment
+from assay.chain.commit_statement import check_commit_statement
+from assay.chain.statements import EpochResult
+from assay.ledger.settlement.results import run_id_of
+from assay.participant.index import Altered
+from assay.participant.links import check_words
+from assay.protocol.audits import Audit
+from assay.protocol.draws import audit_seed, beacon_input, is_drawn
+from assay.protocol.encoding.codec import decode, digest, encode
+from assay.protocol.encoding.json_text import parse_json
+from assay.protocol.errors import AssayError
+from assay.protocol.finality import check_certified
+from assay.protocol.identity import Domain, verify
+from assay.protocol.messages import (
+    Block,
+    CertifiedManifest,
+    Commit,
+    Manifest,
+    QuorumCertificate,
+    SignedCommit,
+    VoteKind,
+)
+from assay.protocol.params import PPM, RunSpec, check_spec
+from assay.protocol.quorum import check_certificate
+from assay.protocol.randomness import vrf
+from assay.protocol.randomness.drand import check_signature, randomness
+from assay.protocol.state_transition import History, NodeRecord, VerifierRecord, advance
+from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
+from assay.training.data.batches import batch_positions, batch_root
+
+FORMAT = "assay/step-receipt/3"
+RECEIPT_BYTES_MAX = 64 << 20
+_FIELDS = ("format", "run_id", "round", "node", "spec", "deployment", "links", "headers", "pay")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What a receipt that holds has shown. audit: None where no verdict on the step is in the chain."""
+
+    spec: RunSpec
+    run_id: Digest
+    deployment: Deployment
+    commit: SignedCommit
+    signers: int  # the fewest under any certificate
+    last_round: int
+    audit: Audit | None
+    drawn_from_ppm: int  # the step was drawn if the node's rate was at least this
+    shares: int  # of verifiers, that the draw followed from
+    drand: int  # the drand round that it followed from too; 0: none
+    paid: Paid | None  # None where the epoch's pay is not in the receipt
+
+
+def make_receipt(
+    spec: RunSpec,
+    run_id: Digest,
+    deployment: Deployment,
+    links: Sequence[CertifiedManifest],
+    pays: Mapping[int, Pay],
+    round_id: int,
+    node: PeerId,
+) -> str:
+    """The receipt of a step, from a whole finished chain.
+
+    Raises:
+        ValueError: the chain holds no such step.
+    """
+    if not any(
+        s.commit.node == node for link in links[round_id : round_id + 1] for s in link.manifest.commits
+    ):
+        raise ValueError(f"no accepted step of node {node.hex()[:8]} in round {round_id}")
+    opened, closed = window(spec, round_id)
+    epoch = round_id // spec.money.epoch_rounds
+    body = {
+        "format": FORMAT,
+        "run_id": run_id.hex(),
+        "round": round_id,
+        "node": node.hex(),
+        "spec": encode(spec).hex(),
+        "deployment": json.loads(deployment.to_json()),
+        "links": [encode(link).hex() for link in links[opened : closed + 1]],
+        "headers": [
+            [encode(link.block).hex(), encode(link.certificate).hex()] for link in links[closed + 1 :]
+        ],
+        "pay": pay_json(pays[epoch], node) if epoch in pays else None,
+    }
+    return json.dumps(body, indent=1) + "\n"
+
+
+def window(spec: RunSpec, round_id: int) -> tuple[int, int]:
+    """The first and last link that the ruling on a step of this round follows from.
+
+    An audit ends `span` rounds after its step. Of an earlier fault that ended before the round, the node
+    would have been barred; so no step older than `span` rounds can still make this one's audit moot.
+    """
+    span = spec.closing_rounds
+    return max(round_id - span, 0), round_id + span
+
+
+def check_receipt(
+    text: bytes, *, run_id: Digest | None = None, verifiers: Sequence[PeerId] | None = None
+) -> Checked:
+    """Check all that a receipt says.
+
+    Args:
+        text: The file.
+        run_id: What the chain calls the run, where the caller knows it.
+        verifiers: Whom the caller takes for the run's verifiers, if he knows them.
+
+    Raises:
+        Altered: the first thing that does not hold; the message begins with its part.
+    """
+    told = _told(text)
+    spec = _spec(told)
+    if run_id_of(spec).hex() != told["run_id"]:
+        raise Altered("run_id: it does not follow from the spec")
+    mine = run_id_of(spec)
+    if run_id is not None and run_id != mine:
+        raise Altered(f"run_id: {mine.hex()}, expected {run_id.hex()}")
+    if verifiers is not None and sorted(verifiers) != list(spec.verifier_peers):
+        raise Altered("spec: its verifiers are not the ones expected")
+    deployment = _deployment(told, spec)
+    round_id, node = told["round"], PeerId(bytes_of(told["node"], "node", 32))
+    whole = _links(told, spec, mine, round_id)
+    links = whole[round_id - int(whole[0].manifest.round) :]  # from the step's on
+    headers = _headers(told, spec, mine, whole[-1])
+    signed = _commit(links[0], spec, mine, deployment, round_id, node)
+    seed = _seed(links, spec, mine)
+    audit = _audit(whole, spec, mine, signed)
+    paid = check_pay(told["pay"], spec, mine, deployment, round_id, node)
+    certificates = [*(link.certificate for link in whole), *(certificate for _, certificate in headers)]
+    return Checked(
+        spec=spec,
+        run_id=mine,
+        deployment=deployment,
+        commit=signed,
+        signers=min(len(certificate.verifiers) for certificate in certificates),
+        last_round=int(headers[-1][0].round if headers else links[-1].block.round),
+        audit=audit,
+        drawn_from_ppm=bisect_left(range(PPM + 1), True, key=lambda rate: is_drawn(seed, node, rate)),
+        shares=len(links[1].manifest.reveals),
+        drand=links[0].manifest.drand_next if links[1].manifest.drand else 0,
+        paid=paid,
+    )
+
+
+# ---- parts, in the order in which they are checked
+
+
+def _told(text: bytes) -> dict[str, Any]:
+    if len(text) > RECEIPT_BYTES_MAX:
+        raise Altered(f"receipt: {len(text)} bytes, at most {RECEIPT_BYTES_MAX} expected")
+    try:
+        told = parse_json(text)
+    except (ValueError, RecursionError) as error:
+        raise Altered(f"receipt: not JSON ({error})") from None
+    told = keys_of(told, _FIELDS, "receipt")
+    if told["format"] != FORMAT:
+        raise Altered(f"format: not {FORMAT!r}")
+    if type(told["round"]) is not int or told["round"] < 0:
+        raise Altered("round: no number of a round")
+    return told
+
+
+def _spec(told: Mapping[str, Any]) -> RunSpec:
+    body = bytes_of(told["spec"], "spec")
+    try:
+        spec = decode(RunSpec, body)
+        check_spec(spec)
+    except (AssayError, ValueError) as error:
+        raise Altered(f"spec: {error}") from None
+    if told["round"] >= spec.rounds:
+        raise Altered(f"round: {told['round']}, the run trains for {spec.rounds}")
+    return spec
+
+
+def _deployment(told: Mapping[str, Any], spec: RunSpec) -> Deployment:
+    try:
+        deployment = Deployment.from_json(json.dumps(told["deployment"]))
+        deployment.domain(EpochResult).separator()
+    except (AssayError, ValueError, TypeError, EncodingError) as error:
+        raise Altered(f"deployment: {error}") from None
+    if deployment.deployment_id != spec.deployment_id:
+        raise Altered("deployment: another one than the spec's")
+    return deployment
+
+
+def _links(told: Mapping[str, Any], spec: RunSpec, run_id: Digest, round_id: int) -> list[CertifiedManifest]:
+    bodies, domain = told["links"], Domain(spec.deployment_id, run_id)
+    first, last = window(spec, round_id)
+    if not isinstance(bodies, list) or len(bodies) != last - first + 1:
+        raise Altered(f"links: {last - first + 1} expected, of rounds {first} to {last}")
+    links: list[CertifiedManifest] = []
+    for position, body in enumerate(bodies):
+        name = f"link of round {first + position}"
+        data = bytes_of(body, name)
+        try:
+            link = decode(CertifiedManifest, data)
+            check_certified(link, domain, spec.verifier_peers)
+        except AssayError as error:
+            raise Altered(f"{name}: {error}") from None
+        if link.manifest.round != first + position:
+            raise Altered(f"{name}: is of round {link.manifest.round}")
+        if links and link.manifest.parent != digest(links[-1].manifest):
+            raise Altered(f"{name}: does not extend the link before")
+        if not links and first == 0 and link.manifest.parent != digest(spec):
+            raise Altered(f"{name}: does not extend the spec")
+        links.append(link)
+    return links
+
+
+def _headers(
+    told: Mapping[str, Any], spec: RunSpec, run_id: Digest, before: CertifiedManifest
+) -> list[tuple[Block, QuorumCertificate]]:
+    bodies, domain = told["headers"], Domain(spec.deployment_id, run_id)
+    count = spec.last_round - int(before.manifest.round)
+    if not isinstance(bodies, list) or len(bodies) != count:
+        raise Altered(f"headers: {count} expected, up to round {spec.last_round}")
+    parent, headers = before.block, []
+    for body in bodies:
+        name = f"header of round {parent.round + 1}"
+        if not isinstance(body, list) or len(body) != 2:
+            raise Altered(f"{name}: expected a block and its certificate")
+        data, signatures = bytes_of(body[0], name), bytes_of(body[1], name)
+        try:
+            block = decode(Block, data)
+            certificate = decode(QuorumCertificate, signatures)
+            check_certificate(certificate, domain, spec.verifier_peers)
+        except AssayError as error:
+            raise Altered(f"{name}: {error}") from None
+        vote = certificate.vote
+        if block.run_id != run_id or block.round != parent.round + 1 or block.parent != digest(parent):
+            raise Altered(f"{name}: does not extend the block before")
+        if (
+            vote.kind is not VoteKind.FINALISE
+            or vote.block != digest(block)
+            or vote.iteration not in (block.iteration, 0)
+        ):
+            raise Altered(f"{name}: the certificate is not a finalisation of its block")
+        headers.append((block, certificate))
+        parent = block
+    return headers
+
+
+def _commit(
+    link: CertifiedManifest,
+    spec: RunSpec,
+    run_id: Digest,
+    deployment: Deployment,
+    round_id: int,
+    node: PeerId,
+) -> SignedCommit:
+    found = [signed for signed in link.manifest.commits if signed.commit.node == node]
+    member = next((member for member in spec.nodes if member.peer == node), None)
+    if member is None:
+        raise Altered(f"node: {node.hex()[:8]} is no node of this run")
+    if len(found) != 1:
+        raise Altered(f"node: {len(found)} commits of {node.hex()[:8]} in the link, expected one")
+    signed = found[0]
+    commit = signed.commit
+    try:
+        verify(node, Domain(spec.deployment_id, run_id), commit, signed.signature)
+        check_commit_statement(spec, deployment, signed, member.hot)
+    except AssayError as error:
+        raise Altered(f"commit: {error}") from None
+    if (commit.run_id, commit.round, commit.parent) != (run_id, round_id, link.manifest.parent):
+        raise Altered("commit: of another run, round or parent than its manifest")
+    if commit.batch_root != batch_root(spec, batch_positions(spec, node, round_id)):
+        raise Altered("commit: its batch is not the one the spec assigns")
+    if commit.tokens != spec.tokens_per_step:
+        raise Altered(f"commit: {commit.tokens} tokens, a step has {spec.tokens_per_step}")
+    return signed
+
+
+def _seed(links: Sequence[CertifiedManifest], spec: RunSpec, run_id: Digest) -> Digest:
+    """The seed that decided about the step, from what the link after it reveals."""
+    manifest, known = links[1].manifest, set(spec.verifier_peers)
+    alpha = beacon_input(spec.deployment_id, run_id, links[0].manifest.round, manifest.parent)
+    for reveal in manifest.reveals:
+        if reveal.verifier not in known:
+            raise Altered(f"beacon: {reveal.verifier.hex()[:8]} is not a verifier of this run")
+        try:
+            vrf.verify(reveal.verifier, alpha, reveal.proof)
+        except AssayError as error:
+            raise Altered(f"beacon: {error}") from None
+    if manifest.drand:
+        try:
+            check_signature(spec.audit.drand, links[0].manifest.drand_next, manifest.drand)
+        except AssayError as error:
+            raise Altered(f"beacon: {error}") from None
+    shares = [(reveal.verifier, reveal.proof) for reveal in manifest.reveals]
+    return audit_seed(alpha, shares, drand=randomness(manifest.drand))
+
+
+def _audit(
+    links: Sequence[CertifiedManifest], spec: RunSpec, run_id: Digest, signed: SignedCommit
+) -> Audit | None:
+    """The audit as the verdicts in these links decide it, by the protocol's own fold.
+
+    A fold from the middle of a chain knows no node's clean audits. It takes every step for drawn:
+    that a verdict was taken shows that its step was. Without a verdict there is no audit to speak of.
+    """
+    commit, domain = signed.commit, Domain(spec.deployment_id, run_id)
+    first = links[0].manifest
+    history = History(
+        spec=spec,
+        run_id=run_id,
+        round=RoundId(int(first.round) + 1),
+        parent=NO_DIGEST,
+        chain=NO_DIGEST,
+        nodes={member.peer: NodeRecord() for member in spec.nodes},
+        verifiers={member.peer: VerifierRecord() for member in spec.verifiers},
+        audits={},
+        last_commits=_commits_of(first, commit.node),
+    )
+    audit: Audit | None = None
+    for link in links[1:]:
+        manifest = _about(link.manifest, commit.node, int(first.round))
+        history = replace(history, parent=manifest.parent)
+        try:
+            for sealed in manifest.seals:
+                verify(sealed.seal.verifier, domain, sealed.seal, sealed.signature)
+            for judged in manifest.verdicts:
+                verify(judged.verdict.verifier, domain, judged.verdict, judged.signature)
+            check_words(history, manifest)
+        except AssayError as error:
+            raise Altered(f"verdict in round {manifest.round}: {error}") from None
+        history = advance(history, manifest, digest(link.manifest))
+        history = replace(history, last_commits=_commits_of(link.manifest, commit.node))
+        audit = history.audits.get((commit.round, commit.node), audit)
+    return audit if audit is not None and audit.verdicts else None
+
+
+def _about(manifest: Manifest, node: PeerId, after: int) -> Manifest:
+    """What a manifest says about the audits of one node, of rounds after the first link's."""
+
+    def mine(round_id: int, who: PeerId) -> bool:
+        return who == node and round_id >= after
+
+    return replace(
+        manifest,
+        commits=(),
+        seals=tuple(s for s in manifest.seals if mine(s.seal.round, s.seal.node)),
+        verdicts=tuple(s for s in manifest.verdicts if mine(s.verdict.round, s.verdict.node)),
+        unsealed=tuple(one for one in manifest.unsealed if mine(one.round, one.node)),
+        planted=tuple(one for one in manifest.planted if mine(one.round, one.node)),
+        contradictions=tuple(pair for pair in manifest.contradictions if pair.first.commit.node == node),
+        appraised=(),  # they change how often a step is drawn, and this one was
+        backings=(),
+    )
+
+
+def _commits_of(manifest: Manifest, node: PeerId) -> tuple[Commit, ...]:
+    return tuple(signed.commit for signed in manifest.commits if signed.commit.node == node)

@@ -1,0 +1,187 @@
+"""Bundle: everything a stranger needs to check a finished run offline, as one folder.
+
+Room: bundle (edge: files). It is written beside its place and renamed at the
+end, so it is there whole or not at all.
+
+    spec.cbor deployment.json links/ updates/ aggregates/ settlements/ receipts/
+    anchor.json   what the keeper last anchored of its books, where it did
+    anchors/ that each epoch's result is final, shown by a block's hash; chain/proofs/result_anchor.py
+    data/    manifest of the data and its tokenizer    base.npy  imported starting parameters
+    model/   what `transformers` loads: config.json, model.safetensors, tokenizer.json
+    registry/  what the model is made of, its record on chain; bundle/registry/files.py
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from assay.bundle.finished import Anchored, Finished
+from assay.bundle.inputs import Papers
+from assay.bundle.receipts import facts_of, round_receipts
+from assay.bundle.registry.files import FOLDER, registry_files
+from assay.bundle.registry.model_card import model_card
+from assay.chain.commit_statement import evm_address
+from assay.chain.proofs.result_anchor import ANCHORS, anchor_json
+from assay.protocol.encoding.codec import encode
+from assay.protocol.encoding.json_text import parse_json
+from assay.protocol.types import NO_DIGEST, Digest
+from assay.training.data.shards import MANIFEST, TOKENIZER
+from assay.training.data.tokenizer import byte_tokenizer_json
+from assay.training.layout import layout_of
+from assay.training.model.hugging_face import CONFIG, WEIGHTS, export_config, export_tensors
+from assay.training.model.initial import BASE
+
+ANCHOR = "anchor.json"
+
+
+def write_bundle(folder: Path, run: Finished) -> Digest:
+    """Write the folder and return the digest of the model in it; a folder that is there stays.
+
+    Raises:
+        Unavailable: a blob is missing or damaged.
+        OSError: disk refused.
+    """
+    if folder.exists():
+        return run.state
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    (partial / "spec.cbor").write_bytes(encode(run.spec))
+    (partial / "deployment.json").write_text(run.deployment.to_json())
+    if run.anchor is not None:
+        _write_json(partial / ANCHOR, _plain(dataclasses.asdict(run.anchor)))
+    _write_chain(partial, run)
+    _write_settlements(partial / "settlements", run)
+    _write_anchors(partial / ANCHORS, run)
+    _write_papers(partial, run.papers)
+    _write_receipts_and_model(partial, run, run.state)
+    os.replace(partial, folder)
+    return run.state
+
+
+def read_anchor(text: str) -> Anchored:
+    """Inverts what the bundle holds.
+
+    Raises:
+        ValueError: it is no anchor.
+    """
+    told: Any = parse_json(text)
+    kinds = {"keeper": str, "size": int, "root": str, "block_number": int, "block_hash": str, "tx_hash": str}
+    if not isinstance(told, dict) or {name: type(one) for name, one in told.items()} != kinds:
+        raise ValueError(f"expected {', '.join(kinds)}")
+    hashes = {name: bytes.fromhex(told[name]) for name in ("root", "block_hash", "tx_hash")}
+    return Anchored(**{**told, **hashes})
+
+
+def _write_chain(folder: Path, run: Finished) -> None:
+    for name in ("links", "updates", "aggregates"):
+        (folder / name).mkdir()
+    for certified in run.links:
+        manifest = certified.manifest
+        (folder / "links" / f"{int(manifest.round):06d}.cbor").write_bytes(encode(certified))
+        for signed in manifest.commits:
+            update = signed.commit.update
+            (folder / "updates" / f"{update.hex()}.bin").write_bytes(run.load(update))
+        if manifest.aggregate != NO_DIGEST:
+            aggregate = manifest.aggregate
+            (folder / "aggregates" / f"{aggregate.hex()}.bin").write_bytes(run.load(aggregate))
+
+
+def _write_settlements(folder: Path, run: Finished) -> None:
+    folder.mkdir()
+    for epoch, one in run.settled.items():
+        rows = [
+            {
+                "index": index,
+                "role": row.role,
+                "peer": row.peer.hex(),
+                "account": evm_address(row.account),
+                "amount": row.amount,
+            }
+            for index, row in enumerate(one.settlement.rows)
+        ]
+        unpaid = [
+            {"round": step.round, "node": step.node.hex(), "reason": step.reason}
+            for step in one.settlement.unpaid
+        ]
+        _write_json(
+            folder / f"epoch-{epoch:03d}.json",
+            {
+                "epoch": epoch,
+                "tokens_paid": one.settlement.tokens_paid,
+                "rows": rows,
+                "unpaid": unpaid,
+                "result": _plain(dataclasses.asdict(one.result)),
+                "digest": one.digest.hex(),
+                "certificate": one.certificate.hex(),
+            },
+        )
+
+
+def _write_anchors(folder: Path, run: Finished) -> None:
+    folder.mkdir()
+    for epoch, one in run.settled.items():
+        if one.anchor is not None:
+            _write_json(folder / f"epoch-{epoch:03d}.json", anchor_json(one.anchor))
+
+
+def _write_papers(folder: Path, papers: Papers) -> None:
+    (folder / "data").mkdir()
+    (folder / "data" / MANIFEST).write_bytes(papers.manifest.to_json())
+    if papers.tokenizer:
+        (folder / "data" / TOKENIZER).write_bytes(papers.tokenizer)
+    if papers.base is not None:
+        np.save(folder / BASE, papers.base, allow_pickle=False)
+
+
+def _write_receipts_and_model(folder: Path, run: Finished, state: Digest) -> None:
+    tables = {epoch: one.settlement for epoch, one in run.settled.items()}
+    facts = tuple(facts_of(run.spec, run.run_id, run.links, tables))
+    (folder / "receipts").mkdir()
+    for receipt in round_receipts(run.spec, run.links, facts, tables):
+        _write_json(folder / "receipts" / f"round-{receipt['round']:06d}.json", receipt)
+    layout, model = layout_of(run.spec.model), folder / "model"
+    model.mkdir()
+    tensors = export_tensors(run.spec.model, run.theta)
+    # One key of metadata: the library writes several in an order of its own, and bytes must repeat.
+    save_file(tensors, model / WEIGHTS, metadata={"format": "pt"})
+    _write_json(model / CONFIG, export_config(run.spec.model, run.papers.manifest.separator))
+    (model / TOKENIZER).write_bytes(run.papers.tokenizer or byte_tokenizer_json())
+    _write_json(
+        model / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": run.spec.model.context,
+            "clean_up_tokenization_spaces": False,
+        },
+    )
+    (model / "README.md").write_text(model_card(run.spec, run.run_id, layout, facts, state))
+    (folder / FOLDER).mkdir()
+    for name, body in registry_files(run, facts, _sha256(model / WEIGHTS)).items():
+        (folder / FOLDER / name).write_bytes(body)
+
+
+def _sha256(path: Path) -> bytes:
+    hasher = hashlib.sha256()
+    with open(path, "rb") as file:
+        while piece := file.read(1 << 20):
+            hasher.update(piece)
+    return hasher.digest()
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n")
+
+
+def _plain(fields: dict[str, Any]) -> dict[str, Any]:
+    """Bytes as hexadecimal."""
+    return {name: value.hex() if isinstance(value, bytes) else value for name, value in fields.items()}

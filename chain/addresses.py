@@ -1,0 +1,95 @@
+"""Deployment: which contracts on which chain, and the domains their statements are signed for.
+
+Room: chain (pure). The file every participant is handed; it holds no secret.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+
+from assay.chain.statements import STATEMENTS, Address, Domain, Signable, digest
+from assay.protocol.errors import ConfigError
+
+CONTRACTS: dict[str, str] = {
+    "AssayToken": "token",
+    "StakeVault": "stake_vault",
+    "VerifierSet": "verifier_set",
+    "RunEscrow": "run_escrow",
+    "EpochSettlement": "epoch_settlement",
+    "SlashCourt": "slash_court",
+    "ModelRegistry": "model_registry",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """The seven contracts of one deployment.
+
+    `deployment_id` is 32 random bytes: two fresh local chains share chain id and addresses, so it
+    alone keeps yesterday's signatures from counting today. `block` is where reading events starts.
+    """
+
+    chain_id: int
+    deployment_id: bytes
+    block: int
+    token: Address
+    stake_vault: Address
+    verifier_set: Address
+    run_escrow: Address
+    epoch_settlement: Address
+    slash_court: Address
+    model_registry: Address
+
+    def address(self, contract: str) -> Address:
+        """The address of a contract by its Solidity name."""
+        found: Address = getattr(self, CONTRACTS[contract])
+        return found
+
+    def domain(self, kind: type[Signable]) -> Domain:
+        """The EIP-712 domain in which statements of this kind are judged."""
+        return Domain(
+            name=f"Assay{kind.CONTRACT}",
+            chain_id=self.chain_id,
+            verifying_contract=self.address(kind.CONTRACT),
+        )
+
+    def digest(self, statement: Signable) -> bytes:
+        """What to sign for this statement here, 32 bytes.
+
+        Raises:
+            ValueError: the statement names another deployment.
+        """
+        if statement.deployment_id != self.deployment_id:
+            raise ValueError(f"a statement for deployment {statement.deployment_id.hex()[:8]}")
+        return digest(statement, self.domain(type(statement)))
+
+    def to_json(self) -> str:
+        """One JSON object; bytes as hexadecimal."""
+        return json.dumps({**asdict(self), "deployment_id": self.deployment_id.hex()}, indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> Deployment:
+        """Inverts `to_json`.
+
+        Raises:
+            ConfigError: the text is not such an object.
+        """
+        try:
+            found = json.loads(text)
+            expected = {field.name for field in fields(cls)}
+            if set(found) != expected:
+                raise ConfigError(
+                    f"deployment file: fields {sorted(set(found) ^ expected)} missing or unknown"
+                )
+            deployment = cls(**{**found, "deployment_id": bytes.fromhex(found["deployment_id"])})
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"deployment file: {error}") from error
+        if len(deployment.deployment_id) != 32:
+            raise ConfigError(
+                f"deployment file: deployment_id of {len(deployment.deployment_id)} bytes, 32 expected"
+            )
+        return deployment
+
+
+assert {kind.CONTRACT for kind in STATEMENTS} <= set(CONTRACTS)

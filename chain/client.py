@@ -1,0 +1,472 @@
+"""Chain: one participant's view of the contracts, and its moves on them.
+
+Room: chain (edge). Blocking; async callers run it in a thread. A move that is
+already a fact returns `ALREADY_DONE` instead of failing, so a process that was
+killed, or a chain that went back, is answered by doing the same again. The moves
+that add up (transfers, stake, top-ups, unstake requests) cannot know; `ensure_stake`
+is the repeatable form for stake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from assay.chain import statements
+from assay.chain.addresses import Deployment
+from assay.chain.deployment.deploy import LOCALNET, MAINNET, UNIT, ChainParams, deploy
+from assay.chain.proofs.payout_tree import PayoutTree
+from assay.chain.reader import ChainReader
+from assay.chain.rpc import ALREADY_DONE, ChainRefused, Sent
+from assay.chain.state import (
+    CasePhase,
+    CaseState,
+    EpochPhase,
+    EpochState,
+    HotKey,
+    RunState,
+    StakeState,
+    Ticket,
+)
+from assay.chain.statements import CERT_ECDSA, EpochResult, ModelRecord, Ruling, Statement, values
+
+__all__ = [
+    "ALREADY_DONE",
+    "LOCALNET",
+    "MAINNET",
+    "UNIT",
+    "CasePhase",
+    "CaseState",
+    "Chain",
+    "ChainParams",
+    "ChainReader",
+    "ChainRefused",
+    "Deployment",
+    "EpochPhase",
+    "EpochState",
+    "HotKey",
+    "RunState",
+    "Sent",
+    "StakeState",
+    "Ticket",
+    "deploy",
+]
+
+
+NO_SALT = bytes(32)
+
+
+class Chain(ChainReader):
+    """What one account does on the contracts of one deployment.
+
+    Every move may raise `Unavailable` (the endpoint is gone or slow), `ChainRefused` (a contract said
+    no, by the name of its error) or `ConfigError` (this client holds no key). Constructor arguments:
+    see `ChainReader`.
+    """
+
+    # ---- money
+
+    def transfer_token(self, to: str, amount: int) -> Sent:
+        """Sends token units. Repeating it sends again."""
+        return self._move("transfer token", "AssayToken", "transfer", to, amount)
+
+    def fund_native(self, to: str, amount_wei: int) -> Sent:
+        """Sends wei for gas. Repeating it sends again."""
+        return self._rpc.send("fund gas", {"to": to, "value": amount_wei})
+
+    def fund_many(self, accounts: Sequence[str], *, token_amount: int, amount_wei: int) -> list[Sent]:
+        """Sends each account tokens and gas, all in flight at once. Repeating it sends again."""
+        pending: list[Sent] = []
+        for to in accounts:
+            if token_amount:
+                pending.append(self._move("fund", "AssayToken", "transfer", to, token_amount, wait=False))
+            if amount_wei:
+                pending.append(self._rpc.send("fund", {"to": to, "value": amount_wei}, wait=False))
+        return [self._rpc.settled("fund", one) for one in pending]
+
+    def collect(self, account: str | None = None) -> Sent:
+        """Pays an account's slash rewards and returned bonds out to it; anyone may."""
+        whose = account or self.address
+        return self._once(
+            lambda: self.rewards_of(whose) == 0, lambda: self._move("collect", "StakeVault", "collect", whose)
+        )
+
+    # ---- stake
+
+    def stake(self, role: int, amount: int) -> Sent:
+        """Adds token units to the own stake. Repeating it adds again; see `ensure_stake`."""
+        self._approve("StakeVault", amount)
+        return self._move("stake", "StakeVault", "stake", role, amount)
+
+    def ensure_stake(self, role: int, target: int) -> Sent:
+        """Adds what active stake lacks to reach `target`; nothing if it is there."""
+        lacking = target - self.stake_of(self.address, role).active
+        return self.stake(role, lacking) if lacking > 0 else ALREADY_DONE
+
+    def delegate(self, hot_key: str, expiry: int, consent: bytes) -> Sent:
+        """Lets `hot_key` speak for this account until `expiry` (Unix seconds).
+
+        Args:
+            consent: The hot key's signature over `statements.Delegation`.
+        """
+        return self._once(
+            lambda: self.hot_key(hot_key) == HotKey(account=self.address, expiry=expiry),
+            lambda: self._move("delegate", "StakeVault", "delegate", hot_key, expiry, consent),
+        )
+
+    def request_unstake(self, role: int, amount: int) -> int:
+        """Starts to leave with `amount` of active stake; returns the ticket to withdraw with."""
+        sent = self._move("request unstake", "StakeVault", "requestUnstake", role, amount)
+        receipt = self._rpc.receipt("request unstake", sent.tx_hash or b"")
+        event = self._contracts["StakeVault"].events.UnstakeRequested()
+        return int(event.process_receipt(receipt)[0]["args"]["ticket"])
+
+    def cancel_unstake(self, ticket: int) -> Sent:
+        """Makes a ticket's stake active again."""
+        return self._once(
+            lambda: self.ticket(ticket).is_spent,
+            lambda: self._move("cancel unstake", "StakeVault", "cancelUnstake", ticket),
+        )
+
+    def withdraw(self, ticket: int) -> Sent:
+        """Takes out what a ripe ticket is still worth."""
+        return self._once(
+            lambda: self._is_own_and_spent(ticket),
+            lambda: self._move("withdraw", "StakeVault", "withdraw", ticket),
+        )
+
+    # ---- a buyer's run
+
+    def open_run(
+        self,
+        spec_hash: bytes,
+        *,
+        budget: int,
+        epoch_cap: int,
+        epochs: int,
+        deadline: int,
+        set_version: int | None = None,
+    ) -> bytes:
+        """Opens a run, or finds it open, and returns its id.
+
+        Args:
+            spec_hash: 32 bytes; one buyer opens one specification once.
+            budget: Token units pulled into escrow now.
+            epoch_cap: Token units that one epoch may cost at most.
+            epochs: How many epochs may be settled, numbered from 0.
+            deadline: Chain time, Unix seconds, after which no result is taken. A run found open keeps the
+                deadline it was opened with.
+            set_version: The verifiers who judge the run; the current set by default.
+        """
+        run_id = self.run_id_of(self.address, spec_hash)
+
+        def is_open() -> bool:
+            run = self.run(run_id)
+            return run is not None and (run.epoch_cap, run.epochs) == (epoch_cap, epochs)
+
+        def send() -> Sent:
+            version = self.set_version() if set_version is None else set_version
+            self._approve("RunEscrow", budget)
+            return self._move(
+                "open run", "RunEscrow", "openRun", spec_hash, budget, epoch_cap, epochs, deadline, version
+            )
+
+        self._once(is_open, send)
+        return run_id
+
+    def top_up(self, run_id: bytes, amount: int) -> Sent:
+        """Adds to a run's budget. Repeating it adds again."""
+        self._approve("RunEscrow", amount)
+        return self._move("top up", "RunEscrow", "topUp", run_id, amount)
+
+    def request_close(self, run_id: bytes) -> Sent:
+        """Asks to stop; results for work already done are taken until the close delay is over."""
+        return self._unless_refused(
+            "AlreadyClosing", lambda: self._move("request close", "RunEscrow", "requestClose", run_id)
+        )
+
+    def refund(self, run_id: bytes) -> Sent:
+        """Sends the free rest of a closed run to its buyer; anyone may."""
+        return self._unless_refused(
+            "NothingToRefund", lambda: self._move("refund", "RunEscrow", "refund", run_id)
+        )
+
+    # ---- settlement
+
+    def propose(self, result: EpochResult, cert: bytes) -> Sent:
+        """Puts a certified result on chain; anyone may."""
+        digest = self.deployment.digest(result)
+        return self._once(
+            lambda: self.epoch_state(result.run_id, result.epoch).digest == digest,
+            lambda: self._move("propose", "EpochSettlement", "propose", values(result), CERT_ECDSA, cert),
+        )
+
+    def challenge(self, run_id: bytes, epoch: int, reason_hash: bytes) -> Sent:
+        """Objects to a result within its window; puts up the bond."""
+
+        def is_ours() -> bool:
+            state = self.epoch_state(run_id, epoch)
+            return (state.phase, state.challenger) == (EpochPhase.CHALLENGED, self.address)
+
+        def send() -> Sent:
+            self._approve("EpochSettlement", self.challenge_bond())
+            return self._move("challenge", "EpochSettlement", "challenge", run_id, epoch, reason_hash)
+
+        return self._once(is_ours, send)
+
+    def resolve(self, run_id: bytes, epoch: int, stands: bool, cert: bytes) -> Sent:
+        """Answers a challenge with a certificate over `statements.Resolution`."""
+        return self._once(
+            lambda: stands and self.epoch_state(run_id, epoch).phase >= EpochPhase.UPHELD,
+            lambda: self._move(
+                "resolve", "EpochSettlement", "resolve", run_id, epoch, stands, CERT_ECDSA, cert
+            ),
+        )
+
+    def timeout_challenge(self, run_id: bytes, epoch: int) -> Sent:
+        """Ends a challenge that nobody answered: no pay, and the bond may be collected."""
+        return self._move("time out challenge", "EpochSettlement", "timeoutChallenge", run_id, epoch)
+
+    def collect_bond(self, account: str | None = None) -> Sent:
+        """Gives an account the bonds of its challenges back that did not burn; anyone may."""
+        whose = account or self.address
+        return self._once(
+            lambda: self.bonds_owed(whose) == 0,
+            lambda: self._move("collect bond", "EpochSettlement", "collectBond", whose),
+        )
+
+    def clear_orphan(self, run_id: bytes, epoch: int) -> Sent:
+        """Clears a result whose predecessor was rejected."""
+        return self._move("clear orphan", "EpochSettlement", "clearOrphan", run_id, epoch)
+
+    def finalize(self, run_id: bytes, epoch: int) -> Sent:
+        """Makes a result final once its window is over; anyone may."""
+        return self._once(
+            lambda: self.epoch_state(run_id, epoch).phase >= EpochPhase.FINAL,
+            lambda: self._move("finalize", "EpochSettlement", "finalize", run_id, epoch),
+        )
+
+    def claim(self, run_id: bytes, epoch: int, tree: PayoutTree, index: int) -> Sent:
+        """Pays row `index` of the table to the account it names; anyone may."""
+        payout, proof = tree.payouts[index], tree.proof(index)
+        return self.claim_with_proof(run_id, epoch, index, payout.account, payout.amount, proof)
+
+    def claim_with_proof(
+        self, run_id: bytes, epoch: int, index: int, account: str, amount: int, proof: Sequence[bytes]
+    ) -> Sent:
+        """`claim` for a payee who holds only its own row and proof."""
+        return self._once(
+            lambda: self.is_claimed(run_id, epoch, index),
+            lambda: self._move(
+                "claim", "EpochSettlement", "claim", run_id, epoch, index, account, amount, list(proof)
+            ),
+        )
+
+    def claim_all(self, run_id: bytes, epoch: int, tree: PayoutTree) -> list[Sent]:
+        """Pays every row of the table that is not paid yet, all in flight at once; anyone may."""
+        pending: list[Sent] = []
+        for index, payout in enumerate(tree.payouts):
+            row = (run_id, epoch, index, payout.account, payout.amount, list(tree.proof(index)))
+            pending.append(
+                self._unless_refused(
+                    "AlreadyClaimed",
+                    lambda row=row: self._move("claim", "EpochSettlement", "claim", *row, wait=False),  # type: ignore[misc]
+                )
+            )
+        return [
+            self._unless_refused("AlreadyClaimed", lambda one=one: self._rpc.settled("claim", one))  # type: ignore[misc]
+            for one in pending
+        ]
+
+    def sweep_unclaimed(self, run_id: bytes, epoch: int) -> Sent:
+        """Returns what nobody claimed in time to the buyer; anyone may."""
+        return self._once(
+            lambda: self.epoch_state(run_id, epoch).phase == EpochPhase.SWEPT,
+            lambda: self._move("sweep", "EpochSettlement", "sweepUnclaimed", run_id, epoch),
+        )
+
+    # ---- the court
+
+    def report_equivocation(
+        self,
+        first: Statement,
+        first_signature: bytes,
+        second: Statement,
+        second_signature: bytes,
+        *,
+        for_reward: bool = True,
+    ) -> Sent:
+        """Slashes and bars the signer of two contradicting statements.
+
+        Args:
+            first: One of them.
+            first_signature: On `first`.
+            second: Another value for the same slot.
+            second_signature: On `second`.
+            for_reward: Promise the report first and show it a block later: the reporter's share is then
+                ours, and whoever copies the report earns nothing. False shows it at once, for nothing.
+        """
+        signer = statements.recover(self.deployment.digest(first), first_signature)
+        offence_id = self.equivocation_id(signer, first)
+        evidence = (values(first), first_signature, values(second), second_signature)
+
+        def is_done() -> bool:  # for this contradiction or for another of the same account
+            owner = self.hot_key(signer)
+            return self.is_punished(offence_id) or (owner is not None and self.is_barred(owner.account))
+
+        def send() -> Sent:
+            salt = self._promised(offence_id) if for_reward else NO_SALT
+            return self._move("report equivocation", "SlashCourt", "reportEquivocation", *evidence, salt)
+
+        def repeat_once() -> Sent:
+            try:
+                return send()
+            except ChainRefused as refused:
+                if refused.name not in ("NotCommitted", "WindowOver") or is_done():
+                    raise
+                return send()  # the chain went back behind our promise, or the promise grew old
+
+        return self._once(is_done, repeat_once)
+
+    def _promised(self, offence_id: bytes) -> bytes:
+        """The salt of a promise to report this offence, made in an earlier block than the next one."""
+        salt = self._rpc.secret(b"report" + offence_id)
+        commitment = bytes(self._ask("SlashCourt", "commitmentOf", self.address, offence_id, salt))
+        _, made_at = self._ask("SlashCourt", "commitments", self.address, commitment)
+        if made_at + int(self._ask("SlashCourt", "reportWindow")) // 2 < self.timestamp():
+            self._move("commit report", "SlashCourt", "commitReport", commitment)
+        return salt
+
+    def open_case(self, ruling: Ruling, cert: bytes) -> Sent:
+        """Opens a case on a certified ruling and puts up the bond; its id is the ruling's offence id."""
+
+        def send() -> Sent:
+            self._approve("SlashCourt", int(self._ask("SlashCourt", "caseBond")))
+            return self._move("open case", "SlashCourt", "openCase", values(ruling), CERT_ECDSA, cert)
+
+        return self._once(lambda: self.is_punished(ruling.offence_id), send)
+
+    def veto_case(self, case_id: bytes, reason_hash: bytes, cert: bytes) -> Sent:
+        """Ends a case as if it had not been, until it is paid out; certificate over `statements.Veto`."""
+        return self._once(
+            lambda: self.case(case_id).phase == CasePhase.VETOED,
+            lambda: self._move("veto case", "SlashCourt", "veto", case_id, reason_hash, CERT_ECDSA, cert),
+        )
+
+    def execute_case(self, case_id: bytes) -> Sent:
+        """Carries a ruling out after its veto window; anyone may."""
+        return self._once(
+            lambda: self.case(case_id).phase in (CasePhase.EXECUTED, CasePhase.PAID),
+            lambda: self._move("execute case", "SlashCourt", "execute", case_id),
+        )
+
+    def pay_out_case(self, case_id: bytes) -> Sent:
+        """Makes a slash by ruling final after its delay: shares and bond may be collected; anyone may."""
+        return self._once(
+            lambda: self.case(case_id).phase == CasePhase.PAID,
+            lambda: self._move("pay out case", "SlashCourt", "payOut", case_id),
+        )
+
+    def expire_case(self, case_id: bytes) -> Sent:
+        """Ends a case that nobody executed in time; anyone may."""
+        return self._once(
+            lambda: self.case(case_id).phase == CasePhase.EXPIRED,
+            lambda: self._move("expire case", "SlashCourt", "expire", case_id),
+        )
+
+    # ---- models and verifiers
+
+    def register_model(self, record: ModelRecord, cert: bytes) -> bytes:
+        """Puts a model on record and returns the record's id."""
+        record_id = self.deployment.digest(record)
+        self._once(
+            lambda: self._ask("ModelRegistry", "entries", record_id)[2] != 0,
+            lambda: self._move(
+                "register model", "ModelRegistry", "register", values(record), CERT_ECDSA, cert
+            ),
+        )
+        return record_id
+
+    def supersede_model(
+        self, record_id: bytes, new_record_id: bytes, reason_hash: bytes, cert: bytes
+    ) -> Sent:
+        """Puts a record in another's place, or withdraws it (`new_record_id` all zero).
+
+        Args:
+            record_id: The record that stands no more.
+            new_record_id: A record that stands, or 32 zero bytes.
+            reason_hash: Of the published reason.
+            cert: The present verifier set's, over `statements.Supersession`.
+        """
+        return self._once(
+            lambda: self.successor_of(record_id) == new_record_id,
+            lambda: self._move(
+                "supersede model",
+                "ModelRegistry",
+                "supersede",
+                record_id,
+                new_record_id,
+                reason_hash,
+                CERT_ECDSA,
+                cert,
+            ),
+        )
+
+    def anchor_log(self, run_id: bytes, size: int, root: bytes) -> Sent:
+        """Fixes on chain the root that our log of a run has at `size` leaves.
+
+        Raises:
+            ChainRefused: `LogNotGrown`: a larger size is anchored, or this size with another root.
+        """
+        return self._once(
+            lambda: self.log_anchor(self.address, run_id) == (size, root),
+            lambda: self._move("anchor log", "ModelRegistry", "anchorLog", run_id, size, root),
+        )
+
+    def rotate_verifiers(self, members: Sequence[tuple[str, str]], from_epoch: int, cert: bytes) -> Sent:
+        """Installs the next verifier set; `cert` is the current set's over `statements.Rotation`."""
+        return self._move(
+            "rotate verifiers", "VerifierSet", "rotate", list(members), from_epoch, CERT_ECDSA, cert
+        )
+
+    # ---- inside
+
+    def _move(self, action: str, contract: str, function: str, *arguments: Any, wait: bool = True) -> Sent:
+        where = self._contracts[contract]
+        data = where.encode_abi(function, list(arguments))
+        return self._rpc.send(action, {"to": where.address, "data": data}, wait=wait)
+
+    def _approve(self, spender: str, amount: int) -> None:
+        """Allows exactly what the next move takes; that move sees it through the pending block."""
+        where = self.deployment.address(spender)
+        if self._ask("AssayToken", "allowance", self.address, where) < amount:
+            self._move("approve", "AssayToken", "approve", where, amount, wait=False)
+
+    def _once(self, is_done: Callable[[], bool], send: Callable[[], Sent]) -> Sent:
+        """Sends unless it is done; a refusal because another was first is success too.
+
+        The refusal may come from the other's transaction before it is mined, so a block that is
+        being made is waited for before the refusal is believed.
+        """
+        if is_done():
+            return ALREADY_DONE
+        try:
+            return send()
+        except ChainRefused:
+            if not is_done():
+                self._rpc.wait_for_pending()
+                if not is_done():
+                    raise
+            return ALREADY_DONE
+
+    def _unless_refused(self, name: str, send: Callable[[], Sent]) -> Sent:
+        try:
+            return send()
+        except ChainRefused as refused:
+            if refused.name == name:
+                return ALREADY_DONE
+            raise
+
+    def _is_own_and_spent(self, ticket: int) -> bool:
+        found = self.ticket(ticket)
+        return found.is_spent and found.account == self.address

@@ -1,0 +1,289 @@
+"""Anvil: a local chain as a child process, with its state on disk.
+
+Room: chain (edge). Listens on 127.0.0.1 only. The keys come from a mnemonic made
+once per state folder: anvil's built-in accounts are known to everybody.
+The state is written whole every few seconds, so after a crash the chain may have
+gone back by that much; whoever uses it re-reads and re-sends.
+
+    state_dir/mnemonic        12 words, mode 0600
+    state_dir/chain.json      the chain; chain.json.bak is the copy from the last start or backup()
+    state_dir/anvil.log       what the child said
+    state_dir/anvil.pid       the child; held locked by its owner, so a second owner is refused and a
+                              child whose owner was killed is ended before the next one starts
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from eth_account import Account
+
+from assay.protocol.errors import ConfigError, Unavailable
+
+HOST = "127.0.0.1"
+START_S_MAX = 30.0
+STOP_S_MAX = 10.0
+INSTALL_HINT = "run 'npm install --omit=dev --no-audit --no-fund' in contracts/ (needs Node 20 or newer)"
+
+
+def find_anvil(contracts_dir: Path, binary: Path | None = None) -> Path:
+    """The anvil to start: `binary` if given, else the one npm put under `contracts_dir`.
+
+    The native binary goes before npm's launcher, which is a Node script and needs Node on PATH.
+
+    Raises:
+        ConfigError: there is none; the message says which command installs it.
+    """
+    if binary is not None:
+        if not os.access(binary, os.X_OK):
+            raise ConfigError(f"anvil: {binary} is not an executable file")
+        return binary
+    modules = contracts_dir / "node_modules"
+    for native in sorted(modules.glob("@foundry-rs/anvil-*/bin/anvil*")):
+        if os.access(native, os.X_OK):
+            return native
+    launcher = modules / ".bin" / "anvil"
+    if not launcher.exists():
+        raise ConfigError(f"anvil is not installed: {INSTALL_HINT}")
+    if shutil.which("node") is None:
+        raise ConfigError("anvil needs Node 20 or newer, and there is no 'node' on PATH")
+    return launcher
+
+
+@dataclass(kw_only=True)
+class Anvil:
+    """A context manager that owns one anvil process; leaving it ends the process always.
+
+    Args:
+        binary: From `find_anvil`.
+        state_dir: Made if missing; one chain per folder.
+        port: 0 picks a free one.
+        block_time_s: Seconds between blocks; None mines each transaction at once.
+        state_interval_s: Seconds between writes of the state; the chain may go back this far.
+        chain_id: EIP-155 id, shared by all local chains.
+        account_count: How many funded accounts the mnemonic gives.
+    """
+
+    binary: Path
+    state_dir: Path
+    port: int = 0
+    block_time_s: int | None = 1
+    state_interval_s: int = 5
+    chain_id: int = 31337
+    account_count: int = 10
+    _child: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
+    _pid_file: int | None = field(default=None, init=False, repr=False)
+
+    @property
+    def rpc_url(self) -> str:
+        """Where the chain answers, once started."""
+        return f"http://{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The child's process id.
+
+        Raises:
+            Unavailable: it does not run.
+        """
+        if self._child is None or self._child.poll() is not None:
+            raise Unavailable("anvil does not run")
+        return self._child.pid
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        """Private keys of the accounts that the chain funds at genesis, 32 bytes each."""
+        Account.enable_unaudited_hdwallet_features()
+        words = self._mnemonic()
+        return tuple(
+            bytes(Account.from_mnemonic(words, account_path=f"m/44'/60'/0'/0/{index}").key)
+            for index in range(self.account_count)
+        )
+
+    def __enter__(self) -> Anvil:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Starts the child and returns when it answers.
+
+        Raises:
+            ConfigError: the port is busy, another process owns the folder, or anvil stopped at once
+                (the message holds its last words).
+            Unavailable: no answer within 30 s.
+        """
+        self.state_dir.mkdir(parents=True, exist_ok=True)
+        self._own_folder()
+        try:
+            self.port = self.port or _free_port()
+            _require_free(self.port)
+            self._restore_or_back_up()
+            with (self.state_dir / "anvil.log").open("ab") as log:
+                self._child = subprocess.Popen(
+                    self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
+            assert self._pid_file is not None
+            os.pwrite(self._pid_file, f"{self._child.pid:<20}".encode(), 0)
+            self._wait_until_it_answers()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Ends the child: politely, so that it writes its state, then by force."""
+        child, self._child = self._child, None
+        if child is not None:
+            if child.poll() is None:
+                child.send_signal(signal.SIGINT)
+            try:
+                child.wait(STOP_S_MAX)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+        if self._pid_file is not None:
+            os.close(self._pid_file)  # gives the lock back
+            self._pid_file = None
+
+    def backup(self) -> bool:
+        """Copies the state file beside itself if it is whole; says whether it was."""
+        state = self._state
+        if not _is_whole(state):
+            return False
+        fresh = state.with_suffix(".json.new")
+        shutil.copyfile(state, fresh)
+        os.replace(fresh, state.with_suffix(".json.bak"))
+        return True
+
+    @property
+    def _state(self) -> Path:
+        return self.state_dir.resolve() / "chain.json"
+
+    def _own_folder(self) -> None:
+        """Locks the folder for this process and ends the child of an owner that was killed."""
+        file = os.open(self.state_dir / "anvil.pid", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(file)
+            raise ConfigError(f"{self.state_dir}: its chain belongs to another running process") from error
+        self._pid_file = file
+        leftover = os.pread(file, 20, 0).decode(errors="replace").strip()
+        if leftover.isdigit() and _is_chain_of(int(leftover), self._state):
+            _end(int(leftover), self._state)
+
+    def _command(self) -> list[str]:
+        command = [str(self.binary), "--host", HOST, "--port", str(self.port)]
+        command += ["--chain-id", str(self.chain_id), "--hardfork", "prague", "--order", "fifo"]
+        command += ["--mnemonic", self._mnemonic(), "--accounts", str(self.account_count)]
+        command += ["--state", str(self._state), "--state-interval", str(self.state_interval_s), "--quiet"]
+        if self.block_time_s is not None:
+            command += ["--block-time", str(self.block_time_s)]
+        return command
+
+    def _mnemonic(self) -> str:
+        path = self.state_dir / "mnemonic"
+        if not path.exists():
+            self.state_dir.mkdir(parents=True, exist_ok=True)
+            Account.enable_unaudited_hdwallet_features()
+            _, words = Account.create_with_mnemonic()
+            fresh = path.with_suffix(".new")
+            fresh.unlink(missing_ok=True)
+            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(words)
+            os.replace(fresh, path)
+        return path.read_text().strip()
+
+    def _restore_or_back_up(self) -> None:
+        """A state file cut short by a crash gives way to its copy; a whole one becomes the copy."""
+        copy = self._state.with_suffix(".json.bak")
+        if not self._state.exists() or self.backup():
+            return
+        if not _is_whole(copy):
+            raise ConfigError(
+                f"{self._state} is damaged and has no whole copy: remove it to start a new chain"
+            )
+        shutil.copyfile(copy, self._state)
+
+    def _wait_until_it_answers(self) -> None:
+        assert self._child is not None
+        deadline = time.monotonic() + START_S_MAX
+        while time.monotonic() < deadline:
+            if self._child.poll() is not None:
+                words = (self.state_dir / "anvil.log").read_text(errors="replace").strip()[-500:]
+                raise ConfigError(f"anvil stopped with code {self._child.returncode}: {words}")
+            if _chain_id_at(self.rpc_url) == self.chain_id:
+                return
+            time.sleep(0.05)
+        raise Unavailable(f"anvil gave no answer at {self.rpc_url} within {START_S_MAX:.0f} s")
+
+
+def _is_chain_of(pid: int, state: Path) -> bool:
+    """Whether this process is an anvil on this state file; process ids are given out again."""
+    try:
+        return str(state).encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def _end(pid: int, state: Path) -> None:
+    deadline = time.monotonic() + STOP_S_MAX
+    with suppress(ProcessLookupError):  # it ended by itself, which is all we want
+        os.kill(pid, signal.SIGINT)
+        while _is_chain_of(pid, state):
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _require_free(port: int) -> None:
+    with socket.socket() as probe:
+        # A port that a dead chain left in TIME_WAIT is free for anvil, so it must be free for us.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise ConfigError(f"port {port} on {HOST} is busy: {error.strerror}") from error
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        return isinstance(json.loads(path.read_bytes()), dict)
+    except (OSError, ValueError):
+        return False
+
+
+def _chain_id_at(url: str) -> int | None:
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}).encode()
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    try:
+        # Never through a proxy: the chain is on this machine.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=2) as answer:
+            return int(json.loads(answer.read())["result"], 16)
+    except (urllib.error.URLError, OSError, ValueError, KeyError):
+        return None

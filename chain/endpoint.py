@@ -1,0 +1,49 @@
+"""Endpoint: is this the chain the deployment is on? Asked once, before anything is staked on the answer.
+
+Room: chain (edge: one HTTP endpoint). Plain JSON-RPC, because a process that only
+trains should not load a whole chain client to find out that it was misconfigured.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+from assay.chain.addresses import Deployment
+from assay.protocol.encoding.json_text import parse_json
+from assay.protocol.errors import ConfigError, Unavailable
+
+ANSWER_BYTES_MAX = 1 << 20
+TIMEOUT_S = 5.0
+
+
+def check_endpoint(rpc_url: str, deployment: Deployment) -> None:
+    """Do nothing if `rpc_url` serves the chain that holds this deployment.
+
+    Raises:
+        ConfigError: it serves another chain, or one without these contracts.
+        Unavailable: nobody answers there now.
+    """
+    chain_id = _ask(rpc_url, "eth_chainId", [])
+    if chain_id != hex(deployment.chain_id):
+        raise ConfigError(f"wrong chain: {rpc_url} is chain {chain_id}, expected {hex(deployment.chain_id)}")
+    code = _ask(rpc_url, "eth_getCode", [deployment.run_escrow, "latest"])
+    if code in ("", "0x", None):
+        raise ConfigError(f"wrong chain: {rpc_url} has no contract at {deployment.run_escrow}")
+
+
+def _ask(rpc_url: str, method: str, parameters: list[Any]) -> Any:
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": parameters}).encode()
+    try:
+        request = urllib.request.Request(rpc_url, body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            found = parse_json(answer.read(ANSWER_BYTES_MAX))
+    except ValueError as error:
+        raise ConfigError(f"{rpc_url}: no chain endpoint ({error})") from None
+    except (urllib.error.URLError, OSError) as error:
+        raise Unavailable(f"{rpc_url}: {error}") from None
+    if not isinstance(found, dict) or "result" not in found:
+        raise ConfigError(f"{rpc_url}: does not answer {method} as a chain does")
+    return found["result"]

@@ -1,0 +1,457 @@
+"""Events: what the contracts say happened, as values the books are filled from.
+
+Room: chain (pure). One dataclass per contract event, its fields named after the
+event's inputs; a test compares both lists. Amounts are integers in token units,
+times are Unix seconds of chain time, addresses are checksummed text. The place
+(`block_hash`, `log_index`) names an event for ever; a block may still be undone
+on a chain that goes back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from assay.chain.statements import Address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainEvent:
+    """Where an event stands in the chain."""
+
+    CONTRACT: ClassVar[str] = ""
+    block_number: int
+    block_hash: bytes
+    tx_hash: bytes
+    log_index: int  # position within its block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staked(ChainEvent):
+    """`account` added `amount` to its stake in `role`."""
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    account: Address
+    role: int
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnstakeRequested(ChainEvent):
+    """`amount`, as valued at that moment, left active stake; a later slash still reaches it."""
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    account: Address
+    role: int
+    ticket: int
+    amount: int
+    ready_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnstakeCancelled(ChainEvent):
+    """The ticket's stake, worth `amount` now, is active again."""
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    account: Address
+    role: int
+    ticket: int
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withdrawn(ChainEvent):
+    """`amount` went from the vault to `account`; zero when a slash had taken all."""
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    account: Address
+    role: int
+    ticket: int
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slashed(ChainEvent):
+    """`amount == burnt + buyer_amount + challenger_amount` left `account`'s stake.
+
+    With `payable_at` zero that is a fact, and the two rewards stay in the vault until a RewardCollected.
+    Else all of it waits in a pot until SlashPaid or SlashReversed.
+    """
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    account: Address
+    role: int
+    offence_id: bytes
+    amount: int
+    burnt: int
+    buyer: Address
+    buyer_amount: int
+    challenger: Address
+    challenger_amount: int
+    payable_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlashPaid(ChainEvent):
+    """A pot was paid out: `burnt + buyer_amount + challenger_amount` is the slash's amount."""
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    account: Address
+    role: int
+    offence_id: bytes
+    burnt: int
+    buyer: Address
+    buyer_amount: int
+    challenger: Address
+    challenger_amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlashReversed(ChainEvent):
+    """A veto gave a pot back: `amount` is `account`'s stake again."""
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    account: Address
+    role: int
+    offence_id: bytes
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BondLocked(ChainEvent):
+    """`account` put up `amount` to open a case."""
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    case_id: bytes
+    account: Address
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BondReturned(ChainEvent):
+    """A case's bond is `account`'s again, and waits beside its rewards."""
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    case_id: bytes
+    account: Address
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BondBurnt(ChainEvent):
+    """`account` lost a case's bond: the case was vetoed or never carried out."""
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    case_id: bytes
+    account: Address
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardCollected(ChainEvent):
+    """`amount` of slash rewards and returned bonds went from the vault to `account`."""
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    account: Address
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotKeyDelegated(ChainEvent):
+    """`hot_key` speaks for `account` until `expiry`, and answers for it for ever."""
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    account: Address
+    hot_key: Address
+    expiry: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOpened(ChainEvent):
+    """`buyer` put `budget` into escrow for a run."""
+
+    CONTRACT: ClassVar[str] = "RunEscrow"
+    run_id: bytes
+    buyer: Address
+    spec_hash: bytes
+    budget: int
+    epoch_cap: int
+    epochs: int
+    deadline: int
+    set_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunToppedUp(ChainEvent):
+    """`payer` added `amount` to the run's budget."""
+
+    CONTRACT: ClassVar[str] = "RunEscrow"
+    run_id: bytes
+    payer: Address
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunClosing(ChainEvent):
+    """The run takes results until `closes_at`."""
+
+    CONTRACT: ClassVar[str] = "RunEscrow"
+    run_id: bytes
+    closes_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refunded(ChainEvent):
+    """`amount` of free escrow went back to `buyer`."""
+
+    CONTRACT: ClassVar[str] = "RunEscrow"
+    run_id: bytes
+    buyer: Address
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultProposed(ChainEvent):
+    """`total` is reserved for this epoch until the result is final or rejected."""
+
+    CONTRACT: ClassVar[str] = "EpochSettlement"
+    run_id: bytes
+    epoch: int
+    digest: bytes
+    root: bytes
+    table_hash: bytes
+    model_hash: bytes
+    total: int
+    window_ends_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Challenged(ChainEvent):
+    """`challenger` objected and put up `bond`."""
+
+    CONTRACT: ClassVar[str] = "EpochSettlement"
+    run_id: bytes
+    epoch: int
+    challenger: Address
+    reason_hash: bytes
+    bond: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved(ChainEvent):
+    """A challenge was answered. If the result stands the bond burnt, else a BondReleased follows."""
+
+    CONTRACT: ClassVar[str] = "EpochSettlement"
+    run_id: bytes
+    epoch: int
+    challenger: Address
+    stands: bool
+    bond: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BondReleased(ChainEvent):
+    """A challenge's bond is the challenger's again, and waits in the settlement until BondCollected."""
+
+    CONTRACT: ClassVar[str] = "EpochSettlement"
+    run_id: bytes
+    epoch: int
+    challenger: Address
+    bond: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BondCollected(ChainEvent):
+    """`amount` of bonds went from the settlement back to `challenger`."""
+
+    CONTRACT: ClassVar[str] = "EpochSettlement"
+    challenger: Address
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultRejected(ChainEvent):
+    """The result is gone and `total` is free again."""
+
+    CONTRACT: ClassVar[str] = "EpochSettlement"
+    run_id: bytes
+    epoch: int
+    digest: bytes
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultFinalized(ChainEvent):
+    """Payees may claim; what is left after `claim_ends_at` may be swept."""
+
+    CONTRACT: ClassVar[str] = "EpochSettlement"
+    run_id: bytes
+    epoch: int
+    digest: bytes
+    total: int
+    claim_ends_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed(ChainEvent):
+    """Row `index` of the epoch's table was paid: `amount` to `account`."""
+
+    CONTRACT: ClassVar[str] = "EpochSettlement"
+    run_id: bytes
+    epoch: int
+    index: int
+    account: Address
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept(ChainEvent):
+    """`amount` that nobody claimed in time went back to `buyer`."""
+
+    CONTRACT: ClassVar[str] = "EpochSettlement"
+    run_id: bytes
+    epoch: int
+    buyer: Address
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equivocation(ChainEvent):
+    """`hot_key` of `account` signed two values for one slot."""
+
+    CONTRACT: ClassVar[str] = "SlashCourt"
+    account: Address
+    offence_id: bytes
+    hot_key: Address
+    value_a: bytes
+    value_b: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseOpened(ChainEvent):
+    """A ruling waits for its veto window; `case_id` is the offence's id."""
+
+    CONTRACT: ClassVar[str] = "SlashCourt"
+    case_id: bytes
+    offender: Address
+    run_id: bytes
+    epoch: int
+    role: int
+    ppm: int
+    evidence_hash: bytes
+    challenger: Address
+    veto_ends_at: int
+    execute_by: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseClosed(ChainEvent):
+    """The case ended for good: outcome 2 vetoed (nothing remains slashed), 4 expired, 5 paid out."""
+
+    CONTRACT: ClassVar[str] = "SlashCourt"
+    case_id: bytes
+    outcome: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseExecuted(ChainEvent):
+    """`amount` was slashed by a ruling; a veto undoes it before `payable_at`."""
+
+    CONTRACT: ClassVar[str] = "SlashCourt"
+    case_id: bytes
+    amount: int
+    payable_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportCommitted(ChainEvent):
+    """`reporter` will show evidence that it does not show yet."""
+
+    CONTRACT: ClassVar[str] = "SlashCourt"
+    reporter: Address
+    commitment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetRotated(ChainEvent):
+    """Verifier set `version` is the current one from here."""
+
+    CONTRACT: ClassVar[str] = "VerifierSet"
+    version: int
+    set_hash: bytes
+    from_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRegistered(ChainEvent):
+    """A model is on record for its run."""
+
+    CONTRACT: ClassVar[str] = "ModelRegistry"
+    record_id: bytes
+    run_id: bytes
+    model_hash: bytes
+    data_inventory_hash: bytes
+    config_hash: bytes
+    parent: bytes
+    last_result: bytes
+    by: Address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSuperseded(ChainEvent):
+    """The record stands no more; `new_record_id` has its place, or, all zero, none."""
+
+    CONTRACT: ClassVar[str] = "ModelRegistry"
+    record_id: bytes
+    new_record_id: bytes
+    reason_hash: bytes
+    by: Address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogAnchored(ChainEvent):
+    """`keeper` fixed the root that its log of the run has at `size` leaves; moves no money."""
+
+    CONTRACT: ClassVar[str] = "ModelRegistry"
+    keeper: Address
+    run_id: bytes
+    size: int
+    root: bytes
+
+
+EVENTS: tuple[type[ChainEvent], ...] = (
+    Staked,
+    UnstakeRequested,
+    UnstakeCancelled,
+    Withdrawn,
+    Slashed,
+    SlashPaid,
+    SlashReversed,
+    BondLocked,
+    BondReturned,
+    BondBurnt,
+    RewardCollected,
+    HotKeyDelegated,
+    RunOpened,
+    RunToppedUp,
+    RunClosing,
+    Refunded,
+    ResultProposed,
+    Challenged,
+    Resolved,
+    BondReleased,
+    BondCollected,
+    ResultRejected,
+    ResultFinalized,
+    Claimed,
+    Swept,
+    Equivocation,
+    CaseOpened,
+    CaseExecuted,
+    CaseClosed,
+    ReportCommitted,
+    SetRotated,
+    ModelRegistered,
+    ModelSuperseded,
+    LogAnchored,
+)

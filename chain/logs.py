@@ -1,0 +1,100 @@
+"""Chain logs: the contracts' logs as typed events, in chain order.
+
+Room: chain (edge). Which log is which event, and its fields, come from the
+artefacts and chain/events.py; nothing is listed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, TypeVar
+
+from eth_abi.abi import decode
+from eth_utils.abi import event_abi_to_log_topic
+from eth_utils.address import to_checksum_address
+
+from assay.chain.addresses import Deployment
+from assay.chain.events import EVENTS, ChainEvent
+from assay.chain.rpc import Rpc, artefact
+from assay.chain.state import snake
+from assay.chain.statements import Address
+
+E = TypeVar("E", bound=ChainEvent)
+BLOCKS_PER_QUESTION = 2_000  # public endpoints refuse much larger ranges
+
+
+def read_events(rpc: Rpc, deployment: Deployment, from_block: int, to_block: int) -> list[ChainEvent]:
+    """All events of the deployment in these blocks, both included, by (block, log index).
+
+    Raises:
+        Unavailable: the endpoint gave no usable answer.
+    """
+    addresses = [deployment.address(contract) for contract in sorted({kind.CONTRACT for kind in EVENTS})]
+    return _asked(rpc, {"address": addresses}, from_block, to_block)
+
+
+def read_events_of(
+    rpc: Rpc, deployment: Deployment, kind: type[E], account: Address, from_block: int, to_block: int
+) -> list[E]:
+    """The events of one kind whose first indexed field is this account, in chain order.
+
+    Raises:
+        Unavailable: the endpoint gave no usable answer.
+    """
+    (topic,) = (topic for topic, (known, _) in _by_topic().items() if known is kind)
+    question = {
+        "address": deployment.address(kind.CONTRACT),
+        "topics": [f"0x{topic.hex()}", f"0x{account[2:].lower():0>64}"],
+    }
+    return [event for event in _asked(rpc, question, from_block, to_block) if isinstance(event, kind)]
+
+
+def _asked(rpc: Rpc, question: dict[str, Any], from_block: int, to_block: int) -> list[ChainEvent]:
+    found: list[ChainEvent] = []
+    for start in range(from_block, to_block + 1, BLOCKS_PER_QUESTION):
+        end = min(start + BLOCKS_PER_QUESTION - 1, to_block)
+        part: Any = {**question, "fromBlock": start, "toBlock": end}
+        found += rpc.read("events", lambda part=part: _events(rpc.web3.eth.get_logs(part)))  # type: ignore[misc]
+    return sorted(found, key=lambda event: (event.block_number, event.log_index))
+
+
+def _events(logs: Iterable[Any]) -> list[ChainEvent]:
+    return [event for log in logs if (event := event_of(log)) is not None]
+
+
+def event_of(log: Any) -> ChainEvent | None:
+    """One log as an event; None for a log that is none of ours to know, such as Frozen or Reserved."""
+    known = _by_topic().get(bytes(log["topics"][0]))
+    if known is None:
+        return None
+    kind, inputs = known
+    indexed = iter(bytes(topic) for topic in log["topics"][1:])
+    plain = iter(decode([one["type"] for one in inputs if not one["indexed"]], bytes(log["data"])))
+    told = {
+        snake(one["name"]): _value(one["type"], decode([one["type"]], next(indexed))[0])
+        if one["indexed"]
+        else _value(one["type"], next(plain))
+        for one in inputs
+    }
+    return kind(
+        block_number=log["blockNumber"],
+        block_hash=bytes(log["blockHash"]),
+        tx_hash=bytes(log["transactionHash"]),
+        log_index=log["logIndex"],
+        **told,
+    )
+
+
+def _value(solidity: str, value: Any) -> Any:
+    return to_checksum_address(value) if solidity == "address" else value
+
+
+@cache
+def _by_topic() -> dict[bytes, tuple[type[ChainEvent], list[dict[str, Any]]]]:
+    found = {}
+    for kind in EVENTS:
+        for entry in artefact(kind.CONTRACT)["abi"]:
+            if entry["type"] == "event" and entry["name"] == kind.__name__:
+                found[bytes(event_abi_to_log_topic(entry))] = (kind, entry["inputs"])
+    return found

@@ -1,0 +1,173 @@
+"""Providers: the chain as several endpoints tell it, believed only where they all say the same.
+
+Room: chain (edge: HTTP endpoints). Whoever runs an endpoint can leave out a log or tell of another
+chain, and the books would follow. So heads, the finalised block and logs are asked of every one and
+compared by block hash: one difference, and nothing is booked or settled until there is none.
+
+    urls --head, finalised, hash of a block, events--> the one answer, or what differs and where
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from web3.exceptions import BlockNotFound
+
+from assay.chain.addresses import Deployment
+from assay.chain.events import ChainEvent
+from assay.chain.logs import read_events
+from assay.chain.rpc import Rpc
+from assay.protocol.errors import Unavailable
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+class ProvidersDisagree(Unavailable):
+    """Two endpoints tell of different chains; which one lies cannot be known from here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The newest block that every endpoint has."""
+
+    number: int
+    hash: bytes
+
+
+class Providers:
+    """What all endpoints say alike. Blocking; one thread at a time."""
+
+    def __init__(self, urls: Sequence[str], deployment: Deployment, *, one_suffices: bool = False) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            urls: HTTP JSON-RPC endpoints; one alone is believed.
+            deployment: Whose events are read.
+            one_suffices: Whether to go on with the others while some are away.
+        """
+        self._rpcs = [Rpc(url) for url in dict.fromkeys(urls)]
+        self._deployment, self._one_suffices = deployment, one_suffices
+
+    def check(self) -> None:
+        """Do nothing if all endpoints are on one chain.
+
+        Raises:
+            ProvidersDisagree, Unavailable: see `head`.
+        """
+        if len(self._rpcs) > 1:
+            self.head()
+
+    def head(self) -> Head:
+        """The newest block that all have; that they agree on the newest finalised one is checked too.
+
+        Raises:
+            ProvidersDisagree: they have different blocks of one number.
+            Unavailable: one of them is away, and all are needed.
+        """
+        if len(self._rpcs) > 1:
+            final = min(number for _, number in self._ask("finalised block", _finalised))
+            self._hash("finalised block", final)
+        number = min(number for _, number in self._ask("newest block", _newest))
+        found = self._hash("block", number)
+        if found is None:
+            raise Unavailable(f"block {number} is gone; the chain moved while we looked")
+        return Head(number, found)
+
+    def block_hash(self, number: int) -> bytes | None:
+        """The hash of a block, by its number; None if there is none.
+
+        Raises:
+            ProvidersDisagree, Unavailable: see `head`.
+        """
+        return self._hash("block", number)
+
+    def events(self, from_block: int, to_block: int) -> list[ChainEvent]:
+        """All events of the deployment in these blocks, both included, in chain order.
+
+        Raises:
+            ProvidersDisagree: one has an event that another has not, or has otherwise.
+            Unavailable: one of them is away, and all are needed.
+        """
+        answers = self._ask("events", lambda rpc: read_events(rpc, self._deployment, from_block, to_block))
+        (first, ours), *others = answers
+        for url, theirs in others:
+            for mine, other in zip([*ours, None], [*theirs, None], strict=False):
+                if mine != other:
+                    raise ProvidersDisagree(_difference(first, mine, url, other))
+        return ours
+
+    def _hash(self, what: str, number: int) -> bytes | None:
+        (first, ours), *others = self._ask(what, lambda rpc: _hash_of(rpc, number))
+        for url, theirs in others:
+            if theirs != ours:
+                raise ProvidersDisagree(
+                    f"{what} {number}: {_short(ours)} at {first}, {_short(theirs)} at {url}; nothing is "
+                    "booked or settled until both say the same"
+                )
+        return ours
+
+    def _ask(self, what: str, question: Callable[[Rpc], T]) -> list[tuple[str, T]]:
+        answers: list[tuple[str, T]] = []
+        for rpc in self._rpcs:
+            try:
+                answers.append((told(rpc.url), question(rpc)))
+            except Unavailable as error:
+                if len(self._rpcs) == 1:
+                    raise
+                log.warning("endpoint is away", extra={"endpoint": told(rpc.url), "asked": what})
+                if not self._one_suffices:
+                    raise Unavailable(
+                        f"{what}: {told(rpc.url)} is away, and one_rpc_suffices is not set ({error})"
+                    ) from None
+        if not answers:
+            raise Unavailable(f"{what}: all {len(self._rpcs)} endpoints are away")
+        return answers
+
+
+def told(url: str) -> str:
+    """An endpoint as it may be shown: paths and names hold people's keys."""
+    found = urlsplit(url)
+    return f"{found.scheme}://{found.hostname}" + (f":{found.port}" if found.port else "")
+
+
+def _newest(rpc: Rpc) -> int:
+    return int(rpc.read("newest block", lambda: rpc.web3.eth.block_number))
+
+
+def _finalised(rpc: Rpc) -> int:
+    return int(rpc.read("finalised block", lambda: rpc.web3.eth.get_block("finalized")["number"]))
+
+
+def _hash_of(rpc: Rpc, number: int) -> bytes | None:
+    def ask() -> bytes | None:
+        try:
+            return bytes(rpc.web3.eth.get_block(number)["hash"])
+        except BlockNotFound:
+            return None
+
+    return rpc.read("block", ask)
+
+
+def _difference(first: str, ours: Any, second: str, theirs: Any) -> str:
+    """Which event it is, and in which block of whose."""
+    both = [one for one in (ours, theirs) if one is not None]
+    number, index = min((one.block_number, one.log_index) for one in both)
+
+    def at(url: str, one: ChainEvent | None) -> str:
+        if one is None or (one.block_number, one.log_index) != (number, index):
+            return f"none at {url}"
+        return f"{type(one).__name__} in block {_short(one.block_hash)} at {url}"
+
+    return (
+        f"log {index} of block {number}: {at(first, ours)}, {at(second, theirs)}; nothing is booked or "
+        "settled until both say the same"
+    )
+
+
+def _short(found: bytes | None) -> str:
+    return "none" if found is None else found.hex()

@@ -1,0 +1,248 @@
+"""Chain reads: one deployment's contracts, as anybody sees them.
+
+Room: chain (edge). Blocking; async callers run it in a thread. Nothing is
+remembered between questions, because a local chain may go back a few seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from eth_typing import BlockNumber
+from web3.contract import Contract
+
+from assay.chain.addresses import CONTRACTS, Deployment
+from assay.chain.deployment.code_check import OWN_CODE, check_code, links_of
+from assay.chain.events import ChainEvent, UnstakeRequested
+from assay.chain.logs import read_events, read_events_of
+from assay.chain.proofs.event_proof import EventProof
+from assay.chain.proofs.event_prover import prove_event
+from assay.chain.rpc import Rpc, artefact
+from assay.chain.state import CaseState, EpochState, HotKey, RunState, S, StakeState, Ticket, state_of
+from assay.chain.statements import Address, Statement
+from assay.protocol.errors import ConfigError
+
+
+class ChainReader:
+    """The contracts of one deployment; every question may raise `Unavailable`.
+
+    Args:
+        rpc_url: HTTP JSON-RPC endpoint.
+        deployment: Where the contracts are.
+        key: 32-byte private key of the account that moves; None only reads.
+        receipt_s_max: How long a move waits to be mined.
+    """
+
+    def __init__(
+        self, rpc_url: str, deployment: Deployment, key: bytes | None = None, *, receipt_s_max: float = 60.0
+    ) -> None:
+        self.deployment = deployment
+        self._rpc = Rpc(rpc_url, key, receipt_s_max=receipt_s_max)
+        make: Any = self._rpc.web3.eth.contract
+        self._contracts: dict[str, Contract] = {
+            name: make(address=deployment.address(name), abi=artefact(name)["abi"], decode_tuples=True)
+            for name in CONTRACTS
+        }
+
+    @property
+    def address(self) -> Address:
+        """The account that moves."""
+        return self._rpc.address
+
+    def check_deployment(self) -> None:
+        """Returns if this endpoint carries this deployment.
+
+        Raises:
+            ConfigError: another chain id, no contracts there, other code than this release's, another
+                deployment's contracts, or some that work with others than the deployment names.
+        """
+        eth = self._rpc.web3.eth
+        chain_id = self._rpc.read("check chain", lambda: eth.chain_id)
+        if chain_id != self.deployment.chain_id:
+            raise ConfigError(f"wrong chain: id {chain_id}, {self.deployment.chain_id} expected")
+        for name in CONTRACTS:
+            where = self.deployment.address(name)
+            code = bytes(self._rpc.read("check chain", lambda where=where: eth.get_code(where)))  # type: ignore[misc]
+            if not code:
+                raise ConfigError(f"wrong chain: no {name} at {where}")
+            if name in OWN_CODE:  # the token may be anybody's
+                check_code(name, where, code, artefact(name))
+            found = bytes(self._ask(name, "deploymentId"))
+            if found != self.deployment.deployment_id:
+                raise ConfigError(
+                    f"wrong chain: {name} belongs to deployment {found.hex()[:8]}, "
+                    f"{self.deployment.deployment_id.hex()[:8]} expected"
+                )
+        self._check_links()
+
+    def _check_links(self) -> None:
+        """Do nothing if each contract works with the others that the deployment names."""
+        for name in OWN_CODE:
+            for getter, other in links_of(artefact(name)["abi"]):
+                found, expected = str(self._ask(name, getter)), self.deployment.address(other)
+                if found != expected:
+                    raise ConfigError(f"{name} works with {found} as its {getter}, {expected} expected")
+
+    def block_number(self) -> int:
+        """The newest block."""
+        return self._rpc.read("block", lambda: int(self._rpc.web3.eth.block_number))
+
+    def block_hash(self, number: int) -> bytes:
+        """The hash of a block of this chain."""
+        eth = self._rpc.web3.eth
+        return self._rpc.read("block", lambda: bytes(eth.get_block(BlockNumber(number))["hash"]))
+
+    def timestamp(self) -> int:
+        """The newest block's time, Unix seconds. Windows run on this clock."""
+        return self._rpc.read("block", lambda: int(self._rpc.web3.eth.get_block("latest")["timestamp"]))
+
+    def token_balance(self, account: str | None = None) -> int:
+        """Token units held outside the contracts; of the own account by default."""
+        return int(self._ask("AssayToken", "balanceOf", account or self.address))
+
+    def token_supply(self) -> int:
+        """All token units there are; falls as slashes burn."""
+        return int(self._ask("AssayToken", "totalSupply"))
+
+    def native_balance(self, account: str | None = None) -> int:
+        """Wei for gas."""
+        whose: Any = account or self.address
+        return self._rpc.read("balance", lambda: int(self._rpc.web3.eth.get_balance(whose)))
+
+    def stake_of(self, account: str, role: int) -> StakeState:
+        """Active and leaving stake; both count for a slash."""
+        active, unbonding = self._ask("StakeVault", "stakeOf", account, role)
+        return StakeState(
+            active=active,
+            unbonding=unbonding,
+            minimum=self._ask("StakeVault", "minStake", role),
+            frozen_until=self._ask("StakeVault", "frozenUntil", account),
+        )
+
+    def ticket(self, ticket: int) -> Ticket:
+        """A request to leave, with what it would pay now."""
+        who, role, _, ready_at, shares = self._ask("StakeVault", "tickets", ticket)
+        return Ticket(
+            account=who,
+            role=role,
+            ready_at=ready_at,
+            is_spent=shares == 0,
+            amount=self._ask("StakeVault", "ticketValue", ticket),
+        )
+
+    def tickets_of(self, account: Address) -> dict[int, Ticket]:
+        """Every ticket that an account asked for, in any role, spent ones included, ascending."""
+        first, last = self.deployment.block, self.block_number()
+        asked = read_events_of(self._rpc, self.deployment, UnstakeRequested, account, first, last)
+        found = {event.ticket: self.ticket(event.ticket) for event in asked}
+        return {number: ticket for number, ticket in sorted(found.items()) if ticket.account == account}
+
+    def close_delay(self) -> int:
+        """Seconds between a buyer's wish to stop and the end of a run."""
+        return int(self._ask("RunEscrow", "closeDelay"))
+
+    def unbonding_delay(self) -> int:
+        """Seconds between a wish to leave and the withdrawal."""
+        return int(self._ask("StakeVault", "unbondingDelay"))
+
+    def challenge_bond(self) -> int:
+        """What an objection to a result puts up, token units."""
+        return int(self._ask("EpochSettlement", "bond"))
+
+    def rewards_of(self, account: str) -> int:
+        """Slash rewards and returned bonds waiting for `collect`, token units."""
+        return int(self._ask("StakeVault", "rewards", account))
+
+    def hot_key(self, hot_key: str) -> HotKey | None:
+        """Whom a hot key speaks for; None if nobody."""
+        account, expiry = self._ask("StakeVault", "hotKeys", hot_key)
+        return HotKey(account=account, expiry=expiry) if int(account, 16) else None
+
+    def verifier_set(self, version: int | None = None) -> tuple[tuple[Address, Address], ...]:
+        """(account, hot key) of each member, ascending by hot key; of the current set by default."""
+        wanted = self.set_version() if version is None else version
+        return tuple((account, hot) for account, hot in self._ask("VerifierSet", "members", wanted))
+
+    def set_version(self) -> int:
+        """The current verifier set's number, from 1."""
+        return int(self._ask("VerifierSet", "currentVersion"))
+
+    def run_id_of(self, buyer: str, spec_hash: bytes) -> bytes:
+        """The id a run has or would have: a function of deployment, buyer and specification."""
+        return bytes(self._ask("RunEscrow", "runIdOf", buyer, spec_hash))
+
+    def run(self, run_id: bytes) -> RunState | None:
+        """The run's escrow; None if there is no such run."""
+        state = self._state(RunState, "RunEscrow", "getRun", run_id)
+        return state if int(state.buyer, 16) else None
+
+    def epoch_state(self, run_id: bytes, epoch: int) -> EpochState:
+        """Where the settlement of one epoch stands."""
+        return self._state(EpochState, "EpochSettlement", "getEpoch", run_id, epoch)
+
+    def is_claimed(self, run_id: bytes, epoch: int, index: int) -> bool:
+        """Whether row `index` was paid."""
+        return bool(self._ask("EpochSettlement", "isClaimed", run_id, epoch, index))
+
+    def case(self, case_id: bytes) -> CaseState:
+        """Where a case stands."""
+        return self._state(CaseState, "SlashCourt", "getCase", case_id)
+
+    def pot_of(self, offence_id: bytes) -> int:
+        """What a case took and what neither was paid out nor given back yet, token units."""
+        _, _, is_open, amount, _, _ = self._ask("StakeVault", "pots", offence_id)
+        return int(amount) if is_open else 0
+
+    def case_bond(self, case_id: bytes) -> int:
+        """The bond that a case still holds, token units."""
+        return int(self._ask("StakeVault", "bonds", case_id)[1])
+
+    def bonds_owed(self, account: str) -> int:
+        """Bonds of challenges waiting for `collect_bond`, token units."""
+        return int(self._ask("EpochSettlement", "bondsOwed", account))
+
+    def model_of(self, record_id: bytes) -> bytes | None:
+        """The model that a record is about, as results name it; None if there is no such record."""
+        _, model_hash, registered_at, _ = self._ask("ModelRegistry", "entries", record_id)
+        return bytes(model_hash) if registered_at else None
+
+    def successor_of(self, record_id: bytes) -> bytes | None:
+        """The record in a model record's place, all zero if it was withdrawn; None while it stands."""
+        superseded_at, new_record_id, _ = self._ask("ModelRegistry", "successions", record_id)
+        return bytes(new_record_id) if superseded_at else None
+
+    def is_punished(self, offence_id: bytes) -> bool:
+        """Whether an offence has had its slash or its case."""
+        return bool(self._ask("SlashCourt", "punished", offence_id))
+
+    def is_barred(self, account: str) -> bool:
+        """Whether an account contradicted itself, lost its stake and can never stake again."""
+        return bool(self._ask("StakeVault", "barred", account))
+
+    def log_anchor(self, keeper: str, run_id: bytes) -> tuple[int, bytes] | None:
+        """The size and root that a keeper last anchored for its log of a run; None before the first."""
+        size, root = self._ask("ModelRegistry", "logAnchor", keeper, run_id)
+        return (int(size), bytes(root)) if size else None
+
+    def equivocation_id(self, signer: str, said: Statement) -> bytes:
+        """The offence id that two of `signer`'s statements for this slot have in common."""
+        return bytes(
+            self._ask("SlashCourt", "equivocationId", signer, said.run_id, said.epoch, said.kind, said.slot)
+        )
+
+    def events(self, from_block: int, to_block: int | None = None) -> list[ChainEvent]:
+        """Everything our contracts said in these blocks, both included, in chain order."""
+        last = self.block_number() if to_block is None else to_block
+        return read_events(self._rpc, self.deployment, from_block, last)
+
+    def prove(self, event: ChainEvent) -> EventProof:
+        """That this event is in its block. `Unavailable` too where its hashes cannot be made again."""
+        return prove_event(self._rpc, event)
+
+    def _state(self, kind: type[S], contract: str, function: str, *arguments: Any) -> S:
+        found = self._ask(contract, function, *arguments)
+        return self._rpc.read(f"{contract}.{function}", lambda: state_of(kind, found))
+
+    def _ask(self, contract: str, function: str, *arguments: Any) -> Any:
+        call = self._contracts[contract].functions[function](*arguments)
+        return self._rpc.read(f"{contract}.{function}", lambda: call.call())

@@ -1,0 +1,339 @@
+"""Chain RPC: one JSON-RPC endpoint, one optional key, and transactions that survive retries.
+
+Room: chain (edge). Nothing is cached between calls: nonces, gas and receipts are
+read from the chain each time, because a local chain may go back a few seconds and
+a process may be killed at any instant.
+
+    read state -> sign with the pending nonce -> send -> wait for the receipt
+                        ^                          |
+                        '---- nonce taken ---------'
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from threading import Lock
+from typing import Any, NoReturn, TypeVar, cast
+
+import requests
+from eth_abi.abi import decode
+from eth_abi.exceptions import DecodingError
+from eth_account import Account
+from eth_utils.abi import function_abi_to_4byte_selector
+from web3 import HTTPProvider, Web3
+from web3.exceptions import ContractLogicError, TransactionNotFound, Web3Exception, Web3RPCError
+from web3.types import RPCResponse
+
+from assay.chain.addresses import CONTRACTS
+from assay.chain.reverts import refusal_words
+from assay.chain.statements import Address
+from assay.protocol.encoding.json_text import parse_json
+from assay.protocol.errors import AssayError, ConfigError, Unavailable
+
+T = TypeVar("T")
+
+REQUEST_S_MAX = 20
+NONCE_RETRIES_MAX = 8
+PRIORITY_FEE_WEI = 10**9
+WORDS_MAX = 300  # characters of what an endpoint says that are worth repeating
+# What web3 and the decoders raise when an endpoint answers as no chain does.
+_NONSENSE = (
+    ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError, DecodingError,
+)  # fmt: skip
+_NO_PROXY = {"http": "", "https": "", "all": ""}  # rooms do not read the environment; requests would
+_NONCE_TAKEN = ("nonce too low", "replacement transaction underpriced", "already imported", "already known")
+
+
+class ChainRefused(AssayError):
+    """A contract said no. `name` is its custom error, `arguments` what it was given."""
+
+    def __init__(self, action: str, name: str, arguments: tuple[Any, ...] = ()) -> None:
+        told = ", ".join(f"0x{one.hex()}" if isinstance(one, bytes) else str(one) for one in arguments)
+        plain, words = f"{name}({told})" if told else name, refusal_words(name, arguments)
+        super().__init__(f"{action}: {words} [{plain}]" if words else f"{action}: {plain}")
+        self.name = name
+        self.arguments = arguments
+
+
+class _Endpoint(HTTPProvider):
+    """web3's, but a deeply nested answer does not end the process; see protocol/encoding/json_text.py."""
+
+    @staticmethod
+    def decode_rpc_response(raw_response: bytes) -> RPCResponse:
+        """The answer as web3 expects it.
+
+        Raises:
+            ValueError: it is none.
+        """
+        answer = parse_json(raw_response)
+        if not isinstance(answer, dict):
+            raise ValueError("no JSON object")
+        return cast(RPCResponse, answer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """A write that is now a fact. `tx_hash` is None when it already was one and nothing was sent."""
+
+    tx_hash: bytes | None
+    block_number: int | None
+    gas_used: int
+
+
+ALREADY_DONE = Sent(tx_hash=None, block_number=None, gas_used=0)
+
+
+@cache
+def artefact(contract: str) -> dict[str, Any]:
+    """The committed compilation of a contract: abi, bytecode and what made them."""
+    found: dict[str, Any] = json.loads((files("contracts") / "artefacts" / f"{contract}.json").read_text())
+    return found
+
+
+class Rpc:
+    """One endpoint and at most one key. Threads may share it; writes take turns.
+
+    Args:
+        url: HTTP JSON-RPC endpoint.
+        key: 32-byte secp256k1 private key that pays for writes; None reads only.
+        receipt_s_max: How long a write waits to be mined.
+    """
+
+    def __init__(self, url: str, key: bytes | None = None, *, receipt_s_max: float = 60.0) -> None:
+        # No middleware: the default one asks for the chain id before every question.
+        self.web3 = Web3(
+            _Endpoint(url, request_kwargs={"timeout": REQUEST_S_MAX, "proxies": _NO_PROXY}), middleware=[]
+        )
+        self.url = url
+        self._account = None if key is None else Account.from_key(key)
+        self._receipt_s_max = receipt_s_max
+        self._lock = Lock()
+        self._chain_id: int | None = None
+
+    @property
+    def address(self) -> Address:
+        """The key's address.
+
+        Raises:
+            ConfigError: there is no key.
+        """
+        if self._account is None:
+            raise ConfigError("this chain client holds no key: it can only read")
+        return Address(self._account.address)
+
+    def secret(self, purpose: bytes) -> bytes:
+        """32 bytes that only the key's holder can know, the same each time; they say nothing of the key.
+
+        Raises:
+            ConfigError: there is no key.
+        """
+        if self._account is None:
+            raise ConfigError("this chain client holds no key: it has no secrets")
+        return hmac.digest(bytes(self._account.key), b"assay/chain-secret/1" + purpose, "sha256")
+
+    def read(self, action: str, question: Callable[[], T]) -> T:
+        """Runs one web3 question and says whose fault a failure is.
+
+        Raises:
+            ChainRefused: a contract reverted.
+            Unavailable: no usable answer from the endpoint.
+        """
+        try:
+            return question()
+        except ContractLogicError as error:
+            raise refusal(action, error.data) from error
+        except Web3RPCError as error:
+            # A revert that web3 did not recognise, such as one from eth_estimateGas.
+            answer: Any = error.rpc_response or {}
+            told = answer.get("error")
+            data = told.get("data") if isinstance(told, dict) else None
+            if isinstance(data, str) and data.startswith("0x"):
+                raise refusal(action, data) from error
+            if "insufficient funds" in str(error).lower():
+                raise ChainRefused(action, "InsufficientFunds") from error
+            raise Unavailable(f"{action}: {self.url} answered {str(error.message)[:WORDS_MAX]}") from error
+        except (requests.RequestException, OSError, Web3Exception) as error:
+            raise Unavailable(f"{action}: {self.url}: {_short(error)}") from error
+        except _NONSENSE as error:
+            raise Unavailable(f"{action}: {self.url} answers as no chain does: {_short(error)}") from error
+
+    def send(self, action: str, transaction: dict[str, Any], *, wait: bool = True) -> Sent:
+        """Signs, sends and waits until mined. At most one transaction of this call is ever mined.
+
+        Args:
+            action: Word for messages, such as "stake".
+            transaction: `to`, `data`, `value` as needed; the rest is filled in. A given `gas` is kept.
+            wait: False returns as soon as the endpoint took it.
+
+        Raises:
+            ChainRefused: it would revert, or did.
+            Unavailable: the endpoint is gone, or nothing was mined in time. Whether it will be mined
+                is then unknown: read the state before sending again.
+        """
+        with self._lock:
+            tx_hash = self._submit(action, transaction)
+        sent = Sent(tx_hash=tx_hash, block_number=None, gas_used=0)
+        return self.settled(action, sent) if wait else sent
+
+    def _submit(self, action: str, transaction: dict[str, Any]) -> bytes:
+        sender = self.address
+        draft = {"from": sender, **transaction}
+        if "gas" not in draft:
+            # The pending block sees our own earlier transactions and the next block's time.
+            estimate = self.read(action, lambda: int(self.web3.eth.estimate_gas(draft, "pending")))  # type: ignore[arg-type]
+            draft["gas"] = estimate * 13 // 10 + 20_000
+        for _ in range(NONCE_RETRIES_MAX):
+            raw, tx_hash = self._signed(action, draft)
+            try:
+                self._offer(action, raw)
+                return tx_hash
+            except _NonceTaken:
+                if self._knows(action, tx_hash):
+                    return tx_hash  # our own bytes arrived in an earlier try
+        raise Unavailable(f"{action}: {NONCE_RETRIES_MAX} nonces of {sender} were taken by others")
+
+    def _signed(self, action: str, draft: dict[str, Any]) -> tuple[bytes, bytes]:
+        eth = self.web3.eth
+        if self._chain_id is None:
+            self._chain_id = self.read(action, lambda: int(eth.chain_id))
+        nonce = self.read(action, lambda: int(eth.get_transaction_count(draft["from"], "pending")))
+        base_fee = self.read(action, lambda: int(eth.get_block("latest")["baseFeePerGas"]))
+        full = {
+            **{name: value for name, value in draft.items() if name != "from"},
+            "nonce": nonce,
+            "chainId": self._chain_id,
+            "maxFeePerGas": 2 * base_fee + PRIORITY_FEE_WEI,
+            "maxPriorityFeePerGas": PRIORITY_FEE_WEI,
+            "value": draft.get("value", 0),
+        }
+        assert self._account is not None
+        signed = self._account.sign_transaction(full)
+        return bytes(signed.raw_transaction), bytes(signed.hash)
+
+    def _offer(self, action: str, raw: bytes) -> None:
+        """Hands the same bytes in until the endpoint has taken or refused them."""
+        for attempt in (1, 2, 3):
+            try:
+                self.read(action, lambda: self.web3.eth.send_raw_transaction(raw))
+                return
+            except Unavailable as error:
+                if any(words in str(error).lower() for words in _NONCE_TAKEN):
+                    raise _NonceTaken from error
+                if attempt == 3 or isinstance(error.__cause__, Web3RPCError):
+                    raise
+                time.sleep(0.2 * attempt)
+
+    def _knows(self, action: str, tx_hash: bytes) -> bool:
+        try:
+            self.read(action, lambda: _found(self.web3.eth.get_transaction, tx_hash))
+        except _NotFound:
+            return False
+        return True
+
+    def receipt(self, action: str, tx_hash: bytes) -> Any:
+        """The receipt of a transaction, once it is mined.
+
+        Raises:
+            Unavailable: it was not mined within the client's limit.
+        """
+        deadline = time.monotonic() + self._receipt_s_max
+        pause_s = 0.01
+        while True:
+            try:
+                return self.read(action, lambda: _found(self.web3.eth.get_transaction_receipt, tx_hash))
+            except _NotFound:
+                if time.monotonic() > deadline:
+                    raise Unavailable(f"{action}: not mined within {self._receipt_s_max:.0f} s") from None
+            time.sleep(pause_s)
+            pause_s = min(0.2, pause_s * 1.5)
+
+    def settled(self, action: str, sent: Sent) -> Sent:
+        """A transaction sent without waiting, once it is a fact.
+
+        Raises:
+            ChainRefused: it was mined and reverted.
+            Unavailable: it was not mined within the client's limit.
+        """
+        if sent.tx_hash is None:
+            return sent
+        receipt = self.receipt(action, sent.tx_hash)
+        number = receipt["blockNumber"]
+        if receipt["status"] != 1:
+            self._explain(action, sent.tx_hash, number)
+        return Sent(tx_hash=sent.tx_hash, block_number=number, gas_used=receipt["gasUsed"])
+
+    def wait_for_pending(self) -> None:
+        """Returns once what waited to be mined at the call is mined, within the client's limit."""
+        eth = self.web3.eth
+        # The number first: a block mined between the two questions then ends the wait at once.
+        start = self.read("pending block", lambda: eth.block_number)
+        if self.read("pending block", lambda: eth.get_block_transaction_count("pending")) == 0:
+            return
+        deadline = time.monotonic() + self._receipt_s_max
+        while self.read("pending block", lambda: eth.block_number) == start and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+    def _explain(self, action: str, tx_hash: bytes, block_number: int) -> NoReturn:
+        """Runs a reverted transaction again as a question, to learn the contract's word for it."""
+        mined = self.read(action, lambda: self.web3.eth.get_transaction(tx_hash))
+        replay: Any = {
+            "from": mined["from"],
+            "to": mined["to"],
+            "data": mined["input"],
+            "value": mined["value"],
+        }
+        self.read(action, lambda: self.web3.eth.call(replay, block_number))
+        raise ChainRefused(action, "RevertedInBlock", (block_number,))
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:WORDS_MAX]
+
+
+class _NonceTaken(Exception):
+    """Another transaction of the same account has this nonce."""
+
+
+class _NotFound(Exception):
+    """The endpoint does not know this transaction (yet)."""
+
+
+def _found(ask: Callable[[Any], Any], tx_hash: bytes) -> Any:
+    try:
+        return ask(tx_hash)
+    except TransactionNotFound:
+        raise _NotFound from None
+
+
+def refusal(action: str, data: Any) -> ChainRefused:
+    """The custom error in revert data, by name; its selector if no contract of ours declares it."""
+    try:
+        raw = bytes.fromhex(data[2:]) if isinstance(data, str) and data.startswith("0x") else b""
+        known = _errors().get(raw[:4])
+        if known is not None:
+            name, types = known
+            told = tuple(one[:WORDS_MAX] if isinstance(one, str) else one for one in decode(types, raw[4:]))
+            return ChainRefused(action, name, told)
+    except _NONSENSE:
+        raw = b""
+    return ChainRefused(action, f"Reverted 0x{raw[:4].hex()}" if raw else "Reverted")
+
+
+@cache
+def _errors() -> dict[bytes, tuple[str, tuple[str, ...]]]:
+    found: dict[bytes, tuple[str, tuple[str, ...]]] = {
+        bytes.fromhex("08c379a0"): ("Error", ("string",)),
+        bytes.fromhex("4e487b71"): ("Panic", ("uint256",)),
+    }
+    for contract in CONTRACTS:
+        for entry in artefact(contract)["abi"]:
+            if entry["type"] == "error":
+                types = tuple(one["type"] for one in entry["inputs"])
+                found[bytes(function_abi_to_4byte_selector(entry))] = (entry["name"], types)
+    return found

@@ -1,0 +1,74 @@
+"""Phases: where the settlement of an epoch stands, in words, and what has to happen next.
+
+Room: chain (pure). The states are EpochSettlement's; "now" is the chain's clock.
+"""
+
+from __future__ import annotations
+
+from assay.chain.state import EpochPhase, EpochState
+from assay.chain.times import when_text
+from assay.chain.units import UNIT, money_text
+
+
+def phase_text(state: EpochState, now: int) -> str:
+    """One line about an epoch of a run."""
+    total, when = f"{money_text(state.total)} {UNIT}", when_text(state.until, now)
+    match state.phase:
+        case EpochPhase.NONE:
+            return "no result on chain"
+        case EpochPhase.PROPOSED if now < state.until:
+            return f"{total} proposed, not final: can be challenged until {when}"
+        case EpochPhase.PROPOSED:
+            return f"{total} proposed; the time to challenge ended {when}, anyone may make it final"
+        case EpochPhase.CHALLENGED if now < state.until:
+            return (
+                f"{total} proposed, challenged by {state.challenger}: the verifiers may answer until {when}"
+            )
+        case EpochPhase.CHALLENGED:
+            return f"{total} proposed, challenged, and not answered by {when}: it falls, and nobody is paid"
+        case EpochPhase.UPHELD:
+            return f"{total} proposed, challenged and upheld by the verifiers: anyone may make it final"
+        case EpochPhase.FINAL:
+            left = f"{money_text(state.claimed)} of {total} claimed"
+            rest = "the rest goes back to the buyer once anyone sweeps it, possible since"
+            return f"final, {left}; " + (f"claim until {when}" if now < state.until else f"{rest} {when}")
+        case EpochPhase.SWEPT:
+            return f"{money_text(state.claimed)} of {total} were claimed, the rest went back to the buyer"
+
+
+def is_ready(state: EpochState, now: int) -> bool:
+    """Whether nothing stands between this result and being final but its predecessor."""
+    if state.phase is EpochPhase.PROPOSED:
+        return now >= state.until
+    return state.phase is EpochPhase.UPHELD
+
+
+def appeal_text(state: EpochState, now: int, window_ended: int | None, bond: int) -> str:
+    """Until when an epoch's result can be challenged on chain.
+
+    Args:
+        state: The epoch's, as the chain has it.
+        now: The chain's clock.
+        window_ended: When the window of the result ended or will end, if the books know it.
+        bond: What a challenge puts up, token units.
+    """
+    match state.phase:
+        case EpochPhase.NONE:
+            return "no result is on chain; once it is proposed it can be challenged"
+        case EpochPhase.PROPOSED if now < state.until:
+            return f"can be challenged until {when_text(state.until, now)}, with a bond of {_money(bond)}"
+        case EpochPhase.PROPOSED:
+            return f"over since {when_text(state.until, now)}"
+        case EpochPhase.CHALLENGED:
+            return (
+                f"challenged by {state.challenger}; the verifiers answer until {when_text(state.until, now)}"
+            )
+        case EpochPhase.UPHELD:
+            return "challenged, and upheld by the verifiers: there is no second challenge"
+        case EpochPhase.FINAL | EpochPhase.SWEPT:
+            since = f" since {when_text(window_ended, now)}" if window_ended is not None else ""
+            return f"over{since}: the result is final"
+
+
+def _money(units: int) -> str:
+    return f"{money_text(units)} {UNIT}"

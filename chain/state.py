@@ -1,0 +1,152 @@
+"""Chain state: what the contracts hold, as values.
+
+Room: chain (pure). Field names are the Solidity struct's, in snake case; a
+contract's `state` is a `phase` here. Money in token units, times in Unix seconds
+of chain time.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import Any, TypeVar
+
+from assay.chain.statements import Address
+
+
+class EpochPhase(IntEnum):
+    """EpochSettlement.State."""
+
+    NONE = 0
+    PROPOSED = 1
+    CHALLENGED = 2
+    UPHELD = 3
+    FINAL = 4
+    SWEPT = 5
+
+
+class CasePhase(IntEnum):
+    """SlashCourt.State."""
+
+    NONE = 0
+    OPEN = 1
+    VETOED = 2
+    EXECUTED = 3  # taken, not yet paid out: a veto still undoes it
+    EXPIRED = 4
+    PAID = 5
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can happen to the case any more."""
+        return self in (CasePhase.VETOED, CasePhase.EXPIRED, CasePhase.PAID)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StakeState:
+    """Stake of one account in one role; a slash takes the same fraction of both parts."""
+
+    active: int
+    unbonding: int
+    minimum: int
+    frozen_until: int  # zero when no case is open
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticket:
+    """A request to leave."""
+
+    account: Address
+    role: int
+    ready_at: int
+    is_spent: bool
+    amount: int  # what it would pay now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotKey:
+    """Whom a hot key speaks for, and until when."""
+
+    account: Address
+    expiry: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """A run's escrow: budget == reserved + paid + returned + free."""
+
+    buyer: Address
+    epochs: int
+    set_version: int
+    pending: int
+    deadline: int
+    closes_at: int
+    budget: int
+    epoch_cap: int
+    reserved: int
+    paid: int
+    returned: int
+    spec_hash: bytes
+
+    @property
+    def free(self) -> int:
+        """What no epoch has reserved."""
+        return self.budget - self.reserved - self.paid - self.returned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochState:
+    """The settlement of one (run, epoch)."""
+
+    phase: EpochPhase
+    until: int  # end of the window this phase waits for
+    total: int
+    claimed: int
+    challenger: Address
+    digest: bytes
+    prev_result: bytes
+    root: bytes
+    model_hash: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseState:
+    """A case in court."""
+
+    phase: CasePhase
+    role: int
+    ppm: int
+    veto_ends_at: int
+    execute_by: int
+    payable_at: int  # zero before the slash
+    offender: Address
+    challenger: Address
+    opener: Address  # whose bond it is
+    run_id: bytes
+    evidence_hash: bytes
+
+
+S = TypeVar("S", RunState, EpochState, CaseState)
+_PHASES: dict[type, type[IntEnum]] = {EpochState: EpochPhase, CaseState: CasePhase}
+
+
+def state_of(kind: type[S], struct: Any) -> S:
+    """A contract's struct, as the named tuple web3 decodes, in our words.
+
+    Raises:
+        TypeError: the struct's fields are not this kind's.
+    """
+    told = {snake(name): value for name, value in struct._asdict().items()}
+    if kind in _PHASES:
+        told["phase"] = _PHASES[kind](told.pop("state"))
+    return kind(**told)
+
+
+def snake(camel: str) -> str:
+    """`claimEndsAt` as `claim_ends_at`."""
+    return re.sub(r"(?<!^)([A-Z])", lambda found: "_" + found.group(1).lower(), camel)
+
+
+def field_names(kind: type) -> list[str]:
+    """A state's or event's own field names, in declaration order."""
+    return [field.name for field in fields(kind)]

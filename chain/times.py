@@ -1,0 +1,35 @@
+"""Moments: chain times as people read them.
+
+Room: chain (pure). Windows run on the chain's clock, so "now" is always the newest
+block's time, never this machine's.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+SECONDS_MAX = 253_402_300_799  # the last second of the year 9999
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def moment_text(unix_s: int) -> str:
+    """A chain time: 2026-11-20 09:30:00 UTC."""
+    if not 0 <= unix_s <= SECONDS_MAX:  # "for ever" is written as the largest number a field holds
+        return "after the year 9999"
+    return datetime.fromtimestamp(unix_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def span_text(seconds: int) -> str:
+    """A span in its two largest units: 20 d 3 h, 4 min, 0 s."""
+    parts, rest = [], abs(seconds)
+    for size, name in _UNITS:
+        count, rest = divmod(rest, size)
+        if count:
+            parts.append(f"{count:,} {name}")
+    return " ".join(parts[:2]) or "0 s"
+
+
+def when_text(unix_s: int, now: int) -> str:
+    """A moment and how far away it is: 2026-11-20 09:30:00 UTC (in 20 d 3 h)."""
+    far = span_text(unix_s - now)
+    return f"{moment_text(unix_s)} ({far} ago)" if unix_s <= now else f"{moment_text(unix_s)} (in {far})"

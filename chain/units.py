@@ -1,0 +1,41 @@
+"""Money: token units as people write and read them, exactly or not at all.
+
+Room: chain (pure). Every amount inside is an integer count of the smallest unit;
+decimal text is made from it and read into it here, and no float comes near.
+"""
+
+from __future__ import annotations
+
+import re
+
+from assay.protocol.errors import ConfigError
+
+UNIT = "aUSD"
+DECIMALS = 6
+TOKENS_MAX = 10**12  # whole tokens; keeps every sum of units inside a uint64
+_WRITTEN = re.compile(r"([0-9]{1,13})(?:\.([0-9]{1,40}))?")
+
+
+def money_text(units: int) -> str:
+    """Token units as tokens, to the last unit: 1234567890 is 1,234.567890."""
+    whole, part = divmod(abs(units), 10**DECIMALS)
+    return f"{'-' if units < 0 else ''}{whole:,}.{part:0{DECIMALS}d}"
+
+
+def parse_money(text: str) -> int:
+    """Tokens as a person writes them, in units: "12.5" is 12500000.
+
+    Raises:
+        ConfigError: not digits with at most one point, more decimals than a token has, or too much.
+    """
+    found = _WRITTEN.fullmatch(text)
+    if found is None:
+        shown = ascii(text if len(text) <= 40 else text[:37] + "...")
+        raise ConfigError(f"{shown} is no amount: expected tokens such as 250 or 12.5, digits and one point")
+    whole, part = found[1], found[2] or ""
+    if len(part) > DECIMALS:
+        raise ConfigError(f"{text} has {len(part)} decimals; a token has {DECIMALS}")
+    units: int = int(whole) * 10**DECIMALS + int(part.ljust(DECIMALS, "0"))
+    if units > TOKENS_MAX * 10**DECIMALS:
+        raise ConfigError(f"{text} is more than there can be: at most {TOKENS_MAX:,} tokens")
+    return units

@@ -1,0 +1,91 @@
+"""API commands: serve a ledger over HTTP, and give out tokens for it.
+
+Room: cli (edge: reads a TOML file, listens). The keys of the file are api/config.py's.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from assay.protocol.errors import ConfigError
+
+api_app = typer.Typer(no_args_is_help=True, help="Serve a run's books and money moves over HTTP.")
+token_app = typer.Typer(no_args_is_help=True, help="Tokens of an API server.")
+api_app.add_typer(token_app, name="token")
+File = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The server's configuration.")]
+
+
+@api_app.command()
+def serve(
+    file: File,
+    tethered: Annotated[bool, typer.Option("--tethered", hidden=True)] = False,
+) -> None:
+    """Serve until stopped."""
+    from assay.api.serve import run_server
+
+    run_server(file, is_tethered=tethered)
+
+
+@token_app.command()
+def create(
+    file: File,
+    name: Annotated[str, typer.Option(help="What for.")],
+    scope: Annotated[list[str], typer.Option(help="read, invoice, quote, move; repeatable.")],
+    account: Annotated[str | None, typer.Option(help="0x...: whose money it may move.")] = None,
+    spend_limit: Annotated[str, typer.Option(help="Tokens that its moves may pull in all.")] = "0",
+    days: Annotated[int, typer.Option(help="Until it expires.")] = 30,
+) -> None:
+    """Make a token and print it, once."""
+    from assay.api.serve import open_access
+    from assay.chain.units import parse_money
+
+    secret, made = open_access(file).create_token(
+        name,
+        account=None if account is None else _address(account),
+        scopes=frozenset(scope),
+        spend_limit=parse_money(spend_limit),
+        now_s=int(time.time()),
+        days=days,
+    )
+    typer.echo(f"token {made.id} until {_day(made.expires_s)}; it is not kept, so write it down:", err=True)
+    typer.echo(secret)
+
+
+@token_app.command("list")
+def list_tokens(file: File) -> None:
+    """All tokens: what they may do, until when, and what they have spent."""
+    from assay.api.serve import open_access
+    from assay.chain.units import UNIT, money_text
+
+    for one in open_access(file).tokens():
+        ended = f"revoked {_day(one.revoked_s)}" if one.revoked_s else f"until {_day(one.expires_s)}"
+        spent = f"{money_text(one.spent)} of {money_text(one.spend_limit)} {UNIT}"
+        scopes = ",".join(sorted(one.scopes))
+        typer.echo(f"{one.id}  {one.name}  {scopes}  {one.account or '-'}  {spent}  {ended}")
+
+
+@token_app.command()
+def revoke(file: File, token: Annotated[int, typer.Argument(help="Its number, as `list` shows it.")]) -> None:
+    """End a token now."""
+    from assay.api.serve import open_access
+
+    if not open_access(file).revoke(token, int(time.time())):
+        raise ConfigError(f"there is no token {token}")
+    typer.echo(f"token {token} is revoked")
+
+
+def _address(text: str) -> str:
+    from eth_utils.address import is_address, to_checksum_address
+
+    if not is_address(text):
+        raise ConfigError(f"{text!r} is no account: expected 0x and 40 hexadecimal digits")
+    return str(to_checksum_address(text))
+
+
+def _day(unix_s: int) -> str:
+    return datetime.fromtimestamp(unix_s, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")

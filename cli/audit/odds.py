@@ -1,0 +1,204 @@
+"""Odds: what a rule's audits catch, and what stakes and pay make cheating a loss, as rows.
+
+Room: cli (pure). The formulas are verifier/audit/odds.py; here they meet amounts and words.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from assay.orders.amounts import DECIMALS, UNIT, money_text, scaled
+from assay.protocol.errors import ConfigError
+from assay.protocol.params import AuditSpec
+from assay.protocol.randomness.drand import NO_DRAND
+from assay.protocol.types import NO_DIGEST
+from assay.verifier.audit import odds
+
+PAGE = "docs/odds.md, section"
+SABOTAGE = "stake against sabotage"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Shares as numbers from 0 to 1, amounts in tokens, as a person writes them."""
+
+    rate: float
+    cheat: float
+    steps: int
+    power: float = 0.95
+    probation: int = 0
+    stake: float = 0.0
+    slash: float = 0.5
+    withheld: float | None = None  # share of the stake lost for refusing to open; as `slash` if left out
+    price: float = 0.0
+    cost: float = 0.0
+    late: int = 12
+    gain: float = 0.0
+    false_steps: int = 1
+    known: float = 0.0
+    auditor_stake: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One figure. value: None where nothing can do it. is_met: whether what is offered suffices."""
+
+    name: str
+    value: float | int | None
+    text: str
+    formula: str
+    source: str
+    assumes: str
+    is_met: bool | None = None
+
+
+def answers(asked: Question) -> list[Answer]:
+    """Every figure the question gives the numbers for.
+
+    Raises:
+        ConfigError: a number out of its range.
+    """
+    try:
+        found = [*_detection(asked), *_deterrence(asked), *_auditor(asked)]
+    except (ValueError, OverflowError) as error:
+        raise ConfigError(f"odds: {error}") from None
+    return found
+
+
+def as_plain(asked: Question, found: list[Answer]) -> dict[str, Any]:
+    """The question and the figures, for JSON; amounts in units of 10^-6 token."""
+    plain = {name: getattr(asked, name) for name in asked.__dataclass_fields__}
+    rows = [{name: getattr(one, name) for name in one.__dataclass_fields__} for one in found]
+    return {"asked": plain, "unit": f"10^-{DECIMALS} {UNIT}", "answers": rows}
+
+
+def odds_table(found: list[Answer]) -> Table:
+    """One row per figure, with its formula and what it assumes."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("", "", "formula", "source", "assumes"):
+        table.add_column(name, overflow="fold")
+    for one in found:
+        met = "" if one.is_met is None else (", met" if one.is_met else ", NOT met")
+        table.add_row(one.name, one.text + met, one.formula, one.source, one.assumes)
+    return table
+
+
+def _detection(asked: Question) -> list[Answer]:
+    rate, cheat, power = (_share(asked, name) for name in ("rate", "cheat", "power"))
+    if asked.steps < 0:
+        raise ValueError(f"steps is {asked.steps}, expected at least 0")
+    one = odds.hit(rate, cheat, power)
+    chance = odds.caught(one, asked.steps)
+    found = [
+        Answer(
+            "found out within the run", chance, f"{chance:.4%}", "1 - (1 - p d x)^n", f"{PAGE} 1",
+            f"p = {asked.rate:g} in every step, independently; an audit finds a lie with d = {asked.power:g}",
+        )
+    ]  # fmt: skip
+    if asked.probation:
+        rules = AuditSpec(
+            probation=asked.probation, floor_ppm=scaled(asked.rate, 6), blocks=1, looks_ppm=0, turn_rounds=1,
+            audit_rounds=4, dispute_rounds=2, limits=NO_DIGEST, canaries=NO_DIGEST, canary_count=0,
+            attestation=NO_DIGEST, attested_rounds=0, code=NO_DIGEST, drand=NO_DRAND,
+        )  # fmt: skip
+        chance = odds.caught_by_rule(rules, asked.cheat, asked.steps, asked.power)
+        found.append(
+            Answer(
+                "same, with probation", chance, f"{chance:.4%}",
+                "sum over clean audits, rate(clean) = max(p, probation / clean)",
+                "docs/protocol.md 5.2, protocol/draws.py",
+                "verdicts before the next draw; lies from the first step on",
+            )
+        )  # fmt: skip
+    for percent in (50, 99):
+        steps = odds.steps_until(one, Fraction(percent, 100))
+        text = "never" if steps is None else f"{steps:,} steps"
+        name = f"until found out with {percent} %"
+        found.append(Answer(name, steps, text, "log(1 - P) / log(1 - p d x)", f"{PAGE} 1", "as above"))
+    return found
+
+
+def _deterrence(asked: Question) -> list[Answer]:
+    rate, power, slash = (_share(asked, name) for name in ("rate", "power", "slash"))
+    stake, found = _units(asked, "stake"), []
+    ways = [("", slash)]
+    if asked.withheld is not None:
+        ways.append((" if the liar refuses to open", _share(asked, "withheld")))
+    for how, share in ways if stake else ():
+        lost = int(stake * share)
+        saving = odds.saving_deterred(lost, rate, power, in_flight=asked.late)
+        found.append(
+            Answer(
+                f"saving per step deterred{how}", saving, f"{money_text(saving)} {UNIT}",
+                "S slash / (2 (1 / (p d) + L))", f"{PAGE} 2",
+                f"{money_text(lost)} {UNIT} are lost; L = {asked.late} steps in flight; factor 2",
+            )
+        )  # fmt: skip
+    asked_for = [
+        (
+            f"stake if a lie saves the {what} of a step",
+            odds.stake_against_laziness(amount, rate, power, in_flight=asked.late),
+            "2 c (1 / (p d) + L) / slash",
+            f"c = {money_text(amount)} {UNIT}; no held-back pay counted; nothing earned once found out",
+        )
+        for what, amount in (("cost", _units(asked, "cost")), ("price", _units(asked, "price")))
+        if amount
+    ]
+    if asked.gain:
+        asked_for.append(
+            (
+                SABOTAGE,
+                odds.stake_against_sabotage(_units(asked, "gain"), rate, power, steps=asked.false_steps),
+                "B (1 - p d)^k / (1 - (1 - p d)^k) / slash",
+                f"B = {asked.gain:g} {UNIT} only if all k = {asked.false_steps} false steps pass",
+            )
+        )
+    for name, need, formula, assumes in asked_for:
+        whole = math.ceil(need / slash) if slash else None
+        text = "none" if whole is None else f"{money_text(whole)} {UNIT}"
+        is_met = (whole is not None and stake >= whole) if stake else None
+        section = 3 if name == SABOTAGE else 2
+        found.append(Answer(name, whole, text, formula, f"{PAGE} {section}", assumes, is_met))
+    return found
+
+
+def _auditor(asked: Question) -> list[Answer]:
+    cost = _units(asked, "cost")
+    if not cost:
+        return []
+    source = f"{PAGE} 4"
+    pays = "auditor's pay that beats lazy passing"
+    if not asked.known:
+        words = "no audit's answer is known beforehand: add --known, the share of planted faults"
+        return [Answer(pays, None, "none does", "v / kappa - S_v", source, words)]
+    known, stake = _share(asked, "known"), _units(asked, "auditor_stake")
+    pay, safe = odds.auditor_pay(cost, known, stake), odds.auditor_stake(cost, known)
+    words = f"v = {money_text(cost)} {UNIT} an audit; kappa = {asked.known:g} of audits look like all others"
+    safe_text = f"{money_text(safe)} {UNIT}"
+    return [
+        Answer(pays, pay, f"{money_text(pay)} {UNIT}", "max(1.2 v, v / kappa - S_v)", source, words),
+        Answer("auditor's stake at which 1.2 v will do", safe, safe_text, "2 v / kappa", source, words),
+    ]
+
+
+def _share(asked: Question, name: str) -> Fraction:
+    share = Fraction(str(getattr(asked, name)))
+    if not 0 <= share <= 1:
+        raise ValueError(f"{name} is {float(share):g}, expected 0 to 1")
+    return share
+
+
+def _units(asked: Question, name: str) -> int:
+    try:
+        amount = scaled(getattr(asked, name), DECIMALS)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    if amount < 0:
+        raise ValueError(f"{name} is negative")
+    return amount

@@ -1,0 +1,125 @@
+"""Earnings: what a node was paid for, and what it was not, as lines on a terminal.
+
+Room: cli (edge: reads the books, and a chain if one is named). The values come from
+ledger/queries/earned.py and ledger/queries/settled.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from assay.bundle.books import find_books, opened, spec_of
+from assay.chain.settlement_phase import appeal_text
+from assay.chain.state import EpochState
+from assay.ledger.queries.earned import Evidence, read_earned, read_unpaid
+from assay.ledger.queries.settled import appeal_by_books, read_appeal
+from assay.ledger.settlement.results import run_id_of
+from assay.orders.amounts import UNIT, money_text
+from assay.protocol.errors import ConfigError
+
+
+def earning_lines(run: Path, node: str) -> Iterator[str]:
+    """One line per epoch, and the sum.
+
+    Raises:
+        ConfigError: no such node.
+    """
+    with opened(find_books(run)) as db:
+        found = read_earned(db, node)
+    yield f"node {found.peer.hex()}"
+    for one in found.epochs:
+        counted = f"epoch {one.epoch}: {one.steps} steps accepted, {one.tokens:,} tokens"
+        if not one.is_settled:
+            yield f"{counted}, not settled yet"
+            continue
+        state = "" if not one.amount else ", claimed" if one.is_claimed else ", to be claimed"
+        why = f"; {one.unpaid} unpaid, see --why {one.epoch}" if one.unpaid else ""
+        yield f"{counted}, {money_text(one.amount)} {UNIT}{state}{why}"
+    yield f"in all {money_text(found.total)} {UNIT}"
+
+
+def reason_lines(run: Path, node: str, epoch: int, config: Path | None = None) -> Iterator[str]:
+    """Every step of the epoch that was not paid, the digests that show why, and until when to object.
+
+    Args:
+        run: Whose books.
+        node: Its peer id, or the beginning of it.
+        epoch: From 0.
+        config: A participant's file whose endpoint is asked until when; None asks the books alone.
+
+    Raises:
+        ConfigError: no such node, or the node has no step in this epoch, or it is not settled; or the
+            file is of another run.
+    """
+    place = find_books(run)
+    run_id = None if place.spec is None else run_id_of(spec_of(place))
+    asked = None if config is None else _ask_chain(config, run_id, epoch)
+    with opened(place) as db:
+        found = read_unpaid(db, node, epoch)
+        whose = run_id if asked is None else asked.run_id
+        booked = None if whose is None else read_appeal(db, whose, epoch)
+    for step in found.unpaid:
+        yield f"round {step.round}: {step.reason} ({step.tokens:,} tokens)"
+        yield f"    commit   {step.commit.hex()}"
+        yield f"    update   {step.update.hex()}"
+        yield f"    manifest {step.manifest.hex()}"
+        yield from _evidence_lines(step.evidence)
+        if step.fault_round is not None:
+            yield f"    because of round {step.fault_round}:"
+            yield from _evidence_lines(step.fault)
+    yield f"{len(found.unpaid)} of {found.steps} steps in epoch {epoch} were not paid"
+    if asked is not None:
+        ended = None if booked is None else booked.ends_at
+        yield f"appeal: {appeal_text(asked.state, asked.now, ended, asked.bond)}"
+    elif whose is None:
+        yield "appeal: these books alone do not say of which run; name the run's folder, or --config"
+    else:
+        yield f"appeal: {appeal_by_books(booked, int(time.time()))}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What the chain says about one epoch."""
+
+    run_id: bytes
+    state: EpochState
+    now: int
+    bond: int
+
+
+def _ask_chain(config: Path, run_id: bytes | None, epoch: int) -> _Asked:
+    from assay.chain.reader import ChainReader  # web3 costs a second to import; wait until it is needed
+    from assay.cli.process import read_process_file
+    from assay.participant.config import read_run
+
+    given, _ = read_process_file(config)
+    spec, deployment = read_run(given)
+    if run_id is not None and run_id != given.run_id:
+        raise ConfigError(
+            f"{config} is of run {given.run_id.hex()[:16]}, the books are of run {run_id.hex()[:16]}"
+        )
+    if not 0 <= epoch < spec.epochs:
+        raise ConfigError(f"the run has {spec.epochs} epochs, counted from 0; there is no epoch {epoch}")
+    chain = ChainReader(given.rpc_url, deployment)
+    chain.check_deployment()
+    return _Asked(
+        run_id=given.run_id,
+        state=chain.epoch_state(given.run_id, epoch),
+        now=chain.timestamp(),
+        bond=chain.challenge_bond(),
+    )
+
+
+def _evidence_lines(found: Evidence) -> Iterator[str]:
+    for draw in found.draws:
+        yield f"    audit    drawn in round {draw.round}, offence {draw.offence_id.hex()}"
+    for one in found.findings:
+        yield (
+            f"    verdict  {one.outcome} by {one.verifier.hex()[:8]} "
+            f"in round {one.round}, manifest {one.manifest.hex()}"
+        )
+    for end in found.rulings:
+        yield f"    ruling   {end.ruling} in round {end.round}, manifest {end.manifest.hex()}"

@@ -1,0 +1,180 @@
+"""Invoice command: the supplier's file in, documents out.
+
+Room: cli (edge: reads a TOML file, writes the keeper's books and the files asked for). Without
+a supplier there is no invoice: what is printed says pro forma and takes no number.
+
+    [supplier]                         [buyer]             # may be left out
+    name = "Assay Compute GmbH"        name = "Mira Labs"
+    address = ["Weg 1", "10115 Berlin"]
+    vat_id = "DE123456789"
+    tax_note = "Reverse charge."       # may be left out
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from assay.bundle.books import KEEPER, find_books, find_keepers_books, opened, run_of
+from assay.chain.units import UNIT, money_text
+from assay.ledger.invoices.document import LINES_MAX, TEXT_CHARS_MAX, Document, Party, csv_text
+from assay.ledger.invoices.figures import final_epochs
+from assay.ledger.invoices.pdf import pdf_bytes
+from assay.ledger.invoices.store import Parties, credit, issue, pro_forma
+from assay.ledger.journal.database import open_engine
+from assay.orders.config_errors import problems_of
+from assay.orders.toml import read_toml
+from assay.protocol.errors import ConfigError
+
+SUPPLIER = "supplier.toml"
+_Text = Annotated[str, Field(min_length=1, max_length=TEXT_CHARS_MAX)]
+_Address = Annotated[tuple[_Text, ...], Field(max_length=LINES_MAX)]
+
+
+class _Supplier(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    name: _Text
+    address: Annotated[_Address, Field(min_length=1)]
+    vat_id: _Text
+    tax_note: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = ""
+
+
+class _Buyer(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    name: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = ""
+    address: _Address = ()
+    vat_id: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = ""
+
+
+class SupplierFile(BaseModel):
+    """The tables of a supplier's file."""
+
+    model_config = ConfigDict(extra="forbid")
+    supplier: _Supplier
+    buyer: _Buyer = _Buyer()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the command line asks for."""
+
+    epoch: int | None = None
+    pdf: Path | None = None
+    csv: Path | None = None
+    supplier: Path | None = None
+    credit: int | None = None
+    reason: str = ""
+    font: Path | None = None
+
+
+def invoice_lines(run: Path, wanted: Wanted) -> Iterator[str]:
+    """Make the document, write the files asked for, and tell of it.
+
+    Args:
+        run: A run's folder, or the keeper's ledger.db.
+        wanted: See `assay invoice --help`.
+
+    Raises:
+        ConfigError: nothing to invoice yet, no supplier where one is needed, or a file cannot be written.
+        BooksAltered: the records of an epoch differ.
+    """
+    made = make_document(run, wanted, time.time_ns() // 1_000_000)
+    if wanted.pdf is not None:
+        _write(wanted.pdf, pdf_bytes(made, wanted.font))
+    if wanted.csv is not None:
+        _write(wanted.csv, csv_text(made).encode())
+    yield f"{made.series} {made.name}: {made.epochs_text}, {money_text(made.total)} {UNIT}"
+    for what in ("training", "verification", "fee"):
+        lines = [line for line in made.facts.lines if line.what == what]
+        tokens = f", {sum(line.tokens for line in lines):,} tokens" if what == "training" else ""
+        amount = made.sign * sum(line.amount for line in lines)
+        yield f"    {what:<14}{money_text(amount):>20} {UNIT}{tokens}"
+    for one in made.facts.not_charged:
+        yield f"    not charged   {one.steps} steps of epoch {one.epoch}, {one.tokens:,} tokens: {one.reason}"
+    if made.series == "credit":
+        yield f"takes back invoice {made.corrects}: {made.reason}"
+    if made.series == "pro forma":
+        yield f"pro forma: no number was given; an invoice needs the supplier's file, {SUPPLIER}"
+    for path in (wanted.pdf, wanted.csv):
+        if path is not None:
+            yield f"wrote {path}"
+
+
+def make_document(run: Path, wanted: Wanted, now_ms: int) -> Document:
+    """The invoice, credit note or pro forma that is asked for."""
+    supplier = _supplier_file(run, wanted.supplier)
+    if supplier is None and wanted.credit is None:
+        place = find_books(run)
+        spec, run_id = run_of(place)
+        with opened(place) as db:
+            first, last = _epochs(wanted.epoch, final_epochs(db, run_id), spec.epochs)
+            return pro_forma(db, spec, run_id, first, last, now_ms)
+    parties = None if supplier is None else read_supplier(supplier)
+    place = find_keepers_books(run)
+    spec, run_id = run_of(place)
+    engine = open_engine(place.books)
+    try:
+        if wanted.credit is not None:
+            return credit(engine, spec, run_id, wanted.credit, wanted.reason, now_ms)
+        assert parties is not None
+        with opened(place) as db:
+            first, last = _epochs(wanted.epoch, final_epochs(db, run_id), spec.epochs)
+        return issue(engine, spec, run_id, first, last, parties, now_ms)
+    finally:
+        engine.dispose()
+
+
+def read_supplier(path: Path) -> Parties:
+    """Who sells, by the keeper's file.
+
+    Raises:
+        ConfigError: it cannot be read, or something that an invoice must say is missing.
+    """
+    try:
+        found = SupplierFile.model_validate(_lists_as_tuples(read_toml(path)))
+        seller, buyer = found.supplier, found.buyer
+        return Parties(
+            supplier=Party(name=seller.name, address=seller.address, vat_id=seller.vat_id),
+            buyer=Party(name=buyer.name, address=buyer.address, vat_id=buyer.vat_id),
+            tax_note=seller.tax_note,
+        )
+    except ValidationError as error:
+        lines = (f"{path.name}: {problem.text()}" for problem in problems_of(error, SupplierFile))
+        raise ConfigError("\n".join(lines)) from None
+    except ValueError as error:
+        raise ConfigError(f"{path.name}: {error}") from None
+
+
+def _epochs(wanted: int | None, final: list[int], count: int) -> tuple[int, int]:
+    if wanted is not None:
+        return wanted, wanted
+    if final != list(range(count)):
+        told = ", ".join(map(str, final)) or "none"
+        raise ConfigError(f"the run has {count} epochs and only these are final: {told}; --epoch names one")
+    return 0, count - 1
+
+
+def _supplier_file(run: Path, given: Path | None) -> Path | None:
+    if given is not None:
+        return given
+    places = [run.parent / SUPPLIER] if run.is_file() else [run / KEEPER / SUPPLIER]
+    return next((path for path in places if path.is_file()), None)
+
+
+def _lists_as_tuples(value: object) -> object:
+    # Strict models take text for text and nothing else; TOML has lists and no tuples.
+    if isinstance(value, dict):
+        return {key: _lists_as_tuples(one) for key, one in value.items()}
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _write(path: Path, body: bytes) -> None:
+    try:
+        path.write_bytes(body)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None

@@ -1,0 +1,251 @@
+"""Order money: a quote on a terminal, and a buyer's moves with what each of them means.
+
+Room: cli (edge). The values are orders/quote.py's, the rules orders/purchase.py's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from assay.chain.commit_statement import evm_address
+from assay.chain.settlement_phase import phase_text
+from assay.chain.times import moment_text, span_text, when_text
+from assay.cli.spending import account_of, sent_text
+from assay.orders.amounts import UNIT, money_text, parse_money
+from assay.orders.order import Order, load_order
+from assay.orders.purchase import (
+    Escrow,
+    check_cancel,
+    check_found,
+    check_place,
+    check_refund,
+    check_wallet,
+    deadline_after,
+    need_escrow,
+    place,
+    read_escrow,
+    to_top_up,
+)
+from assay.orders.quote import Cost, cheats_of, cost_at_most, cost_expected, quote_of, verification_ppm
+from assay.protocol.encoding.codec import digest
+from assay.protocol.errors import ConfigError
+
+RETURNS = (
+    "what no counted step earned returns when the run is closed: at its deadline, or the close delay after "
+    "`assay order cancel`",
+    "steps that are late, false, withheld, or cannot be judged are not charged",
+    "audits are paid out of the verifiers' share, not on top",
+)
+
+
+# ---- the quote
+
+
+def quote_lines(order: Order) -> Iterator[str]:
+    """What an order costs, for a person."""
+    quote = quote_of(order)
+    terms = quote.terms
+    most, expected = cost_at_most(terms), cost_expected(terms, cheats_of(order))
+    yield f"quote     {quote.name.hex()}"
+    yield f"run       {terms.name}: {terms.rounds:,} rounds, {terms.nodes} nodes, {terms.verifiers} verifiers"
+    yield f"price     {_money(terms.money.price_per_mtoken)} per 10^6 tokens"
+    yield f"at most   {_cost_text(most)}"
+    yield f"expected  {_cost_text(expected)}"
+    yield f"epochs    {terms.epochs:,}, each at most {_money(quote.epoch_cap)}"
+    yield f"audits    {verification_ppm(order) / 10_000:.2f} % of an honest node's steps are recomputed"
+    yield f"escrow    {_money(quote.budget)}"
+    for line in RETURNS:
+        yield f"returns   {line}"
+
+
+def quote_json(order: Order) -> str:
+    """The same as JSON; amounts in token units."""
+    quote = quote_of(order)
+    terms = quote.terms
+    plain = {
+        "quote": quote.name.hex(),
+        "name": terms.name,
+        "rounds": terms.rounds,
+        "nodes": terms.nodes,
+        "verifiers": terms.verifiers,
+        "unit": f"10^-6 {UNIT}",
+        "price_per_mtoken": terms.money.price_per_mtoken,
+        "at_most": _cost_plain(cost_at_most(terms)),
+        "expected": _cost_plain(cost_expected(terms, cheats_of(order))),
+        "epochs": terms.epochs,
+        "epoch_cap": quote.epoch_cap,
+        "verification_ppm": verification_ppm(order),
+        "escrow": quote.budget,
+        "returns": list(RETURNS),
+    }
+    return json.dumps(plain, indent=2)
+
+
+def _cost_text(cost: Cost) -> str:
+    return (
+        f"{cost.tokens:,} tokens, {_money(cost.gross)}: {money_text(cost.operators)} to operators, "
+        f"{money_text(cost.verifiers)} to verifiers, {money_text(cost.fee)} fee"
+    )
+
+
+def _cost_plain(cost: Cost) -> dict[str, Any]:
+    return {
+        "tokens": cost.tokens,
+        "gross": cost.gross,
+        "operators": cost.operators,
+        "verifiers": cost.verifiers,
+        "fee": cost.fee,
+    }
+
+
+# ---- the buyer's moves
+
+
+def place_lines(
+    file: Path, order_file: Path, expected: str | None, days: int, *, is_dry: bool
+) -> Iterator[str]:
+    """Open the run of an order, or find it open.
+
+    Args:
+        file: The buyer's configuration.
+        order_file: What was quoted.
+        expected: The digest that the quote must have; None for any.
+        days: Until the run closes by itself.
+        is_dry: Send nothing.
+
+    Raises:
+        ConfigError: something does not agree. ChainRefused: the escrow said no.
+    """
+    quote = quote_of(load_order(order_file))
+    name = quote.name.hex()
+    if expected is not None and expected.lower() != name:
+        raise ConfigError(f"{order_file}: its quote is {name}, expected {expected[:64]!r}")
+    account = account_of(file)
+    check_place(account, quote)
+    spec = account.spec
+    yield f"quote     {name}"
+    yield f"run       {account.run_id.hex()}"
+    yield f"data      {spec.data.tokens:,} tokens, {spec.data.source}, root {spec.data.root.hex()[:16]}"
+    yield f"fee to    {evm_address(spec.money.treasury)}"
+    found = read_escrow(account.chain, account.run_id)
+    if found is not None:
+        check_found(found, quote, spec)
+        yield f"found it open with {_money(found.run.budget)}; nothing was sent"
+        yield f"deadline  {when_text(found.run.closes_at, found.now)}"
+        return
+    deadline = deadline_after(account, days)
+    if is_dry:
+        check_wallet(account, quote.budget)
+        yield f"would send to RunEscrow {account.deployment.run_escrow}: openRun({digest(spec).hex()},"
+        yield f"    {_money(quote.budget)}, {_money(quote.epoch_cap)}, {spec.epochs}, {deadline})"
+        yield f"and before it, to the token, leave for the escrow to take {_money(quote.budget)}"
+        return
+    opened = place(account, quote, deadline)
+    yield f"opened with {_money(opened.run.budget)} in escrow"
+    yield f"deadline  {when_text(opened.run.closes_at, opened.now)}"
+
+
+def status_lines(file: Path) -> Iterator[str]:
+    """Where a run's money is.
+
+    Raises:
+        ConfigError: nobody opened the run.
+    """
+    account = account_of(file)
+    escrow = need_escrow(account)
+    run = escrow.run
+    yield f"run       {account.run_id.hex()}"
+    yield f"buyer     {run.buyer}"
+    yield f"escrow    {_money(run.budget)}"
+    yield f"reserved  {_money(run.reserved)} for results that are not claimed yet"
+    yield f"paid      {_money(run.paid)}"
+    yield f"returned  {_money(run.returned)}"
+    yield f"free      {_money(run.free)}"
+    yield _closing(escrow)
+    for epoch, state in enumerate(escrow.epochs):
+        yield f"epoch {epoch}: {phase_text(state, escrow.now)}"
+    yield f"as of     {moment_text(escrow.now)}, the chain's clock"
+
+
+def topup_lines(file: Path, amount: str | None, to: str | None, *, is_dry: bool) -> Iterator[str]:
+    """Add to the escrow.
+
+    Raises:
+        ConfigError: no amount, more than the account holds, or the run is closed. ChainRefused.
+    """
+    units, target = (None if text is None else parse_money(text) for text in (amount, to))
+    account = account_of(file)
+    escrow = need_escrow(account)
+    added = to_top_up(escrow, amount=units, to=target)
+    if not added:
+        yield f"nothing to add: the escrow has {_money(escrow.run.budget)}"
+        return
+    check_wallet(account, added)
+    if is_dry:
+        where = f"RunEscrow {account.deployment.run_escrow}"
+        yield f"would send to {where}: topUp({account.run_id.hex()}, {_money(added)})"
+        yield f"and before it, to the token, leave for the escrow to take {_money(added)}"
+        return
+    sent = account.chain.top_up(account.run_id, added)
+    yield f"added {_money(added)}, {_money(escrow.run.budget + added)} in escrow: {sent_text(sent)}"
+
+
+def cancel_lines(file: Path, *, is_dry: bool) -> Iterator[str]:
+    """Ask to stop, and say what is still paid.
+
+    Raises:
+        ConfigError: nobody opened the run, or this account is not its buyer. ChainRefused.
+    """
+    account = account_of(file)
+    escrow = need_escrow(account)
+    if not check_cancel(account, escrow):
+        yield f"nothing was sent: {_closing(escrow)}"
+    elif is_dry:
+        delay = span_text(account.chain.close_delay())
+        where = f"RunEscrow {account.deployment.run_escrow}"
+        yield f"would send to {where}: requestClose({account.run_id.hex()})"
+        yield f"the run would close {delay} later"
+        return
+    else:
+        sent = account.chain.request_close(account.run_id)
+        escrow = need_escrow(account)
+        yield f"{_closing(escrow)}: {sent_text(sent)}"
+    if not escrow.is_closed:
+        yield "until then results of work already done are taken, and paid; nothing proposed later is"
+        yield f"then `assay order refund` returns the rest, now {_money(escrow.run.free)}"
+
+
+def refund_lines(file: Path, *, is_dry: bool) -> Iterator[str]:
+    """Return to the buyer what is free.
+
+    Raises:
+        ConfigError: nobody opened the run. Unavailable: not yet, and until when. ChainRefused.
+    """
+    account = account_of(file)
+    escrow = need_escrow(account)
+    if not check_refund(escrow):
+        yield f"nothing to return: {_money(escrow.run.returned)} were returned before"
+    elif is_dry:
+        where = f"RunEscrow {account.deployment.run_escrow}"
+        yield f"would send to {where}: refund({account.run_id.hex()}), {_money(escrow.run.free)} to the buyer"
+    else:
+        sent = account.chain.refund(account.run_id)
+        yield f"{_money(escrow.run.free)} returned to {escrow.run.buyer}: {sent_text(sent)}"
+    if escrow.run.reserved:
+        yield f"{_money(escrow.run.reserved)} wait to be claimed; what nobody claims in time returns too"
+
+
+def _closing(escrow: Escrow) -> str:
+    """When the run ends, or ended."""
+    run = escrow.run
+    when = when_text(run.closes_at, escrow.now)
+    if escrow.is_closed:
+        return f"closed    {when}"
+    return f"closing   {when}" if run.closes_at < run.deadline else f"deadline  {when}"
+
+
+def _money(units: int) -> str:
+    return f"{money_text(units)} {UNIT}"

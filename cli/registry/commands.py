@@ -1,0 +1,34 @@
+"""Registry commands: what a delivered model is made of, for people and for programs.
+
+Room: cli (edge). They only read, and believe what they read: `assay run verify` is what checks it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+registry_app = typer.Typer(no_args_is_help=True, help="What a delivered model is made of.")
+
+
+@registry_app.callback()
+def registry() -> None:
+    """What a delivered model is made of."""
+
+
+@registry_app.command()
+def show(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or its bundle.")],
+    as_json: Annotated[bool, typer.Option("--json", help="The entry itself.")] = False,
+) -> None:
+    """The registry entry: data, work, energy, people, audits, money, record."""
+    from assay.cli.registry.lines import entry_lines, read_entry
+
+    text, entry = read_entry(run)
+    if as_json:
+        typer.echo(text, nl=False)
+        return
+    for line in entry_lines(entry):
+        typer.echo(line)

@@ -1,0 +1,46 @@
+"""Moves: what all commands that spend have in common.
+
+Room: cli (edge). Nothing is asked back, so that a script can run them; `--dry-run`
+says what would be sent and sends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from assay.chain.client import Sent
+    from assay.participant.wallet.account import Account
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The participant's configuration.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be sent, and send nothing.")]
+
+
+def account_of(file: Path) -> Account:
+    """The account of a participant's configuration file.
+
+    Raises:
+        ConfigError: the file, its keys, its run or its endpoint is not what it should be.
+    """
+    from assay.cli.process import read_process_file
+    from assay.participant.wallet.account import open_account
+
+    config, _ = read_process_file(file)
+    return open_account(config)
+
+
+def sent_text(sent: Sent) -> str:
+    """Where a move is on record."""
+    if sent.tx_hash is None:
+        return "it was done before; nothing was sent"
+    return f"block {sent.block_number}, transaction 0x{sent.tx_hash.hex()}"
+
+
+def show(lines: Iterator[str]) -> None:
+    """Print each line as it comes: a move that fails later must not hide one that was made."""
+    for line in lines:
+        typer.echo(line)

@@ -1,0 +1,141 @@
+"""Finish: from a run that ended to its summary and its signed index.
+
+Room: devnet (edge). Every figure is read off the delivered bundle, not off what
+processes said while they ran.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from assay.bundle.registry.files import FOLDER, RECORD
+from assay.devnet.provision import Network
+from assay.devnet.summary import AuditCounts, Losses, Wire, make_summary
+from assay.node.behaviours import parse_behaviour
+from assay.participant.index import write_index
+from assay.protocol.encoding.codec import decode
+from assay.protocol.errors import AssayError
+from assay.protocol.identity import peer_of
+from assay.protocol.messages import CertifiedManifest, Commit
+from assay.protocol.params import RunSpec
+from assay.training.data.batches import read_tokens, validation_tokens
+from assay.training.layout import layout_of
+from assay.training.model.hugging_face import read_theta
+from assay.training.model.initial import BASE, starting_parameters
+
+VALIDATION_SEQUENCES = 128
+
+
+def finish(network: Network, settled: Mapping[str, Any], wall_s: float) -> dict[str, Any]:
+    """Write `summary.json`, gather the run's papers, sign the index; return the summary.
+
+    Raises:
+        AssayError: the bundle or a status line that must be there is not.
+    """
+    root, spec = network.root, network.spec
+    links = list(read_links(root / "bundle"))
+    commits = [[signed.commit for signed in link.manifest.commits] for link in links]
+    training = commits[: spec.rounds]
+    reports = [
+        json.loads(line) for line in (network.seat("buyer").folder / "status.jsonl").read_text().splitlines()
+    ]
+    agreement = next((report for report in reversed(reports) if report["kind"] == "agreement"), None)
+    if agreement is None:
+        raise AssayError("the buyer never said whether parameters agreed")
+    validation_first, validation_last = _validation(spec, root)
+    accepted = [commit for group in commits for commit in group]
+    verdicts = [signed.verdict for link in links for signed in link.manifest.verdicts]
+    summary = make_summary(
+        run_id=network.run_id,
+        deployment_id=spec.deployment_id,
+        spec=spec,
+        rounds_finalised=sum(link.manifest.round < spec.rounds for link in links),
+        wall_s=wall_s,
+        losses=Losses(
+            first=_mean_loss(training[0]),
+            last=_mean_loss(training[-1]),
+            validation_first=validation_first,
+            validation_last=validation_last,
+        ),
+        state_agreement=bool(agreement["ok"]),
+        wire=_wire(spec, root / "bundle", accepted),
+        audits=AuditCounts(
+            drawn=settled["audits"]["drawn"],
+            passed=settled["audits"]["passed"],
+            failed=settled["audits"]["failed"],
+            opening_bytes_max=max((verdict.opening_bytes for verdict in verdicts), default=0),
+        ),
+        settled=settled,
+        behaviours={
+            peer_of(seat.keys.peer): parse_behaviour(seat.behaviour)
+            for seat in network.seats
+            if seat.role == "node"
+        },
+        auditors={
+            peer_of(seat.keys.peer): seat.behaviour for seat in network.seats if seat.role == "verifier"
+        },
+        record=_record(root / "bundle" / FOLDER / RECORD),
+    )
+    (root / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    _copy_books(network.seat("ledger").folder / "ledger.db", root / "ledger.db")
+    write_index(root, network.seat("buyer").keys.account)
+    return summary
+
+
+def read_links(bundle: Path) -> Iterator[CertifiedManifest]:
+    """The delivered chain, oldest link first."""
+    for path in sorted((bundle / "links").glob("*.cbor")):
+        yield decode(CertifiedManifest, path.read_bytes())
+
+
+def _record(path: Path) -> str | None:
+    return str(json.loads(path.read_text())["record_id"]) if path.is_file() else None
+
+
+def _copy_books(source: Path, target: Path) -> None:
+    """One file with everything in it, whatever SQLite still keeps beside the original."""
+    with closing(sqlite3.connect(source)) as books, closing(sqlite3.connect(target)) as copy:
+        books.backup(copy)
+
+
+def _mean_loss(commits: list[Commit]) -> float:
+    if not commits:
+        return float("nan")
+    return sum(commit.loss_micro for commit in commits) / len(commits) / 1e6
+
+
+def _wire(spec: RunSpec, bundle: Path, commits: list[Commit]) -> Wire:
+    from assay.training.codec.contribution import decode_contribution
+
+    layout = layout_of(spec.model)
+    coefficients = sum(
+        decode_contribution(
+            spec,
+            layout,
+            int(commit.round),
+            (bundle / "updates" / f"{commit.update.hex()}.bin").read_bytes(),
+        ).index_BK.size
+        for commit in commits
+    )
+    return Wire(
+        updates=len(commits),
+        update_bytes=sum(commit.update_bytes for commit in commits),
+        coefficients=coefficients,
+    )
+
+
+def _validation(spec: RunSpec, root: Path) -> tuple[float, float]:
+    """Held-out loss of the starting point and of the delivered model, in nats per token."""
+    from assay.training.model.loss import mean_loss, use_one_thread
+
+    use_one_thread()
+    layout = layout_of(spec.model)
+    held_out = validation_tokens(read_tokens(root / "data", spec.data), spec, VALIDATION_SEQUENCES)
+    first = starting_parameters(spec, root / "data" / BASE)
+    last = read_theta(root / "bundle" / "model", spec.model)
+    return mean_loss(spec.model, layout, first, held_out), mean_loss(spec.model, layout, last, held_out)

@@ -1,0 +1,302 @@
+"""Establish: everything a local network needs before its first process starts.
+
+Room: devnet (edge). Keys for every participant, contracts, stakes, the buyer's funded
+run, and one folder with one configuration file per participant. Each step uses
+the same library calls that separate people would use on separate machines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from assay.attestation.policy import AppraisalPolicy
+from assay.chain.addresses import Deployment
+from assay.chain.client import Chain
+from assay.chain.commit_statement import evm_address
+from assay.chain.deployment.anvil import Anvil
+from assay.chain.deployment.deploy import LOCALNET, deploy
+from assay.chain.statements import OPERATOR, VERIFIER, Delegation, sign
+from assay.node.known_answer import write_canary
+from assay.orders.amounts import DECIMALS, scaled
+from assay.orders.drand import DrandNetwork
+from assay.orders.order import Order
+from assay.orders.spec import build_spec
+from assay.participant.keyring import Keys, create_keys, release_key
+from assay.protocol.commitments import planted
+from assay.protocol.encoding.codec import digest, encode
+from assay.protocol.identity import peer_of
+from assay.protocol.params import DataSpec, Member, RunSpec
+from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
+from assay.training.model.initial import BASE
+from assay.verifier.audit.limits import LIMITS, Limits
+from assay.verifier.service.appraiser import POLICY
+
+GAS_WEI = 10**18
+RUN_S_MAX = 30 * 24 * 3600
+HOT_KEY_S = 365 * 24 * 3600
+CASES_MAX = 10  # for which each participant can put up a bond at the same time
+CANARY = "canary.txt"  # beside the configuration of the node whose faults are ordered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """One participant of a local network."""
+
+    name: str  # node-0, verifier-2, ledger, buyer
+    role: str  # node, verifier, ledger, buyer
+    folder: Path
+    keys: Keys
+    port: int
+    behaviour: str = "honest"
+    attester: Path | None = None  # key of its software attester
+
+    @property
+    def config_path(self) -> Path:
+        """Its configuration file."""
+        return self.folder / "config.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """What was established."""
+
+    root: Path
+    spec: RunSpec
+    run_id: Digest
+    deployment: Deployment
+    seats: tuple[Seat, ...]
+
+    def seat(self, name: str) -> Seat:
+        """A participant by name."""
+        return next(seat for seat in self.seats if seat.name == name)
+
+
+def establish(
+    order: Order,
+    root: Path,
+    anvil: Anvil,
+    data: DataSpec,
+    step: Callable[[str], None],
+    base: Digest = NO_DIGEST,
+) -> Network:
+    """Make keys, deploy, stake, fund the run, write everybody's files.
+
+    Args:
+        order: What is bought.
+        root: The run's folder; `data/` is already there, with `base.npy` where parameters are imported.
+        anvil: Running.
+        data: Describes `data/`.
+        step: Told the name of each step as it begins.
+        base: State digest of `base.npy`, or zero.
+
+    Raises:
+        ConfigError, Unavailable, ChainRefused: in the words of whoever refused.
+    """
+    step("keys")
+    seats = _make_seats(order, root)
+    nodes = [seat for seat in seats if seat.role == "node"]
+    verifiers = [seat for seat in seats if seat.role == "verifier"]
+    buyer = next(seat for seat in seats if seat.role == "buyer")
+    keeper = next(seat for seat in seats if seat.role == "ledger")
+
+    step("contracts")
+    deployer_key = anvil.keys[0]
+    deployment = deploy(
+        anvil.rpc_url,
+        deployer_key,
+        LOCALNET,
+        secrets.token_bytes(32),
+        [(evm_address(s.keys.account_address), evm_address(s.keys.hot_address)) for s in verifiers],
+    )
+    canary = next((node for node in reversed(nodes) if node.behaviour == "honest"), nodes[-1])
+    canaries = _canaries(order, peer_of(canary.keys.peer))
+    spec = build_spec(
+        order,
+        deployment_id=Digest(deployment.deployment_id),
+        data=data,
+        buyer=Address(buyer.keys.account_address),
+        treasury=Address(keeper.keys.account_address),
+        nodes=_members(nodes),
+        verifiers=_members(verifiers),
+        base=base,
+        canaries=canaries,
+    )
+
+    step("stakes and escrow")
+    bank = Chain(anvil.rpc_url, deployment, deployer_key)
+    everyone = [evm_address(seat.keys.account_address) for seat in seats]
+    operator_stake = scaled(order.budget.operator_stake, DECIMALS)
+    verifier_stake = scaled(order.budget.verifier_stake, DECIMALS)
+    bonds = LOCALNET.challenge_bond + CASES_MAX * LOCALNET.case_bond
+    wealth = max(operator_stake, verifier_stake, order.budget_units()) + bonds
+    bank.fund_many(everyone, token_amount=wealth, amount_wei=GAS_WEI)
+    now = bank.timestamp()
+
+    def take_seat(seat: Seat) -> None:
+        chain = Chain(anvil.rpc_url, deployment, seat.keys.account)
+        if seat.role == "buyer":
+            _open_run(chain, order, spec, now)
+            return
+        chain.stake(*((OPERATOR, operator_stake) if seat.role == "node" else (VERIFIER, verifier_stake)))
+        _delegate(chain, deployment, seat, now + HOT_KEY_S)
+
+    with ThreadPoolExecutor(len(seats)) as pool:
+        list(pool.map(take_seat, [*nodes, *verifiers, buyer]))
+    run_id = Digest(bank.run_id_of(evm_address(buyer.keys.account_address), digest(spec)))
+
+    step("configuration")
+    network = Network(root=root, spec=spec, run_id=run_id, deployment=deployment, seats=tuple(seats))
+    if canaries:
+        faults = [planted(run_id, canaries, index) for index in range(len(canaries))]
+        write_canary(canary.folder / CANARY, faults)
+    _write_files(network, anvil.rpc_url, order.limits(), order.policy(), order.drand())
+    return network
+
+
+def _canaries(order: Order, node: PeerId) -> list[tuple[Digest, RoundId, PeerId]]:
+    """Steps of one node that will be false on purpose, at rounds that nobody else can know."""
+    rounds = secrets.SystemRandom().sample(range(order.run.rounds), order.verify.canaries)
+    return [(Digest(secrets.token_bytes(32)), RoundId(at), node) for at in sorted(rounds)]
+
+
+def free_ports(count: int) -> list[int]:
+    """Distinct TCP ports on loopback that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def _make_seats(order: Order, root: Path) -> list[Seat]:
+    names = [
+        *((f"node-{i}", "node") for i in range(order.run.nodes)),
+        *((f"verifier-{i}", "verifier") for i in range(order.run.verifiers)),
+        ("ledger", "ledger"),
+        ("buyer", "buyer"),
+    ]
+    ports = free_ports(len(names))
+    password = secrets.token_hex(16)
+    _write_secret(root / "participants" / "password", password.encode())
+
+    def make(named: tuple[tuple[str, str], int]) -> Seat:
+        (name, role), port = named
+        folder = root / "participants" / name
+        if role == "buyer":
+            release_key(folder / "keys", password)
+        number = name.replace("node-", "").replace("verifier-", "v")
+        return Seat(
+            name=name,
+            role=role,
+            folder=folder,
+            keys=create_keys(folder / "keys", password),
+            port=port,
+            behaviour=order.run.behave.get(number, "honest"),
+            attester=order.attester(number),
+        )
+
+    with ThreadPoolExecutor(2) as pool:  # two at a time: each key costs 64 MiB to seal
+        return list(pool.map(make, zip(names, ports, strict=True)))
+
+
+def _members(seats: Sequence[Seat]) -> list[Member]:
+    return [
+        Member(
+            peer=peer_of(seat.keys.peer),
+            account=Address(seat.keys.account_address),
+            hot=Address(seat.keys.hot_address),
+        )
+        for seat in seats
+    ]
+
+
+def _open_run(chain: Chain, order: Order, spec: RunSpec, now: int) -> None:
+    chain.open_run(
+        digest(spec),
+        budget=order.budget_units(),
+        epoch_cap=order.epoch_units_max(),
+        epochs=spec.epochs,
+        deadline=now + RUN_S_MAX,
+    )
+
+
+def _delegate(chain: Chain, deployment: Deployment, seat: Seat, expiry: int) -> None:
+    hot = evm_address(seat.keys.hot_address)
+    consent = Delegation(
+        deployment_id=deployment.deployment_id,
+        account=evm_address(seat.keys.account_address),
+        hot_key=hot,
+        expiry=expiry,
+    )
+    chain.delegate(hot, expiry, sign(consent, deployment.domain(Delegation), seat.keys.hot))
+
+
+def _write_files(
+    network: Network,
+    rpc_url: str,
+    limits: Limits | None,
+    policy: AppraisalPolicy | None,
+    drand: DrandNetwork | None,
+) -> None:
+    root = network.root
+    if policy is not None:
+        (root / POLICY).write_bytes(encode(policy))
+    if limits is not None:
+        (root / LIMITS).write_bytes(limits.encode())
+    (root / "spec.cbor").write_bytes(encode(network.spec))
+    (root / "deployment.json").write_text(network.deployment.to_json())
+    peers = {peer_of(seat.keys.peer).hex(): ["127.0.0.1", seat.port] for seat in network.seats}
+    (root / "peers.json").write_text(json.dumps(peers, indent=1))
+    for seat in network.seats:
+        lines = {
+            "name": seat.name,
+            "folder": ".",
+            "password_file": "../password",
+            "port": seat.port,
+            "rpc_url": rpc_url,
+            "deployment": "../../deployment.json",
+            "spec": "../../spec.cbor",
+            "run_id": network.run_id.hex(),
+            "data": "../../data",
+            "peers": "../../peers.json",
+            "threads": 1,  # all share these cores, and only equal classes can be audited
+        }
+        if network.spec.model.base != NO_DIGEST:
+            lines["base"] = f"../../data/{BASE}"
+        if seat.role in ("node", "verifier"):
+            lines["behaviour"] = seat.behaviour
+        if seat.role in ("verifier", "buyer"):
+            lines["keeper"] = peer_of(network.seat("ledger").keys.peer).hex()
+        if limits is not None and seat.role == "verifier":
+            lines["limits"] = f"../../{LIMITS}"
+        if policy is not None and seat.role == "verifier":
+            lines["attestation"] = f"../../{POLICY}"
+        if drand is not None and seat.role == "verifier":
+            lines["drand"] = list(drand.urls)
+        if seat.attester is not None:
+            lines["attester_key"] = str(seat.attester)
+        if (seat.folder / CANARY).exists():
+            lines["canary"] = CANARY
+        if seat.role in ("ledger", "buyer"):
+            lines["status"] = "status.jsonl"
+        if seat.role == "buyer":
+            lines["bundle"] = "../../bundle"
+        text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items())
+        seat.config_path.write_text(text)
+
+
+def _write_secret(path: Path, body: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(body)

@@ -1,0 +1,214 @@
+"""Localnet: `assay localnet`: a whole network on this machine, from keys to paid-out money.
+
+Room: devnet (edge). It prepares what separate people would prepare, starts one
+process for each of them, shows what the ledger reports, and at the end checks
+everything that can be checked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from assay import contracts
+from assay.chain.deployment.anvil import Anvil, find_anvil
+from assay.devnet.display import Display
+from assay.devnet.finish import finish
+from assay.devnet.provision import Network, establish
+from assay.devnet.supervisor import Crew
+from assay.devnet.tables import report
+from assay.orders.data import collect_data, write_base
+from assay.orders.order import Order, load_order
+from assay.orders.spec import data_spec
+from assay.protocol.errors import AssayError, ConfigError
+from assay.protocol.types import Digest
+from assay.training.data.shards import Manifest
+
+POLL_S = 0.25
+QUIET = ("up", "claimed")  # what the tables at the end say better
+STALL_S = 600.0  # without any news from the ledger for this long, the run is given up
+
+
+def run_localnet(file: Path | None, overrides: Mapping[str, Any], out: Path | None, *, as_json: bool) -> bool:
+    """Run a whole network; whether every invariant held.
+
+    Args:
+        file: A run.toml, or None for the defaults.
+        overrides: Values from the command line: nodes, verifiers, rounds, seed, data, behave.
+        out: Folder of the run; `runs/<name>` if None. An earlier run there is replaced.
+        as_json: Print the summary alone.
+
+    Raises:
+        ConfigError, AssayError: in words, before or instead of a summary.
+    """
+    order = load_order(file, _by_key(overrides))
+    root = (out or Path("runs") / order.run.name).resolve()
+    binary = find_anvil(Path(contracts.__file__).parent)
+    staged = root.with_name(root.name + ".staged")  # bad data must not cost an earlier run
+    shutil.rmtree(staged, ignore_errors=True)
+    try:
+        manifest = collect_data(order, staged)
+        base = write_base(order, staged)
+        _make_room(root)
+        os.replace(staged, root / "data")
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+    started = time.monotonic()
+    console = Console(quiet=as_json)
+    is_live = sys.stdout.isatty() and not as_json
+    with Display(order.run.rounds, is_live, None if is_live and not as_json else _plain(as_json)) as display:
+        with Anvil(binary=binary, state_dir=root / "chain") as anvil, Crew(root / "logs") as crew:
+            network = _set_up(order, root, manifest, base, anvil, display)
+            for seat in network.seats:
+                crew.start(seat)
+            display.setup("participants")
+            settled = _watch(network, crew, display)
+        display.finish()
+    summary = finish(network, settled, time.monotonic() - started)
+    if as_json:
+        print(json.dumps(summary, indent=2))
+    else:
+        console.print(report(summary, _places(root)))
+    return bool(summary["ok"])
+
+
+def serve_chain(folder: Path, port: int, block_time_s: int) -> None:
+    """A local chain until Ctrl-C or SIGTERM.
+
+    Raises:
+        ConfigError: anvil is missing or the port is busy.
+    """
+    binary = find_anvil(Path(contracts.__file__).parent)
+    with Anvil(binary=binary, state_dir=folder, port=port, block_time_s=block_time_s) as anvil:
+        print(f"chain at {anvil.rpc_url}, state in {folder}; Ctrl-C ends it", flush=True)
+        try:
+            while True:
+                time.sleep(1)
+                anvil.pid  # noqa: B018 - raises Unavailable if the chain died
+        except KeyboardInterrupt:
+            return
+
+
+def _set_up(
+    order: Order, root: Path, manifest: Manifest, base: Digest, anvil: Anvil, display: Display
+) -> Network:
+    current: list[tuple[str, float]] = []
+
+    def step(text: str) -> None:
+        if current:
+            before, since = current.pop()
+            display.setup_done(before, time.monotonic() - since)
+        current.append((text, time.monotonic()))
+        display.setup(text)
+
+    step(f"data: {manifest.tokens:,} tokens")
+    described = data_spec(order, manifest)
+    network = establish(order, root, anvil, described, step, base)
+    before, since = current.pop()
+    display.setup_done(before, time.monotonic() - since)
+    return network
+
+
+def _watch(network: Network, crew: Crew, display: Display) -> dict[str, Any]:
+    """Show the ledger's reports until everything is settled; the last of them.
+
+    Raises:
+        AssayError: a process cannot run, or nothing happens any more.
+    """
+    tails = {role: _Tail(network.seat(role).folder / "status.jsonl") for role in ("ledger", "buyer")}
+    began, news_at = time.monotonic(), time.monotonic()
+    settled: dict[str, Any] | None = None
+    is_up = False
+    while settled is None or not crew.is_done("buyer") or not crew.is_done("ledger"):
+        for name in crew.check():
+            display.event(f"{name} was started again")
+        for line in tails["ledger"].news():
+            news_at = time.monotonic()
+            if line["kind"] == "round" and not is_up:
+                is_up = True
+                display.setup_done(f"{len(network.seats)} participants", time.monotonic() - began)
+            if line["kind"] == "settled":
+                settled = line
+            elif line["kind"] not in QUIET:
+                display.feed(line)
+        for line in tails["buyer"].news():
+            news_at = time.monotonic()
+            if line["kind"] == "agreement" and not line["ok"]:
+                display.event(f"parameters disagree: {line['mismatches']}", is_alarm=True)
+        if time.monotonic() - news_at > STALL_S:
+            raise AssayError(f"nothing happened for {STALL_S:.0f} s; logs are in {crew.logs}")
+        time.sleep(POLL_S)
+    return settled
+
+
+def _places(root: Path) -> dict[str, Path]:
+    return {
+        "summary": root / "summary.json",
+        "model": root / "bundle" / "model",
+        "proof of how it was made": root / "bundle",
+        "books": root / "ledger.db",
+        "logs": root / "logs",
+    }
+
+
+class _Tail:
+    """The lines another process appends to a file, as they come."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._at, self._rest = path, 0, b""
+
+    def news(self) -> Iterator[dict[str, Any]]:
+        """Complete lines since the last call."""
+        if not self._path.exists():
+            return
+        with open(self._path, "rb") as file:
+            file.seek(self._at)
+            fresh = file.read()
+        self._at += len(fresh)
+        *lines, self._rest = (self._rest + fresh).split(b"\n")
+        for line in lines:
+            yield json.loads(line)
+
+
+def _by_key(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Command-line choices by their key in run.toml."""
+    keys = {"nodes": "run.nodes", "verifiers": "run.verifiers", "rounds": "run.rounds", "seed": "run.seed"}
+    chosen: dict[str, Any] = {keys[k]: v for k, v in overrides.items() if k in keys}
+    if overrides.get("behave"):
+        chosen["run.behave"] = dict(_behaviour(text) for text in overrides["behave"])
+    if overrides.get("data"):
+        chosen["data"] = [{"source": str(Path(overrides["data"]).resolve())}]
+    return chosen
+
+
+def _behaviour(text: str) -> tuple[str, str]:
+    node, sign, behaviour = text.partition("=")
+    if not sign or not node.removeprefix("v").isdigit():
+        raise ConfigError(
+            f"--behave {text!r}: expected NODE=BEHAVIOUR or vVERIFIER=BEHAVIOUR, for example "
+            "2=stale-parameters or v1=pass-all"
+        )
+    return node, behaviour
+
+
+def _make_room(root: Path) -> None:
+    """An empty folder for the run; what stands there must be an earlier run or nothing."""
+    if root.exists() and any(root.iterdir()) and not (root / "participants").is_dir():
+        raise ConfigError(f"{root} is not empty and holds no earlier run; choose another --out")
+    shutil.rmtree(root, ignore_errors=True)
+    try:
+        root.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(f"{root}: cannot be created ({error.strerror})") from None
+
+
+def _plain(is_quiet: bool) -> Console:
+    return Console(quiet=is_quiet, force_terminal=False, no_color=True, width=160, soft_wrap=True)

@@ -1,0 +1,113 @@
+"""Crew: the child processes of a local network, started, watched and always ended.
+
+Room: devnet (edge). A process that dies is started again, because every process may
+be killed at any instant; one that the operator must fix (exit status 2) ends the run.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from assay.devnet.provision import Seat
+from assay.participant.worker import ONE_THREAD
+from assay.protocol.errors import AssayError
+
+COMMANDS = {
+    "node": ("node", "run"),
+    "verifier": ("verifier", "run"),
+    "ledger": ("ledger", "serve"),
+    "buyer": ("buyer", "run"),
+}
+RESTARTS_MAX = 20
+STOP_S = 10.0
+
+
+@dataclass
+class Crew:
+    """A context manager: leaving it ends every process it started."""
+
+    logs: Path
+    restarts: int = 0
+    _running: dict[str, tuple[Seat, subprocess.Popen[bytes]]] = field(default_factory=dict)
+    _done: set[str] = field(default_factory=set)
+
+    def __enter__(self) -> Crew:
+        self.logs.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self, seat: Seat) -> None:
+        """Start one participant."""
+        command = [
+            sys.executable,
+            "-m",
+            "assay.cli.main",
+            *COMMANDS[seat.role],
+            str(seat.config_path),
+            "--tethered",
+        ]
+        with open(self.logs / f"{seat.name}.log", "ab") as log:
+            # The pipe is a tether: it closes when we end, however we end, and the child ends with it.
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**ONE_THREAD, **os.environ},
+            )
+        self._running[seat.name] = (seat, process)
+
+    def pid(self, name: str) -> int:
+        """Process id of a participant."""
+        return self._running[name][1].pid
+
+    def check(self) -> list[str]:
+        """Restart whoever died; names of those restarted.
+
+        Raises:
+            AssayError: a process cannot run at all; the message holds its last words.
+        """
+        revived = []
+        for name, (seat, process) in list(self._running.items()):
+            code = process.poll()
+            if code is None or name in self._done:
+                continue
+            if code == 0 and seat.role in ("ledger", "buyer"):
+                self._done.add(name)
+                continue
+            self.restarts += 1
+            if code == 2 or self.restarts > RESTARTS_MAX:
+                raise AssayError(f"{name} ended with status {code}: {self._last_words(name)}")
+            self.start(seat)
+            revived.append(name)
+        return revived
+
+    def is_done(self, name: str) -> bool:
+        """Whether a participant finished its work and left."""
+        return name in self._done
+
+    def stop(self) -> None:
+        """Ask every process to end, then make it."""
+        for _, process in self._running.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + STOP_S
+        for _, process in self._running.values():
+            try:
+                process.wait(max(deadline - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _last_words(self, name: str) -> str:
+        text = (self.logs / f"{name}.log").read_text(errors="replace").strip()
+        return text.splitlines()[-1] if text else "it said nothing"

@@ -1,0 +1,246 @@
+"""Invoice: what a buyer is charged for settled epochs, as a document that the journal bears out.
+
+Room: ledger (pure). Amounts are token units; nothing here is computed with floats. The
+canonical JSON of a document is what is stored and hashed; CSV and PDF are made from it.
+
+    training        one line for each operator: its accepted tokens and its share of the price
+    verification    one line for all verifiers
+    fee             what is left
+Steps that earned nothing are listed with the reason: they were not charged.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from assay.chain.units import UNIT
+from assay.protocol.errors import ConfigError
+
+TEXT_CHARS_MAX, LINES_MAX = 200, 8  # of a party's name, and of its address
+SERIES = ("invoice", "credit")
+AMOUNTS = frozenset({"amount", "total", "worth", "funded", "refunded", "price_per_mtoken"})
+COLUMNS = ("document", "epoch", "what", "peer", "account", "tokens", "amount", "currency", "note")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Party:
+    """Who sells or buys. Empty where nobody said."""
+
+    name: str = ""
+    address: tuple[str, ...] = ()
+    vat_id: str = ""
+    account: str = ""  # on chain
+
+    def __post_init__(self) -> None:
+        texts = (self.name, self.vat_id, self.account, *self.address)
+        if len(self.address) > LINES_MAX or any(len(text) > TEXT_CHARS_MAX for text in texts):
+            raise ValueError(
+                f"a party of {LINES_MAX} address lines and {TEXT_CHARS_MAX} characters each at most"
+            )
+        if any(not text.isprintable() for text in texts):
+            raise ValueError("a party's name, number or address has characters that cannot be printed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What was charged."""
+
+    epoch: int
+    what: str  # "training", "verification" or "fee"
+    peer: str  # hexadecimal, of the node; empty for the others
+    account: str  # who is paid; empty where it is several
+    tokens: int  # accepted, of training
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotCharged:
+    """Accepted steps that earned nothing, and what they would have cost."""
+
+    epoch: int
+    reason: str
+    steps: int
+    tokens: int
+    worth: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """What an epoch's lines rest on; hashes in hexadecimal."""
+
+    epoch: int
+    tokens: int  # paid
+    total: int
+    table_hash: str
+    root: str
+    result: str
+    proposed_tx: str  # put root and table hash on chain
+    final_tx: str  # made them due
+    entry: int  # of the journal, which made them payable
+    entry_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that follows from the books and the run's spec."""
+
+    run_id: str
+    run_name: str
+    deployment_id: str
+    first_epoch: int
+    last_epoch: int
+    price_per_mtoken: int
+    operators_ppm: int
+    verifiers_ppm: int
+    lines: tuple[Line, ...]
+    not_charged: tuple[NotCharged, ...]
+    bases: tuple[Basis, ...]
+    checkpoint_size: int  # the first signed one that holds all these entries
+    checkpoint_root: str
+    checkpoint_note: str
+    anchor_tx: str  # that put a checkpoint's root on chain; empty if none did
+
+    @property
+    def total(self) -> int:
+        """What left the escrow for these epochs."""
+        return sum(line.amount for line in self.lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Escrow:
+    """The buyer's money when the document was made."""
+
+    funded: int
+    refunded: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """An invoice, a credit note, or a pro forma invoice, which has no number."""
+
+    series: str  # "invoice", "credit"; "pro forma"
+    number: int  # from 1; 0 of a pro forma
+    issued_ms: int  # Unix time
+    corrects: int | None = None  # the invoice that a credit note takes back
+    reason: str = ""  # why it does
+    supplier: Party
+    buyer: Party
+    tax_note: str = ""
+    facts: Facts
+    escrow: Escrow
+
+    @property
+    def sign(self) -> int:
+        """-1 for a credit note: every amount with the other sign."""
+        return -1 if self.series == "credit" else 1
+
+    @property
+    def total(self) -> int:
+        """What the document comes to."""
+        return self.sign * self.facts.total
+
+    @property
+    def name(self) -> str:
+        """How people refer to it: unique among all runs."""
+        return name_of(self.facts.run_id, self.series, self.number)
+
+    @property
+    def epochs_text(self) -> str:
+        """Epoch 3, or epochs 0 to 7."""
+        first, last = self.facts.first_epoch, self.facts.last_epoch
+        return f"epoch {first}" if first == last else f"epochs {first} to {last}"
+
+
+_DOCUMENT = TypeAdapter(Document)
+
+
+def name_of(run_id: str, series: str, number: int) -> str:
+    """A document's name: the run's first digits, then the series' own count."""
+    if series not in SERIES:
+        return f"{run_id[:8].upper()}-PRO-FORMA"
+    return f"{run_id[:8].upper()}-{'C' if series == 'credit' else ''}{number:06d}"
+
+
+def credit_of(invoice: Document, *, number: int, issued_ms: int, reason: str) -> Document:
+    """The credit note that takes a whole invoice back.
+
+    Raises:
+        ConfigError: it gives no reason, or one that cannot be printed.
+    """
+    if not reason.strip() or not reason.isprintable() or len(reason) > TEXT_CHARS_MAX:
+        raise ConfigError(f"a credit note needs a reason, one line of at most {TEXT_CHARS_MAX} characters")
+    return replace(
+        invoice, series="credit", number=number, issued_ms=issued_ms, corrects=invoice.number, reason=reason
+    )
+
+
+def to_json(document: Document) -> str:
+    """The document's one spelling: sorted keys, no spaces, amounts as text so that no reader rounds them."""
+    plain = {
+        **_plain(asdict(document)),
+        "total": str(document.total),
+        "currency": UNIT,
+        "name": document.name,
+    }
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def from_json(text: str) -> Document:
+    """Inverts `to_json`.
+
+    Raises:
+        ValueError: it is no such document, or not in its one spelling.
+    """
+    try:
+        document = _DOCUMENT.validate_python(json.loads(text))
+    except (ValidationError, RecursionError, TypeError) as error:
+        raise ValueError(f"no invoice: {error}") from None
+    if to_json(document) != text:
+        raise ValueError("an invoice in another spelling than its own")
+    return document
+
+
+def hash_of(text: str) -> bytes:
+    """SHA-256 of a document's spelling."""
+    return hashlib.sha256(b"assay/invoice/1\n" + text.encode()).digest()
+
+
+def csv_text(document: Document) -> str:
+    """One line for each thing charged and not charged, and the total; amounts in token units."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in _rows(document):
+        writer.writerow((document.name, *(_harmless(cell) for cell in row)))
+    return out.getvalue()
+
+
+def _rows(document: Document) -> Iterator[tuple[object, ...]]:
+    facts, sign = document.facts, document.sign
+    for line in facts.lines:
+        tokens = line.tokens if line.what == "training" else ""
+        yield (line.epoch, line.what, line.peer, line.account, tokens, sign * line.amount, UNIT, "")
+    for one in facts.not_charged:
+        yield (one.epoch, "not charged", "", "", one.tokens, 0, UNIT, f"{one.steps} steps: {one.reason}")
+    yield ("", "total", "", document.buyer.account, "", document.total, UNIT, document.reason)
+
+
+def _harmless(cell: object) -> object:
+    # A spreadsheet runs text that begins so; amounts below zero are numbers and stay.
+    return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
+
+
+def _plain(value: Any, name: str = "") -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(one, key) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return str(value) if name in AMOUNTS else value

@@ -1,0 +1,287 @@
+"""Invoice facts: what settled epochs cost, read from the books and held against each other.
+
+Room: ledger (edge: reads the store). Four records must say the same before anything is
+invoiced: the payout table, the price in the run's spec, the contract's final result, and the
+journal's own postings. Where two differ there is no invoice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from assay.chain.commit_statement import evm_address
+from assay.chain.events import LogAnchored, ResultFinalized, ResultProposed, RunOpened, Swept
+from assay.ledger.accounts import Kind, budget
+from assay.ledger.invoices.document import Basis, Escrow, Facts, Line, NotCharged
+from assay.ledger.journal.leaf import Written
+from assay.ledger.journal.log_store import Note, read_notes
+from assay.ledger.journal.reader import BooksAltered, read_entries
+from assay.ledger.journal.rows import event_of_row
+from assay.ledger.journal.tables import TABLES
+from assay.ledger.log.note import origin_of
+from assay.ledger.queries.lookup import checkpoint_of
+from assay.ledger.settlement.payouts import Row, table_hash
+from assay.protocol.errors import ConfigError
+from assay.protocol.params import RunSpec
+from assay.protocol.types import Address, Digest, PeerId
+
+_ACCOUNT, _ENTRY, _POSTING = TABLES["account"], TABLES["journal_entry"], TABLES["posting"]
+_EVENT = TABLES["chain_event"]
+_TRAINING, _VERIFICATION, _FEE = "training", "verification", "fee"
+
+
+def final_epochs(db: Connection, run_id: bytes) -> list[int]:
+    """The epochs that the contract made final, ascending."""
+    return sorted(event.epoch for event in _events(db, ResultFinalized) if event.run_id == run_id)
+
+
+def read_facts(db: Connection, spec: RunSpec, run_id: Digest, first: int, last: int) -> Facts:
+    """What these epochs cost.
+
+    Args:
+        db: A reading or writing transaction.
+        spec: The run's.
+        run_id: The run's.
+        first: The first epoch.
+        last: The last one, included.
+
+    Raises:
+        ConfigError: an epoch is not final, or no checkpoint covers its entry yet.
+        BooksAltered: two records differ.
+    """
+    final = final_epochs(db, run_id)
+    missing = [epoch for epoch in range(first, last + 1) if epoch not in final]
+    if missing or first > last:
+        told = ", ".join(map(str, final)) or "none"
+        raise ConfigError(f"epoch {(missing or [first])[0]} is not final: no invoice yet; final are {told}")
+    opened = [event for event in _events(db, RunOpened) if event.run_id == run_id]
+    if [event.buyer for event in opened] != [evm_address(spec.buyer)]:
+        raise BooksAltered("ledger: the run was not opened by the buyer that its spec names")
+    lines: list[Line] = []
+    not_charged: list[NotCharged] = []
+    bases: list[Basis] = []
+    for epoch in range(first, last + 1):
+        basis, charged = _epoch(db, spec, run_id, epoch)
+        bases.append(basis)
+        lines += charged
+        not_charged += _not_charged(db, spec, epoch)
+    note = _covering(db, max(basis.entry for basis in bases))
+    checkpoint = checkpoint_of(note, origin_of(run_id))
+    return Facts(
+        run_id=run_id.hex(),
+        run_name=spec.name,
+        deployment_id=spec.deployment_id.hex(),
+        first_epoch=first,
+        last_epoch=last,
+        price_per_mtoken=spec.money.price_per_mtoken,
+        operators_ppm=spec.money.operators_ppm,
+        verifiers_ppm=spec.money.verifiers_ppm,
+        lines=tuple(lines),
+        not_charged=tuple(not_charged),
+        bases=tuple(bases),
+        checkpoint_size=checkpoint.size,
+        checkpoint_root=checkpoint.root.hex(),
+        checkpoint_note=note.text,
+        anchor_tx=_anchor(db, run_id, checkpoint.size),
+    )
+
+
+def read_escrow(db: Connection, run_id: bytes) -> Escrow:
+    """What the buyer has paid in and got back so far, by the journal."""
+    free = budget(run_id)
+    touching = sa.select(_POSTING.c.entry).join_from(_POSTING, _ACCOUNT).where(_ACCOUNT.c.code == free.code)
+    kinds = ("RunOpened", "RunToppedUp", "Refunded", Swept.__name__)
+    numbers = db.execute(
+        sa.select(_ENTRY.c.id).where(
+            _ENTRY.c.kind.in_(kinds), sa.or_(_ENTRY.c.id.in_(touching), _ENTRY.c.kind == Swept.__name__)
+        )
+    ).scalars()
+    funded = refunded = 0
+    for one in read_entries(db, numbers):
+        if one.entry.kind == Swept.__name__:  # unclaimed pay goes back out of several accounts at once
+            for posting in one.entry.postings:
+                kind, owner = posting.account.kind, posting.account.owner
+                is_ours = kind is Kind.PAYABLE or (kind is Kind.RESERVED and owner == run_id.hex())
+                refunded += posting.amount if is_ours else 0
+            continue
+        amount = sum(posting.amount for posting in one.entry.postings if posting.account == free)
+        if one.entry.kind == "Refunded":
+            refunded += amount
+        else:
+            funded -= amount
+    return Escrow(funded=funded, refunded=refunded)
+
+
+def _epoch(db: Connection, spec: RunSpec, run_id: Digest, epoch: int) -> tuple[Basis, list[Line]]:
+    """One epoch's lines, if table, price, contract and journal agree on them."""
+    table = _one(db, "SELECT * FROM settlement WHERE epoch = :epoch", epoch=epoch)
+    rows = [
+        Row(
+            role=row.role,
+            peer=PeerId(bytes(row.peer)),
+            account=Address(bytes.fromhex(row.account.removeprefix("0x"))),
+            amount=row.amount,
+        )
+        for row in _ask(db, "SELECT * FROM payout WHERE epoch = :epoch ORDER BY row_index", epoch=epoch)
+    ]
+    _same(epoch, "payout table's hash", bytes(table.table_hash), table_hash(spec, run_id, epoch, tuple(rows)))
+    _same(epoch, "payout table's sum", table.total, sum(row.amount for row in rows))
+    gross = table.tokens_paid * spec.money.price_per_mtoken // 10**6
+    _same(epoch, "price of its tokens", table.total, gross)
+    final, proposed = _result(db, run_id, epoch)
+    told = (bytes(table.table_hash), bytes(table.root), table.total)
+    _same(epoch, "contract's result", told, (proposed.table_hash, proposed.root, proposed.total))
+    tokens = _tokens(db, epoch)
+    _same(epoch, "tokens of its paid steps", table.tokens_paid, sum(tokens.values()))
+    entry = _booked(db, run_id, epoch, rows)
+    operators = {row.peer: row for row in rows if row.role == "operator"}
+    lines = [
+        Line(
+            epoch=epoch,
+            what=_TRAINING,
+            peer=peer.hex(),
+            account=evm_address(operators[PeerId(peer)].account) if peer in operators else "",
+            tokens=count,
+            amount=operators[PeerId(peer)].amount if peer in operators else 0,
+        )
+        for peer, count in sorted(tokens.items())
+    ]
+    for role, what in (("verifier", _VERIFICATION), ("fee", _FEE)):
+        paid = [row for row in rows if row.role == role]
+        whose = evm_address(paid[0].account) if role == "fee" and paid else ""
+        amount = sum(row.amount for row in paid)
+        lines.append(Line(epoch=epoch, what=what, peer="", account=whose, tokens=0, amount=amount))
+    _same(epoch, "lines", table.total, sum(line.amount for line in lines))
+    basis = Basis(
+        epoch=epoch,
+        tokens=table.tokens_paid,
+        total=table.total,
+        table_hash=bytes(table.table_hash).hex(),
+        root=bytes(table.root).hex(),
+        result=final.digest.hex(),
+        proposed_tx=proposed.tx_hash.hex(),
+        final_tx=final.tx_hash.hex(),
+        entry=0 if entry is None else entry.number,
+        entry_key="" if entry is None else entry.entry.key,
+    )
+    return basis, lines
+
+
+def _result(db: Connection, run_id: bytes, epoch: int) -> tuple[ResultFinalized, ResultProposed]:
+    mine = [e for e in _events(db, ResultFinalized) if (e.run_id, e.epoch) == (run_id, epoch)]
+    claims = [e for e in _events(db, ResultProposed) if mine and e.digest == mine[-1].digest]
+    if not claims:
+        raise BooksAltered(f"ledger: epoch {epoch} has no final result that was proposed before")
+    return mine[-1], claims[-1]
+
+
+def _booked(db: Connection, run_id: bytes, epoch: int, rows: Iterable[Row]) -> Written | None:
+    """The entry by which the table's rows became payable; None where the table is empty.
+
+    Raises:
+        BooksAltered: the journal owes other amounts than the table's.
+    """
+    numbers = db.execute(
+        sa.select(_ENTRY.c.id).where(_ENTRY.c.kind == ResultFinalized.__name__, _ENTRY.c.epoch == epoch)
+    ).scalars()
+    booked: dict[tuple[str, str], int] = {}
+    last: Written | None = None
+    for one in read_entries(db, numbers):
+        last = last if one.entry.reverses else one
+        for posting in one.entry.postings:
+            account = posting.account
+            if account.kind is Kind.PAYABLE:
+                place = (account.role, account.owner)
+                booked[place] = booked.get(place, 0) - posting.amount
+    owed: dict[tuple[str, str], int] = {}
+    for row in rows:
+        place = (row.role, evm_address(row.account))
+        owed[place] = owed.get(place, 0) + row.amount
+    _same(epoch, "journal's entry", {place: amount for place, amount in booked.items() if amount}, owed)
+    return last
+
+
+def _tokens(db: Connection, epoch: int) -> dict[bytes, int]:
+    """Accepted tokens of paid steps, by node."""
+    rows = _ask(
+        db,
+        "SELECT contribution.node, sum(contribution.tokens) AS tokens FROM contribution "
+        "LEFT JOIN unpaid USING (round, node) "
+        "WHERE contribution.epoch = :epoch AND unpaid.reason IS NULL GROUP BY contribution.node",
+        epoch=epoch,
+    )
+    return {bytes(row.node): int(row.tokens) for row in rows}
+
+
+def _not_charged(db: Connection, spec: RunSpec, epoch: int) -> list[NotCharged]:
+    rows = _ask(
+        db,
+        "SELECT unpaid.reason, count(*) AS steps, sum(contribution.tokens) AS tokens FROM contribution "
+        "JOIN unpaid USING (round, node) WHERE contribution.epoch = :epoch "
+        "GROUP BY unpaid.reason ORDER BY unpaid.reason",
+        epoch=epoch,
+    )
+    return [
+        NotCharged(
+            epoch=epoch,
+            reason=row.reason,
+            steps=row.steps,
+            tokens=int(row.tokens),
+            worth=int(row.tokens) * spec.money.price_per_mtoken // 10**6,
+        )
+        for row in rows
+    ]
+
+
+def _covering(db: Connection, number: int) -> Note:
+    """The first checkpoint that holds the entry, so that one invoice always names the same."""
+    for note in read_notes(db):
+        if note.size >= max(number, 1):
+            return note
+    raise ConfigError(f"no checkpoint covers entry {number} yet: the keeper signs one for each settled epoch")
+
+
+def _anchor(db: Connection, run_id: bytes, least: int) -> str:
+    """The first transaction that put a checkpoint of so many entries or more on chain; empty if none did."""
+    signed = {checkpoint_of(note, origin_of(run_id)) for note in read_notes(db) if note.size >= least}
+    roots = {(one.size, one.root) for one in signed}
+    for event in _events(db, LogAnchored):
+        if event.run_id == run_id and (event.size, event.root) in roots:
+            return str(event.tx_hash.hex())
+    return ""
+
+
+def _events(db: Connection, kind: Any) -> list[Any]:
+    rows = db.execute(
+        sa.select(_EVENT)
+        .where(_EVENT.c.kind == kind.__name__, _EVENT.c.state == "seen")
+        .order_by(_EVENT.c.block_number, _EVENT.c.log_index)
+    )
+    try:
+        return [event_of_row(row) for row in rows]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BooksAltered(f"ledger: an event {kind.__name__} cannot be read ({error})") from None
+
+
+def _same(epoch: int, what: str, one: object, other: object) -> None:
+    if one != other:
+        raise BooksAltered(f"epoch {epoch}: {what}: {_words(one)} on record, {_words(other)} expected")
+
+
+def _words(value: object) -> str:
+    return value.hex()[:16] if isinstance(value, bytes) else str(value)[:200]
+
+
+def _one(db: Connection, question: str, **given: Any) -> Any:
+    found = _ask(db, question, **given)
+    if len(found) != 1:
+        raise BooksAltered(f"epoch {given.get('epoch')}: {len(found)} payout tables on record, one expected")
+    return found[0]
+
+
+def _ask(db: Connection, question: str, **given: Any) -> list[Any]:
+    return list(db.execute(sa.text(question), given))

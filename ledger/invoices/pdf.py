@@ -1,0 +1,201 @@
+"""Invoice PDF: a document on paper. One document has one sequence of bytes: no clock is read.
+
+Room: ledger (edge: reads a font file). The text can be searched and copied; the font is
+embedded, and a character that it lacks is an error in words, never an empty box.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from fontTools.ttLib import TTLibError
+from fpdf import FPDF
+from fpdf.enums import XPos, YPos
+from fpdf.errors import FPDFException
+
+from assay.chain.units import UNIT, money_text
+from assay.ledger.invoices.document import Document, Party
+from assay.protocol.errors import ConfigError
+
+_FONTS = Path(matplotlib.get_data_path()) / "fonts" / "ttf"  # DejaVu: Latin, Greek, Cyrillic and more
+_BODY, _SMALL, _TITLE = 9, 7, 16  # points
+_ROW_MM, _SMALL_MM = 5.0, 3.6
+_TITLES = {"invoice": "Invoice", "credit": "Credit note", "pro forma": "Pro forma invoice"}
+_WIDTHS = (12, 24, 28, 68, 26, 32)  # mm, of the columns; together the width between the margins
+_HEADS = ("Epoch", "What", "Node", "Paid to", "Tokens", UNIT)
+
+
+class _Paper(FPDF):
+    """A4 with a name and a page number at the foot of each page."""
+
+    def __init__(self, foot: str) -> None:
+        super().__init__(format="A4")
+        self._foot = foot
+
+    def footer(self) -> None:
+        self.set_y(-12)
+        self.set_font("body", "", _SMALL)
+        self.cell(0, _SMALL_MM, f"{self._foot}, page {self.page_no()}", align="C")
+
+
+def pdf_bytes(document: Document, font: Path | None = None) -> bytes:
+    """The document as a PDF file.
+
+    Args:
+        document: What to print.
+        font: A TrueType file with every character of the parties' names; DejaVu Sans by default.
+
+    Raises:
+        ConfigError: the font cannot be read or lacks a character.
+    """
+    paper = _Paper(document.name)
+    paper.set_creation_date(datetime.fromtimestamp(document.issued_ms // 1000, timezone.utc))
+    paper.set_title(f"{_TITLES[document.series]} {document.name}")
+    paper.set_lang("en")
+    try:
+        paper.add_font("body", "", font or _FONTS / "DejaVuSans.ttf")
+        paper.add_font("body", "B", font or _FONTS / "DejaVuSans-Bold.ttf")
+    except (OSError, ValueError, KeyError, TTLibError, FPDFException) as error:
+        raise ConfigError(f"{font}: cannot be used as a font ({error})") from None
+    _check_characters(paper, document, font)
+    paper.set_auto_page_break(True, 16)
+    paper.add_page()
+    _head(paper, document)
+    _lines(paper, document)
+    _not_charged(paper, document)
+    _basis(paper, document)
+    return bytes(paper.output())
+
+
+def _check_characters(paper: FPDF, document: Document, font: Path | None) -> None:
+    supplier, buyer = document.supplier, document.buyer
+    texts = [supplier.name, supplier.vat_id, *supplier.address, buyer.name, buyer.vat_id, *buyer.address]
+    texts += [document.tax_note, document.reason, document.facts.run_name]
+    face: Any = paper.fonts["body"]
+    known = set(face.cmap)
+    lacking = sorted({one for one in "".join(texts) if ord(one) not in known})
+    if lacking:
+        shown = " ".join(f"{one} (U+{ord(one):04X})" for one in lacking[:5])
+        raise ConfigError(f"{font or 'DejaVu Sans'} has no {shown}; name a font that has: --font FILE.ttf")
+
+
+def _head(paper: FPDF, document: Document) -> None:
+    facts = document.facts
+    _text(paper, f"{_TITLES[document.series]} {document.name}", size=_TITLE, bold=True, height=9)
+    issued = datetime.fromtimestamp(document.issued_ms // 1000, timezone.utc).date().isoformat()
+    _text(paper, f"{issued}, for {document.epochs_text} of the training run {facts.run_name}")
+    if document.series == "pro forma":
+        _text(paper, "Not an invoice: the supplier's name and VAT number are not on record.", bold=True)
+    if document.series == "credit":
+        invoice = f"{facts.run_id[:8].upper()}-{document.corrects:06d}"
+        _text(paper, f"Takes back the whole of invoice {invoice}: {document.reason}", bold=True)
+    paper.ln(3)
+    _text(paper, "Supplier", bold=True)
+    _party(paper, document.supplier)
+    paper.ln(2)
+    _text(paper, "Buyer", bold=True)
+    _party(paper, document.buyer)
+    paper.ln(3)
+    price = f"{money_text(facts.price_per_mtoken)} {UNIT} for a million accepted tokens"
+    shares = (
+        f"operators {_percent(facts.operators_ppm)}, verifiers {_percent(facts.verifiers_ppm)}, fee the rest"
+    )
+    _text(paper, f"Price: {price} ({shares}). Audits are included; steps that failed one are not charged.")
+    if document.tax_note:
+        _text(paper, document.tax_note)
+    paper.ln(3)
+
+
+def _lines(paper: FPDF, document: Document) -> None:
+    _row(paper, _HEADS, bold=True, rule="B")
+    for line in document.facts.lines:
+        tokens = f"{line.tokens:,}" if line.what == "training" else ""
+        amount = money_text(document.sign * line.amount)
+        _row(paper, (str(line.epoch), line.what, line.peer[:16], line.account, tokens, amount))
+    _row(paper, ("", "", "", "", "Total", money_text(document.total)), bold=True, rule="T")
+    paper.ln(2)
+    if document.series == "invoice":
+        _text(paper, "Paid from the run's escrow on chain; nothing is due.")
+    escrow = document.escrow
+    paid, back = money_text(escrow.funded), money_text(escrow.refunded)
+    _text(paper, f"Escrow when this was made: {paid} {UNIT} paid in, {back} {UNIT} given back to the buyer.")
+    paper.ln(3)
+
+
+def _not_charged(paper: FPDF, document: Document) -> None:
+    if not document.facts.not_charged:
+        return
+    _text(paper, "Not charged", bold=True)
+    for one in document.facts.not_charged:
+        worth = f"{one.tokens:,} tokens, {money_text(one.worth)} {UNIT} at the price"
+        _text(paper, f"Epoch {one.epoch}: {one.steps} steps ({worth}): {one.reason}")
+    paper.ln(3)
+
+
+def _basis(paper: FPDF, document: Document) -> None:
+    facts = document.facts
+    _text(paper, "What this rests on", bold=True)
+    _small(paper, [("run", facts.run_id), ("deployment", facts.deployment_id)])
+    for one in facts.bases:
+        _small(
+            paper,
+            [
+                (f"epoch {one.epoch}", f"{one.tokens:,} tokens, {money_text(one.total)} {UNIT}"),
+                ("payout table", one.table_hash),
+                ("settlement root", one.root),
+                ("result", one.result),
+                ("proposed by transaction", one.proposed_tx),
+                ("made final by transaction", one.final_tx),
+                ("journal entry", f"{one.entry}, {one.entry_key}"),
+            ],
+        )
+    anchor = facts.anchor_tx or "none on record"
+    _small(
+        paper,
+        [
+            ("checkpoint of the books", f"{facts.checkpoint_size} entries, root {facts.checkpoint_root}"),
+            ("its anchor on chain", anchor),
+        ],
+    )
+    _text(paper, f"Anybody can check this: assay ledger prove RUN {facts.bases[0].entry}", size=_SMALL)
+
+
+def _party(paper: FPDF, party: Party) -> None:
+    for text in (party.name, *party.address):
+        if text:
+            _text(paper, text)
+    if party.vat_id:
+        _text(paper, f"VAT number {party.vat_id}")
+    if party.account:
+        _text(paper, f"account {party.account}")
+
+
+def _percent(ppm: int) -> str:
+    whole, part = divmod(ppm, 10_000)
+    return f"{whole}{f'.{part:04d}'.rstrip('0') if part else ''} %"
+
+
+def _text(paper: FPDF, text: str, *, size: int = _BODY, bold: bool = False, height: float = _ROW_MM) -> None:
+    paper.set_font("body", "B" if bold else "", size)
+    paper.multi_cell(0, height, text, align="L", new_x=XPos.LMARGIN, new_y=YPos.NEXT)
+
+
+def _row(paper: FPDF, cells: Sequence[str], *, bold: bool = False, rule: str = "") -> None:
+    if paper.will_page_break(_ROW_MM):
+        paper.add_page()
+    for at, (text, width) in enumerate(zip(cells, _WIDTHS, strict=True)):
+        paper.set_font("body", "B" if bold else "", _BODY if at not in (2, 3) else _SMALL)
+        paper.cell(width, _ROW_MM, text, border=rule, align="R" if at >= 4 else "L")
+    paper.ln(_ROW_MM)
+
+
+def _small(paper: FPDF, pairs: Iterable[tuple[str, str]]) -> None:
+    paper.set_font("body", "", _SMALL)
+    for name, value in pairs:
+        paper.cell(40, _SMALL_MM, name)
+        paper.multi_cell(0, _SMALL_MM, value, align="L", new_x=XPos.LMARGIN, new_y=YPos.NEXT)
+    paper.ln(1.5)

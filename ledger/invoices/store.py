@@ -1,0 +1,205 @@
+"""Invoice store: documents are issued once, numbered without a gap, and never changed.
+
+Room: ledger (edge: the books' database). Facts, number and row are one transaction under
+the one writer's lock, so neither a crash nor eight threads leave a gap; the database's own
+triggers refuse one, a second invoice of an epoch, and any change (ledger/journal/triggers.py).
+A mistake is taken back whole by a credit note; then the epochs may be invoiced anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from assay.chain.commit_statement import evm_address
+from assay.ledger.invoices.document import Document, Party, credit_of, from_json, hash_of, name_of, to_json
+from assay.ledger.invoices.figures import read_escrow, read_facts
+from assay.ledger.journal.database import writing
+from assay.ledger.journal.reader import BooksAltered
+from assay.ledger.journal.tables import TABLES
+from assay.protocol.errors import ConfigError
+from assay.protocol.params import RunSpec
+from assay.protocol.types import Digest
+
+_INVOICE = TABLES["invoice"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parties:
+    """Who sells, who buys, and what is said about tax."""
+
+    supplier: Party
+    buyer: Party  # its account is the run's
+    tax_note: str = ""
+
+
+def pro_forma(
+    db: Connection, spec: RunSpec, run_id: Digest, first: int, last: int, issued_ms: int
+) -> Document:
+    """The document that an invoice of these epochs would be; it takes no number and is not kept."""
+    return _drafted(db, spec, run_id, first, last, None, issued_ms, "pro forma", 0)
+
+
+def issue(
+    engine: Engine, spec: RunSpec, run_id: Digest, first: int, last: int, parties: Parties, issued_ms: int
+) -> Document:
+    """The invoice of these epochs: the one that stands, or a new one with the next number.
+
+    Args:
+        engine: The keeper's own books, open to write.
+        spec: The run's.
+        run_id: The run's.
+        first: The first epoch.
+        last: The last one, included.
+        parties: Only a new invoice takes them.
+        issued_ms: Unix time; only a new invoice takes it.
+
+    Raises:
+        ConfigError: an epoch is not final, or is on another invoice that stands.
+        BooksAltered: records differ, or what was issued is not what the books bear out.
+    """
+    with writing(engine) as db:
+        for row in _standing(db):
+            if row.first_epoch <= last and first <= row.last_epoch:
+                if (row.first_epoch, row.last_epoch) == (first, last):
+                    return checked(db, spec, run_id, _document(row))
+                name = name_of(run_id.hex(), "invoice", row.number)
+                raise ConfigError(
+                    f"invoice {name} already covers epochs {row.first_epoch} to {row.last_epoch}; "
+                    f"a credit note takes it back: --credit {row.number}"
+                )
+        number = _next_number(db, "invoice")
+        made = _drafted(db, spec, run_id, first, last, parties, issued_ms, "invoice", number)
+        _insert(db, made)
+        return made
+
+
+def credit(
+    engine: Engine, spec: RunSpec, run_id: Digest, number: int, reason: str, issued_ms: int
+) -> Document:
+    """The credit note that takes an invoice back: the one there is, or a new one.
+
+    Raises:
+        ConfigError: there is no such invoice, or no reason.
+    """
+    with writing(engine) as db:
+        found = read_document(db, "invoice", number)
+        row = db.execute(sa.select(_INVOICE).where(_INVOICE.c.corrects == number)).first()
+        if row is not None:
+            return _document(row)
+        checked(db, spec, run_id, found)
+        made = credit_of(found, number=_next_number(db, "credit"), issued_ms=issued_ms, reason=reason)
+        _insert(db, made)
+        return made
+
+
+def read_document(db: Connection, series: str, number: int) -> Document:
+    """A document as it was issued.
+
+    Raises:
+        ConfigError: there is none of this number.
+        BooksAltered: it is not what was issued.
+    """
+    same = sa.and_(_INVOICE.c.series == series, _INVOICE.c.number == number)
+    row = db.execute(sa.select(_INVOICE).where(same)).first()
+    if row is None:
+        raise ConfigError(f"no {series} has the number {number}")
+    return _document(row)
+
+
+def read_documents(db: Connection) -> list[Document]:
+    """All that was issued, invoices first, by number."""
+    rows = db.execute(sa.select(_INVOICE).order_by(_INVOICE.c.series.desc(), _INVOICE.c.number))
+    return [_document(row) for row in rows]
+
+
+def checked(db: Connection, spec: RunSpec, run_id: Digest, document: Document) -> Document:
+    """The document, if the books still bear out every line of it.
+
+    Raises:
+        BooksAltered: they do not.
+    """
+    facts = document.facts
+    now = read_facts(db, spec, run_id, facts.first_epoch, facts.last_epoch)
+    # An anchor may come later; an invoice does not change for it.
+    told = {name: getattr(facts, name) for name in facts.__slots__ if name != "anchor_tx"}
+    for name, value in told.items():
+        if getattr(now, name) != value:
+            raise BooksAltered(f"{document.name}: its {name.replace('_', ' ')} is not what the books say now")
+    return document
+
+
+def _drafted(
+    db: Connection,
+    spec: RunSpec,
+    run_id: Digest,
+    first: int,
+    last: int,
+    parties: Parties | None,
+    issued_ms: int,
+    series: str,
+    number: int,
+) -> Document:
+    account = evm_address(spec.buyer)
+    buyer = Party() if parties is None else parties.buyer
+    return Document(
+        series=series,
+        number=number,
+        issued_ms=issued_ms,
+        supplier=Party() if parties is None else parties.supplier,
+        buyer=Party(name=buyer.name, address=buyer.address, vat_id=buyer.vat_id, account=account),
+        tax_note="" if parties is None else parties.tax_note,
+        facts=read_facts(db, spec, run_id, first, last),
+        escrow=read_escrow(db, run_id),
+    )
+
+
+def _standing(db: Connection) -> list[Any]:
+    """Invoices that no credit note took back."""
+    undone = sa.select(_INVOICE.c.corrects).where(_INVOICE.c.corrects.is_not(None))
+    asked = sa.select(_INVOICE).where(_INVOICE.c.series == "invoice", _INVOICE.c.number.not_in(undone))
+    return list(db.execute(asked.order_by(_INVOICE.c.number)))
+
+
+def _next_number(db: Connection, series: str) -> int:
+    last = sa.select(sa.func.coalesce(sa.func.max(_INVOICE.c.number), 0)).where(_INVOICE.c.series == series)
+    return int(db.execute(last).scalar_one()) + 1
+
+
+def _insert(db: Connection, made: Document) -> None:
+    body = to_json(made)
+    db.execute(
+        sa.insert(_INVOICE),
+        [
+            {
+                "series": made.series,
+                "number": made.number,
+                "first_epoch": made.facts.first_epoch,
+                "last_epoch": made.facts.last_epoch,
+                "corrects": made.corrects,
+                "total": made.total,
+                "issued_ms": made.issued_ms,
+                "body": body,
+                "body_hash": hash_of(body),
+            }
+        ],
+    )
+
+
+def _document(row: Any) -> Document:
+    name = f"{row.series} {row.number}"
+    if hash_of(row.body) != bytes(row.body_hash):
+        raise BooksAltered(f"{name}: its text is not the one that was issued")
+    try:
+        found = from_json(row.body)
+    except ValueError as error:
+        raise BooksAltered(f"{name}: {error}") from None
+    told = (row.series, row.number, row.first_epoch, row.last_epoch, row.corrects, row.total, row.issued_ms)
+    facts = found.facts
+    said = (found.series, found.number, facts.first_epoch, facts.last_epoch)
+    if told != (*said, found.corrects, found.total, found.issued_ms):
+        raise BooksAltered(f"{name}: its text and its row differ")
+    return found

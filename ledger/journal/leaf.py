@@ -1,0 +1,54 @@
+"""Log leaf: the bytes of one journal entry that the Merkle log commits to.
+
+Room: ledger (pure). Deterministic CBOR, as everywhere in this project. All that an
+entry says is in it, also when it was written; only the number is not: it is the
+leaf's place, counted from 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cbor2
+
+from assay.ledger.books import Entry
+from assay.ledger.merkle_log import leaf_hash
+
+TAG = "assay/leaf/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """An entry as it stands in the journal."""
+
+    number: int  # from 1; leaf `number - 1` of the log
+    entry: Entry
+    recorded_ms: int  # Unix time
+    leaf: bytes  # made from the rows
+
+
+def leaf_bytes(entry: Entry, recorded_ms: int) -> bytes:
+    """An entry with its postings in their one form.
+
+    Args:
+        entry: What was posted.
+        recorded_ms: When it was written, Unix time in milliseconds.
+    """
+    lines = [
+        [
+            one.account.kind.value,
+            one.account.role,
+            one.account.owner,
+            one.account.epoch,
+            one.account.asset,
+            one.amount,
+        ]
+        for one in entry.postings
+    ]
+    head = [TAG, entry.key, entry.kind, entry.epoch, entry.block_number, entry.block_hash]
+    return cbor2.dumps([*head, entry.reverses, recorded_ms, lines], canonical=True)
+
+
+def leaf_of(entry: Entry, recorded_ms: int) -> bytes:
+    """The hash of `leaf_bytes` as a leaf of the log."""
+    return leaf_hash(leaf_bytes(entry, recorded_ms))

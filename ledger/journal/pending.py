@@ -1,0 +1,182 @@
+"""Journal pending: entries that wait. What they take is promised away, nothing has moved yet.
+
+Room: ledger (edge: inside a transaction that the caller opened). A pending entry is
+a whole entry with a time after which it cannot be posted any more. Until it is resolved, the
+balances of its accounts count it as pending; posting it writes that entry, with that key,
+into the journal, and only then is it in the log. Each is resolved at most once.
+
+    pending --post--> posted     --void--> voided     --time--> expired
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from assay.ledger.books import BooksError, Entry, Posting
+from assay.ledger.journal.database import insert_rows
+from assay.ledger.journal.tables import TABLES
+from assay.ledger.journal.writer import account_of, next_id, open_accounts, read_entry, write_entries
+
+TIME_MS_MAX = 2**63 - 1
+_ACCOUNT, _PENDING, _POSTING = TABLES["account"], TABLES["pending_entry"], TABLES["pending_posting"]
+
+
+class State(enum.Enum):
+    """What became of an entry that waits; it leaves `PENDING` once and for good."""
+
+    PENDING = "pending"
+    POSTED = "posted"
+    VOIDED = "voided"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """An entry that waits, or waited."""
+
+    entry: Entry
+    expires_ms: int  # Unix time; from then on it cannot be posted
+    state: State
+
+
+def hold(db: Connection, entry: Entry, expires_ms: int, now_ms: int) -> State:
+    """Promise what an entry takes, and return the state it is in; asked again, nothing changes.
+
+    Args:
+        db: A writing transaction.
+        entry: What will be posted; not a reversal.
+        expires_ms: Unix time in milliseconds.
+        now_ms: The same clock.
+
+    Raises:
+        BooksError: the key stands for another request or is in the journal, an account has too little
+            to promise, or the time is over already.
+        ValueError: it is a reversal.
+    """
+    if entry.reverses:
+        raise ValueError(f"entry {entry.key}: a reversal does not wait")
+    known = _head(db, entry.key)
+    if known is not None:
+        if known.request_hash != _request_hash(entry, expires_ms):
+            raise BooksError(f"pending entry {entry.key} is on record with another request")
+        return State(known.state)
+    if read_entry(db, entry.key) is not None:
+        raise BooksError(f"entry {entry.key} is in the journal, so it cannot wait")
+    if not now_ms < expires_ms <= TIME_MS_MAX:
+        raise BooksError(f"pending entry {entry.key} would expire at {expires_ms} ms, it is {now_ms} ms")
+    accounts = open_accounts(db, [entry])
+    number = next_id(db, _PENDING)
+    db.execute(
+        sa.insert(_PENDING),
+        [
+            {
+                "id": number,
+                "key": entry.key,
+                "request_hash": _request_hash(entry, expires_ms),
+                "kind": entry.kind,
+                "epoch": entry.epoch,
+                "block_number": entry.block_number,
+                "block_hash": entry.block_hash,
+                "lines": len(entry.postings),
+                "recorded_ms": now_ms,
+                "expires_ms": expires_ms,
+                "state": State.PENDING.value,
+                "resolved_ms": None,
+            }
+        ],
+    )
+    insert_rows(
+        db,
+        _POSTING,
+        [
+            {"pending": number, "line": line, "account": accounts[posting.account], "amount": posting.amount}
+            for line, posting in enumerate(entry.postings)
+        ],
+    )
+    return State.PENDING
+
+
+def post_pending(db: Connection, key: str, now_ms: int) -> int:
+    """Post an entry that waits and return its number in the journal; asked again, the same number.
+
+    Raises:
+        BooksError: there is none, its time is over, or it was resolved in another way.
+    """
+    found = _demand(db, key)
+    if found.state is State.PENDING:
+        if now_ms >= found.expires_ms:
+            raise BooksError(f"pending entry {key} expired at {found.expires_ms} ms, it is {now_ms} ms")
+        _resolve(db, key, State.POSTED, now_ms)
+    elif found.state is not State.POSTED:
+        raise BooksError(f"pending entry {key} is {found.state.value}, so it cannot be posted")
+    return write_entries(db, [found.entry], now_ms)[0]
+
+
+def void(db: Connection, key: str, now_ms: int) -> None:
+    """Take back what an entry promised; asked again, nothing changes.
+
+    Raises:
+        BooksError: there is none, or it was resolved in another way.
+    """
+    found = _demand(db, key)
+    if found.state is State.PENDING:
+        _resolve(db, key, State.VOIDED, now_ms)
+    elif found.state is not State.VOIDED:
+        raise BooksError(f"pending entry {key} is {found.state.value}, so it cannot be voided")
+
+
+def expire_due(db: Connection, now_ms: int) -> int:
+    """Take back what entries promised whose time is over; how many there were."""
+    due = sa.and_(_PENDING.c.state == State.PENDING.value, _PENDING.c.expires_ms <= now_ms)
+    gone = sa.update(_PENDING).where(due).values(state=State.EXPIRED.value, resolved_ms=now_ms)
+    return int(db.execute(gone).rowcount)
+
+
+def read_pending(db: Connection, key: str) -> Pending | None:
+    """The entry that waits, or waited, with this key; None if there is none."""
+    head = _head(db, key)
+    if head is None:
+        return None
+    lines = db.execute(
+        sa.select(_ACCOUNT, _POSTING.c.amount)
+        .join_from(_POSTING, _ACCOUNT, _POSTING.c.account == _ACCOUNT.c.id)
+        .where(_POSTING.c.pending == head.id)
+        .order_by(_POSTING.c.line)
+    )
+    entry = Entry(
+        key=head.key,
+        kind=head.kind,
+        epoch=head.epoch,
+        block_number=head.block_number,
+        block_hash=head.block_hash,
+        postings=tuple(Posting(account=account_of(row), amount=row.amount) for row in lines),
+    )
+    return Pending(entry=entry, expires_ms=head.expires_ms, state=State(head.state))
+
+
+def _demand(db: Connection, key: str) -> Pending:
+    found = read_pending(db, key)
+    if found is None:
+        raise BooksError(f"no pending entry {key}")
+    return found
+
+
+def _head(db: Connection, key: str) -> Any:
+    return db.execute(sa.select(_PENDING).where(_PENDING.c.key == key)).first()
+
+
+def _resolve(db: Connection, key: str, state: State, now_ms: int) -> None:
+    moved = sa.update(_PENDING).where(_PENDING.c.key == key, _PENDING.c.state == State.PENDING.value)
+    count = db.execute(moved.values(state=state.value, resolved_ms=now_ms)).rowcount
+    assert count == 1, f"pending entry {key} was resolved by somebody else while we held the lock"
+
+
+def _request_hash(entry: Entry, expires_ms: int) -> bytes:
+    """SHA-256 of everything that was asked for but the key."""
+    return hashlib.sha256(b"assay/pending/1" + entry.request_hash + expires_ms.to_bytes(8, "big")).digest()

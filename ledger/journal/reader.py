@@ -1,0 +1,151 @@
+"""Journal read: entries as they were logged, or an error that names the first one that is not.
+
+Room: ledger (edge: reads the store). Every leaf is made again from the rows and compared
+with the log's, so nothing of an entry that was altered since is ever shown. The whole
+journal is also checked for what is missing; a few entries cost only their own rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from assay.ledger.accounts import Account, Kind
+from assay.ledger.books import Entry, Posting
+from assay.ledger.journal.leaf import Written, leaf_of
+from assay.ledger.journal.tables import TABLES
+from assay.protocol.errors import AssayError
+
+PORTION = 500  # entries asked for in one question; SQLite bounds the variables of a statement
+_ACCOUNT, _ENTRY, _POSTING = TABLES["account"], TABLES["journal_entry"], TABLES["posting"]
+_LEAF = TABLES["log_leaf"]
+_LINES = sa.select(_POSTING.c.entry, _POSTING.c.line, _POSTING.c.amount, _ACCOUNT).join_from(
+    _POSTING, _ACCOUNT, _POSTING.c.account == _ACCOUNT.c.id, isouter=True
+)
+
+
+class BooksAltered(AssayError):
+    """The books are not what was logged. The message names the first thing that differs."""
+
+
+def read_journal(db: Connection) -> Iterator[Written]:
+    """Every entry with the leaf that its rows make, oldest first, compared with the log.
+
+    Raises:
+        BooksAltered: an entry is missing, is not whole, or does not make the leaf that was logged.
+    """
+    keys: dict[int, str] = {}
+    logged = db.execute(sa.select(_LEAF).order_by(_LEAF.c.seq)).all()
+    heads = db.execute(sa.select(_ENTRY).order_by(_ENTRY.c.id)).all()
+    lines = iter(_grouped(db.execute(_LINES.order_by(_POSTING.c.entry, _POSTING.c.line))))
+    number, postings = next(lines, (None, []))
+    for at, head in enumerate(heads):
+        if head.id != at + 1:
+            raise BooksAltered(f"entry {at + 1} is missing")
+        if number is not None and number < head.id:
+            raise BooksAltered(f"entry {number}: postings without an entry")
+        mine: Sequence[Any] = ()
+        if number == head.id:
+            mine = postings
+            number, postings = next(lines, (None, []))
+        keys[head.id] = head.key
+        yield _as_logged(head, mine, keys, logged[at] if at < len(logged) else None)
+    if number is not None:
+        raise BooksAltered(f"entry {number}: postings without an entry")
+    if len(logged) > len(heads):
+        raise BooksAltered(f"entry {len(heads) + 1} is missing, its leaf is in the log")
+
+
+def read_entries(db: Connection, numbers: Iterable[int]) -> Iterator[Written]:
+    """The entries with these numbers, ascending, each compared with the log; the others are not looked at.
+
+    Raises:
+        BooksAltered: one of them is missing, is not whole, or does not make the leaf that was logged.
+    """
+    wanted = sorted(set(numbers))
+    for start in range(0, len(wanted), PORTION):
+        yield from _portion(db, wanted[start : start + PORTION])
+
+
+def _portion(db: Connection, numbers: Sequence[int]) -> Iterator[Written]:
+    heads = {row.id: row for row in db.execute(sa.select(_ENTRY).where(_ENTRY.c.id.in_(numbers)))}
+    asked = _LINES.where(_POSTING.c.entry.in_(numbers)).order_by(_POSTING.c.entry, _POSTING.c.line)
+    lines = dict(_grouped(db.execute(asked)))
+    logged = {row.entry: row for row in db.execute(sa.select(_LEAF).where(_LEAF.c.entry.in_(numbers)))}
+    undone = [head.reverses for head in heads.values() if head.reverses is not None]
+    keys = {
+        row.id: row.key
+        for row in db.execute(sa.select(_ENTRY.c.id, _ENTRY.c.key).where(_ENTRY.c.id.in_(undone)))
+    }
+    for number in numbers:
+        if number not in heads:
+            raise BooksAltered(f"entry {number} is missing")
+        yield _as_logged(heads[number], lines.get(number, ()), keys, logged.get(number))
+
+
+def _grouped(rows: Iterable[Any]) -> Iterator[tuple[int, list[Any]]]:
+    return ((entry, list(found)) for entry, found in groupby(rows, key=lambda row: int(row.entry)))
+
+
+def _as_logged(head: Any, lines: Sequence[Any], keys: dict[int, str], logged: Any) -> Written:
+    """The entry that these rows spell, if its leaf is the log's.
+
+    Raises:
+        BooksAltered: it is not.
+    """
+    entry = _entry(head, lines, keys)
+    leaf = leaf_of(entry, head.recorded_ms)
+    if logged is None or (logged.seq, logged.entry) != (head.id - 1, head.id):
+        raise BooksAltered(f"{_name(head)}: the log has no leaf for it")
+    if logged.leaf_hash != leaf:
+        raise BooksAltered(
+            f"{_name(head)}: its rows make leaf {short(leaf)}, logged as {short(logged.leaf_hash)}"
+        )
+    return Written(number=head.id, entry=entry, recorded_ms=head.recorded_ms, leaf=leaf)
+
+
+def _entry(head: Any, lines: Sequence[Any], keys: dict[int, str]) -> Entry:
+    """The entry that these rows spell.
+
+    Raises:
+        BooksAltered: they spell none.
+    """
+    try:
+        if [line.line for line in lines] != list(range(head.lines)):
+            raise ValueError(f"{len(lines)} postings, {head.lines} announced")
+        entry = Entry(
+            key=head.key,
+            kind=head.kind,
+            epoch=head.epoch,
+            block_number=head.block_number,
+            block_hash=head.block_hash,
+            reverses="" if head.reverses is None else keys[head.reverses],
+            postings=tuple(Posting(account=_account(line), amount=line.amount) for line in lines),
+        )
+        if entry.request_hash != head.request_hash:
+            raise ValueError("its request hash is another")
+    except (ValueError, KeyError, TypeError) as error:
+        raise BooksAltered(f"{_name(head)}: {error}") from None
+    return entry
+
+
+def _account(line: Any) -> Account:
+    account = Account(
+        kind=Kind(line.kind), owner=line.owner, role=line.role, epoch=line.epoch, asset=line.asset
+    )
+    if account.code != line.code:
+        raise ValueError(f"account {line.code!r} says it is {account.code!r}")
+    return account
+
+
+def _name(head: Any) -> str:
+    return f"entry {head.id} ({head.key})"
+
+
+def short(value: bytes) -> str:
+    """The beginning of a hash, for messages."""
+    return bytes(value).hex()[:16]

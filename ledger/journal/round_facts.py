@@ -1,0 +1,82 @@
+"""Journal facts: what one final manifest adds to the record, so that no query ever replays the chain.
+
+Room: ledger (pure). Derived from the history before and after the manifest; the
+rules themselves live in protocol/state_transition.py and ledger/settlement/payouts.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from assay.ledger.settlement.payouts import Settlement
+from assay.protocol.audits import Audit, Fault
+from assay.protocol.encoding.codec import digest
+from assay.protocol.messages import CertifiedManifest, Commit, Contradiction, Manifest, Verdict
+from assay.protocol.state_transition import History
+from assay.protocol.types import Digest, PeerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundFacts:
+    """One final round, as the books keep it."""
+
+    round: int
+    epoch: int  # that its commits belong to
+    manifest: Digest
+    aggregate: Digest
+    signatures: int  # verifiers that signed its certificate
+    active: int  # nodes that could have contributed
+    commits: tuple[Commit, ...]
+    reveals: tuple[PeerId, ...]  # verifiers whose share of the beacon counted, for the round before
+    drawn: tuple[Audit, ...]
+    verdicts: tuple[Verdict, ...]
+    ruled: tuple[Audit, ...]  # closed by this manifest
+    faults: tuple[tuple[Audit, Fault], ...]  # of verifiers, proved by this manifest
+    contradictions: tuple[Contradiction, ...]  # of nodes
+    settlement: Settlement | None  # of the epoch that this manifest made ripe
+
+
+def round_facts(
+    before: History, certified: CertifiedManifest, after: History, settlement: Settlement | None
+) -> RoundFacts:
+    """The facts of one link.
+
+    Args:
+        before: The history that the manifest extends.
+        certified: The link, checked.
+        after: `advance(before, certified.manifest)`.
+        settlement: Of the epoch with `settled_at(epoch)` equal to this round, if there is one.
+    """
+    manifest = certified.manifest
+    ruled = (
+        audit
+        for step, audit in sorted(after.audits.items())
+        if not audit.is_open and (step not in before.audits or before.audits[step].is_open)
+    )
+    return RoundFacts(
+        round=int(manifest.round),
+        epoch=before.epoch_of(int(manifest.round)),
+        manifest=digest(manifest),
+        aggregate=manifest.aggregate,
+        signatures=len(certified.certificate.verifiers),
+        active=len(before.active),
+        commits=tuple(signed.commit for signed in manifest.commits),
+        reveals=_reveals(before, manifest),
+        drawn=tuple(audit for step, audit in sorted(after.audits.items()) if step not in before.audits),
+        verdicts=tuple(signed.verdict for signed in manifest.verdicts),
+        ruled=tuple(ruled),
+        faults=tuple(
+            (audit, fault)
+            for step, audit in sorted(after.audits.items())
+            for fault in audit.faults
+            if step not in before.audits or fault not in before.audits[step].faults
+        ),
+        contradictions=manifest.contradictions,
+        settlement=settlement,
+    )
+
+
+def _reveals(before: History, manifest: Manifest) -> tuple[PeerId, ...]:
+    """Whose share of the beacon counted, for the round before, if that round was one of training."""
+    is_counted = 0 < manifest.round <= before.spec.rounds
+    return tuple(reveal.verifier for reveal in manifest.reveals) if is_counted else ()

@@ -1,0 +1,168 @@
+"""Journal rows: facts and events as rows of the tables, and back.
+
+Room: ledger (pure).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import Any
+
+from assay.chain.commit_statement import evm_address
+from assay.chain.events import EVENTS, ChainEvent
+from assay.ledger.journal.round_facts import RoundFacts
+from assay.ledger.settlement.payouts import Settlement
+from assay.protocol.encoding.codec import digest
+
+Place = tuple[bytes, int]  # block hash and log index: names an event for ever
+Row = dict[str, Any]
+_KINDS = {kind.__name__: kind for kind in EVENTS}
+_PLACE = {field.name for field in fields(ChainEvent)}
+
+
+def place_of(event: ChainEvent) -> Place:
+    """Where an event stands."""
+    return event.block_hash, event.log_index
+
+
+def event_row(event: ChainEvent) -> Row:
+    """A seen event. Its own fields go into JSON, bytes in hexadecimal."""
+    own = {field.name: getattr(event, field.name) for field in fields(event) if field.name not in _PLACE}
+    own["tx_hash"] = event.tx_hash
+    return {
+        "block_hash": event.block_hash,
+        "log_index": event.log_index,
+        "block_number": event.block_number,
+        "kind": type(event).__name__,
+        "body": json.dumps({n: v.hex() if isinstance(v, bytes) else v for n, v in own.items()}),
+        "state": "seen",
+        "turns": 0,
+    }
+
+
+def event_of_row(row: Any) -> ChainEvent:
+    """Inverts `event_row`."""
+    kind = _KINDS[row.kind]
+    own = json.loads(row.body)
+    for field in fields(kind):
+        if field.type == "bytes" and field.name in own:
+            own[field.name] = bytes.fromhex(own[field.name])
+    return kind(block_hash=row.block_hash, log_index=row.log_index, block_number=row.block_number, **own)
+
+
+def rows_of_round(facts: RoundFacts) -> dict[str, list[Row]]:
+    """Everything one final manifest adds, by table."""
+    rows: dict[str, list[Row]] = {
+        "round": [
+            {
+                "round": facts.round,
+                "manifest": facts.manifest,
+                "aggregate": facts.aggregate,
+                "signatures": facts.signatures,
+                "active": facts.active,
+            }
+        ],
+        "contribution": [
+            {
+                "round": int(commit.round),
+                "node": commit.node,
+                "epoch": facts.epoch,
+                "tokens": commit.tokens,
+                "commit_digest": digest(commit),
+                "update_digest": commit.update,
+                "update_bytes": commit.update_bytes,
+                "loss_micro": commit.loss_micro,
+            }
+            for commit in facts.commits
+        ],
+        "reveal": [{"round": facts.round - 1, "verifier": verifier} for verifier in facts.reveals],
+        "audit": [
+            {
+                "round": int(audit.round),
+                "node": audit.node,
+                "drawn_round": facts.round,
+                "offence_id": audit.offence_id,
+            }
+            for audit in facts.drawn
+        ],
+        "verdict": [
+            {
+                "round": int(verdict.round),
+                "node": verdict.node,
+                "verifier": verdict.verifier,
+                "outcome": verdict.outcome.name.lower(),
+                "in_round": facts.round,
+            }
+            for verdict in facts.verdicts
+        ],
+        "ruling": [
+            {
+                "round": int(audit.round),
+                "node": audit.node,
+                "ruling": audit.ruling.value,
+                "closed_round": audit.closed_round,
+            }
+            for audit in facts.ruled
+        ],
+        **rows_of_faults(facts),
+    }
+    return rows if facts.settlement is None else {**rows, **_rows_of_settlement(facts.settlement)}
+
+
+def rows_of_faults(facts: RoundFacts) -> dict[str, list[Row]]:
+    """What one final manifest proves against verifiers and nodes, by table."""
+    return {
+        "fault": [
+            {
+                "offence_id": fault.offence_id,
+                "verifier": fault.verdict.verifier,
+                "round": int(audit.round),
+                "node": audit.node,
+                "failing": fault.failing.name.lower(),
+                "verdict_digest": digest(fault.verdict),
+                "in_round": facts.round,
+            }
+            for audit, fault in facts.faults
+        ],
+        "contradiction": [
+            {
+                "round": int(pair.first.commit.round),
+                "node": pair.first.commit.node,
+                "first_digest": digest(pair.first.commit),
+                "second_digest": digest(pair.second.commit),
+                "in_round": facts.round,
+            }
+            for pair in facts.contradictions
+        ],
+    }
+
+
+def _rows_of_settlement(settlement: Settlement) -> dict[str, list[Row]]:
+    epoch = settlement.epoch
+    return {
+        "settlement": [
+            {
+                "epoch": epoch,
+                "table_hash": settlement.table_hash,
+                "root": settlement.tree().root,
+                "tokens_paid": settlement.tokens_paid,
+                "total": settlement.total,
+            }
+        ],
+        "payout": [
+            {
+                "epoch": epoch,
+                "row_index": index,
+                "role": row.role,
+                "peer": row.peer,
+                "account": evm_address(row.account),
+                "amount": row.amount,
+            }
+            for index, row in enumerate(settlement.rows)
+        ],
+        "unpaid": [
+            {"round": one.round, "node": one.node, "epoch": epoch, "reason": one.reason}
+            for one in settlement.unpaid
+        ],
+    }

@@ -1,0 +1,277 @@
+"""Store: the books in a database. One transaction per batch; nothing is booked twice or lost.
+
+Room: ledger (edge: a SQLite file or a PostgreSQL database). Blocking; async callers run it in a thread.
+The cursors move in the transaction of what they count, so a process killed between
+any two statements goes on as if it had never begun the batch.
+
+    manifests --add_rounds--> rounds, contributions, audits, payout tables  (insert only)
+    events    --take_blocks-> events seen or orphaned, entries, reversals   (insert only but for `state`)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from assay.chain.events import ChainEvent, ResultProposed
+from assay.ledger.accounts import Account
+from assay.ledger.books import Books, Entry, book, bookable, place_key, post, reversal_of
+from assay.ledger.journal.database import Place as Database
+from assay.ledger.journal.database import open_engine, reading, writing
+from assay.ledger.journal.pending import Pending, State, expire_due, hold, post_pending, read_pending, void
+from assay.ledger.journal.round_facts import RoundFacts
+from assay.ledger.journal.rows import (
+    Place,
+    Row,
+    event_of_row,
+    event_row,
+    place_of,
+    rows_of_faults,
+    rows_of_round,
+)
+from assay.ledger.journal.tables import TABLES
+from assay.ledger.journal.writer import (
+    Standing,
+    read_balances,
+    read_entry,
+    read_posted,
+    read_standing,
+    write_entries,
+)
+from assay.ledger.settlement.payouts import Settlement
+
+NEXT_ROUND, NEXT_BLOCK = "next_round", "next_block"
+NEXT_FAULTS = "next_faults"  # behind `next_round` in books from before faults were kept, until they are
+_EVENT, _CURSOR = TABLES["chain_event"], TABLES["cursor"]
+
+
+def _unix_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What reading some blocks changed."""
+
+    seen: tuple[ChainEvent, ...] = ()
+    orphaned: int = 0
+
+
+class BookStore:
+    """The books of one run. Any number may read; writers take turns by the database's own lock."""
+
+    def __init__(
+        self, place: Database, run_id: bytes, *, first_block: int = 0, now_ms: Callable[[], int] = _unix_ms
+    ) -> None:
+        """Open or create.
+
+        Args:
+            place: A file, or the URL of a PostgreSQL database that holds nothing else.
+            run_id: Whose payout tables are known here.
+            first_block: Where reading the chain starts in new books.
+            now_ms: Unix time in milliseconds, for `recorded_ms` and for what expires.
+
+        Raises:
+            ConfigError: books of another schema.
+            Unavailable: the database cannot be opened.
+        """
+        self.run_id, self.first_block = run_id, first_block
+        self._now_ms = now_ms
+        self.engine = open_engine(place)
+
+    def close(self) -> None:
+        """Release the database."""
+        self.engine.dispose()
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        """One consistent view, for queries; see ledger/queries/report.py."""
+        return reading(self.engine)
+
+    @property
+    def next_round(self) -> int:
+        """The first round not yet on record."""
+        with self.reading() as db:
+            return _cursor(db, NEXT_ROUND, 0)
+
+    @property
+    def next_block(self) -> int:
+        """The first block never read."""
+        with self.reading() as db:
+            return _cursor(db, NEXT_BLOCK, self.first_block)
+
+    def balances(self) -> dict[Account, int]:
+        """Every account that is not at zero: debits positive, credits negative."""
+        with self.reading() as db:
+            return read_balances(db)
+
+    def standing(self, account: Account) -> Standing:
+        """What one account's entries come to, posted and pending."""
+        with self.reading() as db:
+            return read_standing(db, account)
+
+    def pending(self, key: str) -> Pending | None:
+        """The entry that waits, or waited, with this key."""
+        with self.reading() as db:
+            return read_pending(db, key)
+
+    def events(self, *kinds: type[ChainEvent]) -> list[ChainEvent]:
+        """Events of these kinds that stand, in chain order."""
+        with self.reading() as db:
+            return _events(db, kinds)
+
+    # ---- what comes in
+
+    def add_entries(self, entries: Sequence[Entry]) -> list[int]:
+        """Append entries in one transaction; see `write_entries`."""
+        with self._writing() as (db, now_ms):
+            return write_entries(db, entries, now_ms)
+
+    def hold(self, entry: Entry, expires_ms: int) -> State:
+        """Promise what an entry takes, until it is resolved or its time is over; see `journal_pending`."""
+        with self._writing() as (db, now_ms):
+            return hold(db, entry, expires_ms, now_ms)
+
+    def post_pending(self, key: str) -> int:
+        """Post an entry that waits and return its number in the journal."""
+        with self._writing() as (db, now_ms):
+            return post_pending(db, key, now_ms)
+
+    def void(self, key: str) -> None:
+        """Take back what an entry that waits has promised."""
+        with self._writing() as (db, now_ms):
+            void(db, key, now_ms)
+
+    def add_rounds(self, facts: Sequence[RoundFacts]) -> None:
+        """Keep final rounds; of those already on record, only faults that the books have no rows for.
+
+        Raises:
+            ValueError: a round in between is missing (our own mistake).
+        """
+        with writing(self.engine) as db:
+            at, faults_at = _cursor(db, NEXT_ROUND, 0), _cursor(db, NEXT_FAULTS, 0)
+            rows: dict[str, list[Row]] = {}
+            for one in facts:
+                if one.round < min(at, faults_at):
+                    continue
+                if one.round not in (at, faults_at):
+                    raise ValueError(f"round {one.round} arrived, {min(at, faults_at)} expected")
+                for name, found in (rows_of_round(one) if one.round == at else rows_of_faults(one)).items():
+                    rows.setdefault(name, []).extend(found)
+                at, faults_at = max(at, one.round + 1), one.round + 1
+            for name, found in rows.items():
+                if found:
+                    db.execute(sa.insert(TABLES[name]), found)
+            _set_cursor(db, NEXT_ROUND, at)
+            _set_cursor(db, NEXT_FAULTS, faults_at)
+
+    def take_blocks(
+        self,
+        events: Sequence[ChainEvent],
+        from_block: int,
+        to_block: int,
+        tables: Mapping[int, Settlement],
+    ) -> Taken:
+        """Book what the chain says happened from `from_block` to its end.
+
+        What we held of these blocks and the chain no longer says is reversed, newest first. Blocks
+        from the first that needs an unknown payout table on are left for later.
+
+        Args:
+            events: All events from `from_block` to `to_block`, in chain order.
+            from_block: At most `next_block`; reading further back finds what the chain took back.
+            to_block: The newest block.
+            tables: Settlements of the ripe epochs, by epoch.
+
+        Raises:
+            BooksError: the events cannot be all that happened; nothing was written.
+        """
+        count = bookable(self.run_id, tables, events)
+        if count < len(events):
+            to_block = events[count].block_number - 1
+        arrived = {place_of(event): event for event in events[:count]}
+        with self._writing() as (db, now_ms):
+            if from_block > _cursor(db, NEXT_BLOCK, self.first_block):
+                raise ValueError(f"blocks before {from_block} were never read")
+            known = _known_places(db, from_block)
+            gone = [place for place, (is_seen, _) in known.items() if is_seen and place not in arrived]
+            fresh = [event for place, event in arrived.items() if not known.get(place, (False, 0))[0]]
+            for place in gone:
+                _mark(db, place, "orphaned", known[place][1] + 1)
+            books = Books(run_id=self.run_id, tables=tables, results=_results(db), balances=read_posted(db))
+            entries: list[Entry] = []
+            for block_hash, log_index in reversed(gone):
+                turn = known[(block_hash, log_index)][1]
+                undone = read_entry(db, place_key(block_hash, log_index, turn))
+                if undone is not None:
+                    entries.append(reversal_of(undone))
+                    books = post(books, entries[-1])
+            for event in fresh:
+                turn = known.get(place_of(event), (False, 0))[1]
+                books, made = book(books, event, turn)
+                entries += [] if made is None else [made]
+                if place_of(event) in known:
+                    _mark(db, place_of(event), "seen", turn)
+            new = [event_row(event) for event in fresh if place_of(event) not in known]
+            if new:
+                db.execute(sa.insert(_EVENT), new)
+            write_entries(db, entries, now_ms)
+            _set_cursor(db, NEXT_BLOCK, to_block + 1)
+        return Taken(seen=tuple(fresh), orphaned=len(gone))
+
+    @contextmanager
+    def _writing(self) -> Iterator[tuple[Connection, int]]:
+        """A transaction that moves money, and its time; what was promised for too long is free again."""
+        with writing(self.engine) as db:
+            now_ms = self._now_ms()
+            expire_due(db, now_ms)
+            yield db, now_ms
+
+
+def _cursor(db: Connection, name: str, start: int) -> int:
+    found = db.execute(sa.select(_CURSOR.c.value).where(_CURSOR.c.name == name)).scalar()
+    return start if found is None else int(found)
+
+
+def _set_cursor(db: Connection, name: str, value: int) -> None:
+    moved = db.execute(sa.update(_CURSOR).where(_CURSOR.c.name == name).values(value=value))
+    if not moved.rowcount:
+        db.execute(sa.insert(_CURSOR), [{"name": name, "value": value}])
+
+
+def _known_places(db: Connection, from_block: int) -> dict[Place, tuple[bool, int]]:
+    """Whether each event from a block on stands, and how often it was taken back, in chain order."""
+    rows = db.execute(
+        sa.select(_EVENT.c.block_hash, _EVENT.c.log_index, _EVENT.c.state, _EVENT.c.turns)
+        .where(_EVENT.c.block_number >= from_block)
+        .order_by(_EVENT.c.block_number, _EVENT.c.log_index)
+    )
+    return {(row.block_hash, row.log_index): (row.state == "seen", row.turns) for row in rows}
+
+
+def _mark(db: Connection, place: Place, state: str, turns: int) -> None:
+    same = sa.and_(_EVENT.c.block_hash == place[0], _EVENT.c.log_index == place[1])
+    db.execute(sa.update(_EVENT).where(same).values(state=state, turns=turns))
+
+
+def _events(db: Connection, kinds: Sequence[type[ChainEvent]]) -> list[ChainEvent]:
+    rows: Any = db.execute(
+        sa.select(_EVENT)
+        .where(_EVENT.c.state == "seen", _EVENT.c.kind.in_([kind.__name__ for kind in kinds]))
+        .order_by(_EVENT.c.block_number, _EVENT.c.log_index)
+    )
+    return [event_of_row(row) for row in rows]
+
+
+def _results(db: Connection) -> dict[bytes, bytes]:
+    """Table hash by result digest, of every result that stands as proposed."""
+    return {
+        event.digest: event.table_hash
+        for event in _events(db, [ResultProposed])
+        if isinstance(event, ResultProposed)
+    }

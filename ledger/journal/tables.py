@@ -1,0 +1,377 @@
+"""Journal tables: the shape of the books in a database, the same on SQLite and PostgreSQL.
+
+Room: ledger (pure: declarations). SQLModel does not validate table models and
+SQLite takes text in an integer column, so every table is STRICT and amounts are
+64 bits. What the database itself refuses is in ledger/journal/triggers.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlmodel import Field, SQLModel
+
+# 2: the Merkle log; 3: balances, and entries that are pending; 4: subtrees of the log; 5: invoices
+SCHEMA_VERSION = 7
+BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # STRICT knows INTEGER only; it has 64 bits
+_PENDING = sa.text("state = 'pending'")
+STRICT: dict[str, Any] = {"sqlite_strict": True}
+
+
+class Table(SQLModel):
+    """Base of the tables below; they share one MetaData of their own."""
+
+    metadata = sa.MetaData()
+
+
+def _key(kind: Any = BIG, **more: Any) -> Any:
+    return Field(primary_key=True, sa_type=kind, sa_column_kwargs={"autoincrement": False}, **more)
+
+
+def _number(**more: Any) -> Any:
+    return Field(sa_type=BIG, **more)
+
+
+def _text(**more: Any) -> Any:
+    return Field(sa_type=sa.Text, **more)
+
+
+def _bytes(**more: Any) -> Any:
+    return Field(sa_type=sa.LargeBinary, **more)
+
+
+class AccountRow(Table, table=True):
+    """See ledger/accounts.py."""
+
+    __tablename__ = "account"
+    __table_args__ = STRICT
+    id: int = _key()
+    code: str = _text(unique=True)
+    kind: str = _text()
+    role: str = _text()
+    owner: str = _text(index=True)
+    epoch: int = _number()
+    asset: str = _text()
+
+
+class EntryRow(Table, table=True):
+    """See ledger/books.py. `lines` announces how many postings belong to it."""
+
+    __tablename__ = "journal_entry"
+    __table_args__ = STRICT
+    id: int = _key()
+    key: str = _text(unique=True)
+    request_hash: bytes = _bytes()
+    kind: str = _text(index=True)
+    epoch: int = _number()
+    block_number: int = _number()
+    block_hash: bytes = _bytes()
+    reverses: int | None = Field(
+        default=None, sa_column=sa.Column(BIG, sa.ForeignKey("journal_entry.id"), unique=True, nullable=True)
+    )
+    lines: int = _number()
+    recorded_ms: int = _number()
+
+
+class PostingRow(Table, table=True):
+    """One signed amount."""
+
+    __tablename__ = "posting"
+    __table_args__ = (sa.CheckConstraint("amount <> 0"), STRICT)
+    entry: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("journal_entry.id"), primary_key=True))
+    line: int = _key()
+    account: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("account.id"), nullable=False, index=True))
+    amount: int = _number()
+
+
+class BalanceRow(Table, table=True):
+    """What an account's postings and pending ones come to, kept by triggers; nobody is overdrawn."""
+
+    __tablename__ = "balance"
+    __table_args__ = (
+        sa.CheckConstraint("side IN (-1, 1)"),
+        sa.CheckConstraint("debits_pending >= 0 AND credits_pending >= 0"),
+        sa.CheckConstraint(
+            "CASE side WHEN 1 THEN posted >= credits_pending ELSE -posted >= debits_pending END",
+            name="no_overdraft",
+        ),
+        STRICT,
+    )
+    account: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("account.id"), primary_key=True))
+    side: int = _number()  # 1: debits make it larger; -1: credits do
+    posted: int = _number()  # debits less credits
+    debits_pending: int = _number()
+    credits_pending: int = _number()
+
+
+class PendingRow(Table, table=True):
+    """An entry that waits; see ledger/journal/pending.py. `state` moves once."""
+
+    __tablename__ = "pending_entry"
+    __table_args__ = (
+        sa.CheckConstraint("state IN ('pending', 'posted', 'voided', 'expired')"),
+        sa.CheckConstraint("(state = 'pending') = (resolved_ms IS NULL)"),
+        sa.Index("ix_pending_entry_due", "expires_ms", sqlite_where=_PENDING, postgresql_where=_PENDING),
+        STRICT,
+    )
+    id: int = _key()
+    key: str = _text(unique=True)
+    request_hash: bytes = _bytes()
+    kind: str = _text()
+    epoch: int = _number()
+    block_number: int = _number()
+    block_hash: bytes = _bytes()
+    lines: int = _number()
+    recorded_ms: int = _number()
+    expires_ms: int = _number()
+    state: str = _text()
+    resolved_ms: int | None = Field(default=None, sa_column=sa.Column(BIG, nullable=True))
+
+
+class PendingPostingRow(Table, table=True):
+    """One signed amount of an entry that waits."""
+
+    __tablename__ = "pending_posting"
+    __table_args__ = (sa.CheckConstraint("amount <> 0"), STRICT)
+    pending: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("pending_entry.id"), primary_key=True))
+    line: int = _key()
+    account: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("account.id"), nullable=False, index=True))
+    amount: int = _number()
+
+
+class LeafRow(Table, table=True):
+    """The Merkle log: leaf `seq`, counted from 0, is made of entry `seq + 1`; see ledger/journal/leaf.py."""
+
+    __tablename__ = "log_leaf"
+    __table_args__ = STRICT
+    seq: int = _key()
+    entry: int = Field(
+        sa_column=sa.Column(BIG, sa.ForeignKey("journal_entry.id"), nullable=False, unique=True)
+    )
+    leaf_hash: bytes = _bytes()
+
+
+class NodeRow(Table, table=True):
+    """The root of a perfect subtree of the log, for proofs; only the larger ones (log_store.py)."""
+
+    __tablename__ = "log_node"
+    __table_args__ = STRICT
+    place: int = _key()  # first leaf * 2 + how many leaves: no two subtrees share it
+    node_hash: bytes = _bytes()
+
+
+class EdgeRow(Table, table=True):
+    """The log's right edge, one row: how many leaves there are, and the roots of its subtrees, joined."""
+
+    __tablename__ = "log_edge"
+    __table_args__ = (sa.CheckConstraint("id = 0"), STRICT)
+    id: int = _key()
+    size: int = _number()
+    roots: bytes = _bytes()
+
+
+class CheckpointRow(Table, table=True):
+    """A signed word on the log's root at a size; see ledger/log/note.py."""
+
+    __tablename__ = "checkpoint"
+    __table_args__ = STRICT
+    size: int = _key()
+    signer: bytes = _bytes()  # Ed25519 public key
+    note: str = _text()
+
+
+class CosignatureRow(Table, table=True):
+    """A verifier's word on a checkpoint; see ledger/log/cosignature.py."""
+
+    __tablename__ = "cosignature"
+    __table_args__ = STRICT
+    size: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("checkpoint.size"), primary_key=True))
+    verifier: bytes = _key(sa.LargeBinary)
+    line: str = _text()
+
+
+class EventRow(Table, table=True):
+    """A contract event; `state` moves between seen and orphaned, `turns` counts the latter."""
+
+    __tablename__ = "chain_event"
+    __table_args__ = (sa.CheckConstraint("state IN ('seen', 'orphaned')"), STRICT)
+    block_hash: bytes = _key(sa.LargeBinary)
+    log_index: int = _key()
+    block_number: int = _number(index=True)
+    kind: str = _text(index=True)
+    body: str = _text()  # JSON of the event's own fields, bytes in hexadecimal
+    state: str = _text()
+    turns: int = _number()
+
+
+class RoundRow(Table, table=True):
+    """One final manifest."""
+
+    __tablename__ = "round"
+    __table_args__ = STRICT
+    round: int = _key()
+    manifest: bytes = _bytes()
+    aggregate: bytes = _bytes()
+    signatures: int = _number()
+    active: int = _number()
+
+
+class ContributionRow(Table, table=True):
+    """A commit that a manifest took."""
+
+    __tablename__ = "contribution"
+    __table_args__ = STRICT
+    round: int = _key()
+    node: bytes = _key(sa.LargeBinary)
+    epoch: int = _number(index=True)
+    tokens: int = _number()
+    commit_digest: bytes = _bytes()
+    update_digest: bytes = _bytes()
+    update_bytes: int = _number()
+    loss_micro: int = _number()
+
+
+class RevealRow(Table, table=True):
+    """A verifier's share of one round's beacon."""
+
+    __tablename__ = "reveal"
+    __table_args__ = STRICT
+    round: int = _key()
+    verifier: bytes = _key(sa.LargeBinary)
+
+
+class AuditRow(Table, table=True):
+    """A drawn step, and the manifest whose reveals drew it."""
+
+    __tablename__ = "audit"
+    __table_args__ = STRICT
+    round: int = _key()
+    node: bytes = _key(sa.LargeBinary)
+    drawn_round: int = _number()
+    offence_id: bytes = _bytes()
+
+
+class VerdictRow(Table, table=True):
+    """A verifier's finding, and the manifest that carries it."""
+
+    __tablename__ = "verdict"
+    __table_args__ = STRICT
+    round: int = _key()
+    node: bytes = _key(sa.LargeBinary)
+    verifier: bytes = _key(sa.LargeBinary)
+    outcome: str = _text()
+    in_round: int = _number()
+
+
+class RulingRow(Table, table=True):
+    """How an audit ended."""
+
+    __tablename__ = "ruling"
+    __table_args__ = STRICT
+    round: int = _key()
+    node: bytes = _key(sa.LargeBinary)
+    ruling: str = _text()
+    closed_round: int = _number()
+
+
+class FaultRow(Table, table=True):
+    """What a ruling proved of a verifier, and the verdict that shows it."""
+
+    __tablename__ = "fault"
+    __table_args__ = STRICT
+    offence_id: bytes = _key(sa.LargeBinary)
+    verifier: bytes = _bytes(index=True)
+    round: int = _number()
+    node: bytes = _bytes()
+    failing: str = _text()
+    verdict_digest: bytes = _bytes()
+    in_round: int = _number()
+
+
+class ContradictionRow(Table, table=True):
+    """Two commits of one node for one round, and the manifest that carries them."""
+
+    __tablename__ = "contradiction"
+    __table_args__ = STRICT
+    round: int = _key()
+    node: bytes = _key(sa.LargeBinary)
+    first_digest: bytes = _bytes()
+    second_digest: bytes = _bytes()
+    in_round: int = _number()
+
+
+class SettlementRow(Table, table=True):
+    """A ripe epoch."""
+
+    __tablename__ = "settlement"
+    __table_args__ = STRICT
+    epoch: int = _key()
+    table_hash: bytes = _bytes()
+    root: bytes = _bytes()
+    tokens_paid: int = _number()
+    total: int = _number()
+
+
+class PayoutRow(Table, table=True):
+    """One line of a payout table."""
+
+    __tablename__ = "payout"
+    __table_args__ = (sa.CheckConstraint("amount > 0"), STRICT)
+    epoch: int = _key()
+    row_index: int = _key()
+    role: str = _text()
+    peer: bytes = _bytes()
+    account: str = _text()
+    amount: int = _number()
+
+
+class UnpaidRow(Table, table=True):
+    """An accepted step that earned nothing."""
+
+    __tablename__ = "unpaid"
+    __table_args__ = STRICT
+    round: int = _key()
+    node: bytes = _key(sa.LargeBinary)
+    epoch: int = _number()
+    reason: str = _text()
+
+
+class InvoiceRow(Table, table=True):
+    """An invoice or a credit note as it was issued; see ledger/invoices/store.py. Numbers leave no gap."""
+
+    __tablename__ = "invoice"
+    __table_args__ = (
+        sa.CheckConstraint("series IN ('invoice', 'credit')"),
+        sa.CheckConstraint("(series = 'credit') = (corrects IS NOT NULL)"),
+        sa.CheckConstraint("0 <= first_epoch AND first_epoch <= last_epoch"),
+        STRICT,
+    )
+    series: str = _key(sa.Text)
+    number: int = _key()
+    first_epoch: int = _number()
+    last_epoch: int = _number()
+    corrects: int | None = Field(default=None, sa_column=sa.Column(BIG, unique=True, nullable=True))
+    total: int = _number()  # minor units; a credit note's is below zero
+    issued_ms: int = _number()
+    body: str = _text()
+    body_hash: bytes = _bytes()
+
+
+class CursorRow(Table, table=True):
+    """Where reading goes on; written in the transaction of what was read."""
+
+    __tablename__ = "cursor"
+    __table_args__ = STRICT
+    name: str = _key(sa.Text)
+    value: int = _number()
+
+
+TABLES = Table.metadata.tables
+CHANGES: dict[str, tuple[str, ...]] = {  # columns that may change; what else is written stays
+    "balance": ("posted", "debits_pending", "credits_pending"),
+    "chain_event": ("state", "turns"),
+    "cursor": ("value",),
+    "log_edge": ("size", "roots"),
+    "pending_entry": ("state", "resolved_ms"),
+}

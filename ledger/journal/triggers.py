@@ -1,0 +1,303 @@
+"""Journal triggers: what the database itself refuses, whoever asks it.
+
+Room: ledger (pure: declarations). Rows are written once: UPDATE, DELETE, INSERT OR
+REPLACE and TRUNCATE are refused (but for the columns in `CHANGES`), so is a posting
+that its entry did not announce, an entry that is not whole or not at zero, and an account
+on its wrong side: triggers keep the balances, and a CHECK on them is what overdrafts meet.
+
+    SQLite        when the entry's last line arrives: it has no check at the commit
+    PostgreSQL    at the commit: constraint triggers, DEFERRABLE INITIALLY DEFERRED
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from assay.ledger.journal.tables import CHANGES, TABLES
+
+
+def triggers(dialect: str) -> list[str]:
+    """The statements that make a database refuse what the module text forbids, once the tables are there."""
+    return _sqlite() if dialect == "sqlite" else _postgresql()
+
+
+def _fixed(table: sa.Table) -> str:
+    changes = CHANGES.get(table.name, ())
+    return ", ".join(column.name for column in table.columns if column.name not in changes)
+
+
+# Head, lines, the lines' column that names the head, and what the balances keep of them.
+_KINDS = (("journal_entry", "posting", "entry"), ("pending_entry", "pending_posting", "pending"))
+
+
+# ---- SQLite
+
+
+def _sqlite() -> list[str]:
+    made = [_ACCOUNT_BALANCE, _PENDING_AT_FIRST, _PENDING_ONCE, _PENDING_RELEASED, _INVOICE_IN_ORDER]
+    for head, lines, link in _KINDS:
+        update = _POST if head == "journal_entry" else _hold("+", "NEW.pending")
+        made.append(_ANNOUNCED.format(head=head, lines=lines, link=link))
+        made.append(_BALANCED.format(head=head, lines=lines, link=link, update=update))
+    for name, table in TABLES.items():
+        made.append(_refusal(name, "no_update", f"BEFORE UPDATE OF {_fixed(table)} ON {name}"))
+        if name == "cursor":
+            continue
+        made.append(_refusal(name, "no_delete", f"BEFORE DELETE ON {name}"))
+        # OR REPLACE deletes without firing the DELETE trigger unless recursive_triggers is on, and a
+        # stranger's connection may have it off.
+        for number, columns in enumerate(_unique(table)):
+            same = " AND ".join(f"{column} = NEW.{column}" for column in columns)
+            when = f"WHEN EXISTS (SELECT 1 FROM {name} WHERE {same})"
+            made.append(_refusal(name, f"no_replace_{number}", f"BEFORE INSERT ON {name} {when}"))
+    return made
+
+
+def _refusal(table: str, name: str, when: str) -> str:
+    return f"CREATE TRIGGER {table}_{name} {when} BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
+
+
+def _unique(table: sa.Table) -> list[tuple[str, ...]]:
+    found = [tuple(column.name for column in table.primary_key)]
+    return found + [(column.name,) for column in table.columns if column.unique]
+
+
+def _hold(sign: str, pending: str) -> str:
+    """Add what an entry holds to the balances, or take it away; the same on both databases."""
+    return f"""UPDATE balance SET debits_pending = debits_pending {sign} held.debits,
+        credits_pending = credits_pending {sign} held.credits
+    FROM (SELECT account, CASE WHEN amount > 0 THEN amount ELSE 0 END AS debits,
+              CASE WHEN amount < 0 THEN -amount ELSE 0 END AS credits
+          FROM pending_posting WHERE pending = {pending}) AS held
+    WHERE balance.account = held.account;"""
+
+
+_POST = """UPDATE balance SET posted = posted + moved.amount
+    FROM (SELECT account, amount FROM posting WHERE entry = NEW.entry) AS moved
+    WHERE balance.account = moved.account;"""
+_ANNOUNCED = """
+CREATE TRIGGER {lines}_announced BEFORE INSERT ON {lines}
+WHEN NEW.line NOT BETWEEN 0 AND (SELECT lines - 1 FROM {head} WHERE id = NEW.{link})
+BEGIN SELECT RAISE(ABORT, 'the entry did not announce this posting'); END
+"""
+# What an invoice may not be; a row of these questions is an answer. The same words on both databases.
+_INVOICE_RULES = (
+    (
+        "invoice numbers leave no gap",
+        "NEW.number <> 1 + (SELECT coalesce(max(number), 0) FROM invoice WHERE series = NEW.series)",
+    ),
+    (
+        "a credit note takes back a whole invoice",
+        """NEW.series = 'credit' AND NOT EXISTS (
+            SELECT 1 FROM invoice AS held WHERE held.series = 'invoice' AND held.number = NEW.corrects
+                AND held.first_epoch = NEW.first_epoch AND held.last_epoch = NEW.last_epoch
+                AND held.total = -NEW.total)""",
+    ),
+    (
+        "an epoch is invoiced once",
+        """NEW.series = 'invoice' AND EXISTS (
+            SELECT 1 FROM invoice AS held WHERE held.series = 'invoice'
+                AND held.first_epoch <= NEW.last_epoch AND held.last_epoch >= NEW.first_epoch
+                AND NOT EXISTS (SELECT 1 FROM invoice AS undone WHERE undone.corrects = held.number))""",
+    ),
+)
+_INVOICE_IN_ORDER = "\n".join(
+    [
+        "CREATE TRIGGER invoice_in_order BEFORE INSERT ON invoice",
+        "BEGIN",
+        *(f"    SELECT RAISE(ABORT, '{words}') WHERE {rule};" for words, rule in _INVOICE_RULES),
+        "END",
+    ]
+)
+_BALANCED = """
+CREATE TRIGGER {lines}_balanced AFTER INSERT ON {lines}
+WHEN NEW.line = (SELECT lines - 1 FROM {head} WHERE id = NEW.{link})
+BEGIN
+    SELECT RAISE(ABORT, 'the entry does not sum to zero') WHERE EXISTS (
+        SELECT 1 FROM {lines} JOIN account ON account.id = {lines}.account
+        WHERE {lines}.{link} = NEW.{link} GROUP BY account.asset HAVING sum({lines}.amount) <> 0);
+    SELECT RAISE(ABORT, 'lines of the entry are missing') WHERE NEW.line + 1 <>
+        (SELECT count(*) FROM {lines} WHERE {link} = NEW.{link});
+    SELECT RAISE(ABORT, 'two postings of one account') WHERE EXISTS (
+        SELECT 1 FROM {lines} WHERE {link} = NEW.{link} GROUP BY account HAVING count(*) > 1);
+    {update}
+END
+"""
+_ACCOUNT_BALANCE = """
+CREATE TRIGGER account_balance AFTER INSERT ON account
+BEGIN
+    INSERT INTO balance VALUES
+        (NEW.id, CASE WHEN substr(NEW.kind, 1, 6) = 'asset:' THEN 1 ELSE -1 END, 0, 0, 0);
+END
+"""
+_PENDING_AT_FIRST = """
+CREATE TRIGGER pending_entry_at_first BEFORE INSERT ON pending_entry WHEN NEW.state <> 'pending'
+BEGIN SELECT RAISE(ABORT, 'an entry that waits is pending at first'); END
+"""
+_PENDING_ONCE = """
+CREATE TRIGGER pending_entry_once BEFORE UPDATE OF state, resolved_ms ON pending_entry
+WHEN OLD.state <> 'pending' OR NEW.state = 'pending'
+BEGIN SELECT RAISE(ABORT, 'a pending entry is resolved once'); END
+"""
+_PENDING_RELEASED = f"""
+CREATE TRIGGER pending_entry_released AFTER UPDATE OF state ON pending_entry
+BEGIN
+    {_hold("-", "NEW.id")}
+END
+"""
+
+
+# ---- PostgreSQL
+
+
+def _postgresql() -> list[str]:
+    made = [_REFUSE, _PG_ACCOUNT, _PG_ON_ACCOUNT, _PG_POST, _PG_HOLD, _PG_ONCE, _PG_ON_STATE, _PG_RELEASE]
+    made += [_PG_ON_RELEASE, _PG_RESOLVED, _PG_ON_RESOLVED, _PG_INVOICE, _PG_ON_INVOICE]
+    for head, lines, link in _KINDS:
+        whole = "books_entry_is_whole" if head == "journal_entry" else "books_pending_is_whole"
+        take = "books_take_postings" if head == "journal_entry" else "books_hold_postings"
+        made.append(_PG_WHOLE.format(head=head, lines=lines, link=link, name=whole))
+        made.append(_PG_ON_HEAD.format(head=head, name=whole))
+        made.append(_PG_ON_LINES.format(lines=lines, name=take))
+    for name, table in TABLES.items():
+        made.append(_pg_refusal(name, "no_update", f"BEFORE UPDATE OF {_fixed(table)} ON {name}"))
+        if name != "cursor":
+            made.append(_pg_refusal(name, "no_delete", f"BEFORE DELETE OR TRUNCATE ON {name}"))
+    return made
+
+
+def _pg_refusal(table: str, name: str, when: str) -> str:
+    # Per statement, so that a stranger is told even when no row would have changed.
+    return f"CREATE TRIGGER {table}_{name} {when} FOR EACH STATEMENT EXECUTE FUNCTION books_refuse()"
+
+
+_REFUSE = """
+CREATE FUNCTION books_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION USING MESSAGE = TG_TABLE_NAME || ' is append-only', ERRCODE = '23000';
+END $$
+"""
+_PG_ACCOUNT = """
+CREATE FUNCTION books_open_accounts() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO balance
+        SELECT id, CASE WHEN left(kind, 6) = 'asset:' THEN 1 ELSE -1 END, 0, 0, 0 FROM fresh;
+    RETURN NULL;
+END $$
+"""
+_PG_ON_ACCOUNT = """
+CREATE TRIGGER account_balance AFTER INSERT ON account
+REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION books_open_accounts()
+"""
+# One call for each INSERT, however many postings it brings: a call for each row is the cost of the books.
+_PG_POST = """
+CREATE FUNCTION books_take_postings() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM fresh JOIN journal_entry ON journal_entry.id = fresh.entry
+               WHERE fresh.line NOT BETWEEN 0 AND journal_entry.lines - 1) THEN
+        RAISE EXCEPTION 'the entry did not announce this posting' USING ERRCODE = '23000';
+    END IF;
+    UPDATE balance SET posted = posted + moved.amount
+    FROM (SELECT account, sum(amount) AS amount FROM fresh GROUP BY account) AS moved
+    WHERE balance.account = moved.account;
+    RETURN NULL;
+END $$
+"""
+_PG_HOLD = """
+CREATE FUNCTION books_hold_postings() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM fresh JOIN pending_entry ON pending_entry.id = fresh.pending
+               WHERE fresh.line NOT BETWEEN 0 AND pending_entry.lines - 1) THEN
+        RAISE EXCEPTION 'the entry did not announce this posting' USING ERRCODE = '23000';
+    END IF;
+    UPDATE balance SET debits_pending = debits_pending + held.debits,
+        credits_pending = credits_pending + held.credits
+    FROM (SELECT account, coalesce(sum(amount) FILTER (WHERE amount > 0), 0) AS debits,
+              coalesce(-sum(amount) FILTER (WHERE amount < 0), 0) AS credits
+          FROM fresh GROUP BY account) AS held
+    WHERE balance.account = held.account;
+    RETURN NULL;
+END $$
+"""
+_PG_ONCE = """
+CREATE FUNCTION books_resolve_once() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'INSERT' AND NEW.state <> 'pending' THEN
+        RAISE EXCEPTION 'an entry that waits is pending at first' USING ERRCODE = '23000';
+    END IF;
+    IF TG_OP = 'UPDATE' AND (OLD.state <> 'pending' OR NEW.state = 'pending') THEN
+        RAISE EXCEPTION 'a pending entry is resolved once' USING ERRCODE = '23000';
+    END IF;
+    RETURN NEW;
+END $$
+"""
+_PG_ON_STATE = """
+CREATE TRIGGER pending_entry_once BEFORE INSERT OR UPDATE OF state, resolved_ms ON pending_entry
+FOR EACH ROW EXECUTE FUNCTION books_resolve_once()
+"""
+_PG_RELEASE = f"""
+CREATE FUNCTION books_release() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    {_hold("-", "NEW.id")}
+    RETURN NULL;
+END $$
+"""
+_PG_ON_RELEASE = """
+CREATE TRIGGER pending_entry_released AFTER UPDATE OF state ON pending_entry
+FOR EACH ROW EXECUTE FUNCTION books_release()
+"""
+_PG_RESOLVED = """
+CREATE FUNCTION books_posted_is_entered() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM pending_entry WHERE id = NEW.id AND state = 'posted')
+            <> EXISTS (SELECT 1 FROM journal_entry WHERE key = NEW.key) THEN
+        RAISE EXCEPTION 'a pending entry is in the journal if it was posted, and only then'
+            USING ERRCODE = '23000';
+    END IF;
+    RETURN NULL;
+END $$
+"""
+_PG_ON_RESOLVED = """
+CREATE CONSTRAINT TRIGGER pending_entry_entered AFTER INSERT OR UPDATE OF state ON pending_entry
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION books_posted_is_entered()
+"""
+_PG_WHOLE = """
+CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.lines <> (SELECT count(*) FROM {lines} WHERE {link} = NEW.id) THEN
+        RAISE EXCEPTION 'lines of the entry are missing' USING ERRCODE = '23000';
+    END IF;
+    IF EXISTS (SELECT 1 FROM {lines} JOIN account ON account.id = {lines}.account
+               WHERE {lines}.{link} = NEW.id GROUP BY account.asset HAVING sum({lines}.amount) <> 0) THEN
+        RAISE EXCEPTION 'the entry does not sum to zero' USING ERRCODE = '23000';
+    END IF;
+    IF EXISTS (SELECT 1 FROM {lines} WHERE {link} = NEW.id GROUP BY account HAVING count(*) > 1) THEN
+        RAISE EXCEPTION 'two postings of one account' USING ERRCODE = '23000';
+    END IF;
+    RETURN NULL;
+END $$
+"""
+_PG_ON_HEAD = """
+CREATE CONSTRAINT TRIGGER {head}_whole AFTER INSERT ON {head}
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {name}()
+"""
+_PG_ON_LINES = """
+CREATE TRIGGER {lines}_announced AFTER INSERT ON {lines}
+REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION {name}()
+"""
+_PG_INVOICE = "\n".join(
+    [
+        "CREATE FUNCTION books_invoice_in_order() RETURNS trigger LANGUAGE plpgsql AS $$",
+        "BEGIN",
+        *(
+            f"    IF {rule} THEN\n        RAISE EXCEPTION '{words}' USING ERRCODE = '23000';\n    END IF;"
+            for words, rule in _INVOICE_RULES
+        ),
+        "    RETURN NEW;",
+        "END $$",
+    ]
+)
+_PG_ON_INVOICE = """
+CREATE TRIGGER invoice_in_order BEFORE INSERT ON invoice
+FOR EACH ROW EXECUTE FUNCTION books_invoice_in_order()
+"""

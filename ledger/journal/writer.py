@@ -1,0 +1,268 @@
+"""Journal write: the one function that writes entries, and the reads it stands on.
+
+Room: ledger (edge: inside a transaction that the caller opened). SQLAlchemy Core,
+a few statements per batch however many entries it holds: commits are what costs.
+Entries and their leaves of the Merkle log are one transaction, so neither is ever without the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from assay.ledger.accounts import Account, Kind, Side
+from assay.ledger.books import BooksError, Entry, Posting
+from assay.ledger.journal.database import insert_rows
+from assay.ledger.journal.leaf import leaf_of
+from assay.ledger.journal.log_store import append_leaves
+from assay.ledger.journal.postgres import is_one_of
+from assay.ledger.journal.tables import TABLES
+
+NAMES_PER_QUESTION = 500  # SQLite bounds the variables of a statement
+_ACCOUNT, _ENTRY, _POSTING = TABLES["account"], TABLES["journal_entry"], TABLES["posting"]
+_BALANCE, _PENDING = TABLES["balance"], TABLES["pending_entry"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What an account's entries come to; minor units."""
+
+    posted: int = 0  # debits less credits
+    debits_pending: int = 0  # of entries that wait
+    credits_pending: int = 0
+
+    def available(self, side: Side) -> int:
+        """What can still be taken from an account of this side: what is promised away is not there."""
+        return self.posted * side - (self.credits_pending if side is Side.DEBIT else self.debits_pending)
+
+
+def write_entries(db: Connection, entries: Sequence[Entry], recorded_ms: int) -> list[int]:
+    """Append entries and return their numbers, in order.
+
+    An entry whose key is on record, and which says the same, gives the number it had.
+
+    Args:
+        db: A writing transaction.
+        entries: Balanced by construction; a reversal comes after what it reverses.
+        recorded_ms: Unix time in milliseconds.
+
+    Raises:
+        BooksError: a key is on record with other content or waits as a pending entry, an entry is
+            reversed that is not there or was reversed before, or an account would stand on its wrong side.
+    """
+    keys = {entry.key for entry in entries} | {entry.reverses for entry in entries if entry.reverses}
+    known = {
+        row.key: (row.id, row.request_hash)
+        for row in _where_in(db, (_ENTRY.c.id, _ENTRY.c.key, _ENTRY.c.request_hash), _ENTRY.c.key, keys)
+    }
+    fresh: dict[int, Entry] = {}  # by number
+    first_id = next_id(db, _ENTRY)
+    for entry in entries:
+        request = entry.request_hash
+        number, said = known.setdefault(entry.key, (first_id + len(fresh), request))
+        if said != request:
+            raise BooksError(f"entry {entry.key} is on record with other content")
+        if number == first_id + len(fresh):
+            fresh[number] = entry
+    _check_reversals(db, list(fresh.values()), {key: number for key, (number, _) in known.items()})
+    _check_none_waits(db, [entry.key for entry in fresh.values()])
+    accounts = open_accounts(db, list(fresh.values()))
+    insert_rows(
+        db,
+        _ENTRY,
+        [
+            {
+                "id": number,
+                "key": entry.key,
+                "request_hash": known[entry.key][1],
+                "kind": entry.kind,
+                "epoch": entry.epoch,
+                "block_number": entry.block_number,
+                "block_hash": entry.block_hash,
+                "reverses": known[entry.reverses][0] if entry.reverses else None,
+                "lines": len(entry.postings),
+                "recorded_ms": recorded_ms,
+            }
+            for number, entry in fresh.items()
+        ],
+    )
+    insert_rows(
+        db,
+        _POSTING,
+        [
+            {"entry": number, "line": line, "account": accounts[posting.account], "amount": posting.amount}
+            for number, entry in fresh.items()
+            for line, posting in enumerate(entry.postings)
+        ],
+    )
+    append_leaves(db, [(number, leaf_of(entry, recorded_ms)) for number, entry in fresh.items()])
+    return [known[entry.key][0] for entry in entries]
+
+
+def read_entry(db: Connection, key: str) -> Entry | None:
+    """The entry with this key, as it was posted; None if there is none."""
+    head = db.execute(sa.select(_ENTRY).where(_ENTRY.c.key == key)).first()
+    if head is None:
+        return None
+    undone = sa.select(_ENTRY.c.key).where(_ENTRY.c.id == head.reverses)
+    lines = db.execute(
+        sa.select(_ACCOUNT, _POSTING.c.amount)
+        .join_from(_POSTING, _ACCOUNT, _POSTING.c.account == _ACCOUNT.c.id)
+        .where(_POSTING.c.entry == head.id)
+        .order_by(_POSTING.c.line)
+    )
+    return Entry(
+        key=head.key,
+        kind=head.kind,
+        epoch=head.epoch,
+        block_number=head.block_number,
+        block_hash=head.block_hash,
+        reverses=db.execute(undone).scalar() or "",
+        postings=tuple(Posting(account=account_of(row), amount=row.amount) for row in lines),
+    )
+
+
+def open_accounts(db: Connection, entries: Sequence[Entry]) -> dict[Account, int]:
+    """The numbers of the accounts that these entries touch; new ones are opened.
+
+    Raises:
+        BooksError: one of them, in this order, would take what is not there.
+    """
+    wanted = {posting.account for entry in entries for posting in entry.postings}
+    numbers, standing = _known_accounts(db, wanted)
+    left = {account: one.available(account.kind.side) for account, one in standing.items()}
+    for entry in entries:
+        for posting in entry.postings:
+            account = posting.account
+            left[account] = left.get(account, 0) + posting.amount * account.kind.side
+            if left[account] < 0:
+                raise BooksError(f"{entry.kind} {entry.key}: {account.code} would stand at {left[account]}")
+    return {**numbers, **_new_accounts(db, wanted - set(numbers))}
+
+
+def read_standing(db: Connection, account: Account) -> Standing:
+    """One account's posted and pending sums; zeros if it was never used."""
+    return _known_accounts(db, {account})[1].get(account, Standing())
+
+
+def read_posted(db: Connection) -> dict[Account, int]:
+    """`read_balances` from the sums that the database keeps, without adding up the journal."""
+    rows = db.execute(
+        sa.select(_ACCOUNT, _BALANCE.c.posted)
+        .join_from(_BALANCE, _ACCOUNT, _BALANCE.c.account == _ACCOUNT.c.id)
+        .where(_BALANCE.c.posted != 0)
+        .order_by(_ACCOUNT.c.code)
+    )
+    return {account_of(row): int(row.posted) for row in rows}
+
+
+def read_balances(db: Connection) -> dict[Account, int]:
+    """Every account that is not at zero, from its postings: debits positive, credits negative."""
+    total = sa.func.sum(_POSTING.c.amount)
+    rows = db.execute(
+        sa.select(_ACCOUNT, total.label("total"))
+        .join_from(_POSTING, _ACCOUNT, _POSTING.c.account == _ACCOUNT.c.id)
+        .group_by(_ACCOUNT.c.id)
+        .having(total != 0)
+        .order_by(_ACCOUNT.c.code)
+    )
+    return {account_of(row): int(row.total) for row in rows}
+
+
+def _check_reversals(db: Connection, fresh: Sequence[Entry], numbers: Mapping[str, int]) -> None:
+    """Raise unless each reversal undoes an entry that stands; the database says so too, in fewer words."""
+    undone = [entry.reverses for entry in fresh if entry.reverses]
+    missing = [key for key in undone if key not in numbers]
+    if missing:
+        raise BooksError(f"entry {missing[0]} is reversed and not on record")
+    gone = {
+        row.reverses
+        for row in _where_in(db, (_ENTRY.c.reverses,), _ENTRY.c.reverses, [numbers[key] for key in undone])
+    }
+    again = [key for at, key in enumerate(undone) if numbers[key] in gone or key in undone[:at]]
+    if again:
+        raise BooksError(
+            f"entry {again[0]} was reversed before; what is wrong in a reversal is reversed itself"
+        )
+
+
+def _check_none_waits(db: Connection, keys: Sequence[str]) -> None:
+    asked = (_PENDING.c.key, _PENDING.c.state)
+    waiting = {
+        row.key: row.state for row in _where_in(db, asked, _PENDING.c.key, keys) if row.state != "posted"
+    }
+    for key in keys:
+        if key in waiting:
+            raise BooksError(f"entry {key} is on record as {waiting[key]}; only posting it enters it")
+
+
+def account_of(row: Any) -> Account:
+    """The account that a row of its table spells."""
+    return Account(kind=Kind(row.kind), owner=row.owner, role=row.role, epoch=row.epoch, asset=row.asset)
+
+
+def _known_accounts(
+    db: Connection, wanted: Collection[Account]
+) -> tuple[dict[Account, int], dict[Account, Standing]]:
+    """Number and standing of each of these accounts that is there."""
+    by_code = {account.code: account for account in wanted}
+    asked = (_ACCOUNT.c.id, _ACCOUNT.c.code, *(column for column in _BALANCE.c if column.name != "account"))
+    rows = _where_in(db, asked, _ACCOUNT.c.code, by_code, _ACCOUNT.join(_BALANCE))
+    return {by_code[row.code]: row.id for row in rows}, {
+        by_code[row.code]: Standing(
+            posted=row.posted, debits_pending=row.debits_pending, credits_pending=row.credits_pending
+        )
+        for row in rows
+    }
+
+
+def _new_accounts(db: Connection, new: Collection[Account]) -> dict[Account, int]:
+    """Open accounts; the database gives each its balance of zero."""
+    if not new:
+        return {}
+    numbers = dict(zip(sorted(new, key=lambda one: one.code), count(next_id(db, _ACCOUNT)), strict=False))
+    insert_rows(
+        db,
+        _ACCOUNT,
+        [
+            {
+                "id": number,
+                "code": one.code,
+                "kind": one.kind.value,
+                "role": one.role,
+                "owner": one.owner,
+                "epoch": one.epoch,
+                "asset": one.asset,
+            }
+            for one, number in numbers.items()
+        ],
+    )
+    return numbers
+
+
+def next_id(db: Connection, table: sa.Table) -> int:
+    """The number of a table's next row; nobody else writes while we do."""
+    return int(db.execute(sa.select(sa.func.coalesce(sa.func.max(table.c.id), 0))).scalar_one()) + 1
+
+
+def _where_in(
+    db: Connection,
+    columns: tuple[sa.Column[Any], ...],
+    column: sa.Column[Any],
+    names: Iterable[Any],
+    source: sa.FromClause | None = None,
+) -> list[Any]:
+    """Rows whose `column` is one of `names`; on SQLite asked for in portions."""
+    asked = sa.select(*columns) if source is None else sa.select(*columns).select_from(source)
+    ordered = sorted(names)
+    if db.dialect.name != "sqlite":
+        return list(db.execute(asked.where(is_one_of(column, ordered)))) if ordered else []
+    rows: list[Any] = []
+    for start in range(0, len(ordered), NAMES_PER_QUESTION):
+        rows += db.execute(asked.where(column.in_(ordered[start : start + NAMES_PER_QUESTION])))
+    return rows

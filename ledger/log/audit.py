@@ -1,0 +1,181 @@
+"""Log audit: do the books still say what was logged, and what was signed about it?
+
+Room: ledger (edge: reads the store). Every leaf is made again from the rows, in
+order, so the first difference names its entry; then the root, the sums, the balances and
+every checkpoint. What a checkpoint cannot show: that something was never written, and
+that somebody else was shown another log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from assay.ledger.accounts import Kind
+from assay.ledger.journal.log_store import Nodes, read_edge, read_nodes, read_notes
+from assay.ledger.journal.reader import BooksAltered, read_journal, short
+from assay.ledger.journal.tables import TABLES
+from assay.ledger.log.cosignature import cosigners
+from assay.ledger.log.note import BadNoteError, Checkpoint, read_checkpoint
+from assay.ledger.merkle_log import Edge, append
+from assay.protocol.types import PeerId
+
+_ACCOUNT, _ENTRY, _POSTING = TABLES["account"], TABLES["journal_entry"], TABLES["posting"]
+_BALANCE, _PENDING, _WAITING = TABLES["balance"], TABLES["pending_entry"], TABLES["pending_posting"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audited:
+    """What an audit found good."""
+
+    entries: int
+    postings: int
+    root: bytes
+    assets: tuple[str, ...]
+    checkpoints: tuple[Checkpoint, ...]  # smallest first
+    cosigners: Mapping[PeerId, int]  # of the newest: which of the run's verifiers, and when, Unix seconds
+
+
+def audit(
+    db: Connection,
+    origin: str,
+    key: bytes | None,
+    published: Iterable[tuple[str, str]],
+    witnesses: Collection[PeerId] = (),
+) -> Audited:
+    """Check the whole of the books.
+
+    Args:
+        db: A reading transaction.
+        origin: The log's name.
+        key: Whose checkpoints count; None takes the key that the newest one in the books names.
+        published: Checkpoints kept outside the books: a name and the note.
+        witnesses: The run's verifiers, as far as they are known.
+
+    Raises:
+        BooksAltered: the first thing that differs.
+    """
+    edge, lines, roots, nodes = Edge(), 0, [Edge().root], Nodes()
+    for one in read_journal(db):
+        edge = append(edge, [one.leaf], nodes.take)
+        roots.append(edge.root)
+        lines += len(one.entry.postings)
+    _check_log(db, edge, nodes)
+    sums = _sums(db)
+    wrong = {asset: total for asset, total in sums.items() if total}
+    if wrong:
+        raise BooksAltered(f"trial balance: the accounts sum to {wrong}, zero expected")
+    _check_balances(db)
+    notes = read_notes(db)
+    key = key or (notes[-1].signer if notes else None)
+    told = [(f"checkpoint of {note.size} entries", note.published()) for note in notes] + list(published)
+    checkpoints = _check_notes(told, origin, key, roots)
+    return Audited(
+        entries=edge.size,
+        postings=lines,
+        root=edge.root,
+        assets=tuple(sorted(sums)),
+        checkpoints=checkpoints,
+        cosigners=_check_cosignatures(told, checkpoints, witnesses),
+    )
+
+
+def _check_log(db: Connection, edge: Edge, nodes: Nodes) -> None:
+    try:
+        kept = read_edge(db)
+    except ValueError as error:
+        raise BooksAltered(f"log: {error}") from None
+    if kept != edge:
+        raise BooksAltered(
+            f"log: {kept.size} leaves with root {short(kept.root)} on record, "
+            f"the entries make {edge.size} with root {short(edge.root)}"
+        )
+    if read_nodes(db) != nodes:
+        raise BooksAltered("log: the roots that are kept for proofs are not those that the entries make")
+
+
+def _sums(db: Connection) -> dict[str, int]:
+    total = sa.func.sum(_POSTING.c.amount)
+    asked = sa.select(_ACCOUNT.c.asset, total).join_from(
+        _POSTING, _ACCOUNT, _POSTING.c.account == _ACCOUNT.c.id
+    )
+    return {asset: int(amount) for asset, amount in db.execute(asked.group_by(_ACCOUNT.c.asset))}
+
+
+def _check_balances(db: Connection) -> None:
+    """The sums that the database keeps against their lines, and what was posted against the journal."""
+    posted = _totals(db, sa.select(_POSTING.c.account, _POSTING.c.amount))
+    waiting = sa.select(_WAITING.c.account, _WAITING.c.amount).join_from(_WAITING, _PENDING)
+    waiting = waiting.where(_PENDING.c.state == "pending")
+    debits = _totals(db, waiting.where(_WAITING.c.amount > 0))
+    credits = _totals(db, waiting.where(_WAITING.c.amount < 0))
+    for row in db.execute(sa.select(_ACCOUNT, _BALANCE).join(_BALANCE, isouter=True).order_by(_ACCOUNT.c.id)):
+        kept = (row.side, row.posted, row.debits_pending, row.credits_pending)
+        made = (Kind(row.kind).side, posted.get(row.id, 0), debits.get(row.id, 0), -credits.get(row.id, 0))
+        if kept != made:
+            raise BooksAltered(f"balance of {row.code}: {kept[1:]} kept, the entries make {made[1:]}")
+    entered = sa.select(_PENDING.c.key, _PENDING.c.state, _ENTRY.c.id)
+    entered = entered.join_from(_PENDING, _ENTRY, _PENDING.c.key == _ENTRY.c.key, isouter=True)
+    for row in db.execute(entered.order_by(_PENDING.c.id)):
+        if (row.state == "posted") != (row.id is not None):
+            where = "not in the journal" if row.id is None else f"entry {row.id} of the journal"
+            raise BooksAltered(f"pending entry {row.key}: {row.state}, and {where}")
+
+
+def _totals(db: Connection, lines: sa.Select[Any]) -> dict[int, int]:
+    each = lines.subquery()
+    asked = sa.select(each.c.account, sa.func.sum(each.c.amount)).group_by(each.c.account)
+    return {account: int(total) for account, total in db.execute(asked)}
+
+
+def _check_notes(
+    told: Sequence[tuple[str, str]], origin: str, key: bytes | None, roots: Sequence[bytes]
+) -> tuple[Checkpoint, ...]:
+    """Each note against the roots by size; smallest first, so that a difference is as narrow as it can be."""
+    found: dict[Checkpoint, str] = {}
+    for name, text in told:
+        if key is None:
+            raise BooksAltered(f"{name}: the books hold no checkpoint, so they are older or others")
+        try:
+            found.setdefault(read_checkpoint(text, origin, key), name)
+        except BadNoteError as error:
+            raise BooksAltered(f"{name}: {error}") from None
+    good = 0
+    ordered = sorted(found, key=lambda one: one.size)
+    for checkpoint in ordered:
+        if checkpoint.size >= len(roots):
+            raise BooksAltered(
+                f"{found[checkpoint]}: the books were rolled back: "
+                f"{checkpoint.size} entries were signed, {len(roots) - 1} are here"
+            )
+        if checkpoint.root != roots[checkpoint.size]:
+            raise BooksAltered(
+                f"{found[checkpoint]}: signed root {short(checkpoint.root)}, the entries make "
+                f"{short(roots[checkpoint.size])}: entries {good + 1} to {checkpoint.size} were altered"
+            )
+        good = checkpoint.size
+    return tuple(ordered)
+
+
+def _check_cosignatures(
+    told: Sequence[tuple[str, str]], checkpoints: Sequence[Checkpoint], witnesses: Collection[PeerId]
+) -> dict[PeerId, int]:
+    """Every line that names a verifier; who of them cosigned the newest checkpoint.
+
+    `told` was found good by `_check_notes`: each note is one of `checkpoints`.
+    """
+    newest: dict[PeerId, int] = {}
+    by_text = {one.text(): one for one in checkpoints}
+    for name, note in told:
+        checkpoint = by_text[note.partition("\n\n")[0] + "\n"]
+        try:
+            found = cosigners(note, checkpoint, witnesses)
+        except BadNoteError as error:
+            raise BooksAltered(f"{name}: {error}") from None
+        if checkpoint == checkpoints[-1]:
+            newest |= found
+    return newest

@@ -1,0 +1,100 @@
+"""Log witness: what a keeper sends a witness, and when the witness cosigns.
+
+Room: ledger (pure). The C2SP protocol tlog-witness, its bodies without HTTP: the size the
+witness knows, the proof from there, an empty line, the note. A witness remembers the newest
+checkpoint it cosigned, and cosigns only what continues it; a signed checkpoint that does not is
+evidence that the ledger was rolled back or shown in two versions.
+
+    old 20
+    <hash in base64>
+
+    <the note>
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import dataclass
+
+from assay.ledger.log.note import NOTE_CHARS_MAX, BadNoteError, Checkpoint, from_base64, read_checkpoint
+from assay.ledger.merkle_log import EMPTY_ROOT, HASH_BYTES, SIZE_MAX, ProofError, verify_consistency
+from assay.protocol.errors import AssayError, MalformedMessage
+
+PROOF_HASHES_MAX = 63
+REQUEST_BYTES_MAX = 2 * NOTE_CHARS_MAX + 50 * (PROOF_HASHES_MAX + 1)
+_OLD = re.compile(r"old (0|[1-9][0-9]{0,18})")
+
+
+class RolledBackError(AssayError):
+    """The log's own key signed a checkpoint that does not continue one that was cosigned."""
+
+
+class OtherSizeError(AssayError):
+    """The proof does not start where the witness stands: ask it, and prove from there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A checkpoint to cosign, and the proof that it continues the one of `old_size` entries."""
+
+    old_size: int
+    proof: tuple[bytes, ...]
+    note: str
+
+    def encode(self) -> bytes:
+        """The body that is sent."""
+        lines = [f"old {self.old_size}", *(base64.b64encode(one).decode() for one in self.proof), "", ""]
+        return ("\n".join(lines) + self.note).encode()
+
+
+def read_request(body: bytes) -> Request:
+    """Inverts `Request.encode`.
+
+    Raises:
+        MalformedMessage: another form, or beyond the bounds above.
+    """
+    try:
+        if len(body) > REQUEST_BYTES_MAX:
+            raise BadNoteError(f"{len(body)} bytes, at most {REQUEST_BYTES_MAX} expected")
+        head, end, note = body.decode().partition("\n\n")
+        old, *proof = head.split("\n")
+        told = _OLD.fullmatch(old)
+        if told is None or not end or int(told[1]) > SIZE_MAX or len(proof) > PROOF_HASHES_MAX:
+            raise BadNoteError(f"{old[:40]!r} and {len(proof)} hashes, a size and a proof expected")
+        hashes = tuple(from_base64(one, HASH_BYTES) for one in proof)
+    except (UnicodeDecodeError, BadNoteError) as error:
+        raise MalformedMessage(f"request to a witness: {error}") from None
+    return Request(old_size=int(told[1]), proof=hashes, note=note)
+
+
+def continued(held: Checkpoint | None, asked: Request, origin: str, key: bytes) -> Checkpoint:
+    """The checkpoint that is asked about, if it is the log's own and continues the one we hold.
+
+    Args:
+        held: The newest that this witness cosigned; None if it never did.
+        asked: What arrived.
+        origin: The log's name.
+        key: The log's Ed25519 key.
+
+    Raises:
+        BadNoteError: not a checkpoint of this log, signed by its key.
+        OtherSizeError: the proof starts elsewhere; nothing is wrong with the log.
+        RolledBackError: the key signed something that does not continue what we hold.
+    """
+    shown = read_checkpoint(asked.note, origin, key)
+    size, root = (held.size, held.root) if held is not None else (0, EMPTY_ROOT)
+    if shown.size < size:
+        raise RolledBackError(f"a ledger of {shown.size} entries is shown, one of {size} was cosigned")
+    if shown.size == size and shown.root != root:
+        raise RolledBackError(
+            f"two ledgers of {size} entries: root {shown.root.hex()[:16]} is shown, "
+            f"{root.hex()[:16]} was cosigned"
+        )
+    if asked.old_size != size:
+        raise OtherSizeError(f"a proof from {asked.old_size} entries, from {size} expected")
+    try:
+        verify_consistency(size, root, shown.size, shown.root, asked.proof)
+    except ProofError as error:
+        raise RolledBackError(f"the ledger is not the one that was cosigned: {error}") from None
+    return shown

@@ -1,0 +1,103 @@
+"""Faults: what the books say was proved of verifiers and nodes, and what it cost them.
+
+Room: ledger (edge: reads the store). The rows came in the transaction of the round whose manifest
+proved them; the slash, if there was one, is an event of the chain with the offence's id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from assay.chain.events import Slashed
+from assay.ledger.journal.rows import event_of_row
+from assay.ledger.journal.store import NEXT_FAULTS, NEXT_ROUND
+from assay.ledger.journal.tables import TABLES
+from assay.protocol.types import Digest, PeerId
+
+_FAULT, _CONTRADICTION, _EVENT = TABLES["fault"], TABLES["contradiction"], TABLES["chain_event"]
+_CURSOR = TABLES["cursor"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierFault:
+    """A verdict of a verifier on a step, proved wrong by the manifest of round `in_round`."""
+
+    verifier: PeerId
+    round: int
+    node: PeerId
+    failing: str  # passed, accused, not_recomputed
+    offence_id: Digest
+    verdict: Digest
+    in_round: int
+    slashed: int | None  # token units; None while no slash of this offence is in the books
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeContradiction:
+    """Two commits of a node for one round."""
+
+    node: PeerId
+    round: int
+    first: Digest
+    second: Digest
+    in_round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """In the order in which they were proved."""
+
+    verifiers: tuple[VerifierFault, ...]
+    nodes: tuple[NodeContradiction, ...]
+    kept_rounds: int  # faults are on record of so many of the run's first rounds
+    rounds: int  # that are on record
+
+
+def read_faults(db: Connection, verifier: str = "") -> Faults:
+    """Everything on record, or of the verifiers whose peer id begins so and of no node.
+
+    Args:
+        db: A reading transaction.
+        verifier: The beginning of a peer id in hexadecimal.
+    """
+    slashes: dict[bytes, int] = {}
+    asked = sa.select(_EVENT).where(_EVENT.c.state == "seen", _EVENT.c.kind == Slashed.__name__)
+    for row in db.execute(asked):
+        event = event_of_row(row)
+        assert isinstance(event, Slashed)
+        slashes[event.offence_id] = slashes.get(event.offence_id, 0) + event.amount
+    faults = db.execute(sa.select(_FAULT).order_by(_FAULT.c.in_round, _FAULT.c.round, _FAULT.c.node))
+    pairs = db.execute(sa.select(_CONTRADICTION).order_by(_CONTRADICTION.c.in_round, _CONTRADICTION.c.node))
+    cursors = {row.name: int(row.value) for row in db.execute(sa.select(_CURSOR))}
+    return Faults(
+        verifiers=tuple(
+            VerifierFault(
+                verifier=PeerId(row.verifier),
+                round=row.round,
+                node=PeerId(row.node),
+                failing=row.failing,
+                offence_id=Digest(row.offence_id),
+                verdict=Digest(row.verdict_digest),
+                in_round=row.in_round,
+                slashed=slashes.get(row.offence_id),
+            )
+            for row in faults
+            if row.verifier.hex().startswith(verifier.lower())
+        ),
+        nodes=tuple(
+            NodeContradiction(
+                node=PeerId(row.node),
+                round=row.round,
+                first=Digest(row.first_digest),
+                second=Digest(row.second_digest),
+                in_round=row.in_round,
+            )
+            for row in pairs
+            if not verifier
+        ),
+        kept_rounds=cursors.get(NEXT_FAULTS, 0),
+        rounds=cursors.get(NEXT_ROUND, 0),
+    )

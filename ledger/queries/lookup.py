@@ -1,0 +1,229 @@
+"""Lookup: what people ask of a run's books, as values: balances, entries, proofs, checkpoints.
+
+Room: ledger (edge: reads the store). Commands print these and the API serves them.
+Every entry that an answer rests on passes through the log first (ledger/journal/reader.py),
+and an answer reads only the entries it rests on: a proof is two or three small
+subtrees of the log, whatever the journal's length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from assay.ledger.accounts import Account
+from assay.ledger.journal.leaf import Written, leaf_bytes
+from assay.ledger.journal.log_store import Note, prove_inclusion, read_edge, read_notes
+from assay.ledger.journal.reader import BooksAltered, read_entries, read_journal
+from assay.ledger.journal.tables import TABLES
+from assay.ledger.log.note import BadNoteError, Checkpoint, read_checkpoint, verifier_key
+from assay.ledger.merkle_log import Edge, ProofError, append, leaf_hash, verify_inclusion
+from assay.protocol.errors import ConfigError
+
+PAGE_MAX = 500
+_ACCOUNT, _ENTRY, _POSTING = TABLES["account"], TABLES["journal_entry"], TABLES["posting"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What the first `edge.size` entries come to; debits positive."""
+
+    edge: Edge = field(default_factory=Edge)
+    amounts: Mapping[Account, int] = field(default_factory=dict)  # none of them zero
+
+    @property
+    def balances(self) -> tuple[tuple[Account, int], ...]:
+        """Every account that is not at zero, by its code, each on its own side."""
+        ordered = sorted(self.amounts.items(), key=lambda item: item[0].code)
+        return tuple((account, amount * account.kind.side) for account, amount in ordered)
+
+    @property
+    def trial_balance(self) -> int:
+        """The sum of all accounts: zero, or the books are wrong."""
+        return sum(self.amounts.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryPage:
+    """Some entries, oldest first."""
+
+    entries: tuple[Written, ...]
+    next_after: int | None  # where the next page begins; None: there was nothing more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryProof:
+    """An entry, and that it is in the log that a signed checkpoint names."""
+
+    written: Written
+    leaf: bytes  # what the leaf's hash is made of
+    path: tuple[bytes, ...]
+    checkpoint: Checkpoint
+    note: str  # the checkpoint as it was signed
+    verifier_key: str  # of who signed it, in signed-note's form
+
+
+def log_edge(db: Connection) -> Edge:
+    """The log as it stands.
+
+    Raises:
+        BooksAltered: what is on record is no edge of a log.
+    """
+    try:
+        return read_edge(db)
+    except ValueError as error:
+        raise BooksAltered(f"log: {error}") from None
+
+
+def add_up(db: Connection, so_far: Totals | None = None) -> Totals:
+    """The balances by the journal, each entry compared with the log.
+
+    Args:
+        db: A reading transaction.
+        so_far: What was added up before: only later entries are read. None reads all of them.
+
+    Raises:
+        BooksAltered: an entry is not what was logged, or the log is not the one that was added up before.
+    """
+    at = so_far or Totals()
+    edge = log_edge(db)
+    if edge.size < at.edge.size:
+        raise BooksAltered(
+            f"the books were rolled back: {at.edge.size} entries were read, {edge.size} are here"
+        )
+    fresh = read_entries(db, range(at.edge.size + 1, edge.size + 1)) if at.edge.size else read_journal(db)
+    amounts, leaves = dict(at.amounts), []
+    for one in fresh:
+        leaves.append(one.leaf)
+        for posting in one.entry.postings:
+            amounts[posting.account] = amounts.get(posting.account, 0) + posting.amount
+    made = append(at.edge, leaves)
+    if made != edge:
+        raise BooksAltered(
+            f"log: {edge.size} leaves are on record, and the entries make another root or number"
+        )
+    return Totals(edge=edge, amounts={account: amount for account, amount in amounts.items() if amount})
+
+
+def entry_page(db: Connection, *, after: int = 0, limit: int = PAGE_MAX, account: str = "") -> EntryPage:
+    """Entries from a number on, oldest first, each compared with the log.
+
+    Args:
+        db: A reading transaction.
+        after: The number of the last entry that is not wanted.
+        limit: How many at most, up to `PAGE_MAX`.
+        account: Only entries that touch an account whose code begins so.
+
+    Raises:
+        BooksAltered: one of them is not what was logged.
+    """
+    limit = max(1, min(limit, PAGE_MAX))
+    asked = sa.select(_ENTRY.c.id).where(_ENTRY.c.id > after).order_by(_ENTRY.c.id).limit(limit + 1)
+    if account:
+        touching = sa.select(_POSTING.c.entry).join_from(_POSTING, _ACCOUNT).where(_begins(account))
+        asked = asked.where(_ENTRY.c.id.in_(touching))
+    numbers = list(db.execute(asked).scalars())
+    found = tuple(read_entries(db, numbers[:limit]))
+    return EntryPage(entries=found, next_after=numbers[limit - 1] if len(numbers) > limit else None)
+
+
+def has_account(db: Connection, prefix: str) -> bool:
+    """Whether any account's code begins so."""
+    return db.execute(sa.select(_ACCOUNT.c.id).where(_begins(prefix)).limit(1)).first() is not None
+
+
+def account_kinds(db: Connection) -> list[str]:
+    """What kinds of accounts there are."""
+    return [
+        str(kind).removeprefix("asset:")
+        for kind in db.execute(sa.select(_ACCOUNT.c.kind).distinct()).scalars()
+    ]
+
+
+def number_of(db: Connection, entry: str) -> int:
+    """An entry's number, by its number or its key.
+
+    Raises:
+        ConfigError: there is no such entry.
+    """
+    by_key = db.execute(sa.select(_ENTRY.c.id).where(_ENTRY.c.key == entry)).scalar()
+    if by_key is not None:
+        return int(by_key)
+    count = log_edge(db).size
+    if entry.isascii() and entry.isdecimal() and len(entry) < 20 and 1 <= int(entry) <= count:
+        return int(entry)
+    raise ConfigError(f"no entry {entry[:200]!r}; they are numbered from 1 to {count}")
+
+
+def read_entry_numbered(db: Connection, number: int) -> Written:
+    """One entry, compared with the log.
+
+    Raises:
+        BooksAltered: it is not what was logged, or not there.
+    """
+    return next(read_entries(db, [number]))
+
+
+def prove_entry(db: Connection, origin: str, entry: str) -> EntryProof:
+    """An entry and the proof that it is in the log that the newest checkpoint names.
+
+    Args:
+        db: A reading transaction.
+        origin: The log's name; empty takes the one that the checkpoint names.
+        entry: Its number or its key.
+
+    Raises:
+        ConfigError: there is no such entry, or no checkpoint covers it yet.
+        BooksAltered: the books are not what was logged and signed.
+    """
+    one = read_entry_numbered(db, number_of(db, entry))
+    note = newest_note(db)
+    if note is None or note.size < one.number:
+        covered = note.size if note else 0
+        raise ConfigError(f"entry {one.number} is newer than the last checkpoint, of {covered} entries")
+    checkpoint = checkpoint_of(note, origin)
+    size = log_edge(db).size
+    if checkpoint.size > size:
+        raise BooksAltered(f"the books were rolled back: {checkpoint.size} entries signed, {size} here")
+    body = leaf_bytes(one.entry, one.recorded_ms)
+    try:
+        path = prove_inclusion(db, checkpoint.size, one.number - 1)
+        verify_inclusion(leaf_hash(body), one.number - 1, checkpoint.size, path, checkpoint.root)
+    except (ValueError, ProofError) as error:
+        raise BooksAltered(f"entry {one.number} ({one.entry.key}): {error}") from None
+    return EntryProof(
+        written=one,
+        leaf=body,
+        path=path,
+        checkpoint=checkpoint,
+        note=note.text,
+        verifier_key=verifier_key(checkpoint.origin, note.signer),
+    )
+
+
+def newest_note(db: Connection) -> Note | None:
+    """The checkpoint of most entries; None before the first."""
+    notes = read_notes(db, newest=1)
+    return notes[0] if notes else None
+
+
+def checkpoint_of(note: Note, origin: str) -> Checkpoint:
+    """What a note in the books says, if it is signed as the books say.
+
+    Raises:
+        BooksAltered: it is not.
+    """
+    try:
+        checkpoint = read_checkpoint(note.text, origin or note.text.split("\n")[0], note.signer)
+    except BadNoteError as error:
+        raise BooksAltered(f"checkpoint of {note.size} entries: {error}") from None
+    if checkpoint.size != note.size:
+        raise BooksAltered(f"checkpoint of {note.size} entries: it says {checkpoint.size}")
+    return checkpoint
+
+
+def _begins(prefix: str) -> sa.ColumnElement[bool]:
+    return sa.func.substr(_ACCOUNT.c.code, 1, len(prefix)) == prefix

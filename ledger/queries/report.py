@@ -1,0 +1,241 @@
+"""Report: what the books say about a run, as values for people and pages.
+
+Room: ledger (edge: reads the store). Every number is a query over rows; nothing
+replays the chain. Amounts are token units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from assay.chain.commit_statement import evm_address
+from assay.chain.events import CaseClosed, Slashed, SlashReversed
+from assay.chain.statements import OPERATOR, VERIFIER
+from assay.ledger.accounts import Kind, budget
+from assay.ledger.journal.store import BookStore
+from assay.ledger.queries.reconcile import Difference
+from assay.protocol.params import RunSpec
+
+PASSED, FAILED = ("cleared", "dismissed"), ("upheld",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Money:
+    """Where the buyer's money and the slashed stake went.
+
+    Once a run is settled: funded = paid_operators + paid_verifiers + fees + refunded, and always
+    slashed = burnt + to_buyer + to_challengers.
+    """
+
+    funded: int
+    paid_operators: int
+    paid_verifiers: int
+    fees: int
+    refunded: int
+    slashed: int
+    burnt: int
+    to_buyer: int
+    to_challengers: int
+
+
+def money(store: BookStore) -> Money:
+    """The run's money so far, by the journal."""
+    free = budget(store.run_id).owner
+    with store.reading() as db:
+        funded = -_flow(db, Kind.BUDGET, ("RunOpened", "RunToppedUp"), owner=free)
+        refunded = _flow(db, Kind.BUDGET, ("Refunded",), owner=free) + _flow(db, Kind.PAYABLE, ("Swept",))
+        paid = {role: _flow(db, Kind.PAYABLE, ("Claimed",), role=role) for role in _ROLES}
+    slashes = _slashes(store)
+    return Money(
+        funded=funded,
+        paid_operators=paid["operator"],
+        paid_verifiers=paid["verifier"],
+        fees=paid["fee"],
+        refunded=refunded,
+        slashed=sum(event.amount for event in slashes),
+        burnt=sum(event.burnt for event in slashes),
+        to_buyer=sum(event.buyer_amount for event in slashes),
+        to_challengers=sum(event.challenger_amount for event in slashes),
+    )
+
+
+def nodes(store: BookStore, spec: RunSpec) -> list[dict[str, Any]]:
+    """Per node: accepted steps, audits, slashes, pay, and every step that earned nothing."""
+    slashed = _slashed(store, OPERATOR)
+    with store.reading() as db:
+        accepted = _count(db, "SELECT node, count(*) FROM contribution GROUP BY node")
+        by_ruling = "SELECT node, count(*) FROM ruling WHERE ruling IN :rulings GROUP BY node"
+        passed = _count(db, by_ruling, rulings=PASSED)
+        failed = _count(db, by_ruling, rulings=FAILED)
+        paid = _paid(db, "operator")
+        unpaid = db.execute(sa.text("SELECT node, round, reason FROM unpaid ORDER BY round")).all()
+    return [
+        {
+            "peer": member.peer.hex(),
+            "accepted": accepted.get(member.peer, 0),
+            "audits_passed": passed.get(member.peer, 0),
+            "audits_failed": failed.get(member.peer, 0),
+            "slashed": slashed.get(evm_address(member.account), 0),
+            "paid": paid.get(evm_address(member.account), 0),
+            "unpaid": [
+                {"round": round_id, "reason": reason}
+                for node, round_id, reason in unpaid
+                if node == member.peer
+            ],
+        }
+        for member in spec.nodes
+    ]
+
+
+def verifiers(store: BookStore, spec: RunSpec) -> list[dict[str, Any]]:
+    """Per verifier: shares of the beacon that counted, verdicts in the chain, slashes and pay."""
+    slashed = _slashed(store, VERIFIER)
+    with store.reading() as db:
+        votes = _count(db, "SELECT verifier, count(*) FROM reveal GROUP BY verifier")
+        audits = _count(db, "SELECT verifier, count(*) FROM verdict GROUP BY verifier")
+        paid = _paid(db, "verifier")
+    return [
+        {
+            "peer": member.peer.hex(),
+            "votes": votes.get(member.peer, 0),
+            "audits": audits.get(member.peer, 0),
+            "slashed": slashed.get(evm_address(member.account), 0),
+            "paid": paid.get(evm_address(member.account), 0),
+        }
+        for member in spec.verifiers
+    ]
+
+
+def _slashes(store: BookStore) -> list[Slashed]:
+    """Every slash that no veto gave back."""
+    found = store.events(Slashed, SlashReversed)
+    reversed_ = {event.offence_id for event in found if isinstance(event, SlashReversed)}
+    return [
+        event
+        for event in found
+        if isinstance(event, Slashed) and not (event.payable_at and event.offence_id in reversed_)
+    ]
+
+
+def _slashed(store: BookStore, role: int) -> dict[str, int]:
+    """What each account lost in one role."""
+    found: dict[str, int] = {}
+    for event in _slashes(store):
+        if event.role == role:
+            found[event.account] = found.get(event.account, 0) + event.amount
+    return found
+
+
+def round_line(store: BookStore, spec: RunSpec, round_id: int) -> dict[str, Any]:
+    """One final round: who took part, what it cost to send, and the audits up to here.
+
+    Escrow and slashes are those of now: the chain's clock is not the round's.
+    """
+    balance = store.balances().get(budget(store.run_id), 0)
+    with store.reading() as db:
+        head = db.execute(
+            sa.text("SELECT signatures, active FROM round WHERE round = :round"), {"round": round_id}
+        ).one()
+        count, loss_micro, size = db.execute(
+            sa.text(
+                "SELECT count(*), sum(loss_micro), coalesce(sum(update_bytes), 0) "
+                "FROM contribution WHERE round = :round"
+            ),
+            {"round": round_id},
+        ).one()
+    return {
+        "round": round_id,
+        "rounds": spec.rounds,
+        "loss": loss_micro / count / 10**6 if count else None,
+        "nodes": count,
+        "active": head.active,
+        "bytes": size,
+        "signatures": head.signatures,
+        "verifiers": len(spec.verifiers),
+        "audits": audits(store, round_id),
+        "slashes": len(_slashes(store)),
+        "escrow": -balance,
+    }
+
+
+def audits(store: BookStore, up_to_round: int) -> dict[str, int]:
+    """Audits drawn, passed and failed by the manifests up to a round; lapsed ones are neither."""
+    with store.reading() as db:
+        ruled = "SELECT count(*) FROM ruling WHERE closed_round <= :round AND ruling IN :rulings"
+        drawn = "SELECT count(*) FROM audit WHERE drawn_round <= :round"
+        return {
+            "drawn": _number(db, drawn, round=up_to_round),
+            "passed": _number(db, ruled, round=up_to_round, rulings=PASSED),
+            "failed": _number(db, ruled, round=up_to_round, rulings=FAILED),
+        }
+
+
+def open_offences(store: BookStore) -> frozenset[bytes]:
+    """Upheld audits whose case has not ended on chain, and likewise faults of verifiers."""
+    with store.reading() as db:
+        told = db.execute(
+            sa.text(
+                "SELECT audit.offence_id FROM ruling JOIN audit USING (round, node) "
+                "WHERE ruling.ruling = 'upheld' UNION SELECT offence_id FROM fault"
+            )
+        ).scalars()
+        offences = frozenset(bytes(offence) for offence in told)
+    closed = {event.case_id for event in store.events(CaseClosed) if isinstance(event, CaseClosed)}
+    return offences - closed
+
+
+def settled_line(differences: tuple[Difference, ...], trial_balance: int) -> dict[str, Any]:
+    """The last word of the check of books against chain."""
+    return {
+        "trial_balance": trial_balance,
+        "chain_matches_books": not differences,
+        "differences": [
+            {"account": one.account, "books": one.books, "chain": one.chain} for one in differences
+        ],
+    }
+
+
+_ROLES = ("operator", "verifier", "fee")
+_FLOW = """
+SELECT coalesce(sum(posting.amount), 0)
+FROM posting JOIN journal_entry ON journal_entry.id = posting.entry
+    JOIN account ON account.id = posting.account
+WHERE account.kind = :account AND journal_entry.kind IN :kinds
+  AND (:owner = '' OR account.owner = :owner) AND (:role = '' OR account.role = :role)
+"""
+_PAID = """
+SELECT account.owner, sum(posting.amount)
+FROM posting JOIN journal_entry ON journal_entry.id = posting.entry
+    JOIN account ON account.id = posting.account
+WHERE account.kind = 'payable' AND account.role = :role AND journal_entry.kind = 'Claimed'
+GROUP BY account.owner
+"""
+
+
+def _flow(db: Connection, account: Kind, kinds: tuple[str, ...], *, owner: str = "", role: str = "") -> int:
+    """What entries of these kinds moved on accounts of one kind; a reversal has its entry's kind."""
+    return _number(db, _FLOW, account=account.value, kinds=kinds, owner=owner, role=role)
+
+
+def _paid(db: Connection, role: str) -> dict[str, int]:
+    return {owner: int(amount) for owner, amount in db.execute(sa.text(_PAID), {"role": role})}
+
+
+def _number(db: Connection, question: str, **given: Any) -> int:
+    return int(db.execute(_asked(question, given), given).scalar_one())
+
+
+def _count(db: Connection, question: str, **given: Any) -> dict[bytes, int]:
+    return {bytes(peer): int(count) for peer, count in db.execute(_asked(question, given), given)}
+
+
+def _asked(question: str, given: Mapping[str, Any]) -> sa.TextClause:
+    lists: list[sa.BindParameter[Any]] = [
+        sa.bindparam(name, expanding=True) for name, value in given.items() if isinstance(value, tuple)
+    ]
+    return sa.text(question).bindparams(*lists)

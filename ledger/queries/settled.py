@@ -1,0 +1,126 @@
+"""Settled: payout tables and the windows of results, as the books have them.
+
+Room: ledger (edge: reads the store). A table here is the books' own word; what was
+settled is the root on chain, so whoever acts on a table compares it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from assay.chain.events import Challenged, Resolved, ResultFinalized, ResultProposed, ResultRejected
+from assay.chain.proofs.payout_tree import Payout, PayoutTree, payout_tree
+from assay.chain.statements import Address
+from assay.chain.times import when_text
+from assay.ledger.journal.reader import BooksAltered
+from assay.ledger.journal.rows import event_of_row
+from assay.ledger.journal.tables import TABLES
+
+_SETTLEMENT, _PAYOUT, _EVENT = TABLES["settlement"], TABLES["payout"], TABLES["chain_event"]
+_KINDS = (ResultProposed, Challenged, Resolved, ResultRejected, ResultFinalized)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookedTable:
+    """One epoch's payout table, and for each row in what role it pays."""
+
+    epoch: int
+    tree: PayoutTree
+    roles: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appeal:
+    """What became of one proposed result, by the contract's events."""
+
+    ends_at: int  # of the time to challenge it, Unix seconds of chain time
+    is_challenged: bool = False
+    is_upheld: bool = False
+    is_final: bool = False
+
+
+def read_tables(db: Connection, run_id: bytes) -> Iterator[BookedTable]:
+    """Every payout table in the books, by epoch.
+
+    Args:
+        db: A reading transaction.
+        run_id: Of the run; it is part of every root.
+
+    Raises:
+        BooksAltered: rows are missing, or one is none.
+    """
+    for epoch in db.execute(sa.select(_SETTLEMENT.c.epoch).order_by(_SETTLEMENT.c.epoch)).scalars():
+        rows = db.execute(
+            sa.select(_PAYOUT).where(_PAYOUT.c.epoch == epoch).order_by(_PAYOUT.c.row_index)
+        ).all()
+        if [row.row_index for row in rows] != list(range(len(rows))):
+            raise BooksAltered(f"ledger: table payout lacks rows in epoch {epoch}")
+        try:
+            payouts = [Payout(account=Address(row.account), amount=row.amount) for row in rows]
+            tree = payout_tree(run_id, epoch, payouts)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise BooksAltered(f"ledger: table payout of epoch {epoch} cannot be read ({error})") from None
+        yield BookedTable(epoch=epoch, tree=tree, roles=tuple(row.role for row in rows))
+
+
+def read_appeal(db: Connection, run_id: bytes, epoch: int) -> Appeal | None:
+    """What the contract said last about an epoch's result; None if none is proposed.
+
+    Args:
+        db: A reading transaction.
+        run_id: Of the run.
+        epoch: From 0.
+
+    Raises:
+        BooksAltered: an event in the books cannot be read.
+    """
+    rows = db.execute(
+        sa.select(_EVENT)
+        .where(_EVENT.c.kind.in_([kind.__name__ for kind in _KINDS]), _EVENT.c.state == "seen")
+        .order_by(_EVENT.c.block_number, _EVENT.c.log_index)
+    )
+    found: Appeal | None = None
+    for row in rows:
+        try:
+            event = event_of_row(row)
+        except (ValueError, KeyError, TypeError) as error:
+            words = f"ledger: an event of block {row.block_number} cannot be read ({error})"
+            raise BooksAltered(words) from None
+        if not isinstance(event, _KINDS) or (event.run_id, event.epoch) != (run_id, epoch):
+            continue
+        match event:
+            case ResultProposed():
+                found = Appeal(ends_at=event.window_ends_at)
+            case ResultRejected():
+                found = None
+            case Challenged() if found is not None:
+                found = replace(found, is_challenged=True)
+            case Resolved() if found is not None:
+                found = replace(found, is_upheld=event.stands)
+            case ResultFinalized() if found is not None:
+                found = replace(found, is_final=True)
+    return found
+
+
+def appeal_by_books(found: Appeal | None, now: int) -> str:
+    """Until when a result can be challenged, as far as the books know.
+
+    Args:
+        found: What `read_appeal` found.
+        now: Unix seconds by the reader's own clock; the chain's may differ.
+    """
+    if found is None:
+        return "no result of it is in the books; once it is proposed it can be challenged"
+    if found.is_final:
+        return f"over since {when_text(found.ends_at, now)}: the result is final"
+    if found.is_upheld:
+        return "challenged, and upheld by the verifiers: there is no second challenge"
+    if found.is_challenged:
+        return "challenged, and not answered yet"
+    if now < found.ends_at:
+        return f"can be challenged until {when_text(found.ends_at, now)}, by this machine's clock"
+    return f"over since {when_text(found.ends_at, now)}, by this machine's clock"

@@ -1,0 +1,198 @@
+"""Settlement: who is paid what for an epoch, as a function of the finalised chain alone.
+
+Room: ledger (pure). Anyone with the manifests computes the same table, and so the
+same root; verifiers sign only what they computed. Integers throughout; what a
+division leaves over goes by largest remainder, ties to the smaller peer.
+
+    gross     = price * tokens of paid steps
+    operators = their share, by tokens; verifiers = theirs, by work seen in the chain
+    fee       = the rest, to the treasury
+Unpaid steps are not charged: they stay in the buyer's escrow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import cbor2
+
+from assay.chain.commit_statement import evm_address
+from assay.chain.proofs.payout_tree import Payout, PayoutTree, payout_tree
+from assay.protocol.audits import ADVERSE, Audit, Ruling
+from assay.protocol.messages import Outcome, Verdict
+from assay.protocol.params import PPM, RunSpec
+from assay.protocol.state_transition import History, StepId
+from assay.protocol.types import Digest, PeerId
+
+WATERFALL_VERSION = 2
+VERDICT_WEIGHT = 10  # of a verdict that the ruling did not contradict
+PLANTED_WEIGHT = 200  # of finding a fault that was planted: what keeps an auditor awake
+REVEAL_WEIGHT = 1  # of one round's share of the beacon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the payout table."""
+
+    role: str  # "operator", "verifier" or "fee"
+    peer: PeerId  # zero for the fee
+    account: bytes  # 20 bytes
+    amount: int  # token units, above 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpaid:
+    """A step that earned nothing, and why."""
+
+    round: int
+    node: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """One epoch's payout table and what it rests on."""
+
+    run_id: Digest
+    epoch: int
+    rows: tuple[Row, ...]
+    unpaid: tuple[Unpaid, ...]
+    tokens_paid: int
+    table_hash: Digest
+
+    @property
+    def total(self) -> int:
+        """What leaves the escrow, token units."""
+        return sum(row.amount for row in self.rows)
+
+    def paid(self, role: str) -> int:
+        """Sum of one role's rows."""
+        return sum(row.amount for row in self.rows if row.role == role)
+
+    def tree(self) -> PayoutTree:
+        """The Merkle tree whose root goes on chain; leaf i is row i."""
+        payouts = [Payout(account=evm_address(row.account), amount=row.amount) for row in self.rows]
+        return payout_tree(self.run_id, self.epoch, payouts)
+
+    def rows_of(self, account: bytes) -> tuple[int, ...]:
+        """Indices of the rows that pay this account."""
+        return tuple(i for i, row in enumerate(self.rows) if row.account == account)
+
+
+def settle(history: History, epoch: int) -> Settlement:
+    """The payout table of a ripe epoch.
+
+    Args:
+        history: After the manifest of round `spec.settled_at(epoch)`, or one more.
+        epoch: From 0.
+
+    Raises:
+        ValueError: the epoch is not ripe, or so old that the fold forgot it.
+    """
+    spec = history.spec
+    ripe = spec.settled_at(epoch)
+    if not ripe < int(history.round) <= ripe + 2:
+        raise ValueError(
+            f"epoch {epoch} settles after round {ripe}, this history is before round {history.round}"
+        )
+    audits = {step: a for step, a in history.audits.items() if history.epoch_of(step[0]) == epoch}
+    steps = {step: t for step, t in sorted(history.steps.items()) if history.epoch_of(step[0]) == epoch}
+    guilty = {audit.node for audit in audits.values() if audit.ruling is Ruling.UPHELD}
+    paid: dict[PeerId, int] = {}
+    unpaid = []
+    for (round_id, node), tokens in steps.items():
+        audit = audits.get((round_id, node))
+        record = history.nodes[node]
+        if record.barred and record.fault_round <= int(round_id):
+            reason = "after it contradicted itself" if record.has_contradicted else "after an upheld fault"
+            unpaid.append(Unpaid(round=int(round_id), node=node, reason=reason))
+        elif node in guilty:
+            unpaid.append(Unpaid(round=int(round_id), node=node, reason="fault upheld in this epoch"))
+        elif audit is not None and audit.is_planted and audit.ruling is not Ruling.DISMISSED:
+            unpaid.append(Unpaid(round=int(round_id), node=node, reason="a planted fault"))
+        elif audit is not None and audit.alarm_round >= 0 and audit.ruling in (Ruling.LAPSED, Ruling.MOOT):
+            unpaid.append(Unpaid(round=int(round_id), node=node, reason="accused, and not cleared"))
+        elif audit is not None and audit.ruling is Ruling.LAPSED and audit.verdicts:
+            has_match = any(verdict.outcome is Outcome.MATCH for verdict in audit.verdicts)
+            reason = "it did not open its seal" if has_match else "nobody could judge it"
+            unpaid.append(Unpaid(round=int(round_id), node=node, reason=reason))
+        else:
+            paid[node] = paid.get(node, 0) + tokens
+    tokens_paid = sum(paid.values())
+    gross = tokens_paid * spec.money.price_per_mtoken // 10**6
+    to_operators = _share(gross * spec.money.operators_ppm // PPM, paid)
+    to_verifiers = _share(gross * spec.money.verifiers_ppm // PPM, _verifier_weights(history, epoch, audits))
+    rows = [
+        *_rows("operator", {m.peer: m.account for m in spec.nodes}, to_operators),
+        *_rows("verifier", {m.peer: m.account for m in spec.verifiers}, to_verifiers),
+    ]
+    fee = gross - sum(row.amount for row in rows)
+    if fee:
+        rows.append(Row(role="fee", peer=PeerId(bytes(32)), account=spec.money.treasury, amount=fee))
+    return Settlement(
+        run_id=history.run_id,
+        epoch=epoch,
+        rows=tuple(rows),
+        unpaid=tuple(unpaid),
+        tokens_paid=tokens_paid,
+        table_hash=table_hash(spec, history.run_id, epoch, tuple(rows)),
+    )
+
+
+def table_hash(spec: RunSpec, run_id: Digest, epoch: int, rows: tuple[Row, ...]) -> Digest:
+    """SHA-256 of the whole table in a canonical form: its content address."""
+    plain = [
+        "assay/payouts/1", WATERFALL_VERSION, spec.deployment_id, run_id, epoch,
+        [[row.role, row.peer, row.account, row.amount] for row in rows],
+    ]  # fmt: skip
+    return Digest(hashlib.sha256(cbor2.dumps(plain, canonical=True)).digest())
+
+
+def _verifier_weights(history: History, epoch: int, audits: Mapping[StepId, Audit]) -> dict[PeerId, int]:
+    weights: dict[PeerId, int] = {}
+
+    def add(verifier: PeerId, weight: int) -> None:
+        fault_round = history.verifiers[verifier].fault_round
+        if weight and not 0 <= fault_round <= last:  # whoever judged falsely earns nothing from that epoch on
+            weights[verifier] = weights.get(verifier, 0) + weight
+
+    last = (epoch + 1) * history.spec.money.epoch_rounds - 1
+    for audit in audits.values():
+        for verdict in audit.verdicts:
+            add(verdict.verifier, _verdict_weight(audit, verdict))
+    for round_id, verifiers in history.reveals.items():
+        if history.epoch_of(round_id) == epoch:
+            for verifier in verifiers:
+                add(verifier, REVEAL_WEIGHT)
+    return weights
+
+
+def _verdict_weight(audit: Audit, verdict: Verdict) -> int:
+    if verdict.outcome is Outcome.MATCH:
+        return 0 if audit.ruling in (Ruling.UPHELD, Ruling.PLANTED) else VERDICT_WEIGHT
+    if verdict.outcome not in ADVERSE or audit.ruling is Ruling.DISMISSED:
+        return 0
+    is_found = audit.ruling is Ruling.PLANTED and verdict.outcome is Outcome.MISMATCH
+    return PLANTED_WEIGHT if is_found else VERDICT_WEIGHT
+
+
+def _share(amount: int, weights: Mapping[PeerId, int]) -> dict[PeerId, int]:
+    """Split by weight, largest remainder first, ties to the smaller peer; nothing if all weights are 0."""
+    whole = sum(weights.values())
+    if not whole:
+        return {}
+    shares = {peer: amount * weight // whole for peer, weight in sorted(weights.items())}
+    by_remainder = sorted(weights, key=lambda peer: (-(amount * weights[peer] % whole), peer))
+    for peer in by_remainder[: amount - sum(shares.values())]:
+        shares[peer] += 1
+    return shares
+
+
+def _rows(role: str, accounts: Mapping[PeerId, bytes], shares: Mapping[PeerId, int]) -> list[Row]:
+    return [
+        Row(role=role, peer=peer, account=accounts[peer], amount=amount)
+        for peer, amount in sorted(shares.items())
+        if amount
+    ]

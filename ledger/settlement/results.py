@@ -1,0 +1,171 @@
+"""Results: the EIP-712 statements that follow from a settlement or an upheld audit.
+
+Room: ledger (pure). Every verifier, the keeper of the books and anybody offline
+build the same statement from the finalised chain, or they disagree about it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from eth_abi.abi import encode
+from eth_utils.crypto import keccak
+
+from assay.chain.addresses import Deployment
+from assay.chain.commit_statement import evm_address
+from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, ModelRecord, Ruling
+from assay.ledger.settlement.payouts import Settlement
+from assay.protocol.audits import RECOMPUTED, Audit, Fault
+from assay.protocol.encoding.codec import digest
+from assay.protocol.params import RunSpec
+from assay.protocol.types import Digest, PeerId
+
+SET_VERSION = 1  # the verifier set a run of this deployment is opened with
+
+
+def epoch_result(spec: RunSpec, settlement: Settlement, model: Digest, previous: Digest) -> EpochResult:
+    """What verifiers sign for an epoch.
+
+    Args:
+        spec: The run.
+        settlement: The epoch's payout table.
+        model: Digest of the parameters after the epoch's last round.
+        previous: Digest of the result before, zero for epoch 0.
+    """
+    return EpochResult(
+        deployment_id=spec.deployment_id,
+        run_id=settlement.run_id,
+        epoch=settlement.epoch,
+        set_version=SET_VERSION,
+        prev_result=previous,
+        root=settlement.tree().root,
+        table_hash=settlement.table_hash,
+        model_hash=model,
+        total=settlement.total,
+    )
+
+
+def result_digest(deployment: Deployment, result: EpochResult) -> Digest:
+    """The 32 bytes that hot keys sign, and the next result's `prev_result`."""
+    return Digest(deployment.digest(result))
+
+
+def model_record(
+    spec: RunSpec, result: EpochResult, last_result: Digest, inventory: Digest, parent: Digest
+) -> ModelRecord:
+    """What verifiers sign for the model of a whole run.
+
+    Args:
+        spec: The run.
+        result: Of its last epoch.
+        last_result: That result's digest.
+        inventory: SHA-256 of what the model was trained on; training/data/inventory.py.
+        parent: Record of the model that the run started from; zero if it started from none on record.
+
+    Raises:
+        ValueError: the result is of an earlier epoch.
+    """
+    if result.epoch != spec.epochs - 1:
+        raise ValueError(f"the result of epoch {result.epoch}, expected the last, {spec.epochs - 1}")
+    return ModelRecord(
+        deployment_id=spec.deployment_id,
+        run_id=result.run_id,
+        model_hash=result.model_hash,
+        data_inventory_hash=inventory,
+        config_hash=digest(spec),
+        parent=parent,
+        last_result=last_result,
+    )
+
+
+def run_id_of(spec: RunSpec) -> Digest:
+    """The escrow contract's name for a run: keccak256(abi.encode(deploymentId, buyer, specHash))."""
+    parts = [spec.deployment_id, evm_address(spec.buyer), digest(spec)]
+    return Digest(keccak(encode(["bytes32", "address", "bytes32"], parts)))
+
+
+def epoch_end(spec: RunSpec, epoch: int) -> int:
+    """The round whose parameters an epoch's result names: those after its last step."""
+    return min((epoch + 1) * spec.money.epoch_rounds, spec.rounds)
+
+
+def slash_ppm(spec: RunSpec, audit: Audit) -> int:
+    """What an upheld audit costs: of a step that enough verifiers found false, or of one never opened."""
+    return spec.money.slash_ppm if audit.is_false else spec.money.withheld_ppm
+
+
+def ruling_of(spec: RunSpec, run_id: Digest, audit: Audit) -> Ruling:
+    """The slash that an upheld audit asks for. The first accuser in the chain is the challenger.
+
+    Raises:
+        ValueError: the audit carries no adverse verdict.
+    """
+    if not audit.adverse:
+        raise ValueError("nobody accused this step")
+    nodes = {member.peer: member.account for member in spec.nodes}
+    return _ruling(
+        spec,
+        run_id,
+        audit,
+        offender=nodes[audit.node],
+        role=OPERATOR,
+        ppm=slash_ppm(spec, audit),
+        offence_id=audit.offence_id,
+        challenger=audit.adverse[0].verifier,
+    )
+
+
+def fault_ruling_of(spec: RunSpec, run_id: Digest, audit: Audit, fault: Fault) -> Ruling:
+    """The slash that a verifier's fault asks for. The first one that the ruling bore out is the challenger.
+
+    Raises:
+        ValueError: the ruling bore nobody out.
+    """
+    right = accusers_of(audit, fault)
+    if not right:
+        raise ValueError("nobody proved this verdict false")
+    accounts = {member.peer: member.account for member in spec.verifiers}
+    return _ruling(
+        spec,
+        run_id,
+        audit,
+        offender=accounts[fault.verdict.verifier],
+        role=VERIFIER,
+        ppm=spec.money.verifier_slash_ppm,
+        offence_id=fault.offence_id,
+        challenger=right[0],
+    )
+
+
+def accusers_of(audit: Audit, fault: Fault | None = None) -> tuple[PeerId, ...]:
+    """Whose word led to a ruling against a node, or against one of the verifiers, in the chain's order."""
+    if fault is None:
+        return tuple(verdict.verifier for verdict in audit.adverse)
+    failed = {other.verdict.verifier for other in audit.faults}
+    return tuple(v.verifier for v in audit.verdicts if v.outcome in RECOMPUTED and v.verifier not in failed)
+
+
+def _ruling(
+    spec: RunSpec,
+    run_id: Digest,
+    audit: Audit,
+    *,
+    offender: bytes,
+    role: int,
+    ppm: int,
+    offence_id: Digest,
+    challenger: PeerId,
+) -> Ruling:
+    accounts = {member.peer: member.account for member in spec.verifiers}
+    evidence = hashlib.sha256(b"assay/evidence/1" + b"".join(digest(v) for v in audit.verdicts)).digest()
+    return Ruling(
+        deployment_id=spec.deployment_id,
+        run_id=run_id,
+        epoch=int(audit.round) // spec.money.epoch_rounds,
+        offender=evm_address(offender),
+        role=role,
+        ppm=ppm,
+        offence_id=offence_id,
+        evidence_hash=evidence,
+        challenger=evm_address(accounts[challenger]),
+    )

@@ -1,0 +1,207 @@
+"""Blob store: where bulk bytes rest, in memory or on disk, found by their digest.
+
+Room: network (edge: disk). A blob is written whole and atomically or not at all.
+What disk returns is not trusted: whoever serves or uses a blob checks it against
+its digest again, so a flipped byte is noticed and never passed on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import threading
+from pathlib import Path
+from typing import Protocol
+
+from assay.protocol.encoding.blob import blob_digest
+from assay.protocol.errors import Unavailable
+from assay.protocol.types import Digest
+
+log = logging.getLogger(__name__)
+
+
+class BlobSource(Protocol):
+    """Bulk bytes by digest. Methods may block; the network calls them in threads."""
+
+    def size(self, digest: Digest) -> int | None:
+        """Size in bytes, or None if it is not here."""
+
+    def read(self, digest: Digest, offset: int, length: int) -> bytes:
+        """Bytes of the blob, not checked.
+
+        Raises:
+            Unavailable: it is not here, or disk does not give it.
+        """
+
+    def put(self, data: bytes) -> Digest:
+        """Keep these bytes.
+
+        Raises:
+            Unavailable: there is no room.
+        """
+
+
+class MemoryBlobs:
+    """Blobs in memory, oldest forgotten first when `bytes_max` is exceeded."""
+
+    def __init__(self, *, bytes_max: int = 1 << 30) -> None:
+        self._bytes_max = bytes_max
+        self._blobs: dict[Digest, bytes] = {}
+        self._held_bytes = 0
+        self._lock = threading.Lock()
+
+    def size(self, digest: Digest) -> int | None:
+        """Size in bytes, or None if it is not here."""
+        blob = self._blobs.get(digest)
+        return None if blob is None else len(blob)
+
+    def read(self, digest: Digest, offset: int, length: int) -> bytes:
+        """Bytes of the blob.
+
+        Raises:
+            Unavailable: it is not here.
+        """
+        blob = self._blobs.get(digest)
+        if blob is None:
+            raise Unavailable(f"blob {digest.hex()[:8]} is not here")
+        return blob[offset : offset + length]
+
+    def put(self, data: bytes) -> Digest:
+        """Keep these bytes, forgetting older blobs if room is needed.
+
+        Raises:
+            Unavailable: the blob alone is above `bytes_max`.
+        """
+        if len(data) > self._bytes_max:
+            raise Unavailable(f"blob of {len(data)} bytes, room for {self._bytes_max}")
+        digest = blob_digest(data)
+        with self._lock:
+            if digest not in self._blobs:
+                self._blobs[digest] = bytes(data)
+                self._held_bytes += len(data)
+            while self._held_bytes > self._bytes_max:
+                oldest = next(iter(self._blobs))
+                self._held_bytes -= len(self._blobs.pop(oldest))
+        return digest
+
+
+class DiskBlobs:
+    """Blobs as files of one folder, named by digest; survives being killed at any instant.
+
+    Args:
+        folder: Created if it does not exist; used by one process at a time.
+        bytes_max: Room for all blobs together. A blob that does not fit is refused:
+            what may be forgotten is the caller's decision, see `remove`.
+    """
+
+    def __init__(self, folder: Path, *, bytes_max: int) -> None:
+        self._folder = folder
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        folder.mkdir(parents=True, exist_ok=True)
+        for leftover in folder.glob("*.tmp"):
+            leftover.unlink()
+        self._sizes = {
+            Digest(bytes.fromhex(path.stem)): path.stat().st_size
+            for path in folder.glob("*.blob")
+            if len(path.stem) == 64
+        }
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all blobs together."""
+        return sum(self._sizes.values())
+
+    def size(self, digest: Digest) -> int | None:
+        """Size in bytes, or None if it is not here."""
+        return self._sizes.get(digest)
+
+    def read(self, digest: Digest, offset: int, length: int) -> bytes:
+        """Bytes of the blob as disk has them; may be short.
+
+        Raises:
+            Unavailable: it is not here, or disk does not give it.
+        """
+        try:
+            with self._path(digest).open("rb") as file:
+                file.seek(offset)
+                return file.read(length)
+        except OSError as error:
+            raise Unavailable(f"blob {digest.hex()[:8]}: {error}") from error
+
+    def load(self, digest: Digest) -> bytes:
+        """The whole blob, checked against its digest.
+
+        Raises:
+            Unavailable: it is not here, or what is here is damaged; damaged files are set aside.
+        """
+        size = self.size(digest)
+        if size is None:
+            raise Unavailable(f"blob {digest.hex()[:8]} is not here")
+        data = self.read(digest, 0, size)
+        if blob_digest(data) != digest:
+            self.discard_damaged(digest)
+            raise Unavailable(f"blob {digest.hex()[:8]} is damaged on disk")
+        return data
+
+    def put(self, data: bytes) -> Digest:
+        """Keep these bytes; they are on disk when this returns.
+
+        Raises:
+            Unavailable: there is no room, or disk refuses.
+        """
+        digest = blob_digest(data)
+        with self._lock:
+            if digest in self._sizes and self._is_whole(digest):
+                return digest
+            self._sizes.pop(digest, None)
+            if sum(self._sizes.values()) + len(data) > self._bytes_max:
+                raise Unavailable(f"blob of {len(data)} bytes does not fit into {self._bytes_max}")
+            try:
+                self._write(digest, data)
+            except OSError as error:
+                raise Unavailable(f"blob {digest.hex()[:8]}: {error}") from error
+            self._sizes[digest] = len(data)
+        return digest
+
+    def remove(self, digest: Digest) -> None:
+        """Forget a blob; forgetting an absent one changes nothing."""
+        with self._lock:
+            self._sizes.pop(digest, None)
+            self._path(digest).unlink(missing_ok=True)
+
+    def discard_damaged(self, digest: Digest) -> None:
+        """Set a damaged file aside, so that the blob can be fetched again."""
+        log.error("blob damaged on disk", extra={"digest": digest.hex()})
+        with self._lock:
+            self._sizes.pop(digest, None)
+            path = self._path(digest)
+            if path.exists():
+                path.replace(path.with_suffix(".damaged"))
+
+    def _path(self, digest: Digest) -> Path:
+        return self._folder / f"{digest.hex()}.blob"
+
+    def _is_whole(self, digest: Digest) -> bool:
+        try:
+            return blob_digest(self.read(digest, 0, self._sizes[digest] + 1)) == digest
+        except Unavailable:
+            return False
+
+    def _write(self, digest: Digest, data: bytes) -> None:
+        handle, name = tempfile.mkstemp(dir=self._folder, suffix=".tmp")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, self._path(digest))
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

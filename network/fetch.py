@@ -1,0 +1,242 @@
+"""Puller: bring one blob here from whoever has it, checking every chunk before it counts.
+
+Room: network (edge: trio, libp2p streams, disk in threads).
+
+    puller: GET digest         holder: CHUNKS list | MISSING
+    puller: WANT_CHUNK i ...   holder: CHUNK i ...             (8 in flight)
+
+The puller sets the pace. A wrong list or chunk blames the peer that sent it and
+nobody else; the remaining chunks come from other holders.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import trio
+
+from assay.network import frames, limits
+from assay.network.assembly import Assembly
+from assay.network.frames import Kind
+from assay.network.guard import reset_quietly
+from assay.network.partial import Partial
+from assay.protocol.encoding.blob import ChunkList, decode_chunk_list
+from assay.protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
+from assay.protocol.types import Digest, PeerId
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+OpenStream = Callable[[PeerId], Awaitable[Any]]
+
+
+class NotHere(Unavailable):
+    """The holder says it does not have the blob; asking it again would not help."""
+
+
+class Threads:
+    """The few threads in which a host hashes and touches disk."""
+
+    def __init__(self) -> None:
+        self._limiter = trio.CapacityLimiter(limits.HASH_THREADS)
+
+    async def run(self, call: Callable[..., T], *args: Any) -> T:
+        """`call(*args)` in a thread."""
+        return await trio.to_thread.run_sync(call, *args, limiter=self._limiter)
+
+
+class Pull:
+    """One blob on its way here, shared by the sessions that bring it."""
+
+    def __init__(self, digest: Digest, *, size_max: int, threads: Threads, partial: Partial | None) -> None:
+        self.digest = digest
+        self.size_max = size_max
+        self.assembly: Assembly | None = None
+        self.changed = trio.Event()
+        self.threads = threads
+        self._partial = partial
+        self._adopting = trio.Lock()
+        self._unsaved: deque[int] = deque()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every chunk is here and verified."""
+        return self.assembly is not None and self.assembly.is_complete
+
+    async def adopt(self, chunks: ChunkList) -> Assembly:
+        """The assembly; the first verified chunk list starts it, with what disk still has."""
+        async with self._adopting:
+            if self.assembly is None:
+                assembly = Assembly(chunks)
+                if self._partial is not None:
+                    kept = await self.threads.run(self._partial.restore, assembly)
+                    log.info("fetch resumed", extra={"digest": self.digest.hex(), "chunks": kept})
+                self.assembly = assembly
+                self.tell()
+            return self.assembly
+
+    def accept(self, index: int, chunk: bytes) -> None:
+        """Keep a verified chunk."""
+        assert self.assembly is not None
+        self.assembly.accept(index, chunk)
+        if self._partial is not None:
+            self._unsaved.append(index)
+        self.tell()
+
+    def tell(self) -> None:
+        """Wake everyone who waits for a change."""
+        self.changed.set()
+        self.changed = trio.Event()
+
+    async def save_as_it_comes(self) -> None:
+        """Write accepted chunks to disk beside the readers, which therefore never wait for it."""
+        while True:
+            await self.save()
+            await self.changed.wait()
+
+    async def save(self) -> None:
+        """Write the chunks accepted so far; without a resume folder there is nothing to do."""
+        while self._partial is not None and self._unsaved:
+            assert self.assembly is not None
+            try:
+                await self.threads.run(self._partial.keep, self.assembly, self._unsaved.popleft())
+            except OSError as error:  # resuming is a convenience: a full disk must not end the fetch
+                log.warning("partial blob not kept", extra={"error": str(error)})
+                self._partial = None
+
+    async def finish(self) -> bytes:
+        """The whole blob; its partial file is removed."""
+        assert self.assembly is not None
+        assert self.assembly.is_complete
+        if self._partial is not None:
+            await self.threads.run(self._partial.remove)
+        return bytes(self.assembly.data)
+
+
+async def fetch(
+    pull: Pull,
+    *,
+    holders: Sequence[PeerId],
+    open_stream: OpenStream,
+    on_fault: Callable[[PeerFault], None],
+    timing: limits.Timing,
+    deadline_s: float,
+) -> bytes:
+    """The blob, verified, from whichever of `holders` bring it; best first.
+
+    Raises:
+        PeerFault: every holder broke the protocol or sent wrong bytes.
+        Unavailable: it could not be had within `deadline_s`.
+    """
+    name = pull.digest.hex()[:8]
+    waiting = deque((holder, 1) for holder in dict.fromkeys(holders))
+    faults: list[PeerFault] = []
+    reasons: list[str] = []
+
+    async def work() -> None:
+        while waiting and not pull.is_complete:
+            holder, attempt = waiting.popleft()
+            try:
+                await _pull_from(holder, pull, open_stream, timing)
+            except PeerFault as fault:
+                faults.append(fault)
+                on_fault(fault)
+            except NotHere as error:
+                reasons.append(str(error))
+            except Unavailable as error:
+                reasons.append(str(error))
+                if attempt < limits.HOLDER_ATTEMPTS:
+                    await trio.sleep(timing.retry_s)
+                    waiting.append((holder, attempt + 1))
+        if pull.is_complete:
+            workers.cancel_scope.cancel()  # the other session may sit on a holder that says nothing
+
+    with trio.move_on_after(deadline_s) as scope:
+        async with trio.open_nursery() as saver:
+            saver.start_soon(pull.save_as_it_comes)
+            async with trio.open_nursery() as workers:
+                for _ in range(limits.FETCH_HOLDERS_AT_ONCE):
+                    workers.start_soon(work)
+            saver.cancel_scope.cancel()
+    if pull.is_complete:
+        return await pull.finish()
+    await pull.save()
+    if scope.cancelled_caught:
+        raise Unavailable(f"blob {name}: not fetched within {deadline_s} s")
+    if faults and not reasons:
+        raise faults[-1]
+    raise Unavailable(f"blob {name}: {reasons[-1] if reasons else 'no holder was given'}")
+
+
+async def _pull_from(holder: PeerId, pull: Pull, open_stream: OpenStream, timing: limits.Timing) -> None:
+    stream = await open_stream(holder)
+    try:
+        await blaming(holder, pull_on, stream, pull, timing)
+    finally:
+        await reset_quietly(stream)
+
+
+async def pull_on(stream: Any, pull: Pull, timing: limits.Timing) -> None:
+    """Pull on one stream until the blob is complete, however many others help.
+
+    Raises:
+        NotHere: the holder does not have it.
+        MalformedMessage: a wrong list or chunk.
+        trio.TooSlowError: less than one chunk in `Timing.chunk_s`.
+    """
+    await frames.write_frame(stream, Kind.GET, pull.digest)
+    with trio.fail_after(timing.first_frame_s):
+        kind, body = await frames.read_frame(stream, (Kind.CHUNKS, Kind.MISSING))
+    if kind is Kind.MISSING:
+        raise NotHere("the holder does not have it")
+    chunks = decode_chunk_list(body, size_max=pull.size_max)
+    if chunks.digest() != pull.digest:
+        raise MalformedMessage("the chunk list does not match the digest")
+    assembly = await pull.adopt(chunks)
+    asked: set[int] = set()
+    try:
+        while not assembly.is_complete:
+            while len(asked) < limits.CHUNKS_IN_FLIGHT and (index := assembly.take()) is not None:
+                asked.add(index)
+                await frames.write_frame(stream, Kind.WANT_CHUNK, frames.pack_id(index))
+            if not asked:
+                await pull.changed.wait()  # another session has the rest, and may give some back
+                continue
+            with trio.fail_after(timing.chunk_s):
+                _, body = await frames.read_frame(stream, (Kind.CHUNK,))
+            index, chunk = frames.unpack_id(body)
+            if index not in asked:
+                raise MalformedMessage(f"chunk {index} was not asked for")
+            await pull.threads.run(chunks.verify, index, chunk)
+            asked.remove(index)
+            pull.accept(index, chunk)
+    finally:
+        assembly.give_back(asked)
+        pull.tell()
+
+
+async def blaming(peer: PeerId, call: Callable[..., Awaitable[T]], *args: Any) -> T:
+    """Hold one conversation, and say of whatever ends it early whose fault it is.
+
+    Raises:
+        PeerFault: the peer sent bytes that nobody should send.
+        Unavailable: the stream broke or the peer was too slow, which may be nobody's fault.
+    """
+    name = peer.hex()[:8]
+    try:
+        return await call(*args)
+    except NotHere as error:
+        raise NotHere(f"peer {name}: {error}") from error
+    except (EOFError, frames.CutShort) as error:
+        raise Unavailable(f"peer {name}: {error}") from error
+    except MalformedMessage as error:
+        raise PeerFault(peer, str(error)) from error
+    except AssayError:
+        raise
+    except trio.TooSlowError as error:
+        raise Unavailable(f"peer {name}: too slow") from error
+    except Exception as error:  # libp2p's stream errors share no base class
+        raise Unavailable(f"peer {name}: {frames.printable(repr(error))}") from error

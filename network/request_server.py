@@ -1,0 +1,190 @@
+"""Desk: the answering side of a control stream: facts in, requests answered, pings returned.
+
+Room: network (edge: trio and libp2p streams that peers opened to us). Whatever a
+peer sends ends at most its own stream. The reader is held back only by the
+peer's own rate, never by a handler, a disk or another peer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from assay.network import frames, limits
+from assay.network.frames import Kind
+from assay.network.guard import reset_quietly
+from assay.network.inbox import Fact, Inbox
+from assay.protocol.errors import AssayError, MalformedMessage, Unavailable
+from assay.protocol.types import PeerId
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
+_EXPECTED = (Kind.FACT, Kind.PING, Kind.REQUEST)
+
+
+@dataclass(slots=True)
+class _Rate:
+    """A token bucket: how long this peer's next fact has to wait."""
+
+    tokens: float = limits.FACTS_PER_PEER_BURST
+    at_s: float = 0.0
+
+    def wait_s(self, now_s: float) -> float:
+        """Take one token; the seconds until it exists."""
+        earned = (now_s - self.at_s) * limits.FACTS_PER_PEER_PER_S
+        self.tokens = min(limits.FACTS_PER_PEER_BURST, self.tokens + earned) - 1
+        self.at_s = now_s
+        return max(0.0, -self.tokens / limits.FACTS_PER_PEER_PER_S)
+
+
+class Desk:
+    """Serves every control stream of a host, with bounds that hold per peer."""
+
+    def __init__(self, *, handlers: Mapping[str, Handler], inbox: Inbox, timing: limits.Timing) -> None:
+        self._handlers = handlers
+        self._inbox = inbox
+        self._timing = timing
+        self._running: dict[PeerId, int] = {}  # handlers running and answers unsent
+        self._rates: dict[PeerId, _Rate] = {}
+        self._streams: dict[PeerId, list[trio.CancelScope]] = {}
+
+    async def serve(self, peer: PeerId, stream: Any) -> None:
+        """Answer one control stream until it ends, whatever comes."""
+        scopes = self._streams.setdefault(peer, [])
+        with trio.CancelScope() as scope:
+            scopes.append(scope)
+            if len(scopes) > limits.CTL_STREAMS_PER_PEER_MAX:
+                scopes[0].cancel()
+            try:
+                await self._converse(peer, stream)
+            finally:
+                scopes.remove(scope)
+                if not scopes:
+                    self._streams.pop(peer, None)
+                await reset_quietly(stream)
+
+    async def _converse(self, peer: PeerId, stream: Any) -> None:
+        send, receive = trio.open_memory_channel[tuple[bytes, bool]](limits.REPLIES_MAX)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write, peer, stream, receive, nursery.cancel_scope)
+            try:
+                while True:
+                    kind, body = await frames.read_frame(stream, _EXPECTED)
+                    if kind is Kind.FACT:
+                        await self._take(Fact(peer, body))
+                    elif kind is Kind.PING:
+                        number, _ = frames.unpack_id(body)
+                        send.send_nowait((frames.encode_frame(Kind.PONG, frames.pack_id(number)), False))
+                    else:
+                        self._start(peer, body, nursery, send)
+            except Exception as error:  # supervision: this stream is over, nothing else
+                log.debug("control stream ended", extra={"peer": peer.hex()[:8], "error": _words(error)})
+            nursery.cancel_scope.cancel()
+        # Answers that were queued but never written still hold their places.
+        while True:
+            try:
+                _, holds_place = receive.receive_nowait()
+            except (trio.WouldBlock, trio.EndOfChannel):
+                return
+            if holds_place:
+                self._leave(peer)
+
+    async def _take(self, fact: Fact) -> None:
+        rate = self._rates.setdefault(fact.peer, _Rate(at_s=trio.current_time()))
+        wait_s = rate.wait_s(trio.current_time())
+        if wait_s:
+            await trio.sleep(wait_s)
+        await self._inbox.offer_or_drop(fact, wait_s=self._timing.inbox_wait_s)
+
+    def _start(
+        self,
+        peer: PeerId,
+        body: bytes,
+        nursery: trio.Nursery,
+        send: trio.MemorySendChannel[tuple[bytes, bool]],
+    ) -> None:
+        number, method, request = frames.unpack_request(body)
+        if self._running.get(peer, 0) >= limits.REQUESTS_PER_PEER_MAX:
+            send.send_nowait((_refusal(number, "busy", is_busy=True), False))
+            return
+        self._running[peer] = self._running.get(peer, 0) + 1
+        nursery.start_soon(self._answer, peer, number, method, request, send)
+
+    async def _answer(
+        self,
+        peer: PeerId,
+        number: int,
+        method: str,
+        request: bytes,
+        send: trio.MemorySendChannel[tuple[bytes, bool]],
+    ) -> None:
+        try:
+            frame = await self._frame_for(peer, number, method, request)
+            send.send_nowait((frame, True))  # there is room: places and pongs together are bounded
+        except trio.WouldBlock:
+            self._leave(peer)
+        except BaseException:
+            self._leave(peer)
+            raise
+
+    async def _frame_for(self, peer: PeerId, number: int, method: str, request: bytes) -> bytes:
+        handler = self._handlers.get(method)
+        if handler is None:
+            return _refusal(number, f"no method {method}")
+        try:
+            with trio.fail_after(self._timing.handler_s):
+                answer = await handler(peer, request)
+            if len(answer) > limits.RESPONSE_BYTES_MAX:
+                raise ValueError(f"answer of {len(answer)} bytes to {method}")
+            return frames.encode_frame(Kind.ANSWER, frames.pack_id(number, answer))
+        except Unavailable as error:
+            return _refusal(number, str(error), is_busy=True)
+        except AssayError as error:
+            return _refusal(number, str(error))
+        except trio.TooSlowError:
+            return _refusal(number, f"{method} took too long", is_busy=True)
+        except Exception:  # supervision: our own mistake must not end the peer's other requests
+            log.exception(
+                "handler failed", extra={"peer": peer.hex()[:8], "method": frames.printable(method)}
+            )
+            return _refusal(number, "internal error")
+
+    async def _write(
+        self,
+        peer: PeerId,
+        stream: Any,
+        receive: trio.MemoryReceiveChannel[tuple[bytes, bool]],
+        scope: trio.CancelScope,
+    ) -> None:
+        async for frame, holds_place in receive:
+            try:
+                await frames.write_pieces(stream, frame)
+            except Exception as error:  # supervision: the peer does not read, or is gone
+                log.debug("answer not written", extra={"peer": peer.hex()[:8], "error": _words(error)})
+                scope.cancel()
+                return
+            finally:
+                if holds_place:
+                    self._leave(peer)
+
+    def _leave(self, peer: PeerId) -> None:
+        self._running[peer] -= 1
+        if not self._running[peer]:
+            del self._running[peer]
+
+
+def _refusal(number: int, reason: str, *, is_busy: bool = False) -> bytes:
+    return frames.encode_frame(Kind.REFUSAL, frames.pack_refusal(number, reason, is_busy=is_busy))
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, trio.WouldBlock):
+        return "the peer does not read its answers"
+    if isinstance(error, (EOFError, MalformedMessage)):
+        return str(error)
+    return frames.printable(f"{type(error).__name__}: {error}")

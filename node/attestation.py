@@ -1,0 +1,110 @@
+"""Attest: keep the network's knowledge of our hardware fresh.
+
+Room: node (edge). Evidence is made over the digest of a final manifest and shown to every
+verifier; before it has lost its worth the next is made. Without evidence a node is audited
+more often, and nothing else changes: so nothing here may stop it from training.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from assay.attestation.attester import Attester
+from assay.attestation.binding import Binding
+from assay.attestation.result import read_token
+from assay.network.host import Host
+from assay.node.attesters import command_attester, software_attester
+from assay.participant.config import Config, Participant
+from assay.participant.follower import Follower
+from assay.protocol.encoding.codec import encode
+from assay.protocol.errors import AssayError, ConfigError, Unavailable
+from assay.protocol.messages import EVIDENCE_BYTES_MAX, Attested
+from assay.protocol.state_transition import History
+from assay.protocol.types import NO_DIGEST, PeerId, RoundId
+
+log = logging.getLogger(__name__)
+RETRY_S = 2.0
+SHOW_S = 30.0
+
+
+def attester_of(config: Config, me: Participant) -> Attester | None:
+    """What speaks for this machine; None if nothing does, or the run would not listen.
+
+    Raises:
+        ConfigError: two are named, or the one named cannot be had.
+    """
+    if config.attester_key is not None and config.attester_command:
+        raise ConfigError("attester_key and attester_command: expected one of them")
+    found: Attester | None = None
+    if config.attester_key is not None:
+        found = software_attester(config.attester_key, me.spec.audit.code)
+    elif config.attester_command:
+        found = command_attester(config.attester_command)
+    return found if me.spec.audit.attestation != NO_DIGEST else None
+
+
+async def keep_attested(me: Participant, host: Host, follower: Follower, attester: Attester) -> None:
+    """Show fresh evidence for as long as the run trains."""
+    rules, due = me.spec.audit, 1  # the first manifest is the first nonce
+    while True:
+        history = await follower.grown(due - 1)
+        if not history.is_training or me.me not in history.active:
+            return
+        nonce_round = int(history.round) - 1
+        try:
+            evidence = await trio.to_thread.run_sync(attester.evidence, binding_of(me, history))
+        except Unavailable as error:
+            log.warning("no evidence", extra={"reason": str(error)})
+            due = nonce_round + 2  # the next manifest is the next chance
+            continue
+        body = encode(evidence)
+        if len(body) > EVIDENCE_BYTES_MAX:
+            words = f"{len(body)} bytes, at most {EVIDENCE_BYTES_MAX} expected"
+            log.error("evidence is too long to show", extra={"reason": words})
+            return
+        shown = Attested(round=RoundId(nonce_round), evidence=body)
+        due = nonce_round + 1 + max(rules.attested_rounds // 2, 1)
+        async with trio.open_nursery() as nursery:
+            for verifier in me.spec.verifier_peers:
+                nursery.start_soon(_show, me, host, follower, verifier, shown, due)
+
+
+def binding_of(me: Participant, history: History) -> Binding:
+    """What evidence over the newest final manifest must be about.
+
+    `nonce_at_s` is the verifiers' knowledge, and in no hash.
+    """
+    return Binding(
+        deployment_id=me.spec.deployment_id,
+        node=me.me,
+        run_id=me.run_id,
+        epoch=history.epoch_of(int(history.round) - 1),
+        code_digest=me.spec.audit.code,
+        nonce=history.parent,
+        nonce_at_s=0,
+    )
+
+
+async def _show(
+    me: Participant, host: Host, follower: Follower, verifier: PeerId, shown: Attested, until: int
+) -> None:
+    """Show evidence to one verifier until it has answered, or the next evidence is due."""
+    while follower.history.round < until:
+        try:
+            token = await host.request(verifier, "attest", encode(shown), timeout_s=SHOW_S)
+            result = read_token(token, verifier, me.domain)
+        except Unavailable:  # away, or one manifest behind us
+            await trio.sleep(RETRY_S)
+            continue
+        except AssayError as error:
+            log.warning("evidence not taken", extra={"verifier": verifier.hex()[:8], "reason": str(error)})
+            return
+        told = {
+            "verifier": verifier.hex()[:8],
+            "verdict": result.verdict.word,
+            "reasons": [reason.word for reason in result.all_reasons],
+        }
+        log.info("evidence appraised", extra=told)
+        return

@@ -1,0 +1,135 @@
+"""Replay: the buyer's own parameters, stepped from the certified aggregates alone.
+
+Room: observer (edge: blobs, store, checkpoint files). Nobody's word is taken for
+the model: on every round that checks states, each commit's digest of the
+parameters it used is compared with ours. Findings are durable; after a restart the
+steps since the last checkpoint are made again and found again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cbor2
+import numpy as np
+import trio
+from numpy.typing import NDArray
+
+from assay.network.host import Host
+from assay.participant.config import Participant
+from assay.participant.follower import fetch_blob
+from assay.protocol.errors import Unavailable
+from assay.protocol.messages import CertifiedManifest
+from assay.protocol.types import NO_DIGEST, Digest
+from assay.training.optimiser.public_state import Parameters
+
+CHECKPOINT_ROUNDS = 16
+FETCH_S = 60.0
+FETCHES_AT_ONCE = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch:
+    """Somebody named other parameters, or another result, than ours."""
+
+    round: int  # before whose step
+    who: str  # the node's peer id in hexadecimal, or what of an epoch
+    claimed: str
+    ours: str
+
+
+class Replay:
+    """The model as the buyer computes it. One task at a time."""
+
+    def __init__(self, me: Participant) -> None:
+        self._me = me
+        self._parameters = Parameters(
+            me.spec, me.config.folder / "parameters", CHECKPOINT_ROUNDS, me.config.base
+        )
+        self._me.store.set_fact(self._state_name(self.round), self._parameters.digest())
+
+    @property
+    def round(self) -> int:
+        """The round whose parameters we hold."""
+        return self._parameters.round
+
+    @property
+    def theta(self) -> NDArray[np.float32]:
+        """The newest parameters. Shape (P,), float32; not to be modified."""
+        return self._parameters.at(self.round)
+
+    def state(self, round_id: int) -> Digest:
+        """Our digest of the parameters that a round starts from; only of rounds reached before."""
+        found = self._me.store.fact(self._state_name(round_id))
+        assert found is not None, f"round {round_id} was never reached"
+        return Digest(found)
+
+    async def step(self, host: Host, certified: CertifiedManifest) -> Digest:
+        """Fetch everything a final manifest names, check its states, apply it; our state after it.
+
+        Raises:
+            Unavailable: a blob is not to be had now; nothing has changed.
+            MalformedMessage: what a quorum certified is no aggregate.
+        """
+        manifest = certified.manifest
+        assert int(manifest.round) == self.round
+        names = {signed.commit.update for signed in manifest.commits} | {manifest.aggregate}
+        await self._hold(host, [name for name in sorted(names) if name != NO_DIGEST])
+        self._compare(certified)
+        state = await trio.to_thread.run_sync(self._apply, certified)
+        self._me.store.set_fact(self._state_name(self.round), state)
+        return state
+
+    def compared(self) -> tuple[int, tuple[Mismatch, ...]]:
+        """On how many rounds commits named their parameters, and who named others than ours."""
+        rounds, wrong = 0, []
+        for round_id in range(0, self._me.spec.rounds, self._me.spec.state_every):
+            body = self._me.store.fact(f"agreement/{round_id}")
+            if body is not None:
+                rounds += 1
+                wrong += [Mismatch(**one) for one in cbor2.loads(body)]
+        return rounds, tuple(wrong)
+
+    def _compare(self, certified: CertifiedManifest) -> None:
+        manifest = certified.manifest
+        if int(manifest.round) % self._me.spec.state_every or not manifest.commits:
+            return
+        ours = self.state(self.round)
+        wrong = [
+            {"round": self.round, "who": c.node.hex(), "claimed": c.state.hex(), "ours": ours.hex()}
+            for c in (signed.commit for signed in manifest.commits)
+            if c.state != ours
+        ]
+        self._me.store.set_fact(f"agreement/{self.round}", cbor2.dumps(wrong))
+
+    def _apply(self, certified: CertifiedManifest) -> Digest:
+        name = certified.manifest.aggregate
+        aggregate = b"" if name == NO_DIGEST else self._me.blobs.load(name)
+        return self._parameters.apply(self.round, aggregate)
+
+    async def _hold(self, host: Host, names: list[Digest]) -> None:
+        """Return once all these blobs are ours.
+
+        Raises:
+            Unavailable: one of them is not to be had.
+        """
+        limit, missing = trio.CapacityLimiter(FETCHES_AT_ONCE), list[Unavailable]()
+
+        async def fetch(name: Digest) -> None:
+            async with limit:
+                try:
+                    body = await fetch_blob(host, name, self._me.spec.verifier_peers, FETCH_S)
+                    await trio.to_thread.run_sync(self._me.blobs.put, body)
+                except Unavailable as error:
+                    missing.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                if self._me.blobs.size(name) is None:
+                    nursery.start_soon(fetch, name)
+        if missing:
+            raise missing[0]
+
+    @staticmethod
+    def _state_name(round_id: int) -> str:
+        return f"state/{round_id}"

@@ -1,0 +1,179 @@
+"""Registrar: the buyer has its model put on record, and asks what the verifiers witnessed of the books.
+
+Room: observer (edge: host, chain, store). The record is what we computed; each verifier signs it only if it
+computed the same. What was collected is kept before it is sent, so a buyer that was killed
+sends the same again, and the contract takes it once.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from assay.bundle.finished import LogPoint, Registered, Settled
+from assay.bundle.registry.log_point import read_point
+from assay.chain.client import Chain
+from assay.chain.commit_statement import evm_address
+from assay.chain.events import ModelRegistered
+from assay.chain.statements import BadSignatureError, ModelRecord, certificate, recover
+from assay.ledger.log.cosignature import read_cosignature, witness_name
+from assay.ledger.log.note import (
+    BadNoteError,
+    SignatureLine,
+    origin_of,
+    read_checkpoint,
+    signature_lines,
+    with_lines,
+)
+from assay.ledger.settlement.results import model_record
+from assay.network.host import Host
+from assay.participant.config import Participant
+from assay.protocol.encoding.codec import decode, encode
+from assay.protocol.errors import AssayError, PeerFault, Unavailable
+from assay.protocol.messages import ModelRequest, ModelSignature
+from assay.protocol.params import Member
+from assay.protocol.quorum import quorum
+from assay.protocol.types import NO_DIGEST, Digest, PeerId
+
+log = logging.getLogger(__name__)
+ANSWER_S_MAX = 20.0
+CERTIFIED = "model/certified"  # parent and certificate, as they were first collected
+NOTE_LINES = 5  # of a checkpoint with its keeper's signature alone
+
+
+async def register_model(
+    me: Participant, host: Host, chain: Chain, last: Settled, inventory: Digest
+) -> Registered:
+    """Put the run's model on record on chain; doing it again goes on where it stood.
+
+    Args:
+        me: The buyer.
+        host: Our network.
+        chain: Our account on chain.
+        last: The run's last epoch, final on chain.
+        inventory: Of what the model was trained on.
+
+    Raises:
+        Unavailable, ChainRefused: not possible now.
+    """
+
+    def record_of(parent: Digest) -> ModelRecord:
+        return model_record(me.spec, last.result, Digest(last.digest), inventory, parent)
+
+    kept = me.store.fact(CERTIFIED)
+    if kept is None:
+        parent = await trio.to_thread.run_sync(parent_on_chain, chain, me)
+        kept = parent + await certified_record(me, host, record_of(parent))
+        me.store.set_fact(CERTIFIED, kept)
+    record, cert = record_of(Digest(kept[:32])), kept[32:]
+    record_id = await trio.to_thread.run_sync(chain.register_model, record, cert)
+    log.info("model is on record", extra={"record": record_id.hex()[:8]})
+    return Registered(record=record, record_id=record_id, certificate=cert)
+
+
+def parent_on_chain(chain: Chain, me: Participant) -> Digest:
+    """The oldest record of the model that this run started from; zero if it started from none on record."""
+    if me.spec.model.base == NO_DIGEST:
+        return NO_DIGEST
+    for event in chain.events(me.deployment.block):
+        if isinstance(event, ModelRegistered) and event.model_hash == me.spec.model.base:
+            return Digest(event.record_id)
+    return NO_DIGEST
+
+
+async def certified_record(me: Participant, host: Host, record: ModelRecord) -> bytes:
+    """A quorum's signatures on the record that we computed, asked for all at once.
+
+    Raises:
+        Unavailable: no quorum signs it now.
+    """
+    message = me.deployment.digest(record)
+    signatures: list[bytes] = []
+    reasons: list[str] = []
+
+    async def ask(member: Member) -> None:
+        try:
+            body = encode(ModelRequest(parent=Digest(record.parent)))
+            answer = await host.request(member.peer, "sign-model", body, timeout_s=ANSWER_S_MAX)
+            signatures.append(_checked(member, decode(ModelSignature, answer), record, message))
+        except AssayError as error:
+            reasons.append(str(error))
+            log.info("no signature on the model's record", extra={"reason": str(error)})
+
+    async with trio.open_nursery() as nursery:
+        for member in me.spec.verifiers:
+            nursery.start_soon(ask, member)
+    need = quorum(len(me.spec.verifiers))
+    if len(signatures) < need:
+        told = "; ".join(sorted(reasons)[:3])
+        raise Unavailable(f"{len(signatures)} signatures on the model's record, expected {need}; {told}")
+    return certificate(message, signatures)
+
+
+def _checked(member: Member, answer: ModelSignature, record: ModelRecord, message: bytes) -> bytes:
+    """The signature, if it is this verifier's on our record.
+
+    Raises:
+        PeerFault: it is not; the words name the field.
+    """
+    for field in ("model_hash", "data_inventory_hash", "config_hash", "last_result"):
+        if getattr(answer, field) != getattr(record, field):
+            raise PeerFault(member.peer, f"the model's record: another {field} than ours")
+    try:
+        signer = recover(message, answer.signature)
+    except BadSignatureError as error:
+        raise PeerFault(member.peer, f"the model's record: {error}") from None
+    if signer != evm_address(member.hot):
+        raise PeerFault(member.peer, f"the model's record: signed by {signer}, not its hot key")
+    return bytes(answer.signature)
+
+
+# ---- the books
+
+
+async def witnessed_point(me: Participant, host: Host) -> LogPoint | None:
+    """The largest checkpoint of the keeper's books that a quorum of verifiers cosigned; None without one.
+
+    Of each verifier's answer only its own line counts, so none can spoil what the others say.
+    """
+    keeper = me.config.keeper
+    if keeper is None:
+        return None
+    lines: dict[str, dict[PeerId, SignatureLine]] = {}
+
+    async def ask(peer: PeerId) -> None:
+        try:
+            body = await host.request(peer, "witnessed", b"", timeout_s=ANSWER_S_MAX)
+            if body:
+                note = body.decode(errors="replace")
+                own, line = _own_line(note, me.run_id, keeper, peer)
+                lines.setdefault(own, {})[peer] = line
+        except AssayError as error:
+            log.info("no word on the books", extra={"peer": peer.hex()[:8], "reason": str(error)})
+
+    async with trio.open_nursery() as nursery:
+        for member in me.spec.verifiers:
+            nursery.start_soon(ask, member.peer)
+    need = quorum(len(me.spec.verifiers))
+    notes = [
+        with_lines(own, [by_peer[peer] for peer in sorted(by_peer)])
+        for own, by_peer in lines.items()
+        if len(by_peer) >= need
+    ]
+    points = (read_point(note, me.run_id, keeper, me.spec.verifier_peers) for note in notes)
+    return max(points, key=lambda point: point.size, default=None)
+
+
+def _own_line(note: str, run_id: Digest, keeper: PeerId, peer: PeerId) -> tuple[str, SignatureLine]:
+    """The keeper's own part of a note, and this verifier's line of it.
+
+    Raises:
+        BadNoteError: not the keeper's checkpoint of this run's books, or the verifier did not cosign it.
+    """
+    checkpoint = read_checkpoint(note, origin_of(run_id), keeper)
+    for line in signature_lines(note):
+        if line.name == witness_name(peer):
+            read_cosignature(line, checkpoint, peer)
+            return "\n".join(note.split("\n")[:NOTE_LINES]) + "\n", line
+    raise BadNoteError("a checkpoint without its own line")

@@ -1,0 +1,331 @@
+"""Buyer: follows a run, computes its model, takes back what was not spent, and packs the proof.
+
+Room: observer (edge). One trio process; arithmetic, chain and files in threads. It
+needs no torch, and of the data no more than the manifest: parameters follow from the certified aggregates.
+
+    replay every round --> all epochs final --> close --> collect, refund --> model on record --> bundle
+Every stage reads where it stands from the chain or from its own files, so it may be
+killed at any instant and started again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+from assay.bundle.finished import Anchored, Finished, Registered, Settled
+from assay.bundle.inputs import Papers, read_papers
+from assay.bundle.receipts import facts_of
+from assay.bundle.release import release_of
+from assay.bundle.write import write_bundle
+from assay.chain.client import Chain, EpochPhase
+from assay.chain.commit_statement import evm_address
+from assay.chain.events import LogAnchored, ResultFinalized, RewardCollected
+from assay.chain.proofs.event_proof import EventProof
+from assay.chain.proofs.result_anchor import check_result_anchor
+from assay.ledger.settlement.results import epoch_end, epoch_result
+from assay.network.host import Host
+from assay.observer.buyer.parameters import Mismatch, Replay
+from assay.observer.buyer.registrar import register_model, witnessed_point
+from assay.observer.ledger_service.certificates import certified_result
+from assay.observer.ledger_service.status import StatusFile
+from assay.participant.config import Config, Participant, open_network, open_participant
+from assay.participant.follower import Follower
+from assay.participant.keyring import release_key
+from assay.participant.wallet.claims import open_chain
+from assay.protocol.audits import Ruling
+from assay.protocol.encoding.codec import decode_any
+from assay.protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
+from assay.protocol.messages import CertifiedManifest
+from assay.protocol.types import NO_DIGEST, Digest
+from assay.training.data.inventory import inventory, inventory_digest
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+POLL_S = 1.0
+CASES_S_MAX = 120.0  # how long slash rewards are waited for
+CERTIFICATE_TRIES = 5
+PROOF_S_MAX = 30.0  # how long a result waits for the proof that it is final
+REGISTER_S_MAX = 120.0  # how long the model waits for its record
+FACTS = {CertifiedManifest.TAG: CertifiedManifest}
+
+
+async def run_buyer(config: Config, status_path: Path, bundle: Path) -> None:
+    """Follow a run to its end and write its bundle.
+
+    Args:
+        config: A participant whose account is the run's buyer.
+        status_path: Where lines are appended; see observer/ledger_service/status.py. A round's `state` is our
+            digest of the parameters after it.
+        bundle: The folder to make; see bundle/write.py.
+
+    Raises:
+        ConfigError: the operator can fix it.
+    """
+    await Buyer(open_participant(config), status_path, bundle).run()
+
+
+class Buyer:
+    """The buyer's parts."""
+
+    def __init__(self, me: Participant, status_path: Path, bundle: Path) -> None:
+        self.me, self.bundle = me, bundle
+        self.follower = Follower(me.spec, me.run_id, me.store)
+        self.status = StatusFile(status_path)
+        self.replay = Replay(me)
+        self._host: Host
+
+    async def run(self) -> None:
+        """Serve until the bundle is written."""
+        async with (
+            open_network(self.me, {"links": self.follower.answer_links}) as host,
+            trio.open_nursery() as nursery,
+        ):
+            self._host = host
+            nursery.start_soon(host.keep_connected, list(self.me.addresses.values()))
+            nursery.start_soon(self._read_facts)
+            nursery.start_soon(self.follower.poll, host, self.me.spec.verifier_peers)
+            self.status.write("up")
+            log.info("buyer is up", extra={"peer": self.me.me.hex()[:8]})
+            await self._replay_all()
+            chain = await _patiently(self._open_chain)
+            settled = await _patiently(lambda: self._settled(chain))
+            self._tell_agreement(settled)
+            await self._certify(settled)
+            await self._show_final(chain, settled)
+            await _patiently(lambda: self._take_back(chain))
+            papers = await trio.to_thread.run_sync(
+                read_papers, self.me.spec, self.me.config.data, self.me.config.base
+            )
+            registered = await self._register(chain, settled, papers)
+            anchor = await _patiently(lambda: self._anchored(chain))
+            await self._pack(settled, papers, registered, anchor)
+            nursery.cancel_scope.cancel()
+
+    async def _read_facts(self) -> None:
+        async for fact in self._host.facts:
+            try:
+                self.follower.take(decode_any(FACTS, fact.payload))
+            except (PeerFault, MalformedMessage) as fault:
+                log.warning("peer fault", extra={"peer": fact.peer.hex()[:8], "reason": str(fault)})
+
+    async def _open_chain(self) -> Chain:
+        return await trio.to_thread.run_sync(open_chain, self.me)
+
+    # ---- the model
+
+    async def _replay_all(self) -> None:
+        """Our own parameters, round by round, until the chain is complete."""
+        while self.replay.round <= self.me.spec.last_round:
+            at = self.replay.round
+            await self.follower.grown(at)
+            (certified,) = self.me.store.links(at, 1)
+            state = await _patiently(lambda certified=certified: self.replay.step(self._host, certified))  # type: ignore[misc]
+            self.status.write_once("round", str(at), round=at, state=state.hex())
+
+    def _tell_agreement(self, settled: dict[int, Settled]) -> None:
+        """Whether everybody's words about the parameters are ours: commits', and the settled results'."""
+        rounds, wrong = self.replay.compared()
+        found = list(wrong)
+        for epoch, one in settled.items():
+            at = epoch_end(self.me.spec, epoch)
+            model, ours = one.result.model_hash, self.replay.state(at)
+            if model != ours:
+                found.append(Mismatch(round=at, who=f"epoch {epoch}", claimed=model.hex(), ours=ours.hex()))
+            result = self.me.deployment.digest(one.result)
+            if one.digest != result:  # the table is another than ours
+                who = f"result of epoch {epoch}"
+                found.append(Mismatch(round=at, who=who, claimed=one.digest.hex(), ours=result.hex()))
+        mismatches = [dataclasses.asdict(one) for one in found]
+        self.status.write_once("agreement", "", ok=not found, rounds=rounds, mismatches=mismatches)
+
+    # ---- the money
+
+    async def _settled(self, chain: Chain) -> dict[int, Settled]:
+        """Every epoch's final result.
+
+        Raises:
+            Unavailable: not all are final yet.
+        """
+        found: dict[int, Settled] = {}
+        previous = NO_DIGEST
+        for epoch in range(self.me.spec.epochs):
+            state = await trio.to_thread.run_sync(chain.epoch_state, self.me.run_id, epoch)
+            if state.phase not in (EpochPhase.FINAL, EpochPhase.SWEPT):
+                raise Unavailable(f"epoch {epoch} is {state.phase.name.lower()}, not final")
+            settlement = self.follower.settlements[epoch]
+            result = epoch_result(self.me.spec, settlement, Digest(state.model_hash), previous)
+            kept = self.me.store.fact(f"certificate/{epoch}") or b""
+            found[epoch] = Settled(
+                settlement=settlement, result=result, digest=state.digest, certificate=kept
+            )
+            previous = Digest(state.digest)
+        return found
+
+    async def _certify(self, settled: dict[int, Settled]) -> None:
+        """Fill in the verifiers' signatures where a quorum gives them again."""
+        for epoch, one in settled.items():
+            tries = 0 if one.certificate else CERTIFICATE_TRIES
+            for _ in range(tries):
+                try:
+                    previous = Digest(one.result.prev_result)
+                    found = await certified_result(self.me, self._host, one.settlement, previous)
+                except AssayError as error:
+                    log.info("no certificate yet", extra={"epoch": epoch, "reason": str(error)})
+                    await trio.sleep(POLL_S)
+                    continue
+                self.me.store.set_fact(f"certificate/{epoch}", found.certificate)
+                settled[epoch] = dataclasses.replace(one, certificate=found.certificate)
+                break
+
+    async def _show_final(self, chain: Chain, settled: dict[int, Settled]) -> None:
+        """Fill in the proofs that results are final, where the chain's blocks can be made again."""
+        for epoch, one in settled.items():
+            with trio.move_on_after(PROOF_S_MAX):
+                while settled[epoch].anchor is None:
+                    try:
+                        proof = await trio.to_thread.run_sync(self._proof, chain, epoch, one)
+                    except AssayError as error:
+                        log.info("result not shown final", extra={"epoch": epoch, "reason": str(error)})
+                        await trio.sleep(POLL_S)
+                        continue
+                    settled[epoch] = dataclasses.replace(one, anchor=proof)
+
+    def _proof(self, chain: Chain, epoch: int, one: Settled) -> EventProof:
+        """That an epoch's result is final.
+
+        Raises:
+            Unavailable: the chain does not say so now, or its blocks cannot be made again.
+            MalformedMessage: what it says is not about our result.
+        """
+        for event in chain.events(self.me.deployment.block):
+            if not isinstance(event, ResultFinalized):
+                continue
+            if (event.run_id, event.epoch) == (self.me.run_id, epoch):
+                proof = chain.prove(event)
+                check_result_anchor(proof, self.me.deployment, one.result)
+                return proof
+        raise Unavailable(f"no event that epoch {epoch} is final")
+
+    async def _take_back(self, chain: Chain) -> None:
+        """Close the run, collect our share of slashes, and get the free rest of the escrow.
+
+        Raises:
+            Unavailable, ChainRefused: not possible now; doing it again goes on.
+        """
+        in_thread, run_id = trio.to_thread.run_sync, self.me.run_id
+        await in_thread(chain.request_close, run_id)
+        await self._cases_end(chain)
+        await in_thread(chain.collect)
+        run = await in_thread(chain.run, run_id)
+        if run is None:
+            raise Unavailable("the chain does not know our run")
+        while await in_thread(chain.timestamp) < run.closes_at:
+            await trio.sleep(POLL_S / 2)
+        await in_thread(chain.refund, run_id)
+        run = await in_thread(chain.run, run_id)
+        returned = 0 if run is None else run.returned
+        collected = await in_thread(self._collected, chain)
+        self.status.write_once("refunded", "", amount=returned, collected=collected)
+
+    def _collected(self, chain: Chain) -> int:
+        """Our share of slashes so far, in this life of the process or an earlier one."""
+        return sum(
+            event.amount
+            for event in chain.events(self.me.deployment.block)
+            if isinstance(event, RewardCollected) and event.account == chain.address
+        )
+
+    async def _cases_end(self, chain: Chain) -> None:
+        """Wait until the court has closed the case of every upheld audit, within bounds."""
+        offences = {
+            bytes(audit.offence_id)
+            for one in facts_of(self.me.spec, self.me.run_id, self.me.store.links(), {})
+            for audit in one.ruled
+            if audit.ruling is Ruling.UPHELD
+        } | {
+            bytes(fault.offence_id)
+            for one in facts_of(self.me.spec, self.me.run_id, self.me.store.links(), {})
+            for audit in one.ruled
+            for fault in audit.faults
+        }
+        with trio.move_on_after(CASES_S_MAX):
+            for offence in sorted(offences):
+                while not (await trio.to_thread.run_sync(chain.case, offence)).phase.is_over:
+                    await trio.sleep(POLL_S)
+
+    # ---- the proof
+
+    async def _anchored(self, chain: Chain) -> Anchored | None:
+        """What the keeper, whose account the fee goes to, last anchored of its books; None if nothing."""
+        keeper = evm_address(self.me.spec.money.treasury)
+        events = await trio.to_thread.run_sync(chain.events, self.me.deployment.block)
+        for event in reversed(events):
+            if isinstance(event, LogAnchored) and (event.keeper, event.run_id) == (keeper, self.me.run_id):
+                return Anchored(
+                    keeper=keeper,
+                    size=event.size,
+                    root=event.root,
+                    block_number=event.block_number,
+                    block_hash=event.block_hash,
+                    tx_hash=event.tx_hash,
+                )
+        return None
+
+    async def _register(self, chain: Chain, settled: dict[int, Settled], papers: Papers) -> Registered | None:
+        """The model's record on chain; None if no quorum signs in time: the model is delivered anyway."""
+        last = settled[self.me.spec.epochs - 1]
+        trained_on = inventory_digest(inventory(self.me.spec.data, papers.manifest))
+        found: Registered | None = None
+        with trio.move_on_after(REGISTER_S_MAX):
+            found = await _patiently(lambda: register_model(self.me, self._host, chain, last, trained_on))
+        if found is None:
+            log.warning("the model is not on record: no quorum signed in time, or the contract refused")
+        self.status.write_once("registered", "", record=None if found is None else found.record_id.hex())
+        return found
+
+    async def _pack(
+        self,
+        settled: dict[int, Settled],
+        papers: Papers,
+        registered: Registered | None,
+        anchor: Anchored | None,
+    ) -> None:
+        log_point = await witnessed_point(self.me, self._host)
+        key = await trio.to_thread.run_sync(
+            release_key, self.me.config.folder / "keys", self.me.config.password
+        )
+        run = Finished(
+            spec=self.me.spec,
+            run_id=self.me.run_id,
+            deployment=self.me.deployment,
+            links=tuple(self.me.store.links()),
+            settled=settled,
+            theta=self.replay.theta,
+            state=self.replay.state(self.replay.round),
+            papers=papers,
+            load=self.me.blobs.load,
+            anchor=anchor,
+            release=release_of(key),
+            registered=registered,
+            stated=self.me.config.stated,
+            log_point=log_point,
+        )
+        state = await trio.to_thread.run_sync(write_bundle, self.bundle, run)
+        self.status.write_once("bundle", "", path=str(self.bundle), state=state.hex())
+        log.info("bundle written", extra={"state": state.hex()[:8]})
+
+
+async def _patiently(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Do it again until it works: what is missing now may come, and nobody else would do it."""
+    while True:
+        try:
+            return await attempt()
+        except AssayError as error:
+            log.info("not yet", extra={"reason": str(error)})
+        await trio.sleep(POLL_S)

@@ -1,0 +1,170 @@
+"""Bookkeeper: reads manifests and chain events into the books, and tells what it found.
+
+Room: observer (edge: store, chain and status file; blocking, callers run it in a
+thread). It books what the store's cursors say is next, so running it again is free.
+A chain may go back. Each look asks whether the block that the look before ended in still has its
+hash; if not, it walks back over earlier looks to one that has, reads on from there, and the store
+reverses what is no longer there. The first look reads from the deployment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from assay.chain.commit_statement import evm_address
+from assay.chain.events import Claimed, Refunded, ResultFinalized, ResultProposed, Slashed, SlashReversed
+from assay.chain.providers import Head, Providers
+from assay.chain.reader import ChainReader
+from assay.ledger.accounts import Kind, budget
+from assay.ledger.journal.round_facts import RoundFacts, round_facts
+from assay.ledger.journal.store import BookStore
+from assay.ledger.queries import report
+from assay.ledger.queries.reconcile import reconcile, trial_balance
+from assay.ledger.settlement.payouts import Settlement
+from assay.observer.ledger_service.status import StatusFile
+from assay.protocol.errors import Unavailable
+from assay.protocol.messages import CertifiedManifest
+from assay.protocol.params import RunSpec
+from assay.protocol.state_transition import History, advance, start
+from assay.protocol.types import Digest
+
+LOOKS_KEPT = 256  # 40 bytes each; a chain that goes back further is read from the deployment
+
+
+class Bookkeeper:
+    """The books of one run as they grow. One thread at a time."""
+
+    def __init__(self, spec: RunSpec, run_id: Digest, books: BookStore, status: StatusFile) -> None:
+        self.books, self._spec, self._run_id, self._status = books, spec, run_id, status
+        self._history: History = start(spec, run_id)
+        self._looks: list[Head] = []  # where earlier ones ended, oldest first
+        self._names = {evm_address(m.account): m.peer.hex() for m in spec.nodes + spec.verifiers}
+        self._told_rounds = 0
+
+    @property
+    def next_round(self) -> int:
+        """The link that `book_rounds` expects next; from 0 after a restart."""
+        return int(self._history.round)
+
+    def book_rounds(self, links: Sequence[CertifiedManifest], settlements: Mapping[int, Settlement]) -> None:
+        """Fold in the next links of the checked chain and keep what is new.
+
+        Args:
+            links: Consecutive, from `next_round` on.
+            settlements: Of the epochs they make ripe, by epoch.
+        """
+        history = self._history
+        ripe = {self._spec.settled_at(epoch): found for epoch, found in settlements.items()}
+        facts: list[RoundFacts] = []
+        for certified in links:
+            before, history = history, advance(history, certified.manifest)
+            facts.append(round_facts(before, certified, history, ripe.get(int(before.round))))
+        self.books.add_rounds(facts)
+        self._history = history
+
+    def book_blocks(self, chain: Providers, settlements: Mapping[int, Settlement]) -> bool:
+        """Read the newest blocks; whether the books changed.
+
+        Raises:
+            BooksError: the answer cannot be all that happened; nothing was written, and the next look
+                starts from the deployment.
+            Unavailable: no answer, endpoints that disagree, or the chain went back while we read; likewise.
+        """
+        looks, self._looks = self._looks, []  # whatever fails below, the next look is a first one
+        head = chain.head()
+        while looks and chain.block_hash(looks[-1].number) != looks[-1].hash:
+            looks.pop()
+        if looks and looks[-1].number > head.number:  # an endpoint that lags; what we read still stands
+            self._looks = looks
+            return False
+        at = min(looks[-1].number + 1, self.books.next_block) if looks else self.books.first_block
+        events = chain.events(at, head.number)
+        if chain.block_hash(head.number) != head.hash:
+            raise Unavailable(f"block {head.number} changed while we read up to it")
+        taken = self.books.take_blocks(events, at, head.number, settlements)
+        self._looks = [*(one for one in looks if one.number < head.number), head][-LOOKS_KEPT:]
+        return bool(taken.seen or taken.orphaned)
+
+    # ---- status lines
+
+    def tell_rounds(self) -> None:
+        """One line per round on record that has none yet."""
+        for round_id in range(self._told_rounds, self.books.next_round):
+            if not self._status.has("round", str(round_id)):
+                line = report.round_line(self.books, self._spec, round_id)
+                self._status.write_once("round", str(round_id), **line)
+            self._told_rounds = round_id + 1
+
+    def tell_events(self) -> None:
+        """One line per slash, step of an epoch, claim and refund on record that has none yet."""
+        kinds = (Slashed, SlashReversed, ResultProposed, ResultFinalized, Claimed, Refunded)
+        for event in self.books.events(*kinds):
+            match event:
+                case Slashed():
+                    self._status.write_once(
+                        "slashed",
+                        event.offence_id.hex(),
+                        node=self._names.get(event.account, event.account),
+                        amount=event.amount,
+                        burnt=event.burnt,
+                        buyer=event.buyer_amount,
+                        challenger=event.challenger_amount,
+                    )
+                case SlashReversed():
+                    self._status.write_once(
+                        "slash-reversed",
+                        event.offence_id.hex(),
+                        node=self._names.get(event.account, event.account),
+                        amount=event.amount,
+                    )
+                case ResultProposed(run_id=self._run_id):
+                    self._tell_phase(event, "proposed")
+                case ResultFinalized(run_id=self._run_id):
+                    self._tell_phase(event, "final")
+                case Claimed(run_id=self._run_id):
+                    self._status.write_once(
+                        "claimed",
+                        f"{event.epoch}/{event.index}",
+                        account=event.account,
+                        peer=self._names.get(event.account, ""),
+                        epoch=event.epoch,
+                        amount=event.amount,
+                    )
+                case Refunded(run_id=self._run_id):
+                    self._status.write_once("refunded", event.tx_hash.hex(), amount=event.amount)
+
+    def settled_line(self, chain: ChainReader, settlements: Mapping[int, Settlement]) -> dict[str, Any]:
+        """The summary of a run whose money has all moved."""
+        differences = reconcile(self.books, chain, settlements)
+        return {
+            "money": dataclasses.asdict(report.money(self.books)),
+            "nodes": report.nodes(self.books, self._spec),
+            "verifiers": report.verifiers(self.books, self._spec),
+            "audits": report.audits(self.books, self._spec.last_round),
+            "open_cases": len(report.open_offences(self.books)),
+            **report.settled_line(differences, trial_balance(self.books)),
+        }
+
+    def _tell_phase(self, event: ResultProposed | ResultFinalized, phase: str) -> None:
+        name = f"{event.epoch}/{phase}"
+        self._status.write_once("epoch", name, epoch=event.epoch, phase=phase, total=event.total)
+
+    # ---- is there anything left to do?
+
+    def is_paid_out(self) -> bool:
+        """Whether every epoch is final, every row claimed or swept, and the rest refunded."""
+        final = {
+            event.epoch
+            for event in self.books.events(ResultFinalized)
+            if isinstance(event, ResultFinalized) and event.run_id == self._run_id
+        }
+        if final != set(range(self._spec.epochs)):
+            return False
+        left = self.books.balances()
+        return budget(self._run_id) not in left and not any(one.kind is Kind.PAYABLE for one in left)
+
+    def has_open_cases(self) -> bool:
+        """Whether a slash that the chain of manifests decided has not ended in court."""
+        return bool(report.open_offences(self.books))

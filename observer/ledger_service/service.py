@@ -1,0 +1,200 @@
+"""Keeper: the ledger's process. Follow both chains, keep the books, settle every epoch.
+
+Room: observer (edge). One trio process; store and chain are read in threads. What
+it owes nobody remembers but the two chains and its own files, so it may be killed
+at any instant and started again. Of several that are started on one database, one works and the
+others wait for its end (ledger/journal/lease.py).
+
+    manifests --> books <-- chain events        status: one line per fact
+    ripe epoch --> quorum's signatures --> proposed --> final --> fee claimed
+    final epoch --> signed checkpoint of the books' Merkle log --> cosigned by the verifiers, anchored
+
+Nothing is signed before a quorum of verifiers has said what it cosigned last, and nothing booked that is
+behind the anchor on chain: a keeper whose books were rolled back stops (witnesses.py, anchor.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from assay.chain.client import Chain
+from assay.chain.providers import Providers
+from assay.ledger.journal.lease import Turn, TurnLost, begin_term
+from assay.ledger.journal.store import BookStore
+from assay.ledger.log.signer import LedgerRolledBack, LogKeeper
+from assay.network.host import Host
+from assay.observer.ledger_service.anchor import anchor_newest, compare_with_anchor
+from assay.observer.ledger_service.bookkeeper import Bookkeeper
+from assay.observer.ledger_service.settler import Settler
+from assay.observer.ledger_service.status import StatusFile
+from assay.observer.ledger_service.witnesses import Witnesses
+from assay.participant.config import Config, Participant, open_network, open_participant
+from assay.participant.follower import Follower
+from assay.participant.wallet.claims import claim_everything, open_chain
+from assay.protocol.encoding.codec import decode_any
+from assay.protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
+from assay.protocol.messages import CertifiedManifest
+
+log = logging.getLogger(__name__)
+POLL_S = 1.0
+LINKS_PER_STEP = 64
+CASES_S_MAX = 120.0  # how long a paid-out run waits for cases that nobody brings to an end
+WITNESSES_S_MAX = 60.0  # how long the end of a run waits for verifiers that are gone
+CHECKS_MAX = 5  # the books may be a block behind the chain they are compared with
+FACTS = {CertifiedManifest.TAG: CertifiedManifest}
+
+
+async def run_keeper(config: Config, status_path: Path) -> None:
+    """Keep a run's books until everything is settled and reported.
+
+    Args:
+        config: A participant that is neither node nor verifier; its account pays the gas.
+        status_path: Where lines are appended; see observer/ledger_service/status.py.
+
+    Raises:
+        ConfigError: the operator can fix it.
+    """
+    turn = Turn(books_of(config))
+    try:
+        await _wait_for(turn)
+        await Keeper(open_participant(config), status_path).run()
+    finally:
+        turn.give_up()
+
+
+def books_of(config: Config) -> Path | str:
+    """Where a keeper's books are."""
+    return config.books or config.folder / "ledger.db"
+
+
+async def _wait_for(turn: Turn) -> None:
+    """Return once it is our turn: at once, or when the keeper that has the books ends, however it does."""
+    has_told = False
+    while True:
+        try:
+            if await trio.to_thread.run_sync(turn.try_take):
+                return
+            if not has_told:
+                log.info("another keeper has the books; waiting for its end")
+                has_told = True
+        except Unavailable as error:
+            log.warning("the books are away", extra={"reason": str(error)})
+        await trio.sleep(POLL_S)
+
+
+class Keeper:
+    """The keeper's parts."""
+
+    def __init__(self, me: Participant, status_path: Path) -> None:
+        self.me = me
+        self.follower = Follower(me.spec, me.run_id, me.store)
+        self.status = StatusFile(status_path)
+        books = BookStore(books_of(me.config), me.run_id, first_block=me.deployment.block)
+        begin_term(books)
+        self.log_keeper = LogKeeper(
+            books, me.keys.peer, me.config.folder / "checkpoints", me.spec.verifier_peers
+        )
+        self.witnesses = Witnesses(me, self.log_keeper)
+        self.bookkeeper = Bookkeeper(me.spec, me.run_id, books, self.status)
+        urls, one_suffices = (me.config.rpc_url, *me.config.rpc_urls), me.config.one_rpc_suffices
+        self.providers = Providers(urls, me.deployment, one_suffices=one_suffices)
+        settlers = Providers(urls, me.deployment, one_suffices=one_suffices)  # its thread is another
+        self.settler = Settler(me, self.follower, settlers.check)
+        self._has_told = False
+
+    async def run(self) -> None:
+        """Serve until the run is settled."""
+        async with (
+            open_network(self.me, {"links": self.follower.answer_links}) as host,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(host.keep_connected, list(self.me.addresses.values()))
+            nursery.start_soon(self._read_facts, host)
+            nursery.start_soon(self.follower.poll, host, self.me.spec.verifier_peers)
+            nursery.start_soon(self.settler.run, host)
+            nursery.start_soon(claim_everything, self.me, self.follower)
+            nursery.start_soon(self.witnesses.run, host)
+            self.status.write("up")
+            log.info("keeper is up", extra={"peer": self.me.me.hex()[:8]})
+            await self._keep_books()
+            nursery.cancel_scope.cancel()
+        self.bookkeeper.books.close()
+
+    async def _read_facts(self, host: Host) -> None:
+        async for fact in host.facts:
+            try:
+                self.follower.take(decode_any(FACTS, fact.payload))
+            except (PeerFault, MalformedMessage) as fault:
+                log.warning("peer fault", extra={"peer": fact.peer.hex()[:8], "reason": str(fault)})
+
+    # ---- the books
+
+    async def _keep_books(self) -> None:
+        """Book and report until the summary is out."""
+        chain: Chain | None = None
+        paid_out_at: float | None = None
+        while True:
+            try:
+                await self._book_rounds()
+                if chain is None:
+                    chain = await trio.to_thread.run_sync(open_chain, self.me)
+                await trio.to_thread.run_sync(self._look, chain)
+                if not await trio.to_thread.run_sync(self.bookkeeper.is_paid_out):
+                    paid_out_at = None
+                elif paid_out_at is None:
+                    paid_out_at = trio.current_time()
+                elif await self._is_over(paid_out_at):
+                    await self._report(chain)
+                    return
+            except (LedgerRolledBack, TurnLost):
+                raise
+            except AssayError as error:
+                log.warning("the books wait", extra={"reason": str(error)})
+            await trio.sleep(POLL_S)
+
+    async def _book_rounds(self) -> None:
+        """Everything the follower has; also the first time, when all of it is folded again."""
+        while self.bookkeeper.next_round < int(self.follower.history.round):
+            links = list(self.me.store.links(self.bookkeeper.next_round, LINKS_PER_STEP))
+            settlements = dict(self.follower.settlements)
+            await trio.to_thread.run_sync(self.bookkeeper.book_rounds, links, settlements)
+        await trio.to_thread.run_sync(self.bookkeeper.tell_rounds)
+
+    def _look(self, chain: Chain) -> None:
+        compare_with_anchor(chain, self.log_keeper, self.me.run_id)
+        is_new = self.bookkeeper.book_blocks(self.providers, dict(self.follower.settlements))
+        if is_new or not self._has_told:  # killed between booking and telling, we tell now
+            self.bookkeeper.tell_events()
+            self._has_told = True
+        if self.witnesses.is_compared:
+            self.log_keeper.sign_due()
+        anchor_newest(chain, self.log_keeper, self.me.run_id)
+
+    async def _is_over(self, paid_out_at: float) -> bool:
+        if trio.current_time() > paid_out_at + CASES_S_MAX:
+            return True
+        return not await trio.to_thread.run_sync(self.bookkeeper.has_open_cases)
+
+    async def _report(self, chain: Chain) -> None:
+        """The summary; differences are reported only if they stay."""
+        line: dict[str, Any] = {}
+        for _ in range(CHECKS_MAX):
+            await trio.to_thread.run_sync(self._look, chain)
+            line = await trio.to_thread.run_sync(
+                self.bookkeeper.settled_line, chain, dict(self.follower.settlements)
+            )
+            if line["chain_matches_books"]:
+                break
+            await trio.sleep(POLL_S)
+        if not await self.witnesses.compared(WITNESSES_S_MAX):
+            log.warning("signing the last checkpoint, though no quorum of verifiers said what it cosigned")
+        await trio.to_thread.run_sync(self.log_keeper.sign_last)
+        await trio.to_thread.run_sync(anchor_newest, chain, self.log_keeper, self.me.run_id)
+        if not await self.witnesses.cosigned(WITNESSES_S_MAX):
+            log.warning("the last checkpoint has no quorum of cosignatures")
+        self.status.write_once("settled", "", **line)
+        log.info("run is settled", extra={"matches": line["chain_matches_books"]})

@@ -1,0 +1,212 @@
+"""Sections: the tables of run.toml, each key with its type, bounds and default.
+
+Room: orders (pure).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
+
+from assay.orders.amounts import DECIMALS, TOKENS_MAX, scaled
+from assay.protocol.messages import NODES_MAX, VERIFIERS_MAX
+from assay.protocol.openings import OPENED_BLOCKS_MAX
+from assay.protocol.update_rule import BLOCK_SIZE, FRAGMENTS_MAX, LAG_MAX, RANK_MAX
+from assay.training.data.documents import Format
+from assay.verifier.aggregation.registry import DECODED, RULE_NAMES
+
+ROUNDS_MAX = 1_000_000
+STDLIB_BYTES = 6_000_000
+Preset = Literal[
+    "gpt-1m", "gpt-15m", "gpt-125m", "gpt-350m",
+    "llama-1m", "llama-15m", "llama-125m", "llama-350m", "llama-1b"
+]  # fmt: skip
+
+
+def _finite_in(decimals: int) -> AfterValidator:
+    """Refuses a number that `scaled` could not turn into an integer exactly."""
+
+    def check(number: float) -> float:
+        scaled(number, decimals)
+        return number
+
+    return AfterValidator(check)
+
+
+def _amount(value: object) -> int | Literal["auto"]:
+    if value == "auto":
+        return "auto"
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= TOKENS_MAX * 10**DECIMALS:
+        raise ValueError('expected "auto" or a whole number of token units above 0')
+    return value
+
+
+Share = Annotated[float, Field(ge=0, le=1), _finite_in(6)]
+PositiveShare = Annotated[float, Field(gt=0, le=1), _finite_in(6)]
+Seconds = Annotated[float, Field(gt=0, le=86_400), _finite_in(3)]
+Stake = Annotated[float, Field(gt=0, le=TOKENS_MAX), _finite_in(DECIMALS)]
+HttpUrl = Annotated[str, Field(pattern=r"^https?://[^\s]+$", max_length=1024)]
+Positive = Annotated[int, Field(ge=1, le=ROUNDS_MAX)]
+
+
+class Section(BaseModel):
+    """One table of run.toml: strict types, no unknown keys, unchanging once read."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class RunSection(Section):
+    """[run]: how long, how many, and who of them cheats so that it can be seen."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = (
+        "quickstart"
+    )
+    seed: Annotated[int, Field(ge=0, le=2**64 - 1)] = 20261120
+    rounds: Positive = 60
+    nodes: Annotated[int, Field(ge=1, le=NODES_MAX)] = 5
+    verifiers: Annotated[int, Field(ge=1, le=VERIFIERS_MAX)] = 4
+    attesters: dict[str, str] = Field(default_factory=dict)  # node number -> key file of a software attester
+    behave: dict[str, str] = Field(default_factory=dict)  # node number -> NAME or NAME@ROUND; v0 -> NAME
+
+
+class ModelSection(Section):
+    """[model]: a preset or a Hugging Face folder to start from; any size written besides replaces its own."""
+
+    preset: Preset | None = None  # "gpt-1m" if neither preset, family nor base is written
+    base: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # config.json, *.safetensors
+    family: Literal["gpt", "llama"] | None = None
+    layers: Annotated[int, Field(ge=1, le=256)] | None = None
+    width: Annotated[int, Field(ge=1, le=16_384)] | None = None
+    heads: Annotated[int, Field(ge=1, le=256)] | None = None
+    kv_heads: Annotated[int, Field(ge=1, le=256)] | None = None  # heads / kv_heads share a key and value
+    hidden: Annotated[int, Field(ge=1, le=65_536)] | None = None  # width inside the MLP
+    context: Annotated[int, Field(ge=2, le=65_536)] | None = None  # tokens
+    rope_theta: Annotated[int, Field(ge=2, le=10**9)] | None = None
+    tied: bool | None = None  # the output head is the embedding
+    tokenizer: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # default: bytes
+    separator: Annotated[str, Field(max_length=128)] | None = None  # token after a document; "" = none
+    vocabulary: Annotated[int, Field(ge=1, le=1 << 24)] | None = None  # default: the tokenizer's
+
+
+class DataSection(Section):
+    """[[data]]: one source of text; several are joined in the order written."""
+
+    source: Annotated[str, Field(min_length=1, max_length=4096)] = "stdlib"
+    licence: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    max_bytes: Annotated[int, Field(ge=1, le=1 << 50)] | None = None  # of text; default: all of it
+    format: Format = "auto"  # by suffix: .jsonl, .ndjson, .parquet, anything else is text
+    field: Annotated[str, Field(min_length=1, max_length=128)] = "text"  # JSON key or Parquet column
+
+    @property
+    def is_stdlib(self) -> bool:
+        """The sources of the Python standard library that runs this."""
+        return self.source == "stdlib"
+
+    @property
+    def bytes_max(self) -> int:
+        """How much text is taken at most."""
+        return self.max_bytes or (STDLIB_BYTES if self.is_stdlib else 1 << 50)
+
+    @property
+    def licence_text(self) -> str:
+        """The licence as written, or what is known without being told."""
+        return self.licence or ("PSF-2.0" if self.is_stdlib else "unknown")
+
+
+class ComputeSection(Section):
+    """[compute]: how every node computes a gradient. Device and threads are each operator's own choice."""
+
+    dtype: Literal["float32", "bfloat16"] = "float32"  # bfloat16: autocast; parameters stay float32
+    micro_sequences: Annotated[int, Field(ge=0, le=65_536)] = 0  # per forward pass; 0 = the whole batch
+
+
+class TrainSection(Section):
+    """[train]: the work of one node in one round. What is not written is the method's own."""
+
+    sequences: Annotated[int, Field(ge=1, le=65_536)] | None = None  # per step
+    steps: Annotated[int, Field(ge=1, le=100_000)] | None = None  # a node takes on its own per round
+    segment: Annotated[int, Field(ge=1, le=100_000)] | None = None  # of them that one audit repeats
+    lr: Annotated[float, Field(gt=0, le=100), _finite_in(9)] | None = None  # of the network's step
+    lr_floor: Share | None = None  # of the peak, at the last round
+    warmup: Annotated[int, Field(ge=0, le=ROUNDS_MAX)] | None = None  # rounds
+    schedule: Literal["constant", "cosine", "wsd"] | None = None
+    decay: Annotated[int, Field(ge=1, le=ROUNDS_MAX)] | None = None  # wsd: the last rounds, in which it falls
+    weight_decay: Annotated[float, Field(ge=0, le=1000), _finite_in(6)] | None = None
+    inner_lr: Annotated[float, Field(gt=0, le=100), _finite_in(9)] | None = None  # of a node's own steps
+    inner_warmup: Annotated[int, Field(ge=0, le=ROUNDS_MAX)] | None = None  # rounds
+    inner_weight_decay: Annotated[float, Field(ge=0, le=1000), _finite_in(6)] | None = None
+    proximal: Annotated[float, Field(ge=0, le=1000), _finite_in(6)] | None = None  # FedProx
+    keep_moments: bool | None = None  # a node's own optimiser goes on in the next round
+    clip: Annotated[float, Field(ge=0, le=1e6), _finite_in(6)] | None = None  # gradient norm; 0 = none
+    equalise: bool | None = None  # a gradient's rows and columns, brought nearer to one size
+    validation_share: Annotated[float, Field(gt=0, lt=1), _finite_in(6)] = 0.05
+
+
+class CommSection(Section):
+    """[comm]: what nodes send, and how the network moves by it. What is not written is the method's own."""
+
+    method: Literal["demo", "sparseloco", "diloco", "streaming-diloco", "fedavg"] = "demo"
+    k: Annotated[int, Field(ge=1, le=BLOCK_SIZE)] | None = None  # coefficients of each 64 x 64 block
+    rank: Annotated[int, Field(ge=1, le=RANK_MAX)] | None = None  # two factors in place of coefficients
+    values: Literal["sign", "sign-mean", "2-bit", "e3m0", "int8", "int16"] | None = None
+    transform: Literal["none", "dct"] | None = None
+    beta: Annotated[float, Field(ge=0, le=1), _finite_in(6)] | None = None  # what stays of the unsent part
+    outer: Literal["sign", "sgd", "nesterov", "adam", "yogi"] | None = None
+    momentum: Annotated[float, Field(ge=0, lt=1), _finite_in(6)] | None = None  # of the outer step
+    aggregation: Literal[(*RULE_NAMES, *DECODED)] | None = None  # type: ignore[valid-type]
+    f: Annotated[int, Field(ge=0, le=63)] | None = None  # liars among the nodes it is set up to stand
+    download: Literal["union", "signs"] | None = None  # how aggregates are written; signs from 25 nodes on
+    fragments: Annotated[int, Field(ge=1, le=FRAGMENTS_MAX)] | None = None  # synced in turn, one a round
+    merge: Share | None = None  # of its own values that a node keeps in a synced fragment
+    read_lag: Annotated[int, Field(ge=0, le=LAG_MAX)] | None = None  # rounds
+    apply_lag: Annotated[int, Field(ge=0, le=LAG_MAX)] | None = None  # rounds
+
+
+class VerifySection(Section):
+    """[verify]: how often steps are recomputed, and by when."""
+
+    probation: Positive = 4
+    floor: PositiveShare = 0.05
+    blocks: Annotated[int, Field(ge=1, le=OPENED_BLOCKS_MAX)] = 64
+    looks: Share = 0.2  # of audits get a second auditor, whom the first cannot foresee
+    limits: Annotated[str, Field(min_length=1, max_length=4096)] = "shipped"  # "none", or a calibration file
+    attestation: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # a policy's file
+    attested_rounds: Positive = 100  # for which a node's evidence lowers its audit rate
+    code: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None  # SHA-256 of an attested guest
+    drand: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # "quicknet", or a file
+    drand_urls: Annotated[tuple[HttpUrl, ...], Field(strict=False, max_length=16)] = ()  # where it is asked
+    canaries: Annotated[int, Field(ge=0, le=1000)] = 0  # planted faults, all of one honest node
+    turn_rounds: Annotated[int, Field(ge=1, le=1000)] = 2
+    audit_rounds: Annotated[int, Field(ge=4, le=1000)] = 8
+    dispute_rounds: Annotated[int, Field(ge=2, le=1000)] = 4
+    state_every: Positive = 1
+
+
+class BudgetSection(Section):
+    """[budget]: price and escrow in token units (10^-6 token), stakes in whole tokens."""
+
+    price_per_mtoken: Annotated[int, Field(ge=1, le=TOKENS_MAX)] = 20_000_000  # per 10^6 training tokens
+    amount: Annotated[int | Literal["auto"], PlainValidator(_amount)] = "auto"
+    operators: Share = 0.87
+    verifiers: Share = 0.08  # the rest is the fee
+    slash: PositiveShare = 0.5  # of the stake
+    withheld: PositiveShare | None = None  # of the stake of who does not open; as `slash` if left out
+    verifier_slash: PositiveShare = 0.1  # of an auditor's stake, for a verdict proved false
+    epoch_rounds: Positive = 10
+    operator_stake: Stake = 1000.0
+    verifier_stake: Stake = 1000.0
+
+    @property
+    def withheld_share(self) -> float:
+        """What a refused opening costs."""
+        return self.slash if self.withheld is None else self.withheld
+
+
+class TimingSection(Section):
+    """[timing]: when verifiers stop waiting, in seconds."""
+
+    collect_s: Seconds = 30
+    ready_s: Seconds = 4
+    iteration_s: Seconds = 60
+    resend_s: Seconds = 1

@@ -1,0 +1,152 @@
+"""Follower: the finalised chain as one participant holds it, fetched from anybody.
+
+Room: participant (edge: store and host). Links are checked before they are kept, so
+it does not matter who sends them; what is missing is asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Sequence
+
+import trio
+
+from assay.ledger.settlement.payouts import Settlement, settle
+from assay.network.host import Host
+from assay.participant.links import extend
+from assay.participant.store import Store
+from assay.protocol.audits import Audit, Fault, Ruling
+from assay.protocol.encoding.codec import decode, encode
+from assay.protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
+from assay.protocol.messages import CertifiedManifest, Links, StepRequest
+from assay.protocol.params import RunSpec
+from assay.protocol.state_transition import History, StepId, start
+from assay.protocol.types import NO_DIGEST, Digest, PeerId
+
+log = logging.getLogger(__name__)
+LINKS_MAX, LINKS_BYTES_MAX = 256, 900_000  # of one answer
+POLL_S = 2.0
+BLOB_BYTES_MAX = 256 << 20
+_NOBODY = PeerId(NO_DIGEST)
+
+
+class Follower:
+    """The chain up to here, and the news when it grows."""
+
+    def __init__(self, spec: RunSpec, run_id: Digest, store: Store) -> None:
+        """Replay what the store holds; every signature is checked again.
+
+        Raises:
+            MalformedMessage, PeerFault: the store is damaged.
+        """
+        self._store = store
+        self.history: History = start(spec, run_id)
+        self.settlements: dict[int, Settlement] = {}  # of every ripe epoch
+        self.upheld: dict[StepId, Audit] = {}  # of the whole run
+        self.failed: dict[Digest, tuple[Audit, Fault]] = {}  # verifiers' faults, likewise
+        for certified in store.links():
+            self._fold(extend(self.history, certified))
+        self._news = trio.Event()
+        self._lagging = trio.Event()  # somebody showed us a link beyond ours
+
+    def take(self, certified: CertifiedManifest) -> bool:
+        """Check, keep and fold in the next link; False if it is not the next one.
+
+        Raises:
+            MalformedMessage, PeerFault: the link is not what it claims to be.
+        """
+        if certified.manifest.round > self.history.round:
+            self._lagging.set()
+        if certified.manifest.round != self.history.round:
+            return False
+        history = extend(self.history, certified)
+        self._store.add_link(certified)
+        self._fold(history)
+        self._news.set()
+        self._news = trio.Event()
+        return True
+
+    def _fold(self, history: History) -> None:
+        self.history = history
+        self.upheld |= {step: a for step, a in history.audits.items() if a.ruling is Ruling.UPHELD}
+        self.failed |= {f.offence_id: (a, f) for a in history.audits.values() for f in a.faults}
+        for epoch in range(history.spec.epochs):
+            if history.spec.settled_at(epoch) == history.round - 1:
+                self.settlements[epoch] = settle(history, epoch)
+
+    async def grown(self, beyond: int) -> History:
+        """Wait until more than `beyond` manifests are final."""
+        while self.history.round <= beyond:
+            await self._news.wait()
+        return self.history
+
+    async def answer_links(self, _peer: PeerId, body: bytes) -> bytes:
+        """Handler of `links`: links from a round on, as many as fit."""
+        first = decode(StepRequest, body).number
+        links: list[CertifiedManifest] = []
+        size = 0
+        if first >= self.history.round:
+            return encode(Links(links=()))
+        for certified in self._store.links(first, LINKS_MAX):
+            size += len(encode(certified))
+            if links and size > LINKS_BYTES_MAX:
+                break
+            links.append(certified)
+            await trio.lowlevel.checkpoint()  # a long answer must not hold up everybody else
+        return encode(Links(links=tuple(links)))
+
+    async def ask(self, host: Host, peer: PeerId) -> int:
+        """Fetch links we lack from one peer; how many were new.
+
+        Raises:
+            PeerFault, MalformedMessage, Unavailable: it could not or would not.
+        """
+        request = encode(StepRequest(number=int(self.history.round), node=_NOBODY))
+        answer = decode(Links, await host.request(peer, "links", request, timeout_s=20))
+        return sum(self.take(certified) for certified in answer.links)
+
+    async def poll(self, host: Host, peers: Sequence[PeerId]) -> None:
+        """Ask around whenever the chain has not grown for a while; ends only by cancellation."""
+        while not self.history.is_complete:
+            before = self.history.round
+            with trio.move_on_after(POLL_S):
+                await self._lagging.wait()
+            if self._lagging.is_set() or self.history.round == before:
+                self._lagging = trio.Event()
+                await self.catch_up(host, peers)
+        await trio.sleep_forever()
+
+    async def catch_up(self, host: Host, peers: Sequence[PeerId]) -> None:
+        """Ask peers, in a random order, until one has nothing new."""
+        willing = [peer for peer in peers if peer in host.connected()]
+        random.shuffle(willing)
+        for peer in willing:
+            try:
+                while await self.ask(host, peer):
+                    pass
+                return
+            except (PeerFault, MalformedMessage, Unavailable) as error:
+                log.info("links not to be had", extra={"peer": peer.hex()[:8], "reason": str(error)})
+
+
+async def fetch_blob(
+    host: Host, digest: Digest, holders: Sequence[PeerId], deadline_s: float, size_max: int = BLOB_BYTES_MAX
+) -> bytes:
+    """A blob from whoever of `holders` is connected; retried until the deadline.
+
+    Raises:
+        Unavailable: nobody brought it in time.
+    """
+    reason = "nobody is connected"
+    with trio.move_on_after(deadline_s):
+        while True:
+            willing = [peer for peer in holders if peer in host.connected()]
+            random.shuffle(willing)
+            if willing:
+                try:
+                    return await host.fetch(digest, holders=willing, size_max=size_max, deadline_s=deadline_s)
+                except AssayError as error:
+                    reason = str(error)
+            await trio.sleep(0.5)
+    raise Unavailable(f"blob {digest.hex()[:8]}: {reason}")

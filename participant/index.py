@@ -1,0 +1,104 @@
+"""Index: every file of a delivered run by its hash, signed by who received it.
+
+Room: participant (edge: reads a folder). The index makes any later change of any file
+visible and says which file it was; that the contents are right in the first place
+is what the certificates show. Signed with the buyer's account, which the spec names.
+The participants' own folders, which a run on one machine has beside what it delivers,
+are no part of it: their stores and the keeper's books go on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from assay.chain.commit_statement import evm_address
+from assay.chain.statements import BadSignatureError, recover, sign_digest
+from assay.protocol.encoding.json_text import parse_json
+from assay.protocol.errors import AssayError
+
+INDEX = "index.json"
+PARTICIPANTS = "participants"
+_PIECE = 1 << 20
+
+
+class Altered(AssayError):
+    """A delivered file is not what was delivered. The message begins with its name."""
+
+
+def write_index(folder: Path, key: bytes) -> None:
+    """Hash every file under `folder` and sign the list with an account's key."""
+    files = {name: _sha256(folder / name) for name in _names(folder)}
+    signature = sign_digest(_digest(files), key)
+    (folder / INDEX).write_bytes(_spelled(files, signature))
+
+
+def check_index(folder: Path, signer: bytes) -> int:
+    """How many files were checked.
+
+    Args:
+        folder: The run's folder.
+        signer: Whose signature the index must carry, 20 bytes.
+
+    Raises:
+        Altered: a file is missing, new or different, or the index itself is.
+    """
+    text = (folder / INDEX).read_bytes() if (folder / INDEX).is_file() else b""
+    try:
+        body = parse_json(text)
+        files, signature = dict(body["files"]), bytes.fromhex(body["signature"])
+        author = recover(_digest(files), signature)
+    except (ValueError, KeyError, TypeError, RecursionError, BadSignatureError) as error:
+        raise Altered(f"{INDEX}: missing or not an index ({error})") from None
+    # One list has one spelling: an index that merely means the same was altered too.
+    if author != evm_address(signer) or text != _spelled(files, signature):
+        # Who the buyer is, the spec says; if that was altered, the index may be innocent.
+        others = [name for name in sorted(files) if not _is_listed(folder, name, files[name])]
+        beside = f"; beside it, altered since delivery: {', '.join(others[:3])}" if others else ""
+        raise Altered(f"{INDEX}: not signed by the buyer as it stands{beside}")
+    present = set(_names(folder))
+    listed = {name for name in files if not _is_participants(name)}  # an older index has them too
+    for name in sorted(listed | present):
+        if name not in present:
+            raise Altered(f"{name}: missing")
+        if name not in files:
+            raise Altered(f"{name}: not part of what was delivered")
+        if not _is_listed(folder, name, files[name]):
+            raise Altered(f"{name}: altered since delivery")
+    return len(listed)
+
+
+def _is_listed(folder: Path, name: str, digest: object) -> bool:
+    path = folder / name
+    return path.is_file() and path.resolve().is_relative_to(folder.resolve()) and _sha256(path) == digest
+
+
+def _names(folder: Path) -> Iterator[str]:
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and name != INDEX and not _is_participants(name):
+            yield name
+
+
+def _is_participants(name: str) -> bool:
+    return name.startswith(f"{PARTICIPANTS}/")
+
+
+def _sha256(path: Path) -> str:
+    hasher = hashlib.sha256()
+    with open(path, "rb") as file:
+        while piece := file.read(_PIECE):
+            hasher.update(piece)
+    return hasher.hexdigest()
+
+
+def _digest(files: dict[str, str]) -> bytes:
+    # JSON quotes what a name may contain: in plain lines, one name can look like two files.
+    return hashlib.sha256(b"assay/index/1\n" + json.dumps(files, sort_keys=True).encode()).digest()
+
+
+def _spelled(files: dict[str, str], signature: bytes) -> bytes:
+    body = {"files": files, "signature": signature.hex()}
+    return (json.dumps(body, indent=1, sort_keys=True) + "\n").encode()

@@ -1,0 +1,54 @@
+"""Json lines: how every process of ours writes its log.
+
+Room: participant (edge: sets up logging). One object a line on standard error: time, level,
+room, event, and the event's own fields.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from typing import Any
+
+
+class _JsonLines(logging.Formatter):
+    """One JSON object a line: time, level, event, and the event's own fields."""
+
+    _ORDINARY = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, Any] = {
+            "t": self.formatTime(record, "%H:%M:%S") + f".{int(record.msecs):03d}",
+            "level": record.levelname.lower(),
+            "room": record.name,
+            "event": record.getMessage(),
+        }
+        fields |= {key: value for key, value in vars(record).items() if key not in self._ORDINARY}
+        if record.exc_info:
+            fields["error"] = self.formatException(record.exc_info)
+        return json.dumps(fields, default=str)
+
+
+def log_as_json(level: int = logging.INFO) -> None:
+    """Send our own rooms' logs to standard error as JSON; libraries speak from WARNING on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    for room in (
+        "protocol",
+        "training",
+        "network",
+        "ledger",
+        "replica",
+        "verifier",
+        "node",
+        "observer",
+        "orders",
+        "api",
+        "cli",
+    ):
+        logging.getLogger(room).setLevel(level)
+    logging.getLogger("libp2p").setLevel(logging.ERROR)

@@ -1,0 +1,100 @@
+"""Store: what a participant must still know after kill -9.
+
+Room: participant (edge: one SQLite file). Links of the finalised chain, the journal
+that is written before any signature leaves, and small named facts. Every write
+is durable when the call returns (`synchronous=FULL`).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from assay.protocol.encoding.codec import decode, encode
+from assay.protocol.errors import Unavailable
+from assay.protocol.messages import CertifiedManifest
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS link (round INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS journal
+    (seq INTEGER PRIMARY KEY, iteration INTEGER NOT NULL, body BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, body BLOB NOT NULL) STRICT;
+"""
+
+
+class Store:
+    """One participant's durable memory. One process opens it at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create.
+
+        Raises:
+            Unavailable: the file cannot be opened or is not a store.
+        """
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.executescript(_SCHEMA)
+        except sqlite3.Error as cause:
+            raise Unavailable(f"{path}: {cause}") from None
+
+    def close(self) -> None:
+        """Release the file."""
+        self._db.close()
+
+    def add_link(self, certified: CertifiedManifest) -> None:
+        """Keep a link of the finalised chain; one that is already there stays as it is."""
+        self._write(
+            "INSERT OR IGNORE INTO link VALUES (?, ?)", (int(certified.manifest.round), encode(certified))
+        )
+
+    def links(self, first: int = 0, count: int = 1 << 30) -> Iterator[CertifiedManifest]:
+        """Links from round `first` on, ascending."""
+        rows = self._db.execute(
+            "SELECT body FROM link WHERE round >= ? ORDER BY round LIMIT ?", (first, count)
+        ).fetchall()
+        return (decode(CertifiedManifest, body) for (body,) in rows)
+
+    def add_record(self, iteration: int, body: bytes) -> None:
+        """Append to the journal."""
+        self._write("INSERT INTO journal (iteration, body) VALUES (?, ?)", (iteration, body))
+
+    def records(self) -> list[bytes]:
+        """The journal, oldest first."""
+        return [body for (body,) in self._db.execute("SELECT body FROM journal ORDER BY seq")]
+
+    def drop_records(self, up_to_iteration: int) -> None:
+        """Forget journal records that a durable link has made useless."""
+        self._write("DELETE FROM journal WHERE iteration <= ?", (up_to_iteration,))
+
+    def set_fact(self, name: str, body: bytes) -> None:
+        """Remember one named fact, replacing the one before."""
+        self._write(
+            "INSERT INTO fact VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET body = excluded.body",
+            (name, body),
+        )
+
+    def fact(self, name: str) -> bytes | None:
+        """A named fact, or None."""
+        row = self._db.execute("SELECT body FROM fact WHERE name = ?", (name,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def facts(self, prefix: str) -> dict[str, bytes]:
+        """The facts whose name starts with `prefix`."""
+        rows = self._db.execute("SELECT name, body FROM fact WHERE name GLOB ?", (prefix + "*",))
+        return {name: bytes(body) for name, body in rows}
+
+    def drop_facts(self, prefix: str, keep: set[str]) -> None:
+        """Forget the facts whose name starts with `prefix`, but for those in `keep`."""
+        names = [n for (n,) in self._db.execute("SELECT name FROM fact WHERE name GLOB ?", (prefix + "*",))]
+        for name in names:
+            if name not in keep:
+                self._write("DELETE FROM fact WHERE name = ?", (name,))
+
+    def _write(self, statement: str, values: tuple[object, ...]) -> None:
+        try:
+            self._db.execute(statement, values)
+        except sqlite3.Error as cause:
+            raise Unavailable(f"cannot write to the store: {cause}") from None

@@ -1,0 +1,137 @@
+"""Pace: keeps a worker's parameters in step with the finalised chain.
+
+Room: participant (edge). Aggregates come from our own blobs or from any peer, always
+checked against the digest in a certified manifest, so parameters can be rebuilt
+from the chain alone: after a crash of the worker, of the process, or of a bit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from assay.network.blob_store import DiskBlobs
+from assay.participant.store import Store
+from assay.participant.worker import Child
+from assay.protocol.errors import Diverged
+from assay.protocol.messages import CertifiedManifest
+from assay.protocol.types import NO_DIGEST, Digest
+
+log = logging.getLogger(__name__)
+
+
+class Pace:
+    """A worker that holds theta, and the round it has reached."""
+
+    def __init__(
+        self,
+        *,
+        module: str,
+        opening: Mapping[str, Any],
+        log_path: Path,
+        store: Store,
+        blobs: DiskBlobs,
+        fetch: Callable[[Digest], Awaitable[bytes]],
+    ) -> None:
+        """Describe the worker.
+
+        Args:
+            module: A `assay.participant.worker` worker with `open`, `apply` and `reset`.
+            opening: Arguments of its `open`.
+            log_path: Its standard error.
+            store: Holds the links to replay; remembers state digests.
+            blobs: Our own blobs.
+            fetch: Gets a blob from peers; raises Unavailable.
+        """
+        self.child = Child(module, log_path, self._prepare)
+        self._opening, self._store, self._blobs, self._fetch = dict(opening), store, blobs, fetch
+        self._at = -1
+        self._turn = trio.Lock()
+        self._repaired: set[int] = set()
+
+    async def reach(self, round_id: int) -> Digest:
+        """Bring the parameters to `round_id` and return their digest.
+
+        Raises:
+            Unavailable: an aggregate is not to be had, or the worker died.
+            Diverged: the worker is beyond that round.
+        """
+        async with self._turn:
+            return await self._reach(round_id)
+
+    async def _reach(self, round_id: int) -> Digest:
+        if self._at < 0:
+            await self.child.call("round")
+        while self._at < round_id:
+            link = next(iter(self._store.links(self._at, 1)), None)
+            if link is None or link.manifest.round != self._at:
+                raise Diverged(f"no link of round {self._at} to step over")
+            if await self._contradicts(link):
+                await self._repair(link)
+                continue
+            await self._apply(self._at, await self.aggregate(link.manifest.aggregate))
+        if self._at == round_id:
+            return await self._state()
+        found = self._store.fact(f"state/{round_id}")
+        if found is None:
+            raise Diverged(f"asked for the parameters of round {round_id} while at {self._at}")
+        return Digest(found)
+
+    async def aggregate(self, digest: Digest) -> bytes:
+        """An aggregate's bytes, kept for those who ask us later; empty for a round without one."""
+        if digest == NO_DIGEST:
+            return b""
+        if self._blobs.size(digest) is not None:
+            return self._blobs.load(digest)
+        body = await self._fetch(digest)
+        self._blobs.put(body)
+        return body
+
+    async def _contradicts(self, link: CertifiedManifest) -> bool:
+        """Whether a quorum certified other parameters for this round than ours."""
+        named = {signed.commit.state for signed in link.manifest.commits} - {NO_DIGEST}
+        return bool(named) and await self._state() not in named
+
+    async def _state(self) -> Digest:
+        """Digest of the worker's parameters where it is now."""
+        name = f"state/{self._at}"
+        found = self._store.fact(name)
+        if found is None:
+            found = bytes(await self.child.call("digest"))
+            self._store.set_fact(name, found)
+        return Digest(found)
+
+    async def _repair(self, link: CertifiedManifest) -> None:
+        """Rebuild from the chain, once per round; the second time the fault is not a flipped bit.
+
+        Raises:
+            Diverged: the same parameters came out again.
+        """
+        round_id = int(link.manifest.round)
+        if round_id in self._repaired:
+            raise Diverged(
+                f"our parameters of round {round_id} differ from the certified ones, rebuilt or not"
+            )
+        self._repaired.add(round_id)
+        log.error("parameters diverged: rebuilding them from the chain", extra={"round": round_id})
+        await self.child.call("reset")
+        self._store.drop_facts("state/", set())
+        self._at = 0
+
+    async def _apply(self, round_id: int, aggregate: bytes) -> None:
+        try:
+            digest = await self.child.call("apply", round_id=round_id, aggregate=aggregate)
+        except Diverged as error:
+            # The worker restarted from a checkpoint in between and says where it is now.
+            log.warning("worker is elsewhere", extra={"reason": str(error)})
+            self._at = int(await self.child.call("round"))
+            return
+        self._at = round_id + 1
+        self._store.set_fact(f"state/{self._at}", digest)
+
+    async def _prepare(self, child: Child) -> None:
+        self._at = int(await child.call_now("open", **self._opening))

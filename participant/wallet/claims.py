@@ -1,0 +1,66 @@
+"""Claims: what every payee does when an epoch is final on chain.
+
+Room: participant (edge: the chain, in threads). The payout table is recomputed from
+the finalised chain, so a payee needs nobody to tell it its amount or its proof.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import trio
+
+from assay.chain.state import EpochPhase
+from assay.participant.config import Participant
+from assay.participant.follower import Follower
+from assay.protocol.errors import AssayError
+
+if TYPE_CHECKING:
+    from assay.chain.client import Chain
+
+log = logging.getLogger(__name__)
+POLL_S = 2.0
+
+
+def open_chain(me: Participant) -> Chain:
+    """This participant's client of the contracts, checked against its deployment.
+
+    Raises:
+        ConfigError: another chain, or not these contracts.
+        Unavailable: no answer.
+    """
+    from assay.chain.client import (
+        Chain,  # web3 costs every process a second to import; wait until it is needed
+    )
+
+    chain = Chain(me.config.rpc_url, me.deployment, me.keys.account)
+    chain.check_deployment()
+    return chain
+
+
+async def claim_everything(me: Participant, follower: Follower) -> None:
+    """Claim our rows of every epoch once it is final; return when nothing is left to claim."""
+    chain: Chain | None = None
+    for epoch in range(me.spec.epochs):
+        while epoch not in follower.settlements:
+            await follower.grown(int(follower.history.round))
+        settlement = follower.settlements[epoch]
+        indices = settlement.rows_of(me.keys.account_address)
+        while indices:
+            try:
+                if chain is None:
+                    chain = await trio.to_thread.run_sync(open_chain, me)
+                state = await trio.to_thread.run_sync(chain.epoch_state, me.run_id, epoch)
+                if state.phase is EpochPhase.FINAL:
+                    tree = settlement.tree()
+                    for index in indices:
+                        await trio.to_thread.run_sync(chain.claim, me.run_id, epoch, tree, index)
+                    log.info(
+                        "claimed",
+                        extra={"epoch": epoch, "amount": sum(settlement.rows[i].amount for i in indices)},
+                    )
+                    break
+            except AssayError as error:
+                log.warning("claim not done yet", extra={"epoch": epoch, "reason": str(error)})
+            await trio.sleep(POLL_S)

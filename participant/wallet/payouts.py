@@ -1,0 +1,177 @@
+"""Payouts: claiming rows of payout tables by hand, for oneself or for anybody.
+
+Room: participant (edge: the chain). A table is believed only if its root and its sum are
+the ones that the chain settled: nothing is sent before all of them are compared. A
+claim pays the account that the row names, whoever sends it, and pays it once.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from assay.chain.client import Chain, ChainReader
+from assay.chain.proofs.payout_tree import PayoutTree
+from assay.chain.settlement_phase import is_ready
+from assay.chain.state import EpochPhase, EpochState
+from assay.chain.statements import Address
+from assay.ledger.settlement.payouts import Settlement, settle
+from assay.participant.links import extend
+from assay.protocol.encoding.codec import decode
+from assay.protocol.errors import AssayError, ConfigError
+from assay.protocol.messages import CertifiedManifest
+from assay.protocol.params import RunSpec
+from assay.protocol.state_transition import start
+from assay.protocol.types import Digest
+
+SETTLED = (EpochPhase.FINAL, EpochPhase.SWEPT)
+
+
+class WrongTable(AssayError):
+    """A payout table at hand is not the one the chain settled; nothing was sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One epoch's payout table, and for each row in what role it pays."""
+
+    tree: PayoutTree
+    roles: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimable:
+    """One row that pays an account. Amounts in token units."""
+
+    index: int
+    role: str
+    amount: int
+    is_claimed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochPay:
+    """What one epoch pays an account, and where its settlement stands on chain."""
+
+    epoch: int
+    state: EpochState
+    now: int
+    rows: tuple[Claimable, ...] | None  # None: no table of it is at hand yet
+    is_other: bool = False  # what is proposed on chain is another table than the one at hand
+
+    @property
+    def due(self) -> tuple[Claimable, ...]:
+        """The rows that can be claimed now."""
+        if self.state.phase is not EpochPhase.FINAL:
+            return ()
+        return tuple(row for row in self.rows or () if not row.is_claimed)
+
+
+def table_of(settlement: Settlement) -> Table:
+    """A settlement's table as it is claimed from."""
+    return Table(tree=settlement.tree(), roles=tuple(row.role for row in settlement.rows))
+
+
+def read_pay(
+    chain: ChainReader, run_id: bytes, tables: Mapping[int, Table], account: Address, epochs: Iterable[int]
+) -> list[EpochPay]:
+    """What these epochs pay an account.
+
+    Raises:
+        WrongTable: a table differs from what the chain settled.
+        Unavailable: the endpoint is gone.
+    """
+    now, found = chain.timestamp(), []
+    for epoch in epochs:
+        state, table = chain.epoch_state(run_id, epoch), tables.get(epoch)
+        rows: tuple[Claimable, ...] | None = None
+        if table is not None:
+            if state.phase in SETTLED:
+                check_table(epoch, table, state)
+            rows = tuple(
+                Claimable(
+                    index=index,
+                    role=table.roles[index],
+                    amount=payout.amount,
+                    is_claimed=state.phase in SETTLED and chain.is_claimed(run_id, epoch, index),
+                )
+                for index, payout in enumerate(table.tree.payouts)
+                if payout.account == account
+            )
+        is_other = state.phase is not EpochPhase.NONE and table is not None and not _is_same(table, state)
+        found.append(EpochPay(epoch=epoch, state=state, now=now, rows=rows, is_other=is_other))
+    return found
+
+
+def check_table(epoch: int, table: Table, state: EpochState) -> None:
+    """Do nothing if this is the table that is on chain.
+
+    Raises:
+        WrongTable: its root or its sum is another.
+    """
+    if not _is_same(table, state):
+        raise WrongTable(
+            f"epoch {epoch}: the table here has root {table.tree.root.hex()[:16]} and pays "
+            f"{table.tree.total} units, on chain are root {state.root.hex()[:16]} and {state.total}; "
+            "nothing was sent"
+        )
+
+
+def _is_same(table: Table, state: EpochState) -> bool:
+    return (table.tree.root, table.tree.total) == (state.root, state.total)
+
+
+def is_finalizable(pay: EpochPay) -> bool:
+    """Whether its result can be made final, if the one before it is, and is the table at hand."""
+    return pay.rows is not None and not pay.is_other and is_ready(pay.state, pay.now)
+
+
+def finalize_ready(chain: Chain, run_id: bytes, pays: Iterable[EpochPay]) -> list[int]:
+    """Make final what nothing but a transaction keeps from it, in order; which epochs that were.
+
+    A result whose table is not at hand, or is another, is left to those who know better.
+
+    Raises:
+        ChainRefused, Unavailable: one was not possible; those before it were.
+    """
+    done = []
+    for pay in pays:
+        if is_finalizable(pay):
+            chain.finalize(run_id, pay.epoch)
+            done.append(pay.epoch)
+        elif pay.state.phase not in SETTLED:
+            break  # none after it can be final before it is
+    return done
+
+
+def tables_in_store(path: Path, spec: RunSpec, run_id: Digest) -> dict[int, Table]:
+    """Every ripe epoch's table, from the finalised chain that a participant keeps.
+
+    The file is only read: its process may go on writing. Every signature is checked again.
+
+    Raises:
+        ConfigError: there is no store.
+        AssayError: it is damaged, or a link in it is not what it claims to be.
+    """
+    history, found = start(spec, run_id), {}
+    for body in _links(path):
+        history = extend(history, decode(CertifiedManifest, body))
+        for epoch in range(spec.epochs):
+            if spec.settled_at(epoch) == int(history.round) - 1:
+                found[epoch] = table_of(settle(history, epoch))
+    return found
+
+
+def _links(path: Path) -> list[bytes]:
+    if not path.is_file():
+        raise ConfigError(f"{path}: this participant keeps no chain yet; name a run's folder instead")
+    try:
+        db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+        try:
+            return [bytes(body) for (body,) in db.execute("SELECT body FROM link ORDER BY round")]
+        finally:
+            db.close()
+    except (sqlite3.Error, TypeError) as cause:
+        raise ConfigError(f"{path}: is not a participant's store ({cause})") from None

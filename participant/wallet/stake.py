@@ -1,0 +1,155 @@
+"""Stake: what of an account's money is at stake, and what it may do with it now.
+
+Room: participant (edge: the chain, in `read_standing` alone). The rest is pure: each
+move is judged by the vault's own rules before it costs gas, and refused in words.
+The contract has the last word all the same.
+
+    wallet --add--> active --remove--> a ticket --ripe, not frozen--> wallet
+                        a slash takes the same share of both
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from assay.chain.state import HotKey, StakeState, Ticket
+from assay.chain.statements import Address
+from assay.chain.times import when_text
+from assay.chain.units import UNIT, money_text
+from assay.participant.wallet.account import ROLE_NAMES, Account, role_in
+from assay.protocol.errors import ConfigError, Unavailable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One account's stake in its role at a moment of chain time."""
+
+    account: Address
+    role: int
+    now: int
+    stake: StakeState
+    tickets: Mapping[int, Ticket]  # not spent yet, in any role
+    wallet: int  # token units outside the contracts
+    rewards: int  # slash rewards to collect
+    is_barred: bool
+    hot_address: Address
+    hot: HotKey | None  # whom the hot key speaks for
+    unbonding_s: int
+
+    @property
+    def role_name(self) -> str:
+        """Operator or verifier."""
+        return ROLE_NAMES[self.role]
+
+    def free_at(self, ticket: Ticket) -> int:
+        """From when a ticket can be withdrawn, by what is known now."""
+        return max(ticket.ready_at, self.stake.frozen_until)
+
+
+def read_standing(account: Account) -> Standing:
+    """Everything above, from the chain.
+
+    Raises:
+        ConfigError: the account has no stake in this run.
+        Unavailable: the endpoint is gone.
+    """
+    role, chain = role_in(account.spec, account.address), account.chain
+    tickets = chain.tickets_of(account.address)
+    return Standing(
+        account=account.address,
+        role=role,
+        now=chain.timestamp(),
+        stake=chain.stake_of(account.address, role),
+        tickets={number: ticket for number, ticket in tickets.items() if not ticket.is_spent},
+        wallet=chain.token_balance(),
+        rewards=chain.rewards_of(account.address),
+        is_barred=chain.is_barred(account.address),
+        hot_address=account.hot_address,
+        hot=chain.hot_key(account.hot_address),
+        unbonding_s=chain.unbonding_delay(),
+    )
+
+
+def to_add(standing: Standing, *, amount: int | None = None, to: int | None = None) -> int:
+    """How much to stake: `amount`, or what active stake lacks to reach `to`; 0 if it is there.
+
+    Raises:
+        ConfigError: neither or both were given, or the vault would refuse.
+    """
+    active = standing.stake.active
+    added = _one_of(amount, to, max((to or 0) - active, 0))
+    if not added:
+        return 0
+    if standing.is_barred:
+        raise ConfigError(f"{standing.account} contradicted itself and can never stake again")
+    if added > standing.wallet:
+        raise ConfigError(f"{_money(added)} to stake, and {standing.account} holds {_money(standing.wallet)}")
+    if active + added < standing.stake.minimum:
+        raise ConfigError(
+            f"{_money(active + added)} would be active; the least in the role of {standing.role_name} "
+            f"is {_money(standing.stake.minimum)}"
+        )
+    return added
+
+
+def to_remove(standing: Standing, *, amount: int | None = None, to: int | None = None) -> int:
+    """How much should leave: `amount`, or what is active above `to`; 0 if there is nothing.
+
+    Raises:
+        ConfigError: neither or both were given, or the vault would refuse.
+    """
+    active, minimum = standing.stake.active, standing.stake.minimum
+    removed = _one_of(amount, to, max(active - (to or 0), 0))
+    if removed > active:
+        raise ConfigError(f"{_money(removed)} to remove, and {_money(active)} are active")
+    if removed and 0 < active - removed < minimum:
+        raise ConfigError(
+            f"{_money(active - removed)} would stay active; what stays is nothing (--to 0) "
+            f"or at least {_money(minimum)}"
+        )
+    return removed
+
+
+def ripe(standing: Standing) -> dict[int, Ticket]:
+    """The tickets that can be withdrawn now and are worth something."""
+    return {
+        number: ticket
+        for number, ticket in standing.tickets.items()
+        if ticket.amount and standing.free_at(ticket) <= standing.now
+    }
+
+
+def check_ticket(standing: Standing, number: int, ticket: Ticket) -> None:
+    """Do nothing if the ticket is this account's, and either spent or ripe.
+
+    Raises:
+        ConfigError: it is somebody else's or nobody's.
+        Unavailable: it has to wait.
+    """
+    if not int(ticket.account, 16):
+        raise ConfigError(f"there is no ticket {number}")
+    if ticket.account != standing.account:
+        raise ConfigError(f"ticket {number} belongs to {ticket.account}, not to {standing.account}")
+    if not ticket.is_spent and standing.free_at(ticket) > standing.now:
+        raise Unavailable(f"ticket {number}: {waits_for(standing, ticket)}")
+
+
+def waits_for(standing: Standing, ticket: Ticket) -> str:
+    """Why and until when a ticket cannot be withdrawn."""
+    when = when_text(standing.free_at(ticket), standing.now)
+    if standing.stake.frozen_until > max(ticket.ready_at, standing.now):
+        return f"frozen by a case in court until {when}"
+    return f"can be withdrawn from {when}"
+
+
+def _one_of(amount: int | None, to: int | None, lacking: int) -> int:
+    if (amount is None) == (to is None):
+        raise ConfigError("expected either AMOUNT or --to AMOUNT")
+    if amount == 0:
+        raise ConfigError("nothing to move: AMOUNT is 0")
+    return lacking if amount is None else amount
+
+
+def _money(units: int) -> str:
+    return f"{money_text(units)} {UNIT}"

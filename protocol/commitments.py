@@ -1,0 +1,102 @@
+"""Seals: words that bind their speaker before anybody's is known, and how each is opened.
+
+Room: protocol (pure). Three of them keep an audit honest. A node's commit seals a
+sketch of its work, which nobody knows who did not do the work. An auditor seals his
+whole verdict, his own sketch in it, before the node shows its own. And whoever
+orders a run may seal a list of steps that will be false on purpose.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from assay.protocol.encoding import merkle
+from assay.protocol.errors import MalformedMessage
+from assay.protocol.messages import Commit, Planted, Unsealed
+from assay.protocol.types import Digest, PeerId, RoundId
+
+_SKETCHES = hashlib.sha256(b"assay/sketches/1").digest()
+_CANARIES = hashlib.sha256(b"assay/canaries/1").digest()
+
+
+def sketch_digest(sketch: bytes) -> Digest:
+    """What a verdict says of a sketch, and what a seal binds of it."""
+    return Digest(hashlib.sha256(sketch).digest())
+
+
+def seal_of(salt: Digest, sketches: Sequence[Digest]) -> Digest:
+    """A commit's seal over the sketch digests of its segments, in order; one where a rule has none."""
+    return Digest(hashlib.sha256(b"assay/seal/2" + salt + merkle.root(_leaves(sketches))).digest())
+
+
+def unseal(commit: Commit, salt: Digest, sketches: Sequence[Digest], segment: int) -> Unsealed:
+    """What a node shows of its seal when this segment was drawn."""
+    return Unsealed(
+        run_id=commit.run_id,
+        round=commit.round,
+        node=commit.node,
+        salt=salt,
+        sketch=sketches[segment],
+        path=merkle.proof(_leaves(sketches), segment),
+    )
+
+
+def check_unsealed(unsealed: Unsealed, commit: Commit, segment: int) -> None:
+    """Do nothing if these words open the seal of `commit` at the drawn segment.
+
+    Raises:
+        MalformedMessage: they are of another step, or do not lead to the seal.
+    """
+    if (unsealed.run_id, unsealed.round, unsealed.node) != (commit.run_id, commit.round, commit.node):
+        raise MalformedMessage("unsealed: of another step")
+    count = max(len(commit.inner), 1)
+    leaf = merkle.leaf_hash(_SKETCHES, segment, unsealed.sketch)
+    root = merkle.root_of_path(leaf, segment, count, unsealed.path)
+    if hashlib.sha256(b"assay/seal/2" + unsealed.salt + root).digest() != commit.seal:
+        raise MalformedMessage("unsealed: salt and sketch do not open the seal")
+
+
+def witness_pattern(alarm: Digest, round_id: RoundId, node: PeerId) -> Digest:
+    """What the sketches of a committee are drawn from: no word said before the alarm can stand for them.
+
+    Args:
+        alarm: Digest of the manifest that raised it.
+        round_id, node: The step.
+    """
+    step = round_id.to_bytes(8, "big") + node
+    return Digest(hashlib.sha256(b"assay/witness/1" + alarm + step).digest())
+
+
+def canary_root(faults: Sequence[tuple[Digest, RoundId, PeerId]]) -> Digest:
+    """`AuditSpec.canaries` of a list of (salt, round, node)."""
+    return merkle.root(_canary_leaves(faults))
+
+
+def planted(run_id: Digest, faults: Sequence[tuple[Digest, RoundId, PeerId]], index: int) -> Planted:
+    """The proof that fault `index` of the list was planted."""
+    salt, round_id, node = faults[index]
+    path = merkle.proof(_canary_leaves(faults), index)
+    return Planted(run_id=run_id, round=round_id, node=node, index=index, salt=salt, path=path)
+
+
+def check_planted(shown: Planted, root: Digest, count: int) -> None:
+    """Do nothing if this step is on the list of planted faults.
+
+    Raises:
+        MalformedMessage: it is not.
+    """
+    leaf = _canary_leaf(shown.index, shown.salt, shown.round, shown.node)
+    merkle.check(leaf, shown.index, count, shown.path, root)
+
+
+def _leaves(sketches: Sequence[Digest]) -> list[Digest]:
+    return [merkle.leaf_hash(_SKETCHES, i, sketch) for i, sketch in enumerate(sketches)]
+
+
+def _canary_leaves(faults: Sequence[tuple[Digest, RoundId, PeerId]]) -> list[Digest]:
+    return [_canary_leaf(index, *fault) for index, fault in enumerate(faults)]
+
+
+def _canary_leaf(index: int, salt: Digest, round_id: RoundId, node: PeerId) -> Digest:
+    return merkle.leaf_hash(_CANARIES, index, salt + round_id.to_bytes(8, "big") + node)

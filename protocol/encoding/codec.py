@@ -1,0 +1,247 @@
+"""Codec: one value has one encoding, and a stranger's bytes cost no more than their length.
+
+Room: protocol (pure). A message is a frozen dataclass with a `TAG`; its encoding,
+digest, bounds and random test values all derive from its fields, listed once.
+
+    encode(message) = deterministic CBOR (RFC 8949, 4.2) of [TAG, field, field, ...]
+
+The reader below accepts only that: shortest integers, definite lengths, no
+maps, floats or CBOR tags (a bignum or a decimal tag would let ten bytes ask for
+gigabytes), no trailing bytes. It allocates a small multiple of what it was sent:
+items are counted, because 4 MiB of one-byte items cost 270 MB and seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import hashlib
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import cbor2
+
+from assay.protocol.errors import MalformedMessage
+from assay.protocol.types import FIXED_BYTES, Digest
+
+MESSAGE_BYTES_MAX = 4 << 20  # a manifest of 1,000 commits is 0.6 MB
+DEPTH_MAX = 10  # links, link, manifest, contradictions, pair, commit, inner states
+ITEMS_MIN = 4096  # a message may hold this many items, and one more for every 8 bytes;
+ITEM_BYTES = 8  # the densest that repeat, inside Opening, Manifest and Links, are far under that
+INT_MAX = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Max:
+    """Bound of a variable-length field: bytes, characters or items."""
+
+    count: int
+
+
+class Message(Protocol):
+    """Any dataclass declared with a TAG; see the module text."""
+
+    TAG: ClassVar[bytes]
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+M = TypeVar("M", bound=Message)
+
+
+def encode(message: Message) -> bytes:
+    """The one byte string that stands for this message.
+
+    Raises:
+        ValueError: a field is outside its declared type or bound (our own mistake).
+    """
+    return cbor2.dumps(_to_plain(message), canonical=True)
+
+
+def decode(kind: type[M], data: bytes, bytes_max: int = MESSAGE_BYTES_MAX) -> M:
+    """The message that `data` encodes.
+
+    Args:
+        kind: What it should be.
+        data: From anybody.
+        bytes_max: Its bound; only an opening, which travels as a blob, has another than messages.
+
+    Raises:
+        MalformedMessage: anything but the one canonical encoding of a `kind`.
+    """
+    if len(data) > bytes_max:
+        raise MalformedMessage(f"{kind.__name__}: {len(data)} bytes, at most {bytes_max} expected")
+    value, end = _read(data, 0, 0, [ITEMS_MIN + len(data) // ITEM_BYTES])
+    if end != len(data):
+        raise MalformedMessage(f"{kind.__name__}: {len(data) - end} bytes after the end")
+    return typing.cast(M, _from_plain(kind, value))
+
+
+def decode_any(kinds: Mapping[bytes, type[M]], data: bytes) -> M:
+    """The message that `data` encodes, its type chosen by its TAG among `kinds`.
+
+    Raises:
+        MalformedMessage: unknown TAG, or not the canonical encoding.
+    """
+    if len(data) > MESSAGE_BYTES_MAX:
+        raise MalformedMessage(f"message: {len(data)} bytes, at most {MESSAGE_BYTES_MAX} expected")
+    value, end = _read(data, 0, 0, [ITEMS_MIN + len(data) // ITEM_BYTES])
+    if end != len(data):
+        raise MalformedMessage(f"message: {len(data) - end} bytes after the end")
+    if not isinstance(value, list) or not value or not isinstance(value[0], bytes):
+        raise MalformedMessage("message: expected an array that starts with a tag")
+    kind = kinds.get(value[0])
+    if kind is None:
+        raise MalformedMessage(f"unknown message tag {value[0][:40]!r}")
+    return typing.cast(M, _from_plain(kind, value))
+
+
+def digest(message: Message) -> Digest:
+    """SHA-256 of the encoding. It covers every field: what is not hashed, an attacker may vary."""
+    return Digest(hashlib.sha256(encode(message)).digest())
+
+
+@functools.cache
+def field_types(kind: Any) -> tuple[tuple[str, Any], ...]:
+    """Names and resolved types of a message's fields, in declaration order."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return tuple((field.name, hints[field.name]) for field in dataclasses.fields(kind))
+
+
+def split_bound(hint: Any) -> tuple[Any, int]:
+    """A field's bare type and its bound (0 where none was declared)."""
+    if typing.get_origin(hint) is typing.Annotated:
+        bare, *marks = typing.get_args(hint)
+        return bare, next((m.count for m in marks if isinstance(m, Max)), 0)
+    return hint, 0
+
+
+def _to_plain(message: Any) -> list[Any]:
+    kind: Any = type(message)
+    plain: list[Any] = [kind.TAG]
+    for name, hint in field_types(kind):
+        plain.append(_field_to_plain(f"{kind.__name__}.{name}", hint, getattr(message, name)))
+    return plain
+
+
+def _field_to_plain(where: str, hint: Any, value: Any) -> Any:
+    bare, bound = split_bound(hint)
+    if typing.get_origin(bare) is tuple:
+        if not isinstance(value, tuple) or len(value) > bound:
+            raise ValueError(f"{where}: expected a tuple of at most {bound} items")
+        return [_field_to_plain(where, typing.get_args(bare)[0], item) for item in value]
+    if dataclasses.is_dataclass(bare):
+        if type(value) is not bare:
+            raise ValueError(f"{where}: expected {bare}, not {type(value).__name__}")
+        return _to_plain(value)
+    plain = int(value) if isinstance(value, enum.IntEnum) else value
+    try:
+        _check_scalar(where, bare, bound, plain)
+    except MalformedMessage as fault:
+        raise ValueError(str(fault)) from None
+    return plain
+
+
+def _from_plain(kind: type, value: Any) -> Any:
+    name = kind.__name__
+    if not isinstance(value, list) or not value or value[0] != kind.TAG:  # type: ignore[attr-defined]
+        raise MalformedMessage(f"{name}: expected an array that starts with its tag")
+    fields = field_types(kind)
+    if len(value) - 1 != len(fields):
+        raise MalformedMessage(f"{name}: {len(value) - 1} fields, expected {len(fields)}")
+    parsed = {
+        field: _field_from_plain(f"{name}.{field}", hint, item)
+        for (field, hint), item in zip(fields, value[1:], strict=True)
+    }
+    return kind(**parsed)
+
+
+def _field_from_plain(where: str, hint: Any, value: Any) -> Any:
+    bare, bound = split_bound(hint)
+    if typing.get_origin(bare) is tuple:
+        if not isinstance(value, list) or len(value) > bound:
+            raise MalformedMessage(f"{where}: expected an array of at most {bound} items")
+        return tuple(_field_from_plain(where, typing.get_args(bare)[0], item) for item in value)
+    if dataclasses.is_dataclass(bare):
+        return _from_plain(typing.cast(type, bare), value)
+    _check_scalar(where, bare, bound, value)
+    return bare(value) if isinstance(bare, type) and issubclass(bare, enum.IntEnum) else value
+
+
+def _check_scalar(where: str, bare: Any, bound: int, value: Any) -> None:
+    fixed = FIXED_BYTES.get(bare)
+    supertype = getattr(bare, "__supertype__", bare)
+    if fixed is not None:
+        if not isinstance(value, bytes) or len(value) != fixed:
+            got = len(value) if isinstance(value, bytes) else type(value).__name__
+            raise MalformedMessage(f"{where}: expected {fixed} bytes, got {got}")
+    elif supertype is bool:
+        if not isinstance(value, bool):
+            raise MalformedMessage(f"{where}: expected a boolean")
+    elif isinstance(supertype, type) and issubclass(supertype, enum.IntEnum):
+        if isinstance(value, bool) or not isinstance(value, int) or value not in set(map(int, supertype)):
+            raise MalformedMessage(f"{where}: {value!r} is no {supertype.__name__}")
+    elif supertype is int:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= (bound or INT_MAX):
+            raise MalformedMessage(f"{where}: expected an integer from 0 to {bound or INT_MAX}")
+    elif supertype is bytes or supertype is str:
+        if not isinstance(value, supertype) or len(value) > bound:
+            raise MalformedMessage(f"{where}: expected {supertype.__name__} of at most {bound}")
+    else:
+        raise TypeError(f"{where}: {bare!r} has no encoding")
+
+
+_SHORTEST = {24: 24, 25: 1 << 8, 26: 1 << 16, 27: 1 << 32}  # smallest value each length may carry
+
+
+def _read(data: bytes, at: int, depth: int, left: list[int]) -> tuple[Any, int]:
+    """One CBOR item of the accepted subset, starting at `at`; the item and where it ends.
+
+    `left` holds one number, the items that may still come; it is counted down.
+    """
+    if depth > DEPTH_MAX:
+        raise MalformedMessage(f"nested deeper than {DEPTH_MAX}")
+    left[0] -= 1
+    if left[0] < 0:
+        raise MalformedMessage("holds more items than a message of its length can")
+    if at >= len(data):
+        raise MalformedMessage("ends in the middle of an item")
+    major, minor = data[at] >> 5, data[at] & 31
+    at += 1
+    if major == 7:
+        if minor in (20, 21):
+            return minor == 21, at
+        raise MalformedMessage("holds a float, null or undefined value")
+    if minor < 24:
+        number = minor
+    elif minor in _SHORTEST:
+        width = 1 << (minor - 24)
+        if at + width > len(data):
+            raise MalformedMessage("ends in the middle of a length")
+        number = int.from_bytes(data[at : at + width], "big")
+        at += width
+        if number < _SHORTEST[minor]:
+            raise MalformedMessage("holds a length or integer that is not in its shortest form")
+    else:
+        raise MalformedMessage("holds an indefinite or reserved length")
+    if major == 0:
+        return number, at
+    if major in (2, 3):
+        if number > len(data) - at:
+            raise MalformedMessage("holds a string longer than the message")
+        raw = data[at : at + number]
+        try:
+            return (raw if major == 2 else raw.decode("utf-8")), at + number
+        except UnicodeDecodeError:
+            raise MalformedMessage("holds text that is not UTF-8") from None
+    if major == 4:
+        if number > min(len(data) - at, left[0]):
+            raise MalformedMessage("holds an array longer than the message")
+        items = []
+        for _ in range(number):
+            item, at = _read(data, at, depth + 1, left)
+            items.append(item)
+        return items, at
+    raise MalformedMessage(f"holds a CBOR item of major type {major}, which no message uses")

@@ -1,0 +1,280 @@
+"""Rule: how a round of training works, as numbers that all parties share.
+
+Room: protocol (pure). One description covers the whole family (docs/protocol.md,
+"The update rule"): what a node does locally, what it sends of the result, how the
+network moves by it. Methods are presets of it: `training/methods/`.
+
+    local:    x = lr * DCT(gradient, equalised), or the distance that `steps` optimiser steps went
+    compress: e' = beta * e + x;  q = values of the k largest of every block;  e = e' - q
+    outer:    theta' = theta - lr * f(aggregate of all q)
+
+Integers only: rates in 10^-9, ratios in 10^-6.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from assay.protocol.encoding.codec import Max
+
+PPM = 1_000_000
+BLOCK_SIDE = 64
+BLOCK_SIZE = BLOCK_SIDE * BLOCK_SIDE
+SEGMENTS_MAX = 64  # inner states that one commit names
+RANK_MAX = 8
+FRAGMENTS_MAX = 64
+LAG_MAX = 4  # rounds; each keeps one more set of parameters and aggregates
+
+
+class Optimiser(enum.IntEnum):
+    """What a node runs on its own."""
+
+    GRADIENT = 1  # one gradient, no step: the momentum is the compressor's error feedback
+    SGD = 2
+    ADAMW = 3
+
+
+class Transform(enum.IntEnum):
+    """The basis in which coefficients are chosen."""
+
+    NONE = 1
+    DCT = 2
+
+
+class Values(enum.IntEnum):
+    """How the coefficients that are sent are written. All but SIGN carry a scale per block."""
+
+    SIGN = 1  # one bit; the block's amplitude is free, so only a sign step may follow
+    SIGN_MEAN = 2  # one bit times the block's mean magnitude
+    TWO_BIT = 3  # levels -3, -1, 1, 3
+    E3M0 = 4  # sign and three bits of exponent: 0 and +-1, 2, 4 ... 64
+    INT8 = 5  # -127 to 127
+    INT16 = 6  # -32767 to 32767: as good as float
+
+
+class Outer(enum.IntEnum):
+    """How parameters move by the aggregate."""
+
+    SIGN = 1  # theta - lr * sign
+    SGD = 2  # theta - lr * D
+    NESTEROV = 3  # v = mu v + D; theta - lr (D + mu v)
+    ADAM = 4  # FedAdam (Reddi et al., arXiv:2003.00295)
+    YOGI = 5  # FedYogi
+
+
+class Wire(enum.IntEnum):
+    """How a round's aggregate is written, and so what every participant downloads."""
+
+    UNION = 1  # the coefficients that anybody sent
+    SIGNS = 2  # the step itself, one bit a parameter: shorter from some 25 nodes on; for a SIGN step
+
+
+class Curve(enum.IntEnum):
+    """How a rate runs over its steps, after the warm-up."""
+
+    CONSTANT = 1
+    COSINE = 2  # down to the floor at the end
+    WSD = 3  # warm-up, stable, then linearly down to the floor over the last `decay` rounds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleSpec:
+    """A rate over the run, as an exact table (`training/optimiser/schedule.py`)."""
+
+    TAG: ClassVar[bytes] = b"assay/schedule-spec/1"
+    curve: Curve
+    peak_nano: int
+    floor_ppm: int  # share of the peak at the end
+    warmup_rounds: int
+    decay_rounds: int  # WSD only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSpec:
+    """A node's work in one round."""
+
+    TAG: ClassVar[bytes] = b"assay/local-spec/2"
+    optimiser: Optimiser
+    steps: int  # H; 1 for GRADIENT
+    segment: int  # steps between two committed inner states; an audit repeats one segment
+    sequences: int  # per step
+    clip_micro: int  # gradient norm; 0 = no clipping
+    equalises: (
+        bool  # GRADIENT: rows and columns are brought nearer to one size (`training/transform/equalise.py`)
+    )
+    schedule: ScheduleSpec  # of the inner rate, by inner step; GRADIENT has none, its peak is 0
+    beta1_micro: int
+    beta2_micro: int
+    epsilon_pico: int
+    decay_micro: int  # decoupled weight decay
+    proximal_micro: int  # FedProx: mu / 2 |theta - theta_0|^2 joins the loss
+    keeps_moments: bool  # inner moments live on in the next round
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressSpec:
+    """What is sent of the local result."""
+
+    TAG: ClassVar[bytes] = b"assay/compress-spec/1"
+    transform: Transform
+    k: int  # coefficients of each 64 x 64 block; 4096 = all of them
+    rank: int  # 0, or two factors of this rank in place of coefficients (PowerSGD)
+    values: Values
+    feedback_micro: int  # beta: what remains of the unsent part each round
+    keeps_error: bool  # false: what was not sent is dropped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterSpec:
+    """The network's step."""
+
+    TAG: ClassVar[bytes] = b"assay/outer-spec/1"
+    kind: Outer
+    schedule: ScheduleSpec  # by round; with GRADIENT it also scales what enters the momentum
+    momentum_micro: int  # NESTEROV: mu; ADAM, YOGI: beta1
+    beta2_micro: int
+    epsilon_nano: int  # ADAM, YOGI: tau
+    decay_micro: int  # theta * (1 - lr * decay) before the step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregationSpec:
+    """How many updates become one: a rule of `verifier/aggregation/registry.py` by name."""
+
+    TAG: ClassVar[bytes] = b"assay/aggregation-spec/2"
+    name: Annotated[str, Max(48)]
+    wire: Wire
+    f: int  # liars it is set up to stand; a round with n <= 2f commits moves nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleSpec:
+    """One communication method, complete."""
+
+    TAG: ClassVar[bytes] = b"assay/rule-spec/3"
+    local: LocalSpec
+    compress: CompressSpec
+    outer: OuterSpec
+    aggregation: AggregationSpec
+    fragments: int  # 1, or so many parts of the model of which each round syncs one (Streaming DiLoCo)
+    merge_ppm: int  # share of its own values a node keeps in a fragment that was synced
+    read_lag: int  # rounds by which the parameters that local work starts from are old
+    apply_lag: int  # rounds by which the aggregate that a round applies is old
+
+    @property
+    def is_gradient(self) -> bool:
+        """Local work is one gradient and nothing else (DeMo and its kin)."""
+        return self.local.optimiser is Optimiser.GRADIENT
+
+    @property
+    def is_dense(self) -> bool:
+        """Every coefficient of a block is sent."""
+        return self.compress.k == BLOCK_SIZE or self.compress.rank > 0
+
+    @property
+    def has_scale(self) -> bool:
+        """Aggregates carry amplitudes."""
+        return self.outer.kind is not Outer.SIGN
+
+    @property
+    def is_local_kept(self) -> bool:
+        """A node goes on from its own parameters, not from the network's."""
+        return self.fragments > 1
+
+    @property
+    def carries_inner(self) -> bool:
+        """A node's inner state outlives the round, so commits bind it."""
+        return not self.is_gradient and (self.local.keeps_moments or self.is_local_kept)
+
+    @property
+    def segments(self) -> int:
+        """Inner states that a commit names: none for a gradient."""
+        return 0 if self.is_gradient else -(-self.local.steps // self.local.segment)
+
+    @property
+    def sequences_per_round(self) -> int:
+        """Sequences one node trains on in a round."""
+        return self.local.steps * self.local.sequences
+
+
+def check_rule(rule: RuleSpec, need: Callable[[bool, str], None]) -> None:
+    """Call `need(holds, words)` for everything that must hold of a rule by itself."""
+    local, compress, outer = rule.local, rule.compress, rule.outer
+    need(local.sequences >= 1, f"sequences is {local.sequences}, expected at least 1")
+    need(local.steps >= 1, f"{local.steps} inner steps, expected at least 1")
+    need(0 <= local.proximal_micro <= 1000 * PPM, "the proximal weight must be 0 to 1000")
+    if rule.is_gradient:
+        need(local.steps == 1, f"a single gradient takes 1 inner step, not {local.steps}")
+        need(local.segment == 0, "a single gradient has no segments")
+        need(local.proximal_micro == 0, "a proximal term needs inner steps")
+        need(rule.fragments == 1, "fragments need inner steps")
+        need(compress.keeps_error, "a single gradient needs its momentum: keeps_error")
+    else:
+        need(1 <= local.segment <= local.steps, f"segments of {local.segment} of {local.steps} inner steps")
+        need(
+            local.steps <= SEGMENTS_MAX * local.segment,
+            f"{local.steps} inner steps make more than {SEGMENTS_MAX} segments of {local.segment}",
+        )
+        need(not local.equalises, "only a single gradient is equalised: inner steps have their own optimiser")
+        need(local.schedule.peak_nano > 0, "inner steps need a rate")
+        need(
+            local.decay_micro * local.schedule.peak_nano < PPM * 10**9,
+            "inner rate times weight decay must stay below 1",
+        )
+    for name, beta in (("beta1", local.beta1_micro), ("beta2", local.beta2_micro)):
+        need(0 <= beta < PPM, f"inner {name} is {beta} millionths, expected below 1")
+    need(local.optimiser is not Optimiser.ADAMW or local.epsilon_pico > 0, "AdamW needs an epsilon above 0")
+    need(local.optimiser is Optimiser.ADAMW or not local.keeps_moments, "only AdamW has moments to keep")
+
+    need(
+        1 <= compress.k <= BLOCK_SIZE // 2 or compress.k == BLOCK_SIZE,
+        f"k is {compress.k}, expected 1 to {BLOCK_SIZE // 2}, or {BLOCK_SIZE} for all",
+    )
+    need(0 <= compress.rank <= RANK_MAX, f"rank is {compress.rank}, expected 0 to {RANK_MAX}")
+    if compress.rank:
+        need(compress.k == BLOCK_SIZE, f"factors stand for whole blocks: k must be {BLOCK_SIZE}")
+        need(compress.values is Values.INT8, "factors are sent as INT8")
+    need(0 <= compress.feedback_micro <= PPM, f"feedback is {compress.feedback_micro} millionths")
+    need(
+        not rule.is_gradient or compress.feedback_micro < PPM,
+        f"beta is {compress.feedback_micro} millionths, expected below 1",
+    )
+    need(
+        outer.kind is Outer.SIGN or compress.values is not Values.SIGN,
+        "SIGN sends no amplitude, so only a sign step can follow; SIGN_MEAN does",
+    )
+
+    need(
+        outer.kind is Outer.SIGN or rule.aggregation.wire is Wire.UNION,
+        "an aggregate of signs moves parameters by a sign step only",
+    )
+    need(0 <= outer.momentum_micro < PPM, f"outer momentum is {outer.momentum_micro} millionths")
+    need(0 <= outer.beta2_micro < PPM, f"outer beta2 is {outer.beta2_micro} millionths")
+    need(outer.schedule.peak_nano > 0, "the outer step needs a rate")
+    is_adaptive = outer.kind in (Outer.ADAM, Outer.YOGI)
+    need(not is_adaptive or outer.epsilon_nano > 0, "an adaptive outer step needs an epsilon above 0")
+    for which, schedule in (("inner", local.schedule), ("outer", outer.schedule)):
+        need(0 <= schedule.floor_ppm <= PPM, f"the {which} rate's floor must be 0 to 1 of its peak")
+        need(schedule.warmup_rounds >= 0 and schedule.decay_rounds >= 0, f"the {which} rate's rounds")
+        need(
+            (schedule.curve is Curve.WSD) == (schedule.decay_rounds > 0),
+            f"the {which} rate has {schedule.decay_rounds} decay rounds and the curve {schedule.curve.name}",
+        )
+    need(
+        outer.decay_micro * outer.schedule.peak_nano < PPM * 10**9,
+        "rate times weight decay must stay below 1",
+    )
+    need(1 <= rule.fragments <= FRAGMENTS_MAX, f"{rule.fragments} fragments, 1 to {FRAGMENTS_MAX} expected")
+    need(0 <= rule.merge_ppm <= PPM, "the share merged must be 0 to 1")
+    need(rule.fragments > 1 or rule.merge_ppm == 0, "only fragments are merged")
+    need(0 <= rule.read_lag <= LAG_MAX, f"read_lag is {rule.read_lag}, 0 to {LAG_MAX} expected")
+    need(0 <= rule.apply_lag <= LAG_MAX, f"apply_lag is {rule.apply_lag}, 0 to {LAG_MAX} expected")
+    need(rule.fragments == 1 or rule.read_lag == 0, "fragments go with apply_lag; read_lag must be 0")
+    need(
+        rule.fragments == 1 or rule.apply_lag < rule.fragments,
+        "a fragment must be applied before its next turn: apply_lag below fragments",
+    )
+    need(rule.aggregation.f >= 0, f"f is {rule.aggregation.f}, expected at least 0")

@@ -1,0 +1,278 @@
+"""Liars: what nodes may do wrong in what the chain records, step after step.
+
+Room: redteam. Runs of a few rounds, with four verifiers who are honest but where a node has a friend.
+Every manifest passes production's own check; the fold and the payout table are production's.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import assay.protocol.audits
+import assay.protocol.state_transition
+from assay.protocol.audits import Audit, hear
+from assay.protocol.draws import audit_rate_ppm, is_drawn
+from assay.protocol.messages import Discount
+from assay.protocol.messages import Outcome as Found
+from assay.protocol.params import PPM
+from assay.protocol.types import NO_DIGEST, Digest, PeerId
+from assay.redteam.attack import Attack, Outcome, Where, without
+from assay.redteam.members import (
+    MISMATCH,
+    NODE,
+    WITHHELD,
+    all_steps,
+    one_act,
+    pay_of,
+)
+from assay.redteam.run_builder import (
+    VERIFIERS,
+    Network,
+    Said,
+    a_network,
+    a_spec,
+    honest,
+    mark,
+)
+from assay.verifier.audit import odds
+
+
+def _steady_liar(is_defended: bool, seed: int) -> Outcome:
+    network = a_network(seed=seed, rounds=16)
+    network.false = all_steps(16)
+    with (
+        nullcontext()
+        if is_defended
+        else without(assay.protocol.state_transition, "is_drawn", lambda *_: False)
+    ):
+        paid = pay_of(network, NODE)
+    record = network.history.nodes[NODE]
+    words = f"{record.accepted} false steps accepted before it was barred, paid {paid}"
+    return one_act(record.barred, paid > 0, 0.0, words)
+
+
+def _first_drawn(
+    rate: Callable[[int], int], clean: int, lie_every: int, steps: int, rng: random.Random
+) -> int:
+    """The false step that is drawn first, counted from 1; 0 if none of so many steps is.
+
+    Args:
+        rate: Of audits, in millionths, after so many clean ones.
+        clean: Audits the node has to its name.
+        lie_every: One step in so many is false.
+        steps: In all.
+        rng: The beacons.
+    """
+    false = 0
+    for number in range(steps):
+        is_false = number % lie_every == 0
+        false += is_false
+        if is_drawn(Digest(rng.randbytes(32)), NODE, rate(clean)):
+            if is_false:
+                return false
+            clean += 1
+    return 0
+
+
+def _coasting(is_defended: bool, seed: int) -> Outcome:
+    """Every fourth step is skipped once audits come at the floor; undefended, only probation is audited."""
+    rng, runs, steps, rules = random.Random(seed), 40, 1000, a_spec(probation=10, floor_ppm=50_000).audit
+
+    def rate(clean: int) -> int:
+        return audit_rate_ppm(rules, clean) if is_defended or clean < rules.probation else 0
+
+    found = [_first_drawn(rate, 200, 4, steps, rng) for _ in range(runs)]
+    caught = sorted(one for one in found if one)
+    expected = odds.steps_until(odds.hit(Fraction(1, 20), Fraction(1)), Fraction(1, 2))
+    middle = caught[len(caught) // 2] if caught else 0
+    words = f"{middle} skipped steps before one is drawn (median of {runs}; formula {expected})"
+    return Outcome(attempts=runs, caught=len(caught), succeeded=runs - len(caught), cost=0.75, harm=words)
+
+
+def _trust_farming(is_defended: bool, seed: int) -> Outcome:
+    """Honest for 200,000 audits, then it always lies: at 1 / clean without a floor it is hardly drawn."""
+    rng, runs, steps = random.Random(seed), 60, 400
+    rules = a_spec(probation=10, floor_ppm=50_000).audit
+    caught = 0
+    for _ in range(runs):
+        rate = audit_rate_ppm(rules, 200_000) if is_defended else PPM * rules.probation // 200_000
+        caught += any(is_drawn(Digest(rng.randbytes(32)), NODE, rate) for _ in range(steps))
+    words = f"{rate / PPM:.4%} of its steps are drawn after 200,000 clean audits"
+    return Outcome(attempts=runs, caught=caught, succeeded=runs - caught, cost=0.0, harm=words)
+
+
+def _forged_quote(is_defended: bool, seed: int) -> Outcome:
+    """The best evidence there is, forged, and false steps after it."""
+    rng, runs, steps = random.Random(seed), 60, 400
+    if is_defended:
+        rules = a_spec(probation=10, floor_ppm=50_000).audit
+        rate = audit_rate_ppm(rules, 200_000, Discount.PROCESSOR_AND_GPU)
+    else:
+        rate = 0  # attestation in place of audits
+    caught = sum(
+        any(is_drawn(Digest(rng.randbytes(32)), NODE, rate) for _ in range(steps)) for _ in range(runs)
+    )
+    words = f"evidence lowers the rate to {rate / PPM:.0%}, no further"
+    return Outcome(attempts=runs, caught=caught, succeeded=runs - caught, cost=0.0, harm=words)
+
+
+def _ground_identity(is_defended: bool, seed: int) -> Outcome:
+    """The best of 400 keys for being left alone: chosen by beacons that it knows, judged by later ones."""
+    past = [mark("past", seed, n) for n in range(40)]
+    future = [mark("future", seed, n) for n in range(400)] if is_defended else past
+    keys = [PeerId(mark("key", seed, n)) for n in range(400)]
+    rate = 50_000
+
+    def drawn(key: PeerId, beacons: list[Digest]) -> int:
+        return sum(is_drawn(beacon, key, rate) for beacon in beacons)
+
+    best = min(keys, key=lambda key: drawn(key, past))
+    share = drawn(best, future) / len(future)
+    words = f"its best of 400 keys is drawn in {share:.1%} of steps, the rule says {rate / PPM:.0%}"
+    return one_act(False, share < rate / PPM / 4, 0.0, words)
+
+
+def _withholds(is_defended: bool, seed: int) -> Outcome:
+    """Lies, and opens nothing when drawn."""
+    network = a_network(seed=seed)
+    network.withheld = all_steps(12)
+    off = nullcontext() if is_defended else without(assay.protocol.audits, "ADVERSE", (MISMATCH,))
+    with off:
+        network.grow(12)
+    record = network.history.nodes[NODE]
+    words = f"barred and slashed like a mismatch, after {record.accepted} steps" if record.barred else "stays"
+    return one_act(record.barred, not record.barred, 0.0, words)
+
+
+def _withholds_in_dispute(is_defended: bool, seed: int) -> Outcome:
+    """Opens to the first auditor, who finds it false, and then to nobody."""
+    network = a_network(seed=seed)
+    network.false = all_steps(12)
+    for verifier in VERIFIERS:
+        network.minds[verifier] = _late_withheld
+    off = nullcontext() if is_defended else without(assay.protocol.audits, "ADVERSE", (MISMATCH,))
+    with off:
+        network.grow(12)
+    record = network.history.nodes[NODE]
+    return one_act(
+        record.barred, not record.barred, 0.0, "referees rule by default" if record.barred else "stays"
+    )
+
+
+def _late_withheld(network: Network, audit: Audit) -> Any:
+    if audit.node == NODE and audit.pattern != NO_DIGEST:
+        return WITHHELD, {}
+    return honest(network, audit)
+
+
+def _sealed_for_ever(is_defended: bool, seed: int) -> Outcome:
+    """Skips the work where the auditor is bought, so it never shows the sketch that would not be right."""
+    network = a_network(seed=seed)
+    network.sealed = {NODE}
+    for verifier in VERIFIERS:  # their blocks agree; only the sketch would show what was not computed
+        network.minds[verifier] = honest
+
+    def guessed(audit: Audit, now: int, seals: Any, verdicts: Any, unsealed: Any, **more: Any) -> Audit:
+        heard = hear(audit, now, seals, verdicts, unsealed, **more)
+        said = heard.verdicts[0].recomputed if heard.verdicts and heard.sketch is None else heard.sketch
+        return replace(heard, sketch=said)
+
+    with nullcontext() if is_defended else without(assay.protocol.audits, "hear", guessed):
+        paid = pay_of(network, NODE)
+    return one_act(False, paid > 0, 0.0, f"paid {paid}: a step whose seal stays shut earns nothing")
+
+
+def _no_class(seed: int) -> Network:
+    """A node names an execution class that nobody has, so that no auditor can judge its false steps."""
+    network = a_network(seed=seed, rounds=12)
+    network.commit_changes = lambda _round, node: {"exec_class": mark("nobody's")} if node == NODE else {}
+    for verifier in VERIFIERS:
+        network.minds[verifier] = _unable
+    network.false = all_steps(12)
+    return network
+
+
+def _unable(network: Network, audit: Audit) -> Said:
+    return (Found.INCONCLUSIVE, {}) if audit.node == NODE else honest(network, audit)
+
+
+def _class_for_pay(is_defended: bool, seed: int) -> Outcome:
+    """Undefended, a word that says nothing counts as no word, and a step that nobody judged is paid."""
+    network = _no_class(seed)
+
+    def deaf(audit: Audit, now: int, seals: Any, verdicts: Any, unsealed: Any, **more: Any) -> Audit:
+        said = [verdict for verdict in verdicts if verdict.outcome is not Found.INCONCLUSIVE]
+        return hear(audit, now, seals, said, unsealed, **more)
+
+    with nullcontext() if is_defended else without(assay.protocol.audits, "hear", deaf):
+        paid = pay_of(network, NODE)
+    return one_act(
+        False, paid > 0, 0.0, f"{network.history.nodes[NODE].accepted} steps accepted, paid {paid}"
+    )
+
+
+def _class_for_sabotage(is_defended: bool, seed: int) -> Outcome:
+    """Defended, the spec names limits, and auditors judge by them in their own class."""
+    network = _no_class(seed)
+    if is_defended:
+        network = a_network(seed=seed, rounds=12, limits=mark("limits"))
+        network.commit_changes = lambda _, node: {"exec_class": mark("nobody's")} if node == NODE else {}
+        network.false = all_steps(12)
+        for verifier in VERIFIERS:
+            network.minds[verifier] = _of_another_class
+    network.finish()
+    record = network.history.nodes[NODE]
+    words = f"{record.accepted} of 12 steps in the aggregate, none paid"
+    return one_act(record.barred, not record.barred, 0.0, words)
+
+
+def _of_another_class(network: Network, audit: Audit) -> Said:
+    said = honest(network, audit)
+    if said is None:
+        return None
+    outcome, fields = said
+    return outcome, {**fields, "exec_class": mark("class")}
+
+
+def _partitioned(is_defended: bool, seed: int) -> Outcome:
+    """An honest node is cut off for five rounds, so that it loses its receipts."""
+    network = a_network(seed=seed)
+    network.grow(2)
+    network.absent = {NODE}
+    network.grow(5)
+    network.absent = set()
+    network.finish()
+    record = network.history.nodes[NODE]
+    words = f"{12 - record.accepted} of 12 steps unpaid, no stake lost"
+    return one_act(False, record.barred or record.accepted != 7, 0.0, words)
+
+
+LIAR_ATTACKS = (
+    Attack(name="lie in every step", number=8, where=Where.CHAIN, run=_steady_liar,
+           defence="the draw; quorum of auditors; bar"),
+    Attack(name="coasting: skip every 4th step", number=8, where=Where.CHAIN, run=_coasting,
+           defence="audit floor (5 %)"),
+    Attack(name="trust farming", number=8, where=Where.CHAIN, run=_trust_farming,
+           defence="the rate never falls under its floor"),
+    Attack(name="forged hardware quote", number=36, where=Where.CHAIN, run=_forged_quote,
+           defence="evidence lowers the rate, never under the floor"),
+    Attack(name="ground identity", number=16, where=Where.CHAIN, run=_ground_identity,
+           defence="beacons that exist only after the commit"),
+    Attack(name="withhold the opening", number=19, where=Where.CHAIN, run=_withholds,
+           defence="no opening counts against the node"),
+    Attack(name="withhold in the dispute", number=20, where=Where.CHAIN, run=_withholds_in_dispute,
+           defence="referees rule by default"),
+    Attack(name="never open the seal", number=19, where=Where.CHAIN, run=_sealed_for_ever,
+           defence="no clearing without the node's sketch"),
+    Attack(name="class that nobody has, for pay", number=30, where=Where.CHAIN, run=_class_for_pay,
+           defence="who cannot be judged is not paid"),
+    Attack(name="class that nobody has, to sabotage", number=30, where=Where.CHAIN, run=_class_for_sabotage,
+           defence="limits between classes: whoever has another judges it"),
+    Attack(name="cut off an honest node", number=35, where=Where.CHAIN, run=_partitioned,
+           defence="absence is no fault", has_off=False),
+)  # fmt: skip

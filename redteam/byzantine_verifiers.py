@@ -1,0 +1,373 @@
+"""Judges: what verifiers may do wrong in what the chain records.
+
+Room: redteam. Runs of a few rounds, four verifiers of which one may lie (f = 1), and honest others.
+Every manifest passes production's own check; the fold and the payout table are production's.
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import nullcontext
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import assay.participant.links
+import assay.protocol.audits
+import assay.protocol.state_transition
+from assay.protocol.audits import Audit, Ruling
+from assay.protocol.commitments import canary_root, planted
+from assay.protocol.draws import auditors, is_second_look
+from assay.protocol.errors import MalformedMessage
+from assay.protocol.messages import Outcome as Found
+from assay.protocol.messages import SignedVerdict, SignedVerdictSeal
+from assay.protocol.params import PPM, AuditSpec
+from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId, Signature
+from assay.redteam.attack import Attack, Outcome, Where, without
+from assay.redteam.members import (
+    GUESS,
+    LIAR,
+    MATCH,
+    MISMATCH,
+    NODE,
+    WITHHELD,
+    all_steps,
+    one_act,
+    pay_of,
+)
+from assay.redteam.run_builder import (
+    NODES,
+    RUN_ID,
+    VERIFIERS,
+    Network,
+    a_network,
+    a_seal,
+    a_verdict,
+    always,
+    mark,
+    mute,
+    said_sketch,
+)
+from assay.verifier.audit import odds
+
+
+def leaked(_network: Network, audit: Audit) -> tuple[Found, dict[str, Any]]:
+    """MATCH, with the sketch that the node gave away beforehand."""
+    return MATCH, {"recomputed": said_sketch(audit.round, audit.node)}
+
+
+def _lazy(is_defended: bool, seed: int) -> Outcome:
+    network = a_network(seed=seed)
+    network.minds[LIAR] = always(MATCH, recomputed=GUESS, witness=GUESS)
+    off = nullcontext() if is_defended else without(assay.protocol.audits, "_differs", lambda _audit: False)
+    with off:
+        paid = pay_of(network, LIAR)
+    record = network.history.verifiers[LIAR]
+    words = f"{record.judged} verdicts before the fault was proved" if is_defended else f"paid {paid}"
+    return one_act(record.is_excluded, not record.is_excluded and paid > 0, 0.0, words)
+
+
+def _lazy_with_help(is_defended: bool, seed: int) -> Outcome:
+    """Nodes give it their sketches, so only what is known to be false shows that it looks at nothing."""
+    drawn = random.Random(seed)
+    faults = [(mark("salt", n), RoundId(n), NODES[drawn.randrange(3)]) for n in range(5, 95, 6)]
+    rounds = 100
+    choice = {"canaries": canary_root(faults), "canary_count": len(faults)} if is_defended else {}
+    network = a_network(seed=seed, rounds=rounds, audit_rounds=8, **choice)
+    network.minds[LIAR] = leaked
+    if is_defended:
+        network.false = {(number, node) for _, number, node in faults}
+        network.planted = {
+            (number, node): planted(RUN_ID, faults, index) for index, (_, number, node) in enumerate(faults)
+        }
+    network.finish()
+    record, node = network.history.verifiers[LIAR], network.history.nodes
+    assert not any(one.barred for one in node.values()), "a canary was slashed"
+    words = f"{record.judged} verdicts; {len(faults)} planted faults among {3 * rounds} steps"
+    return one_act(record.is_excluded, not record.is_excluded, 0.0, words)
+
+
+def _copied_verdict(is_defended: bool, seed: int) -> Outcome:
+    """It waits for another's verdict and repeats it as its own."""
+    network = a_network(seed=seed, looks_ppm=PPM, audit_rounds=9)
+    accepted = 0
+    true = assay.protocol.audits.may_reveal
+
+    def unsealed_is_fine(audit: Audit, verdict: Any, at: int) -> bool:
+        return true(audit, verdict, at) or (audit.is_open and not audit.has_judged(verdict.verifier))
+
+    network.minds[LIAR] = mute
+    off = nullcontext() if is_defended else without(assay.protocol.audits, "may_reveal", unsealed_is_fine)
+    with off:
+        for _ in range(16):
+            manifest = network.manifest()
+            copies = []
+            for signed in manifest.verdicts:
+                audit = network.audit(int(signed.verdict.round), signed.verdict.node)
+                copy = a_verdict(audit, LIAR, signed.verdict.outcome, recomputed=signed.verdict.recomputed)
+                copies.append(SignedVerdict(verdict=copy, signature=Signature(bytes(64))))
+            said = sorted(
+                {*manifest.verdicts, *copies},
+                key=lambda s: (s.verdict.round, s.verdict.node, s.verdict.verifier),
+            )
+            if copies and _is_taken(network, replace(manifest, verdicts=tuple(said))):
+                accepted += 1
+            network.grow()
+    return one_act(not accepted, accepted > 0, 0.0, f"{accepted} copied verdicts in the chain")
+
+
+def _is_taken(network: Network, manifest: Any) -> bool:
+    try:
+        assay.participant.links.check_place(network.history, manifest)
+    except MalformedMessage:
+        return False
+    return True
+
+
+def _copied_witness(is_defended: bool, seed: int) -> Outcome:
+    """In a dispute it says what is public by then, the sketch, with a witness that it never made."""
+    network = a_network(seed=seed)
+
+    def copies(net: Network, audit: Audit) -> Any:
+        return MATCH, {"recomputed": said_sketch(audit.round, audit.node), "witness": GUESS}
+
+    network.minds[LIAR] = copies
+    accuser = VERIFIERS[1]
+    network.minds[accuser] = always(MISMATCH)  # somebody has to raise an alarm
+    off = nullcontext() if is_defended else without(assay.protocol.audits, "_shared", lambda *_: NO_DIGEST)
+    with off:
+        network.grow(12)
+    excluded = LIAR in network.history.excluded
+    return one_act(excluded, not excluded, 0.0, "one hearing" if excluded else "judges on without looking")
+
+
+def _switched(is_defended: bool, seed: int) -> Outcome:
+    """Seals MATCH, and opens the opposite once the others have spoken."""
+    network = a_network(seed=seed, looks_ppm=PPM)
+
+    def two_faced(net: Network, audit: Audit) -> Any:
+        is_bound = audit.sealed_by(LIAR) is not None
+        return (MISMATCH, {"recomputed": GUESS}) if is_bound else (MATCH, {})
+
+    def any_word(audit: Audit, verdict: Any, at: int) -> bool:
+        sealed = audit.sealed_by(verdict.verifier)
+        if not audit.is_open or sealed is None or not 0 <= audit.reveal_from <= at:
+            return False
+        return not audit.has_judged(verdict.verifier)
+
+    network.minds[LIAR] = two_faced
+    off = nullcontext() if is_defended else without(assay.protocol.audits, "may_reveal", any_word)
+    with off:
+        network.grow(14)
+    counted = sum(a.ruling is Ruling.ALARM or bool(a.adverse) for a in network.history.audits.values())
+    record = network.history.verifiers[LIAR]
+    words = f"{record.silent} seals not opened, unpaid; {counted} alarms raised"
+    return one_act(record.silent > 0, counted > 0, 1.0, words)
+
+
+def _false_alarm(is_defended: bool, seed: int) -> Outcome:
+    network = a_network(seed=seed)
+    network.minds[LIAR] = always(MISMATCH, recomputed=GUESS, witness=GUESS)
+    off = nullcontext() if is_defended else without(assay.protocol.audits, "quorum", lambda _count: 1)
+    with off:
+        network.grow(12)
+    barred = sum(record.barred for record in network.history.nodes.values())
+    excluded = LIAR in network.history.excluded
+    return one_act(
+        excluded, barred > 0, 0.0, f"{barred} honest nodes barred; accuser loses 10 % of its stake a fault"
+    )
+
+
+def _frame_by_withholding(is_defended: bool, seed: int) -> Outcome:
+    """Says that nothing was opened: no fault of its own, so it can try at every step."""
+    network = a_network(seed=seed)
+    network.minds[LIAR] = always(WITHHELD)
+    off = nullcontext() if is_defended else without(assay.protocol.audits, "quorum", lambda _count: 1)
+    with off:
+        network.grow(12)
+    barred = sum(record.barred for record in network.history.nodes.values())
+    alarms = sum(a.alarm_round >= 0 for a in network.history.audits.values())
+    words = (
+        f"{barred} honest nodes barred; {alarms} committees called at no cost to it but pay for the verdict"
+    )
+    return one_act(False, barred > 0, 0.0, words)
+
+
+def _never_opens(is_defended: bool, seed: int) -> Outcome:
+    network = a_network(seed=seed, audit_rounds=9)
+    network.unopened = {LIAR}
+    off = (
+        nullcontext()
+        if is_defended
+        else without(assay.protocol.audits, "_silent", lambda audit, *_: audit.silent)
+    )
+    with off:
+        network.grow(14)
+    lapsed = sum(a.ruling is Ruling.LAPSED for a in network.history.audits.values())
+    words = f"{lapsed} audits lapsed; each of its seals costs {network.history.spec.audit.turn_rounds} round"
+    return one_act(network.history.verifiers[LIAR].silent > 0, lapsed > 0, 1.0, words)
+
+
+def _bought_auditor(is_defended: bool, seed: int) -> Outcome:
+    """A node lies in every step, and one of four auditors passes whatever is his to judge."""
+    rounds = 24
+    network = a_network(seed=seed, rounds=rounds, looks_ppm=200_000)
+    network.false = all_steps(rounds)
+    network.minds[LIAR] = leaked
+
+    def chosen(seed_: Digest, node: PeerId, judges: Any) -> tuple[PeerId, ...]:
+        order = auditors(seed_, node, judges)
+        return (LIAR, *(one for one in order if one != LIAR)) if LIAR in order else order
+
+    if not is_defended:
+        network = _without_looks(network)
+    with nullcontext() if is_defended else without(assay.protocol.state_transition, "auditors", chosen):
+        network.finish()
+    record = network.history.nodes[NODE]
+    words = f"{record.accepted} false steps got in before it was barred; {_power(seed, 200_000)}"
+    return one_act(record.barred, not record.barred, 0.0, words)
+
+
+def _without_looks(network: Network) -> Network:
+    """The same run without second looks."""
+    history = network.history
+    spec = replace(history.spec, audit=replace(history.spec.audit, looks_ppm=0))
+    return replace(network, history=assay.protocol.state_transition.start(spec, RUN_ID))
+
+
+def _power(seed: int, looks_ppm: int) -> str:
+    """Share of a node's lies that one audit finds with one of four auditors bought: measured, by formula."""
+    draws, found = 3000, 0
+    for number in range(draws):
+        order = auditors(mark("beacon", seed, number), NODE, VERIFIERS)
+        again = is_second_look(mark("later", seed, number), NODE, number, looks_ppm)
+        found += any(one != LIAR for one in order[: 1 + again])
+    quarter, second = Fraction(1, 4), Fraction(looks_ppm, PPM)
+    # Without replacement one liar is never both auditors: d = 1 - a (1 - q2), a little above the formula.
+    formula = float(odds.power_under_collusion(quarter, second) + quarter**2 * second)
+    return f"one audit finds {found / draws:.3f} of its lies (formula {formula:.3f})"
+
+
+def _majority(is_defended: bool, seed: int) -> Outcome:
+    """Three of four verifiers against an honest node: more than the f = 1 that is stood."""
+    network = a_network(seed=seed)
+    for verifier in VERIFIERS[:3]:
+        network.minds[verifier] = lambda _net, audit: (
+            (MISMATCH, {"recomputed": GUESS, "witness": GUESS}) if audit.node == NODE else (MATCH, {})
+        )
+    network.grow(12)
+    barred = network.history.nodes[NODE].barred
+    return one_act(False, barred, 0.0, "an honest node is barred and slashed" if barred else "none")
+
+
+def _two_of_four(is_defended: bool, seed: int) -> Outcome:
+    """Two of four pass a node's lies: no quorum convicts it."""
+    rounds = 12
+    network = a_network(seed=seed, rounds=rounds)
+    network.false = all_steps(rounds)
+    for verifier in VERIFIERS[:2]:
+        network.minds[verifier] = leaked
+    paid, honest_pay = pay_of(network, NODE), pay_of(network, NODES[1])
+    network.finish()
+    record = network.history.nodes[NODE]
+    slashed = len(network.history.excluded)
+    words = (
+        f"{record.accepted} false steps got in, paid {paid / honest_pay:.0%} of honest pay; "
+        f"{slashed} honest verifiers found at fault"
+    )
+    return one_act(record.barred, not record.barred, 0.0, words)
+
+
+def _canary_frames(is_defended: bool, seed: int) -> Outcome:
+    """A canary does an ordered fault's step honestly and shows it as planted, to frame who said MATCH."""
+    faults = [(mark("salt"), RoundId(0), NODE)]
+    network = a_network(seed=seed, rounds=20, audit_rounds=9, canaries=canary_root(faults), canary_count=1)
+    network.planted = {(RoundId(0), NODE): planted(RUN_ID, faults, 0)}
+    true = assay.protocol.audits._decided
+
+    def list_is_proof(audit: Audit, now: int, rules: AuditSpec, manifest: Digest) -> Audit:
+        if not audit.is_planted:
+            return true(audit, now, rules, manifest)
+        faults_ = tuple(
+            assay.protocol.audits.Fault(v, assay.protocol.audits.Failing.PASSED)
+            for v in audit.verdicts
+            if v.outcome is MATCH
+        )
+        return replace(audit, ruling=Ruling.PLANTED, closed_round=now, faults=faults_)
+
+    with nullcontext() if is_defended else without(assay.protocol.audits, "_decided", list_is_proof):
+        network.grow(14)
+    framed = len(network.history.excluded)
+    return one_act(False, framed > 0, 1.0, f"{framed} honest verifiers at fault")
+
+
+def _hidden_fault(is_defended: bool, seed: int) -> Outcome:
+    """A leader leaves a proved fault out of its manifests, so that the liar is drawn on."""
+    network = a_network(seed=seed)
+    network.minds[LIAR] = always(MISMATCH, recomputed=GUESS, witness=GUESS)
+    while LIAR not in network.history.excluded:  # when it is first drawn is chance
+        network.grow()
+    manifest = replace(network.manifest(), excluded=())
+    if not is_defended:
+        with without(assay.participant.links, "check_place", lambda *_: None):
+            taken = _is_taken(network, manifest)
+    else:
+        taken = _is_taken(network, manifest)
+    return one_act(not taken, taken, 0.0, "none: refused by every verifier" if not taken else "drawn on")
+
+
+def _forged_word(is_defended: bool, seed: int) -> Outcome:
+    """A verifier who is not on duty seals anyway, and a verdict comes when its time is over."""
+    network = a_network(seed=seed).grow(2)
+    audit = network.audit(0, NODE)
+    caught = 0
+    off = nullcontext() if is_defended else without(assay.participant.links, "check_words", lambda *_: None)
+    stranger = a_verdict(audit, audit.order[-1], MATCH)
+    seal = SignedVerdictSeal(seal=a_seal(stranger), signature=Signature(bytes(64)))
+    early = SignedVerdict(verdict=a_verdict(audit, audit.order[0], MATCH), signature=Signature(bytes(64)))
+    with off:
+        for manifest in (
+            replace(network.manifest(), seals=(seal,)),
+            replace(network.manifest(), seals=(), verdicts=(early,)),
+        ):
+            caught += not _is_taken(network, manifest)
+        late = a_network(seed=seed)
+        late.minds = dict.fromkeys(VERIFIERS, mute)
+        late.grow(8)
+        word = replace(early, verdict=a_verdict(audit, audit.order[0], MATCH))
+        caught += not _is_taken(late, replace(late.manifest(), verdicts=(word,)))
+    return Outcome(
+        attempts=3, caught=caught, succeeded=3 - caught, cost=0.0, harm="none: refused by every verifier"
+    )
+
+
+JUDGE_ATTACKS = (
+    Attack(name="lazy verifier", number=24, where=Where.CHAIN, run=_lazy,
+           defence="sealed sketches are compared"),
+    Attack(name="lazy verifier helped by nodes", number=24, where=Where.CHAIN, run=_lazy_with_help,
+           defence="planted faults"),
+    Attack(name="copy a verdict", number=25, where=Where.CHAIN, run=_copied_verdict,
+           defence="verdicts are sealed first"),
+    Attack(name="copy in a dispute", number=25, where=Where.CHAIN, run=_copied_witness,
+           defence="witness in a pattern that the alarm chose"),
+    Attack(name="switch a sealed verdict", number=25, where=Where.CHAIN, run=_switched,
+           defence="only what was sealed opens the seal"),
+    Attack(name="seal and never open", number=25, where=Where.CHAIN, run=_never_opens,
+           defence="who is silent is replaced"),
+    Attack(name="buy one auditor of four", number=26, where=Where.CHAIN, run=_bought_auditor,
+           defence="auditors are drawn; second looks at 20 %"),
+    Attack(name="two of four verifiers pass a node's lies", number=26, where=Where.CHAIN, run=_two_of_four,
+           defence="none beyond f = 1: no quorum convicts", has_off=False),
+    Attack(name="three of four verifiers frame a node", number=26, where=Where.CHAIN, run=_majority,
+           defence="none beyond f = 1", has_off=False),
+    Attack(name="false alarm", number=27, where=Where.CHAIN, run=_false_alarm,
+           defence="a quorum convicts; the accuser is at fault"),
+    Attack(name="false report of a withheld opening", number=27, where=Where.CHAIN, run=_frame_by_withholding,
+           defence="a quorum convicts"),
+    Attack(name="canary that was honest", number=24, where=Where.CHAIN, run=_canary_frames,
+           defence="a list proves what was ordered; a committee what was done"),
+    Attack(name="hide a verifier's fault", number=26, where=Where.CHAIN, run=_hidden_fault,
+           defence="manifests name who is at fault"),
+    Attack(name="words out of turn, too early, too late", number=18, where=Where.CHAIN, run=_forged_word,
+           defence="every word has its time in the chain"),
+)  # fmt: skip

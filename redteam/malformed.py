@@ -1,0 +1,195 @@
+"""Octets: bytes that nobody should send, against the decoders that read them.
+
+Room: redteam. Every attempt must end in one `MalformedMessage`: no crash, no verdict, no memory
+out of proportion. What is no evidence against anybody must not become evidence either.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import cbor2
+import numpy as np
+
+import assay.training.codec.wire
+import assay.verifier.audit.exact
+import assay.verifier.audit.worker
+from assay.protocol.encoding.codec import DEPTH_MAX, MESSAGE_BYTES_MAX, decode, encode
+from assay.protocol.errors import MalformedMessage
+from assay.protocol.messages import Manifest
+from assay.protocol.openings import Opening
+from assay.protocol.params import BLOCK_SIZE, Values
+from assay.redteam.attack import Attack, Outcome, Where, without
+from assay.redteam.test_bed import lab_of
+from assay.training.codec.rice import rice_bits
+from assay.training.codec.wire import Update, decode_update, encode_update, update_bytes_max
+from assay.training.optimiser.node_state import Private
+
+BLOCKS, K = 6, 32
+
+
+def _tally(acts: Sequence[Callable[[], object]], harm: str) -> Outcome:
+    """How many of these are refused as malformed; anything else that is raised is our own mistake."""
+    refused = 0
+    for act in acts:
+        try:
+            act()
+        except MalformedMessage:
+            refused += 1
+    return Outcome(attempts=len(acts), caught=refused, succeeded=len(acts) - refused, cost=0.0, harm=harm)
+
+
+def _an_update(seed: int) -> Update:
+    rng = np.random.default_rng(seed)
+    index = np.stack([np.sort(rng.choice(BLOCK_SIZE, K, replace=False)) for _ in range(BLOCKS)])
+    value = rng.integers(1, 100, index.shape) * 200
+    scales = np.full(BLOCKS, -30, np.int64), np.full(BLOCKS, 200, np.int64)
+    return Update(np.arange(BLOCKS), index, value.astype(np.int32), *scales)
+
+
+def _not_finite(is_defended: bool, seed: int) -> Outcome:
+    """NaN and infinities in an opened momentum that the node has even committed to."""
+    lab = lab_of(seed)
+    told = lab.tell(lab.truth())
+    acts: list[Callable[[], object]] = []
+    for value in (np.nan, np.inf, -np.inf):
+        after = told.after.error_NC.copy()
+        after[:, seed % 4096] = value
+
+        def act(after: Any = after) -> object:
+            return lab.judge(replace(told, after=Private(after, None, lab.round)))
+
+        acts.append(act)
+    off = nullcontext() if is_defended else without(assay.verifier.audit.exact, "np", _Lenient())
+    with off:
+        return _tally(acts, "none: no such opening; nothing in time is WITHHELD")
+
+
+class _Lenient:
+    """numpy, but everything is finite."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "isfinite":
+            return lambda values: np.ones_like(values, bool)
+        return getattr(np, name)
+
+
+def _loud_scale(is_defended: bool, seed: int) -> Outcome:
+    """Amplitudes beyond the fixed point in which the network sums, and levels that do not exist."""
+    bodies = []
+    for exponent in (0, 50, 255, -100):
+        loud = replace(_an_update(seed), exponent_B=np.full(BLOCKS, exponent, np.int64))
+        bodies.append(encode_update(loud, BLOCKS, K, Values.INT8))
+    off = (
+        nullcontext()
+        if is_defended
+        else without(assay.training.codec.wire, "exponent_window", lambda _: (-256, 255))
+    )
+    with off:
+        acts = [partial(decode_update, body, BLOCKS, K, Values.INT8) for body in bodies]
+        return _tally(acts, "none: refused by every verifier alike")
+
+
+def _index_bomb(is_defended: bool, seed: int) -> Outcome:
+    """Indices beyond their block, so that a node writes into another's."""
+    bodies = []
+    for beyond in (BLOCK_SIZE, BLOCK_SIZE + 1, 2 * BLOCK_SIZE):
+        update = _an_update(seed)
+        index = update.index_BK.copy()
+        index[-1, -1] = beyond
+        bodies.append(encode_update(replace(update, index_BK=index), BLOCKS, K, Values.INT8))
+    with ExitStack() as stack:
+        if not is_defended:
+            stack.enter_context(without(assay.training.codec.wire, "BLOCK_SIZE", 1 << 20))
+            stack.enter_context(
+                without(assay.training.codec.wire, "rice_bits", lambda _size, k: rice_bits(BLOCK_SIZE, k))
+            )
+        acts = [partial(decode_update, body, BLOCKS, K, Values.INT8) for body in bodies]
+        return _tally(acts, "none: refused; duplicates and disorder have no encoding")
+
+
+def _two_encodings(is_defended: bool, seed: int) -> Outcome:
+    """Other bytes for the same update: padding that is not zero, bytes after the end, cut ends."""
+    body = encode_update(_an_update(seed), BLOCKS, K, Values.INT8)
+    others = [body + b"\0", body[:-1], bytes([body[0] | 128, *body[1:]])]
+
+    def strict(data: bytes) -> object:
+        return decode_update(data, BLOCKS, K, Values.INT8)
+
+    def lenient(data: bytes) -> object:
+        return data[: len(body)].ljust(len(body), b"\0")  # what a decoder does that takes what it needs
+
+    read = strict if is_defended else lenient
+    return _tally([partial(read, one) for one in others], "none: one content has one byte string")
+
+
+def _oversize(is_defended: bool, seed: int) -> Outcome:
+    """More than any legal message: an update, a manifest, a nest of arrays."""
+    huge = bytes(update_bytes_max(BLOCKS, K, Values.INT8) + 1)
+    nest = b"\x81" * (DEPTH_MAX + 2) + b"\x00"
+    many = b"\x9a\x00\x10\x00\x00" + b"\x00" * (1 << 20)
+    large = b"\x5a\x00\x40\x00\x01" + bytes(MESSAGE_BYTES_MAX + 1)
+    if is_defended:
+        acts: list[Callable[[], object]] = [
+            lambda: decode_update(huge, BLOCKS, K, Values.INT8),
+            lambda: decode(Manifest, nest),
+            lambda: decode(Manifest, many),
+            lambda: decode(Manifest, large),
+        ]
+    else:
+        acts = [partial(cbor2.loads, data) for data in (nest, many, large)]
+    return _tally(acts, "none: refused before anything is allocated for it")
+
+
+def _junk_openings(is_defended: bool, seed: int) -> Outcome:
+    """An honest node's opening with bytes changed, announced in its name; undefended, junk is a mismatch."""
+    lab, rng = lab_of(seed), random.Random(seed)
+    told = lab.tell(lab.truth())
+    commit, blocks = lab.keep(told), lab.drawn(told.update)
+    true = lab.trainer.steps.opening(lab.round, blocks)
+    opening = decode(Opening, true, len(true))
+    junk = [
+        rng.randbytes(200),
+        b"",
+        true[:-1],
+        true + b"\0",
+        encode(replace(opening, blocks=opening.blocks[1:])),
+    ]
+    junk += [encode(replace(opening, before=opening.after)), encode(replace(opening, paths_after=()))]
+    for _ in range(40):
+        body = bytearray(true)
+        body[rng.randrange(len(body))] ^= 1 << rng.randrange(8)
+        junk.append(bytes(body))
+    verdicts = refused = 0
+    for body_ in junk:
+        try:
+            lab.examiner.examine(commit, told.update, body_, blocks)
+            verdicts += 1
+        except MalformedMessage:
+            refused += 1
+            verdicts += not is_defended
+    words = f"{len(junk)} openings, {verdicts} verdicts on an honest node"
+    return Outcome(
+        attempts=len(junk), caught=refused if is_defended else 0, succeeded=verdicts, cost=0.0, harm=words
+    )
+
+
+BYTES_ATTACKS = (
+    Attack(name="NaN and infinity in an opening", number=22, where=Where.BYTES, run=_not_finite,
+           defence="openings hold finite values only"),
+    Attack(name="scales out of range", number=22, where=Where.BYTES, run=_loud_scale,
+           defence="window of exponents; no code for NaN"),
+    Attack(name="index bomb", number=23, where=Where.BYTES, run=_index_bomb,
+           defence="gaps ascend and end inside the block"),
+    Attack(name="another encoding of the same", number=22, where=Where.BYTES, run=_two_encodings,
+           defence="strict decoders: one content, one byte string"),
+    Attack(name="oversize and nesting", number=21, where=Where.BYTES, run=_oversize,
+           defence="bounds before parsing"),
+    Attack(name="junk openings in an honest name", number=21, where=Where.BYTES, run=_junk_openings,
+           defence="what does not open the commit is no evidence"),
+)  # fmt: skip

@@ -1,0 +1,50 @@
+"""Acts: what the adversaries against the fold of the chain share: whom they are, and what they look up.
+
+Room: redteam.
+"""
+
+from __future__ import annotations
+
+from assay.ledger.settlement.payouts import Settlement, settle
+from assay.protocol.messages import Outcome as Found
+from assay.protocol.types import PeerId, RoundId
+from assay.redteam.attack import Outcome
+from assay.redteam.run_builder import (
+    NODES,
+    VERIFIERS,
+    Network,
+    mark,
+)
+
+LIAR, NODE = VERIFIERS[0], NODES[0]
+GUESS = mark("a guess")
+MATCH, MISMATCH, WITHHELD = Found.MATCH, Found.MISMATCH, Found.WITHHELD
+COPIED = mark("what others said")
+
+
+def all_steps(rounds: int, nodes: tuple[PeerId, ...] = (NODE,)) -> set[tuple[RoundId, PeerId]]:
+    """Every step of these nodes."""
+    return {(RoundId(number), node) for number in range(rounds) for node in nodes}
+
+
+def pay_of(network: Network, peer: PeerId, epoch: int = 0) -> int:
+    """What a member earns in an epoch. The run is grown until that is settled."""
+    return sum(row.amount for row in table(network, epoch).rows if row.peer == peer)
+
+
+def table(network: Network, epoch: int = 0) -> Settlement:
+    """An epoch's payout table."""
+    while int(network.history.round) <= network.history.spec.settled_at(epoch):
+        network.grow()
+    return settle(network.history, epoch)
+
+
+def one_act(is_caught: bool, has_succeeded: bool, cost: float, harm: str, attempts: int = 1) -> Outcome:
+    """The outcome of an adversary that acts all of the time, and is judged once."""
+    return Outcome(
+        attempts=attempts,
+        caught=attempts * is_caught,
+        succeeded=attempts * has_succeeded,
+        cost=cost,
+        harm=harm,
+    )

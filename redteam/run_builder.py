@@ -1,0 +1,293 @@
+"""Chain: a small run's finalised chain, grown by what its members choose to say.
+
+Room: redteam (pure). The fold is production's; so is the check of every manifest
+(participant/links.py), unless an adversary's collaborators leave it out. A verifier here is a
+function from an open audit to what it says of it; what an honest one says follows from whether
+the step is false.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from assay.participant.links import check_place
+from assay.protocol.audits import RECOMPUTED, Audit, may_plant, may_unseal
+from assay.protocol.commitments import seal_of, unseal
+from assay.protocol.encoding.codec import digest
+from assay.protocol.messages import (
+    Commit,
+    Manifest,
+    Outcome,
+    Planted,
+    Reveal,
+    SignedCommit,
+    SignedVerdict,
+    SignedVerdictSeal,
+    Unsealed,
+    Verdict,
+    VerdictSeal,
+)
+from assay.protocol.params import (
+    AuditSpec,
+    ComputeSpec,
+    DataSpec,
+    Member,
+    MoneySpec,
+    Precision,
+    RunSpec,
+    TimingSpec,
+    check_spec,
+)
+from assay.protocol.randomness.drand import NO_DRAND
+from assay.protocol.state_transition import History, advance, may_reveal, may_seal, next_chain, start
+from assay.protocol.types import NO_DIGEST, Address, Digest, HotSignature, PeerId, RoundId, Signature
+from assay.training.methods import METHODS
+from assay.training.methods.choices import Choices
+from assay.training.model.presets import gpt_spec
+
+RUN_ID = Digest(hashlib.sha256(b"redteam run").digest())
+Step = tuple[RoundId, PeerId]
+
+
+def mark(*what: object) -> Digest:
+    """A digest that stands for something."""
+    return Digest(hashlib.sha256(repr(what).encode()).digest())
+
+
+def peers(kind: str, count: int) -> tuple[PeerId, ...]:
+    """So many names, ascending."""
+    return tuple(sorted(PeerId(mark(kind, n)) for n in range(count)))
+
+
+NODES, VERIFIERS = peers("node", 3), peers("verifier", 4)
+
+
+def a_member(peer: PeerId) -> Member:
+    """One participant with accounts of its own."""
+    return Member(peer=peer, account=Address(peer[:20]), hot=Address(peer[12:]))
+
+
+def a_spec(
+    *,
+    seed: int = 7,
+    rounds: int = 12,
+    nodes: tuple[PeerId, ...] = NODES,
+    verifiers: tuple[PeerId, ...] = VERIFIERS,
+    members: Callable[[PeerId], Member] = a_member,
+    sequences: int = 2,
+    **audit: Any,
+) -> RunSpec:
+    """A run in which every step is drawn and one auditor looks, unless `audit` says otherwise."""
+    rules = AuditSpec(
+        probation=100_000, floor_ppm=200_000, blocks=4, looks_ppm=0, turn_rounds=1, audit_rounds=6,
+        dispute_rounds=3, limits=NO_DIGEST, canaries=NO_DIGEST, canary_count=0,
+        attestation=NO_DIGEST, attested_rounds=0, code=NO_DIGEST, drand=NO_DRAND,
+    )  # fmt: skip
+    spec = RunSpec(
+        deployment_id=mark("deployment"),
+        name="redteam",
+        seed=seed,
+        rounds=rounds,
+        state_every=1,
+        model=gpt_spec(layers=1, width=8, heads=2, context=8),
+        compute=ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=0),
+        data=DataSpec(
+            root=NO_DIGEST, manifest=NO_DIGEST, tokenizer=NO_DIGEST, vocabulary=256, token_bytes=1,
+            tokens=10_000, validation_tokens=100, source="made up", licence="none",
+        ),
+        rule=METHODS["demo"](Choices(sequences=sequences, warmup_rounds=0, k=4, lr_nano=1000, f=0)),
+        audit=replace(rules, **audit),
+        money=MoneySpec(
+            price_per_mtoken=10**9, operators_ppm=870_000, verifiers_ppm=80_000, treasury=Address(bytes(20)),
+            slash_ppm=500_000, withheld_ppm=500_000, verifier_slash_ppm=100_000, epoch_rounds=4,
+        ),
+        timing=TimingSpec(collect_ms=1, ready_ms=1, iteration_ms=1, resend_ms=1),
+        buyer=Address(bytes(20)),
+        nodes=tuple(map(members, nodes)),
+        verifiers=tuple(map(members, verifiers)),
+    )  # fmt: skip
+    check_spec(spec)
+    return spec
+
+
+def a_commit(history: History, node: PeerId, **changes: Any) -> Commit:
+    """What this node commits to in the next round."""
+    round_id = history.round
+    commit = Commit(
+        run_id=history.run_id, round=round_id, node=node, parent=history.parent,
+        state=mark("state", round_id), batch_root=mark("batch", round_id, node),
+        update=mark("update", round_id, node), update_bytes=10, base=history.nodes[node].round + 1,
+        momentum_before=mark("before", round_id, node), momentum_after=mark("after", round_id, node),
+        inner=(), seal=seal_of(_salt(node), [said_sketch(round_id, node)]), exec_class=mark("class"),
+        tokens=history.spec.tokens_per_step, loss_micro=5_000_000,
+    )  # fmt: skip
+    return replace(commit, **changes)
+
+
+def said_sketch(round_id: int, node: PeerId) -> Digest:
+    """What a node's seal holds: of an honest step, what everybody recomputes."""
+    return mark("sketch", int(round_id), node)
+
+
+# ---- what verifiers say
+
+Said = tuple[Outcome, Mapping[str, Any]] | None  # a verdict's fields that are made up; None: nothing
+Mind = Callable[["Network", Audit], Said]
+
+
+def honest(network: Network, audit: Audit) -> Said:
+    """What a recompute shows."""
+    false = (audit.round, audit.node) in network.false
+    withheld = (audit.round, audit.node) in network.withheld
+    if withheld:
+        return Outcome.WITHHELD, {}
+    return (Outcome.MISMATCH, {"recomputed": mark("true", audit.round, audit.node)}) if false else (
+        Outcome.MATCH, {}
+    )  # fmt: skip
+
+
+def always(outcome: Outcome, **fields: Any) -> Mind:
+    """Says one thing of every step."""
+    return lambda _network, _audit: (outcome, fields)
+
+
+def mute(_network: Network, _audit: Audit) -> Said:
+    """Says nothing."""
+    return None
+
+
+@dataclass(slots=True)
+class Network:
+    """A run as it grows. What is not an adversary's is honest.
+
+    false: steps that a recompute refutes. withheld: steps whose node does not open.
+    minds: verifiers who are not honest. unopened: verifiers who seal and do not open.
+    sealed: nodes that do not open their seals. planted: faults that may be shown, by step.
+    """
+
+    history: History
+    false: set[Step] = field(default_factory=set)
+    withheld: set[Step] = field(default_factory=set)
+    minds: dict[PeerId, Mind] = field(default_factory=dict)
+    unopened: set[PeerId] = field(default_factory=set)
+    sealed: set[PeerId] = field(default_factory=set)
+    planted: dict[Step, Planted] = field(default_factory=dict)
+    commit_changes: Callable[[RoundId, PeerId], Mapping[str, Any]] = lambda _round, _node: {}
+    is_checked: bool = True
+    absent: set[PeerId] = field(default_factory=set)
+
+    def grow(self, rounds: int = 1) -> Network:
+        """So many manifests more, every word as soon as it is allowed."""
+        for _ in range(rounds):
+            manifest = self.manifest()
+            if self.is_checked:
+                check_place(self.history, manifest)
+            self.history = advance(self.history, manifest)
+        return self
+
+    def finish(self) -> Network:
+        """To the last manifest of the run."""
+        while not self.history.is_complete:
+            self.grow()
+        return self
+
+    def audit(self, round_id: int, node: PeerId) -> Audit:
+        """The audit of a step."""
+        return self.history.audits[(RoundId(round_id), node)]
+
+    def manifest(self, reveals: tuple[Reveal, ...] = ()) -> Manifest:
+        """The next one."""
+        history = self.history
+        commits = tuple(
+            a_commit(history, node, **self.commit_changes(history.round, node))
+            for node in history.active
+            if node not in self.absent
+        )
+        seals, verdicts, unsealed = self._words()
+        aggregate = mark("aggregate", history.round) if commits else NO_DIGEST
+        return Manifest(
+            run_id=history.run_id,
+            round=history.round,
+            parent=history.parent,
+            commits=tuple(
+                SignedCommit(commit=one, signature=Signature(bytes(64)), statement=HotSignature(bytes(65)))
+                for one in commits
+            ),
+            reveals=reveals,
+            drand=b"",
+            drand_next=0,
+            seals=tuple(seals),
+            verdicts=tuple(verdicts),
+            unsealed=tuple(unsealed),
+            planted=tuple(self._planted()),
+            contradictions=(),
+            appraised=(),
+            backings=(),
+            excluded=history.excluded,
+            aggregate=aggregate,
+            chain=next_chain(history.chain, commits, aggregate),
+        )
+
+    def word(self, audit: Audit, verifier: PeerId) -> Verdict | None:
+        """What this verifier says, the same whenever it is asked in one hearing."""
+        said = self.minds.get(verifier, honest)(self, audit)
+        return None if said is None else a_verdict(audit, verifier, said[0], **said[1])
+
+    def _words(self) -> tuple[list[SignedVerdictSeal], list[SignedVerdict], list[Unsealed]]:
+        history, nothing = self.history, Signature(bytes(64))
+        seals, verdicts, unsealed = [], [], []
+        for _, audit in sorted(history.audits.items()):
+            for verifier in history.spec.verifier_peers:
+                verdict = self.word(audit, verifier) if audit.is_open else None
+                if verdict is None:
+                    continue
+                if may_seal(history, audit, verifier):
+                    seals.append(SignedVerdictSeal(seal=a_seal(verdict, audit.pattern), signature=nothing))
+                elif may_reveal(history, audit, verdict) and verifier not in self.unopened:
+                    verdicts.append(SignedVerdict(verdict=verdict, signature=nothing))
+            if may_unseal(audit, int(history.round)) and audit.node not in self.sealed:
+                sketch = said_sketch(audit.round, audit.node)
+                unsealed.append(unseal(audit.commit, _salt(audit.node), [sketch], audit.segment))
+        return seals, verdicts, unsealed
+
+    def _planted(self) -> Iterable[Planted]:
+        history = self.history
+        for step, shown in sorted(self.planted.items()):
+            audit = history.audits.get(step)
+            if audit is not None and may_plant(history.spec.audit, audit, int(history.round)):
+                yield shown
+
+
+def a_network(**choices: Any) -> Network:
+    """A run before its first manifest."""
+    return Network(start(a_spec(**choices), RUN_ID))
+
+
+def a_verdict(audit: Audit, verifier: PeerId, outcome: Outcome, **fields: Any) -> Verdict:
+    """A verdict with the truth in every field that is not given."""
+    has_worked = outcome in RECOMPUTED
+    in_dispute = has_worked and audit.pattern != NO_DIGEST
+    verdict = Verdict(
+        run_id=audit.commit.run_id, round=audit.round, node=audit.node, verifier=verifier,
+        salt=mark("salt", audit.pattern, verifier, audit.round, audit.node), outcome=outcome,
+        exec_class=audit.commit.exec_class if has_worked else NO_DIGEST,
+        recomputed=said_sketch(audit.round, audit.node) if has_worked else NO_DIGEST,
+        witness=mark("witness", audit.pattern) if in_dispute else NO_DIGEST,
+        opening=NO_DIGEST, opening_bytes=0, leans=False, distance_ppb=0, block=0,
+    )  # fmt: skip
+    return replace(verdict, **fields)
+
+
+def a_seal(verdict: Verdict, pattern: Digest = NO_DIGEST) -> VerdictSeal:
+    """The seal over a verdict."""
+    return VerdictSeal(
+        run_id=verdict.run_id, round=verdict.round, node=verdict.node, verifier=verdict.verifier,
+        pattern=pattern, verdict=digest(verdict),
+    )  # fmt: skip
+
+
+def _salt(node: PeerId) -> Digest:
+    return mark("node salt", node)

@@ -1,0 +1,290 @@
+"""Lab: a node that can lie in any part of a step, and the auditor that will recompute it.
+
+Room: redteam (edge: files of one temporary folder). Node and auditor are the production
+`Trainer` and `Examiner`, on a model small enough for thousands of audits. An adversary keeps
+its step in the node's own files and is opened from there; what it says of a step is its own affair.
+
+Shape suffixes: P = parameters, N = blocks, C = 4096.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.node.behaviours import Behaviour
+from assay.node.trainer import Trainer
+from assay.protocol.commitments import seal_of, sketch_digest
+from assay.protocol.draws import opened_blocks
+from assay.protocol.encoding.blob import blob_digest
+from assay.protocol.messages import Commit, Outcome
+from assay.protocol.params import (
+    ComputeSpec,
+    DataSpec,
+    ModelSpec,
+    Precision,
+    RunSpec,
+    check_spec,
+)
+from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
+from assay.protocol.update_rule import RuleSpec
+from assay.redteam.run_builder import NODES, RUN_ID, a_spec
+from assay.training.codec.contribution import decode_contribution, encode_round
+from assay.training.data.batches import batch_positions, batch_root, batch_tokens, describe
+from assay.training.data.shards import write_tokens
+from assay.training.methods import METHODS
+from assay.training.methods.choices import Choices
+from assay.training.model.loss import FLOAT32_WHOLE, loss_and_gradient, use_one_thread
+from assay.training.model.presets import gpt_spec
+from assay.training.optimiser.node_state import Private
+from assay.training.optimiser.schedule import rate
+from assay.training.optimiser.step import Work
+from assay.training.optimiser.step import encode as encode_step
+from assay.training.transform.compress import gradient_blocks, work_sketch
+from assay.verifier.aggregation.mean import mean_over_senders
+from assay.verifier.audit.exact import Finding
+from assay.verifier.audit.worker import Examiner
+
+Floats = NDArray[np.float32]
+SMALL = gpt_spec(layers=1, width=64, heads=2, context=16)  # 22 blocks
+SEQUENCES = 8  # of a step, so that an eighth can be skipped
+ROUNDS_BEFORE = 3  # honest ones, so that momentum and old parameters are there
+NODE, PEER = NODES[0], NODES[1]
+
+
+def text(seed: int, count: int = 20_000) -> NDArray[np.uint8]:
+    """Made-up bytes with something to learn in them."""
+    drawn = np.frombuffer(hashlib.shake_256(b"redteam text %d" % seed).digest(count), np.uint8)
+    return (np.cumsum(drawn % 5) % 64 + 32).astype(np.uint8)
+
+
+def data_spec(folder: Path, seed: int) -> DataSpec:
+    """The text in a folder, and what a run says of it."""
+    return describe(
+        write_tokens(folder, [text(seed)]), validation_tokens=500, source="made up", licence="none"
+    )
+
+
+def lab_spec(
+    seed: int, data: DataSpec, *, model: ModelSpec = SMALL, rule: RuleSpec | None = None, blocks: int = 16
+) -> RunSpec:
+    """A run of this model over this text in which every step is drawn."""
+    base = a_spec(seed=seed, rounds=100_000)
+    demo = METHODS["demo"](
+        Choices(sequences=SEQUENCES, warmup_rounds=0, k=32, lr_nano=2_000_000, floor_ppm=0, f=1)
+    )
+    spec = replace(
+        base, model=model, data=data, rule=rule or demo, audit=replace(base.audit, blocks=blocks),
+        compute=FLOAT32_WHOLE,
+    )  # fmt: skip
+    check_spec(spec)
+    return spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A step as an adversary tells it. The defaults of `Lab.honest` are the truth.
+
+    before: the private state it says it began from. after: the one it says it ended in.
+    sketches: what its seal holds. cost: of what it really did, in honest steps.
+    """
+
+    before: Private
+    after: Private
+    update: bytes
+    sketches: tuple[Digest, ...]
+    cost: float = 1.0
+
+
+class Lab:
+    """A node with some honest rounds behind it, a peer, and an auditor, all at one round."""
+
+    def __init__(self, folder: Path, seed: int, *, rounds: int = ROUNDS_BEFORE, **choices: Any) -> None:
+        use_one_thread()
+        self.seed, self.data, self.folder = seed, folder / "data", folder
+        self.spec = lab_spec(seed, data_spec(self.data, seed), **choices)
+        self.trainers = {peer: self._trainer(peer) for peer in (NODE, PEER)}
+        self.examiner = Examiner(spec=self.spec, data=self.data, folder=folder / "auditor")
+        self.bases: dict[PeerId, tuple[int, Digest]] = dict.fromkeys(self.trainers, (-1, NO_DIGEST))
+        for _ in range(rounds):
+            self.pass_round()
+
+    @property
+    def round(self) -> int:
+        """The round to train."""
+        return self.examiner.parameters.round
+
+    @property
+    def trainer(self) -> Trainer:
+        """The adversary's own."""
+        return self.trainers[NODE]
+
+    @property
+    def parent(self) -> Digest:
+        """The manifest before."""
+        return Digest(hashlib.sha256(b"lab %d %d" % (self.seed, self.round)).digest())
+
+    @property
+    def before(self) -> Private:
+        """The adversary's private state, as the chain knows it."""
+        found = self.trainer.steps.private(self.bases[NODE][0])
+        assert found is not None
+        return found
+
+    def step_of(self, peer: PeerId) -> dict[str, Any]:
+        """An honest node's step of this round."""
+        return self.trainers[peer].step(self.round, self.parent, *self.bases[peer])
+
+    def pass_round(self) -> dict[PeerId, dict[str, Any]]:
+        """A round in which everybody is honest; the records of its steps."""
+        records = {peer: self.step_of(peer) for peer in sorted(self.trainers)}
+        number, layout = self.round, self.trainer.layout
+        updates = {
+            peer: decode_contribution(self.spec, layout, number, record["update"])
+            for peer, record in records.items()
+        }
+        aggregate = encode_round(self.spec.rule, mean_over_senders(updates, layout.blocks), layout.blocks)
+        for peer, record in records.items():
+            self.trainers[peer].apply(number, aggregate)
+            self.bases[peer] = (number, record["momentum_after"])
+        self.examiner.parameters.apply(number, aggregate)
+        return records
+
+    # ---- what an adversary may compute, and what it says of it
+
+    def batch(self, round_id: int | None = None, node: PeerId = NODE) -> NDArray[np.int64]:
+        """The sequences that are this node's in a round."""
+        positions = batch_positions(self.spec, node, self.round if round_id is None else round_id)
+        return batch_tokens(self.trainer.tokens, positions, self.spec.model.context)
+
+    def x_of(
+        self,
+        tokens: NDArray[np.int64],
+        *,
+        theta: Floats | None = None,
+        compute: ComputeSpec = FLOAT32_WHOLE,
+    ) -> Floats:
+        """What a gradient over these tokens adds to the momentum. Shape (N, C)."""
+        layout = self.trainer.layout
+        at = self.trainer.parameters.read(self.round) if theta is None else theta
+        _, slope = loss_and_gradient(self.spec.model, layout, at, tokens, compute=compute)
+        return self.entering(slope)
+
+    def entering(self, slope_P: Floats) -> Floats:
+        """A gradient as it enters the momentum of this round."""
+        lr = rate(self.spec.rule.outer.schedule, self.spec.rounds, self.round)
+        return gradient_blocks(self.spec.rule, self.trainer.layout, slope_P, lr)
+
+    def truth(self) -> Floats:
+        """What an honest node adds to its momentum in this round."""
+        return self.x_of(self.batch())
+
+    def tell(
+        self, x_NC: Floats, *, spec: RunSpec | None = None, before: Private | None = None, cost: float = 1.0
+    ) -> Told:
+        """The step that follows from this work, its books kept straight."""
+        began = self.before if before is None else before
+        after, update = encode_step(
+            spec or self.spec, self.trainer.layout, self.round, began, Work(x_NC=x_NC, loss=5.0)
+        )
+        return Told(before=self.before, after=after, update=update, sketches=self.sketch(x_NC), cost=cost)
+
+    def sketch(self, x_NC: Floats) -> tuple[Digest, ...]:
+        """What the seal of this work holds."""
+        return (sketch_digest(work_sketch(self.parent, x_NC)),)
+
+    def bf16(self) -> ComputeSpec:
+        """Less precision than the run ordered."""
+        return ComputeSpec(dtype=Precision.BFLOAT16, micro_sequences=0)
+
+    # ---- the audit
+
+    def drawn(self, update: bytes, beacon: int = 0) -> list[int]:
+        """The blocks that this beacon opens of this message."""
+        layout = self.trainer.layout
+        live = decode_contribution(self.spec, layout, self.round, update).blocks_B.tolist()
+        seed = Digest(hashlib.sha256(b"beacon %d %d" % (self.seed, beacon)).digest())
+        return list(opened_blocks(seed, NODE, self.spec.audit, layout.blocks, live))
+
+    def keep(self, told: Told) -> Commit:
+        """Put a told step where an honest one would be, and sign for it."""
+        steps, salt = self.trainer.steps, Digest(os.urandom(32))
+        tree = steps.tree(told.after)
+        record: dict[str, Any] = {
+            "round": self.round,
+            "parent": self.parent,
+            "base_round": told.before.round,
+            "state": self.trainer.parameters.digest(),
+            "batch_root": batch_root(self.spec, batch_positions(self.spec, NODE, self.round)),
+            "update": told.update,
+            "update_digest": blob_digest(told.update),
+            "momentum_before": steps.tree(told.before).root,
+            "momentum_after": tree.root,
+            "inner": [],
+            "seal": seal_of(salt, told.sketches),
+            "salt": salt,
+            "sketches": list(told.sketches),
+            "exec_class": self.examiner.exec_class,
+            "tokens": self.spec.tokens_per_step,
+            "loss_micro": 5_000_000,
+        }
+        steps.keep(record, told.after, tree)
+        return commit_of(record, NODE)
+
+    def judge(self, told: Told, beacon: int = 0) -> Finding:
+        """What the auditor finds of a told step when this beacon draws its blocks."""
+        commit, blocks = self.keep(told), self.drawn(told.update, beacon)
+        opening = self.trainer.steps.opening(self.round, blocks)
+        return self.examiner.examine(commit, told.update, opening, blocks)
+
+    def is_caught(self, told: Told, beacon: int = 0) -> bool:
+        """Whether the audit raises an alarm: a mismatch, or a sketch that the seal does not hold.
+
+        The latter is what `assay.protocol.audits` makes of a MATCH whose sketch differs from the node's.
+        """
+        found = self.judge(told, beacon)
+        return found.outcome is Outcome.MISMATCH or found.recomputed != told.sketches[0]
+
+    def _trainer(self, peer: PeerId) -> Trainer:
+        return Trainer(
+            spec=self.spec, run_id=RUN_ID, node=peer, data=self.data,
+            folder=self.folder / peer.hex()[:8], behaviour=Behaviour(),
+        )  # fmt: skip
+
+
+def commit_of(record: Mapping[str, Any], node: PeerId) -> Commit:
+    """The commit that a record of a step makes."""
+    names: Sequence[str] = (
+        "parent", "state", "batch_root", "momentum_before", "momentum_after", "seal", "exec_class", "tokens",
+        "loss_micro",
+    )  # fmt: skip
+    return Commit(
+        run_id=RUN_ID,
+        round=RoundId(record["round"]),
+        node=node,
+        update=record["update_digest"],
+        update_bytes=len(record["update"]),
+        base=record["base_round"] + 1,
+        inner=tuple(record["inner"]),
+        **{name: record[name] for name in names},
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="assay-redteam-")
+
+
+@functools.lru_cache(maxsize=4)
+def lab_of(seed: int) -> Lab:
+    """The lab of a seed, made once a process: adversaries leave nothing in it that the next would see."""
+    return Lab(Path(_scratch().name) / f"lab-{seed}", seed)

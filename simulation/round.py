@@ -1,0 +1,23 @@
+"""Sim round: what is told of one round of a simulated training.
+
+Room: simulation (pure).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SimRound:
+    """One simulated round. loss: mean of the honest nodes' batches. validation: where it was taken.
+
+    frozen_ppm: parameters that did not move. aggregate_bytes: 0 for a decoded rule, which has no wire form.
+    """
+
+    round: int
+    loss: float
+    validation: float | None
+    update_bytes: float
+    aggregate_bytes: int
+    frozen_ppm: int

@@ -1,0 +1,139 @@
+"""Sim spec: one simulated training, as written in a TOML file.
+
+Room: simulation (edge: reads one file). The model, the data, the training and the wire are
+described as in a run file; [sim] says who lies, how, and what rule has to bear it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, PrivateAttr, ValidationError
+
+from assay.orders.config_errors import problems_of
+from assay.orders.order import Order
+from assay.orders.sections import (
+    CommSection,
+    DataSection,
+    ModelSection,
+    Positive,
+    RunSection,
+    Section,
+    TrainSection,
+)
+from assay.orders.spec import build_spec
+from assay.orders.toml import read_toml
+from assay.protocol.errors import ConfigError
+from assay.protocol.params import DataSpec, Member, RunSpec
+from assay.protocol.types import Address, Digest, PeerId
+from assay.simulation.attacks.catalogue import ATTACKS
+from assay.verifier.aggregation.registry import DECODED, RULE_NAMES
+
+RuleName = Literal[(*RULE_NAMES, *DECODED)]  # type: ignore[valid-type]
+AttackName = Literal[(*ATTACKS,)]  # type: ignore[valid-type]
+
+
+class SimSection(Section):
+    """[sim]: the nodes, how many of them lie, how, and the rule that aggregates."""
+
+    nodes: Annotated[int, Field(ge=1, le=128)] = 8
+    liars: Annotated[int, Field(ge=0, le=63)] = 0  # the last ones; they replace honest nodes
+    attack: AttackName = "none"
+    rule: RuleName | None = None  # default: the method's own
+    f: Annotated[int, Field(ge=0, le=63)] | None = None  # what the rule is set up to stand; default: liars
+    rounds: Positive = 100
+    seed: Annotated[int, Field(ge=0, le=2**64 - 1)] = 0
+    validate_every: Positive = 20  # rounds between validation losses
+    validation_sequences: Positive = 32
+
+
+class SimSpec(Section):
+    """A whole simulation file. Paths in it are relative to `folder`."""
+
+    sim: SimSection = SimSection()
+    model: ModelSection = ModelSection()
+    data: Annotated[tuple[DataSection, ...], Field(strict=False, min_length=1, max_length=64)] = (
+        DataSection(),
+    )
+    train: TrainSection = TrainSection()
+    comm: CommSection = CommSection()
+
+    _folder: Path = PrivateAttr(default_factory=Path)
+
+    @property
+    def tolerated(self) -> int:
+        """The number of liars the rule is set up to stand."""
+        return self.sim.liars if self.sim.f is None else self.sim.f
+
+    @property
+    def rule(self) -> str:
+        """The rule of aggregation: the one written, or the method's own."""
+        return self.sim.rule or self.order().rule().aggregation.name
+
+    def order(self) -> Order:
+        """The run file that would train the same, so that data and sizes are read by the same code."""
+        run = RunSection(name="sim", seed=self.sim.seed, rounds=self.sim.rounds, nodes=self.sim.nodes)
+        comm = (
+            self.comm
+            if self.sim.rule is None
+            else self.comm.model_copy(update={"aggregation": self.sim.rule})
+        )
+        order = Order(run=run, model=self.model, data=self.data, train=self.train, comm=comm)
+        order._folder = self._folder
+        return order
+
+
+def load_sim(path: Path) -> SimSpec:
+    """The simulation a file describes.
+
+    Raises:
+        ConfigError: one line for each problem, with the file, the key and what was expected.
+    """
+    try:
+        spec = SimSpec.model_validate(read_toml(path))
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{path}: {p.text()}" for p in problems_of(error, SimSpec))) from None
+    sim = spec.sim
+    faults = []
+    spec._folder = path.parent
+    try:
+        spec.order().sizes()
+    except ConfigError as fault:
+        faults.append(f"[model]: {fault}")
+    if sim.nodes <= 2 * max(sim.liars, spec.tolerated):
+        faults.append(f"[sim] nodes = {sim.nodes}: expected more than twice liars and f")
+    if sim.attack != "none" and not sim.liars:
+        faults.append(f'[sim] attack = "{sim.attack}": nobody does it; expected liars of at least 1')
+    if sim.attack == "none" and sim.liars:
+        faults.append(f"[sim] liars = {sim.liars}: expected an attack")
+    if spec.rule.endswith("krum") and sim.nodes < 2 * spec.tolerated + 3:
+        faults.append(f'[sim] rule = "{spec.rule}": expected at least {2 * spec.tolerated + 3} nodes')
+    if spec.rule.startswith("bucketing+") and -(-sim.nodes // 2) <= 2 * spec.tolerated:
+        faults.append(f'[sim] rule = "{spec.rule}": pairs need more than {4 * spec.tolerated} nodes')
+    if faults:
+        raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))
+    spec._folder = path.parent
+    return spec
+
+
+def sim_run_spec(spec: SimSpec, data: DataSpec) -> RunSpec:
+    """The run that is simulated: real sizes, made-up members and money."""
+
+    def members(role: int, count: int) -> list[Member]:
+        heads = [bytes((role,)) + n.to_bytes(2, "big") for n in range(count)]
+        return [
+            Member(peer=PeerId(h + bytes(29)), account=Address(h + bytes(17)), hot=Address(h + bytes(17)))
+            for h in heads
+        ]
+
+    nobody = Address(b"\xff" * 20)
+    return build_spec(
+        spec.order(),
+        deployment_id=Digest(bytes(32)),
+        data=data,
+        buyer=nobody,
+        treasury=nobody,
+        nodes=members(1, spec.sim.nodes),
+        verifiers=members(2, 1),
+    )

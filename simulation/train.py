@@ -1,0 +1,211 @@
+"""Sim train: a network's training in one process, with any rule under any attack.
+
+Room: simulation (edge: reads the data, prints, writes CSV and plot). Nodes run the production
+step functions of `training`, one after another; there are no messages, audits or money.
+The liars are the last nodes. They train honestly besides, so that they know what they
+would have sent, and see all honest updates before they choose theirs.
+"""
+
+from __future__ import annotations
+
+import csv
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from assay.orders.amounts import bytes_text
+from assay.orders.data import collect_data
+from assay.orders.spec import data_spec
+from assay.protocol.errors import ConfigError
+from assay.protocol.params import BLOCK_SIZE, PPM, RunSpec
+from assay.protocol.types import PeerId
+from assay.simulation.attacks.catalogue import ATTACKS, KNOWING, flipped_labels
+from assay.simulation.attacks.scene import Scene
+from assay.simulation.plot import plot_rounds
+from assay.simulation.round import SimRound
+from assay.simulation.spec import SimSpec, load_sim, sim_run_spec
+from assay.training.codec.contribution import decode_contribution, encode_round
+from assay.training.codec.signs import encode_signs
+from assay.training.codec.wire import Aggregate, Update
+from assay.training.data.batches import Tokens, batch_positions, batch_tokens, read_tokens, validation_tokens
+from assay.training.exact import initial_parameters
+from assay.training.layout import layout_of
+from assay.training.model.loss import loss_and_gradient, mean_loss, use_one_thread
+from assay.training.optimiser.inner import Floats
+from assay.training.optimiser.node_state import start_private
+from assay.training.optimiser.outer import apply, start_public
+from assay.training.optimiser.step import encode, local
+from assay.verifier.aggregation.registry import DECODED, decoded_rule_of, has_standing
+from assay.verifier.aggregation.registry import rule_of as named_rule
+from assay.verifier.aggregation.reputation import Standing, heard, observe
+
+Updates = Mapping[PeerId, Update]
+Rule = Callable[[Updates, int], Aggregate | NDArray[np.int8]]
+
+
+def rule_of(name: str, f: int, seed: int) -> Rule:
+    """The rule of this name, set up to stand f liars."""
+    if name in DECODED:
+        return decoded_rule_of(name, f)
+    plain = named_rule(name, f, seed.to_bytes(8, "big"))
+    if not has_standing(name):
+        return plain
+    standing = Standing()
+
+    def judged(updates: Updates, block_count: int) -> Aggregate:
+        """The rule over the nodes that are heard. Keeps their standing from round to round."""
+        nonlocal standing
+        standing = observe(standing, updates, block_count)
+        return plain({peer: updates[peer] for peer in heard(standing, f=f)}, block_count)
+
+    return judged
+
+
+def simulate(spec: SimSpec, run: RunSpec, tokens: Tokens, tell: Callable[[SimRound], None]) -> list[SimRound]:
+    """Train; the same spec and data give the same rounds on the same machine.
+
+    Args:
+        spec: As `load_sim` returned it.
+        run: What `sim_run_spec` made of it.
+        tokens: The whole data.
+        tell: Called with each round as it ends.
+
+    Raises:
+        ConfigError: the rule refuses what it was given, in the rule's words.
+    """
+    sim, layout = spec.sim, layout_of(run.model)
+    rule, attack = rule_of(spec.rule, spec.tolerated, sim.seed), ATTACKS[sim.attack]
+    peers = [member.peer for member in run.nodes]
+    honest_count = sim.nodes - sim.liars
+    public = start_public(run, initial_parameters(run.seed, layout.names, layout.shapes))
+    recent = deque([public.theta_P], maxlen=run.rule.read_lag + 1)
+    private = [start_private(layout) for _ in peers]
+    held_out = validation_tokens(tokens, run, sim.validation_sequences)
+
+    def gradient(theta_P: Floats, batch: NDArray[np.int64]) -> tuple[float, Floats]:
+        return loss_and_gradient(run.model, layout, theta_P, batch, compute=run.compute)
+
+    rounds: list[SimRound] = []
+    for number in range(run.rounds):
+        losses, sent, sizes = [], [], []
+        direction = np.zeros((layout.blocks, BLOCK_SIZE), np.float32)
+        for node, peer in enumerate(peers):
+            batch = batch_tokens(tokens, batch_positions(run, peer, number), run.model.context)
+            if sim.attack == "label-flip" and node >= honest_count:
+                batch = flipped_labels(batch, run.model.vocabulary)
+            work = local(run, layout, recent[0], private[node], batch, number, gradient)
+            if node < honest_count:
+                losses.append(work.loss)
+                if sim.attack in KNOWING:
+                    beta = np.float32(run.rule.compress.feedback_micro / PPM)
+                    direction += (private[node].error_NC * beta + work.x_NC) / np.float32(honest_count)
+            private[node], body = encode(run, layout, number, private[node], work)
+            sizes.append(len(body))
+            sent.append(decode_contribution(run, layout, number, body))
+        scene = Scene(
+            honest=sent[:honest_count],
+            own=sent[honest_count:],
+            block_count=layout.blocks,
+            k=run.rule.compress.k,
+            seed=(sim.seed * run.rounds + number) % 2**63,
+            direction_NC=direction,
+            round=number,
+        )
+        try:
+            sent[honest_count:] = attack(scene)
+        except ValueError as refusal:
+            raise ConfigError(f'round {number}: attack "{sim.attack}" cannot: {refusal}') from None
+        try:
+            result = rule(dict(zip(peers, sent, strict=True)), layout.blocks)
+        except ValueError as refusal:
+            raise ConfigError(f'round {number}: rule "{spec.rule}" refuses: {refusal}') from None
+        before_P = public.theta_P
+        if isinstance(result, Aggregate):
+            aggregate = encode_round(run.rule, result, layout.blocks)
+        else:
+            aggregate = encode_signs(result)
+        public = apply(run, layout, public, number, aggregate)
+        recent.append(public.theta_P)
+        is_due = (number + 1) % sim.validate_every == 0 or number + 1 == run.rounds
+        rounds.append(
+            SimRound(
+                round=number,
+                loss=float(np.mean(losses)),
+                validation=mean_loss(run.model, layout, public.theta_P, held_out) if is_due else None,
+                update_bytes=float(np.mean(sizes)),
+                aggregate_bytes=len(aggregate),
+                frozen_ppm=int(np.count_nonzero(public.theta_P == before_P)) * PPM // len(before_P),
+            )
+        )
+        tell(rounds[-1])
+    return rounds
+
+
+def run_sim(path: Path, out: Path | None) -> None:
+    """Simulate what a file describes; print losses as they come and a table; write CSV and plot.
+
+    Raises:
+        ConfigError: the file or its data do not make a simulation, or the rule refuses.
+    """
+    spec = load_sim(path)
+    folder = out or Path("runs") / f"sim-{path.stem}"
+    with tempfile.TemporaryDirectory() as scratch:
+        data = Path(scratch)
+        run = sim_run_spec(spec, data_spec(spec.order(), collect_data(spec.order(), data)))
+        _run(spec, run, read_tokens(data, run.data), folder)
+
+
+def _run(spec: SimSpec, run: RunSpec, tokens: Tokens, folder: Path) -> None:
+    use_one_thread()
+    console = Console(highlight=False)
+    since_s = time.monotonic()
+    with console.status("round 0") as status:
+
+        def tell(one: SimRound) -> None:
+            words = f"round {one.round + 1}/{run.rounds}  loss {one.loss:.4f}"
+            status.update(words)
+            if one.validation is not None:
+                console.print(f"{words}  validation {one.validation:.4f}")
+
+        rounds = simulate(spec, run, tokens, tell)
+    console.print(_table(spec, run, rounds, time.monotonic() - since_s))
+    folder.mkdir(parents=True, exist_ok=True)
+    write_rounds(folder / "rounds.csv", rounds)
+    console.print(f"rounds: {folder / 'rounds.csv'}", soft_wrap=True)
+    plot_rounds(folder / "loss.png", {spec.comm.method: rounds}, steps=run.rounds * run.rule.local.steps)
+    console.print(f"plot: {folder / 'loss.png'}", soft_wrap=True)
+
+
+def write_rounds(path: Path, rounds: Sequence[SimRound]) -> None:
+    """One line per round, the columns named as the fields of `SimRound`."""
+    names = list(SimRound.__slots__)
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(names)
+        writer.writerows([getattr(one, name) for name in names] for one in rounds)
+
+
+def _table(spec: SimSpec, run: RunSpec, rounds: Sequence[SimRound], seconds: float) -> Table:
+    sim, parameters = spec.sim, layout_of(run.model).parameters
+    upload = float(np.mean([one.update_bytes for one in rounds]))
+    download = float(np.mean([one.aggregate_bytes for one in rounds]))
+    table = Table(title="Simulated training", title_justify="left", show_header=False)
+    table.add_row("rule", f"{spec.rule}, set up for f = {spec.tolerated}")
+    table.add_row("attack", f"{sim.attack}, {sim.liars} of {sim.nodes} nodes")
+    table.add_row("parameters", f"{parameters:,}")
+    table.add_row("rounds, seed", f"{run.rounds}, {sim.seed}")
+    table.add_row("training loss", f"{rounds[0].loss:.4f} -> {rounds[-1].loss:.4f} nats (honest nodes)")
+    table.add_row("validation loss", f"{rounds[-1].validation:.4f} nats")
+    table.add_row("update per node and round", bytes_text(upload))
+    table.add_row("less than a float32 gradient", f"{4 * parameters / upload:,.0f} times")
+    table.add_row("aggregate per round", bytes_text(download))
+    table.add_row("parameters that did not move", f"{np.mean([r.frozen_ppm for r in rounds]) / 1e4:.2f} %")
+    table.add_row("time", f"{seconds:.1f} s")
+    return table

@@ -1,0 +1,229 @@
+"""Guard: what is too long, too deep, too often, too many or too slow is a problem and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from assay.api.config import LimitsSection
+from assay.api.http.bodies import NESTED_MAX, read_json
+from assay.api.http.guard import HEADERS, Guard
+from assay.api.http.protocol import Http
+from assay.api.http.rate_limits import Buckets, Rate
+from tests.api.a_server import Desk, is_problem
+
+JSON = {"content-type": "application/json", "idempotency-key": "x"}
+
+
+@contextmanager
+def listening(app: Any, **more: Any) -> Iterator[str]:
+    """The app on a socket of this machine."""
+    config = uvicorn.Config(
+        app, host="127.0.0.1", port=0, http=Http, ws="none", lifespan="off", log_config=None,
+        access_log=False, server_header=False, proxy_headers=False, **more,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            threading.Event().wait(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def raw(url: str, *pieces: bytes) -> bytes:
+    """What comes back for these bytes, until the other side ends."""
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as line:
+        try:
+            for piece in pieces:
+                line.sendall(piece)
+        except OSError:
+            pass  # it had enough before we were through
+        found = b""
+        while True:
+            try:
+                more = line.recv(65_536)
+            except OSError:
+                return found
+            if not more:
+                return found
+            found += more
+
+
+def test_every_answer_tells_browsers_to_do_nothing(desk: Desk):
+    for path in ("/v1/health", "/v1/runs", "/v1/nothing"):
+        answer = desk.ask("GET", path, headers={"Origin": "https://evil.org"})
+        for name, value in HEADERS:
+            assert answer.headers[name.decode()] == value.decode()
+        assert answer.headers["cache-control"] == "no-store"
+        assert "set-cookie" not in answer.headers
+        assert not any(name.startswith("access-control") for name in answer.headers)
+
+
+def test_head_is_get_without_the_body(desk: Desk):
+    told, head = desk.get("/v1/health"), desk.ask("HEAD", "/v1/health")
+
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == told.headers["content-length"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"[" * 100_000, 400),
+        (b'{"action": ' + b"[" * 40 + b"]" * 40 + b"}", 400),
+        (b'{"action": NaN}', 400),
+        (b'{"action": -Infinity}', 400),
+        (b'{"action": 1e999}', 400),
+        (b'{"action": "a", "action": "b", "parameters": {}}', 400),
+        (b'{"action": ' + b"9" * 10_000 + b"}", 400),
+        (b"\xff\xfe", 400),
+        (b"", 422),
+        (b"{}", 422),
+        (b"x" * ((1 << 18) + 1), 413),
+    ],
+)
+def test_a_body_that_is_not_as_expected_is_a_problem(desk: Desk, body: bytes, status: int):
+    token = desk.token("move", account="0x" + "11" * 20)
+    answer = desk.ask("POST", "/v1/moves/prepare", token, content=body, headers=JSON)
+    assert is_problem(answer, status)
+
+
+def test_a_body_without_a_length_is_bounded_too(desk: Desk):
+    token = desk.token("move", account="0x" + "11" * 20)
+
+    async def pieces() -> Any:
+        for _ in range(40):
+            yield b"x" * 10_000
+
+    answer = desk.ask("POST", "/v1/moves/prepare", token, content=pieces(), headers=JSON)
+    assert is_problem(answer, 413, "the body may have")
+
+
+def test_json_is_read_strictly():
+    assert read_json(b'{"a": [1, 2.5, "x", null]}') == {"a": [1, 2.5, "x", None]}
+    assert read_json(b"[" * NESTED_MAX + b"]" * NESTED_MAX)
+    with pytest.raises(ValueError, match="nested"):
+        read_json(b"[" * (NESTED_MAX + 2) + b"]" * (NESTED_MAX + 2))
+
+
+def test_long_heads_and_paths_are_problems(desk: Desk):
+    assert is_problem(desk.ask("GET", "/v1/health", headers={"X": "x" * 20_000}), 431)
+    assert is_problem(desk.get("/v1/health?" + "x" * 3_000), 414)
+
+
+def test_a_secret_is_never_logged(desk: Desk, caplog: pytest.LogCaptureFixture):
+    token = desk.token("read")
+    with caplog.at_level(logging.DEBUG):
+        desk.get(f"/v1/runs?token={token}", token)
+        desk.get("/v1/runs", token + "x")
+
+    told = json.dumps([str(vars(record)) for record in caplog.records if record.name.startswith("api")])
+    assert "request" in told
+    assert token not in told
+    assert token.encode() not in (desk.folder / "access.db").read_bytes()
+
+
+def test_who_asks_too_often_waits(folder: Path):
+    desk = Desk(folder, limits=LimitsSection(address_burst=3, address_per_minute=1))
+    codes = [desk.get("/v1/health").status_code for _ in range(4)]
+    assert codes == [200, 200, 200, 429]
+
+    by_token = Desk(folder, limits=LimitsSection(token_burst=2, token_per_minute=1))
+    token, other = by_token.token("read"), by_token.token("read")
+    assert [by_token.get("/v1/runs", token).status_code for _ in range(3)] == [200, 200, 429]
+    assert by_token.get("/v1/runs", other).status_code == 200
+
+    by_account = Desk(folder, limits=LimitsSection(account_burst=2, account_per_minute=1))
+    whose = "0x" + "11" * 20
+    tokens = [by_account.token("read", account=whose) for _ in range(3)]
+    assert [by_account.get("/v1/runs", one).status_code for one in tokens] == [200, 200, 429]
+
+
+def test_a_bucket_fills_with_time_and_never_over_its_brim():
+    buckets = Buckets(rate=Rate(per_minute=60, burst=2), names_max=2)
+
+    assert [buckets.take("a", 0.0) for _ in range(3)] == [0, 0, 1]
+    assert buckets.take("a", 0.5) == 0.5
+    assert buckets.take("a", 1.0) == 0
+    assert [bool(buckets.take("a", 1e6)) for _ in range(3)] == [False, False, True]
+    for name in ("b", "c"):
+        buckets.take(name, 1e6)
+    assert len(buckets._left) == 2
+
+
+def test_what_takes_too_long_or_is_too_many_is_told_so():
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        begun.set()
+        await go.wait()
+
+    async def run() -> list[int]:
+        guard = Guard(slow, LimitsSection(requests_at_once=1, request_s=0.05))
+        transport = httpx.ASGITransport(app=guard)  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            first = asyncio.create_task(client.get("/a"))
+            await begun.wait()
+            second = await client.get("/b")
+            return [second.status_code, (await first).status_code]
+
+    assert asyncio.run(run()) == [503, 503]
+
+
+def test_a_mistake_of_ours_is_a_number_and_nothing_else(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    desk = Desk(folder, public_read=True)
+
+    def fails(_: object) -> None:
+        raise RuntimeError("the secret path /root/keys")
+
+    monkeypatch.setattr("assay.api.routes.books._run", fails)
+    answer = desk.get("/v1/runs/paper")
+    assert is_problem(answer, 500, "incident")
+    assert "secret" not in answer.text
+    assert "RuntimeError" not in answer.text
+
+
+# ---- over a socket
+
+
+def test_the_same_over_a_socket(desk: Desk):
+    with listening(desk.app) as url:
+        assert httpx.get(f"{url}/v1/health", trust_env=False).json()["ok"] is True
+        token = {"Authorization": f"Bearer {desk.token('read')}"}
+        told = httpx.get(f"{url}/v1/runs/paper/export", headers=token, trust_env=False)
+        assert told.text.startswith("entry,recorded")
+        assert "server" not in told.headers
+
+
+def test_a_million_characters_of_head_are_a_problem_over_a_socket(desk: Desk):
+    with listening(desk.app) as url:
+        told = raw(url, b"GET /v1/health HTTP/1.1\r\nHost: x\r\nX: ", b"x" * 10**6)
+        assert told.startswith((b"HTTP/1.1 431", b"HTTP/1.1 400"))
+        assert b"application/problem+json" in told
+        assert raw(url, b"NONSENSE\r\n\r\n").startswith(b"HTTP/1.1 400")
+        assert httpx.get(f"{url}/v1/health", trust_env=False).status_code == 200
+
+
+def test_who_never_finishes_a_head_is_cut_off(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("assay.api.http.protocol.HEAD_S_MAX", 0.2)
+    with listening(desk.app) as url:
+        assert raw(url, b"GET /v1/health HTT") == b""

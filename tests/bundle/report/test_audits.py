@@ -1,0 +1,234 @@
+"""Audit report: each drawn step counted once, under its ruling, and the page stands alone."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from rich.console import Console
+
+from assay.bundle.report.auditors import auditors_of
+from assay.bundle.report.audits import CLASSES, as_plain, final_audits, kind_of, node_reports
+from assay.bundle.report.page import report_group, report_page
+from assay.node.behaviours import Behaviour
+from assay.protocol.audits import Failing, Fault, Ruling
+from assay.protocol.messages import Outcome
+from assay.protocol.state_transition import advance
+from tests.builders import (
+    NODES,
+    RUN_ID,
+    VERIFIERS,
+    a_certified,
+    a_history,
+    a_manifest,
+    a_spec,
+    a_verdict,
+    name_of,
+    peer,
+)
+
+SPEC = a_spec(rounds=12)
+LIE = {peer("mallory"): Behaviour("wrong-data", 2)}
+
+
+def a_run(says, nodes=NODES):
+    """A whole chain; `says(audit, verifier)` is a verifier's outcome, None for silence."""
+    histories, links = [a_history(rounds=12)], []
+    for _ in range(SPEC.last_round + 1):
+        history = histories[-1]
+        votes = {
+            step: {name: outcome for name in VERIFIERS if (outcome := says(audit, name))}
+            for step, audit in history.audits.items()
+        }
+        active = [name for name in nodes if peer(name) in history.active]
+        links.append(a_certified(a_manifest(history, active, votes)))
+        histories.append(advance(history, links[-1].manifest))
+    return tuple(links), tuple(histories)
+
+
+def honestly(audit, _name):
+    behaviour = LIE.get(audit.node)
+    return Outcome.MISMATCH if behaviour and audit.round >= behaviour.from_round else Outcome.MATCH
+
+
+def found(says, behaviours=LIE, names=None):
+    links, histories = a_run(says)
+    names = names or {peer(name): "honest" for name in NODES}
+    plain = as_plain(SPEC, RUN_ID, node_reports(SPEC, links, histories, behaviours, names))
+    return {**plain, **auditors_of(SPEC, final_audits(histories).values(), {})}
+
+
+def test_a_planted_liar_is_found_and_honest_nodes_are_not_accused():
+    told = found(honestly)
+
+    assert told["planted"]["caught"] == [peer("mallory").hex()]
+    assert told["planted"]["missed"] == []
+    assert (told["planted"]["steps_found"], told["planted"]["power"]) == (1, 1.0)
+    assert told["false_alarms"]["accused"] == 0
+    assert told["false_alarms"]["rate_below"] == pytest.approx(
+        1 - 0.05 ** (1 / told["false_alarms"]["judged"])
+    )
+    assert told["all"]["moot"] > 0
+
+
+def test_an_auditor_that_clears_a_lie_lowers_the_measured_power():
+    told = found(lambda _audit, _name: Outcome.MATCH)
+
+    assert told["planted"]["missed"] == [peer("mallory").hex()]
+    assert told["planted"]["power"] == 0.0
+    assert told["planted"]["steps_missed"] > 0
+    assert told["planted"]["expected_by_audit"] > 0.9
+
+
+def test_an_accused_honest_step_is_a_false_alarm_however_it_ends():
+    def one_liar(audit, name):
+        return Outcome.MISMATCH if name == name_of(audit.order[0]) else Outcome.MATCH
+
+    told = found(one_liar, behaviours={})
+
+    assert told["false_alarms"]["accused"] > 0
+    assert told["false_alarms"]["upheld"] == 0
+    assert told["all"]["dismissed"] > 0
+    assert told["false_alarms"]["rate_below"] > 0.1
+
+
+@pytest.mark.parametrize(
+    ("says", "kind"),
+    [
+        (lambda *_: Outcome.INCONCLUSIVE, "inconclusive"),
+        (lambda *_: None, "lapsed"),
+        (lambda *_: Outcome.WITHHELD, "withheld"),
+    ],
+)
+def test_an_audit_is_counted_under_how_it_ended(says, kind):
+    told = found(says, behaviours={})
+    assert told["all"][kind] > 0
+
+
+@pytest.mark.parametrize("says", [honestly, lambda *_: None, lambda *_: Outcome.WITHHELD])
+def test_every_drawn_step_is_in_exactly_one_class_and_the_rate_is_the_rules(says):
+    links, histories = a_run(says)
+    told = found(says)
+    audits = final_audits(histories)
+
+    assert told["all"]["drawn"] == sum(told["all"][kind] for kind in CLASSES) == len(audits)
+    assert {kind_of(audit) for audit in audits.values()} == {k for k in CLASSES if told["all"][k]}
+    assert told["all"]["steps"] == sum(len(link.manifest.commits) for link in links)
+    # Who has no clean audit stays on probation, and there every step is drawn.
+    if says is honestly:
+        assert told["rate"]["expected"] < 1
+    else:
+        assert told["all"]["expected"] == told["all"]["drawn"] == told["all"]["steps"]
+
+
+def test_who_sends_two_commits_is_not_held_against_the_audits():
+    told = found(lambda *_: Outcome.MATCH, behaviours={peer("mallory"): Behaviour("two-commits", 0)})
+    assert told["planted"]["nodes"] == 1
+    assert told["planted"]["by_audit"] == 0
+    assert told["planted"]["power"] is None
+
+
+def test_without_labels_the_report_says_so_and_counts_all_as_honest():
+    links, histories = a_run(honestly)
+    told = as_plain(SPEC, RUN_ID, node_reports(SPEC, links, histories, {}, {}))
+    assert told["unlabelled"] is True
+    assert told["planted"]["nodes"] == 0
+    assert told["false_alarms"]["upheld"] == 1
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict]] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_asks_for_nothing_and_escapes_what_it_shows():
+    told = {**found(honestly), "run": "<script>alert(1)</script>"}
+    page = report_page(told)
+
+    tags = _Tags()
+    tags.feed(page)
+    assert tags.open == []
+    assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in tags.seen}
+    assert not any({"src", "href", "onload"} & set(attrs) for _, attrs in tags.seen)
+    assert not re.search(r"https?:|url\(|@import", page)
+    auditors = 1 + len(SPEC.verifiers)
+    assert page.count("<tr") == 1 + len(SPEC.nodes) + 1 + auditors + len(re.findall(r"<tr><td>", page))
+    assert peer("mallory").hex()[:8] in page
+
+
+def test_table_and_page_say_the_same_figures():
+    told = found(honestly)
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(report_group(told))
+    text = " ".join(console.export_text().split())
+
+    assert "1 of 1 nodes" in text
+    assert "1 of 1 nodes" in report_page(told)
+    assert "wrong-data@2" in text
+
+
+def test_a_step_before_the_first_lie_is_honest():
+    told = found(honestly)
+    node = next(one for one in told["nodes"] if one["peer"] == peer("mallory").hex())
+    assert node["false_steps"] == node["steps"] - 2
+    stale = found(honestly, behaviours={peer("mallory"): Behaviour("stale-parameters", 0)})
+    node = next(one for one in stale["nodes"] if one["peer"] == peer("mallory").hex())
+    assert node["false_steps"] == node["steps"] - 1
+    assert replace(LIE[peer("mallory")], from_round=0).at(0) == "wrong-data"
+
+
+# ---- auditors
+
+
+def test_of_each_auditor_the_report_says_what_he_judged_and_where_he_failed():
+    liar = VERIFIERS[0]
+
+    def one_liar(_audit, name):
+        return Outcome.MISMATCH if name == liar else Outcome.MATCH
+
+    _, histories = a_run(one_liar)
+    told = auditors_of(SPEC, final_audits(histories).values(), {peer(liar): "accuse-all"})
+
+    records = {one["peer"]: one for one in told["verifiers"]}
+    assert list(records[peer(liar).hex()]["faults"]) == ["accused an honest step"]
+    assert records[peer(liar).hex()]["behaviour"] == "accuse-all"
+    assert all(not one["faults"] for name, one in records.items() if name != peer(liar).hex())
+    verdicts = sum(len(audit.verdicts) for audit in final_audits(histories).values())
+    assert sum(one["verdicts"] for one in records.values()) == verdicts > 0
+    assert told["second_looks"]["drawn"] == 0 < told["second_looks"]["of"]
+    assert told["planted_faults"] == {"ordered": 0, "judged": 0, "found": 0, "passed_first": 0}
+
+
+def test_planted_faults_are_counted_by_who_found_and_who_passed_them_first():
+    verdict = a_verdict("vera", an_audit()).verdict
+    found = replace(
+        an_audit(), is_planted=True, ruling=Ruling.PLANTED,
+        verdicts=(replace(verdict, outcome=Outcome.MISMATCH),),
+    )  # fmt: skip
+    passed = replace(found, verdicts=(verdict,), faults=(Fault(verdict, Failing.PASSED),))
+    honest = replace(found, verdicts=(verdict,), ruling=Ruling.DISMISSED)  # a canary that did its step
+    spec = replace(SPEC, audit=replace(SPEC.audit, canary_count=5))
+
+    told = auditors_of(spec, [found, passed, honest], {})
+
+    assert told["planted_faults"] == {"ordered": 5, "judged": 2, "found": 1, "passed_first": 1}
+    vera = next(one for one in told["verifiers"] if one["peer"] == peer("vera").hex())
+    assert (vera["planted_found"], vera["planted_passed"]) == (1, 1)
+    assert vera["faults"] == {"passed a false step": 1}
+
+
+def an_audit():
+    _, histories = a_run(honestly)
+    return next(audit for audit in final_audits(histories).values() if audit.ruling is Ruling.CLEARED)

@@ -1,0 +1,401 @@
+"""Step receipt: what holds is shown from the file alone; a change anywhere in it is refused with words."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from eth_utils.crypto import keccak
+
+import tests.a_drand as a_drand
+import tests.builders as builders
+from assay.bundle.receipt_pay import Pay
+from assay.bundle.step_receipt import Checked, check_receipt, make_receipt
+from assay.chain.proofs.result_anchor import anchor_json
+from assay.chain.statements import EpochResult, certificate, sign
+from assay.ledger.settlement.payouts import settle
+from assay.ledger.settlement.results import epoch_result, result_digest, run_id_of
+from assay.participant.index import Altered
+from assay.protocol.audits import Ruling
+from assay.protocol.draws import is_drawn
+from assay.protocol.encoding.codec import decode, digest, encode
+from assay.protocol.identity import Domain
+from assay.protocol.messages import Block, CertifiedManifest, Outcome, QuorumCertificate
+from assay.protocol.state_transition import advance, start
+from assay.protocol.types import NO_DIGEST, Digest, PeerId
+from tests.a_drand import a_network, a_signature
+from tests.builders import NODES, VERIFIERS, a_deployment, a_hot_key, a_spec, peer
+from tests.chain.a_block import a_final_result
+from tests.simulation.world import World
+
+SPEC, DEPLOYMENT = a_spec(audit=replace(a_spec().audit, drand=a_network())), a_deployment()
+RUN = run_id_of(SPEC)
+Edit = Callable[[dict[str, Any]], None]
+
+
+@pytest.fixture(scope="module")
+def signed() -> Iterator[None]:
+    """Builders that sign for the run's own name instead of an invented one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(builders, "RUN_ID", RUN)
+        patch.setattr(builders, "DOMAIN", Domain(deployment_id=SPEC.deployment_id, run_id=RUN))
+        yield
+
+
+def a_whole_chain(accuse: str = "") -> tuple[list[CertifiedManifest], dict[int, Pay]]:
+    """A finished chain and its settlements; every verifier accuses every step of the node named."""
+    history, links, pays, previous = start(SPEC, RUN), [], {}, NO_DIGEST
+    for round_id in range(SPEC.last_round + 1):
+        votes = {
+            step: dict.fromkeys(
+                VERIFIERS, Outcome.MISMATCH if accuse and step[1] == peer(accuse) else Outcome.MATCH
+            )
+            for step in history.audits
+        }
+        nodes = [name for name in NODES if peer(name) in history.active]
+        drand = a_signature(history.drand_next) if history.drand_next else b""
+        manifest = builders.a_manifest(history, nodes, votes, drand=drand, drand_next=round_id + 7)
+        links.append(builders.a_certified(manifest, digest(links[-1].block) if links else NO_DIGEST))
+        history = advance(history, manifest)
+        for epoch in range(SPEC.epochs):
+            if SPEC.settled_at(epoch) == round_id:
+                table = settle(history, epoch)
+                result = epoch_result(SPEC, table, builders.a_digest("model"), previous)
+                previous = result_digest(DEPLOYMENT, result)
+                pays[epoch] = Pay(
+                    result=result,
+                    certificate=a_certificate(result),
+                    settlement=table,
+                    anchor=a_final_result(DEPLOYMENT, result),
+                )
+    return links, pays
+
+
+def a_certificate(result: EpochResult, names: list[str] = VERIFIERS[:3]) -> bytes:
+    domain = DEPLOYMENT.domain(EpochResult)
+    return certificate(DEPLOYMENT.digest(result), [sign(result, domain, a_hot_key(name)) for name in names])
+
+
+@pytest.fixture(scope="module")
+def chain(signed: None) -> tuple[list[CertifiedManifest], dict[int, Pay]]:
+    return a_whole_chain()
+
+
+@pytest.fixture(scope="module")
+def text(chain: tuple[list[CertifiedManifest], dict[int, Pay]]) -> str:
+    return make_receipt(SPEC, RUN, DEPLOYMENT, *chain, 1, peer("nora"))
+
+
+def edited(text: str, edit: Edit) -> bytes:
+    told = copy.deepcopy(json.loads(text))
+    edit(told)
+    return json.dumps(told).encode()
+
+
+def checked(text: str) -> Checked:
+    return check_receipt(text.encode())
+
+
+def test_a_receipt_shows_step_quorum_ruling_and_pay_from_the_file_alone(text, chain):
+    found = check_receipt(text.encode(), run_id=RUN, verifiers=list(SPEC.verifier_peers))
+
+    commit = found.commit.commit
+    assert (commit.node, commit.round, found.run_id) == (peer("nora"), 1, RUN)
+    assert (found.signers, found.last_round) == (3, SPEC.last_round)
+    assert found.audit is not None
+    assert found.audit.ruling is Ruling.CLEARED
+    table = chain[1][0].settlement
+    assert found.paid is not None
+    assert found.paid.amount == next(r.amount for r in table.rows if r.peer == peer("nora"))
+    block = found.paid.anchor
+    assert block is not None and (block.number, block.time_s) == (7, 0x65)
+    assert block.hash == keccak(a_final_result(DEPLOYMENT, chain[1][0].result).header)
+
+
+def test_every_step_of_the_run_has_a_receipt_with_the_ruling_of_the_whole_fold(signed):
+    links, pays = a_whole_chain(accuse="mallory")
+    history, rulings = start(SPEC, RUN), {}
+    for link in links:
+        history = advance(history, link.manifest)
+        rulings |= {step: (a.ruling if a.verdicts else None) for step, a in history.audits.items()}
+    seen = set()
+    for link in links:
+        for one in link.manifest.commits:
+            step = (one.commit.round, one.commit.node)
+            found = checked(make_receipt(SPEC, RUN, DEPLOYMENT, links, pays, int(step[0]), step[1]))
+            ruling = found.audit.ruling if found.audit else None
+            assert ruling == rulings.get(step)
+            seen.add(ruling)
+    assert {Ruling.CLEARED, Ruling.UPHELD, Ruling.MOOT} <= seen
+    bad = checked(make_receipt(SPEC, RUN, DEPLOYMENT, links, pays, 0, peer("mallory")))
+    assert bad.paid is not None
+    assert (bad.paid.amount, bad.paid.epoch) == (None, 0)  # the table was signed, and has no row of it
+
+
+def test_a_receipt_says_from_which_rate_on_the_step_was_drawn(chain):
+    links, pays = chain
+    history = start(SPEC, RUN)
+    for link in links[:3]:
+        history = advance(history, link.manifest)
+    seed = next(audit.seed for audit in history.audits.values() if audit.round == 1)
+
+    found = checked(make_receipt(SPEC, RUN, DEPLOYMENT, links, pays, 1, peer("nora")))
+
+    assert is_drawn(seed, peer("nora"), found.drawn_from_ppm)
+    assert not is_drawn(seed, peer("nora"), found.drawn_from_ppm - 1)
+    assert (found.shares, found.drand) == (len(VERIFIERS), 8)
+
+
+def test_a_receipt_without_a_settled_epoch_says_nothing_about_pay(chain):
+    found = checked(make_receipt(SPEC, RUN, DEPLOYMENT, chain[0], {}, 1, peer("nora")))
+    assert found.paid is None
+
+
+def test_there_is_no_receipt_of_a_step_that_was_not_accepted(chain):
+    with pytest.raises(ValueError, match="no accepted step"):
+        make_receipt(SPEC, RUN, DEPLOYMENT, *chain, 6, peer("nora"))
+
+
+def flip(hexadecimal: str, at: int = -1) -> str:
+    body = bytearray(bytes.fromhex(hexadecimal))
+    body[at] ^= 1
+    return bytes(body).hex()
+
+
+def relink(told: dict[str, Any], position: int, **changes: Any) -> None:
+    link = decode(CertifiedManifest, bytes.fromhex(told["links"][position]))
+    told["links"][position] = encode(replace(link, **changes)).hex()
+
+
+def too_few(told: dict[str, Any]) -> None:
+    whole = decode(CertifiedManifest, bytes.fromhex(told["links"][1])).certificate
+    few = replace(whole, verifiers=whole.verifiers[:2], signatures=whole.signatures[:2])
+    relink(told, 1, certificate=few)
+
+
+def other_manifest(told: dict[str, Any]) -> None:
+    manifest = decode(CertifiedManifest, bytes.fromhex(told["links"][1])).manifest
+    relink(told, 1, manifest=replace(manifest, aggregate=Digest(bytes(32))))
+
+
+def other_block(told: dict[str, Any]) -> None:
+    block = decode(Block, bytes.fromhex(told["headers"][0][0]))
+    told["headers"][0][0] = encode(replace(block, manifest=Digest(bytes(32)))).hex()
+
+
+def short_header(told: dict[str, Any]) -> None:
+    whole = decode(QuorumCertificate, bytes.fromhex(told["headers"][-1][1]))
+    few = replace(whole, verifiers=whole.verifiers[:2], signatures=whole.signatures[:2])
+    told["headers"][-1][1] = encode(few).hex()
+
+
+def flip_link(told: dict[str, Any]) -> None:
+    told["links"][1] = flip(told["links"][1])
+
+
+def flip_header(told: dict[str, Any]) -> None:
+    told["headers"][0][1] = flip(told["headers"][0][1])
+
+
+def flip_proof(told: dict[str, Any]) -> None:
+    told["pay"]["proof"][0] = flip(told["pay"]["proof"][0])
+
+
+def repeat_header(told: dict[str, Any]) -> None:
+    told["headers"][1] = told["headers"][0]
+
+
+def few_hot_keys(told: dict[str, Any]) -> None:
+    told["pay"]["certificate"] = told["pay"]["certificate"][: 2 * 65 * 2]
+
+
+def other_result() -> EpochResult:
+    """Of epoch 0, with another total."""
+    zero = Digest(bytes(32))
+    return EpochResult(
+        deployment_id=SPEC.deployment_id, run_id=RUN, epoch=0, set_version=1, prev_result=zero, root=zero,
+        table_hash=zero, model_hash=zero, total=1,
+    )  # fmt: skip
+
+
+EDITS: dict[str, tuple[Edit, str]] = {
+    "another format": (lambda t: t.update(format="assay/step-receipt/4"), "^format: "),
+    "a field more": (lambda t: t.update(more=1), "^receipt: expected exactly"),
+    "a field less": (lambda t: t.pop("headers"), "^receipt: expected exactly"),
+    "another run id": (lambda t: t.update(run_id="00" * 32), "^run_id: it does not follow"),
+    "another round": (lambda t: t.update(round=2), "^links?"),
+    "a round that is none": (lambda t: t.update(round=-1), "^round: "),
+    "a round that is true": (lambda t: t.update(round=True), "^round: "),
+    "a round after training": (lambda t: t.update(round=6), "^round: 6, the run trains for 6"),
+    "a node unknown": (lambda t: t.update(node="ab" * 32), "^node: abababab is no node"),
+    "a node in capitals": (lambda t: t.update(node=t["node"].upper()), "^node: not the hex"),
+    "another spec": (lambda t: t.update(spec=flip(t["spec"])), "^(spec|run_id): "),
+    "a spec with a tail": (lambda t: t.update(spec=t["spec"] + "00"), "^spec: "),
+    "another chain": (lambda t: t["deployment"].update(chain_id=1), "^commit: .*statement"),
+    "another deployment": (
+        lambda t: t["deployment"].update(deployment_id="00" * 32),
+        "^deployment: another one",
+    ),
+    "a court elsewhere": (
+        lambda t: t["deployment"].update(slash_court=t["deployment"]["token"]),
+        "^commit: .*hot key|^commit: .*statement",
+    ),
+    "an address that is none": (lambda t: t["deployment"].update(epoch_settlement=5), "^deployment: "),
+    "a link less": (lambda t: t["links"].pop(), "^links: 9 expected"),
+    "links swapped": (lambda t: t["links"].insert(3, t["links"].pop(2)), "^link of round 2: is of round 3"),
+    "a link twice": (lambda t: t["links"].__setitem__(4, t["links"][3]), "^link of round 4: is of round 3"),
+    "a signature of a link": (flip_link, "^link of round 1: .*signature"),
+    "too few signers": (too_few, "^link of round 1: certificate: 2 signatures, expected 3"),
+    "another manifest": (other_manifest, "^link of round 1: .*another manifest"),
+    "a link that is text": (lambda t: t["links"].__setitem__(1, "no"), "^link of round 1: not hex"),
+    "a header less": (lambda t: t["headers"].pop(), "^headers: "),
+    "another block": (other_block, "^header of round 9: the certificate is not a finalisation"),
+    "a header signature": (flip_header, "^header of round 9: .*signature"),
+    "too few under a header": (short_header, "^header of round 12: certificate: 2 signatures"),
+    "a header twice": (repeat_header, "^header of round 10: does not extend"),
+    "more pay": (lambda t: t["pay"]["row"].update(amount=10**9), "^pay: the row is not"),
+    "another row": (lambda t: t["pay"]["row"].update(index=9), "^pay: the row is not"),
+    "a row past every table": (lambda t: t["pay"]["row"].update(index=1 << 300), "^pay: "),
+    "another account": (lambda t: t["pay"]["row"].update(account="0x" + "11" * 20), "^pay: a row of 0x11"),
+    "another proof": (flip_proof, "^pay: the row is not"),
+    "another root": (lambda t: t["pay"]["result"].update(root="00" * 32), "^pay: .*signer"),
+    "another epoch": (lambda t: t["pay"].update(epoch=1), "^pay: not of epoch 0"),
+    "another total": (lambda t: t["pay"]["result"].update(total=1), "^pay: .*signer"),
+    "a total that is no number": (lambda t: t["pay"]["result"].update(total=1.5), "^pay: "),
+    "an anchor in another block": (lambda t: t["pay"]["anchor"].update(header="c0"), "^pay: .*fields"),
+    "an anchor of another event": (
+        lambda t: t["pay"].update(anchor=anchor_json(a_final_result(DEPLOYMENT, other_result()))),
+        "^pay: anchor: ",
+    ),
+    "an anchor that is none": (lambda t: t["pay"].update(anchor=5), "^pay: an anchor has"),
+    "too few hot keys": (few_hot_keys, "^pay: 2 signatures; 3 of 4"),
+    "an amount that is none": (lambda t: t["pay"]["row"].update(amount=True), "^pay: index and amount"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_a_change_of_any_part_is_refused_and_the_part_is_named(text, name):
+    edit, words = EDITS[name]
+    with pytest.raises(Altered, match=words):
+        check_receipt(edited(text, edit))
+
+
+def test_no_single_byte_of_any_signed_part_can_be_changed(text):
+    told = json.loads(text)
+    for part in ("spec", "links", "headers"):
+        bodies = told[part] if part != "spec" else [told[part]]
+        for position in (0, len(bodies) - 1):
+            body = bodies[position] if part != "headers" else bodies[position][0]
+            for at in range(0, len(body) // 2, max(len(body) // 2 // 12, 1)):
+                changed = copy.deepcopy(told)
+                if part == "spec":
+                    changed["spec"] = flip(body, at)
+                elif part == "links":
+                    changed["links"][position] = flip(body, at)
+                else:
+                    changed["headers"][position][0] = flip(body, at)
+                with pytest.raises(Altered):
+                    check_receipt(json.dumps(changed).encode())
+
+
+FORGED = {
+    "commit": r"^commit: ",
+    "hot": r"^commit: .*hot key",
+    "batch_root": r"^commit: its batch",
+    "tokens": r"^commit: 1 tokens, a step has",
+    "parent": r"^commit: of another run, round or parent",
+    "reveal": r"^beacon: ",
+    "drand": r"^beacon: drand round 8: .* is not its signature",
+    "verdict": r"^verdict in round",
+    "turn": r"^verdict in round .* may not seal",
+    "link": r"^link of round 2: does not extend the link before",
+    "first link": r"^link of round 0: does not extend the spec",
+}
+
+
+@pytest.mark.parametrize("part", FORGED)
+def test_what_even_a_quorum_signed_is_checked_again(signed, part, monkeypatch):
+    """A quorum that signs a manifest with a forged part in it cannot make a receipt of it."""
+    commit, signed_commit, reveal, verdict = (
+        builders.a_commit, builders.a_signed_commit, builders.a_reveal, builders.a_verdict,
+    )  # fmt: skip
+    wrong = {"batch_root": Digest(bytes(32)), "tokens": 1, "parent": Digest(bytes(32))}
+    key = {"commit": {"peer_key": "nils"}, "hot": {"hot_key": "nils"}}.get(part, {})
+    if part in wrong:
+        forged = {part: wrong[part]}
+        monkeypatch.setattr(builders, "a_commit", lambda name, h, **c: commit(name, h, **{**c, **forged}))
+    elif part in ("commit", "hot"):
+        monkeypatch.setattr(
+            builders,
+            "a_signed_commit",
+            lambda name, h: signed_commit(name, h, **(key if name == "nora" else {})),
+        )
+    elif part == "reveal":
+        monkeypatch.setattr(
+            builders, "a_reveal", lambda name, h: replace(reveal("vera", h), verifier=peer(name))
+        )
+    elif part == "drand":
+        monkeypatch.setitem(globals(), "a_signature", lambda number: a_drand.a_signature(number + 1))
+    elif part == "verdict":
+        monkeypatch.setattr(
+            builders, "a_verdict", lambda *a, **k: replace(verdict(*a, **k), signature=bytes(64))
+        )
+    elif part == "turn":  # whoever is asked first, the one after him answers
+        after = dict(zip(VERIFIERS, VERIFIERS[1:] + VERIFIERS[:1], strict=True))
+        monkeypatch.setattr(builders, "a_verdict", lambda name, *a, **k: verdict(after[name], *a, **k))
+    links, pays = a_whole_chain()
+    for at in {"link": [2], "first link": [0]}.get(part, []):
+        torn = replace(links[at].manifest, parent=Digest(bytes(32)))
+        links[at] = builders.a_certified(torn, links[at].block.parent)
+
+    with pytest.raises(Altered, match=FORGED[part]):
+        checked(make_receipt(SPEC, RUN, DEPLOYMENT, links, pays, 1, peer("nora")))
+
+
+def test_a_whole_receipt_of_another_run_or_of_other_verifiers_is_refused(text):
+    with pytest.raises(Altered, match=r"^run_id: .* expected"):
+        check_receipt(text.encode(), run_id=Digest(bytes(32)))
+    with pytest.raises(Altered, match=r"^spec: its verifiers"):
+        check_receipt(text.encode(), verifiers=[PeerId(bytes(32)), *SPEC.verifier_peers[1:]])
+
+
+def test_what_is_no_receipt_at_all_is_refused(text):
+    for body in (b"", b"\xff", b"[]", b"null", b"[" * 100_000, b'{"format": 1}'):
+        with pytest.raises(Altered):
+            check_receipt(body)
+
+
+def test_nothing_that_checks_a_receipt_needs_torch(text, tmp_path: Path):
+    path = tmp_path / "receipt.json"
+    path.write_text(text)
+    code = (
+        "import sys; from cli.main import run; sys.argv = ['assay', 'receipt', 'verify', sys.argv[1]]\n"
+        "try: run()\nexcept SystemExit as end: assert not end.code, end.code\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "CLEARED" in done.stdout
+
+
+def test_each_final_block_names_the_final_block_before_even_through_storms():
+    """What headers rest on: a manifest is final in one block only, and the next round's block extends it."""
+    skipped = 0
+    for seed in range(5):
+        world = World(seed=seed)
+        world.run()
+        for one in world.honest.values():
+            for before, after in pairwise(one.chain):
+                assert after.block.parent == digest(before.block), f"World(seed={seed})"
+                skipped += after.block.iteration != before.block.iteration + 1
+    assert skipped > 0  # iterations that ended without a block lie between some of them

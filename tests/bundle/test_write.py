@@ -1,0 +1,213 @@
+"""Bundle: a stranger with the folder alone can check what the run was and where each unit went."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from safetensors.numpy import load_file
+
+from assay.bundle.finished import Finished, Registered, Settled
+from assay.bundle.inputs import Papers, read_papers
+from assay.bundle.receipts import facts_of, round_receipts
+from assay.bundle.release import release_of
+from assay.bundle.write import write_bundle
+from assay.chain.statements import certificate, sign_digest
+from assay.ledger.settlement.payouts import Unpaid
+from assay.ledger.settlement.results import epoch_result, model_record
+from assay.participant.declarations import Stated
+from assay.participant.links import extend
+from assay.protocol.encoding.codec import decode, digest
+from assay.protocol.errors import ConfigError, Unavailable
+from assay.protocol.messages import CertifiedManifest
+from assay.protocol.params import RunSpec
+from assay.protocol.types import NO_DIGEST, Digest
+from assay.training.data.inventory import inventory, inventory_digest
+from assay.training.exact import initial_parameters
+from assay.training.layout import layout_of
+from assay.training.model.hugging_face import read_sizes, read_theta
+from assay.training.optimiser.public_state import state_digest
+from tests.builders import MANIFEST, RUN_ID, VERIFIERS, a_deployment, a_digest, a_history, a_hot_key, a_spec
+from tests.observer.ledger_service.test_bookkeeper import LINKS, TABLES
+
+SPEC, DEPLOYMENT = a_spec(), a_deployment()
+LAYOUT = layout_of(SPEC.model)
+
+
+def finished() -> Finished:
+    settled, previous = {}, NO_DIGEST
+    for epoch, table in TABLES.items():
+        result = epoch_result(SPEC, table, a_digest("model"), previous)
+        previous = Digest(DEPLOYMENT.digest(result))
+        settled[epoch] = Settled(settlement=table, result=result, digest=previous, certificate=b"cert")
+    return Finished(
+        spec=SPEC,
+        run_id=RUN_ID,
+        deployment=DEPLOYMENT,
+        links=tuple(LINKS),
+        settled=settled,
+        theta=initial_parameters(SPEC.seed, LAYOUT.names, LAYOUT.shapes),
+        papers=Papers(manifest=MANIFEST, tokenizer=b"", base=None),
+        state=state_digest(initial_parameters(SPEC.seed, LAYOUT.names, LAYOUT.shapes)),
+        load=lambda name: b"blob " + name,
+        release=release_of(ec.derive_private_key(7, ec.SECP256R1())),
+        registered=registered(settled[max(settled)]),
+        stated=Stated(provider="Acme", licence="MIT", version="1.2.3"),
+        log_point=None,
+    )
+
+
+def registered(last: Settled) -> Registered:
+    """On record, by everybody's hot keys."""
+    trained_on = inventory_digest(inventory(SPEC.data, MANIFEST))
+    record = model_record(SPEC, last.result, Digest(last.digest), trained_on, NO_DIGEST)
+    record_id = DEPLOYMENT.digest(record)
+    signatures = [sign_digest(record_id, a_hot_key(name)) for name in VERIFIERS]
+    return Registered(record=record, record_id=record_id, certificate=certificate(record_id, signatures))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("out") / "bundle"
+    write_bundle(made, finished())
+    return made
+
+
+def receipts_in(folder: Path) -> list[dict]:
+    return [json.loads(path.read_text()) for path in sorted((folder / "receipts").iterdir())]
+
+
+def test_the_links_in_it_are_a_checked_chain_from_the_spec_in_it(folder: Path):
+    assert decode(RunSpec, (folder / "spec.cbor").read_bytes()) == SPEC
+    history = a_history()
+    for path in sorted((folder / "links").iterdir()):
+        history = extend(history, decode(CertifiedManifest, path.read_bytes()))
+
+    assert history.is_complete
+
+
+def test_every_blob_that_the_chain_names_is_in_it_under_its_digest(folder: Path):
+    commits = [signed.commit for link in LINKS for signed in link.manifest.commits]
+    updates = {f"{commit.update.hex()}.bin" for commit in commits}
+    aggregates = {f"{link.manifest.aggregate.hex()}.bin" for link in LINKS} - {f"{NO_DIGEST.hex()}.bin"}
+
+    assert {path.name for path in (folder / "updates").iterdir()} == updates
+    assert {path.name for path in (folder / "aggregates").iterdir()} == aggregates
+    assert (folder / "updates" / min(updates)).read_bytes() == b"blob " + bytes.fromhex(min(updates)[:-4])
+
+
+def test_the_model_is_the_parameters_under_the_names_that_transformers_knows(folder: Path):
+    tensors = load_file(folder / "model" / "model.safetensors")
+    config = json.loads((folder / "model" / "config.json").read_text())
+
+    assert state_digest(read_theta(folder / "model", SPEC.model)) == state_digest(finished().theta)
+    assert read_sizes(folder / "model") == SPEC.model
+    assert config["model_type"] == "gpt2"
+    assert tensors["transformer.wte.weight"].shape == (256, 64)
+    zeros = [name for name in tensors if name.endswith(("c_attn.bias", "c_proj.bias", "c_fc.bias"))]
+    real = sum(tensor.size for name, tensor in tensors.items() if name not in zeros)
+    assert config["parameters"] == LAYOUT.parameters == real
+    assert not any(tensors[name].any() for name in zeros)
+
+
+def test_the_manifest_in_it_is_the_one_the_spec_names(folder: Path):
+    papers = read_papers(SPEC, folder / "data", None)
+
+    assert papers.manifest == MANIFEST
+    assert hashlib.sha256((folder / "data" / "manifest.json").read_bytes()).digest() == SPEC.data.manifest
+
+
+def test_a_run_that_began_with_imported_parameters_brings_them(tmp_path: Path):
+    theta = finished().theta
+    spec = replace(SPEC, model=replace(SPEC.model, base=state_digest(theta)))
+    papers = replace(finished().papers, base=theta)
+    write_bundle(tmp_path / "bundle", replace(finished(), spec=spec, papers=papers, links=(), settled={}))
+
+    assert (
+        read_papers(spec, tmp_path / "bundle" / "data", tmp_path / "bundle" / "base.npy").base == theta
+    ).all()
+    assert "imported parameters" in (tmp_path / "bundle" / "model" / "README.md").read_text()
+    np.save(tmp_path / "other.npy", theta * np.float32(2))
+    with pytest.raises(ConfigError, match="not the parameters this run starts from"):
+        read_papers(spec, tmp_path / "bundle" / "data", tmp_path / "other.npy")
+
+
+def test_each_result_in_it_has_the_digest_that_was_signed(folder: Path):
+    for epoch, table in TABLES.items():
+        told = json.loads((folder / "settlements" / f"epoch-{epoch:03d}.json").read_text())
+        assert bytes.fromhex(told["digest"]) == finished().settled[epoch].digest
+        assert bytes.fromhex(told["result"]["table_hash"]) == table.table_hash
+        assert sum(row["amount"] for row in told["rows"]) == told["result"]["total"] == table.total
+        assert bytes.fromhex(told["certificate"]) == b"cert"
+
+
+def test_every_contribution_has_a_receipt_that_leads_to_its_pay(folder: Path):
+    receipts = receipts_in(folder)
+    commits = {digest(signed.commit).hex() for link in LINKS for signed in link.manifest.commits}
+    told = [one for receipt in receipts for one in receipt["contributions"]]
+
+    assert {one["commit"] for one in told} == commits
+    for one in told:
+        row = TABLES[one["paid"]["epoch"]].rows[one["paid"]["row"]]
+        assert (row.role, row.peer.hex(), one["paid"]["reason"]) == ("operator", one["node"], None)
+
+
+def test_a_receipt_names_signers_and_every_verdict_on_the_step(folder: Path):
+    receipts = receipts_in(folder)
+    audited = [one for receipt in receipts for one in receipt["contributions"] if one["audit"]]
+    verdicts = [signed.verdict for link in LINKS for signed in link.manifest.verdicts]
+
+    assert receipts[0]["signers"] == [signer.hex() for signer in LINKS[0].certificate.verifiers]
+    assert sum(len(one["audit"]["verdicts"]) for one in audited) == len(verdicts) > 0
+    assert {one["audit"]["ruling"] for one in audited} == {"cleared"}
+
+
+def test_a_step_without_pay_says_why():
+    table = TABLES[0]
+    node = table.rows[0].peer
+    unpaid = replace(table, unpaid=(Unpaid(round=1, node=node, reason="a reason"),), rows=table.rows[1:])
+
+    receipts = list(round_receipts(SPEC, LINKS, facts_of(SPEC, RUN_ID, LINKS, TABLES), {0: unpaid}))
+
+    pays = {
+        (receipt["round"], one["node"]): one["paid"]
+        for receipt in receipts
+        for one in receipt["contributions"]
+    }
+    assert pays[(1, node.hex())] == {"epoch": 0, "row": None, "reason": "a reason"}
+    assert pays[(0, node.hex())]["reason"] == "its share rounds to nothing"
+    assert pays[(3, node.hex())]["reason"] == "the epoch is not settled"
+
+
+def test_the_card_has_front_matter_and_the_digest_of_what_is_delivered(folder: Path):
+    card = (folder / "model" / "README.md").read_text()
+
+    assert card.startswith('---\nmodel_name: "tiny"\nlicense: other\nlicense_name: "none"\n')
+    assert state_digest(finished().theta).hex() in card
+    assert "| Contributions accepted | 18 |" in card
+
+
+def test_a_folder_that_is_there_is_left_as_it_is(folder: Path):
+    marker = folder / "model" / "config.json"
+    before = marker.stat().st_mtime_ns
+
+    write_bundle(folder, finished())
+
+    assert marker.stat().st_mtime_ns == before
+
+
+def test_a_writer_that_died_midway_leaves_nothing_under_the_name(tmp_path: Path):
+    def missing(_name: Digest) -> bytes:
+        raise Unavailable("blob is not here")
+
+    with pytest.raises(Unavailable):
+        write_bundle(tmp_path / "bundle", replace(finished(), load=missing))
+    assert not (tmp_path / "bundle").exists()
+
+    write_bundle(tmp_path / "bundle", finished())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle"]

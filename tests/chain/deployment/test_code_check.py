@@ -1,0 +1,65 @@
+"""A deployment file is somebody's word: code, immutables and mutual links are asked of the chain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from assay.chain.addresses import CONTRACTS, Deployment
+from assay.chain.client import Chain
+from assay.chain.deployment.code_check import LINKS, OWN_CODE, check_code, links_of
+from assay.chain.deployment.deploy import deploy
+from assay.chain.rpc import artefact
+from assay.protocol.errors import ConfigError
+from tests.contracts.chain_world import World
+
+
+def check(world: World, deployment: Deployment) -> None:
+    Chain(world.rpc_url, deployment).check_deployment()
+
+
+def test_the_contracts_of_this_release_pass(world: World):
+    check(world, world.deployment)
+
+
+@pytest.mark.parametrize("contract", OWN_CODE)
+def test_code_that_differs_in_one_byte_is_refused_by_name(world: World, contract: str):
+    where = world.deployment.address(contract)
+    code = bytearray(bytes.fromhex(world.rpc("eth_getCode", where, "latest")[2:]))
+    code[-1] ^= 1
+    world.rpc("anvil_setCode", where, "0x" + code.hex())
+
+    with pytest.raises(ConfigError, match=f"^{contract} at {where} has other code"):
+        check(world, world.deployment)
+
+
+def test_another_contract_with_the_right_deployment_id_is_refused(world: World):
+    lent = replace(world.deployment, run_escrow=world.deployment.model_registry)
+
+    with pytest.raises(ConfigError, match=r"^RunEscrow at .* has other code"):
+        check(world, lent)
+
+
+@pytest.mark.parametrize("contract", OWN_CODE)
+def test_a_contract_of_a_copy_with_the_same_id_is_refused_because_it_works_with_others(
+    world: World, contract: str
+):
+    people = [(one.account, one.hot_key) for one in world.verifiers]
+    copy = deploy(world.rpc_url, world.bank_key, world.params, world.deployment.deployment_id, people)
+    mixed = replace(world.deployment, **{CONTRACTS[contract]: copy.address(contract)})
+
+    with pytest.raises(ConfigError, match=r"works with 0x\w+ as its \w+, 0x\w+ expected"):
+        check(world, mixed)
+
+
+@pytest.mark.parametrize("contract", OWN_CODE)
+def test_every_link_of_a_contract_is_known_and_code_of_another_length_is_refused(contract: str):
+    assert set(dict(links_of(artefact(contract)["abi"]))) <= set(LINKS)
+    assert dict(links_of(artefact(contract)["abi"]))
+    whole = bytes.fromhex(artefact(contract)["deployedBytecode"][2:])
+    check_code(contract, "here", whole, artefact(contract))
+
+    for other in (whole[:-1], whole + b"\0", b""):
+        with pytest.raises(ConfigError, match="other code"):
+            check_code(contract, "here", other, artefact(contract))

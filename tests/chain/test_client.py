@@ -1,0 +1,220 @@
+"""The client: moves are facts once, threads and processes may share a key, refusals have names."""
+
+from __future__ import annotations
+
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Event, Thread
+
+import pytest
+import requests
+
+from assay.chain.client import ALREADY_DONE, UNIT, Chain, ChainRefused
+from assay.chain.events import RunOpened, Slashed, SlashPaid, Staked
+from assay.chain.statements import OPERATOR, VERIFIER
+from assay.protocol.errors import AssayError, ConfigError
+from tests.contracts.chain_world import PURSE, World, a_person
+
+
+def test_repeating_a_settled_move_is_no_error_and_moves_nothing(world: World):
+    result = world.a_result(world.a_table())
+    cert = world.cert(result)
+    run_id = world.run_id
+    assert world.a_run() == run_id  # asked again a moment later, with a later deadline
+    run = world.bank.run(run_id)
+    assert run is not None
+    same = {"budget": run.budget, "epoch_cap": run.epoch_cap, "epochs": run.epochs, "deadline": run.deadline}
+    assert world.as_(world.buyer).open_run(run.spec_hash, **same) == run_id
+    with pytest.raises(ChainRefused, match="RunExists"):
+        world.as_(world.buyer).open_run(run.spec_hash, **{**same, "epochs": 6})
+    world.bank.propose(result, cert)
+    assert world.bank.propose(result, cert) == ALREADY_DONE
+    world.advance(world.params.challenge_window_s)
+    world.bank.finalize(run_id, 0)
+    assert world.bank.finalize(run_id, 0) == ALREADY_DONE
+    assert world.bank.token_balance(world.buyer.account) == PURSE - run.budget
+
+
+def test_two_clients_with_one_key_in_many_threads_lose_and_double_nothing(world: World):
+    clients = [world.as_(world.buyer), world.as_(world.buyer)]
+    payees = [a_person().account for _ in range(12)]
+
+    def pay(at: int) -> None:
+        clients[at % 2].transfer_token(payees[at], 1 + at)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(pay, range(12)))
+
+    assert [world.bank.token_balance(who) for who in payees] == list(range(1, 13))
+
+
+def test_being_second_with_a_move_that_is_still_being_mined_is_success(world: World):
+    result = world.a_result(world.a_table())
+    cert = world.cert(result)
+    first, second = world.as_(world.buyer), world.as_(world.bystander)
+    refused, wait = Event(), second._rpc.wait_for_pending
+    second._rpc.wait_for_pending = lambda: refused.set() or wait()  # type: ignore[method-assign]
+    world.rpc("evm_setAutomine", False)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            early = pool.submit(first.propose, result, cert)
+            while world.rpc("eth_getBlockTransactionCountByNumber", "pending") == "0x0":
+                pass
+            late = pool.submit(second.propose, result, cert)
+            while not (refused.is_set() or late.done()):
+                pass
+            while not (early.done() and late.done()):
+                world.rpc("evm_mine")
+    finally:
+        world.rpc("evm_setAutomine", True)
+
+    assert early.result().tx_hash is not None
+    assert late.result() == ALREADY_DONE
+
+
+def test_an_answer_lost_on_the_way_back_does_not_send_twice(world: World):
+    with Lossy(world.rpc_url) as lossy:
+        chain = Chain(lossy.url, world.deployment, world.buyer.key)
+        payee = a_person().account
+
+        chain.transfer_token(payee, 5)
+
+    assert lossy.lost == 1
+    assert world.bank.token_balance(payee) == 5
+
+
+class Lossy:
+    """A proxy before the chain that passes the first transaction on and loses the answer."""
+
+    def __init__(self, behind: str) -> None:
+        self.lost = 0
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                answer = requests.post(
+                    behind, data=body, headers={"Content-Type": "application/json"}, timeout=20
+                )
+                if json.loads(body)["method"] == "eth_sendRawTransaction" and outer.lost == 0:
+                    outer.lost += 1
+                    self.connection.close()
+                    return
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(answer.content)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def __enter__(self) -> Lossy:
+        self.thread = Thread(target=self.server.serve_forever)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+def test_a_move_needs_a_key_and_gas(world: World):
+    with pytest.raises(ConfigError, match="no key"):
+        Chain(world.rpc_url, world.deployment).transfer_token(world.buyer.account, 1)
+    with pytest.raises(ChainRefused, match="InsufficientFunds"):
+        world.as_(a_person()).transfer_token(world.buyer.account, 0)
+
+
+def test_a_refusal_names_the_contracts_error_and_its_arguments(world: World):
+    with pytest.raises(ChainRefused) as refused:
+        world.as_(world.buyer).stake(OPERATOR, 5)
+    assert (refused.value.name, refused.value.arguments) == ("BelowMinimum", (5, 100 * UNIT))
+    assert str(refused.value).endswith("[BelowMinimum(5, 100000000)]")
+    assert isinstance(refused.value, AssayError)
+
+
+def test_events_come_typed_in_chain_order_and_by_range(world: World):
+    world.join(world.operators[0], OPERATOR, 200 * UNIT)
+    tree = world.settle()
+    world.bank.claim_all(world.run_id, 0, tree)
+
+    events = world.bank.events(world.deployment.block)
+
+    places = [(e.block_number, e.log_index) for e in events]
+    assert places == sorted(set(places))
+    names = [type(e).__name__ for e in events]
+    assert names == (
+        ["SetRotated", "Staked", "HotKeyDelegated", "RunOpened", "ResultProposed", "ResultFinalized"]
+        + ["Claimed"] * 3
+    )
+    opened = next(e for e in events if isinstance(e, RunOpened))
+    assert (opened.run_id, opened.buyer) == (world.run_id, world.buyer.account)
+    assert world.bank.events(opened.block_number, opened.block_number) == [opened]
+    staked = next(e for e in events if isinstance(e, Staked))
+    assert (staked.account, staked.role, staked.amount) == (world.operators[0].account, OPERATOR, 200 * UNIT)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_people_do_the_contracts_hold_exactly_what_they_owe(world: World, seed: int):
+    rng = random.Random(seed)
+    people = [*world.operators, *world.verifiers]
+    tickets: list[tuple[int, int]] = []
+    cases: list[bytes] = []
+    supply = world.bank.token_supply()
+    for step in range(30):
+        who = rng.choice(people)
+        chain, role = world.as_(who), rng.choice([OPERATOR, VERIFIER])
+        try:
+            match rng.choice(
+                ["stake", "leave", "withdraw", "cancel", "case", "wait", "collect", "epoch", "pay out"]
+            ):
+                case "stake":
+                    chain.stake(role, rng.randrange(1, 300 * UNIT))
+                case "leave":
+                    active = chain.stake_of(who.account, role).active
+                    tickets.append(
+                        (people.index(who), chain.request_unstake(role, rng.choice([active, active // 2])))
+                    )
+                case "withdraw" if tickets:
+                    at, ticket = rng.choice(tickets)
+                    world.as_(people[at]).withdraw(ticket)
+                case "cancel" if tickets:
+                    at, ticket = rng.choice(tickets)
+                    world.as_(people[at]).cancel_unstake(ticket)
+                case "case":
+                    ruling = world.a_ruling(who, role=role, ppm=rng.randrange(1, 300_000))
+                    world.bank.open_case(ruling, world.cert(ruling))
+                    cases.append(ruling.offence_id)
+                    world.advance(world.params.veto_window_s)
+                    world.bank.execute_case(ruling.offence_id)
+                case "pay out" if cases:
+                    world.bank.pay_out_case(rng.choice(cases))
+                case "wait":
+                    world.advance(world.params.unbonding_s)
+                case "collect":
+                    chain.collect()
+                case "epoch":
+                    world.bank.claim_all(world.run_id, 0, world.settle())
+        except ChainRefused:
+            pass
+        owed = sum(world.bank.rewards_of(p.account) for p in [*people, world.buyer])
+        owed += world.bank.rewards_of(world.bank.address)  # its bonds
+        owed += sum(world.bank.pot_of(case) + world.bank.case_bond(case) for case in cases)
+        for person in people:
+            for one in (OPERATOR, VERIFIER):
+                state = world.bank.stake_of(person.account, one)
+                owed += state.active + state.unbonding
+        assert world.held("StakeVault") == owed, f"seed {seed}, step {step}"
+        run = world.bank.run(world.run_id)
+        assert run is not None
+        assert world.held("RunEscrow") == run.reserved + run.free, f"seed {seed}, step {step}"
+        assert run.free >= 0
+    slashes = [e for e in world.bank.events(world.deployment.block) if isinstance(e, Slashed)]
+    paid = [e for e in world.bank.events(world.deployment.block) if isinstance(e, SlashPaid)]
+    assert world.bank.token_supply() == supply - sum(e.burnt for e in paid)
+    assert len(slashes) >= len(paid)

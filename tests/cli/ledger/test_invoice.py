@@ -1,0 +1,150 @@
+"""Invoice command: who sells is on file or nothing is issued, and what was delivered stays as signed."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import assay.bundle.books
+from assay.cli.main import run
+from assay.protocol.encoding.codec import encode
+from tests.ledger.an_invoiced_run import RUN, SPEC, TABLES, an_invoiced_run
+
+SUPPLIER = """
+[supplier]
+name = "Assay Compute GmbH"
+address = ["Weg 1", "10115 Berlin"]
+vat_id = "DE123456789"
+
+[buyer]
+name = "Mira Labs"
+"""
+NAME = f"{RUN.hex()[:8].upper()}-000001"
+Assay = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "paper"
+    keeper = made / "participants" / "ledger"
+    keeper.mkdir(parents=True)
+    an_invoiced_run(keeper / "ledger.db", keeper)
+    shutil.copy(keeper / "ledger.db", made / "ledger.db")
+    (made / "spec.cbor").write_bytes(encode(SPEC))
+    (made / "index.json").write_text("{}")
+    return made
+
+
+@pytest.fixture
+def supplier(folder: Path) -> Path:
+    path = folder / "participants" / "ledger" / "supplier.toml"
+    path.write_text(SUPPLIER)
+    return path
+
+
+@pytest.fixture
+def assay(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Assay:
+    monkeypatch.setattr(assay.bundle.books, "run_id_of", lambda _: RUN)
+    monkeypatch.setattr(assay.bundle.books, "read_spec", lambda _: SPEC)  # too small for a real run
+
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["assay", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            run()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return call
+
+
+def delivered(folder: Path) -> dict[Path, bytes]:
+    return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and "participants" not in p.parts}
+
+
+def test_without_a_supplier_it_is_pro_forma_and_nothing_is_written(assay: Assay, folder: Path):
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    code, out, err = assay("invoice", folder)
+
+    assert (code, err) == (0, "")
+    assert f"pro forma {NAME[:9]}PRO-FORMA: epochs 0 to 1" in out
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_with_one_it_is_an_invoice_and_the_delivered_books_stay_as_they_are(
+    assay: Assay, folder: Path, supplier: Path, tmp_path: Path
+):
+    before = delivered(folder)
+    pdf, table = tmp_path / "i.pdf", tmp_path / "i.csv"
+
+    code, out, err = assay("invoice", folder, "--epoch", 0, "--pdf", pdf, "--csv", table)
+    again = assay("invoice", folder, "--epoch", 0)
+
+    assert (code, err) == (0, "")
+    assert f"invoice {NAME}: epoch 0, " in out
+    assert f"invoice {NAME}: epoch 0, " in again[1]
+    assert "not charged   4 steps of epoch 0" in out
+    assert pdf.read_bytes().startswith(b"%PDF")
+    with open(table) as file:
+        assert int(list(csv.DictReader(file))[-1]["amount"]) == TABLES[0].total
+    assert delivered(folder) == before
+
+
+def test_a_credit_note_makes_room_for_another_invoice(assay: Assay, folder: Path, supplier: Path):
+    assay("invoice", folder)
+    code, _, err = assay("invoice", folder, "--epoch", 1)
+    assert (code, f"invoice {NAME} already covers" in err) == (2, True)
+
+    code, out, _ = assay("invoice", folder, "--credit", 1, "--reason", "one for each epoch")
+    assert (code, "takes back invoice 1: one for each epoch" in out) == (0, True)
+    assert f"{NAME[:-1]}2: epoch 1" in assay("invoice", folder, "--epoch", 1)[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("vat_id = ", "vat = "), "vat_id: is missing"),
+        (('vat_id = "DE123456789"', 'vat_id = ""'), "vat_id"),
+        (('name = "Assay Compute GmbH"', "name = 7"), "expected text"),
+        (('["Weg 1", "10115 Berlin"]', "[]"), "address"),
+        (('["Weg 1", "10115 Berlin"]', '["a\\u0000b"]'), "cannot be printed"),
+        (("[supplier]", "[seller]"), "[supplier]"),
+        (("[supplier]", "[[["), "is not TOML"),
+    ],
+)
+def test_a_supplier_that_lacks_something_is_refused(
+    assay: Assay, folder: Path, supplier: Path, change: tuple[str, str], words: str
+):
+    supplier.write_text(SUPPLIER.replace(*change))
+
+    code, out, err = assay("invoice", folder)
+
+    assert (code, out, words in err) == (2, "", True), err
+    assert "PRO-FORMA" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["{}", "--epoch", 7], "not final"),
+        (["{}", "--credit", 3, "--reason", "x"], "no invoice has the number 3"),
+        (["{}", "--supplier", "nowhere.toml"], "cannot be read"),
+        (
+            ["{}/ledger.db", "--supplier", "{}/participants/ledger/supplier.toml"],
+            "part of what was delivered",
+        ),
+        (["nowhere"], "no ledger.db here"),
+        (["{}", "--pdf", "{}/no/such/folder.pdf"], "cannot be written"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_2(
+    assay: Assay, folder: Path, supplier: Path, words: list[object], expected: str
+):
+    code, _, err = assay("invoice", *(str(word).format(folder) for word in words))
+
+    assert (code, err.count("\n"), expected in err) == (2, 1, True), err

@@ -1,0 +1,237 @@
+"""Order commands with money: only what was quoted is put up, and what is left comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from assay.chain.client import UNIT
+from assay.ledger.settlement.results import run_id_of
+from assay.orders.order import load_order
+from assay.orders.quote import quote_of
+from assay.protocol.encoding.codec import encode
+from tests.builders import NODES, VERIFIERS, a_member
+from tests.cli.conftest import Assay
+from tests.cli.market import ORDER, PURSE, Market, account_key, wallet
+
+DAY = 86_400
+FILE, ORDERED = "the buyer's file", "the order's file"
+
+
+def budget(market: Market) -> int:
+    return load_order(market.order_file).budget_units()
+
+
+def held(market: Market, name: str = "buyer") -> int:
+    return market.bank.token_balance(wallet(name))
+
+
+def test_a_run_is_quoted_placed_cancelled_and_refunded(assay: Assay, market: Market):
+    file, order = market.config_of("buyer"), market.order_file
+    code, out, _ = assay("order", "quote", order, "--json")
+    quoted = json.loads(out)
+    assert code == 0 and quoted["escrow"] == budget(market)
+
+    code, out, _ = assay("order", "place", file, order, "--quote", quoted["quote"])
+    assert code == 0 and market.run_id.hex() in out and ("(in 29 d 23 h)" in out or "(in 30 d)" in out)
+    assert held(market) == PURSE - quoted["escrow"]
+    code, out, _ = assay("order", "place", file, order, "--days", 100)
+    assert code == 0 and "found it open" in out and held(market) == PURSE - quoted["escrow"]
+
+    code, _, err = assay("order", "refund", file)
+    assert code == 1 and "the run is open until" in err
+    code, out, _ = assay("order", "cancel", file)
+    assert code == 0 and "closing" in out and "work already done are taken, and paid" in out
+    code, out, _ = assay("order", "cancel", file)
+    assert code == 0 and "nothing was sent: closing" in out
+    code, _, err = assay("order", "refund", file)
+    assert code == 1 and ("(in 1 d 23 h)" in err or "(in 2 d)" in err)
+
+    market.advance(market.params.close_delay_s)
+    code, out, _ = assay("order", "refund", file)
+    assert code == 0 and "returned to" in out and held(market) == PURSE
+    code, out, _ = assay("order", "refund", file)
+    assert code == 0 and "nothing to return" in out and held(market) == PURSE
+    code, _, err = assay("order", "place", file, order)
+    assert code == 2 and "opened before and closed" in err and held(market) == PURSE
+
+
+def test_the_status_follows_the_money(assay: Assay, market: Market):
+    file = market.config_of("buyer")
+    code, _, err = assay("order", "status", file)
+    assert code == 2 and "is not open" in err
+    assay("order", "place", file, market.order_file)
+    tables = market.fill_store(NODES[0])
+
+    market.propose(tables, 0)
+    _, out, _ = assay("order", "status", file)
+    assert "epoch 0:" in out and "can be challenged until" in out and "epoch 1: no result on chain" in out
+    assert f"reserved  {tables[0].total // UNIT:,}." in out
+    market.advance(market.params.challenge_window_s)
+    assert "anyone may make it final" in assay("order", "status", file)[1]
+    market.bank.finalize(market.run_id, 0)
+    assert "0.000000 of" in assay("order", "status", file)[1]
+
+
+def test_a_result_that_waits_keeps_the_refund_waiting(assay: Assay, market: Market):
+    file = market.config_of("buyer")
+    market.open_run()
+    tables = market.fill_store(NODES[0])
+    assay("order", "cancel", file)
+    market.advance(market.params.close_delay_s - 60)
+    market.propose(tables, 0)
+    market.advance(120)
+
+    code, _, err = assay("order", "refund", file)
+    assert code == 1 and "epoch 0 (proposed," in err
+    market.advance(market.params.challenge_window_s)
+    market.bank.finalize(market.run_id, 0)
+    code, out, _ = assay("order", "refund", file)
+    assert code == 0 and "wait to be claimed" in out
+    assert held(market) == PURSE - tables[0].total
+
+
+def test_the_escrow_is_topped_up_by_anybody_while_the_run_is_open(assay: Assay, market: Market):
+    market.open_run()
+    file, start = market.config_of(NODES[0]), budget(market)
+
+    assert assay("order", "topup", file, "12.5")[0] == 0
+    _, out, _ = assay("order", "topup", file, "--to", "1")
+    assert "nothing to add" in out
+    run = market.bank.run(market.run_id)
+    assert run is not None and run.budget == start + 12_500_000
+    market.as_("buyer").request_close(market.run_id)
+    market.advance(market.params.close_delay_s)
+    code, _, err = assay("order", "topup", file, "12.5")
+    assert code == 2 and "it takes no money" in err
+
+
+@pytest.mark.parametrize(
+    "words", [["place", FILE, ORDERED], ["topup", FILE, "5"], ["cancel", FILE], ["refund", FILE]]
+)
+def test_a_dry_run_says_what_it_would_send_and_sends_nothing(assay: Assay, market: Market, words: list[str]):
+    file = market.config_of("buyer")
+    if words[0] != "place":
+        market.open_run()
+    if words[0] == "refund":
+        market.as_("buyer").request_close(market.run_id)
+        market.advance(market.params.close_delay_s)
+    before = market.bank.block_number()
+    given = {FILE: file, ORDERED: market.order_file}
+
+    code, out, _ = assay("order", *(given.get(word, word) for word in words), "--dry-run")
+
+    assert code == 0 and "would send to RunEscrow" in out
+    assert market.bank.block_number() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (ORDER.replace("rounds = 6", "rounds = 7"), "rounds: 6 in the spec, 7 was quoted"),
+        (ORDER.replace("1_000_000_000_000", "999_999_999_999"), "money.price_per_mtoken"),
+        (ORDER.replace("probation = 2", "probation = 3"), "audit.probation: 2 in the spec, 3 was quoted"),
+        (ORDER.replace("width = 64", "width = 128"), "model.width"),
+    ],
+)
+def test_a_run_that_is_not_what_was_quoted_is_not_paid_for(
+    assay: Assay, market: Market, text: str, said: str
+):
+    market.order_file.write_text(text)
+
+    code, _, err = assay("order", "place", market.config_of("buyer"), market.order_file)
+
+    assert code == 2 and said in err and held(market) == PURSE
+    assert market.bank.run(market.run_id) is None
+
+
+def test_a_quote_that_was_another_one_is_not_paid_for(assay: Assay, market: Market):
+    name = quote_of(load_order(market.order_file)).name.hex()
+    for other in (name[:-1] + ("0" if name[-1] != "0" else "1"), name[:16], "", "\x1b[2J"):
+        code, _, err = assay("order", "place", market.config_of("buyer"), market.order_file, "--quote", other)
+        assert code == 2 and "its quote is" in err and "\x1b" not in err
+    assert held(market) == PURSE
+
+
+def test_only_the_buyer_places_and_cancels(assay: Assay, market: Market):
+    code, _, err = assay("order", "place", market.config_of("stranger"), market.order_file)
+    assert code == 2 and "the spec's buyer is" in err
+    market.open_run()
+    code, _, err = assay("order", "cancel", market.config_of("stranger"))
+    assert code == 2 and "only the buyer" in err and "may cancel" in err
+    run = market.bank.run(market.run_id)
+    assert run is not None and run.closes_at == run.deadline
+
+
+def test_judges_whom_the_contracts_do_not_know_are_refused(assay: Assay, market: Market):
+    seats = [a_member(name) for name in VERIFIERS]
+    seats[0] = replace(seats[0], hot=seats[0].account)
+    spec = replace(market.spec, verifiers=tuple(seats))
+    (market.folder / "spec.cbor").write_bytes(encode(spec))
+    file = market.config_of("buyer", run_id=run_id_of(spec).hex())
+
+    code, _, err = assay("order", "place", file, market.order_file)
+
+    assert code == 2 and "verifiers are not those of the contracts" in err
+
+
+@pytest.mark.parametrize(("days", "said"), [(0, "1 to 366"), (367, "1 to 366"), (1, "the close delay, 2 d")])
+def test_a_deadline_that_the_escrow_would_refuse_is_refused_in_words(
+    assay: Assay, market: Market, days: int, said: str
+):
+    code, _, err = assay("order", "place", market.config_of("buyer"), market.order_file, "--days", days)
+
+    assert code == 2 and said in err
+
+
+def test_a_purse_that_is_too_small_is_refused_before_anything_is_sent(assay: Assay, market: Market):
+    market.as_("buyer").transfer_token(wallet("stranger"), PURSE - budget(market) + 1)
+    before = market.bank.block_number()
+
+    code, _, err = assay("order", "place", market.config_of("buyer"), market.order_file)
+
+    assert code == 2 and "to put up" in err and market.bank.block_number() == before
+
+
+def test_a_run_found_on_other_terms_is_told(assay: Assay, market: Market):
+    order = load_order(market.order_file)
+    deadline = market.bank.timestamp() + 30 * DAY
+    chain, file = market.as_("buyer"), market.config_of("buyer")
+    snapshot = market.rpc("evm_snapshot")
+    told = {"epoch_cap": order.epoch_units_max(), "epochs": 2, "deadline": deadline}
+    chain.open_run(market.spec_hash, budget=order.budget_units() - 1, **told)
+    code, _, err = assay("order", "place", file, market.order_file)
+    assert code == 2 and "order topup --to" in err
+    market.rpc("evm_revert", snapshot)
+
+    chain.open_run(market.spec_hash, budget=order.budget_units(), **{**told, "epoch_cap": 1})
+    code, _, err = assay("order", "place", file, market.order_file)
+    assert code == 2 and "open for 2 epochs of at most 0.000001" in err
+
+
+def test_processes_of_their_own_quote_place_and_show_no_key(market: Market):
+    file, root = market.config_of("buyer"), Path(__file__).parents[3]
+
+    def assay(*words: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "assay.cli.main", "order", *map(str, words)]
+        where = {**os.environ, "PYTHONPATH": str(root)}
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=where)
+
+    done = [
+        assay("quote", market.order_file),
+        assay("place", file, market.order_file),
+        assay("status", file),
+        assay("cancel", file),
+        assay("refund", file),
+    ]
+
+    assert [one.returncode for one in done] == [0, 0, 0, 0, 1]
+    said = "".join(one.stdout + one.stderr for one in done).lower()
+    assert "traceback" not in said and account_key("buyer").hex() not in said
+    assert "a password of nobody" not in said

@@ -1,0 +1,219 @@
+"""Faults in the books: what the fold proves of verifiers and nodes, kept with the round that proves it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from assay.cli.ledger.faults import fault_lines
+from assay.ledger.journal.database import Place
+from assay.ledger.journal.round_facts import RoundFacts, round_facts
+from assay.ledger.journal.store import BookStore
+from assay.ledger.queries.faults import read_faults
+from assay.ledger.queries.report import open_offences
+from assay.protocol.audits import Failing
+from assay.protocol.encoding.codec import digest
+from assay.protocol.messages import CertifiedManifest, Contradiction, Outcome, SignedCommit
+from assay.protocol.state_transition import History, advance
+from assay.protocol.types import HotSignature, Signature
+from assay.verifier.round.commits import contradiction
+from tests.builders import (
+    NODES,
+    RUN_ID,
+    VERIFIERS,
+    a_certified,
+    a_commit,
+    a_digest,
+    a_history,
+    a_manifest,
+    name_of,
+    peer,
+)
+from tests.ledger.a_database import attempt
+from tests.ledger.a_run import Tale
+
+CHEAT = (1, peer("mallory"))
+FRIEND, OTHER = VERIFIERS[0], next(name for name in NODES if name != "mallory")
+
+
+def a_pair(history: History) -> Contradiction:
+    """Two commits of a node for round 0."""
+
+    def signed(state: str) -> SignedCommit:
+        commit = replace(a_commit(OTHER, a_history()), update=a_digest(state))
+        return SignedCommit(commit=commit, signature=Signature(bytes(64)), statement=HotSignature(bytes(65)))
+
+    return contradiction(signed("a"), signed("b"))
+
+
+def a_life() -> list[tuple[History, CertifiedManifest, History]]:
+    """A verifier passes the step of a cheat; another node contradicts itself in the manifest of round 2."""
+    history, found = a_history(), []
+    while not history.is_complete:
+        votes = {CHEAT: {v: Outcome.MATCH if v == FRIEND else Outcome.MISMATCH for v in VERIFIERS}}
+        names = [name for name in NODES if peer(name) in history.active]
+        manifest = a_manifest(history, names, votes)
+        if history.round == 2:
+            manifest = replace(manifest, contradictions=(a_pair(history),))
+        certified = a_certified(manifest)
+        after = advance(history, certified.manifest)
+        found.append((history, certified, after))
+        history = after
+    return found
+
+
+LIFE = a_life()
+FACTS = [round_facts(before, certified, after, None) for before, certified, after in LIFE]
+END = LIFE[-1][2]
+
+
+def faults_of(history: History) -> dict[bytes, tuple[str, Failing]]:
+    """As the fold's end has them, without our facts."""
+    return {
+        bytes(fault.offence_id): (name_of(fault.verdict.verifier), fault.failing)
+        for _, _, after in LIFE
+        for audit in after.audits.values()
+        for fault in audit.faults
+    }
+
+
+@pytest.fixture
+def store(place: Place) -> Iterator[BookStore]:
+    books = BookStore(place, RUN_ID)
+    yield books
+    books.close()
+
+
+def test_the_tale_has_a_fault_and_a_contradiction():
+    assert list(faults_of(END).values()) == [(FRIEND, Failing.PASSED)]
+    assert END.nodes[peer(OTHER)].has_contradicted
+
+
+def test_every_fault_is_on_record_with_the_round_that_proved_it(store: BookStore):
+    store.add_rounds(FACTS)
+
+    with store.reading() as db:
+        found = read_faults(db)
+    (fault,), (pair,) = found.verifiers, found.nodes
+    (audit, told), in_round = next((f.faults[0], f.round) for f in FACTS if f.faults)
+    assert (fault.verifier, fault.failing, fault.slashed) == (peer(FRIEND), "passed", None)
+    assert (fault.round, fault.node, fault.in_round) == (*CHEAT, in_round)
+    assert (fault.offence_id, fault.verdict) == (told.offence_id, digest(told.verdict))
+    assert audit.closed_round <= in_round
+    assert (pair.node, pair.round, pair.in_round) == (peer(OTHER), 0, 2)
+    shown = a_pair(LIFE[2][0])
+    assert (pair.first, pair.second) == (digest(shown.first.commit), digest(shown.second.commit))
+    assert (found.kept_rounds, found.rounds) == (len(FACTS), len(FACTS))
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 99])
+def test_portions_and_repetitions_keep_each_once(store: BookStore, size: int):
+    for start in range(0, len(FACTS), size):
+        store.add_rounds(FACTS[: start + size])
+        store.add_rounds(FACTS[start : start + size])
+
+    with store.reading() as db:
+        found = read_faults(db)
+    assert {bytes(one.offence_id) for one in found.verifiers} == set(faults_of(END))
+    assert len(found.nodes) == 1
+
+
+def test_a_fault_is_in_the_transaction_of_its_round(store: BookStore):
+    proving = next(f.round for f in FACTS if f.faults)
+    store.add_rounds(FACTS[:proving])
+
+    def refuse(_db: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("INSERT INTO fault"):
+            raise InterruptedError
+
+    sa.event.listen(store.engine, "before_cursor_execute", refuse)
+    with pytest.raises(InterruptedError):
+        store.add_rounds(FACTS)
+    sa.event.remove(store.engine, "before_cursor_execute", refuse)
+
+    assert store.next_round == proving
+    store.add_rounds(FACTS)
+    with store.reading() as db:
+        assert len(read_faults(db).verifiers) == 1
+
+
+def test_books_from_before_faults_were_kept_are_filled_in_when_the_chain_is_folded_again(
+    store: BookStore, place: Place
+):
+    proving = next(f.round for f in FACTS if f.faults) + 1
+    bare = [replace(one, faults=(), contradictions=()) for one in FACTS[:proving]]
+    store.add_rounds(bare)
+    attempt(place, "DELETE FROM cursor WHERE name = 'next_faults'")
+    with store.reading() as db:
+        assert (read_faults(db).verifiers, read_faults(db).kept_rounds) == ((), 0)
+
+    for one in FACTS[: proving - 1], FACTS[proving - 1 :]:
+        store.add_rounds(one)
+    with store.reading() as db:
+        found = read_faults(db)
+    assert (len(found.verifiers), len(found.nodes), found.kept_rounds) == (1, 1, len(FACTS))
+    assert store.next_round == len(FACTS)
+
+
+def test_a_round_that_is_left_out_is_our_own_mistake(store: BookStore):
+    store.add_rounds(FACTS[:3])
+    with pytest.raises(ValueError, match="round 4 arrived, 3 expected"):
+        store.add_rounds(FACTS[4:])
+
+
+def test_a_fault_is_an_open_case_until_the_court_closes_it(store: BookStore):
+    store.add_rounds(FACTS)
+    (offence,) = faults_of(END)
+
+    assert offence in open_offences(store)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["UPDATE fault SET failing = 'accused'", "DELETE FROM fault", "DELETE FROM contradiction",
+     "UPDATE contradiction SET in_round = 0"],
+)  # fmt: skip
+def test_the_database_refuses_to_change_them(store: BookStore, place: Place, statement: str):
+    store.add_rounds(FACTS)
+    with pytest.raises(sa.exc.IntegrityError, match="append-only"):
+        attempt(place, statement)
+
+
+def test_the_command_lists_them_with_their_slash(tmp_path: Path):
+    store = BookStore(tmp_path / "ledger.db", RUN_ID)
+    store.add_rounds(FACTS)
+    listed = "\n".join(fault_lines(tmp_path / "ledger.db", ""))
+    (offence,) = faults_of(END)
+    assert f"verifier {peer(FRIEND).hex()}: passed a false step, round 1 of node" in listed
+    assert f"offence {offence.hex()}" in listed and "not slashed yet" in listed
+    assert f"node {peer(OTHER).hex()}: two commits for round 0" in listed
+    assert listed.endswith("1 faults of verifiers, 1 contradictions of nodes")
+    assert list(fault_lines(tmp_path / "ledger.db", peer(VERIFIERS[1]).hex())) == ["0 faults of verifiers"]
+    assert len(list(fault_lines(tmp_path / "ledger.db", peer(FRIEND).hex()[:12]))) == 3
+
+    tale = Tale()
+    tale.opened()
+    tale.staked("node-0", 1_000_000)
+    tale.slashed("node-0", 100_000)
+    tale.events = [replace(e, offence_id=offence) if hasattr(e, "offence_id") else e for e in tale.events]
+    store.take_blocks(tale.events, 0, tale.height, {})
+    assert "slashed 0.1" in "\n".join(fault_lines(tmp_path / "ledger.db", ""))
+    store.close()
+
+
+def test_books_that_lack_faults_say_so(tmp_path: Path):
+    store = BookStore(tmp_path / "ledger.db", RUN_ID)
+    store.add_rounds([replace(one, faults=(), contradictions=()) for one in FACTS])
+    attempt(tmp_path / "ledger.db", "DELETE FROM cursor WHERE name = 'next_faults'")
+    store.close()
+
+    assert f"on record of 0 of {len(FACTS)} rounds" in list(fault_lines(tmp_path / "ledger.db", ""))[-1]
+
+
+def test_facts_hold_each_fault_once():
+    assert [type(one) for one in FACTS] == [RoundFacts] * len(FACTS)
+    assert sum(len(one.faults) for one in FACTS) == len(faults_of(END))

@@ -1,0 +1,210 @@
+"""Books check on a real chain: filled from its events, the books say what the contracts hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from assay.chain.client import UNIT
+from assay.chain.events import Claimed, Refunded
+from assay.chain.statements import OPERATOR, VERIFIER, Veto
+from assay.ledger.journal.store import BookStore
+from assay.ledger.queries.reconcile import Difference, reconcile, trial_balance
+from assay.ledger.queries.report import money
+from assay.ledger.settlement.payouts import Settlement
+from assay.protocol.types import Address, Digest
+from tests.contracts.chain_world import BUDGET, World
+from tests.contracts.conftest import anvil, anvil_binary, first_day, world  # noqa: F401 - fixtures
+from tests.ledger.a_run import a_settlement
+
+
+@pytest.fixture
+def books(world: World, tmp_path: Path) -> Iterator[BookStore]:  # noqa: F811
+    store = BookStore(tmp_path / "ledger.db", world.run_id, first_block=world.deployment.block)
+    yield store
+    store.close()
+
+
+def a_table(world: World, epoch: int = 0) -> Settlement:  # noqa: F811
+    """Operators and verifiers of this world, paid something."""
+    paper = a_settlement(epoch)
+    people = [*world.operators, *world.verifiers, world.bystander]
+    rows = tuple(
+        replace(row, account=Address(bytes.fromhex(person.account[2:])))
+        for row, person in zip(paper.rows, people, strict=True)
+    )
+    return replace(paper, run_id=Digest(world.run_id), rows=rows)
+
+
+def settle(world: World, table: Settlement) -> None:  # noqa: F811
+    tree = table.tree()
+    result = world.a_result(tree, table.epoch, table_hash=table.table_hash)
+    world.bank.propose(result, world.cert(result))
+    world.advance(world.params.challenge_window_s)
+    world.bank.finalize(world.run_id, table.epoch)
+
+
+def read(world: World, books: BookStore, table: Settlement) -> None:  # noqa: F811
+    """All of the chain, as the keeper's first look."""
+    head, first = world.bank.block_number(), world.deployment.block
+    books.take_blocks(world.bank.events(first, head), first, head, {table.epoch: table})
+
+
+def slash(world: World) -> bytes:  # noqa: F811
+    """A case from its opening to the slash, which is not paid out yet; its id."""
+    ruling = world.a_ruling(world.operators[0])
+    world.bank.open_case(ruling, world.cert(ruling))
+    world.advance(world.params.veto_window_s)
+    world.bank.execute_case(ruling.offence_id)
+    return ruling.offence_id
+
+
+def test_after_a_whole_life_books_and_contracts_agree(world: World, books: BookStore):  # noqa: F811
+    world.join(world.operators[0], OPERATOR, 500 * UNIT)
+    world.join(world.verifiers[0], VERIFIER, 300 * UNIT)
+    table = a_table(world)
+    settle(world, table)
+    case_id = slash(world)
+    world.advance(world.params.payout_delay_s)
+    world.bank.pay_out_case(case_id)
+    world.bank.collect(world.buyer.account)
+    world.as_(world.operators[0]).request_unstake(OPERATOR, 100 * UNIT)
+    world.bank.claim_all(world.run_id, 0, table.tree())
+    buyer = world.as_(world.buyer)
+    buyer.request_close(world.run_id)
+    world.advance(world.params.close_delay_s)
+    buyer.refund(world.run_id)
+
+    read(world, books, table)
+
+    assert reconcile(books, world.bank, {0: table}) == ()
+    assert trial_balance(books) == 0
+    told = money(books)
+    assert told.funded == BUDGET
+    assert told.funded == told.paid_operators + told.paid_verifiers + told.fees + told.refunded
+    assert told.paid_operators == table.paid("operator")
+    assert told.slashed == told.burnt + told.to_buyer + told.to_challengers == 125 * UNIT
+
+
+def test_in_the_middle_of_a_run_they_agree_as_well(world: World, books: BookStore):  # noqa: F811
+    world.join(world.operators[0], OPERATOR, 500 * UNIT)
+    table = a_table(world)
+    read(world, books, table)
+    assert reconcile(books, world.bank, {}) == ()
+
+    settle(world, table)
+    world.bank.claim(world.run_id, 0, table.tree(), 1)
+    slash(world)
+    read(world, books, table)
+
+    assert reconcile(books, world.bank, {0: table}) == ()
+
+
+def test_a_challenge_holds_a_bond_that_the_books_see(world: World, books: BookStore):  # noqa: F811
+    table = a_table(world)
+    result = world.a_result(table.tree(), table_hash=table.table_hash)
+    world.bank.propose(result, world.cert(result))
+    world.as_(world.bystander).challenge(world.run_id, 0, bytes(32))
+    read(world, books, table)
+    assert reconcile(books, world.bank, {}) == ()
+
+    world.advance(world.params.resolve_window_s)
+    world.bank.timeout_challenge(world.run_id, 0)
+    read(world, books, table)
+    assert reconcile(books, world.bank, {}) == ()
+    assert balance_of(books, f"bondowed:{world.bystander.account}") == world.params.challenge_bond
+    world.as_(world.bystander).collect_bond()
+    read(world, books, table)
+
+    assert reconcile(books, world.bank, {}) == ()
+    assert [account.code for account in books.balances()] == ["asset:escrow", f"budget:{world.run_id.hex()}"]
+
+
+@pytest.mark.parametrize("ends", ["paid", "vetoed", "vetoed before", "expired"])
+def test_the_books_see_where_a_cases_slash_and_bond_are(world: World, books: BookStore, ends: str):  # noqa: F811
+    offender, opener = world.operators[0], world.as_(world.bystander)
+    world.join(offender, OPERATOR, 400 * UNIT)
+    ruling = world.a_ruling(offender)  # a quarter
+    case_id, reason, bond = ruling.offence_id, b"\1" * 32, world.params.case_bond
+    veto = Veto(deployment_id=ruling.deployment_id, case_id=case_id, reason_hash=reason)
+    supply = world.bank.token_supply()
+    opener.open_case(ruling, world.cert(ruling))
+    read(world, books, a_table(world))
+    assert reconcile(books, world.bank, {}) == ()
+    assert balance_of(books, f"casebond:{case_id.hex()}") == bond
+
+    world.advance(world.params.veto_window_s)
+    if ends in ("paid", "vetoed"):
+        opener.execute_case(case_id)
+        read(world, books, a_table(world))
+        assert reconcile(books, world.bank, {}) == ()
+        assert balance_of(books, f"held:{case_id.hex()}") == 100 * UNIT
+        assert money(books).slashed == 100 * UNIT
+    if ends == "paid":
+        world.advance(world.params.payout_delay_s)
+        opener.pay_out_case(case_id)
+    elif ends == "expired":
+        world.advance(world.params.execute_window_s)
+        opener.expire_case(case_id)
+    else:
+        opener.veto_case(case_id, reason, world.cert(veto))
+    read(world, books, a_table(world))
+
+    assert reconcile(books, world.bank, {}) == ()
+    assert trial_balance(books) == 0
+    told = money(books)
+    assert told.slashed == told.burnt + told.to_buyer + told.to_challengers
+    assert told.slashed == (100 * UNIT if ends == "paid" else 0)
+    assert balance_of(books, f"stake:operator:{offender.account}") == 400 * UNIT - told.slashed
+    assert balance_of(books, f"rewards:{opener.address}") == (bond if ends == "paid" else 0)
+    assert supply - world.bank.token_supply() == (told.burnt if ends == "paid" else bond)
+
+
+def balance_of(books: BookStore, code: str) -> int:
+    """An account's balance, on its own side."""
+    found = {account.code: balance * account.kind.side for account, balance in books.balances().items()}
+    return found.get(code, 0)
+
+
+def test_an_event_the_books_missed_names_the_account_it_was_about(world: World, books: BookStore):  # noqa: F811
+    table = a_table(world)
+    settle(world, table)
+    world.bank.claim(world.run_id, 0, table.tree(), 1)
+    head, first = world.bank.block_number(), world.deployment.block
+    events = [event for event in world.bank.events(first, head) if not isinstance(event, Claimed)]
+    books.take_blocks(events, first, head, {0: table})
+
+    amount, payee = table.rows[1].amount, table.tree().payouts[1].account
+    assert reconcile(books, world.bank, {0: table}) == (
+        Difference(account="asset:escrow", books=BUDGET, chain=BUDGET - amount),
+        Difference(account=f"payable:operator:{payee}:0", books=amount, chain=0),
+    )
+
+
+def test_tokens_that_nobody_asked_for_are_a_difference(world: World, books: BookStore):  # noqa: F811
+    world.bank.transfer_token(world.deployment.stake_vault, 3)
+    read(world, books, a_table(world))
+
+    assert reconcile(books, world.bank, {}) == (Difference(account="asset:vault", books=0, chain=3),)
+
+
+def test_a_chain_that_went_back_takes_the_books_with_it(world: World, books: BookStore):  # noqa: F811
+    table = a_table(world)
+    settle(world, table)
+    before = world.rpc("evm_snapshot")
+    world.bank.claim_all(world.run_id, 0, table.tree())
+    buyer = world.as_(world.buyer)
+    buyer.request_close(world.run_id)
+    world.advance(world.params.close_delay_s)
+    buyer.refund(world.run_id)
+    read(world, books, table)
+    assert world.rpc("evm_revert", before)
+
+    world.bank.claim(world.run_id, 0, table.tree(), 2)
+    read(world, books, table)
+
+    assert reconcile(books, world.bank, {0: table}) == ()
+    assert (len(books.events(Claimed)), len(books.events(Refunded))) == (1, 0)

@@ -1,0 +1,167 @@
+"""Settlement: who earned what, to the unit, from the finalised chain alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.ledger.settlement.payouts import REVEAL_WEIGHT, VERDICT_WEIGHT, settle
+from assay.protocol.audits import Ruling
+from assay.protocol.messages import Outcome
+from tests.ledger.a_run import a_history, a_spec, an_audit, peer
+
+STEPS = {(r, f"node-{i}"): 1_000 for r in range(4) for i in range(3)}
+SPEC = a_spec()
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.integers(0, 3), st.sampled_from(["node-0", "node-1", "node-2"])),
+        st.integers(0, 10**9),
+    ),
+    st.integers(0, 10**9),
+    st.integers(0, 10**6),
+    st.data(),
+)
+def test_rows_sum_exactly_to_the_price_of_what_is_paid(tokens, price, operators_ppm, data):
+    verifiers_ppm = data.draw(st.integers(0, 10**6 - operators_ppm))
+    money = replace(
+        SPEC.money, price_per_mtoken=price, operators_ppm=operators_ppm, verifiers_ppm=verifiers_ppm
+    )
+    spec = replace(SPEC, money=money)
+
+    table = settle(a_history(spec, tokens, reveals={0: ["verifier-1", "verifier-3"]}), 0)
+
+    gross = sum(tokens.values()) * price // 10**6
+    assert table.total == gross
+    assert table.tokens_paid == sum(tokens.values())
+    assert all(row.amount > 0 for row in table.rows)
+    if sum(tokens.values()):
+        assert table.paid("operator") == gross * operators_ppm // 10**6
+    assert table.paid("verifier") == gross * verifiers_ppm // 10**6
+
+
+def test_equal_work_differs_by_one_unit_at_most_and_the_smaller_peer_gets_it():
+    table = settle(a_history(SPEC, {(0, f"node-{i}"): 1_000 for i in range(3)}), 0)
+    # 3,000 tokens cost 3,000 units, operators' 80 % of them are 2,400; of 3,002 they are 2,401.
+    spec = replace(SPEC, money=replace(SPEC.money, price_per_mtoken=1_000_667))
+    odd = settle(a_history(spec, {(0, f"node-{i}"): 1_000 for i in range(3)}), 0)
+
+    assert [row.amount for row in table.rows if row.role == "operator"] == [800, 800, 800]
+    assert [row.amount for row in odd.rows if row.role == "operator"] == [801, 800, 800]
+
+
+def test_an_upheld_fault_costs_the_node_all_of_its_epoch_and_nobody_else_anything():
+    audit = an_audit("node-1", 2, Ruling.UPHELD, True, v0=Outcome.MISMATCH, v1=Outcome.MISMATCH)
+    honest = settle(a_history(SPEC, STEPS), 0)
+
+    table = settle(a_history(SPEC, STEPS, [audit]), 0)
+
+    assert {(one.round, one.node) for one in table.unpaid} == {(r, peer("node-1")) for r in range(4)}
+    assert {one.reason for one in table.unpaid} == {"fault upheld in this epoch"}
+    assert table.tokens_paid == 8_000
+    others = [row for row in honest.rows if row.role == "operator" and row.peer != peer("node-1")]
+    assert [row for row in table.rows if row.role == "operator"] == others
+    assert table.total < honest.total
+
+
+def test_a_fault_of_one_epoch_leaves_the_next_alone():
+    audit = an_audit("node-1", 2, Ruling.UPHELD, True, v0=Outcome.MISMATCH)
+    later = {(r + 4, node): tokens for (r, node), tokens in STEPS.items()}
+
+    table = settle(a_history(SPEC, later, [audit], epoch=1), 1)
+
+    assert table.unpaid == () and table.tokens_paid == 12_000
+
+
+def test_nothing_is_paid_from_the_faulty_step_on():
+    history = a_history(SPEC, STEPS)
+    guilty = replace(history.nodes[peer("node-1")], fault_round=2)
+
+    table = settle(replace(history, nodes={**history.nodes, peer("node-1"): guilty}), 0)
+
+    assert [(one.round, one.node) for one in table.unpaid] == [(2, peer("node-1")), (3, peer("node-1"))]
+    assert table.tokens_paid == 10_000
+
+
+def test_a_node_that_contradicted_itself_is_paid_for_nothing_from_that_round_on_and_is_told_why():
+    history = a_history(SPEC, STEPS)
+    liar = replace(history.nodes[peer("node-1")], fault_round=2, has_contradicted=True)
+
+    table = settle(replace(history, nodes={**history.nodes, peer("node-1"): liar}), 0)
+
+    assert [(one.round, one.reason) for one in table.unpaid] == [
+        (2, "after it contradicted itself"),
+        (3, "after it contradicted itself"),
+    ]
+
+
+@pytest.mark.parametrize("ruling", [Ruling.LAPSED, Ruling.MOOT])
+def test_an_accusation_that_was_not_answered_leaves_its_one_step_unpaid(ruling: Ruling):
+    audit = an_audit("node-0", 1, ruling, True, v0=Outcome.MISMATCH)
+
+    table = settle(a_history(SPEC, STEPS, [audit]), 0)
+
+    assert [(one.round, one.node) for one in table.unpaid] == [(1, peer("node-0"))]
+    assert table.tokens_paid == 11_000
+
+
+@pytest.mark.parametrize("ruling", [Ruling.CLEARED, Ruling.DISMISSED, Ruling.LAPSED])
+def test_a_step_is_paid_when_nobody_judged_it_or_the_alarm_was_false(ruling):
+    audit = an_audit("node-0", 1, ruling, alarm=ruling is Ruling.DISMISSED)
+
+    assert settle(a_history(SPEC, STEPS, [audit]), 0).unpaid == ()
+
+
+def test_verifiers_are_paid_for_verdicts_the_ruling_did_not_contradict_and_for_reveals():
+    upheld = an_audit(
+        "node-1", 0, Ruling.UPHELD, True, v0=Outcome.MISMATCH, v1=Outcome.WITHHELD, v2=Outcome.MATCH
+    )
+    dismissed = an_audit("node-0", 1, Ruling.DISMISSED, True, v0=Outcome.MISMATCH, v1=Outcome.MATCH)
+    unsure = an_audit("node-2", 2, Ruling.LAPSED, False, v3=Outcome.INCONCLUSIVE)
+
+    table = settle(
+        a_history(SPEC, STEPS, [upheld, dismissed, unsure], {0: ["verifier-2"], 1: ["verifier-2"]}), 0
+    )
+
+    amounts = {row.peer: row.amount for row in table.rows if row.role == "verifier"}
+    weights = {
+        "verifier-0": VERDICT_WEIGHT,  # right once, wrong once
+        "verifier-1": 2 * VERDICT_WEIGHT,
+        "verifier-2": 2 * REVEAL_WEIGHT,  # passed a fault: only its reveals count
+    }
+    whole = sum(weights.values())
+    assert set(amounts) == {peer(name) for name in weights}
+    for name, weight in weights.items():
+        assert abs(amounts[peer(name)] - sum(amounts.values()) * weight / whole) < 1
+
+
+def test_when_no_verifier_worked_their_share_is_part_of_the_fee():
+    table = settle(a_history(SPEC, STEPS), 0)
+
+    assert table.paid("verifier") == 0
+    assert table.paid("fee") == table.total - table.paid("operator")
+
+
+def test_an_epoch_without_accepted_work_has_an_empty_table():
+    table = settle(a_history(SPEC, {}, reveals={0: ["verifier-0"]}), 0)
+
+    assert (table.rows, table.total, table.tree().root) == ((), 0, bytes(32))
+
+
+def test_order_of_arrival_does_not_change_the_table():
+    backwards = dict(reversed(list(STEPS.items())))
+
+    assert settle(a_history(SPEC, backwards), 0) == settle(a_history(SPEC, STEPS), 0)
+
+
+@pytest.mark.parametrize("off", [-1, 2])
+def test_an_epoch_is_settled_when_it_is_ripe_and_not_before_or_long_after(off: int):
+    history = a_history(SPEC, STEPS)
+    settle(replace(history, round=history.round + 1), 0)
+
+    with pytest.raises(ValueError, match="epoch 0 settles after round 9"):
+        settle(replace(history, round=history.round + off), 0)

@@ -1,0 +1,84 @@
+"""Blob stores: whole or not at all, and never believed about their content."""
+
+from __future__ import annotations
+
+import pytest
+
+from assay.network.blob_store import DiskBlobs, MemoryBlobs
+from assay.protocol.encoding.blob import blob_digest
+from assay.protocol.errors import Unavailable
+
+DATA = bytes(range(256)) * 3000
+ROOM = 10_000_000
+
+
+def flip_one_bit(folder):
+    (path,) = folder.glob("*.blob")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_blob_is_still_there_after_a_restart(tmp_path):
+    digest = DiskBlobs(tmp_path, bytes_max=ROOM).put(DATA)
+
+    store = DiskBlobs(tmp_path, bytes_max=ROOM)
+
+    assert digest == blob_digest(DATA)
+    assert store.size(digest) == len(DATA)
+    assert store.load(digest) == DATA
+    assert store.read(digest, 1000, 24) == DATA[1000:1024]
+
+
+def test_a_flipped_bit_on_disk_is_found_and_the_blob_can_be_had_again(tmp_path):
+    store = DiskBlobs(tmp_path, bytes_max=ROOM)
+    digest = store.put(DATA)
+    flip_one_bit(tmp_path)
+
+    with pytest.raises(Unavailable, match="damaged"):
+        store.load(digest)
+
+    assert store.size(digest) is None
+    assert store.put(DATA) == digest
+    assert store.load(digest) == DATA
+
+
+def test_putting_a_blob_again_repairs_a_damaged_file(tmp_path):
+    store = DiskBlobs(tmp_path, bytes_max=ROOM)
+    digest = store.put(DATA)
+    flip_one_bit(tmp_path)
+
+    store.put(DATA)
+
+    assert store.load(digest) == DATA
+
+
+def test_a_write_that_was_cut_off_leaves_nothing_behind(tmp_path):
+    DiskBlobs(tmp_path, bytes_max=ROOM)
+    (tmp_path / "half.tmp").write_bytes(DATA[:100])
+
+    store = DiskBlobs(tmp_path, bytes_max=ROOM)
+
+    assert list(tmp_path.iterdir()) == []
+    assert store.size(blob_digest(DATA)) is None
+
+
+def test_a_blob_that_just_fits_is_kept_and_one_byte_more_is_refused(tmp_path):
+    store = DiskBlobs(tmp_path, bytes_max=len(DATA))
+    store.put(DATA)
+    with pytest.raises(Unavailable, match="does not fit"):
+        store.put(b"x")
+    store.remove(blob_digest(DATA))
+    store.put(b"x")
+
+
+def test_memory_forgets_the_oldest_first():
+    store = MemoryBlobs(bytes_max=25)
+    first, second, third = (store.put(bytes([n]) * 10) for n in range(3))
+    assert store.size(first) is None
+    assert store.read(second, 0, 10) == b"\1" * 10
+    assert store.size(third) == 10
+    with pytest.raises(Unavailable):
+        store.read(first, 0, 1)
+    with pytest.raises(Unavailable):
+        store.put(bytes(26))

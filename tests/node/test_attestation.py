@@ -1,0 +1,42 @@
+"""Evidence that cannot be shown costs a discount and nothing else."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from assay.attestation.evidence import REPORT_BYTES_MAX, Evidence, Family, Report
+from assay.node.attestation import keep_attested
+from assay.protocol.state_transition import advance
+from tests.builders import NODES, RUN_ID, a_digest, a_history, a_manifest, peer
+
+
+class Loud:
+    """An attester with more GPUs than fit."""
+
+    family = Family.TDX
+
+    def evidence(self, _binding: object) -> Evidence:
+        """As large as each part may be."""
+        gpu = Report(family=Family.NVIDIA_CC, body=bytes(REPORT_BYTES_MAX), certificates=())
+        return Evidence(main=Report(family=Family.TDX, body=b"quote", certificates=()), gpus=(gpu,) * 8)
+
+
+def test_evidence_too_long_to_show_is_said_and_ends_no_process(caplog: pytest.LogCaptureFixture) -> None:
+    first = a_history()
+    history = advance(first, a_manifest(first, NODES))
+
+    async def grown(_beyond: int) -> Any:
+        return history
+
+    me: Any = SimpleNamespace(spec=history.spec, run_id=RUN_ID, me=peer("nora"), domain=a_digest("unused"))
+    follower: Any = SimpleNamespace(grown=grown, history=history)
+    nobody: Any = None
+    with caplog.at_level(logging.ERROR):
+        trio.run(keep_attested, me, nobody, follower, Loud())
+
+    assert "evidence is too long to show" in caplog.text

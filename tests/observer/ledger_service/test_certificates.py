@@ -1,0 +1,129 @@
+"""Certificates: only what we computed ourselves, signed by a quorum's own hot keys, goes on chain."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+import trio
+
+from assay.chain.statements import sign_digest, verify_certificate
+from assay.ledger.settlement.payouts import Settlement
+from assay.ledger.settlement.results import epoch_result
+from assay.network.host import Host
+from assay.observer.ledger_service.certificates import CertifiedResult, certified_result
+from assay.participant.config import Participant
+from assay.protocol.encoding.codec import decode, encode
+from assay.protocol.errors import Unavailable
+from assay.protocol.messages import ResultSignature, StepRequest
+from assay.protocol.types import NO_DIGEST, Digest, HotSignature, PeerId
+from tests.builders import VERIFIERS, a_deployment, a_digest, a_hot_key, a_spec, name_of
+
+MODEL, OTHER = a_digest("model"), a_digest("another model")
+Answer = Callable[[str], ResultSignature]
+
+
+class Me:
+    """What of a participant is asked for."""
+
+    spec, deployment = a_spec(), a_deployment()
+
+
+def a_settlement() -> Settlement:
+    return Settlement(
+        run_id=a_digest("run"), epoch=2, rows=(), unpaid=(), tokens_paid=0, table_hash=a_digest("table")
+    )
+
+
+def an_answer(name: str, model: Digest = MODEL, key: str = "", **changes: Any) -> ResultSignature:
+    result = epoch_result(Me.spec, a_settlement(), model, NO_DIGEST)
+    message = Me.deployment.digest(result)
+    answer = ResultSignature(
+        epoch=2,
+        prev_result=NO_DIGEST,
+        root=Digest(result.root),
+        table_hash=Digest(result.table_hash),
+        model_hash=model,
+        total=result.total,
+        signature=HotSignature(sign_digest(message, a_hot_key(key or name))),
+    )
+    return replace(answer, **changes)
+
+
+class Verifiers:
+    """A host whose peers answer as told; whoever is not told is away."""
+
+    def __init__(self, **answers: ResultSignature) -> None:
+        self.answers = answers
+
+    async def request(self, peer: PeerId, method: str, body: bytes, *, timeout_s: float) -> bytes:
+        assert method == "sign-result"
+        assert decode(StepRequest, body) == StepRequest(number=2, node=PeerId(NO_DIGEST))
+        await trio.lowlevel.checkpoint()
+        if name_of(peer) not in self.answers:
+            raise Unavailable("is away")
+        return encode(self.answers[name_of(peer)])
+
+
+def ask(**answers: ResultSignature) -> CertifiedResult:
+    me, host = cast(Participant, Me()), cast(Host, Verifiers(**answers))
+    return trio.run(certified_result, me, host, a_settlement(), NO_DIGEST)
+
+
+def test_three_of_four_make_a_certificate_that_the_contract_would_take():
+    found = ask(**{name: an_answer(name) for name in VERIFIERS[1:]})
+
+    hot_keys = ["0x" + member.hot.hex() for member in Me.spec.verifiers]
+    verify_certificate(Me.deployment.digest(found.result), found.certificate, hot_keys)
+    assert found.result.model_hash == MODEL
+
+
+def test_two_of_four_do_not():
+    with pytest.raises(Unavailable, match="2 signatures on one result, expected 3"):
+        ask(**{name: an_answer(name) for name in VERIFIERS[:2]})
+
+
+def test_a_quorum_must_name_one_model():
+    split = {name: an_answer(name, model) for name, model in zip(VERIFIERS, [MODEL, OTHER] * 2, strict=True)}
+
+    with pytest.raises(Unavailable, match="2 signatures on one result"):
+        ask(**split)
+
+
+def test_one_liar_about_the_model_changes_nothing():
+    answers = {name: an_answer(name) for name in VERIFIERS}
+    answers[VERIFIERS[0]] = an_answer(VERIFIERS[0], OTHER)
+
+    assert ask(**answers).result.model_hash == MODEL
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epoch": 1},
+        {"total": 1},
+        {"root": a_digest("x")},
+        {"table_hash": a_digest("x")},
+        {"prev_result": a_digest("x")},
+        {"signature": HotSignature(bytes(65))},
+        {"signature": HotSignature(hashlib.sha512(b"noise").digest() + b"\x1b")},
+    ],
+    ids=str,
+)
+def test_an_answer_about_anything_else_does_not_count(change: dict[str, Any]):
+    answers = {name: an_answer(name) for name in VERIFIERS[:2]}
+    answers[VERIFIERS[2]] = an_answer(VERIFIERS[2], **change)
+
+    with pytest.raises(Unavailable, match="2 signatures"):
+        ask(**answers)
+
+
+def test_a_verifier_cannot_sign_for_another():
+    answers = {name: an_answer(name) for name in VERIFIERS[:2]}
+    answers[VERIFIERS[2]] = an_answer(VERIFIERS[2], key=VERIFIERS[3])
+
+    with pytest.raises(Unavailable, match="not its hot key"):
+        ask(**answers)

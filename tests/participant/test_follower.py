@@ -1,0 +1,185 @@
+"""The finalised chain as one participant holds it: replayed, grown, served."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import replace
+
+import pytest
+import trio
+import trio.testing
+
+from assay.ledger.settlement.payouts import settle
+from assay.participant import follower as followers
+from assay.participant.follower import Follower
+from assay.participant.links import extend
+from assay.participant.store import Store
+from assay.protocol.encoding.codec import decode, encode
+from assay.protocol.errors import AssayError, MalformedMessage
+from assay.protocol.messages import Links, StepRequest
+from assay.protocol.types import NO_DIGEST, PeerId
+from tests.builders import RUN_ID, VERIFIERS, a_certified, a_chain, a_history, a_manifest, peer
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "store.db")
+
+
+def a_follower(store, history=None):
+    return Follower((history or a_history()).spec, RUN_ID, store)
+
+
+def asking_from(number):
+    return encode(StepRequest(number=number, node=PeerId(NO_DIGEST)))
+
+
+async def answer_of(one, number):
+    return decode(Links, await one.answer_links(peer("nora"), asking_from(number))).links
+
+
+def test_what_was_replayed_from_the_store_equals_what_was_followed_live(store):
+    live = a_follower(store)
+    links = a_chain(a_history(), live.history.spec.last_round + 1)
+
+    assert all(live.take(link) for link in links)
+    replayed = a_follower(store)
+
+    assert replayed.history == live.history and live.history.is_complete
+    assert replayed.settlements == live.settlements
+    assert set(live.settlements) == {0, 1}
+
+
+def test_a_settlement_appears_with_the_manifest_that_makes_its_epoch_ripe_and_not_before(store):
+    one, history = a_follower(store), a_history()
+    seen = {}
+    for link in a_chain(history, history.spec.last_round + 1):
+        history = extend(history, link)
+        one.take(link)
+        for epoch in one.settlements.keys() - seen.keys():
+            seen[epoch] = (int(link.manifest.round), settle(history, epoch))
+
+    spec = history.spec
+    assert {epoch: ripe for epoch, (ripe, _) in seen.items()} == {e: spec.settled_at(e) for e in (0, 1)}
+    assert one.settlements == {epoch: table for epoch, (_, table) in seen.items()}
+
+
+def test_a_link_that_is_not_the_next_one_changes_nothing(store):
+    one = a_follower(store)
+    first, second = a_chain(a_history(), 2)
+
+    assert not one.take(second)
+    assert one.take(first)
+    assert not one.take(first)
+    assert one.history.round == 1
+    assert list(store.links()) == [first]
+
+
+def test_a_link_that_does_not_hold_is_neither_kept_nor_folded_in(store):
+    one = a_follower(store)
+    forged = a_certified(a_manifest(a_history(), ["nora"]), signers=VERIFIERS[:2])
+
+    with pytest.raises(MalformedMessage, match="signatures"):
+        one.take(forged)
+
+    assert one.history == a_history()
+    assert list(store.links()) == []
+
+
+@pytest.mark.parametrize(
+    "statement", ["UPDATE link SET body = x'80' WHERE round = 1", "DELETE FROM link WHERE round = 1"]
+)
+def test_a_damaged_store_is_refused_in_words(tmp_path, store, statement):
+    one = a_follower(store)
+    for link in a_chain(a_history(), 3):
+        one.take(link)
+    store.close()
+    with sqlite3.connect(tmp_path / "store.db") as db:
+        db.execute(statement)
+
+    with pytest.raises(MalformedMessage, match=r"round|CertifiedManifest"):
+        a_follower(Store(tmp_path / "store.db"))
+
+
+def test_a_store_with_a_forged_signature_is_refused(tmp_path, store):
+    first, second = a_chain(a_history(), 2)
+    signatures = (second.certificate.signatures[1], *second.certificate.signatures[1:])
+    store.add_link(first)
+    store.add_link(replace(second, certificate=replace(second.certificate, signatures=signatures)))
+
+    with pytest.raises(AssayError, match="signature"):
+        a_follower(store)
+
+
+def test_whoever_waits_for_growth_hears_of_it(store):
+    one, heard = a_follower(store), []
+
+    async def listen(beyond):
+        heard.append((await one.grown(beyond)).round)
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listen, 0)
+            nursery.start_soon(listen, 1)
+            for link in a_chain(a_history(), 2):
+                await trio.testing.wait_all_tasks_blocked()
+                one.take(link)
+
+    trio.run(main)
+
+    assert sorted(heard) == [1, 2]
+
+
+def test_links_are_served_from_a_round_on(store):
+    one = a_follower(store)
+    links = a_chain(a_history(), 3)
+    for link in links:
+        one.take(link)
+
+    assert trio.run(answer_of, one, 0) == tuple(links)
+    assert trio.run(answer_of, one, 2) == tuple(links[2:])
+
+
+@pytest.mark.parametrize("number", [3, 4, 2**63, 2**64 - 1])
+def test_asking_beyond_the_end_brings_nothing_however_far_beyond(store, number):
+    one = a_follower(store)
+    for link in a_chain(a_history(), 3):
+        one.take(link)
+
+    assert trio.run(answer_of, one, number) == ()
+
+
+def test_an_answer_of_links_is_bounded_and_never_empty_where_there_is_one(store, monkeypatch):
+    one = a_follower(store)
+    links = a_chain(a_history(), 3)
+    for link in links:
+        one.take(link)
+
+    monkeypatch.setattr(followers, "LINKS_BYTES_MAX", 1)
+    assert trio.run(answer_of, one, 0) == (links[0],)
+    monkeypatch.setattr(followers, "LINKS_BYTES_MAX", len(encode(links[0])) + len(encode(links[1])))
+    assert trio.run(answer_of, one, 0) == tuple(links[:2])
+
+
+def test_a_long_answer_lets_others_have_their_turn(store):
+    """Whoever asks for links again and again must not stop the process from doing anything else."""
+    one = a_follower(store)
+    for link in a_chain(a_history(), 8):
+        one.take(link)
+    turns = []
+
+    async def other(done):
+        while not done.is_set():
+            turns.append(None)
+            await trio.lowlevel.checkpoint()
+
+    async def main():
+        done = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other, done)
+            await answer_of(one, 0)
+            done.set()
+
+    trio.run(main)
+
+    assert len(turns) >= 4

@@ -1,0 +1,169 @@
+"""A worker's parameters follow the chain, and can be rebuilt from it after anything."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+import trio
+
+from assay.network.blob_store import DiskBlobs
+from assay.participant.store import Store
+from assay.participant.sync import Pace
+from assay.protocol.encoding.blob import blob_digest
+from assay.protocol.encoding.codec import encode
+from assay.protocol.errors import Diverged, Unavailable
+from assay.protocol.state_transition import advance, start
+from assay.protocol.types import NO_DIGEST
+from assay.training.codec.wire import Aggregate, encode_aggregate
+from assay.training.layout import layout_of
+from assay.training.optimiser.public_state import Parameters
+from tests.builders import NODES, RUN_ID, a_chain, a_data_folder, a_spec, peer
+
+SPEC = a_spec(state_every=100)  # so only commits of round 0 name parameters, and those are made up
+ROUNDS = 5
+
+
+def an_aggregate():
+    """One that moves every parameter of the first block."""
+    at = np.array([0]), np.array([1]), np.array([16384], np.int32)
+    return encode_aggregate(Aggregate(*at), layout_of(SPEC.model).blocks)
+
+
+AGGREGATE = an_aggregate()
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A store with links of some rounds, the first without commits, and the data."""
+    return a_disk(tmp_path, SPEC)
+
+
+def a_disk(tmp_path, spec):
+    a_data_folder(tmp_path / "data")
+    store, history = Store(tmp_path / "store.db"), start(spec, RUN_ID)
+    for number in range(ROUNDS):
+        (link,) = a_chain(history, 1, NODES if number else (), blob_digest(AGGREGATE))
+        store.add_link(link)
+        history = advance(history, link.manifest)
+    return tmp_path
+
+
+def expected(round_id, tmp_path):
+    """The digest of the parameters so many aggregates on, by the plain function."""
+    parameters = Parameters(SPEC, tmp_path / f"plain-{round_id}", 100)
+    digest = None
+    for number in range(round_id):
+        digest = parameters.apply(number, AGGREGATE if number else b"")
+    return digest
+
+
+@asynccontextmanager
+async def a_pace(disk, fetched=None, folder="me"):
+    """A pace on this disk; what it fetches is listed, and comes from a peer that has everything."""
+
+    async def fetch(digest):
+        if fetched is None:
+            raise Unavailable("nobody is connected")
+        fetched.append(digest)
+        return AGGREGATE
+
+    (disk / folder).mkdir(exist_ok=True)
+    pace = Pace(
+        module="assay.node.trainer",
+        opening={
+            "spec": encode(SPEC), "run_id": RUN_ID, "node": peer("nora"), "data": str(disk / "data"),
+            "folder": str(disk / folder), "base": None, "device": "cpu", "threads": 1,
+            "behaviour": "honest", "start": 0, "planted": [],
+        },
+        log_path=disk / "worker.log",
+        store=Store(disk / "store.db"),
+        blobs=DiskBlobs(disk / folder / "blobs", bytes_max=1 << 20),
+        fetch=fetch,
+    )  # fmt: skip
+    try:
+        yield pace
+    finally:
+        await pace.child.close()
+
+
+def test_parameters_reach_a_round_from_certified_aggregates_alone(disk, tmp_path):
+    fetched = []
+
+    async def main():
+        async with a_pace(disk, fetched) as pace:
+            assert await pace.reach(3) == expected(3, tmp_path)
+            assert await pace.reach(2) == expected(2, tmp_path)  # of a round that is behind us
+
+    trio.run(main)
+    assert fetched == [blob_digest(AGGREGATE)]  # kept after the first time
+
+
+def test_a_round_that_the_chain_has_not_reached_is_refused_in_words(disk):
+    async def main():
+        async with a_pace(disk, []) as pace:
+            with pytest.raises(Diverged, match=f"no link of round {ROUNDS}"):
+                await pace.reach(ROUNDS + 1)
+
+    trio.run(main)
+
+
+def test_an_aggregate_that_nobody_brings_is_unavailable_and_can_come_later(disk, tmp_path):
+    async def main():
+        async with a_pace(disk) as pace:
+            with pytest.raises(Unavailable, match="nobody is connected"):
+                await pace.reach(2)
+            pace._blobs.put(AGGREGATE)
+            assert await pace.reach(2) == expected(2, tmp_path)
+
+    trio.run(main)
+
+
+def test_a_round_without_an_aggregate_asks_nobody(disk):
+    async def main():
+        async with a_pace(disk) as pace:
+            assert await pace.aggregate(NO_DIGEST) == b""
+
+    trio.run(main)
+
+
+def test_a_worker_that_was_killed_is_replayed_to_the_same_parameters(disk, tmp_path):
+    async def main():
+        async with a_pace(disk, []) as pace:
+            await pace.reach(2)
+            process = pace.child._process
+            assert process is not None
+            os.kill(process.pid, signal.SIGKILL)
+            with trio.move_on_after(60):
+                await process.wait()
+            assert await pace.reach(4) == expected(4, tmp_path)
+            assert await pace.child.call("digest") == expected(4, tmp_path)
+
+    trio.run(main)
+
+
+def test_a_process_that_starts_again_on_the_same_folder_goes_on(disk, tmp_path):
+    async def main():
+        async with a_pace(disk, []) as pace:
+            await pace.reach(4)
+        async with a_pace(disk) as pace:  # the blobs are here: nobody is asked
+            assert await pace.reach(5) == expected(5, tmp_path)
+
+    trio.run(main)
+
+
+def test_parameters_that_a_quorum_contradicts_are_rebuilt_once_and_then_it_stops(tmp_path):
+    """The chain says that everybody used other parameters in round 1 than anybody can compute."""
+    disk = a_disk(tmp_path, a_spec(state_every=1))
+
+    async def main():
+        async with a_pace(disk, []) as pace:
+            assert await pace.reach(1) == expected(1, tmp_path)
+            with pytest.raises(Diverged, match="rebuilt or not"):
+                await pace.reach(2)
+            assert await pace.child.call("round") == 1  # rebuilt from zero, to the same end
+
+    trio.run(main)

@@ -1,0 +1,135 @@
+"""Simulated training: learns, repeats itself, feels liars, and refuses what cannot be."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from assay.cli.main import app
+from assay.orders.data import collect_tokens
+from assay.orders.spec import data_spec
+from assay.protocol.errors import ConfigError
+from assay.simulation.spec import AttackName, RuleName, SimSpec, load_sim, sim_run_spec
+from assay.simulation.train import SimRound, simulate
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "sim").glob("*.toml"))
+TINY = """
+[model]
+layers = 1
+width = 64
+heads = 2
+context = 16
+[[data]]
+source = "text.txt"
+[train]
+sequences = 2
+lr = 4e-3
+warmup = 1
+"""
+
+
+def a_file(folder: Path, **sim: object) -> Path:
+    words = "".join(
+        f"{hashlib.sha256(bytes([n % 251])).hexdigest()[:4]} the cat sat on the mat\n" for n in range(900)
+    )
+    (folder / "text.txt").write_text(words)
+    chosen = {"nodes": 5, "rounds": 3, "validate_every": 3, "validation_sequences": 4, **sim}
+    lines = [f'{key} = "{v}"' if isinstance(v, str) else f"{key} = {v}" for key, v in chosen.items()]
+    file = folder / "spec.toml"
+    file.write_text("\n".join(["[sim]", *lines, TINY]))
+    return file
+
+
+def rounds_of(spec: SimSpec) -> list[SimRound]:
+    manifest, tokens = collect_tokens(spec.order())
+    run = sim_run_spec(spec, data_spec(spec.order(), manifest))
+    return simulate(spec, run, tokens, lambda _: None)
+
+
+def test_honest_nodes_learn(tmp_path):
+    rounds = rounds_of(load_sim(a_file(tmp_path, rounds=12)))
+
+    assert rounds[-1].loss < rounds[0].loss - 0.5
+    assert rounds[-1].validation < rounds[0].loss - 0.5
+
+
+def test_the_same_file_gives_the_same_rounds(tmp_path):
+    file = a_file(tmp_path, liars=1, attack="gaussian", rule="centered-clip")
+
+    assert rounds_of(load_sim(file)) == rounds_of(load_sim(file))
+
+
+def test_liars_make_a_difference_and_rules_another(tmp_path):
+    clean = rounds_of(load_sim(a_file(tmp_path)))
+    attacked = rounds_of(load_sim(a_file(tmp_path, liars=2, attack="adaptive")))
+    defended = rounds_of(load_sim(a_file(tmp_path, liars=2, attack="adaptive", rule="decoded-trimmed-mean")))
+
+    assert len({rounds[-1].validation for rounds in (clean, attacked, defended)}) == 3
+
+
+@pytest.mark.parametrize("rule", get_args(RuleName))
+def test_every_rule_can_be_named(rule, tmp_path):
+    file = a_file(tmp_path, rule=rule, liars=1, attack="mimic", rounds=1, nodes=7)
+    if rule == "trimmed-mean-implied":
+        with pytest.raises(ConfigError, match=r"refuses: .* senders per coefficient"):
+            rounds_of(load_sim(file))
+        return
+
+    (only,) = rounds_of(load_sim(file))
+
+    assert np.isfinite(only.loss)
+    assert only.frozen_ppm < 1_000_000
+    assert only.aggregate_bytes > 0
+
+
+@pytest.fixture(scope="module")
+def honest_loss(tmp_path_factory):
+    return rounds_of(load_sim(a_file(tmp_path_factory.mktemp("honest"), rounds=2, rule="mean")))[
+        -1
+    ].validation
+
+
+@pytest.mark.parametrize("attack", [name for name in get_args(AttackName) if name != "none"])
+def test_every_attack_can_be_named(attack, honest_loss, tmp_path):
+    attacked = rounds_of(load_sim(a_file(tmp_path, rounds=2, rule="mean", attack=attack, liars=1)))
+
+    is_asleep = attack == "sleeper"  # for its first rounds
+    assert (honest_loss == attacked[-1].validation) == is_asleep
+
+
+@pytest.mark.parametrize(
+    ("sim", "words"),
+    [
+        ({"nodes": 4, "liars": 2, "attack": "split"}, "more than twice"),
+        ({"attack": "split"}, "nobody does it"),
+        ({"liars": 1}, "expected an attack"),
+        ({"rule": "krum", "f": 2}, "at least 7 nodes"),
+        ({"rule": "bucketing+centered-clip", "f": 2}, "more than 8 nodes"),
+        ({"rule": "mean-of-all"}, "rule"),
+        ({"lairs": 1}, "did you mean"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named_before_anything_trains(sim, words, tmp_path):
+    with pytest.raises(ConfigError, match=words):
+        load_sim(a_file(tmp_path, **sim))
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_the_examples_are_sound(file):
+    assert load_sim(file).sim.nodes == 8
+
+
+def test_the_command_prints_a_table_and_writes_every_round(tmp_path):
+    result = CliRunner().invoke(app, ["sim", "train", str(a_file(tmp_path)), "--out", str(tmp_path / "out")])
+
+    assert result.exit_code == 0, result.output
+    assert "validation loss" in result.output
+    rows = list(csv.DictReader((tmp_path / "out" / "rounds.csv").open()))
+    assert [row["round"] for row in rows] == ["0", "1", "2"]
+    assert float(rows[2]["validation"]) > 0

@@ -1,0 +1,124 @@
+"""Tokenizer: the same text gives the same tokens, whatever its size and wherever it is cut."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from assay.protocol.errors import ConfigError
+from assay.protocol.types import NO_DIGEST
+from assay.training.data import tokenizer as module
+from assay.training.data.tokenizer import byte_tokenizer, byte_tokenizer_json, load_tokenizer, pieces
+
+
+def a_tokenizer(path, *special: str, size: int = 320):
+    """A byte-level BPE trained on a few lines."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=list(special), initial_alphabet=alphabet, show_progress=False
+    )
+    made.train_from_iterator(["the cat sat on the mat and the hat\n"] * 20, trainer)
+    made.enable_truncation(4)  # what a file says about lengths must not cut our text
+    made.save(str(path))
+    return path
+
+
+def test_bytes_are_tokens_and_zero_ends_a_document():
+    plain = byte_tokenizer()
+
+    assert plain.encode(b"\x00a\xff").tolist() == [0, 97, 255]
+    assert (plain.vocabulary, plain.separator, plain.digest) == (256, 0, NO_DIGEST)
+
+
+def test_a_file_is_named_by_its_hash_and_encodes_all_of_a_text(tmp_path):
+    path = a_tokenizer(tmp_path / "tokenizer.json", "<|endoftext|>")
+    text = "the cat sat on the hat, źdźbło 𝄞\n" * 50
+
+    made = load_tokenizer(path)
+
+    ids = made.encode(text.encode())
+    assert Tokenizer.from_file(str(path)).decode(ids.tolist(), skip_special_tokens=False) == text
+    assert len(ids) < len(text.encode())
+    assert made.digest == hashlib.sha256(path.read_bytes()).digest()
+    assert made.body == path.read_bytes()
+    assert made.vocabulary > ids.max()
+
+
+@pytest.mark.parametrize(
+    ("special", "wanted", "expected"),
+    [
+        (("<|endoftext|>",), None, "<|endoftext|>"),
+        (("<x>", "</s>"), None, "</s>"),
+        (("<x>", "</s>"), "<x>", "<x>"),
+        (("</s>",), "", None),
+        ((), None, None),
+    ],
+)
+def test_the_separator_is_the_one_that_is_asked_for_or_the_first_that_is_known(
+    tmp_path, special, wanted, expected
+):
+    path = a_tokenizer(tmp_path / "tokenizer.json", *special)
+
+    found = load_tokenizer(path, wanted).separator
+
+    assert found == (None if expected is None else Tokenizer.from_file(str(path)).token_to_id(expected))
+
+
+def test_a_tokenizer_that_cannot_be_used_is_named(tmp_path):
+    path = a_tokenizer(tmp_path / "tokenizer.json")
+    with pytest.raises(ConfigError, match='knows no token "<end>"'):
+        load_tokenizer(path, "<end>")
+    with pytest.raises(ConfigError, match="nowhere: cannot be read"):
+        load_tokenizer(tmp_path / "nowhere")
+    for body in (b"", b"{}", b"\xff" * 40):
+        path.write_bytes(body)
+        with pytest.raises(ConfigError, match=r"is no tokenizer.json"):
+            load_tokenizer(path)
+
+
+def test_the_byte_tokenizers_file_gives_bytes(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(byte_tokenizer_json())
+    text = "".join(map(chr, range(0x20, 0x250))) + "\n\t\r\0 ﷽ 𝄞" * 3
+
+    made = load_tokenizer(path)
+
+    assert made.encode(text.encode()).tolist() == list(text.encode())
+    assert (made.vocabulary, made.separator) == (256, None)
+
+
+texts = st.text(alphabet=st.sampled_from("ab \nzł𝄞"), max_size=200).map(str.encode)
+
+
+@settings(max_examples=200)
+@given(texts, st.lists(st.integers(0, 800), max_size=6), st.integers(8, 40))
+def test_pieces_are_the_document_and_do_not_depend_on_how_it_arrives(text, cuts, limit):
+    edges = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
+    chunks = [text[a:b] for a, b in itertools.pairwise(edges)]
+    before, module.PIECE_BYTES = module.PIECE_BYTES, limit
+    try:
+        found = list(pieces(chunks))
+        assert found == list(pieces([text]))
+    finally:
+        module.PIECE_BYTES = before
+
+    assert b"".join(found) == text
+    assert all(0 < len(piece) <= limit for piece in found)
+    assert all(piece.decode() is not None for piece in found)  # no character is cut in two
+    for piece, following in itertools.pairwise(found):
+        is_whole_line = piece.endswith(b"\n")
+        assert is_whole_line or b"\n" not in piece, (piece, following)
+
+
+def test_bytes_that_are_no_text_still_come_through():
+    assert b"".join(pieces([b"\x80" * 3_000_000])) == b"\x80" * 3_000_000
+    assert np.array_equal(byte_tokenizer().encode(b"\x80\x81"), [128, 129])

@@ -1,0 +1,189 @@
+"""HF: what comes from a folder, and what goes into one, is the model that `transformers` loads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+from safetensors.torch import save_file as save_torch_file
+
+from assay.protocol.errors import ConfigError
+from assay.training.data.tokenizer import byte_tokenizer_json
+from assay.training.exact import initial_parameters
+from assay.training.layout import layout_of
+from assay.training.model.hugging_face import export_config, export_tensors, read_sizes, read_theta
+from assay.training.model.initial import state_digest
+from assay.training.model.loss import logits
+from assay.training.model.presets import gpt_spec, llama_spec
+
+LLAMA = llama_spec(vocabulary=70, layers=2, width=48, heads=6, kv_heads=2, hidden=80, context=16)
+GPT = gpt_spec(vocabulary=70, layers=2, width=48, heads=4, context=16)
+MODELS = {
+    "gpt": GPT,
+    "gpt, tied": replace(GPT, is_tied=True, hidden=72),
+    "llama": LLAMA,
+    "llama, tied": replace(LLAMA, is_tied=True, rope_theta=500_000, norm_epsilon_nano=1000),
+}
+every_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
+TOKENS = np.random.default_rng(2).integers(0, 70, (3, 16))
+
+
+def theta_of(model) -> np.ndarray:
+    layout = layout_of(model)
+    return initial_parameters(9, layout.names, layout.shapes) * np.float32(3) + np.float32(0.01)
+
+
+def a_folder(folder: Path, model, **changes) -> Path:
+    """Such a folder as a run delivers; `changes` go into its config.json."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({**export_config(model, None), **changes}))
+    save_file(export_tensors(model, theta_of(model)), folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@every_model
+def test_what_was_exported_comes_back_bit_for_bit(model, tmp_path):
+    folder = a_folder(tmp_path, model)
+
+    assert read_sizes(folder) == model
+    assert state_digest(read_theta(folder, model)) == state_digest(theta_of(model))
+
+
+def test_weights_in_several_files_are_found_by_their_index(tmp_path):
+    folder = a_folder(tmp_path, LLAMA)
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    places = {}
+    for number in range(3):
+        part = {name: tensors[name] for name in sorted(tensors)[number::3]}
+        save_file(part, folder / f"model-{number}.safetensors")
+        places |= dict.fromkeys(part, f"model-{number}.safetensors")
+    with pytest.raises(ConfigError, match=r"3 .*safetensors files without an index"):
+        read_theta(folder, LLAMA)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+
+    assert np.array_equal(read_theta(folder, LLAMA), theta_of(LLAMA))
+
+    places[min(places)] = "../elsewhere.safetensors"
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    with pytest.raises(ConfigError, match="outside its folder"):
+        read_theta(folder, LLAMA)
+
+
+def test_bfloat16_weights_are_widened_exactly(tmp_path):
+    folder = a_folder(tmp_path, LLAMA)
+    halves = {n: torch.from_numpy(t).bfloat16() for n, t in export_tensors(LLAMA, theta_of(LLAMA)).items()}
+    save_torch_file(halves, folder / "model.safetensors")
+
+    found = read_theta(folder, LLAMA)
+
+    assert np.array_equal(found, torch.from_numpy(theta_of(LLAMA)).bfloat16().float().numpy())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model_type": "mamba"}, 'model_type is "mamba", expected one of llama, gpt2'),
+        ({"hidden_act": "gelu"}, "hidden_act is gelu, only silu"),
+        ({"attention_bias": True}, "attention_bias is True"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_type is default, llama3"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope_type is yarn"),
+        ({"head_dim": 16}, "head_dim times num_attention_heads is not hidden_size"),
+        ({"num_key_value_heads": 4}, "heads 6 must be a multiple of kv_heads"),
+        ({"hidden_size": "wide"}, "invalid literal"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_here_is_refused_with_the_reason(tmp_path, changes, words):
+    with pytest.raises(ConfigError, match=words):
+        read_sizes(a_folder(tmp_path, LLAMA, **changes))
+
+
+def test_gpt2_is_refused_because_its_linear_biases_have_no_place_here(tmp_path):
+    with pytest.raises(ConfigError, match=r"gelu_new.*OpenAI's GPT-2 cannot be started from"):
+        read_sizes(a_folder(tmp_path, GPT, activation_function="gelu_new"))
+    folder = a_folder(tmp_path, GPT)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["transformer.h.1.mlp.c_fc.bias"][3] = 1e-3
+    save_file(tensors, folder / "model.safetensors")
+
+    with pytest.raises(ConfigError, match=r"transformer.h.1.mlp.c_fc.bias is not zero"):
+        read_theta(folder, GPT)
+
+
+def test_missing_misshapen_and_damaged_weights_are_named(tmp_path):
+    folder = a_folder(tmp_path, LLAMA)
+    tensors = load_file(folder / "model.safetensors")
+    name = "model.layers.0.mlp.up_proj.weight"
+    for changed, words in (
+        ({n: t for n, t in tensors.items() if n != name}, f"holds no tensor {name}"),
+        ({**tensors, name: tensors[name][:-1].copy()}, rf"tensor {name} has shape \(79, 48\), expected"),
+        ({**tensors, name: tensors[name] * np.float32("nan")}, f"tensor {name} is not finite"),
+    ):
+        save_file(changed, folder / "model.safetensors")
+        with pytest.raises(ConfigError, match=words):
+            read_theta(folder, LLAMA)
+    body = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(body[:100])
+    with pytest.raises(ConfigError, match=r"model.safetensors: cannot be read"):
+        read_theta(folder, LLAMA)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"config.json: is not JSON"):
+        read_sizes(folder)
+
+
+# ---- with transformers itself; nothing is downloaded ----
+
+
+@pytest.fixture
+def transformers(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return pytest.importorskip("transformers", reason="needs transformers (pip install 'assay[hf]')")
+
+
+@every_model
+def test_transformers_loads_what_was_exported_and_computes_the_same(transformers, model, tmp_path):
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(a_folder(tmp_path, model)).eval()
+
+    with torch.no_grad():
+        expected = theirs(torch.from_numpy(TOKENS)).logits.numpy()
+
+    assert theirs.dtype == torch.float32
+    found = logits(model, layout_of(model), theta_of(model), TOKENS)
+    assert np.abs(found - expected).max() < 1e-5 * max(1.0, np.abs(expected).max())
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_a_llama_that_transformers_made_is_started_from_exactly(transformers, is_tied, tmp_path):
+    config = transformers.LlamaConfig(
+        vocab_size=70, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=6,
+        num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-6, tie_word_embeddings=is_tied,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    theirs = transformers.LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)  # norm weights too are no longer one
+        expected = theirs(torch.from_numpy(TOKENS)).logits.numpy()
+    theirs.save_pretrained(tmp_path, max_shard_size="40KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+
+    model = read_sizes(tmp_path)
+    found = logits(model, layout_of(model), read_theta(tmp_path, model), TOKENS)
+
+    assert (model.is_tied, model.kv_heads, model.context, model.norm_epsilon_nano) == (is_tied, 2, 64, 1000)
+    assert np.abs(found - expected).max() < 1e-5
+
+
+def test_the_byte_tokenizer_is_one_that_transformers_reads(transformers, tmp_path):
+    (tmp_path / "tokenizer.json").write_bytes(byte_tokenizer_json())
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    text = "Zażółć\n\tgęślą 𝄞 'jaźń' \x00\x7f"
+
+    assert tokenizer(text)["input_ids"] == list(text.encode())
+    assert tokenizer.decode(list(text.encode()), clean_up_tokenization_spaces=False) == text

@@ -1,0 +1,77 @@
+"""Compiled functions work where nothing can be kept, and take only what they were made for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from assay.training.transform import compiled as compiler
+from assay.training.transform.compiled import FILL_1, FLOAT, READ_1, compiled, floats
+
+
+def doubled(array_X, factor, out_X):
+    for i in range(len(array_X)):
+        out_X[i] = array_X[i] * factor
+
+
+def test_without_a_folder_to_keep_code_in_it_is_compiled_all_the_same(monkeypatch):
+    asked = []
+
+    def njit(signature, cache=False, **options):
+        asked.append(cache)
+        if cache:
+            raise RuntimeError("cannot cache function 'doubled': no locator available for file 'x.py'")
+        return really(signature, **options)
+
+    really = compiler.njit
+    monkeypatch.setattr(compiler, "njit", njit)
+    made, out = compiled(None, READ_1, FLOAT, FILL_1)(doubled), np.zeros(3, np.float32)
+    made(np.arange(3, dtype=np.float32), np.float32(2), out)
+
+    assert asked == [True, False] and out.tolist() == [0, 2, 4]
+
+
+def test_any_other_fault_of_the_compiler_is_heard(monkeypatch):
+    def njit(*_, **__):
+        raise RuntimeError("something else")
+
+    monkeypatch.setattr(compiler, "njit", njit)
+
+    with pytest.raises(RuntimeError, match="something else"):
+        compiled(None, READ_1, FLOAT, FILL_1)(doubled)
+
+
+@pytest.mark.parametrize(
+    ("array", "out"),
+    [
+        (np.zeros(4, np.float64), np.zeros(4, np.float32)),
+        (np.zeros(8, np.float32)[::2], np.zeros(4, np.float32)),
+        (np.zeros(4, np.float32), np.zeros(8, np.float32)[::2]),
+        (np.zeros(4, np.float32), np.zeros(4, np.float64)),
+        (np.zeros((2, 2), np.float32), np.zeros(4, np.float32)),
+    ],
+)
+def test_arrays_of_another_kind_are_refused(array, out):
+    made = compiled(None, READ_1, FLOAT, FILL_1)(doubled)
+
+    with pytest.raises(TypeError):
+        made(array, np.float32(1), out)
+
+
+def test_what_nobody_may_write_is_read_and_never_written():
+    made, array = compiled(None, READ_1, FLOAT, FILL_1)(doubled), np.ones(4, np.float32)
+    array.flags.writeable = False
+    out = np.zeros(4, np.float32)
+
+    made(array, np.float32(3), out)
+
+    assert out.tolist() == [3, 3, 3, 3]
+    with pytest.raises(TypeError):
+        made(out, np.float32(3), array)
+
+
+def test_floats_copies_only_what_cannot_be_read_as_it_is():
+    fine = np.ones((2, 4), np.float32)
+
+    assert floats(fine) is fine
+    assert floats(fine[:, ::2]).flags.c_contiguous and floats(fine.astype(np.float64)).dtype == np.float32

@@ -1,0 +1,166 @@
+"""Combining a round: rule, standing and wire in one place, the same for whoever restarts or checks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from assay.protocol.errors import MalformedMessage
+from assay.protocol.state_transition import start
+from assay.protocol.update_rule import BLOCK_SIZE, Wire
+from assay.training.codec.contribution import decode_round, decode_step
+from assay.training.codec.wire import Update
+from assay.training.layout import layout_of
+from assay.verifier.aggregation.combine import combine, rounds_behind, tolerated
+from assay.verifier.aggregation.registry import DECODED, decoded_rule_of
+from assay.verifier.aggregation.reputation import Standing
+from tests.builders import RUN_ID, a_digest, a_spec, peer
+
+PEERS = sorted(peer(name) for name in ("nora", "nils", "mallory"))
+SPEC = a_spec(rounds=100)
+LAYOUT = layout_of(SPEC.model)
+K = SPEC.rule.compress.k
+
+
+def named(name: str, f: int):
+    aggregation = replace(SPEC.rule.aggregation, name=name, f=f)
+    return replace(SPEC, rule=replace(SPEC.rule, aggregation=aggregation))
+
+
+def with_signs(spec):
+    aggregation = replace(spec.rule.aggregation, wire=Wire.SIGNS)
+    return replace(spec, rule=replace(spec.rule, aggregation=aggregation))
+
+
+def some_updates(round_id: int, *, senders=PEERS) -> dict:
+    """Updates whose signs mostly repeat from round to round, as honest ones do; the last sender lies."""
+    direction = np.where(np.random.default_rng(7).random((LAYOUT.blocks, BLOCK_SIZE)) < 0.5, -1, 1)
+    updates = {}
+    for place, sender in enumerate(senders):
+        rng = np.random.default_rng(1000 * round_id + place)
+        order = np.argsort(rng.random((LAYOUT.blocks, 256)), axis=1)[:, :K]
+        index = np.sort(order, axis=1)  # of few places, so that they meet again
+        sign = np.take_along_axis(direction, index, axis=1) * (-1 if sender == PEERS[-1] else 1)
+        updates[sender] = Update(np.arange(LAYOUT.blocks), index, sign.astype(np.int8))
+    return updates
+
+
+def test_standing_rebuilt_from_the_last_rounds_is_that_of_whoever_saw_all_of_them():
+    spec = named("standing+mean", 1)
+    rounds = [some_updates(round_id) for round_id in range(rounds_behind(spec) + 7)]
+    whole = Standing()
+    for updates in rounds:
+        whole = combine(spec, LAYOUT, a_digest("parent"), 1, whole, updates).standing
+    rebuilt = Standing()
+    for updates in rounds[-rounds_behind(spec) :]:
+        rebuilt = combine(spec, LAYOUT, a_digest("parent"), 1, rebuilt, updates).standing
+
+    now = some_updates(99)
+    ends = [combine(spec, LAYOUT, a_digest("parent"), 1, standing, now) for standing in (whole, rebuilt)]
+    assert ends[0].body == ends[1].body
+    for one, other in zip(ends[0].standing.window, ends[1].standing.window, strict=True):
+        assert one.peers == other.peers
+        assert np.array_equal(one.net_NN, other.net_NN)
+
+
+def test_one_round_less_is_not_enough_to_rebuild_it():
+    spec = named("standing+mean", 1)
+    rounds = [some_updates(round_id) for round_id in range(rounds_behind(spec) + 7)]
+    ends = []
+    for seen in (rounds, rounds[-rounds_behind(spec) + 2 :]):
+        standing = Standing()
+        for updates in seen:
+            standing = combine(spec, LAYOUT, a_digest("parent"), 1, standing, updates).standing
+        ends.append(standing)
+
+    assert not all(
+        np.array_equal(a.net_NN, b.net_NN) for a, b in zip(ends[0].window, ends[1].window, strict=False)
+    )
+
+
+def test_who_contradicts_the_others_is_not_heard_after_some_rounds():
+    spec, standing = named("standing+mean", 1), Standing()
+    for round_id in range(12):
+        standing = combine(spec, LAYOUT, a_digest("parent"), 1, standing, some_updates(round_id)).standing
+    now = some_updates(12)
+
+    body = combine(spec, LAYOUT, a_digest("parent"), 1, standing, now).body
+
+    honest = {sender: update for sender, update in now.items() if sender != PEERS[-1]}
+    assert body == combine(named("mean", 0), LAYOUT, a_digest("parent"), 0, Standing(), honest).body
+
+
+@pytest.mark.parametrize(("name", "count"), [("standing+mean", 2), ("centered-clip", 2), ("trimmed-mean", 1)])
+def test_a_rule_with_too_few_honest_nodes_moves_nothing_and_says_why(name, count):
+    updates = some_updates(0, senders=PEERS[:count])
+
+    combined = combine(named(name, 1), LAYOUT, a_digest("parent"), 1, Standing(), updates)
+
+    assert combined.body == b""
+    assert "f = 1" in combined.refusal
+
+
+def test_a_round_without_commits_leaves_standing_as_it_is():
+    spec = named("standing+mean", 1)
+    standing = combine(spec, LAYOUT, a_digest("parent"), 1, Standing(), some_updates(0)).standing
+
+    combined = combine(spec, LAYOUT, a_digest("parent"), 1, standing, {})
+
+    assert combined.body == b""
+    assert combined.standing is standing
+
+
+def test_the_order_in_which_updates_arrive_does_not_matter():
+    spec, updates = named("standing+mean", 1), some_updates(3)
+    shuffled = dict(reversed(list(updates.items())))
+
+    bodies = [
+        combine(spec, LAYOUT, a_digest("parent"), 1, Standing(), one).body for one in (updates, shuffled)
+    ]
+
+    assert bodies[0] == bodies[1]
+    aggregate = decode_round(spec.rule, bodies[0], LAYOUT.blocks)
+    at = (aggregate.block_T * BLOCK_SIZE + aggregate.index_T).tolist()
+    assert all(before < after for before, after in pairwise(at))
+
+
+def test_signs_move_what_the_coefficients_would_have_moved():
+    spec, updates = named("standing+mean", 1), some_updates(3)
+    signed = with_signs(spec)
+
+    bodies = [combine(one, LAYOUT, a_digest("parent"), 1, Standing(), updates).body for one in (spec, signed)]
+
+    steps = [
+        decode_step(one.rule, body, LAYOUT.blocks) for one, body in zip((spec, signed), bodies, strict=True)
+    ]
+    assert bodies[0] != bodies[1]
+    assert np.array_equal(*steps) and steps[0].any()
+    with pytest.raises(MalformedMessage):
+        decode_step(signed.rule, bodies[0], LAYOUT.blocks)
+    with pytest.raises(MalformedMessage):
+        decode_step(spec.rule, bodies[1], LAYOUT.blocks)
+
+
+@pytest.mark.parametrize("name", DECODED)
+def test_a_decoded_rule_in_a_run_is_the_one_of_the_simulation_and_refuses_too_few(name):
+    spec, updates = with_signs(named(name, 1)), some_updates(3)
+
+    body = combine(spec, LAYOUT, a_digest("parent"), 1, Standing(), updates).body
+
+    assert np.array_equal(
+        decode_step(spec.rule, body, LAYOUT.blocks), decoded_rule_of(name, 1)(updates, LAYOUT.blocks)
+    )
+    few = combine(spec, LAYOUT, a_digest("parent"), 1, Standing(), dict(list(updates.items())[:2]))
+    assert few.body == b"" and few.refusal
+
+
+def test_a_barred_node_is_a_liar_less_to_reckon_with_but_never_less_than_none():
+    history = start(named("standing+mean", 1), RUN_ID)
+    assert tolerated(history) == 1
+    barred = {p: replace(record, fault_round=0) for p, record in history.nodes.items() if p != PEERS[0]}
+
+    assert tolerated(replace(history, nodes={**history.nodes, PEERS[1]: barred[PEERS[1]]})) == 0
+    assert tolerated(replace(history, nodes={**history.nodes, **barred})) == 0

@@ -1,0 +1,268 @@
+"""Standing: liars lose theirs, honest nodes keep it, colluders decide nothing, and order does not matter."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.protocol.params import BLOCK_SIZE
+from assay.protocol.types import PeerId
+from assay.simulation.attacks.catalogue import ATTACKS
+from assay.simulation.attacks.scene import Scene
+from assay.training.codec.wire import Update
+from assay.verifier.aggregation.reputation import PAST, WINDOW, Nets, Standing, heard, observe, scores_of
+
+BLOCKS, K, NODES = 4, 16, 8
+TRUTH = np.random.default_rng(0).standard_normal((BLOCKS, BLOCK_SIZE)).astype(np.float32)
+TRUTH[:, 600:] *= 0.05  # what training is about: some coefficients matter
+
+
+def a_peer(number: int) -> PeerId:
+    return PeerId(number.to_bytes(32, "big"))
+
+
+def an_honest_update(seed: int) -> Update:
+    """The k largest of the truth and a node's own noise: mostly others' than another node's."""
+    noisy = TRUTH + np.random.default_rng(seed).standard_normal(TRUTH.shape) * 0.8
+    noisy[:, 600:] = 0
+    index = np.sort(np.argsort(-np.abs(noisy), axis=1)[:, :K], axis=1)
+    sign = np.sign(np.take_along_axis(noisy, index, axis=1)).astype(np.int8)
+    return Update(np.arange(BLOCKS), index, sign)
+
+
+def flipped(update: Update) -> Update:
+    return replace(update, value_BK=-update.value_BK)
+
+
+def honest_round(number: int) -> dict[PeerId, Update]:
+    return {a_peer(n): an_honest_update(number * NODES + n) for n in range(NODES)}
+
+
+def after(rounds: int, lie=lambda number, updates: {}, start: Standing | None = None) -> Standing:
+    """The standing after some rounds in which `lie` replaces what some nodes send."""
+    standing = start or Standing()
+    for number in range(rounds):
+        updates = honest_round(number)
+        standing = observe(standing, {**updates, **lie(number, updates)}, BLOCKS)
+    return standing
+
+
+def flip(*liars: int):
+    return lambda _, updates: {a_peer(n): flipped(updates[a_peer(n)]) for n in liars}
+
+
+def attack(name: str, *liars: int):
+    """The named attack, by liars who see everything."""
+
+    def lie(number, updates):
+        scene = Scene(
+            honest=[updates[a_peer(n)] for n in range(NODES) if n not in liars],
+            own=[updates[a_peer(n)] for n in liars],
+            block_count=BLOCKS,
+            k=K,
+            seed=number,
+            direction_NC=TRUTH,
+            round=number,
+        )
+        return dict(zip((a_peer(n) for n in liars), ATTACKS[name](scene), strict=True))
+
+    return lie
+
+
+def test_honest_nodes_are_all_heard():
+    for rounds in (1, 2, 5, 30):
+        assert heard(after(rounds), f=2) == tuple(a_peer(n) for n in range(NODES))
+
+
+@pytest.mark.parametrize("name", ["sign-flip", "inner-product", "adaptive", "evasive"])
+@pytest.mark.parametrize("liars", [(7,), (0, 5), (1, 3, 6)])
+def test_liars_are_not_heard_after_a_few_rounds(name, liars):
+    standing = after(6, attack(name, *liars))
+
+    assert heard(standing, f=3) == tuple(a_peer(n) for n in range(NODES) if n not in liars)
+
+
+def test_a_lie_that_nobody_contradicts_in_its_round_is_found_out_later():
+    """The whole point: no rule on one round can tell these from honest nodes."""
+    lie = attack("evasive", 6, 7)
+    updates = honest_round(0)
+    everyone = {**updates, **lie(0, updates)}
+    signs = np.zeros((NODES, BLOCKS, BLOCK_SIZE))
+    for row, update in enumerate(everyone[a_peer(n)] for n in range(NODES)):
+        signs[row][update.blocks_B[:, None], update.index_BK] = update.value_BK
+    agreement = np.einsum("nbc,mbc->nm", signs, signs)
+
+    assert agreement[6, :6].min() >= 0
+    assert agreement[7, :6].min() >= 0
+    assert not {a_peer(6), a_peer(7)} & set(heard(after(6, lie), f=2))
+
+
+def test_who_is_left_out_comes_back_once_borne_out_again():
+    liar = after(8, flip(7))
+    assert a_peer(7) not in heard(liar, f=2)
+
+    assert a_peer(7) in heard(after(WINDOW + PAST, start=liar), f=2)
+
+
+def test_a_newcomer_is_heard_after_half_a_window_and_not_at_once():
+    standing = Standing()
+    since = {}
+    for number in range(3 * WINDOW):
+        updates = honest_round(number)
+        if number < WINDOW:
+            del updates[a_peer(7)]
+        standing = observe(standing, updates, BLOCKS)
+        since[number] = a_peer(7) in heard(standing, f=2)
+
+    assert not since[WINDOW + 2]
+    assert all(since[number] for number in range(2 * WINDOW, 3 * WINDOW))
+
+
+@pytest.mark.parametrize("f", [1, 2, 3])
+def test_no_more_than_f_are_ever_left_out(f):
+    assert len(heard(after(8, flip(0, 1, 2)), f=f)) == NODES - f
+
+
+@pytest.mark.parametrize("f", [1, 2, 3])
+def test_f_colluders_can_neither_smear_an_honest_node_nor_praise_each_other(f):
+    """Whatever they say, every score lies between what two honest nodes say of its node."""
+    liars = range(NODES - f, NODES)
+    said = honest_round(0)
+    lied = {**said, **{a_peer(n): flipped(said[a_peer(0)]) for n in liars}}
+    smear = {a_peer(n): flipped(said[a_peer(0)]) for n in liars}  # against node 0, for the liars
+
+    standing = observe(observe(Standing(), lied, BLOCKS), {**honest_round(1), **smear}, BLOCKS)
+
+    net_NN, scores = standing.window[-1].net_NN, scores_of(standing)
+    for node in (0, *liars):
+        words = [int(net_NN[node, other]) for other in range(NODES - f) if other != node]
+        assert min(words) <= scores[a_peer(node)] <= max(words)
+    assert net_NN[0, liars[0]] < min(net_NN[0, 1 : NODES - f])
+    assert net_NN[liars[0], liars[0]] > max(net_NN[liars[0], : NODES - f])
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.randoms(use_true_random=False))
+def test_arrival_order_does_not_matter(shuffler: random.Random):
+    first, again = Standing(), Standing()
+    for number in range(5):
+        items = list({**honest_round(number), **flip(3)(number, honest_round(number))}.items())
+        first = observe(first, dict(items), BLOCKS)
+        shuffler.shuffle(items)
+        again = observe(again, dict(items), BLOCKS)
+
+    assert scores_of(first) == scores_of(again)
+    assert heard(first, f=2) == heard(again, f=2)
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.lists(st.integers(0, 2**32), min_size=3, max_size=6, unique=True))
+def test_nets_are_the_dense_ones(seeds):
+    past = [{a_peer(n): an_honest_update(seed + n + at) for n, seed in enumerate(seeds)} for at in range(3)]
+    now = {a_peer(n): an_honest_update(seed + 7 * n) for n, seed in enumerate(seeds)}
+    dense = np.zeros((4, len(seeds), BLOCKS, BLOCK_SIZE))
+    for row, updates in enumerate([*past, now]):
+        for peer, update in updates.items():
+            dense[row, int.from_bytes(peer, "big")][update.blocks_B[:, None], update.index_BK] = (
+                update.value_BK
+            )
+    standing = Standing()
+    for updates in past:
+        standing = observe(standing, updates, BLOCKS)
+
+    found = observe(standing, now, BLOCKS).window[-1].net_NN
+
+    assert np.array_equal(found, np.einsum("nbc,mbc->nm", dense[:3].sum(axis=0), dense[3]))
+
+
+def test_amplitudes_count_as_their_signs():
+    def loud(updates: dict[PeerId, Update]) -> dict[PeerId, Update]:
+        return {
+            peer: Update(
+                u.blocks_B, u.index_BK, u.value_BK.astype(np.int32) * (1000 + n), np.full(BLOCKS, n - 40)
+            )
+            for n, (peer, u) in enumerate(updates.items())
+        }
+
+    quiet_standing, loud_standing = Standing(), Standing()
+    for number in range(4):
+        quiet_standing = observe(quiet_standing, honest_round(number), BLOCKS)
+        loud_standing = observe(loud_standing, loud(honest_round(number)), BLOCKS)
+
+    assert scores_of(quiet_standing) == scores_of(loud_standing)
+
+
+def test_the_state_is_a_function_of_the_last_rounds_alone():
+    long = after(WINDOW + PAST + 9)
+    short = Standing()
+    for number in range(9, WINDOW + PAST + 9):
+        short = observe(short, honest_round(number), BLOCKS)
+
+    assert scores_of(long) == scores_of(short)
+    assert (len(long.past), len(long.window)) == (PAST, WINDOW)
+
+
+def test_without_a_majority_nobody_is_judged():
+    with pytest.raises(ValueError, match="no honest majority"):
+        heard(after(2), f=4)
+
+
+def test_one_node_alone_is_heard():
+    standing = observe(Standing(), {a_peer(0): an_honest_update(0)}, BLOCKS)
+
+    assert heard(observe(standing, {a_peer(0): an_honest_update(1)}, BLOCKS), f=0) == (a_peer(0),)
+
+
+def test_where_the_median_node_is_contradicted_nobody_is_left_out():
+    """Steps that overshoot disagree with the ones before, honest or not: that says nothing about anybody."""
+    nets = np.full((4, 4), -8, np.int64)
+    nets[0] = -10
+    peers = tuple(a_peer(number) for number in range(4))
+
+    assert heard(Standing(window=(Nets(peers, nets),)), f=1) == peers
+
+
+def test_while_everybody_contradicts_everybody_all_are_heard():
+    """Steps that overshoot: then what the others say next proves nothing against a node."""
+    standing = Standing()
+    for number in range(4):
+        updates = honest_round(number)
+        overshot = {peer: flipped(update) for peer, update in updates.items()}
+        standing = observe(standing, overshot if number % 2 else updates, BLOCKS, past=1)
+
+    assert sorted(scores_of(standing).values())[NODES // 2] < 0
+    assert len(heard(standing, f=3)) == NODES
+
+
+def a_standing(scores: list[int]) -> Standing:
+    """Nodes of these scores: every other node says the same of each."""
+    peers = tuple(a_peer(n) for n in range(len(scores)))
+    return Standing(window=(Nets(peers, np.repeat(np.array(scores)[:, None], len(scores), axis=1)),))
+
+
+@pytest.mark.parametrize(
+    ("scores", "out"),
+    [
+        ([100, 100, 100, 50, 50], []),
+        ([100, 100, 100, 49, 49], [3, 4]),
+        ([100, 100, 100, 49, -900], [3, 4]),
+        ([-100, -100, -100, -200, -200], []),
+        ([-100, -100, -100, -201, -9000], [3, 4]),
+        ([300, -10, -10, -20, -9000], [4]),
+        ([0, 0, 0, 0, 0], []),
+        ([5, 0, 0, 0, -1], [4]),
+        ([100, 100, 10, 1, 1], [3, 4]),
+        ([100, 100, 40, 30, 20], []),
+        ([100, 49, 49, 49, 100], []),
+    ],
+)
+def test_half_the_medians_score_is_enough_and_less_is_not(scores, out):
+    """And where the median node is contradicted too, twice as much as it is still borne."""
+    found = heard(a_standing(scores), f=2)
+
+    assert [n for n in range(5) if a_peer(n) not in found] == out

@@ -1,0 +1,96 @@
+"""Watch: each step counts once, a leaning node is named, and a restart forgets nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from assay.protocol.encoding.codec import encode
+from assay.protocol.types import Digest, RoundId
+from assay.verifier.audit.bias_memory import ROUNDS_KEPT, Memory, Remembered, Watch
+from tests.protocol.chains import NODES, a_commit
+from tests.verifier.audit.test_drift import BF16, an_audit, unit
+
+SPEC = Digest(b"s" * 32)
+
+
+def a_watched(watch: Watch, round_id: int, seed: int = 1, **changes: object) -> bool:
+    commit = replace(a_commit(round_id, NODES[0]), **changes)
+    return watch.leans(commit, an_audit(unit(seed, 8)), range(8), BF16)
+
+
+def test_a_watched_node_that_leans_is_named_once_and_then_watched_anew():
+    watch = Watch()
+
+    assert [a_watched(watch, number) for number in range(10)] == [False] * 4 + [True] + [False] * 4 + [True]
+
+
+def test_a_step_that_is_looked_at_again_counts_once():
+    watch = Watch()
+
+    assert not any(a_watched(watch, 7) for _ in range(50))
+
+
+def test_another_class_of_the_node_is_watched_from_nothing_and_other_nodes_are_not_mixed_in():
+    watch, other = Watch(), Watch()
+    for number in range(4):
+        assert not a_watched(watch, number)
+        assert not a_watched(other, number, node=NODES[number % 2])
+
+    assert not a_watched(watch, 4, exec_class=Digest(b"c" * 32))
+    assert not a_watched(other, 4)
+    assert not a_watched(watch, 5)  # its first class again: what was known of it is gone
+
+
+def test_what_is_remembered_of_a_node_is_bounded():
+    watch = Watch()
+    for number in range(ROUNDS_KEPT + 50):
+        a_watched(watch, number, seed=number)
+
+    assert len(watch._rounds[NODES[0]]) == ROUNDS_KEPT
+    assert len(watch._drifts) == 1
+
+
+def test_a_restart_between_any_two_audits_changes_nothing(tmp_path: Path):
+    path, whole = tmp_path / "remembered.cbor", Watch()
+    for number in range(12):
+        again = Watch(path, SPEC)
+        assert a_watched(again, number) == a_watched(whole, number)
+        assert not a_watched(Watch(path, SPEC), number)  # the same step counts once, after a restart too
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["remembered.cbor"]
+
+
+A_NODE = Remembered(node=NODES[0], exec_class=SPEC, sums=bytes(8 * 514), rounds=(RoundId(1),))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"nonsense",
+        encode(A_NODE),
+        encode(Memory(spec=Digest(b"o" * 32), nodes=(A_NODE,))),
+        encode(Memory(spec=SPEC, nodes=(replace(A_NODE, sums=bytes(8)),))),
+        encode(Memory(spec=SPEC, nodes=(replace(A_NODE, sums=b"\xff" * 8 * 514),))),
+        encode(Memory(spec=SPEC, nodes=(A_NODE,)))[:-1],
+        bytes((1 << 24) + 1),
+    ],
+    ids=["empty", "nonsense", "a node", "another run", "short", "no numbers", "torn", "large"],
+)
+def test_a_memory_that_cannot_be_read_begins_again(tmp_path: Path, body: bytes, caplog):
+    path = tmp_path / "remembered.cbor"
+    path.write_bytes(body)
+
+    watch = Watch(path, SPEC)
+
+    assert "is lost" in caplog.text
+    assert [a_watched(watch, number) for number in range(5)] == [False] * 4 + [True]
+
+
+def test_a_disk_that_refuses_stops_no_audit(tmp_path: Path, caplog):
+    watch = Watch(tmp_path / "nowhere" / "remembered.cbor", SPEC)
+
+    assert [a_watched(watch, number) for number in range(5)] == [False] * 4 + [True]
+    assert "is not kept" in caplog.text

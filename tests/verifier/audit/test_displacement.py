@@ -1,0 +1,570 @@
+"""Inner steps between classes: what honest machines do matches, and every lie about a segment fails.
+
+python -m tests.verifier.audit.test_displacement DATA FOLDER CASE DTYPE   a node's rounds
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import cbor2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.protocol.encoding.codec import encode
+from assay.protocol.messages import Outcome
+from assay.protocol.params import ComputeSpec, Precision
+from assay.protocol.types import NO_DIGEST, Digest
+from assay.protocol.update_rule import BLOCK_SIZE, Optimiser
+from assay.training.codec.contribution import decode_contribution, encode_round
+from assay.training.layout import Layout, from_blocks, to_blocks
+from assay.training.model.loss import use_one_thread
+from assay.training.optimiser import step as rules
+from assay.training.optimiser.inner import InnerState, fresh, inner_step, run_steps
+from assay.verifier.aggregation.registry import rule_of
+from assay.verifier.audit.displacement import (
+    Walked,
+    as_one,
+    gained,
+    judge_movement,
+    measure_movement,
+    sharpened,
+    worse_of,
+)
+from assay.verifier.audit.exact import Finding
+from assay.verifier.audit.limits import Limits
+from assay.verifier.audit.segment import OpenedSegment
+from assay.verifier.audit.segment_limits import SEGMENT_POLICIES, Regime, Seen, SegmentPair
+from assay.verifier.audit.tolerance import Grade, grades
+from assay.verifier.calibration.code_paths import PATHS
+from tests.builders import a_data_folder
+from tests.specs import a_rule
+from tests.verifier.audit.test_segment import CASES, Pair, commit_of, each_method, every_case
+
+ROOT = Path(__file__).parents[3]
+MATCH, MISMATCH, BORDERLINE = Outcome.MATCH, Outcome.MISMATCH, Outcome.BORDERLINE
+ELSEWHERE = Digest(b"x" * 32)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    use_one_thread()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return a_data_folder(tmp_path_factory.mktemp("data"))
+
+
+def measured_pairs(node: Digest, auditor: Digest, *, steps: int = 2, **changes: object) -> Limits:
+    """A calibration in which these classes were measured, and honest blocks show no noise."""
+    dtypes = (Precision.FLOAT32, Precision.BFLOAT16)
+    rows = [
+        SegmentPair(
+            dtype=dtype, regime=regime, steps=steps, node="node", auditor="auditor", node_class=node,
+            auditor_class=auditor, blocks=1000, seen=(Seen(0, 0, 0, 0),) * regime.parts,
+        )
+        for dtype in dtypes
+        for regime in Regime
+    ]  # fmt: skip
+    return Limits(segments=tuple(replace(row, **changes) for row in rows))
+
+
+def elsewhere(pair: Pair) -> Pair:
+    """The auditor of this pair has another class, and limits for it."""
+    node, pair.examiner.exec_class = pair.examiner.exec_class, ELSEWHERE
+    pair.examiner.limits = measured_pairs(node, ELSEWHERE)
+    return pair
+
+
+def a_pair(data: Path, folder: Path, name: str, *cheat: object, **more: object) -> Pair:
+    return elsewhere(Pair(data, folder, name, *cheat, **more))
+
+
+# ---- the truth
+
+
+@every_case
+def test_an_honest_step_matches_in_every_segment_of_every_round(data, tmp_path, name):
+    pair = a_pair(data, tmp_path, name)
+    for _ in range(3):
+        record = pair.step()
+        assert pair.outcomes(record) == [MATCH] * 3
+        pair.accept(record)
+
+
+def noisy(pair: Pair, monkeypatch, size: float) -> None:
+    """The auditor's gradients differ by this much of their length, each time elsewhere."""
+    rng, true = np.random.default_rng(1), pair.examiner._gradient
+
+    def gradient(theta, tokens):
+        loss, slope = true(theta, tokens)
+        noise = rng.standard_normal(slope.shape) * np.abs(slope)
+        return loss, slope + (noise * (size * np.linalg.norm(slope) / np.linalg.norm(noise))).astype("f4")
+
+    monkeypatch.setattr(pair.examiner, "_gradient", gradient)
+
+
+@each_method
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(Precision.FLOAT32, 2e-6), (Precision.BFLOAT16, 4e-3)], ids=["float32", "bfloat16"]
+)
+def test_noise_of_the_size_that_kernels_make_matches(data, tmp_path, monkeypatch, name, dtype, size):
+    compute = ComputeSpec(dtype=dtype, micro_sequences=0)
+    pair = a_pair(data, tmp_path, name, compute=compute)
+    noisy(pair, monkeypatch, size)
+    for _ in range(2):
+        record = pair.step()
+        assert pair.outcomes(record) == [MATCH] * 3
+        pair.accept(record)
+
+
+def test_a_node_that_leans_in_every_segment_within_the_limits_is_noticed(data, tmp_path, monkeypatch):
+    """T5 of each part by itself: here of the first moment, which no audit of the parameters would show."""
+    pair = a_pair(data, tmp_path, "sparseloco")
+    noisy(pair, monkeypatch, 2e-6)
+    pair.drawn = lambda _: list(range(pair.trainer.layout.blocks))
+    t1 = SEGMENT_POLICIES[Precision.FLOAT32, Regime.ADAMW][1].t1 * 1e-9
+    layout = pair.trainer.layout
+    way = np.random.default_rng(7).choice(np.array([-1, 1], np.float32), layout.parameters)
+
+    def lean(start: InnerState, end: InnerState) -> InnerState:
+        gain = end.moments[0] - start.moments[0] * np.float32(0.9**2)
+        size_N11 = np.sqrt((to_blocks(layout, gain) ** 2).mean(axis=(1, 2), keepdims=True))
+        size_P = from_blocks(layout, np.broadcast_to(size_N11, (layout.blocks, 64, 64)))
+        bias = way * size_P * np.float32(t1 / 5)
+        return replace(end, moments=(end.moments[0] + bias, end.moments[1]))
+
+    told(monkeypatch, {0: lean})
+    leans = []
+    for _ in range(16):
+        record = pair.step()
+        found = pair.judge(record, 0)
+        assert found.outcome is MATCH
+        leans.append(found.leans)
+        pair.accept(record)
+
+    assert any(leans)
+
+
+def test_an_honest_node_does_not_lean(data, tmp_path, monkeypatch):
+    pair = a_pair(data, tmp_path, "sparseloco")
+    noisy(pair, monkeypatch, 2e-6)
+    pair.drawn = lambda _: list(range(pair.trainer.layout.blocks))
+    for _ in range(16):
+        record = pair.step()
+        found = pair.judge(record, 0)
+        assert (found.outcome, found.leans) == (MATCH, False)
+        pair.accept(record)
+
+
+# ---- what is not judged
+
+
+@each_method
+def test_without_limits_for_these_classes_precision_and_length_nothing_is_said(data, tmp_path, name):
+    pair = Pair(data, tmp_path, name)
+    node, pair.examiner.exec_class = pair.examiner.exec_class, ELSEWHERE
+    record = pair.step()
+    segments = measured_pairs(node, ELSEWHERE).segments
+    too_noisy = (Seen(10**8, 10**9, 10**9, 10**8),)
+    for limits in (
+        None,
+        Limits(),
+        measured_pairs(ELSEWHERE, node),
+        measured_pairs(node, node),
+        measured_pairs(node, ELSEWHERE, steps=1),
+        measured_pairs(node, ELSEWHERE, dtype=Precision.BFLOAT16),
+        Limits(segments=tuple(replace(row, seen=too_noisy * row.regime.parts) for row in segments)),
+    ):
+        pair.examiner.limits = limits
+        # Where one step was measured, the last segment, which has one, is judged.
+        is_short = limits is not None and bool(limits.segments) and limits.segments[0].steps == 1
+        is_short = is_short and limits.segments[0].node_class == node
+        assert pair.outcomes(record)[:2] == [Outcome.INCONCLUSIVE] * 2
+        assert pair.outcomes(record)[2] is (MATCH if is_short else Outcome.INCONCLUSIVE)
+
+
+def test_almost_fresh_moments_are_judged_by_limits_of_their_own(data, tmp_path):
+    pair = a_pair(data, tmp_path, "sparseloco")
+    rows = pair.examiner.limits.segments
+    pair.examiner.limits = Limits(segments=tuple(row for row in rows if row.regime is not Regime.FRESH))
+    record = pair.step()
+    assert pair.outcomes(record) == [Outcome.INCONCLUSIVE] * 3  # after 0, 2 and 4 steps
+    pair.accept(record)
+    assert pair.outcomes(pair.step()) == [MATCH] * 3
+
+
+# ---- lies. Each is committed to, and all that follows is computed truly from it.
+
+
+@each_method
+@pytest.mark.parametrize("cheat", ["stale-parameters", "wrong-data", "random-update", "no-feedback"])
+def test_a_cheat_is_found_in_the_round_it_begins_in_whichever_segment_is_drawn(data, tmp_path, name, cheat):
+    pair = a_pair(data, tmp_path, name, cheat, 1)
+    record = pair.step()
+    assert pair.outcomes(record) == [MATCH] * 3
+    pair.accept(record)
+
+    record = pair.step()
+
+    shows_in = (0,) if (name, cheat) == ("streaming", "stale-parameters") else (0, 1, 2)
+    if (name, cheat) == ("streaming", "stale-parameters"):
+        return  # its fragments have moved by too little to be told from noise after one round
+    assert pair.outcomes(record) == [MISMATCH if s in shows_in else MATCH for s in range(3)]
+
+
+def told(monkeypatch, lies: dict[int, Callable[[InnerState, InnerState], InnerState]]) -> None:
+    """A node that says something else of where these segments ended, and goes on from there."""
+
+    def segments(spec, round_id, start, anchor, tokens, gradient):
+        local = spec.rule.local
+        for number, first in enumerate(range(0, local.steps, local.segment)):
+            last = min(first + local.segment, local.steps)
+            state, loss = run_steps(spec, round_id, first, last, start, anchor, tokens, gradient)
+            start = lies[number](start, state) if number in lies else state
+            yield start, loss
+
+    monkeypatch.setattr(rules, "segments", segments)
+
+
+def moved(end: InnerState, start: InnerState, times: float) -> InnerState:
+    return replace(end, theta_P=start.theta_P + (end.theta_P - start.theta_P) * np.float32(times))
+
+
+def tossed(end: InnerState, start: InnerState, size: float) -> InnerState:
+    """Something small of the same direction everywhere: a bias."""
+    way = np.abs(end.theta_P - start.theta_P).mean()
+    return replace(end, theta_P=end.theta_P + np.float32(size * way))
+
+
+def scaled(end: InnerState, first: float = 1.0, second: float = 1.0) -> InnerState:
+    return replace(end, moments=(end.moments[0] * np.float32(first), end.moments[1] * np.float32(second)))
+
+
+STATE_LIES = {
+    "no way at all": lambda start, end: moved(end, start, 0),
+    "half of the way": lambda start, end: moved(end, start, 0.5),
+    "the other way": lambda start, end: moved(end, start, -1),
+    "a bias of a fiftieth": lambda start, end: tossed(end, start, 0.02),
+    "one step too many in the count": lambda start, end: replace(end, count=end.count + 1),
+    "the count of the start": lambda start, end: replace(end, count=start.count),
+}
+MOMENT_LIES = {
+    "moments as they were": lambda start, end: replace(end, moments=start.moments),
+    "first moment turned": lambda start, end: scaled(end, first=-1),
+    "first moment louder by a fiftieth": lambda start, end: scaled(end, first=1.02),
+    "second moment halved": lambda start, end: scaled(end, second=0.5),
+    "second moment of zero": lambda start, end: scaled(end, second=0),
+    "something put into the first moment": lambda start, end: replace(
+        end, moments=(end.moments[0] + np.float32(1e-3), end.moments[1])
+    ),
+}
+
+
+@pytest.mark.parametrize("segment", [0, 1, 2])
+@pytest.mark.parametrize("lie", [*STATE_LIES, *MOMENT_LIES])
+@pytest.mark.parametrize("name", ["sparseloco", "streaming", "fedavg"])
+def test_a_lie_about_a_state_is_found_when_its_segment_is_drawn_and_in_no_other(
+    data, tmp_path, monkeypatch, name, lie, segment
+):
+    if name == "fedavg" and lie in MOMENT_LIES:
+        pytest.skip("SGD has no moments")
+    pair = a_pair(data, tmp_path, name)
+    pair.accept(pair.step())
+    told(monkeypatch, {segment: (STATE_LIES | MOMENT_LIES)[lie]})
+    record = pair.step()
+    monkeypatch.undo()
+
+    assert pair.outcomes(record) == [MISMATCH if s == segment else MATCH for s in range(3)]
+
+
+@every_case
+def test_a_node_that_sends_another_distance_than_it_went_is_found_in_every_segment(
+    data, tmp_path, monkeypatch, name
+):
+    pair = a_pair(data, tmp_path, name)
+    true = rules.distance_blocks
+    monkeypatch.setattr(rules, "distance_blocks", lambda *a: true(*a) * np.float32(1.01))
+    record = pair.step()
+    monkeypatch.undo()
+
+    assert pair.outcomes(record) == [MISMATCH] * 3
+
+
+@every_case
+@pytest.mark.parametrize("what", ["kept", "signs", "a quiet block"])
+def test_a_message_that_is_not_the_rules_of_the_distance_is_found(data, tmp_path, monkeypatch, name, what):
+    """Of what is kept back; of what is sent; and of blocks that are not this round's."""
+    pair = a_pair(data, tmp_path, name)
+    if what == "a quiet block" and pair.spec.rule.fragments == 1:
+        pytest.skip("every block is sent in every round")
+    pair.accept(pair.step())
+    true = rules.compress
+
+    def other(spec, layout, round_id, before, x, **how):
+        found = true(spec, layout, round_id, before, x, **how)
+        if what == "kept":
+            return replace(found, after_BC=found.after_BC + np.float32(1e-3))
+        if what == "signs":
+            factors = found.factors and replace(found.factors, left_BSR=-found.factors.left_BSR)
+            return replace(found, sent=replace(found.sent, value_BK=-found.sent.value_BK), factors=factors)
+        after = found.after_BC.copy()
+        mine = rules.fragment_blocks(layout, spec.rule.fragments) == round_id % spec.rule.fragments
+        after[~mine] += np.float32(1e-3)
+        return replace(found, after_BC=after)
+
+    monkeypatch.setattr(rules, "compress", other)
+    record = pair.step()
+    monkeypatch.undo()
+
+    assert pair.outcomes(record) == [MISMATCH] * 3
+
+
+# ---- judged by hand
+
+LR = np.float32(2e-3)
+LAYOUT = Layout(("a", "b"), ((128, 64), (70,)))
+BLOCKS = list(range(LAYOUT.blocks))
+
+
+def a_walk(steps: int = 5, optimiser: Optimiser = Optimiser.ADAMW, lr: np.float32 = LR) -> Walked:
+    method = "diloco" if optimiser is Optimiser.ADAMW else "fedavg"
+    local, rng = a_rule(method, clip_micro=0).local, np.random.default_rng(3)
+    start = state = fresh(local, rng.standard_normal(LAYOUT.parameters).astype(np.float32))
+    for _ in range(steps):
+        slope = rng.standard_normal(LAYOUT.parameters).astype(np.float32)
+        state = inner_step(local, lr, state, start.theta_P, slope)
+    return Walked(local, LAYOUT, steps, lr, start, state)
+
+
+def shown(walked: Walked, end: InnerState | None = None) -> OpenedSegment:
+    end = end or walked.end
+    parts = tuple(to_blocks(LAYOUT, one).reshape(-1, BLOCK_SIZE) for one in (end.theta_P, *end.moments))
+    return OpenedSegment(walked.start, end.count, parts, parts[0])
+
+
+LIMITS = SEGMENT_POLICIES[Precision.FLOAT32, Regime.ADAMW]
+FRESH_BF16 = SEGMENT_POLICIES[Precision.BFLOAT16, Regime.FRESH]
+
+
+def judged(walked: Walked, opened: OpenedSegment, limits=LIMITS) -> Finding:
+    return judge_movement(walked, opened, limits, BLOCKS, recomputed=NO_DIGEST)[0]
+
+
+def test_one_block_that_went_elsewhere_is_named():
+    walked = a_walk()
+    theta, *moments = shown(walked).end
+    for part in range(3):
+        parts = [theta.copy(), *(moment.copy() for moment in moments)]
+        parts[part][1] *= np.float32(1.5)
+        found = judged(walked, replace(shown(walked), end=tuple(parts)))
+        assert (found.outcome, found.block) == (MISMATCH, 1)
+
+
+def test_what_is_a_little_beyond_a_limit_is_borderline_and_never_a_mismatch():
+    walked = a_walk()
+    for part in range(1, 3):
+        t1 = LIMITS[part].t1 * 1e-9
+        for times, outcome in ((0.5, MATCH), (2.5, BORDERLINE), (20, MISMATCH)):
+            factor = [1.0, 1.0, 1.0]
+            factor[part] += times * t1
+            lie = scaled(walked.end, *factor[1:])
+            assert judged(walked, shown(walked, lie)).outcome is outcome
+
+
+def test_what_two_machines_rounding_can_do_counts_for_nothing():
+    """Parameters of ten thousand times the way: one unit in their last place is no lie."""
+    walked = a_walk(lr=np.float32(2e-5))
+    near = replace(walked.end, theta_P=np.nextafter(walked.end.theta_P, np.float32(9)))
+    far = replace(walked.end, theta_P=walked.end.theta_P * np.float32(1 + 1e-4))
+
+    assert judged(walked, shown(walked, near)).outcome is MATCH
+    raw_B = measure_movement(walked, gained(walked, BLOCKS), shown(walked, near))[0].rho_B
+    assert np.median(raw_B) > 5 * LIMITS[0].t1 * 1e-9
+    assert judged(walked, shown(walked, far)).outcome is MISMATCH
+
+
+def test_one_step_leaves_no_room_in_the_parameters_even_where_fresh_moments_are_noisy():
+    """They follow from the opened moments by element; over more steps, what noise made of them is unknown."""
+    for steps, outcome in ((1, MISMATCH), (5, MATCH)):
+        walked = a_walk(steps)
+        lie = moved(walked.end, walked.start, 1.01)
+        assert judged(walked, shown(walked, lie), FRESH_BF16).outcome is outcome
+        assert judged(walked, shown(walked), FRESH_BF16).outcome is MATCH
+
+
+def test_moments_with_noise_and_the_parameters_that_follow_from_them_match_after_one_step():
+    walked = a_walk(1)
+    noise = np.random.default_rng(1).standard_normal(LAYOUT.parameters).astype(np.float32)
+    slope = walked.end.moments[0] / np.float32(0.1) + noise * np.float32(4e-3)
+    theirs = inner_step(walked.local, walked.lr, walked.start, walked.start.theta_P, slope)
+
+    assert judged(walked, shown(walked, theirs), FRESH_BF16).outcome is MATCH
+    far = measure_movement(walked, gained(walked, BLOCKS), shown(walked, theirs))[0]
+    assert grades(far, sharpened(walked, FRESH_BF16)[0]).worst is Grade.PASSED
+    straight = np.linalg.norm(theirs.theta_P - walked.end.theta_P)
+    assert straight > 0.02 * np.linalg.norm(walked.end.theta_P - walked.start.theta_P)
+
+
+def test_what_a_moment_forgets_is_no_movement():
+    """Where gradients have become small against the moments, what they add is what counts."""
+    walked = a_walk()
+    slope = np.full(LAYOUT.parameters, 1e-6, np.float32)
+    end = inner_step(walked.local, LR, walked.end, walked.start.theta_P, slope)
+    later = Walked(walked.local, LAYOUT, 1, LR, walked.end, end)
+
+    _, first, second = gained(later, BLOCKS)
+
+    assert first.size_B.max() < 1e-6 * np.abs(walked.end.moments[0]).max() * BLOCK_SIZE
+    assert second.size_B.max() < 1e-6 * np.abs(walked.end.moments[1]).max() * BLOCK_SIZE
+
+
+def test_a_distance_that_is_no_number_is_the_largest():
+    walked = a_walk(1)
+    theta, first, second = shown(walked).end
+    opened = replace(shown(walked), end=(theta, first, -second))
+
+    assert np.isinf(measure_movement(walked, gained(walked, BLOCKS), opened)[0].rho_B).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_where_our_own_steps_do_not_stay_finite_nothing_is_said(value, part):
+    walked = a_walk()
+    parts = [walked.end.theta_P, *walked.end.moments]
+    parts[part] = parts[part].copy()
+    parts[part][5] = value
+    ours = replace(walked, end=InnerState(parts[0], tuple(parts[1:]), walked.end.count))
+
+    found, measured = judge_movement(ours, shown(walked), LIMITS, BLOCKS, recomputed=NO_DIGEST)
+
+    assert (found.outcome, measured) == (BORDERLINE, ())
+
+
+def test_no_block_to_open_is_a_match_and_another_count_is_not():
+    walked = a_walk()
+    empty = replace(shown(walked), end=tuple(part[:0] for part in shown(walked).end))
+
+    assert judge_movement(walked, empty, LIMITS, [], recomputed=NO_DIGEST)[0].outcome is MATCH
+    wrong = replace(shown(walked), count=walked.end.count + 1)
+    assert judged(walked, wrong).outcome is MISMATCH
+
+
+@given(
+    st.sampled_from([1, 5]),
+    st.sampled_from(list(Optimiser)[1:]),
+    st.floats(width=32, allow_nan=False, allow_infinity=False),
+    st.floats(width=32, allow_nan=False, allow_infinity=False),
+    st.integers(0, 2),
+)
+def test_any_finite_end_from_any_finite_start_ends_in_a_verdict(steps, optimiser, value, began, part):
+    with np.errstate(all="ignore"):
+        walked = a_walk(steps, optimiser)
+        parts = [one.copy() for one in shown(walked).end]
+        part = min(part, len(parts) - 1)
+        parts[part][0, :2000] = np.float32(value)
+        theta = walked.start.theta_P.copy()
+        theta[:1000] = np.float32(began)
+        walked = replace(walked, start=replace(walked.start, theta_P=theta))
+        opened = replace(shown(walked), end=tuple(parts))
+    found, measured = judge_movement(walked, opened, LIMITS[: len(parts)], BLOCKS, recomputed=NO_DIGEST)
+
+    assert found.outcome in (MATCH, MISMATCH, BORDERLINE)
+    assert 0 <= found.distance_ppb <= 10**12
+    for one in measured:
+        assert not np.isnan(one.rho_B).any()
+
+
+def test_the_watch_sees_every_part_with_the_same_weight_and_blocks_of_their_own():
+    walked = a_walk()
+    theirs = replace(
+        walked.end,
+        theta_P=walked.end.theta_P * np.float32(1 + 1e-6),
+        moments=(walked.end.moments[0] * np.float32(1 + 1e-2), walked.end.moments[1]),
+    )
+    measured = measure_movement(walked, gained(walked, BLOCKS), shown(walked, theirs))
+    limits = [replace(limit, profile=1000) for limit in LIMITS]
+
+    one, numbers, limit = as_one(measured, limits, BLOCKS, LAYOUT.blocks)
+
+    count = len(BLOCKS)
+    assert numbers == list(range(3 * count)) and limit is limits[1]
+    lengths = [float(np.linalg.norm(one.residual_BC[at : at + count])) for at in (0, count, 2 * count)]
+    assert lengths == pytest.approx([1, 1, 0])
+
+
+def test_the_worse_finding_counts():
+    findings = [Finding(outcome, NO_DIGEST, 0, 0) for outcome in (MATCH, BORDERLINE, MISMATCH)]
+    for at, one in enumerate(findings):
+        for also, other in enumerate(findings):
+            assert worse_of(one, other) is findings[max(at, also)]
+
+
+# ---- real machines, as far as one can be several
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["sparseloco", "sparseloco, of the transform", "streaming", "fedavg"])
+def test_an_auditor_on_other_kernels_matches_an_honest_node_and_finds_one_that_skips(
+    data, tmp_path, name, dtype
+):
+    compute = ComputeSpec(dtype=Precision[dtype.upper()], micro_sequences=0)
+    pair = Pair(data, tmp_path / "here", name, compute=compute)
+    where = {**os.environ, **PATHS["aten-default"].environment, "OMP_NUM_THREADS": "1"}
+    asked = [str(data), str(tmp_path / "there"), name, dtype]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.verifier.audit.test_displacement", *asked],
+        env={**where, "PYTHONPATH": str(ROOT)}, cwd=ROOT, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+    examiner = pair.examiner
+    for number in range(3):
+        step = cbor2.loads((tmp_path / "there" / f"{number}.cbor").read_bytes())
+        record, is_false = step["record"], number == 2
+        node = Digest(record["exec_class"])
+        if node == examiner.exec_class:
+            pytest.skip("this machine has no other kernels")
+        examiner.limits = measured_pairs(node, examiner.exec_class)
+        for segment, opening in enumerate(step["openings"]):
+            found = examiner.examine(commit_of(record), record["update"], opening, step["blocks"], segment)
+            expected = MISMATCH if is_false and segment == 1 else MATCH
+            assert found.outcome is expected, (number, segment, found)
+        examiner.parameters.apply(number, step["aggregate"])
+
+
+def _rounds(data: Path, folder: Path, name: str, dtype: str) -> None:
+    """Three rounds of a node, the last of which has a segment that was not walked, with all openings."""
+    use_one_thread()
+    compute = ComputeSpec(dtype=Precision[dtype.upper()], micro_sequences=0)
+    pair = Pair(data, folder, name, compute=compute)
+    for number in range(3):
+        with pytest.MonkeyPatch.context() as patch:
+            if number == 2:
+                told(patch, {1: lambda start, end: replace(start, count=end.count)})
+            record = pair.step()
+        layout, named = pair.trainer.layout, pair.spec.rule.aggregation
+        update = decode_contribution(pair.spec, layout, number, record["update"])
+        mean = rule_of(named.name, named.f, bytes(32))({pair.trainer.node: update}, layout.blocks)
+        step = {
+            "record": record,
+            "openings": [encode(pair.opening(record, segment)) for segment in range(3)],
+            "blocks": pair.drawn(record),
+            "aggregate": encode_round(pair.spec.rule, mean, layout.blocks),
+        }
+        (folder / f"{number}.cbor").write_bytes(cbor2.dumps(step))
+        pair.accept(record)
+
+
+if __name__ == "__main__":
+    assert sys.argv[3] in CASES
+    _rounds(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4])

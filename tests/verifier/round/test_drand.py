@@ -1,0 +1,216 @@
+"""Outside: a leader chooses no drand round, and a run outlives the network it asks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import trio
+
+from assay.participant.links import check_place
+from assay.protocol.draws import audit_seed, beacon_input
+from assay.protocol.encoding.codec import digest
+from assay.protocol.errors import MalformedMessage
+from assay.protocol.state_transition import advance, beacon_of
+from assay.protocol.types import NO_DIGEST, RoundId
+from assay.verifier.round.drand import KEPT
+from assay.verifier.round.machine import (
+    Released,
+    Revealed,
+    examine,
+    is_held_up,
+    manifest_of,
+    may_propose,
+    missing,
+)
+from assay.verifier.service.drand_client import DrandClient, read_answer
+from tests.a_drand import a_network, a_signature, serving
+from tests.builders import NODES, RUN_ID, VERIFIERS, a_reveal, a_spec
+from tests.builders import a_history as the_start
+from tests.builders import a_manifest as the_next
+from tests.verifier.round.test_machine import AGGREGATE, a_round, after, everything
+
+NETWORK = a_network(genesis_s=1000, period_s=3)
+NOW_S = 1300  # round 101 is out
+NAMED = 104  # at 1309
+AUDIT = replace(a_spec().audit, drand=NETWORK)
+
+
+def a_start(**changes):
+    return the_start(audit=AUDIT, **changes)
+
+
+def named(number=NAMED):
+    """A history whose last manifest named this round."""
+    history = a_start()
+    return advance(history, the_next(history, NODES, drand_next=number))
+
+
+def ready(history, *more):
+    """Everything is there for the next manifest, and these events."""
+    return after(history, *everything(history), *more)
+
+
+def test_a_leader_names_a_round_to_come_and_the_next_one_carries_it():
+    first = manifest_of(ready(a_start()), (), AGGREGATE, wall_s=NOW_S)
+    assert (first.drand, first.drand_next) == (b"", NAMED)
+    examine(a_round(a_start()), (), first, follows=True, wall_s=NOW_S)
+    history = advance(a_start(), first)
+
+    waiting = ready(history)
+    assert missing(waiting) == ("drand",)
+    assert not may_propose(waiting, (), 1 << 40, follows=True)
+    held = ready(history, Released(NAMED, a_signature(NAMED)))
+    assert missing(held) == () and may_propose(held, (), 0, follows=True)
+    second = manifest_of(held, (), AGGREGATE, wall_s=NOW_S + 10)
+
+    assert second.drand == a_signature(NAMED)
+    examine(a_round(history), (), second, follows=True, wall_s=NOW_S + 10)
+
+
+def test_draws_follow_from_the_round_too():
+    history = named()
+    manifest = the_next(history, NODES, drand=a_signature(NAMED))
+    alpha = beacon_input(history.spec.deployment_id, RUN_ID, RoundId(0), history.parent)
+    shares = [(one.verifier, one.proof) for one in manifest.reveals]
+
+    assert beacon_of(history, manifest) != audit_seed(alpha, shares)
+    assert beacon_of(history, replace(manifest, drand=b"")) == audit_seed(alpha, shares)
+
+
+@pytest.mark.parametrize("follows", [True, False])
+@pytest.mark.parametrize(
+    "wrong",
+    [a_signature(NAMED + 1), a_signature(NAMED, secret=9), bytes(48), b"x"],
+    ids=["another round", "another key", "no point", "short"],
+)
+def test_a_wrong_signature_is_refused_whoever_leads(wrong, follows):
+    history = named()
+    manifest = the_next(history, NODES, drand=wrong, drand_next=200)
+
+    with pytest.raises(MalformedMessage, match=f"drand round {NAMED}"):
+        examine(a_round(history), (), manifest, follows=follows, wall_s=1590)
+
+
+def test_leaving_it_out_is_for_who_leads_after_an_iteration_that_was_given_up():
+    history = named()
+    without = the_next(history, NODES, drand_next=200)
+    examine(a_round(history), (), without, follows=False, wall_s=1590)
+    with pytest.raises(MalformedMessage, match="which its parent named"):
+        examine(a_round(history), (), without, follows=True, wall_s=1590)
+    unnamed = the_next(history, NODES, drand=a_signature(NAMED))
+    examine(a_round(history), (), unnamed, follows=False, wall_s=1590)
+    with pytest.raises(MalformedMessage, match="names no drand round"):
+        examine(a_round(history), (), unnamed, follows=True, wall_s=1590)
+
+
+@pytest.mark.parametrize("number", [1, 101, 101 + 120])
+@pytest.mark.parametrize("follows", [True, False])
+def test_a_round_that_is_out_or_far_away_may_not_be_named(number, follows):
+    manifest = the_next(a_start(), NODES, drand_next=number)
+
+    with pytest.raises(MalformedMessage, match=f"names drand round {number}"):
+        examine(a_round(a_start()), (), manifest, follows=follows, wall_s=NOW_S)
+
+
+def test_a_run_without_a_network_takes_neither():
+    history = the_start()
+    with pytest.raises(MalformedMessage, match="in a run without them"):
+        check_place(history, the_next(history, NODES, drand_next=NAMED))
+    with pytest.raises(MalformedMessage, match="did not name"):
+        check_place(history, the_next(history, NODES, drand=a_signature(NAMED)))
+    check_place(history, the_next(history, NODES))
+
+
+def test_a_signature_for_a_round_that_nobody_named_is_refused():
+    history = a_start()
+    with pytest.raises(MalformedMessage, match="did not name"):
+        check_place(history, the_next(history, NODES, drand=a_signature(NAMED), drand_next=NAMED))
+
+
+def test_a_leader_waits_for_a_round_to_come_and_gives_up_on_one_that_does_not():
+    history = named()
+    state = ready(history)
+    out_s = 1309
+
+    assert not is_held_up(state, 1 << 40, wall_s=out_s - 1)
+    assert not is_held_up(state, 1 << 40, wall_s=out_s + 2)
+    assert is_held_up(state, 1 << 40, wall_s=out_s + 60)
+    assert may_propose(state, (), 1 << 40, follows=False)
+    examine(a_round(history), (), manifest_of(state, (), AGGREGATE, wall_s=2000), follows=False, wall_s=2000)
+
+
+def test_the_last_manifest_names_nothing():
+    history = a_start()
+    while history.round < history.spec.last_round:
+        history = advance(history, the_next(history, NODES, drand_next=NAMED))
+    state = after(history, *(Revealed(a_reveal(name, history)) for name in VERIFIERS))
+
+    last = manifest_of(state, (), NO_DIGEST, wall_s=NOW_S)
+
+    assert last.drand_next == 0 and history.round == history.spec.last_round
+    examine(a_round(history), (), last, follows=False, wall_s=NOW_S)
+
+
+def test_only_the_newest_rounds_are_kept():
+    state = after(a_start(), *(Released(number, b"%d" % number) for number in range(3 * KEPT)))
+
+    assert sorted(state.drand) == list(range(2 * KEPT, 3 * KEPT))
+
+
+def test_a_manifest_on_one_that_is_only_notarised_carries_what_that_one_named():
+    history = a_start()
+    parent = the_next(history, NODES, drand_next=NAMED)
+    on_top = advance(history, parent)
+    shares = [Revealed(a_reveal(name, on_top)) for name in VERIFIERS]
+    state = after(history, Released(NAMED, a_signature(NAMED)), *shares)
+
+    manifest = manifest_of(state, (parent,), NO_DIGEST, wall_s=NOW_S)
+
+    assert manifest.drand == a_signature(NAMED) and manifest.parent == digest(parent)
+    examine(state, (parent,), manifest, follows=True, wall_s=NOW_S)
+
+
+# ---- the client
+
+
+def fetched(spec, urls, numbers, wait_s=20.0):
+    """What a client gives for these numbers."""
+    found = {}
+
+    async def ask():
+        client = DrandClient(spec, urls, lambda number, signature: found.update({number: signature}))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.run)
+            for number in numbers:
+                client.want(number)
+                client.want(number)
+            with trio.move_on_after(wait_s):
+                while set(found) != set(numbers):
+                    await trio.sleep(0.02)
+            nursery.cancel_scope.cancel()
+
+    trio.run(ask)
+    return found
+
+
+def test_a_client_takes_the_round_from_whoever_has_it_and_lets_nobody_lie():
+    with serving(NETWORK, lies=True) as liar, serving(NETWORK) as honest:
+        found = fetched(NETWORK, ["http://127.0.0.1:1", liar, honest], [5, 6])
+
+        assert found == {number: a_signature(number) for number in (5, 6)}
+        assert fetched(NETWORK, [liar], [7], wait_s=2.0) == {}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"null", b"[]", b"{}", b'{"round": 5}', b'{"round": 5, "signature": 7}', b"[" * 100_000,
+        b'{"round": 5, "signature": "zz"}', b'{"round": 5, "signature": "00"}', b"\xff",
+        b'{"round": true, "signature": "%s"}' % (b"00" * 48),
+        b'{"round": 6, "signature": "%s"}' % (b"00" * 48),
+    ],
+)  # fmt: skip
+def test_an_answer_that_is_none_is_refused(body):
+    with pytest.raises(MalformedMessage):
+        read_answer(body, 5)

@@ -1,0 +1,205 @@
+"""A verifier and nodes' evidence: one run, one node, one nonce, one policy; everything else is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from nacl.signing import SigningKey
+
+from assay.attestation.devices.software import SoftwareAttester, key_digest
+from assay.attestation.evidence import Family
+from assay.attestation.policy import Claim, Reference, Root
+from assay.attestation.reasons import Reason, Verdict
+from assay.attestation.result import AttestationResult, read_token
+from assay.node.attestation import binding_of
+from assay.participant.store import Store
+from assay.protocol.encoding.codec import digest, encode
+from assay.protocol.errors import ConfigError, MalformedMessage, OutOfPhase, PeerFault, Unavailable
+from assay.protocol.identity import verify
+from assay.protocol.messages import Attested, Discount, SignedAppraised
+from assay.protocol.state_transition import advance
+from assay.protocol.types import PeerId, RoundId
+from assay.verifier.service.appraiser import RESULTS_KEPT, Appraiser, agreed_policy
+from tests.attestation.authorities import a_policy
+from tests.builders import DOMAIN, NODES, RUN_ID, a_digest, a_history, a_manifest, a_peer_key, a_spec, peer
+
+KEY = SigningKey(b"k" * 32)
+CODE = a_digest("guest")
+ATTESTER = SoftwareAttester(key=KEY, measurement=CODE)
+NOW_S = 1_800_000_000
+NODE = peer("nora")
+POLICY = a_policy(
+    Family.SOFTWARE,
+    roots=(Root(family=Family.SOFTWARE, sha256=key_digest(PeerId(bytes(KEY.verify_key)))),),
+    references=(
+        Reference(
+            name="guest", family=Family.SOFTWARE, not_before_s=0, not_after_s=2**40,
+            values=(Claim(name="measurement", value=CODE.hex()),),
+        ),
+    ),
+)  # fmt: skip
+AUDIT = replace(a_spec().audit, attestation=digest(POLICY), attested_rounds=6, code=CODE)
+SPEC = a_spec(audit=AUDIT, rounds=20)
+
+
+class Desk:
+    """An appraiser of vera's with a chain of so many manifests, a clock and everything it said."""
+
+    def __init__(self, folder: Path, collateral: Path | None = None) -> None:
+        self.now_s = NOW_S
+        self.said: list[SignedAppraised] = []
+        self.follower: Any = SimpleNamespace(history=a_history(audit=AUDIT, rounds=20))
+        (folder / "policy").write_bytes(encode(POLICY))
+        keys = SimpleNamespace(peer=a_peer_key("vera"))
+        self.me: Any = SimpleNamespace(
+            spec=SPEC, run_id=RUN_ID, me=peer("vera"), domain=DOMAIN, keys=keys,
+            config=SimpleNamespace(attestation=folder / "policy", collateral=collateral),
+            store=Store(folder / "store.db"),
+        )  # fmt: skip
+        self.appraiser = Appraiser(self.me, self.follower, self._say, lambda: self.now_s)
+
+    async def _say(self, word: SignedAppraised) -> None:
+        self.said.append(word)
+
+    def grow(self, count: int = 1, *, is_seen: bool = True) -> Desk:
+        """More final manifests, which the appraiser sees become final unless told otherwise."""
+        for _ in range(count):
+            history = self.follower.history
+            self.follower.history = advance(history, a_manifest(history, NODES))
+            if is_seen:
+                self.appraiser.remember()
+        return self
+
+    def shown(self, node: PeerId = NODE, attester: SoftwareAttester = ATTESTER, **changes: Any) -> Attested:
+        """What a node's attester makes of the newest nonce, or of a binding changed so."""
+        me: Any = SimpleNamespace(spec=SPEC, run_id=RUN_ID, me=node)
+        evidence = attester.evidence(replace(binding_of(me, self.follower.history), **changes))
+        return Attested(round=RoundId(int(self.follower.history.round) - 1), evidence=encode(evidence))
+
+    def answer(self, shown: Attested, node: PeerId = NODE) -> AttestationResult:
+        """The result in the token that comes back."""
+        token = trio.run(self.appraiser.answer, node, encode(shown))
+        return read_token(token, peer("vera"), DOMAIN)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path).grow(3)
+
+
+def test_good_evidence_earns_a_signed_word_and_the_result_is_kept(desk: Desk) -> None:
+    result = desk.answer(desk.shown())
+
+    assert result.verdict is Verdict.AFFIRMING
+    (signed,) = desk.said
+    word = signed.appraised
+    verify(peer("vera"), DOMAIN, word, signed.signature)
+    assert (word.node, word.round, word.discount) == (NODE, 2, Discount.PROCESSOR)
+    assert (word.result, word.evidence) == (digest(result), result.evidence)
+    (kept,) = desk.me.store.facts(f"attestation/{NODE.hex()}/").values()
+    assert digest(read_token(kept, peer("vera"), DOMAIN)) == word.result
+
+
+def test_a_node_that_shows_evidence_for_ever_takes_four_places(desk: Desk) -> None:
+    for _ in range(RESULTS_KEPT + 3):
+        desk.answer(desk.shown())
+        desk.grow()
+
+    kept = sorted(desk.me.store.facts(f"attestation/{NODE.hex()}/"))
+    assert len(kept) == RESULTS_KEPT
+    assert int(kept[-1].rpartition("/")[2]) == int(desk.follower.history.round) - 2  # the newest stay
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"node": peer("nils")},
+        {"nonce": a_digest("another nonce")},
+        {"epoch": 5},
+        {"run_id": a_digest("another run")},
+        {"deployment_id": a_digest("another deployment")},
+        {"code_digest": a_digest("another guest")},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_evidence_about_anything_else_is_answered_and_earns_nothing(
+    desk: Desk, wrong: dict[str, Any]
+) -> None:
+    result = desk.answer(desk.shown(**wrong))
+
+    assert result.verdict is Verdict.CONTRAINDICATED and Reason.BINDING in result.all_reasons
+    assert desk.said == []
+
+
+@pytest.mark.parametrize(
+    "attester",
+    [
+        SoftwareAttester(key=SigningKey(b"x" * 32), measurement=CODE),
+        SoftwareAttester(key=KEY, measurement=a_digest("another guest")),
+        SoftwareAttester(key=KEY, measurement=CODE, is_debug=True),
+    ],
+    ids=["another key", "another measurement", "debug"],
+)
+def test_an_attester_that_the_policy_does_not_accept_earns_nothing(
+    desk: Desk, attester: SoftwareAttester
+) -> None:
+    assert desk.answer(desk.shown(attester=attester)).verdict is Verdict.CONTRAINDICATED
+    assert desk.said == []
+
+
+def test_evidence_of_one_node_is_no_evidence_of_another(desk: Desk) -> None:
+    relayed = desk.shown(node=peer("nils"))
+
+    assert Reason.BINDING in desk.answer(relayed).all_reasons
+    assert desk.said == []
+
+
+def test_evidence_over_an_old_nonce_or_one_not_seen_is_refused(desk: Desk) -> None:
+    old = desk.shown()
+    desk.grow(3)
+    with pytest.raises(OutOfPhase):
+        desk.answer(old)
+    desk.grow(is_seen=False)
+    with pytest.raises(Unavailable, match="not seen to become final here"):
+        desk.answer(desk.shown())
+    with pytest.raises(OutOfPhase):
+        desk.answer(replace(desk.shown(), round=RoundId(2**40)))
+    assert desk.said == []
+
+
+def test_evidence_is_as_old_as_its_nonce_and_too_old_after_what_the_policy_says(desk: Desk) -> None:
+    shown = desk.shown()
+    desk.now_s += POLICY.evidence_age_max_s + 1
+
+    assert Reason.EVIDENCE_TOO_OLD in desk.answer(shown).all_reasons
+    assert desk.said == []
+
+
+def test_strangers_nonsense_and_missing_collateral_are_errors_in_words(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, collateral=tmp_path / "nothing.json").grow(3)
+    with pytest.raises(PeerFault, match="no node of this run"):
+        desk.answer(desk.shown(), PeerId(b"s" * 32))
+    with pytest.raises(MalformedMessage):
+        desk.answer(replace(desk.shown(), evidence=b"nonsense"))
+    with pytest.raises(Unavailable, match="collateral is not to be had"):
+        desk.answer(desk.shown())
+    assert desk.said == []
+
+
+def test_a_verifier_without_the_policy_that_the_run_names_does_not_start(tmp_path: Path) -> None:
+    path = tmp_path / "policy"
+    with pytest.raises(ConfigError, match="set `attestation`"):
+        agreed_policy(SPEC, None)
+    with pytest.raises(ConfigError, match="policy"):
+        agreed_policy(SPEC, path)
+    path.write_bytes(encode(replace(POLICY, name="another")))
+    with pytest.raises(ConfigError, match="is not the policy that the run names"):
+        agreed_policy(SPEC, path)
+    path.write_bytes(encode(POLICY))
+    assert agreed_policy(SPEC, path) == POLICY
+    assert agreed_policy(a_spec(), None) is None

@@ -1,0 +1,196 @@
+"""What a hot key signs when asked: only what follows from our own copy of the chain."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from assay.chain.commit_statement import evm_address
+from assay.chain.statements import recover
+from assay.ledger.settlement.results import epoch_end, epoch_result, result_digest, ruling_of
+from assay.network.blob_store import MemoryBlobs
+from assay.participant.config import Participant
+from assay.participant.follower import Follower
+from assay.participant.keyring import Keys
+from assay.participant.store import Store
+from assay.protocol.audits import Ruling
+from assay.protocol.encoding.codec import decode, encode
+from assay.protocol.errors import MalformedMessage, Unavailable
+from assay.protocol.messages import Outcome, ResultSignature, RulingRequest, StepRequest
+from assay.protocol.state_transition import advance
+from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
+from assay.verifier.service.chain_duties import Duties
+from tests.builders import (
+    NODES,
+    RUN_ID,
+    VERIFIERS,
+    a_certified,
+    a_chain,
+    a_deployment,
+    a_digest,
+    a_history,
+    a_hot_key,
+    a_manifest,
+    a_member,
+    a_peer_key,
+    a_spec,
+    peer,
+)
+
+ME = VERIFIERS[0]
+GUILTY = peer("mallory")
+
+
+class Parameters:
+    """In place of a pace: the parameters of every round, by name."""
+
+    async def reach(self, round_id: int) -> Digest:
+        return a_digest(f"parameters of {round_id}")
+
+
+@pytest.fixture
+def me(tmp_path):
+    keys = Keys(peer=a_peer_key(ME), account=a_hot_key("account"), hot=a_hot_key(ME))
+    return Participant(
+        config=None, keys=keys, spec=a_spec(), run_id=RUN_ID, deployment=a_deployment(), addresses={},
+        store=Store(tmp_path / "store.db"), blobs=MemoryBlobs(),
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+@asynccontextmanager
+async def on_duty(me, follower):
+    """The handlers of duties that run, without a chain to go to."""
+    duties = Duties(me, follower, Parameters())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(duties.run, None)
+        await trio.testing.wait_all_tasks_blocked()
+        yield duties.handlers
+        nursery.cancel_scope.cancel()
+
+
+def followed(me, links):
+    follower = Follower(me.spec, RUN_ID, me.store)
+    for link in links:
+        assert follower.take(link)
+    return follower
+
+
+def links_that_convict():
+    """A chain in which all verifiers but us find that mallory's first step is false."""
+    history, links = a_history(), []
+    while not history.nodes[GUILTY].barred:
+        votes = {
+            step: {
+                name: Outcome.MISMATCH if step[1] == GUILTY else Outcome.MATCH
+                for name in VERIFIERS
+                if name != ME
+            }
+            for step in history.audits
+        }
+        manifest = a_manifest(history, [n for n in NODES if peer(n) in history.active], votes)
+        links.append(a_certified(manifest))
+        history = advance(history, manifest)
+    return links
+
+
+def asking(number):
+    return encode(StepRequest(number=number, node=PeerId(NO_DIGEST)))
+
+
+def asking_to_rule(number, node, verifier=None):
+    return encode(RulingRequest(round=RoundId(number), node=node, verifier=verifier or PeerId(NO_DIGEST)))
+
+
+def ask(me, follower, method, body):
+    async def main():
+        async with on_duty(me, follower) as handlers:
+            answers.append(await handlers[method](peer("vera"), body))
+
+    answers: list[bytes] = []
+    try:
+        trio.run(main)
+    except BaseException as group:
+        raise _only(group) from None
+    return answers[0]
+
+
+def _only(error):
+    while hasattr(error, "exceptions") and len(error.exceptions) == 1:
+        (error,) = error.exceptions
+    return error
+
+
+def test_a_ruling_is_signed_once_our_own_chain_upholds_the_fault(me):
+    follower = followed(me, links_that_convict())
+    audit = next(a for a in follower.history.audits.values() if a.ruling is Ruling.UPHELD)
+
+    signature = ask(me, follower, "sign-ruling", asking_to_rule(int(audit.round), GUILTY))
+
+    ruling = ruling_of(me.spec, RUN_ID, audit)
+    assert recover(me.deployment.digest(ruling), signature) == evm_address(a_member(ME).hot)
+    assert ruling.offender == evm_address(a_member("mallory").account)
+
+
+@pytest.mark.parametrize(("number", "node"), [(0, peer("nora")), (1, GUILTY), (2**64 - 1, GUILTY)])
+def test_no_ruling_is_signed_about_a_step_that_nobody_upheld(me, number, node):
+    follower = followed(me, links_that_convict())
+
+    with pytest.raises(Unavailable, match="nothing to rule"):
+        ask(me, follower, "sign-ruling", asking_to_rule(number, node))
+
+
+def test_no_ruling_is_signed_while_the_dispute_goes_on(me):
+    follower = followed(me, links_that_convict()[:-1])
+
+    with pytest.raises(Unavailable, match="nothing to rule"):
+        ask(me, follower, "sign-ruling", asking_to_rule(0, GUILTY))
+
+
+@pytest.mark.parametrize("method", ["sign-ruling", "sign-result"])
+def test_a_request_that_is_none_is_malformed(me, method):
+    with pytest.raises(MalformedMessage):
+        ask(me, followed(me, ()), method, b"\x80")
+
+
+def test_a_result_is_signed_when_its_epoch_is_ripe_and_not_before(me):
+    links = a_chain(a_history(), me.spec.settled_at(0) + 1)
+    before = followed(me, links[:-1])
+
+    with pytest.raises(Unavailable, match="not ripe"):
+        ask_quietly(me, before, asking(0))
+    assert before.take(links[-1])
+    with pytest.raises(Unavailable, match="not ripe"):
+        ask_quietly(me, before, asking(1))
+    result = epoch_result(
+        me.spec, before.settlements[0], a_digest(f"parameters of {epoch_end(me.spec, 0)}"), NO_DIGEST
+    )
+    message = result_digest(me.deployment, result)
+
+    signed = decode(ResultSignature, ask_quietly(me, before, asking(0)))
+
+    assert (signed.epoch, signed.prev_result, signed.root) == (0, NO_DIGEST, result.root)
+    assert recover(message, signed.signature) == evm_address(a_member(ME).hot)
+
+
+def ask_quietly(me, follower, body):
+    """A result, from duties that do not run: nobody here has a chain to claim on."""
+
+    async def main():
+        return await Duties(me, follower, Parameters()).handlers["sign-result"](peer("vera"), body)
+
+    return trio.run(main)
+
+
+def test_each_result_names_the_one_before(me):
+    follower = followed(me, a_chain(a_history(), me.spec.last_round + 1))
+
+    first, second = (decode(ResultSignature, ask_quietly(me, follower, asking(epoch))) for epoch in (0, 1))
+
+    result = epoch_result(
+        me.spec, follower.settlements[0], a_digest(f"parameters of {epoch_end(me.spec, 0)}"), NO_DIGEST
+    )
+    assert first.prev_result == NO_DIGEST
+    assert second.prev_result == result_digest(me.deployment, result)

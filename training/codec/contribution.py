@@ -1,0 +1,93 @@
+"""Contribution: a node's message of one round, whatever the method, as everybody reads it.
+
+Room: training (pure, without torch: the network's processes read these). Behind one
+door stand the codecs of `wire` and of `lowrank`; what comes out is an `Update`. A round's
+aggregate likewise: coefficients (`wire`) or the step itself (`signs`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.protocol.errors import MalformedMessage
+from assay.protocol.params import RunSpec
+from assay.protocol.update_rule import RuleSpec, Transform, Wire
+from assay.training.codec.factors import decode_factors, factor_bytes_max, factors_to_update
+from assay.training.codec.signs import decode_signs, encode_signs
+from assay.training.codec.wire import (
+    Aggregate,
+    Update,
+    decode_aggregate,
+    decode_update,
+    encode_aggregate,
+    update_bytes_max,
+)
+from assay.training.exact import inverse_signs, scatter_values
+from assay.training.fragments import fragment_blocks
+from assay.training.layout import Layout
+
+
+def contribution_bytes_max(rule: RuleSpec, block_count: int) -> int:
+    """No legal message is longer. It bounds what a receiver stores for a stranger."""
+    if rule.compress.rank:
+        return factor_bytes_max(block_count, rule.compress.rank)
+    return update_bytes_max(block_count, rule.compress.k, rule.compress.values)
+
+
+def decode_contribution(spec: RunSpec, layout: Layout, round_id: int, data: bytes) -> Update:
+    """What a node sends in this round.
+
+    Raises:
+        MalformedMessage: not canonical, or it speaks of blocks that are not synced in this round.
+    """
+    rule = spec.rule
+    if rule.compress.rank:
+        update = factors_to_update(decode_factors(data, layout.blocks, rule.compress.rank))
+    else:
+        update = decode_update(data, layout.blocks, rule.compress.k, rule.compress.values)
+    if rule.fragments > 1:
+        fragment = round_id % rule.fragments
+        beside = fragment_blocks(layout, rule.fragments)[update.blocks_B] != fragment
+        if beside.any():
+            block = int(update.blocks_B[np.argmax(beside)])
+            raise MalformedMessage(
+                f"update: block {block} is not of fragment {fragment}, which is synced now"
+            )
+    return update
+
+
+def encode_round(rule: RuleSpec, aggregate: Aggregate, block_count: int) -> bytes:
+    """The bytes of a round's aggregate, as the rule's wire has it."""
+    if rule.aggregation.wire is Wire.SIGNS:
+        return encode_signs(step_signs(rule, aggregate, block_count))
+    return encode_aggregate(aggregate, block_count, has_scale=rule.has_scale)
+
+
+def decode_round(rule: RuleSpec, data: bytes, block_count: int) -> Aggregate:
+    """The coefficients that an aggregate's bytes stand for, of a rule whose wire has them.
+
+    Raises:
+        MalformedMessage: they are not its canonical bytes.
+    """
+    assert rule.aggregation.wire is Wire.UNION
+    return decode_aggregate(data, block_count, has_scale=rule.has_scale)
+
+
+def decode_step(rule: RuleSpec, data: bytes, block_count: int) -> NDArray[np.int8]:
+    """The sign step that an aggregate's bytes stand for, whatever the wire. Shape (N, 64, 64), int8.
+
+    Raises:
+        MalformedMessage: they are not the canonical bytes of any.
+    """
+    if rule.aggregation.wire is Wire.SIGNS:
+        return decode_signs(data, block_count)
+    return step_signs(rule, decode_round(rule, data, block_count), block_count)
+
+
+def step_signs(rule: RuleSpec, aggregate: Aggregate, block_count: int) -> NDArray[np.int8]:
+    """The sign at every position of every block of what an aggregate moves. Shape (N, 64, 64), int8."""
+    dense = scatter_values(block_count, aggregate.block_T, aggregate.index_T, aggregate.value_T)
+    if rule.compress.transform is Transform.DCT:
+        return inverse_signs(dense)
+    return np.sign(dense).astype(np.int8)

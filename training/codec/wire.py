@@ -1,0 +1,308 @@
+"""Wire: a node's update and the network's aggregate as canonical bytes.
+
+Room: training (pure). An update is k (index, value) pairs of every block that is not dead: 9.5 bits
+a pair at k = 32 with a sign. With k = 4096 every coefficient is sent and no index is written.
+Decoders are strict (one byte string per content) and allocate at most 50 bytes per bit of a message,
+whose largest legal size is known beforehand.
+
+    update           = live flags | scales | low bits | value codes | unary stream
+    aggregate        = counts per block | value table | low bits | value codes | unary stream
+    scaled aggregate = counts per block | exponents | width | low bits | value codes | unary stream
+
+Shape suffixes: N = blocks of the layout, B = live blocks, K = sent per block, T = coefficients in all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.protocol.errors import MalformedMessage
+from assay.protocol.params import BLOCK_SIZE, Values
+from assay.training.codec.rice import (
+    pack_bits,
+    pack_gaps,
+    pack_numbers,
+    rice_bits,
+    unpack_bits,
+    unpack_gaps,
+    unpack_numbers,
+)
+from assay.training.codec.values import LEVEL_MAX, MANTISSA_MIN, exponent_window
+from assay.training.exact import VALUE_MAX
+
+CODE_BITS = {
+    Values.SIGN: 1, Values.SIGN_MEAN: 1, Values.TWO_BIT: 2, Values.E3M0: 4, Values.INT8: 8, Values.INT16: 16,
+}  # fmt: skip
+# A coefficient's level by its code. The wide kinds are two's complement, without the lowest number.
+_E3M0 = (0, 1, 2, 4, 8, 16, 32, 64)
+_LEVELS: dict[Values, NDArray[Any]] = {
+    Values.SIGN: np.array([-1, 1], np.int8),
+    Values.SIGN_MEAN: np.array([-1, 1], np.int32),
+    Values.TWO_BIT: np.array([-1, 1, -3, 3], np.int32),
+    Values.E3M0: np.array([*_E3M0, *(-level for level in _E3M0)], np.int32),
+}
+_MINUS_ZERO = 8  # the code of E3M0 that stands for nothing
+_BIAS = 256  # of the 9 exponent bits of a scale
+_WIDTH_MAX = 15  # of an aggregate's value: 2^14 sizes and a sign, without 0
+# By which an aggregate's values of 14 bits are scaled: the mean over 128 nodes of multiples of 2^-51 fits.
+AGGREGATE_EXPONENTS = (-80, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One node's message: B non-empty blocks, k coefficients each.
+
+    blocks_B: block numbers, ascending. index_BK: ascending in each row, 0..4095.
+    value_BK: whole numbers; a coefficient is value * 2^exponent of its block. -1 or 1 on a sign wire.
+    exponent_B: None where no amplitude is sent (a sign wire): a block's scale is then free.
+    mantissa_B: 128..255, what every value of the block is a multiple of; None on a sign wire.
+    """
+
+    blocks_B: NDArray[np.int64]
+    index_BK: NDArray[np.int64]
+    value_BK: NDArray[Any]
+    exponent_B: NDArray[np.int64] | None = None
+    mantissa_B: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """What the network moves by: integer coefficients, by block and index ascending.
+
+    block_T, index_T: positions. value_T: magnitude <= 2^14.
+    exponent_N: by block of the layout, a coefficient is value * 2^exponent, and an empty block has 0;
+        None where a sign follows, so that the scale of a block is free.
+    """
+
+    block_T: NDArray[np.int64]
+    index_T: NDArray[np.int64]
+    value_T: NDArray[np.int32]
+    exponent_N: NDArray[np.int64] | None = None
+
+
+def update_bytes_max(block_count: int, k: int, values: Values = Values.SIGN) -> int:
+    """No legal update is longer. It bounds what a receiver stores for a stranger."""
+    per_block = k * CODE_BITS[values] + (0 if values is Values.SIGN else 16)
+    if k < BLOCK_SIZE:
+        bits = rice_bits(BLOCK_SIZE, k)
+        per_block += k * bits + k + (BLOCK_SIZE >> bits)
+    return -(-block_count // 8) + -(-block_count * per_block // 8) + 3
+
+
+def encode_update(update: Update, block_count: int, k: int, values: Values = Values.SIGN) -> bytes:
+    """The one byte string for this update."""
+    flags = np.zeros(block_count, np.uint8)
+    flags[update.blocks_B] = 1
+    scales, level_BK = b"", update.value_BK
+    if values is not Values.SIGN:
+        assert update.mantissa_B is not None and update.exponent_B is not None
+        scale_B = update.mantissa_B - MANTISSA_MIN | update.exponent_B + _BIAS << 7
+        scales = scale_B.astype("<u2").tobytes()
+        # Below 2^24 and a multiple: the float quotient is the exact one, and faster than an integer's.
+        level_BK = level_BK.astype(np.float32) / update.mantissa_B.astype(np.float32)[:, None]
+    codes = pack_numbers(_codes(level_BK.reshape(-1), values), CODE_BITS[values])
+    low, unary = b"", b""
+    if k < BLOCK_SIZE:
+        gaps = (np.diff(update.index_BK, axis=1, prepend=-1) - 1).reshape(-1)
+        low, unary = pack_gaps(gaps, rice_bits(BLOCK_SIZE, k))
+    return pack_bits(flags) + scales + low + codes + unary
+
+
+def decode_update(data: bytes, block_count: int, k: int, values: Values = Values.SIGN) -> Update:
+    """The update these bytes stand for. Dense indices are a read-only view.
+
+    Raises:
+        MalformedMessage: not canonical, not `block_count` blocks, an index beyond its block, a scale
+            beyond its window, or a live block of zeros.
+    """
+    if len(data) > update_bytes_max(block_count, k, values):
+        raise MalformedMessage(
+            f"update: {len(data)} bytes, at most {update_bytes_max(block_count, k, values)} expected"
+        )
+    bits = rice_bits(BLOCK_SIZE, k) if k < BLOCK_SIZE else 0
+    head = -(-block_count // 8)
+    flags = unpack_bits(data[:head], block_count, "live flags")
+    blocks_B = np.flatnonzero(flags)
+    count = len(blocks_B) * k
+    scale_end = head + (0 if values is Values.SIGN else 2 * len(blocks_B))
+    low_end = scale_end + -(-count * bits // 8)
+    code_end = low_end + -(-count * CODE_BITS[values] // 8)
+    if len(data) < code_end:
+        raise MalformedMessage(f"update: {len(data)} bytes, at least {code_end} expected")
+    if k < BLOCK_SIZE:
+        gaps = unpack_gaps(data[scale_end:low_end], data[code_end:], count, bits)
+        index_BK = np.cumsum(gaps.reshape(-1, k) + 1, axis=1) - 1
+        if count and int(index_BK[:, -1].max()) >= BLOCK_SIZE:
+            raise MalformedMessage(f"update: index {int(index_BK.max())} in a block of {BLOCK_SIZE}")
+    else:
+        if len(data) != code_end:
+            raise MalformedMessage(f"update: {len(data)} bytes, expected {code_end}")
+        index_BK = np.broadcast_to(np.arange(BLOCK_SIZE), (len(blocks_B), BLOCK_SIZE))
+    level_BK = _decode_levels(data[low_end:code_end], count, values).reshape(-1, k)
+    if values is Values.SIGN:
+        return Update(blocks_B, index_BK, level_BK)
+    if not level_BK.any(axis=1).all():
+        block = int(blocks_B[np.argmin(level_BK.any(axis=1))])
+        raise MalformedMessage(f"update: block {block} is live and all zeros")
+    scale_B = np.frombuffer(data[head:scale_end], "<u2").astype(np.int64)
+    mantissa_B, exponent_B = (scale_B & 127) + MANTISSA_MIN, (scale_B >> 7) - _BIAS
+    least, most = exponent_window(values)
+    beyond = (exponent_B < least) | (exponent_B > most)
+    if beyond.any():
+        wrong = int(exponent_B[np.argmax(beyond)])
+        raise MalformedMessage(f"update: an exponent of {wrong}, expected {least} to {most}")
+    value_BK = level_BK * mantissa_B.astype(np.int32)[:, None]
+    return Update(blocks_B, index_BK, value_BK, exponent_B, mantissa_B)
+
+
+def _codes(level_X: NDArray[Any], values: Values) -> NDArray[Any]:
+    """Codes of levels. Levels that the kind does not have are our own mistake."""
+    most = LEVEL_MAX[values]
+    assert not len(level_X) or (level_X.min() >= -most and level_X.max() <= most)
+    if values in (Values.SIGN, Values.SIGN_MEAN):
+        return level_X > 0
+    if values is Values.INT8:
+        return level_X.astype(np.int8).view(np.uint8)
+    if values is Values.INT16:
+        return level_X.astype(np.int16).view(np.uint16)
+    table = np.full(2 * most + 1, 255, np.uint8)
+    table[_LEVELS[values][::-1] + most] = np.arange(1 << CODE_BITS[values], dtype=np.uint8)[::-1]
+    code_X = table[level_X.astype(np.int32) + most]
+    assert not len(code_X) or code_X.max() < 255
+    return code_X
+
+
+def _decode_levels(data: bytes, count: int, values: Values) -> NDArray[Any]:
+    if values is Values.INT8 or values is Values.INT16:
+        level_X = np.frombuffer(data, np.int8 if values is Values.INT8 else "<i2").astype(np.int32)
+        if count and int(level_X.min()) < -LEVEL_MAX[values]:
+            raise MalformedMessage(f"update: a level of {int(level_X.min())}, below -{LEVEL_MAX[values]}")
+        return level_X
+    code_X = unpack_numbers(data, count, CODE_BITS[values], "value codes")
+    if values is Values.E3M0 and bool((code_X == _MINUS_ZERO).any()):
+        raise MalformedMessage("update: a zero with a minus")
+    level_X = _LEVELS[values][code_X]
+    return level_X
+
+
+def aggregate_bytes_max(block_count: int, k: int, node_count: int, has_scale: bool = False) -> int:
+    """No aggregate of this many nodes is longer."""
+    union = min(BLOCK_SIZE, k * node_count)
+    if has_scale:
+        # A gap's quotient costs at most 3 bits on average: 1 / 0.69 doubled by the floor, and its end. The
+        # low bits of fewer coefficients are more, but not in all: T log2(c / T) grows with T.
+        per_gap = rice_bits(BLOCK_SIZE, union) + 5
+        return block_count * 3 + -(-block_count * union * (per_gap + _WIDTH_MAX) // 8) + 4
+    return block_count * (2 + union * 5 + BLOCK_SIZE // 8) + 4 * (2 * VALUE_MAX + 1) + 16
+
+
+def encode_aggregate(aggregate: Aggregate, block_count: int, has_scale: bool = False) -> bytes:
+    """The one byte string for this aggregate.
+
+    With `has_scale` no value is 0 (what is 0 is left out), and an empty block's exponent is 0.
+    """
+    value_T = aggregate.value_T
+    counts = np.bincount(aggregate.block_T, minlength=block_count)
+    gaps = np.diff(aggregate.index_T, prepend=-1) - 1
+    first = np.flatnonzero(np.diff(aggregate.block_T, prepend=-1))
+    gaps[first] = aggregate.index_T[first]
+    low, unary = pack_gaps(gaps, rice_bits(BLOCK_SIZE * block_count, len(value_T)))
+    assert not len(value_T) or (value_T.min() >= -VALUE_MAX and value_T.max() <= VALUE_MAX)
+    head = counts.astype("<u2").tobytes()
+    if has_scale:
+        assert aggregate.exponent_N is not None
+        code_T = _zigzag(value_T)
+        width = int(code_T.max(initial=0)).bit_length()
+        exponents = aggregate.exponent_N[counts > 0].astype(np.int8).tobytes()
+        return head + exponents + bytes([width]) + low + pack_numbers(code_T, width) + unary
+    seen = np.zeros(2 * VALUE_MAX + 1, np.int64)
+    seen[value_T + VALUE_MAX] = 1
+    table = np.flatnonzero(seen) - VALUE_MAX
+    codes = pack_numbers((np.cumsum(seen) - 1)[value_T + VALUE_MAX], _width(len(table)))
+    return head + len(table).to_bytes(4, "little") + table.astype("<i4").tobytes() + low + codes + unary
+
+
+def decode_aggregate(data: bytes, block_count: int, has_scale: bool = False) -> Aggregate:
+    """The aggregate these bytes stand for.
+
+    Raises:
+        MalformedMessage: not the canonical bytes of an aggregate of `block_count` blocks.
+    """
+    head = 2 * block_count + (0 if has_scale else 4)
+    if len(data) < head:
+        raise MalformedMessage(f"aggregate: {len(data)} bytes, at least {head} expected")
+    counts = np.frombuffer(data[: 2 * block_count], "<u2").astype(np.int64)
+    if int(counts.max(initial=0)) > BLOCK_SIZE:
+        raise MalformedMessage(f"aggregate: {int(counts.max())} coefficients in a block of {BLOCK_SIZE}")
+    if has_scale:
+        return _decode_scaled(data, block_count, counts)
+    total, distinct = int(counts.sum()), int.from_bytes(data[head - 4 : head], "little")
+    if distinct > min(2 * VALUE_MAX + 1, total):
+        raise MalformedMessage(f"aggregate: a table of {distinct} values for {total} coefficients")
+    table_end = head + 4 * distinct
+    block_T, index_T, codes = _decode_places(data, table_end, counts, _width(distinct))
+    table = np.frombuffer(data[head:table_end], "<i4").astype(np.int32)
+    if int(np.abs(table.astype(np.int64)).max(initial=0)) > VALUE_MAX:
+        raise MalformedMessage(f"aggregate: a value beyond {VALUE_MAX}")
+    if total and int(codes.max()) >= distinct:
+        raise MalformedMessage("aggregate: a code beyond its table")
+    is_used = np.bincount(codes, minlength=distinct) > 0
+    if not (is_used.all() and np.all(np.diff(table) > 0)):
+        raise MalformedMessage(
+            "aggregate: not in canonical form: its table is unsorted, or has unused values"
+        )
+    return Aggregate(block_T, index_T, table[codes])
+
+
+def _decode_scaled(data: bytes, block_count: int, counts: NDArray[np.int64]) -> Aggregate:
+    exponent_end = 2 * block_count + int(np.count_nonzero(counts))
+    if len(data) <= exponent_end:
+        raise MalformedMessage(f"aggregate: {len(data)} bytes, at least {exponent_end + 1} expected")
+    width = data[exponent_end]
+    if width > _WIDTH_MAX:
+        raise MalformedMessage(f"aggregate: values of {width} bits, at most {_WIDTH_MAX} expected")
+    exponent_N = np.zeros(block_count, np.int64)
+    exponent_N[counts > 0] = np.frombuffer(data[2 * block_count : exponent_end], np.int8)
+    least, most = AGGREGATE_EXPONENTS
+    if int(exponent_N.min(initial=0)) < least or int(exponent_N.max(initial=0)) > most:
+        raise MalformedMessage(f"aggregate: an exponent that is not {least} to {most}")
+    block_T, index_T, codes = _decode_places(data, exponent_end + 1, counts, width)
+    if int(codes.max(initial=0)).bit_length() != width:
+        raise MalformedMessage(f"aggregate: not in canonical form: {width} bits for values that need fewer")
+    value_T = (np.where(codes & 1, -1, 1) * ((codes >> 1) + 1)).astype(np.int32)
+    return Aggregate(block_T, index_T, value_T, exponent_N)
+
+
+def _decode_places(
+    data: bytes, start: int, counts: NDArray[np.int64], width: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Block, index and value code of every coefficient: low bits, codes and unary stream from `start`."""
+    total = int(counts.sum())
+    bits = rice_bits(BLOCK_SIZE * len(counts), total)
+    low_end = start + -(-total * bits // 8)
+    code_end = low_end + -(-total * width // 8)
+    if len(data) < code_end:
+        raise MalformedMessage(f"aggregate: {len(data)} bytes, at least {code_end} expected")
+    gaps = unpack_gaps(data[start:low_end], data[code_end:], total, bits)
+    codes = unpack_numbers(data[low_end:code_end], total, width, "value codes")
+    gaps += 1
+    running = np.cumsum(gaps)
+    ends = np.cumsum(counts)
+    index_T = running - np.repeat(np.r_[0, running][ends - counts], counts) - 1
+    if total and int(index_T.max()) >= BLOCK_SIZE:
+        raise MalformedMessage(f"aggregate: index {int(index_T.max())} in a block of {BLOCK_SIZE}")
+    return np.repeat(np.arange(len(counts)), counts), index_T, codes
+
+
+def _zigzag(value_T: NDArray[np.int32]) -> NDArray[np.int64]:
+    """1, -1, 2, -2 ... as 0, 1, 2, 3 ...: values up to 2^14 without 0 in 15 bits."""
+    assert value_T.all()
+    return (np.abs(value_T.astype(np.int64)) - 1) * 2 + (value_T < 0)
+
+
+def _width(distinct: int) -> int:
+    return max(distinct - 1, 0).bit_length()

@@ -1,0 +1,129 @@
+"""Documents: text out of plain files, JSON Lines and Parquet, a piece at a time.
+
+Room: training (edge: reads files). A document is an iterator of chunks of UTF-8
+bytes; a file larger than memory is one like any other. What cannot be read is
+named: the file, and the line or row in it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from assay.protocol.encoding.json_text import parse_json
+from assay.protocol.errors import ConfigError
+
+Format = Literal["auto", "text", "jsonl", "parquet"]
+CHUNK_BYTES = 1 << 20
+LINE_BYTES_MAX = 1 << 26  # one JSON line is held in memory, twice
+ROWS_AT_ONCE = 256
+SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+
+Document = Iterator[bytes]
+
+
+def format_of(path: Path, wanted: Format) -> str:
+    """What kind of file this is: as told, else by its suffix, else text."""
+    return SUFFIXES.get(path.suffix.lower(), "text") if wanted == "auto" else wanted
+
+
+def documents_in(path: Path, kind: str, field: str) -> Iterator[Document]:
+    """The documents of one file, in its order. Each must be read before the next is asked for.
+
+    Args:
+        path: The file.
+        kind: "text" (the file is one document), "jsonl" (every line is one) or "parquet" (every row).
+        field: The key or column that holds the text.
+
+    Raises:
+        ConfigError: the file cannot be read or is not of this kind.
+    """
+    match kind:
+        case "jsonl":
+            return _json_lines(path, field)
+        case "parquet":
+            return _parquet_rows(path, field)
+        case _:
+            return iter((_chunks(path),))
+
+
+def is_text(path: Path, bytes_max: int) -> bool:
+    """Whether the first `bytes_max` bytes hold no zero byte.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    left = bytes_max
+    for chunk in _chunks(path):
+        if b"\0" in chunk[:left]:
+            return False
+        left -= len(chunk)
+        if left <= 0:
+            break
+    return True
+
+
+def _chunks(path: Path) -> Document:
+    try:
+        with open(path, "rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
+    except OSError as cause:
+        raise ConfigError(f"data {path}: cannot be read ({cause.strerror or cause})") from None
+
+
+def _json_lines(path: Path, field: str) -> Iterator[Document]:
+    try:
+        with open(path, "rb") as file:
+            number = 0
+            while line := file.readline(LINE_BYTES_MAX + 1):
+                number += 1
+                if len(line) > LINE_BYTES_MAX:
+                    raise ConfigError(f"data {path}, line {number}: longer than {LINE_BYTES_MAX} bytes")
+                if line.strip():
+                    yield iter((_json_text(line, field, f"data {path}, line {number}"),))
+    except OSError as cause:
+        raise ConfigError(f"data {path}: cannot be read ({cause.strerror or cause})") from None
+
+
+def _json_text(line: bytes, field: str, where: str) -> bytes:
+    try:
+        value = parse_json(line)
+    except ValueError as cause:
+        raise ConfigError(f"{where}: is not JSON ({cause})") from None
+    if not isinstance(value, dict) or field not in value:
+        known = ", ".join(sorted(map(str, value))[:8]) if isinstance(value, dict) else type(value).__name__
+        raise ConfigError(f'{where}: expected an object with the key "{field}", found {known or "none"}')
+    return _utf8(value[field], f'{where}, key "{field}"')
+
+
+def _parquet_rows(path: Path, field: str) -> Iterator[Document]:
+    try:
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise ConfigError(
+            f"data {path}: Parquet needs pyarrow, which is not installed (pip install 'assay[parquet]')"
+        ) from None
+    arrow: Any = importlib.import_module("pyarrow")
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            if field not in file.schema_arrow.names:
+                known = ", ".join(file.schema_arrow.names[:8])
+                raise ConfigError(f'data {path}: expected a column "{field}", found {known}')
+            for batch in file.iter_batches(ROWS_AT_ONCE, columns=[field]):
+                for value in batch.column(0).to_pylist():
+                    number += 1
+                    yield iter((_utf8(value, f'data {path}, row {number}, column "{field}"'),))
+    except OSError as cause:
+        raise ConfigError(f"data {path}: cannot be read ({cause})") from None
+    except arrow.ArrowException as cause:
+        raise ConfigError(f"data {path}: is not Parquet that can be read ({cause})") from None
+
+
+def _utf8(value: object, where: str) -> bytes:
+    if not isinstance(value, str):
+        raise ConfigError(f"{where}: expected text, found {type(value).__name__}")
+    return value.encode("utf-8", "replace")  # a lone surrogate has no UTF-8

@@ -1,0 +1,49 @@
+"""Inventory: what a model was trained on, as one value that buyer and verifiers spell alike.
+
+Room: training (pure). It follows from the run's spec and the data's manifest, which the spec names by hash;
+its own hash is what a model's record on chain carries as `dataInventoryHash`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict
+from typing import Any
+
+from assay.protocol.encoding.json_text import canonical_json
+from assay.protocol.params import DataSpec
+from assay.protocol.types import NO_DIGEST, Digest
+from assay.training.data.shards import Manifest
+
+FORMAT = "assay/data-inventory/1"
+
+
+def inventory(data: DataSpec, manifest: Manifest) -> dict[str, Any]:
+    """Every source with its licence and size, and what the tokens are.
+
+    Args:
+        data: The run's.
+        manifest: The one that `data` names.
+
+    Raises:
+        ValueError: it names another one.
+    """
+    if manifest.digest() != data.manifest:
+        raise ValueError(f"manifest {manifest.digest().hex()}, the run names {data.manifest.hex()}")
+    return {
+        "format": FORMAT,
+        "sources": [{**asdict(source), "kind": "text"} for source in manifest.sources],
+        "tokens": data.tokens,
+        "held_out_tokens": data.validation_tokens,
+        "vocabulary": data.vocabulary,
+        "token_bytes": data.token_bytes,
+        "tokenizer": None if data.tokenizer == NO_DIGEST else f"sha256:{data.tokenizer.hex()}",
+        "manifest": f"sha256:{data.manifest.hex()}",
+        "merkle_root": data.root.hex(),
+        "shards": len(manifest.shards),
+    }
+
+
+def inventory_digest(told: dict[str, Any]) -> Digest:
+    """SHA-256 of an inventory's one spelling."""
+    return Digest(hashlib.sha256(canonical_json(told)).digest())

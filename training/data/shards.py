@@ -1,0 +1,283 @@
+"""Shards: tokens on disk, in files named by their hash, under one manifest and one root.
+
+Room: training (edge: files of one folder). Text is tokenised once, by whoever orders
+the run; everybody else receives this folder and checks it. Writing and checking hold
+one shard in memory, whatever the size of the whole.
+
+    DATA/manifest.json   sources with licence, files, documents, bytes, tokens; shards; root
+    DATA/shards/HASH.bin tokens, little-endian, 1 MiB each but the last
+    DATA/tokenizer.json  if tokens are not bytes
+
+Rules: docs/protocol.md, "Data".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.protocol.encoding import merkle
+from assay.protocol.encoding.blob import blob_digest
+from assay.protocol.encoding.json_text import parse_json
+from assay.protocol.errors import ConfigError
+from assay.protocol.types import NO_DIGEST, Digest
+
+FORMAT = "assay/data/2"
+MANIFEST, SHARDS, TOKENIZER = "manifest.json", "shards", "tokenizer.json"
+SHARD_BYTES = 1 << 20
+MANIFEST_BYTES_MAX = 1 << 28  # four million shards: 4 TiB of tokens
+OPEN_MAX = 256  # shards mapped at once; an open one costs a file handle, not memory
+_DOMAIN = hashlib.sha256(b"assay/data/2").digest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What one source gave. bytes: of text, before it was tokenised."""
+
+    source: str
+    licence: str
+    files: int
+    documents: int
+    bytes: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A data set, complete: whoever holds this knows every shard and where it is from.
+
+    tokenizer: SHA-256 of its file; zero for bytes. separator: the token after each document, if any.
+    """
+
+    tokenizer: Digest
+    separator: int | None
+    vocabulary: int
+    token_bytes: int
+    tokens: int
+    sources: tuple[Source, ...]
+    shards: tuple[Digest, ...]
+
+    @property
+    def root(self) -> Digest:
+        """Merkle root over the shards' names in order."""
+        return shard_root(self.shards)
+
+    def to_json(self) -> bytes:
+        """The bytes whose SHA-256 is the manifest's digest: one value has one spelling."""
+        body = {
+            "format": FORMAT,
+            "tokenizer": self.tokenizer.hex(),
+            "separator": self.separator,
+            "vocabulary": self.vocabulary,
+            "token_bytes": self.token_bytes,
+            "tokens": self.tokens,
+            "sources": [asdict(source) for source in self.sources],
+            "root": self.root.hex(),
+            "shards": [shard.hex() for shard in self.shards],
+        }
+        return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()
+
+    def digest(self) -> Digest:
+        """SHA-256 of `to_json()`."""
+        return Digest(hashlib.sha256(self.to_json()).digest())
+
+
+def shard_root(shards: Sequence[Digest]) -> Digest:
+    """Merkle root over shards' names."""
+    return merkle.root([merkle.leaf_hash(_DOMAIN, i, shard) for i, shard in enumerate(shards)])
+
+
+def token_type(token_bytes: int) -> np.dtype[Any]:
+    """Unsigned little-endian integers of 1, 2 or 4 bytes."""
+    return np.dtype({1: "<u1", 2: "<u2", 4: "<u4"}[token_bytes])
+
+
+def token_bytes_for(vocabulary: int) -> int:
+    """The smallest width that holds every token."""
+    return 1 if vocabulary <= 1 << 8 else 2 if vocabulary <= 1 << 16 else 4
+
+
+class ShardWriter:
+    """Cuts a stream of tokens into shards. With no folder it only counts and hashes."""
+
+    def __init__(self, folder: Path | None, token_bytes: int) -> None:
+        """Start an empty data set; `folder` must not hold another one."""
+        self.shards: list[Digest] = []
+        self.tokens = 0
+        self._folder = folder
+        kind = token_type(token_bytes)
+        self._shard = np.empty(SHARD_BYTES // kind.itemsize, kind)
+        self._filled = 0
+        if folder is not None:
+            (folder / SHARDS).mkdir(parents=True, exist_ok=True)
+
+    def add(self, tokens: NDArray[Any]) -> None:
+        """Append tokens; they must fit the width."""
+        self.tokens += len(tokens)
+        while len(tokens):
+            part = tokens[: len(self._shard) - self._filled]
+            self._shard[self._filled : self._filled + len(part)] = part
+            self._filled += len(part)
+            tokens = tokens[len(part) :]
+            if self._filled == len(self._shard):
+                self._flush()
+
+    def close(self) -> None:
+        """Write what is left as the last shard."""
+        if self._filled:
+            self._flush()
+
+    def _flush(self) -> None:
+        body = self._shard[: self._filled].tobytes()
+        self._filled = 0
+        name = blob_digest(body)
+        self.shards.append(name)
+        if self._folder is not None:
+            path = shard_path(self._folder, name)
+            partial = path.with_suffix(".partial")
+            partial.write_bytes(body)
+            os.replace(partial, path)
+
+
+def shard_path(folder: Path, name: Digest) -> Path:
+    """Where a shard lies."""
+    return folder / SHARDS / f"{name.hex()}.bin"
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest in a folder.
+
+    Raises:
+        ConfigError: it is missing, or is not one.
+    """
+    path = folder / MANIFEST
+    try:
+        if path.stat().st_size > MANIFEST_BYTES_MAX:
+            raise ConfigError(f"data {path}: more than {MANIFEST_BYTES_MAX} bytes")
+        body = parse_json(path.read_bytes())
+        manifest = Manifest(
+            tokenizer=Digest(bytes.fromhex(body["tokenizer"])),
+            separator=None if body["separator"] is None else int(body["separator"]),
+            vocabulary=int(body["vocabulary"]),
+            token_bytes=int(body["token_bytes"]),
+            tokens=int(body["tokens"]),
+            sources=tuple(Source(**source) for source in body["sources"]),
+            shards=tuple(Digest(bytes.fromhex(shard)) for shard in body["shards"]),
+        )
+    except OSError as cause:
+        raise ConfigError(f"data {path}: cannot be read ({cause.strerror or cause})") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as cause:
+        raise ConfigError(f"data {path}: is no manifest of a data set ({cause})") from None
+    if manifest.token_bytes not in (1, 2, 4):
+        raise ConfigError(f"data {path}: tokens of {manifest.token_bytes} bytes, expected 1, 2 or 4")
+    return manifest
+
+
+def checked_shards(folder: Path, manifest: Manifest) -> Iterator[NDArray[Any]]:
+    """Every shard in order, read and compared with its name, one at a time.
+
+    Raises:
+        ConfigError: which shard is missing, altered, of another length or holds a token out of range.
+    """
+    kind = token_type(manifest.token_bytes)
+    per_shard = SHARD_BYTES // kind.itemsize
+    if len(manifest.shards) != -(-manifest.tokens // per_shard):
+        raise ConfigError(
+            f"data {folder}: {len(manifest.shards)} shards cannot hold {manifest.tokens} tokens"
+        )
+    for index, name in enumerate(manifest.shards):
+        path = shard_path(folder, name)
+        try:
+            with open(path, "rb") as file:
+                body = file.read(SHARD_BYTES + 1)
+        except OSError as cause:
+            raise ConfigError(f"data {path}: cannot be read ({cause.strerror or cause})") from None
+        count = min(per_shard, manifest.tokens - index * per_shard)
+        if len(body) != count * kind.itemsize:
+            raise ConfigError(f"data {path}: {len(body)} bytes, expected {count * kind.itemsize}")
+        if blob_digest(body) != name:
+            raise ConfigError(f"data {path}: shard {index} was altered, its bytes do not have its name")
+        tokens = np.frombuffer(body, kind)
+        if int(tokens.max()) >= manifest.vocabulary:
+            raise ConfigError(f"data {path}: token {tokens.max()}, expected under {manifest.vocabulary}")
+        yield tokens
+
+
+class ShardedTokens:
+    """A token stream over shards, mapped read-only; a slice copies what it names and nothing else."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        """Open nothing yet. The shards must have been checked."""
+        self._folder, self._manifest = folder, manifest
+        self._type = token_type(manifest.token_bytes)
+        self._open: OrderedDict[int, NDArray[Any]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return self._manifest.tokens
+
+    def __getitem__(self, span: slice) -> NDArray[Any]:
+        start, stop, step = span.indices(len(self))
+        assert step == 1, "a stream is read forwards"
+        per_shard = SHARD_BYTES // self._type.itemsize
+        parts = []
+        while start < stop:
+            index, at = divmod(start, per_shard)
+            part = self._shard(index)[at : at + stop - start]
+            parts.append(part)
+            start += len(part)
+        return np.concatenate(parts) if parts else np.empty(0, self._type)
+
+    def _shard(self, index: int) -> NDArray[Any]:
+        if index not in self._open:
+            path = shard_path(self._folder, self._manifest.shards[index])
+            self._open[index] = np.memmap(path, self._type, "r")
+            if len(self._open) > OPEN_MAX:
+                self._open.popitem(last=False)
+        self._open.move_to_end(index)
+        return self._open[index]
+
+
+def write_tokens(
+    folder: Path | None,
+    tokens: Iterable[NDArray[Any]],
+    *,
+    vocabulary: int = 256,
+    source: str = "made up",
+    licence: str = "none",
+    tokenizer: Digest = NO_DIGEST,
+) -> Manifest:
+    """A data set of tokens that are already there: one source, one document, no separator.
+
+    Without a folder nothing is written.
+
+    Raises:
+        OSError: disk refused.
+    """
+    writer = ShardWriter(folder, token_bytes_for(vocabulary))
+    for part in tokens:
+        writer.add(part)
+    writer.close()
+    only = Source(
+        source=source, licence=licence, files=1, documents=1, bytes=writer.tokens, tokens=writer.tokens
+    )
+    manifest = Manifest(
+        tokenizer=tokenizer,
+        separator=None,
+        vocabulary=vocabulary,
+        token_bytes=token_bytes_for(vocabulary),
+        tokens=writer.tokens,
+        sources=(only,),
+        shards=tuple(writer.shards),
+    )
+    if folder is not None:
+        (folder / MANIFEST).write_bytes(manifest.to_json())
+    return manifest

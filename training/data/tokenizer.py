@@ -1,0 +1,176 @@
+"""Tokenizer: text to tokens, by bytes or by any `tokenizer.json`.
+
+Room: training (edge: reads one file). Bytes are the default: 256 tokens, nothing to
+train. Everything else is a file of the `tokenizers` library, named by the SHA-256 of
+its bytes. A document is cut into pieces before it is tokenised, so that a text of any
+size takes the same memory and the same text gives the same tokens.
+
+Rules: docs/protocol.md, "Data".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.protocol.errors import ConfigError
+from assay.protocol.types import NO_DIGEST, Digest
+
+PIECE_BYTES = 1 << 20
+FILE_BYTES_MAX = 1 << 28
+BYTE_VOCABULARY = 256
+BYTE_SEPARATOR = 0
+# What follows a document, where nobody said: the first of these that the tokenizer knows.
+SEPARATORS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<|eot_id|>", "[SEP]")
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """How pieces of text become tokens.
+
+    digest: SHA-256 of the file; zero for bytes. separator: the token after each document, if any.
+    body: the file, or nothing for bytes. encode: one piece of UTF-8 text to token numbers.
+    """
+
+    digest: Digest
+    vocabulary: int
+    separator: int | None
+    body: bytes
+    encode: Callable[[bytes], NDArray[Any]]
+
+
+def byte_tokenizer() -> Tokenizer:
+    """Every byte is a token; a zero byte follows each document."""
+    return Tokenizer(
+        digest=NO_DIGEST,
+        vocabulary=BYTE_VOCABULARY,
+        separator=BYTE_SEPARATOR,
+        body=b"",
+        encode=lambda piece: np.frombuffer(piece, np.uint8),
+    )
+
+
+def load_tokenizer(path: Path, separator: str | None = None) -> Tokenizer:
+    """The tokenizer in a `tokenizer.json`.
+
+    Args:
+        path: The file.
+        separator: The token that follows each document, as it is written in the vocabulary; "" for
+            none. Left out: the first of `SEPARATORS` that the tokenizer knows.
+
+    Raises:
+        ConfigError: the file cannot be read, is no tokenizer, or does not know the separator.
+    """
+    from tokenizers import Tokenizer as Library
+
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise ConfigError(f"tokenizer {path}: more than {FILE_BYTES_MAX} bytes")
+        body = path.read_bytes()
+    except OSError as cause:
+        raise ConfigError(f"tokenizer {path}: cannot be read ({cause.strerror or cause})") from None
+    try:
+        library = Library.from_buffer(body)
+    except Exception as cause:  # the library raises a bare Exception
+        raise ConfigError(f"tokenizer {path}: is no tokenizer.json ({cause})") from None
+    library.no_truncation()
+    library.no_padding()
+    numbers = library.get_vocab(with_added_tokens=True)
+    if not numbers:
+        raise ConfigError(f"tokenizer {path}: its vocabulary is empty")
+    if separator is None:
+        after = next((numbers[name] for name in SEPARATORS if name in numbers), None)
+    elif separator and separator not in numbers:
+        raise ConfigError(f'tokenizer {path}: knows no token "{separator}" to put between documents')
+    else:
+        after = numbers.get(separator) if separator else None
+
+    def encode(piece: bytes) -> NDArray[Any]:
+        ids = library.encode(piece.decode("utf-8", "replace"), add_special_tokens=False).ids
+        return np.asarray(ids, np.uint32)
+
+    return Tokenizer(
+        digest=Digest(hashlib.sha256(body).digest()),
+        vocabulary=max(numbers.values()) + 1,
+        separator=after,
+        body=body,
+        encode=encode,
+    )
+
+
+def pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """A document cut where its tokens will not mind: at most `PIECE_BYTES` each, whatever the chunks.
+
+    A piece ends with the last newline that fits; without one, before the last UTF-8 character
+    that would be cut in two.
+    """
+    held = b""
+    for chunk in chunks:
+        held += chunk
+        while len(held) > PIECE_BYTES:
+            end = _cut(held)
+            yield held[:end]
+            held = held[end:]
+    if held:
+        yield held
+
+
+def _cut(held: bytes) -> int:
+    newline = held.rfind(b"\n", 0, PIECE_BYTES)
+    if newline >= 0:
+        return newline + 1
+    end = PIECE_BYTES
+    while end > PIECE_BYTES - 4 and held[end] & 0xC0 == 0x80:
+        end -= 1
+    return end
+
+
+def byte_tokenizer_json() -> bytes:
+    """The byte tokenizer as a `tokenizer.json`, for programs that want one: token n is byte n."""
+    # Byte-level BPE without merges. Its alphabet writes each byte as a visible character: bytes
+    # that are printable stand for themselves, the others for code points from 256 on (GPT-2).
+    visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in set(visible)]
+    letter = {byte: chr(byte) for byte in visible} | {
+        byte: chr(256 + rank) for rank, byte in enumerate(others)
+    }
+    body: dict[str, Any] = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": {
+            "type": "ByteLevel",
+            "add_prefix_space": False,
+            "trim_offsets": False,
+            "use_regex": False,
+        },
+        "post_processor": None,
+        "decoder": {
+            "type": "ByteLevel",
+            "add_prefix_space": False,
+            "trim_offsets": False,
+            "use_regex": False,
+        },
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": {letter[byte]: byte for byte in range(256)},
+            "merges": [],
+        },
+    }
+    return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()

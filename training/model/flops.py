@@ -1,0 +1,46 @@
+"""FLOP: how many floating-point operations training on so many tokens takes, by one formula.
+
+Room: training (pure). Only what a forward and backward pass multiplies is counted: no optimiser, transform,
+aggregation or evaluation. Integers throughout, so every party gets the same figure.
+
+    per token = 6 N + 12 L C D      N weights of matrices that every token meets, the output head included
+                                    L layers, C tokens of context, D width
+Two of six are the forward pass, four the backward pass. Attention is counted for the whole
+context, though half of it is masked.
+
+Reference:
+    Kaplan et al., "Scaling Laws for Neural Language Models", arXiv:2001.08361, section 2.1 (6 N);
+    Chowdhery et al., "PaLM", arXiv:2204.02311, appendix B (12 L H Q T, the attention term).
+"""
+
+from __future__ import annotations
+
+import math
+
+from assay.protocol.params import ModelSpec
+from assay.training.layout import layout_of
+
+FORMULA = "tokens * (6 * N + 12 * layers * context * width)"
+WORDS = (
+    "N counts the weights of every matrix that each token is multiplied with, the output head included, "
+    "lookup tables, norms and biases not; attention is counted for the whole context; "
+    "optimiser, compression, aggregation and evaluation are not counted"
+)
+REFERENCES = ("arXiv:2001.08361, section 2.1", "arXiv:2204.02311, appendix B")
+_TABLES = ("embed", "position")  # looked up, not multiplied
+
+
+def weights_per_token(model: ModelSpec) -> int:
+    """N: weights that one token is multiplied with in one forward pass."""
+    layout = layout_of(model)
+    matrices = sum(
+        math.prod(shape)
+        for name, shape in zip(layout.names, layout.shapes, strict=True)
+        if len(shape) == 2 and name not in _TABLES
+    )
+    return matrices + (model.vocabulary * model.width if model.is_tied else 0)
+
+
+def flop_per_token(model: ModelSpec) -> int:
+    """Forward and backward pass, for one token of a full context."""
+    return 6 * weights_per_token(model) + 12 * model.layers * model.context * model.width

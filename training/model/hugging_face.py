@@ -1,0 +1,312 @@
+"""HF: a run starts from, and ends as, a folder that `transformers` loads.
+
+Room: training (edge: reads one folder). A Llama here is a LlamaForCausalLM. A GPT here
+has no biases in its linear layers and leaves as a GPT2LMHeadModel whose biases are zero;
+one whose biases are not zero cannot come in, and is refused.
+
+    FOLDER/config.json, *.safetensors, tokenizer.json
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.protocol.encoding.json_text import parse_json
+from assay.protocol.errors import ConfigError
+from assay.protocol.params import Family, ModelSpec, model_faults
+from assay.protocol.types import NO_DIGEST
+from assay.training.layout import layout_of
+
+CONFIG, WEIGHTS, WEIGHTS_INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+CONFIG_BYTES_MAX = 1 << 24
+
+_LLAMA_PARTS = {
+    "norm1.weight": "input_layernorm.weight",
+    "attention.q": "self_attn.q_proj.weight",
+    "attention.k": "self_attn.k_proj.weight",
+    "attention.v": "self_attn.v_proj.weight",
+    "attention.out": "self_attn.o_proj.weight",
+    "norm2.weight": "post_attention_layernorm.weight",
+    "mlp.gate": "mlp.gate_proj.weight",
+    "mlp.up": "mlp.up_proj.weight",
+    "mlp.down": "mlp.down_proj.weight",
+}
+_LLAMA_WHOLE = {
+    "embed": "model.embed_tokens.weight",
+    "norm.weight": "model.norm.weight",
+    "head": "lm_head.weight",
+}
+_GPT_PARTS = {
+    "norm1.weight": "ln_1.weight",
+    "norm1.bias": "ln_1.bias",
+    "attention.qkv": "attn.c_attn.weight",
+    "attention.out": "attn.c_proj.weight",
+    "norm2.weight": "ln_2.weight",
+    "norm2.bias": "ln_2.bias",
+    "mlp.up": "mlp.c_fc.weight",
+    "mlp.down": "mlp.c_proj.weight",
+}
+_GPT_WHOLE = {
+    "embed": "transformer.wte.weight",
+    "position": "transformer.wpe.weight",
+    "norm.weight": "transformer.ln_f.weight",
+    "norm.bias": "transformer.ln_f.bias",
+    "head": "lm_head.weight",
+}
+_GPT_TRANSPOSED = ("attention.qkv", "attention.out", "mlp.up", "mlp.down")  # GPT-2 keeps (in, out)
+
+
+# ---- out
+
+
+def export_config(model: ModelSpec, separator: int | None) -> dict[str, Any]:
+    """What config.json says. `separator`: the token after each document, if there is one."""
+    common = {
+        "dtype": "float32",
+        "tie_word_embeddings": model.is_tied,
+        "vocab_size": model.vocabulary,
+        "bos_token_id": separator,
+        "eos_token_id": separator,
+        "use_cache": True,
+        "parameters": layout_of(model).parameters,
+    }
+    if model.family is Family.GPT:
+        return {
+            "architectures": ["GPT2LMHeadModel"],
+            "model_type": "gpt2",
+            "n_positions": model.context,
+            "n_embd": model.width,
+            "n_layer": model.layers,
+            "n_head": model.heads,
+            "n_inner": model.hidden,
+            "activation_function": "gelu",
+            "layer_norm_epsilon": model.norm_epsilon_nano / 1e9,
+            "embd_pdrop": 0.0,
+            "attn_pdrop": 0.0,
+            "resid_pdrop": 0.0,
+            **common,
+        }
+    theta = float(model.rope_theta)
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "max_position_embeddings": model.context,
+        "hidden_size": model.width,
+        "intermediate_size": model.hidden,
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "num_key_value_heads": model.kv_heads,
+        "head_dim": model.width // model.heads,
+        "hidden_act": "silu",
+        "rms_norm_eps": model.norm_epsilon_nano / 1e9,
+        "rope_theta": theta,  # read by transformers 4
+        "rope_parameters": {"rope_theta": theta, "rope_type": "default"},  # read by transformers 5
+        "attention_bias": False,
+        "mlp_bias": False,
+        **common,
+    }
+
+
+def export_tensors(model: ModelSpec, theta_P: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+    """The parameters under the names, and in the shapes, that `transformers` knows them by."""
+    tensors: dict[str, NDArray[np.float32]] = {}
+    for name, (at, shape) in layout_of(model).offsets().items():
+        value = theta_P[at : at + int(np.prod(shape))].reshape(shape)
+        named, is_transposed = _their_name(model, name)
+        tensors[named] = np.ascontiguousarray(value.T if is_transposed else value, np.float32)
+        if is_transposed:
+            tensors[_bias_of(named)] = np.zeros(shape[0], np.float32)
+    return tensors
+
+
+# ---- in
+
+
+def read_sizes(folder: Path) -> ModelSpec:
+    """The model that a folder's config.json describes; its `base` is zero.
+
+    Raises:
+        ConfigError: it cannot be read, or is of a kind that cannot be trained here; why.
+    """
+    path = folder / CONFIG
+    try:
+        with open(path, "rb") as file:
+            config = parse_json(file.read(CONFIG_BYTES_MAX))
+    except OSError as cause:
+        raise ConfigError(f"base {path}: cannot be read ({cause.strerror or cause})") from None
+    except (ValueError, RecursionError) as cause:
+        raise ConfigError(f"base {path}: is not JSON ({cause})") from None
+    readers: dict[str, Callable[[dict[str, Any]], ModelSpec]] = {"llama": _llama_sizes, "gpt2": _gpt_sizes}
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    if kind not in readers:
+        raise ConfigError(f'base {path}: model_type is "{kind}", expected one of {", ".join(readers)}')
+    try:
+        model = readers[kind](config)
+        faults = model_faults(model)
+    except (KeyError, TypeError, ValueError, OverflowError) as cause:
+        what = f"lacks {cause}" if isinstance(cause, KeyError) else str(cause)
+        raise ConfigError(f"base {path}: {what}") from None
+    if faults:
+        raise ConfigError(f"base {path}: {'; '.join(faults)}")
+    return model
+
+
+def read_theta(folder: Path, model: ModelSpec) -> NDArray[np.float32]:
+    """The folder's weights as one vector in the order of the layout. Shape (P,), float32.
+
+    Args:
+        folder: With one *.safetensors file, or several and their index.
+        model: As `read_sizes` returned it; a Llama's context may be another.
+
+    Raises:
+        ConfigError: a file or tensor is missing, of another shape, or not finite.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    places = _places(folder)
+    opened: dict[Path, Any] = {}
+
+    def load(name: str) -> NDArray[np.float32]:
+        path = places[name]
+        try:
+            if path not in opened:
+                opened[path] = safe_open(path, "pt")  # numpy knows no bfloat16
+            value: NDArray[np.float32] = opened[path].get_tensor(name).float().numpy()
+        except (OSError, SafetensorError) as cause:
+            raise ConfigError(f"base {path}: tensor {name} cannot be read ({cause})") from None
+        if not np.isfinite(value).all():
+            raise ConfigError(f"base {path}: tensor {name} is not finite")
+        return value
+
+    layout = layout_of(model)
+    theta_P = np.empty(layout.parameters, np.float32)
+    for name, (at, shape) in layout.offsets().items():
+        named, is_transposed = _their_name(model, name)
+        if named not in places and named.removeprefix("transformer.") in places:
+            named = named.removeprefix("transformer.")  # GPT-2 saved without its head
+        if named not in places:
+            raise ConfigError(f"base {folder}: holds no tensor {named}")
+        value = load(named)
+        value = value.T if is_transposed else value
+        if value.shape != shape:
+            raise ConfigError(f"base {folder}: tensor {named} has shape {value.shape}, expected {shape}")
+        theta_P[at : at + value.size] = value.reshape(-1)
+        if is_transposed and _bias_of(named) in places and load(_bias_of(named)).any():
+            raise ConfigError(
+                f"base {folder}: {_bias_of(named)} is not zero; the GPT trained here has no such bias, "
+                "so this model cannot be started from exactly; start from a Llama instead"
+            )
+    return theta_P
+
+
+def _places(folder: Path) -> dict[str, Path]:
+    """Which file holds each tensor."""
+    from safetensors import SafetensorError, safe_open
+
+    index = folder / WEIGHTS_INDEX
+    if index.is_file():
+        try:
+            weights = dict(parse_json(index.read_bytes())["weight_map"])
+            names = {str(name): str(file) for name, file in weights.items()}
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as cause:
+            raise ConfigError(f"base {index}: is no index of weights ({cause})") from None
+        if any(Path(file).name != file for file in names.values()):
+            raise ConfigError(f"base {index}: names files outside its folder")
+        return {name: folder / file for name, file in names.items()}
+    files = sorted(folder.glob("*.safetensors"))
+    if len(files) != 1:
+        raise ConfigError(f"base {folder}: {len(files)} *.safetensors files without an index, expected one")
+    try:
+        with safe_open(files[0], "pt") as opened:
+            return dict.fromkeys(opened.keys(), files[0])
+    except (OSError, SafetensorError) as cause:
+        raise ConfigError(f"base {files[0]}: cannot be read ({cause})") from None
+
+
+def _llama_sizes(config: Mapping[str, Any]) -> ModelSpec:
+    heads = int(config["num_attention_heads"])
+    rope = config.get("rope_parameters") or {}
+    scaling = config.get("rope_scaling") or {}
+    kinds = {str(r.get("rope_type", r.get("type", "default"))) for r in (rope, scaling) if r}
+    _expect(config, "hidden_act", "silu")
+    _expect(config, "attention_bias", False)
+    _expect(config, "mlp_bias", False)
+    if kinds - {"default"}:
+        raise ValueError(
+            f"rope_type is {', '.join(sorted(kinds))}; only unscaled rotation can be trained here"
+        )
+    if int(config.get("head_dim") or int(config["hidden_size"]) // heads) * heads != int(
+        config["hidden_size"]
+    ):
+        raise ValueError("head_dim times num_attention_heads is not hidden_size")
+    return ModelSpec(
+        family=Family.LLAMA,
+        vocabulary=int(config["vocab_size"]),
+        layers=int(config["num_hidden_layers"]),
+        width=int(config["hidden_size"]),
+        heads=heads,
+        kv_heads=int(config.get("num_key_value_heads") or heads),
+        hidden=int(config["intermediate_size"]),
+        context=int(config.get("max_position_embeddings", 2048)),
+        rope_theta=_whole(rope.get("rope_theta", config.get("rope_theta", 10_000)), "rope_theta"),
+        norm_epsilon_nano=_whole(float(config.get("rms_norm_eps", 1e-6)) * 1e9, "rms_norm_eps * 10^9"),
+        is_tied=bool(config.get("tie_word_embeddings", False)),
+        base=NO_DIGEST,
+    )
+
+
+def _gpt_sizes(config: Mapping[str, Any]) -> ModelSpec:
+    if config.get("activation_function", "gelu_new") != "gelu":
+        raise ValueError(
+            f'activation_function is "{config.get("activation_function", "gelu_new")}"; the GPT trained here '
+            'uses the exact "gelu" and has no linear biases, so OpenAI\'s GPT-2 cannot be started from'
+        )
+    for flag in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
+        _expect(config, flag, False)
+    return ModelSpec(
+        family=Family.GPT,
+        vocabulary=int(config["vocab_size"]),
+        layers=int(config["n_layer"]),
+        width=int(config["n_embd"]),
+        heads=int(config["n_head"]),
+        kv_heads=int(config["n_head"]),
+        hidden=int(config.get("n_inner") or 4 * int(config["n_embd"])),
+        context=int(config["n_positions"]),
+        rope_theta=0,
+        norm_epsilon_nano=_whole(
+            float(config.get("layer_norm_epsilon", 1e-5)) * 1e9, "layer_norm_epsilon * 10^9"
+        ),
+        is_tied=bool(config.get("tie_word_embeddings", True)),
+        base=NO_DIGEST,
+    )
+
+
+def _expect(config: Mapping[str, Any], key: str, value: object) -> None:
+    if config.get(key, value) != value:
+        raise ValueError(f"{key} is {config[key]}, only {value} can be trained here")
+
+
+def _whole(value: float, what: str) -> int:
+    if abs(value - round(value)) > 1e-6 * max(abs(value), 1):
+        raise ValueError(f"{what} is {value}, expected a whole number")
+    return round(value)
+
+
+def _their_name(model: ModelSpec, name: str) -> tuple[str, bool]:
+    """Hugging Face's name of one of our tensors, and whether theirs is transposed."""
+    is_gpt = model.family is Family.GPT
+    whole = (_GPT_WHOLE if is_gpt else _LLAMA_WHOLE).get(name)
+    if whole is not None:
+        return whole, False
+    layer, _, part = name.partition(".")
+    home = f"{'transformer.h' if is_gpt else 'model.layers'}.{layer.removeprefix('layer')}"
+    return f"{home}.{(_GPT_PARTS if is_gpt else _LLAMA_PARTS)[part]}", is_gpt and part in _GPT_TRANSPOSED
+
+
+def _bias_of(weight: str) -> str:
+    return weight.removesuffix("weight") + "bias"

@@ -1,0 +1,61 @@
+"""Start: the parameters a run begins with, drawn from its seed or imported.
+
+Room: training (edge: reads one file). Imported parameters travel as a file beside the
+data; the spec names their digest, so a wrong file stops a participant at its first step.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from assay.protocol.errors import ConfigError
+from assay.protocol.params import RunSpec
+from assay.protocol.types import NO_DIGEST, Digest
+from assay.training.exact import initial_parameters
+from assay.training.layout import layout_of
+
+BASE = "base.npy"
+
+
+def state_digest(theta_P: NDArray[np.float32]) -> Digest:
+    """BLAKE3 of the parameters: dtype and length, then little-endian values."""
+    whole = blake3(b"assay/state/1|float32|" + len(theta_P).to_bytes(8, "big"))
+    whole.update(np.ascontiguousarray(theta_P, "<f4").view(np.uint8).data)
+    return Digest(whole.digest())
+
+
+def starting_parameters(spec: RunSpec, base: Path | None) -> NDArray[np.float32]:
+    """theta_0, the same bits at every participant. Shape (P,), float32, a fresh array.
+
+    Args:
+        spec: The run.
+        base: The file of the imported parameters; not looked at where there are none.
+
+    Raises:
+        ConfigError: the run starts from imported parameters, and these are not they.
+    """
+    layout = layout_of(spec.model)
+    if spec.model.base == NO_DIGEST:
+        return initial_parameters(spec.seed, layout.names, layout.shapes)
+    if base is None:
+        raise ConfigError("this run starts from imported parameters; write their file as base = PATH")
+    theta_P = _read(base)
+    if theta_P.dtype != np.float32 or theta_P.shape != (layout.parameters,):
+        raise ConfigError(
+            f"base {base}: {theta_P.dtype} of shape {theta_P.shape}, expected {layout.parameters} float32"
+        )
+    if state_digest(theta_P) != spec.model.base:
+        raise ConfigError(f"base {base}: not the parameters this run starts from")
+    return theta_P
+
+
+def _read(path: Path) -> NDArray[np.float32]:
+    try:
+        theta_P: NDArray[np.float32] = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as cause:
+        raise ConfigError(f"base {path}: cannot be read ({cause})") from None
+    return theta_P

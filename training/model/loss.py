@@ -1,0 +1,150 @@
+"""Model: loss and gradient as a pure function of the flat parameter vector.
+
+Room: training (pure). The family says which decoder (`gpt`, `llama`); everything
+else that decides bits is fixed here and named in `execution_class`: precision,
+attention kernel, accumulation, threads, device. Parameters and gradients are float32
+on the CPU whatever a pass is computed in and on.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name every torch reader expects
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from assay.protocol.errors import ConfigError
+from assay.protocol.params import ComputeSpec, Family, ModelSpec, Precision
+from assay.training.layout import Layout
+from assay.training.model.gpt import gpt_logits
+from assay.training.model.llama import llama_logits
+
+DEVICES = ("cpu", "cuda")
+FLOAT32_WHOLE = ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=0)
+
+
+def use_threads(count: int) -> None:
+    """Set the flags that `execution_class` describes. Call once per process, before any work."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only with this
+    torch.set_num_threads(count)
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def use_one_thread() -> None:
+    """`use_threads(1)`: what all participants do unless told otherwise."""
+    use_threads(1)
+
+
+def check_device(device: str) -> None:
+    """Do nothing if this machine can compute there.
+
+    Raises:
+        ConfigError: no such device, or torch cannot use it.
+    """
+    if device not in DEVICES:
+        raise ConfigError(f'device "{device}": expected one of {", ".join(DEVICES)}')
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            'device "cuda": torch finds none here; install a CUDA build or write device = "cpu"'
+        )
+
+
+def loss_and_gradient(
+    model: ModelSpec,
+    layout: Layout,
+    theta_P: NDArray[np.float32],
+    tokens: NDArray[np.int64],
+    *,
+    compute: ComputeSpec,
+    device: str = "cpu",
+) -> tuple[float, NDArray[np.float32]]:
+    """Mean next-token loss in nats, and its gradient.
+
+    The batch is cut into groups of `compute.micro_sequences`, in order; each group's mean loss is
+    weighted by its share of the sequences and its gradient added in float32, first group first.
+
+    Args:
+        model: Sizes.
+        layout: Order and shapes of the parameters.
+        theta_P: Parameters. Shape (P,), float32; not modified.
+        tokens: Inputs and targets. Shape (sequences, context + 1), int64.
+        compute: Precision and group size.
+        device: "cpu" or "cuda".
+
+    Returns:
+        The loss and the gradient, shape (P,), float32. Same bits within an execution class.
+    """
+    theta = torch.from_numpy(theta_P).to(device)
+    gradient = torch.zeros_like(theta)
+    leaves = _views(layout, theta)
+    for (name, leaf), part in zip(leaves.items(), _views(layout, gradient).values(), strict=True):
+        leaves[name] = leaf.detach().requires_grad_(True)
+        leaves[name].grad = part  # backward adds in place: one gradient in memory, not one per group
+    rows = compute.micro_sequences or len(tokens)
+    total = 0.0
+    for at in range(0, len(tokens), rows):
+        group = torch.from_numpy(tokens[at : at + rows]).to(device)
+        share = len(group) / len(tokens)
+        loss = _loss(model, leaves, group, compute.dtype)
+        torch.autograd.backward([loss * share if share != 1 else loss])
+        total += float(loss.detach()) * share
+    first = next(iter(leaves.values())).grad
+    assert first is not None and first.data_ptr() == gradient.data_ptr(), "torch gave up adding in place"
+    return total, gradient.cpu().numpy()
+
+
+def mean_loss(
+    model: ModelSpec,
+    layout: Layout,
+    theta_P: NDArray[np.float32],
+    tokens: NDArray[np.int64],
+    *,
+    rows: int = 8,
+    device: str = "cpu",
+) -> float:
+    """Mean next-token loss in nats, `rows` sequences at a time, in float32."""
+    with torch.no_grad():
+        views = _views(layout, torch.from_numpy(theta_P).to(device))
+        parts = [
+            float(_loss(model, views, torch.from_numpy(tokens[i : i + rows]).to(device), Precision.FLOAT32))
+            * len(tokens[i : i + rows])
+            for i in range(0, len(tokens), rows)
+        ]
+    return sum(parts) / len(tokens)
+
+
+def logits(
+    model: ModelSpec, layout: Layout, theta_P: NDArray[np.float32], inputs: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """Logits of the next token at every position. Shape (batch, length, vocabulary), float32."""
+    with torch.no_grad():
+        found = _logits(model, _views(layout, torch.from_numpy(theta_P)), torch.from_numpy(inputs))
+    values: NDArray[np.float32] = found.numpy()
+    return values
+
+
+def _views(layout: Layout, flat: Tensor) -> dict[str, Tensor]:
+    parts = torch.split(flat, [math.prod(shape) for shape in layout.shapes])
+    return {n: p.view(s) for n, s, p in zip(layout.names, layout.shapes, parts, strict=True)}
+
+
+def _logits(model: ModelSpec, p: dict[str, Tensor], inputs: Tensor) -> Tensor:
+    return gpt_logits(model, p, inputs) if model.family is Family.GPT else llama_logits(model, p, inputs)
+
+
+def _loss(model: ModelSpec, p: dict[str, Tensor], tokens: Tensor, precision: Precision) -> Tensor:
+    inputs, targets = tokens[:, :-1], tokens[:, 1:]
+    is_half = precision is Precision.BFLOAT16
+    # CUDA's fast attention kernels sum in an order that varies; the plain one does not.
+    kernel = sdpa_kernel(SDPBackend.MATH) if tokens.is_cuda else nullcontext()
+    with kernel, torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=is_half):
+        found = _logits(model, p, inputs)
+    return F.cross_entropy(found.float().reshape(-1, model.vocabulary), targets.reshape(-1))

@@ -1,0 +1,149 @@
+"""Outer: how everybody's parameters move by the aggregate of a round.
+
+Room: training (pure). Everything here is exact: integers up to the aggregate's values,
+then elementwise float32 operations, each rounded on its own as IEEE 754 says, square
+roots and divisions included. All honest machines hold the same bits after it.
+
+Shape suffixes: N = blocks, P = parameters, S = 64.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from assay.protocol.params import RunSpec
+from assay.protocol.types import Digest
+from assay.protocol.update_rule import PPM, Outer, OuterSpec, Transform
+from assay.training.codec.contribution import decode_round, decode_step
+from assay.training.codec.wire import Aggregate
+from assay.training.exact import apply_signs, inverse_values, scatter_values
+from assay.training.fragments import fragment_positions
+from assay.training.layout import Layout, from_blocks
+from assay.training.optimiser.schedule import rate
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Public:
+    """What everybody shares after a round.
+
+    theta_P: the parameters. buffers: the outer optimiser's, none, one or two, as theta_P.
+    pending: aggregates that are not applied yet, oldest first; `apply_lag` of them.
+    """
+
+    theta_P: Floats
+    buffers: tuple[Floats, ...] = ()
+    pending: tuple[bytes, ...] = ()
+
+
+def start_public(spec: RunSpec, theta_P: Floats) -> Public:
+    """Before the first round."""
+    count = {Outer.SIGN: 0, Outer.SGD: 0, Outer.NESTEROV: 1, Outer.ADAM: 2, Outer.YOGI: 2}
+    return Public(theta_P, tuple(np.zeros_like(theta_P) for _ in range(count[spec.rule.outer.kind])))
+
+
+def public_digest(public: Public) -> Digest:
+    """BLAKE3 of the parameters, and of whatever else the next rounds depend on."""
+    whole = blake3(b"assay/state/1|float32|" + len(public.theta_P).to_bytes(8, "big"))
+    for part_P in (public.theta_P, *public.buffers):
+        whole.update(np.ascontiguousarray(part_P, "<f4").tobytes())
+    for body in public.pending:
+        whole.update(blake3(body).digest())
+    return Digest(whole.digest())
+
+
+def apply(spec: RunSpec, layout: Layout, public: Public, round_id: int, aggregate: bytes) -> Public:
+    """The state after a round. Empty bytes (a round without commits) move nothing.
+
+    Args:
+        spec: The run.
+        layout: Order and shapes of the parameters.
+        public: The state before; not modified.
+        round_id: The round that ends.
+        aggregate: What its manifest names; applied `apply_lag` rounds later.
+
+    Raises:
+        MalformedMessage: these are not the bytes of an aggregate.
+    """
+    rule = spec.rule
+    waiting = deque((*public.pending, aggregate))
+    due = waiting.popleft() if len(waiting) > rule.apply_lag else b""
+    public = replace(public, pending=tuple(waiting))
+    due_round = round_id - rule.apply_lag
+    if not due:
+        return public
+    lr = rate(rule.outer.schedule, spec.rounds, due_round)
+    if rule.outer.kind is Outer.SIGN:
+        sign_P = from_blocks(layout, decode_step(rule, due, layout.blocks))
+        return replace(public, theta_P=apply_signs(_decayed(rule.outer, lr, public.theta_P), sign_P, lr))
+    step_P = _distance(spec, layout, decode_round(rule, due, layout.blocks))
+    moved = _outer_step(rule.outer, lr, public, step_P)
+    if rule.fragments == 1:
+        return moved
+    is_in = fragment_positions(layout, rule.fragments, due_round % rule.fragments)
+    theta_P = np.where(is_in, moved.theta_P, public.theta_P)
+    buffers = tuple(np.where(is_in, new, old) for new, old in zip(moved.buffers, public.buffers, strict=True))
+    return replace(public, theta_P=theta_P, buffers=buffers)
+
+
+def applied_fragments(spec: RunSpec, rounds: Iterable[int]) -> list[int]:
+    """The fragments that moved at the end of these rounds."""
+    rule = spec.rule
+    return [(r - rule.apply_lag) % rule.fragments for r in rounds if r >= rule.apply_lag]
+
+
+def _outer_step(outer: OuterSpec, lr: np.float32, public: Public, step_P: Floats) -> Public:
+    """One step of the outer optimiser, which takes the mean distance for a gradient.
+
+    Reference:
+        Douillard et al., arXiv:2311.08105 (DiLoCo: Nesterov, as in torch.optim.SGD);
+        Reddi et al., "Adaptive Federated Optimization", arXiv:2003.00295 (ADAM, YOGI).
+    """
+    theta_P = _decayed(outer, lr, public.theta_P)
+    if outer.kind is Outer.SGD:
+        stepped_P: Floats = theta_P - np.multiply(step_P, lr)
+        return replace(public, theta_P=stepped_P)
+    momentum = np.float32(outer.momentum_micro / PPM)
+    if outer.kind is Outer.NESTEROV:
+        velocity_P = public.buffers[0] * momentum + step_P
+        ahead_P = step_P + velocity_P * momentum
+        ahead_theta_P: Floats = theta_P - np.multiply(ahead_P, lr)
+        return replace(public, theta_P=ahead_theta_P, buffers=(velocity_P,))
+    beta2 = np.float32(outer.beta2_micro / PPM)
+    one = np.float32(1)
+    mean_P = public.buffers[0] * momentum + step_P * (one - momentum)
+    square_P, old_P = step_P * step_P, public.buffers[1]
+    if outer.kind is Outer.ADAM:
+        spread_P = old_P * beta2 + square_P * (one - beta2)
+    else:
+        spread_P = old_P - square_P * ((one - beta2) * np.sign(old_P - square_P))
+    under_P = np.sqrt(spread_P) + np.float32(outer.epsilon_nano / 1e9)
+    adapted_P: Floats = theta_P - np.multiply(mean_P / under_P, lr)
+    return replace(public, theta_P=adapted_P, buffers=(mean_P, spread_P))
+
+
+def _decayed(outer: OuterSpec, lr: np.float32, theta_P: Floats) -> Floats:
+    if not outer.decay_micro:
+        return theta_P
+    return theta_P * (np.float32(1) - lr * np.float32(outer.decay_micro / PPM))
+
+
+def _distance(spec: RunSpec, layout: Layout, sparse: Aggregate) -> Floats:
+    """The aggregate as a step in parameters. Shape (P,), float32."""
+    assert sparse.exponent_N is not None
+    dense = scatter_values(layout.blocks, sparse.block_T, sparse.index_T, sparse.value_T)
+    exponent_N11 = sparse.exponent_N[:, None, None]
+    if spec.rule.compress.transform is Transform.DCT:
+        whole, shift = inverse_values(dense)
+        # Whole numbers below 2^53 times a power of two: exact until the one rounding to float32.
+        blocks = np.ldexp(whole, exponent_N11 - shift)
+    else:
+        blocks = np.ldexp(dense.astype(np.float64), exponent_N11)
+    return from_blocks(layout, blocks.astype(np.float32))

@@ -1,0 +1,154 @@
+"""Parameters: the public state of recent rounds, rebuilt from certified aggregates alone.
+
+Room: training (edge: checkpoint files). Every honest process holds the same bits
+at every round: theta, the outer optimiser's buffers, aggregates not yet applied. Recent
+rounds' theta stays in memory because audits look back; a checkpoint every `keep`
+rounds bounds what a restart must replay.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.protocol.errors import Diverged
+from assay.protocol.params import RunSpec
+from assay.protocol.types import Digest
+from assay.training.layout import layout_of
+from assay.training.model.initial import starting_parameters
+from assay.training.model.initial import state_digest as state_digest
+from assay.training.optimiser.outer import Public, apply, public_digest, start_public
+
+
+def kept_rounds(spec: RunSpec) -> int:
+    """Rounds that audits can look back, and so must be held."""
+    return spec.closing_rounds + 2 + spec.rule.read_lag
+
+
+class Parameters:
+    """theta_r for the newest round r and the `keep` rounds before it, with the rest of the newest state."""
+
+    def __init__(self, spec: RunSpec, folder: Path, keep: int, base: Path | None = None) -> None:
+        """Resume from the checkpoint that lets `keep` earlier rounds be replayed, else from the start.
+
+        Raises:
+            ConfigError: the run starts from imported parameters, and `base` is not their file.
+        """
+        self.spec, self.layout = spec, layout_of(spec.model)
+        self._folder, self._keep, self._base = folder, keep, base
+        folder.mkdir(parents=True, exist_ok=True)
+        found = sorted(self._checkpoints())
+        self.round = found[-2] if len(found) > 1 else 0
+        self.public = self._load(self.round)
+        self._recent = {self.round: self.public.theta_P}
+
+    def digest(self) -> Digest:
+        """Of the newest state."""
+        return public_digest(self.public)
+
+    def read(self, round_id: int) -> NDArray[np.float32]:
+        """theta that local work of a round starts from: `read_lag` rounds old.
+
+        Raises:
+            Diverged: that round is ahead of us or too long ago.
+        """
+        return self.at(max(round_id - self.spec.rule.read_lag, 0))
+
+    def at(self, round_id: int) -> NDArray[np.float32]:
+        """theta of a recent round.
+
+        Raises:
+            Diverged: that round is ahead of us or too long ago.
+        """
+        if round_id not in self._recent:
+            raise Diverged(
+                f"no parameters of round {round_id}: rounds {min(self._recent)} to {self.round} are here"
+            )
+        return self._recent[round_id]
+
+    def apply(self, round_id: int, aggregate: bytes) -> Digest:
+        """Step from `round_id` to the next round; the digest of what results.
+
+        Raises:
+            Diverged: this is not the round we are at.
+        """
+        if round_id != self.round:
+            raise Diverged(f"the aggregate of round {round_id} arrived while at round {self.round}")
+        self.public = apply(self.spec, self.layout, self.public, round_id, aggregate)
+        self.round = round_id + 1
+        self._recent[self.round] = self.public.theta_P
+        for old in [r for r in self._recent if r < self.round - self._keep]:
+            del self._recent[old]
+        if self.round % self._keep == 0:
+            self._save(self.round)
+        return self.digest()
+
+    def replace(self, theta_P: NDArray[np.float32]) -> None:
+        """Put other values in the newest round's place. Only a fault that is made on purpose does this."""
+        self.public = replace(self.public, theta_P=theta_P)
+        self._recent[self.round] = theta_P
+
+    def reset(self) -> None:
+        """Forget everything and start from round 0: what a diverged process does."""
+        for round_id in self._checkpoints():
+            self._path(round_id).unlink()
+        self.round = 0
+        self.public = self._load(0)
+        self._recent = {0: self.public.theta_P}
+
+    def _path(self, round_id: int) -> Path:
+        return self._folder / f"public-{round_id:08d}.npz"
+
+    def _checkpoints(self) -> list[int]:
+        return [int(path.stem.split("-")[1]) for path in self._folder.glob("public-*.npz")]
+
+    def _load(self, round_id: int) -> Public:
+        if round_id == 0 and not self._path(0).exists():
+            return start_public(self.spec, starting_parameters(self.spec, self._base))
+        with np.load(self._path(round_id), allow_pickle=False) as saved:
+            buffers = sorted(name for name in saved.files if name.startswith("buffer"))
+            pending = sorted(name for name in saved.files if name.startswith("pending"))
+            return Public(
+                saved["theta"],
+                tuple(saved[name] for name in buffers),
+                tuple(saved[name].tobytes() for name in pending),
+            )
+
+    def _save(self, round_id: int) -> None:
+        public = self.public
+        arrays: dict[str, NDArray[Any]] = {"theta": public.theta_P}
+        arrays |= {f"buffer{i}": part for i, part in enumerate(public.buffers)}
+        arrays |= {f"pending{i}": np.frombuffer(body, np.uint8) for i, body in enumerate(public.pending)}
+        write_arrays(self._path(round_id), arrays)
+        for old in sorted(self._checkpoints())[:-3]:
+            self._path(old).unlink()
+
+
+def write_array(path: Path, array: NDArray[np.float32]) -> None:
+    """Write an array so that the file is there whole or not at all, also after a power cut."""
+    with durably(path) as file:
+        np.save(file, array, allow_pickle=False)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write named arrays into one file; as `write_array`."""
+    with durably(path) as file:
+        np.savez(file, allow_pickle=False, **arrays)
+
+
+@contextmanager
+def durably(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of `path` when the block ends without an error."""
+    partial = path.with_suffix(".partial")
+    with open(partial, "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)

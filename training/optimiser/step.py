@@ -1,0 +1,164 @@
+"""Rule: one round of any method, as pure functions of public state, private state and work.
+
+Room: training (pure). The family of methods is one pipeline with numbers in it
+(`protocol/update_rule.py`); a method is a preset of those numbers (`training/methods/`).
+
+    begin -> local -> encode -> bytes -> decode -> aggregate -> apply
+                         '-> commit: the root of the private state, which goes into the message
+
+`decode` is in contribution.py, `apply` in outer.py and `commit` in node_state.py, which need no
+torch; aggregation is the verifiers' (`verifier/aggregation/registry.py`). All of it can be repeated by an
+auditor: `local` and `encode` read no clock and no peer, and the batch is the only randomness.
+
+Shape suffixes: P = parameters, N = blocks, C = 4096.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.protocol.commitments import sketch_digest
+from assay.protocol.params import RunSpec
+from assay.protocol.types import Digest
+from assay.protocol.update_rule import BLOCK_SIZE, PPM
+from assay.training.codec.factors import encode_factors
+from assay.training.codec.wire import Update, encode_update
+from assay.training.fragments import fragment_blocks, fragment_positions
+from assay.training.layout import Layout, to_blocks
+from assay.training.optimiser.inner import Floats, Gradient, InnerState, fresh, segments
+from assay.training.optimiser.node_state import Private
+from assay.training.optimiser.outer import applied_fragments
+from assay.training.optimiser.schedule import rate
+from assay.training.transform.compress import (
+    Transition,
+    distance_blocks,
+    gradient_blocks,
+    transition,
+    work_sketch,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What local work leads to.
+
+    x_NC: what enters the compressor, by block. loss: mean over the batch, nats. ends: the inner
+    state at the end of every segment; none for a single gradient. start: the one before the first.
+    """
+
+    x_NC: Floats
+    loss: float
+    ends: tuple[InnerState, ...] = ()
+    start: InnerState | None = None
+
+
+def begin(spec: RunSpec, layout: Layout, theta_P: Floats, private: Private, round_id: int) -> InnerState:
+    """The inner state a round starts from.
+
+    Args:
+        spec: The run.
+        layout: Order and shapes of the parameters.
+        theta_P: The network's parameters that local work reads.
+        private: After the node's last contribution.
+        round_id: The round to come.
+    """
+    rule, carried = spec.rule, private.inner
+    if carried is None:
+        return fresh(rule.local, theta_P)
+    started = carried if rule.local.keeps_moments else fresh(rule.local, carried.theta_P)
+    if not rule.is_local_kept:
+        return replace(started, theta_P=theta_P)
+    mine = np.float32(rule.merge_ppm / PPM)
+    merged_P = carried.theta_P
+    missed = range(max(private.round, round_id - rule.fragments), round_id)  # more only repeat fragments
+    for fragment in applied_fragments(spec, missed):
+        is_in = fragment_positions(layout, rule.fragments, fragment)
+        mixed_P = theta_P * (np.float32(1) - mine) + merged_P * mine
+        merged_P = np.where(is_in, mixed_P, merged_P)
+    return replace(started, theta_P=merged_P)
+
+
+def local(
+    spec: RunSpec,
+    layout: Layout,
+    theta_P: Floats,
+    private: Private,
+    tokens: NDArray[np.int64],
+    round_id: int,
+    gradient: Gradient,
+    into_NC: Floats | None = None,
+) -> Work:
+    """A node's own work of one round.
+
+    Args:
+        spec: The run.
+        layout: Order and shapes of the parameters.
+        theta_P: The network's parameters `read_lag` rounds ago.
+        private: After the node's last contribution.
+        tokens: Its batch. Shape (steps * sequences, context + 1), int64.
+        round_id: The round.
+        gradient: Loss and gradient at some parameters on some tokens.
+        into_NC: Room that `x_NC` of the result may take, float32.
+    """
+    if spec.rule.is_gradient:
+        loss, slope_P = gradient(theta_P, tokens)
+        lr = rate(spec.rule.outer.schedule, spec.rounds, round_id)
+        return Work(gradient_blocks(spec.rule, layout, slope_P, lr, into_NC), loss)
+    start = begin(spec, layout, theta_P, private, round_id)
+    states, losses = zip(*segments(spec, round_id, start, theta_P, tokens, gradient), strict=True)
+    x_NC = distance_blocks(spec.rule, layout, theta_P, states[-1].theta_P)
+    return Work(x_NC, float(np.mean(losses)), states, start)
+
+
+def sketches(layout: Layout, work: Work, pattern: Digest) -> tuple[Digest, ...]:
+    """What a commit seals of some work: the digest of one sketch for each segment, or for the gradient."""
+    if work.start is None:
+        return (sketch_digest(work_sketch(pattern, work.x_NC)),)
+    states = (work.start, *work.ends)
+    return tuple(way_sketch(layout, start, end, pattern) for start, end in pairwise(states))
+
+
+def way_sketch(layout: Layout, start: InnerState, end: InnerState, pattern: Digest) -> Digest:
+    """Digest of the sketch of the way that a segment of inner steps went."""
+    way_NC = to_blocks(layout, start.theta_P - end.theta_P).reshape(-1, BLOCK_SIZE)
+    return sketch_digest(work_sketch(pattern, way_NC))
+
+
+def compress(
+    spec: RunSpec, layout: Layout, round_id: int, before_NC: Floats, x_NC: Floats, *, uses_up: bool = False
+) -> Transition:
+    """What is sent of some work and what is kept back, over all blocks. `uses_up`: see `encode`."""
+    rule = spec.rule
+    if rule.fragments == 1:
+        return transition(rule.compress, before_NC, x_NC, before_NC if uses_up else None)
+    mine = np.flatnonzero(fragment_blocks(layout, rule.fragments) == round_id % rule.fragments)
+    part = transition(rule.compress, before_NC[mine], x_NC[mine])
+    after_NC = before_NC.copy()
+    after_NC[mine] = part.after_BC
+    sent = replace(part.sent, blocks_B=mine[part.sent.blocks_B])
+    factors = part.factors and replace(part.factors, blocks_B=sent.blocks_B)
+    return Transition(sent, after_NC, factors)
+
+
+def encode(
+    spec: RunSpec, layout: Layout, round_id: int, private: Private, work: Work, *, uses_up: bool = False
+) -> tuple[Private, bytes]:
+    """The private state after a round, and the message.
+
+    With `uses_up` the error before the round may become the one after it where it lies.
+    """
+    rule = spec.rule
+    moved = compress(spec, layout, round_id, private.error_NC, work.x_NC, uses_up=uses_up)
+    after = Private(moved.after_BC, work.ends[-1] if rule.carries_inner else None, round_id)
+    if moved.factors is not None:
+        return after, encode_factors(moved.factors, layout.blocks)
+    return after, message(spec, layout, moved.sent)
+
+
+def message(spec: RunSpec, layout: Layout, update: Update) -> bytes:
+    """An update's bytes, of a rule without factors."""
+    return encode_update(update, layout.blocks, spec.rule.compress.k, spec.rule.compress.values)

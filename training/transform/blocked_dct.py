@@ -1,0 +1,93 @@
+"""Forward: the blocks of a flat vector in the DCT basis, without cutting them out first.
+
+Room: training (pure). Each tensor is transformed where it lies; the vectors, which share
+blocks, are laid out first. A block's bits are those that it has alone.
+
+Shape suffixes: P = parameters, N = blocks, S = 64, C = 4096, B = blocks given.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.protocol.params import BLOCK_SIDE as S
+from assay.protocol.params import BLOCK_SIZE
+from assay.training.layout import Layout, to_blocks
+from assay.training.transform.compiled import DOUBLE, FILL_DOUBLE_1, READ_1, compiled, floats
+from assay.training.transform.dct import block_spectra
+
+# By tensor: the factors of its rows and of its columns, float32; a vector is one row.
+Scales = list[tuple[NDArray[np.float32], NDArray[np.float32]]]
+
+_LANES = 64  # sums that a length is added up in
+
+
+def transformed_blocks(
+    layout: Layout,
+    flat_P: NDArray[np.float32],
+    factor: float,
+    into_NC: NDArray[np.float32] | None = None,
+    scales: Scales | None = None,
+) -> NDArray[np.float32]:
+    """DCT of the flat vector's blocks, times a factor. Shape (N, C), float32.
+
+    Args:
+        layout: Order and shapes of the parameters.
+        flat_P: Shape (P,), float32; not modified.
+        factor: On every coefficient.
+        into_NC: Filled and returned; fresh memory if left out, which the kernel has to clear first.
+        scales: Every entry is multiplied by its row's, then by its column's, before it is transformed.
+    """
+    out_NC = np.empty((layout.blocks, BLOCK_SIZE), np.float32) if into_NC is None else into_NC
+    if out_NC.shape != (layout.blocks, BLOCK_SIZE):
+        raise ValueError(f"room of shape {out_NC.shape} for {layout.blocks} blocks")
+    at, block = 0, 0
+    vectors, shapes = [], []
+    for tensor, (name, shape) in enumerate(zip(layout.names, layout.shapes, strict=True)):
+        size = math.prod(shape)
+        part = flat_P[at : at + size]
+        at += size
+        scale = scales[tensor] if scales else None
+        if len(shape) == 1:
+            vectors.append(part * scale[0] * scale[1] if scale else part)
+            shapes.append((name, shape))
+            continue
+        count = -(-shape[0] // S) * -(-shape[1] // S)
+        block_spectra(part.reshape(shape), factor, out_NC[block : block + count], scale)
+        block += count
+    if vectors:
+        rest = Layout(tuple(n for n, _ in shapes), tuple(s for _, s in shapes))
+        block_spectra(to_blocks(rest, np.concatenate(vectors)).reshape(-1, S), factor, out_NC[block:])
+    return out_NC
+
+
+def spectra(blocks_BSS: NDArray[np.float32]) -> NDArray[np.float32]:
+    """DCT of blocks that were cut out. Shape (B, C), float32."""
+    out_BC = np.empty((len(blocks_BSS), BLOCK_SIZE), np.float32)
+    block_spectra(blocks_BSS.reshape(-1, S), 1.0, out_BC)
+    return out_BC
+
+
+def length(flat_P: NDArray[np.float32]) -> float:
+    """Euclidean length of a vector: squares, exact in float64, are added up in one fixed order."""
+    lane = np.zeros(_LANES)
+    return math.sqrt(_squares(floats(flat_P), lane))
+
+
+@compiled(DOUBLE, READ_1, FILL_DOUBLE_1)
+def _squares(flat_P: NDArray[np.float32], lane: NDArray[np.float64]) -> float:
+    whole = len(flat_P) // _LANES * _LANES
+    for at in range(0, whole, _LANES):
+        for i in range(_LANES):
+            one = np.float64(flat_P[at + i])
+            lane[i] += one * one
+    for at in range(whole, len(flat_P)):
+        one = np.float64(flat_P[at])
+        lane[at - whole] += one * one
+    total = 0.0
+    for i in range(_LANES):
+        total += lane[i]
+    return total

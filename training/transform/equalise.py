@@ -1,0 +1,151 @@
+"""Equalise: a gradient's rows and columns, brought half of the way to one size.
+
+Room: training (pure). AdamW gives every parameter a size of its own. DeMo sends the largest coefficients
+of a block, and one loud row fills them all: the quiet rows then move by its ripples. Dividing every entry
+by the roots of its row's and its column's size lets the others be heard, without any state: an
+auditor needs nothing more to repeat it.
+
+    G'_ij = G_ij * m / sqrt(r_i * c_j)      r, c: root mean square of the row, the column; m: of the matrix
+
+Half of the way is what Shampoo's exponents say of a diagonal. All vectors are one matrix here, as
+in the layout, with rows of their own lengths and no columns.
+
+Squares, exact in float64, are added up in one fixed order (a row's in eight lanes, which a processor may keep
+side by side, and those of several rows); roots, quotients and products are IEEE's. So what follows from a
+gradient has the same bits on every machine. The DCT multiplies while it reads, so that nothing is copied.
+
+Reference:
+    Gupta, Koren & Singer, "Shampoo: Preconditioned Stochastic Tensor Optimization", ICML 2018,
+    arXiv:1802.09568 (exponents of -1/4 on G G^T and on G^T G; ours are their diagonals, of one gradient).
+Shape suffixes: P = parameters, R = rows, K = columns.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.training.layout import Layout
+from assay.training.transform.blocked_dct import Scales, length
+from assay.training.transform.compiled import DOUBLE, FILL_2, FILL_DOUBLE_1, READ_1, READ_2, compiled, floats
+
+Floats = NDArray[np.float32]
+Sizes = NDArray[np.float64]
+
+QUIETEST = 2.0**-10  # of the matrix: below it a row counts as this loud, so that nothing grows over 2^10
+_LANES = 8  # sums that a row is added up in
+_ROWS = 8  # that are added up side by side, so that a processor's vectors are full
+
+
+def equalising(layout: Layout, gradient_P: Floats) -> Scales:
+    """By what every tensor's rows and columns are to be multiplied: first the row's, then the column's.
+
+    Args:
+        layout: Order and shapes of the parameters.
+        gradient_P: Shape (P,), float32; not modified.
+
+    Returns:
+        By tensor: shapes (R,) and (K,), float32. A vector is one row, whose columns have the factor 1.
+    """
+    ends = np.cumsum([math.prod(shape) for shape in layout.shapes])
+    flat = np.split(floats(gradient_P), ends[:-1])
+    parts = [part.reshape(shape) for part, shape in zip(flat, layout.shapes, strict=True)]
+    vectors = iter(_of_vectors([part for part in parts if part.ndim == 1]))
+    return [next(vectors) if part.ndim == 1 else _of_matrix(part) for part in parts]
+
+
+def equalised(layout: Layout, gradient_P: Floats) -> Floats:
+    """The gradient with rows and columns of every matrix, and all vectors, nearer to one size.
+
+    No entry changes its sign, a matrix keeps its unit (twice the gradient gives twice the result), and no
+    entry grows by more than a factor of 2^10.
+
+    Args:
+        layout: Order and shapes of the parameters.
+        gradient_P: Shape (P,), float32; not modified.
+
+    Returns:
+        Shape (P,), float32. Tensors of zeros stay so.
+    """
+    gradient_P = floats(gradient_P)
+    out_P = np.empty_like(gradient_P)
+    at = 0
+    for row_R, column_K in equalising(layout, gradient_P):
+        shape = len(row_R), len(column_K)
+        where = slice(at, at + math.prod(shape))
+        at = where.stop
+        _scaled(gradient_P[where].reshape(shape), row_R, column_K, out_P[where].reshape(shape))
+    return out_P
+
+
+def _of_vectors(parts: list[Floats]) -> Scales:
+    """The factors of all vectors, which are the rows of one matrix."""
+    if not parts:
+        return []
+    lengths, counts = [length(part) for part in parts], [len(part) for part in parts]
+    whole = math.sqrt(sum(one * one for one in lengths) / sum(counts))
+    row_R = _factors(lengths / np.sqrt(counts), whole)
+    return [(row_R[i : i + 1], np.ones(count, np.float32)) for i, count in enumerate(counts)]
+
+
+def _of_matrix(entries_RK: Floats) -> tuple[Floats, Floats]:
+    """The factors of one matrix's rows and columns."""
+    high, wide = entries_RK.shape
+    row_R, column_K = np.zeros(high), np.zeros(wide)
+    whole = math.sqrt(_squares(entries_RK, row_R, column_K) / (high * wide))
+    return _factors(np.sqrt(row_R / wide), whole), _factors(np.sqrt(column_K / high), whole)
+
+
+@compiled(DOUBLE, READ_2, FILL_DOUBLE_1, FILL_DOUBLE_1)
+def _squares(entries_RK: Floats, row_R: Sizes, column_K: Sizes) -> float:
+    """The sum of squares, and those of every row and column, which are zeros before.
+
+    A row's sum has lanes of every eighth entry, from the left; a column's goes from the top, and so do the
+    rows'. The columns follow each group of rows, while it lies in a core's own cache.
+    """
+    high, wide = entries_RK.shape
+    panel, lane = np.zeros(_ROWS * _LANES, np.float32), np.empty(_ROWS * _LANES)
+    total = 0.0
+    for top in range(0, high, _ROWS):
+        rows = min(_ROWS, high - top)
+        lane[:] = 0.0
+        for left in range(0, wide, _LANES):
+            if rows == _ROWS and left + _LANES <= wide:  # bounds that are known when this is compiled
+                for row in range(_ROWS):
+                    for i in range(_LANES):
+                        panel[row * _LANES + i] = entries_RK[top + row, left + i]
+            else:
+                panel[:] = 0  # and a sum of squares plus 0 is that sum
+                for row in range(rows):
+                    for i in range(min(_LANES, wide - left)):
+                        panel[row * _LANES + i] = entries_RK[top + row, left + i]
+            for i in range(_ROWS * _LANES):
+                one = np.float64(panel[i])
+                lane[i] += one * one
+        for row in range(rows):
+            for at in range(wide):
+                one = np.float64(entries_RK[top + row, at])
+                column_K[at] += one * one
+        for row in range(rows):
+            for i in range(_LANES):
+                row_R[top + row] += lane[row * _LANES + i]
+            total += row_R[top + row]
+    return total
+
+
+@compiled(None, READ_2, READ_1, READ_1, FILL_2)
+def _scaled(entries_RK: Floats, row_R: Floats, column_K: Floats, out_RK: Floats) -> None:
+    """Every entry times its row's factor, rounded, times its column's."""
+    for row in range(entries_RK.shape[0]):
+        factor = row_R[row]
+        for at in range(entries_RK.shape[1]):
+            out_RK[row, at] = (entries_RK[row, at] * factor) * column_K[at]
+
+
+def _factors(sizes: Sizes, whole: float) -> Floats:
+    """sqrt(whole / size) for every size, in float32; 1 where there is nothing to scale."""
+    if whole == 0:
+        return np.ones(len(sizes), np.float32)
+    return np.sqrt(whole / np.maximum(sizes, whole * QUIETEST)).astype(np.float32)

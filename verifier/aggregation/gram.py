@@ -1,0 +1,187 @@
+"""Gram: robust rules as weights on nodes, from inner products alone.
+
+Room: verifier (pure). A rule whose result is a weighted sum of the messages never
+needs the messages to find the weights, only their Gram matrix. Integers throughout:
+weights in units of 2^-14, distances as whole roots, divisions that round down; the
+same bits on every machine, because nothing here is a float sum.
+
+Magnitudes: whoever calls sees to it that the squared norm of a row is below 2^31 (a sum of c
+messages, each below 2^31 / c^2); a squared distance times 2^28 then stays below 2^61.
+
+Shape suffixes: B = blocks (1 if all are one), N = rows (nodes, or mixtures of them),
+M = nodes behind mixtures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.training.exact import VALUE_MAX
+
+ONE = VALUE_MAX  # weight 1
+MIX_MAX = 1 << 10  # largest sum of a row of a mixing matrix
+GRAM_BITS = 31  # of a squared norm
+SMOOTHING = 10  # the geometric median takes no distance for less than 1 / 10 (byzfl's nu)
+
+Ints = NDArray[np.int64]
+
+
+def clip_weights(gram_BNN: Ints, *, steps: int) -> Ints:
+    """Centered clipping from zero: no row weighs more than steps / N in any block.
+
+    Each step moves the centre by the mean of the offsets, each cut to the lower median
+    distance. That median lies between two honest distances while honest rows are the majority.
+
+    Args:
+        gram_BNN: Inner products. Shape (B, N, N), int64.
+        steps: Fixed-point iterations; 3 suffice from zero.
+
+    Returns:
+        Weights in units of 2^-14, not negative, of sum at most 2^14. Shape (B, N).
+
+    Reference:
+        Karimireddy, He & Jaggi, ICML 2021, arXiv:2012.10333. The median distance in place
+        of a tuned radius is ours; with it their convergence proof does not apply as it is.
+    """
+    count = gram_BNN.shape[1]
+    weight_BN = np.zeros(gram_BNN.shape[:2], np.int64)
+    for _ in range(steps):
+        root_BN = whole_root(_squared_offsets(gram_BNN, weight_BN))
+        radius_B1 = np.sort(root_BN, axis=1)[:, (count - 1) // 2, None]
+        factor_BN = np.minimum(ONE, radius_B1 * ONE // np.maximum(root_BN, 1))
+        kept_B1 = count * ONE - factor_BN.sum(axis=1, keepdims=True)
+        weight_BN = (weight_BN * kept_B1 + ONE * factor_BN) // (count * ONE)
+    return weight_BN
+
+
+def median_weights(gram_BNN: Ints, *, steps: int, unit: int = 1) -> Ints:
+    """Geometric median by smoothed Weiszfeld iterations from the mean.
+
+    Args:
+        gram_BNN: Inner products. Shape (B, N, N), int64.
+        steps: Iterations; byzfl uses 3.
+        unit: How many messages a row is the sum of; the smoothing is per message.
+
+    Returns:
+        Weights in units of 2^-14, of sum at most 2^14. Shape (B, N).
+
+    Reference:
+        Pillutla, Kakade & Harchaoui, "Robust Aggregation for Federated Learning", arXiv:1912.13445.
+    """
+    count = gram_BNN.shape[1]
+    weight_BN = np.full(gram_BNN.shape[:2], ONE // count, np.int64)
+    for _ in range(steps):
+        root_BN = whole_root(_squared_offsets(gram_BNN, weight_BN))
+        near_BN = (1 << 44) // np.maximum(root_BN, unit * ONE // SMOOTHING)
+        weight_BN = near_BN * ONE // near_BN.sum(axis=1, keepdims=True)
+    return weight_BN
+
+
+def krum_weights(gram_BNN: Ints, *, f: int, kept: int) -> Ints:
+    """Equal weight on the `kept` rows that are closest to their N - f - 2 nearest neighbours.
+
+    Ties go to the lower peer id. Shape (B, N), units of 2^-14.
+
+    Raises:
+        ValueError: N < 2f + 3, where the guarantee ends, or there are not `kept` rows.
+
+    Reference:
+        Blanchard, El Mhamdi, Guerraoui & Stainer, NeurIPS 2017, arXiv:1703.02757.
+    """
+    count = gram_BNN.shape[1]
+    if count < 2 * f + 3:
+        raise ValueError(f"Krum against f = {f} needs {2 * f + 3} rows, {count} arrived")
+    if not 1 <= kept <= count:
+        raise ValueError(f"Krum keeps {kept} of {count} rows")
+    nearest_BNN = np.sort(squared_distances(gram_BNN), axis=2)[:, :, : count - f - 1]  # one is itself, at 0
+    order_BN = np.argsort(nearest_BNN.sum(axis=2), axis=1, kind="stable")
+    weight_BN = np.zeros(gram_BNN.shape[:2], np.int64)
+    np.put_along_axis(weight_BN, order_BN[:, :kept], ONE // kept, axis=1)
+    return weight_BN
+
+
+def nearest_neighbours(gram_BMM: Ints, *, f: int) -> Ints:
+    """Mixing matrix that replaces each row by the sum of its M - f nearest, itself among them.
+
+    Ties go to the lower peer id. Shape (B, M, M), zeros and ones.
+
+    Raises:
+        ValueError: M <= 2f: a neighbourhood would have no honest majority.
+
+    Reference:
+        Allouah et al., "Fixing by Mixing", AISTATS 2023, arXiv:2302.01772 (NNM).
+    """
+    count = gram_BMM.shape[1]
+    need_majority(count, f)
+    order_BMM = np.argsort(squared_distances(gram_BMM), axis=2, kind="stable")
+    mix_BMM = np.zeros_like(gram_BMM)
+    np.put_along_axis(mix_BMM, order_BMM[:, :, : count - f], 1, axis=2)
+    return mix_BMM
+
+
+def buckets(gram_BMM: Ints, *, size: int, seed: bytes) -> Ints:
+    """Mixing matrix of random groups of `size` rows; all rows of it have the same sum.
+
+    Who shares a bucket follows from the seed alone, so it must be drawn after the
+    messages are committed. Shape (1, ceil(M / size), M).
+
+    Raises:
+        ValueError: no such size.
+
+    Reference:
+        Karimireddy, He & Jaggi, "Byzantine-Robust Learning on Heterogeneous Datasets via
+        Bucketing", ICLR 2022, arXiv:2006.09365.
+    """
+    count = gram_BMM.shape[1]
+    if not 1 <= size <= count:
+        raise ValueError(f"buckets of {size} for {count} rows")
+    keys = [hashlib.sha256(b"assay/bucket/1" + seed + i.to_bytes(4, "big")).digest() for i in range(count)]
+    order = sorted(range(count), key=keys.__getitem__)
+    groups = [order[at : at + size] for at in range(0, count, size)]
+    whole = math.lcm(*(len(group) for group in groups))
+    mix = np.zeros((1, len(groups), count), np.int64)
+    for row, group in enumerate(groups):
+        mix[0, row, group] = whole // len(group)
+    return mix
+
+
+def need_majority(count: int, f: int) -> None:
+    """Do nothing if `count` rows have an honest majority in spite of f liars.
+
+    Raises:
+        ValueError: count <= 2f, or f is negative. No rule falls back to the mean instead.
+    """
+    if f < 0:
+        raise ValueError(f"f is {f}, expected at least 0")
+    if count <= 2 * f:
+        raise ValueError(f"f = {f} of {count} rows leaves no honest majority; at least {2 * f + 1} expected")
+
+
+def squared_distances(gram_BNN: Ints) -> Ints:
+    """Squared distances of all pairs, exact. Shape (B, N, N)."""
+    norm_BN = np.diagonal(gram_BNN, axis1=1, axis2=2)
+    distance: Ints = norm_BN[:, :, None] + norm_BN[:, None, :] - 2 * gram_BNN
+    return distance
+
+
+def whole_root(square: Ints) -> Ints:
+    """Largest integers whose squares are not larger. For 0 to 2^62.
+
+    IEEE 754 rounds square roots correctly. Above 2^53 the square itself is rounded first, by
+    too little to push a root below a whole number but enough to push it up to one.
+    """
+    root: Ints = np.sqrt(square.astype(np.float64)).astype(np.int64)
+    return root - (root * root > square)
+
+
+def _squared_offsets(gram_BNN: Ints, weight_BN: Ints) -> Ints:
+    """Squared distance of every row to the weighted sum of all, times 2^28. Shape (B, N)."""
+    inner_BN = (gram_BNN * weight_BN[:, None, :]).sum(axis=2)
+    center_B1 = (inner_BN * weight_BN).sum(axis=1, keepdims=True)
+    norm_BN = np.diagonal(gram_BNN, axis1=1, axis2=2)
+    offsets: Ints = norm_BN * (ONE * ONE) - 2 * ONE * inner_BN + center_B1
+    return np.maximum(offsets, 0)  # where low bits were left out, rounding may say less than nothing

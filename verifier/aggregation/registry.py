@@ -1,0 +1,111 @@
+"""Rules: aggregation by name, as a run's spec and a simulation name it.
+
+Room: verifier (pure). A name is a pipeline, read from left to right, joined by +:
+
+    standing    only nodes whose words others bear out are heard (verifier/aggregation/reputation.py)
+    normalize, clipping, arc    what of each node's block counts, where updates have amplitudes
+    nnm, bucketing              nodes are replaced by sums of near ones, or of random pairs
+    mean, trimmed-mean, ...     what makes one update of all
+
+The words are those of byzfl (Normalize, Clipping, ARC, NNM, Bucketing, Average, TrMean, Median,
+CenteredClipping, GeometricMedian, Krum, MultiKrum; SignVote is `decoded-vote`). Rules without
+amplitudes to scale ignore the scale. An order may name `RULE_NAMES` and `DECODED`; other combinations
+work. Decoded rules make a step and no coefficients, so their wire is SIGNS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from assay.protocol.types import PeerId
+from assay.protocol.update_rule import RuleSpec, Transform, Wire
+from assay.training.codec.wire import Aggregate, Update
+from assay.verifier.aggregation import decoded, robust
+from assay.verifier.aggregation.decoded import Signs
+from assay.verifier.aggregation.gram import buckets, nearest_neighbours
+from assay.verifier.aggregation.mean import mean_over_senders
+from assay.verifier.aggregation.robust import Mixing
+from assay.verifier.aggregation.scales import SCALE_NAMES, raw, scale_of
+
+Rule = Callable[[Mapping[PeerId, Update], int], Aggregate]
+DecodedRule = Callable[[Mapping[PeerId, Update], int], Signs]
+
+STANDING = "standing+"
+BUCKET_SIZE = 2
+RULE_NAMES = (
+    "mean", "normalize+mean", "clipping+mean", "arc+mean",
+    "standing+mean", "standing+normalize+mean", "standing+clipping+mean",
+    "trimmed-mean", "trimmed-mean-implied", "clipping+trimmed-mean", "nnm+trimmed-mean",
+    "median", "clipping+median",
+    "centered-clip", "centered-clip-all", "clipping+centered-clip", "nnm+centered-clip",
+    "bucketing+centered-clip",
+    "geometric-median", "krum", "multi-krum", "clipping+multi-krum",
+)  # fmt: skip
+DECODED: Mapping[str, Callable[..., Signs]] = {
+    "decoded-trimmed-mean": decoded.trimmed_mean_signs,
+    "decoded-median": decoded.median_signs,
+    "decoded-vote": decoded.vote_signs,
+}
+_ROBUST: Mapping[str, Callable[..., Aggregate]] = {
+    "trimmed-mean": robust.trimmed_mean,
+    "trimmed-mean-implied": partial(robust.trimmed_mean, zeros="implied"),
+    "median": robust.median,
+    "centered-clip": robust.centered_clip,
+    "centered-clip-all": partial(robust.centered_clip, scope="all"),
+    "geometric-median": robust.geometric_median,
+    "krum": robust.krum,
+    "multi-krum": robust.multi_krum,
+}
+
+
+def has_standing(name: str) -> bool:
+    """Whether the rule is given only the updates of nodes that `standing.heard` names."""
+    return name.startswith(STANDING)
+
+
+def rule_of(name: str, f: int, seed: bytes) -> Rule:
+    """The rule of this name, set up to stand f liars.
+
+    Args:
+        name: One of `RULE_NAMES`, or stages in their order: at most one scale, then at most one
+            mixing, then a rule. `standing` goes with the mean, which needs no f of its own for those
+            who are left; it says nothing here, who calls leaves out whom it must.
+        f: Liars. A robust rule refuses n <= 2f with a ValueError.
+        seed: Public, and new in each round; bucketing draws from it.
+
+    Raises:
+        ValueError: no rule has this name.
+    """
+    *stages, last = name.removeprefix(STANDING).split("+")
+    scale = scale_of(stages.pop(0), f) if stages and stages[0] in SCALE_NAMES else raw
+    mixings: dict[str, Mixing] = {
+        "nnm": partial(nearest_neighbours, f=f),
+        "bucketing": partial(buckets, size=BUCKET_SIZE, seed=seed),
+    }
+    mixing = mixings.get(stages.pop(0)) if stages and stages[0] in mixings else None
+    is_mean = last == "mean" and mixing is None
+    if stages or not (is_mean or (last in _ROBUST and not has_standing(name))):
+        raise ValueError(f'no rule of aggregation is named "{name}"')
+    if is_mean:
+        return partial(mean_over_senders, scale=scale)
+    return partial(_ROBUST[last], f=f, scale=scale, mixing=mixing)
+
+
+def check_aggregation(rule: RuleSpec) -> None:
+    """Do nothing if there is a rule of this name: `check_spec` knows numbers, names are ours.
+
+    Raises:
+        ValueError: there is none, and every round would move nothing; or a decoded one has no wire.
+    """
+    named = rule.aggregation
+    if named.name not in DECODED:
+        rule_of(named.name, named.f, bytes(32))
+    elif named.wire is not Wire.SIGNS or rule.compress.transform is not Transform.DCT:
+        words = "makes the signs of a DCT's step: expected the wire SIGNS, the transform DCT"
+        raise ValueError(f'"{named.name}" {words}')
+
+
+def decoded_rule_of(name: str, f: int) -> DecodedRule:
+    """The decoded rule of this name, one of `DECODED`."""
+    return partial(DECODED[name], f=f)

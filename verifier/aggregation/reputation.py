@@ -1,0 +1,151 @@
+"""Standing: whose words later rounds have borne out. Who has none is not heard.
+
+Room: verifier (pure). Over 90 % of what an honest node sends nobody else sends in the same
+round, so a lie there meets no contradiction. It meets one a few rounds later: parameters that
+were moved the wrong way come back with the opposite sign in what others send. So every node's
+messages of the last rounds are compared with what every *other* node sends now:
+
+    net(i, j) = sum of sign(i, then) * sign(j, now) over the coefficients both sent
+    score(i)  = median over j of the net of the last rounds
+
+Most nodes are honest, so the median is within what honest nodes say of i: f colluders who praise
+each other, or smear somebody, do not move it further. A node with less than half the median
+node's score is left out of the aggregate, at most f of them, and comes back once it is borne out
+again: it keeps sending, and is judged, meanwhile. A newcomer is heard after half a window of
+agreement, so a new name does not wash an old one. Agreement within a round does not count:
+whoever sees the others' messages first can copy it.
+
+It bounds the share of votes that go against the others, not the harm of those that do; liars who
+help as often as they hurt stay (docs/results/robustness.md measures that attack). Integers only.
+The state is a function of the last `past + WINDOW` rounds' updates, so anyone can rebuild it.
+
+Shape suffixes: N = nodes of a round, C = coefficients of a slab, T = what one node says of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.protocol.params import BLOCK_SIZE
+from assay.protocol.types import PeerId
+from assay.training.codec.wire import Update
+from assay.verifier.aggregation.gram import Ints, need_majority
+
+Updates = Mapping[PeerId, Update]
+PAST = 8  # rounds that a message is remembered; overshoot makes older ones disagree
+WINDOW = 16  # rounds whose nets make a score: liars are found within about four
+_SLAB_BLOCKS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Nets:
+    """One round's comparison. Row i: how the nodes now bear out what node i said before, int64."""
+
+    peers: tuple[PeerId, ...]
+    net_NN: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An update as it is remembered: signs and places in 3 bytes a coefficient."""
+
+    blocks_B: Ints
+    index_BK: NDArray[np.uint16]
+    sign_BK: NDArray[np.int8]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """After a round: what the next one is compared with, and the window's nets, oldest first."""
+
+    past: tuple[Mapping[PeerId, Said], ...] = ()
+    window: tuple[Nets, ...] = ()
+
+
+def observe(before: Standing, updates: Updates, block_count: int, *, past: int = PAST) -> Standing:
+    """The standing after a round, its updates compared and remembered.
+
+    Args:
+        before: After the round before.
+        updates: All checked updates of the round, also of nodes that are not heard.
+        block_count: Blocks of the layout.
+        past: Rounds to remember; times the number of fragments, where rounds take turns. Costs
+            3 bytes per coefficient and round, so 1 or 2 do where every coefficient is sent.
+    """
+    said = {
+        peer: Said(
+            update.blocks_B, update.index_BK.astype(np.uint16), np.sign(update.value_BK).astype(np.int8)
+        )
+        for peer, update in sorted(updates.items())
+    }
+    nets = Nets(tuple(said), _nets(before.past, said, block_count))
+    return Standing((*before.past, said)[-past:], (*before.window, nets)[-WINDOW:])
+
+
+def heard(standing: Standing, *, f: int) -> tuple[PeerId, ...]:
+    """The nodes of the last round that count, ascending: all but at most f.
+
+    Left out is who has less than half the median node's score. Where steps overshoot, or liars
+    are many, the median node too is contradicted more than borne out: then who is contradicted
+    more than twice as much.
+
+    Raises:
+        ValueError: n <= 2f, where the median is nobody's word in particular.
+    """
+    scores = scores_of(standing)
+    need_majority(len(scores), f)
+    ranked = sorted(scores, key=lambda peer: (scores[peer], peer))
+    median = scores[ranked[(len(ranked) - 1) // 2]]
+    out = {
+        peer
+        for peer in ranked[:f]
+        if (2 * scores[peer] < median if median > 0 else scores[peer] < 2 * median)
+    }
+    return tuple(peer for peer in scores if peer not in out)
+
+
+def scores_of(standing: Standing) -> dict[PeerId, int]:
+    """Score of every node of the last round, by ascending peer id. 0 for who is alone."""
+    peers = standing.window[-1].peers
+    total_NN = np.zeros((len(peers), len(peers)), np.int64)
+    for nets in standing.window:
+        place = {peer: row for row, peer in enumerate(nets.peers)}
+        mine = [row for row, peer in enumerate(peers) if peer in place]
+        theirs = [place[peers[row]] for row in mine]
+        total_NN[np.ix_(mine, mine)] += nets.net_NN[np.ix_(theirs, theirs)]
+    if len(peers) == 1:
+        return {peers[0]: 0}
+    others_NM = total_NN[~np.eye(len(peers), dtype=bool)].reshape(len(peers), -1)
+    # The upper median of the n - 1 others: with n >= 2f + 1 it has f + 1 honest words at or below it.
+    score_N = np.sort(others_NM, axis=1)[:, (len(peers) - 1) // 2]
+    return dict(zip(peers, score_N.tolist(), strict=True))
+
+
+def _nets(past: tuple[Mapping[PeerId, Said], ...], now: Mapping[PeerId, Said], block_count: int) -> Ints:
+    """Entry (i, j): sum over past rounds of the signs of i then times those of j now."""
+    net_NN = np.zeros((len(now), len(now)), np.int64)
+    if not past:
+        return net_NN
+    for first in range(0, block_count, _SLAB_BLOCKS):
+        said_CN = np.zeros((_SLAB_BLOCKS * BLOCK_SIZE, len(now)), np.float32)
+        for row, peer in enumerate(now):
+            for said in past:
+                if peer in said:
+                    where_T, sign_T = _within(said[peer], first)
+                    said_CN[where_T, row] += sign_T  # indices of one update are distinct
+        for row, one in enumerate(now.values()):
+            where_T, sign_T = _within(one, first)
+            # At most 64 rounds times 2^16 places: whole numbers below 2^24, exact in any order.
+            net_NN[:, row] += (sign_T @ said_CN[where_T]).astype(np.int64)
+    return net_NN
+
+
+def _within(said: Said, first: int) -> tuple[Ints, NDArray[np.float32]]:
+    """Position within the slab, and sign, of all that was said about its blocks."""
+    low, high = np.searchsorted(said.blocks_B, (first, first + _SLAB_BLOCKS))
+    where_BK = (said.blocks_B[low:high, None] - first) * BLOCK_SIZE + said.index_BK[low:high]
+    return where_BK.reshape(-1), said.sign_BK[low:high].reshape(-1).astype(np.float32)

@@ -1,0 +1,204 @@
+"""Movement: did a segment of inner steps go where ours goes, on a machine that differs in the last bits?
+
+Room: verifier (pure). Both segments begin in one opened state. What each part of the state gained is
+compared block by block, relative to what ours gained:
+
+    parameters      theta' - theta                 noise turns small gradients' steps: the widest limit
+    first moment    m' - beta1^steps m             linear in the gradients: the sharpest
+    second moment   v' - beta2^steps v             what the next steps are divided by
+
+A segment of one AdamW step is judged more sharply: its parameters follow, by element, from the moments
+the node opened, so nobody's noise is in them. What was sent is no matter of limits: it follows from
+the last parameters, which are opened too, bit for bit on every machine (audit.compare).
+
+Shape suffixes: N = blocks, B = opened blocks, C = 4096.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.protocol.messages import Outcome
+from assay.protocol.types import Digest
+from assay.protocol.update_rule import BLOCK_SIZE, PPM, LocalSpec, Optimiser
+from assay.training.codec.values import tree_sum
+from assay.training.layout import Layout, to_blocks
+from assay.training.optimiser.inner import Floats, InnerState, adamw_moved
+from assay.verifier.audit.exact import DISTANCE_PPB_MAX, Finding
+from assay.verifier.audit.limit import Limit
+from assay.verifier.audit.segment import OpenedSegment
+from assay.verifier.audit.tolerance import Grade, Measured, excess, floor_of, grades, median_of
+
+Doubles = NDArray[np.float64]
+
+# Of what follows from what the node itself has opened: float32's rounding.
+OWN_WORK = Limit(t1=2_000, t2=4_000, t3=1_000, t4=1_000)
+_ROUNDING = 2.0**-23  # of a part, each step: its roundings on two machines
+_PPB = 1e-9
+_TINY = 2.0**-120
+_RANKS = {Outcome.MATCH: 0, Outcome.BORDERLINE: 1, Outcome.MISMATCH: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """A segment as we went it. steps: of it. lr: the rate of its last step."""
+
+    local: LocalSpec
+    layout: Layout
+    steps: int
+    lr: np.float32
+    start: InnerState
+    end: InnerState
+
+
+def judge_movement(
+    walked: Walked,
+    shown: OpenedSegment,
+    limits: Sequence[Limit],
+    blocks: Sequence[int],
+    *,
+    recomputed: Digest,
+) -> tuple[Finding, tuple[Measured, ...]]:
+    """Judge where a segment of another execution class ended.
+
+    Args:
+        walked: Our own steps from the start that the node opened.
+        shown: The opened blocks of where the node's ended; finite.
+        limits: For this pair of classes, part by part.
+        blocks: The opened blocks, ascending.
+        recomputed: Stands in the verdict for what was recomputed.
+
+    Returns:
+        MATCH, MISMATCH or BORDERLINE, with the block that differs most; and what was measured of each part.
+        Where our own steps do not stay finite, nothing can be said: borderline, nothing measured.
+    """
+    if shown.count != walked.end.count:  # the optimiser's own arithmetic, on no machine another
+        return Finding(Outcome.MISMATCH, recomputed, DISTANCE_PPB_MAX, 0), ()
+    if not len(blocks):
+        return Finding(Outcome.MATCH, recomputed, 0, 0), ()
+    parts = (walked.end.theta_P, *walked.end.moments)
+    if not all(np.isfinite(part_P).all() for part_P in parts):
+        return Finding(Outcome.BORDERLINE, recomputed, DISTANCE_PPB_MAX, int(blocks[0])), ()
+    measured = measure_movement(walked, gained(walked, blocks), shown)
+    graded = [grades(part, limit) for part, limit in zip(measured, sharpened(walked, limits), strict=True)]
+    worst = max(range(len(graded)), key=lambda at: max(graded[at].ratios))
+    excess_B = excess(measured[worst])
+    block = int(np.argmax(excess_B))
+    outcome = {Grade.PASSED: Outcome.MATCH, Grade.FAILED: Outcome.MISMATCH}
+    found = Finding(
+        outcome.get(max(one.worst for one in graded), Outcome.BORDERLINE),
+        recomputed,
+        int(min(float(excess_B[block]) / _PPB, float(DISTANCE_PPB_MAX))),
+        int(blocks[block]),
+    )
+    return found, measured
+
+
+def sharpened(walked: Walked, limits: Sequence[Limit]) -> tuple[Limit, ...]:
+    """The limits of a segment's parts, where one step leaves nobody's noise in the parameters."""
+    first = replace(OWN_WORK, profile=0) if _is_one_step(walked) else limits[0]
+    return (first, *limits[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class Gained:
+    """One part of our own state, in the opened blocks.
+
+    before_BC, after_BC: at the segment's start and end. size_B: of what it gained. floor: what counts as
+    the size of a smaller block.
+    """
+
+    before_BC: Floats
+    after_BC: Floats
+    size_B: Doubles
+    floor: float
+
+
+def gained(walked: Walked, blocks: Sequence[int]) -> tuple[Gained, ...]:
+    """What each part of our own state gained in the segment."""
+    local, layout, found = walked.local, walked.layout, []
+    kept = (1.0, *(beta / PPM for beta in (local.beta1_micro, local.beta2_micro)))
+    before = (walked.start.theta_P, *walked.start.moments)
+    after = (walked.end.theta_P, *walked.end.moments)
+    with np.errstate(all="ignore"):  # from a liar's start anything may come; it must end in a verdict
+        for share, before_P, after_P in zip(kept, before, after, strict=False):  # SGD has the first part only
+            gain_NC = _rows(layout, after_P - before_P * np.float32(share**walked.steps))
+            before_BC, after_BC = (_rows(layout, part_P)[blocks] for part_P in (before_P, after_P))
+            found.append(Gained(before_BC, after_BC, _norm(gain_NC[blocks]), floor_of(gain_NC)))
+    return tuple(found)
+
+
+def measure_movement(walked: Walked, own: Sequence[Gained], shown: OpenedSegment) -> tuple[Measured, ...]:
+    """How far each part of the opened end is from ours, of what ours gained.
+
+    Args:
+        walked: Our own steps.
+        own: What they gained in the opened blocks.
+        shown: The opened end.
+    """
+    found = []
+    with np.errstate(all="ignore"):
+        for part, mine in enumerate(own):
+            due_BC = mine.after_BC
+            if part == 0 and _is_one_step(walked):
+                due_BC = adamw_moved(walked.local, walked.lr, mine.before_BC, shown.end[1:], walked.end.count)
+            residual_BC = shown.end[part].astype(np.float64) - due_BC
+            scale_B = np.maximum(mine.size_B, max(mine.floor, _TINY))
+            rho_B, zeros_B = _norm(residual_BC) / scale_B, np.zeros(len(scale_B))
+            largest_B = np.maximum(_norm(mine.before_BC), _norm(mine.after_BC))
+            found.append(
+                Measured(
+                    rho_B=np.where(np.isfinite(rho_B) & np.isfinite(scale_B), rho_B, np.inf),
+                    rounding_B=walked.steps * _ROUNDING * largest_B / scale_B,
+                    is_small_B=mine.size_B <= mine.floor,
+                    choice_B=zeros_B,
+                    doubt_B=zeros_B,
+                    value_B=zeros_B,
+                    residual_BC=residual_BC / scale_B[:, None],
+                )
+            )
+    return tuple(found)
+
+
+def as_one(
+    measured: Sequence[Measured], limits: Sequence[Limit], blocks: Sequence[int], block_count: int
+) -> tuple[Measured, list[int], Limit]:
+    """All parts of a segment as the drift watch takes a gradient: every part leans by itself.
+
+    Returns:
+        The part that is farthest from what honest audits keep to, with the directions of all parts, each of
+        length 1, one after another; the numbers of their blocks; and that part's limit.
+    """
+    over = [
+        median_of(part) / (limit.profile * _PPB) if limit.profile else 0.0
+        for part, limit in zip(measured, limits, strict=True)
+    ]
+    most = max(range(len(over)), key=over.__getitem__)
+    rows, numbers = [], []
+    for part, one in enumerate(measured):
+        length = float(np.sqrt(tree_sum(tree_sum(np.square(one.residual_BC))[None])[0]))
+        rows.append(one.residual_BC / (length or 1.0))
+        numbers += [part * block_count + block for block in blocks]
+    return replace(measured[most], residual_BC=np.concatenate(rows)), numbers, limits[most]
+
+
+def worse_of(one: Finding, other: Finding) -> Finding:
+    """The finding that weighs more."""
+    return max(one, other, key=lambda found: _RANKS[found.outcome])
+
+
+def _is_one_step(walked: Walked) -> bool:
+    return walked.steps == 1 and walked.local.optimiser is Optimiser.ADAMW
+
+
+def _rows(layout: Layout, flat_P: Floats) -> Floats:
+    return to_blocks(layout, flat_P).reshape(-1, BLOCK_SIZE)
+
+
+def _norm(rows_BC: NDArray[np.float32] | Doubles) -> Doubles:
+    length_B: Doubles = np.sqrt(tree_sum(np.square(rows_BC, dtype=np.float64)))
+    return length_B

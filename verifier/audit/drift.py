@@ -1,0 +1,84 @@
+"""Drift: does one node lean the same way in audit after audit, each within tolerance?
+
+Room: verifier (pure). T5. The noise between two machines points elsewhere in every step; a node that
+steers inside the tolerance does not. Two sums over a node's audits see it:
+
+    lean    residuals of unit length, added: noise grows as sqrt(n), a bias as n. It needs blocks that
+            are drawn again, so it is for models of up to some hundred blocks.
+    level   CUSUM (Page 1954) of the median distance over what honest audits of this pair of classes
+            keep to, whatever the direction. It needs a measured pair.
+
+What is remembered of each node is `watch`'s. An alarm is no fault: once more than f verifiers have raised
+one, its node is on probation again.
+
+Shape suffixes: B = opened blocks, C = 4096, J = buckets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.protocol.update_rule import BLOCK_SIZE
+from assay.training.codec.values import tree_sum
+from assay.verifier.audit.limits import Limit
+from assay.verifier.audit.tolerance import Measured, median_of
+
+BUCKETS = 512
+MEMORY = 1 - 1 / 64  # of what was, with each audit: what is remembered is some 64 audits
+LEAN_MAX = 4.0  # |sum|^2 over its weight; 1 for noise, up to 1.8 for honest pairs that were measured
+SLACK, LEVEL_MAX, STEP_MAX = 1.2, 4.0, 1.0  # times the profile that is still honest; alarm; most of one audit
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """What is remembered of one node. sum_J: shape (512,), float64; weight: of its noise."""
+
+    sum_J: NDArray[np.float64] = field(default_factory=lambda: np.zeros(BUCKETS))
+    weight: float = 0.0
+    level: float = 0.0
+
+    @property
+    def lean(self) -> float:
+        """The squared length of the sum over what noise would have: 1, and up to 128 for one direction."""
+        return float(tree_sum((self.sum_J * self.sum_J)[None])[0]) / self.weight if self.weight else 0.0
+
+
+def observe(drift: Drift, measured: Measured, blocks: Sequence[int], limit: Limit) -> tuple[Drift, bool]:
+    """One more audit that was not a mismatch.
+
+    Args:
+        drift: Before it.
+        measured: What it showed.
+        blocks: The opened blocks, ascending.
+        limit: Of this pair of classes; without a profile, `level` stays.
+
+    Returns:
+        The state after it, and whether the node leans. After an alarm the caller starts a fresh state.
+    """
+    folded_J = _folded(measured.residual_BC, blocks)
+    length = float(np.sqrt(tree_sum((folded_J * folded_J)[None])[0]))
+    level = drift.level
+    if limit.profile:
+        over = median_of(measured) * 1e9 / limit.profile - SLACK
+        level = max(0.0, level + min(over, STEP_MAX))
+    if length > 0 and np.isfinite(length):
+        new = Drift(drift.sum_J * MEMORY + folded_J / length, drift.weight * MEMORY**2 + 1, level)
+    else:
+        new = Drift(drift.sum_J, drift.weight, level)
+    return new, new.lean > LEAN_MAX or new.level > LEVEL_MAX
+
+
+def _folded(residual_BC: NDArray[np.float64], blocks: Sequence[int]) -> NDArray[np.float64]:
+    """Every coefficient into one bucket with one sign, always the same for a block: inner products stay."""
+    folded_J = np.zeros(BUCKETS)
+    for block, residual_C in zip(blocks, residual_BC, strict=True):
+        drawn = hashlib.shake_256(b"assay/drift/1" + int(block).to_bytes(8, "big")).digest(2 * BLOCK_SIZE)
+        code_C = np.frombuffer(drawn, "<u2")
+        signed_C = np.where(code_C & 0x8000, -residual_C, residual_C)
+        folded_J += np.bincount(code_C % BUCKETS, weights=signed_C, minlength=BUCKETS)
+    return folded_J

@@ -1,0 +1,183 @@
+"""Limits: how far two honest machines may be apart, from a calibration file that all auditors share.
+
+Room: verifier (pure; `shipped` and `agreed_limits` read a file). What is measured between two execution
+classes (`assay audit calibrate`) may tighten a precision's policy, never loosen it: a pair that
+nobody measured, or measured badly, is judged by the policy. Segments of inner steps have rows of their own,
+and nothing to fall back on (segment_limits.py).
+
+    limit = ten times the 99th percentile of honest blocks, between half the policy and the policy
+
+All limits are whole numbers, 10^-9 of a block's own size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from assay.protocol.encoding.json_text import parse_json
+from assay.protocol.errors import ConfigError
+from assay.protocol.params import Precision, RunSpec
+from assay.protocol.types import NO_DIGEST, Digest
+from assay.verifier.audit import calibration_rows as rows
+from assay.verifier.audit.limit import TIGHTEST as TIGHTEST
+from assay.verifier.audit.limit import Limit as Limit  # most who judge by limits need both
+from assay.verifier.audit.limit import within
+from assay.verifier.audit.segment_limits import SegmentPair, plain_segment, segment_pair
+
+FORMAT = "assay/calibration/2"
+LIMITS = "limits.json"  # the file of a run, beside its spec
+SHIPPED = Path(__file__).with_name("calibration.json")
+BYTES_MAX = 1 << 20
+PAIRS_MAX = 4096
+_COUNTS = ("blocks", "median", "p99", "most", "profile")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One measured pair of code paths: whose step, who judges, what was seen.
+
+    node, auditor: names for people. node_class, auditor_class: their execution classes.
+    blocks: samples. median, p99, most: of their distances, 10^-9. profile: the largest median of
+    one audit, 10^-9.
+    """
+
+    dtype: Precision
+    node: str
+    auditor: str
+    node_class: Digest
+    auditor_class: Digest
+    blocks: int
+    median: int
+    p99: int
+    most: int
+    profile: int
+
+    @property
+    def limit(self) -> Limit:
+        """What these samples allow, within the policy."""
+        return within(POLICIES[self.dtype], self.p99, self.profile)
+
+
+# docs/results/tolerance.md; the first two of each from measurements before this code was written.
+POLICIES: Mapping[Precision, Limit] = {
+    Precision.FLOAT32: Limit(t1=20_000, t2=100_000, t3=1_000, t4=1_000),
+    Precision.BFLOAT16: Limit(t1=20_000_000, t2=30_000_000, t3=1_000, t4=1_000),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The pairs of a calibration, and the policies behind them. segments: of inner steps."""
+
+    pairs: tuple[Pair, ...] = ()
+    segments: tuple[SegmentPair, ...] = ()
+
+    def between(self, node: Digest, auditor: Digest, dtype: Precision) -> Limit:
+        """What a step of one class is judged by in another.
+
+        Where several measured pairs have these classes, the loosest of them: it holds for all.
+        """
+        found = [
+            pair.limit
+            for pair in self.pairs
+            if (pair.node_class, pair.auditor_class, pair.dtype) == (node, auditor, dtype)
+        ]
+        return max(found, key=lambda limit: (limit.t1, limit.profile), default=POLICIES[dtype])
+
+    def digest(self) -> Digest:
+        """What two auditors compare to know that they judge alike."""
+        return Digest(hashlib.sha256(self.encode()).digest())
+
+    def encode(self) -> bytes:
+        """The one file for these limits."""
+        pairs, segments = (
+            ",\n".join(json.dumps(row, sort_keys=True) for row in lines)
+            for lines in (map(_plain, self.pairs), map(plain_segment, self.segments))
+        )
+        return f'{{"format": "{FORMAT}", "pairs": [\n{pairs}\n], "segments": [\n{segments}\n]}}\n'.encode()
+
+
+def parse_limits(body: bytes) -> Limits:
+    """The limits of a calibration file.
+
+    Raises:
+        ValueError: not JSON of this form, not canonical, a number that cannot be, or one pair twice.
+    """
+    if len(body) > BYTES_MAX:
+        raise ValueError(f"calibration: {len(body)} bytes, at most {BYTES_MAX} expected")
+    whole = parse_json(body)
+    names = {"format", "pairs", "segments"}
+    if not isinstance(whole, dict) or set(whole) != names or whole["format"] != FORMAT:
+        raise ValueError(f'calibration: expected an object with "format": "{FORMAT}", "pairs" and "segments"')
+    for name in ("pairs", "segments"):
+        if not isinstance(whole[name], list) or len(whole[name]) > PAIRS_MAX:
+            raise ValueError(f"calibration: {name} must be a list of at most {PAIRS_MAX}")
+    limits = Limits(
+        tuple(_pair(row, f"calibration: pair {i}") for i, row in enumerate(whole["pairs"])),
+        tuple(segment_pair(row, f"calibration: segment {i}") for i, row in enumerate(whole["segments"])),
+    )
+    pairs = [(pair.dtype, pair.node, pair.auditor) for pair in limits.pairs]
+    segments = [(one.dtype, one.regime, one.steps, one.node, one.auditor) for one in limits.segments]
+    if len(set(pairs)) != len(pairs) or len(set(segments)) != len(segments):
+        raise ValueError("calibration: one pair twice")
+    if limits.encode() != body:
+        raise ValueError("calibration: not in its canonical form")
+    return limits
+
+
+def shipped() -> Limits:
+    """The calibration that comes with this build (docs/results/tolerance.md)."""
+    return parse_limits(SHIPPED.read_bytes())
+
+
+def agreed_limits(spec: RunSpec, path: Path | None = None) -> Limits | None:
+    """What a run judges other execution classes by; None where its spec names no calibration.
+
+    Args:
+        spec: The run.
+        path: The calibration file, where it is not the one that comes with this build.
+
+    Raises:
+        ConfigError: the file cannot be read, or is another than the spec names.
+    """
+    named = spec.audit.limits
+    if named == NO_DIGEST:
+        return None
+    try:
+        found = shipped() if path is None else parse_limits(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"limits {path or SHIPPED}: {error}") from None
+    if found.digest() != named:
+        have = found.digest().hex()[:16]
+        raise ConfigError(f"limits {path or SHIPPED}: digest {have}, the run's spec names {named.hex()[:16]}")
+    return found
+
+
+def _plain(pair: Pair) -> dict[str, Any]:
+    return asdict(pair) | {
+        "dtype": pair.dtype.name.lower(),
+        "node_class": pair.node_class.hex(),
+        "auditor_class": pair.auditor_class.hex(),
+    }
+
+
+def _pair(row: Any, where: str) -> Pair:
+    given = rows.checked_fields(row, {field.name for field in fields(Pair)}, where)
+    counts = {name: rows.count(given[name], f"{where}: {name}") for name in _COUNTS}
+    if counts["blocks"] < 1:
+        raise ValueError(f"{where}: expected samples")
+    rows.check_order(counts["median"], counts["p99"], counts["most"], counts["profile"], where)
+    dtypes = {dtype.name.lower(): dtype for dtype in POLICIES}
+    return Pair(
+        dtype=rows.one_of(given["dtype"], dtypes, f"{where}: dtype"),
+        node=rows.name(given["node"], where),
+        auditor=rows.name(given["auditor"], where),
+        node_class=rows.execution_class(given["node_class"], where),
+        auditor_class=rows.execution_class(given["auditor_class"], where),
+        **counts,
+    )

@@ -1,0 +1,158 @@
+"""Odds: what an audit rate catches, and what stake and pay make honesty the better business.
+
+Room: verifier (pure). Derived in docs/odds.md. Whatever can set a
+default is an integer or an exact fraction and rounds to the safe side; floats are for display.
+
+Symbols: p audit rate, d power of one audit, x share of false steps, n steps, c what a false step
+saves, L steps in flight before a verdict, B what a saboteur gains outside, k false steps he needs,
+v what an audit costs its auditor, kappa share of audits whose true answer is known beforehand.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from assay.protocol.draws import audit_rate_ppm
+from assay.protocol.params import PPM, AuditSpec
+
+SAFETY = Fraction(2)  # by which stake exceeds what only just deters
+PAY_MARGIN = Fraction(6, 5)  # of an auditor's pay over its cost
+STATES_MAX = 1_000_000
+
+
+def hit(rate: Fraction, cheat: Fraction, power: Fraction = Fraction(1)) -> Fraction:
+    """h = p d x: chance that one step of this node is false, drawn and found out.
+
+    Raises:
+        ValueError: one of them is no share.
+    """
+    for name, share in (("rate", rate), ("cheat", cheat), ("power", power)):
+        if not 0 <= share <= 1:
+            raise ValueError(f"{name} is {float(share):g}, expected 0 to 1")
+    return rate * cheat * power
+
+
+def caught(one: Fraction, steps: int) -> float:
+    """1 - (1 - h)^n: chance to be found out within n steps, all drawn independently at one rate."""
+    if one >= 1:
+        return 1.0 if steps else 0.0
+    return -math.expm1(steps * math.log1p(-float(one)))
+
+
+def steps_until(one: Fraction, chance: Fraction) -> int | None:
+    """The fewest steps after which a cheater is found out with this chance; None if never."""
+    if one <= 0 or not 0 <= chance < 1:
+        return None
+    if one >= 1:
+        return 1
+    return max(math.ceil(math.log1p(-float(chance)) / math.log1p(-float(one))), 0)
+
+
+def caught_by_rule(
+    rules: AuditSpec, cheat: float, steps: int, power: float = 1.0, *, honest: int = 0
+) -> float:
+    """Chance to be found out within so many steps by the run's own rule: probation, then its falling rate.
+
+    The rate depends on clean audits in a row, and each drawn step that is not found out is one more. So
+    this follows the distribution of their count, exactly, up to where the rate stands at its floor.
+
+    Args:
+        rules: Probation and floor.
+        cheat: Share of steps that are false, independently of the draw.
+        steps: The node can be found out in so many.
+        power: Chance that the audit of a false step finds it out.
+        honest: Clean audits the node has to its name when it begins.
+    """
+    if rules.floor_ppm <= 0 or not (0 <= cheat <= 1 and 0 <= power <= 1):
+        raise ValueError("the floor must be above 0, cheat and power from 0 to 1")
+    last = max(rules.probation, -(-PPM * rules.probation // rules.floor_ppm)) + 1  # from here: the floor
+    if last > STATES_MAX:
+        raise ValueError(f"a floor of {rules.floor_ppm} ppm after {rules.probation} audits: too many states")
+    rates = [audit_rate_ppm(rules, count) / PPM for count in range(last + 1)]
+    rates[last] = audit_rate_ppm(rules, last) / PPM
+    state = {min(honest, last): 1.0}
+    found = 0.0
+    for _ in range(steps):
+        after: dict[int, float] = {}
+        for count, mass in state.items():
+            out = rates[count] * cheat * power
+            up = rates[count] - out
+            more = min(count + 1, last)
+            found += mass * out
+            after[more] = after.get(more, 0.0) + mass * up
+            after[count] = after.get(count, 0.0) + mass * (1 - rates[count])
+        state = {count: mass for count, mass in after.items() if mass > 1e-15}
+    return min(found, 1.0)
+
+
+def stake_against_laziness(
+    saved: int, rate: Fraction, power: Fraction, *, in_flight: int = 0, safety: Fraction = SAFETY
+) -> int:
+    """Least S + H >= f c (1 / (p d) + L): what can be taken must exceed what laziness saves until then.
+
+    Assumes: independent draws at the rate; all of it is lost when found out; nothing is earned after;
+    L more false steps pass before the verdict. The share of false steps cancels out.
+    See docs/odds.md, section 2.
+
+    Args:
+        saved: c, what one false step saves, token units.
+        rate: p. power: d. in_flight: L. safety: f; 1 is indifference.
+
+    Raises:
+        ValueError: nothing is ever found out, so no stake deters.
+    """
+    if rate * power <= 0:
+        raise ValueError("no audit ever finds anything: no stake deters")
+    return math.ceil(safety * saved * (1 / (rate * power) + in_flight))
+
+
+def saving_deterred(
+    lost: int, rate: Fraction, power: Fraction, *, in_flight: int = 0, safety: Fraction = SAFETY
+) -> int:
+    """The largest saving per step that does not pay when so much is lost: inverts the above, rounded down."""
+    if rate * power <= 0:
+        return 0
+    return math.floor(lost / (safety * (1 / (rate * power) + in_flight)))
+
+
+def stake_against_sabotage(gain: int, rate: Fraction, power: Fraction, *, steps: int) -> int:
+    """Least S >= B q / (1 - q), q = (1 - p d)^k: expected loss is at least the outside gain.
+
+    Assumes: the gain comes only if all k false steps pass; found out, the stake is lost and the gain
+    with it. Robust aggregation decides k, stake does not. See docs/odds.md, section 3.
+
+    Raises:
+        ValueError: nothing is ever found out, or no step is needed.
+    """
+    if rate * power <= 0 or steps < 1:
+        raise ValueError("no audit ever finds anything, or no false step is needed: no stake deters")
+    passed = (1 - rate * power) ** steps
+    return math.ceil(gain * passed / (1 - passed))
+
+
+def auditor_pay(cost: int, known: Fraction, stake: int) -> int:
+    """Least pay per audit so that computing beats passing unseen: a >= max(1.2 v, v / kappa - S_v).
+
+    Who always says MATCH saves v and earns a, but with chance kappa meets a step whose answer is known
+    and loses pay and stake: a - v >= a (1 - kappa) - kappa S_v. See docs/odds.md, section 4.
+    Assumes canaries, or second looks by others, that cannot be told from any other audit.
+
+    Raises:
+        ValueError: no answer is ever known, so lazy passing is never found out at any pay.
+    """
+    if not 0 < known <= 1:
+        raise ValueError("no audit's answer is known beforehand: lazy passing beats every pay")
+    return max(math.ceil(PAY_MARGIN * cost), math.ceil(cost / known) - stake)
+
+
+def auditor_stake(cost: int, known: Fraction, safety: Fraction = SAFETY) -> int:
+    """S_v >= f v / kappa: enough without counting on pay. See docs/odds.md, section 4."""
+    if not 0 < known <= 1:
+        raise ValueError("no audit's answer is known beforehand: no stake deters lazy passing")
+    return math.ceil(safety * cost / known)
+
+
+def power_under_collusion(bought: Fraction, second: Fraction) -> Fraction:
+    """d = 1 - a (1 - q2) - a^2 q2: with this stake share bought, and second looks at q2 of audits."""
+    return 1 - bought * (1 - second) - bought**2 * second

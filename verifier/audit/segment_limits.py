@@ -1,0 +1,199 @@
+"""Segment limits: how far two honest machines may be apart after a segment of inner steps.
+
+Room: verifier (pure). A segment is judged only between classes that were measured, over at least as
+many steps: what noise becomes in several steps depends on more than kernels, so there is no
+policy to fall back on, only one that no measurement loosens.
+
+AdamW's first steps turn noise where a gradient is nearly zero into whole steps, so segments that
+begin with almost fresh moments are a kind of their own. Three parts of a state are
+compared, each relative to what the segment added to it (displacement.py).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from assay.protocol.params import Precision
+from assay.protocol.types import Digest
+from assay.protocol.update_rule import LocalSpec, Optimiser
+from assay.verifier.audit import calibration_rows as rows
+from assay.verifier.audit.limit import Limit, within
+
+FRESH_STEPS = 5  # inner steps after which moments are no longer fresh
+STEPS_MAX = 1 << 16
+_NO_MESSAGE = 1  # a part of a state is not sent: T3 and T4 have nothing to look at
+
+
+class Regime(enum.Enum):
+    """What kind of segment it is."""
+
+    SGD = "sgd"
+    ADAMW = "adamw"
+    FRESH = "adamw-fresh"
+
+    @property
+    def parts(self) -> int:
+        """Parts of a state: the parameters, and AdamW's two moments."""
+        return 1 if self is Regime.SGD else 3
+
+
+def regime_of(local: LocalSpec, count: int) -> Regime:
+    """The kind of a segment that begins so many inner steps after the moments were zero."""
+    if local.optimiser is Optimiser.SGD:
+        return Regime.SGD
+    return Regime.FRESH if count < FRESH_STEPS else Regime.ADAMW
+
+
+def _limit(t1: int, t2: int) -> Limit:
+    return Limit(t1=t1, t2=t2, t3=_NO_MESSAGE, t4=_NO_MESSAGE)
+
+
+def _float32(t1: int) -> Limit:
+    return _limit(t1, 5 * t1)
+
+
+def _bfloat16(t1: int) -> Limit:
+    return _limit(t1, 3 * t1 // 2)
+
+
+# Parameters, first moment, second moment; docs/results/tolerance.md.
+SEGMENT_POLICIES: Mapping[tuple[Precision, Regime], tuple[Limit, ...]] = {
+    (Precision.FLOAT32, Regime.SGD): (_float32(100_000),),
+    (Precision.FLOAT32, Regime.ADAMW): (_float32(100_000),) * 3,
+    (Precision.FLOAT32, Regime.FRESH): (_float32(5_000_000), _float32(1_000_000), _float32(1_000_000)),
+    (Precision.BFLOAT16, Regime.SGD): (_bfloat16(20_000_000),),
+    (Precision.BFLOAT16, Regime.ADAMW): (
+        _bfloat16(10_000_000),
+        _bfloat16(20_000_000),
+        _bfloat16(20_000_000),
+    ),
+    (Precision.BFLOAT16, Regime.FRESH): (
+        _bfloat16(100_000_000),
+        _bfloat16(40_000_000),
+        _bfloat16(40_000_000),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Distances of one part of a state, 10^-9, beyond rounding. profile: the largest median of one audit."""
+
+    median: int
+    p99: int
+    most: int
+    profile: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentPair:
+    """One measured pair of code paths, of segments of one kind of up to `steps` steps.
+
+    node, auditor: names for people. node_class, auditor_class: their execution classes. blocks:
+    samples of each part. seen: the parameters, then the moments.
+    """
+
+    dtype: Precision
+    regime: Regime
+    steps: int
+    node: str
+    auditor: str
+    node_class: Digest
+    auditor_class: Digest
+    blocks: int
+    seen: tuple[Seen, ...]
+
+    @property
+    def limits(self) -> tuple[Limit, ...] | None:
+        """What these samples allow for each part; None if honest blocks exceed what may be allowed."""
+        policies = SEGMENT_POLICIES[self.dtype, self.regime]
+        parts = tuple(zip(policies, self.seen, strict=True))
+        if any(part.p99 > policy.t1 for policy, part in parts):
+            return None
+        return tuple(within(policy, part.p99, part.profile) for policy, part in parts)
+
+
+def limits_between(
+    pairs: Iterable[SegmentPair],
+    node: Digest,
+    auditor: Digest,
+    dtype: Precision,
+    regime: Regime,
+    steps: int,
+) -> tuple[Limit, ...] | None:
+    """What a segment of one class is judged by in another, part by part; None if it is not judged.
+
+    The shortest measured length that covers it counts. Where several measured pairs have these classes,
+    the loosest of them: it holds for all.
+    """
+    sought = node, auditor, dtype, regime
+    found = [
+        pair
+        for pair in pairs
+        if (pair.node_class, pair.auditor_class, pair.dtype, pair.regime) == sought and pair.steps >= steps
+    ]
+    least = min((pair.steps for pair in found), default=0)
+    allowed = [pair.limits for pair in found if pair.steps == least]
+    if not allowed or None in allowed:
+        return None
+    parts = zip(*(limits for limits in allowed if limits is not None), strict=True)
+    return tuple(max(part, key=lambda limit: (limit.t1, limit.profile)) for part in parts)
+
+
+def plain_segment(pair: SegmentPair) -> dict[str, Any]:
+    """A row for JSON."""
+    return {
+        "dtype": pair.dtype.name.lower(),
+        "regime": pair.regime.value,
+        "steps": pair.steps,
+        "node": pair.node,
+        "auditor": pair.auditor,
+        "node_class": pair.node_class.hex(),
+        "auditor_class": pair.auditor_class.hex(),
+        "blocks": pair.blocks,
+        "seen": [[part.median, part.p99, part.most, part.profile] for part in pair.seen],
+    }
+
+
+_FIELDS = {
+    "dtype", "regime", "steps", "node", "auditor", "node_class", "auditor_class", "blocks", "seen",
+}  # fmt: skip
+
+
+def segment_pair(row: Any, where: str) -> SegmentPair:
+    """The pair of a row.
+
+    Raises:
+        ValueError: not of this form, or numbers that cannot be.
+    """
+    given = rows.checked_fields(row, _FIELDS, where)
+    dtypes = {dtype.name.lower(): dtype for dtype in (Precision.FLOAT32, Precision.BFLOAT16)}
+    regime = rows.one_of(given["regime"], {kind.value: kind for kind in Regime}, f"{where}: regime")
+    steps, blocks = (rows.count(given[name], f"{where}: {name}") for name in ("steps", "blocks"))
+    if not 1 <= steps <= STEPS_MAX or blocks < 1:
+        raise ValueError(f"{where}: expected samples of 1 to {STEPS_MAX} steps")
+    parts = given["seen"]
+    if not isinstance(parts, list) or len(parts) != regime.parts:
+        raise ValueError(f"{where}: expected {regime.parts} parts of a state in seen")
+    return SegmentPair(
+        dtype=rows.one_of(given["dtype"], dtypes, f"{where}: dtype"),
+        regime=regime,
+        steps=steps,
+        node=rows.name(given["node"], where),
+        auditor=rows.name(given["auditor"], where),
+        node_class=rows.execution_class(given["node_class"], where),
+        auditor_class=rows.execution_class(given["auditor_class"], where),
+        blocks=blocks,
+        seen=tuple(_seen(part, f"{where}: seen") for part in parts),
+    )
+
+
+def _seen(part: Any, where: str) -> Seen:
+    if not isinstance(part, list) or len(part) != 4:
+        raise ValueError(f"{where} must hold median, p99, most and profile")
+    median, p99, most, profile = (rows.count(value, where) for value in part)
+    rows.check_order(median, p99, most, profile, where)
+    return Seen(median, p99, most, profile)

@@ -1,0 +1,331 @@
+"""Tolerance: does an opened step hold between two machines whose gradients differ in the last bits?
+
+Room: verifier (pure). An opening fixes what local work put into each block, whatever message was
+made of it; that *implied* x is compared with the auditor's own. What the node chose and wrote is
+then judged from the node's own coefficients, which the opening also fixes, so that no
+near tie between two machines matters: indices of two machines are never compared.
+
+    after + q - beta * before = implied x  ~  x recomputed       T1, T2: distance by block
+    after + q = U:  q is what the rule sends of U                T3: choice, T4: values
+
+Every limit is a `Limit` (limits.py), every test passes, fails, or fails by so little that it is
+BORDERLINE: that is for a committee, never for a slash. T5 (drift.py) looks at many audits of one node.
+
+Shape suffixes: B = opened blocks, C = 4096, L = opened blocks that were sent, K = sent per block.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.protocol.messages import Outcome
+from assay.protocol.params import Values
+from assay.protocol.types import Digest
+from assay.protocol.update_rule import BLOCK_SIZE, PPM, CompressSpec
+from assay.training.codec.values import quantise, tree_sum
+from assay.training.codec.wire import Update
+from assay.training.transform.compress import transition
+from assay.training.transform.low_rank import compress_lowrank
+from assay.verifier.audit.exact import DISTANCE_PPB_MAX, Finding
+from assay.verifier.audit.limits import Limit
+
+Doubles = NDArray[np.float64]
+
+FLOOR = 1e-3  # of the mean block's size: what counts as the size of a smaller block
+CAP, SMALL_CAP = 10, 100  # times T1: the distance no block may exceed; of blocks at the floor
+BAND, CAP_BAND = 5, 2  # times its limit: up to there a failing test is borderline
+_ROUNDING = 2.0**-23  # of U: more than the two roundings of beta * before + x and of U - q can do
+_NUDGE = 2.0**-20  # of U: covers the rounding of U - q, so that ties may fall either way
+_FACTOR_STEPS = 16 / 127  # of the largest: one rounding moved blocks of almost lower rank by up to 4.7
+_PPB = 1e-9
+_GROUP_BLOCKS = 256  # the squares of so many are in memory at once
+_TINY = 2.0**-120
+
+
+class Grade(enum.IntEnum):
+    """How a test came out."""
+
+    PASSED = 0
+    BORDERLINE = 1
+    FAILED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What an opening shows, by opened block, before any limit is applied.
+
+    rho_B: distance of the implied x, of the size of x. rounding_B: how much of it float32 arithmetic may
+    make up. is_small_B: the size of x is at the floor. choice_B: T3's shortfall, of the largest |U|;
+    inf where sending, or not sending, was not the rule's. doubt_B: how much of it a rho of 1 explains.
+    value_B: T4's, likewise. residual_BC: implied x less x, of the size of x.
+    """
+
+    rho_B: Doubles
+    rounding_B: Doubles
+    is_small_B: NDArray[np.bool_]
+    choice_B: Doubles
+    doubt_B: Doubles
+    value_B: Doubles
+    residual_BC: Doubles
+
+
+def excess(measured: Measured) -> Doubles:
+    """The distance that no rounding explains. Shape (B,)."""
+    beyond_B: Doubles = np.maximum(measured.rho_B - measured.rounding_B, 0.0)
+    return beyond_B
+
+
+@dataclass(frozen=True, slots=True)
+class Grades:
+    """Every test's outcome. ratios: what each saw, in units of its limit."""
+
+    t1: Grade
+    t2: Grade
+    t3: Grade
+    t4: Grade
+    ratios: tuple[float, float, float, float]
+
+    @property
+    def worst(self) -> Grade:
+        """A step holds only if every test does."""
+        return max(self.t1, self.t2, self.t3, self.t4)
+
+
+def floor_of(x_NC: NDArray[np.float32]) -> float:
+    """What counts as the size of a block that has less: a thousandth of the mean block's."""
+    parts = [_norm(x_NC[at : at + _GROUP_BLOCKS]) for at in range(0, len(x_NC), _GROUP_BLOCKS)]
+    return FLOOR * math.sqrt(math.fsum(float(n) ** 2 for n in np.concatenate(parts)) / len(x_NC))
+
+
+def judge(
+    compress: CompressSpec,
+    limit: Limit,
+    blocks: Sequence[int],
+    before_BC: NDArray[np.float32],
+    after_BC: NDArray[np.float32],
+    update: Update,
+    x_BC: NDArray[np.float32],
+    *,
+    floor: float,
+    recomputed: Digest,
+) -> tuple[Finding, Measured | None]:
+    """Judge checked blocks of another execution class.
+
+    Args:
+        compress: What is sent and how.
+        limit: For this pair of classes.
+        blocks: The opened blocks, ascending.
+        before_BC: Momentum before the step, opened blocks; finite.
+        after_BC: What the node claims after it; finite.
+        update: The node's whole message.
+        x_BC: What the step adds to the opened blocks, recomputed.
+        floor: `floor_of` all recomputed blocks.
+        recomputed: Stands in the verdict for what was recomputed.
+
+    Returns:
+        MATCH, MISMATCH or BORDERLINE, with the block that differs most; and what was measured.
+        Where the recompute itself is not finite, nothing can be said: borderline, nothing measured.
+    """
+    if not len(blocks):
+        return Finding(Outcome.MATCH, recomputed, 0, 0), None
+    if not (np.isfinite(x_BC).all() and math.isfinite(floor)):
+        return Finding(Outcome.BORDERLINE, recomputed, DISTANCE_PPB_MAX, int(blocks[0])), None
+    measured = measure(compress, blocks, before_BC, after_BC, update, x_BC, floor=floor)
+    grade = grades(measured, limit).worst
+    excess_B = excess(measured)
+    worst = int(np.argmax(excess_B))
+    distance = int(min(float(excess_B[worst]) / _PPB, float(DISTANCE_PPB_MAX)))
+    outcome = {Grade.PASSED: Outcome.MATCH, Grade.FAILED: Outcome.MISMATCH}
+    found = Finding(
+        outcome.get(grade, Outcome.BORDERLINE),
+        recomputed,
+        distance,
+        int(blocks[worst]),
+    )
+    return found, measured
+
+
+def grades(measured: Measured, limit: Limit) -> Grades:
+    """T1 to T4.
+
+    T1: the median distance is at most t1; borderline up to 5 t1. T2: the 95th percentile is at most t2
+    (up to 5 t2), and no block is above 10 t1 (up to 20 t1), at the floor above 100 t1 (up to 200 t1).
+    T3, T4: no block's shortfall is above t3, t4 (up to 5 times it); where the amplitude is not sent, t3
+    grows by what t2 leaves unknown of it. Blocks at the floor take no part in median and percentile:
+    the others could hide behind them.
+    """
+    excess_B, median = excess(measured), median_of(measured)
+    ranked = np.sort(excess_B[~measured.is_small_B])
+    p95 = float(ranked[-(-len(ranked) * 19 // 20) - 1]) if len(ranked) else 0.0
+    t1, t2 = limit.t1 * _PPB, limit.t2 * _PPB
+    cap = float((excess_B / np.where(measured.is_small_B, SMALL_CAP * t1, CAP * t1)).max(initial=0.0))
+    choice = float((measured.choice_B / (limit.t3 * _PPB + t2 * measured.doubt_B)).max(initial=0.0))
+    value = float(measured.value_B.max(initial=0.0)) / (limit.t4 * _PPB)
+    return Grades(
+        t1=_grade(median / t1, BAND),
+        t2=max(_grade(p95 / t2, BAND), _grade(cap, CAP_BAND)),
+        t3=_grade(choice, BAND),
+        t4=_grade(value, BAND),
+        ratios=(median / t1, max(p95 / t2, cap), choice, value),
+    )
+
+
+def median_of(measured: Measured) -> float:
+    """The median distance of the blocks above the floor; 0 if there are none."""
+    ranked = np.sort(excess(measured)[~measured.is_small_B])
+    return float(ranked[len(ranked) // 2]) if len(ranked) else 0.0
+
+
+def measure(
+    compress: CompressSpec,
+    blocks: Sequence[int],
+    before_BC: NDArray[np.float32],
+    after_BC: NDArray[np.float32],
+    update: Update,
+    x_BC: NDArray[np.float32],
+    *,
+    floor: float,
+) -> Measured:
+    """How far an opening is from what its rule and the recompute say; arguments as of `judge`.
+
+    Sums are fixed trees in float64: the same on every machine for the same x.
+    """
+    with np.errstate(all="ignore"):  # a liar's momentum may overflow; it must end in a verdict
+        # beta * before rounds here as it must have rounded there: only what follows can differ.
+        due_BC = (before_BC * np.float32(compress.feedback_micro / PPM)).astype(np.float64) + x_BC
+        sent = _sent(compress, blocks, update, due_BC)
+        own_BC = after_BC.astype(np.float64)
+        own_BC[sent.at_L[:, None], sent.index_LK] += sent.q_LK
+        residual_BC = own_BC - due_BC
+        size_B = _norm(x_BC)
+        scale_B = np.maximum(size_B, max(floor, _TINY))
+        top_B = np.maximum(np.abs(own_BC).max(axis=1), _TINY)
+        choice_B, doubt_B, value_B = (np.zeros(len(blocks)) for _ in range(3))
+        choice_B[sent.at_L] = _shortfall(compress, sent, own_BC, due_BC) / top_B[sent.at_L]
+        choice_B[_withheld(compress, after_BC, sent)] = np.inf
+        value_B[sent.at_L] = _miswritten(compress, sent, own_BC, after_BC) / top_B[sent.at_L]
+        if _is_amplitude_free(compress):
+            # The auditor's mean stands for the node's; between them lies at most this much of rho.
+            doubt_B[sent.at_L] = (scale_B / top_B)[sent.at_L] / math.sqrt(compress.k)
+        return Measured(
+            rho_B=_or_inf(_norm(residual_BC) / scale_B),
+            rounding_B=_ROUNDING * _norm(due_BC) / scale_B,
+            is_small_B=size_B <= floor,
+            choice_B=_or_inf(choice_B),
+            doubt_B=doubt_B,
+            value_B=_or_inf(value_B),
+            residual_BC=residual_BC / scale_B[:, None],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """The opened blocks of a message. at_L: their positions among the opened. q_LK: what a receiver sees."""
+
+    at_L: NDArray[np.int64]
+    index_LK: NDArray[np.int64]
+    q_LK: Doubles
+    exponent_L: NDArray[np.int64] | None
+    mantissa_L: NDArray[np.int64] | None
+
+
+def _sent(compress: CompressSpec, blocks: Sequence[int], update: Update, due_BC: Doubles) -> _Sent:
+    opened_B = np.array(blocks, np.int64)
+    said = np.isin(update.blocks_B, opened_B)
+    at_L, index_LK = np.searchsorted(opened_B, update.blocks_B[said]), update.index_BK[said]
+    q_LK = update.value_BK[said].astype(np.float64)
+    if _is_amplitude_free(compress):
+        # The amplitude is not sent. Whatever it was, it left U - q without a mean along the signs (T4), so
+        # what is due there tells it but for rho.
+        mean_L = _mean(q_LK * due_BC[at_L[:, None], index_LK])
+        return _Sent(at_L, index_LK, q_LK * mean_L[:, None], None, None)
+    assert update.exponent_B is not None
+    exponent_L = update.exponent_B[said]
+    mantissa_L = None if update.mantissa_B is None else update.mantissa_B[said]
+    return _Sent(at_L, index_LK, np.ldexp(q_LK, exponent_L[:, None]), exponent_L, mantissa_L)
+
+
+def _shortfall(compress: CompressSpec, sent: _Sent, own_BC: Doubles, due_BC: Doubles) -> Doubles:
+    """By how much the largest coefficient that was left out exceeds the smallest one sent. Shape (L,)."""
+    if sent.index_LK.shape[1] == BLOCK_SIZE:
+        return np.zeros(len(sent.at_L))
+    left_LC = np.abs(own_BC[sent.at_L])
+    chosen_LK = np.take_along_axis(left_LC, sent.index_LK, axis=1)
+    if _is_amplitude_free(compress):
+        chosen_LK = own_BC[sent.at_L[:, None], sent.index_LK] * np.sign(sent.q_LK)
+    np.put_along_axis(left_LC, sent.index_LK, -np.inf, axis=1)
+    short_L = left_LC.max(axis=1) - chosen_LK.min(axis=1)
+    # Zeros are the same on all machines: a block of them is dead, and so is one without k others. Where
+    # something was sent, 0 may also be what rounding left of a small coefficient.
+    is_dead_L = ~due_BC[sent.at_L].any(axis=1) | ((chosen_LK == 0) & (sent.q_LK == 0)).any(axis=1)
+    return np.where(is_dead_L, np.inf, np.maximum(short_L, 0.0))
+
+
+def _withheld(compress: CompressSpec, after_BC: NDArray[np.float32], sent: _Sent) -> NDArray[np.int64]:
+    """Opened blocks that were not sent although the rule sends what they hold: U is there, bit for bit."""
+    is_sent_B = np.zeros(len(after_BC), bool)
+    is_sent_B[sent.at_L] = True
+    quiet = np.flatnonzero(~is_sent_B)
+    return quiet[transition(compress, np.zeros_like(after_BC[quiet]), after_BC[quiet]).sent.blocks_B]
+
+
+def _miswritten(
+    compress: CompressSpec, sent: _Sent, own_BC: Doubles, after_BC: NDArray[np.float32]
+) -> Doubles:
+    """How far what was written is from what the rule writes of the node's own coefficients. Shape (L,)."""
+    rows, at = sent.at_L, (sent.at_L[:, None], sent.index_LK)
+    if _is_amplitude_free(compress):
+        lean_L: Doubles = np.abs(_mean(np.sign(sent.q_LK) * after_BC[at]))
+        return lean_L
+    if compress.rank:
+        due_LC = compress_lowrank(own_BC[rows].astype(np.float32), compress.rank)[1]
+        top_L = np.abs(own_BC[rows]).max(axis=1, initial=0)
+        gap_L: Doubles = np.abs(sent.q_LK - due_LC).max(axis=1, initial=0) - _FACTOR_STEPS * top_L
+        return np.maximum(gap_L, 0.0)
+    return _miswritten_levels(compress, sent, own_BC[at])
+
+
+def _miswritten_levels(compress: CompressSpec, sent: _Sent, own_LK: Doubles) -> Doubles:
+    """The same of whole levels. What was rounded may have been on the other side of a tie."""
+    best_LK = np.full(own_LK.shape, np.inf)
+    is_large_LK = np.abs(own_LK) > _mean(np.abs(own_LK))[:, None]
+    for is_moved_LK in (np.ones(own_LK.shape), is_large_LK):  # alone, large ones move against the mean
+        for nudge in (0.0, -_NUDGE, _NUDGE):
+            written = quantise(compress.values, (own_LK * (1 + nudge * is_moved_LK)).astype(np.float32))
+            gap_LK = np.abs(sent.q_LK - written.sent_BK)
+            is_scale_L = (written.mantissa_B == sent.mantissa_L) & (written.exponent_B == sent.exponent_L)
+            is_same_L1 = (is_scale_L & written.is_live_B)[:, None]
+            np.minimum(best_LK, gap_LK, out=best_LK, where=is_same_L1)
+    # No such scale: then nothing of the block is what the rule writes.
+    worst_L: Doubles = np.where(np.isinf(best_LK), np.abs(own_LK), best_LK).max(axis=1, initial=0)
+    return worst_L
+
+
+def _is_amplitude_free(compress: CompressSpec) -> bool:
+    return compress.values is Values.SIGN and not compress.rank
+
+
+def _grade(ratio: float, band: float) -> Grade:
+    if ratio <= 1:
+        return Grade.PASSED
+    return Grade.BORDERLINE if ratio <= band else Grade.FAILED
+
+
+def _norm(rows_BC: NDArray[np.float32] | Doubles) -> Doubles:
+    length_B: Doubles = np.sqrt(tree_sum(np.square(rows_BC, dtype=np.float64)))
+    return length_B
+
+
+def _mean(rows_LK: Doubles) -> Doubles:
+    mean_L: Doubles = tree_sum(rows_LK) / rows_LK.shape[1]
+    return mean_L
+
+
+def _or_inf(values_B: Doubles) -> Doubles:
+    return np.where(np.isnan(values_B), np.inf, values_B)

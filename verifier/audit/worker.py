@@ -1,0 +1,383 @@
+"""Examiner: an auditor's recomputing half, in the process that holds torch.
+
+Room: verifier (edge: checkpoint files; runs as a `assay.participant.worker` worker). It
+follows the parameters like every honest process and answers one question: what
+should this step have been?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.protocol.commitments import sketch_digest
+from assay.protocol.encoding.codec import decode, digest
+from assay.protocol.messages import Commit, Outcome
+from assay.protocol.openings import InnerOpening, Opening
+from assay.protocol.params import RunSpec
+from assay.protocol.types import NO_DIGEST, Digest
+from assay.protocol.update_rule import BLOCK_SIDE
+from assay.training.codec.contribution import decode_contribution
+from assay.training.codec.wire import Update
+from assay.training.data.batches import batch_positions, batch_tokens, read_tokens
+from assay.training.execution.execution_class import execution_class
+from assay.training.execution.threads import prepare
+from assay.training.fragments import fragment_blocks
+from assay.training.layout import to_blocks
+from assay.training.model.loss import loss_and_gradient
+from assay.training.optimiser.inner import InnerState, roots_of, run_steps
+from assay.training.optimiser.node_state import Private
+from assay.training.optimiser.public_state import Parameters, kept_rounds
+from assay.training.optimiser.schedule import rate
+from assay.training.optimiser.step import begin, way_sketch
+from assay.training.transform.compress import gradient_blocks, in_basis, work_sketch
+from assay.verifier.audit.bias_memory import Watch
+from assay.verifier.audit.displacement import Walked, as_one, judge_movement, worse_of
+from assay.verifier.audit.exact import Finding, check_opening, compare
+from assay.verifier.audit.limits import Limits, agreed_limits
+from assay.verifier.audit.segment import OpenedSegment, check_inner_opening, opening_bytes_max
+from assay.verifier.audit.segment_limits import limits_between, regime_of
+from assay.verifier.audit.tolerance import floor_of, judge
+
+MEMORY = "remembered.cbor"
+_INCONCLUSIVE = Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Redone:
+    """What a recompute has to compare: what the node opened, and what should stand there.
+
+    before_BC, after_BC: the error as opened. x_BC: what local work adds, recomputed. sketch: digest of
+    its sketch in a pattern. is_equal: whether it is what the commit binds, as far as that is open.
+    floor: what counts as the size of a smaller block, between classes.
+    """
+
+    before_BC: NDArray[np.float32]
+    after_BC: NDArray[np.float32]
+    x_BC: NDArray[np.float32]
+    sketch: Callable[[Digest], Digest]
+    is_equal: bool
+    floor: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A checked opening of inner steps. x_BC: the distance it says the round went. start: of the segment."""
+
+    before_BC: NDArray[np.float32]
+    after_BC: NDArray[np.float32]
+    x_BC: NDArray[np.float32]
+    shown: OpenedSegment
+    start: InnerState
+
+
+class Examiner:
+    """theta of recent rounds and the data: all that a recompute needs.
+
+    limits: what steps of other execution classes are judged by; without them they are not judged, nor are
+    inner steps of a class that was not measured against this one.
+    memory: the file in which what is remembered of nodes outlives us; None: nowhere.
+    """
+
+    def __init__(
+        self,
+        *,
+        spec: RunSpec,
+        data: Path,
+        folder: Path,
+        base: Path | None = None,
+        device: str = "cpu",
+        limits: Limits | None = None,
+        memory: Path | None = None,
+    ) -> None:
+        self.spec, self.device, self.limits = spec, device, limits
+        self.exec_class = execution_class(spec.compute, device)
+        self.parameters = Parameters(spec, folder / "theta", kept_rounds(spec), base)
+        self.tokens = read_tokens(data, spec.data)
+        self.watch = Watch(memory, digest(spec))
+
+    def examine(
+        self,
+        commit: Commit,
+        update: bytes,
+        opening: bytes,
+        blocks: list[int],
+        segment: int = 0,
+        *,
+        sealed: Digest = NO_DIGEST,
+        pattern: Digest = NO_DIGEST,
+    ) -> Finding:
+        """Recompute the drawn part of a step and judge the opened blocks by it.
+
+        Args:
+            commit: The step.
+            update: Its message.
+            opening: An encoded `Opening`; of a rule with inner steps, an `InnerOpening`.
+            blocks: The drawn blocks, ascending.
+            segment: The drawn segment of inner steps.
+            sealed: In a dispute, the sketch digest that the node has shown, if it has; one that a
+                recompute does not yield is a mismatch.
+            pattern: In a dispute, what the witness is drawn from.
+
+        Raises:
+            MalformedMessage: these bytes are not the opening the commit binds. Whoever
+                handed them over is to blame, which need not be the node: not a verdict.
+        """
+        spec, layout = self.spec, self.parameters.layout
+        is_exact = commit.exec_class == self.exec_class
+        if not is_exact and self.limits is None:
+            return _INCONCLUSIVE
+        theta_P = self.parameters.read(int(commit.round))
+        positions = batch_positions(spec, commit.node, int(commit.round))
+        batch = batch_tokens(self.tokens, positions, spec.model.context)
+        sent = decode_contribution(spec, layout, int(commit.round), update)
+        if not is_exact and not spec.rule.is_gradient:
+            return self._between_classes(commit, opening, blocks, segment, theta_P, batch, sent)
+        redo = self._one_gradient if spec.rule.is_gradient else self._one_segment
+        with np.errstate(all="ignore"):  # a liar's state may overflow; it must end in a verdict
+            redone = redo(commit, opening, blocks, segment, theta_P, batch)
+            recomputed = redone.sketch(commit.parent)
+            witness = NO_DIGEST if pattern == NO_DIGEST else redone.sketch(pattern)
+            if not is_exact and self.limits is not None:
+                limit = self.limits.between(commit.exec_class, self.exec_class, spec.compute.dtype)
+                found, measured = judge(
+                    spec.rule.compress,
+                    limit,
+                    blocks,
+                    redone.before_BC,
+                    redone.after_BC,
+                    sent,
+                    redone.x_BC,
+                    floor=redone.floor,
+                    recomputed=recomputed,
+                )
+                if found.outcome is not Outcome.MATCH or measured is None:
+                    return found
+                return replace(found, leans=self.watch.leans(commit, measured, blocks, limit))
+            return compare(
+                spec.rule.compress,
+                blocks,
+                self._is_synced(int(commit.round))[blocks],
+                redone.before_BC,
+                redone.after_BC,
+                sent,
+                redone.x_BC,
+                recomputed=recomputed,
+                is_work_equal=redone.is_equal and sealed in (NO_DIGEST, recomputed),
+                witness=witness,
+            )
+
+    def _one_gradient(
+        self,
+        commit: Commit,
+        opening: bytes,
+        blocks: list[int],
+        _: int,
+        theta_P: NDArray[np.float32],
+        batch: NDArray[np.int64],
+    ) -> Redone:
+        """The gradient of the whole step."""
+        spec, layout = self.spec, self.parameters.layout
+        opened = decode(Opening, opening, opening_bytes_max(spec.rule, layout))
+        before, after = check_opening(opened, commit, blocks, spec.rule, layout.blocks)
+        _loss, slope_P = self._gradient(theta_P, batch)
+        lr = rate(spec.rule.outer.schedule, spec.rounds, int(commit.round))
+        x_NC = gradient_blocks(spec.rule, layout, slope_P, lr)
+        # Where our gradient is not finite an honest node has none to send: a commit is a lie then.
+        is_equal = bool(np.isfinite(slope_P).all())
+        return Redone(
+            before,
+            after,
+            x_NC[blocks],
+            lambda pattern: sketch_digest(work_sketch(pattern, x_NC)),
+            is_equal,
+            floor_of(x_NC),
+        )
+
+    def _one_segment(
+        self,
+        commit: Commit,
+        opening: bytes,
+        blocks: list[int],
+        segment: int,
+        theta_P: NDArray[np.float32],
+        batch: NDArray[np.int64],
+    ) -> Redone:
+        """The inner steps of the drawn segment, from the state before them that the node opened."""
+        layout = self.parameters.layout
+        opened = self._opened_segment(commit, opening, blocks, segment, theta_P)
+        start, (first, last) = opened.start, _steps_of(self.spec, segment)
+        end, loss = run_steps(
+            self.spec, int(commit.round), first, last, start, theta_P, batch, self._gradient
+        )
+        digest = roots_of(commit.run_id, layout, end).digest
+        is_equal = bool(np.isfinite(loss)) and digest == commit.inner[segment]
+        return Redone(
+            opened.before_BC,
+            opened.after_BC,
+            opened.x_BC,
+            lambda pattern: way_sketch(layout, start, end, pattern),
+            is_equal,
+        )
+
+    def _between_classes(
+        self,
+        commit: Commit,
+        opening: bytes,
+        blocks: list[int],
+        segment: int,
+        theta_P: NDArray[np.float32],
+        batch: NDArray[np.int64],
+        sent: Update,
+    ) -> Finding:
+        """Of a node of another class: where its segment went, and what it sent of its last state."""
+        spec, layout, round_id = self.spec, self.parameters.layout, int(commit.round)
+        assert self.limits is not None
+        local, (first, last) = spec.rule.local, _steps_of(spec, segment)
+        with np.errstate(all="ignore"):  # a liar's state may overflow; it must end in a verdict
+            opened = self._opened_segment(commit, opening, blocks, segment, theta_P)
+            start = opened.start
+            limits = limits_between(
+                self.limits.segments,
+                commit.exec_class,
+                self.exec_class,
+                spec.compute.dtype,
+                regime_of(local, start.count),
+                last - first,
+            )
+            if limits is None:
+                return _INCONCLUSIVE
+            end, _ = run_steps(spec, round_id, first, last, start, theta_P, batch, self._gradient)
+            recomputed = way_sketch(layout, start, end, commit.parent)
+            lr = rate(local.schedule, spec.rounds, round_id, steps=local.steps, step=last - 1)
+            walked = Walked(local, layout, last - first, lr, start, end)
+            found, measured = judge_movement(walked, opened.shown, limits, blocks, recomputed=recomputed)
+            # From the opened last parameters on, every machine computes the same bits.
+            told = compare(
+                spec.rule.compress,
+                blocks,
+                self._is_synced(round_id)[blocks],
+                opened.before_BC,
+                opened.after_BC,
+                sent,
+                opened.x_BC,
+                recomputed=recomputed,
+                is_work_equal=True,
+            )
+        found = worse_of(found, told)
+        if found.outcome is not Outcome.MATCH or not measured:
+            return found
+        seen = as_one(measured, limits, blocks, layout.blocks)
+        return replace(found, leans=self.watch.leans(commit, *seen))
+
+    def _opened_segment(
+        self,
+        commit: Commit,
+        opening: bytes,
+        blocks: list[int],
+        segment: int,
+        theta_P: NDArray[np.float32],
+    ) -> _Opened:
+        """What the node shows of a segment, checked.
+
+        Raises:
+            MalformedMessage: it is not what the commit binds.
+        """
+        spec, layout = self.spec, self.parameters.layout
+        opened = decode(InnerOpening, opening, opening_bytes_max(spec.rule, layout))
+        before_BC, after_BC = check_opening(opened.opening, commit, blocks, spec.rule, layout.blocks)
+        shown = check_inner_opening(opened, commit, spec.rule, layout, blocks, segment)
+        start = shown.start
+        if segment == 0 or start is None:
+            private = Private(np.zeros((0, 0), np.float32), start, commit.base - 1)
+            start = begin(spec, layout, theta_P, private, int(commit.round))
+        start_BC = to_blocks(layout, theta_P)[blocks].reshape(shown.last_BC.shape)
+        way_BSS = (start_BC - shown.last_BC).reshape(len(blocks), BLOCK_SIDE, BLOCK_SIDE)
+        return _Opened(before_BC, after_BC, in_basis(spec.rule, way_BSS), shown, start)
+
+    def _gradient(
+        self, theta_P: NDArray[np.float32], tokens: NDArray[np.int64]
+    ) -> tuple[float, NDArray[np.float32]]:
+        return loss_and_gradient(
+            self.spec.model,
+            self.parameters.layout,
+            theta_P,
+            tokens,
+            compute=self.spec.compute,
+            device=self.device,
+        )
+
+    def _is_synced(self, round_id: int) -> NDArray[np.bool_]:
+        """Which blocks nodes send in a round. Shape (N,)."""
+        fragments = self.spec.rule.fragments
+        is_synced: NDArray[np.bool_] = (
+            fragment_blocks(self.parameters.layout, fragments) == round_id % fragments
+        )
+        return is_synced
+
+
+def _steps_of(spec: RunSpec, segment: int) -> tuple[int, int]:
+    """The inner steps of a segment, the last exclusive."""
+    first = segment * spec.rule.local.segment
+    return first, min(first + spec.rule.local.segment, spec.rule.local.steps)
+
+
+def methods() -> Mapping[str, Callable[..., Any]]:
+    """What the parent may call; `open` comes first."""
+    held: list[Examiner] = []
+
+    def open_(
+        spec: bytes, data: str, folder: str, base: str | None, device: str, threads: int, limits: str | None
+    ) -> int:
+        prepare(Path(folder), device=device, threads=threads)
+        run = decode(RunSpec, spec)
+        held[:] = [
+            Examiner(
+                spec=run,
+                data=Path(data),
+                folder=Path(folder),
+                base=None if base is None else Path(base),
+                device=device,
+                limits=agreed_limits(run, None if limits is None else Path(limits)),
+                memory=Path(folder) / MEMORY,
+            )
+        ]
+        return held[0].parameters.round
+
+    def examine(
+        commit: bytes,
+        update: bytes,
+        opening: bytes,
+        blocks: list[int],
+        segment: int,
+        sealed: bytes,
+        pattern: bytes,
+    ) -> dict[str, Any]:
+        seen = decode(Commit, commit), update, opening, blocks, segment
+        found = held[0].examine(*seen, sealed=Digest(sealed), pattern=Digest(pattern))
+        return {
+            "outcome": int(found.outcome),
+            "exec_class": held[0].exec_class,
+            "recomputed": found.recomputed,
+            "witness": found.witness,
+            "leans": found.leans,
+            "distance_ppb": found.distance_ppb,
+            "block": found.block,
+        }
+
+    def apply(round_id: int, aggregate: bytes) -> Digest:
+        return held[0].parameters.apply(round_id, aggregate)
+
+    return {
+        "open": open_,
+        "round": lambda: held[0].parameters.round,
+        "digest": lambda: held[0].parameters.digest(),
+        "apply": apply,
+        "examine": examine,
+        "reset": lambda: held[0].parameters.reset(),
+    }

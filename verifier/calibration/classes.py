@@ -1,0 +1,373 @@
+"""Calibrate: how far honest machines are apart, what that makes of the limits, and whether lies stand out.
+
+Room: verifier (edge: drives code paths, prints, writes one file). Every ordered pair of code paths is one
+node and one auditor: the node's momentum is its own, the trajectory is public. All blocks are
+measured; audits open 64 of them, drawn from a hash. A lie is told by a node on the leading
+path, whose books are honest until then, and judged on every other path.
+
+Shape suffixes: N = blocks, C = 4096, K = sent per block.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Group
+
+from assay.protocol.errors import ConfigError
+from assay.protocol.params import BLOCK_SIZE, Precision
+from assay.protocol.types import Digest
+from assay.protocol.update_rule import CompressSpec, RuleSpec
+from assay.training.codec.wire import Update
+from assay.training.methods.choices import SEGMENT_STEPS as SEGMENT_STEPS
+from assay.training.model.presets import PRESETS
+from assay.training.transform.compress import Transition, transition
+from assay.verifier.audit.limits import POLICIES, Limit, Limits, Pair
+from assay.verifier.audit.segment_limits import plain_segment
+from assay.verifier.audit.tolerance import Grade, Measured, floor_of, grades, measure, median_of
+from assay.verifier.calibration.code_paths import LEAD, LIES, PATHS, WARMUP_ROUNDS, Done, Task, compute_paths
+from assay.verifier.calibration.segments import (
+    SegmentLieRow,
+    SegmentRow,
+    segment_lie_rows,
+    segment_rows,
+    segment_tables,
+)
+from assay.verifier.calibration.tables import drawn_blocks, table
+
+Floats = NDArray[np.float32]
+
+MODELS = ("gpt-1m", "llama-1m")
+STEPS = 8
+SEGMENT_MAX = 1000
+_LEAST_STEPS = 2
+_NOISE = 10  # times T1
+
+
+@dataclass(frozen=True, slots=True)
+class HonestRow:
+    """One pair: its samples, and how its audits came out under its own limit. bound: 3 / blocks."""
+
+    pair: Pair
+    limit: Limit
+    audits: int
+    matches: int
+    bound: float
+
+
+@dataclass(frozen=True, slots=True)
+class LieRow:
+    """One lie. margin: the least by which an audit of it exceeded the limit that it failed by most."""
+
+    dtype: str
+    lie: str
+    audits: int
+    mismatches: int
+    borderline: int
+    margin: float
+    test: str
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Everything that was measured. missing: code paths that this machine does not have, and why."""
+
+    steps: int
+    honest: tuple[HonestRow, ...]
+    lies: tuple[LieRow, ...]
+    segments: tuple[SegmentRow, ...]
+    segment_lies: tuple[SegmentLieRow, ...]
+    missing: dict[str, str]
+
+    @property
+    def limits(self) -> Limits:
+        """What the honest rows amount to."""
+        return Limits(tuple(row.pair for row in self.honest), tuple(row.pair for row in self.segments))
+
+    @property
+    def is_sound(self) -> bool:
+        """Every honest audit matched, and no lie did."""
+        honest = [(row.matches, row.audits) for row in self.honest]
+        honest += [(row.matches, row.audits) for row in self.segments]
+        lies = [(row.mismatches + row.borderline, row.audits) for row in self.lies]
+        lies += [(row.mismatches + row.borderline, row.audits) for row in self.segment_lies]
+        return all(found == audits for found, audits in (*honest, *lies))
+
+
+def calibrate(
+    models: Sequence[str] = MODELS,
+    steps: int = STEPS,
+    paths: Sequence[str] = tuple(PATHS),
+    segment: int = SEGMENT_STEPS,
+) -> Calibration:
+    """Measure this machine's code paths against one another.
+
+    Args:
+        models: Names of `assay.training.model.presets`; their samples are put together.
+        steps: Of each model and precision.
+        paths: Which of `PATHS`, besides the leading one.
+        segment: Inner steps of the longest segment to be judged; 0 for none.
+
+    Raises:
+        ConfigError: no such model or path, too few steps, or nothing can be computed here.
+    """
+    for model in models:
+        if model not in PRESETS:
+            raise ConfigError(f'model "{model}": expected one of {", ".join(PRESETS)}')
+    for path in paths:
+        if path not in PATHS:
+            raise ConfigError(f'path "{path}": expected one of {", ".join(PATHS)}')
+    if steps < _LEAST_STEPS or not models:
+        raise ConfigError(f"{steps} steps of {len(models)} models: expected at least {_LEAST_STEPS} of one")
+    if not 0 <= segment <= SEGMENT_MAX:
+        raise ConfigError(f"a segment of {segment} inner steps: expected 1 to {SEGMENT_MAX}, or 0 for none")
+    honest: list[HonestRow] = []
+    lies: list[LieRow] = []
+    segments: list[SegmentRow] = []
+    segment_lies: list[SegmentLieRow] = []
+    missing: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(prefix="assay-calibrate-") as name:
+        whole: dict[str, dict[str, dict[str, Done]]] = {}
+        for dtype in POLICIES:
+            for model in models:
+                folder = Path(name) / f"{dtype.name.lower()}-{model}"
+                folder.mkdir()
+                task = Task(model, dtype.name.lower(), steps, segment)
+                done, failed = compute_paths(folder, task, tuple(paths))
+                missing |= {f"{path}, {task.dtype}": words for path, words in failed.items()}
+                whole.setdefault(task.dtype, {})[model] = done
+        for dtype in POLICIES:
+            kind = dtype.name.lower()
+            rule = Task(models[0], kind, steps, segment).rule
+            honest += _honest_rows(rule, dtype, whole[kind], steps)
+            limits = Limits(tuple(row.pair for row in honest))
+            lower = whole["bfloat16"] if dtype is Precision.FLOAT32 else {}
+            lies += _lie_rows(rule, dtype, whole[kind], lower, steps, limits)
+            if segment:
+                segments += segment_rows(dtype, segment, whole[kind])
+                limits = Limits(segments=tuple(row.pair for row in segments))
+                segment_lies += segment_lie_rows(dtype, segment, whole[kind], limits)
+    return Calibration(steps, tuple(honest), tuple(lies), tuple(segments), tuple(segment_lies), missing)
+
+
+def _honest_rows(
+    rule: RuleSpec, dtype: Precision, runs: dict[str, dict[str, Done]], steps: int
+) -> Iterator[HonestRow]:
+    """One row of every ordered pair, over all models."""
+    common = [path for path in PATHS if all(path in done for done in runs.values())]
+    seen: dict[tuple[str, str], list[_Seen]] = {}
+    for model, done in runs.items():
+        for step, x, moved, before in _steps_of(rule, {path: done[path] for path in common}, steps):
+            floors = {path: floor_of(x[path]) for path in common}
+            drawn = drawn_blocks(f"{model} {step}", len(x[LEAD]))
+            for node, auditor in ((a, b) for a in common for b in common if a != b):
+                step_of = (before[node], moved[node], x[auditor])
+                every = _opened(rule.compress, np.arange(len(x[LEAD])), *step_of, floors[auditor])
+                audit = _opened(rule.compress, drawn, *step_of, floors[auditor])
+                audit = replace(audit, residual_BC=np.zeros((0, BLOCK_SIZE)))  # two megabytes each
+                seen.setdefault((node, auditor), []).append(
+                    _Seen(every.rho_B[~every.is_small_B], median_of(audit), audit)
+                )
+    lead = next(iter(runs.values()))
+    for (node, auditor), audits in seen.items():
+        whole = np.concatenate([one.rho_B for one in audits])
+        ppb = [int(np.ceil(value * 1e9)) for value in np.quantile(whole, (0.5, 0.99, 1.0), method="higher")]
+        pair = Pair(
+            dtype=dtype,
+            node=node,
+            auditor=auditor,
+            node_class=Digest(bytes.fromhex(lead[node].execution_class)),
+            auditor_class=Digest(bytes.fromhex(lead[auditor].execution_class)),
+            blocks=len(whole),
+            median=ppb[0],
+            p99=ppb[1],
+            most=ppb[2],
+            profile=min(int(np.ceil(max(one.median for one in audits) * 1e9)), ppb[2]),
+        )
+        found = [grades(one.audit, pair.limit).worst for one in audits]
+        yield HonestRow(pair, pair.limit, len(found), found.count(Grade.PASSED), 3 / len(whole))
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Of one honest step of a pair: the distance of all blocks, and an audit of the drawn ones."""
+
+    rho_B: NDArray[np.float64]
+    median: float
+    audit: Measured
+
+
+def _opened(
+    compress: CompressSpec,
+    blocks_B: NDArray[np.int64],
+    before_NC: Floats,
+    moved: Transition,
+    x_NC: Floats,
+    floor: float,
+) -> Measured:
+    """What an auditor with this x sees of a step in these blocks."""
+    after_BC = moved.after_BC[blocks_B]
+    return measure(
+        compress, blocks_B.tolist(), before_NC[blocks_B], after_BC, moved.sent, x_NC[blocks_B], floor=floor
+    )
+
+
+def _lie_rows(
+    rule: RuleSpec,
+    dtype: Precision,
+    runs: dict[str, dict[str, Done]],
+    lower: dict[str, dict[str, Done]],
+    steps: int,
+    limits: Limits,
+) -> Iterator[LieRow]:
+    """One row of every lie, over all models, steps and auditors."""
+    found: dict[str, list[tuple[Grade, float, str]]] = {}
+    by_name = {(pair.node, pair.auditor): pair.limit for pair in limits.pairs if pair.dtype is dtype}
+    for model, done in runs.items():
+        for step, x, moved, before in _steps_of(rule, {LEAD: done[LEAD]}, steps):
+            if step < min(WARMUP_ROUNDS - 1, steps - 1):
+                continue  # the momentum is still too small to lie about
+            worse = lower[model][LEAD].x(step) if lower else None
+            others = {path: done[path].x(step) for path in done if path != LEAD and (LEAD, path) in by_name}
+            t1 = POLICIES[dtype].t1 * 1e-9
+            drawn = drawn_blocks(f"lie {model} {step}", len(x[LEAD]))
+            for lie, told in _lies(
+                rule.compress, done[LEAD], step, before[LEAD], x[LEAD], moved[LEAD], t1, worse
+            ):
+                for path, x_NC in others.items():
+                    measured = _opened(rule.compress, drawn, before[LEAD], told, x_NC, floor_of(x_NC))
+                    seen = grades(measured, by_name[LEAD, path])
+                    most = max(range(len(seen.ratios)), key=seen.ratios.__getitem__)
+                    found.setdefault(lie, []).append((seen.worst, seen.ratios[most], f"T{most + 1}"))
+    for lie, audits in found.items():
+        came_out = [grade for grade, _, _ in audits]
+        failed, near = came_out.count(Grade.FAILED), came_out.count(Grade.BORDERLINE)
+        _, margin, test = min(audits, key=lambda one: one[1])
+        yield LieRow(dtype.name.lower(), lie, len(audits), failed, near, margin, test)
+
+
+def _lies(
+    compress: CompressSpec,
+    done: Done,
+    step: int,
+    before_NC: Floats,
+    x_NC: Floats,
+    honest: Transition,
+    t1: float,
+    worse_NC: Floats | None,
+) -> Iterator[tuple[str, Transition]]:
+    """What a liar commits to and sends, by name."""
+    for lie in LIES:
+        yield lie, transition(compress, before_NC, done.x(step, lie))
+    if worse_NC is not None:
+        yield "bfloat16 where float32 was ordered", transition(compress, before_NC, worse_NC)
+    rng = np.random.default_rng(step)
+    noise_NC = rng.standard_normal(x_NC.shape).astype(np.float32)
+    noise_NC *= np.linalg.norm(x_NC, axis=1, keepdims=True) / np.linalg.norm(noise_NC, axis=1, keepdims=True)
+    yield "noise in place of a gradient", transition(compress, before_NC, noise_NC)
+    loud = np.float32(_NOISE * t1)
+    yield f"noise of {_NOISE} T1 on it", transition(compress, before_NC, x_NC + noise_NC * loud)
+    yield "no gradient at all", transition(compress, before_NC, np.zeros_like(x_NC))
+    other = replace(compress, feedback_micro=900_000)
+    yield "beta 0.9 for 0.95", transition(other, before_NC, x_NC)
+    own_NC = before_NC * np.float32(compress.feedback_micro / 1e6) + x_NC
+    yield "nothing subtracted", replace(honest, after_BC=own_NC)
+    yield "half of it subtracted", replace(honest, after_BC=(own_NC + honest.after_BC) / np.float32(2))
+    sent = honest.sent
+    yield "signs turned", _told(own_NC, replace(sent, value_BK=-sent.value_BK))
+    index_NK = np.sort(
+        rng.permuted(np.tile(np.arange(BLOCK_SIZE), (len(own_NC), 1)), axis=1)[:, : compress.k]
+    )
+    value_NK = np.where(np.take_along_axis(own_NC, index_NK, 1) < 0, -1, 1).astype(np.int8)
+    yield "any coefficients sent", _told(own_NC, Update(np.arange(len(own_NC)), index_NK, value_NK))
+
+
+def _told(own_NC: Floats, sent: Update) -> Transition:
+    """A message of the liar's choice, with books that agree with it."""
+    after_NC, at = own_NC.copy(), (sent.blocks_B[:, None], sent.index_BK)
+    mean_N1 = np.abs(own_NC[at]).mean(axis=1, keepdims=True)
+    after_NC[at] -= sent.value_BK * mean_N1
+    return Transition(sent, after_NC)
+
+
+def _steps_of(
+    rule: RuleSpec, done: dict[str, Done], steps: int
+) -> Iterator[tuple[int, dict[str, Floats], dict[str, Transition], dict[str, Floats]]]:
+    """Step by step: x, the transition and the momentum before it, of an honest node on each path."""
+    before: dict[str, Floats] = {}
+    for step in range(steps):
+        x = {path: one.x(step) for path, one in done.items()}
+        before = before or {path: np.zeros_like(x_NC) for path, x_NC in x.items()}
+        moved = {path: transition(rule.compress, before[path], x_NC) for path, x_NC in x.items()}
+        yield step, x, moved, before
+        before = {path: one.after_BC for path, one in moved.items()}
+
+
+def as_plain(found: Calibration) -> dict[str, Any]:
+    """All rows, for JSON."""
+    return {
+        "steps": found.steps,
+        "digest": found.limits.digest().hex(),
+        "is_sound": found.is_sound,
+        "honest": [
+            {
+                **{
+                    name: getattr(row.pair, name)
+                    for name in ("node", "auditor", "blocks", "median", "p99", "most")
+                },
+                "dtype": row.pair.dtype.name.lower(),
+                "limit": asdict(row.limit),
+                "audits": row.audits,
+                "matches": row.matches,
+                "bound": row.bound,
+            }
+            for row in found.honest
+        ],
+        "lies": [asdict(row) for row in found.lies],
+        "segments": [
+            {**plain_segment(row.pair), "audits": row.audits, "matches": row.matches}
+            for row in found.segments
+        ],
+        "segment_lies": [asdict(row) for row in found.segment_lies],
+        "missing": found.missing,
+    }
+
+
+def calibration_group(found: Calibration) -> Group:
+    """All tables, and what they amount to."""
+    honest = table(
+        "node", "auditor", "blocks", "median", "p99", "max", "95 % bound", "T1", "T2", "audits matched"
+    )
+    for row in found.honest:
+        pair, limit = row.pair, row.limit
+        numbers = [f"{value * 1e-9:.2g}" for value in (pair.median, pair.p99, pair.most)]
+        honest.add_row(
+            f"{pair.dtype.name.lower()} {pair.node}", pair.auditor, f"{pair.blocks:,}", *numbers,
+            f"{row.bound:.1e}", f"{limit.t1 * 1e-9:.2g}", f"{limit.t2 * 1e-9:.2g}",
+            f"{row.matches} of {row.audits}",
+        )  # fmt: skip
+    lies = table("lie", "audits", "mismatch", "borderline", "least margin", "by")
+    for lie in found.lies:
+        counts = (lie.audits, lie.mismatches, lie.borderline)
+        lies.add_row(f"{lie.dtype} {lie.lie}", *map(str, counts), f"{lie.margin:.3g} times", lie.test)
+    inner, false = segment_tables(found.segments, found.segment_lies)
+    words = [f"not on this machine: {path} ({why})" for path, why in found.missing.items()]
+    verdict = "every honest audit matched, no lie did" if found.is_sound else "NOT SOUND: see the rows"
+    return Group(
+        honest,
+        "",
+        lies,
+        "",
+        inner,
+        "",
+        false,
+        "",
+        *words,
+        f"{verdict}; limits {found.limits.digest().hex()[:16]}",
+    )

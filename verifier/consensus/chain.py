@@ -1,0 +1,134 @@
+"""Consensus chain: questions about the certified blocks that are not final yet.
+
+Room: verifier (pure). Nothing here changes a state. A *path* is the blocks
+after the tip up to and including one block, oldest first; it exists when we
+hold every body on it.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from assay.protocol.encoding.codec import digest
+from assay.protocol.messages import Block, Manifest, Proposal, QuorumCertificate, VoteKind
+from assay.protocol.types import Digest, Iteration, RoundId
+from assay.verifier.consensus.types import BuildProposal, State
+
+BACKOFF_MAX = 4  # timeouts grow to 2**4 times their configured length
+
+
+@functools.lru_cache(maxsize=4096)
+def block_digest(block: Block) -> Digest:
+    """`codec.digest` of a block, remembered because every event asks for some."""
+    return digest(block)
+
+
+def certified_block(state: State, iteration: Iteration) -> QuorumCertificate | None:
+    """The certificate of the one block of this iteration that a quorum stands behind."""
+    notarised = state.certificates.get((iteration, VoteKind.NOTARISE))
+    return notarised or state.certificates.get((iteration, VoteKind.FINALISE))
+
+
+def is_certified(state: State, block: Block) -> bool:
+    """Whether a quorum stands behind this very block."""
+    certificate = certified_block(state, block.iteration)
+    named = block_digest(block)
+    return named in state.settled or (certificate is not None and certificate.vote.block == named)
+
+
+def path(state: State, block: Digest) -> tuple[Proposal, ...] | None:
+    """The blocks after the tip up to `block`, or None where a body is missing or the tip is not on it."""
+    found: list[Proposal] = []
+    while block != state.tip.block:
+        body = state.bodies.get(block)
+        if body is None or body.block.iteration <= state.tip.iteration:
+            return None
+        found.append(body)
+        block = body.block.parent
+    return tuple(reversed(found))
+
+
+def best_parent(state: State) -> tuple[Proposal, ...] | None:
+    """The path to the latest block that a proposal of this iteration can prove it may extend.
+
+    None where we lack the proof: a certificate of some iteration since the tip's.
+    """
+    for number in range(state.iteration - 1, state.tip.iteration, -1):
+        certificate = certified_block(state, Iteration(number))
+        found = path(state, certificate.vote.block) if certificate else None
+        if found:
+            return found
+        if (number, VoteKind.DUMMY) not in state.certificates:
+            return None
+    if state.tip.round < 0 or certified_block(state, state.tip.iteration):
+        return ()
+    return None
+
+
+def link(state: State, ancestors: tuple[Proposal, ...]) -> BuildProposal:
+    """What the block of this iteration after `ancestors` must be."""
+    parent, manifest, above = state.tip.block, state.tip.manifest, state.tip.round
+    if ancestors:
+        block = ancestors[-1].block
+        parent, manifest, above = block_digest(block), block.manifest, block.round
+    return BuildProposal(
+        iteration=state.iteration,
+        round=RoundId(above + 1),
+        parent=parent,
+        parent_manifest=manifest,
+        ancestors=manifests(ancestors),
+        follows=state.iteration == parent_iteration(state, ancestors) + 1,
+    )
+
+
+def manifests(ancestors: tuple[Proposal, ...]) -> tuple[Manifest, ...]:
+    """The bodies alone."""
+    return tuple(proposal.manifest for proposal in ancestors)
+
+
+def parent_iteration(state: State, ancestors: tuple[Proposal, ...]) -> Iteration:
+    """The iteration of the last block of a path; the tip's where the path is empty."""
+    return ancestors[-1].block.iteration if ancestors else state.tip.iteration
+
+
+def dummies_between(
+    state: State, after: Iteration, before: Iteration
+) -> tuple[QuorumCertificate, ...] | None:
+    """Dummy certificates of all iterations strictly between the two, or None where one is missing."""
+    found = []
+    for number in range(after + 1, before):
+        certificate = state.certificates.get((Iteration(number), VoteKind.DUMMY))
+        if certificate is None:
+            return None
+        found.append(certificate)
+    return tuple(found)
+
+
+def wanted_bodies(state: State) -> tuple[Digest, ...]:
+    """Blocks that a quorum certified and whose body we lack, ascending by iteration."""
+    named = {
+        certificate.vote.iteration: certificate.vote.block
+        for (iteration, kind), certificate in state.certificates.items()
+        if kind is not VoteKind.DUMMY and iteration > state.tip.iteration
+    }
+    return tuple(block for _, block in sorted(named.items()) if block not in state.bodies)
+
+
+def deadline_ms(state: State) -> int:
+    """When this verifier votes DUMMY.
+
+    Usually nodes are still training, so the leader has long; it has only the
+    short time once we hold all the next manifest needs, or while its parent is
+    not final yet (nobody trains on that, so there is nothing to wait for).
+    Both grow while rotations of leaders pass without a block, so that they
+    outgrow whatever delay the network really has.
+    """
+    config, ancestors = state.config, best_parent(state) or ()
+    blocks = [number for number, kind in state.certificates if kind is not VoteKind.DUMMY]
+    idle = state.iteration - 1 - max([state.tip.iteration, *blocks])
+    scale = 1 << min(BACKOFF_MAX, idle // len(config.verifiers))
+    deadline = state.entered_ms + config.iteration_timeout_ms * scale
+    since = state.entered_ms if ancestors else None
+    if state.ready is not None and state.ready[0] >= link(state, ancestors).round:
+        since = max(state.entered_ms, state.ready[1])
+    return deadline if since is None else min(deadline, since + config.ready_timeout_ms * scale)

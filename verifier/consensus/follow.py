@@ -1,0 +1,288 @@
+"""Consensus follow: what a verifier does next, given what it holds.
+
+Room: verifier (pure). `consensus.step` first takes an event in, then calls
+`progress`: each function here looks at the whole state and does what is due,
+so it does not matter which message came last, or whether a restart came between.
+Every vote is persisted before it is signed, and these are the only places that vote.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from assay.protocol.errors import Diverged, MalformedMessage
+from assay.protocol.finality import SETTLED
+from assay.protocol.messages import CertifiedManifest, Proposal, QuorumCertificate, Vote, VoteKind
+from assay.protocol.quorum import faults_tolerated
+from assay.protocol.types import NO_DIGEST, Digest, Iteration, RoundId
+from assay.verifier.consensus.chain import (
+    best_parent,
+    block_digest,
+    deadline_ms,
+    dummies_between,
+    is_certified,
+    link,
+    manifests,
+    parent_iteration,
+    path,
+    wanted_bodies,
+)
+from assay.verifier.consensus.types import (
+    Effect,
+    Examine,
+    Finalised,
+    NeedBlock,
+    NeedSync,
+    Persist,
+    Send,
+    SignAndSend,
+    State,
+    Tip,
+)
+
+BEHIND = 16  # iterations before ours whose votes are kept; certificates heal the rest
+GAP_RESENT = 8  # dummy certificates repeated per resend, taking turns
+
+
+def progress(state: State, out: list[Effect]) -> State:
+    """All that follows from what we hold, except what waits for a deadline."""
+    state = _finalise(state, out)
+    state = _enter(state)
+    state = _confirm(state, out)
+    state = _consider(state, out)
+    return _ask(state, out)
+
+
+def notarise(state: State, proposal: Proposal, out: list[Effect]) -> State:
+    """Say NOTARISE for this block of the present iteration, unless we said it for some block."""
+    if not may_notarise(state):
+        return state
+    out.append(Persist(proposal))  # whoever votes for a block keeps its body
+    state = _vote(state, state.iteration, VoteKind.NOTARISE, block_digest(proposal.block), out)
+    # We held all it takes to check this manifest: from now on its certificate is late.
+    if state.ready is None or state.ready[0] < proposal.block.round:
+        state = replace(state, ready=(proposal.block.round, state.now_ms))
+    return state
+
+
+def may_notarise(state: State) -> bool:
+    """One NOTARISE per iteration."""
+    return (state.iteration, VoteKind.NOTARISE) not in state.own
+
+
+def may_give_up(state: State) -> bool:
+    """One DUMMY per iteration, and none after FINALISE."""
+    said = ((state.iteration, kind) in state.own for kind in (VoteKind.DUMMY, VoteKind.FINALISE))
+    return not any(said)
+
+
+def may_finalise(state: State, iteration: Iteration) -> bool:
+    """One FINALISE per iteration, none after DUMMY, and none before we left the iteration."""
+    said = ((iteration, kind) in state.own for kind in (VoteKind.DUMMY, VoteKind.FINALISE))
+    return state.tip.iteration < iteration < state.iteration and not any(said)
+
+
+def on_tick(state: State, out: list[Effect]) -> State:
+    """What waits for a deadline: repeating what may have been lost, and giving up on a leader."""
+    if state.now_ms >= state.resend_at_ms:
+        _resend(state, out)
+        resend_at_ms = state.now_ms + state.config.resend_ms
+        state = replace(state, resend_at_ms=resend_at_ms, resend_count=state.resend_count + 1)
+    if state.now_ms >= deadline_ms(state) and may_give_up(state):
+        state = _vote(state, state.iteration, VoteKind.DUMMY, NO_DIGEST, out)
+    return state
+
+
+def follow(state: State, certified: CertifiedManifest, out: list[Effect]) -> State:
+    """Take over a link of the finalised chain that others reached without us."""
+    manifest, block = certified.manifest, certified.block
+    if block.round <= state.tip.round:
+        return state
+    if block.round != state.tip.round + 1:
+        raise MalformedMessage(f"link of round {block.round}, expected {state.tip.round + 1}")
+    if block.parent != state.tip.block or manifest.parent != state.tip.manifest:
+        raise Diverged(f"certified manifest of round {block.round} does not extend our chain")
+    return _advance(state, certified, out)
+
+
+def tip_of(certified: CertifiedManifest) -> Tip:
+    """The place in the chain that this link leads to."""
+    block = certified.block
+    return Tip(
+        block=block_digest(block), manifest=block.manifest, round=block.round, iteration=block.iteration
+    )
+
+
+def pruned(state: State) -> State:
+    """The state without what can no longer matter; see the bounds in `consensus`."""
+    after, now = state.tip.iteration, state.iteration
+    endorsed = {vote.block for (_, kind), vote in state.own.items() if kind is VoteKind.NOTARISE}
+
+    def is_kept(proposal: Proposal) -> bool:
+        block = proposal.block
+        if block.iteration <= after:
+            return False
+        return block.iteration >= now or block_digest(block) in endorsed or is_certified(state, block)
+
+    bodies = {name: proposal for name, proposal in state.bodies.items() if is_kept(proposal)}
+    return replace(
+        state,
+        own={key: vote for key, vote in state.own.items() if key[0] > after},
+        drafts={key: block for key, block in state.drafts.items() if key > after},
+        votes={key: box for key, box in state.votes.items() if key > after and key >= now - BEHIND},
+        proposals={key: one for key, one in state.proposals.items() if is_kept(one)},
+        bodies=bodies,
+        certificates={key: one for key, one in state.certificates.items() if key[0] >= after},
+        vouched={key: vote for key, vote in state.vouched.items() if key in bodies},
+        settling={key: box for key, box in state.settling.items() if key in bodies},
+        settled={key: one for key, one in state.settled.items() if key in bodies},
+        accused=frozenset(one for one in state.accused if one[0] > after),
+    )
+
+
+def _vote(state: State, iteration: Iteration, kind: VoteKind, block: Digest, out: list[Effect]) -> State:
+    vote = Vote(run_id=state.config.run_id, iteration=iteration, kind=kind, block=block)
+    out += (Persist(vote), SignAndSend(vote))
+    if iteration == SETTLED:
+        return replace(state, vouched={**state.vouched, block: vote})
+    return replace(state, own={**state.own, (iteration, kind): vote})
+
+
+def _final_certificate(state: State, proposal: Proposal) -> QuorumCertificate | None:
+    block = proposal.block
+    timely = state.certificates.get((block.iteration, VoteKind.FINALISE))
+    return timely or state.settled.get(block_digest(block))
+
+
+def _finalise(state: State, out: list[Effect]) -> State:
+    """Settle the ancestors of the latest final block, and hand out what has its own certificate."""
+    final = [one.vote.block for (_, kind), one in state.certificates.items() if kind is VoteKind.FINALISE]
+    chain = max((path(state, block) or () for block in (*final, *state.settled)), key=len, default=())
+    for proposal in chain:
+        block = block_digest(proposal.block)
+        if _final_certificate(state, proposal) is None and block not in state.vouched:
+            state = _vote(state, SETTLED, VoteKind.FINALISE, block, out)
+    for proposal in chain:
+        certificate = _final_certificate(state, proposal)
+        if certificate is None:
+            break
+        certified = CertifiedManifest(
+            manifest=proposal.manifest, block=proposal.block, certificate=certificate
+        )
+        state = _advance(state, certified, out)
+    return state
+
+
+def _advance(state: State, certified: CertifiedManifest, out: list[Effect]) -> State:
+    out.append(Finalised(certified))
+    certificates = state.certificates
+    if certified.certificate.vote.iteration != SETTLED:
+        key = (certified.block.iteration, VoteKind.FINALISE)
+        certificates = {**certificates, key: certified.certificate}
+    return pruned(replace(state, tip=tip_of(certified), certificates=certificates))
+
+
+def _enter(state: State) -> State:
+    """Move to the iteration after the latest one that is known to have ended."""
+    ended = max([state.tip.iteration, *(number for number, _ in state.certificates)])
+    if ended < state.iteration:
+        return state
+    state = replace(
+        state, iteration=Iteration(ended + 1), entered_ms=state.now_ms, asked=None, examining=None
+    )
+    return pruned(state)
+
+
+def _confirm(state: State, out: list[Effect]) -> State:
+    """Say FINALISE for every notarised block whose iteration we did not give up."""
+    for (iteration, kind), certificate in sorted(state.certificates.items()):
+        if kind is not VoteKind.NOTARISE or not may_finalise(state, iteration):
+            continue
+        if (iteration, VoteKind.FINALISE) in state.certificates:
+            continue
+        if (iteration, VoteKind.DUMMY) in state.certificates:
+            continue  # too late: a quorum gave this iteration up, so it can have no final block
+        state = _vote(state, iteration, VoteKind.FINALISE, certificate.vote.block, out)
+    return state
+
+
+def _consider(state: State, out: list[Effect]) -> State:
+    """Have the leader's block examined, once it provably extends blocks whose bodies we hold."""
+    proposal = state.proposals.get(state.iteration)
+    if proposal is None or not may_notarise(state):
+        return state
+    block, ancestors = proposal.block, path(state, proposal.block.parent)
+    if block_digest(block) == state.examining or ancestors is None:
+        return state
+    expected = link(state, ancestors)
+    if (block.round, proposal.manifest.parent) != (expected.round, expected.parent_manifest):
+        return state  # it came before its parent did; a leader that lies only loses its turn
+    if dummies_between(state, parent_iteration(state, ancestors), state.iteration) is None:
+        return state
+    if proposal.proposer == state.config.me:
+        return notarise(state, proposal, out)
+    out.append(Examine(proposal, manifests(ancestors)))
+    return replace(state, examining=block_digest(block))
+
+
+def _ask(state: State, out: list[Effect]) -> State:
+    """Ask the driver for a manifest when we lead and can prove what we extend."""
+    if state.config.leader(state.iteration) != state.config.me:
+        return state
+    if state.iteration in state.drafts or state.asked is not None:
+        return state
+    ancestors = best_parent(state)
+    if ancestors is None:
+        return state
+    asked = link(state, ancestors)
+    out.append(asked)
+    return replace(state, asked=asked)
+
+
+def _resend(state: State, out: list[Effect]) -> None:
+    """Repeat our own words, and the certificates that bring a laggard here."""
+    config, now = state.config, state.iteration
+    for (iteration, kind), vote in sorted(state.own.items()):
+        is_open = kind is VoteKind.FINALISE and (iteration, kind) not in state.certificates
+        if iteration == now or (is_open and iteration >= now - BEHIND):
+            out.append(SignAndSend(vote))
+    out += (SignAndSend(vote) for block, vote in sorted(state.vouched.items()) if block not in state.settled)
+    out += (Send(one) for _, one in sorted(state.settled.items()))
+    proposal = state.proposals.get(now)
+    if proposal is not None and proposal.proposer == config.me:
+        out.append(Send(proposal))
+    out += (Send(one) for one in _guiding_certificates(state))
+    out += (NeedBlock(block) for block in (*wanted_bodies(state), *_rumoured_blocks(state)))
+    final = [
+        key for key in state.certificates if key[1] is VoteKind.FINALISE and key[0] > state.tip.iteration
+    ]
+    if final or state.settled:
+        out.append(NeedSync(RoundId(state.tip.round + 1)))
+
+
+def _guiding_certificates(state: State) -> tuple[QuorumCertificate, ...]:
+    """Why we are in this iteration, what it may extend, what is final; of a long gap a few in turn."""
+    now = state.iteration
+    latest = dict.fromkeys(VoteKind, 0)
+    for iteration, kind in state.certificates:
+        latest[kind] = max(latest[kind], iteration)
+    keys = {(Iteration(number), kind) for kind, number in latest.items()}
+    keys |= {(Iteration(now - 1), kind) for kind in VoteKind}
+    since = max(latest[VoteKind.NOTARISE], state.tip.iteration) + 1
+    gap = now - since
+    for turn in range(min(GAP_RESENT, gap)):
+        number = since + (state.resend_count * GAP_RESENT + turn) % gap
+        keys.add((Iteration(number), VoteKind.DUMMY))
+    return tuple(state.certificates[key] for key in sorted(keys) if key in state.certificates)
+
+
+def _rumoured_blocks(state: State) -> tuple[Digest, ...]:
+    """Blocks of this iteration that an honest verifier voted for and that never reached us."""
+    counts: dict[Digest, int] = {}
+    for (_, kind), signed in state.votes.get(state.iteration, {}).items():
+        if kind is VoteKind.NOTARISE:
+            counts[signed.vote.block] = counts.get(signed.vote.block, 0) + 1
+    enough = faults_tolerated(len(state.config.verifiers)) + 1
+    return tuple(
+        sorted(block for block, count in counts.items() if count >= enough and block not in state.bodies)
+    )

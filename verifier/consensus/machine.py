@@ -1,0 +1,343 @@
+"""Consensus: verifiers agree on one manifest per training round (Simplex).
+
+Room: verifier (pure). Authenticated messages and the time come in as values;
+what should happen next goes out as effects, in the order they must happen.
+Types: `consensus_types`; checks that need no state: `consensus_check`; what is
+due next: `consensus_follow`. Why so: docs/decisions/0002-simplex.md.
+Callers pass only messages that `authenticate` accepted, our own among them
+(a fault on one of our own messages means only that it came too late).
+
+    iteration h:   WAIT --proposal, its body examined--> NOTARISE said
+                     |                                        |
+                     +---------------- deadline --------------+--> DUMMY said too
+
+    leave h for h+1 on a quorum of NOTARISE for one block, or of DUMMY.
+    On the former, without having said DUMMY in h: say FINALISE for the block.
+    A quorum of FINALISE makes a block and all its ancestors final.
+
+Why it is safe, with at most f of n = 3f+1 lying: two quorums share an honest
+verifier. It says NOTARISE once per iteration, so one block at most is notarised
+in h; it never says both DUMMY and FINALISE in h, so a finalised h has no dummy
+certificate, and no later proposal can prove that it may skip h's block.
+
+Every manifest needs a FINALISE certificate of its own, also an ancestor that
+became final through a descendant. Its verifiers may have said DUMMY in its
+iteration, so they cannot say FINALISE there. They say FINALISE in iteration
+`SETTLED` instead: "a block after this one is final". An honest verifier says
+so only when it holds that block's certificate and the path between, which is a
+fact that cannot change; f+1 of a quorum's signers are honest, so the
+certificate is true. SETTLED votes are about no iteration, so they can
+contradict nothing, and DUMMY with FINALISE in one iteration stays evidence.
+
+Bounds: per iteration one proposal, three votes per verifier, three
+certificates; votes only AHEAD and BEHIND of our iteration. What outlives that
+window (certificates, certified bodies) takes a quorum to make: one certificate
+per timed-out iteration, until the next block is final and all of it is pruned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from assay.protocol.encoding.codec import digest
+from assay.protocol.errors import Diverged, OutOfPhase, PeerFault
+from assay.protocol.finality import SETTLED
+from assay.protocol.messages import (
+    Block,
+    CertifiedManifest,
+    Proposal,
+    QuorumCertificate,
+    SignedVote,
+    Vote,
+    VoteKind,
+)
+from assay.protocol.quorum import assemble, quorum
+from assay.protocol.types import Digest, Iteration
+from assay.verifier.consensus.chain import (
+    block_digest,
+    certified_block,
+    dummies_between,
+    is_certified,
+    link,
+    parent_iteration,
+    path,
+)
+from assay.verifier.consensus.check import DUMMIES_MAX, authenticate
+from assay.verifier.consensus.follow import BEHIND, follow, notarise, on_tick, progress, pruned, tip_of
+from assay.verifier.consensus.types import (
+    Accuse,
+    BuildProposal,
+    Built,
+    Config,
+    Effect,
+    Event,
+    Examine,
+    Examined,
+    Finalised,
+    NeedBlock,
+    NeedSync,
+    Persist,
+    Ready,
+    Received,
+    Record,
+    Send,
+    SignAndSend,
+    SignAndSendProposal,
+    State,
+    Synced,
+    Tick,
+    Tip,
+)
+
+__all__ = [
+    "Accuse", "BuildProposal", "Built", "Config", "Effect", "Event", "Examine", "Examined", "Finalised",
+    "NeedBlock", "NeedSync", "Persist", "Ready", "Received", "Record", "Send", "SignAndSend",
+    "SignAndSendProposal", "State", "Synced", "Tick", "Tip", "authenticate", "body", "restore", "step",
+]  # fmt: skip
+
+AHEAD = 16  # iterations after ours whose votes are kept; certificates heal the rest
+
+
+def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
+    """Next state and what to do about it.
+
+    Raises:
+        OutOfPhase: a message that is of no use now; state is unchanged.
+        PeerFault: a signed statement breaks a rule; state is unchanged.
+        MalformedMessage: links that are no chain; state is unchanged.
+        Diverged: somebody else signs with our key, or more than f verifiers lie: stop.
+    """
+    out: list[Effect] = []
+    if isinstance(event, Received | Tick | Ready | Synced):
+        state = replace(state, now_ms=max(state.now_ms, event.now_ms))
+    match event:
+        case Received(message=SignedVote() as signed) if signed.vote.iteration == SETTLED:
+            state = _on_settled_vote(state, signed, out)
+        case Received(message=SignedVote() as signed):
+            state = _on_vote(state, signed, out)
+        case Received(message=QuorumCertificate() as certificate):
+            state = _learn(state, certificate, out)
+        case Received(message=Proposal() as proposal):
+            state = _on_proposal(state, proposal, out)
+        case Examined(block, True) if block == state.examining:
+            state = notarise(state, state.proposals[state.iteration], out)
+        case Built(iteration, _) if state.asked is not None and iteration == state.asked.iteration:
+            state = _propose(state, state.asked, event, out)
+        case Ready(round_id, now_ms) if state.ready is None or state.ready[0] < round_id:
+            state = replace(state, ready=(round_id, now_ms))
+        case Synced(certified, _):
+            for one in certified:
+                state = follow(state, one, out)
+    state = progress(state, out)
+    if isinstance(event, Tick):
+        state = on_tick(state, out)
+    return state, tuple(out)
+
+
+def restore(
+    config: Config, records: Iterable[Record], now_ms: int, last: CertifiedManifest | None = None
+) -> State:
+    """The state after a start or a restart: `records` in the order they were persisted.
+
+    What the crash cut off (a vote, a question to the driver, a `Finalised`)
+    comes out of the first `Tick`.
+
+    Args:
+        config: As before the restart.
+        records: The journal; empty at the first start. Records of iterations
+            up to `last`'s may be missing.
+        now_ms: The driver's clock.
+        last: The last `Finalised` link that the driver made durable.
+    """
+    tip = Tip(manifest=config.genesis)
+    own: dict[tuple[Iteration, VoteKind], Vote] = {}
+    vouched: dict[Digest, Vote] = {}
+    drafts: dict[Iteration, Block] = {}
+    proposals: dict[Iteration, Proposal] = {}
+    bodies: dict[Digest, Proposal] = {}
+    certificates: dict[tuple[Iteration, VoteKind], QuorumCertificate] = {}
+    settled: dict[Digest, QuorumCertificate] = {}
+    if last is not None:
+        tip = tip_of(last)
+        if last.certificate.vote.iteration != SETTLED:
+            certificates[(tip.iteration, VoteKind.FINALISE)] = last.certificate
+    for record in records:
+        match record:
+            case Vote() if record.iteration == SETTLED:
+                vouched[record.block] = record
+            case Vote() if record.iteration > tip.iteration:
+                own[(record.iteration, record.kind)] = record
+            case QuorumCertificate(vote=vote) if vote.iteration == SETTLED:
+                settled[vote.block] = record
+            case QuorumCertificate(vote=vote) if vote.iteration >= tip.iteration:
+                certificates[(vote.iteration, vote.kind)] = record
+            case Proposal(block=block) if block.iteration > tip.iteration:
+                bodies[block_digest(block)] = proposals[block.iteration] = record
+            case Block() if record.iteration > tip.iteration:
+                drafts[record.iteration] = record
+    state = State(
+        config=config,
+        tip=tip,
+        now_ms=now_ms,
+        iteration=Iteration(max([tip.iteration, *(number for number, _ in certificates)]) + 1),
+        entered_ms=now_ms,
+        resend_at_ms=now_ms,
+        own=own,
+        vouched=vouched,
+        drafts=drafts,
+        proposals=proposals,
+        bodies=bodies,
+        certificates=certificates,
+        settled=settled,
+    )
+    return pruned(state)
+
+
+def body(state: State, block: Digest) -> Proposal | None:
+    """The proposal with this block digest, to answer another verifier's `NeedBlock`."""
+    return state.bodies.get(block)
+
+
+# ---- what arrives ----
+
+
+def _on_vote(state: State, signed: SignedVote, out: list[Effect]) -> State:
+    vote, peer = signed.vote, signed.verifier
+    lowest = max(state.tip.iteration + 1, state.iteration - BEHIND)
+    if not lowest <= vote.iteration <= state.iteration + AHEAD:
+        raise OutOfPhase(peer, f"vote for iteration {vote.iteration} during {state.iteration}")
+    if peer == state.config.me and state.own.get((vote.iteration, vote.kind)) != vote:
+        raise Diverged(f"a vote for iteration {vote.iteration} carries our signature, but not from us")
+    box = state.votes.get(vote.iteration, {})
+    known = box.get((peer, vote.kind))
+    if known is not None and known.vote == vote:
+        return state
+    opposite = {VoteKind.DUMMY: VoteKind.FINALISE, VoteKind.FINALISE: VoteKind.DUMMY}.get(vote.kind)
+    clash = known or (box.get((peer, opposite)) if opposite is not None else None)
+    if clash is not None:
+        # The first word stands and is the only one counted, so a liar still has one voice.
+        return _accuse(state, clash, signed, out)
+    box = {**box, (peer, vote.kind): signed}
+    state = replace(state, votes={**state.votes, vote.iteration: box})
+    agreed = [one for one in box.values() if one.vote == vote]
+    if len(agreed) < quorum(len(state.config.verifiers)):
+        return state
+    return _learn(state, assemble(agreed), out)
+
+
+def _on_settled_vote(state: State, signed: SignedVote, out: list[Effect]) -> State:
+    block = signed.vote.block
+    if block not in state.bodies or block in state.settled:
+        raise OutOfPhase(signed.verifier, "vote to settle a block that is not waiting for it")
+    box = {**state.settling.get(block, {}), signed.verifier: signed}
+    state = replace(state, settling={**state.settling, block: box})
+    if len(box) < quorum(len(state.config.verifiers)):
+        return state
+    return _learn(state, assemble(tuple(box.values())), out)
+
+
+def _on_proposal(state: State, proposal: Proposal, out: list[Effect]) -> State:
+    block, leader = proposal.block, proposal.proposer
+    if block.iteration <= state.tip.iteration:
+        raise OutOfPhase(leader, f"proposal for iteration {block.iteration}, final since")
+    if leader == state.config.me and state.drafts.get(block.iteration) != block:
+        raise Diverged(f"a proposal for iteration {block.iteration} carries our signature, but not from us")
+    first = state.proposals.get(block.iteration)
+    if first is not None and first.block != block:
+        state = _accuse(state, first, proposal, out)
+        if not is_certified(state, block):
+            return state
+    elif block.iteration < state.iteration and not is_certified(state, block):
+        raise OutOfPhase(leader, f"proposal for iteration {block.iteration} during {state.iteration}")
+    _check_link(state, proposal)
+    for certificate in (*proposal.parent, *proposal.dummies):
+        state = _learn(state, certificate, out)
+    if first is None:
+        state = replace(state, proposals={**state.proposals, block.iteration: proposal})
+    return replace(state, bodies={**state.bodies, block_digest(block): proposal})
+
+
+def _check_link(state: State, proposal: Proposal) -> None:
+    """Where the parent is known, the leader's block must be the round after it."""
+    block = proposal.block
+    ancestors = path(state, block.parent)
+    if ancestors is None:
+        return
+    expected = link(state, ancestors)
+    if block.round != expected.round:
+        raise PeerFault(proposal.proposer, f"block of round {block.round}, expected {expected.round}")
+    if proposal.manifest.parent != expected.parent_manifest:
+        raise PeerFault(proposal.proposer, f"manifest of round {block.round} names another parent")
+
+
+def _learn(state: State, certificate: QuorumCertificate, out: list[Effect]) -> State:
+    """Keep a certificate, once, and durably: the votes that follow from it must survive with it."""
+    vote = certificate.vote
+    if vote.iteration == SETTLED:
+        if vote.block not in state.bodies or vote.block in state.settled:
+            return state
+        out.append(Persist(certificate))
+        return replace(state, settled={**state.settled, vote.block: certificate})
+    known = state.certificates.get((vote.iteration, vote.kind))
+    if vote.iteration < state.tip.iteration or (known is not None and known.vote == vote):
+        return state
+    _check_agreement(state, vote)
+    out.append(Persist(certificate))
+    return replace(state, certificates={**state.certificates, (vote.iteration, vote.kind): certificate})
+
+
+def _check_agreement(state: State, vote: Vote) -> None:
+    """Two certificates that exclude each other prove more than f liars: nothing we sign is worth more."""
+    said = {vote.kind: vote.block}
+    for kind in VoteKind:
+        known = state.certificates.get((vote.iteration, kind))
+        if known is not None:
+            said.setdefault(kind, known.vote.block)
+            if known.vote.block != said[kind]:
+                raise Diverged(f"two {kind.name} certificates in iteration {vote.iteration}")
+    blocks = {block for kind, block in said.items() if kind is not VoteKind.DUMMY}
+    if vote.iteration == state.tip.iteration:
+        blocks.add(state.tip.block)
+    # DUMMY beside NOTARISE is no conflict, also where a descendant made that block final.
+    if len(blocks) > 1 or {VoteKind.DUMMY, VoteKind.FINALISE} <= set(said):
+        raise Diverged(f"certificates of iteration {vote.iteration} exclude each other")
+
+
+def _accuse(
+    state: State, first: SignedVote | Proposal, second: SignedVote | Proposal, out: list[Effect]
+) -> State:
+    """Hand out the evidence, once per verifier and iteration."""
+    if isinstance(first, Proposal):
+        culprit = (first.block.iteration, first.proposer)
+    else:
+        culprit = (first.vote.iteration, first.verifier)
+    if culprit in state.accused:
+        return state
+    out.append(Accuse(first, second))
+    return replace(state, accused=state.accused | {culprit})
+
+
+def _propose(state: State, asked: BuildProposal, built: Built, out: list[Effect]) -> State:
+    """Sign one block per iteration that we lead, and never another."""
+    manifest = built.manifest
+    assert manifest.run_id == state.config.run_id and manifest.round == asked.round
+    assert manifest.parent == asked.parent_manifest
+    ancestors = path(state, asked.parent)
+    if asked.iteration != state.iteration or asked.iteration in state.drafts or ancestors is None:
+        return state
+    covered = parent_iteration(state, ancestors)
+    dummies = dummies_between(state, covered, state.iteration)
+    certificate = certified_block(state, covered)
+    assert dummies is not None and (certificate is not None or asked.round == 0)
+    block = Block(
+        run_id=state.config.run_id,
+        iteration=state.iteration,
+        round=asked.round,
+        parent=asked.parent,
+        manifest=digest(manifest),
+    )
+    out.append(Persist(block))
+    parent = () if certificate is None else (certificate,)
+    out.append(SignAndSendProposal(block, manifest, parent, dummies[-DUMMIES_MAX:]))
+    return replace(state, drafts={**state.drafts, state.iteration: block})

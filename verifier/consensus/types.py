@@ -1,0 +1,253 @@
+"""Consensus types: what the agreement remembers, what reaches it and what it asks for.
+
+Room: verifier (pure). Values only; the rules are in `consensus`. Every record
+is a protocol message, so a journal is `codec.encode` on the way in and
+`codec.decode_any` on the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from assay.protocol.errors import ConfigError
+from assay.protocol.messages import (
+    Block,
+    CertifiedManifest,
+    Manifest,
+    Proposal,
+    QuorumCertificate,
+    SignedVote,
+    Vote,
+    VoteKind,
+)
+from assay.protocol.types import NO_DIGEST, Digest, Iteration, PeerId, RoundId
+
+Record = Block | Proposal | Vote | QuorumCertificate  # what the journal holds
+Certificates = Mapping[tuple[Iteration, VoteKind], QuorumCertificate]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What one verifier must know before the first event. All but `me` is shared by all."""
+
+    run_id: Digest
+    genesis: Digest  # digest of the run's spec: `Manifest.parent` of round 0
+    verifiers: tuple[PeerId, ...]  # ascending
+    me: PeerId
+    iteration_timeout_ms: int = 60_000
+    ready_timeout_ms: int = 4_000
+    resend_ms: int = 1_000
+
+    def __post_init__(self) -> None:
+        if list(self.verifiers) != sorted(set(self.verifiers)):
+            raise ConfigError("verifiers must ascend without repetition")
+        if self.me not in self.verifiers:
+            raise ConfigError(f"{self.me.hex()[:8]} is not among the verifiers of this run")
+        if min(self.iteration_timeout_ms, self.ready_timeout_ms, self.resend_ms) <= 0:
+            raise ConfigError("timeouts must be positive")
+
+    def leader(self, iteration: Iteration) -> PeerId:
+        """Whose turn it is to propose: round robin over the sorted verifiers."""
+        return self.verifiers[iteration % len(self.verifiers)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tip:
+    """The last block that was handed out as `Finalised`; before round 0, the genesis."""
+
+    block: Digest = NO_DIGEST
+    manifest: Digest
+    round: int = -1
+    iteration: Iteration = Iteration(0)  # noqa: RUF009 - a NewType call is the identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Everything one verifier remembers. Made by `restore`, changed only by `step`.
+
+    Mappings are never changed in place. All of it is about iterations after the
+    tip's (certificates: from the tip's on); what lies before is pruned.
+    """
+
+    config: Config
+    tip: Tip
+    now_ms: int
+    iteration: Iteration
+    entered_ms: int
+    resend_at_ms: int
+    resend_count: int = 0
+    ready: tuple[int, int] | None = None  # (round, since when), told by the driver
+    own: Mapping[tuple[Iteration, VoteKind], Vote] = field(default_factory=dict)
+    vouched: Mapping[Digest, Vote] = field(default_factory=dict)  # our votes for settled ancestors
+    drafts: Mapping[Iteration, Block] = field(default_factory=dict)  # blocks we signed as leader
+    asked: BuildProposal | None = None
+    examining: Digest | None = None
+    votes: Mapping[Iteration, Mapping[tuple[PeerId, VoteKind], SignedVote]] = field(default_factory=dict)
+    settling: Mapping[Digest, Mapping[PeerId, SignedVote]] = field(default_factory=dict)
+    proposals: Mapping[Iteration, Proposal] = field(default_factory=dict)  # the first word of each leader
+    bodies: Mapping[Digest, Proposal] = field(default_factory=dict)  # by block digest
+    certificates: Certificates = field(default_factory=dict)
+    settled: Mapping[Digest, QuorumCertificate] = field(default_factory=dict)
+    accused: frozenset[tuple[Iteration, PeerId]] = frozenset()
+
+
+# ---- events ----
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message that passed `authenticate`; our own signed votes and proposals come this way too."""
+
+    message: SignedVote | Proposal | QuorumCertificate
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passes; every 200 ms or so."""
+
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """This verifier holds all that the manifest of `round` needs, so a leader that stays silent is late."""
+
+    round: RoundId
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The manifest that `BuildProposal` of this iteration asked for."""
+
+    iteration: Iteration
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What the check of a proposal's body found. A later `ok=True` may follow an `ok=False`."""
+
+    block: Digest
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """Links of the finalised chain, ascending, each of which passed `authenticate`."""
+
+    certified: tuple[CertifiedManifest, ...]
+    now_ms: int
+
+
+Event = Received | Tick | Ready | Built | Examined | Synced
+
+
+# ---- effects ----
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Make `record` durable before any effect that follows."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class SignAndSend:
+    """Sign `vote`, send it to all verifiers, and feed it back as `Received`."""
+
+    vote: Vote
+
+
+@dataclass(frozen=True, slots=True)
+class SignAndSendProposal:
+    """Sign `block`, send the `Proposal` made of these fields to all, and feed it back as `Received`."""
+
+    block: Block
+    manifest: Manifest
+    parent: tuple[QuorumCertificate, ...]
+    dummies: tuple[QuorumCertificate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send this message, which is signed already, to all verifiers."""
+
+    message: Proposal | QuorumCertificate
+
+
+@dataclass(frozen=True, slots=True)
+class BuildProposal:
+    """We lead `iteration`: answer with `Built` once the manifest of `round` can be made.
+
+    `ancestors` are the manifests between the last `Finalised` one and the new
+    one, oldest first: notarised, so almost surely part of the chain, but not final yet.
+    Where there are some, nodes have nothing to train on: if their `Finalised` does
+    not come within a second or so, answer with a manifest without commits. It makes
+    them final, and an empty round costs less than a wait that only timeouts end.
+    `follows` is whether the iteration before is the parent's own: nobody's was given up between.
+    """
+
+    iteration: Iteration
+    round: RoundId
+    parent: Digest  # block digest; zero for round 0
+    parent_manifest: Digest  # what `Manifest.parent` must be
+    ancestors: tuple[Manifest, ...]
+    follows: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Examine:
+    """Check the body of `proposal`, then answer with `Examined`. `ancestors` as in `BuildProposal`."""
+
+    proposal: Proposal
+    ancestors: tuple[Manifest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NeedBlock:
+    """Ask any verifier for the proposal with this block digest (`consensus.body`); feed it as `Received`."""
+
+    block: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class NeedSync:
+    """Ask any verifier for certified manifests from `round` up; feed them as `Synced`."""
+
+    round: RoundId
+
+
+@dataclass(frozen=True, slots=True)
+class Accuse:
+    """Two statements signed by one verifier of which an honest one signs at most one."""
+
+    first: SignedVote | Proposal
+    second: SignedVote | Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class Finalised:
+    """The next link of the chain, for good: once per round and in order.
+
+    Once it is durable, journal records of iterations up to its block's may be dropped.
+    """
+
+    certified: CertifiedManifest
+
+
+Effect = (
+    Persist
+    | SignAndSend
+    | SignAndSendProposal
+    | Send
+    | BuildProposal
+    | Examine
+    | NeedBlock
+    | NeedSync
+    | Accuse
+    | Finalised
+)

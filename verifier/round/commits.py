@@ -1,0 +1,97 @@
+"""Commits: which one the next manifest may carry, and which two prove their node a liar.
+
+Room: verifier (pure). Every verifier judges by these rules alike, when a commit
+arrives and once more inside a proposal. The updates' bytes are the driver's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from assay.chain.addresses import Deployment
+from assay.chain.commit_statement import check_commit_statement
+from assay.protocol.encoding.codec import digest
+from assay.protocol.errors import OutOfPhase, PeerFault
+from assay.protocol.identity import Domain, verify
+from assay.protocol.messages import Contradiction, SignedCommit
+from assay.protocol.state_transition import History, may_contradict
+from assay.protocol.types import NO_DIGEST, Digest
+from assay.training.codec.contribution import contribution_bytes_max
+from assay.training.data.batches import batch_positions, batch_root
+
+LOSS_MICRO_MAX = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What never changes during a run."""
+
+    deployment: Deployment
+    domain: Domain
+    zero_momentum: Digest  # root of the momentum a node starts with
+    block_count: int
+
+
+def check_commit(rules: Rules, history: History, state: Digest, signed: SignedCommit) -> None:
+    """Do nothing if the next manifest may carry this commit.
+
+    Raises:
+        OutOfPhase: it is for another round or parent.
+        PeerFault: which field breaks which rule.
+    """
+    commit, spec = signed.commit, history.spec
+
+    def need(holds: bool, words: str) -> None:
+        if not holds:
+            raise PeerFault(commit.node, f"Commit of round {commit.round}: {words}")
+
+    need(commit.run_id == history.run_id, "is of another run")
+    if commit.round != history.round or commit.parent != history.parent:
+        raise OutOfPhase(commit.node, f"Commit of round {commit.round} during round {history.round}")
+    need(commit.node in history.active, "this node may not train")
+    expected = state if int(commit.round) % spec.state_every == 0 else NO_DIGEST
+    need(
+        commit.state == expected,
+        f"diverged: used parameters {commit.state.hex()[:8]}, expected {expected.hex()[:8]}",
+    )
+    positions = batch_positions(spec, commit.node, int(commit.round))
+    need(commit.batch_root == batch_root(spec, positions), "trained on another batch than the assigned one")
+    need(commit.tokens == spec.tokens_per_step, f"{commit.tokens} tokens, expected {spec.tokens_per_step}")
+    need(
+        commit.update_bytes <= contribution_bytes_max(spec.rule, rules.block_count),
+        f"an update of {commit.update_bytes} bytes",
+    )
+    record = history.nodes[commit.node]
+    begins = record.momentum if commit.base else rules.zero_momentum
+    need(commit.base in (0, record.round + 1), f"continues base {commit.base}, not its last accepted step")
+    need(commit.momentum_before == begins, "momentum does not continue its last accepted step")
+    need(
+        len(commit.inner) == spec.rule.segments,
+        f"{len(commit.inner)} inner states, expected {spec.rule.segments}",
+    )
+    need(commit.loss_micro <= LOSS_MICRO_MAX, f"a loss of {commit.loss_micro} millionths")
+    verify(commit.node, rules.domain, commit, signed.signature)
+    member = next(m for m in spec.nodes if m.peer == commit.node)
+    check_commit_statement(spec, rules.deployment, signed, member.hot)
+
+
+def contradiction(one: SignedCommit, other: SignedCommit) -> Contradiction:
+    """The pair in its one order."""
+    first, second = sorted((one, other), key=lambda signed: digest(signed.commit))
+    return Contradiction(first=first, second=second)
+
+
+def check_contradiction(rules: Rules, history: History, pair: Contradiction) -> None:
+    """Do nothing if a node has signed both of two commits, with both of its keys, and it still matters.
+
+    Raises:
+        OutOfPhase: it is no pair, or too old, or of a node that is barred already.
+        PeerFault, MalformedMessage: a signature is not the node's.
+    """
+    node = pair.first.commit.node
+    if not may_contradict(history, pair):
+        raise OutOfPhase(node, f"Contradiction of round {pair.first.commit.round} at {history.round}")
+    member = next(m for m in history.spec.nodes if m.peer == node)
+    for signed in (pair.first, pair.second):
+        verify(node, rules.domain, signed.commit, signed.signature)
+        check_commit_statement(history.spec, rules.deployment, signed, member.hot)

@@ -1,0 +1,175 @@
+"""Appraiser: what nodes' evidence of their hardware is worth, said by one verifier.
+
+Room: verifier (edge: the clock, one file of collateral). The nonce is the digest of a
+final manifest, which nobody knew before; when it became final here dates the evidence.
+The word goes to all verifiers, and counts once a manifest carries a quorum of such words.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import trio
+
+from assay.attestation.appraisal import appraise
+from assay.attestation.binding import Binding
+from assay.attestation.evidence import Collateral, Evidence
+from assay.attestation.files import FILE_BYTES_MAX, read_collateral
+from assay.attestation.policy import AppraisalPolicy, check_policy
+from assay.attestation.rate import discount_of
+from assay.attestation.result import AttestationResult, write_token
+from assay.participant.config import Participant
+from assay.participant.follower import Follower
+from assay.protocol.encoding.codec import decode, digest
+from assay.protocol.errors import ConfigError, MalformedMessage, OutOfPhase, PeerFault, Unavailable
+from assay.protocol.identity import sign
+from assay.protocol.messages import EVIDENCE_BYTES_MAX, Appraised, Attested, Discount, SignedAppraised
+from assay.protocol.params import RunSpec
+from assay.protocol.state_transition import may_appraise
+from assay.protocol.types import NO_DIGEST, Digest, PeerId
+
+log = logging.getLogger(__name__)
+POLICY = "attestation.cbor"  # the policy that a run names, as every verifier is handed it
+POLICY_BYTES_MAX = 1 << 20
+RESULTS_KEPT = 4  # of one node's; two count at a time, and each may have 130 KiB
+
+
+def agreed_policy(spec: RunSpec, path: Path | None) -> AppraisalPolicy | None:
+    """The policy that the run names; None if it names none.
+
+    Raises:
+        ConfigError: it is not in the file.
+    """
+    if spec.audit.attestation == NO_DIGEST:
+        return None
+    if path is None:
+        raise ConfigError("this run names a policy for attestation; set `attestation` to its file")
+    try:
+        policy = decode(AppraisalPolicy, path.read_bytes(), POLICY_BYTES_MAX)
+        check_policy(policy)
+    except (OSError, MalformedMessage, ValueError) as error:
+        raise ConfigError(f"attestation {path}: {error}") from None
+    if digest(policy) != spec.audit.attestation:
+        raise ConfigError(f"attestation {path}: is not the policy that the run names")
+    return policy
+
+
+class Appraiser:
+    """One verifier's answers to nodes that show evidence."""
+
+    def __init__(
+        self,
+        me: Participant,
+        follower: Follower,
+        say: Callable[[SignedAppraised], Awaitable[None]],
+        unix_s: Callable[[], int],
+    ) -> None:
+        """Nothing happens before `run`.
+
+        Args:
+            me: The verifier.
+            follower: Its chain.
+            say: Takes a word of ours to the round and to all verifiers.
+            unix_s: The clock, Unix seconds.
+
+        Raises:
+            ConfigError: see `agreed_policy`.
+        """
+        self._me, self._follower, self._say, self._unix_s = me, follower, say, unix_s
+        self._policy = agreed_policy(me.spec, me.config.attestation)
+        self._nonces: dict[int, tuple[Digest, int]] = {}  # round -> digest of its manifest, final since
+
+    async def run(self) -> None:
+        """Remember when manifests became final; ends only by cancellation."""
+        while True:
+            self.remember()
+            await self._follower.grown(int(self._follower.history.round))
+
+    def remember(self) -> None:
+        """The newest final manifest is known as of now: its digest may be a nonce."""
+        history, life = self._follower.history, self._me.spec.audit.attested_rounds
+        if int(history.round):
+            self._nonces.setdefault(int(history.round) - 1, (history.parent, self._unix_s()))
+        self._nonces = {r: nonce for r, nonce in self._nonces.items() if history.round <= r + 1 + life}
+
+    async def answer(self, peer: PeerId, body: bytes) -> bytes:
+        """Handler of `attest`: evidence in, our signed result out, whatever it is worth.
+
+        Raises:
+            PeerFault: the peer is no node of this run.
+            MalformedMessage: this is no evidence.
+            Unavailable: evidence counts nothing here, or its nonce is not known here.
+            OutOfPhase: the nonce is too old, or the node has shown evidence of it already.
+        """
+        if self._policy is None:
+            raise Unavailable("this run names no policy for attestation")
+        if peer not in self._follower.history.nodes:
+            raise PeerFault(peer, "shows evidence and is no node of this run")
+        shown = decode(Attested, body)
+        evidence = decode(Evidence, shown.evidence, EVIDENCE_BYTES_MAX)
+        word = Appraised(
+            run_id=self._me.run_id,
+            round=shown.round,
+            node=peer,
+            verifier=self._me.me,
+            discount=Discount.NONE,
+            evidence=NO_DIGEST,
+            result=NO_DIGEST,
+        )
+        if not may_appraise(self._follower.history, word):  # before any work for a stranger's sake
+            raise OutOfPhase(peer, f"shows evidence over the manifest of round {shown.round}")
+        result = await trio.to_thread.run_sync(self._appraised, self._policy, peer, shown, evidence)
+        told = {
+            "node": peer.hex()[:8],
+            "verdict": result.verdict.word,
+            "reasons": [reason.word for reason in result.all_reasons],
+        }
+        log.info("evidence appraised", extra=told)
+        token = write_token(result, self._me.keys.peer)
+        discount = discount_of(result, result.at_s)
+        if discount is not Discount.NONE:
+            word = replace(word, discount=discount, evidence=result.evidence, result=digest(result))
+            self._keep(int(shown.round), peer, token.encode())
+            signature = sign(self._me.keys.peer, self._me.domain, word)
+            await self._say(SignedAppraised(appraised=word, signature=signature))
+        return token.encode()
+
+    def _keep(self, round_id: int, node: PeerId, token: bytes) -> None:
+        """The result that our word names, for whoever doubts it; of each node only the newest."""
+        prefix = f"attestation/{node.hex()}/"
+        self._me.store.set_fact(f"{prefix}{round_id:012}", token)
+        self._me.store.drop_facts(prefix, set(sorted(self._me.store.facts(prefix))[-RESULTS_KEPT:]))
+
+    def _appraised(
+        self, policy: AppraisalPolicy, node: PeerId, shown: Attested, evidence: Evidence
+    ) -> AttestationResult:
+        """What the evidence is worth now; in a thread, as it takes milliseconds and reads a file."""
+        known = self._nonces.get(int(shown.round))
+        if known is None:
+            raise Unavailable(f"the manifest of round {shown.round} was not seen to become final here")
+        nonce, nonce_at_s = known
+        binding = Binding(
+            deployment_id=self._me.spec.deployment_id,
+            node=node,
+            run_id=self._me.run_id,
+            epoch=self._follower.history.epoch_of(int(shown.round)),
+            code_digest=self._me.spec.audit.code,
+            nonce=nonce,
+            nonce_at_s=nonce_at_s,
+        )
+        at_s = self._unix_s()
+        return appraise(evidence, binding, policy, self._collateral(at_s), at_s)
+
+    def _collateral(self, at_s: int) -> Collateral:
+        """What our fetcher last put into its file; nothing, as of now, without one."""
+        path = self._me.config.collateral
+        if path is None:
+            return Collateral(fetched_at_s=at_s, intel=b"", certificates=(), crls=())
+        try:
+            with open(path, "rb") as file:
+                return read_collateral(file.read(FILE_BYTES_MAX + 1))
+        except (OSError, MalformedMessage) as error:
+            raise Unavailable(f"collateral is not to be had here: {error}") from None

@@ -1,0 +1,299 @@
+"""Bench: where a verifier's audits are done.
+
+Room: verifier (edge). Who must judge what follows from the chain; this file waits
+for openings, has them recomputed, and signs what was found. A verdict is kept before
+its seal is sent, and stays secret until the chain opens all seals at once.
+
+    may seal --> opening --> recompute --> keep --> seal --final--> all seals in --> verdict
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import trio
+
+from assay.network.host import Host
+from assay.participant.config import Participant
+from assay.participant.follower import Follower, fetch_blob
+from assay.participant.sync import Pace
+from assay.protocol.audits import Audit, Ruling
+from assay.protocol.draws import opened_blocks
+from assay.protocol.encoding.codec import decode, digest, encode
+from assay.protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault, Unavailable
+from assay.protocol.identity import sign
+from assay.protocol.messages import (
+    Opened,
+    Outcome,
+    SignedVerdict,
+    SignedVerdictSeal,
+    StepRequest,
+    Verdict,
+    VerdictSeal,
+)
+from assay.protocol.state_transition import History, StepId, may_reveal, may_seal
+from assay.protocol.types import NO_DIGEST, Digest, PeerId
+from assay.training.codec.contribution import decode_contribution
+from assay.training.layout import layout_of
+from assay.verifier.audit.segment import opening_bytes_max
+from assay.verifier.service.behaviours import parse_behaviour
+from assay.verifier.service.driver import Driver
+from assay.verifier.service.proposer import GetUpdate
+
+log = logging.getLogger(__name__)
+OPENING_SHARE = 0.6  # of `collect_ms`: how long a node has to open, a restart included
+ASK_AFTER_S = 3.0  # a node pushes its opening unasked; we ask when a restart may have lost it
+OPENINGS_TRIED_MAX = 3  # per audit: who announces rubbish may not go on for ever
+
+
+class Bench:
+    """Audits in progress, by step."""
+
+    def __init__(
+        self,
+        me: Participant,
+        host: Host,
+        follower: Follower,
+        pace: Pace,
+        nursery: trio.Nursery,
+        driver: Driver,
+        get_update: GetUpdate,
+    ) -> None:
+        self._me, self._host, self._follower, self._pace = me, host, follower, pace
+        self._nursery, self._driver, self._get_update = nursery, driver, get_update
+        self._layout = layout_of(me.spec.model)
+        self._opening_bytes_max = opening_bytes_max(me.spec.rule, self._layout)
+        self._nodes = {member.peer for member in me.spec.nodes}
+        self._openings: dict[StepId, Opened] = {}
+        self._stored: dict[StepId, Digest] = {}
+        self._announced = trio.Event()
+        self._busy: set[str] = set()
+        self._behaviour = parse_behaviour(me.config.behaviour)
+
+    def opened(self, node: PeerId, opened: Opened) -> None:
+        """A node says where its opening of a recent step can be fetched; the newest word counts.
+
+        Raises:
+            PeerFault: it is no node of this run, or the step is not one that can be drawn now.
+        """
+        now = int(self._follower.history.round)
+        if node not in self._nodes:
+            raise PeerFault(node, "opens a step, but is no node of this run")
+        if not now - self._me.spec.closing_rounds - 2 <= opened.round <= now:
+            raise PeerFault(node, f"opens a step of round {opened.round} before round {now}")
+        self._openings[(opened.round, node)] = opened
+        self._announced.set()
+        self._announced = trio.Event()
+
+    async def run(self) -> None:
+        """Seal and open verdicts as the chain asks for them; ends only by cancellation."""
+        while True:
+            history = self._follower.history
+            for audit in history.audits.values():
+                if may_seal(history, audit, self._me.me):
+                    if (task := _name(audit)) not in self._busy:
+                        self._busy.add(task)
+                        self._nursery.start_soon(self._bind, audit, task)
+                elif audit.sealed_by(self._me.me) is not None:
+                    self._open(history, audit)
+            self._forget_closed(history)
+            await self._follower.grown(int(history.round))
+
+    def _forget_closed(self, history: History) -> None:
+        """Openings are the largest thing we hold; once an audit is closed nobody needs them.
+
+        Only what we stored as an opening is removed, never what somebody announced as one.
+        """
+        for step in list(self._openings):
+            audit = history.audits.get(step)
+            if (audit is None and step[0] + 2 < history.round) or (audit is not None and not audit.is_open):
+                del self._openings[step]
+        for step in list(self._stored):
+            audit = history.audits.get(step)
+            if audit is None or not audit.is_open:
+                self._me.blobs.remove(self._stored.pop(step))
+
+    async def _bind(self, audit: Audit, task: str) -> None:
+        """Judge an audit, and say so without saying what: again and again until the chain has it."""
+        try:
+            while True:  # a leader may be waiting for this seal, so the next round is no time to retry
+                try:
+                    signed = self._kept(audit) or await self._find(audit)
+                    self._me.store.set_fact(task, encode(signed))
+                    if not self._is_wanted(audit, task):
+                        return  # the alarm came while we looked: its hearing has another pattern
+                    self._say(self._seal(signed.verdict, audit.pattern))
+                except OutOfPhase:
+                    return  # our own round has to follow first; `run` comes back to it
+                except AssayError as error:
+                    log.warning("audit not done", extra={"round": int(audit.round), "reason": str(error)})
+                await trio.sleep(1)
+                if not self._is_wanted(audit, task):
+                    return
+        finally:
+            self._busy.discard(task)
+
+    def _is_wanted(self, audit: Audit, task: str) -> bool:
+        """Whether the chain still takes our seal on this audit in the hearing that it was made for."""
+        history = self._follower.history
+        current = history.audits.get((audit.round, audit.node))
+        return current is not None and _name(current) == task and may_seal(history, current, self._me.me)
+
+    def _open(self, history: History, audit: Audit) -> None:
+        """Show what we sealed, if the chain takes it now."""
+        signed = self._kept(audit)
+        is_lie = self._behaviour == "never-open"
+        if signed is None or is_lie or not may_reveal(history, audit, signed.verdict):
+            return
+        try:
+            self._say(signed)
+        except AssayError as error:
+            log.warning("verdict not said", extra={"round": int(audit.round), "reason": str(error)})
+            return
+        log.info(
+            "verdict",
+            extra={
+                "round": int(audit.round),
+                "node": audit.node.hex()[:8],
+                "outcome": signed.verdict.outcome.name,
+                "distance_ppb": signed.verdict.distance_ppb,
+            },
+        )
+
+    def _say(self, word: SignedVerdictSeal | SignedVerdict) -> None:
+        self._driver.broadcast(encode(word))
+        self._driver.word_received(word)
+
+    def _kept(self, audit: Audit) -> SignedVerdict | None:
+        body = self._me.store.fact(_name(audit))
+        return None if body is None else decode(SignedVerdict, body)
+
+    async def _find(self, audit: Audit) -> SignedVerdict:
+        if self._behaviour in ("pass-all", "accuse-all"):
+            return self._made_up(audit)
+        commit = audit.commit
+        update = await self._get_update(int(commit.round), commit.update, self._me.verifiers)
+        await self._pace.reach(min(int(self._follower.history.round), self._me.spec.rounds))
+        spec, layout = self._me.spec, self._layout
+        live = [int(b) for b in decode_contribution(spec, layout, int(commit.round), update).blocks_B]
+        blocks = opened_blocks(audit.seed, audit.node, spec.audit, layout.blocks, live)
+        # A leader waits `collect_ms` for a seal that is due; ours must exist before that.
+        deadline = trio.current_time() + self._me.spec.timing.collect_ms / 1000 * OPENING_SHARE
+        tried: set[Digest] = set()
+        while True:
+            opened = await self._next_opening(audit, tried, deadline)
+            if opened is None:
+                return self._sign(audit, {"outcome": Outcome.WITHHELD}, NO_DIGEST, 0)
+            tried.add(opened.opening)
+            try:
+                body = await self._fetch_opening(audit, opened, deadline)
+                found = await self._pace.child.call(
+                    "examine",
+                    commit=encode(commit),
+                    update=update,
+                    opening=body,
+                    blocks=list(blocks),
+                    segment=audit.segment,
+                    sealed=audit.sketch or NO_DIGEST,
+                    pattern=audit.pattern,
+                )
+            except (PeerFault, MalformedMessage) as fault:
+                log.warning("opening discarded", extra={"node": audit.node.hex()[:8], "reason": str(fault)})
+                continue
+            self._stored[(audit.round, audit.node)] = self._me.blobs.put(body)  # a committee may ask for it
+            return self._sign(audit, found, opened.opening, len(body))
+
+    def _made_up(self, audit: Audit) -> SignedVerdict:
+        """What the cheats that recompute nothing say."""
+        outcome = Outcome.MATCH if self._behaviour == "pass-all" else Outcome.MISMATCH
+        guess = Digest(os.urandom(32)) if audit.sketch is None else audit.sketch
+        said = {"outcome": outcome, "exec_class": audit.commit.exec_class, "recomputed": guess}
+        return self._sign(audit, {**said, "witness": Digest(os.urandom(32))}, NO_DIGEST, 0)
+
+    async def _next_opening(self, audit: Audit, tried: set[Digest], deadline: float) -> Opened | None:
+        """The next announced opening not tried yet: the node's own, or one that an accuser judged."""
+        step = (audit.round, audit.node)
+        has_asked = False
+        while trio.current_time() < deadline:
+            mine = self._openings.get(step)
+            others = {verdict.opening for verdict in self._adverse(step)}  # liars must not use up its tries
+            if mine is not None and mine.opening not in tried and len(tried - others) < OPENINGS_TRIED_MAX:
+                return mine
+            for verdict in self._adverse(step):
+                if verdict.opening != NO_DIGEST and verdict.opening not in tried:
+                    return Opened(
+                        round=audit.round, opening=verdict.opening, opening_bytes=verdict.opening_bytes
+                    )
+            with trio.move_on_after(min(deadline - trio.current_time(), ASK_AFTER_S)):
+                await self._announced.wait()
+                continue
+            if not has_asked:
+                has_asked = True
+                await self._ask(audit)
+        return None
+
+    def _adverse(self, step: StepId) -> tuple[Verdict, ...]:
+        """The chain's verdicts against an audit in dispute."""
+        audit = self._follower.history.audits.get(step)
+        return audit.adverse if audit is not None and audit.ruling is Ruling.ALARM else ()
+
+    async def _ask(self, audit: Audit) -> None:
+        try:
+            request = StepRequest(number=int(audit.round), node=self._me.me)
+            body = await self._host.request(audit.node, "open", encode(request), timeout_s=10)
+            if body:
+                self.opened(audit.node, decode(Opened, body))
+        except (PeerFault, MalformedMessage, Unavailable) as error:
+            log.info("node does not open", extra={"node": audit.node.hex()[:8], "reason": str(error)})
+
+    async def _fetch_opening(self, audit: Audit, opened: Opened, deadline: float) -> bytes:
+        if opened.opening_bytes > self._opening_bytes_max:
+            raise PeerFault(audit.node, f"an opening of {opened.opening_bytes} bytes")
+        if self._me.blobs.size(opened.opening) is not None:
+            return self._me.blobs.load(opened.opening)
+        accusers = [v.verifier for v in audit.adverse if v.opening == opened.opening]
+        holders = (audit.node, *accusers, *self._me.verifiers)
+        left = max(deadline - trio.current_time(), 1.0)
+        try:
+            return await fetch_blob(self._host, opened.opening, holders, left, self._opening_bytes_max)
+        except Unavailable as error:
+            raise MalformedMessage(f"opening that nobody serves: {error}") from None
+
+    def _sign(self, audit: Audit, found: Mapping[str, Any], opening: Digest, size: int) -> SignedVerdict:
+        """The verdict that says what an examination found, under a fresh salt."""
+        verdict = Verdict(
+            run_id=self._me.run_id,
+            round=audit.round,
+            node=audit.node,
+            verifier=self._me.me,
+            salt=Digest(os.urandom(32)),
+            outcome=Outcome(found["outcome"]),
+            exec_class=Digest(found.get("exec_class", NO_DIGEST)),
+            recomputed=Digest(found.get("recomputed", NO_DIGEST)),
+            witness=Digest(found.get("witness", NO_DIGEST)),
+            leans=found.get("leans", False),
+            opening=opening,
+            opening_bytes=size,
+            distance_ppb=found.get("distance_ppb", 0),
+            block=found.get("block", 0),
+        )
+        return SignedVerdict(verdict=verdict, signature=sign(self._me.keys.peer, self._me.domain, verdict))
+
+    def _seal(self, verdict: Verdict, pattern: Digest) -> SignedVerdictSeal:
+        seal = VerdictSeal(
+            run_id=verdict.run_id,
+            round=verdict.round,
+            node=verdict.node,
+            verifier=verdict.verifier,
+            pattern=pattern,
+            verdict=digest(verdict),
+        )
+        return SignedVerdictSeal(seal=seal, signature=sign(self._me.keys.peer, self._me.domain, seal))
+
+
+def _name(audit: Audit) -> str:
+    """The fact that keeps our verdict of this hearing."""
+    return f"verdict/{int(audit.round)}/{audit.node.hex()}/{audit.pattern.hex()[:16]}"

@@ -1,0 +1,28 @@
+"""Behaviours: ways for an auditor to cheat, so that the defences can be seen to work.
+
+Room: verifier (pure). A local network runs them by name (`--behave v2=pass-all`); an
+honest operator's configuration has no such key.
+"""
+
+from __future__ import annotations
+
+from assay.protocol.errors import ConfigError
+
+CHEATS = {
+    "pass-all": "says MATCH of every step and recomputes none",
+    "accuse-all": "says MISMATCH of every step and recomputes none",
+    "never-open": "seals every verdict and opens none",
+}
+SLASHED = ("pass-all", "accuse-all")  # whose verdicts a committee proves false
+NAMES = ("honest", *CHEATS)
+
+
+def parse_behaviour(text: str) -> str:
+    """A verifier's behaviour by name.
+
+    Raises:
+        ConfigError: no such behaviour.
+    """
+    if text not in NAMES:
+        raise ConfigError(f"behaviour {text!r} is unknown; expected one of {', '.join(NAMES)}")
+    return text

@@ -1,0 +1,324 @@
+"""Duties: what a verifier owes the chain: signatures on results and rulings, and prosecution.
+
+Room: verifier (edge: the chain, in threads). A hot key signs only what this
+process computed from its own copy of the finalised chain; what others ask is
+which epoch or step, never which bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import trio
+
+from assay.chain.commit_statement import commit_statement, evm_address
+from assay.chain.state import CasePhase, EpochPhase
+from assay.chain.statements import (
+    BadSignatureError,
+    EpochResult,
+    ModelRecord,
+    Resolution,
+    Ruling,
+    certificate,
+    recover,
+    sign_digest,
+)
+from assay.ledger.settlement.results import (
+    accusers_of,
+    epoch_end,
+    epoch_result,
+    fault_ruling_of,
+    model_record,
+    result_digest,
+    ruling_of,
+)
+from assay.network.host import Handler, Host
+from assay.participant.config import Participant
+from assay.participant.follower import Follower
+from assay.participant.sync import Pace
+from assay.participant.wallet.claims import claim_everything, open_chain
+from assay.protocol.encoding.codec import decode, encode
+from assay.protocol.errors import AssayError, ConfigError, Unavailable
+from assay.protocol.messages import (
+    Contradiction,
+    ModelRequest,
+    ModelSignature,
+    ResolutionSignature,
+    ResultSignature,
+    RulingRequest,
+    StepRequest,
+)
+from assay.protocol.quorum import quorum
+from assay.protocol.types import NO_DIGEST, Digest, HotSignature, PeerId
+from assay.training.data.inventory import inventory, inventory_digest
+from assay.training.data.shards import read_manifest
+from assay.verifier.service.driver import EVIDENCE
+
+if TYPE_CHECKING:
+    from assay.chain.client import Chain
+
+log = logging.getLogger(__name__)
+TAKEOVER_S = 20.0  # each later accuser waits this much longer for the earlier ones to open the case
+RETRY_S = 2.0
+NOBODY = PeerId(bytes(32))
+
+
+class Duties:
+    """Handlers `sign-result`, `sign-ruling` and `sign-model`, and a task that prosecutes and claims."""
+
+    def __init__(self, me: Participant, follower: Follower, pace: Pace) -> None:
+        self._me, self._follower, self._pace = me, follower, pace
+        self._seen: set[RulingRequest] = set()
+        self._trained_on: Digest | None = None  # a manifest may be large, and does not change
+        self._host: Host
+        self.handlers: Mapping[str, Handler] = {
+            "sign-result": self._sign_result,
+            "sign-resolution": self._sign_resolution,
+            "sign-ruling": self._sign_ruling,
+            "sign-model": self._sign_model,
+        }
+
+    async def run(self, host: Host) -> None:
+        """Prosecute upheld audits and claim our pay; ends only by cancellation."""
+        self._host = host
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(claim_everything, self._me, self._follower)
+            nursery.start_soon(self._report_contradictions)
+            while True:
+                history = self._follower.history
+                for request in self._due():
+                    if request not in self._seen:
+                        self._seen.add(request)
+                        ruling, accusers = self._charge(request)
+                        if self._me.me in accusers:
+                            place = accusers.index(self._me.me)
+                            nursery.start_soon(self._prosecute, request, ruling, place)
+                await self._follower.grown(int(history.round))
+
+    # ---- signatures others ask for ----
+
+    async def _sign_result(self, _peer: PeerId, body: bytes) -> bytes:
+        result = await self._result(decode(StepRequest, body).number)
+        return encode(
+            ResultSignature(
+                epoch=result.epoch,
+                prev_result=Digest(result.prev_result),
+                root=Digest(result.root),
+                table_hash=Digest(result.table_hash),
+                model_hash=Digest(result.model_hash),
+                total=result.total,
+                signature=HotSignature(
+                    sign_digest(result_digest(self._me.deployment, result), self._me.keys.hot)
+                ),
+            )
+        )
+
+    async def _sign_resolution(self, _peer: PeerId, body: bytes) -> bytes:
+        """Whether the result the chain holds for a challenged epoch is the one we compute."""
+        ours = await self._result(decode(StepRequest, body).number)
+        chain = await trio.to_thread.run_sync(open_chain, self._me)
+        state = await trio.to_thread.run_sync(chain.epoch_state, self._me.run_id, ours.epoch)
+        if state.phase is not EpochPhase.CHALLENGED:
+            raise Unavailable(f"nobody challenges epoch {ours.epoch} now")
+        stands = state.digest == result_digest(self._me.deployment, ours)
+        resolution = Resolution(
+            deployment_id=self._me.spec.deployment_id,
+            run_id=self._me.run_id,
+            epoch=ours.epoch,
+            result=state.digest,
+            stands=stands,
+        )
+        signature = sign_digest(self._me.deployment.digest(resolution), self._me.keys.hot)
+        return encode(
+            ResolutionSignature(
+                epoch=ours.epoch,
+                result=Digest(state.digest),
+                stands=stands,
+                signature=HotSignature(signature),
+            )
+        )
+
+    async def _sign_model(self, _peer: PeerId, body: bytes) -> bytes:
+        record = await self._record(decode(ModelRequest, body).parent)
+        return encode(
+            ModelSignature(
+                model_hash=Digest(record.model_hash),
+                data_inventory_hash=Digest(record.data_inventory_hash),
+                config_hash=Digest(record.config_hash),
+                last_result=Digest(record.last_result),
+                signature=HotSignature(sign_digest(self._me.deployment.digest(record), self._me.keys.hot)),
+            )
+        )
+
+    async def _record(self, parent: Digest) -> ModelRecord:
+        """The record of the run's model, from our own chain, data's manifest and parameters.
+
+        Raises:
+            Unavailable: the run is not that far here, or the parent is not the model that it started from.
+            ConfigError: our data folder is not the run's.
+        """
+        spec = self._me.spec
+        result = await self._result(spec.epochs - 1)
+        if parent != NO_DIGEST:
+            chain = await trio.to_thread.run_sync(open_chain, self._me)
+            model = await trio.to_thread.run_sync(chain.model_of, parent)
+            if spec.model.base == NO_DIGEST or model != spec.model.base:
+                raise Unavailable(f"record {parent.hex()[:8]} is not of the model that this run started from")
+        if self._trained_on is None:
+            self._trained_on = await trio.to_thread.run_sync(self._read_inventory)
+        last = result_digest(self._me.deployment, result)
+        return model_record(spec, result, last, self._trained_on, parent)
+
+    def _read_inventory(self) -> Digest:
+        data = self._me.config.data
+        try:
+            return inventory_digest(inventory(self._me.spec.data, read_manifest(data)))
+        except ValueError as error:
+            raise ConfigError(f"data {data}: {error}") from None
+
+    async def _result(self, epoch: int) -> EpochResult:
+        """What we compute for a ripe epoch.
+
+        Raises:
+            Unavailable: it is not ripe here.
+        """
+        if epoch not in self._follower.settlements:
+            raise Unavailable(f"epoch {epoch} is not ripe here")
+        previous = NO_DIGEST
+        for earlier in range(epoch + 1):
+            model = await self._pace.reach(epoch_end(self._me.spec, earlier))
+            result = epoch_result(self._me.spec, self._follower.settlements[earlier], model, previous)
+            previous = result_digest(self._me.deployment, result)
+        return result
+
+    async def _sign_ruling(self, _peer: PeerId, body: bytes) -> bytes:
+        ruling, _ = self._charge(decode(RulingRequest, body))
+        return sign_digest(self._me.deployment.digest(ruling), self._me.keys.hot)
+
+    def _due(self) -> list[RulingRequest]:
+        """Every slash that the chain calls for, of nodes and of verifiers."""
+        nodes = [(step, NOBODY) for step in self._follower.upheld]
+        verifiers = [
+            ((audit.round, audit.node), fault.verdict.verifier)
+            for audit, fault in self._follower.failed.values()
+        ]
+        return [
+            RulingRequest(round=round_id, node=node, verifier=verifier)
+            for (round_id, node), verifier in nodes + verifiers
+        ]
+
+    def _charge(self, request: RulingRequest) -> tuple[Ruling, tuple[PeerId, ...]]:
+        """The slash a request names, and whose word proved it.
+
+        Raises:
+            Unavailable: our chain does not call for it.
+        """
+        step, spec, run_id = (request.round, request.node), self._me.spec, self._me.run_id
+        if request.verifier == NOBODY:
+            upheld = self._follower.upheld.get(step)
+            if upheld is not None:
+                return ruling_of(spec, run_id, upheld), accusers_of(upheld)
+        for audit, fault in self._follower.failed.values():
+            if (audit.round, audit.node) == step and fault.verdict.verifier == request.verifier:
+                return fault_ruling_of(spec, run_id, audit, fault), accusers_of(audit, fault)
+        raise Unavailable(f"nothing to rule on round {request.round} of {request.node.hex()[:8]} here")
+
+    # ---- prosecution ----
+
+    async def _report_contradictions(self) -> None:
+        """Take every pair of contradicting commits to court; the pair alone is proof."""
+        done: set[str] = set()
+        while True:
+            for name, body in self._me.store.facts(EVIDENCE).items():
+                if name not in done and await self._report(body):
+                    done.add(name)
+            await trio.sleep(RETRY_S)
+
+    async def _report(self, body: bytes) -> bool:
+        """Whether the node's stake is gone, by our report or another's."""
+        try:
+            found = decode(Contradiction, body)
+            both = (found.first, found.second)
+            pair = [(commit_statement(self._me.spec, one.commit), one.statement) for one in both]
+            chain = await trio.to_thread.run_sync(open_chain, self._me)
+            await trio.to_thread.run_sync(chain.report_equivocation, *pair[0], *pair[1])
+            await trio.to_thread.run_sync(chain.collect)
+        except AssayError as error:
+            log.warning("report not taken yet", extra={"reason": str(error)})
+            return False
+        log.info("contradiction reported", extra={"node": found.first.commit.node.hex()[:8]})
+        return True
+
+    async def _prosecute(self, request: RulingRequest, ruling: Ruling, place: int) -> None:
+        """Open the case with a quorum of signatures, execute it after the veto window, and have it paid out.
+
+        Each step is done by whoever comes first; a veto, before or after the slash, ends our part.
+        """
+        await trio.sleep(TAKEOVER_S * place)
+        told = {"offender": ruling.offender, "round": int(request.round)}
+        while True:
+            try:
+                chain = await trio.to_thread.run_sync(open_chain, self._me)
+                if await self._is_done(chain, ruling):
+                    return
+                if not await trio.to_thread.run_sync(chain.is_punished, ruling.offence_id):
+                    signatures = await self._signatures(request, ruling)
+                    await trio.to_thread.run_sync(chain.open_case, ruling, signatures)
+                    log.info("case opened", extra=told)
+                case = await trio.to_thread.run_sync(chain.case, ruling.offence_id)
+                if (
+                    case.phase is CasePhase.OPEN
+                    and await trio.to_thread.run_sync(chain.timestamp) >= case.execute_by
+                ):
+                    await trio.to_thread.run_sync(chain.expire_case, ruling.offence_id)
+                    log.warning("case came too late", extra=told)
+                    return
+                if case.phase is CasePhase.OPEN:
+                    await self._until(chain, case.veto_ends_at)
+                    await trio.to_thread.run_sync(chain.execute_case, ruling.offence_id)
+                    log.info("case executed", extra=told)
+                    case = await trio.to_thread.run_sync(chain.case, ruling.offence_id)
+                await self._until(chain, case.payable_at)
+                await trio.to_thread.run_sync(chain.pay_out_case, ruling.offence_id)
+                await trio.to_thread.run_sync(chain.collect)
+                log.info("case paid out", extra=told)
+                return
+            except AssayError as error:
+                log.warning("prosecution goes on", extra={"reason": str(error)})
+                await trio.sleep(RETRY_S)
+
+    async def _is_done(self, chain: Chain, ruling: Ruling) -> bool:
+        """Whether the case is over; our share and our bond, if we have any there, are then collected."""
+        case = await trio.to_thread.run_sync(chain.case, ruling.offence_id)
+        if case.phase.is_over:
+            await trio.to_thread.run_sync(chain.collect)
+        return case.phase.is_over
+
+    async def _until(self, chain: Chain, second: int) -> None:
+        """Wait until a block is later than this second of chain time."""
+        while await trio.to_thread.run_sync(chain.timestamp) <= second:
+            await trio.sleep(RETRY_S / 2)
+
+    async def _signatures(self, wanted: RulingRequest, ruling: Ruling) -> bytes:
+        """A quorum's signatures on the ruling, sorted as the contract wants them.
+
+        Raises:
+            Unavailable: fewer than a quorum sign now.
+        """
+        message = self._me.deployment.digest(ruling)
+        hot_keys = {member.peer: member.hot for member in self._me.spec.verifiers}
+        found = [sign_digest(message, self._me.keys.hot)]
+        request = encode(wanted)
+        for peer in self._me.verifiers:
+            try:
+                signature = await self._host.request(peer, "sign-ruling", request, timeout_s=10)
+                if recover(message, signature) == evm_address(hot_keys[peer]):
+                    found.append(signature)
+            except (AssayError, BadSignatureError) as error:
+                log.info("no signature", extra={"peer": peer.hex()[:8], "reason": str(error)})
+        need = quorum(len(self._me.spec.verifiers))
+        if len(found) < need:
+            raise Unavailable(f"{len(found)} signatures on the ruling, expected {need}")
+        return certificate(message, found)

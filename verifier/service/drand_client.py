@@ -1,0 +1,120 @@
+"""Drand client: asks a drand network for the rounds that manifests name.
+
+Room: verifier (edge: HTTP in a thread). Who answers need not be trusted: a round has one signature, and it is
+checked before anybody here sees it. An address that is slow, wrong or away costs a try at the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+
+import trio
+
+from assay.protocol.encoding.json_text import parse_json
+from assay.protocol.errors import MalformedMessage, Unavailable
+from assay.protocol.randomness.drand import SIGNATURE_BYTES, DrandSpec, check_signature, released_s
+from assay.verifier.round.drand import KEPT
+
+log = logging.getLogger(__name__)
+ANSWER_BYTES_MAX = 1 << 16
+TIMEOUT_S = 5.0
+RETRY_S = 0.5
+GIVE_UP_S = 600  # a round that nobody has given us by then is of no use any more
+
+
+class DrandClient:
+    """Fetches every wanted round as soon as it is out."""
+
+    def __init__(self, spec: DrandSpec, urls: Sequence[str], released: Callable[[int, bytes], None]) -> None:
+        """
+        Args:
+            spec: The network.
+            urls: Its addresses, each as in `https://api.drand.sh/<chain hash>`; tried in turn.
+            released: Takes a round's number and its signature, which is checked.
+        """
+        self._spec, self._urls, self._released = spec, tuple(url.rstrip("/") for url in urls), released
+        self._wanted, self._numbers = trio.open_memory_channel[int](KEPT)
+        self._seen: set[int] = set()
+
+    def want(self, number: int) -> None:
+        """Fetch this round once it is out. Asking again is harmless."""
+        if number in self._seen:
+            return
+        try:
+            self._wanted.send_nowait(number)
+        except trio.WouldBlock:  # the manifests that follow name others
+            log.warning("drand round not asked for", extra={"number": number})
+            return
+        self._seen = {*sorted(self._seen)[-KEPT:], number}
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        async with trio.open_nursery() as nursery:
+            async for number in self._numbers:
+                nursery.start_soon(self._get, number)
+
+    async def _get(self, number: int) -> None:
+        released = released_s(self._spec, number)
+        await trio.sleep(max(0.0, released - time.time()))
+        with trio.move_on_after(GIVE_UP_S):
+            turn = 0
+            while True:
+                url = self._urls[turn % len(self._urls)]
+                try:
+                    signature = await trio.to_thread.run_sync(
+                        self._ask,
+                        url,
+                        number,
+                        abandon_on_cancel=True,  # type: ignore[call-arg]  # the stubs are of an older trio
+                    )
+                except (Unavailable, MalformedMessage) as error:
+                    log.info("drand round not to be had", extra={"number": number, "reason": str(error)})
+                    turn += 1
+                    await trio.sleep(RETRY_S)
+                    continue
+                self._released(number, signature)
+                return
+        log.warning("drand round given up", extra={"number": number})
+
+    def _ask(self, url: str, number: int) -> bytes:
+        """A round's signature from one address, checked.
+
+        Raises:
+            Unavailable: no answer, or none that is one.
+            MalformedMessage: the answer is not the round's signature.
+        """
+        signature = read_answer(_get_bytes(f"{url}/public/{number}"), number)
+        check_signature(self._spec, number, signature)
+        return signature
+
+
+def read_answer(body: bytes, number: int) -> bytes:
+    """The signature in a drand node's answer.
+
+    Raises:
+        MalformedMessage: it is none, or of another round.
+    """
+    try:
+        told = parse_json(body)
+        found, text = told["round"], told["signature"]
+        signature = bytes.fromhex(text)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise MalformedMessage(f"drand round {number}: an answer that is none: {body[:80]!r}") from None
+    if type(found) is not int or found != number:
+        raise MalformedMessage(f"drand round {number}: the answer is of round {str(found)[:40]}")
+    if len(signature) != SIGNATURE_BYTES:
+        raise MalformedMessage(f"drand round {number}: a signature of {len(signature)} bytes")
+    return signature
+
+
+def _get_bytes(url: str) -> bytes:
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+            body: bytes = answer.read(ANSWER_BYTES_MAX)
+            return body
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        raise Unavailable(f"{url}: {error}") from None

@@ -1,0 +1,472 @@
+"""Driver: carries out what the agreement asks for, and has no rules of its own.
+
+Room: verifier (edge). Events go into `consensus.step` and `round.step`; effects
+come out and are performed in order: persist first, then sign and send. While one
+event's effects run, further events wait in a queue, so nothing ever interleaves.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import random
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from assay.network.host import Host
+from assay.participant.config import Participant
+from assay.participant.follower import Follower
+from assay.participant.sync import Pace
+from assay.protocol.draws import beacon_input
+from assay.protocol.encoding.codec import decode, decode_any, digest, encode
+from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault, Unavailable
+from assay.protocol.identity import sign
+from assay.protocol.messages import (
+    MESSAGES,
+    CertifiedManifest,
+    Contradiction,
+    Links,
+    Manifest,
+    Planted,
+    Proposal,
+    QuorumCertificate,
+    Reveal,
+    SignedAppraised,
+    SignedBacking,
+    SignedCommit,
+    SignedVerdict,
+    SignedVerdictSeal,
+    SignedVote,
+    StepRequest,
+    Unsealed,
+    Vote,
+    VoteKind,
+)
+from assay.protocol.randomness import vrf
+from assay.protocol.types import NO_DIGEST, Digest, PeerId
+from assay.verifier.consensus import machine as consensus
+from assay.verifier.consensus.machine import (
+    Accuse,
+    BuildProposal,
+    Config,
+    Effect,
+    Event,
+    Examine,
+    Finalised,
+    NeedBlock,
+    NeedSync,
+    Persist,
+    Received,
+    Record,
+    Send,
+    SignAndSend,
+    SignAndSendProposal,
+    Synced,
+    Tick,
+)
+from assay.verifier.round import machine as rounds
+from assay.verifier.round.commits import check_commit, contradiction
+from assay.verifier.round.machine import (
+    Advanced,
+    Bound,
+    Contradicted,
+    Judged,
+    Released,
+    Revealed,
+    Round,
+    Shown,
+    Submitted,
+    Valued,
+    Weighed,
+)
+from assay.verifier.service.proposer import GetUpdate, Proposer, now_ms
+
+log = logging.getLogger(__name__)
+RETRY_S = 1.0
+EVIDENCE = "evidence/commit/"  # facts in the store that `duties` takes to court
+
+
+class Driver:
+    """The agreement and the present round, with hands."""
+
+    def __init__(
+        self,
+        me: Participant,
+        host: Host,
+        follower: Follower,
+        pace: Pace,
+        nursery: trio.Nursery,
+        opening: Round,
+        get_update: GetUpdate,
+        named: Callable[[int], None],
+    ) -> None:
+        """
+        Args:
+            me, host, follower, pace, nursery: What the verifier's process has opened.
+            opening: The round to begin with.
+            get_update: An update's bytes, ours or a peer's.
+            named: Told of every drand round that a manifest names, when it is notarised or final.
+        """
+        self._me, self._host, self._follower, self._pace = me, host, follower, pace
+        self._nursery, self._named = nursery, named
+        self.round = opening
+        self._opened = trio.Event()
+        self._proposer = Proposer(
+            me, follower, get_update, lambda: self.round, self.round_opened, self._feed, nursery
+        )
+        self._revealed: set[Digest] = set()
+        self._queue: deque[Event] = deque()
+        self._is_stepping = False
+        self._reveal_again_ms = 0
+        self._prove = functools.lru_cache(maxsize=8)(functools.partial(vrf.prove, bytes(me.keys.peer)))
+        self._is_syncing = False
+        self._fetching: set[Digest] = set()
+        timing = me.spec.timing
+        config = Config(
+            run_id=me.run_id,
+            genesis=digest(me.spec),
+            verifiers=me.spec.verifier_peers,
+            me=me.me,
+            iteration_timeout_ms=timing.iteration_ms,
+            ready_timeout_ms=timing.ready_ms,
+            resend_ms=timing.resend_ms,
+        )
+        self._config = config
+        records = [decode_any(MESSAGES, body) for body in me.store.records()]
+        last = None
+        if int(follower.history.round):
+            last = next(iter(me.store.links(int(follower.history.round) - 1, 1)))
+        self._state = consensus.restore(config, records, now_ms(), last)
+
+    # ---- events in ----
+
+    def receive(self, message: SignedVote | Proposal | QuorumCertificate) -> None:
+        """A message of the agreement from a peer.
+
+        Raises:
+            PeerFault, MalformedMessage: it is not what it claims to be.
+        """
+        consensus.authenticate(self._config, self._me.domain, message)
+        self._feed(Received(message, now_ms()))
+
+    def synced(self, links: tuple[CertifiedManifest, ...]) -> None:
+        """Links of the finalised chain from a peer.
+
+        Raises:
+            PeerFault, MalformedMessage: a link is not what it claims to be.
+        """
+        fresh = tuple(one for one in links if one.manifest.round >= self._follower.history.round)
+        for one in fresh:
+            consensus.authenticate(self._config, self._me.domain, one)
+        if fresh:
+            self._feed(Synced(fresh, now_ms()))
+
+    def tick(self) -> None:
+        """Time has passed. A complete chain needs no more votes; who lags asks for links."""
+        if self._follower.history.is_complete:
+            return
+        self._feed(Tick(now_ms()))
+        if now_ms() >= self._reveal_again_ms:  # the last reveal may have met verifiers that were away
+            self._reveal_again_ms = now_ms() + self._me.spec.timing.resend_ms
+            self._reveal_last()
+        self._proposer.consider()
+
+    def may_count(self, signed: SignedCommit) -> None:
+        """Check a commit before its update is held.
+
+        Raises:
+            PeerFault, OutOfPhase: it may not count; a contradiction of an earlier one is kept as evidence.
+        """
+        check_commit(self.round.rules, self.round.history, self.round.state, signed)
+        known = self.round.commits.get(signed.commit.node)
+        if known is not None and known.commit != signed.commit:
+            self._to_round(Submitted(signed))
+            raise PeerFault(signed.commit.node, f"two commits for round {signed.commit.round}")
+
+    def submitted(self, event: Submitted) -> None:
+        """A commit whose update is held. Raises PeerFault or OutOfPhase if it may not count."""
+        self._to_round(event)
+
+    def reveal_received(self, reveal: Reveal) -> None:
+        """A verifier's share of the beacon. Raises PeerFault for a stranger's."""
+        self._to_round(Revealed(reveal))
+
+    def word_received(self, word: SignedVerdictSeal | SignedVerdict | Unsealed | Planted) -> None:
+        """A word about an audit, from a peer or from our own bench.
+
+        Raises:
+            PeerFault, OutOfPhase: it is not its signer's, proves nothing, or comes at the wrong time.
+        """
+        match word:
+            case SignedVerdictSeal():
+                self._to_round(Bound(word))
+            case SignedVerdict():
+                self._to_round(Judged(word))
+            case _:
+                self._to_round(Shown(word))
+
+    def contradiction_received(self, pair: Contradiction) -> None:
+        """Evidence against a node, from another verifier. Raises PeerFault or OutOfPhase if it is none."""
+        self._to_round(Contradicted(pair))
+
+    def appraisal_received(self, signed: SignedAppraised) -> None:
+        """A verifier's word on a node's evidence, ours or another's.
+
+        Raises:
+            PeerFault, OutOfPhase: it is not its signer's, or comes at the wrong time.
+        """
+        self._to_round(Valued(signed))
+
+    def backing_received(self, signed: SignedBacking) -> None:
+        """A verifier's word on a node's stake, ours or another's.
+
+        Raises:
+            PeerFault, OutOfPhase: it is not its signer's, or comes at the wrong time.
+        """
+        self._to_round(Weighed(signed))
+
+    def released(self, event: Released) -> None:
+        """A checked round of the run's drand network."""
+        self._to_round(event)
+
+    def body(self, block: Digest) -> Proposal | None:
+        """A proposal by its block digest, for a peer that lacks it."""
+        return consensus.body(self._state, block)
+
+    async def round_opened(self) -> None:
+        """Wait for the next round to open here."""
+        await self._opened.wait()
+
+    async def follow_parameters(self) -> None:
+        """Open each round once its parameters are there; ends only by cancellation."""
+        while True:
+            history = self._follower.history
+            if history.round > self.round.history.round:
+                state = NO_DIGEST
+                if history.is_training or history.round == history.spec.rounds:
+                    try:
+                        state = await self._pace.reach(int(history.round))
+                    except Unavailable as error:
+                        log.warning(
+                            "parameters lag", extra={"round": int(history.round), "reason": str(error)}
+                        )
+                        await trio.sleep(RETRY_S)
+                        continue
+                self._to_round(Advanced(history, state, now_ms()))
+                self._opened.set()
+                self._opened = trio.Event()
+                continue
+            await self._follower.grown(int(history.round))
+
+    async def sync(self) -> None:
+        """Ask one peer after another for links we lack."""
+        if self._is_syncing:
+            return
+        self._is_syncing = True
+        try:
+            await self._sync_from_anyone()
+        finally:
+            self._is_syncing = False
+
+    async def _sync_from_anyone(self) -> None:
+        before = self._follower.history.round
+        peers = [peer for peer in self._me.verifiers if peer in self._host.connected()]
+        random.shuffle(peers)  # none of them can starve us with links we have
+        for peer in peers:
+            try:
+                self.synced(await self._links_from(peer))
+                if self._follower.history.round > before:
+                    return
+            except (PeerFault, MalformedMessage, Unavailable) as error:
+                log.info("sync failed", extra={"peer": peer.hex()[:8], "reason": str(error)})
+
+    def broadcast(self, body: bytes) -> None:
+        """A fact for all other verifiers. `check_spec` keeps runs small enough for facts to fit."""
+        for peer in self._me.verifiers:
+            try:
+                self._host.post(peer, body)
+            except ValueError as error:
+                log.error("fact not sent", extra={"reason": str(error)})
+
+    # ---- the two state machines ----
+
+    def _to_round(self, event: rounds.Event) -> None:
+        self.round, effects = rounds.step(self.round, event)
+        for effect in effects:
+            self._keep_evidence(effect.pair)
+            self.broadcast(encode(effect.pair))
+        self._proposer.consider()
+
+    def _feed(self, event: Event) -> None:
+        self._queue.append(event)
+        if self._is_stepping:
+            return
+        self._is_stepping = True
+        try:
+            while self._queue:
+                self._step_once(self._queue.popleft())
+        finally:
+            self._is_stepping = False
+
+    def _step_once(self, event: Event) -> None:
+        try:
+            self._state, effects = consensus.step(self._state, event)
+        except OutOfPhase as late:
+            log.debug("out of phase", extra={"reason": str(late)})
+            return
+        except (PeerFault, MalformedMessage) as fault:
+            log.warning("peer fault", extra={"reason": str(fault)})
+            return
+        for effect in effects:
+            self._perform(effect)
+        self._reveal_notarised()
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Persist(record):
+                self._me.store.add_record(_iteration_of(record), encode(record))
+            case SignAndSend(vote):
+                signature = sign(self._me.keys.peer, self._me.domain, vote)
+                signed = SignedVote(vote=vote, verifier=self._me.me, signature=signature)
+                self.broadcast(encode(signed))
+                self._queue.append(Received(signed, now_ms()))
+            case SignAndSendProposal(block, manifest, parent, dummies):
+                proposal = Proposal(
+                    block=block,
+                    manifest=manifest,
+                    parent=parent,
+                    dummies=dummies,
+                    proposer=self._me.me,
+                    signature=sign(self._me.keys.peer, self._me.domain, block),
+                )
+                self.broadcast(encode(proposal))
+                self._queue.append(Received(proposal, now_ms()))
+            case Send(message):
+                self.broadcast(encode(message))
+            case BuildProposal():
+                self._proposer.ask(effect)
+            case Examine(proposal, ancestors):
+                self._nursery.start_soon(self._proposer.examine, proposal, ancestors)
+            case NeedBlock(block):
+                self._nursery.start_soon(self._fetch_proposal, block)
+            case NeedSync():
+                self._nursery.start_soon(self.sync)
+            case Accuse(first, second):
+                name = f"evidence/consensus/{digest(first).hex()}"
+                self._me.store.set_fact(name, encode(first) + encode(second))
+                log.warning("a verifier said two things", extra={"evidence": name})
+            case Finalised(certified):
+                self._finalised(certified)
+
+    def _finalised(self, certified: CertifiedManifest) -> None:
+        self._follower.take(certified)
+        self._me.store.drop_records(int(certified.block.iteration))
+        manifest = certified.manifest
+        for signed in manifest.commits:  # who told us something else told two stories
+            told = self.round.commits.get(signed.commit.node)
+            if told is None or told.commit.round != signed.commit.round:
+                continue  # our own round lags behind what was just synced
+            if told.commit != signed.commit:
+                self._contradicted(contradiction(told, signed))
+        for pair in manifest.contradictions:
+            self._keep_evidence(pair)
+        log.info(
+            "round finalised",
+            extra={
+                "round": int(manifest.round),
+                "iteration": int(certified.block.iteration),
+                "commits": len(manifest.commits),
+                "verdicts": len(manifest.verdicts),
+            },
+        )
+        self._reveal(manifest)
+        body = encode(certified)
+        verifiers = set(self._me.spec.verifier_peers)
+        for peer in self._host.connected():
+            if peer not in verifiers:
+                self._host.post(peer, body)
+
+    # ---- the beacon ----
+
+    def _reveal_notarised(self) -> None:
+        """Reveal for a block as soon as it is notarised: the next leader may have to build on it."""
+        for (_, kind), certificate in self._state.certificates.items():
+            if kind is VoteKind.NOTARISE and certificate.vote.block not in self._revealed:
+                proposal = consensus.body(self._state, certificate.vote.block)
+                if proposal is not None:
+                    self._revealed.add(certificate.vote.block)
+                    self._reveal(proposal.manifest)
+
+    def _reveal_last(self) -> None:
+        """Reveal for the last final manifest once more: the same proof, whenever it is made."""
+        if self._follower.history.round:
+            last = next(iter(self._me.store.links(int(self._follower.history.round) - 1, 1)))
+            self._reveal(last.manifest)
+
+    def _reveal(self, manifest: Manifest) -> None:
+        if manifest.drand_next:
+            self._named(manifest.drand_next)
+        alpha = beacon_input(self._me.spec.deployment_id, self._me.run_id, manifest.round, digest(manifest))
+        reveal = Reveal(
+            run_id=self._me.run_id,
+            round=manifest.round,
+            verifier=self._me.me,
+            proof=self._prove(alpha),
+        )
+        self.broadcast(encode(reveal))
+        self._to_round(Revealed(reveal))
+
+    # ---- what others hold ----
+
+    async def _fetch_proposal(self, block: Digest) -> None:
+        if block in self._fetching:
+            return
+        self._fetching.add(block)
+        try:
+            for peer in self._me.verifiers:
+                if peer in self._host.connected() and await self._ask_for_proposal(peer, block):
+                    return
+        finally:
+            self._fetching.discard(block)
+
+    async def _ask_for_proposal(self, peer: PeerId, block: Digest) -> bool:
+        try:
+            body = await self._host.request(peer, "proposal", block, timeout_s=10)
+            self.receive(decode(Proposal, body))
+        except (PeerFault, MalformedMessage, Unavailable) as error:
+            log.info("proposal not to be had", extra={"peer": peer.hex()[:8], "reason": str(error)})
+            return False
+        return True
+
+    async def _links_from(self, peer: PeerId) -> tuple[CertifiedManifest, ...]:
+        request = StepRequest(number=int(self._follower.history.round), node=PeerId(NO_DIGEST))
+        return decode(Links, await self._host.request(peer, "links", encode(request), timeout_s=20)).links
+
+    def _contradicted(self, pair: Contradiction) -> None:
+        """Evidence of our own: for the court even where the chain has no more use for it."""
+        self._keep_evidence(pair)
+        try:
+            self._to_round(Contradicted(pair))
+        except (OutOfPhase, PeerFault, MalformedMessage) as late:  # barred already, or too old
+            log.info("contradiction not for the chain", extra={"reason": str(late)})
+
+    def _keep_evidence(self, pair: Contradiction) -> None:
+        commit = pair.first.commit
+        name = f"{EVIDENCE}{int(commit.round)}/{commit.node.hex()}"
+        if self._me.store.fact(name) is None:
+            self._me.store.set_fact(name, encode(pair))
+            log.warning("a node committed to two updates", extra={"evidence": name})
+
+
+def _iteration_of(record: Record) -> int:
+    match record:
+        case Proposal(block=block):
+            return int(block.iteration)
+        case QuorumCertificate(vote=vote):
+            return int(vote.iteration)
+        case Vote(iteration=iteration):
+            return int(iteration)
+        case _:
+            return int(record.iteration)

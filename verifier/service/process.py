@@ -1,0 +1,367 @@
+"""Service: a verifier's process. It reads, calls pure rules, and carries out what they ask.
+
+Room: verifier (edge). One trio process owns sockets, store and state machines;
+torch lives in the examiner's child process. Nothing is signed before the store
+has it. The parts: `driver` runs the agreement, `bench` the audits, `duties` the
+chain; this file opens them and answers the network.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import trio
+
+from assay.network.host import Fact, Handler, Host
+from assay.participant.config import BLOB_STORE_BYTES, Config, Participant, open_network, open_participant
+from assay.participant.follower import Follower, fetch_blob
+from assay.participant.sync import Pace
+from assay.protocol.encoding.blob import blob_digest
+from assay.protocol.encoding.codec import decode, decode_any, digest, encode
+from assay.protocol.errors import ConfigError, MalformedMessage, OutOfPhase, PeerFault, Unavailable
+from assay.protocol.identity import sign
+from assay.protocol.messages import (
+    REASON_CHARS_MAX,
+    CertifiedManifest,
+    Contradiction,
+    Opened,
+    Planted,
+    Proposal,
+    QuorumCertificate,
+    Receipt,
+    Refusal,
+    Reveal,
+    SignedAppraised,
+    SignedBacking,
+    SignedReceipt,
+    SignedRefusal,
+    SignedVerdict,
+    SignedVerdictSeal,
+    SignedVote,
+    Submission,
+    Unsealed,
+    Verdict,
+    VerdictSeal,
+)
+from assay.protocol.types import Digest, PeerId
+from assay.training.codec.contribution import contribution_bytes_max, decode_contribution
+from assay.training.fragments import check_fragments
+from assay.training.layout import layout_of
+from assay.training.optimiser.momentum_root import zero_root
+from assay.verifier.aggregation.combine import rounds_behind
+from assay.verifier.aggregation.registry import check_aggregation
+from assay.verifier.audit.limits import agreed_limits
+from assay.verifier.round.commits import Rules
+from assay.verifier.round.machine import Released, Round, Submitted
+from assay.verifier.service.appraiser import Appraiser
+from assay.verifier.service.audit_runner import Bench
+from assay.verifier.service.chain_duties import Duties
+from assay.verifier.service.drand_client import DrandClient
+from assay.verifier.service.driver import Driver
+from assay.verifier.service.proposer import now_ms
+from assay.verifier.service.stake_watch import Backers
+from assay.verifier.service.witness import Witness
+
+log = logging.getLogger(__name__)
+TICK_S = 0.1
+SUBMIT_WAIT_S = 30.0  # how long a commit for the next round may wait for our own round to end
+FETCH_S = 60.0
+MAKE_ROOM_S = 30.0
+ROOM_SHARE = 0.75
+FACTS = {
+    kind.TAG: kind
+    for kind in (
+        SignedVote,
+        Proposal,
+        QuorumCertificate,
+        Reveal,
+        SignedVerdictSeal,
+        SignedVerdict,
+        Contradiction,
+        SignedAppraised,
+        SignedBacking,
+        CertifiedManifest,
+    )
+}
+SHOWN: dict[bytes, type[Unsealed] | type[Planted]] = {Unsealed.TAG: Unsealed, Planted.TAG: Planted}
+
+
+async def run_verifier(config: Config) -> None:
+    """Take part in a run as a verifier until cancelled.
+
+    Raises:
+        ConfigError: the operator can fix it.
+        Diverged: our own state is not what we signed for; stop rather than sign nonsense.
+    """
+    me = open_participant(config)
+    try:
+        check_aggregation(me.spec.rule)
+        check_fragments(layout_of(me.spec.model), me.spec.rule.fragments)
+        agreed_limits(me.spec, me.config.limits)
+    except ValueError as fault:
+        raise ConfigError(f"this run cannot be verified by us: {fault}") from None
+    if me.spec.audit.drand.is_used and not me.config.drand:
+        raise ConfigError("this run draws by a drand network too: say in the file where to ask it, as drand")
+    await Service(me).run()
+
+
+class Service:
+    """A verifier's parts and the handlers that peers reach."""
+
+    def __init__(self, me: Participant) -> None:
+        self.me = me
+        self.follower = Follower(me.spec, me.run_id, me.store)
+        self.layout = layout_of(me.spec.model)
+        self.pace = Pace(
+            module="assay.verifier.audit.worker",
+            opening={
+                "spec": encode(me.spec),
+                **me.workplace,
+                "limits": None if me.config.limits is None else str(me.config.limits),
+            },
+            log_path=me.config.folder / "examiner.log",
+            store=me.store,
+            blobs=me.blobs,
+            fetch=self._fetch,
+        )
+        self._drand = DrandClient(me.spec.audit.drand, me.config.drand, self._released)
+        self._host: Host
+        self.driver: Driver
+        self.bench: Bench
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        duties = Duties(self.me, self.follower, self.pace)
+        appraiser = Appraiser(self.me, self.follower, self._say, lambda: int(time.time()))
+        handlers: dict[str, Handler] = {
+            "links": self.follower.answer_links,
+            "submit": self._on_submit,
+            "proposal": self._on_proposal_request,
+            "opened": self._on_opened,
+            "shown": self._on_shown,
+            "attest": appraiser.answer,
+            **duties.handlers,
+            **Witness(self.me, lambda: int(time.time())).handlers,
+        }
+        ready = trio.Event()
+
+        def gated(handler: Handler) -> Handler:
+            async def wait_then_answer(peer: PeerId, body: bytes) -> bytes:
+                await ready.wait()
+                return await handler(peer, body)
+
+            return wait_then_answer
+
+        async with (
+            open_network(self.me, {name: gated(handler) for name, handler in handlers.items()}) as host,
+            trio.open_nursery() as nursery,
+        ):
+            self._host = host
+            nursery.start_soon(host.keep_connected, list(self.me.addresses.values()))
+            first = self.follower.history
+            state = await self.pace.reach(min(int(first.round), self.me.spec.rounds))
+            rules = Rules(
+                deployment=self.me.deployment,
+                domain=self.me.domain,
+                zero_momentum=zero_root(self.me.run_id, self.me.spec.rule, self.layout.blocks),
+                block_count=self.layout.blocks,
+            )
+            opening = Round(rules=rules, history=first, state=state, opened_ms=now_ms())
+            self.driver = Driver(
+                self.me, host, self.follower, self.pace, nursery, opening, self._update, self._drand.want
+            )
+            self.bench = Bench(self.me, host, self.follower, self.pace, nursery, self.driver, self._update)
+            ready.set()
+            log.info("verifier is up", extra={"round": int(first.round), "peer": self.me.me.hex()[:8]})
+            nursery.start_soon(appraiser.run)
+            nursery.start_soon(self._drand.run)
+            nursery.start_soon(Backers(self.me, self.follower, self._say_backing).run)
+            nursery.start_soon(self._read_facts)
+            nursery.start_soon(self._tick)
+            nursery.start_soon(self.driver.follow_parameters)
+            nursery.start_soon(self.bench.run)
+            nursery.start_soon(duties.run, host)
+            nursery.start_soon(self._poll_when_stuck)
+            nursery.start_soon(self._make_room)
+
+    async def _read_facts(self) -> None:
+        async for fact in self._host.facts:
+            try:
+                self._take_fact(fact)
+            except OutOfPhase as late:
+                log.debug("out of phase", extra={"reason": str(late)})
+            except (PeerFault, MalformedMessage) as fault:
+                log.warning("peer fault", extra={"peer": fact.peer.hex()[:8], "reason": str(fault)})
+
+    def _take_fact(self, fact: Fact) -> None:
+        message = decode_any(FACTS, fact.payload)
+        if not isinstance(message, CertifiedManifest) and fact.peer not in self.me.spec.verifier_peers:
+            raise PeerFault(fact.peer, f"sends a {type(message).__name__}, which only verifiers do")
+        match message:
+            case SignedVote() | Proposal() | QuorumCertificate():
+                self.driver.receive(message)
+            case Reveal():
+                if fact.peer != message.verifier:
+                    raise PeerFault(fact.peer, "sends another verifier's reveal")
+                self.driver.reveal_received(message)
+            case (
+                SignedVerdictSeal(seal=VerdictSeal(verifier=speaker))
+                | SignedVerdict(verdict=Verdict(verifier=speaker))
+            ):
+                if fact.peer != speaker:
+                    raise PeerFault(fact.peer, "passes on another verifier's verdict")
+                self.driver.word_received(message)
+            case Contradiction():
+                self.driver.contradiction_received(message)
+            case SignedAppraised():
+                if fact.peer != message.appraised.verifier:
+                    raise PeerFault(fact.peer, "passes on another verifier's appraisal")
+                self.driver.appraisal_received(message)
+            case SignedBacking():
+                if fact.peer != message.backing.verifier:
+                    raise PeerFault(fact.peer, "passes on another verifier's word on stake")
+                self.driver.backing_received(message)
+            case CertifiedManifest():
+                self.driver.synced((message,))
+
+    async def _tick(self) -> None:
+        while True:
+            self.driver.tick()
+            await trio.sleep(TICK_S)
+
+    async def _poll_when_stuck(self) -> None:
+        """A verifier that was away asks for what it missed even if nobody tells it that it lags."""
+        while True:
+            before = self.follower.history.round
+            await trio.sleep(5)
+            if self.follower.history.round == before and not self.follower.history.is_complete:
+                await self.driver.sync()
+
+    async def _make_room(self) -> None:
+        """Forget the oldest updates when the disk's share fills; aggregates stay, parameters need them."""
+        oldest = 0
+        # Audits look back so far, and a restart rebuilds the standing of nodes from so many rounds.
+        window = self.me.spec.closing_rounds + 2 + 2 * rounds_behind(self.me.spec)
+        while True:
+            await trio.sleep(MAKE_ROOM_S)
+            while self.me.blobs.used_bytes > ROOM_SHARE * BLOB_STORE_BYTES:
+                links = list(self.me.store.links(oldest, 1))
+                if not links or links[0].manifest.round + window >= self.follower.history.round:
+                    break
+                for signed in links[0].manifest.commits:
+                    self.me.blobs.remove(signed.commit.update)
+                oldest = int(links[0].manifest.round) + 1
+                await trio.lowlevel.checkpoint()
+
+    async def _on_submit(self, peer: PeerId, body: bytes) -> bytes:
+        """A node's commit and update in, a signed receipt or a signed refusal out."""
+        submission = decode(Submission, body)
+        commit = submission.signed.commit
+        if commit.node != peer:
+            raise PeerFault(peer, f"submits a commit of {commit.node.hex()[:8]}")
+        try:
+            await self._take(submission, peer)
+        except OutOfPhase:
+            raise  # of another round: nothing is wrong with it as such
+        except (PeerFault, MalformedMessage) as fault:
+            log.warning("commit refused", extra={"node": peer.hex()[:8], "reason": str(fault)})
+            refusal = Refusal(
+                run_id=self.me.run_id,
+                round=commit.round,
+                node=peer,
+                commit=digest(commit),
+                verifier=self.me.me,
+                reason=str(fault)[:REASON_CHARS_MAX],
+            )
+            signature = sign(self.me.keys.peer, self.me.domain, refusal)
+            return encode(SignedRefusal(refusal=refusal, signature=signature))
+        receipt = Receipt(
+            run_id=self.me.run_id, round=commit.round, node=peer, commit=digest(commit), verifier=self.me.me
+        )
+        signature = sign(self.me.keys.peer, self.me.domain, receipt)
+        return encode(SignedReceipt(receipt=receipt, signature=signature))
+
+    async def _take(self, submission: Submission, peer: PeerId) -> None:
+        """Hold a commit with its update for the manifest to come.
+
+        Raises:
+            OutOfPhase, PeerFault, MalformedMessage, Unavailable: why it is not taken.
+        """
+        commit = submission.signed.commit
+        with trio.move_on_after(SUBMIT_WAIT_S):
+            # One round ahead of us is a node that heard of the last manifest first; further is nonsense.
+            while self.driver.round.history.round < commit.round <= self.follower.history.round + 1:
+                await self.driver.round_opened()
+        self.driver.may_count(submission.signed)  # before we store anything for a stranger's sake
+        await self._hold_update(
+            int(commit.round), commit.update, commit.update_bytes, submission.update, peer
+        )
+        self.driver.submitted(Submitted(submission.signed))
+
+    async def _hold_update(self, round_id: int, name: Digest, size: int, inline: bytes, peer: PeerId) -> None:
+        """Hold the update of a commit, whole and decodable; what is already here is checked alike."""
+        is_here = self.me.blobs.size(name) is not None
+        if is_here:
+            data = self.me.blobs.load(name)
+        else:
+            data = inline or await fetch_blob(self._host, name, (peer,), FETCH_S, max(size, 1))
+        if blob_digest(data) != name or len(data) != size:
+            raise PeerFault(peer, f"update of {len(data)} bytes is not the one committed to")
+        decode_contribution(self.me.spec, self.layout, round_id, data)
+        if not is_here:
+            self.me.blobs.put(data)
+
+    async def _on_proposal_request(self, peer: PeerId, body: bytes) -> bytes:
+        if peer not in self.me.spec.verifier_peers:  # nobody else sees commits before their round is final
+            raise PeerFault(peer, "asks for a proposal, which only verifiers may")
+        found = self.driver.body(Digest(body))
+        if found is None:
+            raise Unavailable("no such proposal here")
+        return encode(found)
+
+    async def _on_opened(self, peer: PeerId, body: bytes) -> bytes:
+        self.bench.opened(peer, decode(Opened, body))
+        return b""
+
+    async def _on_shown(self, peer: PeerId, body: bytes) -> bytes:
+        """A drawn node opens its seal, or a canary shows its list."""
+        word: Unsealed | Planted = decode_any(SHOWN, body)
+        if word.node != peer:
+            raise PeerFault(peer, f"speaks for {word.node.hex()[:8]}")
+        self.driver.word_received(word)
+        return b""
+
+    async def _say(self, word: SignedAppraised) -> None:
+        """Our own word on a node's evidence: to our round, once it has come so far, and to all verifiers."""
+        while self.driver.round.history.round <= word.appraised.round:
+            await self.driver.round_opened()
+        self.driver.appraisal_received(word)
+        self.driver.broadcast(encode(word))
+
+    def _say_backing(self, word: SignedBacking) -> None:
+        """Our own word on the stake behind a node: to our round, and to all verifiers."""
+        try:
+            self.driver.backing_received(word)
+        except OutOfPhase as late:
+            log.debug("word on stake not for now", extra={"reason": str(late)})
+        self.driver.broadcast(encode(word))
+
+    def _released(self, number: int, signature: bytes) -> None:
+        self.driver.released(Released(number, signature))
+
+    async def _update(self, round_id: int, name: Digest, holders: tuple[PeerId, ...]) -> bytes:
+        """An update's bytes, ours or fetched; decodable, or the sender is at fault.
+
+        Raises:
+            Unavailable, MalformedMessage.
+        """
+        if self.me.blobs.size(name) is None:
+            size_max = contribution_bytes_max(self.me.spec.rule, self.layout.blocks)
+            data = await fetch_blob(self._host, name, holders, FETCH_S, size_max)
+            decode_contribution(self.me.spec, self.layout, round_id, data)
+            self.me.blobs.put(data)
+        return self.me.blobs.load(name)
+
+    async def _fetch(self, name: Digest) -> bytes:
+        return await fetch_blob(self._host, name, self.me.verifiers, FETCH_S)

@@ -1,0 +1,214 @@
+"""Proposer: makes the manifest a leader proposes, and checks the one a leader proposed.
+
+Room: verifier (edge: updates from disk and peers, arithmetic in a thread). The
+rules are `round`'s; here they are given the updates' bytes and the time.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from assay.participant.config import Participant
+from assay.participant.follower import Follower
+from assay.protocol.encoding.codec import digest
+from assay.protocol.errors import AssayError, PeerFault
+from assay.protocol.messages import Manifest, Proposal
+from assay.protocol.randomness import drand
+from assay.protocol.types import NO_DIGEST, Digest, PeerId
+from assay.training.codec.contribution import decode_contribution
+from assay.training.layout import layout_of
+from assay.verifier.aggregation.combine import Combined, combine, rounds_behind, tolerated
+from assay.verifier.aggregation.reputation import Standing
+from assay.verifier.consensus.machine import BuildProposal, Built, Event, Examined, Ready
+from assay.verifier.round import machine as rounds
+from assay.verifier.round.machine import Round
+
+log = logging.getLogger(__name__)
+RETRY_S = 1.0
+LINKS_AT_ONCE = 8
+STANDINGS_KEPT = 4  # each holds the decoded updates of a few rounds
+GetUpdate = Callable[[int, Digest, tuple[PeerId, ...]], Awaitable[bytes]]
+
+
+class Proposer:
+    """Answers `BuildProposal` and `Examine` of the agreement."""
+
+    def __init__(
+        self,
+        me: Participant,
+        follower: Follower,
+        get_update: GetUpdate,
+        present: Callable[[], Round],
+        round_opened: Callable[[], Awaitable[None]],
+        feed: Callable[[Event], None],
+        nursery: trio.Nursery,
+    ) -> None:
+        """
+        Args:
+            me: Who proposes.
+            follower: The finalised chain.
+            get_update: An update's bytes, ours or a peer's.
+            present: The round as it is now.
+            round_opened: Waits for the next one.
+            feed: Takes events of the agreement.
+            nursery: For work that takes time.
+        """
+        self._me, self._follower, self._get_update = me, follower, get_update
+        self._present, self._round_opened, self._feed, self._nursery = present, round_opened, feed, nursery
+        self._build: BuildProposal | None = None
+        self._asked_ms = 0
+        self._is_building = False
+        self._layout = layout_of(me.spec.model)
+        self._standings: dict[tuple[Digest, ...], Standing] = {}
+
+    def ask(self, build: BuildProposal) -> None:
+        """We lead: a manifest is wanted. `consider` answers when one can be made."""
+        self._build, self._asked_ms = build, now_ms()
+        self._nursery.start_soon(self._consider_soon)
+
+    def consider(self) -> None:
+        """Tell the agreement when the round is complete, and answer its request to build."""
+        state, history = self._present(), self._follower.history
+        if history.round != state.history.round or history.is_complete:
+            return
+        if not rounds.missing(state) or rounds.is_held_up(state, now_ms(), wall_s=wall_s()):
+            self._feed(Ready(history.round, now_ms()))
+        build = self._build
+        if build is None or self._is_building:
+            return
+        pending = self._not_final(build.ancestors)
+        if rounds.base_history(state.history, pending).parent != build.parent_manifest:
+            return
+        # A parent that is notarised is final a moment later, or not for a long while; only then
+        # is an empty manifest on top of it worth a round.
+        if pending and now_ms() < self._asked_ms + self._me.spec.timing.ready_ms:
+            return
+        if rounds.may_propose(state, pending, now_ms(), follows=build.follows):
+            self._is_building = True
+            self._nursery.start_soon(self._answer, build, pending, state)
+
+    async def examine(self, proposal: Proposal, ancestors: tuple[Manifest, ...]) -> None:
+        """Check a proposal's body and tell the agreement what was found."""
+        manifest, block = proposal.manifest, digest(proposal.block)
+        seen_s = wall_s()  # from here on the block is fixed: what it names must be to come now
+        try:
+            with trio.fail_after(self._me.spec.timing.iteration_ms / 1000):
+                while self._not_final(ancestors) and manifest.commits:
+                    await self._round_opened()  # commits stand on a final parent: ours is about to be
+                while self._follower.history.round > self._present().history.round:
+                    await self._round_opened()
+            follows = not proposal.dummies
+            pending = self._not_final(ancestors)
+            if manifest.drand:
+                named = rounds.base_history(self._present().history, pending).drand_next
+                await trio.to_thread.run_sync(self._check_drand, named, manifest.drand)
+            rounds.examine(self._present(), pending, manifest, follows=follows, wall_s=seen_s)
+            if manifest.commits:
+                aggregate = await self._aggregate(manifest, (proposal.proposer, *self._me.verifiers))
+                if aggregate != manifest.aggregate:
+                    raise PeerFault(
+                        proposal.proposer, "proposes an aggregate that is not that of its commits"
+                    )
+        except trio.TooSlowError:
+            log.info("examination gave up", extra={"round": int(manifest.round)})
+        except (AssayError, ValueError) as error:
+            log.warning("proposal refused", extra={"round": int(manifest.round), "reason": str(error)})
+            self._feed(Examined(block, False))
+        else:
+            self._feed(Examined(block, True))
+
+    def _check_drand(self, named: int, signature: bytes) -> None:
+        """A pairing takes a fifth of a second: for a thread. Asked again, the answer is at hand."""
+        drand.check_signature(self._me.spec.audit.drand, named, signature)
+
+    async def _consider_soon(self) -> None:
+        self.consider()
+
+    def _not_final(self, ancestors: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
+        """The ancestors that are still only notarised here."""
+        return tuple(manifest for manifest in ancestors if manifest.round >= self._present().history.round)
+
+    async def _answer(self, build: BuildProposal, pending: tuple[Manifest, ...], state: Round) -> None:
+        try:
+            aggregate = NO_DIGEST
+            if state.commits and not pending:
+                aggregate = await self._aggregate(rounds.manifest_of(state, (), NO_DIGEST), ())
+            manifest = rounds.manifest_of(state, pending, aggregate, wall_s=wall_s())
+            if self._build is build:
+                self._build = None
+            self._feed(Built(build.iteration, manifest))
+        except AssayError as error:  # an update of ours is damaged; the next tick tries again
+            log.warning("manifest not built", extra={"round": int(build.round), "reason": str(error)})
+            await trio.sleep(RETRY_S)
+        finally:
+            self._is_building = False
+
+    async def _aggregate(self, manifest: Manifest, holders: tuple[PeerId, ...]) -> Digest:
+        """Aggregate the manifest's updates, keep the bytes; their digest, or zero where the rule refuses."""
+        before = await self._standing_before(manifest)
+        f = tolerated(self._present().history)
+        combined = await self._combined(manifest, f, before, holders)
+        if combined.refusal:
+            log.warning("no aggregate", extra={"round": int(manifest.round), "reason": combined.refusal})
+        self._standings[_place(manifest)] = combined.standing
+        while len(self._standings) > STANDINGS_KEPT:
+            del self._standings[next(iter(self._standings))]
+        return self._me.blobs.put(combined.body) if combined.body else NO_DIGEST
+
+    async def _standing_before(self, manifest: Manifest) -> Standing:
+        """Standing that a manifest begins with: the one found before, else rebuilt from final rounds."""
+        behind = rounds_behind(self._me.spec)
+        last = self._with_commits(int(manifest.round), min(behind, 1))
+        found = self._standings.get(_place(last[0])) if last else None
+        if found is not None:
+            return found
+        standing = Standing()
+        for past in self._with_commits(int(manifest.round), behind):
+            standing = (await self._combined(past, 0, standing, self._me.verifiers)).standing
+        return standing
+
+    def _with_commits(self, before: int, count: int) -> list[Manifest]:
+        """The last `count` final manifests with commits before a round, oldest first."""
+        found: list[Manifest] = []
+        while before > 0 and len(found) < count:
+            first = max(0, before - LINKS_AT_ONCE)
+            links = self._me.store.links(first, before - first)
+            found = [link.manifest for link in links if link.manifest.commits] + found
+            before = first
+        return found[-count:] if count else []
+
+    async def _combined(
+        self, manifest: Manifest, f: int, before: Standing, holders: tuple[PeerId, ...]
+    ) -> Combined:
+        spec, layout, round_id = self._me.spec, self._layout, int(manifest.round)
+        bodies = {
+            signed.commit.node: await self._get_update(round_id, signed.commit.update, holders)
+            for signed in manifest.commits
+        }
+
+        def compute() -> Combined:
+            updates = {
+                node: decode_contribution(spec, layout, round_id, body) for node, body in bodies.items()
+            }
+            return combine(spec, layout, manifest.parent, f, before, updates)
+
+        return await trio.to_thread.run_sync(compute)
+
+
+def _place(manifest: Manifest) -> tuple[Digest, ...]:
+    """What the standing after a manifest follows from, known before its aggregate is."""
+    return (manifest.parent, *(signed.commit.update for signed in manifest.commits))
+
+
+def wall_s() -> int:
+    """The clock that drand's rounds go by: Unix time."""
+    return int(time.time())
+
+
+def now_ms() -> int:
+    """A verifier's clock: monotonic, milliseconds."""
+    return int(trio.current_time() * 1000)

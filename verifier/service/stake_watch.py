@@ -1,0 +1,96 @@
+"""Backers: whether the stake that stood behind each node at the start still does.
+
+Room: verifier (edge: the chain, in threads). An operator's stake deters only while it is there: stake that
+has left can be slashed until it is paid out, not longer, and a run may be longer. Once more than f verifiers
+see that some has left, every step of the node is audited until it is back, and then it begins on probation.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import trio
+
+from assay.chain.commit_statement import evm_address
+from assay.chain.state import StakeState
+from assay.chain.statements import OPERATOR
+from assay.participant.config import Participant
+from assay.participant.follower import Follower
+from assay.participant.wallet.claims import open_chain
+from assay.protocol.errors import AssayError
+from assay.protocol.identity import sign
+from assay.protocol.messages import Backing, SignedBacking
+from assay.protocol.state_transition import History, may_back
+from assay.protocol.types import PeerId, RoundId
+
+if TYPE_CHECKING:
+    from assay.chain.client import Chain
+
+log = logging.getLogger(__name__)
+POLL_S = 60.0  # leaving takes days
+FACT = "stake/"  # in the store: a node's active stake when this verifier first looked
+
+
+class Backers:
+    """One verifier's watch over operators' stakes."""
+
+    def __init__(self, me: Participant, follower: Follower, say: Callable[[SignedBacking], None]) -> None:
+        """
+        Args:
+            me: The verifier.
+            follower: Its chain.
+            say: Takes a word of ours to the round and to all verifiers.
+        """
+        self._me, self._follower, self._say = me, follower, say
+        self._chain: Chain | None = None
+
+    async def run(self) -> None:
+        """Look at every operator's stake again and again; ends only by cancellation."""
+        while not self._follower.history.is_complete:
+            try:
+                stakes = await trio.to_thread.run_sync(self._stakes)
+            except AssayError as error:  # a chain that is away says nothing about stake
+                log.info("stakes not seen", extra={"reason": str(error)})
+            else:
+                for word in self.words(stakes):
+                    signature = sign(self._me.keys.peer, self._me.domain, word)
+                    self._say(SignedBacking(backing=word, signature=signature))
+            await trio.sleep(POLL_S)
+
+    def words(self, stakes: Mapping[PeerId, StakeState]) -> list[Backing]:
+        """What there is to say of these stakes now, said before or not: it may not have been heard."""
+        history = self._follower.history
+        found = []
+        for node, stake in sorted(stakes.items()):
+            word = Backing(
+                run_id=self._me.run_id,
+                round=RoundId(max(int(history.round) - 1, 0)),
+                node=node,
+                verifier=self._me.me,
+                is_whole=self._is_whole(node, stake),
+            )
+            if _is_due(history, word):
+                found.append(word)
+        return found
+
+    def _is_whole(self, node: PeerId, stake: StakeState) -> bool:
+        name = FACT + node.hex()
+        first = self._me.store.fact(name)
+        if first is None:
+            first = stake.active.to_bytes(32, "big")
+            self._me.store.set_fact(name, first)
+        return stake.active >= max(int.from_bytes(first, "big"), stake.minimum)
+
+    def _stakes(self) -> dict[PeerId, StakeState]:
+        chain = self._chain = self._chain or open_chain(self._me)
+        return {
+            member.peer: chain.stake_of(evm_address(member.account), OPERATOR)
+            for member in self._me.spec.nodes
+            if not self._follower.history.nodes[member.peer].barred
+        }
+
+
+def _is_due(history: History, word: Backing) -> bool:
+    return bool(history.round) and may_back(history, word)
