@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from assay.api.access import AccessStore
-from assay.api.catalogue import make_shelf
+from assay.api.catalogue import make_catalogue
 from assay.api.config import ServerFile
 from assay.api.gateway import Gateway
 from assay.api.http.guard import Guard
@@ -49,7 +49,7 @@ def make_server(config: ServerFile, base: Path) -> Server:
         gateway = Gateway(config.chain.rpc_url, deployment)
         with suppress(Unavailable):  # a chain that is away now may come back; its routes say so
             gateway.check_deployment()
-    return Server(config, make_shelf(config.runs, base), AccessStore(base / config.access), gateway)
+    return Server(config, make_catalogue(config.runs, base), AccessStore(base / config.access), gateway)
 
 
 def make_app(server: Server) -> FastAPI:
@@ -83,7 +83,7 @@ def health(server: TheServer) -> Health:
             chain = "up"
         except Unavailable:
             chain = "down"
-    return Health(ok=True, runs=len(server.shelf.runs), chain=chain)
+    return Health(ok=True, runs=len(server.catalogue.runs), chain=chain)
 
 
 async def _on_not_modified(request: Request, error: Exception) -> Response:

@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection, Engine
 from assay.api.http.problems import Problem
 from assay.bundle.books import Place, find_books, log_origin, run_of
 from assay.ledger.journal.database import open_engine_to_read, reading
-from assay.ledger.journal.reader import BooksAltered
+from assay.ledger.journal.reader import LedgerIntegrityError
 from assay.ledger.log.audit import Audited, audit
 from assay.ledger.log.signer import read_published
 from assay.ledger.queries.lookup import Totals, add_up
@@ -38,7 +38,7 @@ class AuditAnswer:
 
 
 @dataclass(slots=True)
-class Shelved:
+class ServedRun:
     """One run."""
 
     name: str
@@ -90,7 +90,8 @@ class Shelved:
         """The balances by the journal as it is now.
 
         Raises:
-            BooksAltered: an entry is not what was logged, or the books went back since they were added up.
+            LedgerIntegrityError: an entry is not what was logged, or the books went back since they were
+                added up.
         """
         with self._lock:
             so_far = self._totals  # before the view is opened, so the view can only be newer
@@ -112,18 +113,18 @@ class Shelved:
                     try:
                         found = audit(db, self.origin(db), None, published)
                         self._audit = AuditAnswer(at_s=now_s, audited=found, difference="")
-                    except BooksAltered as error:
+                    except LedgerIntegrityError as error:
                         self._audit = AuditAnswer(at_s=now_s, audited=None, difference=str(error))
             return self._audit
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class RunCatalogue:
     """All runs of a server."""
 
-    runs: Mapping[str, Shelved]
+    runs: Mapping[str, ServedRun]
 
-    def find(self, name: str) -> Shelved:
+    def find(self, name: str) -> ServedRun:
         """The run of this name.
 
         Raises:
@@ -135,7 +136,7 @@ class Shelf:
         return found
 
 
-def make_shelf(runs: Mapping[str, str], base: Path) -> Shelf:
+def make_catalogue(runs: Mapping[str, str], base: Path) -> RunCatalogue:
     """The runs of a configuration; paths are relative to `base`."""
     places = {name: where if "://" in where else base / where for name, where in runs.items()}
-    return Shelf({name: Shelved(name, where) for name, where in places.items()})
+    return RunCatalogue({name: ServedRun(name, where) for name, where in places.items()})

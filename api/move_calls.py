@@ -19,7 +19,7 @@ from assay.api.moves import Call
 from assay.api.payouts import payouts
 from assay.api.schemas import AmountGiven, Asked, HashGiven
 from assay.api.server import Server
-from assay.chain.state import RunState
+from assay.chain.state import EscrowState
 from assay.chain.statements import OPERATOR, VERIFIER
 from assay.chain.units import UNIT, money_text
 
@@ -137,9 +137,9 @@ def _planned(server: Server, chain: Gateway, account: str, action: str, asked: B
 
 
 def _claim(server: Server, chain: Gateway, asked: _Claim) -> Planned:
-    shelved = server.shelf.find(asked.run)
-    run_id = shelved.spec()[1]
-    with shelved.opened() as db:
+    served_run = server.catalogue.find(asked.run)
+    run_id = served_run.spec()[1]
+    with served_run.opened() as db:
         table = payouts(db, run_id, asked.epoch)
     if asked.index >= len(table.rows):
         raise Problem(404, f"the table of epoch {asked.epoch} has {len(table.rows)} rows")
@@ -177,7 +177,7 @@ def _paid(
     return chain.call_of("AssayToken", "approve", spender, amount), call
 
 
-def _run(chain: Gateway, run_id: str) -> RunState:
+def _run(chain: Gateway, run_id: str) -> EscrowState:
     found = chain.run(bytes.fromhex(run_id[2:]))
     if found is None:
         raise Problem(404, "nobody opened a run of this id")

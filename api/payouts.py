@@ -12,7 +12,7 @@ from assay.api.http.problems import Problem
 from assay.api.schemas import PayoutAnswer, SettlementAnswer
 from assay.chain.proofs.payout_tree import Payout, payout_tree
 from assay.chain.statements import Address
-from assay.ledger.journal.reader import BooksAltered
+from assay.ledger.journal.reader import LedgerIntegrityError
 from assay.ledger.journal.tables import TABLES
 
 
@@ -21,7 +21,7 @@ def payouts(db: Connection, run_id: bytes, epoch: int) -> SettlementAnswer:
 
     Raises:
         Problem: it is not settled.
-        BooksAltered: its rows do not make its root.
+        LedgerIntegrityError: its rows do not make its root.
     """
     heads, payout = TABLES["settlement"], TABLES["payout"]
     head = db.execute(sa.select(heads).where(heads.c.epoch == epoch)).first()
@@ -32,7 +32,7 @@ def payouts(db: Connection, run_id: bytes, epoch: int) -> SettlementAnswer:
         run_id, epoch, [Payout(account=Address(row.account), amount=row.amount) for row in rows]
     )
     if tree.root != head.root or [row.row_index for row in rows] != list(range(len(rows))):
-        raise BooksAltered(f"ledger: the payout table of epoch {epoch} does not make its root")
+        raise LedgerIntegrityError(f"ledger: the payout table of epoch {epoch} does not make its root")
     return SettlementAnswer(
         epoch=epoch,
         table_hash=head.table_hash.hex(),

@@ -234,7 +234,7 @@ class StakeAnswer(Answer):
     minimum: Amount
     frozen_until: int
     rewards: Amount
-    barred: bool
+    banned: bool
 
 
 class NonceAnswer(Answer):

@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from assay.api.access import AccessStore, InProgress, KeyReused, NoRoom, Principal
-from assay.api.catalogue import Shelf
+from assay.api.catalogue import RunCatalogue
 from assay.api.config import ServerFile
 from assay.api.gateway import Gateway
 from assay.api.http.problems import MEDIA_TYPE, Problem, problem_body
@@ -36,7 +36,7 @@ class Server:
     """One server's standing equipment."""
 
     config: ServerFile
-    shelf: Shelf
+    catalogue: RunCatalogue
     access: AccessStore
     gateway: Gateway | None
     now_s: Callable[[], int] = field(default=lambda: int(time.time()))

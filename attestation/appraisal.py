@@ -13,23 +13,23 @@ from collections.abc import Callable
 from assay.attestation.binding import Binding, gpu_nonce, report_data
 from assay.attestation.devices import intel, nvidia, software
 from assay.attestation.devices import sev_snp as snp
-from assay.attestation.evidence import Collateral, Evidence, Family, Report
-from assay.attestation.finding import Finding
+from assay.attestation.evidence import Collateral, DeviceFamily, Evidence, Report
+from assay.attestation.finding import DeviceFinding
 from assay.attestation.policy import AppraisalPolicy, Claim, check_policy, family_faults
-from assay.attestation.reasons import Reason, Verdict, verdict_of
+from assay.attestation.reasons import Reason, TrustTier, verdict_of
 from assay.attestation.result import AttestationResult, DeviceResult
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.types import Digest
 
-Examine = Callable[[Report, bytes, AppraisalPolicy, Collateral, int], Finding]
+Examine = Callable[[Report, bytes, AppraisalPolicy, Collateral, int], DeviceFinding]
 
-EXAMINERS: dict[Family, Examine] = {
-    Family.TDX: intel.examine,
-    Family.SGX: intel.examine,
-    Family.SEV_SNP: snp.examine,
-    Family.NVIDIA_CC: nvidia.examine,
-    Family.SOFTWARE: software.examine,
+EXAMINERS: dict[DeviceFamily, Examine] = {
+    DeviceFamily.TDX: intel.examine,
+    DeviceFamily.SGX: intel.examine,
+    DeviceFamily.SEV_SNP: snp.examine,
+    DeviceFamily.NVIDIA_CC: nvidia.examine,
+    DeviceFamily.SOFTWARE: software.examine,
 }
 
 
@@ -54,7 +54,7 @@ def appraise(
         ValueError: the policy contradicts itself (our own mistake).
     """
     check_policy(policy)
-    is_gpu = evidence.main.family is Family.NVIDIA_CC
+    is_gpu = evidence.main.family is DeviceFamily.NVIDIA_CC
     wanted = gpu_nonce(binding) if is_gpu else report_data(binding, evidence.gpus)
     main, main_end_s = examine(evidence.main, wanted, policy, collateral, at_s)
     gpus = [examine(gpu, gpu_nonce(binding), policy, collateral, at_s) for gpu in evidence.gpus]
@@ -82,7 +82,7 @@ def appraise(
         policy=digest(policy),
         at_s=at_s,
         # Nothing that stands against evidence expires: where it does not affirm or warn, now is the end.
-        expires_s=max(at_s, min(ends)) if verdict <= Verdict.WARNING else at_s,
+        expires_s=max(at_s, min(ends)) if verdict <= TrustTier.WARNING else at_s,
     )
 
 
@@ -103,12 +103,12 @@ def examine(
     """
     refused = family_faults(policy, report.family)
     if refused:
-        found = Finding(reasons=refused)
+        found = DeviceFinding(reasons=refused)
     else:
         try:
             found = EXAMINERS[report.family](report, expected, policy, collateral, at_s)
         except MalformedMessage:
-            found = Finding(reasons=(Reason.MALFORMED,))
+            found = DeviceFinding(reasons=(Reason.MALFORMED,))
     ueid = ueid_of(report.family, found.device)
     refused_device = (Reason.DEVICE_REFUSED,) if ueid in policy.refused_devices else ()
     reasons = tuple(sorted({*found.reasons, *refused_device}))
@@ -125,7 +125,7 @@ def examine(
     return device, found.not_after_s
 
 
-def ueid_of(family: Family, device: bytes) -> Digest:
+def ueid_of(family: DeviceFamily, device: bytes) -> Digest:
     """What results call a device: a digest, so that they do not spread serial numbers; zero if unknown."""
     if not any(device):
         return Digest(bytes(32))
@@ -136,11 +136,11 @@ def _reasons_of_all(
     evidence: Evidence, binding: Binding, policy: AppraisalPolicy, collateral: Collateral, at_s: int
 ) -> list[Reason]:
     """What stands against the evidence as a whole."""
-    is_gpu = evidence.main.family is Family.NVIDIA_CC
+    is_gpu = evidence.main.family is DeviceFamily.NVIDIA_CC
     faults = {
         Reason.GPU_ALONE: is_gpu,
         # A GPU cannot bind others, and only GPUs can be bound.
-        Reason.MALFORMED: any(gpu.family is not Family.NVIDIA_CC for gpu in evidence.gpus)
+        Reason.MALFORMED: any(gpu.family is not DeviceFamily.NVIDIA_CC for gpu in evidence.gpus)
         or (is_gpu and bool(evidence.gpus)),
         Reason.EVIDENCE_TOO_OLD: at_s - binding.nonce_at_s > policy.evidence_age_max_s,
         Reason.EVIDENCE_IN_FUTURE: binding.nonce_at_s > at_s,

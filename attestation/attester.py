@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import Protocol
 
 from assay.attestation.binding import Binding
-from assay.attestation.evidence import Evidence, Family
+from assay.attestation.evidence import DeviceFamily, Evidence
 
 
 class Attester(Protocol):
     """A device that signs evidence about the node it runs in."""
 
     @property
-    def family(self) -> Family:
+    def family(self) -> DeviceFamily:
         """Kind of device, which says how its evidence is appraised."""
 
     def evidence(self, binding: Binding) -> Evidence:

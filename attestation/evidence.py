@@ -23,7 +23,7 @@ CRL_BYTES_MAX = 256 << 10
 CRLS_MAX = 8
 
 
-class Family(enum.IntEnum):
+class DeviceFamily(enum.IntEnum):
     """Who made the thing that vouches."""
 
     TDX = 1
@@ -46,7 +46,7 @@ class Report:
     """One signed statement of one device, byte for byte as it came from there."""
 
     TAG: ClassVar[bytes] = b"assay/attest-report/1"
-    family: Family
+    family: DeviceFamily
     body: Annotated[bytes, Max(REPORT_BYTES_MAX)]
     certificates: Annotated[tuple[Certificate, ...], Max(CERTIFICATES_MAX)]  # device first; none for Intel
 

@@ -20,7 +20,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from assay.attestation.evidence import Collateral, Evidence, Family, Report
+from assay.attestation.evidence import Collateral, DeviceFamily, Evidence, Report
 from assay.protocol.encoding.codec import encode
 from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import MalformedMessage
@@ -39,7 +39,7 @@ def _base64(text: object) -> bytes:
 
 
 def _family(word: object) -> object:
-    return next((family for family in Family if family.word == word), word)
+    return next((family for family in DeviceFamily if family.word == word), word)
 
 
 _Bytes = Annotated[bytes, BeforeValidator(_base64)]
@@ -55,7 +55,7 @@ class _GpuTable(_Table):
 
 
 class _EvidenceTable(_GpuTable):
-    family: Annotated[Family, BeforeValidator(_family)]
+    family: Annotated[DeviceFamily, BeforeValidator(_family)]
     gpus: list[_GpuTable] = []
 
 
@@ -82,7 +82,7 @@ def read_evidence(text: bytes) -> Evidence:
                 family=table.family, body=bytes(table.report), certificates=tuple(table.certificates)
             ),
             gpus=tuple(
-                Report(family=Family.NVIDIA_CC, body=gpu.report, certificates=tuple(gpu.certificates))
+                Report(family=DeviceFamily.NVIDIA_CC, body=gpu.report, certificates=tuple(gpu.certificates))
                 for gpu in table.gpus
             ),
         )
@@ -104,7 +104,7 @@ def read_collateral(text: bytes) -> Collateral:
     table = _read(_CollateralTable, text, "collateral")
     intel = b"" if table.intel is None else json.dumps(table.intel).encode()
     try:
-        fetched_at_s = read_moment(table.fetched_at)
+        fetched_at_s = read_time(table.fetched_at)
     except ValueError as cause:
         raise MalformedMessage(f"collateral: fetched_at: {cause}") from None
     return _bounded(
@@ -117,7 +117,7 @@ def read_collateral(text: bytes) -> Collateral:
     )
 
 
-def read_moment(text: str) -> int:
+def read_time(text: str) -> int:
     """Unix time of a moment written as `2026-11-20T00:00:00Z`.
 
     Raises:

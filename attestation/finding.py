@@ -23,7 +23,7 @@ class Debug(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class DeviceFinding:
     """What speaks against a report, and what a report with a good signature says.
 
     Everything but `reasons` is left at its default where no signature vouches for it.

@@ -12,7 +12,7 @@ import enum
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from assay.attestation.evidence import Family
+from assay.attestation.evidence import DeviceFamily
 from assay.attestation.reasons import Reason
 from assay.protocol.encoding.codec import Max
 from assay.protocol.types import Digest
@@ -25,14 +25,14 @@ CLAIMS_MAX = 80  # a GPU has 64 measurements and two versions
 NAME_MAX = 64
 VALUE_MAX = 512
 
-REQUIRED_CLAIMS: dict[Family, frozenset[str]] = {
+REQUIRED_CLAIMS: dict[DeviceFamily, frozenset[str]] = {
     # Without the runtime registers a reference would name firmware and leave kernel and programs open.
-    Family.TDX: frozenset({"mr_td", "rtmr0", "rtmr1", "rtmr2"}),
-    Family.SGX: frozenset({"mr_enclave"}),
-    Family.SEV_SNP: frozenset({"measurement"}),
+    DeviceFamily.TDX: frozenset({"mr_td", "rtmr0", "rtmr1", "rtmr2"}),
+    DeviceFamily.SGX: frozenset({"mr_enclave"}),
+    DeviceFamily.SEV_SNP: frozenset({"measurement"}),
     # Versions and at least one measured block, which `check_policy` asks for.
-    Family.NVIDIA_CC: frozenset({"driver", "vbios"}),
-    Family.SOFTWARE: frozenset({"measurement"}),
+    DeviceFamily.NVIDIA_CC: frozenset({"driver", "vbios"}),
+    DeviceFamily.SOFTWARE: frozenset({"measurement"}),
 }
 
 
@@ -59,7 +59,7 @@ class Root:
     """A vendor's root that counts."""
 
     TAG: ClassVar[bytes] = b"assay/attest-root/1"
-    family: Family
+    family: DeviceFamily
     sha256: Digest  # of the root certificate in DER; of the public key for SOFTWARE
 
 
@@ -78,7 +78,7 @@ class Reference:
 
     TAG: ClassVar[bytes] = b"assay/attest-reference/1"
     name: Annotated[str, Max(NAME_MAX)]
-    family: Family
+    family: DeviceFamily
     values: Annotated[tuple[Claim, ...], Max(CLAIMS_MAX)]  # all of them must be the evidence's
     not_before_s: int  # Unix time; the first moment at which it counts
     not_after_s: int  # the last one
@@ -112,8 +112,8 @@ class AppraisalPolicy:
 
     TAG: ClassVar[bytes] = b"assay/attest-policy/1"
     name: Annotated[str, Max(NAME_MAX)]
-    families: Annotated[tuple[Family, ...], Max(8)]  # accepted; SOFTWARE only if named here
-    killed: Annotated[tuple[Family, ...], Max(8)]  # refused whatever else is said: its keys have leaked
+    families: Annotated[tuple[DeviceFamily, ...], Max(8)]  # accepted; SOFTWARE only if named here
+    killed: Annotated[tuple[DeviceFamily, ...], Max(8)]  # refused whatever else is said: its keys have leaked
     roots: Annotated[tuple[Root, ...], Max(ROOTS_MAX)]
     references: Annotated[tuple[Reference, ...], Max(MEASUREMENTS_MAX)]
     tcb_worst: TcbStatus  # the worst that is tolerated; what is worse than UP_TO_DATE is a warning
@@ -129,7 +129,7 @@ class AppraisalPolicy:
     collateral_age_max_s: int  # since it was fetched, and since Intel signed its TCB data
     result_life_s: int  # a result is worth nothing after this long
 
-    def pinned(self, family: Family) -> frozenset[Digest]:
+    def pinned(self, family: DeviceFamily) -> frozenset[Digest]:
         """Digests of the roots that count for a family."""
         return frozenset(root.sha256 for root in self.roots if root.family is family)
 
@@ -157,13 +157,13 @@ def check_policy(policy: AppraisalPolicy) -> None:
             raise ValueError(f"reference {reference.name}: expected also {', '.join(sorted(missing))}")
         if len(set(names)) != len(names):
             raise ValueError(f"reference {reference.name}: a value is named twice")
-        if reference.family is Family.NVIDIA_CC and not any(name.startswith("block") for name in names):
+        if reference.family is DeviceFamily.NVIDIA_CC and not any(name.startswith("block") for name in names):
             raise ValueError(f"reference {reference.name}: expected at least one of block1 to block255")
         if reference.not_after_s < reference.not_before_s:
             raise ValueError(f"reference {reference.name}: ends before it begins")
 
 
-def family_faults(policy: AppraisalPolicy, family: Family) -> tuple[Reason, ...]:
+def family_faults(policy: AppraisalPolicy, family: DeviceFamily) -> tuple[Reason, ...]:
     """What the policy has against a whole family, before anything is read."""
     killed = (Reason.FAMILY_KILLED,) if family in policy.killed else ()
     refused = (Reason.FAMILY_REFUSED,) if family not in policy.families else ()
@@ -171,7 +171,7 @@ def family_faults(policy: AppraisalPolicy, family: Family) -> tuple[Reason, ...]
 
 
 def match_reference(
-    policy: AppraisalPolicy, family: Family, claims: dict[str, str], at_s: int
+    policy: AppraisalPolicy, family: DeviceFamily, claims: dict[str, str], at_s: int
 ) -> tuple[tuple[Reason, ...], int]:
     """What the allow-list has against these values, and until when they stand (Unix time; 0 if not).
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from assay.attestation.evidence import Family
+from assay.attestation.evidence import DeviceFamily
 from assay.attestation.policy import (
     AppraisalPolicy,
     Claim,
@@ -31,7 +31,7 @@ DAY_S = 86_400
 
 
 def _family(word: object) -> object:
-    return next((family for family in Family if family.word == word), word)
+    return next((family for family in DeviceFamily if family.word == word), word)
 
 
 def _status(word: object) -> object:
@@ -47,7 +47,7 @@ def _sha256(text: object) -> object:
     return raw
 
 
-_FamilyWord = Annotated[Family, BeforeValidator(_family)]
+_FamilyName = Annotated[DeviceFamily, BeforeValidator(_family)]
 _Sha256 = Annotated[bytes, BeforeValidator(_sha256)]
 _Svn = Annotated[int, Field(ge=0, le=255)]
 _Count = Annotated[int, Field(ge=0)]
@@ -60,13 +60,13 @@ class _Table(BaseModel):
 
 
 class _RootTable(_Table):
-    family: _FamilyWord
+    family: _FamilyName
     sha256: _Sha256
 
 
 class _MeasurementTable(_Table):
     name: str
-    family: _FamilyWord
+    family: _FamilyName
     not_before: _Moment
     not_after: _Moment
     values: dict[str, str]
@@ -82,8 +82,8 @@ class _SnpTable(_Table):
 
 class _PolicyTable(_Table):
     name: str
-    families: list[_FamilyWord]
-    killed: list[_FamilyWord] = []
+    families: list[_FamilyName]
+    killed: list[_FamilyName] = []
     root: list[_RootTable]
     measurement: list[_MeasurementTable]
     tcb_worst: Annotated[TcbStatus, BeforeValidator(_status)] = TcbStatus.UP_TO_DATE
@@ -128,7 +128,7 @@ def policy_of(tables: Mapping[str, Any], where: str = "policy") -> AppraisalPoli
 def _policy(table: _PolicyTable) -> AppraisalPolicy:
     snp = table.snp_tcb_min
     if snp is None:
-        if Family.SEV_SNP in table.families:
+        if DeviceFamily.SEV_SNP in table.families:
             raise ValueError("sev-snp is accepted, expected a table [snp_tcb_min]")
         snp = _SnpTable(bootloader=0, tee=0, snp=0, microcode=0)
     return AppraisalPolicy(

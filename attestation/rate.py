@@ -8,8 +8,8 @@ pay and votes know nothing of this. The rate itself: `assay.protocol.draws.disco
 
 from __future__ import annotations
 
-from assay.attestation.evidence import Family
-from assay.attestation.reasons import Verdict
+from assay.attestation.evidence import DeviceFamily
+from assay.attestation.reasons import TrustTier
 from assay.attestation.result import AttestationResult
 from assay.protocol.messages import Discount
 
@@ -20,9 +20,9 @@ def discount_of(result: AttestationResult | None, at_s: int) -> Discount:
     NONE for no result, one that is not affirming or warning, one made after `at_s`,
     one that has expired (`at_s >= expires_s`), and a GPU's without a processor's.
     """
-    if result is None or result.verdict not in (Verdict.AFFIRMING, Verdict.WARNING):
+    if result is None or result.verdict not in (TrustTier.AFFIRMING, TrustTier.WARNING):
         return Discount.NONE
-    if not result.at_s <= at_s < result.expires_s or result.main.family is Family.NVIDIA_CC:
+    if not result.at_s <= at_s < result.expires_s or result.main.family is DeviceFamily.NVIDIA_CC:
         return Discount.NONE
-    is_complete = bool(result.gpus) and result.verdict is Verdict.AFFIRMING
+    is_complete = bool(result.gpus) and result.verdict is TrustTier.AFFIRMING
     return Discount.PROCESSOR_AND_GPU if is_complete else Discount.PROCESSOR

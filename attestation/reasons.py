@@ -10,7 +10,7 @@ import enum
 from collections.abc import Iterable
 
 
-class Verdict(enum.IntEnum):
+class TrustTier(enum.IntEnum):
     """What evidence is worth, better to worse."""
 
     AFFIRMING = 1
@@ -87,10 +87,10 @@ _UNAPPRAISED_MAX = 9
 _WARNINGS_MAX = 19
 
 
-def verdict_of(reasons: Iterable[Reason]) -> Verdict:
+def verdict_of(reasons: Iterable[Reason]) -> TrustTier:
     """The worst that any of them means; affirming if there are none."""
     worst = max(map(_weight, reasons), default=0)
-    return (Verdict.AFFIRMING, Verdict.WARNING, Verdict.NONE, Verdict.CONTRAINDICATED)[worst]
+    return (TrustTier.AFFIRMING, TrustTier.WARNING, TrustTier.NONE, TrustTier.CONTRAINDICATED)[worst]
 
 
 def _weight(reason: Reason) -> int:

@@ -16,10 +16,10 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from nacl.signing import SigningKey
 
 from assay.attestation.binding import Binding
-from assay.attestation.evidence import GPUS_MAX, Family
+from assay.attestation.evidence import GPUS_MAX, DeviceFamily
 from assay.attestation.finding import Debug
 from assay.attestation.policy import ADVISORIES_MAX, CLAIMS_MAX, NAME_MAX, Claim, TcbStatus
-from assay.attestation.reasons import Reason, Verdict
+from assay.attestation.reasons import Reason, TrustTier
 from assay.protocol.encoding.codec import Max, encode
 from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import MalformedMessage, PeerFault
@@ -39,8 +39,8 @@ class DeviceResult:
     """What one device's report came to."""
 
     TAG: ClassVar[bytes] = b"assay/attest-device/1"
-    family: Family
-    verdict: Verdict
+    family: DeviceFamily
+    verdict: TrustTier
     reasons: Annotated[tuple[Reason, ...], Max(REASONS_MAX)]  # ascending
     ueid: Digest  # zero if no signature vouches for a name
     debug: Debug
@@ -55,7 +55,7 @@ class AttestationResult:
 
     TAG: ClassVar[bytes] = b"assay/attest-result/1"
     binding: Binding
-    verdict: Verdict  # the worst of all
+    verdict: TrustTier  # the worst of all
     reasons: Annotated[tuple[Reason, ...], Max(REASONS_MAX)]  # against the whole; each device has its own
     main: DeviceResult
     gpus: Annotated[tuple[DeviceResult, ...], Max(GPUS_MAX)]
@@ -172,7 +172,7 @@ def _result(eat: dict[str, Any]) -> AttestationResult:
             nonce=_digest(eat["eat_nonce"]),
             nonce_at_s=bound["nonce_at"],
         ),
-        verdict=_worded(Verdict, eat["assay_verdict"]),
+        verdict=_worded(TrustTier, eat["assay_verdict"]),
         reasons=tuple(_worded(Reason, word) for word in eat["assay_reasons"]),
         main=_device(eat),
         gpus=tuple(_device(said) for said in eat["submods"].values()),
@@ -189,8 +189,8 @@ def _device(said: dict[str, Any]) -> DeviceResult:
     ((_, measured),) = said["measurements"]
     ueid = base64.urlsafe_b64decode(said["ueid"] + "==")[1:] if "ueid" in said else bytes(32)
     return DeviceResult(
-        family=_worded(Family, ours["family"]),
-        verdict=_worded(Verdict, ours["verdict"]),
+        family=_worded(DeviceFamily, ours["family"]),
+        verdict=_worded(TrustTier, ours["verdict"]),
         reasons=tuple(_worded(Reason, word) for word in ours["reasons"]),
         ueid=Digest(ueid),
         debug=_debug(said.get("dbgstat")),
@@ -200,7 +200,7 @@ def _device(said: dict[str, Any]) -> DeviceResult:
     )
 
 
-_Worded = TypeVar("_Worded", Family, Verdict, Reason, TcbStatus)
+_Worded = TypeVar("_Worded", DeviceFamily, TrustTier, Reason, TcbStatus)
 
 
 def _worded(kind: type[_Worded], word: object) -> _Worded:

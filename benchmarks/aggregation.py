@@ -9,7 +9,7 @@ Inputs: decoded updates for ours; an (n, d) float32 matrix of the same messages 
 Trimming: ours per coefficient among senders, dense with zeros over all n (the sort is the
 work, and the same). The decoded-domain rule is compared with dense inverse transforms and a sort.
 Names with "clipping" are on a wire with amplitudes, int8 levels, each block clipped to the median norm;
-"standing" is what a round costs on top of its rule: one round compared with the eight before.
+"reputation" is what a round costs on top of its rule: one round compared with the eight before.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from assay.verifier.aggregation import robust
 from assay.verifier.aggregation.decoded import trimmed_mean_signs
 from assay.verifier.aggregation.mean import mean_over_senders
 from assay.verifier.aggregation.registry import rule_of
-from assay.verifier.aggregation.reputation import PAST, Standing, heard, observe
+from assay.verifier.aggregation.reputation import PAST, Reputation, heard, observe
 from benchmarks.machine import machine
 
 K = 32
 RULES = (
     "mean", "trimmed-mean", "centered-clip", "geometric-median", "multi-krum", "decoded-trimmed-mean",
-    "clipping+mean", "clipping+trimmed-mean", "clipping+centered-clip", "standing",
+    "clipping+mean", "clipping+trimmed-mean", "clipping+centered-clip", "reputation",
 )  # fmt: skip
-ALONE = ("decoded-trimmed-mean", "standing")  # at 10M: no dense form fits, or there is none
+ALONE = ("decoded-trimmed-mean", "reputation")  # at 10M: no dense form fits, or there is none
 DENSE_MAX = 1_000_000  # for those: n float64 inverse transforms and a sort do not fit a small machine
 
 Rows = NDArray[np.float32]
@@ -67,7 +67,7 @@ def main() -> None:
         for rule in args.rules:
             ours_s, ours_mb = _ask("sparse", rule, args.nodes, args.liars, parameters)
             dense = "- | - | -"
-            if rule != "standing" and not (rule in ALONE and parameters > DENSE_MAX):
+            if rule != "reputation" and not (rule in ALONE and parameters > DENSE_MAX):
                 dense_s, dense_mb = _ask("dense", rule, args.nodes, args.liars, parameters)
                 dense = f"{dense_s:.3f} | {dense_mb:.0f} | {dense_s / ours_s:.1f}"
             size = f"{parameters / 1e6:g}M"
@@ -108,9 +108,9 @@ def _measure(kind: str, rule: str, nodes: int, liars: int, parameters: int) -> t
 def _sparse(rule: str, nodes: int, liars: int, block_count: int) -> Callable[[], object]:
     has_amplitude = rule.startswith("clipping")
     updates = {PeerId(n.to_bytes(32, "big")): _update(n, block_count, has_amplitude) for n in range(nodes)}
-    if rule == "standing":
+    if rule == "reputation":
         # One set of updates in every past round: the work is the same, and eight sets need not be drawn.
-        before = Standing(past=observe(Standing(), updates, block_count).past * PAST)
+        before = Reputation(past=observe(Reputation(), updates, block_count).past * PAST)
         return lambda: heard(observe(before, updates, block_count), f=liars)
     if has_amplitude:
         named = rule_of(rule, liars, b"public")

@@ -50,7 +50,7 @@ from assay.training.optimiser.schedule import rate
 from assay.training.transform.compress import gradient_blocks
 from assay.verifier.audit.exact import check_opening, compare
 from assay.verifier.audit.segment import opening_bytes_max
-from assay.verifier.audit.worker import Examiner
+from assay.verifier.audit.worker import RecomputeWorker
 from benchmarks.audit_share import print_share
 from benchmarks.machine import machine
 
@@ -112,14 +112,14 @@ class _Trainer(Trainer):
         return found
 
 
-class _Examiner(Examiner):
+class _RecomputeWorker(RecomputeWorker):
     """The production examiner, with the CPU time of its gradients and the last of them."""
 
     gradient_s = 0.0
     slope_P: Floats
 
     def _gradient(self, theta_P: Floats, tokens: NDArray[np.int64]) -> tuple[float, Floats]:
-        spent_s, found = _timed(lambda: super(_Examiner, self)._gradient(theta_P, tokens))
+        spent_s, found = _timed(lambda: super(_RecomputeWorker, self)._gradient(theta_P, tokens))
         self.gradient_s += spent_s
         self.slope_P = found[1]
         return found
@@ -131,7 +131,7 @@ class _Pair:
 
     spec: RunSpec
     trainer: _Trainer
-    examiner: _Examiner
+    recompute_worker: _RecomputeWorker
     record: dict[str, Any]
     step_s: float
     gradient_s: float
@@ -139,7 +139,15 @@ class _Pair:
     @property
     def commit(self) -> Commit:
         """What the node says of the step."""
-        names = ("state", "batch_root", "momentum_before", "momentum_after", "seal", "exec_class", "tokens")
+        names = (
+            "state",
+            "batch_root",
+            "momentum_before",
+            "momentum_after",
+            "commitment",
+            "exec_class",
+            "tokens",
+        )
         return Commit(
             run_id=RUN_ID,
             round=RoundId(1),
@@ -180,10 +188,10 @@ def _pair(folder: Path, name: str, method: str, choices: Choices, repeats: int) 
         folder=folder / "node",
         behaviour=Behaviour("honest", 0),
     )
-    examiner = _Examiner(spec=spec, data=folder / "data", folder=folder / "auditor")
+    recompute_worker = _RecomputeWorker(spec=spec, data=folder / "data", folder=folder / "auditor")
     first = trainer.step(0, _parent(0), -1, NO_DIGEST)
     trainer.apply(0, b"")  # the parameters stand still; momentum and error do not
-    examiner.parameters.apply(0, b"")
+    recompute_worker.parameters.apply(0, b"")
     best = (float("inf"), 0.0, first)
     for repeat in range(repeats):
         trainer.gradient_s = 0.0
@@ -193,7 +201,7 @@ def _pair(folder: Path, name: str, method: str, choices: Choices, repeats: int) 
         best = min(best, (spent_s, trainer.gradient_s, record), key=lambda one: one[0])
         last = record
     # Of several steps on several parents the disk holds the last one, and that is what is audited.
-    return _Pair(spec, trainer, examiner, last, best[0], best[1])
+    return _Pair(spec, trainer, recompute_worker, last, best[0], best[1])
 
 
 def _demo(name: str) -> str:
@@ -207,14 +215,14 @@ def _demo(name: str) -> str:
         opening_s, body = _best(lambda: steps.opening(1, blocks), 5)
         audit_s, gradient_s = float("inf"), 0.0
         for _ in range(repeats):
-            pair.examiner.gradient_s = 0.0
-            spent_s, found = _timed(lambda: pair.examiner.examine(pair.commit, update, body, blocks))
+            pair.recompute_worker.gradient_s = 0.0
+            spent_s, found = _timed(lambda: pair.recompute_worker.examine(pair.commit, update, body, blocks))
             assert found.outcome is Outcome.MATCH
             if spent_s < audit_s:
-                audit_s, gradient_s = spent_s, pair.examiner.gradient_s
+                audit_s, gradient_s = spent_s, pair.recompute_worker.gradient_s
         message_s, sent = _best(lambda: decode_contribution(pair.spec, layout, 1, update), 3)
         lr = rate(rule.outer.schedule, pair.spec.rounds, 1)
-        x_BC = gradient_blocks(rule, layout, pair.examiner.slope_P, lr)[blocks]
+        x_BC = gradient_blocks(rule, layout, pair.recompute_worker.slope_P, lr)[blocks]
 
         def check() -> None:
             opened = decode(Opening, body, opening_bytes_max(rule, layout))
@@ -275,7 +283,7 @@ def _inner(name: str) -> None:
             opening_s, body = _timed(lambda segment=segment: pair.trainer.steps.opening(1, blocks, segment))  # type: ignore[misc]
             shown = decode(InnerOpening, body, opening_bytes_max(pair.spec.rule, pair.trainer.layout))
             audit_s, found = _timed(
-                lambda body=body, segment=segment: pair.examiner.examine(  # type: ignore[misc]
+                lambda body=body, segment=segment: pair.recompute_worker.examine(  # type: ignore[misc]
                     pair.commit, pair.record["update"], body, blocks, segment
                 )
             )

@@ -43,9 +43,9 @@ verifiers = 4
 [verify]
 probation = 1
 floor = {{floor}}
-looks = {LOOKS}
+replicated = {LOOKS}
 blocks = 64
-canaries = 0
+known_answers = 0
 """
 
 
@@ -80,7 +80,7 @@ def print_share(rounds: int, floor: float = FLOORS[0], settled: int = 20) -> Non
         if network.returncode:
             raise RuntimeError((Path(folder) / "log").read_text()[-2000:])
         steps = [s for log in out.rglob("trainer.log") for s in _calls(log, "step")]
-        examined = [s for log in out.rglob("examiner.log") for s in _calls(log, "examine")]
+        examined = [s for log in out.rglob("recompute-worker.log") for s in _calls(log, "examine")]
         drawn = json.loads((out / "summary.json").read_text())["audits"]["drawn"]
         applied = [s for log in out.rglob("*er.log") for s in _calls(log, "apply")]
     _print(settled, drawn, seconds, steps, examined, applied)

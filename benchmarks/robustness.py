@@ -30,7 +30,7 @@ from assay.simulation.train import simulate
 from assay.training.model.loss import use_one_thread
 
 SPEC = Path(__file__).parent / "robustness.toml"
-DEFAULT = "standing+mean"
+DEFAULT = "reputation+mean"
 PLAIN = "mean"
 OTHERS = (PLAIN, "centered-clip", "trimmed-mean")
 WORST = ("adaptive", "sign-flip", "evasive", "front-runner")  # for rules other than the default

@@ -28,7 +28,7 @@ from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest
 
 CHECKPOINTS = "checkpoints"
-KEEPER = Path("participants") / "ledger"
+LEDGER_SERVICE = Path("participants") / "ledger"
 _BOOKS = "ledger.db"
 
 
@@ -51,7 +51,7 @@ def find_books(run: Path | str) -> Place:
         return Place(books=run, checkpoints=None, spec=None)
     if run.is_file():
         return Place(books=run, checkpoints=run.parent / CHECKPOINTS, spec=None)
-    return _in_folder(run, (run / _BOOKS, run / KEEPER / _BOOKS))
+    return _in_folder(run, (run / _BOOKS, run / LEDGER_SERVICE / _BOOKS))
 
 
 def find_keepers_books(run: Path) -> Place:
@@ -66,14 +66,14 @@ def find_keepers_books(run: Path) -> Place:
         found = find_books(run)
         specs = _specs(run.parent)
         return Place(books=run, checkpoints=found.checkpoints, spec=specs[0] if specs else None)
-    return _in_folder(run, (run / KEEPER / _BOOKS,))
+    return _in_folder(run, (run / LEDGER_SERVICE / _BOOKS,))
 
 
 def _in_folder(run: Path, books: tuple[Path, ...]) -> Place:
     found = [path for path in books if path.is_file()]
     if not found:
         raise ConfigError(f"{run}: no ledger.db here; expected a run's folder or a ledger.db")
-    checkpoints = run / KEEPER / CHECKPOINTS
+    checkpoints = run / LEDGER_SERVICE / CHECKPOINTS
     specs = _specs(run)
     return Place(
         books=found[0],

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.bundle.finished import LogPoint, Registered, Release, Settled
-from assay.bundle.inputs import Papers
+from assay.bundle.inputs import RunInputs
 from assay.bundle.registry.files import CHECKPOINT, ENTRY, FOLDER, PROVENANCE, RECORD, RELEASE
 from assay.bundle.registry.log_point import read_point
 from assay.bundle.registry.provenance import signature_in
@@ -22,8 +22,8 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.statements import BadSignatureError, verify_certificate
 from assay.ledger.log.note import BadNoteError
 from assay.ledger.settlement.results import model_record
-from assay.participant.declarations import Stated, read_stated
-from assay.participant.index import Altered
+from assay.participant.declarations import Declarations, read_declarations
+from assay.participant.index import IntegrityError
 from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import AssayError
 from assay.protocol.params import RunSpec
@@ -34,18 +34,18 @@ FILE_BYTES_MAX = 1 << 26
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class RegistryClaims:
     """What a registry folder says that does not follow from the run."""
 
     registered: Registered | None
-    stated: Stated
+    declarations: Declarations
     log_point: LogPoint | None
     release: Release
 
 
-def read_told(
-    bundle: Path, spec: RunSpec, run_id: Digest, deployment: Deployment, papers: Papers, last: Settled
-) -> Told:
+def read_registry_claims(
+    bundle: Path, spec: RunSpec, run_id: Digest, deployment: Deployment, inputs: RunInputs, last: Settled
+) -> RegistryClaims:
     """Everything in the folder that somebody signed or stated, checked.
 
     Args:
@@ -61,20 +61,22 @@ def read_told(
     """
     entry = _parsed(bundle, ENTRY)
     try:
-        stated = read_stated(entry["stated"])
-        keeper = None if entry["log"] is None else PeerId(bytes.fromhex(entry["log"]["keeper"]))
+        declarations = read_declarations(entry["declared"])
+        ledger_service = (
+            None if entry["log"] is None else PeerId(bytes.fromhex(entry["log"]["ledger_service"]))
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise _altered(ENTRY, error) from None
-    return Told(
-        registered=_registered(bundle, spec, deployment, papers, last),
-        stated=stated,
-        log_point=_log_point(bundle, spec, run_id, keeper),
+    return RegistryClaims(
+        registered=_registered(bundle, spec, deployment, inputs, last),
+        declarations=declarations,
+        log_point=_log_point(bundle, spec, run_id, ledger_service),
         release=_release(bundle),
     )
 
 
 def _registered(
-    bundle: Path, spec: RunSpec, deployment: Deployment, papers: Papers, last: Settled
+    bundle: Path, spec: RunSpec, deployment: Deployment, inputs: RunInputs, last: Settled
 ) -> Registered | None:
     if not (bundle / FOLDER / RECORD).is_file():
         return None
@@ -83,7 +85,7 @@ def _registered(
         parent, certificate = Digest(bytes.fromhex(told["parent"])), bytes.fromhex(told["certificate"])
         if len(parent) != len(NO_DIGEST):
             raise ValueError(f"a parent of {len(parent)} bytes, expected {len(NO_DIGEST)}")
-        trained_on = inventory_digest(inventory(spec.data, papers.manifest))
+        trained_on = inventory_digest(inventory(spec.data, inputs.manifest))
         record = model_record(spec, last.result, Digest(last.digest), trained_on, parent)
         record_id = deployment.digest(record)
         verify_certificate(record_id, certificate, [evm_address(member.hot) for member in spec.verifiers])
@@ -92,12 +94,12 @@ def _registered(
     return Registered(record=record, record_id=record_id, certificate=certificate)
 
 
-def _log_point(bundle: Path, spec: RunSpec, run_id: Digest, keeper: PeerId | None) -> LogPoint | None:
-    if keeper is None:
+def _log_point(bundle: Path, spec: RunSpec, run_id: Digest, ledger_service: PeerId | None) -> LogPoint | None:
+    if ledger_service is None:
         return None
     try:
         note = _read(bundle, CHECKPOINT).decode()
-        return read_point(note, run_id, keeper, spec.verifier_peers)
+        return read_point(note, run_id, ledger_service, spec.verifier_peers)
     except (UnicodeDecodeError, BadNoteError) as error:
         raise _altered(CHECKPOINT, error) from None
 
@@ -131,5 +133,5 @@ def _read(bundle: Path, name: str) -> bytes:
     return body
 
 
-def _altered(name: str, why: object) -> Altered:
-    return Altered(f"bundle/{FOLDER}/{name}: {why}")
+def _altered(name: str, why: object) -> IntegrityError:
+    return IntegrityError(f"bundle/{FOLDER}/{name}: {why}")

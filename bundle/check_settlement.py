@@ -20,14 +20,14 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.events import ResultFinalized, ResultProposed
 from assay.chain.statements import EpochResult, verify_certificate
 from assay.ledger.accounts import Account, payable
-from assay.ledger.journal.reader import BooksAltered, read_journal
+from assay.ledger.journal.reader import LedgerIntegrityError, read_journal
 from assay.ledger.journal.rows import event_of_row
 from assay.ledger.journal.tables import TABLES
 from assay.ledger.settlement.payouts import Settlement, settle
 from assay.ledger.settlement.results import epoch_end, epoch_result, result_digest, run_id_of
 from assay.orders.amounts import UNIT, money_text
 from assay.participant.config import read_spec
-from assay.participant.index import Altered
+from assay.participant.index import IntegrityError
 from assay.participant.links import extend
 from assay.protocol.encoding.codec import decode
 from assay.protocol.encoding.json_text import parse_json
@@ -43,7 +43,7 @@ def check_epoch(what: str) -> Iterator[str]:
 
     Raises:
         ConfigError: there is no such run or epoch.
-        Altered: the bundle says otherwise; BooksAltered: the ledger does.
+        Altered: the bundle says otherwise; LedgerIntegrityError: the ledger does.
     """
     name, _, number = what.rpartition(":")
     if not name or not number.isdecimal() or not number.isascii():
@@ -76,20 +76,20 @@ def _recomputed(
     spec: RunSpec, deployment: Deployment, bundle: Path, epoch: int
 ) -> tuple[Settlement, EpochResult, Digest]:
     """This epoch's table and result, through all results before it."""
-    history, previous, ended = start(spec, run_id_of(spec)), NO_DIGEST, 0
+    run_state, previous, ended = start(spec, run_id_of(spec)), NO_DIGEST, 0
     states: dict[int, Digest] = {}
     for round_id in range(spec.settled_at(epoch) + 1):
         name = f"bundle/links/{round_id:06d}.cbor"
         try:
             link = decode(CertifiedManifest, (bundle / "links" / f"{round_id:06d}.cbor").read_bytes())
-            history = extend(history, link)
+            run_state = extend(run_state, link)
         except (OSError, AssayError) as error:
-            raise Altered(f"{name}: {error}") from None
+            raise IntegrityError(f"{name}: {error}") from None
         for signed in link.manifest.commits:
             if signed.commit.state != NO_DIGEST:
                 states[round_id] = signed.commit.state
         while ended <= epoch and spec.settled_at(ended) == round_id:
-            table = settle(history, ended)
+            table = settle(run_state, ended)
             result, previous = _checked(spec, deployment, bundle, table, previous, states)
             ended += 1
     return table, result, previous
@@ -126,16 +126,20 @@ def _checked(
             ("result digest", digest.hex(), told["digest"]),
         ):
             if here != there:
-                raise Altered(f"{name}: {what}: {_short(there)}, the certified chain gives {_short(here)}")
+                raise IntegrityError(
+                    f"{name}: {what}: {_short(there)}, the certified chain gives {_short(here)}"
+                )
         state = states.get(epoch_end(spec, table.epoch), model)
         if state != model:
-            raise Altered(f"{name}: parameters {model.hex()[:16]}, nodes committed to {state.hex()[:16]}")
+            raise IntegrityError(
+                f"{name}: parameters {model.hex()[:16]}, nodes committed to {state.hex()[:16]}"
+            )
         hot_keys = [evm_address(member.hot) for member in spec.verifiers]
         verify_certificate(digest, bytes.fromhex(told["certificate"]), hot_keys)
-    except Altered:
+    except IntegrityError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AssayError) as error:
-        raise Altered(f"{name}: {error}") from None
+        raise IntegrityError(f"{name}: {error}") from None
     return result, digest
 
 
@@ -151,13 +155,15 @@ def _compare_tables(db: Connection, table: Settlement) -> None:
     }
     heads = [[one.table_hash, one.root, one.tokens_paid, one.total] for one in asked["settlement"]]
     if heads != [[table.table_hash, table.tree().root, table.tokens_paid, table.total]]:
-        raise BooksAltered(f"ledger: table settlement differs in epoch {table.epoch}")
+        raise LedgerIntegrityError(f"ledger: table settlement differs in epoch {table.epoch}")
     for index, one in enumerate(asked["payout"]):
         here = _rows(table)[index : index + 1]
         if one.row_index != index or here != [[one.role, one.peer.hex(), one.account, one.amount]]:
-            raise BooksAltered(f"ledger: table payout differs in epoch {table.epoch}, row {one.row_index}")
+            raise LedgerIntegrityError(
+                f"ledger: table payout differs in epoch {table.epoch}, row {one.row_index}"
+            )
     if len(asked["payout"]) != len(table.rows):
-        raise BooksAltered(
+        raise LedgerIntegrityError(
             f"ledger: table payout has {len(asked['payout'])} rows, {len(table.rows)} expected"
         )
     unpaid = db.execute(
@@ -166,7 +172,7 @@ def _compare_tables(db: Connection, table: Settlement) -> None:
         .order_by(TABLES["unpaid"].c.round, TABLES["unpaid"].c.node)
     )
     if [tuple(row) for row in unpaid] != sorted((one.round, one.node, one.reason) for one in table.unpaid):
-        raise BooksAltered(f"ledger: table unpaid differs in epoch {table.epoch}")
+        raise LedgerIntegrityError(f"ledger: table unpaid differs in epoch {table.epoch}")
 
 
 def _compare_events(db: Connection, result: EpochResult, digest: Digest) -> None:
@@ -184,7 +190,7 @@ def _compare_events(db: Connection, result: EpochResult, digest: Digest) -> None
         try:
             event = event_of_row(row)
         except (ValueError, KeyError, TypeError) as error:
-            raise BooksAltered(
+            raise LedgerIntegrityError(
                 f"ledger: an event of block {row.block_number} cannot be read ({error})"
             ) from None
         if isinstance(event, ResultProposed) and event.run_id == result.run_id:
@@ -195,11 +201,11 @@ def _compare_events(db: Connection, result: EpochResult, digest: Digest) -> None
         ):
             final = event
     if final is None or final.digest not in proposed:
-        raise BooksAltered(f"ledger: the contract never made epoch {result.epoch} final")
+        raise LedgerIntegrityError(f"ledger: the contract never made epoch {result.epoch} final")
     claim = proposed[final.digest]
     told = (final.digest, claim.root, claim.table_hash, claim.model_hash, claim.total)
     if told != (digest, result.root, result.table_hash, result.model_hash, result.total):
-        raise BooksAltered(f"ledger: the contract's final result of epoch {result.epoch} is another")
+        raise LedgerIntegrityError(f"ledger: the contract's final result of epoch {result.epoch} is another")
 
 
 def _compare_entry(db: Connection, table: Settlement) -> bool:
@@ -215,7 +221,7 @@ def _compare_entry(db: Connection, table: Settlement) -> bool:
                 if posting.account.kind.value == "payable":
                     booked[posting.account] = booked.get(posting.account, 0) + posting.amount
     if {account: amount for account, amount in booked.items() if amount} != expected:
-        raise BooksAltered(f"ledger: the entry that made epoch {table.epoch} payable has other rows")
+        raise LedgerIntegrityError(f"ledger: the entry that made epoch {table.epoch} payable has other rows")
     return bool(expected)
 
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.bundle.inputs import Papers
+from assay.bundle.inputs import RunInputs
 from assay.chain.addresses import Deployment
 from assay.chain.proofs.event_proof import EventProof
 from assay.chain.statements import EpochResult, ModelRecord
 from assay.ledger.settlement.payouts import Settlement
-from assay.participant.declarations import Stated
+from assay.participant.declarations import Declarations
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest, PeerId
@@ -37,7 +37,7 @@ class Settled:
 class Anchored:
     """The last ledger root that was anchored on chain, and the event that says so."""
 
-    keeper: str  # account
+    ledger_service: str  # account
     size: int
     root: bytes
     block_number: int
@@ -59,7 +59,7 @@ class LogPoint:
     """A checkpoint of the keeper's books that a quorum of verifiers cosigned."""
 
     note: str  # with the keeper's signature and the cosignatures
-    keeper: PeerId
+    ledger_service: PeerId
     size: int
     root: bytes
     cosigners: tuple[PeerId, ...]  # ascending
@@ -83,11 +83,11 @@ class Finished:
     links: tuple[CertifiedManifest, ...]
     settled: Mapping[int, Settled]
     theta: NDArray[np.float32]
-    papers: Papers
+    inputs: RunInputs
     state: Digest  # of these parameters and the outer optimiser's buffers
     load: Callable[[Digest], bytes]  # a blob by its digest
     release: Release
     registered: Registered | None  # None: no quorum signed, or nobody asked
-    stated: Stated
+    declarations: Declarations
     log_point: LogPoint | None = None
     anchor: Anchored | None = None

@@ -16,20 +16,20 @@ from numpy.typing import NDArray
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST
-from assay.training.data.shards import TOKENIZER, Manifest, read_manifest
+from assay.training.data.shards import TOKENIZER, DataManifest, read_manifest
 from assay.training.model.initial import starting_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Papers:
+class RunInputs:
     """Checked against the spec. tokenizer: the file, empty for bytes. base: None if drawn from the seed."""
 
-    manifest: Manifest
+    manifest: DataManifest
     tokenizer: bytes
     base: NDArray[np.float32] | None
 
 
-def read_papers(spec: RunSpec, data: Path, base: Path | None) -> Papers:
+def read_inputs(spec: RunSpec, data: Path, base: Path | None) -> RunInputs:
     """The papers of a run.
 
     Args:
@@ -52,6 +52,6 @@ def read_papers(spec: RunSpec, data: Path, base: Path | None) -> Papers:
         if hashlib.sha256(tokenizer).digest() != spec.data.tokenizer:
             raise ConfigError(f"data {data / TOKENIZER}: not the tokenizer this run committed to")
     is_drawn = spec.model.base == NO_DIGEST
-    return Papers(
+    return RunInputs(
         manifest=manifest, tokenizer=tokenizer, base=None if is_drawn else starting_parameters(spec, base)
     )

@@ -20,14 +20,14 @@ from assay.chain.statements import verify_certificate
 from assay.ledger.settlement.payouts import Settlement, settle
 from assay.ledger.settlement.results import run_id_of
 from assay.orders.toml import read_toml
-from assay.participant.index import Altered
+from assay.participant.index import IntegrityError
 from assay.participant.links import extend
 from assay.protocol.encoding.codec import decode
 from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import AssayError, ConfigError
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.params import RunSpec, check_spec
-from assay.protocol.state_transition import History, start
+from assay.protocol.state_transition import RunState, start
 from assay.protocol.types import Digest, PeerId
 
 
@@ -40,7 +40,7 @@ class Delivered:
     run_id: Digest
     deployment: Deployment
     links: tuple[CertifiedManifest, ...]
-    histories: tuple[History, ...]
+    run_states: tuple[RunState, ...]
     pays: Mapping[int, Pay]
 
     @property
@@ -68,22 +68,22 @@ def open_delivered(root: Path) -> Delivered:
         spec = decode(RunSpec, (bundle / "spec.cbor").read_bytes())
         check_spec(spec)
     except (OSError, AssayError, ValueError) as error:
-        raise Altered(f"bundle/spec.cbor: {error}") from None
+        raise IntegrityError(f"bundle/spec.cbor: {error}") from None
     try:
         deployment = Deployment.from_json((bundle / "deployment.json").read_text())
     except (OSError, ValueError, AssayError) as error:
-        raise Altered(f"bundle/deployment.json: {error}") from None
+        raise IntegrityError(f"bundle/deployment.json: {error}") from None
     if deployment.deployment_id != spec.deployment_id:
-        raise Altered("bundle/deployment.json: another deployment than the spec's")
+        raise IntegrityError("bundle/deployment.json: another deployment than the spec's")
     run_id = run_id_of(spec)
-    links, histories = [], [start(spec, run_id)]
+    links, run_states = [], [start(spec, run_id)]
     for round_id in range(spec.last_round + 1):
         name = f"links/{round_id:06d}.cbor"
         try:
             link = decode(CertifiedManifest, (bundle / name).read_bytes())
-            histories.append(extend(histories[-1], link))
+            run_states.append(extend(run_states[-1], link))
         except (OSError, AssayError) as error:
-            raise Altered(f"bundle/{name}: {error}") from None
+            raise IntegrityError(f"bundle/{name}: {error}") from None
         links.append(link)
     return Delivered(
         root=root,
@@ -91,8 +91,8 @@ def open_delivered(root: Path) -> Delivered:
         run_id=run_id,
         deployment=deployment,
         links=tuple(links),
-        histories=tuple(histories),
-        pays=dict(_pays(bundle, spec, run_id, deployment, histories)),
+        run_states=tuple(run_states),
+        pays=dict(_pays(bundle, spec, run_id, deployment, run_states)),
     )
 
 
@@ -126,12 +126,12 @@ def find_node(spec: RunSpec, text: str) -> PeerId:
 
 
 def _pays(
-    bundle: Path, spec: RunSpec, run_id: Digest, deployment: Deployment, histories: list[History]
+    bundle: Path, spec: RunSpec, run_id: Digest, deployment: Deployment, run_states: list[RunState]
 ) -> Iterator[tuple[int, Pay]]:
     hot = [evm_address(member.hot) for member in spec.verifiers]
     for epoch in range(spec.epochs):
         name = f"bundle/settlements/epoch-{epoch:03d}.json"
-        table = settle(histories[spec.settled_at(epoch) + 1], epoch)
+        table = settle(run_states[spec.settled_at(epoch) + 1], epoch)
         try:
             told = parse_json((bundle.parent / name).read_text())
             result, certificate = read_result(told["result"]), bytes.fromhex(told["certificate"])
@@ -141,19 +141,19 @@ def _pays(
             verify_certificate(deployment.digest(result), certificate, hot)
             anchor = read_result_anchor(bundle, epoch)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, AssayError) as error:
-            raise Altered(f"{name}: {error}") from None
+            raise IntegrityError(f"{name}: {error}") from None
         yield epoch, Pay(result=result, certificate=certificate, settlement=table, anchor=anchor)
 
 
 @dataclass(frozen=True, slots=True)
-class Seated:
+class LocalNode:
     """A node's folder in a local network, and how it behaved on purpose (`NAME@ROUND`; empty if honest)."""
 
     folder: Path
     behaviour: str
 
 
-def seated_nodes(root: Path) -> dict[PeerId, Seated]:
+def local_nodes(root: Path) -> dict[PeerId, LocalNode]:
     """The nodes whose folders a local network left behind, by peer; empty where there are none.
 
     What they say is a label for a report or a file to be checked, never evidence.
@@ -164,13 +164,13 @@ def seated_nodes(root: Path) -> dict[PeerId, Seated]:
         for path in sorted((root / "participants").glob("node-*/config.toml")):
             given = read_toml(path)
             if given.get("port") in ports:
-                found[ports[given["port"]]] = Seated(path.parent, str(given.get("behaviour", "")))
+                found[ports[given["port"]]] = LocalNode(path.parent, str(given.get("behaviour", "")))
     except (OSError, ValueError, TypeError, AttributeError, ConfigError):
         return {}
     return found
 
 
-def told_behaviours(root: Path, group: str = "nodes") -> dict[PeerId, str]:
+def claimed_behaviours(root: Path, group: str = "nodes") -> dict[PeerId, str]:
     """How nodes, or "verifiers", behaved by the run's summary: "honest" for most; empty without a summary."""
     try:
         return {

@@ -23,7 +23,7 @@ from assay.chain.proofs.result_anchor import anchor_json, check_result_anchor, r
 from assay.chain.statements import EpochResult, verify_certificate
 from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import SET_VERSION
-from assay.participant.index import Altered
+from assay.participant.index import IntegrityError
 from assay.protocol.errors import AssayError
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest, PeerId
@@ -92,29 +92,29 @@ def check_pay(
             run_id,
             SET_VERSION,
         ):
-            raise Altered(f"pay: not of epoch {epoch} of this run")
+            raise IntegrityError(f"pay: not of epoch {epoch} of this run")
         verify_certificate(deployment.digest(result), bytes_of(told["certificate"], "pay"), hot)
-    except Altered:
+    except IntegrityError:
         raise
     except (AssayError, ValueError, TypeError, OverflowError, EncodingError) as error:
-        raise Altered(f"pay: {error}") from None
+        raise IntegrityError(f"pay: {error}") from None
     anchor = _anchored(told["anchor"], deployment, result)
     if told["row"] is None:
         return Paid(epoch=epoch, amount=None, anchor=anchor)
     row, proof = keys_of(told["row"], _ROW, "pay"), told["proof"]
     if any(type(row[name]) is not int or row[name] < 0 for name in ("index", "amount")):
-        raise Altered("pay: index and amount must be whole numbers")
+        raise IntegrityError("pay: index and amount must be whole numbers")
     account = evm_address(next(member.account for member in spec.nodes if member.peer == node))
     if row["account"] != account:
-        raise Altered(f"pay: a row of {row['account']}, the node's account is {account}")
+        raise IntegrityError(f"pay: a row of {row['account']}, the node's account is {account}")
     if not isinstance(proof, list) or len(proof) > 64:
-        raise Altered("pay: no Merkle proof")
+        raise IntegrityError("pay: no Merkle proof")
     try:
         start = leaf(run_id, epoch, row["index"], account, row["amount"])
     except ValueError as error:  # an index or amount that no word holds
-        raise Altered(f"pay: {error}") from None
+        raise IntegrityError(f"pay: {error}") from None
     if root_of_proof(start, [bytes_of(one, "pay", 32) for one in proof]) != result.root:
-        raise Altered("pay: the row is not under the signed root")
+        raise IntegrityError("pay: the row is not under the signed root")
     return Paid(epoch=epoch, amount=row["amount"], anchor=anchor)
 
 
@@ -124,7 +124,7 @@ def _anchored(told: Any, deployment: Deployment, result: EpochResult) -> BlockPo
     try:
         return check_result_anchor(read_anchor_json(told), deployment, result)
     except (AssayError, ValueError) as error:
-        raise Altered(f"pay: {error}") from None
+        raise IntegrityError(f"pay: {error}") from None
 
 
 def read_result(told: Any) -> EpochResult:
@@ -143,7 +143,7 @@ def read_result(told: Any) -> EpochResult:
 def keys_of(told: Any, names: Sequence[str], part: str) -> dict[str, Any]:
     """A JSON object with exactly these fields. Raises Altered."""
     if not isinstance(told, dict) or set(told) != set(names):
-        raise Altered(f"{part}: expected exactly the fields {', '.join(names)}")
+        raise IntegrityError(f"{part}: expected exactly the fields {', '.join(names)}")
     return told
 
 
@@ -152,7 +152,7 @@ def bytes_of(text: Any, part: str, size: int | None = None) -> bytes:
     try:
         found = bytes.fromhex(text)
     except (ValueError, TypeError):
-        raise Altered(f"{part}: not hexadecimal") from None
+        raise IntegrityError(f"{part}: not hexadecimal") from None
     if found.hex() != text or (size is not None and len(found) != size):
-        raise Altered(f"{part}: not the hexadecimal of {'its' if size is None else size} bytes")
+        raise IntegrityError(f"{part}: not the hexadecimal of {'its' if size is None else size} bytes")
     return found

@@ -26,11 +26,11 @@ def facts_of(
     settlements: Mapping[int, Settlement],
 ) -> Iterator[RoundFacts]:
     """The facts of a whole checked chain, from round 0."""
-    history = start(spec, run_id)
+    run_state = start(spec, run_id)
     ripe = {spec.settled_at(epoch): settlement for epoch, settlement in settlements.items()}
     for certified in links:
-        before, history = history, advance(history, certified.manifest)
-        yield round_facts(before, certified, history, ripe.get(int(before.round)))
+        before, run_state = run_state, advance(run_state, certified.manifest)
+        yield round_facts(before, certified, run_state, ripe.get(int(before.round)))
 
 
 def round_receipts(

@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.bundle.read import Delivered, find_node, open_delivered, seated_nodes
+from assay.bundle.read import Delivered, find_node, local_nodes, open_delivered
 from assay.bundle.report.audits import final_audits
 from assay.node.steps import StepFiles
-from assay.participant.index import Altered
+from assay.participant.index import IntegrityError
 from assay.protocol.audits import Audit
-from assay.protocol.commitments import check_unsealed
+from assay.protocol.commitments import check_sketch_opening
 from assay.protocol.draws import (
     audit_seed,
     auditors,
@@ -50,12 +50,12 @@ from assay.training.model.initial import BASE
 from assay.training.model.loss import loss_and_gradient, use_threads
 from assay.training.optimiser import step as rules
 from assay.training.optimiser.inner import roots_of
-from assay.training.optimiser.node_state import Private, start_private
+from assay.training.optimiser.node_state import NodeState, start_private
 from assay.training.optimiser.node_state import commit as private_root
 from assay.training.optimiser.outer import public_digest
 from assay.verifier.audit.exact import Finding
 from assay.verifier.audit.limits import LIMITS, agreed_limits
-from assay.verifier.audit.worker import Examiner
+from assay.verifier.audit.worker import RecomputeWorker
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,7 +131,7 @@ def replay(
     use_threads(threads)
     with tempfile.TemporaryDirectory() as scratch:
         base, limits = delivered.bundle / BASE, run / LIMITS
-        examiner = Examiner(
+        recompute_worker = RecomputeWorker(
             spec=spec,
             data=run / "data",
             folder=Path(scratch),
@@ -141,19 +141,19 @@ def replay(
         done = Replayed(commit=commit)
         done.is_same_class = commit.exec_class == execution_class(spec.compute)
         lineage = _lineage(commits, round_id)
-        remake = _Remake(delivered, examiner) if from_start or len(lineage) == 1 else None
+        remake = _Remake(delivered, recompute_worker) if from_start or len(lineage) == 1 else None
         for number in range(round_id + 1):
             if remake is not None and number in lineage:
                 remake.step(commits[number])
             if number < round_id:
-                examiner.parameters.apply(number, _aggregate(delivered, number))
+                recompute_worker.parameters.apply(number, _aggregate(delivered, number))
         update = _blob(delivered, "updates", commit.update)
-        _check_public(done, delivered, examiner, update)
-        _redraw(done, delivered, examiner, update)
-        _judge(done, delivered, examiner, update, use_opening=use_opening)
+        _check_public(done, delivered, recompute_worker, update)
+        _redraw(done, delivered, recompute_worker, update)
+        _judge(done, delivered, recompute_worker, update, use_opening=use_opening)
         if done.found is None and remake is not None:
             done.remade, done.verdict = remake.words(round_id, is_exact=done.is_same_class)
-        _compare_signs(done, delivered, examiner)
+        _compare_signs(done, delivered, recompute_worker)
     return done
 
 
@@ -240,9 +240,9 @@ def _blob(delivered: Delivered, kind: str, name: Digest) -> bytes:
     try:
         body = path.read_bytes()
     except OSError:
-        raise Altered(f"bundle/{kind}/{name.hex()}.bin: missing") from None
+        raise IntegrityError(f"bundle/{kind}/{name.hex()}.bin: missing") from None
     if blob_digest(body) != name:
-        raise Altered(f"bundle/{kind}/{name.hex()}.bin: altered")
+        raise IntegrityError(f"bundle/{kind}/{name.hex()}.bin: altered")
     return body
 
 
@@ -251,10 +251,12 @@ def _aggregate(delivered: Delivered, round_id: int) -> bytes:
     return b"" if name == NO_DIGEST else _blob(delivered, "aggregates", name)
 
 
-def _check_public(done: Replayed, delivered: Delivered, examiner: Examiner, update: bytes) -> None:
+def _check_public(
+    done: Replayed, delivered: Delivered, recompute_worker: RecomputeWorker, update: bytes
+) -> None:
     """Batch, state and message, against the spec."""
     spec, commit = delivered.spec, done.commit
-    done.theta = public_digest(examiner.parameters.public)
+    done.theta = public_digest(recompute_worker.parameters.public)
     if commit.state not in (NO_DIGEST, done.theta):
         done.faults.append(
             f"state {commit.state.hex()[:16]} committed, the aggregates lead to {done.theta.hex()[:16]}"
@@ -266,36 +268,41 @@ def _check_public(done: Replayed, delivered: Delivered, examiner: Examiner, upda
             f"batch root {commit.batch_root.hex()[:16]} committed, the spec assigns {root.hex()[:16]}"
         )
     try:
-        decode_contribution(spec, examiner.parameters.layout, int(commit.round), update)
+        decode_contribution(spec, recompute_worker.parameters.layout, int(commit.round), update)
     except MalformedMessage as error:
         done.faults.append(str(error))
 
 
-def _redraw(done: Replayed, delivered: Delivered, examiner: Examiner, update: bytes) -> None:
+def _redraw(done: Replayed, delivered: Delivered, recompute_worker: RecomputeWorker, update: bytes) -> None:
     """The draw that decided about the step, from the beacon in the link after it."""
     spec, commit, after = delivered.spec, done.commit, int(done.commit.round) + 1
     manifest = delivered.links[after].manifest
     alpha = beacon_input(spec.deployment_id, delivered.run_id, commit.round, manifest.parent)
-    shares = [(reveal.verifier, reveal.proof) for reveal in manifest.reveals]
+    shares = [(beacon_share.verifier, beacon_share.proof) for beacon_share in manifest.beacon_shares]
     seed = audit_seed(alpha, shares, drand=randomness(manifest.drand))
-    done.rate_ppm = delivered.histories[after].rate_ppm(commit.node)
+    done.rate_ppm = delivered.run_states[after].rate_ppm(commit.node)
     done.is_drawn = is_drawn(seed, commit.node, done.rate_ppm)
-    done.order = auditors(seed, commit.node, judges_of(spec, manifest.excluded))
-    layout = examiner.parameters.layout
+    done.order = auditors(seed, commit.node, judges_of(spec, manifest.disqualified))
+    layout = recompute_worker.parameters.layout
     live: list[int] = []
     if not done.faults:
         sent = decode_contribution(spec, layout, int(commit.round), update)
         live = [int(block) for block in sent.blocks_B]
     done.blocks = opened_blocks(seed, commit.node, spec.audit, layout.blocks, live)
     done.segment = opened_segment(seed, commit.node, spec.rule.segments)
-    done.audit = final_audits(delivered.histories).get((commit.round, commit.node))
+    done.audit = final_audits(delivered.run_states).get((commit.round, commit.node))
 
 
 def _judge(
-    done: Replayed, delivered: Delivered, examiner: Examiner, update: bytes, *, use_opening: bool
+    done: Replayed,
+    delivered: Delivered,
+    recompute_worker: RecomputeWorker,
+    update: bytes,
+    *,
+    use_opening: bool,
 ) -> None:
     """The audit itself, if the node's record of the step is at hand."""
-    seat = seated_nodes(delivered.root).get(done.commit.node) if use_opening else None
+    seat = local_nodes(delivered.root).get(done.commit.node) if use_opening else None
     if seat is None or not (seat.folder / "steps").is_dir():
         done.opening = "none at hand"
         return
@@ -305,25 +312,27 @@ def _judge(
         run_id=delivered.run_id,
         node=commit.node,
         rule=delivered.spec.rule,
-        layout=examiner.parameters.layout,
+        layout=recompute_worker.parameters.layout,
         keep=0,
     )
     try:
         body = steps.opening(int(commit.round), list(done.blocks), done.segment)
         # The class decides only whether a difference is a fault, and that is said with the verdict.
         own = replace(commit, exec_class=execution_class(delivered.spec.compute))
-        unsealed = steps.unsealed(commit, done.segment)
-        check_unsealed(unsealed, commit, done.segment)
-        judged = own if done.is_same_class or examiner.limits is None else commit
-        sealed = unsealed.sketch if done.is_same_class else NO_DIGEST
-        done.found = examiner.examine(judged, update, body, list(done.blocks), done.segment, sealed=sealed)
+        sketch_openings = steps.sketch_openings(commit, done.segment)
+        check_sketch_opening(sketch_openings, commit, done.segment)
+        judged = own if done.is_same_class or recompute_worker.limits is None else commit
+        committed = sketch_openings.sketch if done.is_same_class else NO_DIGEST
+        done.found = recompute_worker.examine(
+            judged, update, body, list(done.blocks), done.segment, committed=committed
+        )
     except (Diverged, MalformedMessage) as error:
         done.opening = f"none that the commit binds: {error}"
         return
     done.opening = (
         f"made from {seat.folder.name}'s own records, {len(body):,} bytes, {len(done.blocks)} blocks"
     )
-    is_judged = done.is_same_class or examiner.limits is not None
+    is_judged = done.is_same_class or recompute_worker.limits is not None
     done.verdict = done.found.outcome if is_judged else Outcome.INCONCLUSIVE
 
 
@@ -333,9 +342,9 @@ def _judge(
 class _Remake:
     """A node's private state, made again from its fresh start; the caller goes from round to round."""
 
-    def __init__(self, delivered: Delivered, examiner: Examiner) -> None:
-        self._delivered, self._examiner = delivered, examiner
-        self._private = start_private(examiner.parameters.layout)
+    def __init__(self, delivered: Delivered, recompute_worker: RecomputeWorker) -> None:
+        self._delivered, self._recompute_worker = delivered, recompute_worker
+        self._private = start_private(recompute_worker.parameters.layout)
         self._differs = ""
         self._at, self._count = -1, 0
 
@@ -343,10 +352,10 @@ class _Remake:
         """Do this step as the spec says and compare it with the commit; once it differs, nothing is known."""
         if self._differs:
             return
-        delivered, layout = self._delivered, self._examiner.parameters.layout
+        delivered, layout = self._delivered, self._recompute_worker.parameters.layout
         spec, run_id, number = delivered.spec, delivered.run_id, int(commit.round)
         before = private_root(run_id, spec.rule, layout, self._private)
-        work = _work(self._examiner, commit.node, number, self._private)
+        work = _work(self._recompute_worker, commit.node, number, self._private)
         self._private, update = rules.encode(spec, layout, number, self._private, work)
         after = private_root(run_id, spec.rule, layout, self._private)
         ends = [roots_of(run_id, layout, end).digest for end in work.ends]
@@ -374,23 +383,23 @@ class _Remake:
         return words, Outcome.MISMATCH
 
 
-def _work(examiner: Examiner, node: PeerId, round_id: int, private: Private) -> rules.Work:
-    spec, layout = examiner.spec, examiner.parameters.layout
+def _work(recompute_worker: RecomputeWorker, node: PeerId, round_id: int, private: NodeState) -> rules.Work:
+    spec, layout = recompute_worker.spec, recompute_worker.parameters.layout
 
     def gradient(
         theta_P: NDArray[np.float32], tokens: NDArray[np.int64]
     ) -> tuple[float, NDArray[np.float32]]:
         return loss_and_gradient(spec.model, layout, theta_P, tokens, compute=spec.compute)
 
-    batch = batch_tokens(examiner.tokens, batch_positions(spec, node, round_id), spec.model.context)
-    theta_P = examiner.parameters.read(round_id)
+    batch = batch_tokens(recompute_worker.tokens, batch_positions(spec, node, round_id), spec.model.context)
+    theta_P = recompute_worker.parameters.read(round_id)
     return rules.local(spec, layout, theta_P, private, batch, round_id, gradient)
 
 
-def _compare_signs(done: Replayed, delivered: Delivered, examiner: Examiner) -> None:
+def _compare_signs(done: Replayed, delivered: Delivered, recompute_worker: RecomputeWorker) -> None:
     """How what was sent agrees with the step's own gradient, and how what others sent does."""
-    spec, layout, number = delivered.spec, examiner.parameters.layout, int(done.commit.round)
-    work = _work(examiner, done.commit.node, number, start_private(layout))
+    spec, layout, number = delivered.spec, recompute_worker.parameters.layout, int(done.commit.round)
+    work = _work(recompute_worker, done.commit.node, number, start_private(layout))
     others = []
     for signed in delivered.links[number].manifest.commits:
         try:

@@ -23,8 +23,8 @@ from assay.chain.addresses import Deployment
 from assay.chain.commit_statement import check_commit_statement
 from assay.chain.statements import EpochResult
 from assay.ledger.settlement.results import run_id_of
-from assay.participant.index import Altered
-from assay.participant.links import check_words
+from assay.participant.index import IntegrityError
+from assay.participant.links import check_messages
 from assay.protocol.audits import Audit
 from assay.protocol.draws import audit_seed, beacon_input, is_drawn
 from assay.protocol.encoding.codec import decode, digest, encode
@@ -45,7 +45,7 @@ from assay.protocol.params import PPM, RunSpec, check_spec
 from assay.protocol.quorum import check_certificate
 from assay.protocol.randomness import vrf
 from assay.protocol.randomness.drand import check_signature, randomness
-from assay.protocol.state_transition import History, NodeRecord, VerifierRecord, advance
+from assay.protocol.state_transition import NodeRecord, RunState, VerifierRecord, advance
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.training.data.batches import batch_positions, batch_root
 
@@ -133,12 +133,12 @@ def check_receipt(
     told = _told(text)
     spec = _spec(told)
     if run_id_of(spec).hex() != told["run_id"]:
-        raise Altered("run_id: it does not follow from the spec")
+        raise IntegrityError("run_id: it does not follow from the spec")
     mine = run_id_of(spec)
     if run_id is not None and run_id != mine:
-        raise Altered(f"run_id: {mine.hex()}, expected {run_id.hex()}")
+        raise IntegrityError(f"run_id: {mine.hex()}, expected {run_id.hex()}")
     if verifiers is not None and sorted(verifiers) != list(spec.verifier_peers):
-        raise Altered("spec: its verifiers are not the ones expected")
+        raise IntegrityError("spec: its verifiers are not the ones expected")
     deployment = _deployment(told, spec)
     round_id, node = told["round"], PeerId(bytes_of(told["node"], "node", 32))
     whole = _links(told, spec, mine, round_id)
@@ -158,7 +158,7 @@ def check_receipt(
         last_round=int(headers[-1][0].round if headers else links[-1].block.round),
         audit=audit,
         drawn_from_ppm=bisect_left(range(PPM + 1), True, key=lambda rate: is_drawn(seed, node, rate)),
-        shares=len(links[1].manifest.reveals),
+        shares=len(links[1].manifest.beacon_shares),
         drand=links[0].manifest.drand_next if links[1].manifest.drand else 0,
         paid=paid,
     )
@@ -169,16 +169,16 @@ def check_receipt(
 
 def _told(text: bytes) -> dict[str, Any]:
     if len(text) > RECEIPT_BYTES_MAX:
-        raise Altered(f"receipt: {len(text)} bytes, at most {RECEIPT_BYTES_MAX} expected")
+        raise IntegrityError(f"receipt: {len(text)} bytes, at most {RECEIPT_BYTES_MAX} expected")
     try:
         told = parse_json(text)
     except (ValueError, RecursionError) as error:
-        raise Altered(f"receipt: not JSON ({error})") from None
+        raise IntegrityError(f"receipt: not JSON ({error})") from None
     told = keys_of(told, _FIELDS, "receipt")
     if told["format"] != FORMAT:
-        raise Altered(f"format: not {FORMAT!r}")
+        raise IntegrityError(f"format: not {FORMAT!r}")
     if type(told["round"]) is not int or told["round"] < 0:
-        raise Altered("round: no number of a round")
+        raise IntegrityError("round: no number of a round")
     return told
 
 
@@ -188,9 +188,9 @@ def _spec(told: Mapping[str, Any]) -> RunSpec:
         spec = decode(RunSpec, body)
         check_spec(spec)
     except (AssayError, ValueError) as error:
-        raise Altered(f"spec: {error}") from None
+        raise IntegrityError(f"spec: {error}") from None
     if told["round"] >= spec.rounds:
-        raise Altered(f"round: {told['round']}, the run trains for {spec.rounds}")
+        raise IntegrityError(f"round: {told['round']}, the run trains for {spec.rounds}")
     return spec
 
 
@@ -199,9 +199,9 @@ def _deployment(told: Mapping[str, Any], spec: RunSpec) -> Deployment:
         deployment = Deployment.from_json(json.dumps(told["deployment"]))
         deployment.domain(EpochResult).separator()
     except (AssayError, ValueError, TypeError, EncodingError) as error:
-        raise Altered(f"deployment: {error}") from None
+        raise IntegrityError(f"deployment: {error}") from None
     if deployment.deployment_id != spec.deployment_id:
-        raise Altered("deployment: another one than the spec's")
+        raise IntegrityError("deployment: another one than the spec's")
     return deployment
 
 
@@ -209,7 +209,7 @@ def _links(told: Mapping[str, Any], spec: RunSpec, run_id: Digest, round_id: int
     bodies, domain = told["links"], Domain(spec.deployment_id, run_id)
     first, last = window(spec, round_id)
     if not isinstance(bodies, list) or len(bodies) != last - first + 1:
-        raise Altered(f"links: {last - first + 1} expected, of rounds {first} to {last}")
+        raise IntegrityError(f"links: {last - first + 1} expected, of rounds {first} to {last}")
     links: list[CertifiedManifest] = []
     for position, body in enumerate(bodies):
         name = f"link of round {first + position}"
@@ -218,13 +218,13 @@ def _links(told: Mapping[str, Any], spec: RunSpec, run_id: Digest, round_id: int
             link = decode(CertifiedManifest, data)
             check_certified(link, domain, spec.verifier_peers)
         except AssayError as error:
-            raise Altered(f"{name}: {error}") from None
+            raise IntegrityError(f"{name}: {error}") from None
         if link.manifest.round != first + position:
-            raise Altered(f"{name}: is of round {link.manifest.round}")
+            raise IntegrityError(f"{name}: is of round {link.manifest.round}")
         if links and link.manifest.parent != digest(links[-1].manifest):
-            raise Altered(f"{name}: does not extend the link before")
+            raise IntegrityError(f"{name}: does not extend the link before")
         if not links and first == 0 and link.manifest.parent != digest(spec):
-            raise Altered(f"{name}: does not extend the spec")
+            raise IntegrityError(f"{name}: does not extend the spec")
         links.append(link)
     return links
 
@@ -235,28 +235,28 @@ def _headers(
     bodies, domain = told["headers"], Domain(spec.deployment_id, run_id)
     count = spec.last_round - int(before.manifest.round)
     if not isinstance(bodies, list) or len(bodies) != count:
-        raise Altered(f"headers: {count} expected, up to round {spec.last_round}")
+        raise IntegrityError(f"headers: {count} expected, up to round {spec.last_round}")
     parent, headers = before.block, []
     for body in bodies:
         name = f"header of round {parent.round + 1}"
         if not isinstance(body, list) or len(body) != 2:
-            raise Altered(f"{name}: expected a block and its certificate")
+            raise IntegrityError(f"{name}: expected a block and its certificate")
         data, signatures = bytes_of(body[0], name), bytes_of(body[1], name)
         try:
             block = decode(Block, data)
             certificate = decode(QuorumCertificate, signatures)
             check_certificate(certificate, domain, spec.verifier_peers)
         except AssayError as error:
-            raise Altered(f"{name}: {error}") from None
+            raise IntegrityError(f"{name}: {error}") from None
         vote = certificate.vote
         if block.run_id != run_id or block.round != parent.round + 1 or block.parent != digest(parent):
-            raise Altered(f"{name}: does not extend the block before")
+            raise IntegrityError(f"{name}: does not extend the block before")
         if (
             vote.kind is not VoteKind.FINALISE
             or vote.block != digest(block)
             or vote.iteration not in (block.iteration, 0)
         ):
-            raise Altered(f"{name}: the certificate is not a finalisation of its block")
+            raise IntegrityError(f"{name}: the certificate is not a finalisation of its block")
         headers.append((block, certificate))
         parent = block
     return headers
@@ -273,22 +273,22 @@ def _commit(
     found = [signed for signed in link.manifest.commits if signed.commit.node == node]
     member = next((member for member in spec.nodes if member.peer == node), None)
     if member is None:
-        raise Altered(f"node: {node.hex()[:8]} is no node of this run")
+        raise IntegrityError(f"node: {node.hex()[:8]} is no node of this run")
     if len(found) != 1:
-        raise Altered(f"node: {len(found)} commits of {node.hex()[:8]} in the link, expected one")
+        raise IntegrityError(f"node: {len(found)} commits of {node.hex()[:8]} in the link, expected one")
     signed = found[0]
     commit = signed.commit
     try:
         verify(node, Domain(spec.deployment_id, run_id), commit, signed.signature)
         check_commit_statement(spec, deployment, signed, member.hot)
     except AssayError as error:
-        raise Altered(f"commit: {error}") from None
+        raise IntegrityError(f"commit: {error}") from None
     if (commit.run_id, commit.round, commit.parent) != (run_id, round_id, link.manifest.parent):
-        raise Altered("commit: of another run, round or parent than its manifest")
+        raise IntegrityError("commit: of another run, round or parent than its manifest")
     if commit.batch_root != batch_root(spec, batch_positions(spec, node, round_id)):
-        raise Altered("commit: its batch is not the one the spec assigns")
+        raise IntegrityError("commit: its batch is not the one the spec assigns")
     if commit.tokens != spec.tokens_per_step:
-        raise Altered(f"commit: {commit.tokens} tokens, a step has {spec.tokens_per_step}")
+        raise IntegrityError(f"commit: {commit.tokens} tokens, a step has {spec.tokens_per_step}")
     return signed
 
 
@@ -296,19 +296,19 @@ def _seed(links: Sequence[CertifiedManifest], spec: RunSpec, run_id: Digest) -> 
     """The seed that decided about the step, from what the link after it reveals."""
     manifest, known = links[1].manifest, set(spec.verifier_peers)
     alpha = beacon_input(spec.deployment_id, run_id, links[0].manifest.round, manifest.parent)
-    for reveal in manifest.reveals:
-        if reveal.verifier not in known:
-            raise Altered(f"beacon: {reveal.verifier.hex()[:8]} is not a verifier of this run")
+    for beacon_share in manifest.beacon_shares:
+        if beacon_share.verifier not in known:
+            raise IntegrityError(f"beacon: {beacon_share.verifier.hex()[:8]} is not a verifier of this run")
         try:
-            vrf.verify(reveal.verifier, alpha, reveal.proof)
+            vrf.verify(beacon_share.verifier, alpha, beacon_share.proof)
         except AssayError as error:
-            raise Altered(f"beacon: {error}") from None
+            raise IntegrityError(f"beacon: {error}") from None
     if manifest.drand:
         try:
             check_signature(spec.audit.drand, links[0].manifest.drand_next, manifest.drand)
         except AssayError as error:
-            raise Altered(f"beacon: {error}") from None
-    shares = [(reveal.verifier, reveal.proof) for reveal in manifest.reveals]
+            raise IntegrityError(f"beacon: {error}") from None
+    shares = [(beacon_share.verifier, beacon_share.proof) for beacon_share in manifest.beacon_shares]
     return audit_seed(alpha, shares, drand=randomness(manifest.drand))
 
 
@@ -322,7 +322,7 @@ def _audit(
     """
     commit, domain = signed.commit, Domain(spec.deployment_id, run_id)
     first = links[0].manifest
-    history = History(
+    run_state = RunState(
         spec=spec,
         run_id=run_id,
         round=RoundId(int(first.round) + 1),
@@ -336,18 +336,18 @@ def _audit(
     audit: Audit | None = None
     for link in links[1:]:
         manifest = _about(link.manifest, commit.node, int(first.round))
-        history = replace(history, parent=manifest.parent)
+        run_state = replace(run_state, parent=manifest.parent)
         try:
-            for sealed in manifest.seals:
-                verify(sealed.seal.verifier, domain, sealed.seal, sealed.signature)
+            for committed in manifest.commitments:
+                verify(committed.commitment.verifier, domain, committed.commitment, committed.signature)
             for judged in manifest.verdicts:
                 verify(judged.verdict.verifier, domain, judged.verdict, judged.signature)
-            check_words(history, manifest)
+            check_messages(run_state, manifest)
         except AssayError as error:
-            raise Altered(f"verdict in round {manifest.round}: {error}") from None
-        history = advance(history, manifest, digest(link.manifest))
-        history = replace(history, last_commits=_commits_of(link.manifest, commit.node))
-        audit = history.audits.get((commit.round, commit.node), audit)
+            raise IntegrityError(f"verdict in round {manifest.round}: {error}") from None
+        run_state = advance(run_state, manifest, digest(link.manifest))
+        run_state = replace(run_state, last_commits=_commits_of(link.manifest, commit.node))
+        audit = run_state.audits.get((commit.round, commit.node), audit)
     return audit if audit is not None and audit.verdicts else None
 
 
@@ -360,13 +360,13 @@ def _about(manifest: Manifest, node: PeerId, after: int) -> Manifest:
     return replace(
         manifest,
         commits=(),
-        seals=tuple(s for s in manifest.seals if mine(s.seal.round, s.seal.node)),
+        commitments=tuple(s for s in manifest.commitments if mine(s.commitment.round, s.commitment.node)),
         verdicts=tuple(s for s in manifest.verdicts if mine(s.verdict.round, s.verdict.node)),
-        unsealed=tuple(one for one in manifest.unsealed if mine(one.round, one.node)),
-        planted=tuple(one for one in manifest.planted if mine(one.round, one.node)),
+        sketch_openings=tuple(one for one in manifest.sketch_openings if mine(one.round, one.node)),
+        known_answers=tuple(one for one in manifest.known_answers if mine(one.round, one.node)),
         contradictions=tuple(pair for pair in manifest.contradictions if pair.first.commit.node == node),
         appraised=(),  # they change how often a step is drawn, and this one was
-        backings=(),
+        stake_reports=(),
     )
 
 

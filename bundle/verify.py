@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from assay.bundle.check_anchor import anchored_line
-from assay.bundle.check_registry import read_told
+from assay.bundle.check_registry import read_registry_claims
 from assay.bundle.finished import Anchored, Finished, Registered, Settled
-from assay.bundle.inputs import Papers, read_papers
+from assay.bundle.inputs import RunInputs, read_inputs
 from assay.bundle.read import read_result_anchor
 from assay.bundle.registry.files import FOLDER, PROVENANCE
 from assay.bundle.release import BadReleaseError
@@ -31,7 +31,7 @@ from assay.chain.proofs.result_anchor import ANCHORS, check_result_anchor
 from assay.chain.statements import EpochResult, verify_certificate
 from assay.ledger.settlement.payouts import Settlement, settle
 from assay.ledger.settlement.results import epoch_end, epoch_result, result_digest, run_id_of
-from assay.participant.index import Altered, check_index
+from assay.participant.index import IntegrityError, check_index
 from assay.participant.links import extend
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode, digest
@@ -39,7 +39,7 @@ from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import AssayError, ConfigError
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.params import RunSpec, check_spec
-from assay.protocol.state_transition import History, start
+from assay.protocol.state_transition import RunState, start
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.training.codec.contribution import decode_contribution
 from assay.training.fragments import check_fragments
@@ -48,7 +48,7 @@ from assay.training.model.initial import BASE, starting_parameters
 from assay.training.optimiser.outer import apply, public_digest, start_public
 from assay.verifier.aggregation.combine import combine, tolerated
 from assay.verifier.aggregation.registry import check_aggregation
-from assay.verifier.aggregation.reputation import Standing
+from assay.verifier.aggregation.reputation import Reputation
 
 
 def verify_run(folder: Path) -> Iterator[str]:
@@ -66,13 +66,13 @@ def verify_run(folder: Path) -> Iterator[str]:
     yield f"index: {count} files as the buyer {evm_address(spec.buyer)} signed them"
     deployment = Deployment.from_json((bundle / "deployment.json").read_text())
     if deployment.deployment_id != spec.deployment_id:
-        raise Altered("bundle/deployment.json: another deployment than the spec's")
+        raise IntegrityError("bundle/deployment.json: another deployment than the spec's")
     run_id = run_id_of(spec)
     yield f"run {run_id.hex()}, spec hash {digest(spec).hex()}: compare them with the chain's"
 
-    papers = _papers(spec, bundle)
-    yield f"data: {len(papers.manifest.sources)} sources, {papers.manifest.tokens} tokens, as the spec says"
-    replay = _Replay(spec, run_id, bundle, papers)
+    inputs = _inputs(spec, bundle)
+    yield f"data: {len(inputs.manifest.sources)} sources, {inputs.manifest.tokens} tokens, as the spec says"
+    replay = _Replay(spec, run_id, bundle, inputs)
     for round_id in range(spec.last_round + 1):
         replay.take(round_id)
     quorum_size = min(len(link.certificate.verifiers) for link in replay.links)
@@ -80,14 +80,14 @@ def verify_run(folder: Path) -> Iterator[str]:
     yield f"chain: {len(replay.links)} manifests, each certified by {of_all}"
     updates = sum(len(link.manifest.commits) for link in replay.links)
     yield f"updates: {updates} signed contributions, each aggregate recomputed from them"
-    start_words = "the seed" if papers.base is None else "the imported parameters"
+    start_words = "the seed" if inputs.base is None else "the imported parameters"
     yield f"parameters: replayed from {start_words}, state {public_digest(replay.public).hex()}"
 
     settled = dict(_settled(spec, deployment, bundle, replay))
     total = sum(one.settlement.total for one in settled.values())
     yield f"settlements: {len(settled)} epochs, {total} units, roots recomputed and signed by a quorum"
     yield _anchor_words(settled)
-    told = read_told(bundle, spec, run_id, deployment, papers, settled[spec.epochs - 1])
+    told = read_registry_claims(bundle, spec, run_id, deployment, inputs, settled[spec.epochs - 1])
     if told.registered is None:
         yield "registry: the model was not on record when it was delivered"
     else:
@@ -104,11 +104,11 @@ def verify_run(folder: Path) -> Iterator[str]:
         settled=settled,
         theta=replay.public.theta_P,
         state=public_digest(replay.public),
-        papers=papers,
+        inputs=inputs,
         load=replay.load,
         anchor=_anchor(bundle / ANCHOR, spec),
         registered=told.registered,
-        stated=told.stated,
+        declarations=told.declarations,
         log_point=told.log_point,
         release=told.release,
     )
@@ -117,7 +117,7 @@ def verify_run(folder: Path) -> Iterator[str]:
         try:
             write_bundle(again, finished)
         except BadReleaseError as error:
-            raise Altered(f"bundle/{FOLDER}/{PROVENANCE}: {error}") from None
+            raise IntegrityError(f"bundle/{FOLDER}/{PROVENANCE}: {error}") from None
         files = _compare(again, bundle)
     yield f"bundle: written again from the certified chain, all {files} files the same byte for byte"
     _check_summary(folder / "summary.json", spec, run_id, settled, told.registered)
@@ -131,32 +131,32 @@ def _anchor(path: Path, spec: RunSpec) -> Anchored | None:
         return None
     try:
         found = read_anchor(path.read_text())
-        if found.keeper != evm_address(spec.money.treasury):
-            raise ValueError(f"of {found.keeper}, who is not the run's keeper")
+        if found.ledger_service != evm_address(spec.money.treasury):
+            raise ValueError(f"of {found.ledger_service}, who is not the run's keeper")
     except (OSError, ValueError, RecursionError) as error:
-        raise Altered(f"bundle/{ANCHOR}: {error}") from None
+        raise IntegrityError(f"bundle/{ANCHOR}: {error}") from None
     return found
 
 
-def _papers(spec: RunSpec, bundle: Path) -> Papers:
+def _inputs(spec: RunSpec, bundle: Path) -> RunInputs:
     try:
-        return read_papers(spec, bundle / "data", bundle / BASE)
+        return read_inputs(spec, bundle / "data", bundle / BASE)
     except ConfigError as error:
-        raise Altered(f"bundle: {error}") from None
+        raise IntegrityError(f"bundle: {error}") from None
 
 
 class _Replay:
     """The run once more, from its first link."""
 
-    def __init__(self, spec: RunSpec, run_id: Digest, bundle: Path, papers: Papers) -> None:
+    def __init__(self, spec: RunSpec, run_id: Digest, bundle: Path, inputs: RunInputs) -> None:
         self.spec, self.layout, self._bundle = spec, layout_of(spec.model), bundle
-        self.history: History = start(spec, run_id)
+        self.run_state: RunState = start(spec, run_id)
         self.links: list[CertifiedManifest] = []
         self.settlements: dict[int, Settlement] = {}
-        theta_P = starting_parameters(spec, None) if papers.base is None else papers.base
+        theta_P = starting_parameters(spec, None) if inputs.base is None else inputs.base
         self.public = start_public(spec, theta_P)
         self.states: dict[int, Digest] = {0: public_digest(self.public)}
-        self._standing = Standing()
+        self._reputation = Reputation()
         self._blobs: dict[Digest, bytes] = {}
 
     def load(self, name: Digest) -> bytes:
@@ -168,14 +168,14 @@ class _Replay:
         name = f"bundle/links/{round_id:06d}.cbor"
         try:
             link = decode(CertifiedManifest, (self._bundle / "links" / f"{round_id:06d}.cbor").read_bytes())
-            f = tolerated(self.history)
-            self.history = extend(self.history, link)
+            f = tolerated(self.run_state)
+            self.run_state = extend(self.run_state, link)
         except (OSError, AssayError) as error:
-            raise Altered(f"{name}: {error}") from None
+            raise IntegrityError(f"{name}: {error}") from None
         self.links.append(link)
         for epoch in range(self.spec.epochs):
             if self.spec.settled_at(epoch) == round_id:
-                self.settlements[epoch] = settle(self.history, epoch)
+                self.settlements[epoch] = settle(self.run_state, epoch)
         self._step(round_id, f, link)
 
     def _step(self, round_id: int, f: int, link: CertifiedManifest) -> None:
@@ -184,13 +184,17 @@ class _Replay:
         for signed in manifest.commits:
             commit = signed.commit
             if commit.state not in (NO_DIGEST, self.states[round_id]):
-                raise Altered(f"bundle/links/{round_id:06d}.cbor: a commit on other parameters than replayed")
+                raise IntegrityError(
+                    f"bundle/links/{round_id:06d}.cbor: a commit on other parameters than replayed"
+                )
             body = self._blob("updates", commit.update)
             updates[commit.node] = decode_contribution(self.spec, self.layout, round_id, body)
-        combined = combine(self.spec, self.layout, manifest.parent, f, self._standing, updates)
-        aggregate, self._standing = combined.body, combined.standing
+        combined = combine(self.spec, self.layout, manifest.parent, f, self._reputation, updates)
+        aggregate, self._reputation = combined.body, combined.reputation
         if (blob_digest(aggregate) if aggregate else NO_DIGEST) != manifest.aggregate:
-            raise Altered(f"bundle/links/{round_id:06d}.cbor: its aggregate does not follow from its updates")
+            raise IntegrityError(
+                f"bundle/links/{round_id:06d}.cbor: its aggregate does not follow from its updates"
+            )
         if aggregate:
             self._blob("aggregates", manifest.aggregate)
         self.public = apply(self.spec, self.layout, self.public, round_id, aggregate)
@@ -200,7 +204,9 @@ class _Replay:
         path = self._bundle / kind / f"{name.hex()}.bin"
         body = path.read_bytes() if path.is_file() else None
         if body is None or blob_digest(body) != name:
-            raise Altered(f"bundle/{kind}/{name.hex()}.bin: {'missing' if body is None else 'altered'}")
+            raise IntegrityError(
+                f"bundle/{kind}/{name.hex()}.bin: {'missing' if body is None else 'altered'}"
+            )
         self._blobs[name] = body
         return body
 
@@ -212,7 +218,7 @@ def _spec(path: Path) -> RunSpec:
         check_aggregation(spec.rule)
         check_fragments(layout_of(spec.model), spec.rule.fragments)
     except (OSError, AssayError, ValueError) as error:
-        raise Altered(f"bundle/spec.cbor: {error}") from None
+        raise IntegrityError(f"bundle/spec.cbor: {error}") from None
     return spec
 
 
@@ -231,7 +237,7 @@ def _settled(
             certificate = bytes.fromhex(told["certificate"])
             verify_certificate(previous, certificate, hot_keys)
         except (OSError, ValueError, KeyError, TypeError, AssayError) as error:
-            raise Altered(f"bundle/{name}: {error}") from None
+            raise IntegrityError(f"bundle/{name}: {error}") from None
         yield (
             epoch,
             Settled(
@@ -252,7 +258,7 @@ def _result_anchor(
         if proof is not None:
             check_result_anchor(proof, deployment, result)
     except (ValueError, AssayError) as error:
-        raise Altered(f"bundle/{ANCHORS}/epoch-{epoch:03d}.json: {error}") from None
+        raise IntegrityError(f"bundle/{ANCHORS}/epoch-{epoch:03d}.json: {error}") from None
     return proof
 
 
@@ -274,11 +280,11 @@ def _compare(made: Path, given: Path) -> int:
     theirs = {path.relative_to(given) for path in given.rglob("*") if path.is_file()}
     for name in sorted(ours | theirs):
         if name not in theirs:
-            raise Altered(f"bundle/{name}: missing")
+            raise IntegrityError(f"bundle/{name}: missing")
         if name not in ours:
-            raise Altered(f"bundle/{name}: does not belong to this run")
+            raise IntegrityError(f"bundle/{name}: does not belong to this run")
         if (made / name).read_bytes() != (given / name).read_bytes():
-            raise Altered(f"bundle/{name}: differs from what the certified chain says")
+            raise IntegrityError(f"bundle/{name}: differs from what the certified chain says")
     return len(ours)
 
 
@@ -301,6 +307,6 @@ def _check_summary(
             == (paid["operator"], paid["verifier"], paid["fee"])
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Altered(f"summary.json: {error}") from None
+        raise IntegrityError(f"summary.json: {error}") from None
     if not is_same:
-        raise Altered("summary.json: differs from the settlements or the model's record")
+        raise IntegrityError("summary.json: differs from the settlements or the model's record")

@@ -25,7 +25,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from assay.bundle.finished import Anchored, Finished
-from assay.bundle.inputs import Papers
+from assay.bundle.inputs import RunInputs
 from assay.bundle.receipts import facts_of, round_receipts
 from assay.bundle.registry.files import FOLDER, registry_files
 from assay.bundle.registry.model_card import model_card
@@ -62,7 +62,7 @@ def write_bundle(folder: Path, run: Finished) -> Digest:
     _write_chain(partial, run)
     _write_settlements(partial / "settlements", run)
     _write_anchors(partial / ANCHORS, run)
-    _write_papers(partial, run.papers)
+    _write_inputs(partial, run.inputs)
     _write_receipts_and_model(partial, run, run.state)
     os.replace(partial, folder)
     return run.state
@@ -75,7 +75,14 @@ def read_anchor(text: str) -> Anchored:
         ValueError: it is no anchor.
     """
     told: Any = parse_json(text)
-    kinds = {"keeper": str, "size": int, "root": str, "block_number": int, "block_hash": str, "tx_hash": str}
+    kinds = {
+        "ledger_service": str,
+        "size": int,
+        "root": str,
+        "block_number": int,
+        "block_hash": str,
+        "tx_hash": str,
+    }
     if not isinstance(told, dict) or {name: type(one) for name, one in told.items()} != kinds:
         raise ValueError(f"expected {', '.join(kinds)}")
     hashes = {name: bytes.fromhex(told[name]) for name in ("root", "block_hash", "tx_hash")}
@@ -134,13 +141,13 @@ def _write_anchors(folder: Path, run: Finished) -> None:
             _write_json(folder / f"epoch-{epoch:03d}.json", anchor_json(one.anchor))
 
 
-def _write_papers(folder: Path, papers: Papers) -> None:
+def _write_inputs(folder: Path, inputs: RunInputs) -> None:
     (folder / "data").mkdir()
-    (folder / "data" / MANIFEST).write_bytes(papers.manifest.to_json())
-    if papers.tokenizer:
-        (folder / "data" / TOKENIZER).write_bytes(papers.tokenizer)
-    if papers.base is not None:
-        np.save(folder / BASE, papers.base, allow_pickle=False)
+    (folder / "data" / MANIFEST).write_bytes(inputs.manifest.to_json())
+    if inputs.tokenizer:
+        (folder / "data" / TOKENIZER).write_bytes(inputs.tokenizer)
+    if inputs.base is not None:
+        np.save(folder / BASE, inputs.base, allow_pickle=False)
 
 
 def _write_receipts_and_model(folder: Path, run: Finished, state: Digest) -> None:
@@ -154,8 +161,8 @@ def _write_receipts_and_model(folder: Path, run: Finished, state: Digest) -> Non
     tensors = export_tensors(run.spec.model, run.theta)
     # One key of metadata: the library writes several in an order of its own, and bytes must repeat.
     save_file(tensors, model / WEIGHTS, metadata={"format": "pt"})
-    _write_json(model / CONFIG, export_config(run.spec.model, run.papers.manifest.separator))
-    (model / TOKENIZER).write_bytes(run.papers.tokenizer or byte_tokenizer_json())
+    _write_json(model / CONFIG, export_config(run.spec.model, run.inputs.manifest.separator))
+    (model / TOKENIZER).write_bytes(run.inputs.tokenizer or byte_tokenizer_json())
     _write_json(
         model / "tokenizer_config.json",
         {

@@ -23,12 +23,12 @@ from assay.chain.state import (
     CaseState,
     EpochPhase,
     EpochState,
+    EscrowState,
     HotKey,
-    RunState,
     StakeState,
     Ticket,
 )
-from assay.chain.statements import CERT_ECDSA, EpochResult, ModelRecord, Ruling, Statement, values
+from assay.chain.statements import CERT_ECDSA, EpochResult, ModelRecord, SlashOrder, Statement, values
 
 __all__ = [
     "ALREADY_DONE",
@@ -44,8 +44,8 @@ __all__ = [
     "Deployment",
     "EpochPhase",
     "EpochState",
+    "EscrowState",
     "HotKey",
-    "RunState",
     "Sent",
     "StakeState",
     "Ticket",
@@ -217,7 +217,7 @@ class Chain(ChainReader):
     def resolve(self, run_id: bytes, epoch: int, stands: bool, cert: bytes) -> Sent:
         """Answers a challenge with a certificate over `statements.Resolution`."""
         return self._once(
-            lambda: stands and self.epoch_state(run_id, epoch).phase >= EpochPhase.UPHELD,
+            lambda: stands and self.epoch_state(run_id, epoch).phase >= EpochPhase.CONFIRMED,
             lambda: self._move(
                 "resolve", "EpochSettlement", "resolve", run_id, epoch, stands, CERT_ECDSA, cert
             ),
@@ -312,7 +312,7 @@ class Chain(ChainReader):
 
         def is_done() -> bool:  # for this contradiction or for another of the same account
             owner = self.hot_key(signer)
-            return self.is_punished(offence_id) or (owner is not None and self.is_barred(owner.account))
+            return self.is_punished(offence_id) or (owner is not None and self.is_banned(owner.account))
 
         def send() -> Sent:
             salt = self._promised(offence_id) if for_reward else NO_SALT
@@ -337,14 +337,14 @@ class Chain(ChainReader):
             self._move("commit report", "SlashCourt", "commitReport", commitment)
         return salt
 
-    def open_case(self, ruling: Ruling, cert: bytes) -> Sent:
+    def open_case(self, slash_order: SlashOrder, cert: bytes) -> Sent:
         """Opens a case on a certified ruling and puts up the bond; its id is the ruling's offence id."""
 
         def send() -> Sent:
             self._approve("SlashCourt", int(self._ask("SlashCourt", "caseBond")))
-            return self._move("open case", "SlashCourt", "openCase", values(ruling), CERT_ECDSA, cert)
+            return self._move("open case", "SlashCourt", "openCase", values(slash_order), CERT_ECDSA, cert)
 
-        return self._once(lambda: self.is_punished(ruling.offence_id), send)
+        return self._once(lambda: self.is_punished(slash_order.offence_id), send)
 
     def veto_case(self, case_id: bytes, reason_hash: bytes, cert: bytes) -> Sent:
         """Ends a case as if it had not been, until it is paid out; certificate over `statements.Veto`."""

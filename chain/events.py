@@ -410,10 +410,10 @@ class ModelSuperseded(ChainEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogAnchored(ChainEvent):
-    """`keeper` fixed the root that its log of the run has at `size` leaves; moves no money."""
+    """`ledger_service` fixed the root that its log of the run has at `size` leaves; moves no money."""
 
     CONTRACT: ClassVar[str] = "ModelRegistry"
-    keeper: Address
+    ledger_service: Address
     run_id: bytes
     size: int
     root: bytes

@@ -18,7 +18,7 @@ from assay.chain.logs import read_events, read_events_of
 from assay.chain.proofs.event_proof import EventProof
 from assay.chain.proofs.event_prover import prove_event
 from assay.chain.rpc import Rpc, artefact
-from assay.chain.state import CaseState, EpochState, HotKey, RunState, S, StakeState, Ticket, state_of
+from assay.chain.state import CaseState, EpochState, EscrowState, HotKey, S, StakeState, Ticket, state_of
 from assay.chain.statements import Address, Statement
 from assay.protocol.errors import ConfigError
 
@@ -171,9 +171,9 @@ class ChainReader:
         """The id a run has or would have: a function of deployment, buyer and specification."""
         return bytes(self._ask("RunEscrow", "runIdOf", buyer, spec_hash))
 
-    def run(self, run_id: bytes) -> RunState | None:
+    def run(self, run_id: bytes) -> EscrowState | None:
         """The run's escrow; None if there is no such run."""
-        state = self._state(RunState, "RunEscrow", "getRun", run_id)
+        state = self._state(EscrowState, "RunEscrow", "getRun", run_id)
         return state if int(state.buyer, 16) else None
 
     def epoch_state(self, run_id: bytes, epoch: int) -> EpochState:
@@ -215,13 +215,13 @@ class ChainReader:
         """Whether an offence has had its slash or its case."""
         return bool(self._ask("SlashCourt", "punished", offence_id))
 
-    def is_barred(self, account: str) -> bool:
+    def is_banned(self, account: str) -> bool:
         """Whether an account contradicted itself, lost its stake and can never stake again."""
-        return bool(self._ask("StakeVault", "barred", account))
+        return bool(self._ask("StakeVault", "banned", account))
 
-    def log_anchor(self, keeper: str, run_id: bytes) -> tuple[int, bytes] | None:
+    def log_anchor(self, ledger_service: str, run_id: bytes) -> tuple[int, bytes] | None:
         """The size and root that a keeper last anchored for its log of a run; None before the first."""
-        size, root = self._ask("ModelRegistry", "logAnchor", keeper, run_id)
+        size, root = self._ask("ModelRegistry", "logAnchor", ledger_service, run_id)
         return (int(size), bytes(root)) if size else None
 
     def equivocation_id(self, signer: str, said: Statement) -> bytes:

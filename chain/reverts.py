@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from assay.chain.times import moment_text
+from assay.chain.times import time_text
 from assay.chain.units import UNIT, money_text
 
 # {0:money} is an amount, {0:moment} a chain time, {0} anything.
 _WORDS = {
     # stake
-    "AccountBarred": "the account {0} contradicted itself, lost its stake and can never stake again",
+    "AccountBanned": "the account {0} contradicted itself, lost its stake and can never stake again",
     "AccountFrozen": "a case against this account is open; nothing can be withdrawn until {0:moment}, "
     "or until the case ends",
     "BelowMinimum": "{0:money} would be active; expected nothing, or at least {1:money}",
@@ -66,7 +66,7 @@ _WORDS = {
 }
 
 
-def refusal_words(name: str, arguments: tuple[Any, ...]) -> str:
+def revert_text(name: str, arguments: tuple[Any, ...]) -> str:
     """What the error of this name means; empty for one that nobody's own move can meet."""
     if name == "NotEnoughStake":  # two contracts have one of this name
         first, second = arguments
@@ -91,7 +91,7 @@ class _Told:
         if kind == "money":
             return _money(value)
         if kind == "moment":
-            return moment_text(value)
+            return time_text(value)
         return f"0x{value.hex()}" if isinstance(value, bytes) else str(value)
 
 

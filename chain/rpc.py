@@ -31,7 +31,7 @@ from web3.exceptions import ContractLogicError, TransactionNotFound, Web3Excepti
 from web3.types import RPCResponse
 
 from assay.chain.addresses import CONTRACTS
-from assay.chain.reverts import refusal_words
+from assay.chain.reverts import revert_text
 from assay.chain.statements import Address
 from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import AssayError, ConfigError, Unavailable
@@ -55,7 +55,7 @@ class ChainRefused(AssayError):
 
     def __init__(self, action: str, name: str, arguments: tuple[Any, ...] = ()) -> None:
         told = ", ".join(f"0x{one.hex()}" if isinstance(one, bytes) else str(one) for one in arguments)
-        plain, words = f"{name}({told})" if told else name, refusal_words(name, arguments)
+        plain, words = f"{name}({told})" if told else name, revert_text(name, arguments)
         super().__init__(f"{action}: {words} [{plain}]" if words else f"{action}: {plain}")
         self.name = name
         self.arguments = arguments
@@ -92,7 +92,8 @@ ALREADY_DONE = Sent(tx_hash=None, block_number=None, gas_used=0)
 @cache
 def artefact(contract: str) -> dict[str, Any]:
     """The committed compilation of a contract: abi, bytecode and what made them."""
-    found: dict[str, Any] = json.loads((files("contracts") / "artefacts" / f"{contract}.json").read_text())
+    text = (files("assay.contracts") / "artefacts" / f"{contract}.json").read_text()
+    found: dict[str, Any] = json.loads(text)
     return found
 
 

@@ -26,7 +26,7 @@ def phase_text(state: EpochState, now: int) -> str:
             )
         case EpochPhase.CHALLENGED:
             return f"{total} proposed, challenged, and not answered by {when}: it falls, and nobody is paid"
-        case EpochPhase.UPHELD:
+        case EpochPhase.CONFIRMED:
             return f"{total} proposed, challenged and upheld by the verifiers: anyone may make it final"
         case EpochPhase.FINAL:
             left = f"{money_text(state.claimed)} of {total} claimed"
@@ -40,7 +40,7 @@ def is_ready(state: EpochState, now: int) -> bool:
     """Whether nothing stands between this result and being final but its predecessor."""
     if state.phase is EpochPhase.PROPOSED:
         return now >= state.until
-    return state.phase is EpochPhase.UPHELD
+    return state.phase is EpochPhase.CONFIRMED
 
 
 def appeal_text(state: EpochState, now: int, window_ended: int | None, bond: int) -> str:
@@ -63,7 +63,7 @@ def appeal_text(state: EpochState, now: int, window_ended: int | None, bond: int
             return (
                 f"challenged by {state.challenger}; the verifiers answer until {when_text(state.until, now)}"
             )
-        case EpochPhase.UPHELD:
+        case EpochPhase.CONFIRMED:
             return "challenged, and upheld by the verifiers: there is no second challenge"
         case EpochPhase.FINAL | EpochPhase.SWEPT:
             since = f" since {when_text(window_ended, now)}" if window_ended is not None else ""

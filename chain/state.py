@@ -21,7 +21,7 @@ class EpochPhase(IntEnum):
     NONE = 0
     PROPOSED = 1
     CHALLENGED = 2
-    UPHELD = 3
+    CONFIRMED = 3
     FINAL = 4
     SWEPT = 5
 
@@ -72,7 +72,7 @@ class HotKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunState:
+class EscrowState:
     """A run's escrow: budget == reserved + paid + returned + free."""
 
     buyer: Address
@@ -126,7 +126,7 @@ class CaseState:
     evidence_hash: bytes
 
 
-S = TypeVar("S", RunState, EpochState, CaseState)
+S = TypeVar("S", EscrowState, EpochState, CaseState)
 _PHASES: dict[type, type[IntEnum]] = {EpochState: EpochPhase, CaseState: CasePhase}
 
 

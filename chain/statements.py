@@ -102,7 +102,7 @@ class Resolution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ruling:
+class SlashOrder:
     """A committee's finding: take `ppm` parts per million of the offender's stake."""
 
     CONTRACT: ClassVar[str] = "SlashCourt"
@@ -190,7 +190,7 @@ Signable = (
     Statement
     | EpochResult
     | Resolution
-    | Ruling
+    | SlashOrder
     | Veto
     | Delegation
     | PeerBinding
@@ -202,7 +202,7 @@ STATEMENTS: tuple[type[Signable], ...] = (
     Statement,
     EpochResult,
     Resolution,
-    Ruling,
+    SlashOrder,
     Veto,
     Delegation,
     PeerBinding,

@@ -12,7 +12,7 @@ SECONDS_MAX = 253_402_300_799  # the last second of the year 9999
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
-def moment_text(unix_s: int) -> str:
+def time_text(unix_s: int) -> str:
     """A chain time: 2026-11-20 09:30:00 UTC."""
     if not 0 <= unix_s <= SECONDS_MAX:  # "for ever" is written as the largest number a field holds
         return "after the year 9999"
@@ -32,4 +32,4 @@ def span_text(seconds: int) -> str:
 def when_text(unix_s: int, now: int) -> str:
     """A moment and how far away it is: 2026-11-20 09:30:00 UTC (in 20 d 3 h)."""
     far = span_text(unix_s - now)
-    return f"{moment_text(unix_s)} ({far} ago)" if unix_s <= now else f"{moment_text(unix_s)} (in {far})"
+    return f"{time_text(unix_s)} ({far} ago)" if unix_s <= now else f"{time_text(unix_s)} (in {far})"

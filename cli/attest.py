@@ -52,7 +52,7 @@ def attest_appraise(
     from assay.attestation.binding import Binding
     from assay.attestation.files import read_collateral, read_evidence
     from assay.attestation.policy_file import policy_of
-    from assay.attestation.reasons import Verdict
+    from assay.attestation.reasons import TrustTier
     from assay.attestation.result import as_eat
 
     binding = Binding(
@@ -75,7 +75,7 @@ def attest_appraise(
         typer.echo(json.dumps(as_eat(result), indent=2))
     else:
         typer.echo("\n".join(result_lines(result)))
-    raise typer.Exit(0 if result.verdict is Verdict.AFFIRMING else 1)
+    raise typer.Exit(0 if result.verdict is TrustTier.AFFIRMING else 1)
 
 
 def result_lines(result: AttestationResult) -> list[str]:
@@ -133,10 +133,10 @@ def _digest(text: str, what: str) -> bytes:
 
 
 def _moment(text: str, option: str) -> int:
-    from assay.attestation.files import read_moment
+    from assay.attestation.files import read_time
 
     try:
-        return read_moment(text)
+        return read_time(text)
     except ValueError:
         raise ConfigError(
             f"{option} is {one_line(text)[:40]!r}, expected the form 2026-11-20T00:00:00Z"

@@ -85,11 +85,11 @@ def verifier_run(file: ConfigFile, tethered: Tethered = False) -> None:
 def ledger_serve(file: ConfigFile, tethered: Tethered = False) -> None:
     """Keep the books of a run and post its settlements, until all is paid."""
     from assay.cli.process import read_process_file, run_process
-    from assay.observer.ledger_service.service import run_keeper
+    from assay.observer.ledger_service.service import run_ledger_service
 
     config, given = read_process_file(file)
     status = file.parent / (given.status or Path("status.jsonl"))
-    run_process(lambda: run_keeper(config, status), is_tethered=tethered)
+    run_process(lambda: run_ledger_service(config, status), is_tethered=tethered)
 
 
 @buyer_app.command("run")

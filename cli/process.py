@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from assay.orders.config_errors import problems_of
 from assay.orders.toml import read_toml
 from assay.participant.config import Config
-from assay.participant.declarations import Stated
+from assay.participant.declarations import Declarations
 from assay.participant.json_log import log_as_json
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import Digest, PeerId
@@ -34,7 +34,7 @@ if sys.version_info < (3, 11):
 THREADS_MAX = 1024
 
 
-class StatedSection(BaseModel):
+class DeclarationsSection(BaseModel):
     """[registry] of a buyer's file: its own word, repeated as such in the model's entry."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -68,20 +68,20 @@ class ProcessFile(BaseModel):
     threads: Annotated[int, Field(ge=1, le=THREADS_MAX)] | Literal["auto"] = 1
     peers: Path
     behaviour: str = "honest"
-    canary: Path | None = None  # which steps of this node are false on order
+    known_answer: Path | None = None  # which steps of this node are false on order
     limits: Path | None = None  # calibration for audits of other execution classes
     attestation: Path | None = None  # a verifier's copy of the policy that the run names
     collateral: Path | None = None  # a verifier's: what vendors publish about their devices
     drand: tuple[Annotated[str, Field(pattern=r"^https?://")], ...] = ()  # a verifier's: where it asks
     attester_key: Path | None = None  # a node's: the key of a software attester, for tests
     attester_command: tuple[str, ...] = ()  # a node's: ["tdx", "/usr/local/bin/quote"]
-    keeper: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = (
+    ledger_service: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = (
         None  # a verifier's: whose ledger it cosigns; a buyer's: whose checkpoint it packs
     )
     books: Annotated[str, Field(pattern=r"^postgresql://")] | None = None  # a ledger's
     status: Path | None = None  # where the ledger and the buyer say what happens
     bundle: Path | None = None  # where the buyer puts the model and its proof
-    registry: StatedSection | None = None  # what the buyer says of its model
+    registry: DeclarationsSection | None = None  # what the buyer says of its model
 
 
 def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
@@ -124,37 +124,37 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         data=base / given.data,
         peers=base / given.peers,
         behaviour=given.behaviour,
-        canary=placed(given.canary),
+        known_answer=placed(given.known_answer),
         limits=placed(given.limits),
         attestation=placed(given.attestation),
         collateral=placed(given.collateral),
         drand=given.drand,
         attester_key=placed(given.attester_key),
         attester_command=given.attester_command,
-        keeper=None if given.keeper is None else PeerId(bytes.fromhex(given.keeper)),
+        ledger_service=None if given.ledger_service is None else PeerId(bytes.fromhex(given.ledger_service)),
         books=given.books,
         base=placed(given.base),
-        stated=_stated(path.name, given.registry),
+        declarations=_declarations(path.name, given.registry),
         device=given.device,
         threads=0 if given.threads == "auto" else given.threads,
     )
     return config, given
 
 
-def _stated(name: str, given: StatedSection | None) -> Stated:
+def _declarations(name: str, given: DeclarationsSection | None) -> Declarations:
     """What a buyer says, with the version of the program that says it.
 
     Raises:
         ConfigError: a figure without its source, or words that no line holds.
     """
-    found = given or StatedSection()
+    found = given or DeclarationsSection()
     figures: dict[str, Any] = {
         "flop_per_joule": found.energy_flop_per_joule,
         "flop_source": found.energy_source,
         "base_flop": None if found.base_flop is None else int(found.base_flop),
     }
     try:
-        return Stated(
+        return Declarations(
             provider=found.provider,
             licence=found.licence,
             version=importlib.metadata.version("assay"),
@@ -190,7 +190,7 @@ def run_process(main: Callable[[], Awaitable[None]], *, is_tethered: bool = Fals
 async def _stop_on_signal(scope: trio.CancelScope) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:
-            logging.getLogger("cli").info("stopping", extra={"signal": int(number)})
+            logging.getLogger("assay.cli").info("stopping", extra={"signal": int(number)})
             scope.cancel()
             return
 

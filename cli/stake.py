@@ -69,11 +69,11 @@ def add_lines(file: Path, amount: str | None, to: str | None, *, is_dry: bool) -
     Raises:
         ConfigError: no amount, or one that the vault would refuse. ChainRefused: it refused.
     """
-    from assay.participant.wallet.stake import read_standing, to_add
+    from assay.participant.wallet.stake import read_stake_status, to_add
 
     units, target = _amount(amount), _amount(to)
     account = account_of(file)
-    standing = read_standing(account)
+    standing = read_stake_status(account)
     added = to_add(standing, amount=units, to=target)
     active = standing.stake.active
     yield f"{standing.account}, {standing.role_name}: {_money(active)} active"
@@ -96,11 +96,11 @@ def remove_lines(file: Path, amount: str | None, to: str | None, *, is_dry: bool
         ConfigError: no amount, or one that the vault would refuse. ChainRefused: it refused.
     """
     from assay.chain.times import span_text, when_text
-    from assay.participant.wallet.stake import read_standing, to_remove
+    from assay.participant.wallet.stake import read_stake_status, to_remove
 
     units, target = _amount(amount), _amount(to)
     account = account_of(file)
-    standing = read_standing(account)
+    standing = read_stake_status(account)
     removed = to_remove(standing, amount=units, to=target)
     yield f"{standing.account}, {standing.role_name}: {_money(standing.stake.active)} active"
     if not removed:
@@ -123,10 +123,10 @@ def withdraw_lines(file: Path, number: int | None, *, is_dry: bool) -> Iterator[
     Raises:
         ConfigError: the ticket is not ours. Unavailable: it is not ripe. ChainRefused: the vault refused.
     """
-    from assay.participant.wallet.stake import check_ticket, read_standing, ripe, waits_for
+    from assay.participant.wallet.stake import check_ticket, read_stake_status, ripe, waits_for
 
     account = account_of(file)
-    standing = read_standing(account)
+    standing = read_stake_status(account)
     if number is None:
         chosen = ripe(standing)
         for other, ticket in standing.tickets.items():
@@ -169,11 +169,11 @@ def collect_lines(file: Path, *, is_dry: bool) -> Iterator[str]:
 
 
 def stake_lines(file: Path) -> Iterator[str]:
-    """Everything that `read_standing` knows, one line each."""
-    from assay.chain.times import moment_text, when_text
-    from assay.participant.wallet.stake import read_standing, waits_for
+    """Everything that `read_stake_status` knows, one line each."""
+    from assay.chain.times import time_text, when_text
+    from assay.participant.wallet.stake import read_stake_status, waits_for
 
-    standing = read_standing(account_of(file))
+    standing = read_stake_status(account_of(file))
     stake, now = standing.stake, standing.now
     yield f"account   {standing.account}, {standing.role_name}"
     yield f"active    {_money(stake.active)}, least {_money(stake.minimum)}" + (
@@ -189,7 +189,7 @@ def stake_lines(file: Path) -> Iterator[str]:
         yield f"rewards   {_money(standing.rewards)} from slashes, see `assay stake collect`"
     if stake.frozen_until > now:
         yield f"frozen    by a case in court until {when_text(stake.frozen_until, now)}"
-    if standing.is_barred:
+    if standing.is_banned:
         yield "barred    for ever: this account contradicted itself"
     hot = standing.hot
     if hot is None:
@@ -200,7 +200,7 @@ def stake_lines(file: Path) -> Iterator[str]:
         yield f"hot key   {standing.hot_address} EXPIRED {when_text(hot.expiry, now)}"
     else:
         yield f"hot key   {standing.hot_address} until {when_text(hot.expiry, now)}"
-    yield f"as of     {moment_text(now)}, the chain's clock"
+    yield f"as of     {time_text(now)}, the chain's clock"
 
 
 def _amount(text: str | None) -> int | None:

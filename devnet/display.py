@@ -25,7 +25,7 @@ from assay.orders.config_errors import one_line
 
 ROWS_MAX = 12  # rounds shown at once
 FRAME_LINES = 8  # of a terminal's height, left to the table's frame, the bar and a line above
-PACE_ROUNDS = 12  # recent rounds that the ETA goes by
+ETA_ROUNDS = 12  # recent rounds that the ETA goes by
 REFRESH_HZ = 4
 
 
@@ -53,7 +53,7 @@ class Display:
         self._step: Spinner | None = None
         self._step_text = ""
         self._recent: deque[Mapping[str, Any]] = deque(maxlen=ROWS_MAX)
-        self._times: deque[float] = deque(maxlen=PACE_ROUNDS)
+        self._times: deque[float] = deque(maxlen=ETA_ROUNDS)
         self._started = clock()
         self._is_finished = False
         self._live = (
@@ -177,6 +177,6 @@ class Display:
             return f"{done}/{self._rounds}  closing audits and accounts"
         if len(self._times) < 2:
             return f"{done}/{self._rounds}  {duration_text(now - self._started)}"
-        pace = (self._times[-1] - self._times[0]) / (len(self._times) - 1)
-        left = max(0.0, pace * (self._rounds - done) - (now - self._times[-1]))
-        return f"{done}/{self._rounds}  {duration_text(pace)} a round  ETA {duration_text(left)}"
+        state_sync = (self._times[-1] - self._times[0]) / (len(self._times) - 1)
+        left = max(0.0, state_sync * (self._rounds - done) - (now - self._times[-1]))
+        return f"{done}/{self._rounds}  {duration_text(state_sync)} a round  ETA {duration_text(left)}"

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from assay.bundle.registry.files import FOLDER, RECORD
-from assay.devnet.provision import Network
-from assay.devnet.summary import AuditCounts, Losses, Wire, make_summary
+from assay.devnet.provision import ProvisionedNetwork
+from assay.devnet.summary import AuditCounts, Losses, MethodWire, make_summary
 from assay.node.behaviours import parse_behaviour
 from assay.participant.index import write_index
 from assay.protocol.encoding.codec import decode
@@ -31,7 +31,7 @@ from assay.training.model.initial import BASE, starting_parameters
 VALIDATION_SEQUENCES = 128
 
 
-def finish(network: Network, settled: Mapping[str, Any], wall_s: float) -> dict[str, Any]:
+def finish(network: ProvisionedNetwork, settled: Mapping[str, Any], wall_s: float) -> dict[str, Any]:
     """Write `summary.json`, gather the run's papers, sign the index; return the summary.
 
     Raises:
@@ -42,7 +42,8 @@ def finish(network: Network, settled: Mapping[str, Any], wall_s: float) -> dict[
     commits = [[signed.commit for signed in link.manifest.commits] for link in links]
     training = commits[: spec.rounds]
     reports = [
-        json.loads(line) for line in (network.seat("buyer").folder / "status.jsonl").read_text().splitlines()
+        json.loads(line)
+        for line in (network.member("buyer").folder / "status.jsonl").read_text().splitlines()
     ]
     agreement = next((report for report in reversed(reports) if report["kind"] == "agreement"), None)
     if agreement is None:
@@ -72,18 +73,20 @@ def finish(network: Network, settled: Mapping[str, Any], wall_s: float) -> dict[
         ),
         settled=settled,
         behaviours={
-            peer_of(seat.keys.peer): parse_behaviour(seat.behaviour)
-            for seat in network.seats
-            if seat.role == "node"
+            peer_of(member.keys.peer): parse_behaviour(member.behaviour)
+            for member in network.seats
+            if member.role == "node"
         },
         auditors={
-            peer_of(seat.keys.peer): seat.behaviour for seat in network.seats if seat.role == "verifier"
+            peer_of(member.keys.peer): member.behaviour
+            for member in network.seats
+            if member.role == "verifier"
         },
         record=_record(root / "bundle" / FOLDER / RECORD),
     )
     (root / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    _copy_books(network.seat("ledger").folder / "ledger.db", root / "ledger.db")
-    write_index(root, network.seat("buyer").keys.account)
+    _copy_books(network.member("ledger").folder / "ledger.db", root / "ledger.db")
+    write_index(root, network.member("buyer").keys.account)
     return summary
 
 
@@ -109,7 +112,7 @@ def _mean_loss(commits: list[Commit]) -> float:
     return sum(commit.loss_micro for commit in commits) / len(commits) / 1e6
 
 
-def _wire(spec: RunSpec, bundle: Path, commits: list[Commit]) -> Wire:
+def _wire(spec: RunSpec, bundle: Path, commits: list[Commit]) -> MethodWire:
     from assay.training.codec.contribution import decode_contribution
 
     layout = layout_of(spec.model)
@@ -122,7 +125,7 @@ def _wire(spec: RunSpec, bundle: Path, commits: list[Commit]) -> Wire:
         ).index_BK.size
         for commit in commits
     )
-    return Wire(
+    return MethodWire(
         updates=len(commits),
         update_bytes=sum(commit.update_bytes for commit in commits),
         coefficients=coefficients,

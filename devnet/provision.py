@@ -23,13 +23,13 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.deployment.anvil import Anvil
 from assay.chain.deployment.deploy import LOCALNET, deploy
 from assay.chain.statements import OPERATOR, VERIFIER, Delegation, sign
-from assay.node.known_answer import write_canary
+from assay.node.known_answer import write_known_answers
 from assay.orders.amounts import DECIMALS, scaled
 from assay.orders.drand import DrandNetwork
 from assay.orders.order import Order
 from assay.orders.spec import build_spec
 from assay.participant.keyring import Keys, create_keys, release_key
-from assay.protocol.commitments import planted
+from assay.protocol.commitments import known_answer_proof
 from assay.protocol.encoding.codec import digest, encode
 from assay.protocol.identity import peer_of
 from assay.protocol.params import DataSpec, Member, RunSpec
@@ -42,11 +42,11 @@ GAS_WEI = 10**18
 RUN_S_MAX = 30 * 24 * 3600
 HOT_KEY_S = 365 * 24 * 3600
 CASES_MAX = 10  # for which each participant can put up a bond at the same time
-CANARY = "canary.txt"  # beside the configuration of the node whose faults are ordered
+KNOWN_ANSWERS = "known-answers.txt"  # beside the configuration of the node whose faults are ordered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class LocalMember:
     """One participant of a local network."""
 
     name: str  # node-0, verifier-2, ledger, buyer
@@ -64,18 +64,18 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class ProvisionedNetwork:
     """What was established."""
 
     root: Path
     spec: RunSpec
     run_id: Digest
     deployment: Deployment
-    seats: tuple[Seat, ...]
+    seats: tuple[LocalMember, ...]
 
-    def seat(self, name: str) -> Seat:
+    def member(self, name: str) -> LocalMember:
         """A participant by name."""
-        return next(seat for seat in self.seats if seat.name == name)
+        return next(member for member in self.seats if member.name == name)
 
 
 def establish(
@@ -85,7 +85,7 @@ def establish(
     data: DataSpec,
     step: Callable[[str], None],
     base: Digest = NO_DIGEST,
-) -> Network:
+) -> ProvisionedNetwork:
     """Make keys, deploy, stake, fund the run, write everybody's files.
 
     Args:
@@ -101,10 +101,10 @@ def establish(
     """
     step("keys")
     seats = _make_seats(order, root)
-    nodes = [seat for seat in seats if seat.role == "node"]
-    verifiers = [seat for seat in seats if seat.role == "verifier"]
-    buyer = next(seat for seat in seats if seat.role == "buyer")
-    keeper = next(seat for seat in seats if seat.role == "ledger")
+    nodes = [member for member in seats if member.role == "node"]
+    verifiers = [member for member in seats if member.role == "verifier"]
+    buyer = next(member for member in seats if member.role == "buyer")
+    ledger_service = next(member for member in seats if member.role == "ledger")
 
     step("contracts")
     deployer_key = anvil.keys[0]
@@ -115,23 +115,23 @@ def establish(
         secrets.token_bytes(32),
         [(evm_address(s.keys.account_address), evm_address(s.keys.hot_address)) for s in verifiers],
     )
-    canary = next((node for node in reversed(nodes) if node.behaviour == "honest"), nodes[-1])
-    canaries = _canaries(order, peer_of(canary.keys.peer))
+    known_answer = next((node for node in reversed(nodes) if node.behaviour == "honest"), nodes[-1])
+    known_answers = _known_answers(order, peer_of(known_answer.keys.peer))
     spec = build_spec(
         order,
         deployment_id=Digest(deployment.deployment_id),
         data=data,
         buyer=Address(buyer.keys.account_address),
-        treasury=Address(keeper.keys.account_address),
+        treasury=Address(ledger_service.keys.account_address),
         nodes=_members(nodes),
         verifiers=_members(verifiers),
         base=base,
-        canaries=canaries,
+        known_answers=known_answers,
     )
 
     step("stakes and escrow")
     bank = Chain(anvil.rpc_url, deployment, deployer_key)
-    everyone = [evm_address(seat.keys.account_address) for seat in seats]
+    everyone = [evm_address(member.keys.account_address) for member in seats]
     operator_stake = scaled(order.budget.operator_stake, DECIMALS)
     verifier_stake = scaled(order.budget.verifier_stake, DECIMALS)
     bonds = LOCALNET.challenge_bond + CASES_MAX * LOCALNET.case_bond
@@ -139,30 +139,32 @@ def establish(
     bank.fund_many(everyone, token_amount=wealth, amount_wei=GAS_WEI)
     now = bank.timestamp()
 
-    def take_seat(seat: Seat) -> None:
-        chain = Chain(anvil.rpc_url, deployment, seat.keys.account)
-        if seat.role == "buyer":
+    def take_member(member: LocalMember) -> None:
+        chain = Chain(anvil.rpc_url, deployment, member.keys.account)
+        if member.role == "buyer":
             _open_run(chain, order, spec, now)
             return
-        chain.stake(*((OPERATOR, operator_stake) if seat.role == "node" else (VERIFIER, verifier_stake)))
-        _delegate(chain, deployment, seat, now + HOT_KEY_S)
+        chain.stake(*((OPERATOR, operator_stake) if member.role == "node" else (VERIFIER, verifier_stake)))
+        _delegate(chain, deployment, member, now + HOT_KEY_S)
 
     with ThreadPoolExecutor(len(seats)) as pool:
-        list(pool.map(take_seat, [*nodes, *verifiers, buyer]))
+        list(pool.map(take_member, [*nodes, *verifiers, buyer]))
     run_id = Digest(bank.run_id_of(evm_address(buyer.keys.account_address), digest(spec)))
 
     step("configuration")
-    network = Network(root=root, spec=spec, run_id=run_id, deployment=deployment, seats=tuple(seats))
-    if canaries:
-        faults = [planted(run_id, canaries, index) for index in range(len(canaries))]
-        write_canary(canary.folder / CANARY, faults)
+    network = ProvisionedNetwork(
+        root=root, spec=spec, run_id=run_id, deployment=deployment, seats=tuple(seats)
+    )
+    if known_answers:
+        faults = [known_answer_proof(run_id, known_answers, index) for index in range(len(known_answers))]
+        write_known_answers(known_answer.folder / KNOWN_ANSWERS, faults)
     _write_files(network, anvil.rpc_url, order.limits(), order.policy(), order.drand())
     return network
 
 
-def _canaries(order: Order, node: PeerId) -> list[tuple[Digest, RoundId, PeerId]]:
+def _known_answers(order: Order, node: PeerId) -> list[tuple[Digest, RoundId, PeerId]]:
     """Steps of one node that will be false on purpose, at rounds that nobody else can know."""
-    rounds = secrets.SystemRandom().sample(range(order.run.rounds), order.verify.canaries)
+    rounds = secrets.SystemRandom().sample(range(order.run.rounds), order.verify.known_answers)
     return [(Digest(secrets.token_bytes(32)), RoundId(at), node) for at in sorted(rounds)]
 
 
@@ -178,7 +180,7 @@ def free_ports(count: int) -> list[int]:
             one.close()
 
 
-def _make_seats(order: Order, root: Path) -> list[Seat]:
+def _make_seats(order: Order, root: Path) -> list[LocalMember]:
     names = [
         *((f"node-{i}", "node") for i in range(order.run.nodes)),
         *((f"verifier-{i}", "verifier") for i in range(order.run.verifiers)),
@@ -189,13 +191,13 @@ def _make_seats(order: Order, root: Path) -> list[Seat]:
     password = secrets.token_hex(16)
     _write_secret(root / "participants" / "password", password.encode())
 
-    def make(named: tuple[tuple[str, str], int]) -> Seat:
+    def make(named: tuple[tuple[str, str], int]) -> LocalMember:
         (name, role), port = named
         folder = root / "participants" / name
         if role == "buyer":
             release_key(folder / "keys", password)
         number = name.replace("node-", "").replace("verifier-", "v")
-        return Seat(
+        return LocalMember(
             name=name,
             role=role,
             folder=folder,
@@ -209,14 +211,14 @@ def _make_seats(order: Order, root: Path) -> list[Seat]:
         return list(pool.map(make, zip(names, ports, strict=True)))
 
 
-def _members(seats: Sequence[Seat]) -> list[Member]:
+def _members(seats: Sequence[LocalMember]) -> list[Member]:
     return [
         Member(
-            peer=peer_of(seat.keys.peer),
-            account=Address(seat.keys.account_address),
-            hot=Address(seat.keys.hot_address),
+            peer=peer_of(member.keys.peer),
+            account=Address(member.keys.account_address),
+            hot=Address(member.keys.hot_address),
         )
-        for seat in seats
+        for member in seats
     ]
 
 
@@ -230,19 +232,19 @@ def _open_run(chain: Chain, order: Order, spec: RunSpec, now: int) -> None:
     )
 
 
-def _delegate(chain: Chain, deployment: Deployment, seat: Seat, expiry: int) -> None:
-    hot = evm_address(seat.keys.hot_address)
+def _delegate(chain: Chain, deployment: Deployment, member: LocalMember, expiry: int) -> None:
+    hot = evm_address(member.keys.hot_address)
     consent = Delegation(
         deployment_id=deployment.deployment_id,
-        account=evm_address(seat.keys.account_address),
+        account=evm_address(member.keys.account_address),
         hot_key=hot,
         expiry=expiry,
     )
-    chain.delegate(hot, expiry, sign(consent, deployment.domain(Delegation), seat.keys.hot))
+    chain.delegate(hot, expiry, sign(consent, deployment.domain(Delegation), member.keys.hot))
 
 
 def _write_files(
-    network: Network,
+    network: ProvisionedNetwork,
     rpc_url: str,
     limits: Limits | None,
     policy: AppraisalPolicy | None,
@@ -255,14 +257,14 @@ def _write_files(
         (root / LIMITS).write_bytes(limits.encode())
     (root / "spec.cbor").write_bytes(encode(network.spec))
     (root / "deployment.json").write_text(network.deployment.to_json())
-    peers = {peer_of(seat.keys.peer).hex(): ["127.0.0.1", seat.port] for seat in network.seats}
+    peers = {peer_of(member.keys.peer).hex(): ["127.0.0.1", member.port] for member in network.seats}
     (root / "peers.json").write_text(json.dumps(peers, indent=1))
-    for seat in network.seats:
+    for member in network.seats:
         lines = {
-            "name": seat.name,
+            "name": member.name,
             "folder": ".",
             "password_file": "../password",
-            "port": seat.port,
+            "port": member.port,
             "rpc_url": rpc_url,
             "deployment": "../../deployment.json",
             "spec": "../../spec.cbor",
@@ -273,26 +275,26 @@ def _write_files(
         }
         if network.spec.model.base != NO_DIGEST:
             lines["base"] = f"../../data/{BASE}"
-        if seat.role in ("node", "verifier"):
-            lines["behaviour"] = seat.behaviour
-        if seat.role in ("verifier", "buyer"):
-            lines["keeper"] = peer_of(network.seat("ledger").keys.peer).hex()
-        if limits is not None and seat.role == "verifier":
+        if member.role in ("node", "verifier"):
+            lines["behaviour"] = member.behaviour
+        if member.role in ("verifier", "buyer"):
+            lines["ledger_service"] = peer_of(network.member("ledger").keys.peer).hex()
+        if limits is not None and member.role == "verifier":
             lines["limits"] = f"../../{LIMITS}"
-        if policy is not None and seat.role == "verifier":
+        if policy is not None and member.role == "verifier":
             lines["attestation"] = f"../../{POLICY}"
-        if drand is not None and seat.role == "verifier":
+        if drand is not None and member.role == "verifier":
             lines["drand"] = list(drand.urls)
-        if seat.attester is not None:
-            lines["attester_key"] = str(seat.attester)
-        if (seat.folder / CANARY).exists():
-            lines["canary"] = CANARY
-        if seat.role in ("ledger", "buyer"):
+        if member.attester is not None:
+            lines["attester_key"] = str(member.attester)
+        if (member.folder / KNOWN_ANSWERS).exists():
+            lines["known_answers"] = KNOWN_ANSWERS
+        if member.role in ("ledger", "buyer"):
             lines["status"] = "status.jsonl"
-        if seat.role == "buyer":
+        if member.role == "buyer":
             lines["bundle"] = "../../bundle"
         text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items())
-        seat.config_path.write_text(text)
+        member.config_path.write_text(text)
 
 
 def _write_secret(path: Path, body: bytes) -> None:

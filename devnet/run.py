@@ -22,15 +22,15 @@ from assay import contracts
 from assay.chain.deployment.anvil import Anvil, find_anvil
 from assay.devnet.display import Display
 from assay.devnet.finish import finish
-from assay.devnet.provision import Network, establish
-from assay.devnet.supervisor import Crew
+from assay.devnet.provision import ProvisionedNetwork, establish
+from assay.devnet.supervisor import Supervisor
 from assay.devnet.tables import report
 from assay.orders.data import collect_data, write_base
 from assay.orders.order import Order, load_order
 from assay.orders.spec import data_spec
 from assay.protocol.errors import AssayError, ConfigError
 from assay.protocol.types import Digest
-from assay.training.data.shards import Manifest
+from assay.training.data.shards import DataManifest
 
 POLL_S = 0.25
 QUIET = ("up", "claimed")  # what the tables at the end say better
@@ -65,12 +65,12 @@ def run_localnet(file: Path | None, overrides: Mapping[str, Any], out: Path | No
     console = Console(quiet=as_json)
     is_live = sys.stdout.isatty() and not as_json
     with Display(order.run.rounds, is_live, None if is_live and not as_json else _plain(as_json)) as display:
-        with Anvil(binary=binary, state_dir=root / "chain") as anvil, Crew(root / "logs") as crew:
+        with Anvil(binary=binary, state_dir=root / "chain") as anvil, Supervisor(root / "logs") as supervisor:
             network = _set_up(order, root, manifest, base, anvil, display)
-            for seat in network.seats:
-                crew.start(seat)
+            for member in network.seats:
+                supervisor.start(member)
             display.setup("participants")
-            settled = _watch(network, crew, display)
+            settled = _watch(network, supervisor, display)
         display.finish()
     summary = finish(network, settled, time.monotonic() - started)
     if as_json:
@@ -98,8 +98,8 @@ def serve_chain(folder: Path, port: int, block_time_s: int) -> None:
 
 
 def _set_up(
-    order: Order, root: Path, manifest: Manifest, base: Digest, anvil: Anvil, display: Display
-) -> Network:
+    order: Order, root: Path, manifest: DataManifest, base: Digest, anvil: Anvil, display: Display
+) -> ProvisionedNetwork:
     current: list[tuple[str, float]] = []
 
     def step(text: str) -> None:
@@ -117,18 +117,18 @@ def _set_up(
     return network
 
 
-def _watch(network: Network, crew: Crew, display: Display) -> dict[str, Any]:
+def _watch(network: ProvisionedNetwork, supervisor: Supervisor, display: Display) -> dict[str, Any]:
     """Show the ledger's reports until everything is settled; the last of them.
 
     Raises:
         AssayError: a process cannot run, or nothing happens any more.
     """
-    tails = {role: _Tail(network.seat(role).folder / "status.jsonl") for role in ("ledger", "buyer")}
+    tails = {role: _Tail(network.member(role).folder / "status.jsonl") for role in ("ledger", "buyer")}
     began, news_at = time.monotonic(), time.monotonic()
     settled: dict[str, Any] | None = None
     is_up = False
-    while settled is None or not crew.is_done("buyer") or not crew.is_done("ledger"):
-        for name in crew.check():
+    while settled is None or not supervisor.is_done("buyer") or not supervisor.is_done("ledger"):
+        for name in supervisor.check():
             display.event(f"{name} was started again")
         for line in tails["ledger"].news():
             news_at = time.monotonic()
@@ -144,7 +144,7 @@ def _watch(network: Network, crew: Crew, display: Display) -> dict[str, Any]:
             if line["kind"] == "agreement" and not line["ok"]:
                 display.event(f"parameters disagree: {line['mismatches']}", is_alarm=True)
         if time.monotonic() - news_at > STALL_S:
-            raise AssayError(f"nothing happened for {STALL_S:.0f} s; logs are in {crew.logs}")
+            raise AssayError(f"nothing happened for {STALL_S:.0f} s; logs are in {supervisor.logs}")
         time.sleep(POLL_S)
     return settled
 

@@ -30,7 +30,7 @@ class Losses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wire:
+class MethodWire:
     """What all accepted updates together were."""
 
     updates: int
@@ -57,7 +57,7 @@ def make_summary(
     wall_s: float,
     losses: Losses,
     state_agreement: bool,
-    wire: Wire,
+    wire: MethodWire,
     audits: AuditCounts,
     settled: Mapping[str, Any],
     behaviours: Mapping[PeerId, Behaviour],

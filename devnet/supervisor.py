@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from assay.devnet.provision import Seat
+from assay.devnet.provision import LocalMember
 from assay.participant.worker import ONE_THREAD
 from assay.protocol.errors import AssayError
 
@@ -29,32 +29,32 @@ STOP_S = 10.0
 
 
 @dataclass
-class Crew:
+class Supervisor:
     """A context manager: leaving it ends every process it started."""
 
     logs: Path
     restarts: int = 0
-    _running: dict[str, tuple[Seat, subprocess.Popen[bytes]]] = field(default_factory=dict)
+    _running: dict[str, tuple[LocalMember, subprocess.Popen[bytes]]] = field(default_factory=dict)
     _done: set[str] = field(default_factory=set)
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> Supervisor:
         self.logs.mkdir(parents=True, exist_ok=True)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def start(self, seat: Seat) -> None:
+    def start(self, member: LocalMember) -> None:
         """Start one participant."""
         command = [
             sys.executable,
             "-m",
             "assay.cli.main",
-            *COMMANDS[seat.role],
-            str(seat.config_path),
+            *COMMANDS[member.role],
+            str(member.config_path),
             "--tethered",
         ]
-        with open(self.logs / f"{seat.name}.log", "ab") as log:
+        with open(self.logs / f"{member.name}.log", "ab") as log:
             # The pipe is a tether: it closes when we end, however we end, and the child ends with it.
             process = subprocess.Popen(
                 command,
@@ -64,7 +64,7 @@ class Crew:
                 start_new_session=True,
                 env={**ONE_THREAD, **os.environ},
             )
-        self._running[seat.name] = (seat, process)
+        self._running[member.name] = (member, process)
 
     def pid(self, name: str) -> int:
         """Process id of a participant."""
@@ -77,17 +77,17 @@ class Crew:
             AssayError: a process cannot run at all; the message holds its last words.
         """
         revived = []
-        for name, (seat, process) in list(self._running.items()):
+        for name, (member, process) in list(self._running.items()):
             code = process.poll()
             if code is None or name in self._done:
                 continue
-            if code == 0 and seat.role in ("ledger", "buyer"):
+            if code == 0 and member.role in ("ledger", "buyer"):
                 self._done.add(name)
                 continue
             self.restarts += 1
             if code == 2 or self.restarts > RESTARTS_MAX:
                 raise AssayError(f"{name} ended with status {code}: {self._last_words(name)}")
-            self.start(seat)
+            self.start(member)
             revived.append(name)
         return revived
 

@@ -134,14 +134,14 @@ class Books:
         return self.balances.get(account, 0) * account.kind.side
 
 
-def event_key(event: ChainEvent, turn: int = 0) -> str:
-    """An event's idempotency key; `turn` counts how often the chain had taken it back before."""
-    return place_key(event.block_hash, event.log_index, turn)
+def event_key(event: ChainEvent, lease: int = 0) -> str:
+    """An event's idempotency key; `lease` counts how often the chain had taken it back before."""
+    return place_key(event.block_hash, event.log_index, lease)
 
 
-def place_key(block_hash: bytes, log_index: int, turn: int = 0) -> str:
+def place_key(block_hash: bytes, log_index: int, lease: int = 0) -> str:
     """`event_key` for whoever knows only the place."""
-    return f"event/{block_hash.hex()}/{log_index}/{turn}"
+    return f"event/{block_hash.hex()}/{log_index}/{lease}"
 
 
 def post(books: Books, entry: Entry) -> Books:
@@ -162,7 +162,7 @@ def post(books: Books, entry: Entry) -> Books:
     return replace(books, balances=balances)
 
 
-def book(books: Books, event: ChainEvent, turn: int = 0) -> tuple[Books, Entry | None]:
+def book(books: Books, event: ChainEvent, lease: int = 0) -> tuple[Books, Entry | None]:
     """The books after one chain event, and its entry; None where no money moved.
 
     Raises:
@@ -175,7 +175,7 @@ def book(books: Books, event: ChainEvent, turn: int = 0) -> tuple[Books, Entry |
     if not lines:
         return books, None
     entry = Entry(
-        key=event_key(event, turn),
+        key=event_key(event, lease),
         kind=type(event).__name__,
         block_number=event.block_number,
         block_hash=event.block_hash,

@@ -37,7 +37,7 @@ class RemoteError(PeerFault):
 @dataclass(eq=False, slots=True)
 class _Outgoing:
     frame: bytes
-    is_fact: bool = False
+    is_notification: bool = False
     written: trio.Event | None = None  # someone waits for this frame to be written
     is_lost: bool = False
 
@@ -49,7 +49,7 @@ class _Waiting:
     error: AssayError | None = None
 
 
-class Link:
+class Connection:
     """Everything we say to one peer. `run` must be running in the host's nursery."""
 
     def __init__(
@@ -80,18 +80,20 @@ class Link:
         """Queue a fact; when the queue is full its oldest fact is dropped and counted.
 
         Raises:
-            ValueError: the payload is above `limits.FACT_BYTES_MAX` (our own mistake).
+            ValueError: the payload is above `limits.NOTIFICATION_BYTES_MAX` (our own mistake).
         """
-        self._enqueue(_Outgoing(frames.encode_frame(Kind.FACT, payload), is_fact=True))
+        self._enqueue(_Outgoing(frames.encode_frame(Kind.NOTIFICATION, payload), is_notification=True))
 
     async def send(self, payload: bytes) -> None:
         """Return once the fact is written to the peer's stream.
 
         Raises:
             Unavailable: not connected, or not written within `Timing.send_s`.
-            ValueError: the payload is above `limits.FACT_BYTES_MAX` (our own mistake).
+            ValueError: the payload is above `limits.NOTIFICATION_BYTES_MAX` (our own mistake).
         """
-        await self._write_through(frames.encode_frame(Kind.FACT, payload), within_s=self._timing.send_s)
+        await self._write_through(
+            frames.encode_frame(Kind.NOTIFICATION, payload), within_s=self._timing.send_s
+        )
 
     async def request(self, method: str, body: bytes, *, timeout_s: float) -> bytes:
         """The peer's answer.
@@ -234,7 +236,7 @@ class Link:
         self._queue.append(outgoing)
         self._queued_bytes += len(outgoing.frame)
         while len(self._queue) > limits.OUTBOX_FRAMES_MAX or self._queued_bytes > limits.OUTBOX_BYTES_MAX:
-            oldest = next((item for item in self._queue if item.is_fact), self._queue[0])
+            oldest = next((item for item in self._queue if item.is_notification), self._queue[0])
             self._remove(oldest)
             self.dropped_count += 1
             if oldest.written is not None:

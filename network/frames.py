@@ -26,7 +26,7 @@ _ID = struct.Struct(">I")
 class Kind(IntEnum):
     """What a frame is; the number is on the wire and never changes its meaning."""
 
-    FACT = 1  # payload
+    NOTIFICATION = 1  # payload
     PING = 2  # u32 nonce
     PONG = 3  # u32 nonce
     REQUEST = 4  # u32 id | u8 length of method | method | body
@@ -45,7 +45,7 @@ class Kind(IntEnum):
 
 
 BODY_BYTES_MAX: dict[Kind, int] = {
-    Kind.FACT: limits.FACT_BYTES_MAX,
+    Kind.NOTIFICATION: limits.NOTIFICATION_BYTES_MAX,
     Kind.PING: 4,
     Kind.PONG: 4,
     Kind.REQUEST: limits.REQUEST_BYTES_MAX + limits.FRAME_OVERHEAD_BYTES,

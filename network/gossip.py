@@ -21,7 +21,7 @@ from libp2p.tools.anyio_service import background_trio_service
 
 from assay.network import limits
 from assay.network.identity import peer_id
-from assay.network.inbox import Fact, Inbox
+from assay.network.inbox import Inbox, Notification
 from assay.protocol.errors import MalformedMessage, Unavailable
 from assay.protocol.types import PeerId
 
@@ -110,7 +110,7 @@ class Gossip:
         while True:
             message = await subscription.get()
             author = peer_id(ID(message.from_id))
-            if author != self._me and not self._inbox.offer(Fact(author, bytes(message.data), topic)):
+            if author != self._me and not self._inbox.offer(Notification(author, bytes(message.data), topic)):
                 self._inbox.drop(author)
 
 

@@ -25,14 +25,14 @@ import trio
 
 from assay.network import limits
 from assay.network.blob_store import BlobSource
-from assay.network.connection import Link, RemoteError
+from assay.network.connection import Connection, RemoteError
 from assay.network.exchange import AcceptPush, Exchange, PushAnswer
 from assay.network.fetch import Pull, Threads, fetch
 from assay.network.gossip import Gossip
-from assay.network.inbox import Fact, Inbox
+from assay.network.inbox import Inbox, Notification
 from assay.network.partial import Partial
 from assay.network.peers import PeerAddress, Peers
-from assay.network.request_server import Desk, Handler
+from assay.network.request_server import Handler, RequestServer
 from assay.protocol.errors import ConfigError, PeerFault
 from assay.protocol.types import Digest, PeerId
 
@@ -42,9 +42,9 @@ if sys.version_info < (3, 11):
 __all__ = [
     "AcceptPush",
     "BlobSource",
-    "Fact",
     "Handler",
     "Host",
+    "Notification",
     "PeerAddress",
     "PushAnswer",
     "RemoteError",
@@ -60,17 +60,19 @@ class Host:
     Attributes:
         peer: Who we are.
         address: Where we listen.
-        facts: One-way messages from all peers, in turn; bounded per peer.
+        notifications: One-way messages from all peers, in turn; bounded per peer.
     """
 
-    def __init__(self, *, peers: Peers, inbox: Inbox, desk: Desk, address: PeerAddress) -> None:
+    def __init__(
+        self, *, peers: Peers, inbox: Inbox, request_server: RequestServer, address: PeerAddress
+    ) -> None:
         self.peer = address.peer
         self.address = address
-        self.facts = inbox.receive
+        self.notifications = inbox.receive
         self._peers = peers
         self._inbox = inbox
-        self._desk = desk
-        self._links: dict[PeerId, Link] = {}
+        self._request_server = request_server
+        self._connections: dict[PeerId, Connection] = {}
         self._threads = Threads()
         self._gossip: Gossip | None = None
         self._exchange: Exchange
@@ -83,7 +85,7 @@ class Host:
         """The members with a live connection now."""
         return self._peers.connected()
 
-    def dropped_facts(self) -> Mapping[PeerId, int]:
+    def dropped_notifications(self) -> Mapping[PeerId, int]:
         """Facts lost so far because their sender flooded us, by sender."""
         return dict(self._inbox.dropped)
 
@@ -99,17 +101,17 @@ class Host:
 
         Raises:
             Unavailable: the peer is not connected, or does not read.
-            ValueError: the payload is above `limits.FACT_BYTES_MAX` (our own mistake).
+            ValueError: the payload is above `limits.NOTIFICATION_BYTES_MAX` (our own mistake).
         """
-        await self._link(peer).send(payload)
+        await self._connection(peer).send(payload)
 
     def post(self, peer: PeerId, payload: bytes) -> None:
         """Queue a fact for a peer, connected or not; the oldest goes when its queue is full.
 
         Raises:
-            ValueError: the payload is above `limits.FACT_BYTES_MAX` (our own mistake).
+            ValueError: the payload is above `limits.NOTIFICATION_BYTES_MAX` (our own mistake).
         """
-        self._link(peer).post(payload)
+        self._connection(peer).post(payload)
 
     async def request(self, peer: PeerId, method: str, body: bytes, *, timeout_s: float) -> bytes:
         """The peer's answer to `method`.
@@ -119,7 +121,7 @@ class Host:
             Unavailable: not connected, busy, or no answer within `timeout_s`.
             ValueError: method or body above their bounds (our own mistake).
         """
-        return await self._link(peer).request(method, body, timeout_s=timeout_s)
+        return await self._connection(peer).request(method, body, timeout_s=timeout_s)
 
     async def publish(self, topic: str, data: bytes) -> None:
         """Gossip to every member that has the topic; nothing says who received it.
@@ -175,17 +177,17 @@ class Host:
 
     # --- for open_host only -----------------------------------------------------------------------
 
-    def _link(self, peer: PeerId) -> Link:
-        link = self._links.get(peer)
-        if link is None:
-            link = self._links[peer] = Link(
+    def _connection(self, peer: PeerId) -> Connection:
+        connection = self._connections.get(peer)
+        if connection is None:
+            connection = self._connections[peer] = Connection(
                 peer,
                 open_stream=self._opener(self._protocols.ctl),
                 is_connected=self._peers.is_connected,
                 timing=self._timing,
             )
-            self._nursery.start_soon(link.run)
-        return link
+            self._nursery.start_soon(connection.run)
+        return connection
 
     def _opener(self, protocol: str) -> Callable[[PeerId], Awaitable[Any]]:
         async def open_stream(peer: PeerId) -> Any:
@@ -194,13 +196,13 @@ class Host:
         return open_stream
 
     def _on_change(self, peer: PeerId) -> None:
-        if peer in self._links:
-            self._links[peer].wake()
+        if peer in self._connections:
+            self._connections[peer].wake()
         if not self._peers.is_connected(peer):
             self._inbox.forget(peer)
 
     async def _ping(self, peer: PeerId) -> bool:
-        return await self._link(peer).ping(timeout_s=self._timing.ping_interval_s)
+        return await self._connection(peer).ping(timeout_s=self._timing.ping_interval_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,9 +264,12 @@ async def open_host(
     port = _free_port(listen_ip, listen_port)
     peers = Peers(seed=seed, is_member=is_member, timing=timing)
     inbox = Inbox()
-    desk = Desk(handlers=handlers, inbox=inbox, timing=timing)
+    request_server = RequestServer(handlers=handlers, inbox=inbox, timing=timing)
     host = Host(
-        peers=peers, inbox=inbox, desk=desk, address=PeerAddress(peer=peers.me, ip=listen_ip, port=port)
+        peers=peers,
+        inbox=inbox,
+        request_server=request_server,
+        address=PeerAddress(peer=peers.me, ip=listen_ip, port=port),
     )
     protocols = _Protocols(network_id)
     host._protocols, host._timing, host._on_fault = protocols, timing, report
@@ -276,7 +281,7 @@ async def open_host(
         threads=host._threads,
         timing=timing,
     )
-    peers.serve(protocols.ctl, desk.serve)
+    peers.serve(protocols.ctl, request_server.serve)
     peers.serve(protocols.blob, exchange.serve_pull)
     peers.serve(protocols.push, exchange.serve_push)
     if topics:

@@ -17,12 +17,12 @@ from assay.protocol.types import PeerId
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class Notification:
     """A one-way message from an authenticated peer.
 
     Attributes:
         peer: Who sent it; for gossip, who signed it, not who passed it on.
-        payload: The bytes, at most `limits.FACT_BYTES_MAX`; nobody has looked at them.
+        payload: The bytes, at most `limits.NOTIFICATION_BYTES_MAX`; nobody has looked at them.
         topic: The gossip topic it came by, or None if it came directly.
     """
 
@@ -32,39 +32,39 @@ class Fact:
 
 
 class Inbox:
-    """Fair and bounded: at most `INBOX_FACTS_PER_PEER` facts and `INBOX_BYTES_PER_PEER` per peer."""
+    """Fair and bounded: at most `INBOX_NOTIFICATIONS_PER_PEER` facts and `INBOX_BYTES_PER_PEER` per peer."""
 
     def __init__(self) -> None:
-        self._queues: dict[PeerId, deque[Fact]] = {}
+        self._queues: dict[PeerId, deque[Notification]] = {}
         self._held_bytes: dict[PeerId, int] = {}
         self._turns: deque[PeerId] = deque()  # peers whose queue is not empty, each once
         self._news = trio.Event()
         self._space = trio.Event()
         self.dropped: dict[PeerId, int] = {}
-        self._send, self.receive = trio.open_memory_channel[Fact](0)
+        self._send, self.receive = trio.open_memory_channel[Notification](0)
 
-    def offer(self, fact: Fact) -> bool:
+    def offer(self, notification: Notification) -> bool:
         """Take the fact if its peer has room; never waits."""
-        queue = self._queues.setdefault(fact.peer, deque())
-        held = self._held_bytes.get(fact.peer, 0)
-        if len(queue) >= limits.INBOX_FACTS_PER_PEER or (
-            queue and held + len(fact.payload) > limits.INBOX_BYTES_PER_PEER
+        queue = self._queues.setdefault(notification.peer, deque())
+        held = self._held_bytes.get(notification.peer, 0)
+        if len(queue) >= limits.INBOX_NOTIFICATIONS_PER_PEER or (
+            queue and held + len(notification.payload) > limits.INBOX_BYTES_PER_PEER
         ):
             return False
         if not queue:
-            self._turns.append(fact.peer)
-        queue.append(fact)
-        self._held_bytes[fact.peer] = held + len(fact.payload)
+            self._turns.append(notification.peer)
+        queue.append(notification)
+        self._held_bytes[notification.peer] = held + len(notification.payload)
         self._news.set()
         return True
 
-    async def offer_or_drop(self, fact: Fact, *, wait_s: float) -> None:
+    async def offer_or_drop(self, notification: Notification, *, wait_s: float) -> None:
         """Take the fact, holding its sender's stream up to `wait_s`; then drop and count it."""
         with trio.move_on_after(wait_s):
-            while not self.offer(fact):
+            while not self.offer(notification):
                 await self._space.wait()
             return
-        self.drop(fact.peer)
+        self.drop(notification.peer)
 
     def drop(self, peer: PeerId) -> None:
         """Count one lost fact of this peer."""
@@ -84,10 +84,10 @@ class Inbox:
                     self._news = trio.Event()
                     await self._news.wait()
                 peer = self._turns.popleft()
-                fact = self._queues[peer].popleft()
-                self._held_bytes[peer] -= len(fact.payload)
+                notification = self._queues[peer].popleft()
+                self._held_bytes[peer] -= len(notification.payload)
                 if self._queues[peer]:
                     self._turns.append(peer)
                 self._space.set()
                 self._space = trio.Event()
-                await self._send.send(fact)
+                await self._send.send(notification)

@@ -13,7 +13,7 @@ KIB = 1024
 MIB = 1024 * 1024
 
 # --- frames: checked against the length prefix, before anything is read -----------------------------
-FACT_BYTES_MAX = 256 * KIB  # one message of the protocol; bulk bytes are blobs
+NOTIFICATION_BYTES_MAX = 256 * KIB  # one message of the protocol; bulk bytes are blobs
 GOSSIP_BYTES_MAX = 64 * KIB  # a gossip message costs every node 6-14 ms of CPU whatever its size
 GOSSIP_RPC_BYTES_MAX = 256 * KIB  # one gossipsub envelope, several messages
 REQUEST_BYTES_MAX = 256 * KIB  # body of a request
@@ -44,9 +44,11 @@ READ_BYTES = 256 * KIB  # one read from a stream, which answers with one window 
 # --- queues ----------------------------------------------------------------------------------------
 OUTBOX_FRAMES_MAX = 1024  # per peer; the oldest fact is dropped beyond
 OUTBOX_BYTES_MAX = 2 * MIB  # per peer: 64 silent peers cost 128 MiB
-FACTS_PER_PEER_PER_S = 500.0  # beyond this rate a peer's stream is read more slowly; nothing is lost yet
-FACTS_PER_PEER_BURST = 1000.0
-INBOX_FACTS_PER_PEER = 256  # facts waiting for the core, per sender
+NOTIFICATIONS_PER_PEER_PER_S = (
+    500.0  # beyond this rate a peer's stream is read more slowly; nothing is lost yet
+)
+NOTIFICATIONS_PER_PEER_BURST = 1000.0
+INBOX_NOTIFICATIONS_PER_PEER = 256  # facts waiting for the core, per sender
 INBOX_BYTES_PER_PEER = 4 * MIB  # the same in bytes, so large facts do not multiply
 REPLIES_MAX = 64  # frames waiting for a peer that does not read; beyond, its stream is reset
 REQUESTS_PER_PEER_MAX = 16  # handlers running and answers unsent for one peer; beyond, it is told "busy"

@@ -17,32 +17,32 @@ import trio
 from assay.network import frames, limits
 from assay.network.frames import Kind
 from assay.network.guard import reset_quietly
-from assay.network.inbox import Fact, Inbox
+from assay.network.inbox import Inbox, Notification
 from assay.protocol.errors import AssayError, MalformedMessage, Unavailable
 from assay.protocol.types import PeerId
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
-_EXPECTED = (Kind.FACT, Kind.PING, Kind.REQUEST)
+_EXPECTED = (Kind.NOTIFICATION, Kind.PING, Kind.REQUEST)
 
 
 @dataclass(slots=True)
 class _Rate:
     """A token bucket: how long this peer's next fact has to wait."""
 
-    tokens: float = limits.FACTS_PER_PEER_BURST
+    tokens: float = limits.NOTIFICATIONS_PER_PEER_BURST
     at_s: float = 0.0
 
     def wait_s(self, now_s: float) -> float:
         """Take one token; the seconds until it exists."""
-        earned = (now_s - self.at_s) * limits.FACTS_PER_PEER_PER_S
-        self.tokens = min(limits.FACTS_PER_PEER_BURST, self.tokens + earned) - 1
+        earned = (now_s - self.at_s) * limits.NOTIFICATIONS_PER_PEER_PER_S
+        self.tokens = min(limits.NOTIFICATIONS_PER_PEER_BURST, self.tokens + earned) - 1
         self.at_s = now_s
-        return max(0.0, -self.tokens / limits.FACTS_PER_PEER_PER_S)
+        return max(0.0, -self.tokens / limits.NOTIFICATIONS_PER_PEER_PER_S)
 
 
-class Desk:
+class RequestServer:
     """Serves every control stream of a host, with bounds that hold per peer."""
 
     def __init__(self, *, handlers: Mapping[str, Handler], inbox: Inbox, timing: limits.Timing) -> None:
@@ -75,8 +75,8 @@ class Desk:
             try:
                 while True:
                     kind, body = await frames.read_frame(stream, _EXPECTED)
-                    if kind is Kind.FACT:
-                        await self._take(Fact(peer, body))
+                    if kind is Kind.NOTIFICATION:
+                        await self._take(Notification(peer, body))
                     elif kind is Kind.PING:
                         number, _ = frames.unpack_id(body)
                         send.send_nowait((frames.encode_frame(Kind.PONG, frames.pack_id(number)), False))
@@ -94,12 +94,12 @@ class Desk:
             if holds_place:
                 self._leave(peer)
 
-    async def _take(self, fact: Fact) -> None:
-        rate = self._rates.setdefault(fact.peer, _Rate(at_s=trio.current_time()))
+    async def _take(self, notification: Notification) -> None:
+        rate = self._rates.setdefault(notification.peer, _Rate(at_s=trio.current_time()))
         wait_s = rate.wait_s(trio.current_time())
         if wait_s:
             await trio.sleep(wait_s)
-        await self._inbox.offer_or_drop(fact, wait_s=self._timing.inbox_wait_s)
+        await self._inbox.offer_or_drop(notification, wait_s=self._timing.inbox_wait_s)
 
     def _start(
         self,

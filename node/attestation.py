@@ -20,8 +20,8 @@ from assay.participant.config import Config, Participant
 from assay.participant.follower import Follower
 from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import AssayError, ConfigError, Unavailable
-from assay.protocol.messages import EVIDENCE_BYTES_MAX, Attested
-from assay.protocol.state_transition import History
+from assay.protocol.messages import EVIDENCE_BYTES_MAX, EvidenceSubmission
+from assay.protocol.state_transition import RunState
 from assay.protocol.types import NO_DIGEST, PeerId, RoundId
 
 log = logging.getLogger(__name__)
@@ -49,12 +49,12 @@ async def keep_attested(me: Participant, host: Host, follower: Follower, atteste
     """Show fresh evidence for as long as the run trains."""
     rules, due = me.spec.audit, 1  # the first manifest is the first nonce
     while True:
-        history = await follower.grown(due - 1)
-        if not history.is_training or me.me not in history.active:
+        run_state = await follower.grown(due - 1)
+        if not run_state.is_training or me.me not in run_state.active:
             return
-        nonce_round = int(history.round) - 1
+        nonce_round = int(run_state.round) - 1
         try:
-            evidence = await trio.to_thread.run_sync(attester.evidence, binding_of(me, history))
+            evidence = await trio.to_thread.run_sync(attester.evidence, binding_of(me, run_state))
         except Unavailable as error:
             log.warning("no evidence", extra={"reason": str(error)})
             due = nonce_round + 2  # the next manifest is the next chance
@@ -64,14 +64,14 @@ async def keep_attested(me: Participant, host: Host, follower: Follower, atteste
             words = f"{len(body)} bytes, at most {EVIDENCE_BYTES_MAX} expected"
             log.error("evidence is too long to show", extra={"reason": words})
             return
-        shown = Attested(round=RoundId(nonce_round), evidence=body)
+        shown = EvidenceSubmission(round=RoundId(nonce_round), evidence=body)
         due = nonce_round + 1 + max(rules.attested_rounds // 2, 1)
         async with trio.open_nursery() as nursery:
             for verifier in me.spec.verifier_peers:
                 nursery.start_soon(_show, me, host, follower, verifier, shown, due)
 
 
-def binding_of(me: Participant, history: History) -> Binding:
+def binding_of(me: Participant, run_state: RunState) -> Binding:
     """What evidence over the newest final manifest must be about.
 
     `nonce_at_s` is the verifiers' knowledge, and in no hash.
@@ -80,18 +80,18 @@ def binding_of(me: Participant, history: History) -> Binding:
         deployment_id=me.spec.deployment_id,
         node=me.me,
         run_id=me.run_id,
-        epoch=history.epoch_of(int(history.round) - 1),
+        epoch=run_state.epoch_of(int(run_state.round) - 1),
         code_digest=me.spec.audit.code,
-        nonce=history.parent,
+        nonce=run_state.parent,
         nonce_at_s=0,
     )
 
 
 async def _show(
-    me: Participant, host: Host, follower: Follower, verifier: PeerId, shown: Attested, until: int
+    me: Participant, host: Host, follower: Follower, verifier: PeerId, shown: EvidenceSubmission, until: int
 ) -> None:
     """Show evidence to one verifier until it has answered, or the next evidence is due."""
-    while follower.history.round < until:
+    while follower.run_state.round < until:
         try:
             token = await host.request(verifier, "attest", encode(shown), timeout_s=SHOW_S)
             result = read_token(token, verifier, me.domain)

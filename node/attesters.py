@@ -23,7 +23,7 @@ from nacl.signing import SigningKey
 
 from assay.attestation.binding import Binding, context, gpu_nonce, report_data
 from assay.attestation.devices.software import SoftwareAttester
-from assay.attestation.evidence import Evidence, Family
+from assay.attestation.evidence import DeviceFamily, Evidence
 from assay.attestation.files import FILE_BYTES_MAX, read_evidence
 from assay.protocol.errors import ConfigError, MalformedMessage, Unavailable
 from assay.protocol.types import Digest
@@ -37,7 +37,7 @@ class CommandAttester:
     """A program that speaks for the machine. It runs without a shell and gets nothing but the binding."""
 
     command: tuple[str, ...]
-    family: Family
+    family: DeviceFamily
 
     def evidence(self, binding: Binding) -> Evidence:
         """Fresh evidence over `binding`.
@@ -95,8 +95,8 @@ def command_attester(words: Sequence[str]) -> CommandAttester:
     Raises:
         ConfigError: no family, or no program.
     """
-    family = next((one for one in Family if words and one.word == words[0]), None)
-    if family is None or family in (Family.SOFTWARE, Family.NVIDIA_CC) or len(words) < 2:
+    family = next((one for one in DeviceFamily if words and one.word == words[0]), None)
+    if family is None or family in (DeviceFamily.SOFTWARE, DeviceFamily.NVIDIA_CC) or len(words) < 2:
         raise ConfigError(
             f"attester {list(words)}: expected a processor's family (tdx, sgx, sev-snp) and a program"
         )

@@ -21,11 +21,11 @@ from assay.chain.commit_statement import sign_commit
 from assay.network.host import Host
 from assay.node.attestation import attester_of, keep_attested
 from assay.node.behaviours import parse_behaviour
-from assay.node.known_answer import read_canary
+from assay.node.known_answer import read_known_answers
 from assay.node.steps import StepFiles
 from assay.participant.config import Config, Participant, open_network, open_participant
 from assay.participant.follower import Follower, fetch_blob
-from assay.participant.sync import Pace
+from assay.participant.sync import StateSync
 from assay.participant.wallet.claims import claim_everything
 from assay.protocol import audits
 from assay.protocol.audits import Audit
@@ -37,16 +37,16 @@ from assay.protocol.messages import (
     INLINE_UPDATE_BYTES,
     CertifiedManifest,
     Commit,
-    Opened,
-    Planted,
+    KnownAnswer,
+    OpeningNotice,
     SignedCommit,
     SignedReceipt,
     SignedRefusal,
+    SketchOpening,
     StepRequest,
     Submission,
-    Unsealed,
 )
-from assay.protocol.state_transition import History, StepId, may_seal
+from assay.protocol.state_transition import RunState, StepId, may_commit_verdict
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.training.codec.contribution import decode_contribution
 from assay.training.layout import layout_of
@@ -79,10 +79,10 @@ class Service:
     def __init__(self, me: Participant) -> None:
         self.me = me
         self.behaviour = parse_behaviour(me.config.behaviour)
-        self.canary = read_canary(me.config.canary, me.spec, me.run_id, me.me)
+        self.known_answer = read_known_answers(me.config.known_answer, me.spec, me.run_id, me.me)
         self.follower = Follower(me.spec, me.run_id, me.store)
         self.layout = layout_of(me.spec.model)
-        self.pace = Pace(
+        self.state_sync = StateSync(
             module="assay.node.trainer",
             opening={
                 "spec": encode(me.spec),
@@ -91,7 +91,7 @@ class Service:
                 **me.workplace,
                 "behaviour": self.behaviour.name,
                 "start": self.behaviour.from_round,
-                "planted": sorted(self.canary),
+                "known_answers": sorted(self.known_answer),
             },
             log_path=me.config.folder / "trainer.log",
             store=me.store,
@@ -108,7 +108,7 @@ class Service:
         )
         self.attester = attester_of(me.config, me)
         self._host: Host
-        self._opened: dict[StepId, Opened] = {}
+        self._opened: dict[StepId, OpeningNotice] = {}
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -116,7 +116,7 @@ class Service:
         async with open_network(self.me, handlers) as host, trio.open_nursery() as nursery:
             self._host = host
             nursery.start_soon(host.keep_connected, list(self.me.addresses.values()))
-            nursery.start_soon(self._read_facts)
+            nursery.start_soon(self._read_notifications)
             nursery.start_soon(self.follower.poll, host, self.me.spec.verifier_peers)
             nursery.start_soon(self._open_when_drawn)
             nursery.start_soon(claim_everything, self.me, self.follower)
@@ -129,38 +129,38 @@ class Service:
     # ---- training ----
 
     async def _train(self) -> None:
-        while self.follower.history.is_training:
-            history = self.follower.history
-            if self.me.me not in history.active:
-                log.warning("barred from training", extra={"round": int(history.round)})
+        while self.follower.run_state.is_training:
+            run_state = self.follower.run_state
+            if self.me.me not in run_state.active:
+                log.warning("barred from training", extra={"round": int(run_state.round)})
                 return
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._contribute, history)
-                    await self.follower.grown(int(history.round))
+                    nursery.start_soon(self._contribute, run_state)
+                    await self.follower.grown(int(run_state.round))
                     scope.cancel()
 
-    async def _contribute(self, history: History) -> None:
+    async def _contribute(self, run_state: RunState) -> None:
         """This round's commit to every verifier, again and again until the round is final."""
         submission = None
         while submission is None:
             try:
-                await self.pace.reach(int(history.round))
-                submission = await self._submission(history)
+                await self.state_sync.reach(int(run_state.round))
+                submission = await self._submission(run_state)
             except (Unavailable, Diverged) as error:
-                log.warning("no step yet", extra={"round": int(history.round), "reason": str(error)})
+                log.warning("no step yet", extra={"round": int(run_state.round), "reason": str(error)})
                 await trio.sleep(RETRY_S)
         async with trio.open_nursery() as nursery:
             for place, verifier in enumerate(self.me.spec.verifier_peers):
-                is_lie = place % 2 and self.behaviour.at(int(history.round)) == "two-commits"
+                is_lie = place % 2 and self.behaviour.at(int(run_state.round)) == "two-commits"
                 nursery.start_soon(self._submit, verifier, self._twin(submission) if is_lie else submission)
-            if self.me.spec.rule.read_lag and history.round + 1 < self.me.spec.rounds:
+            if self.me.spec.rule.read_lag and run_state.round + 1 < self.me.spec.rounds:
                 nursery.start_soon(self._work_ahead, submission.signed.commit)
 
     async def _work_ahead(self, commit: Commit) -> None:
         """The next round's work while the network agrees on this one; it ends before the round begins."""
         try:
-            await self.pace.child.call(
+            await self.state_sync.child.call(
                 "ahead",
                 round_id=int(commit.round) + 1,
                 base_round=int(commit.round),
@@ -169,20 +169,20 @@ class Service:
         except (Unavailable, Diverged) as error:
             log.info("not ahead", extra={"round": int(commit.round) + 1, "reason": str(error)})
 
-    async def _submission(self, history: History) -> Submission:
+    async def _submission(self, run_state: RunState) -> Submission:
         """The one commit for this round: the kept one, or a new one that is kept before it is returned."""
-        name = f"commit/{int(history.round)}"
-        kept = self.me.store.fact(name)
+        name = f"commit/{int(run_state.round)}"
+        kept = self.me.store.value(name)
         if kept is not None:
             return decode(Submission, kept)
-        record = await self._step(history)
+        record = await self._step(run_state)
         commit = Commit(
             run_id=self.me.run_id,
-            round=history.round,
+            round=run_state.round,
             node=self.me.me,
-            parent=history.parent,
+            parent=run_state.parent,
             state=Digest(record["state"])
-            if int(history.round) % self.me.spec.state_every == 0
+            if int(run_state.round) % self.me.spec.state_every == 0
             else NO_DIGEST,
             batch_root=Digest(record["batch_root"]),
             update=Digest(record["update_digest"]),
@@ -191,7 +191,7 @@ class Service:
             momentum_before=Digest(record["momentum_before"]),
             momentum_after=Digest(record["momentum_after"]),
             inner=tuple(Digest(one) for one in record["inner"]),
-            seal=Digest(record["seal"]),
+            commitment=Digest(record["commitment"]),
             exec_class=Digest(record["exec_class"]),
             tokens=record["tokens"],
             loss_micro=record["loss_micro"],
@@ -199,9 +199,9 @@ class Service:
         self.me.blobs.put(record["update"])
         inline = record["update"] if len(record["update"]) <= INLINE_UPDATE_BYTES else b""
         submission = Submission(signed=self._signed(commit), update=inline)
-        self.me.store.set_fact(name, encode(submission))
-        self.me.store.drop_facts(
-            "commit/", {f"commit/{r}" for r in range(int(history.round) - 2, int(history.round) + 1)}
+        self.me.store.set_value(name, encode(submission))
+        self.me.store.drop_values(
+            "commit/", {f"commit/{r}" for r in range(int(run_state.round) - 2, int(run_state.round) + 1)}
         )
         return submission
 
@@ -217,13 +217,13 @@ class Service:
             statement=sign_commit(self.me.spec, self.me.deployment, commit, self.me.keys.hot),
         )
 
-    async def _step(self, history: History) -> dict[str, Any]:
+    async def _step(self, run_state: RunState) -> dict[str, Any]:
         """The trainer's step on top of our last accepted momentum."""
-        accepted = history.nodes[self.me.me]
-        record: dict[str, Any] = await self.pace.child.call(
+        accepted = run_state.nodes[self.me.me]
+        record: dict[str, Any] = await self.state_sync.child.call(
             "step",
-            round_id=int(history.round),
-            parent=history.parent,
+            round_id=int(run_state.round),
+            parent=run_state.parent,
             base_round=accepted.round,
             base_root=accepted.momentum,
         )
@@ -243,7 +243,7 @@ class Service:
                 verify(verifier, self.me.domain, receipt.receipt, receipt.signature)
                 if receipt.receipt.commit != digest(commit) or receipt.receipt.verifier != verifier:
                     raise PeerFault(verifier, "receipt for another commit")
-                self.me.store.set_fact(f"receipt/{int(commit.round)}/{verifier.hex()[:8]}", body)
+                self.me.store.set_value(f"receipt/{int(commit.round)}/{verifier.hex()[:8]}", body)
                 await trio.sleep(RESUBMIT_S)
             except Unavailable:
                 await trio.sleep(RETRY_S)
@@ -259,7 +259,7 @@ class Service:
         verify(verifier, self.me.domain, refusal, signed.signature)
         if refusal.commit != digest(commit) or refusal.verifier != verifier:
             return PeerFault(verifier, "refuses another commit")
-        self.me.store.set_fact(f"refusal/{int(commit.round)}/{verifier.hex()[:8]}", encode(signed))
+        self.me.store.set_value(f"refusal/{int(commit.round)}/{verifier.hex()[:8]}", encode(signed))
         return PeerFault(verifier, f"refuses: {refusal.reason}")
 
     # ---- openings ----
@@ -269,34 +269,34 @@ class Service:
         told: set[tuple[StepId, PeerId]] = set()
         async with trio.open_nursery() as nursery:
             while True:
-                history = self.follower.history
-                for step, audit in history.audits.items():
+                run_state = self.follower.run_state
+                for step, audit in run_state.audits.items():
                     if audit.node != self.me.me:
                         continue
                     for verifier in self.me.spec.verifier_peers:
-                        if may_seal(history, audit, verifier) and (step, verifier) not in told:
+                        if may_commit_verdict(run_state, audit, verifier) and (step, verifier) not in told:
                             nursery.start_soon(self._tell, verifier, audit, told)
-                    for word in self._words(history, audit):
+                    for word in self._words(run_state, audit):
                         for verifier in self.me.spec.verifier_peers:
                             nursery.start_soon(self._show, verifier, word)
                 for step in [
-                    s for s in self._opened if (a := history.audits.get(s)) is None or not a.is_open
+                    s for s in self._opened if (a := run_state.audits.get(s)) is None or not a.is_open
                 ]:
                     self.me.blobs.remove(self._opened.pop(step).opening)
-                await self.follower.grown(int(history.round))
+                await self.follower.grown(int(run_state.round))
 
-    def _words(self, history: History, audit: Audit) -> Iterator[Unsealed | Planted]:
+    def _words(self, run_state: RunState, audit: Audit) -> Iterator[SketchOpening | KnownAnswer]:
         """What the chain wants to hear from us about a step of ours now."""
-        if audits.may_unseal(audit, int(history.round)):
+        if audits.may_open_sketch(audit, int(run_state.round)):
             try:
-                yield self.steps.unsealed(audit.commit, audit.segment)
+                yield self.steps.sketch_openings(audit.commit, audit.segment)
             except Diverged as lost:
                 log.warning("seal not opened", extra={"round": int(audit.round), "reason": str(lost)})
-        planted = self.canary.get(int(audit.round))
-        if planted is not None and audits.may_plant(history.spec.audit, audit, int(history.round)):
-            yield planted
+        known_answers = self.known_answer.get(int(audit.round))
+        if known_answers is not None and audits.may_plant(run_state.spec.audit, audit, int(run_state.round)):
+            yield known_answers
 
-    async def _show(self, verifier: PeerId, word: Unsealed | Planted) -> None:
+    async def _show(self, verifier: PeerId, word: SketchOpening | KnownAnswer) -> None:
         try:
             await self._host.request(verifier, "shown", encode(word), timeout_s=10)
         except AssayError as error:
@@ -313,7 +313,7 @@ class Service:
             told.discard(((audit.round, audit.node), verifier))
             log.warning("opening not delivered", extra={"round": int(audit.round), "reason": str(error)})
 
-    async def _opening(self, audit: Audit) -> Opened | None:
+    async def _opening(self, audit: Audit) -> OpeningNotice | None:
         step = (audit.round, audit.node)
         if self.behaviour.at(int(audit.round)) == "withhold-opening":
             return None
@@ -324,12 +324,12 @@ class Service:
             blocks = opened_blocks(audit.seed, audit.node, spec.audit, self.layout.blocks, live)
             body = await trio.to_thread.run_sync(self.steps.opening, round_id, list(blocks), audit.segment)
             name = self.me.blobs.put(body)
-            self._opened[step] = Opened(round=audit.round, opening=name, opening_bytes=len(body))
+            self._opened[step] = OpeningNotice(round=audit.round, opening=name, opening_bytes=len(body))
         return self._opened[step]
 
     async def _on_open_request(self, _peer: PeerId, body: bytes) -> bytes:
         request = decode(StepRequest, body)
-        for (round_id, node), audit in self.follower.history.audits.items():
+        for (round_id, node), audit in self.follower.run_state.audits.items():
             if round_id == request.number and node == self.me.me and audit.is_open:
                 opened = await self._opening(audit)
                 return b"" if opened is None else encode(opened)
@@ -337,8 +337,8 @@ class Service:
 
     # ---- the network ----
 
-    async def _read_facts(self) -> None:
-        async for fact in self._host.facts:
+    async def _read_notifications(self) -> None:
+        async for fact in self._host.notifications:
             try:
                 if not self.follower.take(decode_any(FACTS, fact.payload)):
                     continue

@@ -20,12 +20,12 @@ import cbor2
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.protocol.commitments import unseal
+from assay.protocol.commitments import open_commitment
 from assay.protocol.encoding import merkle
 from assay.protocol.encoding.codec import encode
 from assay.protocol.encoding.merkle import Tree
 from assay.protocol.errors import Diverged, MalformedMessage
-from assay.protocol.messages import Commit, Unsealed
+from assay.protocol.messages import Commit, SketchOpening
 from assay.protocol.openings import InnerBlocks, InnerOpening, Opening
 from assay.protocol.openings import Path as MerklePath
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
@@ -33,7 +33,7 @@ from assay.protocol.update_rule import BLOCK_SIZE, RuleSpec
 from assay.training.layout import Layout, to_blocks
 from assay.training.optimiser.inner import InnerState, moments_rows, moments_tree, roots_of, theta_leaves
 from assay.training.optimiser.momentum_root import momentum_domain, private_leaves
-from assay.training.optimiser.node_state import Private, carried_digest, start_private
+from assay.training.optimiser.node_state import NodeState, carried_digest, start_private
 from assay.training.optimiser.public_state import durably, write_array, write_arrays
 
 
@@ -66,7 +66,7 @@ class StepFiles:
             return None
         return found if isinstance(found, dict) and found.get("round") == round_id else None
 
-    def private(self, round_id: int) -> Private | None:
+    def private(self, round_id: int) -> NodeState | None:
         """The private state after the step of a round, fresh for -1; None if it is not here, or damaged."""
         if round_id < 0:
             return start_private(self._layout)
@@ -77,11 +77,11 @@ class StepFiles:
         if error.shape != (self._layout.blocks, BLOCK_SIZE) or error.dtype != np.float32:
             return None
         if not self._rule.carries_inner:
-            return Private(error, None, round_id)
+            return NodeState(error, None, round_id)
         carried = self._inner(round_id, self._rule.segments - 1)
-        return None if carried is None else Private(error, carried, round_id)
+        return None if carried is None else NodeState(error, carried, round_id)
 
-    def tree(self, private: Private) -> Tree:
+    def tree(self, private: NodeState) -> Tree:
         """The tree over this state, whose root a commit names."""
         carried = carried_digest(self._run_id, self._rule, self._layout, private)
         return merkle.tree(private_leaves(self._run_id, private.error_NC, carried))
@@ -91,7 +91,7 @@ class StepFiles:
         return [roots_of(self._run_id, self._layout, end).digest for end in ends]
 
     def keep(
-        self, record: dict[str, Any], after: Private, tree: Tree, ends: Sequence[InnerState] = ()
+        self, record: dict[str, Any], after: NodeState, tree: Tree, ends: Sequence[InnerState] = ()
     ) -> None:
         """Make a step durable, the private state first, and forget the ones too old to be asked for.
 
@@ -113,17 +113,17 @@ class StepFiles:
         write_durably(self._record_path(round_id), cbor2.dumps(record))
         self._forget(round_id)
 
-    def unsealed(self, commit: Commit, segment: int) -> Unsealed:
+    def sketch_openings(self, commit: Commit, segment: int) -> SketchOpening:
         """What the seal of a recent commit of ours held.
 
         Raises:
             Diverged: that step is not here any more, or damaged.
         """
         record = self.record(int(commit.round))
-        if record is None or record["seal"] != commit.seal:
+        if record is None or record["commitment"] != commit.commitment:
             raise _gone(int(commit.round))
         sketches = [Digest(one) for one in record["sketches"]]
-        return unseal(commit, Digest(record["salt"]), sketches, segment)
+        return open_commitment(commit, Digest(record["salt"]), sketches, segment)
 
     def opening(self, round_id: int, blocks: list[int], segment: int = 0) -> bytes:
         """The encoded opening of a recent step for the blocks and the segment drawn.

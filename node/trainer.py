@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.node.behaviours import Behaviour
-from assay.node.known_answer import PLANTED_LIE
+from assay.node.known_answer import KNOWN_ANSWER_ERROR
 from assay.node.steps import StepFiles, write_durably
-from assay.protocol.commitments import seal_of
+from assay.protocol.commitments import commitment_of
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import Diverged, Unavailable
@@ -33,12 +33,12 @@ from assay.training.execution.threads import prepare
 from assay.training.model.loss import loss_and_gradient
 from assay.training.optimiser import step as rules
 from assay.training.optimiser.momentum_root import zero_root
-from assay.training.optimiser.node_state import Private, start_private
-from assay.training.optimiser.public_state import Parameters, kept_rounds
+from assay.training.optimiser.node_state import NodeState, start_private
+from assay.training.optimiser.public_state import PublicState, kept_rounds
 
 LOSS_MICRO_MAX = 10**9
 HONEST = "honest"
-NOTHING = Private(np.zeros((0, 0), np.float32), None, -1)  # what a gradient needs of a private state
+NOTHING = NodeState(np.zeros((0, 0), np.float32), None, -1)  # what a gradient needs of a private state
 ROOM_BYTES_MAX = 1 << 28  # of memory kept between steps; a larger model takes it from the kernel each time
 
 
@@ -65,11 +65,11 @@ class Trainer:
         behaviour: Behaviour,
         base: Path | None = None,
         device: str = "cpu",
-        planted: frozenset[int] = frozenset(),
+        known_answers: frozenset[int] = frozenset(),
     ) -> None:
         self.spec, self.run_id, self.node, self.behaviour = spec, run_id, node, behaviour
-        self.keep, self.device, self.planted = kept_rounds(spec), device, planted
-        self.parameters = Parameters(spec, folder / "theta", self.keep, base)
+        self.keep, self.device, self.known_answers = kept_rounds(spec), device, known_answers
+        self.parameters = PublicState(spec, folder / "theta", self.keep, base)
         self.layout = self.parameters.layout
         self.tokens = read_tokens(data, spec.data)
         self.steps = StepFiles(
@@ -81,7 +81,7 @@ class Trainer:
         self._diverge()
 
     def apply(self, round_id: int, aggregate: bytes) -> Digest:
-        """Step the parameters; see `Parameters.apply`."""
+        """Step the parameters; see `PublicState.apply`."""
         digest = self.parameters.apply(round_id, aggregate)
         return self.parameters.digest() if self._diverge() else digest
 
@@ -142,7 +142,7 @@ class Trainer:
             "momentum_before": root_before,
             "momentum_after": tree.root,
             "inner": self.steps.inner_digests(work.ends),
-            "seal": seal_of(salt, sketches),
+            "commitment": commitment_of(salt, sketches),
             "salt": salt,
             "sketches": list(sketches),
             "exec_class": execution_class(self.spec.compute, self.device),
@@ -177,9 +177,9 @@ class Trainer:
 
     def _lie(self, round_id: int) -> str:
         """What is false about this round's step."""
-        return PLANTED_LIE if round_id in self.planted else self.behaviour.at(round_id)
+        return KNOWN_ANSWER_ERROR if round_id in self.known_answers else self.behaviour.at(round_id)
 
-    def _work(self, round_id: int, before: Private, lie: str) -> rules.Work:
+    def _work(self, round_id: int, before: NodeState, lie: str) -> rules.Work:
         """A round's local work, from the private state before it."""
         used = batch_positions(self.spec, self.node, round_id)
         theta = self.parameters.read(round_id - 1 if lie == "stale-parameters" and round_id else round_id)
@@ -228,7 +228,7 @@ class Trainer:
         self.parameters.replace(theta)
         return True
 
-    def _before(self, base_round: int, base_root: Digest) -> tuple[Private, Digest]:
+    def _before(self, base_round: int, base_root: Digest) -> tuple[NodeState, Digest]:
         """The private state after the last accepted step if it is here as the chain knows it, else fresh.
 
         Returns:
@@ -252,7 +252,7 @@ def methods() -> Mapping[str, Callable[..., Any]]:
         folder: str,
         behaviour: str,
         start: int,
-        planted: list[int],
+        known_answers: list[int],
         base: str | None,
         device: str,
         threads: int,
@@ -266,7 +266,7 @@ def methods() -> Mapping[str, Callable[..., Any]]:
                 data=Path(data),
                 folder=Path(folder),
                 behaviour=Behaviour(behaviour, start),
-                planted=frozenset(planted),
+                known_answers=frozenset(known_answers),
                 base=None if base is None else Path(base),
                 device=device,
             )

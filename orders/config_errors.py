@@ -43,7 +43,7 @@ _EXPECTED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ConfigProblem:
     """One mistake: where, what stood there, and what was expected."""
 
     place: tuple[str | int, ...]
@@ -58,19 +58,19 @@ class Problem:
         return f"{key} = {_shown(self.value)}: {self.words}"
 
 
-def problems_of(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
+def problems_of(error: ValidationError, model: type[BaseModel]) -> list[ConfigProblem]:
     """Every mistake that validation found, table by table."""
     found = []
     for detail in error.errors(include_url=False):
         kind, place, value = detail["type"], detail["loc"], detail["input"]
         if kind == "extra_forbidden":
             what = "table" if len(place) == 1 and isinstance(value, dict | list) else "key"
-            found.append(Problem(place, _NOTHING, f"unknown {what}{_did_you_mean(place, model)}"))
+            found.append(ConfigProblem(place, _NOTHING, f"unknown {what}{_did_you_mean(place, model)}"))
         elif kind == "missing":
-            found.append(Problem(place, _NOTHING, "is missing"))
+            found.append(ConfigProblem(place, _NOTHING, "is missing"))
         else:
             expected = _EXPECTED.get(kind, detail["msg"]).format_map(_plain(detail.get("ctx", {})))
-            found.append(Problem(place, value, expected))
+            found.append(ConfigProblem(place, value, expected))
     return found
 
 

@@ -26,7 +26,7 @@ from assay.training.data.documents import Document, documents_in, format_of, is_
 from assay.training.data.shards import (
     MANIFEST,
     TOKENIZER,
-    Manifest,
+    DataManifest,
     ShardWriter,
     Source,
     checked_shards,
@@ -39,7 +39,7 @@ from assay.training.model.initial import BASE, state_digest
 _NOT_SOURCES = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
 
-def collect_data(order: Order, folder: Path | None) -> Manifest:
+def collect_data(order: Order, folder: Path | None) -> DataManifest:
     """Tokenise all of an order's data, source after source.
 
     Args:
@@ -54,7 +54,7 @@ def collect_data(order: Order, folder: Path | None) -> Manifest:
     writer = ShardWriter(folder, width)
     sources = tuple(_collect(source, order.folder, tokenizer, writer) for source in order.data)
     writer.close()
-    manifest = Manifest(
+    manifest = DataManifest(
         tokenizer=tokenizer.digest,
         separator=tokenizer.separator,
         vocabulary=tokenizer.vocabulary,
@@ -90,7 +90,7 @@ def make_data(file: Path, folder: Path) -> list[str]:
     ]
 
 
-def collect_tokens(order: Order) -> tuple[Manifest, NDArray[Any]]:
+def collect_tokens(order: Order) -> tuple[DataManifest, NDArray[Any]]:
     """An order's data in memory, for experiments on small ones.
 
     Raises:

@@ -22,7 +22,7 @@ from assay.attestation.policy import AppraisalPolicy
 from assay.attestation.policy_file import policy_of
 from assay.node.behaviours import Behaviour, parse_behaviour
 from assay.orders.amounts import DECIMALS, TOKENS_MAX, UNIT, money_text, scaled
-from assay.orders.config_errors import Problem, problems_of
+from assay.orders.config_errors import ConfigProblem, problems_of
 from assay.orders.drand import QUICKNET_ASKED, DrandNetwork, check_wait, read_network
 from assay.orders.method import method_rule
 from assay.orders.model import model_sizes, tokenizer_of
@@ -237,42 +237,42 @@ def order_of(
     return order
 
 
-def _contradictions(order: Order) -> Iterator[Problem]:
+def _contradictions(order: Order) -> Iterator[ConfigProblem]:
     """What no single key shows: parts of an order that do not fit each other."""
     run, budget = order.run, order.budget
     for number, text in run.attesters.items():
         place = ("run", "attesters", number)
         if number not in map(str, range(run.nodes)):
-            yield Problem(place, text, f"no such node; nodes are 0 to {run.nodes - 1}")
+            yield ConfigProblem(place, text, f"no such node; nodes are 0 to {run.nodes - 1}")
         elif order.verify.attestation is None:
-            yield Problem(place, text, "evidence counts nothing without [verify] attestation")
+            yield ConfigProblem(place, text, "evidence counts nothing without [verify] attestation")
     for number, text in run.behave.items():
         place = ("run", "behave", number)
         if number.startswith("v"):
             if number not in (f"v{i}" for i in range(run.verifiers)):
-                yield Problem(place, text, f"no such verifier; they are v0 to v{run.verifiers - 1}")
+                yield ConfigProblem(place, text, f"no such verifier; they are v0 to v{run.verifiers - 1}")
             elif text not in AUDITORS:
-                yield Problem(
+                yield ConfigProblem(
                     place, text, f"behaviour {text!r} is unknown; expected one of {', '.join(AUDITORS)}"
                 )
             continue
         if number not in map(str, range(run.nodes)):
-            yield Problem(place, text, f"no such node; nodes are 0 to {run.nodes - 1}")
+            yield ConfigProblem(place, text, f"no such node; nodes are 0 to {run.nodes - 1}")
             continue
         try:
             behaviour = parse_behaviour(text)
         except ConfigError as fault:
-            yield Problem(place, text, str(fault))
+            yield ConfigProblem(place, text, str(fault))
             continue
         if behaviour.name != "honest" and behaviour.from_round >= run.rounds:
             words = f"would begin in round {behaviour.from_round} of a run whose last is {run.rounds - 1}"
-            yield Problem(place, text, f"{words}; write {behaviour.name}@ROUND")
+            yield ConfigProblem(place, text, f"{words}; write {behaviour.name}@ROUND")
     steps = run.rounds * run.nodes
-    if order.verify.canaries * 20 > steps or order.verify.canaries > run.rounds:
+    if order.verify.known_answers * 20 > steps or order.verify.known_answers > run.rounds:
         words = f"at most one step in 20 can be planted, and one a round: {steps} steps, {run.rounds} rounds"
-        yield Problem(("verify", "canaries"), order.verify.canaries, words)
+        yield ConfigProblem(("verify", "known_answers"), order.verify.known_answers, words)
     if not order.data:
-        yield Problem(
+        yield ConfigProblem(
             ("data",), [], "expected at least one source; leave the key out for the standard library"
         )
     rule, faults = order.rule(), list[str]()
@@ -280,22 +280,22 @@ def _contradictions(order: Order) -> Iterator[Problem]:
     if rule.aggregation.f and run.nodes <= 2 * rule.aggregation.f:
         faults.append(f"f = {rule.aggregation.f} needs more than twice as many nodes, not {run.nodes}")
     for words in faults:
-        yield Problem(("comm", "method"), order.comm.method, f"as it is set up here: {words}")
+        yield ConfigProblem(("comm", "method"), order.comm.method, f"as it is set up here: {words}")
     if scaled(budget.operators, 6) + scaled(budget.verifiers, 6) > 10**6:
-        yield Problem(("budget", "operators"), budget.operators, "with verifiers, the shares exceed 1")
+        yield ConfigProblem(("budget", "operators"), budget.operators, "with verifiers, the shares exceed 1")
     if order.epoch_units_max() == 0:
         words = "an epoch would cost less than one token unit; expected a higher price or longer epochs"
-        yield Problem(("budget", "price_per_mtoken"), budget.price_per_mtoken, words)
+        yield ConfigProblem(("budget", "price_per_mtoken"), budget.price_per_mtoken, words)
     elif order.budget_units() < order.worst_case_units():
         need, have = order.worst_case_units(), order.budget_units()
         words = (
             f"the run can cost {money_text(need)} {UNIT} ({need} units), "
             f"this pays for {money_text(have)} {UNIT} ({have} units)"
         )
-        yield Problem(("budget", "amount"), budget.amount, words)
+        yield ConfigProblem(("budget", "amount"), budget.amount, words)
     elif order.budget_units() > TOKENS_MAX * 10**DECIMALS:
         words = f"the run can cost {money_text(order.worst_case_units())} {UNIT}, more than can be held"
-        yield Problem(("budget", "price_per_mtoken"), budget.price_per_mtoken, words)
+        yield ConfigProblem(("budget", "price_per_mtoken"), budget.price_per_mtoken, words)
 
 
 def _override(raw: dict[str, Any], key: list[str], value: Any) -> None:
@@ -310,7 +310,7 @@ def _override(raw: dict[str, Any], key: list[str], value: Any) -> None:
     table[key[-1]] = value
 
 
-def _origin(path: Path | None, chosen: Mapping[str, Any], problem: Problem) -> str:
+def _origin(path: Path | None, chosen: Mapping[str, Any], problem: ConfigProblem) -> str:
     """Whose word it was: the file's, or the command line's."""
     parts = [str(part) for part in problem.place]
     for key, value in chosen.items():

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from assay.chain.client import ChainReader, EpochState, RunState
+from assay.chain.client import ChainReader, EpochState, EscrowState
 from assay.chain.commit_statement import evm_address
 from assay.chain.state import EpochPhase
-from assay.chain.times import moment_text, span_text, when_text
+from assay.chain.times import span_text, time_text, when_text
 from assay.chain.units import UNIT, money_text
 from assay.ledger.settlement.results import SET_VERSION
 from assay.orders.quote import Quote, check_spec_keeps
@@ -35,7 +35,7 @@ class Escrow:
 
     run_id: bytes
     now: int
-    run: RunState
+    run: EscrowState
     epochs: tuple[EpochState, ...]
 
     @property
@@ -206,7 +206,7 @@ def check_refund(escrow: Escrow) -> bool:
         )
     if run.pending:
         waiting = [
-            f"epoch {epoch} ({state.phase.name.lower()}, {moment_text(state.until)})"
+            f"epoch {epoch} ({state.phase.name.lower()}, {time_text(state.until)})"
             for epoch, state in enumerate(escrow.epochs)
             if state.phase not in (EpochPhase.NONE, *OVER)
         ]

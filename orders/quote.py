@@ -49,7 +49,7 @@ class Terms:
     model: ModelSpec  # its base is zero
     compute: ComputeSpec
     rule: RuleSpec
-    audit: AuditSpec  # its root of planted faults is zero, their count is not
+    audit: AuditSpec  # its root of known-answer tasks is zero, their count is not
     money: MoneySpec  # its treasury is zero
     timing: TimingSpec
 
@@ -110,7 +110,7 @@ def quote_of(order: Order) -> Quote:
         model=model_spec(order),
         compute=compute_spec(order),
         rule=order.rule(),
-        audit=audit_spec(order, NO_DIGEST, order.verify.canaries),
+        audit=audit_spec(order, NO_DIGEST, order.verify.known_answers),
         money=money_spec(order, _NOBODY),
         timing=timing_spec(order),
     )
@@ -129,7 +129,7 @@ def terms_of(spec: RunSpec) -> Terms:
         model=replace(spec.model, base=NO_DIGEST),
         compute=spec.compute,
         rule=spec.rule,
-        audit=replace(spec.audit, canaries=NO_DIGEST),
+        audit=replace(spec.audit, known_answers=NO_DIGEST),
         money=replace(spec.money, treasury=_NOBODY),
         timing=spec.timing,
     )
@@ -164,9 +164,11 @@ def cost_expected(terms: Terms, cheats_from: Mapping[int, int]) -> Cost:
         rounds = _rounds_in(terms, epoch)
         end = epoch * terms.money.epoch_rounds + rounds
         cheats = sum(begins < end for begins in cheats_from.values())
-        # Nobody may know where the planted faults are; spread evenly is what is to be expected.
-        planted = terms.audit.canary_count // terms.epochs + (epoch < terms.audit.canary_count % terms.epochs)
-        steps.append(max((terms.nodes - cheats) * rounds - planted, 0))
+        # Nobody may know where the known-answer tasks are; spread evenly is what is to be expected.
+        known_answers = terms.audit.known_answer_count // terms.epochs + (
+            epoch < terms.audit.known_answer_count % terms.epochs
+        )
+        steps.append(max((terms.nodes - cheats) * rounds - known_answers, 0))
     return _cost(terms, steps)
 
 

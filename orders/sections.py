@@ -169,15 +169,15 @@ class VerifySection(Section):
     probation: Positive = 4
     floor: PositiveShare = 0.05
     blocks: Annotated[int, Field(ge=1, le=OPENED_BLOCKS_MAX)] = 64
-    looks: Share = 0.2  # of audits get a second auditor, whom the first cannot foresee
+    replicated: Share = 0.2  # of audits get a second auditor, whom the first cannot foresee
     limits: Annotated[str, Field(min_length=1, max_length=4096)] = "shipped"  # "none", or a calibration file
     attestation: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # a policy's file
     attested_rounds: Positive = 100  # for which a node's evidence lowers its audit rate
     code: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None  # SHA-256 of an attested guest
     drand: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # "quicknet", or a file
     drand_urls: Annotated[tuple[HttpUrl, ...], Field(strict=False, max_length=16)] = ()  # where it is asked
-    canaries: Annotated[int, Field(ge=0, le=1000)] = 0  # planted faults, all of one honest node
-    turn_rounds: Annotated[int, Field(ge=1, le=1000)] = 2
+    known_answers: Annotated[int, Field(ge=0, le=1000)] = 0  # known-answer tasks, all of one honest node
+    takeover_rounds: Annotated[int, Field(ge=1, le=1000)] = 2
     audit_rounds: Annotated[int, Field(ge=4, le=1000)] = 8
     dispute_rounds: Annotated[int, Field(ge=2, le=1000)] = 4
     state_every: Positive = 1

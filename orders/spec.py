@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from assay.orders.amounts import scaled
 from assay.orders.order import Order
-from assay.protocol.commitments import canary_root
+from assay.protocol.commitments import known_answer_root
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import (
@@ -29,7 +29,7 @@ from assay.protocol.params import (
 from assay.protocol.randomness.drand import NO_DRAND
 from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
 from assay.training.data.batches import describe
-from assay.training.data.shards import Manifest
+from assay.training.data.shards import DataManifest
 from assay.training.fragments import check_fragments
 from assay.training.layout import layout_of
 from assay.verifier.aggregation.registry import check_aggregation
@@ -48,8 +48,8 @@ def compute_spec(order: Order) -> ComputeSpec:
     return ComputeSpec(dtype=dtype, micro_sequences=order.compute.micro_sequences)
 
 
-def audit_spec(order: Order, canaries: Digest, canary_count: int) -> AuditSpec:
-    """The rules of audits, with this root over so many planted faults.
+def audit_spec(order: Order, known_answers: Digest, known_answer_count: int) -> AuditSpec:
+    """The rules of audits, with this root over so many known-answer tasks.
 
     Raises:
         ConfigError: the calibration or the policy cannot be read.
@@ -59,13 +59,13 @@ def audit_spec(order: Order, canaries: Digest, canary_count: int) -> AuditSpec:
         probation=verify.probation,
         floor_ppm=scaled(verify.floor, 6),
         blocks=verify.blocks,
-        looks_ppm=scaled(verify.looks, 6),
-        turn_rounds=verify.turn_rounds,
+        replication_ppm=scaled(verify.replicated, 6),
+        takeover_rounds=verify.takeover_rounds,
         audit_rounds=verify.audit_rounds,
         dispute_rounds=verify.dispute_rounds,
         limits=NO_DIGEST if limits is None else limits.digest(),
-        canaries=canaries,
-        canary_count=canary_count,
+        known_answers=known_answers,
+        known_answer_count=known_answer_count,
         attestation=NO_DIGEST if policy is None else digest(policy),
         attested_rounds=verify.attested_rounds if policy is not None else 0,
         code=NO_DIGEST if policy is None else Digest(bytes.fromhex(verify.code or "00" * 32)),
@@ -99,7 +99,7 @@ def timing_spec(order: Order) -> TimingSpec:
     )
 
 
-def data_spec(order: Order, manifest: Manifest) -> DataSpec:
+def data_spec(order: Order, manifest: DataManifest) -> DataSpec:
     """What the parties are told about the data: its root, its cut, where it is from and its licence.
 
     A local path is named by its last part only: where a file lies on the buyer's
@@ -141,7 +141,7 @@ def build_spec(
     nodes: Sequence[Member],
     verifiers: Sequence[Member],
     base: Digest = NO_DIGEST,
-    canaries: Sequence[tuple[Digest, RoundId, PeerId]] = (),
+    known_answers: Sequence[tuple[Digest, RoundId, PeerId]] = (),
 ) -> RunSpec:
     """The spec of this order, passed by `check_spec`.
 
@@ -169,7 +169,9 @@ def build_spec(
         compute=compute_spec(order),
         data=data,
         rule=order.rule(),
-        audit=audit_spec(order, canary_root(canaries) if canaries else NO_DIGEST, len(canaries)),
+        audit=audit_spec(
+            order, known_answer_root(known_answers) if known_answers else NO_DIGEST, len(known_answers)
+        ),
         money=money_spec(order, treasury),
         timing=timing_spec(order),
         buyer=buyer,

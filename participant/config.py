@@ -19,7 +19,7 @@ from assay.chain.endpoint import check_endpoint
 from assay.ledger.settlement.results import run_id_of
 from assay.network.blob_store import DiskBlobs
 from assay.network.host import Handler, Host, PeerAddress, open_host
-from assay.participant.declarations import NOTHING_STATED, Stated
+from assay.participant.declarations import NO_DECLARATIONS, Declarations
 from assay.participant.keyring import Keys, load_keys
 from assay.participant.store import Store
 from assay.protocol.encoding.codec import decode
@@ -50,8 +50,10 @@ class Config:
     data: Path  # a data set's folder; training/data/shards.py
     peers: Path  # JSON: hex peer id -> [ip, port]
     behaviour: str = "honest"
-    canary: Path | None = None  # of a node whose false steps were ordered; node/known_answer.py
-    keeper: PeerId | None = None  # whose ledger a verifier cosigns, and whose checkpoint a buyer packs
+    known_answer: Path | None = None  # of a node whose false steps were ordered; node/known_answer.py
+    ledger_service: PeerId | None = (
+        None  # whose ledger a verifier cosigns, and whose checkpoint a buyer packs
+    )
     books: str | None = None  # URL of the keeper's PostgreSQL database; a file in its folder if None
     limits: Path | None = None  # calibration that the spec names, for steps of other execution classes
     attestation: Path | None = None  # policy for evidence of hardware, where the spec names one
@@ -60,7 +62,7 @@ class Config:
     attester_key: Path | None = None  # of a node's software attester, for tests
     attester_command: tuple[str, ...] = ()  # a processor's family and the program that speaks for it
     base: Path | None = None  # imported starting parameters, where the spec names some
-    stated: Stated = NOTHING_STATED  # what a buyer says of its model
+    declarations: Declarations = NO_DECLARATIONS  # what a buyer says of its model
     device: str = "cpu"
     threads: int = 1  # 0: measure at the first start which number is fastest
 

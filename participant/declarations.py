@@ -20,7 +20,7 @@ FLOP_MAX = 10**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stated:
+class Declarations:
     """A buyer's word. Empty text and None: nothing was said."""
 
     provider: str = ""  # who places the model on the market
@@ -47,17 +47,17 @@ class Stated:
         return asdict(self)
 
 
-def read_stated(told: Mapping[str, Any]) -> Stated:
-    """Inverts `Stated.told`.
+def read_declarations(told: Mapping[str, Any]) -> Declarations:
+    """Inverts `Declarations.told`.
 
     Raises:
         ValueError, TypeError: it is none.
     """
-    return Stated(**told)
+    return Declarations(**told)
 
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= FLOP_MAX
 
 
-NOTHING_STATED = Stated()
+NO_DECLARATIONS = Declarations()

@@ -16,12 +16,12 @@ from assay.ledger.settlement.payouts import Settlement, settle
 from assay.network.host import Host
 from assay.participant.links import extend
 from assay.participant.store import Store
-from assay.protocol.audits import Audit, Fault, Ruling
+from assay.protocol.audits import Audit, AuditStatus, Fault
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
-from assay.protocol.messages import CertifiedManifest, Links, StepRequest
+from assay.protocol.messages import CertifiedManifest, ManifestRange, StepRequest
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import History, StepId, start
+from assay.protocol.state_transition import RunState, StepId, start
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 
 log = logging.getLogger(__name__)
@@ -41,12 +41,12 @@ class Follower:
             MalformedMessage, PeerFault: the store is damaged.
         """
         self._store = store
-        self.history: History = start(spec, run_id)
+        self.run_state: RunState = start(spec, run_id)
         self.settlements: dict[int, Settlement] = {}  # of every ripe epoch
         self.upheld: dict[StepId, Audit] = {}  # of the whole run
         self.failed: dict[Digest, tuple[Audit, Fault]] = {}  # verifiers' faults, likewise
         for certified in store.links():
-            self._fold(extend(self.history, certified))
+            self._fold(extend(self.run_state, certified))
         self._news = trio.Event()
         self._lagging = trio.Event()  # somebody showed us a link beyond ours
 
@@ -56,45 +56,45 @@ class Follower:
         Raises:
             MalformedMessage, PeerFault: the link is not what it claims to be.
         """
-        if certified.manifest.round > self.history.round:
+        if certified.manifest.round > self.run_state.round:
             self._lagging.set()
-        if certified.manifest.round != self.history.round:
+        if certified.manifest.round != self.run_state.round:
             return False
-        history = extend(self.history, certified)
+        run_state = extend(self.run_state, certified)
         self._store.add_link(certified)
-        self._fold(history)
+        self._fold(run_state)
         self._news.set()
         self._news = trio.Event()
         return True
 
-    def _fold(self, history: History) -> None:
-        self.history = history
-        self.upheld |= {step: a for step, a in history.audits.items() if a.ruling is Ruling.UPHELD}
-        self.failed |= {f.offence_id: (a, f) for a in history.audits.values() for f in a.faults}
-        for epoch in range(history.spec.epochs):
-            if history.spec.settled_at(epoch) == history.round - 1:
-                self.settlements[epoch] = settle(history, epoch)
+    def _fold(self, run_state: RunState) -> None:
+        self.run_state = run_state
+        self.upheld |= {step: a for step, a in run_state.audits.items() if a.ruling is AuditStatus.CONFIRMED}
+        self.failed |= {f.offence_id: (a, f) for a in run_state.audits.values() for f in a.faults}
+        for epoch in range(run_state.spec.epochs):
+            if run_state.spec.settled_at(epoch) == run_state.round - 1:
+                self.settlements[epoch] = settle(run_state, epoch)
 
-    async def grown(self, beyond: int) -> History:
+    async def grown(self, beyond: int) -> RunState:
         """Wait until more than `beyond` manifests are final."""
-        while self.history.round <= beyond:
+        while self.run_state.round <= beyond:
             await self._news.wait()
-        return self.history
+        return self.run_state
 
     async def answer_links(self, _peer: PeerId, body: bytes) -> bytes:
         """Handler of `links`: links from a round on, as many as fit."""
         first = decode(StepRequest, body).number
         links: list[CertifiedManifest] = []
         size = 0
-        if first >= self.history.round:
-            return encode(Links(links=()))
+        if first >= self.run_state.round:
+            return encode(ManifestRange(links=()))
         for certified in self._store.links(first, LINKS_MAX):
             size += len(encode(certified))
             if links and size > LINKS_BYTES_MAX:
                 break
             links.append(certified)
             await trio.lowlevel.checkpoint()  # a long answer must not hold up everybody else
-        return encode(Links(links=tuple(links)))
+        return encode(ManifestRange(links=tuple(links)))
 
     async def ask(self, host: Host, peer: PeerId) -> int:
         """Fetch links we lack from one peer; how many were new.
@@ -102,17 +102,17 @@ class Follower:
         Raises:
             PeerFault, MalformedMessage, Unavailable: it could not or would not.
         """
-        request = encode(StepRequest(number=int(self.history.round), node=_NOBODY))
-        answer = decode(Links, await host.request(peer, "links", request, timeout_s=20))
+        request = encode(StepRequest(number=int(self.run_state.round), node=_NOBODY))
+        answer = decode(ManifestRange, await host.request(peer, "links", request, timeout_s=20))
         return sum(self.take(certified) for certified in answer.links)
 
     async def poll(self, host: Host, peers: Sequence[PeerId]) -> None:
         """Ask around whenever the chain has not grown for a while; ends only by cancellation."""
-        while not self.history.is_complete:
-            before = self.history.round
+        while not self.run_state.is_complete:
+            before = self.run_state.round
             with trio.move_on_after(POLL_S):
                 await self._lagging.wait()
-            if self._lagging.is_set() or self.history.round == before:
+            if self._lagging.is_set() or self.run_state.round == before:
                 self._lagging = trio.Event()
                 await self.catch_up(host, peers)
         await trio.sleep_forever()

@@ -24,7 +24,7 @@ PARTICIPANTS = "participants"
 _PIECE = 1 << 20
 
 
-class Altered(AssayError):
+class IntegrityError(AssayError):
     """A delivered file is not what was delivered. The message begins with its name."""
 
 
@@ -51,22 +51,22 @@ def check_index(folder: Path, signer: bytes) -> int:
         files, signature = dict(body["files"]), bytes.fromhex(body["signature"])
         author = recover(_digest(files), signature)
     except (ValueError, KeyError, TypeError, RecursionError, BadSignatureError) as error:
-        raise Altered(f"{INDEX}: missing or not an index ({error})") from None
+        raise IntegrityError(f"{INDEX}: missing or not an index ({error})") from None
     # One list has one spelling: an index that merely means the same was altered too.
     if author != evm_address(signer) or text != _spelled(files, signature):
         # Who the buyer is, the spec says; if that was altered, the index may be innocent.
         others = [name for name in sorted(files) if not _is_listed(folder, name, files[name])]
         beside = f"; beside it, altered since delivery: {', '.join(others[:3])}" if others else ""
-        raise Altered(f"{INDEX}: not signed by the buyer as it stands{beside}")
+        raise IntegrityError(f"{INDEX}: not signed by the buyer as it stands{beside}")
     present = set(_names(folder))
     listed = {name for name in files if not _is_participants(name)}  # an older index has them too
     for name in sorted(listed | present):
         if name not in present:
-            raise Altered(f"{name}: missing")
+            raise IntegrityError(f"{name}: missing")
         if name not in files:
-            raise Altered(f"{name}: not part of what was delivered")
+            raise IntegrityError(f"{name}: not part of what was delivered")
         if not _is_listed(folder, name, files[name]):
-            raise Altered(f"{name}: altered since delivery")
+            raise IntegrityError(f"{name}: altered since delivery")
     return len(listed)
 
 

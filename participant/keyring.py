@@ -127,8 +127,8 @@ def _sealed(secret: bytes, password: str) -> bytes:
 
 
 def _opened(blob: bytes, password: str) -> bytes:
-    salt, sealed = blob[: nacl.pwhash.argon2id.SALTBYTES], blob[nacl.pwhash.argon2id.SALTBYTES :]
-    return bytes(nacl.secret.SecretBox(_stretch(password, salt)).decrypt(sealed))
+    salt, committed = blob[: nacl.pwhash.argon2id.SALTBYTES], blob[nacl.pwhash.argon2id.SALTBYTES :]
+    return bytes(nacl.secret.SecretBox(_stretch(password, salt)).decrypt(committed))
 
 
 def _address(key: bytes) -> bytes:

@@ -69,24 +69,24 @@ class Store:
         """Forget journal records that a durable link has made useless."""
         self._write("DELETE FROM journal WHERE iteration <= ?", (up_to_iteration,))
 
-    def set_fact(self, name: str, body: bytes) -> None:
+    def set_value(self, name: str, body: bytes) -> None:
         """Remember one named fact, replacing the one before."""
         self._write(
             "INSERT INTO fact VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET body = excluded.body",
             (name, body),
         )
 
-    def fact(self, name: str) -> bytes | None:
+    def value(self, name: str) -> bytes | None:
         """A named fact, or None."""
         row = self._db.execute("SELECT body FROM fact WHERE name = ?", (name,)).fetchone()
         return None if row is None else bytes(row[0])
 
-    def facts(self, prefix: str) -> dict[str, bytes]:
+    def values(self, prefix: str) -> dict[str, bytes]:
         """The facts whose name starts with `prefix`."""
         rows = self._db.execute("SELECT name, body FROM fact WHERE name GLOB ?", (prefix + "*",))
         return {name: bytes(body) for name, body in rows}
 
-    def drop_facts(self, prefix: str, keep: set[str]) -> None:
+    def drop_values(self, prefix: str, keep: set[str]) -> None:
         """Forget the facts whose name starts with `prefix`, but for those in `keep`."""
         names = [n for (n,) in self._db.execute("SELECT name FROM fact WHERE name GLOB ?", (prefix + "*",))]
         for name in names:

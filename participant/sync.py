@@ -16,7 +16,7 @@ import trio
 
 from assay.network.blob_store import DiskBlobs
 from assay.participant.store import Store
-from assay.participant.worker import Child
+from assay.participant.worker import WorkerProcess
 from assay.protocol.errors import Diverged
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.types import NO_DIGEST, Digest
@@ -24,7 +24,7 @@ from assay.protocol.types import NO_DIGEST, Digest
 log = logging.getLogger(__name__)
 
 
-class Pace:
+class StateSync:
     """A worker that holds theta, and the round it has reached."""
 
     def __init__(
@@ -47,10 +47,10 @@ class Pace:
             blobs: Our own blobs.
             fetch: Gets a blob from peers; raises Unavailable.
         """
-        self.child = Child(module, log_path, self._prepare)
+        self.child = WorkerProcess(module, log_path, self._prepare)
         self._opening, self._store, self._blobs, self._fetch = dict(opening), store, blobs, fetch
         self._at = -1
-        self._turn = trio.Lock()
+        self._lock = trio.Lock()
         self._repaired: set[int] = set()
 
     async def reach(self, round_id: int) -> Digest:
@@ -60,7 +60,7 @@ class Pace:
             Unavailable: an aggregate is not to be had, or the worker died.
             Diverged: the worker is beyond that round.
         """
-        async with self._turn:
+        async with self._lock:
             return await self._reach(round_id)
 
     async def _reach(self, round_id: int) -> Digest:
@@ -76,7 +76,7 @@ class Pace:
             await self._apply(self._at, await self.aggregate(link.manifest.aggregate))
         if self._at == round_id:
             return await self._state()
-        found = self._store.fact(f"state/{round_id}")
+        found = self._store.value(f"state/{round_id}")
         if found is None:
             raise Diverged(f"asked for the parameters of round {round_id} while at {self._at}")
         return Digest(found)
@@ -99,10 +99,10 @@ class Pace:
     async def _state(self) -> Digest:
         """Digest of the worker's parameters where it is now."""
         name = f"state/{self._at}"
-        found = self._store.fact(name)
+        found = self._store.value(name)
         if found is None:
             found = bytes(await self.child.call("digest"))
-            self._store.set_fact(name, found)
+            self._store.set_value(name, found)
         return Digest(found)
 
     async def _repair(self, link: CertifiedManifest) -> None:
@@ -119,7 +119,7 @@ class Pace:
         self._repaired.add(round_id)
         log.error("parameters diverged: rebuilding them from the chain", extra={"round": round_id})
         await self.child.call("reset")
-        self._store.drop_facts("state/", set())
+        self._store.drop_values("state/", set())
         self._at = 0
 
     async def _apply(self, round_id: int, aggregate: bytes) -> None:
@@ -131,7 +131,7 @@ class Pace:
             self._at = int(await self.child.call("round"))
             return
         self._at = round_id + 1
-        self._store.set_fact(f"state/{self._at}", digest)
+        self._store.set_value(f"state/{self._at}", digest)
 
-    async def _prepare(self, child: Child) -> None:
+    async def _prepare(self, child: WorkerProcess) -> None:
         self._at = int(await child.call_now("open", **self._opening))

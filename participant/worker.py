@@ -35,11 +35,11 @@ _LENGTH = struct.Struct(">I")
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
 
-class Child:
+class WorkerProcess:
     """A worker process serving the functions of one module's `methods()`."""
 
     def __init__(
-        self, module: str, log_path: Path, prepare: Callable[[Child], Awaitable[None]] | None = None
+        self, module: str, log_path: Path, prepare: Callable[[WorkerProcess], Awaitable[None]] | None = None
     ) -> None:
         """Describe the worker; it starts with the first call.
 
@@ -50,7 +50,7 @@ class Child:
         """
         self._module, self._log_path, self._prepare = module, log_path, prepare
         self._process: trio.Process | None = None
-        self._turn = trio.Lock()
+        self._lock = trio.Lock()
 
     async def call(self, method: str, **arguments: Any) -> Any:
         """Run one function in the worker and return its result.
@@ -63,7 +63,7 @@ class Child:
             AssayError: the function raised it, with the same words.
             Unavailable: the worker died.
         """
-        async with self._turn:
+        async with self._lock:
             with trio.CancelScope(shield=True):
                 if self._process is None or self._process.poll() is not None:
                     await self._restart()

@@ -1,20 +1,20 @@
 """Audits: one drawn step from the draw to the ruling, as the finalised chain tells it.
 
-Room: protocol (pure). `history` folds manifests; this file is what one audit makes of
+Room: protocol (pure). `run_state` folds manifests; this file is what one audit makes of
 them: whose word may come when, and what follows from all words together. Nobody
 speaks before he is bound: verdicts are sealed first and opened together.
 
     OPEN:   seal --beacon--> second look? seal --> open verdicts, node opens its seal
-            |--all match, sketches equal--> CLEARED
-            |--mismatch, withheld, borderline, or a sketch that differs--> ALARM
-            '--no verdict in time--> LAPSED (paid: the node did its part)
-    ALARM:  the committee seals, then opens; its sketches have a pattern that the alarm chose
-            |--quorum against--> UPHELD (slash, barred), of a planted fault PLANTED (nothing of the kind)
-            |--enough matches--> DISMISSED
-            '--neither--> a second, larger committee, once; then LAPSED (this step unpaid, no slash)
-    an UPHELD audit, or a node that contradicts itself, makes its other open audits MOOT: one slash, and
-    nothing from the faulty step on is paid
-A verifier whose word the committee has proved false is at fault: see `Failing`.
+            |--all match, sketches equal--> PASSED
+            |--mismatch, withheld, borderline, or a sketch that differs--> DISPUTED
+            '--no verdict in time--> EXPIRED (paid: the node did its part)
+    DISPUTED:  the committee seals, then opens; its sketches have a pattern that the alarm chose
+            |--quorum against--> CONFIRMED (slash, barred), of a planted fault KNOWN_ANSWER (nothing of the
+            kind) |--enough matches--> DISMISSED '--neither--> a second, larger committee, once; then EXPIRED
+            (this step unpaid, no slash)
+    an CONFIRMED audit, or a node that contradicts itself, makes its other open audits SUPERSEDED: one slash,
+    and nothing from the faulty step on is paid
+A verifier whose word the committee has proved false is at fault: see `FaultKind`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from assay.protocol.commitments import witness_pattern
-from assay.protocol.draws import is_second_look, opened_segment
+from assay.protocol.draws import is_replicated, opened_segment
 from assay.protocol.encoding.codec import digest
-from assay.protocol.messages import Commit, Outcome, Unsealed, Verdict, VerdictSeal
+from assay.protocol.messages import Commit, Outcome, SketchOpening, Verdict, VerdictCommitment
 from assay.protocol.params import AuditSpec, RunSpec
 from assay.protocol.quorum import committee_size, faults_tolerated, quorum
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
@@ -37,20 +37,20 @@ ADVERSE = (Outcome.MISMATCH, Outcome.WITHHELD)
 RECOMPUTED = (Outcome.MATCH, Outcome.MISMATCH)  # nobody says these who has not done the work
 
 
-class Ruling(enum.Enum):
+class AuditStatus(enum.Enum):
     """How an audit stands."""
 
     OPEN = "open"
-    ALARM = "alarm"
-    CLEARED = "cleared"
+    DISPUTED = "disputed"
+    PASSED = "passed"
     DISMISSED = "dismissed"
-    UPHELD = "upheld"
-    PLANTED = "planted"
-    LAPSED = "lapsed"
-    MOOT = "moot"
+    CONFIRMED = "confirmed"
+    KNOWN_ANSWER = "known-answer"
+    EXPIRED = "expired"
+    SUPERSEDED = "superseded"
 
 
-class Failing(enum.Enum):
+class FaultKind(enum.Enum):
     """What a committee's ruling proves of a verifier."""
 
     PASSED = "passed a false step"
@@ -63,7 +63,7 @@ class Fault:
     """A verifier's failing in one audit, with the verdict that shows it."""
 
     verdict: Verdict
-    failing: Failing
+    failing: FaultKind
 
     @property
     def offence_id(self) -> Digest:
@@ -72,7 +72,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class CommittedVerdict:
     """A verifier's sealed verdict and the manifest that carried it."""
 
     verifier: PeerId
@@ -89,17 +89,19 @@ class Audit:
     commit: Commit
     seed: Digest
     order: tuple[PeerId, ...]  # verifiers, most responsible first
-    looks: int = 0  # auditors who must look; 0 until the beacon has said whether there is a second one
-    seals: tuple[Sealed, ...] = ()  # of this hearing
-    reveal_from: int = -1  # the first manifest that may open them; -1 while sealing goes on
+    auditors_wanted: int = (
+        0  # auditors who must look; 0 until the beacon has said whether there is a second one
+    )
+    commitments: tuple[CommittedVerdict, ...] = ()  # of this hearing
+    open_from: int = -1  # the first manifest that may open them; -1 while sealing goes on
     verdicts: tuple[Verdict, ...] = ()
     earlier: int = 0  # so many of them are from before this hearing
     silent: tuple[PeerId, ...] = ()  # sealed a verdict and did not open it in time
     sketch: Digest | None = None  # digest of the node's own, once it has opened its seal
-    is_planted: bool = False
-    ruling: Ruling = Ruling.OPEN
-    hearing: int = 0  # 1 before the second committee
-    alarm_round: int = -1  # manifest that raised the alarm, or called the second committee
+    is_known_answer: bool = False
+    ruling: AuditStatus = AuditStatus.OPEN
+    dispute_round: int = 0  # 1 before the second committee
+    dispute_opened_round: int = -1  # manifest that raised the alarm, or called the second committee
     pattern: Digest = NO_DIGEST  # of this hearing's sketches
     closed_round: int = -1
     faults: tuple[Fault, ...] = ()
@@ -112,12 +114,12 @@ class Audit:
     @property
     def committee(self) -> tuple[PeerId, ...]:
         """Who decides a dispute."""
-        return self.order[: committee_size(len(self.order), self.hearing)]
+        return self.order[: committee_size(len(self.order), self.dispute_round)]
 
     @property
     def is_open(self) -> bool:
         """More words can still change the ruling."""
-        return self.ruling in (Ruling.OPEN, Ruling.ALARM)
+        return self.ruling in (AuditStatus.OPEN, AuditStatus.DISPUTED)
 
     @property
     def adverse(self) -> tuple[Verdict, ...]:
@@ -139,65 +141,69 @@ class Audit:
     def wanted(self) -> int:
         """Sealed verdicts that the investigation needs: one a look, and one for each that was of no use."""
         useless = sum(v.outcome is Outcome.INCONCLUSIVE for v in self.verdicts)
-        return max(self.looks, 1) + useless + len(self.silent)
+        return max(self.auditors_wanted, 1) + useless + len(self.silent)
 
     def has_judged(self, verifier: PeerId) -> bool:
         """Whether the chain carries this verifier's verdict."""
         return any(verdict.verifier == verifier for verdict in self.verdicts)
 
-    def sealed_by(self, verifier: PeerId) -> Sealed | None:
+    def committed_by(self, verifier: PeerId) -> CommittedVerdict | None:
         """This verifier's seal in this hearing."""
-        return next((seal for seal in self.seals if seal.verifier == verifier), None)
+        return next((commitment for commitment in self.commitments if commitment.verifier == verifier), None)
 
 
 # ---- whose word may come when
 
 
-def last_seal(rules: AuditSpec, audit: Audit) -> int:
+def last_commitment(rules: AuditSpec, audit: Audit) -> int:
     """The last manifest that may carry a seal in this hearing."""
-    if audit.ruling is Ruling.ALARM:
-        return audit.alarm_round + max(rules.dispute_rounds * 2 // 3, 1)
+    if audit.ruling is AuditStatus.DISPUTED:
+        return audit.dispute_opened_round + max(rules.dispute_rounds * 2 // 3, 1)
     return int(audit.round) + rules.audit_rounds - 1
 
 
 def last_word(rules: AuditSpec, audit: Audit) -> int:
     """The last manifest that may carry a verdict in this hearing; it closes the hearing."""
-    if audit.ruling is Ruling.ALARM:
-        return audit.alarm_round + rules.dispute_rounds
+    if audit.ruling is AuditStatus.DISPUTED:
+        return audit.dispute_opened_round + rules.dispute_rounds
     return int(audit.round) + rules.audit_rounds
 
 
-def may_seal(rules: AuditSpec, audit: Audit, verifier: PeerId, at: int) -> bool:
+def may_commit_verdict(rules: AuditSpec, audit: Audit, verifier: PeerId, at: int) -> bool:
     """Whether the manifest of `at` may carry this verifier's sealed verdict."""
-    if not audit.is_open or audit.reveal_from >= 0 or at > last_seal(rules, audit):
+    if not audit.is_open or audit.open_from >= 0 or at > last_commitment(rules, audit):
         return False
-    if audit.has_judged(verifier) or audit.sealed_by(verifier) is not None:
+    if audit.has_judged(verifier) or audit.committed_by(verifier) is not None:
         return False
-    if audit.ruling is Ruling.ALARM:
+    if audit.ruling is AuditStatus.DISPUTED:
         return verifier in audit.committee
-    if len(audit.seals) >= audit.wanted or verifier not in audit.order:
+    if len(audit.commitments) >= audit.wanted or verifier not in audit.order:
         return False
-    turns_over = max((at - int(audit.round) - 2) // rules.turn_rounds, 0)
+    turns_over = max((at - int(audit.round) - 2) // rules.takeover_rounds, 0)
     return audit.order.index(verifier) < audit.wanted + turns_over
 
 
-def may_reveal(audit: Audit, verdict: Verdict, at: int) -> bool:
+def may_share_beacon(audit: Audit, verdict: Verdict, at: int) -> bool:
     """Whether the manifest of `at` may carry this verdict: it opens a seal, when all seals are in."""
-    sealed = audit.sealed_by(verdict.verifier)
-    if not audit.is_open or sealed is None or not 0 <= audit.reveal_from <= at:
+    committed = audit.committed_by(verdict.verifier)
+    if not audit.is_open or committed is None or not 0 <= audit.open_from <= at:
         return False
-    return not audit.has_judged(verdict.verifier) and sealed.verdict == digest(verdict)
+    return not audit.has_judged(verdict.verifier) and committed.verdict == digest(verdict)
 
 
-def may_unseal(audit: Audit, at: int) -> bool:
+def may_open_sketch(audit: Audit, at: int) -> bool:
     """Whether the node may show its sketch now: not before every auditor who looks has sealed his."""
-    return audit.is_open and audit.sketch is None and 0 <= audit.reveal_from <= at
+    return audit.is_open and audit.sketch is None and 0 <= audit.open_from <= at
 
 
 def may_plant(rules: AuditSpec, audit: Audit, at: int) -> bool:
     """Whether a canary may still say that this fault was planted: once somebody has judged it."""
-    is_judged = bool(audit.verdicts) and audit.ruling in (Ruling.OPEN, Ruling.ALARM, Ruling.CLEARED)
-    return is_judged and not audit.is_planted and at <= int(audit.round) + rules.audit_rounds
+    is_judged = bool(audit.verdicts) and audit.ruling in (
+        AuditStatus.OPEN,
+        AuditStatus.DISPUTED,
+        AuditStatus.PASSED,
+    )
+    return is_judged and not audit.is_known_answer and at <= int(audit.round) + rules.audit_rounds
 
 
 def awaits(rules: AuditSpec, audit: Audit, at: int) -> tuple[frozenset[PeerId], frozenset[PeerId], bool]:
@@ -206,18 +212,18 @@ def awaits(rules: AuditSpec, audit: Audit, at: int) -> tuple[frozenset[PeerId], 
     Returns:
         Verifiers whose seal is missing, verifiers whose verdict is, and whether the node's sketch is.
     """
-    seals: frozenset[PeerId] = frozenset()
+    commitments: frozenset[PeerId] = frozenset()
     verdicts: frozenset[PeerId] = frozenset()
-    if audit.reveal_from < 0 and at >= last_seal(rules, audit):
-        able = (v for v in audit.order if may_seal(rules, audit, v, at))
+    if audit.open_from < 0 and at >= last_commitment(rules, audit):
+        able = (v for v in audit.order if may_commit_verdict(rules, audit, v, at))
         # One seal is enough to go on with an investigation; a committee is waited for as a whole.
-        is_needed = audit.ruling is Ruling.ALARM or not audit.seals
-        seals = frozenset(able) if is_needed else frozenset()
-    if audit.is_open and 0 <= audit.reveal_from <= at and at >= last_word(rules, audit):
-        sealed = (seal.verifier for seal in audit.seals)
-        verdicts = frozenset(v for v in sealed if not audit.has_judged(v))
-    wants_sketch = audit.ruling is Ruling.OPEN and audit.sketch is None and bool(verdicts)
-    return seals, verdicts, wants_sketch
+        is_needed = audit.ruling is AuditStatus.DISPUTED or not audit.commitments
+        commitments = frozenset(able) if is_needed else frozenset()
+    if audit.is_open and 0 <= audit.open_from <= at and at >= last_word(rules, audit):
+        committed = (commitment.verifier for commitment in audit.commitments)
+        verdicts = frozenset(v for v in committed if not audit.has_judged(v))
+    wants_sketch = audit.ruling is AuditStatus.OPEN and audit.sketch is None and bool(verdicts)
+    return commitments, verdicts, wants_sketch
 
 
 # ---- what follows from all words together
@@ -226,32 +232,34 @@ def awaits(rules: AuditSpec, audit: Audit, at: int) -> tuple[frozenset[PeerId], 
 def hear(
     audit: Audit,
     now: int,
-    seals: Sequence[VerdictSeal],
+    commitments: Sequence[VerdictCommitment],
     verdicts: Sequence[Verdict],
-    unsealed: Unsealed | None,
+    sketch_openings: SketchOpening | None,
     *,
-    is_planted: bool,
+    is_known_answer: bool,
 ) -> Audit:
     """The audit with the words that the manifest of `now` carries about it, all of which may come."""
-    fresh = tuple(Sealed(seal.verifier, seal.verdict, now) for seal in seals)
+    fresh = tuple(
+        CommittedVerdict(commitment.verifier, commitment.verdict, now) for commitment in commitments
+    )
     return replace(
         audit,
-        seals=(*audit.seals, *fresh),
+        commitments=(*audit.commitments, *fresh),
         verdicts=(*audit.verdicts, *verdicts),
-        sketch=audit.sketch if unsealed is None else unsealed.sketch,
-        is_planted=audit.is_planted or is_planted,
+        sketch=audit.sketch if sketch_openings is None else sketch_openings.sketch,
+        is_known_answer=audit.is_known_answer or is_known_answer,
     )
 
 
-def draw_second_look(audit: Audit, now: int, seed: Digest, rules: AuditSpec) -> Audit:
+def draw_replication(audit: Audit, now: int, seed: Digest, rules: AuditSpec) -> Audit:
     """Decide, by the beacon of the round before `now`, about audits whose first seal that round carried."""
-    if audit.looks or not audit.seals or audit.seals[0].round != now - 1:
+    if audit.auditors_wanted or not audit.commitments or audit.commitments[0].round != now - 1:
         return audit
-    again = is_second_look(seed, audit.node, int(audit.round), rules.looks_ppm)
-    return replace(audit, looks=1 + again)
+    again = is_replicated(seed, audit.node, int(audit.round), rules.replication_ppm)
+    return replace(audit, auditors_wanted=1 + again)
 
 
-def rule(audit: Audit, now: int, spec: RunSpec, manifest: Digest, *, is_barred: bool) -> Audit:
+def rule(audit: Audit, now: int, spec: RunSpec, manifest: Digest, *, is_banned: bool) -> Audit:
     """The audit after the manifest of `now`: closed, alarmed, or one phase on.
 
     Args:
@@ -259,15 +267,15 @@ def rule(audit: Audit, now: int, spec: RunSpec, manifest: Digest, *, is_barred: 
         now: The manifest's round.
         spec: The run.
         manifest: Its digest, from which an alarm draws the committee's pattern.
-        is_barred: Whether the node is out already.
+        is_banned: Whether the node is out already.
     """
-    if audit.is_open and is_barred:
-        return _closed(audit, Ruling.MOOT, now)
-    if audit.ruling is Ruling.CLEARED and audit.is_planted:
+    if audit.is_open and is_banned:
+        return _closed(audit, AuditStatus.SUPERSEDED, now)
+    if audit.ruling is AuditStatus.PASSED and audit.is_known_answer:
         return _alarmed(audit, now, manifest)  # somebody passed what was ordered to be false
-    if audit.ruling is Ruling.OPEN:
+    if audit.ruling is AuditStatus.OPEN:
         return _investigated(audit, now, spec.audit, manifest)
-    if audit.ruling is Ruling.ALARM:
+    if audit.ruling is AuditStatus.DISPUTED:
         return _decided(audit, now, spec.audit, manifest)
     return audit
 
@@ -278,70 +286,75 @@ def _investigated(audit: Audit, now: int, rules: AuditSpec, manifest: Digest) ->
         return _alarmed(audit, now, manifest)
     audit = replace(audit, silent=_silent(audit, now, rules))
     said = {verdict.verifier for verdict in audit.verdicts} | set(audit.silent)
-    is_heard = all(seal.verifier in said for seal in audit.seals)
+    is_heard = all(commitment.verifier in said for commitment in audit.commitments)
     matches = outcomes.count(Outcome.MATCH)
     is_last = now >= last_word(rules, audit)
-    if matches and audit.sketch is not None and is_heard and (is_last or matches >= max(audit.looks, 1)):
-        return _closed(audit, Ruling.CLEARED, now)
+    if (
+        matches
+        and audit.sketch is not None
+        and is_heard
+        and (is_last or matches >= max(audit.auditors_wanted, 1))
+    ):
+        return _closed(audit, AuditStatus.PASSED, now)
     if is_last:
         is_clear = matches and audit.sketch is not None
-        return _closed(audit, Ruling.CLEARED if is_clear else Ruling.LAPSED, now)
-    needs_more = len(audit.seals) < audit.wanted
-    if audit.reveal_from >= 0:
+        return _closed(audit, AuditStatus.PASSED if is_clear else AuditStatus.EXPIRED, now)
+    needs_more = len(audit.commitments) < audit.wanted
+    if audit.open_from >= 0:
         # Whoever comes in place of one that was of no use seals first, like everybody.
-        goes_back = is_heard and needs_more and now < last_seal(rules, audit)
-        return replace(audit, reveal_from=-1) if goes_back else audit
-    is_full = not needs_more and audit.looks > 0
-    if audit.seals and (is_full or now >= last_seal(rules, audit)):
-        return replace(audit, reveal_from=now + 1)
+        goes_back = is_heard and needs_more and now < last_commitment(rules, audit)
+        return replace(audit, open_from=-1) if goes_back else audit
+    is_full = not needs_more and audit.auditors_wanted > 0
+    if audit.commitments and (is_full or now >= last_commitment(rules, audit)):
+        return replace(audit, open_from=now + 1)
     return audit
 
 
 def _decided(audit: Audit, now: int, rules: AuditSpec, manifest: Digest) -> Audit:
     conclusive = [v for v in audit.verdicts if v.outcome in RECOMPUTED]
-    if audit.is_planted and conclusive and all(v.outcome is Outcome.MISMATCH for v in conclusive):
-        return _closed(audit, Ruling.PLANTED, now)  # ordered and found: both sides say the same
+    if audit.is_known_answer and conclusive and all(v.outcome is Outcome.MISMATCH for v in conclusive):
+        return _closed(audit, AuditStatus.KNOWN_ANSWER, now)  # ordered and found: both sides say the same
     judges = set(audit.committee)
     need = quorum(len(judges))
     against = sum(v.verifier in judges for v in audit.adverse)
     matches = sum(v.outcome is Outcome.MATCH and v.verifier in judges for v in audit.verdicts)
     if against >= need:
-        found = Ruling.PLANTED if audit.is_planted else Ruling.UPHELD
+        found = AuditStatus.KNOWN_ANSWER if audit.is_known_answer else AuditStatus.CONFIRMED
         return _with_faults(_closed(audit, found, now))
     if matches > len(judges) - need:
-        return _with_faults(_closed(audit, Ruling.DISMISSED, now))
+        return _with_faults(_closed(audit, AuditStatus.DISMISSED, now))
     if now >= last_word(rules, audit):
-        if committee_size(len(audit.order), 1) > len(judges) and audit.hearing == 0:
-            return _alarmed(replace(audit, hearing=1), now, manifest)
-        return _closed(audit, Ruling.LAPSED, now)
-    if audit.reveal_from < 0:
-        is_full = all(audit.has_judged(v) or audit.sealed_by(v) is not None for v in judges)
-        if is_full or now >= last_seal(rules, audit):
-            return replace(audit, reveal_from=now + 1)
+        if committee_size(len(audit.order), 1) > len(judges) and audit.dispute_round == 0:
+            return _alarmed(replace(audit, dispute_round=1), now, manifest)
+        return _closed(audit, AuditStatus.EXPIRED, now)
+    if audit.open_from < 0:
+        is_full = all(audit.has_judged(v) or audit.committed_by(v) is not None for v in judges)
+        if is_full or now >= last_commitment(rules, audit):
+            return replace(audit, open_from=now + 1)
     return audit
 
 
 def _alarmed(audit: Audit, now: int, manifest: Digest) -> Audit:
     return replace(
         audit,
-        ruling=Ruling.ALARM,
-        alarm_round=now,
+        ruling=AuditStatus.DISPUTED,
+        dispute_opened_round=now,
         pattern=witness_pattern(manifest, audit.round, audit.node),
-        seals=(),
-        reveal_from=-1,
+        commitments=(),
+        open_from=-1,
         earlier=len(audit.verdicts),
         closed_round=-1,
     )
 
 
-def _closed(audit: Audit, ruling: Ruling, now: int) -> Audit:
+def _closed(audit: Audit, ruling: AuditStatus, now: int) -> Audit:
     return replace(audit, ruling=ruling, closed_round=now)
 
 
 def _silent(audit: Audit, now: int, rules: AuditSpec) -> tuple[PeerId, ...]:
-    if not 0 <= audit.reveal_from <= now - rules.turn_rounds:
+    if not 0 <= audit.open_from <= now - rules.takeover_rounds:
         return audit.silent
-    late = (s.verifier for s in audit.seals if not audit.has_judged(s.verifier))
+    late = (s.verifier for s in audit.commitments if not audit.has_judged(s.verifier))
     return tuple(sorted({*audit.silent, *late}))
 
 
@@ -360,7 +373,7 @@ def _comparable(audit: Audit) -> tuple[Verdict, ...]:
 
 def _with_faults(audit: Audit) -> Audit:
     """Who said what the ruling, or the sketches of those on its side, prove false."""
-    is_false = audit.ruling is not Ruling.DISMISSED and audit.is_false
+    is_false = audit.ruling is not AuditStatus.DISMISSED and audit.is_false
     right = Outcome.MISMATCH if is_false else Outcome.MATCH
     sided = [v for v in _comparable(audit) if v.outcome is right and v.verifier in audit.committee]
     need = faults_tolerated(len(audit.order)) + 1
@@ -370,14 +383,14 @@ def _with_faults(audit: Audit) -> Audit:
     faults = []
     for verdict in audit.verdicts:
         if verdict.outcome is Outcome.MATCH and is_false:
-            faults.append(Fault(verdict, Failing.PASSED))
-        elif verdict.outcome is Outcome.MISMATCH and audit.ruling is Ruling.DISMISSED:
-            faults.append(Fault(verdict, Failing.ACCUSED))
+            faults.append(Fault(verdict, FaultKind.PASSED))
+        elif verdict.outcome is Outcome.MISMATCH and audit.ruling is AuditStatus.DISMISSED:
+            faults.append(Fault(verdict, FaultKind.ACCUSED))
         elif verdict in _comparable(audit) and (
             recomputed not in (NO_DIGEST, verdict.recomputed)
             or (verdict in in_time and witness not in (NO_DIGEST, verdict.witness))
         ):
-            faults.append(Fault(verdict, Failing.NOT_RECOMPUTED))
+            faults.append(Fault(verdict, FaultKind.NOT_RECOMPUTED))
     return replace(audit, faults=tuple(faults))
 
 

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 from assay.protocol.encoding import merkle
 from assay.protocol.errors import MalformedMessage
-from assay.protocol.messages import Commit, Planted, Unsealed
+from assay.protocol.messages import Commit, KnownAnswer, SketchOpening
 from assay.protocol.types import Digest, PeerId, RoundId
 
 _SKETCHES = hashlib.sha256(b"assay/sketches/1").digest()
-_CANARIES = hashlib.sha256(b"assay/canaries/1").digest()
+_KNOWN_ANSWERS = hashlib.sha256(b"assay/canaries/1").digest()
 
 
 def sketch_digest(sketch: bytes) -> Digest:
@@ -25,14 +25,14 @@ def sketch_digest(sketch: bytes) -> Digest:
     return Digest(hashlib.sha256(sketch).digest())
 
 
-def seal_of(salt: Digest, sketches: Sequence[Digest]) -> Digest:
+def commitment_of(salt: Digest, sketches: Sequence[Digest]) -> Digest:
     """A commit's seal over the sketch digests of its segments, in order; one where a rule has none."""
     return Digest(hashlib.sha256(b"assay/seal/2" + salt + merkle.root(_leaves(sketches))).digest())
 
 
-def unseal(commit: Commit, salt: Digest, sketches: Sequence[Digest], segment: int) -> Unsealed:
+def open_commitment(commit: Commit, salt: Digest, sketches: Sequence[Digest], segment: int) -> SketchOpening:
     """What a node shows of its seal when this segment was drawn."""
-    return Unsealed(
+    return SketchOpening(
         run_id=commit.run_id,
         round=commit.round,
         node=commit.node,
@@ -42,18 +42,22 @@ def unseal(commit: Commit, salt: Digest, sketches: Sequence[Digest], segment: in
     )
 
 
-def check_unsealed(unsealed: Unsealed, commit: Commit, segment: int) -> None:
+def check_sketch_opening(sketch_openings: SketchOpening, commit: Commit, segment: int) -> None:
     """Do nothing if these words open the seal of `commit` at the drawn segment.
 
     Raises:
         MalformedMessage: they are of another step, or do not lead to the seal.
     """
-    if (unsealed.run_id, unsealed.round, unsealed.node) != (commit.run_id, commit.round, commit.node):
+    if (sketch_openings.run_id, sketch_openings.round, sketch_openings.node) != (
+        commit.run_id,
+        commit.round,
+        commit.node,
+    ):
         raise MalformedMessage("unsealed: of another step")
     count = max(len(commit.inner), 1)
-    leaf = merkle.leaf_hash(_SKETCHES, segment, unsealed.sketch)
-    root = merkle.root_of_path(leaf, segment, count, unsealed.path)
-    if hashlib.sha256(b"assay/seal/2" + unsealed.salt + root).digest() != commit.seal:
+    leaf = merkle.leaf_hash(_SKETCHES, segment, sketch_openings.sketch)
+    root = merkle.root_of_path(leaf, segment, count, sketch_openings.path)
+    if hashlib.sha256(b"assay/seal/2" + sketch_openings.salt + root).digest() != commit.commitment:
         raise MalformedMessage("unsealed: salt and sketch do not open the seal")
 
 
@@ -68,25 +72,27 @@ def witness_pattern(alarm: Digest, round_id: RoundId, node: PeerId) -> Digest:
     return Digest(hashlib.sha256(b"assay/witness/1" + alarm + step).digest())
 
 
-def canary_root(faults: Sequence[tuple[Digest, RoundId, PeerId]]) -> Digest:
-    """`AuditSpec.canaries` of a list of (salt, round, node)."""
-    return merkle.root(_canary_leaves(faults))
+def known_answer_root(faults: Sequence[tuple[Digest, RoundId, PeerId]]) -> Digest:
+    """`AuditSpec.known_answers` of a list of (salt, round, node)."""
+    return merkle.root(_known_answer_leaves(faults))
 
 
-def planted(run_id: Digest, faults: Sequence[tuple[Digest, RoundId, PeerId]], index: int) -> Planted:
+def known_answer_proof(
+    run_id: Digest, faults: Sequence[tuple[Digest, RoundId, PeerId]], index: int
+) -> KnownAnswer:
     """The proof that fault `index` of the list was planted."""
     salt, round_id, node = faults[index]
-    path = merkle.proof(_canary_leaves(faults), index)
-    return Planted(run_id=run_id, round=round_id, node=node, index=index, salt=salt, path=path)
+    path = merkle.proof(_known_answer_leaves(faults), index)
+    return KnownAnswer(run_id=run_id, round=round_id, node=node, index=index, salt=salt, path=path)
 
 
-def check_planted(shown: Planted, root: Digest, count: int) -> None:
-    """Do nothing if this step is on the list of planted faults.
+def check_known_answer(shown: KnownAnswer, root: Digest, count: int) -> None:
+    """Do nothing if this step is on the list of known-answer tasks.
 
     Raises:
         MalformedMessage: it is not.
     """
-    leaf = _canary_leaf(shown.index, shown.salt, shown.round, shown.node)
+    leaf = _known_answer_leaf(shown.index, shown.salt, shown.round, shown.node)
     merkle.check(leaf, shown.index, count, shown.path, root)
 
 
@@ -94,9 +100,9 @@ def _leaves(sketches: Sequence[Digest]) -> list[Digest]:
     return [merkle.leaf_hash(_SKETCHES, i, sketch) for i, sketch in enumerate(sketches)]
 
 
-def _canary_leaves(faults: Sequence[tuple[Digest, RoundId, PeerId]]) -> list[Digest]:
-    return [_canary_leaf(index, *fault) for index, fault in enumerate(faults)]
+def _known_answer_leaves(faults: Sequence[tuple[Digest, RoundId, PeerId]]) -> list[Digest]:
+    return [_known_answer_leaf(index, *fault) for index, fault in enumerate(faults)]
 
 
-def _canary_leaf(index: int, salt: Digest, round_id: RoundId, node: PeerId) -> Digest:
-    return merkle.leaf_hash(_CANARIES, index, salt + round_id.to_bytes(8, "big") + node)
+def _known_answer_leaf(index: int, salt: Digest, round_id: RoundId, node: PeerId) -> Digest:
+    return merkle.leaf_hash(_KNOWN_ANSWERS, index, salt + round_id.to_bytes(8, "big") + node)

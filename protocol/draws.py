@@ -89,15 +89,15 @@ def is_drawn(seed: Digest, node: PeerId, rate_ppm: int) -> bool:
     return _number(seed, b"A", node, 0) % PPM < rate_ppm  # 256 bits: bias below 2^-235
 
 
-def is_second_look(seed: Digest, node: PeerId, round_id: int, looks_ppm: int) -> bool:
+def is_replicated(seed: Digest, node: PeerId, round_id: int, replication_ppm: int) -> bool:
     """Whether another auditor must look at this step too.
 
     Args:
         seed: Of the round whose manifest carried the first sealed verdict: he could not know it.
         node, round_id: The step.
-        looks_ppm: How often, in millionths.
+        replication_ppm: How often, in millionths.
     """
-    return _number(seed, b"L", node, round_id) % PPM < looks_ppm
+    return _number(seed, b"L", node, round_id) % PPM < replication_ppm
 
 
 def auditors(seed: Digest, node: PeerId, verifiers: Sequence[PeerId]) -> tuple[PeerId, ...]:

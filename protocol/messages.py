@@ -22,8 +22,8 @@ VERIFIERS_MAX = 64
 VERDICTS_MAX = 4096
 SKETCH_BYTES = 512
 REASON_CHARS_MAX = 300
-SEAL_HASHES_MAX = 10
-BACKINGS_MAX = 8  # in one manifest, the oldest words first
+COMMITMENT_HASHES_MAX = 10
+STAKE_REPORTS_MAX = 8  # in one manifest, the oldest words first
 CONTRADICTIONS_MAX = 4  # in one manifest; the rest goes into the next ones
 EVIDENCE_BYTES_MAX = 160 * 1024  # of a processor and a few GPUs, with certificates
 INLINE_UPDATE_BYTES = 128 * 1024
@@ -46,7 +46,7 @@ class Commit:
     momentum_before: Digest  # root of the private state: momentum or unsent error, inner optimiser
     momentum_after: Digest
     inner: Annotated[tuple[Digest, ...], Max(SEGMENTS_MAX)]  # inner state after each segment of steps
-    seal: Digest  # of the sketches of its work, docs/protocol.md section 5
+    commitment: Digest  # of the sketches of its work, docs/protocol.md section 5
     exec_class: Digest
     tokens: int
     loss_micro: int  # mean loss over the batch, nats per token, times 10^6
@@ -94,7 +94,7 @@ class Verdict:
     outcome: Outcome
     exec_class: Digest  # of the machine that recomputed; zero where nothing was
     recomputed: Digest  # SHA-256 of the auditor's own sketch of the work; zero where it has none
-    leans: bool  # of a MATCH between classes: this node differs in one direction, audit after audit
+    is_biased: bool  # of a MATCH between classes: this node differs in one direction, audit after audit
     witness: Digest  # in a dispute, SHA-256 of a sketch whose pattern the alarm chose; zero otherwise
     opening: Digest  # blob digest of the opening that was judged; zero where none came
     opening_bytes: int
@@ -112,10 +112,10 @@ class SignedVerdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictSeal:
+class VerdictCommitment:
     """A verifier binds itself to a verdict before anybody's is known."""
 
-    TAG: ClassVar[bytes] = b"assay/verdict-seal/1"
+    TAG: ClassVar[bytes] = b"assay/verdict-commitment/1"
     run_id: Digest
     round: RoundId
     node: PeerId
@@ -125,32 +125,32 @@ class VerdictSeal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignedVerdictSeal:
+class SignedVerdictCommitment:
     """A sealed verdict with its verifier's signature."""
 
-    TAG: ClassVar[bytes] = b"assay/signed-verdict-seal/1"
-    seal: VerdictSeal
+    TAG: ClassVar[bytes] = b"assay/signed-verdict-commitment/1"
+    commitment: VerdictCommitment
     signature: Signature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unsealed:
+class SketchOpening:
     """A drawn node shows the sketch that its commit sealed. The seal itself proves who says it."""
 
-    TAG: ClassVar[bytes] = b"assay/unsealed/1"
+    TAG: ClassVar[bytes] = b"assay/sketch-opening/1"
     run_id: Digest
     round: RoundId
     node: PeerId
     salt: Digest
     sketch: Digest  # SHA-256 of the sketch of the drawn segment
-    path: Annotated[tuple[Digest, ...], Max(SEAL_HASHES_MAX)]
+    path: Annotated[tuple[Digest, ...], Max(COMMITMENT_HASHES_MAX)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planted:
-    """A canary shows that a step was ordered to be false before the run began: `RunSpec.canaries`."""
+class KnownAnswer:
+    """A canary shows that a step was ordered to be false before the run began: `RunSpec.known_answers`."""
 
-    TAG: ClassVar[bytes] = b"assay/planted/1"
+    TAG: ClassVar[bytes] = b"assay/known-answer/1"
     run_id: Digest
     round: RoundId
     node: PeerId
@@ -160,10 +160,10 @@ class Planted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reveal:
+class BeaconShare:
     """A verifier's VRF proof for one round: its share of the beacon, unique and self-signed."""
 
-    TAG: ClassVar[bytes] = b"assay/reveal/1"
+    TAG: ClassVar[bytes] = b"assay/beacon-share/1"
     run_id: Digest
     round: RoundId
     verifier: PeerId
@@ -179,10 +179,10 @@ class Discount(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Appraised:
+class Appraisal:
     """A verifier's word on what a node's evidence is worth. It holds for `AuditSpec.attested_rounds`."""
 
-    TAG: ClassVar[bytes] = b"assay/appraised/1"
+    TAG: ClassVar[bytes] = b"assay/appraisal/1"
     run_id: Digest
     round: RoundId  # of the final manifest whose digest was the nonce
     node: PeerId
@@ -193,28 +193,28 @@ class Appraised:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignedAppraised:
+class SignedAppraisal:
     """An appraisal with its verifier's signature."""
 
-    TAG: ClassVar[bytes] = b"assay/signed-appraised/1"
-    appraised: Appraised
+    TAG: ClassVar[bytes] = b"assay/signed-appraisal/1"
+    appraised: Appraisal
     signature: Signature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attested:
+class EvidenceSubmission:
     """A node hands a verifier the evidence of its hardware, encoded as the attestation room says."""
 
-    TAG: ClassVar[bytes] = b"assay/attested/1"
+    TAG: ClassVar[bytes] = b"assay/evidence-submission/1"
     round: RoundId  # of the final manifest whose digest is the nonce
     evidence: Annotated[bytes, Max(EVIDENCE_BYTES_MAX)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backing:
+class StakeReport:
     """What a verifier sees of the stake behind a node: whether all of it is still there."""
 
-    TAG: ClassVar[bytes] = b"assay/backing/1"
+    TAG: ClassVar[bytes] = b"assay/stake-report/1"
     run_id: Digest
     round: RoundId  # of the newest final manifest when it looked
     node: PeerId
@@ -223,11 +223,11 @@ class Backing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignedBacking:
+class SignedStakeReport:
     """A word on stake with its verifier's signature."""
 
-    TAG: ClassVar[bytes] = b"assay/signed-backing/1"
-    backing: Backing
+    TAG: ClassVar[bytes] = b"assay/signed-stake-report/1"
+    stake_report: StakeReport
     signature: Signature
 
 
@@ -235,22 +235,24 @@ class SignedBacking:
 class Manifest:
     """What counts in one round: the body that verifiers agree on."""
 
-    TAG: ClassVar[bytes] = b"assay/manifest/5"
+    TAG: ClassVar[bytes] = b"assay/manifest/6"
     run_id: Digest
     round: RoundId
     parent: Digest  # digest of the manifest before; of the run's spec in round 0
     commits: Annotated[tuple[SignedCommit, ...], Max(NODES_MAX)]  # ascending by node
-    reveals: Annotated[tuple[Reveal, ...], Max(VERIFIERS_MAX)]  # for the round before, ascending
+    beacon_shares: Annotated[tuple[BeaconShare, ...], Max(VERIFIERS_MAX)]  # for the round before, ascending
     drand: Annotated[bytes, Max(SIGNATURE_BYTES)]  # of the drand round that the manifest before named
     drand_next: int  # a drand round still to come, for the next manifest; 0: none
-    seals: Annotated[tuple[SignedVerdictSeal, ...], Max(VERDICTS_MAX)]  # by (round, node, verifier)
+    commitments: Annotated[
+        tuple[SignedVerdictCommitment, ...], Max(VERDICTS_MAX)
+    ]  # by (round, node, verifier)
     verdicts: Annotated[tuple[SignedVerdict, ...], Max(VERDICTS_MAX)]  # likewise
-    unsealed: Annotated[tuple[Unsealed, ...], Max(VERDICTS_MAX)]  # by (round, node)
-    planted: Annotated[tuple[Planted, ...], Max(VERDICTS_MAX)]  # likewise
+    sketch_openings: Annotated[tuple[SketchOpening, ...], Max(VERDICTS_MAX)]  # by (round, node)
+    known_answers: Annotated[tuple[KnownAnswer, ...], Max(VERDICTS_MAX)]  # likewise
     contradictions: Annotated[tuple[Contradiction, ...], Max(CONTRADICTIONS_MAX)]  # ascending by node
-    appraised: Annotated[tuple[SignedAppraised, ...], Max(VERDICTS_MAX)]  # by (node, verifier)
-    backings: Annotated[tuple[SignedBacking, ...], Max(BACKINGS_MAX)]  # likewise
-    excluded: Annotated[tuple[PeerId, ...], Max(VERIFIERS_MAX)]  # verifiers at fault by now, ascending
+    appraised: Annotated[tuple[SignedAppraisal, ...], Max(VERDICTS_MAX)]  # by (node, verifier)
+    stake_reports: Annotated[tuple[SignedStakeReport, ...], Max(STAKE_REPORTS_MAX)]  # likewise
+    disqualified: Annotated[tuple[PeerId, ...], Max(VERIFIERS_MAX)]  # verifiers at fault by now, ascending
     aggregate: Digest  # blob digest; zero without commits, or where the rule refuses them (n <= 2f)
     chain: Digest  # H(chain before | ids | update digests | aggregate)
 
@@ -318,7 +320,7 @@ class Proposal:
     `parent` is the parent block's notarisation (absent, so empty, for round 0).
     """
 
-    TAG: ClassVar[bytes] = b"assay/proposal/4"
+    TAG: ClassVar[bytes] = b"assay/proposal/5"
     block: Block
     manifest: Manifest
     parent: Annotated[tuple[QuorumCertificate, ...], Max(1)]
@@ -331,7 +333,7 @@ class Proposal:
 class CertifiedManifest:
     """One link of the finalised chain: checkable by anybody who knows the verifiers."""
 
-    TAG: ClassVar[bytes] = b"assay/certified/4"
+    TAG: ClassVar[bytes] = b"assay/certified/5"
     manifest: Manifest
     block: Block
     certificate: QuorumCertificate
@@ -390,10 +392,10 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class OpeningNotice:
     """A node tells an auditor under which digest the opening of a step can be fetched."""
 
-    TAG: ClassVar[bytes] = b"assay/opened/1"
+    TAG: ClassVar[bytes] = b"assay/opening-notice/1"
     round: RoundId
     opening: Digest
     opening_bytes: int
@@ -409,20 +411,20 @@ class StepRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RulingRequest:
+class SlashOrderRequest:
     """Asks a verifier to sign a slash that the chain calls for: of the node, or of a verifier."""
 
-    TAG: ClassVar[bytes] = b"assay/ruling-request/1"
+    TAG: ClassVar[bytes] = b"assay/slash-order-request/1"
     round: RoundId
     node: PeerId
     verifier: PeerId  # zero for the node's own fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
+class ManifestRange:
     """Consecutive links of the finalised chain, as many as fit an answer."""
 
-    TAG: ClassVar[bytes] = b"assay/links/4"
+    TAG: ClassVar[bytes] = b"assay/manifest-range/5"
     links: Annotated[tuple[CertifiedManifest, ...], Max(256)]
 
 
@@ -474,11 +476,44 @@ class ModelSignature:
 MESSAGES: dict[bytes, type[Any]] = {
     kind.TAG: kind
     for kind in (
-        Commit, SignedCommit, Verdict, SignedVerdict, Reveal, Manifest, Block, Vote, SignedVote,
-        QuorumCertificate, Proposal, CertifiedManifest, Path, Opening, Receipt, SignedReceipt,
-        Submission, Opened, StepRequest, InnerBlocks, InnerOpening, Links, ResultSignature,
-        Contradiction, Refusal, SignedRefusal, ResolutionSignature,
-        VerdictSeal, SignedVerdictSeal, Unsealed, Planted, RulingRequest,
-        Appraised, SignedAppraised, Attested, Backing, SignedBacking, ModelRequest, ModelSignature,
+        Commit,
+        SignedCommit,
+        Verdict,
+        SignedVerdict,
+        BeaconShare,
+        Manifest,
+        Block,
+        Vote,
+        SignedVote,
+        QuorumCertificate,
+        Proposal,
+        CertifiedManifest,
+        Path,
+        Opening,
+        Receipt,
+        SignedReceipt,
+        Submission,
+        OpeningNotice,
+        StepRequest,
+        InnerBlocks,
+        InnerOpening,
+        ManifestRange,
+        ResultSignature,
+        Contradiction,
+        Refusal,
+        SignedRefusal,
+        ResolutionSignature,
+        VerdictCommitment,
+        SignedVerdictCommitment,
+        SketchOpening,
+        KnownAnswer,
+        SlashOrderRequest,
+        Appraisal,
+        SignedAppraisal,
+        EvidenceSubmission,
+        StakeReport,
+        SignedStakeReport,
+        ModelRequest,
+        ModelSignature,
     )
-}  # fmt: skip
+}

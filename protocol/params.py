@@ -94,13 +94,13 @@ class AuditSpec:
     probation: int  # a node's first audits come at rate 1; then rate = probation / clean audits
     floor_ppm: int  # the rate never falls under this; never 0
     blocks: int  # opened per audit, half uniform, half among non-empty blocks
-    looks_ppm: int  # how often a second auditor must look, drawn once the first has sealed his verdict
-    turn_rounds: int  # rounds after which the next verifier in the drawn order takes over
+    replication_ppm: int  # how often a second auditor must look, drawn once the first has sealed his verdict
+    takeover_rounds: int  # rounds after which the next verifier in the drawn order takes over
     audit_rounds: int  # a verdict counts up to this many rounds after the step
     dispute_rounds: int  # a committee has this many rounds after the alarm
     limits: Digest  # SHA-256 of the calibration by which other execution classes are judged; zero: none are
-    canaries: Digest  # Merkle root over planted faults; zero without any
-    canary_count: int
+    known_answers: Digest  # Merkle root over known-answer tasks; zero without any
+    known_answer_count: int
     attestation: Digest  # of the policy by which evidence of hardware lowers the rate; zero: it does not
     attested_rounds: int  # how long evidence counts, from the round whose manifest was its nonce; 0 without
     code: Digest  # SHA-256 of what an attested guest runs; zero without
@@ -219,7 +219,7 @@ def check_spec(spec: RunSpec) -> None:
     )
     need(0 < spec.audit.floor_ppm <= PPM, "the audit floor must be above 0 and at most 1")
     need(spec.audit.probation >= 1, "probation must be at least one audit")
-    need(spec.audit.turn_rounds >= 1, "audit turns must take at least one round")
+    need(spec.audit.takeover_rounds >= 1, "audit turns must take at least one round")
     need(
         spec.audit.audit_rounds >= 4,
         f"audit_rounds is {spec.audit.audit_rounds}, expected at least 4: draw, seal, second look, verdict",
@@ -230,14 +230,14 @@ def check_spec(spec: RunSpec) -> None:
     )
     for fault in drand_faults(spec.audit.drand):
         need(False, fault)
-    need(spec.audit.looks_ppm <= PPM, "the share of second looks is at most 1")
+    need(spec.audit.replication_ppm <= PPM, "the share of second looks is at most 1")
     need(
-        (spec.audit.canary_count > 0) == (spec.audit.canaries != NO_DIGEST),
+        (spec.audit.known_answer_count > 0) == (spec.audit.known_answers != NO_DIGEST),
         "a root of canaries needs their count, and no root has none",
     )
     need(
-        spec.audit.canary_count * 20 <= spec.rounds * len(spec.nodes),
-        f"{spec.audit.canary_count} planted faults, at most one step in 20 expected",
+        spec.audit.known_answer_count * 20 <= spec.rounds * len(spec.nodes),
+        f"{spec.audit.known_answer_count} known-answer tasks, at most one step in 20 expected",
     )
     is_attested = spec.audit.attestation != NO_DIGEST
     need(
@@ -252,7 +252,7 @@ def check_spec(spec: RunSpec) -> None:
     need(len(spec.verifiers) >= 1, "a run needs verifiers")
     need(len(spec.nodes) >= 1, "a run needs nodes")
     # A proposal must fit one fact of 256 KiB: 750 bytes a commit, 1.7 kB a dummy certificate, and at most
-    # `WORDS_PER_MANIFEST` (verifier/round/machine.py) each of verdicts (430 bytes), their seals (220)
+    # `MESSAGES_PER_MANIFEST` (verifier/round/machine.py) each of verdicts (430 bytes), their seals (220)
     # and sketches (370).
     need(len(spec.nodes) <= RUN_NODES_MAX, f"{len(spec.nodes)} nodes, at most {RUN_NODES_MAX} expected")
     need(

@@ -26,12 +26,12 @@ def faults_tolerated(verifier_count: int) -> int:
     return (verifier_count - 1) // 3
 
 
-def committee_size(verifier_count: int, hearing: int) -> int:
+def committee_size(verifier_count: int, dispute_round: int) -> int:
     """How many verifiers decide a dispute: five, fifteen in the second hearing, or all if there are fewer.
 
     Never so few that the liars tolerated are a quorum of them.
     """
-    size = (FIRST_COMMITTEE, SECOND_COMMITTEE)[hearing]
+    size = (FIRST_COMMITTEE, SECOND_COMMITTEE)[dispute_round]
     while quorum(size) <= faults_tolerated(verifier_count):
         size += 1
     return min(size, verifier_count)

@@ -26,7 +26,7 @@ class Where(enum.Enum):
     CONTRACTS = "the contracts"
 
 
-class Finding(enum.Enum):
+class AttackResult(enum.Enum):
     """How an attack stands against this system."""
 
     CAUGHT = "caught"  # it is proved or refused, and does not succeed
@@ -64,11 +64,11 @@ class Attack:
     is_slow: bool = False  # seconds to minutes: not among the quick ones
 
 
-def finding_of(outcome: Outcome) -> Finding:
+def finding_of(outcome: Outcome) -> AttackResult:
     """How an attack stands after this, its defence being on."""
     if outcome.succeeded:
-        return Finding.OPEN
-    return Finding.CAUGHT if outcome.caught else Finding.HARMLESS
+        return AttackResult.OPEN
+    return AttackResult.CAUGHT if outcome.caught else AttackResult.HARMLESS
 
 
 def together(outcomes: list[Outcome]) -> Outcome:

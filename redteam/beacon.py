@@ -18,22 +18,22 @@ import assay.verifier.round.commits
 import assay.verifier.round.machine
 from assay.protocol.draws import audit_seed, beacon_input, is_drawn
 from assay.protocol.messages import (
+    BeaconShare,
     Manifest,
-    Reveal,
 )
 from assay.protocol.params import PPM
 from assay.protocol.randomness import vrf
 from assay.protocol.randomness.drand import QUICKNET
 from assay.protocol.state_transition import advance, beacon_of
 from assay.redteam.attack import Attack, Outcome, Where, without
-from assay.redteam.fake_verifier import NODE, VERIFIER_KEYS, Desk, a_desk, refusals_of, tally
+from assay.redteam.fake_verifier import NODE, VERIFIER_KEYS, FakeVerifier, a_fake_verifier, refusals_of, tally
 from assay.redteam.run_builder import RUN_ID, mark
 from assay.verifier.round.machine import examine
 
 
 def _beacon(is_defended: bool, seed: int) -> Outcome:
     """A leader picks the shares by which a friend's step is not drawn, at a rate of one half."""
-    desk, rounds, rate = a_desk(seed), 16, PPM // 2
+    fake_verifier, rounds, rate = a_fake_verifier(seed), 16, PPM // 2
     drawn, chosen = 0, 0
     off = (
         nullcontext()
@@ -43,40 +43,45 @@ def _beacon(is_defended: bool, seed: int) -> Outcome:
     refusals = attempts = 0
     with off:
         for _ in range(rounds):
-            desk.passes()
-            reveals = desk.reveals()
+            fake_verifier.passes()
+            beacon_shares = fake_verifier.beacon_shares()
             alpha = beacon_input(
-                desk.history.spec.deployment_id, RUN_ID, reveals[0].round, desk.history.parent
+                fake_verifier.run_state.spec.deployment_id,
+                RUN_ID,
+                beacon_shares[0].round,
+                fake_verifier.run_state.parent,
             )
-            drawn += _is_drawn(alpha, reveals, rate)
-            best = next((some for some in _choices(reveals) if not _is_drawn(alpha, some, rate)), reveals)
-            if len(best) < len(reveals):
+            drawn += _is_drawn(alpha, beacon_shares, rate)
+            best = next(
+                (some for some in _choices(beacon_shares) if not _is_drawn(alpha, some, rate)), beacon_shares
+            )
+            if len(best) < len(beacon_shares):
                 attempts += 1
-                manifest = desk.manifest(reveals=best)
-                refused = refusals_of([partial(examine, desk.round, (), manifest, follows=True)])
+                manifest = fake_verifier.manifest(beacon_shares=best)
+                refused = refusals_of([partial(examine, fake_verifier.round, (), manifest, follows=True)])
                 refusals += refused
-                best = reveals if refused else best
+                best = beacon_shares if refused else best
             chosen += _is_drawn(alpha, best, rate)
     words = f"the friend is drawn in {chosen} of {rounds} rounds, by all shares in {drawn}"
     return Outcome(attempts=attempts, caught=refusals, succeeded=attempts - refusals, cost=0.0, harm=words)
 
 
-def _is_drawn(alpha: bytes, reveals: tuple[Reveal, ...], rate: int) -> bool:
-    return is_drawn(audit_seed(alpha, [(one.verifier, one.proof) for one in reveals]), NODE, rate)
+def _is_drawn(alpha: bytes, beacon_shares: tuple[BeaconShare, ...], rate: int) -> bool:
+    return is_drawn(audit_seed(alpha, [(one.verifier, one.proof) for one in beacon_shares]), NODE, rate)
 
 
-def _choices(reveals: tuple[Reveal, ...]) -> list[tuple[Reveal, ...]]:
+def _choices(beacon_shares: tuple[BeaconShare, ...]) -> list[tuple[BeaconShare, ...]]:
     """All of them, then all but one: a quorum of four is three."""
-    return [reveals, *itertools.combinations(reveals, len(reveals) - 1)]
+    return [beacon_shares, *itertools.combinations(beacon_shares, len(beacon_shares) - 1)]
 
 
 def _beacon_after_dummy(is_defended: bool, seed: int) -> Outcome:
     """The same after an iteration that was given up, where a quorum of shares will do."""
-    desk = a_desk(seed).passes()
-    manifest = desk.manifest(reveals=desk.reveals()[1:])
-    taken = not refusals_of([lambda: examine(desk.round, (), manifest, follows=False)])
-    desk.history = advance(desk.history, manifest)
-    away = 4 - len(desk.history.beacon)
+    fake_verifier = a_fake_verifier(seed).passes()
+    manifest = fake_verifier.manifest(beacon_shares=fake_verifier.beacon_shares()[1:])
+    taken = not refusals_of([lambda: examine(fake_verifier.round, (), manifest, follows=False)])
+    fake_verifier.run_state = advance(fake_verifier.run_state, manifest)
+    away = 4 - len(fake_verifier.run_state.beacon)
     words = (
         f"one choice among 5 draws, once in 16 rounds for each share: its verifier is away then ({away} here)"
     )
@@ -85,19 +90,25 @@ def _beacon_after_dummy(is_defended: bool, seed: int) -> Outcome:
 
 def _second_proof(is_defended: bool, seed: int) -> Outcome:
     """Another share of the same verifier for the same round, to choose the better of two."""
-    desk = a_desk(seed).passes()
-    true = desk.reveals()
+    fake_verifier = a_fake_verifier(seed).passes()
+    true = fake_verifier.beacon_shares()
     alpha = b"something else"
     key = next(iter(VERIFIER_KEYS.values()))
     forged = replace(true[0], proof=vrf.prove(bytes(key), alpha))
     bent = replace(true[0], proof=true[0].proof[:-1] + bytes([true[0].proof[-1] ^ 1]))
     off = nullcontext() if is_defended else without(assay.verifier.round.beacon, "verify", lambda *_: b"")
     with off:
-        acts = [
-            partial(examine, desk.round, (), desk.manifest(reveals=(one, *true[1:])), follows=True)
+        members = [
+            partial(
+                examine,
+                fake_verifier.round,
+                (),
+                fake_verifier.manifest(beacon_shares=(one, *true[1:])),
+                follows=True,
+            )
             for one in (forged, bent)
         ]
-        return tally(acts, 0.0, "none: one input has one proof")
+        return tally(members, 0.0, "none: one input has one proof")
 
 
 def _foresight(is_defended: bool, seed: int) -> Outcome:
@@ -106,31 +117,33 @@ def _foresight(is_defended: bool, seed: int) -> Outcome:
     They take, of eight sets of commits, one by which a friend is not drawn, at a rate of one half.
     Undefended, no randomness comes from outside.
     """
-    desk, tries, rate = a_desk(seed, drand=QUICKNET), 16, PPM // 2
+    fake_verifier, tries, rate = a_fake_verifier(seed, drand=QUICKNET), 16, PPM // 2
     rng = random.Random(seed)
     drawn = 0
     for turn in range(tries):
         # What the network will say of the named round, which nobody knows yet.
         released = rng.randbytes(48) if is_defended else b""
-        options = [desk.manifest(aggregate=mark("set", turn, n), drand_next=1) for n in range(8)]
-        foreseen = [not _hits(desk, one, b"", rate) for one in options]
+        options = [fake_verifier.manifest(aggregate=mark("set", turn, n), drand_next=1) for n in range(8)]
+        foreseen = [not _hits(fake_verifier, one, b"", rate) for one in options]
         chosen = options[foreseen.index(True)] if any(foreseen) else options[0]
-        drawn += _hits(desk, chosen, released, rate)
+        drawn += _hits(fake_verifier, chosen, released, rate)
     words = f"the friend is drawn in {drawn} of {tries} rounds, where chance draws it in {tries // 2}"
     return Outcome(attempts=1, caught=0, succeeded=drawn <= 1, cost=0.0, harm=words)
 
 
-def _hits(desk: Desk, manifest: Manifest, released: bytes, rate: int) -> bool:
+def _hits(fake_verifier: FakeVerifier, manifest: Manifest, released: bytes, rate: int) -> bool:
     """Whether the friend's step in this manifest is drawn, with every share and this drand round."""
-    after = Desk(advance(desk.history, manifest))
+    after = FakeVerifier(advance(fake_verifier.run_state, manifest))
     return is_drawn(
-        beacon_of(after.history, after.manifest(reveals=after.reveals(), drand=released)), NODE, rate
+        beacon_of(after.run_state, after.manifest(beacon_shares=after.beacon_shares(), drand=released)),
+        NODE,
+        rate,
     )
 
 
 def _past_round(is_defended: bool, seed: int) -> Outcome:
     """A leader names drand rounds that are out, so that it knows what it chooses among."""
-    desk, network = a_desk(seed, drand=QUICKNET), QUICKNET
+    fake_verifier, network = a_fake_verifier(seed, drand=QUICKNET), QUICKNET
     now_s = network.genesis_s + 10**6
     newest = (now_s - network.genesis_s) // network.period_s + 1
     off = (
@@ -139,11 +152,18 @@ def _past_round(is_defended: bool, seed: int) -> Outcome:
         else without(assay.protocol.randomness.drand, "may_be_named", lambda *_: True)
     )
     with off:
-        acts = [
-            partial(examine, desk.round, (), desk.manifest(drand_next=number), follows=True, wall_s=now_s)
+        members = [
+            partial(
+                examine,
+                fake_verifier.round,
+                (),
+                fake_verifier.manifest(drand_next=number),
+                follows=True,
+                wall_s=now_s,
+            )
             for number in (1, newest - 1, newest)
         ]
-        return tally(acts, 0.0, "none: no vote")
+        return tally(members, 0.0, "none: no vote")
 
 
 BEACON_ATTACKS = (

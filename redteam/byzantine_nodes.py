@@ -51,9 +51,9 @@ def _steady_liar(is_defended: bool, seed: int) -> Outcome:
         else without(assay.protocol.state_transition, "is_drawn", lambda *_: False)
     ):
         paid = pay_of(network, NODE)
-    record = network.history.nodes[NODE]
+    record = network.run_state.nodes[NODE]
     words = f"{record.accepted} false steps accepted before it was barred, paid {paid}"
-    return one_act(record.barred, paid > 0, 0.0, words)
+    return one_act(record.banned, paid > 0, 0.0, words)
 
 
 def _first_drawn(
@@ -144,9 +144,9 @@ def _withholds(is_defended: bool, seed: int) -> Outcome:
     off = nullcontext() if is_defended else without(assay.protocol.audits, "ADVERSE", (MISMATCH,))
     with off:
         network.grow(12)
-    record = network.history.nodes[NODE]
-    words = f"barred and slashed like a mismatch, after {record.accepted} steps" if record.barred else "stays"
-    return one_act(record.barred, not record.barred, 0.0, words)
+    record = network.run_state.nodes[NODE]
+    words = f"barred and slashed like a mismatch, after {record.accepted} steps" if record.banned else "stays"
+    return one_act(record.banned, not record.banned, 0.0, words)
 
 
 def _withholds_in_dispute(is_defended: bool, seed: int) -> Outcome:
@@ -158,9 +158,9 @@ def _withholds_in_dispute(is_defended: bool, seed: int) -> Outcome:
     off = nullcontext() if is_defended else without(assay.protocol.audits, "ADVERSE", (MISMATCH,))
     with off:
         network.grow(12)
-    record = network.history.nodes[NODE]
+    record = network.run_state.nodes[NODE]
     return one_act(
-        record.barred, not record.barred, 0.0, "referees rule by default" if record.barred else "stays"
+        record.banned, not record.banned, 0.0, "referees rule by default" if record.banned else "stays"
     )
 
 
@@ -170,15 +170,17 @@ def _late_withheld(network: Network, audit: Audit) -> Any:
     return honest(network, audit)
 
 
-def _sealed_for_ever(is_defended: bool, seed: int) -> Outcome:
+def _committed_for_ever(is_defended: bool, seed: int) -> Outcome:
     """Skips the work where the auditor is bought, so it never shows the sketch that would not be right."""
     network = a_network(seed=seed)
-    network.sealed = {NODE}
+    network.committed = {NODE}
     for verifier in VERIFIERS:  # their blocks agree; only the sketch would show what was not computed
         network.minds[verifier] = honest
 
-    def guessed(audit: Audit, now: int, seals: Any, verdicts: Any, unsealed: Any, **more: Any) -> Audit:
-        heard = hear(audit, now, seals, verdicts, unsealed, **more)
+    def guessed(
+        audit: Audit, now: int, commitments: Any, verdicts: Any, sketch_openings: Any, **more: Any
+    ) -> Audit:
+        heard = hear(audit, now, commitments, verdicts, sketch_openings, **more)
         said = heard.verdicts[0].recomputed if heard.verdicts and heard.sketch is None else heard.sketch
         return replace(heard, sketch=said)
 
@@ -205,14 +207,16 @@ def _class_for_pay(is_defended: bool, seed: int) -> Outcome:
     """Undefended, a word that says nothing counts as no word, and a step that nobody judged is paid."""
     network = _no_class(seed)
 
-    def deaf(audit: Audit, now: int, seals: Any, verdicts: Any, unsealed: Any, **more: Any) -> Audit:
+    def deaf(
+        audit: Audit, now: int, commitments: Any, verdicts: Any, sketch_openings: Any, **more: Any
+    ) -> Audit:
         said = [verdict for verdict in verdicts if verdict.outcome is not Found.INCONCLUSIVE]
-        return hear(audit, now, seals, said, unsealed, **more)
+        return hear(audit, now, commitments, said, sketch_openings, **more)
 
     with nullcontext() if is_defended else without(assay.protocol.audits, "hear", deaf):
         paid = pay_of(network, NODE)
     return one_act(
-        False, paid > 0, 0.0, f"{network.history.nodes[NODE].accepted} steps accepted, paid {paid}"
+        False, paid > 0, 0.0, f"{network.run_state.nodes[NODE].accepted} steps accepted, paid {paid}"
     )
 
 
@@ -226,9 +230,9 @@ def _class_for_sabotage(is_defended: bool, seed: int) -> Outcome:
         for verifier in VERIFIERS:
             network.minds[verifier] = _of_another_class
     network.finish()
-    record = network.history.nodes[NODE]
+    record = network.run_state.nodes[NODE]
     words = f"{record.accepted} of 12 steps in the aggregate, none paid"
-    return one_act(record.barred, not record.barred, 0.0, words)
+    return one_act(record.banned, not record.banned, 0.0, words)
 
 
 def _of_another_class(network: Network, audit: Audit) -> Said:
@@ -247,9 +251,9 @@ def _partitioned(is_defended: bool, seed: int) -> Outcome:
     network.grow(5)
     network.absent = set()
     network.finish()
-    record = network.history.nodes[NODE]
+    record = network.run_state.nodes[NODE]
     words = f"{12 - record.accepted} of 12 steps unpaid, no stake lost"
-    return one_act(False, record.barred or record.accepted != 7, 0.0, words)
+    return one_act(False, record.banned or record.accepted != 7, 0.0, words)
 
 
 LIAR_ATTACKS = (
@@ -267,7 +271,7 @@ LIAR_ATTACKS = (
            defence="no opening counts against the node"),
     Attack(name="withhold in the dispute", number=20, where=Where.CHAIN, run=_withholds_in_dispute,
            defence="referees rule by default"),
-    Attack(name="never open the seal", number=19, where=Where.CHAIN, run=_sealed_for_ever,
+    Attack(name="never open the seal", number=19, where=Where.CHAIN, run=_committed_for_ever,
            defence="no clearing without the node's sketch"),
     Attack(name="class that nobody has, for pay", number=30, where=Where.CHAIN, run=_class_for_pay,
            defence="who cannot be judged is not paid"),

@@ -15,12 +15,12 @@ from typing import Any
 import assay.participant.links
 import assay.protocol.audits
 import assay.protocol.state_transition
-from assay.protocol.audits import Audit, Ruling
-from assay.protocol.commitments import canary_root, planted
-from assay.protocol.draws import auditors, is_second_look
+from assay.protocol.audits import Audit, AuditStatus
+from assay.protocol.commitments import known_answer_proof, known_answer_root
+from assay.protocol.draws import auditors, is_replicated
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Outcome as Found
-from assay.protocol.messages import SignedVerdict, SignedVerdictSeal
+from assay.protocol.messages import SignedVerdict, SignedVerdictCommitment
 from assay.protocol.params import PPM, AuditSpec
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId, Signature
 from assay.redteam.attack import Attack, Outcome, Where, without
@@ -40,8 +40,8 @@ from assay.redteam.run_builder import (
     RUN_ID,
     VERIFIERS,
     Network,
+    a_commitment,
     a_network,
-    a_seal,
     a_verdict,
     always,
     mark,
@@ -62,9 +62,9 @@ def _lazy(is_defended: bool, seed: int) -> Outcome:
     off = nullcontext() if is_defended else without(assay.protocol.audits, "_differs", lambda _audit: False)
     with off:
         paid = pay_of(network, LIAR)
-    record = network.history.verifiers[LIAR]
+    record = network.run_state.verifiers[LIAR]
     words = f"{record.judged} verdicts before the fault was proved" if is_defended else f"paid {paid}"
-    return one_act(record.is_excluded, not record.is_excluded and paid > 0, 0.0, words)
+    return one_act(record.is_disqualified, not record.is_disqualified and paid > 0, 0.0, words)
 
 
 def _lazy_with_help(is_defended: bool, seed: int) -> Outcome:
@@ -72,32 +72,39 @@ def _lazy_with_help(is_defended: bool, seed: int) -> Outcome:
     drawn = random.Random(seed)
     faults = [(mark("salt", n), RoundId(n), NODES[drawn.randrange(3)]) for n in range(5, 95, 6)]
     rounds = 100
-    choice = {"canaries": canary_root(faults), "canary_count": len(faults)} if is_defended else {}
+    choice = (
+        {"known_answers": known_answer_root(faults), "known_answer_count": len(faults)} if is_defended else {}
+    )
     network = a_network(seed=seed, rounds=rounds, audit_rounds=8, **choice)
     network.minds[LIAR] = leaked
     if is_defended:
         network.false = {(number, node) for _, number, node in faults}
-        network.planted = {
-            (number, node): planted(RUN_ID, faults, index) for index, (_, number, node) in enumerate(faults)
+        network.known_answers = {
+            (number, node): known_answer_proof(RUN_ID, faults, index)
+            for index, (_, number, node) in enumerate(faults)
         }
     network.finish()
-    record, node = network.history.verifiers[LIAR], network.history.nodes
-    assert not any(one.barred for one in node.values()), "a canary was slashed"
-    words = f"{record.judged} verdicts; {len(faults)} planted faults among {3 * rounds} steps"
-    return one_act(record.is_excluded, not record.is_excluded, 0.0, words)
+    record, node = network.run_state.verifiers[LIAR], network.run_state.nodes
+    assert not any(one.banned for one in node.values()), "a canary was slashed"
+    words = f"{record.judged} verdicts; {len(faults)} known-answer tasks among {3 * rounds} steps"
+    return one_act(record.is_disqualified, not record.is_disqualified, 0.0, words)
 
 
 def _copied_verdict(is_defended: bool, seed: int) -> Outcome:
     """It waits for another's verdict and repeats it as its own."""
-    network = a_network(seed=seed, looks_ppm=PPM, audit_rounds=9)
+    network = a_network(seed=seed, replication_ppm=PPM, audit_rounds=9)
     accepted = 0
-    true = assay.protocol.audits.may_reveal
+    true = assay.protocol.audits.may_share_beacon
 
-    def unsealed_is_fine(audit: Audit, verdict: Any, at: int) -> bool:
+    def any_sketch_opening(audit: Audit, verdict: Any, at: int) -> bool:
         return true(audit, verdict, at) or (audit.is_open and not audit.has_judged(verdict.verifier))
 
     network.minds[LIAR] = mute
-    off = nullcontext() if is_defended else without(assay.protocol.audits, "may_reveal", unsealed_is_fine)
+    off = (
+        nullcontext()
+        if is_defended
+        else without(assay.protocol.audits, "may_share_beacon", any_sketch_opening)
+    )
     with off:
         for _ in range(16):
             manifest = network.manifest()
@@ -118,7 +125,7 @@ def _copied_verdict(is_defended: bool, seed: int) -> Outcome:
 
 def _is_taken(network: Network, manifest: Any) -> bool:
     try:
-        assay.participant.links.check_place(network.history, manifest)
+        assay.participant.links.check_place(network.run_state, manifest)
     except MalformedMessage:
         return False
     return True
@@ -137,30 +144,34 @@ def _copied_witness(is_defended: bool, seed: int) -> Outcome:
     off = nullcontext() if is_defended else without(assay.protocol.audits, "_shared", lambda *_: NO_DIGEST)
     with off:
         network.grow(12)
-    excluded = LIAR in network.history.excluded
-    return one_act(excluded, not excluded, 0.0, "one hearing" if excluded else "judges on without looking")
+    disqualified = LIAR in network.run_state.disqualified
+    return one_act(
+        disqualified, not disqualified, 0.0, "one hearing" if disqualified else "judges on without looking"
+    )
 
 
 def _switched(is_defended: bool, seed: int) -> Outcome:
     """Seals MATCH, and opens the opposite once the others have spoken."""
-    network = a_network(seed=seed, looks_ppm=PPM)
+    network = a_network(seed=seed, replication_ppm=PPM)
 
     def two_faced(net: Network, audit: Audit) -> Any:
-        is_bound = audit.sealed_by(LIAR) is not None
+        is_bound = audit.committed_by(LIAR) is not None
         return (MISMATCH, {"recomputed": GUESS}) if is_bound else (MATCH, {})
 
     def any_word(audit: Audit, verdict: Any, at: int) -> bool:
-        sealed = audit.sealed_by(verdict.verifier)
-        if not audit.is_open or sealed is None or not 0 <= audit.reveal_from <= at:
+        committed = audit.committed_by(verdict.verifier)
+        if not audit.is_open or committed is None or not 0 <= audit.open_from <= at:
             return False
         return not audit.has_judged(verdict.verifier)
 
     network.minds[LIAR] = two_faced
-    off = nullcontext() if is_defended else without(assay.protocol.audits, "may_reveal", any_word)
+    off = nullcontext() if is_defended else without(assay.protocol.audits, "may_share_beacon", any_word)
     with off:
         network.grow(14)
-    counted = sum(a.ruling is Ruling.ALARM or bool(a.adverse) for a in network.history.audits.values())
-    record = network.history.verifiers[LIAR]
+    counted = sum(
+        a.ruling is AuditStatus.DISPUTED or bool(a.adverse) for a in network.run_state.audits.values()
+    )
+    record = network.run_state.verifiers[LIAR]
     words = f"{record.silent} seals not opened, unpaid; {counted} alarms raised"
     return one_act(record.silent > 0, counted > 0, 1.0, words)
 
@@ -171,10 +182,13 @@ def _false_alarm(is_defended: bool, seed: int) -> Outcome:
     off = nullcontext() if is_defended else without(assay.protocol.audits, "quorum", lambda _count: 1)
     with off:
         network.grow(12)
-    barred = sum(record.barred for record in network.history.nodes.values())
-    excluded = LIAR in network.history.excluded
+    banned = sum(record.banned for record in network.run_state.nodes.values())
+    disqualified = LIAR in network.run_state.disqualified
     return one_act(
-        excluded, barred > 0, 0.0, f"{barred} honest nodes barred; accuser loses 10 % of its stake a fault"
+        disqualified,
+        banned > 0,
+        0.0,
+        f"{banned} honest nodes barred; accuser loses 10 % of its stake a fault",
     )
 
 
@@ -185,12 +199,12 @@ def _frame_by_withholding(is_defended: bool, seed: int) -> Outcome:
     off = nullcontext() if is_defended else without(assay.protocol.audits, "quorum", lambda _count: 1)
     with off:
         network.grow(12)
-    barred = sum(record.barred for record in network.history.nodes.values())
-    alarms = sum(a.alarm_round >= 0 for a in network.history.audits.values())
+    banned = sum(record.banned for record in network.run_state.nodes.values())
+    alarms = sum(a.dispute_opened_round >= 0 for a in network.run_state.audits.values())
     words = (
-        f"{barred} honest nodes barred; {alarms} committees called at no cost to it but pay for the verdict"
+        f"{banned} honest nodes barred; {alarms} committees called at no cost to it but pay for the verdict"
     )
-    return one_act(False, barred > 0, 0.0, words)
+    return one_act(False, banned > 0, 0.0, words)
 
 
 def _never_opens(is_defended: bool, seed: int) -> Outcome:
@@ -203,15 +217,16 @@ def _never_opens(is_defended: bool, seed: int) -> Outcome:
     )
     with off:
         network.grow(14)
-    lapsed = sum(a.ruling is Ruling.LAPSED for a in network.history.audits.values())
-    words = f"{lapsed} audits lapsed; each of its seals costs {network.history.spec.audit.turn_rounds} round"
-    return one_act(network.history.verifiers[LIAR].silent > 0, lapsed > 0, 1.0, words)
+    lapsed = sum(a.ruling is AuditStatus.EXPIRED for a in network.run_state.audits.values())
+    rounds = network.run_state.spec.audit.takeover_rounds
+    words = f"{lapsed} audits expired; each of its commitments costs {rounds} round"
+    return one_act(network.run_state.verifiers[LIAR].silent > 0, lapsed > 0, 1.0, words)
 
 
 def _bought_auditor(is_defended: bool, seed: int) -> Outcome:
     """A node lies in every step, and one of four auditors passes whatever is his to judge."""
     rounds = 24
-    network = a_network(seed=seed, rounds=rounds, looks_ppm=200_000)
+    network = a_network(seed=seed, rounds=rounds, replication_ppm=200_000)
     network.false = all_steps(rounds)
     network.minds[LIAR] = leaked
 
@@ -220,29 +235,29 @@ def _bought_auditor(is_defended: bool, seed: int) -> Outcome:
         return (LIAR, *(one for one in order if one != LIAR)) if LIAR in order else order
 
     if not is_defended:
-        network = _without_looks(network)
+        network = _without_replication(network)
     with nullcontext() if is_defended else without(assay.protocol.state_transition, "auditors", chosen):
         network.finish()
-    record = network.history.nodes[NODE]
+    record = network.run_state.nodes[NODE]
     words = f"{record.accepted} false steps got in before it was barred; {_power(seed, 200_000)}"
-    return one_act(record.barred, not record.barred, 0.0, words)
+    return one_act(record.banned, not record.banned, 0.0, words)
 
 
-def _without_looks(network: Network) -> Network:
+def _without_replication(network: Network) -> Network:
     """The same run without second looks."""
-    history = network.history
-    spec = replace(history.spec, audit=replace(history.spec.audit, looks_ppm=0))
-    return replace(network, history=assay.protocol.state_transition.start(spec, RUN_ID))
+    run_state = network.run_state
+    spec = replace(run_state.spec, audit=replace(run_state.spec.audit, replication_ppm=0))
+    return replace(network, run_state=assay.protocol.state_transition.start(spec, RUN_ID))
 
 
-def _power(seed: int, looks_ppm: int) -> str:
+def _power(seed: int, replication_ppm: int) -> str:
     """Share of a node's lies that one audit finds with one of four auditors bought: measured, by formula."""
     draws, found = 3000, 0
     for number in range(draws):
         order = auditors(mark("beacon", seed, number), NODE, VERIFIERS)
-        again = is_second_look(mark("later", seed, number), NODE, number, looks_ppm)
+        again = is_replicated(mark("later", seed, number), NODE, number, replication_ppm)
         found += any(one != LIAR for one in order[: 1 + again])
-    quarter, second = Fraction(1, 4), Fraction(looks_ppm, PPM)
+    quarter, second = Fraction(1, 4), Fraction(replication_ppm, PPM)
     # Without replacement one liar is never both auditors: d = 1 - a (1 - q2), a little above the formula.
     formula = float(odds.power_under_collusion(quarter, second) + quarter**2 * second)
     return f"one audit finds {found / draws:.3f} of its lies (formula {formula:.3f})"
@@ -256,8 +271,8 @@ def _majority(is_defended: bool, seed: int) -> Outcome:
             (MISMATCH, {"recomputed": GUESS, "witness": GUESS}) if audit.node == NODE else (MATCH, {})
         )
     network.grow(12)
-    barred = network.history.nodes[NODE].barred
-    return one_act(False, barred, 0.0, "an honest node is barred and slashed" if barred else "none")
+    banned = network.run_state.nodes[NODE].banned
+    return one_act(False, banned, 0.0, "an honest node is barred and slashed" if banned else "none")
 
 
 def _two_of_four(is_defended: bool, seed: int) -> Outcome:
@@ -269,35 +284,37 @@ def _two_of_four(is_defended: bool, seed: int) -> Outcome:
         network.minds[verifier] = leaked
     paid, honest_pay = pay_of(network, NODE), pay_of(network, NODES[1])
     network.finish()
-    record = network.history.nodes[NODE]
-    slashed = len(network.history.excluded)
+    record = network.run_state.nodes[NODE]
+    slashed = len(network.run_state.disqualified)
     words = (
         f"{record.accepted} false steps got in, paid {paid / honest_pay:.0%} of honest pay; "
         f"{slashed} honest verifiers found at fault"
     )
-    return one_act(record.barred, not record.barred, 0.0, words)
+    return one_act(record.banned, not record.banned, 0.0, words)
 
 
-def _canary_frames(is_defended: bool, seed: int) -> Outcome:
+def _known_answer_frames(is_defended: bool, seed: int) -> Outcome:
     """A canary does an ordered fault's step honestly and shows it as planted, to frame who said MATCH."""
     faults = [(mark("salt"), RoundId(0), NODE)]
-    network = a_network(seed=seed, rounds=20, audit_rounds=9, canaries=canary_root(faults), canary_count=1)
-    network.planted = {(RoundId(0), NODE): planted(RUN_ID, faults, 0)}
+    network = a_network(
+        seed=seed, rounds=20, audit_rounds=9, known_answers=known_answer_root(faults), known_answer_count=1
+    )
+    network.known_answers = {(RoundId(0), NODE): known_answer_proof(RUN_ID, faults, 0)}
     true = assay.protocol.audits._decided
 
     def list_is_proof(audit: Audit, now: int, rules: AuditSpec, manifest: Digest) -> Audit:
-        if not audit.is_planted:
+        if not audit.is_known_answer:
             return true(audit, now, rules, manifest)
         faults_ = tuple(
-            assay.protocol.audits.Fault(v, assay.protocol.audits.Failing.PASSED)
+            assay.protocol.audits.Fault(v, assay.protocol.audits.FaultKind.PASSED)
             for v in audit.verdicts
             if v.outcome is MATCH
         )
-        return replace(audit, ruling=Ruling.PLANTED, closed_round=now, faults=faults_)
+        return replace(audit, ruling=AuditStatus.KNOWN_ANSWER, closed_round=now, faults=faults_)
 
     with nullcontext() if is_defended else without(assay.protocol.audits, "_decided", list_is_proof):
         network.grow(14)
-    framed = len(network.history.excluded)
+    framed = len(network.run_state.disqualified)
     return one_act(False, framed > 0, 1.0, f"{framed} honest verifiers at fault")
 
 
@@ -305,9 +322,9 @@ def _hidden_fault(is_defended: bool, seed: int) -> Outcome:
     """A leader leaves a proved fault out of its manifests, so that the liar is drawn on."""
     network = a_network(seed=seed)
     network.minds[LIAR] = always(MISMATCH, recomputed=GUESS, witness=GUESS)
-    while LIAR not in network.history.excluded:  # when it is first drawn is chance
+    while LIAR not in network.run_state.disqualified:  # when it is first drawn is chance
         network.grow()
-    manifest = replace(network.manifest(), excluded=())
+    manifest = replace(network.manifest(), disqualified=())
     if not is_defended:
         with without(assay.participant.links, "check_place", lambda *_: None):
             taken = _is_taken(network, manifest)
@@ -321,14 +338,16 @@ def _forged_word(is_defended: bool, seed: int) -> Outcome:
     network = a_network(seed=seed).grow(2)
     audit = network.audit(0, NODE)
     caught = 0
-    off = nullcontext() if is_defended else without(assay.participant.links, "check_words", lambda *_: None)
+    off = (
+        nullcontext() if is_defended else without(assay.participant.links, "check_messages", lambda *_: None)
+    )
     stranger = a_verdict(audit, audit.order[-1], MATCH)
-    seal = SignedVerdictSeal(seal=a_seal(stranger), signature=Signature(bytes(64)))
+    commitment = SignedVerdictCommitment(commitment=a_commitment(stranger), signature=Signature(bytes(64)))
     early = SignedVerdict(verdict=a_verdict(audit, audit.order[0], MATCH), signature=Signature(bytes(64)))
     with off:
         for manifest in (
-            replace(network.manifest(), seals=(seal,)),
-            replace(network.manifest(), seals=(), verdicts=(early,)),
+            replace(network.manifest(), commitments=(commitment,)),
+            replace(network.manifest(), commitments=(), verdicts=(early,)),
         ):
             caught += not _is_taken(network, manifest)
         late = a_network(seed=seed)
@@ -345,7 +364,7 @@ JUDGE_ATTACKS = (
     Attack(name="lazy verifier", number=24, where=Where.CHAIN, run=_lazy,
            defence="sealed sketches are compared"),
     Attack(name="lazy verifier helped by nodes", number=24, where=Where.CHAIN, run=_lazy_with_help,
-           defence="planted faults"),
+           defence="known-answer tasks"),
     Attack(name="copy a verdict", number=25, where=Where.CHAIN, run=_copied_verdict,
            defence="verdicts are sealed first"),
     Attack(name="copy in a dispute", number=25, where=Where.CHAIN, run=_copied_witness,
@@ -364,7 +383,7 @@ JUDGE_ATTACKS = (
            defence="a quorum convicts; the accuser is at fault"),
     Attack(name="false report of a withheld opening", number=27, where=Where.CHAIN, run=_frame_by_withholding,
            defence="a quorum convicts"),
-    Attack(name="canary that was honest", number=24, where=Where.CHAIN, run=_canary_frames,
+    Attack(name="canary that was honest", number=24, where=Where.CHAIN, run=_known_answer_frames,
            defence="a list proves what was ordered; a committee what was done"),
     Attack(name="hide a verifier's fault", number=26, where=Where.CHAIN, run=_hidden_fault,
            defence="manifests name who is at fault"),

@@ -20,11 +20,11 @@ from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import AssayError
 from assay.protocol.identity import Domain, peer_of, sign
 from assay.protocol.messages import (
+    BeaconShare,
     Block,
     CertifiedManifest,
     Commit,
     Manifest,
-    Reveal,
     SignedCommit,
     SignedVote,
     Vote,
@@ -33,7 +33,7 @@ from assay.protocol.messages import (
 from assay.protocol.params import Member
 from assay.protocol.quorum import assemble
 from assay.protocol.randomness import vrf
-from assay.protocol.state_transition import History, advance, start
+from assay.protocol.state_transition import RunState, advance, start
 from assay.protocol.types import NO_DIGEST, Address, Iteration, PeerId, RoundId
 from assay.redteam.attack import Outcome
 from assay.redteam.run_builder import RUN_ID, a_commit, a_network, a_spec, mark
@@ -77,37 +77,39 @@ def a_deployment() -> Deployment:
 
 
 @dataclass(slots=True)
-class Desk:
+class FakeVerifier:
     """A verifier's desk in a run of three nodes, after some rounds."""
 
-    history: History
+    run_state: RunState
 
     @property
     def domain(self) -> Domain:
         """What signatures are valid for."""
-        return Domain(deployment_id=self.history.spec.deployment_id, run_id=RUN_ID)
+        return Domain(deployment_id=self.run_state.spec.deployment_id, run_id=RUN_ID)
 
     @property
     def rules(self) -> Rules:
         """What never changes."""
-        blocks = layout_of(self.history.spec.model).blocks
-        zero = zero_root(RUN_ID, self.history.spec.rule, blocks)
+        blocks = layout_of(self.run_state.spec.model).blocks
+        zero = zero_root(RUN_ID, self.run_state.spec.rule, blocks)
         return Rules(deployment=a_deployment(), domain=self.domain, zero_momentum=zero, block_count=blocks)
 
     @property
     def round(self) -> Round:
         """Nothing has come in yet."""
-        return Round(rules=self.rules, history=self.history, state=STATE, opened_ms=0)
+        return Round(rules=self.rules, run_state=self.run_state, state=STATE, opened_ms=0)
 
     def commit(self, peer: PeerId, **changes: Any) -> Commit:
         """What an honest node commits to now."""
-        spec, record = self.history.spec, self.history.nodes[peer]
-        positions = batch_positions(spec, peer, int(self.history.round))
+        spec, record = self.run_state.spec, self.run_state.nodes[peer]
+        positions = batch_positions(spec, peer, int(self.run_state.round))
         honest = a_commit(
-            self.history, peer, state=STATE if int(self.history.round) % spec.state_every == 0 else NO_DIGEST,
+            self.run_state,
+            peer,
+            state=STATE if int(self.run_state.round) % spec.state_every == 0 else NO_DIGEST,
             batch_root=batch_root(spec, positions),
             momentum_before=record.momentum if record.round >= 0 else self.rules.zero_momentum,
-        )  # fmt: skip
+        )
         return replace(honest, **changes)
 
     def signed(self, peer: PeerId, *, key: PeerId | None = None, **changes: Any) -> SignedCommit:
@@ -116,24 +118,24 @@ class Desk:
         return SignedCommit(
             commit=commit,
             signature=sign(NODE_KEYS[by], self.domain, commit),
-            statement=sign_commit(self.history.spec, a_deployment(), commit, hot_key(by)),
+            statement=sign_commit(self.run_state.spec, a_deployment(), commit, hot_key(by)),
         )
 
-    def reveals(self) -> tuple[Reveal, ...]:
+    def beacon_shares(self) -> tuple[BeaconShare, ...]:
         """Every verifier's share of the beacon of the round before."""
-        before = RoundId(int(self.history.round) - 1)
-        alpha = beacon_input(self.history.spec.deployment_id, RUN_ID, before, self.history.parent)
+        before = RoundId(int(self.run_state.round) - 1)
+        alpha = beacon_input(self.run_state.spec.deployment_id, RUN_ID, before, self.run_state.parent)
         return tuple(
-            Reveal(run_id=RUN_ID, round=before, verifier=peer, proof=vrf.prove(bytes(key), alpha))
+            BeaconShare(run_id=RUN_ID, round=before, verifier=peer, proof=vrf.prove(bytes(key), alpha))
             for peer, key in VERIFIER_KEYS.items()
         )
 
     def manifest(self, **changes: Any) -> Manifest:
         """The next one, with no words about audits."""
         empty = a_network()
-        empty.history = self.history
+        empty.run_state = self.run_state
         empty.absent = set(NODE_KEYS)
-        made = replace(empty.manifest(), seals=(), verdicts=(), unsealed=(), planted=())
+        made = replace(empty.manifest(), commitments=(), verdicts=(), sketch_openings=(), known_answers=())
         return replace(made, **changes)
 
     def link(self, manifest: Manifest, signers: int) -> CertifiedManifest:
@@ -149,15 +151,15 @@ class Desk:
         ]
         return CertifiedManifest(manifest=manifest, block=block, certificate=assemble(votes))
 
-    def passes(self, rounds: int = 1) -> Desk:
+    def passes(self, rounds: int = 1) -> FakeVerifier:
         """So many rounds without commits later."""
         for _ in range(rounds):
-            reveals = self.reveals() if self.history.round else ()
-            self.history = advance(self.history, self.manifest(reveals=reveals))
+            beacon_shares = self.beacon_shares() if self.run_state.round else ()
+            self.run_state = advance(self.run_state, self.manifest(beacon_shares=beacon_shares))
         return self
 
 
-def a_desk(seed: int, **choices: Any) -> Desk:
+def a_fake_verifier(seed: int, **choices: Any) -> FakeVerifier:
     """At the start of a run."""
     spec = a_spec(
         seed=seed,
@@ -167,13 +169,13 @@ def a_desk(seed: int, **choices: Any) -> Desk:
         rounds=40,
         **choices,
     )
-    return Desk(start(spec, RUN_ID))
+    return FakeVerifier(start(spec, RUN_ID))
 
 
-def refusals_of(acts: Sequence[Callable[[], object]]) -> int:
+def refusals_of(members: Sequence[Callable[[], object]]) -> int:
     """How many of these raise."""
     count = 0
-    for act in acts:
+    for act in members:
         try:
             act()
         except AssayError:
@@ -181,6 +183,8 @@ def refusals_of(acts: Sequence[Callable[[], object]]) -> int:
     return count
 
 
-def tally(acts: Sequence[Callable[[], object]], cost: float, harm: str) -> Outcome:
-    refused = refusals_of(acts)
-    return Outcome(attempts=len(acts), caught=refused, succeeded=len(acts) - refused, cost=cost, harm=harm)
+def tally(members: Sequence[Callable[[], object]], cost: float, harm: str) -> Outcome:
+    refused = refusals_of(members)
+    return Outcome(
+        attempts=len(members), caught=refused, succeeded=len(members) - refused, cost=cost, harm=harm
+    )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assay.protocol.messages import Outcome
-from assay.redteam.test_bed import Lab, commit_of
+from assay.redteam.test_bed import TestBed, commit_of
 from assay.training.model.presets import gpt_spec
 from assay.verifier.audit.intervals import rule_of_three
 
@@ -55,14 +55,14 @@ def audit_honest(rounds: int, seed: int, folder: Path) -> Honest:
     A mismatch, a sketch that differs and an opening that is refused all count: each would start a dispute
     that only a committee, seeing the same, would end with a slash.
     """
-    lab = Lab(folder, seed, rounds=0, model=MODEL, blocks=BLOCKS)
+    lab = TestBed(folder, seed, rounds=0, model=MODEL, blocks=BLOCKS)
     audits = tests = false = 0
     for _ in range(rounds):
         for peer in sorted(lab.trainers):
             record = lab.step_of(peer)
             blocks = lab.drawn(record["update"], lab.round)
             opening = lab.trainers[peer].steps.opening(lab.round, blocks)
-            found = lab.examiner.examine(commit_of(record, peer), record["update"], opening, blocks)
+            found = lab.recompute_worker.examine(commit_of(record, peer), record["update"], opening, blocks)
             audits, tests = audits + 1, tests + len(blocks)
             false += found.outcome is not Outcome.MATCH or found.recomputed != record["sketches"][0]
         lab.pass_round()

@@ -28,20 +28,22 @@ from assay.redteam.attack import Attack, Outcome, Where, without
 from assay.redteam.test_bed import lab_of
 from assay.training.codec.rice import rice_bits
 from assay.training.codec.wire import Update, decode_update, encode_update, update_bytes_max
-from assay.training.optimiser.node_state import Private
+from assay.training.optimiser.node_state import NodeState
 
 BLOCKS, K = 6, 32
 
 
-def _tally(acts: Sequence[Callable[[], object]], harm: str) -> Outcome:
+def _tally(members: Sequence[Callable[[], object]], harm: str) -> Outcome:
     """How many of these are refused as malformed; anything else that is raised is our own mistake."""
     refused = 0
-    for act in acts:
+    for act in members:
         try:
             act()
         except MalformedMessage:
             refused += 1
-    return Outcome(attempts=len(acts), caught=refused, succeeded=len(acts) - refused, cost=0.0, harm=harm)
+    return Outcome(
+        attempts=len(members), caught=refused, succeeded=len(members) - refused, cost=0.0, harm=harm
+    )
 
 
 def _an_update(seed: int) -> Update:
@@ -56,18 +58,18 @@ def _not_finite(is_defended: bool, seed: int) -> Outcome:
     """NaN and infinities in an opened momentum that the node has even committed to."""
     lab = lab_of(seed)
     told = lab.tell(lab.truth())
-    acts: list[Callable[[], object]] = []
+    members: list[Callable[[], object]] = []
     for value in (np.nan, np.inf, -np.inf):
         after = told.after.error_NC.copy()
         after[:, seed % 4096] = value
 
         def act(after: Any = after) -> object:
-            return lab.judge(replace(told, after=Private(after, None, lab.round)))
+            return lab.judge(replace(told, after=NodeState(after, None, lab.round)))
 
-        acts.append(act)
+        members.append(act)
     off = nullcontext() if is_defended else without(assay.verifier.audit.exact, "np", _Lenient())
     with off:
-        return _tally(acts, "none: no such opening; nothing in time is WITHHELD")
+        return _tally(members, "none: no such opening; nothing in time is WITHHELD")
 
 
 class _Lenient:
@@ -91,8 +93,8 @@ def _loud_scale(is_defended: bool, seed: int) -> Outcome:
         else without(assay.training.codec.wire, "exponent_window", lambda _: (-256, 255))
     )
     with off:
-        acts = [partial(decode_update, body, BLOCKS, K, Values.INT8) for body in bodies]
-        return _tally(acts, "none: refused by every verifier alike")
+        members = [partial(decode_update, body, BLOCKS, K, Values.INT8) for body in bodies]
+        return _tally(members, "none: refused by every verifier alike")
 
 
 def _index_bomb(is_defended: bool, seed: int) -> Outcome:
@@ -109,8 +111,8 @@ def _index_bomb(is_defended: bool, seed: int) -> Outcome:
             stack.enter_context(
                 without(assay.training.codec.wire, "rice_bits", lambda _size, k: rice_bits(BLOCK_SIZE, k))
             )
-        acts = [partial(decode_update, body, BLOCKS, K, Values.INT8) for body in bodies]
-        return _tally(acts, "none: refused; duplicates and disorder have no encoding")
+        members = [partial(decode_update, body, BLOCKS, K, Values.INT8) for body in bodies]
+        return _tally(members, "none: refused; duplicates and disorder have no encoding")
 
 
 def _two_encodings(is_defended: bool, seed: int) -> Outcome:
@@ -135,15 +137,15 @@ def _oversize(is_defended: bool, seed: int) -> Outcome:
     many = b"\x9a\x00\x10\x00\x00" + b"\x00" * (1 << 20)
     large = b"\x5a\x00\x40\x00\x01" + bytes(MESSAGE_BYTES_MAX + 1)
     if is_defended:
-        acts: list[Callable[[], object]] = [
+        members: list[Callable[[], object]] = [
             lambda: decode_update(huge, BLOCKS, K, Values.INT8),
             lambda: decode(Manifest, nest),
             lambda: decode(Manifest, many),
             lambda: decode(Manifest, large),
         ]
     else:
-        acts = [partial(cbor2.loads, data) for data in (nest, many, large)]
-    return _tally(acts, "none: refused before anything is allocated for it")
+        members = [partial(cbor2.loads, data) for data in (nest, many, large)]
+    return _tally(members, "none: refused before anything is allocated for it")
 
 
 def _junk_openings(is_defended: bool, seed: int) -> Outcome:
@@ -168,7 +170,7 @@ def _junk_openings(is_defended: bool, seed: int) -> Outcome:
     verdicts = refused = 0
     for body_ in junk:
         try:
-            lab.examiner.examine(commit, told.update, body_, blocks)
+            lab.recompute_worker.examine(commit, told.update, body_, blocks)
             verdicts += 1
         except MalformedMessage:
             refused += 1

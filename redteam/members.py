@@ -34,9 +34,9 @@ def pay_of(network: Network, peer: PeerId, epoch: int = 0) -> int:
 
 def table(network: Network, epoch: int = 0) -> Settlement:
     """An epoch's payout table."""
-    while int(network.history.round) <= network.history.spec.settled_at(epoch):
+    while int(network.run_state.round) <= network.run_state.spec.settled_at(epoch):
         network.grow()
-    return settle(network.history, epoch)
+    return settle(network.run_state, epoch)
 
 
 def one_act(is_caught: bool, has_succeeded: bool, cost: float, harm: str, attempts: int = 1) -> Outcome:

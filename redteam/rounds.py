@@ -1,6 +1,6 @@
 """Rounds: what may be slipped past a verifier while a round is collected, proposed and certified.
 
-Room: redteam. The verifier who checks is production's, and so is all that he checks (`desk`).
+Room: redteam. The verifier who checks is production's, and so is all that he checks (`fake_verifier`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,16 @@ from assay.protocol.params import check_spec
 from assay.protocol.state_transition import advance, start
 from assay.protocol.types import NO_DIGEST, PeerId
 from assay.redteam.attack import Attack, Outcome, Where, without
-from assay.redteam.fake_verifier import NODE, NODE_KEYS, STATE, Desk, a_deployment, a_desk, a_member, tally
+from assay.redteam.fake_verifier import (
+    NODE,
+    NODE_KEYS,
+    STATE,
+    FakeVerifier,
+    a_deployment,
+    a_fake_verifier,
+    a_member,
+    tally,
+)
 from assay.redteam.run_builder import RUN_ID, a_network, a_spec, mark, peers
 from assay.training.codec.wire import Update
 from assay.training.data.batches import batch_positions, batch_root
@@ -44,10 +53,10 @@ def _unchecked(is_defended: bool) -> AbstractContextManager[Any]:
 
 
 def _replayed(is_defended: bool, seed: int) -> Outcome:
-    desk = a_desk(seed)
-    old = desk.signed(NODE)
+    fake_verifier = a_fake_verifier(seed)
+    old = fake_verifier.signed(NODE)
     elsewhere = replace(old, commit=replace(old.commit, run_id=mark("another run")))
-    now = desk.passes().round
+    now = fake_verifier.passes().round
     with _unchecked(is_defended):
         return tally(
             [lambda: step(now, Submitted(old)), lambda: step(now, Submitted(elsewhere))], 0.0, "none: refused"
@@ -56,72 +65,80 @@ def _replayed(is_defended: bool, seed: int) -> Outcome:
 
 def _late(is_defended: bool, seed: int) -> Outcome:
     """The beacon of its round is out; it knows whether it is drawn, and commits now."""
-    desk = a_desk(seed)
-    ready = desk.signed(NODE)
-    now = desk.passes(2).round
+    fake_verifier = a_fake_verifier(seed)
+    ready = fake_verifier.signed(NODE)
+    now = fake_verifier.passes(2).round
     with _unchecked(is_defended):
         return tally([lambda: step(now, Submitted(ready))], 1.0, "none: refused, so unpaid")
 
 
 def _equivocates(is_defended: bool, seed: int) -> Outcome:
     """One commit for half of the verifiers, another for the rest; undefended, they do not compare."""
-    desk = a_desk(seed)
-    first, second = desk.signed(NODE), desk.signed(NODE, update=mark("another update"))
-    state, _ = step(desk.round, Submitted(first))
-    other = state if is_defended else desk.round
+    fake_verifier = a_fake_verifier(seed)
+    first, second = fake_verifier.signed(NODE), fake_verifier.signed(NODE, update=mark("another update"))
+    state, _ = step(fake_verifier.round, Submitted(first))
+    other = state if is_defended else fake_verifier.round
     seen, effects = step(other, Submitted(second))
     is_proved = effects == (Equivocation(contradiction(first, second)),)
     if is_proved:
         hot = a_member(NODE).hot
         for signed in (first, second):  # what the court recovers from its calldata
-            check_commit_statement(desk.history.spec, a_deployment(), signed, hot)
-        is_proved = NODE not in advance(desk.history, manifest_of(seen, (), NO_DIGEST)).active
+            check_commit_statement(fake_verifier.run_state.spec, a_deployment(), signed, hot)
+        is_proved = NODE not in advance(fake_verifier.run_state, manifest_of(seen, (), NO_DIGEST)).active
     words = "none: barred from the next round on and unpaid from this one; the court takes all its stake"
     return Outcome(attempts=1, caught=is_proved, succeeded=not is_proved, cost=1.0, harm=words)
 
 
 def _forked(is_defended: bool, seed: int) -> Outcome:
     """One bit of the parameters is another; undefended, commits do not name theirs."""
-    desk = a_desk(seed) if is_defended else Desk(
-        start(replace(a_desk(seed).history.spec, state_every=1000), RUN_ID)
+    fake_verifier = a_fake_verifier(seed) if is_defended else FakeVerifier(
+        start(replace(a_fake_verifier(seed).run_state.spec, state_every=1000), RUN_ID)
     )  # fmt: skip
-    desk.passes()
-    signed = desk.signed(NODE, state=mark("one bit else")) if is_defended else desk.signed(NODE)
+    fake_verifier.passes()
+    signed = (
+        fake_verifier.signed(NODE, state=mark("one bit else")) if is_defended else fake_verifier.signed(NODE)
+    )
     return tally(
-        [lambda: check_commit(desk.rules, desk.history, STATE, signed)], 1.0, "none: refused as diverged"
+        [lambda: check_commit(fake_verifier.rules, fake_verifier.run_state, STATE, signed)],
+        1.0,
+        "none: refused as diverged",
     )
 
 
 def _other_set(is_defended: bool, seed: int) -> Outcome:
     """A leader aggregates another set than its manifest lists: the chain digest binds both."""
-    desk = a_desk(seed).passes()
-    manifest = desk.manifest(reveals=desk.reveals(), chain=mark("another chain"))
+    fake_verifier = a_fake_verifier(seed).passes()
+    manifest = fake_verifier.manifest(
+        beacon_shares=fake_verifier.beacon_shares(), chain=mark("another chain")
+    )
     off = (
         nullcontext()
         if is_defended
         else without(assay.verifier.round.machine, "check_place", lambda *_: None)
     )
     with off:
-        return tally([lambda: examine(desk.round, (), manifest, follows=True)], 0.0, "none: no vote")
+        return tally([lambda: examine(fake_verifier.round, (), manifest, follows=True)], 0.0, "none: no vote")
 
 
 def _short(is_defended: bool, seed: int) -> Outcome:
     """Five names share one step's work, each with a fifth of its tokens; or another batch than its own."""
-    desk = a_desk(seed)
-    other = batch_root(desk.history.spec, batch_positions(desk.history.spec, NODE, 30))
+    fake_verifier = a_fake_verifier(seed)
+    other = batch_root(fake_verifier.run_state.spec, batch_positions(fake_verifier.run_state.spec, NODE, 30))
     lies: tuple[dict[str, Any], ...] = (
-        {"tokens": desk.history.spec.tokens_per_step // 5}, {"batch_root": other}, {"base": 7},
+        {"tokens": fake_verifier.run_state.spec.tokens_per_step // 5}, {"batch_root": other}, {"base": 7},
         {"momentum_before": mark("invented")},
     )  # fmt: skip
     with _unchecked(is_defended):
-        acts = [partial(step, desk.round, Submitted(desk.signed(NODE, **lie))) for lie in lies]
-        return tally(acts, 0.2, "none: refused")
+        members = [
+            partial(step, fake_verifier.round, Submitted(fake_verifier.signed(NODE, **lie))) for lie in lies
+        ]
+        return tally(members, 0.2, "none: refused")
 
 
 def _signed_by_another(is_defended: bool, seed: int) -> Outcome:
-    desk, thief = a_desk(seed), list(NODE_KEYS)[1]
-    stolen = desk.signed(NODE, key=thief)
-    honest = desk.signed(NODE)
+    fake_verifier, thief = a_fake_verifier(seed), list(NODE_KEYS)[1]
+    stolen = fake_verifier.signed(NODE, key=thief)
+    honest = fake_verifier.signed(NODE)
     half = replace(honest, statement=stolen.statement)  # one key stolen of two
     with ExitStack() as stack:
         if not is_defended:
@@ -130,9 +147,13 @@ def _signed_by_another(is_defended: bool, seed: int) -> Outcome:
                 without(assay.verifier.round.commits, "check_commit_statement", lambda *_: None)
             )
         return tally(
-            [lambda: step(desk.round, Submitted(stolen)), lambda: step(desk.round, Submitted(half))], 0.0,
+            [
+                lambda: step(fake_verifier.round, Submitted(stolen)),
+                lambda: step(fake_verifier.round, Submitted(half)),
+            ],
+            0.0,
             "none: refused; both keys are needed",
-        )  # fmt: skip
+        )
 
 
 # ---- certificates
@@ -140,20 +161,24 @@ def _signed_by_another(is_defended: bool, seed: int) -> Outcome:
 
 def _rewritten(is_defended: bool, seed: int) -> Outcome:
     """A past that two of four verifiers sign: another manifest in the place of a final one."""
-    desk = a_desk(seed)
-    fork = desk.link(desk.manifest(aggregate=NO_DIGEST), signers=2)
+    fake_verifier = a_fake_verifier(seed)
+    fork = fake_verifier.link(fake_verifier.manifest(aggregate=NO_DIGEST), signers=2)
     off = nullcontext() if is_defended else without(assay.protocol.quorum, "quorum", lambda _count: 2)
     with off:
-        return tally([lambda: extend(desk.history, fork)], 0.0, "none: refused by whoever follows the chain")
+        return tally(
+            [lambda: extend(fake_verifier.run_state, fork)], 0.0, "none: refused by whoever follows the chain"
+        )
 
 
 def _rolled_back(is_defended: bool, seed: int) -> Outcome:
-    desk = a_desk(seed)
-    old = desk.link(desk.manifest(), signers=3)
-    desk.passes(2)
+    fake_verifier = a_fake_verifier(seed)
+    old = fake_verifier.link(fake_verifier.manifest(), signers=3)
+    fake_verifier.passes(2)
     off = nullcontext() if is_defended else without(assay.participant.links, "check_place", lambda *_: None)
-    with off, without(assay.participant.links, "advance", lambda history, _manifest: history):
-        return tally([lambda: extend(desk.history, old)], 0.0, "none: it does not extend the chain")
+    with off, without(assay.participant.links, "advance", lambda run_state, _manifest: run_state):
+        return tally(
+            [lambda: extend(fake_verifier.run_state, old)], 0.0, "none: it does not extend the chain"
+        )
 
 
 # ---- many names
@@ -178,9 +203,9 @@ def _sybil_pay(is_defended: bool, seed: int) -> Outcome:
     per_step = []
     for names in (3, 12):
         network = a_network(seed=seed, nodes=peers("node", names), rounds=4)
-        while int(network.history.round) <= network.history.spec.settled_at(0):
+        while int(network.run_state.round) <= network.run_state.spec.settled_at(0):
             network.grow()
-        found = settle(network.history, 0)
+        found = settle(network.run_state, 0)
         per_step.append(found.paid("operator") / (4 * names))
     gain = per_step[1] / per_step[0]
     return Outcome(

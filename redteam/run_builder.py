@@ -14,21 +14,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from assay.participant.links import check_place
-from assay.protocol.audits import RECOMPUTED, Audit, may_plant, may_unseal
-from assay.protocol.commitments import seal_of, unseal
+from assay.protocol.audits import RECOMPUTED, Audit, may_open_sketch, may_plant
+from assay.protocol.commitments import commitment_of, open_commitment
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import (
+    BeaconShare,
     Commit,
+    KnownAnswer,
     Manifest,
     Outcome,
-    Planted,
-    Reveal,
     SignedCommit,
     SignedVerdict,
-    SignedVerdictSeal,
-    Unsealed,
+    SignedVerdictCommitment,
+    SketchOpening,
     Verdict,
-    VerdictSeal,
+    VerdictCommitment,
 )
 from assay.protocol.params import (
     AuditSpec,
@@ -42,7 +42,14 @@ from assay.protocol.params import (
     check_spec,
 )
 from assay.protocol.randomness.drand import NO_DRAND
-from assay.protocol.state_transition import History, advance, may_reveal, may_seal, next_chain, start
+from assay.protocol.state_transition import (
+    RunState,
+    advance,
+    may_commit_verdict,
+    may_share_beacon,
+    next_chain,
+    start,
+)
 from assay.protocol.types import NO_DIGEST, Address, Digest, HotSignature, PeerId, RoundId, Signature
 from assay.training.methods import METHODS
 from assay.training.methods.choices import Choices
@@ -82,8 +89,8 @@ def a_spec(
 ) -> RunSpec:
     """A run in which every step is drawn and one auditor looks, unless `audit` says otherwise."""
     rules = AuditSpec(
-        probation=100_000, floor_ppm=200_000, blocks=4, looks_ppm=0, turn_rounds=1, audit_rounds=6,
-        dispute_rounds=3, limits=NO_DIGEST, canaries=NO_DIGEST, canary_count=0,
+        probation=100_000, floor_ppm=200_000, blocks=4, replication_ppm=0, takeover_rounds=1, audit_rounds=6,
+        dispute_rounds=3, limits=NO_DIGEST, known_answers=NO_DIGEST, known_answer_count=0,
         attestation=NO_DIGEST, attested_rounds=0, code=NO_DIGEST, drand=NO_DRAND,
     )  # fmt: skip
     spec = RunSpec(
@@ -113,17 +120,27 @@ def a_spec(
     return spec
 
 
-def a_commit(history: History, node: PeerId, **changes: Any) -> Commit:
+def a_commit(run_state: RunState, node: PeerId, **changes: Any) -> Commit:
     """What this node commits to in the next round."""
-    round_id = history.round
+    round_id = run_state.round
     commit = Commit(
-        run_id=history.run_id, round=round_id, node=node, parent=history.parent,
-        state=mark("state", round_id), batch_root=mark("batch", round_id, node),
-        update=mark("update", round_id, node), update_bytes=10, base=history.nodes[node].round + 1,
-        momentum_before=mark("before", round_id, node), momentum_after=mark("after", round_id, node),
-        inner=(), seal=seal_of(_salt(node), [said_sketch(round_id, node)]), exec_class=mark("class"),
-        tokens=history.spec.tokens_per_step, loss_micro=5_000_000,
-    )  # fmt: skip
+        run_id=run_state.run_id,
+        round=round_id,
+        node=node,
+        parent=run_state.parent,
+        state=mark("state", round_id),
+        batch_root=mark("batch", round_id, node),
+        update=mark("update", round_id, node),
+        update_bytes=10,
+        base=run_state.nodes[node].round + 1,
+        momentum_before=mark("before", round_id, node),
+        momentum_after=mark("after", round_id, node),
+        inner=(),
+        commitment=commitment_of(_salt(node), [said_sketch(round_id, node)]),
+        exec_class=mark("class"),
+        tokens=run_state.spec.tokens_per_step,
+        loss_micro=5_000_000,
+    )
     return replace(commit, **changes)
 
 
@@ -168,13 +185,13 @@ class Network:
     sealed: nodes that do not open their seals. planted: faults that may be shown, by step.
     """
 
-    history: History
+    run_state: RunState
     false: set[Step] = field(default_factory=set)
     withheld: set[Step] = field(default_factory=set)
     minds: dict[PeerId, Mind] = field(default_factory=dict)
     unopened: set[PeerId] = field(default_factory=set)
-    sealed: set[PeerId] = field(default_factory=set)
-    planted: dict[Step, Planted] = field(default_factory=dict)
+    committed: set[PeerId] = field(default_factory=set)
+    known_answers: dict[Step, KnownAnswer] = field(default_factory=dict)
     commit_changes: Callable[[RoundId, PeerId], Mapping[str, Any]] = lambda _round, _node: {}
     is_checked: bool = True
     absent: set[PeerId] = field(default_factory=set)
@@ -184,51 +201,51 @@ class Network:
         for _ in range(rounds):
             manifest = self.manifest()
             if self.is_checked:
-                check_place(self.history, manifest)
-            self.history = advance(self.history, manifest)
+                check_place(self.run_state, manifest)
+            self.run_state = advance(self.run_state, manifest)
         return self
 
     def finish(self) -> Network:
         """To the last manifest of the run."""
-        while not self.history.is_complete:
+        while not self.run_state.is_complete:
             self.grow()
         return self
 
     def audit(self, round_id: int, node: PeerId) -> Audit:
         """The audit of a step."""
-        return self.history.audits[(RoundId(round_id), node)]
+        return self.run_state.audits[(RoundId(round_id), node)]
 
-    def manifest(self, reveals: tuple[Reveal, ...] = ()) -> Manifest:
+    def manifest(self, beacon_shares: tuple[BeaconShare, ...] = ()) -> Manifest:
         """The next one."""
-        history = self.history
+        run_state = self.run_state
         commits = tuple(
-            a_commit(history, node, **self.commit_changes(history.round, node))
-            for node in history.active
+            a_commit(run_state, node, **self.commit_changes(run_state.round, node))
+            for node in run_state.active
             if node not in self.absent
         )
-        seals, verdicts, unsealed = self._words()
-        aggregate = mark("aggregate", history.round) if commits else NO_DIGEST
+        commitments, verdicts, sketch_openings = self._words()
+        aggregate = mark("aggregate", run_state.round) if commits else NO_DIGEST
         return Manifest(
-            run_id=history.run_id,
-            round=history.round,
-            parent=history.parent,
+            run_id=run_state.run_id,
+            round=run_state.round,
+            parent=run_state.parent,
             commits=tuple(
                 SignedCommit(commit=one, signature=Signature(bytes(64)), statement=HotSignature(bytes(65)))
                 for one in commits
             ),
-            reveals=reveals,
+            beacon_shares=beacon_shares,
             drand=b"",
             drand_next=0,
-            seals=tuple(seals),
+            commitments=tuple(commitments),
             verdicts=tuple(verdicts),
-            unsealed=tuple(unsealed),
-            planted=tuple(self._planted()),
+            sketch_openings=tuple(sketch_openings),
+            known_answers=tuple(self._known_answers()),
             contradictions=(),
             appraised=(),
-            backings=(),
-            excluded=history.excluded,
+            stake_reports=(),
+            disqualified=run_state.disqualified,
             aggregate=aggregate,
-            chain=next_chain(history.chain, commits, aggregate),
+            chain=next_chain(run_state.chain, commits, aggregate),
         )
 
     def word(self, audit: Audit, verifier: PeerId) -> Verdict | None:
@@ -236,28 +253,34 @@ class Network:
         said = self.minds.get(verifier, honest)(self, audit)
         return None if said is None else a_verdict(audit, verifier, said[0], **said[1])
 
-    def _words(self) -> tuple[list[SignedVerdictSeal], list[SignedVerdict], list[Unsealed]]:
-        history, nothing = self.history, Signature(bytes(64))
-        seals, verdicts, unsealed = [], [], []
-        for _, audit in sorted(history.audits.items()):
-            for verifier in history.spec.verifier_peers:
+    def _words(self) -> tuple[list[SignedVerdictCommitment], list[SignedVerdict], list[SketchOpening]]:
+        run_state, nothing = self.run_state, Signature(bytes(64))
+        commitments, verdicts, sketch_openings = [], [], []
+        for _, audit in sorted(run_state.audits.items()):
+            for verifier in run_state.spec.verifier_peers:
                 verdict = self.word(audit, verifier) if audit.is_open else None
                 if verdict is None:
                     continue
-                if may_seal(history, audit, verifier):
-                    seals.append(SignedVerdictSeal(seal=a_seal(verdict, audit.pattern), signature=nothing))
-                elif may_reveal(history, audit, verdict) and verifier not in self.unopened:
+                if may_commit_verdict(run_state, audit, verifier):
+                    commitments.append(
+                        SignedVerdictCommitment(
+                            commitment=a_commitment(verdict, audit.pattern), signature=nothing
+                        )
+                    )
+                elif may_share_beacon(run_state, audit, verdict) and verifier not in self.unopened:
                     verdicts.append(SignedVerdict(verdict=verdict, signature=nothing))
-            if may_unseal(audit, int(history.round)) and audit.node not in self.sealed:
+            if may_open_sketch(audit, int(run_state.round)) and audit.node not in self.committed:
                 sketch = said_sketch(audit.round, audit.node)
-                unsealed.append(unseal(audit.commit, _salt(audit.node), [sketch], audit.segment))
-        return seals, verdicts, unsealed
+                sketch_openings.append(
+                    open_commitment(audit.commit, _salt(audit.node), [sketch], audit.segment)
+                )
+        return commitments, verdicts, sketch_openings
 
-    def _planted(self) -> Iterable[Planted]:
-        history = self.history
-        for step, shown in sorted(self.planted.items()):
-            audit = history.audits.get(step)
-            if audit is not None and may_plant(history.spec.audit, audit, int(history.round)):
+    def _known_answers(self) -> Iterable[KnownAnswer]:
+        run_state = self.run_state
+        for step, shown in sorted(self.known_answers.items()):
+            audit = run_state.audits.get(step)
+            if audit is not None and may_plant(run_state.spec.audit, audit, int(run_state.round)):
                 yield shown
 
 
@@ -276,14 +299,14 @@ def a_verdict(audit: Audit, verifier: PeerId, outcome: Outcome, **fields: Any) -
         exec_class=audit.commit.exec_class if has_worked else NO_DIGEST,
         recomputed=said_sketch(audit.round, audit.node) if has_worked else NO_DIGEST,
         witness=mark("witness", audit.pattern) if in_dispute else NO_DIGEST,
-        opening=NO_DIGEST, opening_bytes=0, leans=False, distance_ppb=0, block=0,
+        opening=NO_DIGEST, opening_bytes=0, is_biased=False, distance_ppb=0, block=0,
     )  # fmt: skip
     return replace(verdict, **fields)
 
 
-def a_seal(verdict: Verdict, pattern: Digest = NO_DIGEST) -> VerdictSeal:
+def a_commitment(verdict: Verdict, pattern: Digest = NO_DIGEST) -> VerdictCommitment:
     """The seal over a verdict."""
-    return VerdictSeal(
+    return VerdictCommitment(
         run_id=verdict.run_id, round=verdict.round, node=verdict.node, verifier=verdict.verifier,
         pattern=pattern, verdict=digest(verdict),
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """Steps: what a node may do wrong in its own work, against an auditor who repeats it.
 
 Room: redteam. Every lie is told through the production node's files and judged by the production
-`Examiner`. Where the auditor could take the node's word for something (which batch, which
+`RecomputeWorker`. Where the auditor could take the node's word for something (which batch, which
 parameters, which momentum), the defence that is switched off is that he does not; where the lie
 is in no input at all, it is that he recomputes.
 """
@@ -23,7 +23,7 @@ from assay.protocol.errors import ConfigError, MalformedMessage
 from assay.protocol.messages import Outcome as Found
 from assay.protocol.params import PPM, RunSpec
 from assay.redteam.attack import Attack, Outcome, Where, without
-from assay.redteam.test_bed import NODE, PEER, ROUNDS_BEFORE, Lab, Told, lab_of
+from assay.redteam.test_bed import NODE, PEER, ROUNDS_BEFORE, TestBed, Told, lab_of
 from assay.simulation.attacks.catalogue import ATTACKS, flipped_labels
 from assay.simulation.attacks.scene import Scene
 from assay.training.codec.contribution import decode_contribution
@@ -48,7 +48,7 @@ class Trial:
 
 
 def _recomputed(
-    name: str, number: int, defence: str, harm: str, trials: Callable[[Lab], list[Trial]]
+    name: str, number: int, defence: str, harm: str, trials: Callable[[TestBed], list[Trial]]
 ) -> Attack:
     """A row whose lies are each judged by the real auditor."""
 
@@ -72,7 +72,7 @@ def _recomputed(
     return Attack(name=name, number=number, where=Where.STEP, defence=defence, run=run)
 
 
-def _campaign(lab: Lab, trial: Trial, is_defended: bool) -> tuple[bool, int]:
+def _campaign(lab: TestBed, trial: Trial, is_defended: bool) -> tuple[bool, int]:
     """Whether it is found, and after how many audits."""
     with nullcontext() if is_defended else trial.off():
         for beacon in range(trial.steps):
@@ -100,18 +100,18 @@ def _nothing() -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def _believed_batch(lab: Lab, tokens: np.ndarray[Any, Any]) -> Off:
+def _believed_batch(lab: TestBed, tokens: np.ndarray[Any, Any]) -> Off:
     """The auditor computes over the sequences that the node says it used."""
     return lambda: without(assay.verifier.audit.worker, "batch_tokens", lambda *_: tokens)
 
 
-def _believed_spec(lab: Lab, spec: RunSpec) -> Off:
+def _believed_spec(lab: TestBed, spec: RunSpec) -> Off:
     """The auditor computes by what the node says of precision and method."""
 
     @contextmanager
     def off() -> Iterator[None]:
         with ExitStack() as stack:
-            stack.enter_context(without(lab.examiner, "spec", spec))
+            stack.enter_context(without(lab.recompute_worker, "spec", spec))
             stack.enter_context(without(lab, "spec", spec))
             yield
 
@@ -130,33 +130,33 @@ def _compare_without_state(*args: Any, **kwargs: Any) -> Finding:
 # ---- the lies
 
 
-def _copies(lab: Lab) -> list[Trial]:
+def _copies(lab: TestBed) -> list[Trial]:
     peer = lab.step_of(PEER)["update"]
     idle = lab.tell(np.zeros_like(lab.truth()), cost=0.0)
     told = replace(idle, update=peer)
     return [Trial(told, _unseen(told))]
 
 
-def _replays(lab: Lab) -> list[Trial]:
+def _replays(lab: TestBed) -> list[Trial]:
     record = lab.trainer.steps.record(lab.round - 1)
     assert record is not None
     told = replace(lab.tell(np.zeros_like(lab.truth()), cost=0.0), update=record["update"], after=lab.before)
     return [Trial(told, _unseen(told))]
 
 
-def _noise(lab: Lab) -> list[Trial]:
+def _noise(lab: TestBed) -> list[Trial]:
     true = lab.truth()
     noise = np.random.default_rng(lab.seed).standard_normal(true.shape).astype(np.float32)
     told = lab.tell(noise * np.float32(np.linalg.norm(true) / np.linalg.norm(noise)), cost=0.0)
     return [Trial(told, _unseen(told))]
 
 
-def _wrong_shard(lab: Lab) -> list[Trial]:
+def _wrong_shard(lab: TestBed) -> list[Trial]:
     other = lab.batch(lab.round + 77), lab.batch(node=PEER)
     return [Trial(lab.tell(lab.x_of(batch)), _believed_batch(lab, batch)) for batch in other]
 
 
-def _fewer(lab: Lab) -> list[Trial]:
+def _fewer(lab: TestBed) -> list[Trial]:
     batch, trials = lab.batch(), []
     for kept in (7, 6, 4):
         part = batch[:kept]
@@ -164,27 +164,27 @@ def _fewer(lab: Lab) -> list[Trial]:
     return trials
 
 
-def _one_token(lab: Lab) -> list[Trial]:
+def _one_token(lab: TestBed) -> list[Trial]:
     batch = lab.batch().copy()
     batch[-1, -1] ^= 1
     told = lab.tell(lab.x_of(batch), cost=1 - 1 / (batch.shape[0] * (batch.shape[1] - 1)))
     return [Trial(told, _believed_batch(lab, batch))]
 
 
-def _stale(lab: Lab) -> list[Trial]:
+def _stale(lab: TestBed) -> list[Trial]:
     read, trials = lab.trainer.parameters.read, []
     for age in (1, 2):
         old = read(lab.round - age)
         told = lab.tell(lab.x_of(lab.batch(), theta=old))
 
         def off(old: Any = old) -> AbstractContextManager[Any]:
-            return without(lab.examiner.parameters, "read", lambda _round: old)
+            return without(lab.recompute_worker.parameters, "read", lambda _round: old)
 
         trials.append(Trial(told, off))
     return trials
 
 
-def _lazy_momentum(lab: Lab) -> list[Trial]:
+def _lazy_momentum(lab: TestBed) -> list[Trial]:
     x, compress, trials = lab.truth(), lab.spec.rule.compress, []
     # It starts from nothing each time, and says that it went on.
     told = lab.tell(x, before=start_private(lab.trainer.layout))
@@ -209,17 +209,17 @@ def _lazy_momentum(lab: Lab) -> list[Trial]:
     return trials
 
 
-def _half_precision(lab: Lab) -> list[Trial]:
+def _half_precision(lab: TestBed) -> list[Trial]:
     told = lab.tell(lab.x_of(lab.batch(), compute=lab.bf16()), cost=0.5)
     return [Trial(told, _believed_spec(lab, replace(lab.spec, compute=lab.bf16())))]
 
 
-def _flipped_labels(lab: Lab) -> list[Trial]:
+def _flipped_labels(lab: TestBed) -> list[Trial]:
     batch = flipped_labels(lab.batch(), lab.spec.model.vocabulary)
     return [Trial(lab.tell(lab.x_of(batch)), _believed_batch(lab, batch))]
 
 
-def _crafted(lab: Lab) -> list[Trial]:
+def _crafted(lab: TestBed) -> list[Trial]:
     own, true, layout = lab.truth(), lab.tell(lab.truth()), lab.trainer.layout
 
     def decoded(body: bytes) -> Any:
@@ -237,7 +237,7 @@ def _crafted(lab: Lab) -> list[Trial]:
     return trials
 
 
-def _other_places(lab: Lab) -> list[Trial]:
+def _other_places(lab: TestBed) -> list[Trial]:
     """q' = q + e and m' = m - e: the implied gradient stays right, the choice of coefficients does not."""
     true, rng = lab.tell(lab.truth()), np.random.default_rng(lab.seed)
     update = decode_contribution(lab.spec, lab.trainer.layout, lab.round, true.update)
@@ -252,19 +252,19 @@ def _other_places(lab: Lab) -> list[Trial]:
     return [Trial(told, _unseen(told))]
 
 
-def _inject(lab: Lab, blocks: list[int]) -> Told:
+def _inject(lab: TestBed, blocks: list[int]) -> Told:
     true = lab.tell(lab.truth())
     after, poison = true.after.error_NC.copy(), np.random.default_rng(lab.seed).standard_normal(4096)
     after[blocks] += poison.astype(np.float32) * np.float32(100 * np.abs(after).max())
     return replace(true, after=replace(true.after, error_NC=after))
 
 
-def _injection(lab: Lab) -> list[Trial]:
+def _injection(lab: TestBed) -> list[Trial]:
     told = _inject(lab, list(range(lab.trainer.layout.blocks)))
     return [Trial(told, lambda: without(assay.verifier.audit.worker, "compare", _compare_without_state))]
 
 
-def _injection_once(lab: Lab) -> list[Trial]:
+def _injection_once(lab: TestBed) -> list[Trial]:
     trials = []
     for beacon in range(8):
         told = _inject(lab, [(lab.seed * 7 + beacon * 5) % lab.trainer.layout.blocks])
@@ -273,7 +273,7 @@ def _injection_once(lab: Lab) -> list[Trial]:
     return trials
 
 
-def _poison(lab: Lab, block: int) -> Told:
+def _poison(lab: TestBed, block: int) -> Told:
     """An honest step, but what is sent of one block has the opposite signs."""
     true = lab.tell(lab.truth())
     update = decode_contribution(lab.spec, lab.trainer.layout, lab.round, true.update)
@@ -282,7 +282,7 @@ def _poison(lab: Lab, block: int) -> Told:
     return replace(true, update=message(lab.spec, lab.trainer.layout, replace(update, value_BK=value)))
 
 
-def _poisoned_block(lab: Lab) -> list[Trial]:
+def _poisoned_block(lab: TestBed) -> list[Trial]:
     true = lab.tell(lab.truth())
     live = decode_contribution(lab.spec, lab.trainer.layout, lab.round, true.update).blocks_B.tolist()
 
@@ -294,7 +294,7 @@ def _poisoned_block(lab: Lab) -> list[Trial]:
     return [Trial(_poison(lab, chosen), _nothing, BEACONS, unopened)]
 
 
-def _one_bit(lab: Lab) -> list[Trial]:
+def _one_bit(lab: TestBed) -> list[Trial]:
     x = lab.truth().copy()
     at = (lab.seed * 5 % len(x), int(np.abs(x[lab.seed * 5 % len(x)]).argmax()))
     x[at] = np.nextafter(x[at], np.float32(9))
@@ -302,12 +302,12 @@ def _one_bit(lab: Lab) -> list[Trial]:
     return [Trial(told, _unseen(told))]
 
 
-def _false_sketch(lab: Lab) -> list[Trial]:
+def _false_sketch(lab: TestBed) -> list[Trial]:
     told = replace(lab.tell(lab.truth()), sketches=lab.sketch(lab.truth() * np.float32(2)))
     return [Trial(told, _unseen(told))]
 
 
-def _prepared_sketch(lab: Lab) -> list[Trial]:
+def _prepared_sketch(lab: TestBed) -> list[Trial]:
     """A sketch in the pattern of the manifest before: made once, to be used again."""
     x = lab.truth()
     told = lab.tell(x)
@@ -337,7 +337,7 @@ def _poisoned_document(is_defended: bool, seed: int) -> Outcome:
     tokens = np.frombuffer(poisoned, np.uint8)
     batch = batch_tokens(tokens, batch_positions(lab.spec, NODE, lab.round), lab.spec.model.context)
     told = lab.tell(lab.x_of(batch))
-    with nullcontext() if is_defended else without(lab.examiner, "tokens", tokens):
+    with nullcontext() if is_defended else without(lab.recompute_worker, "tokens", tokens):
         caught += lab.is_caught(told)
     harm = "none: refused on the disk, and found out where a node used it"
     return Outcome(attempts=2, caught=caught, succeeded=2 - caught, cost=1.0, harm=harm)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from assay.redteam.attack import Attack, Finding, Outcome, finding_of, together
+from assay.redteam.attack import Attack, AttackResult, Outcome, finding_of, together
 from assay.redteam.beacon import BEACON_ATTACKS
 from assay.redteam.byzantine_nodes import LIAR_ATTACKS
 from assay.redteam.byzantine_verifiers import JUDGE_ATTACKS
@@ -34,7 +34,7 @@ class Row:
     outcome: Outcome
 
     @property
-    def finding(self) -> Finding:
+    def finding(self) -> AttackResult:
         """The verdict."""
         return finding_of(self.outcome)
 
@@ -115,5 +115,5 @@ def _line(*cells: object) -> str:
 
 def counts(rows: Sequence[Row]) -> str:
     """How many of each verdict, in words."""
-    found = {kind: sum(row.finding is kind for row in rows) for kind in Finding}
+    found = {kind: sum(row.finding is kind for row in rows) for kind in AttackResult}
     return ", ".join(f"{count} {kind.value}" for kind, count in found.items())

@@ -1,7 +1,7 @@
 """Lab: a node that can lie in any part of a step, and the auditor that will recompute it.
 
 Room: redteam (edge: files of one temporary folder). Node and auditor are the production
-`Trainer` and `Examiner`, on a model small enough for thousands of audits. An adversary keeps
+`Trainer` and `RecomputeWorker`, on a model small enough for thousands of audits. An adversary keeps
 its step in the node's own files and is opened from there; what it says of a step is its own affair.
 
 Shape suffixes: P = parameters, N = blocks, C = 4096.
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from assay.node.behaviours import Behaviour
 from assay.node.trainer import Trainer
-from assay.protocol.commitments import seal_of, sketch_digest
+from assay.protocol.commitments import commitment_of, sketch_digest
 from assay.protocol.draws import opened_blocks
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.messages import Commit, Outcome
@@ -45,14 +45,14 @@ from assay.training.methods import METHODS
 from assay.training.methods.choices import Choices
 from assay.training.model.loss import FLOAT32_WHOLE, loss_and_gradient, use_one_thread
 from assay.training.model.presets import gpt_spec
-from assay.training.optimiser.node_state import Private
+from assay.training.optimiser.node_state import NodeState
 from assay.training.optimiser.schedule import rate
 from assay.training.optimiser.step import Work
 from assay.training.optimiser.step import encode as encode_step
 from assay.training.transform.compress import gradient_blocks, work_sketch
 from assay.verifier.aggregation.mean import mean_over_senders
 from assay.verifier.audit.exact import Finding
-from assay.verifier.audit.worker import Examiner
+from assay.verifier.audit.worker import RecomputeWorker
 
 Floats = NDArray[np.float32]
 SMALL = gpt_spec(layers=1, width=64, heads=2, context=16)  # 22 blocks
@@ -92,20 +92,20 @@ def lab_spec(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """A step as an adversary tells it. The defaults of `Lab.honest` are the truth.
+    """A step as an adversary tells it. The defaults of `TestBed.honest` are the truth.
 
     before: the private state it says it began from. after: the one it says it ended in.
     sketches: what its seal holds. cost: of what it really did, in honest steps.
     """
 
-    before: Private
-    after: Private
+    before: NodeState
+    after: NodeState
     update: bytes
     sketches: tuple[Digest, ...]
     cost: float = 1.0
 
 
-class Lab:
+class TestBed:
     """A node with some honest rounds behind it, a peer, and an auditor, all at one round."""
 
     def __init__(self, folder: Path, seed: int, *, rounds: int = ROUNDS_BEFORE, **choices: Any) -> None:
@@ -113,7 +113,7 @@ class Lab:
         self.seed, self.data, self.folder = seed, folder / "data", folder
         self.spec = lab_spec(seed, data_spec(self.data, seed), **choices)
         self.trainers = {peer: self._trainer(peer) for peer in (NODE, PEER)}
-        self.examiner = Examiner(spec=self.spec, data=self.data, folder=folder / "auditor")
+        self.recompute_worker = RecomputeWorker(spec=self.spec, data=self.data, folder=folder / "auditor")
         self.bases: dict[PeerId, tuple[int, Digest]] = dict.fromkeys(self.trainers, (-1, NO_DIGEST))
         for _ in range(rounds):
             self.pass_round()
@@ -121,7 +121,7 @@ class Lab:
     @property
     def round(self) -> int:
         """The round to train."""
-        return self.examiner.parameters.round
+        return self.recompute_worker.parameters.round
 
     @property
     def trainer(self) -> Trainer:
@@ -134,7 +134,7 @@ class Lab:
         return Digest(hashlib.sha256(b"lab %d %d" % (self.seed, self.round)).digest())
 
     @property
-    def before(self) -> Private:
+    def before(self) -> NodeState:
         """The adversary's private state, as the chain knows it."""
         found = self.trainer.steps.private(self.bases[NODE][0])
         assert found is not None
@@ -156,7 +156,7 @@ class Lab:
         for peer, record in records.items():
             self.trainers[peer].apply(number, aggregate)
             self.bases[peer] = (number, record["momentum_after"])
-        self.examiner.parameters.apply(number, aggregate)
+        self.recompute_worker.parameters.apply(number, aggregate)
         return records
 
     # ---- what an adversary may compute, and what it says of it
@@ -189,7 +189,7 @@ class Lab:
         return self.x_of(self.batch())
 
     def tell(
-        self, x_NC: Floats, *, spec: RunSpec | None = None, before: Private | None = None, cost: float = 1.0
+        self, x_NC: Floats, *, spec: RunSpec | None = None, before: NodeState | None = None, cost: float = 1.0
     ) -> Told:
         """The step that follows from this work, its books kept straight."""
         began = self.before if before is None else before
@@ -230,10 +230,10 @@ class Lab:
             "momentum_before": steps.tree(told.before).root,
             "momentum_after": tree.root,
             "inner": [],
-            "seal": seal_of(salt, told.sketches),
+            "commitment": commitment_of(salt, told.sketches),
             "salt": salt,
             "sketches": list(told.sketches),
-            "exec_class": self.examiner.exec_class,
+            "exec_class": self.recompute_worker.exec_class,
             "tokens": self.spec.tokens_per_step,
             "loss_micro": 5_000_000,
         }
@@ -244,7 +244,7 @@ class Lab:
         """What the auditor finds of a told step when this beacon draws its blocks."""
         commit, blocks = self.keep(told), self.drawn(told.update, beacon)
         opening = self.trainer.steps.opening(self.round, blocks)
-        return self.examiner.examine(commit, told.update, opening, blocks)
+        return self.recompute_worker.examine(commit, told.update, opening, blocks)
 
     def is_caught(self, told: Told, beacon: int = 0) -> bool:
         """Whether the audit raises an alarm: a mismatch, or a sketch that the seal does not hold.
@@ -264,9 +264,16 @@ class Lab:
 def commit_of(record: Mapping[str, Any], node: PeerId) -> Commit:
     """The commit that a record of a step makes."""
     names: Sequence[str] = (
-        "parent", "state", "batch_root", "momentum_before", "momentum_after", "seal", "exec_class", "tokens",
+        "parent",
+        "state",
+        "batch_root",
+        "momentum_before",
+        "momentum_after",
+        "commitment",
+        "exec_class",
+        "tokens",
         "loss_micro",
-    )  # fmt: skip
+    )
     return Commit(
         run_id=RUN_ID,
         round=RoundId(record["round"]),
@@ -285,6 +292,6 @@ def _scratch() -> tempfile.TemporaryDirectory[str]:
 
 
 @functools.lru_cache(maxsize=4)
-def lab_of(seed: int) -> Lab:
+def lab_of(seed: int) -> TestBed:
     """The lab of a seed, made once a process: adversaries leave nothing in it that the next would see."""
-    return Lab(Path(_scratch().name) / f"lab-{seed}", seed)
+    return TestBed(Path(_scratch().name) / f"lab-{seed}", seed)

@@ -14,9 +14,16 @@ from numpy.typing import NDArray
 
 import assay.protocol.state_transition
 from assay.participant.links import check_place
-from assay.protocol.messages import Appraised, Backing, Discount, Manifest, SignedAppraised, SignedBacking
+from assay.protocol.messages import (
+    Appraisal,
+    Discount,
+    Manifest,
+    SignedAppraisal,
+    SignedStakeReport,
+    StakeReport,
+)
 from assay.protocol.params import PPM, Precision
-from assay.protocol.state_transition import History, advance
+from assay.protocol.state_transition import RunState, advance
 from assay.protocol.types import NO_DIGEST, PeerId, RoundId, Signature
 from assay.protocol.update_rule import BLOCK_SIZE
 from assay.redteam.attack import Attack, Outcome, Where, without
@@ -66,22 +73,22 @@ def _audits_until_alarm(limit: Limit, bias: float, seed: int) -> int | None:
 
 def _other_machine(is_defended: bool, seed: int) -> Outcome:
     """Trust is earned on one machine, then the steps come from another; undefended, trust is the node's."""
-    history = a_network(seed=seed, rounds=30, probation=2).grow(10).history
-    moved = replace(a_commit(history, NODE), exec_class=mark("another class"))
-    trusted = replace(history.nodes[NODE], clean=1000)
-    history = replace(history, nodes={**history.nodes, NODE: trusted})
+    run_state = a_network(seed=seed, rounds=30, probation=2).grow(10).run_state
+    moved = replace(a_commit(run_state, NODE), exec_class=mark("another class"))
+    trusted = replace(run_state.nodes[NODE], clean=1000)
+    run_state = replace(run_state, nodes={**run_state.nodes, NODE: trusted})
     manifest = a_network(seed=seed, rounds=30, probation=2).manifest()
     carried = replace(
         manifest,
-        round=history.round,
-        parent=history.parent,
+        round=run_state.round,
+        parent=run_state.parent,
         commits=tuple(replace(one, commit=moved) for one in manifest.commits if one.commit.node == NODE),
-        unsealed=(),
+        sketch_openings=(),
     )
     if not is_defended:
         known = replace(trusted, exec_class=moved.exec_class)
-        history = replace(history, nodes={**history.nodes, NODE: known})
-    rate = advance(history, carried).rate_ppm(NODE)
+        run_state = replace(run_state, nodes={**run_state.nodes, NODE: known})
+    rate = advance(run_state, carried).rate_ppm(NODE)
     words = f"the next steps are drawn at {rate / PPM:.0%}"
     return Outcome(attempts=1, caught=rate == PPM, succeeded=rate < PPM, cost=1.0, harm=words)
 
@@ -93,34 +100,34 @@ def _bought_appraisers(is_defended: bool, seed: int) -> Outcome:
         nullcontext() if is_defended else without(assay.protocol.state_transition, "quorum", lambda _count: 1)
     )
     with off:
-        after = advance(network.history, _vouching(network.manifest(), network.history, VERIFIERS[:2]))
+        after = advance(network.run_state, _vouching(network.manifest(), network.run_state, VERIFIERS[:2]))
         discount = after.discount_ppm(NODE)
     floor = after.spec.audit.floor_ppm / PPM
     words = f"its rate is multiplied with {discount / PPM:g}; the floor of {floor:.0%} stays in any case"
     return Outcome(attempts=1, caught=0, succeeded=discount < PPM, cost=0.0, harm=words)
 
 
-def _vouching(manifest: Manifest, history: History, verifiers: tuple[PeerId, ...]) -> Manifest:
+def _vouching(manifest: Manifest, run_state: RunState, verifiers: tuple[PeerId, ...]) -> Manifest:
     words = tuple(
-        Appraised(
-            run_id=history.run_id, round=RoundId(int(history.round) - 1), node=NODE, verifier=verifier,
+        Appraisal(
+            run_id=run_state.run_id, round=RoundId(int(run_state.round) - 1), node=NODE, verifier=verifier,
             discount=Discount.PROCESSOR_AND_GPU, evidence=NO_DIGEST, result=NO_DIGEST,
         )
         for verifier in verifiers
     )  # fmt: skip
-    signed = (SignedAppraised(appraised=word, signature=Signature(bytes(64))) for word in words)
+    signed = (SignedAppraisal(appraised=word, signature=Signature(bytes(64))) for word in words)
     return replace(manifest, appraised=tuple(signed))
 
 
 def _leaves_with_stake(is_defended: bool, seed: int) -> Outcome:
     """Past probation it takes its stake out, and trains on where nothing can be slashed any more."""
     network = a_network(seed=seed, rounds=90, probation=1, floor_ppm=50_000)
-    known = {node: replace(one, clean=10**6) for node, one in network.history.nodes.items()}
-    network.history = replace(network.history, nodes=known)
+    known = {node: replace(one, clean=10**6) for node, one in network.run_state.nodes.items()}
+    network.run_state = replace(network.run_state, nodes=known)
     network.grow(2)
     if is_defended:
-        network.history = advance(network.history, _weighing(network, VERIFIERS[:2]))
-    rate = network.history.rate_ppm(NODE)
+        network.run_state = advance(network.run_state, _weighing(network, VERIFIERS[:2]))
+    rate = network.run_state.rate_ppm(NODE)
     words = f"its steps are drawn at {rate / PPM:.0%}"
     return Outcome(attempts=1, caught=rate == PPM, succeeded=rate < PPM, cost=0.0, harm=words)
 
@@ -128,8 +135,8 @@ def _leaves_with_stake(is_defended: bool, seed: int) -> Outcome:
 def _slanders_stake(is_defended: bool, seed: int) -> Outcome:
     """One verifier of four says that an honest node's stake has left; undefended, one word counts."""
     network = a_network(seed=seed, rounds=90, probation=1, floor_ppm=50_000)
-    known = {node: replace(one, clean=10**6) for node, one in network.history.nodes.items()}
-    network.history = replace(network.history, nodes=known)
+    known = {node: replace(one, clean=10**6) for node, one in network.run_state.nodes.items()}
+    network.run_state = replace(network.run_state, nodes=known)
     network.grow(2)
     off = (
         nullcontext()
@@ -137,24 +144,24 @@ def _slanders_stake(is_defended: bool, seed: int) -> Outcome:
         else without(assay.protocol.state_transition, "faults_tolerated", lambda _count: 0)
     )
     with off:
-        rate = advance(network.history, _weighing(network, VERIFIERS[:1])).rate_ppm(NODE)
+        rate = advance(network.run_state, _weighing(network, VERIFIERS[:1])).rate_ppm(NODE)
     words = f"an honest node's steps are drawn at {rate / PPM:.0%}"
     return Outcome(attempts=1, caught=0, succeeded=rate == PPM, cost=0.0, harm=words)
 
 
 def _weighing(network: Network, verifiers: tuple[PeerId, ...]) -> Manifest:
     """The next manifest, in which these say that stake has left from behind the node."""
-    history = network.history
+    run_state = network.run_state
     words = (
-        Backing(
-            run_id=history.run_id, round=RoundId(int(history.round) - 1), node=NODE, verifier=verifier,
+        StakeReport(
+            run_id=run_state.run_id, round=RoundId(int(run_state.round) - 1), node=NODE, verifier=verifier,
             is_whole=False,
         )
         for verifier in verifiers
     )  # fmt: skip
-    signed = tuple(SignedBacking(backing=word, signature=Signature(bytes(64))) for word in words)
-    manifest = replace(network.manifest(), backings=signed)
-    check_place(history, manifest)
+    signed = tuple(SignedStakeReport(stake_report=word, signature=Signature(bytes(64))) for word in words)
+    manifest = replace(network.manifest(), stake_reports=signed)
+    check_place(run_state, manifest)
     return manifest
 
 

@@ -42,9 +42,9 @@ from assay.training.optimiser.inner import Floats
 from assay.training.optimiser.node_state import start_private
 from assay.training.optimiser.outer import apply, start_public
 from assay.training.optimiser.step import encode, local
-from assay.verifier.aggregation.registry import DECODED, decoded_rule_of, has_standing
+from assay.verifier.aggregation.registry import DECODED, decoded_rule_of, uses_reputation
 from assay.verifier.aggregation.registry import rule_of as named_rule
-from assay.verifier.aggregation.reputation import Standing, heard, observe
+from assay.verifier.aggregation.reputation import Reputation, heard, observe
 
 Updates = Mapping[PeerId, Update]
 Rule = Callable[[Updates, int], Aggregate | NDArray[np.int8]]
@@ -55,15 +55,15 @@ def rule_of(name: str, f: int, seed: int) -> Rule:
     if name in DECODED:
         return decoded_rule_of(name, f)
     plain = named_rule(name, f, seed.to_bytes(8, "big"))
-    if not has_standing(name):
+    if not uses_reputation(name):
         return plain
-    standing = Standing()
+    reputation = Reputation()
 
     def judged(updates: Updates, block_count: int) -> Aggregate:
         """The rule over the nodes that are heard. Keeps their standing from round to round."""
-        nonlocal standing
-        standing = observe(standing, updates, block_count)
-        return plain({peer: updates[peer] for peer in heard(standing, f=f)}, block_count)
+        nonlocal reputation
+        reputation = observe(reputation, updates, block_count)
+        return plain({peer: updates[peer] for peer in heard(reputation, f=f)}, block_count)
 
     return judged
 

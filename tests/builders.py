@@ -14,25 +14,25 @@ from nacl.signing import SigningKey
 from assay.chain.addresses import Deployment
 from assay.chain.commit_statement import evm_address, sign_commit
 from assay.chain.statements import address_of
-from assay.protocol.audits import RECOMPUTED, Audit, may_unseal
-from assay.protocol.commitments import seal_of, unseal
+from assay.protocol.audits import RECOMPUTED, Audit, may_open_sketch
+from assay.protocol.commitments import commitment_of, open_commitment
 from assay.protocol.draws import beacon_input
 from assay.protocol.encoding.codec import digest
 from assay.protocol.identity import Domain, peer_of, sign
 from assay.protocol.messages import (
+    BeaconShare,
     Block,
     CertifiedManifest,
     Commit,
     Manifest,
     Outcome,
-    Reveal,
     SignedCommit,
     SignedVerdict,
-    SignedVerdictSeal,
+    SignedVerdictCommitment,
     SignedVote,
-    Unsealed,
+    SketchOpening,
     Verdict,
-    VerdictSeal,
+    VerdictCommitment,
     Vote,
     VoteKind,
 )
@@ -45,7 +45,14 @@ from assay.protocol.params import (
 )
 from assay.protocol.quorum import assemble
 from assay.protocol.randomness import vrf
-from assay.protocol.state_transition import History, advance, may_reveal, may_seal, next_chain, start
+from assay.protocol.state_transition import (
+    RunState,
+    advance,
+    may_commit_verdict,
+    may_share_beacon,
+    next_chain,
+    start,
+)
 from assay.protocol.types import NO_DIGEST, Address, Digest, Iteration, PeerId, RoundId
 from assay.training.data.batches import batch_positions, batch_root
 from assay.training.data.shards import write_tokens
@@ -142,27 +149,27 @@ def peer(name: str) -> PeerId:
     return peer_of(a_peer_key(name))
 
 
-def a_history(**changes: Any) -> History:
+def a_history(**changes: Any) -> RunState:
     return start(a_spec(**changes), RUN_ID)
 
 
-def a_commit(name: str, history: History, **changes: Any) -> Commit:
+def a_commit(name: str, run_state: RunState, **changes: Any) -> Commit:
     """What this node would commit to in the next round, had it trained."""
-    spec, node = history.spec, peer(name)
+    spec, node = run_state.spec, peer(name)
     commit = Commit(
         run_id=RUN_ID,
-        round=history.round,
+        round=run_state.round,
         node=node,
-        parent=history.parent,
-        state=STATE if int(history.round) % spec.state_every == 0 else NO_DIGEST,
-        batch_root=batch_root(spec, batch_positions(spec, node, int(history.round))),
-        update=a_digest(f"update of {name} in {history.round}"),
+        parent=run_state.parent,
+        state=STATE if int(run_state.round) % spec.state_every == 0 else NO_DIGEST,
+        batch_root=batch_root(spec, batch_positions(spec, node, int(run_state.round))),
+        update=a_digest(f"update of {name} in {run_state.round}"),
         update_bytes=100,
-        base=history.nodes[node].round + 1,
-        momentum_before=_momentum_of(history, node),
-        momentum_after=a_digest(f"momentum of {name} after {history.round}"),
+        base=run_state.nodes[node].round + 1,
+        momentum_before=_momentum_of(run_state, node),
+        momentum_after=a_digest(f"momentum of {name} after {run_state.round}"),
         inner=(),
-        seal=seal_of(NODE_SALT, [a_digest("sketch")]),
+        commitment=commitment_of(NODE_SALT, [a_digest("sketch")]),
         exec_class=a_digest("class"),
         tokens=spec.tokens_per_step,
         loss_micro=2_500_000,
@@ -171,23 +178,23 @@ def a_commit(name: str, history: History, **changes: Any) -> Commit:
 
 
 def a_signed_commit(
-    name: str, history: History, *, peer_key: str = "", hot_key: str = "", **changes: Any
+    name: str, run_state: RunState, *, peer_key: str = "", hot_key: str = "", **changes: Any
 ) -> SignedCommit:
     """The commit with both of the node's signatures, or with those of the names given."""
-    commit = a_commit(name, history, **changes)
+    commit = a_commit(name, run_state, **changes)
     return SignedCommit(
         commit=commit,
         signature=sign(a_peer_key(peer_key or name), DOMAIN, commit),
-        statement=sign_commit(history.spec, a_deployment(), commit, a_hot_key(hot_key or name)),
+        statement=sign_commit(run_state.spec, a_deployment(), commit, a_hot_key(hot_key or name)),
     )
 
 
-def a_reveal(name: str, history: History, **changes: Any) -> Reveal:
-    """This verifier's share of the beacon for the manifest that `history` ends with."""
-    before = RoundId(int(history.round) - 1)
-    alpha = beacon_input(history.spec.deployment_id, RUN_ID, before, history.parent)
+def a_reveal(name: str, run_state: RunState, **changes: Any) -> BeaconShare:
+    """This verifier's share of the beacon for the manifest that `run_state` ends with."""
+    before = RoundId(int(run_state.round) - 1)
+    alpha = beacon_input(run_state.spec.deployment_id, RUN_ID, before, run_state.parent)
     proof = vrf.prove(bytes(a_peer_key(name)), alpha)
-    return replace(Reveal(run_id=RUN_ID, round=before, verifier=peer(name), proof=proof), **changes)
+    return replace(BeaconShare(run_id=RUN_ID, round=before, verifier=peer(name), proof=proof), **changes)
 
 
 def a_verdict(name: str, audit: Audit, outcome: Outcome = Outcome.MATCH, **changes: Any) -> SignedVerdict:
@@ -199,49 +206,55 @@ def a_verdict(name: str, audit: Audit, outcome: Outcome = Outcome.MATCH, **chang
         outcome=outcome, exec_class=audit.commit.exec_class if has_worked else NO_DIGEST,
         recomputed=a_digest("sketch") if has_worked else NO_DIGEST,
         witness=a_digest("witness") if has_worked and audit.pattern != NO_DIGEST else NO_DIGEST,
-        opening=NO_DIGEST, opening_bytes=0, leans=False, distance_ppb=0, block=0,
+        opening=NO_DIGEST, opening_bytes=0, is_biased=False, distance_ppb=0, block=0,
     )  # fmt: skip
     verdict = replace(verdict, **changes)
     return SignedVerdict(verdict=verdict, signature=sign(a_peer_key(name), DOMAIN, verdict))
 
 
-def a_seal(signed: SignedVerdict, **changes: Any) -> SignedVerdictSeal:
+def a_commitment(signed: SignedVerdict, **changes: Any) -> SignedVerdictCommitment:
     """The seal over a verdict, signed by the same verifier."""
     verdict = signed.verdict
-    seal = VerdictSeal(
+    commitment = VerdictCommitment(
         run_id=verdict.run_id, round=verdict.round, node=verdict.node, verifier=verdict.verifier,
         pattern=NO_DIGEST, verdict=digest(verdict),
     )  # fmt: skip
-    seal = replace(seal, **changes)
-    return SignedVerdictSeal(seal=seal, signature=sign(a_peer_key(name_of(verdict.verifier)), DOMAIN, seal))
+    commitment = replace(commitment, **changes)
+    return SignedVerdictCommitment(
+        commitment=commitment, signature=sign(a_peer_key(name_of(verdict.verifier)), DOMAIN, commitment)
+    )
 
 
-def an_unsealing(audit: Audit) -> Unsealed:
+def an_unsealing(audit: Audit) -> SketchOpening:
     """How the node of `a_commit` opens its seal."""
-    return unseal(audit.commit, NODE_SALT, [a_digest("sketch")], audit.segment)
+    return open_commitment(audit.commit, NODE_SALT, [a_digest("sketch")], audit.segment)
 
 
 Votes = Mapping[tuple[int, PeerId], Mapping[str, Outcome]]
 
 
-def match_all(history: History) -> Votes:
+def match_all(run_state: RunState) -> Votes:
     """Whoever is asked first says MATCH of every open audit."""
-    return {s: {name_of(a.order[0]): Outcome.MATCH} for s, a in history.audits.items() if a.is_open}
+    return {s: {name_of(a.order[0]): Outcome.MATCH} for s, a in run_state.audits.items() if a.is_open}
 
 
-def words(history: History, votes: Votes) -> dict[str, tuple[Any, ...]]:
+def words(run_state: RunState, votes: Votes) -> dict[str, tuple[Any, ...]]:
     """What the next manifest may carry of verifiers with these votes, and of nodes that are drawn."""
-    seals, verdicts, unsealed = [], [], []
-    for step, audit in sorted(history.audits.items()):
+    commitments, verdicts, sketch_openings = [], [], []
+    for step, audit in sorted(run_state.audits.items()):
         for name, outcome in sorted(votes.get(step, {}).items(), key=lambda vote: peer(vote[0])):
             signed = a_verdict(name, audit, outcome)
-            if may_seal(history, audit, peer(name)):
-                seals.append(a_seal(signed, pattern=audit.pattern))
-            elif may_reveal(history, audit, signed.verdict):
+            if may_commit_verdict(run_state, audit, peer(name)):
+                commitments.append(a_commitment(signed, pattern=audit.pattern))
+            elif may_share_beacon(run_state, audit, signed.verdict):
                 verdicts.append(signed)
-        if may_unseal(audit, int(history.round)):
-            unsealed.append(an_unsealing(audit))
-    return {"seals": tuple(seals), "verdicts": tuple(verdicts), "unsealed": tuple(unsealed)}
+        if may_open_sketch(audit, int(run_state.round)):
+            sketch_openings.append(an_unsealing(audit))
+    return {
+        "commitments": tuple(commitments),
+        "verdicts": tuple(verdicts),
+        "sketch_openings": tuple(sketch_openings),
+    }
 
 
 def name_of(member: PeerId) -> str:
@@ -250,31 +263,31 @@ def name_of(member: PeerId) -> str:
 
 
 def a_manifest(
-    history: History,
+    run_state: RunState,
     nodes: Iterable[str] = (),
     votes: Votes | None = None,
     aggregate: Digest | None = None,
     **changes: Any,
 ) -> Manifest:
     """The next manifest: these nodes' commits, all reveals that are due, what follows from these votes."""
-    commits = tuple(a_signed_commit(name, history) for name in by_peer(list(nodes)))
+    commits = tuple(a_signed_commit(name, run_state) for name in by_peer(list(nodes)))
     named = (aggregate or a_digest("aggregate")) if commits else NO_DIGEST
     manifest = Manifest(
         run_id=RUN_ID,
-        round=history.round,
-        parent=history.parent,
+        round=run_state.round,
+        parent=run_state.parent,
         commits=commits,
-        reveals=tuple(a_reveal(name, history) for name in VERIFIERS) if history.round else (),
+        beacon_shares=tuple(a_reveal(name, run_state) for name in VERIFIERS) if run_state.round else (),
         drand=b"",
         drand_next=0,
-        **words(history, votes or {}),
-        planted=(),
+        **words(run_state, votes or {}),
+        known_answers=(),
         contradictions=(),
         appraised=(),
-        backings=(),
-        excluded=history.excluded,
+        stake_reports=(),
+        disqualified=run_state.disqualified,
         aggregate=named,
-        chain=next_chain(history.chain, tuple(signed.commit for signed in commits), named),
+        chain=next_chain(run_state.chain, tuple(signed.commit for signed in commits), named),
     )
     return replace(manifest, **changes)
 
@@ -297,20 +310,20 @@ def a_certified(
 
 
 def a_chain(
-    history: History, count: int, nodes: Iterable[str] = NODES, aggregate: Digest | None = None
+    run_state: RunState, count: int, nodes: Iterable[str] = NODES, aggregate: Digest | None = None
 ) -> list[CertifiedManifest]:
-    """So many links on top of `history`; nodes commit while the run trains, whoever is due says MATCH."""
+    """So many links on top of `run_state`; nodes commit while the run trains, whoever is due says MATCH."""
     links: list[CertifiedManifest] = []
     for _ in range(count):
-        committing = [name for name in nodes if peer(name) in history.active]
-        manifest = a_manifest(history, committing, match_all(history), aggregate)
+        committing = [name for name in nodes if peer(name) in run_state.active]
+        manifest = a_manifest(run_state, committing, match_all(run_state), aggregate)
         links.append(a_certified(manifest, digest(links[-1].block) if links else NO_DIGEST))
-        history = advance(history, manifest)
+        run_state = advance(run_state, manifest)
     return links
 
 
-def _momentum_of(history: History, node: PeerId) -> Digest:
-    known = history.nodes[node].momentum if node in history.nodes else NO_DIGEST
+def _momentum_of(run_state: RunState, node: PeerId) -> Digest:
+    known = run_state.nodes[node].momentum if node in run_state.nodes else NO_DIGEST
     if known != NO_DIGEST:
         return known
-    return zero_root(RUN_ID, history.spec.rule, layout_of(history.spec.model).blocks)
+    return zero_root(RUN_ID, run_state.spec.rule, layout_of(run_state.spec.model).blocks)

@@ -14,7 +14,7 @@ from assay.protocol.randomness.drand import NO_DRAND
 from assay.protocol.types import NO_DIGEST
 from assay.protocol.update_rule import RuleSpec
 from assay.training.data.batches import describe
-from assay.training.data.shards import Manifest, Source
+from assay.training.data.shards import DataManifest, Source
 from assay.training.methods import METHODS
 from assay.training.methods.choices import Choices
 from assay.training.model.presets import gpt_spec
@@ -36,7 +36,7 @@ def data_of(tokens: NDArray[np.uint8], **changes: Any) -> DataSpec:
     """These bytes, as `write_tokens` puts them into a folder; less than one shard."""
     shard = blob_digest(tokens.astype(np.uint8).tobytes())
     counts = {"files": 1, "documents": 1, "bytes": len(tokens), "tokens": len(tokens)}
-    manifest = Manifest(
+    manifest = DataManifest(
         tokenizer=NO_DIGEST, separator=None, vocabulary=256, token_bytes=1, tokens=len(tokens),
         sources=(Source(source="made up", licence="none", **counts),), shards=(shard,),
     )  # fmt: skip
@@ -59,13 +59,13 @@ def an_audit_spec(**changes: object) -> AuditSpec:
         probation=100,
         floor_ppm=200_000,
         blocks=4,
-        looks_ppm=0,
-        turn_rounds=1,
+        replication_ppm=0,
+        takeover_rounds=1,
         audit_rounds=4,
         dispute_rounds=3,
         limits=NO_DIGEST,
-        canaries=NO_DIGEST,
-        canary_count=0,
+        known_answers=NO_DIGEST,
+        known_answer_count=0,
         attestation=NO_DIGEST,
         attested_rounds=0,
         code=NO_DIGEST,

@@ -16,7 +16,7 @@ import pytest
 
 from assay.bundle.read import open_delivered
 from assay.bundle.verify import verify_run
-from assay.participant.index import Altered
+from assay.participant.index import IntegrityError
 
 VECTORS = Path(__file__).parent / "vectors"
 ARCHIVE, EXPECTED = VECTORS / "golden_run.tar.xz", VECTORS / "golden_run.json"
@@ -34,7 +34,7 @@ def figures_of(run: Path) -> dict[str, Any]:
     delivered = open_delivered(run)
     return {
         "run_id": delivered.run_id.hex(),
-        "chain": [history.chain.hex() for history in delivered.histories],
+        "chain": [run_state.chain.hex() for run_state in delivered.run_states],
         "payouts": {
             str(epoch): {
                 "root": table.tree().root.hex(),
@@ -62,7 +62,7 @@ def test_one_flipped_bit_of_the_recorded_run_is_named(golden_run: Path) -> None:
     data[len(data) // 2] ^= 1
     link.write_bytes(bytes(data))
 
-    with pytest.raises(Altered, match="links/000003"):
+    with pytest.raises(IntegrityError, match="links/000003"):
         list(verify_run(golden_run))
 
 

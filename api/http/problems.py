@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from assay.chain.rpc import ChainRefused
-from assay.ledger.journal.reader import BooksAltered
+from assay.ledger.journal.reader import LedgerIntegrityError
 from assay.protocol.errors import AssayError, Unavailable
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _on_validation)
     app.add_exception_handler(ChainRefused, _on_refused)
     app.add_exception_handler(Unavailable, _on_unavailable)
-    app.add_exception_handler(BooksAltered, _on_other)
+    app.add_exception_handler(LedgerIntegrityError, _on_other)
     app.add_exception_handler(AssayError, _on_other)
     app.add_exception_handler(Exception, _on_other)
 

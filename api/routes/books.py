@@ -15,7 +15,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from assay.api.access import Principal
-from assay.api.catalogue import Shelved
+from assay.api.catalogue import ServedRun
 from assay.api.http.bodies import StrictRoute
 from assay.api.http.problems import Problem
 from assay.api.payouts import payouts
@@ -66,16 +66,16 @@ Peer = Annotated[str, Path(pattern=r"^[0-9a-fA-F]{1,64}$")]
 @router.get("/runs")
 def runs(server: TheServer, who: Reader) -> list[RunAnswer]:
     """The runs that are served here."""
-    return [_run(run) for run in server.shelf.runs.values()]
+    return [_run(run) for run in server.catalogue.runs.values()]
 
 
 @router.get("/runs/{run}")
 def run(server: TheServer, who: Reader, run: RunName) -> RunAnswer:
     """One run, and how far its log is."""
-    return _run(server.shelf.find(run))
+    return _run(server.catalogue.find(run))
 
 
-def _run(run: Shelved) -> RunAnswer:
+def _run(run: ServedRun) -> RunAnswer:
     with run.opened() as db:
         edge, note = log_edge(db), newest_note(db)
         settled = db.execute(sa.select(TABLES["settlement"].c.epoch).order_by(sa.text("1"))).scalars()
@@ -97,7 +97,7 @@ def _run(run: Shelved) -> RunAnswer:
 @router.get("/runs/{run}/balances")
 def balances(server: TheServer, who: Reader, run: RunName, request: Request, response: Response) -> Balances:
     """Every account that is not at zero, on its own side, by the journal."""
-    found = server.shelf.find(run).totals()
+    found = server.catalogue.find(run).totals()
     response.headers["ETag"] = check_etag(request, found.edge)
     return Balances(
         entries=found.edge.size,
@@ -122,7 +122,7 @@ def entries(
     account: Annotated[str, Query(max_length=200, description="only accounts whose code begins so")] = "",
 ) -> Entries:
     """The journal, oldest first, page by page; each entry is compared with the log."""
-    with server.shelf.find(run).opened() as db:
+    with server.catalogue.find(run).opened() as db:
         response.headers["ETag"] = check_etag(request, log_edge(db))
         page = entry_page(db, after=after, limit=limit, account=account)
     return Entries(entries=[_entry(one) for one in page.entries], next=page.next_after)
@@ -138,11 +138,11 @@ def proof(
     entry: Annotated[str, Query(min_length=1, max_length=200, description="its number or its key")],
 ) -> ProofAnswer:
     """An entry with the proof that the signed log holds it."""
-    shelved = server.shelf.find(run)
-    with shelved.opened() as db, missing():
+    served_run = server.catalogue.find(run)
+    with served_run.opened() as db, missing():
         note = newest_note(db)
         response.headers["ETag"] = check_etag(request, log_edge(db), note.text if note else "")
-        found = prove_entry(db, shelved.origin(db), entry)
+        found = prove_entry(db, served_run.origin(db), entry)
     return ProofAnswer(
         entry=_entry(found.written),
         leaf_index=found.written.number - 1,
@@ -161,9 +161,9 @@ def checkpoints(
     limit: Annotated[int, Query(ge=1, le=500, description="so many of the newest")] = 100,
 ) -> list[CheckpointAnswer]:
     """Signed checkpoints of the log, smallest first."""
-    shelved = server.shelf.find(run)
-    with shelved.opened() as db:
-        origin = shelved.origin(db)
+    served_run = server.catalogue.find(run)
+    with served_run.opened() as db:
+        origin = served_run.origin(db)
         found = [(note, checkpoint_of(note, origin)) for note in read_notes(db, newest=limit)]
     return [
         CheckpointAnswer(
@@ -180,7 +180,7 @@ def checkpoints(
 def audit(server: TheServer, who: Reader, run: RunName) -> AuditResult:
     """Every leaf, root, sum and checkpoint made again; at most once in a while, else the last result."""
 
-    found = server.shelf.find(run).audited(server.config.limits.audit_every_s)
+    found = server.catalogue.find(run).audited(server.config.limits.audit_every_s)
     good = found.audited
     return AuditResult(
         ok=good is not None,
@@ -201,20 +201,20 @@ def export(
     language: Annotated[Literal["csv", "beancount"], Query()] = "csv",
 ) -> StreamingResponse:
     """The journal for other tools; where an entry is not as it was logged, the answer breaks off."""
-    shelved = server.shelf.find(run)
-    with shelved.opened() as db:  # what cannot be opened is an error before anything is sent
+    served_run = server.catalogue.find(run)
+    with served_run.opened() as db:  # what cannot be opened is an error before anything is sent
         count = log_edge(db).size
 
     def journal() -> Iterator[Written]:
         for first in range(1, count + 1, PORTION):
-            with shelved.opened() as db:  # opened and closed within one step: steps come in any thread
+            with served_run.opened() as db:  # opened and closed within one step: steps come in any thread
                 portion = list(read_entries(db, range(first, min(first + PORTION, count + 1))))
             yield from portion
 
-    title = f"Assay, {shelved.name}"
+    title = f"Assay, {served_run.name}"
     lines = csv_lines(journal()) if language == "csv" else beancount_lines(journal, title)
     kind = "text/csv" if language == "csv" else "text/plain"
-    name = f"{shelved.name}.{'csv' if language == 'csv' else 'beancount'}"
+    name = f"{served_run.name}.{'csv' if language == 'csv' else 'beancount'}"
     return StreamingResponse(
         _pieces(lines), media_type=f"{kind}; charset=utf-8",
         headers={"Content-Disposition": f'attachment; filename="{name}"'},
@@ -224,7 +224,7 @@ def export(
 @router.get("/runs/{run}/earnings/{peer}")
 def earnings(server: TheServer, who: Reader, run: RunName, peer: Peer) -> Earnings:
     """What a node earned in each epoch, by its peer id or the beginning of it."""
-    with server.shelf.find(run).opened() as db, missing():
+    with server.catalogue.find(run).opened() as db, missing():
         found = read_earned(db, peer)
     return Earnings(
         peer=found.peer.hex(),
@@ -247,7 +247,7 @@ def earnings(server: TheServer, who: Reader, run: RunName, peer: Peer) -> Earnin
 @router.get("/runs/{run}/earnings/{peer}/why/{epoch}")
 def why(server: TheServer, who: Reader, run: RunName, peer: Peer, epoch: Epoch) -> Reasons:
     """Every step of an epoch that was not paid, and the digests that show why."""
-    with server.shelf.find(run).opened() as db, missing():
+    with server.catalogue.find(run).opened() as db, missing():
         found = read_unpaid(db, peer, epoch)
     return Reasons(
         peer=found.peer.hex(),
@@ -284,9 +284,9 @@ def why(server: TheServer, who: Reader, run: RunName, peer: Peer, epoch: Epoch) 
 @router.get("/runs/{run}/settlements/{epoch}")
 def settlement(server: TheServer, who: Reader, run: RunName, epoch: Epoch) -> SettlementAnswer:
     """An epoch's payout table, each row with the proof that claims it on chain."""
-    shelved = server.shelf.find(run)
-    run_id = shelved.spec()[1]
-    with shelved.opened() as db:
+    served_run = server.catalogue.find(run)
+    run_id = served_run.spec()[1]
+    with served_run.opened() as db:
         return payouts(db, run_id, epoch)
 
 

@@ -45,9 +45,9 @@ Quoter = Annotated[Principal | None, Depends(needs("quote"))]
 @router.get("/runs/{run}/invoices")
 def invoices(server: TheServer, who: InvoiceReader, run: RunName) -> list[InvoiceHead]:
     """Invoices and credit notes of a run; its buyer's, and the server's own tokens', to see."""
-    shelved = server.shelf.find(run)
-    may_see(who, evm_address(shelved.spec()[0].buyer))
-    with shelved.opened() as db:
+    served_run = server.catalogue.find(run)
+    may_see(who, evm_address(served_run.spec()[0].buyer))
+    with served_run.opened() as db:
         found = read_documents(db)
     return [
         InvoiceHead(
@@ -86,9 +86,9 @@ def invoice_pdf(
 
 
 def _document(server: TheServer, who: Principal | None, run: str, series: str, number: int) -> Document:
-    shelved = server.shelf.find(run)
-    may_see(who, evm_address(shelved.spec()[0].buyer))
-    with shelved.opened() as db, missing():
+    served_run = server.catalogue.find(run)
+    may_see(who, evm_address(served_run.spec()[0].buyer))
+    with served_run.opened() as db, missing():
         return read_document(db, series, number)
 
 
@@ -189,5 +189,5 @@ def stake(
         minimum=str(found.minimum),
         frozen_until=found.frozen_until,
         rewards=str(chain.rewards_of(whose)),
-        barred=chain.is_barred(whose),
+        banned=chain.is_banned(whose),
     )

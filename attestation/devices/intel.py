@@ -16,7 +16,7 @@ from typing import Any
 from assay.attestation.certificates import read_certificate
 from assay.attestation.devices.intel_quote import Quote, parse_quote
 from assay.attestation.evidence import INTEL_COLLATERAL_BYTES_MAX, Collateral, Report
-from assay.attestation.finding import Debug, Finding
+from assay.attestation.finding import Debug, DeviceFinding
 from assay.attestation.policy import ADVISORIES_MAX, AppraisalPolicy, TcbStatus, match_reference, tcb_faults
 from assay.attestation.reasons import Reason
 from assay.protocol.encoding.json_text import parse_json
@@ -43,7 +43,7 @@ _STATUS = {status.word: status for status in TcbStatus if status is not TcbStatu
 
 def examine(
     report: Report, expected: bytes, policy: AppraisalPolicy, collateral: Collateral, at_s: int
-) -> Finding:
+) -> DeviceFinding:
     """What a quote is worth.
 
     Args:
@@ -61,16 +61,16 @@ def examine(
     if quote.family is not report.family:
         raise MalformedMessage(f"quote: of {quote.family.word}, expected {report.family.word}")
     if report.certificates:
-        return Finding(reasons=(Reason.CHAIN,))
+        return DeviceFinding(reasons=(Reason.CHAIN,))
     given = _read_collateral(collateral.intel)
     if given is None:
-        return Finding(reasons=(Reason.NO_COLLATERAL,))
+        return DeviceFinding(reasons=(Reason.NO_COLLATERAL,))
     root = read_certificate(quote.chain[-1])
     if root.sha256 not in policy.pinned(report.family):
-        return Finding(reasons=(Reason.ROOT,))
+        return DeviceFinding(reasons=(Reason.ROOT,))
     claims = _verified(report.body[: quote.end], given, root.der, at_s)
     if isinstance(claims, Reason):
-        return Finding(reasons=(*_own_faults(quote), claims))
+        return DeviceFinding(reasons=(*_own_faults(quote), claims))
     _confirm(quote, claims)
     return _judge(quote, claims, given, expected, policy, at_s)
 
@@ -82,7 +82,7 @@ def _judge(
     expected: bytes,
     policy: AppraisalPolicy,
     at_s: int,
-) -> Finding:
+) -> DeviceFinding:
     """Our rules, over a quote whose signatures hold."""
     status = _STATUS.get(claims["tcb"]["status"], TcbStatus.NOT_STATED)
     advisories = tuple(sorted(claims["tcb"]["advisory_ids"]))
@@ -106,7 +106,7 @@ def _judge(
         or (pck["cached_keys"] == "True" and not policy.are_cached_keys_allowed),
     }
     ends = (claims["earliest_expiration_date"], claims["qe_iden_earliest_expiration_date"])
-    return Finding(
+    return DeviceFinding(
         reasons=(
             *_own_faults(quote),
             *(r for r, holds in faults.items() if holds),

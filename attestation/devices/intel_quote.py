@@ -14,7 +14,7 @@ import base64
 import binascii
 from dataclasses import dataclass
 
-from assay.attestation.evidence import REPORT_BYTES_MAX, Family
+from assay.attestation.evidence import REPORT_BYTES_MAX, DeviceFamily
 from assay.attestation.reader import Reader
 from assay.protocol.errors import MalformedMessage
 
@@ -35,7 +35,7 @@ SGX_DEBUG = 1 << 1
 class Quote:
     """What a quote says."""
 
-    family: Family
+    family: DeviceFamily
     version: int
     report_data: bytes
     claims: dict[str, str]
@@ -98,7 +98,7 @@ def _enclave(read: Reader) -> dict[str, object]:
         "xfrm": hex(xfrm),
     }
     return {
-        "family": Family.SGX,
+        "family": DeviceFamily.SGX,
         "report_data": read.take(64, "report_data"),
         "claims": claims,
         "is_debug": bool(flags & SGX_DEBUG),
@@ -123,7 +123,7 @@ def _guest(read: Reader, size: int) -> dict[str, object]:
         read.take(16, "tee_tcb_svn2")
         service = read.take(48, "mr_service_td")
     return {
-        "family": Family.TDX,
+        "family": DeviceFamily.TDX,
         "report_data": data,
         "claims": claims,
         "is_debug": bool(attributes & TD_DEBUG_BITS),

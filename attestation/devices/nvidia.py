@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from assay.attestation.certificates import check_p384, check_path, read_certificate
-from assay.attestation.evidence import REPORT_BYTES_MAX, Collateral, Family, Report
-from assay.attestation.finding import Finding
+from assay.attestation.evidence import REPORT_BYTES_MAX, Collateral, DeviceFamily, Report
+from assay.attestation.finding import DeviceFinding
 from assay.attestation.policy import AppraisalPolicy, match_reference
 from assay.attestation.reader import Reader
 from assay.attestation.reasons import Reason
@@ -79,7 +79,7 @@ def parse_report(body: bytes) -> GpuReport:
 
 def examine(
     report: Report, expected: bytes, policy: AppraisalPolicy, collateral: Collateral, at_s: int
-) -> Finding:
+) -> DeviceFinding:
     """What a GPU's report is worth.
 
     Args:
@@ -95,22 +95,22 @@ def examine(
     found = parse_report(report.body)
     given = [read_certificate(der) for der in report.certificates]
     pool = [read_certificate(der) for der in collateral.certificates]
-    path = check_path(given, pool, collateral.crls, policy.pinned(Family.NVIDIA_CC), policy, at_s)
+    path = check_path(given, pool, collateral.crls, policy.pinned(DeviceFamily.NVIDIA_CC), policy, at_s)
     if not given:
-        return Finding(reasons=path.reasons)
+        return DeviceFinding(reasons=path.reasons)
     device = given[0]
     signature = check_p384(device.key, found.r, found.s, found.covered)
     if signature or path.reasons:
-        return Finding(reasons=path.reasons + signature)
+        return DeviceFinding(reasons=path.reasons + signature)
     claims = {f"block{index}": value.hex() for index, value in found.blocks.items()}
     claims["driver"] = version_text(found.opaque.get(DRIVER_VERSION, b""))
     claims["vbios"] = vbios_text(found.opaque.get(VBIOS_VERSION, b""))
-    unmatched, until_s = match_reference(policy, Family.NVIDIA_CC, claims, at_s)
+    unmatched, until_s = match_reference(policy, DeviceFamily.NVIDIA_CC, claims, at_s)
     # The certificate's key was derived from firmware of this digest (DICE); the report names it once more.
     firmware = found.opaque.get(FIRMWARE_ID, b"")
     is_same_firmware = len(firmware) == 48 and device.unknown.get(OID_DICE_TCB_INFO, b"").endswith(firmware)
     faults = {Reason.BINDING: found.nonce != expected, Reason.FIRMWARE_MISMATCH: not is_same_firmware}
-    return Finding(
+    return DeviceFinding(
         reasons=tuple(r for r, holds in faults.items() if holds) + unmatched,
         device=device.sha256,
         claims=claims,

@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from assay.attestation.certificates import Certificate, check_p384, check_path, read_certificate
-from assay.attestation.evidence import Collateral, Family, Report
-from assay.attestation.finding import Debug, Finding
+from assay.attestation.evidence import Collateral, DeviceFamily, Report
+from assay.attestation.finding import Debug, DeviceFinding
 from assay.attestation.policy import AppraisalPolicy, SnpTcb, TcbStatus, match_reference, tcb_faults
 from assay.attestation.reader import Reader
 from assay.attestation.reasons import Reason
@@ -106,7 +106,7 @@ def parse_report(body: bytes) -> SnpReport:
 
 def examine(
     report: Report, expected: bytes, policy: AppraisalPolicy, collateral: Collateral, at_s: int
-) -> Finding:
+) -> DeviceFinding:
     """What a SEV-SNP report is worth.
 
     Args:
@@ -122,13 +122,13 @@ def examine(
     found = parse_report(report.body)
     given = [read_certificate(der) for der in report.certificates]
     pool = [read_certificate(der) for der in collateral.certificates]
-    path = check_path(given, pool, collateral.crls, policy.pinned(Family.SEV_SNP), policy, at_s)
+    path = check_path(given, pool, collateral.crls, policy.pinned(DeviceFamily.SEV_SNP), policy, at_s)
     if not given:
-        return Finding(reasons=path.reasons)
+        return DeviceFinding(reasons=path.reasons)
     vcek = given[0]
     signature = check_p384(vcek.key, found.r, found.s, found.covered)
     if signature or path.reasons:
-        return Finding(reasons=path.reasons + signature)
+        return DeviceFinding(reasons=path.reasons + signature)
     tcb = vcek_tcb(vcek)
     status = TcbStatus.UP_TO_DATE if tcb.reaches(policy.snp_tcb_min) else TcbStatus.OUT_OF_DATE
     is_debug = bool(found.guest_policy & POLICY_DEBUG)
@@ -140,7 +140,7 @@ def examine(
         "guest_svn": str(found.guest_svn),
         "policy": hex(found.guest_policy),
     }
-    unmatched, until_s = match_reference(policy, Family.SEV_SNP, claims, at_s)
+    unmatched, until_s = match_reference(policy, DeviceFamily.SEV_SNP, claims, at_s)
     is_masked = bool(found.key & KEY_MASKED) or not any(found.chip)
     is_migratable = bool(found.guest_policy & POLICY_MIGRATION) or found.migration_agent != NO_MIGRATION_AGENT
     faults = {
@@ -154,7 +154,7 @@ def examine(
         Reason.TCB_MISMATCH: report_tcb(found.reported_tcb, has_fmc=OID_FMC in vcek.unknown) != tcb,
         Reason.PLATFORM: is_smt and not policy.is_smt_allowed,
     }
-    return Finding(
+    return DeviceFinding(
         reasons=tuple(r for r, holds in faults.items() if holds) + tcb_faults(policy, status) + unmatched,
         device=found.chip,
         claims=claims,

@@ -14,8 +14,8 @@ from nacl.exceptions import BadSignatureError
 from nacl.signing import SigningKey, VerifyKey
 
 from assay.attestation.binding import Binding, report_data
-from assay.attestation.evidence import REPORT_BYTES_MAX, Collateral, Evidence, Family, Report
-from assay.attestation.finding import Debug, Finding
+from assay.attestation.evidence import REPORT_BYTES_MAX, Collateral, DeviceFamily, Evidence, Report
+from assay.attestation.finding import Debug, DeviceFinding
 from assay.attestation.policy import AppraisalPolicy, TcbStatus, match_reference, tcb_faults
 from assay.attestation.reasons import Reason
 from assay.protocol.encoding.codec import Max, decode, digest, encode
@@ -62,9 +62,9 @@ class SoftwareAttester:
     gpus: tuple[Report, ...] = ()
 
     @property
-    def family(self) -> Family:
+    def family(self) -> DeviceFamily:
         """`software`, never a device's."""
-        return Family.SOFTWARE
+        return DeviceFamily.SOFTWARE
 
     def evidence(self, binding: Binding) -> Evidence:
         """Evidence over `binding` and the GPU reports."""
@@ -75,7 +75,7 @@ class SoftwareAttester:
             is_debug=self.is_debug,
             tcb=self.tcb,
         )
-        main = Report(family=Family.SOFTWARE, body=sign_statement(self.key, statement), certificates=())
+        main = Report(family=DeviceFamily.SOFTWARE, body=sign_statement(self.key, statement), certificates=())
         return Evidence(main=main, gpus=self.gpus)
 
 
@@ -88,7 +88,7 @@ def sign_statement(key: SigningKey, statement: Statement) -> bytes:
 
 def examine(
     report: Report, expected: bytes, policy: AppraisalPolicy, collateral: Collateral, at_s: int
-) -> Finding:
+) -> DeviceFinding:
     """What a software report is worth where a policy names its family.
 
     Args:
@@ -106,17 +106,17 @@ def examine(
     try:
         VerifyKey(said.key).verify(digest(said), signed.signature)
     except (BadSignatureError, ValueError):
-        return Finding(reasons=(Reason.SIGNATURE,))
-    if key_digest(said.key) not in policy.pinned(Family.SOFTWARE):
-        return Finding(reasons=(Reason.ROOT,))
+        return DeviceFinding(reasons=(Reason.SIGNATURE,))
+    if key_digest(said.key) not in policy.pinned(DeviceFamily.SOFTWARE):
+        return DeviceFinding(reasons=(Reason.ROOT,))
     claims = {"measurement": said.measurement.hex()}
-    unmatched, until_s = match_reference(policy, Family.SOFTWARE, claims, at_s)
+    unmatched, until_s = match_reference(policy, DeviceFamily.SOFTWARE, claims, at_s)
     faults = {
         Reason.CHAIN: bool(report.certificates),
         Reason.BINDING: said.report_data != expected,
         Reason.DEBUG: said.is_debug,
     }
-    return Finding(
+    return DeviceFinding(
         reasons=tuple(r for r, holds in faults.items() if holds) + tcb_faults(policy, said.tcb) + unmatched,
         device=said.key,
         claims=claims,

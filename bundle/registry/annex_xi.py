@@ -125,10 +125,13 @@ def _checks(entry: dict[str, Any]) -> str:
         ("Item", "Entry"),
         [
             ("Operators", str(len(people["operators"]))),
-            ("of them barred", str(sum(one["barred"] is not None for one in people["operators"]))),
+            ("of them banned", str(sum(one["banned"] is not None for one in people["operators"]))),
             ("Verifiers", str(len(people["verifiers"]))),
             ("Steps drawn for recomputation", f"{audits['drawn']:,}"),
-            ("Faults upheld", str(audits["rulings"]["upheld"])),
-            ("Planted faults found, missed", f"{audits['planted']['found']}, {audits['planted']['missed']}"),
+            ("Faults confirmed", str(audits["rulings"]["confirmed"])),
+            (
+                "Known-answer tasks found, missed",
+                f"{audits['known_answers']['found']}, {audits['known_answers']['missed']}",
+            ),
         ],
     )

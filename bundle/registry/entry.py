@@ -1,8 +1,8 @@
 """Registry: what a model is made of, as one entry: data, work, energy, people, audits, money.
 
 Room: bundle (pure). Everything follows from the spec, the certified chain, the data's manifest and the
-settlements, or is repeated as the buyer's word (`stated`): who holds the bundle makes the same bytes again.
-Integers and text only, keys sorted: `canonical_json`.
+settlements, or is repeated as the buyer's word (`declarations`): who holds the bundle makes the same bytes
+again. Integers and text only, keys sorted: `canonical_json`.
 
 Work has three figures, by one formula (training/model/flops.py):
     accepted      steps that were paid
@@ -23,7 +23,7 @@ from assay.bundle.finished import Anchored, Finished, LogPoint, Registered
 from assay.bundle.registry.people import people
 from assay.chain.commit_statement import evm_address
 from assay.ledger.journal.round_facts import RoundFacts
-from assay.protocol.audits import Audit, Ruling
+from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import Discount, Outcome
 from assay.protocol.params import ModelSpec, RunSpec
@@ -50,7 +50,7 @@ def registry_entry(run: Finished, facts: Sequence[RoundFacts], weights: bytes) -
         weights: SHA-256 of the delivered file of weights.
     """
     spec = run.spec
-    data = inventory(spec.data, run.papers.manifest)
+    data = inventory(spec.data, run.inputs.manifest)
     work = _work(run, facts)
     spent = sum(work["flop"][name] for name in ("accepted", "discarded", "verification"))
     return {
@@ -67,13 +67,13 @@ def registry_entry(run: Finished, facts: Sequence[RoundFacts], weights: bytes) -
         "settlement": _settlement(run),
         "log": _log(run.log_point),
         "log_anchor": _anchor(run.anchor),
-        "record": record_told(run.registered),
+        "record": claimed_record(run.registered),
         "thresholds": _thresholds(run, work["flop"]["accepted"] + work["flop"]["discarded"]),
-        "stated": run.stated.told(),
+        "declared": run.declarations.told(),
     }
 
 
-def record_told(registered: Registered | None) -> dict[str, str] | None:
+def claimed_record(registered: Registered | None) -> dict[str, str] | None:
     """The record on chain by its fields, in hexadecimal."""
     if registered is None:
         return None
@@ -94,8 +94,10 @@ def _model(run: Finished, weights: bytes) -> dict[str, Any]:
         "parameters": layout_of(model).parameters,
         "modalities": {"input": ["text"], "output": ["text"]},
         "context_tokens": model.context,
-        "licence": run.stated.licence or None,
-        "base": None if is_drawn else {"state": f"blake3:{model.base.hex()}", "flop": run.stated.base_flop},
+        "licence": run.declarations.licence or None,
+        "base": None
+        if is_drawn
+        else {"state": f"blake3:{model.base.hex()}", "flop": run.declarations.base_flop},
         "started_from": f"seed {run.spec.seed}" if is_drawn else "imported parameters",
         # Whether a record still stands is asked of the chain: what was true at delivery stays in a file.
         "supersedes": None,
@@ -126,7 +128,7 @@ def _run(run: Finished, facts: Sequence[RoundFacts]) -> dict[str, Any]:
         "rounds": run.spec.rounds,
         "precision": run.spec.compute.dtype.name.lower(),
         "seed": run.spec.seed,
-        "code_version": run.stated.version or None,
+        "code_version": run.declarations.version or None,
         "execution_classes": dict(classes),
     }
 
@@ -191,15 +193,15 @@ def _segment_tokens(spec: RunSpec, audit: Audit) -> int:
 
 
 def _energy(run: Finished, flop: int) -> dict[str, Any]:
-    joules = -(-flop // run.stated.flop_per_joule)
+    joules = -(-flop // run.declarations.flop_per_joule)
     return {
         "kind": "estimate",
         "is_measured": False,
         "joules": joules,
         "kwh": _three_digits(Decimal(joules) / JOULES_PER_KWH),
         "method": "FLOP of training and verification, divided by FLOP per joule",
-        "flop_per_joule": run.stated.flop_per_joule,
-        "flop_per_joule_source": run.stated.flop_source,
+        "flop_per_joule": run.declarations.flop_per_joule,
+        "flop_per_joule_source": run.declarations.flop_source,
         "nodes_metered": 0,
         "nodes": len(run.spec.nodes),
     }
@@ -207,7 +209,7 @@ def _energy(run: Finished, flop: int) -> dict[str, Any]:
 
 def _thresholds(run: Finished, flop: int) -> dict[str, Any]:
     is_imported = run.spec.model.base != NO_DIGEST
-    base = run.stated.base_flop
+    base = run.declarations.base_flop
     total = flop + (base or 0)
     alerts = [
         f"{percent} % of {name} reached"
@@ -252,7 +254,7 @@ def _audits(spec: RunSpec, facts: Sequence[RoundFacts]) -> dict[str, Any]:
     ruled = [audit for one in facts for audit in one.ruled]
     rulings = Counter(audit.ruling for audit in ruled)
     outcomes = Counter(verdict.outcome for audit in ruled for verdict in audit.verdicts)
-    passed = (Ruling.CLEARED, Ruling.DISMISSED)
+    passed = (AuditStatus.PASSED, AuditStatus.DISMISSED)
     return {
         "drawn": sum(len(one.drawn) for one in facts),
         "verdicts": {
@@ -263,12 +265,14 @@ def _audits(spec: RunSpec, facts: Sequence[RoundFacts]) -> dict[str, Any]:
             "borderline": outcomes[Outcome.BORDERLINE],
         },
         "rulings": {
-            ruling.value: rulings[ruling] for ruling in Ruling if ruling not in (Ruling.OPEN, Ruling.ALARM)
+            ruling.value: rulings[ruling]
+            for ruling in AuditStatus
+            if ruling not in (AuditStatus.OPEN, AuditStatus.DISPUTED)
         },
-        "planted": {
-            "ordered": spec.audit.canary_count,
-            "found": rulings[Ruling.PLANTED],
-            "missed": sum(audit.is_planted and audit.ruling in passed for audit in ruled),
+        "known_answers": {
+            "ordered": spec.audit.known_answer_count,
+            "found": rulings[AuditStatus.KNOWN_ANSWER],
+            "missed": sum(audit.is_known_answer and audit.ruling in passed for audit in ruled),
         },
         "verifiers_at_fault": len({fault.verdict.verifier for audit in ruled for fault in audit.faults}),
     }
@@ -301,7 +305,7 @@ def _log(point: LogPoint | None) -> dict[str, Any] | None:
     return {
         "size": point.size,
         "root": point.root.hex(),
-        "keeper": point.keeper.hex(),
+        "ledger_service": point.ledger_service.hex(),
         "cosigners": [peer.hex() for peer in point.cosigners],
         "note": f"sha256:{hashlib.sha256(point.note.encode()).hexdigest()}",
     }
@@ -312,7 +316,7 @@ def _anchor(anchor: Anchored | None) -> dict[str, Any] | None:
     if anchor is None:
         return None
     return {
-        "keeper": anchor.keeper,
+        "ledger_service": anchor.ledger_service,
         "size": anchor.size,
         "root": anchor.root.hex(),
         "tx": anchor.tx_hash.hex(),

@@ -20,7 +20,7 @@ from assay.bundle.finished import Finished
 from assay.bundle.registry.annex_xi import technical_documentation
 from assay.bundle.registry.croissant import croissant
 from assay.bundle.registry.cyclonedx import ml_bom
-from assay.bundle.registry.entry import record_told, registry_entry
+from assay.bundle.registry.entry import claimed_record, registry_entry
 from assay.bundle.registry.provenance import envelope, provenance
 from assay.bundle.registry.text import spelled
 from assay.bundle.registry.training_summary import training_summary
@@ -51,7 +51,7 @@ def registry_files(run: Finished, facts: Sequence[RoundFacts], weights: bytes) -
         "croissant.json": spelled(croissant(entry)),
         "ml-bom.cdx.json": spelled(ml_bom(entry)),
     }
-    told = record_told(run.registered)
+    told = claimed_record(run.registered)
     if told is not None and run.registered is not None:
         files[RECORD] = spelled({**told, "certificate": run.registered.certificate.hex()})
     if run.log_point is not None:

@@ -12,19 +12,19 @@ from assay.protocol.quorum import quorum
 from assay.protocol.types import Digest, PeerId
 
 
-def read_point(note: str, run_id: Digest, keeper: PeerId, verifiers: tuple[PeerId, ...]) -> LogPoint:
+def read_point(note: str, run_id: Digest, ledger_service: PeerId, verifiers: tuple[PeerId, ...]) -> LogPoint:
     """A checkpoint that a quorum cosigned.
 
     Raises:
         BadNoteError: not the keeper's checkpoint of this run's books, or fewer cosigned it.
     """
-    checkpoint = read_checkpoint(note, origin_of(run_id), keeper)
+    checkpoint = read_checkpoint(note, origin_of(run_id), ledger_service)
     who = cosigners(note, checkpoint, verifiers)
     if len(who) < quorum(len(verifiers)):
         raise BadNoteError(f"{len(who)} cosignatures, {quorum(len(verifiers))} expected")
     return LogPoint(
         note=note,
-        keeper=keeper,
+        ledger_service=ledger_service,
         size=checkpoint.size,
         root=checkpoint.root,
         cosigners=tuple(sorted(who)),

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 
 from assay.ledger.journal.round_facts import RoundFacts
-from assay.protocol.audits import Ruling
+from assay.protocol.audits import AuditStatus
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.training.layout import Layout
@@ -30,7 +30,7 @@ def model_card(
     """
     commits = [commit for one in facts for commit in one.commits]
     rulings = [audit.ruling for one in facts for audit in one.ruled]
-    passed = sum(ruling in (Ruling.CLEARED, Ruling.DISMISSED) for ruling in rulings)
+    passed = sum(ruling in (AuditStatus.PASSED, AuditStatus.DISMISSED) for ruling in rulings)
     name = json.dumps(spec.name)
     model = spec.model
     is_drawn = spec.model.base == NO_DIGEST
@@ -48,7 +48,7 @@ def model_card(
         "Verifiers": str(len(spec.verifiers)),
         "Audits drawn": str(sum(len(one.drawn) for one in facts)),
         "Audits passed": str(passed),
-        "Faults upheld": str(sum(ruling is Ruling.UPHELD for ruling in rulings)),
+        "Faults confirmed": str(sum(ruling is AuditStatus.CONFIRMED for ruling in rulings)),
         "Data": spec.data.source,
         "Data licence": spec.data.licence,
         "Data Merkle root": f"`{spec.data.root.hex()}`",

@@ -12,7 +12,7 @@ from typing import Any
 from assay.bundle.finished import Finished
 from assay.chain.commit_statement import evm_address
 from assay.ledger.journal.round_facts import RoundFacts
-from assay.protocol.audits import Ruling
+from assay.protocol.audits import AuditStatus
 from assay.protocol.types import PeerId
 
 
@@ -20,9 +20,9 @@ def people(run: Finished, facts: Sequence[RoundFacts]) -> dict[str, list[dict[st
     """Every operator and verifier of the spec, in its order."""
     accepted = Counter(commit.node for one in facts for commit in one.commits)
     unpaid = Counter(step.node for one in run.settled.values() for step in one.settlement.unpaid)
-    barred, excluded = _barred(run, facts), _excluded(facts)
+    banned, disqualified = _banned(run, facts), _disqualified(facts)
     verdicts = Counter(verdict.verifier for one in facts for verdict in one.verdicts)
-    reveals = Counter(verifier for one in facts for verifier in one.reveals)
+    beacon_shares = Counter(verifier for one in facts for verifier in one.beacon_shares)
     return {
         "operators": [
             {
@@ -30,7 +30,7 @@ def people(run: Finished, facts: Sequence[RoundFacts]) -> dict[str, list[dict[st
                 "account": evm_address(member.account),
                 "contributions": accepted[member.peer],
                 "accepted": accepted[member.peer] - unpaid[member.peer],
-                "barred": barred.get(member.peer),
+                "banned": banned.get(member.peer),
             }
             for member in run.spec.nodes
         ],
@@ -39,21 +39,21 @@ def people(run: Finished, facts: Sequence[RoundFacts]) -> dict[str, list[dict[st
                 "peer": member.peer.hex(),
                 "account": evm_address(member.account),
                 "verdicts": verdicts[member.peer],
-                "beacon_shares": reveals[member.peer],
-                "excluded": excluded.get(member.peer),
+                "beacon_shares": beacon_shares[member.peer],
+                "disqualified": disqualified.get(member.peer),
             }
             for member in run.spec.verifiers
         ],
     }
 
 
-def _barred(run: Finished, facts: Sequence[RoundFacts]) -> dict[PeerId, str]:
+def _banned(run: Finished, facts: Sequence[RoundFacts]) -> dict[PeerId, str]:
     """Why nodes' commits were taken no more."""
     found = {
         audit.node: f"round {int(audit.round)}: {'false step' if audit.is_false else 'did not open it'}"
         for one in facts
         for audit in one.ruled
-        if audit.ruling is Ruling.UPHELD
+        if audit.ruling is AuditStatus.CONFIRMED
     }
     for link in run.links:
         for pair in link.manifest.contradictions:
@@ -62,7 +62,7 @@ def _barred(run: Finished, facts: Sequence[RoundFacts]) -> dict[PeerId, str]:
     return found
 
 
-def _excluded(facts: Sequence[RoundFacts]) -> dict[PeerId, str]:
+def _disqualified(facts: Sequence[RoundFacts]) -> dict[PeerId, str]:
     """What a committee proved of verifiers; the first fault of each."""
     found: dict[PeerId, str] = {}
     for one in facts:

@@ -67,13 +67,13 @@ def provenance(run: Finished, entry: dict[str, Any], entry_digest: bytes) -> dic
 
 
 def _dependencies(run: Finished, entry: dict[str, Any]) -> list[dict[str, Any]]:
-    manifest = run.papers.manifest
+    manifest = run.inputs.manifest
     found: list[dict[str, Any]] = [
         {"name": "spec.cbor", "digest": {"assaySpec": entry["run"]["spec"]}},
         {"name": "data/manifest.json", "digest": {"sha256": manifest.digest().hex()}},
     ]
-    if run.papers.tokenizer:
-        tokenizer = hashlib.sha256(run.papers.tokenizer).hexdigest()
+    if run.inputs.tokenizer:
+        tokenizer = hashlib.sha256(run.inputs.tokenizer).hexdigest()
         found.append({"name": "data/tokenizer.json", "digest": {"sha256": tokenizer}})
     if entry["model"]["base"] is not None:
         found.append({"name": "base.npy", "digest": {"assayState": run.spec.model.base.hex()}})

@@ -54,14 +54,14 @@ def size_range(tokens: int) -> str:
 
 
 def _general(entry: dict[str, Any]) -> str:
-    model, data, stated = entry["model"], entry["data"], entry["stated"]
+    model, data, declarations = entry["model"], entry["data"], entry["declared"]
     base = model["base"]
     depends = "none: drawn from a seed" if base is None else f"imported parameters, {base['state']}"
     trained = data["tokens"] - data["held_out_tokens"]
     return table(
         ("Item", "Entry"),
         [
-            ("1.1 Provider name and contact", stated["provider"] or TO_BE_FILLED),
+            ("1.1 Provider name and contact", declarations["provider"] or TO_BE_FILLED),
             ("1.1 Authorised representative", TO_BE_FILLED),
             ("1.2 Versioned model name", f"{model['name']} {model['id']}"),
             ("1.2 Model dependencies", depends),

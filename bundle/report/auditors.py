@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from assay.protocol.audits import Audit, Failing, Ruling
+from assay.protocol.audits import Audit, AuditStatus, FaultKind
 from assay.protocol.messages import Outcome
 from assay.protocol.params import PPM, RunSpec
 from assay.protocol.types import PeerId
@@ -24,46 +24,48 @@ def auditors_of(spec: RunSpec, audits: Collection[Audit], behaviours: Mapping[Pe
         audits: As they ended.
         behaviours: How verifiers behaved on purpose, where that is known.
     """
-    planted = [audit for audit in audits if audit.is_planted and audit.ruling is not Ruling.DISMISSED]
-    found = sum(audit.ruling is Ruling.PLANTED and not _passed(audit) for audit in planted)
-    drawn = [audit.looks for audit in audits if audit.looks]
+    known_answers = [
+        audit for audit in audits if audit.is_known_answer and audit.ruling is not AuditStatus.DISMISSED
+    ]
+    found = sum(audit.ruling is AuditStatus.KNOWN_ANSWER and not _passed(audit) for audit in known_answers)
+    drawn = [audit.auditors_wanted for audit in audits if audit.auditors_wanted]
     again = drawn.count(2)
     return {
         "verifiers": [
             {
                 "peer": member.peer.hex(),
                 "behaviour": behaviours.get(member.peer, ""),
-                **_record(member.peer, audits, planted),
+                **_record(member.peer, audits, known_answers),
             }
             for member in spec.verifiers
         ],
-        "second_looks": {
+        "replicated_audits": {
             "drawn": again,
             "of": len(drawn),
             "interval": exact_interval(again, len(drawn)),
-            "expected": spec.audit.looks_ppm / PPM,
+            "expected": spec.audit.replication_ppm / PPM,
         },
-        "planted_faults": {
-            "ordered": spec.audit.canary_count,
-            "judged": len(planted),
+        "known_answers": {
+            "ordered": spec.audit.known_answer_count,
+            "judged": len(known_answers),
             "found": found,
-            "passed_first": sum(map(_passed, planted)),
+            "passed_first": sum(map(_passed, known_answers)),
         },
     }
 
 
-def _record(peer: PeerId, audits: Collection[Audit], planted: Collection[Audit]) -> dict[str, Any]:
+def _record(peer: PeerId, audits: Collection[Audit], known_answers: Collection[Audit]) -> dict[str, Any]:
     verdicts = [v for audit in audits for v in audit.verdicts if v.verifier == peer]
     faults = Counter(f.failing for audit in audits for f in audit.faults if f.verdict.verifier == peer)
-    said = [v.outcome for audit in planted for v in audit.verdicts if v.verifier == peer]
+    said = [v.outcome for audit in known_answers for v in audit.verdicts if v.verifier == peer]
     return {
         "verdicts": len(verdicts),
         "unopened": sum(peer in audit.silent for audit in audits),
-        "planted_found": said.count(Outcome.MISMATCH),
-        "planted_passed": said.count(Outcome.MATCH),
-        "faults": {failing.value: faults[failing] for failing in Failing if faults[failing]},
+        "known_answers_found": said.count(Outcome.MISMATCH),
+        "known_answers_passed": said.count(Outcome.MATCH),
+        "faults": {failing.value: faults[failing] for failing in FaultKind if faults[failing]},
     }
 
 
 def _passed(audit: Audit) -> bool:
-    return any(fault.failing is Failing.PASSED for fault in audit.faults)
+    return any(fault.failing is FaultKind.PASSED for fault in audit.faults)

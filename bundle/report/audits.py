@@ -12,15 +12,24 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from assay.node.behaviours import CHEATS, Behaviour
-from assay.protocol.audits import Audit, Ruling
+from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.messages import CertifiedManifest, Outcome
 from assay.protocol.params import PPM, RunSpec
-from assay.protocol.state_transition import History, StepId
+from assay.protocol.state_transition import RunState, StepId
 from assay.protocol.types import PeerId
 from assay.verifier.audit.intervals import exact_interval, rule_of_three
 
 NOT_BY_AUDIT = ("two-commits",)  # equivocation: the pair of commits is the evidence
-CLASSES = ("match", "mismatch", "withheld", "planted", "dismissed", "inconclusive", "lapsed", "moot")
+CLASSES = (
+    "match",
+    "mismatch",
+    "withheld",
+    "known_answer",
+    "dismissed",
+    "inconclusive",
+    "expired",
+    "superseded",
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,11 +41,11 @@ class Counts:
     match: int = 0
     mismatch: int = 0
     withheld: int = 0
-    planted: int = 0  # faults that were ordered, and found
+    known_answer: int = 0  # faults that were ordered, and found
     dismissed: int = 0
     inconclusive: int = 0
-    lapsed: int = 0
-    moot: int = 0
+    expired: int = 0
+    superseded: int = 0
     expected: float = 0.0  # draws by the rule, given the clean audits the chain knew
     variance: float = 0.0
     false_steps: int = 0
@@ -65,11 +74,11 @@ class NodeReport:
     counts: Counts = field(default_factory=Counts)
 
 
-def final_audits(histories: Iterable[History]) -> dict[StepId, Audit]:
+def final_audits(run_states: Iterable[RunState]) -> dict[StepId, Audit]:
     """Every audit of the run, as it ended."""
     found: dict[StepId, Audit] = {}
-    for history in histories:
-        found.update(history.audits)
+    for run_state in run_states:
+        found.update(run_state.audits)
     return found
 
 
@@ -77,29 +86,29 @@ def kind_of(audit: Audit) -> str:
     """The one class of a closed audit."""
     outcomes = {verdict.outcome for verdict in audit.verdicts}
     match audit.ruling:
-        case Ruling.CLEARED:
+        case AuditStatus.PASSED:
             return "match"
-        case Ruling.UPHELD:
+        case AuditStatus.CONFIRMED:
             return "mismatch" if audit.is_false else "withheld"
-        case Ruling.PLANTED:
-            return "planted"
-        case Ruling.DISMISSED:
+        case AuditStatus.KNOWN_ANSWER:
+            return "known_answer"
+        case AuditStatus.DISMISSED:
             return "dismissed"
-        case Ruling.MOOT:
-            return "moot"
+        case AuditStatus.SUPERSEDED:
+            return "superseded"
         case _:
-            return "inconclusive" if outcomes == {Outcome.INCONCLUSIVE} else "lapsed"
+            return "inconclusive" if outcomes == {Outcome.INCONCLUSIVE} else "expired"
 
 
-def is_planted(audit: Audit | None) -> bool:
+def is_known_answer(audit: Audit | None) -> bool:
     """Whether the step was false because that was ordered."""
-    return audit is not None and audit.is_planted and audit.ruling is not Ruling.DISMISSED
+    return audit is not None and audit.is_known_answer and audit.ruling is not AuditStatus.DISMISSED
 
 
 def node_reports(
     spec: RunSpec,
     links: tuple[CertifiedManifest, ...],
-    histories: tuple[History, ...],
+    run_states: tuple[RunState, ...],
     behaviours: Mapping[PeerId, Behaviour],
     names: Mapping[PeerId, str],
 ) -> list[NodeReport]:
@@ -112,7 +121,7 @@ def node_reports(
         behaviours: Of nodes whose first false round is known.
         names: What the summary calls a node's behaviour.
     """
-    audits, last = final_audits(histories), histories[-1]
+    audits, last = final_audits(run_states), run_states[-1]
     reports = {}
     for member in spec.nodes:
         known = behaviours.get(member.peer)
@@ -129,9 +138,9 @@ def node_reports(
         for signed in link.manifest.commits:
             node = signed.commit.node
             report = reports[node]
-            rate = histories[round_id + 1].rate_ppm(node) / PPM
+            rate = run_states[round_id + 1].rate_ppm(node) / PPM
             audit = audits.get((signed.commit.round, node))
-            is_false = _is_false(behaviours.get(node), round_id) or is_planted(audit)
+            is_false = _is_false(behaviours.get(node), round_id) or is_known_answer(audit)
             _count(report, rate, is_false, audit)
             if is_false:
                 unseen[node] *= 1 - rate
@@ -146,8 +155,8 @@ def as_plain(spec: RunSpec, run_id: bytes, reports: list[NodeReport]) -> dict[st
     for report in reports:
         total.add(report.counts)
     decided = total.false_found + total.false_missed
-    planted = [report for report in reports if report.is_cheat]
-    by_audit = [r for r in planted if r.behaviour.split("@")[0] not in NOT_BY_AUDIT and r.counts.false_steps]
+    cheats = [report for report in reports if report.is_cheat]
+    by_audit = [r for r in cheats if r.behaviour.split("@")[0] not in NOT_BY_AUDIT and r.counts.false_steps]
     caught = sum(report.is_caught for report in by_audit)
     expected = sum(report.counts.expected_caught for report in by_audit)
     spread = math.sqrt(total.variance)
@@ -171,10 +180,10 @@ def as_plain(spec: RunSpec, run_id: bytes, reports: list[NodeReport]) -> dict[st
             "expected": total.expected / total.steps if total.steps else None,
             "z": (total.drawn - total.expected) / spread if spread > 1e-9 else None,
         },
-        "planted": {
-            "nodes": len(planted),
-            "caught": [r.peer.hex() for r in planted if r.is_caught],
-            "missed": [r.peer.hex() for r in planted if not r.is_caught],
+        "cheats": {
+            "nodes": len(cheats),
+            "caught": [r.peer.hex() for r in cheats if r.is_caught],
+            "missed": [r.peer.hex() for r in cheats if not r.is_caught],
             "by_audit": len(by_audit),
             "caught_by_audit": caught,
             "expected_by_audit": expected,
@@ -188,7 +197,7 @@ def as_plain(spec: RunSpec, run_id: bytes, reports: list[NodeReport]) -> dict[st
         "false_alarms": {
             "judged": total.honest_judged,
             "accused": total.honest_accused,
-            "upheld": total.honest_upheld,
+            "confirmed": total.honest_upheld,
             "rate_below": (
                 rule_of_three(total.honest_judged)
                 if not total.honest_accused
@@ -221,7 +230,7 @@ def _count(report: NodeReport, rate: float, is_false: bool, audit: Audit | None)
     setattr(counts, kind, getattr(counts, kind) + 1)
     if is_false:
         counts.false_drawn += 1
-        counts.false_found += kind in ("mismatch", "withheld", "planted")
+        counts.false_found += kind in ("mismatch", "withheld", "known_answer")
         counts.false_missed += kind in ("match", "dismissed")
     else:
         counts.honest_judged += kind in ("match", "dismissed", "mismatch", "withheld") or bool(audit.adverse)

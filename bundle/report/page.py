@@ -85,13 +85,21 @@ def report_page(found: Mapping[str, Any]) -> str:
     )
 
 
-_AUDITORS = ("verifier", "behaviour", "verdicts", "not opened", "planted found", "planted passed", "faults")
+_AUDITORS = (
+    "verifier",
+    "behaviour",
+    "verdicts",
+    "not opened",
+    "known answers found",
+    "known answers passed",
+    "faults",
+)
 _HEAD = ("node", "behaviour", "steps", "drawn", *CLASSES, "expected")
 
 
 def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
     for node in found["nodes"]:
-        is_cheat = node["peer"] in (*found["planted"]["caught"], *found["planted"]["missed"])
+        is_cheat = node["peer"] in (*found["cheats"]["caught"], *found["cheats"]["missed"])
         kind = ("caught" if node["caught"] else "missed") if is_cheat else "honest"
         yield kind, _cells(node["peer"][:8], node["behaviour"] or "?", node)
     yield "all", _cells("all", "", found["all"])
@@ -99,7 +107,9 @@ def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
 
 def _auditor_rows(found: Mapping[str, Any]) -> Iterator[tuple[bool, list[str]]]:
     for one in found["verifiers"]:
-        numbers = (one[key] for key in ("verdicts", "unopened", "planted_found", "planted_passed"))
+        numbers = (
+            one[key] for key in ("verdicts", "unopened", "known_answers_found", "known_answers_passed")
+        )
         faults = ", ".join(f"{count} times {name}" for name, count in one["faults"].items())
         yield (
             bool(one["faults"]),
@@ -118,34 +128,34 @@ def _cells(name: str, behaviour: str, counts: Mapping[str, Any]) -> list[str]:
 
 
 def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    rate, planted, alarms = found["rate"], found["planted"], found["false_alarms"]
+    rate, cheats, alarms = found["rate"], found["cheats"], found["false_alarms"]
     if rate["measured"] is not None:
         z = "no chance in it" if rate["z"] is None else f"{rate['z']:+.2f} standard deviations"
         yield "audit rate", f"{rate['measured']:.1%} measured, {rate['expected']:.1%} by the rule ({z})"
-    names = [f"{peer[:8]} missed" for peer in planted["missed"]]
-    names = [f"{peer[:8]} caught" for peer in planted["caught"]] + names
-    yield "planted cheats", f"{planted['nodes']}: {', '.join(names)}" if names else "none"
-    if planted["by_audit"]:
-        low, high = planted["caught_interval"]
+    names = [f"{peer[:8]} missed" for peer in cheats["missed"]]
+    names = [f"{peer[:8]} caught" for peer in cheats["caught"]] + names
+    yield "cheating nodes", f"{cheats['nodes']}: {', '.join(names)}" if names else "none"
+    if cheats["by_audit"]:
+        low, high = cheats["caught_interval"]
         yield (
             "caught by audit",
-            f"{planted['caught_by_audit']} of {planted['by_audit']} nodes ({low:.1%} to {high:.1%}); "
-            f"{planted['expected_by_audit']:.2f} expected: sum of 1 - product(1 - rate) over false steps",
+            f"{cheats['caught_by_audit']} of {cheats['by_audit']} nodes ({low:.1%} to {high:.1%}); "
+            f"{cheats['expected_by_audit']:.2f} expected: sum of 1 - product(1 - rate) over false steps",
         )
-    if planted["power"] is not None:
-        low, high = planted["power_interval"]
+    if cheats["power"] is not None:
+        low, high = cheats["power_interval"]
         yield (
             "power of an audit",
-            f"{planted['power']:.1%} of {planted['steps_found'] + planted['steps_missed']} false steps that "
+            f"{cheats['power']:.1%} of {cheats['steps_found'] + cheats['steps_missed']} false steps that "
             f"were drawn and decided ({low:.1%} to {high:.1%}); the formula takes 95 %",
         )
     word = "3/n" if not alarms["accused"] else "exact bound"
     yield (
         "false alarms",
-        f"{alarms['accused']} of {alarms['judged']} honest steps accused, {alarms['upheld']} upheld; "
+        f"{alarms['accused']} of {alarms['judged']} honest steps accused, {alarms['confirmed']} confirmed; "
         f"true rate below {alarms['rate_below']:.2%} ({word}, 95 %)",
     )
-    looks, planted_faults = found["second_looks"], found["planted_faults"]
+    looks, known_answers = found["replicated_audits"], found["known_answers"]
     if looks["of"]:
         low, high = looks["interval"]
         yield (
@@ -153,11 +163,11 @@ def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"{looks['drawn']} of {looks['of']} investigations ({low:.1%} to {high:.1%}); "
             f"{looks['expected']:.1%} by the rule",
         )
-    if planted_faults["ordered"]:
+    if known_answers["ordered"]:
         yield (
-            "planted faults",
-            f"{planted_faults['ordered']} ordered, {planted_faults['judged']} drawn and shown, "
-            f"{planted_faults['found']} found at once, {planted_faults['passed_first']} passed first",
+            "known-answer tasks",
+            f"{known_answers['ordered']} ordered, {known_answers['judged']} drawn and shown, "
+            f"{known_answers['found']} found at once, {known_answers['passed_first']} passed first",
         )
     if found["unlabelled"]:
         yield "labels", "some nodes' behaviour is not known here; they count as honest"

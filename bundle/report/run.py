@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from assay.bundle.read import open_delivered, seated_nodes, told_behaviours
+from assay.bundle.read import claimed_behaviours, local_nodes, open_delivered
 from assay.bundle.report.auditors import auditors_of
 from assay.bundle.report.audits import as_plain, final_audits, node_reports
 from assay.node.behaviours import parse_behaviour
@@ -24,14 +24,14 @@ def report_of(run: Path) -> dict[str, Any]:
     """
     delivered = open_delivered(run)
     behaviours = {}
-    for peer, seat in seated_nodes(run).items():
+    for peer, seat in local_nodes(run).items():
         if seat.behaviour:
             behaviours[peer] = parse_behaviour(seat.behaviour)
     reports = node_reports(
-        delivered.spec, delivered.links, delivered.histories, behaviours, told_behaviours(run)
+        delivered.spec, delivered.links, delivered.run_states, behaviours, claimed_behaviours(run)
     )
-    audits = final_audits(delivered.histories).values()
-    auditors = auditors_of(delivered.spec, audits, told_behaviours(run, "verifiers"))
+    audits = final_audits(delivered.run_states).values()
+    auditors = auditors_of(delivered.spec, audits, claimed_behaviours(run, "verifiers"))
     return {**as_plain(delivered.spec, delivered.run_id, reports), **auditors}
 
 

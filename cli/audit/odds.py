@@ -103,10 +103,21 @@ def _detection(asked: Question) -> list[Answer]:
     ]  # fmt: skip
     if asked.probation:
         rules = AuditSpec(
-            probation=asked.probation, floor_ppm=scaled(asked.rate, 6), blocks=1, looks_ppm=0, turn_rounds=1,
-            audit_rounds=4, dispute_rounds=2, limits=NO_DIGEST, canaries=NO_DIGEST, canary_count=0,
-            attestation=NO_DIGEST, attested_rounds=0, code=NO_DIGEST, drand=NO_DRAND,
-        )  # fmt: skip
+            probation=asked.probation,
+            floor_ppm=scaled(asked.rate, 6),
+            blocks=1,
+            replication_ppm=0,
+            takeover_rounds=1,
+            audit_rounds=4,
+            dispute_rounds=2,
+            limits=NO_DIGEST,
+            known_answers=NO_DIGEST,
+            known_answer_count=0,
+            attestation=NO_DIGEST,
+            attested_rounds=0,
+            code=NO_DIGEST,
+            drand=NO_DRAND,
+        )
         chance = odds.caught_by_rule(rules, asked.cheat, asked.steps, asked.power)
         found.append(
             Answer(
@@ -175,7 +186,7 @@ def _auditor(asked: Question) -> list[Answer]:
     source = f"{PAGE} 4"
     pays = "auditor's pay that beats lazy passing"
     if not asked.known:
-        words = "no audit's answer is known beforehand: add --known, the share of planted faults"
+        words = "no audit's answer is known beforehand: add --known, the share of known-answer tasks"
         return [Answer(pays, None, "none does", "v / kappa - S_v", source, words)]
     known, stake = _share(asked, "known"), _units(asked, "auditor_stake")
     pay, safe = odds.auditor_pay(cost, known, stake), odds.auditor_stake(cost, known)

@@ -15,7 +15,7 @@ from assay.bundle.receipts import facts_of, round_receipts
 from assay.bundle.step_receipt import FORMAT, RECEIPT_BYTES_MAX, Checked, check_receipt, make_receipt
 from assay.chain.commit_statement import evm_address
 from assay.orders.amounts import UNIT, money_text
-from assay.participant.index import Altered
+from assay.participant.index import IntegrityError
 from assay.protocol.encoding.codec import digest
 from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import ConfigError
@@ -124,13 +124,13 @@ def _chain_lines(checked: Checked, rpc: str) -> Iterator[str]:
     chain = ChainReader(rpc, checked.deployment)
     chain.check_deployment()
     if chain.run(checked.run_id) is None:
-        raise Altered(f"run_id: the escrow on chain {checked.deployment.chain_id} knows no such run")
+        raise IntegrityError(f"run_id: the escrow on chain {checked.deployment.chain_id} knows no such run")
     yield f"chain    {rpc}: the escrow holds this run"
     block = None if checked.paid is None else checked.paid.anchor
     if block is not None:
         found = chain.block_hash(block.number)
         if found != block.hash:
-            raise Altered(f"anchor: block {block.number} is 0x{found.hex()}, not 0x{block.hash.hex()}")
+            raise IntegrityError(f"anchor: block {block.number} is 0x{found.hex()}, not 0x{block.hash.hex()}")
         yield f"chain    {rpc}: block {block.number} has that hash"
 
 
@@ -187,19 +187,19 @@ def _summary_lines(
         raise ConfigError(f"{path}: a round's summary; it can be checked only where it lies, in its bundle")
     delivered: Delivered = open_delivered(bundle.parent)
     if run_id is not None and run_id != delivered.run_id:
-        raise Altered(f"run_id: {delivered.run_id.hex()}, expected {run_id.hex()}")
+        raise IntegrityError(f"run_id: {delivered.run_id.hex()}, expected {run_id.hex()}")
     if verifiers is not None and sorted(verifiers) != list(delivered.spec.verifier_peers):
-        raise Altered("spec: its verifiers are not the ones expected")
+        raise IntegrityError("spec: its verifiers are not the ones expected")
     spec, links, tables = delivered.spec, delivered.links, delivered.tables
     facts = facts_of(spec, delivered.run_id, links, tables)
     told: dict[str, Any] = parse_json(text)
     for made in round_receipts(spec, links, facts, tables):
         if made["round"] == told.get("round"):
             if made != told:
-                raise Altered(f"{path.name}: differs from what the certified chain says")
+                raise IntegrityError(f"{path.name}: differs from what the certified chain says")
             break
     else:
-        raise Altered(f"{path.name}: of no round of this run")
+        raise IntegrityError(f"{path.name}: of no round of this run")
     yield f"run      {delivered.run_id.hex()}: follows from the spec in the bundle"
     yield f"chain    {len(links)} links, each certified by a quorum; every table made again, and signed"
     yield f"round    {told['round']}: {len(told['contributions'])} contributions, audits and pay as told"

@@ -69,7 +69,7 @@ def audit(
         str | None,
         typer.Option(metavar="URL|FILE", help="Compare with what is anchored on chain, at this endpoint."),
     ] = None,
-    keeper: Annotated[
+    ledger_service: Annotated[
         str | None, typer.Option(metavar="ACCOUNT", help="Who anchored; default: whom the run's fee goes to.")
     ] = None,
 ) -> None:
@@ -82,7 +82,7 @@ def audit(
         from assay.cli.process import read_process_file
 
         url = rpc if "://" in rpc else read_process_file(Path(rpc))[0].rpc_url
-        _show([chain_line(run, url, keeper)])
+        _show([chain_line(run, url, ledger_service)])
 
 
 def faults(

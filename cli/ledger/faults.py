@@ -11,7 +11,7 @@ from pathlib import Path
 from assay.bundle.books import find_books, opened
 from assay.ledger.queries.faults import read_faults
 from assay.orders.amounts import UNIT, money_text
-from assay.protocol.audits import Failing
+from assay.protocol.audits import FaultKind
 
 
 def fault_lines(run: Path, verifier: str) -> Iterator[str]:
@@ -25,7 +25,7 @@ def fault_lines(run: Path, verifier: str) -> Iterator[str]:
         found = read_faults(db, verifier)
     for one in found.verifiers:
         cost = "not slashed yet" if one.slashed is None else f"slashed {money_text(one.slashed)} {UNIT}"
-        failing = Failing[one.failing.upper()].value
+        failing = FaultKind[one.failing.upper()].value
         step = f"round {one.round} of node {one.node.hex()[:8]}"
         yield f"verifier {one.verifier.hex()}: {failing}, {step}; {cost}"
         yield f"    offence {one.offence_id.hex()}  verdict {one.verdict.hex()}  manifest {one.in_round}"

@@ -20,7 +20,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from assay.bundle.books import KEEPER, find_books, find_keepers_books, opened, run_of
+from assay.bundle.books import LEDGER_SERVICE, find_books, find_keepers_books, opened, run_of
 from assay.chain.units import UNIT, money_text
 from assay.ledger.invoices.document import LINES_MAX, TEXT_CHARS_MAX, Document, Party, csv_text
 from assay.ledger.invoices.figures import final_epochs
@@ -81,7 +81,7 @@ def invoice_lines(run: Path, wanted: Wanted) -> Iterator[str]:
 
     Raises:
         ConfigError: nothing to invoice yet, no supplier where one is needed, or a file cannot be written.
-        BooksAltered: the records of an epoch differ.
+        LedgerIntegrityError: the records of an epoch differ.
     """
     made = make_document(run, wanted, time.time_ns() // 1_000_000)
     if wanted.pdf is not None:
@@ -162,7 +162,7 @@ def _epochs(wanted: int | None, final: list[int], count: int) -> tuple[int, int]
 def _supplier_file(run: Path, given: Path | None) -> Path | None:
     if given is not None:
         return given
-    places = [run.parent / SUPPLIER] if run.is_file() else [run / KEEPER / SUPPLIER]
+    places = [run.parent / SUPPLIER] if run.is_file() else [run / LEDGER_SERVICE / SUPPLIER]
     return next((path for path in places if path.is_file()), None)
 
 

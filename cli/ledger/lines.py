@@ -18,7 +18,7 @@ from typing import Any
 from assay.bundle.books import find_books, log_origin, opened, spec_of
 from assay.ledger.accounts import NO_EPOCH
 from assay.ledger.journal.log_store import read_notes
-from assay.ledger.journal.reader import BooksAltered, read_journal
+from assay.ledger.journal.reader import LedgerIntegrityError, read_journal
 from assay.ledger.log.audit import Audited, audit
 from assay.ledger.log.note import verifier_key
 from assay.ledger.log.signer import read_published
@@ -93,7 +93,7 @@ def proof_of(run: Path, entry: str) -> dict[str, Any]:
 
     Raises:
         ConfigError: there is no such entry, or no checkpoint covers it yet.
-        BooksAltered: the books are not what was logged.
+        LedgerIntegrityError: the books are not what was logged.
     """
     place = find_books(run)
     with opened(place) as db:
@@ -125,7 +125,7 @@ def audit_lines(run: Path, key: str | None, *, must_be_witnessed: bool = False) 
         must_be_witnessed: Whether a quorum of verifiers has to have cosigned the newest checkpoint.
 
     Raises:
-        BooksAltered: the first thing that is not.
+        LedgerIntegrityError: the first thing that is not.
         ConfigError: the key is no key, or the run's verifiers are not known here.
     """
     place, signer = find_books(run), None if key is None else _public_key(key)
@@ -141,7 +141,7 @@ def audit_lines(run: Path, key: str | None, *, must_be_witnessed: bool = False) 
     yield f"trial balance: zero in {', '.join(found.assets) or 'empty books'}"
     if not found.checkpoints:
         if must_be_witnessed:
-            raise BooksAltered("no checkpoint is signed yet, so none is cosigned")
+            raise LedgerIntegrityError("no checkpoint is signed yet, so none is cosigned")
         yield "checkpoints: none yet, so nothing outside the books vouches for them"
         return
     used = signer or notes[-1].signer
@@ -160,7 +160,7 @@ def _witness_line(found: Audited, verifiers: tuple[PeerId, ...], *, must_be_witn
     """By how many of the run's verifiers the newest checkpoint is cosigned.
 
     Raises:
-        BooksAltered: by fewer than a quorum, and that was asked for.
+        LedgerIntegrityError: by fewer than a quorum, and that was asked for.
     """
     have, need, of = len(found.cosigners), quorum(len(verifiers)), len(verifiers)
     told = f"the checkpoint of {found.checkpoints[-1].size} entries is cosigned by {have} of {of} verifiers"
@@ -168,7 +168,7 @@ def _witness_line(found: Audited, verifiers: tuple[PeerId, ...], *, must_be_witn
         last = datetime.fromtimestamp(sorted(found.cosigners.values())[need - 1], timezone.utc)
         return f"witnessed: {told}, a quorum by {last.isoformat(sep=' ')[:19]} UTC"
     if must_be_witnessed:
-        raise BooksAltered(f"{told}, {need} expected")
+        raise LedgerIntegrityError(f"{told}, {need} expected")
     return f"witnesses: {told}; a quorum is {need}"
 
 

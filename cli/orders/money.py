@@ -12,7 +12,7 @@ from typing import Any
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.settlement_phase import phase_text
-from assay.chain.times import moment_text, span_text, when_text
+from assay.chain.times import span_text, time_text, when_text
 from assay.cli.spending import account_of, sent_text
 from assay.orders.amounts import UNIT, money_text, parse_money
 from assay.orders.order import Order, load_order
@@ -167,7 +167,7 @@ def status_lines(file: Path) -> Iterator[str]:
     yield _closing(escrow)
     for epoch, state in enumerate(escrow.epochs):
         yield f"epoch {epoch}: {phase_text(state, escrow.now)}"
-    yield f"as of     {moment_text(escrow.now)}, the chain's clock"
+    yield f"as of     {time_text(escrow.now)}, the chain's clock"
 
 
 def topup_lines(file: Path, amount: str | None, to: str | None, *, is_dry: bool) -> Iterator[str]:

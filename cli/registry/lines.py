@@ -103,15 +103,18 @@ def _work(entry: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def _people(entry: dict[str, Any]) -> Iterator[tuple[str, str]]:
     audits, people = entry["audits"], entry["participants"]
     for one in people["operators"]:
-        barred = f"; barred: {one['barred']}" if one["barred"] else ""
-        told = f"{one['accepted']:,} of {one['contributions']:,} contributions accepted{barred}"
+        banned = f"; barred: {one['barred']}" if one["banned"] else ""
+        told = f"{one['accepted']:,} of {one['contributions']:,} contributions accepted{banned}"
         yield f"operator {one['peer'][:8]}", told
     for one in people["verifiers"]:
-        excluded = f"; excluded: {one['excluded']}" if one["excluded"] else ""
-        yield f"verifier {one['peer'][:8]}", f"{one['verdicts']:,} verdicts{excluded}"
+        disqualified = f"; excluded: {one['excluded']}" if one["disqualified"] else ""
+        yield f"verifier {one['peer'][:8]}", f"{one['verdicts']:,} verdicts{disqualified}"
     counts = ", ".join(f"{name} {count}" for name, count in audits["rulings"].items() if count)
     yield "audits", f"{audits['drawn']:,} drawn: {counts or 'none ruled'}"
-    yield "planted faults", ", ".join(f"{count} {name}" for name, count in sorted(audits["planted"].items()))
+    yield (
+        "known-answer tasks",
+        ", ".join(f"{count} {name}" for name, count in sorted(audits["known_answers"].items())),
+    )
 
 
 def _checkpoint(log: dict[str, Any]) -> str:

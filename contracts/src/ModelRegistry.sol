@@ -4,10 +4,10 @@ pragma solidity 0.8.37;
 import {IEpochSettlement, IRunEscrow, IVerifierSet} from "./Interfaces.sol";
 import {Judge, ModelRecord, Statements, Supersession} from "./Statements.sol";
 
-/// @title Which model came out of which run, and how far each keeper's log of the books had grown by when;
+/// @title Which model came out of which run, and how far each ledger service's log of the books had grown by when;
 ///        append only, hashes only, no personal data.
 /// @notice A record points to a final result of its run that names the same model. An anchor is the word of
-///         whoever sent it and of nobody else: readers name the keeper whose log they check.
+///         whoever sent it and of nobody else: readers name the ledger service whose log they check.
 contract ModelRegistry is Judge {
     using Statements for ModelRecord;
     using Statements for Supersession;
@@ -36,7 +36,7 @@ contract ModelRegistry is Judge {
 
     mapping(bytes32 recordId => Entry) public entries;
     mapping(bytes32 recordId => Succession) public successions;
-    mapping(address keeper => mapping(bytes32 runId => LogAnchor)) public logAnchor;
+    mapping(address ledgerService => mapping(bytes32 runId => LogAnchor)) public logAnchor;
 
     event ModelRegistered(
         bytes32 indexed recordId,
@@ -52,7 +52,7 @@ contract ModelRegistry is Judge {
     event ModelSuperseded(
         bytes32 indexed recordId, bytes32 indexed newRecordId, bytes32 reasonHash, address by
     );
-    event LogAnchored(address indexed keeper, bytes32 indexed runId, uint64 size, bytes32 root);
+    event LogAnchored(address indexed ledgerService, bytes32 indexed runId, uint64 size, bytes32 root);
 
     error RecordExists(bytes32 recordId);
     error UnknownParent(bytes32 parent);
@@ -104,7 +104,7 @@ contract ModelRegistry is Judge {
     }
 
     /// @notice Fixes the root that the caller's log of a run has at a size. Whoever anchored a size once can
-    ///         never anchor another root for it: a keeper who shows two people two logs is found out.
+    ///         never anchor another root for it: a ledger service that shows two people two logs is found out.
     function anchorLog(bytes32 runId, uint64 size, bytes32 root) external {
         LogAnchor storage last = logAnchor[msg.sender][runId];
         if (size <= last.size) revert LogNotGrown(size, last.size);

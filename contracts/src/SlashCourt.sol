@@ -4,12 +4,12 @@ pragma solidity 0.8.37;
 import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {Guarded} from "./Guarded.sol";
 import {IRunEscrow, IStakeVault, IVerifierSet} from "./Interfaces.sol";
-import {Judge, Ruling, Statement, Statements, Veto} from "./Statements.sol";
+import {Judge, SlashOrder, Statement, Statements, Veto} from "./Statements.sol";
 import {IBurnableToken, Tokens} from "./Tokens.sol";
 
 /// @title The only one who may slash.
 /// @notice Two roads, kept apart. Objective: two signed statements that contradict each other take the
-///         whole stake at once, on anyone's report. Subjective: a verifier quorum's ruling opens a case with
+///         whole stake at once, on anyone's report. Subjective: a verifier quorum's slash order opens a case with
 ///         a bond, freezes the offender's withdrawals, waits out a veto window, takes a capped share, and
 ///         pays it out after a delay in which a veto still gives it back.
 ///
@@ -20,7 +20,7 @@ import {IBurnableToken, Tokens} from "./Tokens.sol";
 contract SlashCourt is Judge, Guarded {
     using Tokens for IBurnableToken;
     using Statements for Statement;
-    using Statements for Ruling;
+    using Statements for SlashOrder;
     using Statements for Veto;
 
     uint256 public constant PPM = 1_000_000;
@@ -40,7 +40,7 @@ contract SlashCourt is Judge, Guarded {
         uint64 vetoWindow; // seconds
         uint64 executeWindow; // seconds
         uint64 margin; // seconds
-        uint64 payoutDelay; // seconds from a slash by ruling to its pay-out
+        uint64 payoutDelay; // seconds from a slash by order to its pay-out
         uint64 reportWindow; // seconds for which a commitment to report counts
         uint32 casePpmMax;
         uint96 caseBond; // token units
@@ -156,7 +156,7 @@ contract SlashCourt is Judge, Guarded {
     /// @param salt Of a commitment that the sender made in an earlier block and within the report window: who
     ///             copies a report from the pool of waiting transactions has none. Zero reports without one:
     ///             the slash is the same, and the reporter's share burns.
-    /// @dev    An account is barred once, so no offence is punished twice, whatever ids others have used up.
+    /// @dev    An account is banned once, so no offence is punished twice, whatever ids others have used up.
     function reportEquivocation(
         Statement calldata a,
         bytes calldata sigA,
@@ -181,11 +181,11 @@ contract SlashCourt is Judge, Guarded {
         vault.bar(account, offenceId, escrow.buyerOf(a.runId), reporter);
     }
 
-    // ---- subjective: a quorum's ruling, slowly and capped
+    // ---- subjective: a quorum's slash order, slowly and capped
 
-    /// @notice Opens a case on a ruling of the run's verifier set. The case's id is the offence's id. The sender
+    /// @notice Opens a case on a slash order of the run's verifier set. The case's id is the offence's id. The sender
     ///         puts up a bond, which burns if the case is vetoed or left to expire.
-    function openCase(Ruling calldata r, uint8 certType, bytes calldata cert) external nonReentrant {
+    function openCase(SlashOrder calldata r, uint8 certType, bytes calldata cert) external nonReentrant {
         _requireOurs(r.deploymentId);
         if (r.ppm == 0 || r.ppm > casePpmMax) revert AboveCap(r.ppm, casePpmMax);
         if (r.role >= ROLES) revert UnknownRole(r.role);
@@ -193,7 +193,7 @@ contract SlashCourt is Judge, Guarded {
         // The judges of a run that is over may have left with their stake.
         uint64 endsAt = escrow.closesAtOf(r.runId) + evidenceWindow;
         if (block.timestamp >= endsAt) revert WindowOver(endsAt);
-        verifierSet.verify(escrow.setVersionOf(r.runId), rulingDigest(r), certType, cert);
+        verifierSet.verify(escrow.setVersionOf(r.runId), slashOrderDigest(r), certType, cert);
         punished[r.offenceId] = true;
         uint64 vetoEndsAt = uint64(block.timestamp) + vetoWindow;
         uint64 executeBy = vetoEndsAt + executeWindow;
@@ -244,7 +244,7 @@ contract SlashCourt is Judge, Guarded {
         vault.burnBond(caseId);
     }
 
-    /// @notice Carries a ruling out after its veto window. Anyone may call.
+    /// @notice Carries a slash order out after its veto window. Anyone may call.
     function execute(bytes32 caseId) external nonReentrant {
         Case storage c = _in(caseId, State.OPEN);
         if (block.timestamp < c.vetoEndsAt) revert TooEarly(c.vetoEndsAt);
@@ -300,7 +300,7 @@ contract SlashCourt is Judge, Guarded {
         return _hashTypedDataV4(s.structHash());
     }
 
-    function rulingDigest(Ruling calldata r) public view returns (bytes32) {
+    function slashOrderDigest(SlashOrder calldata r) public view returns (bytes32) {
         return _hashTypedDataV4(r.structHash());
     }
 

@@ -90,7 +90,7 @@ contract StakeVault is Judge, Guarded {
     mapping(address hotKey => HotKey) public hotKeys;
     mapping(address who => Hold) private _holds;
     /// @notice Accounts that contradicted themselves; they lose everything once and never stake again.
-    mapping(address who => bool) public barred;
+    mapping(address who => bool) public banned;
     mapping(bytes32 offenceId => Pot) public pots;
     mapping(bytes32 caseId => Bond) public bonds;
     /// @notice Slash shares waiting to be collected; pull, so that no payee can block a slash.
@@ -154,7 +154,7 @@ contract StakeVault is Judge, Guarded {
     error BondTaken(bytes32 caseId);
     error NoBond(bytes32 caseId);
     error NotHeld(address who);
-    error AccountBarred(address who);
+    error AccountBanned(address who);
 
     modifier onlyCourt() {
         if (msg.sender != court) revert OnlyCourt();
@@ -181,7 +181,7 @@ contract StakeVault is Judge, Guarded {
     function stake(uint8 role, uint256 amount) external nonReentrant {
         uint256 minimum = minStake(role);
         if (amount == 0) revert ZeroAmount();
-        if (barred[msg.sender]) revert AccountBarred(msg.sender);
+        if (banned[msg.sender]) revert AccountBanned(msg.sender);
         Pool storage pool = _pools[msg.sender][role];
         _deposit(pool, amount);
         uint256 active = _value(pool, pool.activeShares);
@@ -300,7 +300,7 @@ contract StakeVault is Judge, Guarded {
     ///         nothing back. A pool never has more tokens than shares: else rounding would cost more than a unit.
     function restore(bytes32 offenceId) external onlyCourt nonReentrant {
         Pot memory pot = _closed(offenceId);
-        if (barred[pot.who]) revert AccountBarred(pot.who);
+        if (banned[pot.who]) revert AccountBanned(pot.who);
         Pool storage pool = _pools[pot.who][pot.role];
         if (pool.tokens + pot.amount <= pool.shares) pool.tokens += pot.amount;
         else _deposit(pool, pot.amount);
@@ -314,8 +314,8 @@ contract StakeVault is Judge, Guarded {
         onlyCourt
         nonReentrant
     {
-        if (barred[who]) revert AccountBarred(who);
-        barred[who] = true;
+        if (banned[who]) revert AccountBanned(who);
+        banned[who] = true;
         uint256 burnt = _take(who, OPERATOR, offenceId, buyer, challenger);
         burnt += _take(who, VERIFIER, offenceId, buyer, challenger);
         token.destroy(burnt);

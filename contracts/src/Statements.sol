@@ -40,7 +40,7 @@ struct Resolution {
 }
 
 /// @notice A committee's finding that somebody's work was false.
-struct Ruling {
+struct SlashOrder {
     bytes32 deploymentId;
     bytes32 runId;
     uint64 epoch;
@@ -112,8 +112,8 @@ library Statements {
     );
     bytes32 private constant RESOLUTION =
         keccak256("Resolution(bytes32 deploymentId,bytes32 runId,uint64 epoch,bytes32 result,bool stands)");
-    bytes32 private constant RULING = keccak256(
-        "Ruling(bytes32 deploymentId,bytes32 runId,uint64 epoch,address offender,uint8 role,uint32 ppm,bytes32 offenceId,bytes32 evidenceHash,address challenger)"
+    bytes32 private constant SLASH_ORDER = keccak256(
+        "SlashOrder(bytes32 deploymentId,bytes32 runId,uint64 epoch,address offender,uint8 role,uint32 ppm,bytes32 offenceId,bytes32 evidenceHash,address challenger)"
     );
     bytes32 private constant VETO = keccak256("Veto(bytes32 deploymentId,bytes32 caseId,bytes32 reasonHash)");
     bytes32 private constant DELEGATION =
@@ -142,8 +142,8 @@ library Statements {
         return keccak256(abi.encode(RESOLUTION, s));
     }
 
-    function structHash(Ruling memory s) internal pure returns (bytes32) {
-        return keccak256(abi.encode(RULING, s));
+    function structHash(SlashOrder memory s) internal pure returns (bytes32) {
+        return keccak256(abi.encode(SLASH_ORDER, s));
     }
 
     function structHash(Veto memory s) internal pure returns (bytes32) {

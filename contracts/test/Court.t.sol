@@ -3,7 +3,7 @@ pragma solidity 0.8.37;
 
 import {IStakeVault} from "../src/Interfaces.sol";
 import {SlashCourt} from "../src/SlashCourt.sol";
-import {Ruling, Statement} from "../src/Statements.sol";
+import {SlashOrder, Statement} from "../src/Statements.sol";
 import {VerifierSet} from "../src/VerifierSet.sol";
 import {World} from "./World.sol";
 
@@ -34,13 +34,13 @@ contract CourtTest is World {
         vault.stake(0, amount);
     }
 
-    function ruling(uint32 ppm) private view returns (Ruling memory) {
-        return Ruling(ID, runId, 1, OFFENDER, 0, ppm, OFFENCE, bytes32(0), CHALLENGER);
+    function slashOrder(uint32 ppm) private view returns (SlashOrder memory) {
+        return SlashOrder(ID, runId, 1, OFFENDER, 0, ppm, OFFENCE, bytes32(0), CHALLENGER);
     }
 
     function opened(uint32 ppm) private returns (SlashCourt.Case memory) {
-        Ruling memory r = ruling(ppm);
-        bytes memory cert = certificate(court.rulingDigest(r), 3);
+        SlashOrder memory r = slashOrder(ppm);
+        bytes memory cert = certificate(court.slashOrderDigest(r), 3);
         vm.prank(OPENER);
         court.openCase(r, 0, cert);
         return court.getCase(r.offenceId);
@@ -102,9 +102,9 @@ contract CourtTest is World {
         pass(UNBONDING);
         opened(300_000);
         if (another) {
-            Ruling memory r = ruling(1_000);
+            SlashOrder memory r = slashOrder(1_000);
             r.offenceId = "another";
-            bytes memory cert = certificate(court.rulingDigest(r), 3);
+            bytes memory cert = certificate(court.slashOrderDigest(r), 3);
             vm.prank(OPENER);
             court.openCase(r, 0, cert);
         }
@@ -140,15 +140,15 @@ contract CourtTest is World {
         require(taken == good, "another idea of a commitment");
         vm.prank(sender);
         if (!taken) court.reportEquivocation(a, sigA, b, sigB, 0); // without a commitment: slashed, unpaid
-        require(vault.barred(OFFENDER), "not slashed");
+        require(vault.banned(OFFENDER), "not slashed");
         require(vault.rewards(BUYER) == 200, "the buyer was not paid");
         require(vault.rewards(CHALLENGER) == (good ? 300 : 0) && vault.rewards(sender) == (good ? 300 : 0), "paid");
     }
 
     function testFuzz_aRulingAboveTheCapOpensNothing(uint32 share) public {
         uint32 ppm = uint32(between(share, CASE_PPM_MAX + 1, type(uint32).max));
-        Ruling memory r = ruling(ppm);
-        bytes memory cert = certificate(court.rulingDigest(r), 4);
+        SlashOrder memory r = slashOrder(ppm);
+        bytes memory cert = certificate(court.slashOrderDigest(r), 4);
         vm.prank(OPENER);
         vm.expectPartialRevert(SlashCourt.AboveCap.selector);
         court.openCase(r, 0, cert);
@@ -173,10 +173,10 @@ contract CourtTest is World {
         require(token.balanceOf(OFFENDER) - before == (left ? 1_000 : 0), "left with another sum");
     }
 
-    /// @notice I8: a certificate over one ruling opens no other, whichever field differs.
+    /// @notice I8: a certificate over one slashOrder opens no other, whichever field differs.
     function testFuzz_aCertificateCoversEveryField(uint256 field, uint256 change) public {
-        Ruling memory r = ruling(1_000);
-        bytes memory cert = certificate(court.rulingDigest(r), 4);
+        SlashOrder memory r = slashOrder(1_000);
+        bytes memory cert = certificate(court.slashOrderDigest(r), 4);
         uint256 flip = between(change, 1, 200);
         field %= 9;
         if (field == 0) r.deploymentId = bytes32(uint256(r.deploymentId) ^ flip);
@@ -190,7 +190,7 @@ contract CourtTest is World {
         if (field == 8) r.challenger = address(uint160(r.challenger) ^ uint160(flip));
         vm.prank(OPENER);
         (bool taken,) = address(court).call(abi.encodeCall(court.openCase, (r, 0, cert)));
-        require(!taken, "a certificate fitted another ruling");
+        require(!taken, "a certificate fitted another slash order");
     }
 
     /// @notice I7: a certificate is three or more of four members, each once, in order, and nobody else.
@@ -239,6 +239,6 @@ contract CourtTest is World {
         require(taken == (what & 63 == 1), "another idea of a contradiction");
         (uint256 active, uint256 leaving) = vault.stakeOf(OFFENDER, 0);
         require(active + leaving == (taken ? 0 : amount), "another sum");
-        require(vault.barred(OFFENDER) == taken, "barred for another reason");
+        require(vault.banned(OFFENDER) == taken, "banned for another reason");
     }
 }

@@ -8,7 +8,7 @@ import {World} from "./World.sol";
 /// @notice What a keeper fixed about its log stays fixed, and belongs to it alone.
 contract RegistryTest is World {
     ModelRegistry private registry;
-    address private constant KEEPER = address(0xA1);
+    address private constant LEDGER_SERVICE = address(0xA1);
     bytes32 private constant RUN = keccak256("run");
 
     function setUp() public {
@@ -19,20 +19,20 @@ contract RegistryTest is World {
     }
 
     function testFuzz_anAnchoredLogOnlyGrows(uint64 first, uint64 second, bytes32 root, bytes32 other) public {
-        (bool taken,) = _anchor(KEEPER, RUN, first, root);
+        (bool taken,) = _anchor(LEDGER_SERVICE, RUN, first, root);
         require(taken == (first != 0), "the first anchor is of at least one leaf");
-        (bool again,) = _anchor(KEEPER, RUN, second, other);
+        (bool again,) = _anchor(LEDGER_SERVICE, RUN, second, other);
         require(again == (second > first), "a log did not grow");
-        (uint64 size, bytes32 kept) = registry.logAnchor(KEEPER, RUN);
+        (uint64 size, bytes32 kept) = registry.logAnchor(LEDGER_SERVICE, RUN);
         require(size == (again ? second : first), "another size");
         require(kept == (again ? other : taken ? root : bytes32(0)), "another root");
     }
 
     function testFuzz_nobodyAnchorsForAnother(address stranger, bytes32 run, uint64 size, bytes32 root) public {
-        if (stranger == KEEPER && run == RUN) return;
-        _anchor(KEEPER, RUN, 7, "root");
+        if (stranger == LEDGER_SERVICE && run == RUN) return;
+        _anchor(LEDGER_SERVICE, RUN, 7, "root");
         _anchor(stranger, run, size, root);
-        (uint64 kept, bytes32 same) = registry.logAnchor(KEEPER, RUN);
+        (uint64 kept, bytes32 same) = registry.logAnchor(LEDGER_SERVICE, RUN);
         require(kept == 7 && same == "root", "another's anchor moved");
     }
 

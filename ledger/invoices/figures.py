@@ -19,7 +19,7 @@ from assay.ledger.accounts import Kind, budget
 from assay.ledger.invoices.document import Basis, Escrow, Facts, Line, NotCharged
 from assay.ledger.journal.leaf import Written
 from assay.ledger.journal.log_store import Note, read_notes
-from assay.ledger.journal.reader import BooksAltered, read_entries
+from assay.ledger.journal.reader import LedgerIntegrityError, read_entries
 from assay.ledger.journal.rows import event_of_row
 from assay.ledger.journal.tables import TABLES
 from assay.ledger.log.note import origin_of
@@ -51,7 +51,7 @@ def read_facts(db: Connection, spec: RunSpec, run_id: Digest, first: int, last: 
 
     Raises:
         ConfigError: an epoch is not final, or no checkpoint covers its entry yet.
-        BooksAltered: two records differ.
+        LedgerIntegrityError: two records differ.
     """
     final = final_epochs(db, run_id)
     missing = [epoch for epoch in range(first, last + 1) if epoch not in final]
@@ -60,7 +60,7 @@ def read_facts(db: Connection, spec: RunSpec, run_id: Digest, first: int, last: 
         raise ConfigError(f"epoch {(missing or [first])[0]} is not final: no invoice yet; final are {told}")
     opened = [event for event in _events(db, RunOpened) if event.run_id == run_id]
     if [event.buyer for event in opened] != [evm_address(spec.buyer)]:
-        raise BooksAltered("ledger: the run was not opened by the buyer that its spec names")
+        raise LedgerIntegrityError("ledger: the run was not opened by the buyer that its spec names")
     lines: list[Line] = []
     not_charged: list[NotCharged] = []
     bases: list[Basis] = []
@@ -175,7 +175,7 @@ def _result(db: Connection, run_id: bytes, epoch: int) -> tuple[ResultFinalized,
     mine = [e for e in _events(db, ResultFinalized) if (e.run_id, e.epoch) == (run_id, epoch)]
     claims = [e for e in _events(db, ResultProposed) if mine and e.digest == mine[-1].digest]
     if not claims:
-        raise BooksAltered(f"ledger: epoch {epoch} has no final result that was proposed before")
+        raise LedgerIntegrityError(f"ledger: epoch {epoch} has no final result that was proposed before")
     return mine[-1], claims[-1]
 
 
@@ -183,7 +183,7 @@ def _booked(db: Connection, run_id: bytes, epoch: int, rows: Iterable[Row]) -> W
     """The entry by which the table's rows became payable; None where the table is empty.
 
     Raises:
-        BooksAltered: the journal owes other amounts than the table's.
+        LedgerIntegrityError: the journal owes other amounts than the table's.
     """
     numbers = db.execute(
         sa.select(_ENTRY.c.id).where(_ENTRY.c.kind == ResultFinalized.__name__, _ENTRY.c.epoch == epoch)
@@ -264,12 +264,14 @@ def _events(db: Connection, kind: Any) -> list[Any]:
     try:
         return [event_of_row(row) for row in rows]
     except (ValueError, KeyError, TypeError) as error:
-        raise BooksAltered(f"ledger: an event {kind.__name__} cannot be read ({error})") from None
+        raise LedgerIntegrityError(f"ledger: an event {kind.__name__} cannot be read ({error})") from None
 
 
 def _same(epoch: int, what: str, one: object, other: object) -> None:
     if one != other:
-        raise BooksAltered(f"epoch {epoch}: {what}: {_words(one)} on record, {_words(other)} expected")
+        raise LedgerIntegrityError(
+            f"epoch {epoch}: {what}: {_words(one)} on record, {_words(other)} expected"
+        )
 
 
 def _words(value: object) -> str:
@@ -279,7 +281,9 @@ def _words(value: object) -> str:
 def _one(db: Connection, question: str, **given: Any) -> Any:
     found = _ask(db, question, **given)
     if len(found) != 1:
-        raise BooksAltered(f"epoch {given.get('epoch')}: {len(found)} payout tables on record, one expected")
+        raise LedgerIntegrityError(
+            f"epoch {given.get('epoch')}: {len(found)} payout tables on record, one expected"
+        )
     return found[0]
 
 

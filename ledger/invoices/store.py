@@ -18,7 +18,7 @@ from assay.chain.commit_statement import evm_address
 from assay.ledger.invoices.document import Document, Party, credit_of, from_json, hash_of, name_of, to_json
 from assay.ledger.invoices.figures import read_escrow, read_facts
 from assay.ledger.journal.database import writing
-from assay.ledger.journal.reader import BooksAltered
+from assay.ledger.journal.reader import LedgerIntegrityError
 from assay.ledger.journal.tables import TABLES
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import RunSpec
@@ -59,7 +59,7 @@ def issue(
 
     Raises:
         ConfigError: an epoch is not final, or is on another invoice that stands.
-        BooksAltered: records differ, or what was issued is not what the books bear out.
+        LedgerIntegrityError: records differ, or what was issued is not what the books bear out.
     """
     with writing(engine) as db:
         for row in _standing(db):
@@ -101,7 +101,7 @@ def read_document(db: Connection, series: str, number: int) -> Document:
 
     Raises:
         ConfigError: there is none of this number.
-        BooksAltered: it is not what was issued.
+        LedgerIntegrityError: it is not what was issued.
     """
     same = sa.and_(_INVOICE.c.series == series, _INVOICE.c.number == number)
     row = db.execute(sa.select(_INVOICE).where(same)).first()
@@ -120,7 +120,7 @@ def checked(db: Connection, spec: RunSpec, run_id: Digest, document: Document) -
     """The document, if the books still bear out every line of it.
 
     Raises:
-        BooksAltered: they do not.
+        LedgerIntegrityError: they do not.
     """
     facts = document.facts
     now = read_facts(db, spec, run_id, facts.first_epoch, facts.last_epoch)
@@ -128,7 +128,9 @@ def checked(db: Connection, spec: RunSpec, run_id: Digest, document: Document) -
     told = {name: getattr(facts, name) for name in facts.__slots__ if name != "anchor_tx"}
     for name, value in told.items():
         if getattr(now, name) != value:
-            raise BooksAltered(f"{document.name}: its {name.replace('_', ' ')} is not what the books say now")
+            raise LedgerIntegrityError(
+                f"{document.name}: its {name.replace('_', ' ')} is not what the books say now"
+            )
     return document
 
 
@@ -192,14 +194,14 @@ def _insert(db: Connection, made: Document) -> None:
 def _document(row: Any) -> Document:
     name = f"{row.series} {row.number}"
     if hash_of(row.body) != bytes(row.body_hash):
-        raise BooksAltered(f"{name}: its text is not the one that was issued")
+        raise LedgerIntegrityError(f"{name}: its text is not the one that was issued")
     try:
         found = from_json(row.body)
     except ValueError as error:
-        raise BooksAltered(f"{name}: {error}") from None
+        raise LedgerIntegrityError(f"{name}: {error}") from None
     told = (row.series, row.number, row.first_epoch, row.last_epoch, row.corrects, row.total, row.issued_ms)
     facts = found.facts
     said = (found.series, found.number, facts.first_epoch, facts.last_epoch)
     if told != (*said, found.corrects, found.total, found.issued_ms):
-        raise BooksAltered(f"{name}: its text and its row differ")
+        raise LedgerIntegrityError(f"{name}: its text and its row differ")
     return found

@@ -38,11 +38,11 @@ _TRY = sa.text("SELECT pg_try_advisory_lock(:space, hashtext(current_schema() ||
 _GIVE_UP = sa.text("SELECT pg_advisory_unlock_all()")  # it has no other
 
 
-class TurnLost(ConfigError):
+class LeaseLost(ConfigError):
     """Another keeper has taken the books over: stop, it goes on."""
 
 
-class Turn:
+class Lease:
     """One keeper's place in the line. One thread at a time."""
 
     def __init__(self, place: Place) -> None:
@@ -123,7 +123,9 @@ def begin_term(books: BookStore) -> int:
 
     def check(db: Connection) -> None:
         if not db.get_execution_options().get("reads_only", False) and (now := _term(db)) != term:
-            raise TurnLost(f"another keeper has the books (turn {now}, ours was {term}); it goes on, we stop")
+            raise LeaseLost(
+                f"another keeper has the books (turn {now}, ours was {term}); it goes on, we stop"
+            )
 
     hook: Any = check  # after the one that takes the writers' lock: what we read is what we write to
     sa.event.listen(books.engine, "begin", hook)

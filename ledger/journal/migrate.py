@@ -62,7 +62,7 @@ def move(db: Connection, found: int, to: int) -> None:
         VERSION.create(db)
         db.execute(sa.insert(VERSION), [{"version_num": revision(found)}])
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parents[1] / "migrations"))
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
     config.attributes["connection"] = db
     if to > found:
         command.upgrade(config, revision(to))

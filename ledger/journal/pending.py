@@ -27,7 +27,7 @@ TIME_MS_MAX = 2**63 - 1
 _ACCOUNT, _PENDING, _POSTING = TABLES["account"], TABLES["pending_entry"], TABLES["pending_posting"]
 
 
-class State(enum.Enum):
+class PendingState(enum.Enum):
     """What became of an entry that waits; it leaves `PENDING` once and for good."""
 
     PENDING = "pending"
@@ -42,10 +42,10 @@ class Pending:
 
     entry: Entry
     expires_ms: int  # Unix time; from then on it cannot be posted
-    state: State
+    state: PendingState
 
 
-def hold(db: Connection, entry: Entry, expires_ms: int, now_ms: int) -> State:
+def hold(db: Connection, entry: Entry, expires_ms: int, now_ms: int) -> PendingState:
     """Promise what an entry takes, and return the state it is in; asked again, nothing changes.
 
     Args:
@@ -65,7 +65,7 @@ def hold(db: Connection, entry: Entry, expires_ms: int, now_ms: int) -> State:
     if known is not None:
         if known.request_hash != _request_hash(entry, expires_ms):
             raise BooksError(f"pending entry {entry.key} is on record with another request")
-        return State(known.state)
+        return PendingState(known.state)
     if read_entry(db, entry.key) is not None:
         raise BooksError(f"entry {entry.key} is in the journal, so it cannot wait")
     if not now_ms < expires_ms <= TIME_MS_MAX:
@@ -86,7 +86,7 @@ def hold(db: Connection, entry: Entry, expires_ms: int, now_ms: int) -> State:
                 "lines": len(entry.postings),
                 "recorded_ms": now_ms,
                 "expires_ms": expires_ms,
-                "state": State.PENDING.value,
+                "state": PendingState.PENDING.value,
                 "resolved_ms": None,
             }
         ],
@@ -99,7 +99,7 @@ def hold(db: Connection, entry: Entry, expires_ms: int, now_ms: int) -> State:
             for line, posting in enumerate(entry.postings)
         ],
     )
-    return State.PENDING
+    return PendingState.PENDING
 
 
 def post_pending(db: Connection, key: str, now_ms: int) -> int:
@@ -109,11 +109,11 @@ def post_pending(db: Connection, key: str, now_ms: int) -> int:
         BooksError: there is none, its time is over, or it was resolved in another way.
     """
     found = _demand(db, key)
-    if found.state is State.PENDING:
+    if found.state is PendingState.PENDING:
         if now_ms >= found.expires_ms:
             raise BooksError(f"pending entry {key} expired at {found.expires_ms} ms, it is {now_ms} ms")
-        _resolve(db, key, State.POSTED, now_ms)
-    elif found.state is not State.POSTED:
+        _resolve(db, key, PendingState.POSTED, now_ms)
+    elif found.state is not PendingState.POSTED:
         raise BooksError(f"pending entry {key} is {found.state.value}, so it cannot be posted")
     return write_entries(db, [found.entry], now_ms)[0]
 
@@ -125,16 +125,16 @@ def void(db: Connection, key: str, now_ms: int) -> None:
         BooksError: there is none, or it was resolved in another way.
     """
     found = _demand(db, key)
-    if found.state is State.PENDING:
-        _resolve(db, key, State.VOIDED, now_ms)
-    elif found.state is not State.VOIDED:
+    if found.state is PendingState.PENDING:
+        _resolve(db, key, PendingState.VOIDED, now_ms)
+    elif found.state is not PendingState.VOIDED:
         raise BooksError(f"pending entry {key} is {found.state.value}, so it cannot be voided")
 
 
 def expire_due(db: Connection, now_ms: int) -> int:
     """Take back what entries promised whose time is over; how many there were."""
-    due = sa.and_(_PENDING.c.state == State.PENDING.value, _PENDING.c.expires_ms <= now_ms)
-    gone = sa.update(_PENDING).where(due).values(state=State.EXPIRED.value, resolved_ms=now_ms)
+    due = sa.and_(_PENDING.c.state == PendingState.PENDING.value, _PENDING.c.expires_ms <= now_ms)
+    gone = sa.update(_PENDING).where(due).values(state=PendingState.EXPIRED.value, resolved_ms=now_ms)
     return int(db.execute(gone).rowcount)
 
 
@@ -157,7 +157,7 @@ def read_pending(db: Connection, key: str) -> Pending | None:
         block_hash=head.block_hash,
         postings=tuple(Posting(account=account_of(row), amount=row.amount) for row in lines),
     )
-    return Pending(entry=entry, expires_ms=head.expires_ms, state=State(head.state))
+    return Pending(entry=entry, expires_ms=head.expires_ms, state=PendingState(head.state))
 
 
 def _demand(db: Connection, key: str) -> Pending:
@@ -171,8 +171,8 @@ def _head(db: Connection, key: str) -> Any:
     return db.execute(sa.select(_PENDING).where(_PENDING.c.key == key)).first()
 
 
-def _resolve(db: Connection, key: str, state: State, now_ms: int) -> None:
-    moved = sa.update(_PENDING).where(_PENDING.c.key == key, _PENDING.c.state == State.PENDING.value)
+def _resolve(db: Connection, key: str, state: PendingState, now_ms: int) -> None:
+    moved = sa.update(_PENDING).where(_PENDING.c.key == key, _PENDING.c.state == PendingState.PENDING.value)
     count = db.execute(moved.values(state=state.value, resolved_ms=now_ms)).rowcount
     assert count == 1, f"pending entry {key} was resolved by somebody else while we held the lock"
 

@@ -28,7 +28,7 @@ _LINES = sa.select(_POSTING.c.entry, _POSTING.c.line, _POSTING.c.amount, _ACCOUN
 )
 
 
-class BooksAltered(AssayError):
+class LedgerIntegrityError(AssayError):
     """The books are not what was logged. The message names the first thing that differs."""
 
 
@@ -36,7 +36,7 @@ def read_journal(db: Connection) -> Iterator[Written]:
     """Every entry with the leaf that its rows make, oldest first, compared with the log.
 
     Raises:
-        BooksAltered: an entry is missing, is not whole, or does not make the leaf that was logged.
+        LedgerIntegrityError: an entry is missing, is not whole, or does not make the leaf that was logged.
     """
     keys: dict[int, str] = {}
     logged = db.execute(sa.select(_LEAF).order_by(_LEAF.c.seq)).all()
@@ -45,9 +45,9 @@ def read_journal(db: Connection) -> Iterator[Written]:
     number, postings = next(lines, (None, []))
     for at, head in enumerate(heads):
         if head.id != at + 1:
-            raise BooksAltered(f"entry {at + 1} is missing")
+            raise LedgerIntegrityError(f"entry {at + 1} is missing")
         if number is not None and number < head.id:
-            raise BooksAltered(f"entry {number}: postings without an entry")
+            raise LedgerIntegrityError(f"entry {number}: postings without an entry")
         mine: Sequence[Any] = ()
         if number == head.id:
             mine = postings
@@ -55,16 +55,16 @@ def read_journal(db: Connection) -> Iterator[Written]:
         keys[head.id] = head.key
         yield _as_logged(head, mine, keys, logged[at] if at < len(logged) else None)
     if number is not None:
-        raise BooksAltered(f"entry {number}: postings without an entry")
+        raise LedgerIntegrityError(f"entry {number}: postings without an entry")
     if len(logged) > len(heads):
-        raise BooksAltered(f"entry {len(heads) + 1} is missing, its leaf is in the log")
+        raise LedgerIntegrityError(f"entry {len(heads) + 1} is missing, its leaf is in the log")
 
 
 def read_entries(db: Connection, numbers: Iterable[int]) -> Iterator[Written]:
     """The entries with these numbers, ascending, each compared with the log; the others are not looked at.
 
     Raises:
-        BooksAltered: one of them is missing, is not whole, or does not make the leaf that was logged.
+        LedgerIntegrityError: one of them is missing, is not whole, or does not make the leaf that was logged.
     """
     wanted = sorted(set(numbers))
     for start in range(0, len(wanted), PORTION):
@@ -83,7 +83,7 @@ def _portion(db: Connection, numbers: Sequence[int]) -> Iterator[Written]:
     }
     for number in numbers:
         if number not in heads:
-            raise BooksAltered(f"entry {number} is missing")
+            raise LedgerIntegrityError(f"entry {number} is missing")
         yield _as_logged(heads[number], lines.get(number, ()), keys, logged.get(number))
 
 
@@ -95,14 +95,14 @@ def _as_logged(head: Any, lines: Sequence[Any], keys: dict[int, str], logged: An
     """The entry that these rows spell, if its leaf is the log's.
 
     Raises:
-        BooksAltered: it is not.
+        LedgerIntegrityError: it is not.
     """
     entry = _entry(head, lines, keys)
     leaf = leaf_of(entry, head.recorded_ms)
     if logged is None or (logged.seq, logged.entry) != (head.id - 1, head.id):
-        raise BooksAltered(f"{_name(head)}: the log has no leaf for it")
+        raise LedgerIntegrityError(f"{_name(head)}: the log has no leaf for it")
     if logged.leaf_hash != leaf:
-        raise BooksAltered(
+        raise LedgerIntegrityError(
             f"{_name(head)}: its rows make leaf {short(leaf)}, logged as {short(logged.leaf_hash)}"
         )
     return Written(number=head.id, entry=entry, recorded_ms=head.recorded_ms, leaf=leaf)
@@ -112,7 +112,7 @@ def _entry(head: Any, lines: Sequence[Any], keys: dict[int, str]) -> Entry:
     """The entry that these rows spell.
 
     Raises:
-        BooksAltered: they spell none.
+        LedgerIntegrityError: they spell none.
     """
     try:
         if [line.line for line in lines] != list(range(head.lines)):
@@ -129,7 +129,7 @@ def _entry(head: Any, lines: Sequence[Any], keys: dict[int, str]) -> Entry:
         if entry.request_hash != head.request_hash:
             raise ValueError("its request hash is another")
     except (ValueError, KeyError, TypeError) as error:
-        raise BooksAltered(f"{_name(head)}: {error}") from None
+        raise LedgerIntegrityError(f"{_name(head)}: {error}") from None
     return entry
 
 

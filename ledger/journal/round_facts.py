@@ -12,7 +12,7 @@ from assay.ledger.settlement.payouts import Settlement
 from assay.protocol.audits import Audit, Fault
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import CertifiedManifest, Commit, Contradiction, Manifest, Verdict
-from assay.protocol.state_transition import History
+from assay.protocol.state_transition import RunState
 from assay.protocol.types import Digest, PeerId
 
 
@@ -27,7 +27,7 @@ class RoundFacts:
     signatures: int  # verifiers that signed its certificate
     active: int  # nodes that could have contributed
     commits: tuple[Commit, ...]
-    reveals: tuple[PeerId, ...]  # verifiers whose share of the beacon counted, for the round before
+    beacon_shares: tuple[PeerId, ...]  # verifiers whose share of the beacon counted, for the round before
     drawn: tuple[Audit, ...]
     verdicts: tuple[Verdict, ...]
     ruled: tuple[Audit, ...]  # closed by this manifest
@@ -37,7 +37,7 @@ class RoundFacts:
 
 
 def round_facts(
-    before: History, certified: CertifiedManifest, after: History, settlement: Settlement | None
+    before: RunState, certified: CertifiedManifest, after: RunState, settlement: Settlement | None
 ) -> RoundFacts:
     """The facts of one link.
 
@@ -61,7 +61,7 @@ def round_facts(
         signatures=len(certified.certificate.verifiers),
         active=len(before.active),
         commits=tuple(signed.commit for signed in manifest.commits),
-        reveals=_reveals(before, manifest),
+        beacon_shares=_reveals(before, manifest),
         drawn=tuple(audit for step, audit in sorted(after.audits.items()) if step not in before.audits),
         verdicts=tuple(signed.verdict for signed in manifest.verdicts),
         ruled=tuple(ruled),
@@ -76,7 +76,7 @@ def round_facts(
     )
 
 
-def _reveals(before: History, manifest: Manifest) -> tuple[PeerId, ...]:
+def _reveals(before: RunState, manifest: Manifest) -> tuple[PeerId, ...]:
     """Whose share of the beacon counted, for the round before, if that round was one of training."""
     is_counted = 0 < manifest.round <= before.spec.rounds
-    return tuple(reveal.verifier for reveal in manifest.reveals) if is_counted else ()
+    return tuple(beacon_share.verifier for beacon_share in manifest.beacon_shares) if is_counted else ()

@@ -76,7 +76,7 @@ def rows_of_round(facts: RoundFacts) -> dict[str, list[Row]]:
             }
             for commit in facts.commits
         ],
-        "reveal": [{"round": facts.round - 1, "verifier": verifier} for verifier in facts.reveals],
+        "reveal": [{"round": facts.round - 1, "verifier": verifier} for verifier in facts.beacon_shares],
         "audit": [
             {
                 "round": int(audit.round),

@@ -24,7 +24,15 @@ from assay.ledger.accounts import Account
 from assay.ledger.books import Books, Entry, book, bookable, place_key, post, reversal_of
 from assay.ledger.journal.database import Place as Database
 from assay.ledger.journal.database import open_engine, reading, writing
-from assay.ledger.journal.pending import Pending, State, expire_due, hold, post_pending, read_pending, void
+from assay.ledger.journal.pending import (
+    Pending,
+    PendingState,
+    expire_due,
+    hold,
+    post_pending,
+    read_pending,
+    void,
+)
 from assay.ledger.journal.round_facts import RoundFacts
 from assay.ledger.journal.rows import (
     Place,
@@ -37,11 +45,11 @@ from assay.ledger.journal.rows import (
 )
 from assay.ledger.journal.tables import TABLES
 from assay.ledger.journal.writer import (
-    Standing,
+    AvailableBalance,
     read_balances,
     read_entry,
     read_posted,
-    read_standing,
+    read_stake_status,
     write_entries,
 )
 from assay.ledger.settlement.payouts import Settlement
@@ -110,10 +118,10 @@ class BookStore:
         with self.reading() as db:
             return read_balances(db)
 
-    def standing(self, account: Account) -> Standing:
+    def standing(self, account: Account) -> AvailableBalance:
         """What one account's entries come to, posted and pending."""
         with self.reading() as db:
-            return read_standing(db, account)
+            return read_stake_status(db, account)
 
     def pending(self, key: str) -> Pending | None:
         """The entry that waits, or waited, with this key."""
@@ -132,7 +140,7 @@ class BookStore:
         with self._writing() as (db, now_ms):
             return write_entries(db, entries, now_ms)
 
-    def hold(self, entry: Entry, expires_ms: int) -> State:
+    def hold(self, entry: Entry, expires_ms: int) -> PendingState:
         """Promise what an entry takes, until it is resolved or its time is over; see `journal_pending`."""
         with self._writing() as (db, now_ms):
             return hold(db, entry, expires_ms, now_ms)
@@ -206,17 +214,17 @@ class BookStore:
             books = Books(run_id=self.run_id, tables=tables, results=_results(db), balances=read_posted(db))
             entries: list[Entry] = []
             for block_hash, log_index in reversed(gone):
-                turn = known[(block_hash, log_index)][1]
-                undone = read_entry(db, place_key(block_hash, log_index, turn))
+                lease = known[(block_hash, log_index)][1]
+                undone = read_entry(db, place_key(block_hash, log_index, lease))
                 if undone is not None:
                     entries.append(reversal_of(undone))
                     books = post(books, entries[-1])
             for event in fresh:
-                turn = known.get(place_of(event), (False, 0))[1]
-                books, made = book(books, event, turn)
+                lease = known.get(place_of(event), (False, 0))[1]
+                books, made = book(books, event, lease)
                 entries += [] if made is None else [made]
                 if place_of(event) in known:
-                    _mark(db, place_of(event), "seen", turn)
+                    _mark(db, place_of(event), "seen", lease)
             new = [event_row(event) for event in fresh if place_of(event) not in known]
             if new:
                 db.execute(sa.insert(_EVENT), new)

@@ -29,7 +29,7 @@ _BALANCE, _PENDING = TABLES["balance"], TABLES["pending_entry"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class AvailableBalance:
     """What an account's entries come to; minor units."""
 
     posted: int = 0  # debits less credits
@@ -145,9 +145,9 @@ def open_accounts(db: Connection, entries: Sequence[Entry]) -> dict[Account, int
     return {**numbers, **_new_accounts(db, wanted - set(numbers))}
 
 
-def read_standing(db: Connection, account: Account) -> Standing:
+def read_stake_status(db: Connection, account: Account) -> AvailableBalance:
     """One account's posted and pending sums; zeros if it was never used."""
-    return _known_accounts(db, {account})[1].get(account, Standing())
+    return _known_accounts(db, {account})[1].get(account, AvailableBalance())
 
 
 def read_posted(db: Connection) -> dict[Account, int]:
@@ -208,13 +208,13 @@ def account_of(row: Any) -> Account:
 
 def _known_accounts(
     db: Connection, wanted: Collection[Account]
-) -> tuple[dict[Account, int], dict[Account, Standing]]:
+) -> tuple[dict[Account, int], dict[Account, AvailableBalance]]:
     """Number and standing of each of these accounts that is there."""
     by_code = {account.code: account for account in wanted}
     asked = (_ACCOUNT.c.id, _ACCOUNT.c.code, *(column for column in _BALANCE.c if column.name != "account"))
     rows = _where_in(db, asked, _ACCOUNT.c.code, by_code, _ACCOUNT.join(_BALANCE))
     return {by_code[row.code]: row.id for row in rows}, {
-        by_code[row.code]: Standing(
+        by_code[row.code]: AvailableBalance(
             posted=row.posted, debits_pending=row.debits_pending, credits_pending=row.credits_pending
         )
         for row in rows

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 
 from assay.ledger.accounts import Kind
 from assay.ledger.journal.log_store import Nodes, read_edge, read_nodes, read_notes
-from assay.ledger.journal.reader import BooksAltered, read_journal, short
+from assay.ledger.journal.reader import LedgerIntegrityError, read_journal, short
 from assay.ledger.journal.tables import TABLES
 from assay.ledger.log.cosignature import cosigners
 from assay.ledger.log.note import BadNoteError, Checkpoint, read_checkpoint
@@ -57,7 +57,7 @@ def audit(
         witnesses: The run's verifiers, as far as they are known.
 
     Raises:
-        BooksAltered: the first thing that differs.
+        LedgerIntegrityError: the first thing that differs.
     """
     edge, lines, roots, nodes = Edge(), 0, [Edge().root], Nodes()
     for one in read_journal(db):
@@ -68,7 +68,7 @@ def audit(
     sums = _sums(db)
     wrong = {asset: total for asset, total in sums.items() if total}
     if wrong:
-        raise BooksAltered(f"trial balance: the accounts sum to {wrong}, zero expected")
+        raise LedgerIntegrityError(f"trial balance: the accounts sum to {wrong}, zero expected")
     _check_balances(db)
     notes = read_notes(db)
     key = key or (notes[-1].signer if notes else None)
@@ -88,14 +88,16 @@ def _check_log(db: Connection, edge: Edge, nodes: Nodes) -> None:
     try:
         kept = read_edge(db)
     except ValueError as error:
-        raise BooksAltered(f"log: {error}") from None
+        raise LedgerIntegrityError(f"log: {error}") from None
     if kept != edge:
-        raise BooksAltered(
+        raise LedgerIntegrityError(
             f"log: {kept.size} leaves with root {short(kept.root)} on record, "
             f"the entries make {edge.size} with root {short(edge.root)}"
         )
     if read_nodes(db) != nodes:
-        raise BooksAltered("log: the roots that are kept for proofs are not those that the entries make")
+        raise LedgerIntegrityError(
+            "log: the roots that are kept for proofs are not those that the entries make"
+        )
 
 
 def _sums(db: Connection) -> dict[str, int]:
@@ -117,13 +119,13 @@ def _check_balances(db: Connection) -> None:
         kept = (row.side, row.posted, row.debits_pending, row.credits_pending)
         made = (Kind(row.kind).side, posted.get(row.id, 0), debits.get(row.id, 0), -credits.get(row.id, 0))
         if kept != made:
-            raise BooksAltered(f"balance of {row.code}: {kept[1:]} kept, the entries make {made[1:]}")
+            raise LedgerIntegrityError(f"balance of {row.code}: {kept[1:]} kept, the entries make {made[1:]}")
     entered = sa.select(_PENDING.c.key, _PENDING.c.state, _ENTRY.c.id)
     entered = entered.join_from(_PENDING, _ENTRY, _PENDING.c.key == _ENTRY.c.key, isouter=True)
     for row in db.execute(entered.order_by(_PENDING.c.id)):
         if (row.state == "posted") != (row.id is not None):
             where = "not in the journal" if row.id is None else f"entry {row.id} of the journal"
-            raise BooksAltered(f"pending entry {row.key}: {row.state}, and {where}")
+            raise LedgerIntegrityError(f"pending entry {row.key}: {row.state}, and {where}")
 
 
 def _totals(db: Connection, lines: sa.Select[Any]) -> dict[int, int]:
@@ -139,21 +141,21 @@ def _check_notes(
     found: dict[Checkpoint, str] = {}
     for name, text in told:
         if key is None:
-            raise BooksAltered(f"{name}: the books hold no checkpoint, so they are older or others")
+            raise LedgerIntegrityError(f"{name}: the books hold no checkpoint, so they are older or others")
         try:
             found.setdefault(read_checkpoint(text, origin, key), name)
         except BadNoteError as error:
-            raise BooksAltered(f"{name}: {error}") from None
+            raise LedgerIntegrityError(f"{name}: {error}") from None
     good = 0
     ordered = sorted(found, key=lambda one: one.size)
     for checkpoint in ordered:
         if checkpoint.size >= len(roots):
-            raise BooksAltered(
+            raise LedgerIntegrityError(
                 f"{found[checkpoint]}: the books were rolled back: "
                 f"{checkpoint.size} entries were signed, {len(roots) - 1} are here"
             )
         if checkpoint.root != roots[checkpoint.size]:
-            raise BooksAltered(
+            raise LedgerIntegrityError(
                 f"{found[checkpoint]}: signed root {short(checkpoint.root)}, the entries make "
                 f"{short(roots[checkpoint.size])}: entries {good + 1} to {checkpoint.size} were altered"
             )
@@ -175,7 +177,7 @@ def _check_cosignatures(
         try:
             found = cosigners(note, checkpoint, witnesses)
         except BadNoteError as error:
-            raise BooksAltered(f"{name}: {error}") from None
+            raise LedgerIntegrityError(f"{name}: {error}") from None
         if checkpoint == checkpoints[-1]:
             newest |= found
     return newest

@@ -28,7 +28,7 @@ from assay.ledger.journal.log_store import (
     read_notes,
     read_root,
 )
-from assay.ledger.journal.reader import BooksAltered, short
+from assay.ledger.journal.reader import LedgerIntegrityError, short
 from assay.ledger.journal.store import BookStore
 from assay.ledger.journal.tables import TABLES
 from assay.ledger.log.audit import audit
@@ -55,7 +55,7 @@ class LedgerRolledBack(ConfigError):
     """The books are not those that were signed, cosigned or anchored: stop, and sign nothing."""
 
 
-class LogKeeper:
+class CheckpointSigner:
     """Checkpoints of one run's books. Threads may share it; they take turns at the files."""
 
     def __init__(
@@ -78,7 +78,7 @@ class LogKeeper:
         try:
             with books.reading() as db:
                 audit(db, self.origin, bytes(key.verify_key), read_published(folder), witnesses)
-        except (BooksAltered, Unavailable) as error:
+        except (LedgerIntegrityError, Unavailable) as error:
             raise LedgerRolledBack(
                 f"the books do not agree with what was signed about them ({error}); {_CURE}"
             ) from None

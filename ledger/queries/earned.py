@@ -127,7 +127,7 @@ def read_earned(db: Connection, node: str) -> Earned:
 
     Raises:
         ConfigError: no such node.
-        BooksAltered: a claim is not what was logged.
+        LedgerIntegrityError: a claim is not what was logged.
     """
     peer = find_peer(db, node)
     steps = _ask(
@@ -198,7 +198,7 @@ def read_unpaid(db: Connection, node: str, epoch: int) -> Unpaid:
             epoch=epoch,
         )
     )
-    upheld = "SELECT min(round) AS round FROM ruling WHERE node = :node AND ruling = 'upheld'"
+    upheld = "SELECT min(round) AS round FROM ruling WHERE node = :node AND ruling = 'confirmed'"
     fault = _ask(db, upheld, node=peer)[0].round
     found = []
     for row in steps:

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 from assay.ledger.accounts import Account
 from assay.ledger.journal.leaf import Written, leaf_bytes
 from assay.ledger.journal.log_store import Note, prove_inclusion, read_edge, read_notes
-from assay.ledger.journal.reader import BooksAltered, read_entries, read_journal
+from assay.ledger.journal.reader import LedgerIntegrityError, read_entries, read_journal
 from assay.ledger.journal.tables import TABLES
 from assay.ledger.log.note import BadNoteError, Checkpoint, read_checkpoint, verifier_key
 from assay.ledger.merkle_log import Edge, ProofError, append, leaf_hash, verify_inclusion
@@ -70,12 +70,12 @@ def log_edge(db: Connection) -> Edge:
     """The log as it stands.
 
     Raises:
-        BooksAltered: what is on record is no edge of a log.
+        LedgerIntegrityError: what is on record is no edge of a log.
     """
     try:
         return read_edge(db)
     except ValueError as error:
-        raise BooksAltered(f"log: {error}") from None
+        raise LedgerIntegrityError(f"log: {error}") from None
 
 
 def add_up(db: Connection, so_far: Totals | None = None) -> Totals:
@@ -86,12 +86,13 @@ def add_up(db: Connection, so_far: Totals | None = None) -> Totals:
         so_far: What was added up before: only later entries are read. None reads all of them.
 
     Raises:
-        BooksAltered: an entry is not what was logged, or the log is not the one that was added up before.
+        LedgerIntegrityError: an entry is not what was logged, or the log is not the one that was added up
+            before.
     """
     at = so_far or Totals()
     edge = log_edge(db)
     if edge.size < at.edge.size:
-        raise BooksAltered(
+        raise LedgerIntegrityError(
             f"the books were rolled back: {at.edge.size} entries were read, {edge.size} are here"
         )
     fresh = read_entries(db, range(at.edge.size + 1, edge.size + 1)) if at.edge.size else read_journal(db)
@@ -102,7 +103,7 @@ def add_up(db: Connection, so_far: Totals | None = None) -> Totals:
             amounts[posting.account] = amounts.get(posting.account, 0) + posting.amount
     made = append(at.edge, leaves)
     if made != edge:
-        raise BooksAltered(
+        raise LedgerIntegrityError(
             f"log: {edge.size} leaves are on record, and the entries make another root or number"
         )
     return Totals(edge=edge, amounts={account: amount for account, amount in amounts.items() if amount})
@@ -118,7 +119,7 @@ def entry_page(db: Connection, *, after: int = 0, limit: int = PAGE_MAX, account
         account: Only entries that touch an account whose code begins so.
 
     Raises:
-        BooksAltered: one of them is not what was logged.
+        LedgerIntegrityError: one of them is not what was logged.
     """
     limit = max(1, min(limit, PAGE_MAX))
     asked = sa.select(_ENTRY.c.id).where(_ENTRY.c.id > after).order_by(_ENTRY.c.id).limit(limit + 1)
@@ -162,7 +163,7 @@ def read_entry_numbered(db: Connection, number: int) -> Written:
     """One entry, compared with the log.
 
     Raises:
-        BooksAltered: it is not what was logged, or not there.
+        LedgerIntegrityError: it is not what was logged, or not there.
     """
     return next(read_entries(db, [number]))
 
@@ -177,7 +178,7 @@ def prove_entry(db: Connection, origin: str, entry: str) -> EntryProof:
 
     Raises:
         ConfigError: there is no such entry, or no checkpoint covers it yet.
-        BooksAltered: the books are not what was logged and signed.
+        LedgerIntegrityError: the books are not what was logged and signed.
     """
     one = read_entry_numbered(db, number_of(db, entry))
     note = newest_note(db)
@@ -187,13 +188,15 @@ def prove_entry(db: Connection, origin: str, entry: str) -> EntryProof:
     checkpoint = checkpoint_of(note, origin)
     size = log_edge(db).size
     if checkpoint.size > size:
-        raise BooksAltered(f"the books were rolled back: {checkpoint.size} entries signed, {size} here")
+        raise LedgerIntegrityError(
+            f"the books were rolled back: {checkpoint.size} entries signed, {size} here"
+        )
     body = leaf_bytes(one.entry, one.recorded_ms)
     try:
         path = prove_inclusion(db, checkpoint.size, one.number - 1)
         verify_inclusion(leaf_hash(body), one.number - 1, checkpoint.size, path, checkpoint.root)
     except (ValueError, ProofError) as error:
-        raise BooksAltered(f"entry {one.number} ({one.entry.key}): {error}") from None
+        raise LedgerIntegrityError(f"entry {one.number} ({one.entry.key}): {error}") from None
     return EntryProof(
         written=one,
         leaf=body,
@@ -214,14 +217,14 @@ def checkpoint_of(note: Note, origin: str) -> Checkpoint:
     """What a note in the books says, if it is signed as the books say.
 
     Raises:
-        BooksAltered: it is not.
+        LedgerIntegrityError: it is not.
     """
     try:
         checkpoint = read_checkpoint(note.text, origin or note.text.split("\n")[0], note.signer)
     except BadNoteError as error:
-        raise BooksAltered(f"checkpoint of {note.size} entries: {error}") from None
+        raise LedgerIntegrityError(f"checkpoint of {note.size} entries: {error}") from None
     if checkpoint.size != note.size:
-        raise BooksAltered(f"checkpoint of {note.size} entries: it says {checkpoint.size}")
+        raise LedgerIntegrityError(f"checkpoint of {note.size} entries: it says {checkpoint.size}")
     return checkpoint
 
 

@@ -21,7 +21,7 @@ from assay.ledger.journal.store import BookStore
 from assay.ledger.queries.reconcile import Difference
 from assay.protocol.params import RunSpec
 
-PASSED, FAILED = ("cleared", "dismissed"), ("upheld",)
+PASSED, FAILED = ("passed", "dismissed"), ("confirmed",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ def open_offences(store: BookStore) -> frozenset[bytes]:
         told = db.execute(
             sa.text(
                 "SELECT audit.offence_id FROM ruling JOIN audit USING (round, node) "
-                "WHERE ruling.ruling = 'upheld' UNION SELECT offence_id FROM fault"
+                "WHERE ruling.ruling = 'confirmed' UNION SELECT offence_id FROM fault"
             )
         ).scalars()
         offences = frozenset(bytes(offence) for offence in told)

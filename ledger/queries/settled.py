@@ -16,7 +16,7 @@ from assay.chain.events import Challenged, Resolved, ResultFinalized, ResultProp
 from assay.chain.proofs.payout_tree import Payout, PayoutTree, payout_tree
 from assay.chain.statements import Address
 from assay.chain.times import when_text
-from assay.ledger.journal.reader import BooksAltered
+from assay.ledger.journal.reader import LedgerIntegrityError
 from assay.ledger.journal.rows import event_of_row
 from assay.ledger.journal.tables import TABLES
 
@@ -51,19 +51,21 @@ def read_tables(db: Connection, run_id: bytes) -> Iterator[BookedTable]:
         run_id: Of the run; it is part of every root.
 
     Raises:
-        BooksAltered: rows are missing, or one is none.
+        LedgerIntegrityError: rows are missing, or one is none.
     """
     for epoch in db.execute(sa.select(_SETTLEMENT.c.epoch).order_by(_SETTLEMENT.c.epoch)).scalars():
         rows = db.execute(
             sa.select(_PAYOUT).where(_PAYOUT.c.epoch == epoch).order_by(_PAYOUT.c.row_index)
         ).all()
         if [row.row_index for row in rows] != list(range(len(rows))):
-            raise BooksAltered(f"ledger: table payout lacks rows in epoch {epoch}")
+            raise LedgerIntegrityError(f"ledger: table payout lacks rows in epoch {epoch}")
         try:
             payouts = [Payout(account=Address(row.account), amount=row.amount) for row in rows]
             tree = payout_tree(run_id, epoch, payouts)
         except (ValueError, TypeError, AttributeError) as error:
-            raise BooksAltered(f"ledger: table payout of epoch {epoch} cannot be read ({error})") from None
+            raise LedgerIntegrityError(
+                f"ledger: table payout of epoch {epoch} cannot be read ({error})"
+            ) from None
         yield BookedTable(epoch=epoch, tree=tree, roles=tuple(row.role for row in rows))
 
 
@@ -76,7 +78,7 @@ def read_appeal(db: Connection, run_id: bytes, epoch: int) -> Appeal | None:
         epoch: From 0.
 
     Raises:
-        BooksAltered: an event in the books cannot be read.
+        LedgerIntegrityError: an event in the books cannot be read.
     """
     rows = db.execute(
         sa.select(_EVENT)
@@ -89,7 +91,7 @@ def read_appeal(db: Connection, run_id: bytes, epoch: int) -> Appeal | None:
             event = event_of_row(row)
         except (ValueError, KeyError, TypeError) as error:
             words = f"ledger: an event of block {row.block_number} cannot be read ({error})"
-            raise BooksAltered(words) from None
+            raise LedgerIntegrityError(words) from None
         if not isinstance(event, _KINDS) or (event.run_id, event.epoch) != (run_id, epoch):
             continue
         match event:

@@ -20,15 +20,15 @@ import cbor2
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.proofs.payout_tree import Payout, PayoutTree, payout_tree
-from assay.protocol.audits import ADVERSE, Audit, Ruling
+from assay.protocol.audits import ADVERSE, Audit, AuditStatus
 from assay.protocol.messages import Outcome, Verdict
 from assay.protocol.params import PPM, RunSpec
-from assay.protocol.state_transition import History, StepId
+from assay.protocol.state_transition import RunState, StepId
 from assay.protocol.types import Digest, PeerId
 
 WATERFALL_VERSION = 2
 VERDICT_WEIGHT = 10  # of a verdict that the ruling did not contradict
-PLANTED_WEIGHT = 200  # of finding a fault that was planted: what keeps an auditor awake
+KNOWN_ANSWER_WEIGHT = 200  # of finding a fault that was planted: what keeps an auditor awake
 REVEAL_WEIGHT = 1  # of one round's share of the beacon
 
 
@@ -81,7 +81,7 @@ class Settlement:
         return tuple(i for i, row in enumerate(self.rows) if row.account == account)
 
 
-def settle(history: History, epoch: int) -> Settlement:
+def settle(run_state: RunState, epoch: int) -> Settlement:
     """The payout table of a ripe epoch.
 
     Args:
@@ -91,30 +91,34 @@ def settle(history: History, epoch: int) -> Settlement:
     Raises:
         ValueError: the epoch is not ripe, or so old that the fold forgot it.
     """
-    spec = history.spec
+    spec = run_state.spec
     ripe = spec.settled_at(epoch)
-    if not ripe < int(history.round) <= ripe + 2:
+    if not ripe < int(run_state.round) <= ripe + 2:
         raise ValueError(
-            f"epoch {epoch} settles after round {ripe}, this history is before round {history.round}"
+            f"epoch {epoch} settles after round {ripe}, this history is before round {run_state.round}"
         )
-    audits = {step: a for step, a in history.audits.items() if history.epoch_of(step[0]) == epoch}
-    steps = {step: t for step, t in sorted(history.steps.items()) if history.epoch_of(step[0]) == epoch}
-    guilty = {audit.node for audit in audits.values() if audit.ruling is Ruling.UPHELD}
+    audits = {step: a for step, a in run_state.audits.items() if run_state.epoch_of(step[0]) == epoch}
+    steps = {step: t for step, t in sorted(run_state.steps.items()) if run_state.epoch_of(step[0]) == epoch}
+    guilty = {audit.node for audit in audits.values() if audit.ruling is AuditStatus.CONFIRMED}
     paid: dict[PeerId, int] = {}
     unpaid = []
     for (round_id, node), tokens in steps.items():
         audit = audits.get((round_id, node))
-        record = history.nodes[node]
-        if record.barred and record.fault_round <= int(round_id):
+        record = run_state.nodes[node]
+        if record.banned and record.fault_round <= int(round_id):
             reason = "after it contradicted itself" if record.has_contradicted else "after an upheld fault"
             unpaid.append(Unpaid(round=int(round_id), node=node, reason=reason))
         elif node in guilty:
             unpaid.append(Unpaid(round=int(round_id), node=node, reason="fault upheld in this epoch"))
-        elif audit is not None and audit.is_planted and audit.ruling is not Ruling.DISMISSED:
+        elif audit is not None and audit.is_known_answer and audit.ruling is not AuditStatus.DISMISSED:
             unpaid.append(Unpaid(round=int(round_id), node=node, reason="a planted fault"))
-        elif audit is not None and audit.alarm_round >= 0 and audit.ruling in (Ruling.LAPSED, Ruling.MOOT):
+        elif (
+            audit is not None
+            and audit.dispute_opened_round >= 0
+            and audit.ruling in (AuditStatus.EXPIRED, AuditStatus.SUPERSEDED)
+        ):
             unpaid.append(Unpaid(round=int(round_id), node=node, reason="accused, and not cleared"))
-        elif audit is not None and audit.ruling is Ruling.LAPSED and audit.verdicts:
+        elif audit is not None and audit.ruling is AuditStatus.EXPIRED and audit.verdicts:
             has_match = any(verdict.outcome is Outcome.MATCH for verdict in audit.verdicts)
             reason = "it did not open its seal" if has_match else "nobody could judge it"
             unpaid.append(Unpaid(round=int(round_id), node=node, reason=reason))
@@ -123,7 +127,9 @@ def settle(history: History, epoch: int) -> Settlement:
     tokens_paid = sum(paid.values())
     gross = tokens_paid * spec.money.price_per_mtoken // 10**6
     to_operators = _share(gross * spec.money.operators_ppm // PPM, paid)
-    to_verifiers = _share(gross * spec.money.verifiers_ppm // PPM, _verifier_weights(history, epoch, audits))
+    to_verifiers = _share(
+        gross * spec.money.verifiers_ppm // PPM, _verifier_weights(run_state, epoch, audits)
+    )
     rows = [
         *_rows("operator", {m.peer: m.account for m in spec.nodes}, to_operators),
         *_rows("verifier", {m.peer: m.account for m in spec.verifiers}, to_verifiers),
@@ -132,12 +138,12 @@ def settle(history: History, epoch: int) -> Settlement:
     if fee:
         rows.append(Row(role="fee", peer=PeerId(bytes(32)), account=spec.money.treasury, amount=fee))
     return Settlement(
-        run_id=history.run_id,
+        run_id=run_state.run_id,
         epoch=epoch,
         rows=tuple(rows),
         unpaid=tuple(unpaid),
         tokens_paid=tokens_paid,
-        table_hash=table_hash(spec, history.run_id, epoch, tuple(rows)),
+        table_hash=table_hash(spec, run_state.run_id, epoch, tuple(rows)),
     )
 
 
@@ -150,20 +156,20 @@ def table_hash(spec: RunSpec, run_id: Digest, epoch: int, rows: tuple[Row, ...])
     return Digest(hashlib.sha256(cbor2.dumps(plain, canonical=True)).digest())
 
 
-def _verifier_weights(history: History, epoch: int, audits: Mapping[StepId, Audit]) -> dict[PeerId, int]:
+def _verifier_weights(run_state: RunState, epoch: int, audits: Mapping[StepId, Audit]) -> dict[PeerId, int]:
     weights: dict[PeerId, int] = {}
 
     def add(verifier: PeerId, weight: int) -> None:
-        fault_round = history.verifiers[verifier].fault_round
+        fault_round = run_state.verifiers[verifier].fault_round
         if weight and not 0 <= fault_round <= last:  # whoever judged falsely earns nothing from that epoch on
             weights[verifier] = weights.get(verifier, 0) + weight
 
-    last = (epoch + 1) * history.spec.money.epoch_rounds - 1
+    last = (epoch + 1) * run_state.spec.money.epoch_rounds - 1
     for audit in audits.values():
         for verdict in audit.verdicts:
             add(verdict.verifier, _verdict_weight(audit, verdict))
-    for round_id, verifiers in history.reveals.items():
-        if history.epoch_of(round_id) == epoch:
+    for round_id, verifiers in run_state.beacon_shares.items():
+        if run_state.epoch_of(round_id) == epoch:
             for verifier in verifiers:
                 add(verifier, REVEAL_WEIGHT)
     return weights
@@ -171,11 +177,11 @@ def _verifier_weights(history: History, epoch: int, audits: Mapping[StepId, Audi
 
 def _verdict_weight(audit: Audit, verdict: Verdict) -> int:
     if verdict.outcome is Outcome.MATCH:
-        return 0 if audit.ruling in (Ruling.UPHELD, Ruling.PLANTED) else VERDICT_WEIGHT
-    if verdict.outcome not in ADVERSE or audit.ruling is Ruling.DISMISSED:
+        return 0 if audit.ruling in (AuditStatus.CONFIRMED, AuditStatus.KNOWN_ANSWER) else VERDICT_WEIGHT
+    if verdict.outcome not in ADVERSE or audit.ruling is AuditStatus.DISMISSED:
         return 0
-    is_found = audit.ruling is Ruling.PLANTED and verdict.outcome is Outcome.MISMATCH
-    return PLANTED_WEIGHT if is_found else VERDICT_WEIGHT
+    is_found = audit.ruling is AuditStatus.KNOWN_ANSWER and verdict.outcome is Outcome.MISMATCH
+    return KNOWN_ANSWER_WEIGHT if is_found else VERDICT_WEIGHT
 
 
 def _share(amount: int, weights: Mapping[PeerId, int]) -> dict[PeerId, int]:

@@ -13,7 +13,7 @@ from eth_utils.crypto import keccak
 
 from assay.chain.addresses import Deployment
 from assay.chain.commit_statement import evm_address
-from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, ModelRecord, Ruling
+from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, ModelRecord, SlashOrder
 from assay.ledger.settlement.payouts import Settlement
 from assay.protocol.audits import RECOMPUTED, Audit, Fault
 from assay.protocol.encoding.codec import digest
@@ -94,7 +94,7 @@ def slash_ppm(spec: RunSpec, audit: Audit) -> int:
     return spec.money.slash_ppm if audit.is_false else spec.money.withheld_ppm
 
 
-def ruling_of(spec: RunSpec, run_id: Digest, audit: Audit) -> Ruling:
+def slash_order_of(spec: RunSpec, run_id: Digest, audit: Audit) -> SlashOrder:
     """The slash that an upheld audit asks for. The first accuser in the chain is the challenger.
 
     Raises:
@@ -115,7 +115,7 @@ def ruling_of(spec: RunSpec, run_id: Digest, audit: Audit) -> Ruling:
     )
 
 
-def fault_ruling_of(spec: RunSpec, run_id: Digest, audit: Audit, fault: Fault) -> Ruling:
+def fault_ruling_of(spec: RunSpec, run_id: Digest, audit: Audit, fault: Fault) -> SlashOrder:
     """The slash that a verifier's fault asks for. The first one that the ruling bore out is the challenger.
 
     Raises:
@@ -155,10 +155,10 @@ def _ruling(
     ppm: int,
     offence_id: Digest,
     challenger: PeerId,
-) -> Ruling:
+) -> SlashOrder:
     accounts = {member.peer: member.account for member in spec.verifiers}
     evidence = hashlib.sha256(b"assay/evidence/1" + b"".join(digest(v) for v in audit.verdicts)).digest()
-    return Ruling(
+    return SlashOrder(
         deployment_id=spec.deployment_id,
         run_id=run_id,
         epoch=int(audit.round) // spec.money.epoch_rounds,

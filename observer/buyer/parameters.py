@@ -21,7 +21,7 @@ from assay.participant.follower import fetch_blob
 from assay.protocol.errors import Unavailable
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.types import NO_DIGEST, Digest
-from assay.training.optimiser.public_state import Parameters
+from assay.training.optimiser.public_state import PublicState
 
 CHECKPOINT_ROUNDS = 16
 FETCH_S = 60.0
@@ -43,10 +43,10 @@ class Replay:
 
     def __init__(self, me: Participant) -> None:
         self._me = me
-        self._parameters = Parameters(
+        self._parameters = PublicState(
             me.spec, me.config.folder / "parameters", CHECKPOINT_ROUNDS, me.config.base
         )
-        self._me.store.set_fact(self._state_name(self.round), self._parameters.digest())
+        self._me.store.set_value(self._state_name(self.round), self._parameters.digest())
 
     @property
     def round(self) -> int:
@@ -60,7 +60,7 @@ class Replay:
 
     def state(self, round_id: int) -> Digest:
         """Our digest of the parameters that a round starts from; only of rounds reached before."""
-        found = self._me.store.fact(self._state_name(round_id))
+        found = self._me.store.value(self._state_name(round_id))
         assert found is not None, f"round {round_id} was never reached"
         return Digest(found)
 
@@ -77,14 +77,14 @@ class Replay:
         await self._hold(host, [name for name in sorted(names) if name != NO_DIGEST])
         self._compare(certified)
         state = await trio.to_thread.run_sync(self._apply, certified)
-        self._me.store.set_fact(self._state_name(self.round), state)
+        self._me.store.set_value(self._state_name(self.round), state)
         return state
 
     def compared(self) -> tuple[int, tuple[Mismatch, ...]]:
         """On how many rounds commits named their parameters, and who named others than ours."""
         rounds, wrong = 0, []
         for round_id in range(0, self._me.spec.rounds, self._me.spec.state_every):
-            body = self._me.store.fact(f"agreement/{round_id}")
+            body = self._me.store.value(f"agreement/{round_id}")
             if body is not None:
                 rounds += 1
                 wrong += [Mismatch(**one) for one in cbor2.loads(body)]
@@ -100,7 +100,7 @@ class Replay:
             for c in (signed.commit for signed in manifest.commits)
             if c.state != ours
         ]
-        self._me.store.set_fact(f"agreement/{self.round}", cbor2.dumps(wrong))
+        self._me.store.set_value(f"agreement/{self.round}", cbor2.dumps(wrong))
 
     def _apply(self, certified: CertifiedManifest) -> Digest:
         name = certified.manifest.aggregate

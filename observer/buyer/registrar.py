@@ -61,11 +61,11 @@ async def register_model(
     def record_of(parent: Digest) -> ModelRecord:
         return model_record(me.spec, last.result, Digest(last.digest), inventory, parent)
 
-    kept = me.store.fact(CERTIFIED)
+    kept = me.store.value(CERTIFIED)
     if kept is None:
         parent = await trio.to_thread.run_sync(parent_on_chain, chain, me)
         kept = parent + await certified_record(me, host, record_of(parent))
-        me.store.set_fact(CERTIFIED, kept)
+        me.store.set_value(CERTIFIED, kept)
     record, cert = record_of(Digest(kept[:32])), kept[32:]
     record_id = await trio.to_thread.run_sync(chain.register_model, record, cert)
     log.info("model is on record", extra={"record": record_id.hex()[:8]})
@@ -137,8 +137,8 @@ async def witnessed_point(me: Participant, host: Host) -> LogPoint | None:
 
     Of each verifier's answer only its own line counts, so none can spoil what the others say.
     """
-    keeper = me.config.keeper
-    if keeper is None:
+    ledger_service = me.config.ledger_service
+    if ledger_service is None:
         return None
     lines: dict[str, dict[PeerId, SignatureLine]] = {}
 
@@ -147,7 +147,7 @@ async def witnessed_point(me: Participant, host: Host) -> LogPoint | None:
             body = await host.request(peer, "witnessed", b"", timeout_s=ANSWER_S_MAX)
             if body:
                 note = body.decode(errors="replace")
-                own, line = _own_line(note, me.run_id, keeper, peer)
+                own, line = _own_line(note, me.run_id, ledger_service, peer)
                 lines.setdefault(own, {})[peer] = line
         except AssayError as error:
             log.info("no word on the books", extra={"peer": peer.hex()[:8], "reason": str(error)})
@@ -161,17 +161,17 @@ async def witnessed_point(me: Participant, host: Host) -> LogPoint | None:
         for own, by_peer in lines.items()
         if len(by_peer) >= need
     ]
-    points = (read_point(note, me.run_id, keeper, me.spec.verifier_peers) for note in notes)
+    points = (read_point(note, me.run_id, ledger_service, me.spec.verifier_peers) for note in notes)
     return max(points, key=lambda point: point.size, default=None)
 
 
-def _own_line(note: str, run_id: Digest, keeper: PeerId, peer: PeerId) -> tuple[str, SignatureLine]:
+def _own_line(note: str, run_id: Digest, ledger_service: PeerId, peer: PeerId) -> tuple[str, SignatureLine]:
     """The keeper's own part of a note, and this verifier's line of it.
 
     Raises:
         BadNoteError: not the keeper's checkpoint of this run's books, or the verifier did not cosign it.
     """
-    checkpoint = read_checkpoint(note, origin_of(run_id), keeper)
+    checkpoint = read_checkpoint(note, origin_of(run_id), ledger_service)
     for line in signature_lines(note):
         if line.name == witness_name(peer):
             read_cosignature(line, checkpoint, peer)

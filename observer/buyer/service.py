@@ -19,7 +19,7 @@ from typing import TypeVar
 import trio
 
 from assay.bundle.finished import Anchored, Finished, Registered, Settled
-from assay.bundle.inputs import Papers, read_papers
+from assay.bundle.inputs import RunInputs, read_inputs
 from assay.bundle.receipts import facts_of
 from assay.bundle.release import release_of
 from assay.bundle.write import write_bundle
@@ -38,7 +38,7 @@ from assay.participant.config import Config, Participant, open_network, open_par
 from assay.participant.follower import Follower
 from assay.participant.keyring import release_key
 from assay.participant.wallet.claims import open_chain
-from assay.protocol.audits import Ruling
+from assay.protocol.audits import AuditStatus
 from assay.protocol.encoding.codec import decode_any
 from assay.protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
 from assay.protocol.messages import CertifiedManifest
@@ -88,7 +88,7 @@ class Buyer:
         ):
             self._host = host
             nursery.start_soon(host.keep_connected, list(self.me.addresses.values()))
-            nursery.start_soon(self._read_facts)
+            nursery.start_soon(self._read_notifications)
             nursery.start_soon(self.follower.poll, host, self.me.spec.verifier_peers)
             self.status.write("up")
             log.info("buyer is up", extra={"peer": self.me.me.hex()[:8]})
@@ -99,16 +99,16 @@ class Buyer:
             await self._certify(settled)
             await self._show_final(chain, settled)
             await _patiently(lambda: self._take_back(chain))
-            papers = await trio.to_thread.run_sync(
-                read_papers, self.me.spec, self.me.config.data, self.me.config.base
+            inputs = await trio.to_thread.run_sync(
+                read_inputs, self.me.spec, self.me.config.data, self.me.config.base
             )
-            registered = await self._register(chain, settled, papers)
+            registered = await self._register(chain, settled, inputs)
             anchor = await _patiently(lambda: self._anchored(chain))
-            await self._pack(settled, papers, registered, anchor)
+            await self._pack(settled, inputs, registered, anchor)
             nursery.cancel_scope.cancel()
 
-    async def _read_facts(self) -> None:
-        async for fact in self._host.facts:
+    async def _read_notifications(self) -> None:
+        async for fact in self._host.notifications:
             try:
                 self.follower.take(decode_any(FACTS, fact.payload))
             except (PeerFault, MalformedMessage) as fault:
@@ -160,7 +160,7 @@ class Buyer:
                 raise Unavailable(f"epoch {epoch} is {state.phase.name.lower()}, not final")
             settlement = self.follower.settlements[epoch]
             result = epoch_result(self.me.spec, settlement, Digest(state.model_hash), previous)
-            kept = self.me.store.fact(f"certificate/{epoch}") or b""
+            kept = self.me.store.value(f"certificate/{epoch}") or b""
             found[epoch] = Settled(
                 settlement=settlement, result=result, digest=state.digest, certificate=kept
             )
@@ -179,7 +179,7 @@ class Buyer:
                     log.info("no certificate yet", extra={"epoch": epoch, "reason": str(error)})
                     await trio.sleep(POLL_S)
                     continue
-                self.me.store.set_fact(f"certificate/{epoch}", found.certificate)
+                self.me.store.set_value(f"certificate/{epoch}", found.certificate)
                 settled[epoch] = dataclasses.replace(one, certificate=found.certificate)
                 break
 
@@ -247,7 +247,7 @@ class Buyer:
             bytes(audit.offence_id)
             for one in facts_of(self.me.spec, self.me.run_id, self.me.store.links(), {})
             for audit in one.ruled
-            if audit.ruling is Ruling.UPHELD
+            if audit.ruling is AuditStatus.CONFIRMED
         } | {
             bytes(fault.offence_id)
             for one in facts_of(self.me.spec, self.me.run_id, self.me.store.links(), {})
@@ -263,12 +263,15 @@ class Buyer:
 
     async def _anchored(self, chain: Chain) -> Anchored | None:
         """What the keeper, whose account the fee goes to, last anchored of its books; None if nothing."""
-        keeper = evm_address(self.me.spec.money.treasury)
+        ledger_service = evm_address(self.me.spec.money.treasury)
         events = await trio.to_thread.run_sync(chain.events, self.me.deployment.block)
         for event in reversed(events):
-            if isinstance(event, LogAnchored) and (event.keeper, event.run_id) == (keeper, self.me.run_id):
+            if isinstance(event, LogAnchored) and (event.ledger_service, event.run_id) == (
+                ledger_service,
+                self.me.run_id,
+            ):
                 return Anchored(
-                    keeper=keeper,
+                    ledger_service=ledger_service,
                     size=event.size,
                     root=event.root,
                     block_number=event.block_number,
@@ -277,10 +280,12 @@ class Buyer:
                 )
         return None
 
-    async def _register(self, chain: Chain, settled: dict[int, Settled], papers: Papers) -> Registered | None:
+    async def _register(
+        self, chain: Chain, settled: dict[int, Settled], inputs: RunInputs
+    ) -> Registered | None:
         """The model's record on chain; None if no quorum signs in time: the model is delivered anyway."""
         last = settled[self.me.spec.epochs - 1]
-        trained_on = inventory_digest(inventory(self.me.spec.data, papers.manifest))
+        trained_on = inventory_digest(inventory(self.me.spec.data, inputs.manifest))
         found: Registered | None = None
         with trio.move_on_after(REGISTER_S_MAX):
             found = await _patiently(lambda: register_model(self.me, self._host, chain, last, trained_on))
@@ -292,7 +297,7 @@ class Buyer:
     async def _pack(
         self,
         settled: dict[int, Settled],
-        papers: Papers,
+        inputs: RunInputs,
         registered: Registered | None,
         anchor: Anchored | None,
     ) -> None:
@@ -308,12 +313,12 @@ class Buyer:
             settled=settled,
             theta=self.replay.theta,
             state=self.replay.state(self.replay.round),
-            papers=papers,
+            inputs=inputs,
             load=self.me.blobs.load,
             anchor=anchor,
             release=release_of(key),
             registered=registered,
-            stated=self.me.config.stated,
+            declarations=self.me.config.declarations,
             log_point=log_point,
         )
         state = await trio.to_thread.run_sync(write_bundle, self.bundle, run)

@@ -13,7 +13,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from assay.ledger.log.note import Checkpoint, read_checkpoint
-from assay.ledger.log.signer import LogKeeper
+from assay.ledger.log.signer import CheckpointSigner
 from assay.protocol.types import Digest
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def compare_with_anchor(chain: Chain, log_keeper: LogKeeper, run_id: Digest) -> int:
+def compare_with_anchor(chain: Chain, checkpoint_signer: CheckpointSigner, run_id: Digest) -> int:
     """How many entries are anchored by our account, all of them in the books; 0 before the first.
 
     Raises:
@@ -33,21 +33,21 @@ def compare_with_anchor(chain: Chain, log_keeper: LogKeeper, run_id: Digest) -> 
     if anchored is None:
         return 0
     size, root = anchored
-    log_keeper.check(Checkpoint(origin=log_keeper.origin, size=size, root=root), "the chain")
+    checkpoint_signer.check(Checkpoint(origin=checkpoint_signer.origin, size=size, root=root), "the chain")
     return size
 
 
-def anchor_newest(chain: Chain, log_keeper: LogKeeper, run_id: Digest) -> int:
+def anchor_newest(chain: Chain, checkpoint_signer: CheckpointSigner, run_id: Digest) -> int:
     """Put the newest checkpoint on chain unless it is there; how many entries are anchored then.
 
     Raises:
         LedgerRolledBack: something is anchored that the books do not hold.
         Unavailable, ChainRefused: not now; doing it again goes on.
     """
-    size, newest = compare_with_anchor(chain, log_keeper, run_id), log_keeper.newest()
+    size, newest = compare_with_anchor(chain, checkpoint_signer, run_id), checkpoint_signer.newest()
     if newest is None or newest.size <= size:
         return size
-    told = read_checkpoint(newest.text, log_keeper.origin, newest.signer)
+    told = read_checkpoint(newest.text, checkpoint_signer.origin, newest.signer)
     chain.anchor_log(run_id, told.size, told.root)
     log.info("ledger anchored", extra={"entries": told.size, "root": told.root.hex()[:16]})
     return told.size

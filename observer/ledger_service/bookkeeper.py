@@ -27,7 +27,7 @@ from assay.observer.ledger_service.status import StatusFile
 from assay.protocol.errors import Unavailable
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import History, advance, start
+from assay.protocol.state_transition import RunState, advance, start
 from assay.protocol.types import Digest
 
 LOOKS_KEPT = 256  # 40 bytes each; a chain that goes back further is read from the deployment
@@ -38,7 +38,7 @@ class Bookkeeper:
 
     def __init__(self, spec: RunSpec, run_id: Digest, books: BookStore, status: StatusFile) -> None:
         self.books, self._spec, self._run_id, self._status = books, spec, run_id, status
-        self._history: History = start(spec, run_id)
+        self._run_state: RunState = start(spec, run_id)
         self._looks: list[Head] = []  # where earlier ones ended, oldest first
         self._names = {evm_address(m.account): m.peer.hex() for m in spec.nodes + spec.verifiers}
         self._told_rounds = 0
@@ -46,7 +46,7 @@ class Bookkeeper:
     @property
     def next_round(self) -> int:
         """The link that `book_rounds` expects next; from 0 after a restart."""
-        return int(self._history.round)
+        return int(self._run_state.round)
 
     def book_rounds(self, links: Sequence[CertifiedManifest], settlements: Mapping[int, Settlement]) -> None:
         """Fold in the next links of the checked chain and keep what is new.
@@ -55,14 +55,14 @@ class Bookkeeper:
             links: Consecutive, from `next_round` on.
             settlements: Of the epochs they make ripe, by epoch.
         """
-        history = self._history
+        run_state = self._run_state
         ripe = {self._spec.settled_at(epoch): found for epoch, found in settlements.items()}
         facts: list[RoundFacts] = []
         for certified in links:
-            before, history = history, advance(history, certified.manifest)
-            facts.append(round_facts(before, certified, history, ripe.get(int(before.round))))
+            before, run_state = run_state, advance(run_state, certified.manifest)
+            facts.append(round_facts(before, certified, run_state, ripe.get(int(before.round))))
         self.books.add_rounds(facts)
-        self._history = history
+        self._run_state = run_state
 
     def book_blocks(self, chain: Providers, settlements: Mapping[int, Settlement]) -> bool:
         """Read the newest blocks; whether the books changed.
@@ -72,19 +72,25 @@ class Bookkeeper:
                 starts from the deployment.
             Unavailable: no answer, endpoints that disagree, or the chain went back while we read; likewise.
         """
-        looks, self._looks = self._looks, []  # whatever fails below, the next look is a first one
+        auditors_wanted, self._looks = self._looks, []  # whatever fails below, the next look is a first one
         head = chain.head()
-        while looks and chain.block_hash(looks[-1].number) != looks[-1].hash:
-            looks.pop()
-        if looks and looks[-1].number > head.number:  # an endpoint that lags; what we read still stands
-            self._looks = looks
+        while auditors_wanted and chain.block_hash(auditors_wanted[-1].number) != auditors_wanted[-1].hash:
+            auditors_wanted.pop()
+        if (
+            auditors_wanted and auditors_wanted[-1].number > head.number
+        ):  # an endpoint that lags; what we read still stands
+            self._looks = auditors_wanted
             return False
-        at = min(looks[-1].number + 1, self.books.next_block) if looks else self.books.first_block
+        at = (
+            min(auditors_wanted[-1].number + 1, self.books.next_block)
+            if auditors_wanted
+            else self.books.first_block
+        )
         events = chain.events(at, head.number)
         if chain.block_hash(head.number) != head.hash:
             raise Unavailable(f"block {head.number} changed while we read up to it")
         taken = self.books.take_blocks(events, at, head.number, settlements)
-        self._looks = [*(one for one in looks if one.number < head.number), head][-LOOKS_KEPT:]
+        self._looks = [*(one for one in auditors_wanted if one.number < head.number), head][-LOOKS_KEPT:]
         return bool(taken.seen or taken.orphaned)
 
     # ---- status lines

@@ -23,9 +23,9 @@ import trio
 
 from assay.chain.client import Chain
 from assay.chain.providers import Providers
-from assay.ledger.journal.lease import Turn, TurnLost, begin_term
+from assay.ledger.journal.lease import Lease, LeaseLost, begin_term
 from assay.ledger.journal.store import BookStore
-from assay.ledger.log.signer import LedgerRolledBack, LogKeeper
+from assay.ledger.log.signer import CheckpointSigner, LedgerRolledBack
 from assay.network.host import Host
 from assay.observer.ledger_service.anchor import anchor_newest, compare_with_anchor
 from assay.observer.ledger_service.bookkeeper import Bookkeeper
@@ -48,7 +48,7 @@ CHECKS_MAX = 5  # the books may be a block behind the chain they are compared wi
 FACTS = {CertifiedManifest.TAG: CertifiedManifest}
 
 
-async def run_keeper(config: Config, status_path: Path) -> None:
+async def run_ledger_service(config: Config, status_path: Path) -> None:
     """Keep a run's books until everything is settled and reported.
 
     Args:
@@ -58,12 +58,12 @@ async def run_keeper(config: Config, status_path: Path) -> None:
     Raises:
         ConfigError: the operator can fix it.
     """
-    turn = Turn(books_of(config))
+    lease = Lease(books_of(config))
     try:
-        await _wait_for(turn)
-        await Keeper(open_participant(config), status_path).run()
+        await _wait_for(lease)
+        await LedgerService(open_participant(config), status_path).run()
     finally:
-        turn.give_up()
+        lease.give_up()
 
 
 def books_of(config: Config) -> Path | str:
@@ -71,12 +71,12 @@ def books_of(config: Config) -> Path | str:
     return config.books or config.folder / "ledger.db"
 
 
-async def _wait_for(turn: Turn) -> None:
+async def _wait_for(lease: Lease) -> None:
     """Return once it is our turn: at once, or when the keeper that has the books ends, however it does."""
     has_told = False
     while True:
         try:
-            if await trio.to_thread.run_sync(turn.try_take):
+            if await trio.to_thread.run_sync(lease.try_take):
                 return
             if not has_told:
                 log.info("another keeper has the books; waiting for its end")
@@ -86,7 +86,7 @@ async def _wait_for(turn: Turn) -> None:
         await trio.sleep(POLL_S)
 
 
-class Keeper:
+class LedgerService:
     """The keeper's parts."""
 
     def __init__(self, me: Participant, status_path: Path) -> None:
@@ -95,10 +95,10 @@ class Keeper:
         self.status = StatusFile(status_path)
         books = BookStore(books_of(me.config), me.run_id, first_block=me.deployment.block)
         begin_term(books)
-        self.log_keeper = LogKeeper(
+        self.checkpoint_signer = CheckpointSigner(
             books, me.keys.peer, me.config.folder / "checkpoints", me.spec.verifier_peers
         )
-        self.witnesses = Witnesses(me, self.log_keeper)
+        self.witnesses = Witnesses(me, self.checkpoint_signer)
         self.bookkeeper = Bookkeeper(me.spec, me.run_id, books, self.status)
         urls, one_suffices = (me.config.rpc_url, *me.config.rpc_urls), me.config.one_rpc_suffices
         self.providers = Providers(urls, me.deployment, one_suffices=one_suffices)
@@ -113,7 +113,7 @@ class Keeper:
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(host.keep_connected, list(self.me.addresses.values()))
-            nursery.start_soon(self._read_facts, host)
+            nursery.start_soon(self._read_notifications, host)
             nursery.start_soon(self.follower.poll, host, self.me.spec.verifier_peers)
             nursery.start_soon(self.settler.run, host)
             nursery.start_soon(claim_everything, self.me, self.follower)
@@ -124,8 +124,8 @@ class Keeper:
             nursery.cancel_scope.cancel()
         self.bookkeeper.books.close()
 
-    async def _read_facts(self, host: Host) -> None:
-        async for fact in host.facts:
+    async def _read_notifications(self, host: Host) -> None:
+        async for fact in host.notifications:
             try:
                 self.follower.take(decode_any(FACTS, fact.payload))
             except (PeerFault, MalformedMessage) as fault:
@@ -150,7 +150,7 @@ class Keeper:
                 elif await self._is_over(paid_out_at):
                     await self._report(chain)
                     return
-            except (LedgerRolledBack, TurnLost):
+            except (LedgerRolledBack, LeaseLost):
                 raise
             except AssayError as error:
                 log.warning("the books wait", extra={"reason": str(error)})
@@ -158,21 +158,21 @@ class Keeper:
 
     async def _book_rounds(self) -> None:
         """Everything the follower has; also the first time, when all of it is folded again."""
-        while self.bookkeeper.next_round < int(self.follower.history.round):
+        while self.bookkeeper.next_round < int(self.follower.run_state.round):
             links = list(self.me.store.links(self.bookkeeper.next_round, LINKS_PER_STEP))
             settlements = dict(self.follower.settlements)
             await trio.to_thread.run_sync(self.bookkeeper.book_rounds, links, settlements)
         await trio.to_thread.run_sync(self.bookkeeper.tell_rounds)
 
     def _look(self, chain: Chain) -> None:
-        compare_with_anchor(chain, self.log_keeper, self.me.run_id)
+        compare_with_anchor(chain, self.checkpoint_signer, self.me.run_id)
         is_new = self.bookkeeper.book_blocks(self.providers, dict(self.follower.settlements))
         if is_new or not self._has_told:  # killed between booking and telling, we tell now
             self.bookkeeper.tell_events()
             self._has_told = True
         if self.witnesses.is_compared:
-            self.log_keeper.sign_due()
-        anchor_newest(chain, self.log_keeper, self.me.run_id)
+            self.checkpoint_signer.sign_due()
+        anchor_newest(chain, self.checkpoint_signer, self.me.run_id)
 
     async def _is_over(self, paid_out_at: float) -> bool:
         if trio.current_time() > paid_out_at + CASES_S_MAX:
@@ -192,8 +192,8 @@ class Keeper:
             await trio.sleep(POLL_S)
         if not await self.witnesses.compared(WITNESSES_S_MAX):
             log.warning("signing the last checkpoint, though no quorum of verifiers said what it cosigned")
-        await trio.to_thread.run_sync(self.log_keeper.sign_last)
-        await trio.to_thread.run_sync(anchor_newest, chain, self.log_keeper, self.me.run_id)
+        await trio.to_thread.run_sync(self.checkpoint_signer.sign_last)
+        await trio.to_thread.run_sync(anchor_newest, chain, self.checkpoint_signer, self.me.run_id)
         if not await self.witnesses.cosigned(WITNESSES_S_MAX):
             log.warning("the last checkpoint has no quorum of cosignatures")
         self.status.write_once("settled", "", **line)

@@ -5,7 +5,7 @@ stands is read from the contract each time, so it may be killed, run twice, or m
 a local chain that went back, and does what is next.
 
     NONE --quorum signs--> PROPOSED --window over--> FINAL
-                             '--somebody objects--> CHALLENGED --quorum says it stands--> UPHELD -> FINAL
+                             '--somebody objects--> CHALLENGED --quorum says it stands--> CONFIRMED -> FINAL
                                                        '--it does not, or no answer in time--> NONE
 An epoch whose total is zero takes the same road: the next result must name it.
 """
@@ -91,7 +91,7 @@ class Settler:
         """Whether nothing stands between this result and being final but its predecessor."""
         if state.phase is EpochPhase.PROPOSED:
             return await trio.to_thread.run_sync(chain.timestamp) >= state.until
-        return state.phase is EpochPhase.UPHELD
+        return state.phase is EpochPhase.CONFIRMED
 
     async def _answer(self, chain: Chain, epoch: int) -> None:
         """Bring the verifiers' word on a challenge to the chain."""

@@ -17,7 +17,7 @@ import trio
 from assay.ledger.journal.log_store import Note
 from assay.ledger.log.cosignature import read_cosignature
 from assay.ledger.log.note import BadNoteError, Checkpoint, read_checkpoint, read_line, signature_lines
-from assay.ledger.log.signer import LogKeeper
+from assay.ledger.log.signer import CheckpointSigner
 from assay.network.host import Host, RemoteError
 from assay.participant.config import Participant
 from assay.protocol.errors import MalformedMessage, PeerFault, Unavailable
@@ -34,8 +34,8 @@ LINE_BYTES_MAX = 1_000
 class Witnesses:
     """The run's verifiers as witnesses of one keeper's log."""
 
-    def __init__(self, me: Participant, log_keeper: LogKeeper) -> None:
-        self._me, self._log = me, log_keeper
+    def __init__(self, me: Participant, checkpoint_signer: CheckpointSigner) -> None:
+        self._me, self._log = me, checkpoint_signer
         self._need = quorum(len(me.spec.verifiers))
         self._heard: set[PeerId] = set()  # have said, in this life of ours, what they cosigned last
         self._unwilling: set[PeerId] = set()  # or that they are no witnesses

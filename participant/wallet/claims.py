@@ -44,7 +44,7 @@ async def claim_everything(me: Participant, follower: Follower) -> None:
     chain: Chain | None = None
     for epoch in range(me.spec.epochs):
         while epoch not in follower.settlements:
-            await follower.grown(int(follower.history.round))
+            await follower.grown(int(follower.run_state.round))
         settlement = follower.settlements[epoch]
         indices = settlement.rows_of(me.keys.account_address)
         while indices:

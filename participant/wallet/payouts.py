@@ -155,12 +155,12 @@ def tables_in_store(path: Path, spec: RunSpec, run_id: Digest) -> dict[int, Tabl
         ConfigError: there is no store.
         AssayError: it is damaged, or a link in it is not what it claims to be.
     """
-    history, found = start(spec, run_id), {}
+    run_state, found = start(spec, run_id), {}
     for body in _links(path):
-        history = extend(history, decode(CertifiedManifest, body))
+        run_state = extend(run_state, decode(CertifiedManifest, body))
         for epoch in range(spec.epochs):
-            if spec.settled_at(epoch) == int(history.round) - 1:
-                found[epoch] = table_of(settle(history, epoch))
+            if spec.settled_at(epoch) == int(run_state.round) - 1:
+                found[epoch] = table_of(settle(run_state, epoch))
     return found
 
 

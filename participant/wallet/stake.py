@@ -1,6 +1,6 @@
 """Stake: what of an account's money is at stake, and what it may do with it now.
 
-Room: participant (edge: the chain, in `read_standing` alone). The rest is pure: each
+Room: participant (edge: the chain, in `read_stake_status` alone). The rest is pure: each
 move is judged by the vault's own rules before it costs gas, and refused in words.
 The contract has the last word all the same.
 
@@ -22,7 +22,7 @@ from assay.protocol.errors import ConfigError, Unavailable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class StakeStatus:
     """One account's stake in its role at a moment of chain time."""
 
     account: Address
@@ -32,7 +32,7 @@ class Standing:
     tickets: Mapping[int, Ticket]  # not spent yet, in any role
     wallet: int  # token units outside the contracts
     rewards: int  # slash rewards to collect
-    is_barred: bool
+    is_banned: bool
     hot_address: Address
     hot: HotKey | None  # whom the hot key speaks for
     unbonding_s: int
@@ -47,7 +47,7 @@ class Standing:
         return max(ticket.ready_at, self.stake.frozen_until)
 
 
-def read_standing(account: Account) -> Standing:
+def read_stake_status(account: Account) -> StakeStatus:
     """Everything above, from the chain.
 
     Raises:
@@ -56,7 +56,7 @@ def read_standing(account: Account) -> Standing:
     """
     role, chain = role_in(account.spec, account.address), account.chain
     tickets = chain.tickets_of(account.address)
-    return Standing(
+    return StakeStatus(
         account=account.address,
         role=role,
         now=chain.timestamp(),
@@ -64,14 +64,14 @@ def read_standing(account: Account) -> Standing:
         tickets={number: ticket for number, ticket in tickets.items() if not ticket.is_spent},
         wallet=chain.token_balance(),
         rewards=chain.rewards_of(account.address),
-        is_barred=chain.is_barred(account.address),
+        is_banned=chain.is_banned(account.address),
         hot_address=account.hot_address,
         hot=chain.hot_key(account.hot_address),
         unbonding_s=chain.unbonding_delay(),
     )
 
 
-def to_add(standing: Standing, *, amount: int | None = None, to: int | None = None) -> int:
+def to_add(standing: StakeStatus, *, amount: int | None = None, to: int | None = None) -> int:
     """How much to stake: `amount`, or what active stake lacks to reach `to`; 0 if it is there.
 
     Raises:
@@ -81,7 +81,7 @@ def to_add(standing: Standing, *, amount: int | None = None, to: int | None = No
     added = _one_of(amount, to, max((to or 0) - active, 0))
     if not added:
         return 0
-    if standing.is_barred:
+    if standing.is_banned:
         raise ConfigError(f"{standing.account} contradicted itself and can never stake again")
     if added > standing.wallet:
         raise ConfigError(f"{_money(added)} to stake, and {standing.account} holds {_money(standing.wallet)}")
@@ -93,7 +93,7 @@ def to_add(standing: Standing, *, amount: int | None = None, to: int | None = No
     return added
 
 
-def to_remove(standing: Standing, *, amount: int | None = None, to: int | None = None) -> int:
+def to_remove(standing: StakeStatus, *, amount: int | None = None, to: int | None = None) -> int:
     """How much should leave: `amount`, or what is active above `to`; 0 if there is nothing.
 
     Raises:
@@ -111,7 +111,7 @@ def to_remove(standing: Standing, *, amount: int | None = None, to: int | None =
     return removed
 
 
-def ripe(standing: Standing) -> dict[int, Ticket]:
+def ripe(standing: StakeStatus) -> dict[int, Ticket]:
     """The tickets that can be withdrawn now and are worth something."""
     return {
         number: ticket
@@ -120,7 +120,7 @@ def ripe(standing: Standing) -> dict[int, Ticket]:
     }
 
 
-def check_ticket(standing: Standing, number: int, ticket: Ticket) -> None:
+def check_ticket(standing: StakeStatus, number: int, ticket: Ticket) -> None:
     """Do nothing if the ticket is this account's, and either spent or ripe.
 
     Raises:
@@ -135,7 +135,7 @@ def check_ticket(standing: Standing, number: int, ticket: Ticket) -> None:
         raise Unavailable(f"ticket {number}: {waits_for(standing, ticket)}")
 
 
-def waits_for(standing: Standing, ticket: Ticket) -> str:
+def waits_for(standing: StakeStatus, ticket: Ticket) -> str:
     """Why and until when a ticket cannot be withdrawn."""
     when = when_text(standing.free_at(ticket), standing.now)
     if standing.stake.frozen_until > max(ticket.ready_at, standing.now):

@@ -12,7 +12,7 @@ import httpx
 
 from assay.api.access import AccessStore
 from assay.api.app import guarded
-from assay.api.catalogue import make_shelf
+from assay.api.catalogue import make_catalogue
 from assay.api.config import LimitsSection, ServerFile
 from assay.api.gateway import Gateway
 from assay.api.server import Server
@@ -32,7 +32,7 @@ class Clock:
 
 
 @dataclass
-class Desk:
+class ApiWorld:
     """A server and a way to ask it."""
 
     folder: Path
@@ -47,7 +47,7 @@ class Desk:
         )
         self.access = AccessStore(self.folder / "access.db")
         self.server = Server(
-            config, make_shelf(config.runs, self.folder), self.access, self.gateway, now_s=self.clock
+            config, make_catalogue(config.runs, self.folder), self.access, self.gateway, now_s=self.clock
         )
         self.app = guarded(self.server)
 

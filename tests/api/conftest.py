@@ -1,4 +1,4 @@
-"""Books of a run with two final epochs, and the one anvil of tests/contracts."""
+"""Books of a run with two final epochs, and a server for them."""
 
 from __future__ import annotations
 
@@ -6,27 +6,24 @@ from pathlib import Path
 
 import pytest
 
-import assay.bundle.books
+from assay.bundle import books
 from assay.protocol.encoding.codec import encode
-from tests.api.a_server import Desk
-from tests.contracts.conftest import anvil, anvil_binary, first_day, world
+from tests.api.a_server import ApiWorld
 from tests.ledger.an_invoiced_run import RUN, SPEC, an_invoiced_run
-
-__all__ = ["anvil", "anvil_binary", "first_day", "world"]
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A server's folder with one run in it."""
-    keeper = tmp_path / "paper" / "participants" / "ledger"
-    keeper.mkdir(parents=True)
-    an_invoiced_run(keeper / "ledger.db", keeper)
+    ledger_service = tmp_path / "paper" / "participants" / "ledger"
+    ledger_service.mkdir(parents=True)
+    an_invoiced_run(ledger_service / "ledger.db", ledger_service)
     (tmp_path / "paper" / "spec.cbor").write_bytes(encode(SPEC))
-    monkeypatch.setattr(assay.bundle.books, "run_id_of", lambda _: RUN)
-    monkeypatch.setattr(assay.bundle.books, "read_spec", lambda _: SPEC)  # too small for a real run
+    monkeypatch.setattr(books, "run_id_of", lambda _: RUN)
+    monkeypatch.setattr(books, "read_spec", lambda _: SPEC)  # too small for a real run
     return tmp_path
 
 
 @pytest.fixture
-def desk(folder: Path) -> Desk:
-    return Desk(folder)
+def world_api(folder: Path) -> ApiWorld:
+    return ApiWorld(folder)

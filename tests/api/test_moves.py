@@ -17,7 +17,7 @@ from assay.api.access import PREPARED_MAX
 from assay.api.gateway import Gateway
 from assay.api.moves import MOVE_S, MoveRefused, Unsigned, check_transaction
 from assay.chain.statements import OPERATOR
-from tests.api.a_server import Desk, is_problem
+from tests.api.a_server import ApiWorld, is_problem
 from tests.contracts.chain_world import Person, World
 
 STAKE = 5_000_000_000
@@ -25,17 +25,17 @@ _keys = count()
 
 
 @pytest.fixture
-def desk(folder: Path, world: World) -> Desk:
-    return Desk(folder, gateway=Gateway(world.rpc_url, world.deployment))
+def world_api(folder: Path, world: World) -> ApiWorld:
+    return ApiWorld(folder, gateway=Gateway(world.rpc_url, world.deployment))
 
 
 def key() -> dict[str, str]:
     return {"Idempotency-Key": f"key-{next(_keys)}"}
 
 
-def prepare(desk: Desk, token: str, action: str, **parameters: Any) -> Any:
+def prepare(world_api: ApiWorld, token: str, action: str, **parameters: Any) -> Any:
     body = {"action": action, "parameters": parameters}
-    return desk.ask("POST", "/v1/moves/prepare", token, headers=key(), json=body)
+    return world_api.ask("POST", "/v1/moves/prepare", token, headers=key(), json=body)
 
 
 def signed(prepared: dict[str, Any], secret: bytes, **changes: Any) -> dict[str, Any]:
@@ -49,78 +49,82 @@ def signed(prepared: dict[str, Any], secret: bytes, **changes: Any) -> dict[str,
     }
 
 
-def send(desk: Desk, token: str, body: dict[str, Any], **headers: str) -> Any:
-    return desk.ask("POST", "/v1/moves", token, headers=headers or key(), json=body)
+def send(world_api: ApiWorld, token: str, body: dict[str, Any], **headers: str) -> Any:
+    return world_api.ask("POST", "/v1/moves", token, headers=headers or key(), json=body)
 
 
-def landed(desk: Desk, token: str, answer: Any) -> Any:
+def landed(world_api: ApiWorld, token: str, answer: Any) -> Any:
     """The move's state once the chain has its transactions; a busy machine mines a little later."""
     assert answer.status_code == 202, answer.text
     told, deadline = answer.json(), time.monotonic() + 60
     while told["state"] == "sent" and time.monotonic() < deadline:
         time.sleep(0.05)
-        told = desk.get(f"/v1/moves/{told['id']}", token).json()
+        told = world_api.get(f"/v1/moves/{told['id']}", token).json()
     return told
 
 
-def stake(desk: Desk, person: Person, token: str | None = None, amount: int = STAKE) -> Any:
-    secret = token or desk.session(person.account)
-    answer = prepare(desk, secret, "stake.add", role="operator", amount=str(amount))
+def stake(world_api: ApiWorld, person: Person, token: str | None = None, amount: int = STAKE) -> Any:
+    secret = token or world_api.session(person.account)
+    answer = prepare(world_api, secret, "stake.add", role="operator", amount=str(amount))
     assert answer.status_code == 201, answer.text
     return answer.json()
 
 
-def test_stake_goes_in_and_out_by_moves(desk: Desk, world: World):
+def test_stake_goes_in_and_out_by_moves(world_api: ApiWorld, world: World):
     person = world.operators[0]
-    token = desk.session(person.account)
-    made = stake(desk, person, token)
+    token = world_api.session(person.account)
+    made = stake(world_api, person, token)
     assert [one["to"] for one in made["transactions"]] == [
         world.deployment.token, world.deployment.stake_vault
     ]  # fmt: skip
     assert made["typed_data"]["message"]["summary"] == "stake 5,000.000000 aUSD as operator"
 
-    assert landed(desk, token, send(desk, token, signed(made, person.key)))["state"] == "mined"
+    assert landed(world_api, token, send(world_api, token, signed(made, person.key)))["state"] == "mined"
     assert world.bank.stake_of(person.account, OPERATOR).active == STAKE
-    shown = desk.get(f"/v1/stakes/operator/{person.account}", token).json()
-    assert (shown["active"], shown["barred"]) == (str(STAKE), False)
+    shown = world_api.get(f"/v1/stakes/operator/{person.account}", token).json()
+    assert (shown["active"], shown["banned"]) == (str(STAKE), False)
 
-    leaving = prepare(desk, token, "stake.remove", role="operator", amount=str(STAKE)).json()
-    assert landed(desk, token, send(desk, token, signed(leaving, person.key)))["state"] == "mined"
+    leaving = prepare(world_api, token, "stake.remove", role="operator", amount=str(STAKE)).json()
+    assert landed(world_api, token, send(world_api, token, signed(leaving, person.key)))["state"] == "mined"
     assert world.bank.stake_of(person.account, OPERATOR).active == 0
-    refused = prepare(desk, token, "stake.withdraw", ticket=1)
+    refused = prepare(world_api, token, "stake.withdraw", ticket=1)
     assert is_problem(refused, 409, "the contract refuses")  # too early, by the contract
-    assert is_problem(prepare(desk, desk.session(world.buyer.account), "stake.withdraw", ticket=1), 404)
+    assert is_problem(
+        prepare(world_api, world_api.session(world.buyer.account), "stake.withdraw", ticket=1), 404
+    )
 
 
-def test_a_run_is_placed_topped_up_and_closed_by_moves(desk: Desk, world: World):
-    buyer, token = world.buyer, desk.session(world.buyer.account)
+def test_a_run_is_placed_topped_up_and_closed_by_moves(world_api: ApiWorld, world: World):
+    buyer, token = world.buyer, world_api.session(world.buyer.account)
     now = world.bank.timestamp()
     placed = prepare(
-        desk, token, "order.place", spec_hash="0x" + "ab" * 32, budget="1000000", epoch_cap="500000",
+        world_api, token, "order.place", spec_hash="0x" + "ab" * 32, budget="1000000", epoch_cap="500000",
         epochs=2, deadline=now + 10**6,
     ).json()  # fmt: skip
-    assert landed(desk, token, send(desk, token, signed(placed, buyer.key)))["state"] == "mined"
+    assert landed(world_api, token, send(world_api, token, signed(placed, buyer.key)))["state"] == "mined"
     run_id = "0x" + world.bank.run_id_of(buyer.account, bytes.fromhex("ab" * 32)).hex()
-    more = prepare(desk, token, "order.topup", run_id=run_id, amount="500").json()
-    assert landed(desk, token, send(desk, token, signed(more, buyer.key)))["state"] == "mined"
+    more = prepare(world_api, token, "order.topup", run_id=run_id, amount="500").json()
+    assert landed(world_api, token, send(world_api, token, signed(more, buyer.key)))["state"] == "mined"
 
-    shown = desk.get(f"/v1/orders/{run_id}", token).json()
+    shown = world_api.get(f"/v1/orders/{run_id}", token).json()
     assert (shown["buyer"], shown["budget"], shown["free"]) == (buyer.account, "1000500", "1000500")
-    stranger = desk.session(world.bystander.account)
-    assert is_problem(prepare(desk, stranger, "order.cancel", run_id=run_id), 403, "only the run's buyer")
-    closing = prepare(desk, token, "order.cancel", run_id=run_id).json()
-    assert landed(desk, token, send(desk, token, signed(closing, buyer.key)))["state"] == "mined"
-    assert is_problem(prepare(desk, token, "order.refund", run_id=run_id), 409, "NotClosed")
+    stranger = world_api.session(world.bystander.account)
+    assert is_problem(
+        prepare(world_api, stranger, "order.cancel", run_id=run_id), 403, "only the run's buyer"
+    )
+    closing = prepare(world_api, token, "order.cancel", run_id=run_id).json()
+    assert landed(world_api, token, send(world_api, token, signed(closing, buyer.key)))["state"] == "mined"
+    assert is_problem(prepare(world_api, token, "order.refund", run_id=run_id), 409, "NotClosed")
     world.advance(10**6)
-    rest = prepare(desk, token, "order.refund", run_id=run_id).json()
-    assert landed(desk, token, send(desk, token, signed(rest, buyer.key)))["state"] == "mined"
-    assert desk.get(f"/v1/orders/{run_id}", token).json()["returned"] == "1000500"
+    rest = prepare(world_api, token, "order.refund", run_id=run_id).json()
+    assert landed(world_api, token, send(world_api, token, signed(rest, buyer.key)))["state"] == "mined"
+    assert world_api.get(f"/v1/orders/{run_id}", token).json()["returned"] == "1000500"
 
 
-def test_a_session_alone_moves_nothing(desk: Desk, world: World):
+def test_a_session_alone_moves_nothing(world_api: ApiWorld, world: World):
     person = world.operators[0]
-    token, made = desk.session(person.account), None
-    made = stake(desk, person, token)
+    token, made = world_api.session(person.account), None
+    made = stake(world_api, person, token)
     body = signed(made, person.key)
 
     for broken, words in (
@@ -132,10 +136,10 @@ def test_a_session_alone_moves_nothing(desk: Desk, world: World):
         ({**body, "transactions": ["0x02", "0x02"]}, "not a signed transaction"),
         ({**body, "transactions": [one + "00" for one in body["transactions"]]}, "not a signed transaction"),
     ):
-        assert is_problem(send(desk, token, broken), 422, words)
+        assert is_problem(send(world_api, token, broken), 422, words)
     assert world.bank.stake_of(person.account, OPERATOR).active == 0
     assert (
-        landed(desk, token, send(desk, token, body))["state"] == "mined"
+        landed(world_api, token, send(world_api, token, body))["state"] == "mined"
     )  # what was refused used nothing up
 
 
@@ -152,23 +156,25 @@ def test_a_session_alone_moves_nothing(desk: Desk, world: World):
     ],
 )
 def test_a_transaction_that_was_altered_does_not_go_out(
-    desk: Desk, world: World, changes: dict[str, Any], words: str
+    world_api: ApiWorld, world: World, changes: dict[str, Any], words: str
 ):
     person = world.operators[0]
-    token = desk.session(person.account)
+    token = world_api.session(person.account)
     before = world.rpc("eth_getTransactionCount", person.account, "pending")
-    made = stake(desk, person, token)
+    made = stake(world_api, person, token)
 
-    assert is_problem(send(desk, token, signed(made, person.key, **changes)), 422, words)
+    assert is_problem(send(world_api, token, signed(made, person.key, **changes)), 422, words)
     assert world.rpc("eth_getTransactionCount", person.account, "pending") == before
 
 
-def test_only_the_fees_are_the_accounts_choice(desk: Desk, world: World):
+def test_only_the_fees_are_the_accounts_choice(world_api: ApiWorld, world: World):
     person = world.operators[0]
-    token = desk.session(person.account)
+    token = world_api.session(person.account)
     fees = {"maxFeePerGas": 5 * 10**9, "maxPriorityFeePerGas": 1}
 
-    assert send(desk, token, signed(stake(desk, person, token), person.key, **fees)).status_code == 202
+    assert (
+        send(world_api, token, signed(stake(world_api, person, token), person.key, **fees)).status_code == 202
+    )
 
 
 def test_an_old_form_of_transaction_is_refused():
@@ -182,61 +188,63 @@ def test_an_old_form_of_transaction_is_refused():
             check_transaction(body, prepared, "0x" + "11" * 20)
 
 
-def test_a_statement_that_names_another_move_is_refused(desk: Desk, world: World):
+def test_a_statement_that_names_another_move_is_refused(world_api: ApiWorld, world: World):
     person = world.operators[0]
-    token = desk.session(person.account)
-    one, other = stake(desk, person, token), stake(desk, person, token, amount=STAKE + 1)
+    token = world_api.session(person.account)
+    one, other = stake(world_api, person, token), stake(world_api, person, token, amount=STAKE + 1)
     body = {**signed(one, person.key), "signature": signed(other, person.key)["signature"]}
 
-    assert is_problem(send(desk, token, body), 422, "is signed by")
+    assert is_problem(send(world_api, token, body), 422, "is signed by")
 
 
-def test_a_move_goes_out_once_and_in_time(desk: Desk, world: World):
+def test_a_move_goes_out_once_and_in_time(world_api: ApiWorld, world: World):
     person = world.operators[0]
-    token = desk.session(person.account)
-    made = stake(desk, person, token)
+    token = world_api.session(person.account)
+    made = stake(world_api, person, token)
     body = signed(made, person.key)
     headers = {"Idempotency-Key": "mine"}
-    first = send(desk, token, body, **headers)
-    replayed = send(desk, token, body, **headers)
+    first = send(world_api, token, body, **headers)
+    replayed = send(world_api, token, body, **headers)
     assert (replayed.content, replayed.headers["idempotency-replayed"]) == (first.content, "true")
-    again = landed(desk, token, send(desk, token, body))  # another key, the same move: its state
+    again = landed(world_api, token, send(world_api, token, body))  # another key, the same move: its state
     assert again["state"] == "mined"
     other = {**body, "transactions": signed(made, person.key, maxFeePerGas=9 * 10**9)["transactions"]}
-    assert is_problem(send(desk, token, other), 409, "was sent before")
-    assert is_problem(send(desk, token, other, **headers), 422, "another request")
+    assert is_problem(send(world_api, token, other), 409, "was sent before")
+    assert is_problem(send(world_api, token, other, **headers), 422, "another request")
     assert world.bank.stake_of(person.account, OPERATOR).active == STAKE
 
-    late = stake(desk, person, token)
-    desk.clock.now_s += MOVE_S
-    assert is_problem(send(desk, token, signed(late, person.key)), 409, "has expired")
-    assert desk.get(f"/v1/moves/{late['id']}", token).json()["state"] == "expired"
+    late = stake(world_api, person, token)
+    world_api.clock.now_s += MOVE_S
+    assert is_problem(send(world_api, token, signed(late, person.key)), 409, "has expired")
+    assert world_api.get(f"/v1/moves/{late['id']}", token).json()["state"] == "expired"
 
 
-def test_another_account_neither_sees_nor_sends_a_move(desk: Desk, world: World):
-    person, stranger = world.operators[0], desk.session(world.buyer.account)
-    made = stake(desk, person)
+def test_another_account_neither_sees_nor_sends_a_move(world_api: ApiWorld, world: World):
+    person, stranger = world.operators[0], world_api.session(world.buyer.account)
+    made = stake(world_api, person)
 
-    assert is_problem(desk.get(f"/v1/moves/{made['id']}", stranger), 404)
-    assert is_problem(send(desk, stranger, signed(made, person.key)), 404)
-    assert is_problem(desk.get(f"/v1/moves/{'00' * 32}", stranger), 404)
-    assert is_problem(desk.get("/v1/moves/../../etc", stranger), 404)
+    assert is_problem(world_api.get(f"/v1/moves/{made['id']}", stranger), 404)
+    assert is_problem(send(world_api, stranger, signed(made, person.key)), 404)
+    assert is_problem(world_api.get(f"/v1/moves/{'00' * 32}", stranger), 404)
+    assert is_problem(world_api.get("/v1/moves/../../etc", stranger), 404)
 
 
-def test_a_token_moves_for_its_account_within_its_limit(desk: Desk, world: World):
+def test_a_token_moves_for_its_account_within_its_limit(world_api: ApiWorld, world: World):
     person = world.operators[0]
-    token = desk.token("move", account=person.account, limit=STAKE + 10)
-    first, second = stake(desk, person, token), stake(desk, person, token, amount=11)
+    token = world_api.token("move", account=person.account, limit=STAKE + 10)
+    first, second = stake(world_api, person, token), stake(world_api, person, token, amount=11)
 
     # The second takes the same nonce of the account as the first: what counts here is the limit.
-    assert send(desk, token, signed(first, person.key)).status_code == 202
-    assert is_problem(send(desk, token, signed(second, person.key)), 403, "spend limit")
-    assert desk.access.tokens()[-1].spent == STAKE
-    assert desk.get(f"/v1/moves/{second['id']}", token).json()["state"] == "prepared"
+    assert send(world_api, token, signed(first, person.key)).status_code == 202
+    assert is_problem(send(world_api, token, signed(second, person.key)), 403, "spend limit")
+    assert world_api.access.tokens()[-1].spent == STAKE
+    assert world_api.get(f"/v1/moves/{second['id']}", token).json()["state"] == "prepared"
 
-    reader = desk.token("read", account=person.account)
-    assert is_problem(prepare(desk, reader, "stake.add", role="operator", amount="1"), 403, "no scope 'move'")
-    assert is_problem(send(desk, reader, signed(second, person.key)), 403, "no scope 'move'")
+    reader = world_api.token("read", account=person.account)
+    assert is_problem(
+        prepare(world_api, reader, "stake.add", role="operator", amount="1"), 403, "no scope 'move'"
+    )
+    assert is_problem(send(world_api, reader, signed(second, person.key)), 403, "no scope 'move'")
 
 
 @pytest.mark.parametrize(
@@ -258,76 +266,84 @@ def test_a_token_moves_for_its_account_within_its_limit(desk: Desk, world: World
     ],
 )
 def test_what_is_not_an_action_is_refused_in_words(
-    desk: Desk, world: World, action: str, parameters: dict[str, Any], words: str
+    world_api: ApiWorld, world: World, action: str, parameters: dict[str, Any], words: str
 ):
-    answer = prepare(desk, desk.session(world.buyer.account), action, **parameters)
+    answer = prepare(world_api, world_api.session(world.buyer.account), action, **parameters)
     assert is_problem(answer, 422, words)
 
 
-def test_what_cannot_be_done_is_told_before_anything_is_signed(desk: Desk, world: World):
-    token = desk.session(world.bystander.account)
+def test_what_cannot_be_done_is_told_before_anything_is_signed(world_api: ApiWorld, world: World):
+    token = world_api.session(world.bystander.account)
     nothing = "0x" + "00" * 32
 
-    assert is_problem(prepare(desk, token, "stake.add", role="operator", amount="9" * 18), 409, "holds less")
-    assert is_problem(prepare(desk, token, "order.topup", run_id=nothing, amount="1"), 404)
-    assert is_problem(prepare(desk, token, "claim", run="nowhere", epoch=0, index=0), 404)
-    assert is_problem(prepare(desk, token, "claim", run="paper", epoch=0, index=99), 404, "rows")
-    assert is_problem(prepare(desk, token, "claim", run="paper", epoch=0, index=0), 409, "refuses")
-    assert is_problem(desk.get(f"/v1/orders/{nothing}", token), 404)
+    assert is_problem(
+        prepare(world_api, token, "stake.add", role="operator", amount="9" * 18), 409, "holds less"
+    )
+    assert is_problem(prepare(world_api, token, "order.topup", run_id=nothing, amount="1"), 404)
+    assert is_problem(prepare(world_api, token, "claim", run="nowhere", epoch=0, index=0), 404)
+    assert is_problem(prepare(world_api, token, "claim", run="paper", epoch=0, index=99), 404, "rows")
+    assert is_problem(prepare(world_api, token, "claim", run="paper", epoch=0, index=0), 409, "refuses")
+    assert is_problem(world_api.get(f"/v1/orders/{nothing}", token), 404)
 
 
-def test_an_idempotency_key_is_asked_for_and_bounded(desk: Desk, world: World):
-    token = desk.session(world.buyer.account)
+def test_an_idempotency_key_is_asked_for_and_bounded(world_api: ApiWorld, world: World):
+    token = world_api.session(world.buyer.account)
     body = {"action": "steal", "parameters": {}}
     for headers in ({}, {"Idempotency-Key": ""}, {"Idempotency-Key": "x" * 65}):
-        answer = desk.ask("POST", "/v1/moves/prepare", token, headers=headers, json=body)
+        answer = world_api.ask("POST", "/v1/moves/prepare", token, headers=headers, json=body)
         assert is_problem(answer, 400, "Idempotency-Key")
 
 
-def test_so_many_moves_of_an_account_wait_and_no_more(desk: Desk, world: World):
+def test_so_many_moves_of_an_account_wait_and_no_more(world_api: ApiWorld, world: World):
     person = world.operators[0]
-    token = desk.session(person.account)
+    token = world_api.session(person.account)
     for _ in range(PREPARED_MAX):
-        stake(desk, person, token)
+        stake(world_api, person, token)
 
     assert is_problem(
-        prepare(desk, token, "stake.add", role="operator", amount="1"), 429, "wait to be signed"
+        prepare(world_api, token, "stake.add", role="operator", amount="1"), 429, "wait to be signed"
     )
-    desk.clock.now_s += MOVE_S
-    stake(desk, person, token)
+    world_api.clock.now_s += MOVE_S
+    stake(world_api, person, token)
 
 
 def test_a_server_killed_before_it_sent_offers_the_move_again(
-    desk: Desk, world: World, monkeypatch: pytest.MonkeyPatch
+    world_api: ApiWorld, world: World, monkeypatch: pytest.MonkeyPatch
 ):
     person = world.operators[0]
-    token = desk.session(person.account)
-    made = stake(desk, person, token)
+    token = world_api.session(person.account)
+    made = stake(world_api, person, token)
 
     def dies(_: bytes) -> str:
         raise KeyboardInterrupt
 
-    offer: Callable[[bytes], str] = desk.gateway.offer  # type: ignore[union-attr]
-    monkeypatch.setattr(desk.gateway, "offer", dies)
+    offer: Callable[[bytes], str] = world_api.gateway.offer  # type: ignore[union-attr]
+    monkeypatch.setattr(world_api.gateway, "offer", dies)
     with pytest.raises(KeyboardInterrupt):
-        send(desk, token, signed(made, person.key))
+        send(world_api, token, signed(made, person.key))
     assert world.bank.stake_of(person.account, OPERATOR).active == 0
 
-    monkeypatch.setattr(desk.gateway, "offer", offer)
-    shown = desk.get(f"/v1/moves/{made['id']}", token)
+    monkeypatch.setattr(world_api.gateway, "offer", offer)
+    shown = world_api.get(f"/v1/moves/{made['id']}", token)
     assert shown.status_code == 200
-    assert landed(desk, token, send(desk, token, signed(made, person.key)))["state"] == "mined"
+    assert landed(world_api, token, send(world_api, token, signed(made, person.key)))["state"] == "mined"
     assert world.bank.stake_of(person.account, OPERATOR).active == STAKE
 
 
-def test_a_move_that_the_chain_reverts_says_so(desk: Desk, world: World):
+def test_a_move_that_the_chain_reverts_says_so(world_api: ApiWorld, world: World):
     person = world.operators[0]
-    token = desk.session(person.account)
+    token = world_api.session(person.account)
     made = prepare(
-        desk, token, "order.place", spec_hash="0x" + "cd" * 32, budget="1000", epoch_cap="1000", epochs=1,
+        world_api,
+        token,
+        "order.place",
+        spec_hash="0x" + "cd" * 32,
+        budget="1000",
+        epoch_cap="1000",
+        epochs=1,
         deadline=1,
-    ).json()  # fmt: skip
-    done = landed(desk, token, send(desk, token, signed(made, person.key)))
+    ).json()
+    done = landed(world_api, token, send(world_api, token, signed(made, person.key)))
 
     assert (done["state"], done["transactions"][1]["state"]) == ("reverted", "reverted")
     assert (
@@ -336,17 +352,19 @@ def test_a_move_that_the_chain_reverts_says_so(desk: Desk, world: World):
     )
 
 
-def test_a_move_is_final_when_its_block_is(desk: Desk, world: World):
+def test_a_move_is_final_when_its_block_is(world_api: ApiWorld, world: World):
     person = world.operators[0]
-    token = desk.session(person.account)
-    made = stake(desk, person, token)
-    landed(desk, token, send(desk, token, signed(made, person.key)))
+    token = world_api.session(person.account)
+    made = stake(world_api, person, token)
+    landed(world_api, token, send(world_api, token, signed(made, person.key)))
     world.rpc("anvil_mine", hex(200))
 
-    assert desk.get(f"/v1/moves/{made['id']}", token).json()["state"] == "final"
+    assert world_api.get(f"/v1/moves/{made['id']}", token).json()["state"] == "final"
 
 
 def test_without_a_chain_nothing_moves(folder: Path):
-    desk = Desk(folder)
-    token = desk.session("0x" + "11" * 20)
-    assert is_problem(prepare(desk, token, "stake.add", role="operator", amount="1"), 503, "not connected")
+    world_api = ApiWorld(folder)
+    token = world_api.session("0x" + "11" * 20)
+    assert is_problem(
+        prepare(world_api, token, "stake.add", role="operator", amount="1"), 503, "not connected"
+    )

@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 import pytest
 from pydantic import BaseModel
 
-import assay.api.quoting
+from assay.api import quoting
 from assay.api.app import make_app
 from assay.api.quoting import FILE_KEYS, read_order
 from assay.bundle.books import find_books, opened
@@ -23,28 +23,28 @@ from assay.ledger.merkle_log import leaf_hash, verify_inclusion
 from assay.ledger.queries.export import beancount_text, csv_text
 from assay.orders.order import Order
 from assay.protocol.errors import ConfigError
-from tests.api.a_server import Desk, is_problem
+from tests.api.a_server import ApiWorld, is_problem
 from tests.ledger.a_database import edit
 from tests.ledger.an_invoiced_run import KEY, NOW_MS, RUN, SELLER, SPEC, TABLES
 
 BUYER = evm_address(SPEC.buyer)
 
 
-def the_books(desk: Desk) -> Path:
-    return desk.folder / "paper" / "participants" / "ledger" / "ledger.db"
+def the_books(world_api: ApiWorld) -> Path:
+    return world_api.folder / "paper" / "participants" / "ledger" / "ledger.db"
 
 
 @pytest.fixture
-def reader(desk: Desk) -> str:
-    return desk.token("read")
+def reader(world_api: ApiWorld) -> str:
+    return world_api.token("read")
 
 
-def test_pages_of_entries_are_the_journal(desk: Desk, reader: str):
-    with opened(find_books(desk.folder / "paper")) as db:
+def test_pages_of_entries_are_the_journal(world_api: ApiWorld, reader: str):
+    with opened(find_books(world_api.folder / "paper")) as db:
         whole = list(read_journal(db))
     found, after = [], 0
     while after is not None:
-        page = desk.get(f"/v1/runs/paper/entries?limit=7&after={after}", reader).json()
+        page = world_api.get(f"/v1/runs/paper/entries?limit=7&after={after}", reader).json()
         found += page["entries"]
         after = page["next"]
 
@@ -52,20 +52,20 @@ def test_pages_of_entries_are_the_journal(desk: Desk, reader: str):
     assert [int(p["amount"]) for one in found for p in one["postings"]] == [
         posting.amount for one in whole for posting in one.entry.postings
     ]
-    assert desk.get("/v1/runs/paper/export", reader).text == csv_text(whole)
-    assert desk.get("/v1/runs/paper/export?language=beancount", reader).text == beancount_text(
+    assert world_api.get("/v1/runs/paper/export", reader).text == csv_text(whole)
+    assert world_api.get("/v1/runs/paper/export?language=beancount", reader).text == beancount_text(
         whole, "Assay, paper"
     )
 
 
-def test_a_proof_and_a_settlements_rows_can_be_checked_by_their_reader(desk: Desk, reader: str):
-    told = desk.get("/v1/runs/paper/proof?entry=3", reader).json()
+def test_a_proof_and_a_settlements_rows_can_be_checked_by_their_reader(world_api: ApiWorld, reader: str):
+    told = world_api.get("/v1/runs/paper/proof?entry=3", reader).json()
     origin = told["checkpoint"].split("\n")[0]
     checkpoint = read_checkpoint(told["checkpoint"], origin, bytes(KEY.verify_key))
     path = [bytes.fromhex(one) for one in told["proof"]]
     verify_inclusion(leaf_hash(bytes.fromhex(told["leaf"])), 2, checkpoint.size, path, checkpoint.root)
 
-    table = desk.get("/v1/runs/paper/settlements/0", reader).json()
+    table = world_api.get("/v1/runs/paper/settlements/0", reader).json()
     assert table["root"] == TABLES[0].tree().root.hex()
     for row in table["rows"]:
         start = leaf(RUN, 0, row["index"], row["account"], int(row["amount"]))
@@ -73,26 +73,26 @@ def test_a_proof_and_a_settlements_rows_can_be_checked_by_their_reader(desk: Des
         assert root_of_proof(start, proof).hex() == table["root"]
 
 
-def test_an_answer_that_the_caller_has_is_not_sent_again(desk: Desk, reader: str):
+def test_an_answer_that_the_caller_has_is_not_sent_again(world_api: ApiWorld, reader: str):
     for path in ("/v1/runs/paper/balances", "/v1/runs/paper/entries", "/v1/runs/paper/proof?entry=1"):
-        tag = desk.get(path, reader).headers["etag"]
-        again = desk.ask("GET", path, reader, headers={"If-None-Match": f'"x", W/{tag}'})
+        tag = world_api.get(path, reader).headers["etag"]
+        again = world_api.ask("GET", path, reader, headers={"If-None-Match": f'"x", W/{tag}'})
         assert (again.status_code, again.content) == (304, b"")
-        assert desk.ask("GET", path, reader, headers={"If-None-Match": '"x"'}).status_code == 200
-        assert desk.ask("GET", path, headers={"If-None-Match": tag}).status_code == 401
+        assert world_api.ask("GET", path, reader, headers={"If-None-Match": '"x"'}).status_code == 200
+        assert world_api.ask("GET", path, headers={"If-None-Match": tag}).status_code == 401
 
 
-def test_altered_books_are_an_incident_and_the_audit_says_which_entry(desk: Desk, reader: str):
-    desk.get("/v1/runs/paper/audit", reader)
-    edit(the_books(desk), "UPDATE journal_entry SET block_number = block_number + 1 WHERE id = 2")
-    for leftover in the_books(desk).parent.glob("ledger.db-*"):
+def test_altered_books_are_an_incident_and_the_audit_says_which_entry(world_api: ApiWorld, reader: str):
+    world_api.get("/v1/runs/paper/audit", reader)
+    edit(the_books(world_api), "UPDATE journal_entry SET block_number = block_number + 1 WHERE id = 2")
+    for leftover in the_books(world_api).parent.glob("ledger.db-*"):
         leftover.unlink()
 
-    answer = desk.get("/v1/runs/paper/entries", reader)
+    answer = world_api.get("/v1/runs/paper/entries", reader)
     assert is_problem(answer, 500, "incident")
     assert "entry" not in answer.text
     assert set(answer.json()) == {"type", "title", "status", "detail", "incident"}
-    fresh = Desk(desk.folder)
+    fresh = ApiWorld(world_api.folder)
     told = fresh.get("/v1/runs/paper/audit", fresh.token("read")).json()
     assert (told["ok"], "entry 2 " in told["difference"]) == (False, True)
 
@@ -101,8 +101,8 @@ def test_altered_books_are_an_incident_and_the_audit_says_which_entry(desk: Desk
     "name",
     ["..", "%2e%2e", "..%2f..%2fetc", "paper%2f..%2fpaper", "paper%00", "/etc/passwd", "Paper", "x" * 65, ""],
 )
-def test_a_runs_name_is_never_a_path(desk: Desk, reader: str, name: str):
-    answer = desk.get(f"/v1/runs/{name}/balances", reader)
+def test_a_runs_name_is_never_a_path(world_api: ApiWorld, reader: str, name: str):
+    answer = world_api.get(f"/v1/runs/{name}/balances", reader)
     assert answer.status_code in (404, 422)
     assert answer.headers["content-type"] == "application/problem+json"
 
@@ -127,18 +127,18 @@ def test_a_runs_name_is_never_a_path(desk: Desk, reader: str, name: str):
         ("/v1/../v1/nothing", 404),
     ],
 )
-def test_a_mistake_is_a_problem_in_words(desk: Desk, reader: str, path: str, status: int):
-    assert is_problem(desk.get(path, reader), status)
+def test_a_mistake_is_a_problem_in_words(world_api: ApiWorld, reader: str, path: str, status: int):
+    assert is_problem(world_api.get(path, reader), status)
 
 
-def test_another_method_is_told_which_there_are(desk: Desk, reader: str):
-    answer = desk.ask("DELETE", "/v1/runs", reader)
+def test_another_method_is_told_which_there_are(world_api: ApiWorld, reader: str):
+    answer = world_api.ask("DELETE", "/v1/runs", reader)
     assert is_problem(answer, 405)
     assert answer.headers["allow"] == "GET"
 
 
 def test_who_may_read(folder: Path):
-    closed, open_ = Desk(folder), Desk(folder, public_read=True)
+    closed, open_ = ApiWorld(folder), ApiWorld(folder, public_read=True)
 
     assert is_problem(closed.get("/v1/runs"), 401, "sign in")
     assert closed.get("/v1/runs").headers["www-authenticate"] == "Bearer"
@@ -150,37 +150,39 @@ def test_who_may_read(folder: Path):
     assert is_problem(closed.ask("GET", "/v1/runs", headers={"Cookie": f"token={closed.token('read')}"}), 401)
 
 
-def test_invoices_are_the_buyers_and_the_operators(desk: Desk):
-    engine = open_engine(the_books(desk))
+def test_invoices_are_the_buyers_and_the_operators(world_api: ApiWorld):
+    engine = open_engine(the_books(world_api))
     made = issue(engine, SPEC, RUN, 0, 1, SELLER, NOW_MS)
     engine.dispose()
 
-    for who in (desk.session(BUYER), desk.token("invoice")):
-        heads = desk.get("/v1/runs/paper/invoices", who).json()
+    for who in (world_api.session(BUYER), world_api.token("invoice")):
+        heads = world_api.get("/v1/runs/paper/invoices", who).json()
         assert [(one["name"], one["total"]) for one in heads] == [(made.name, str(made.total))]
-        body = desk.get("/v1/runs/paper/invoices/invoice/1", who)
+        body = world_api.get("/v1/runs/paper/invoices/invoice/1", who)
         assert body.json()["supplier"]["vat_id"] == "DE123456789"
         assert hash_of(body.text)
-        assert desk.get("/v1/runs/paper/invoices/invoice/1/pdf", who).content.startswith(b"%PDF")
-        assert is_problem(desk.get("/v1/runs/paper/invoices/invoice/2", who), 404)
-    for who in (desk.session("0x" + "33" * 20), desk.token("invoice", account="0x" + "33" * 20)):
-        assert is_problem(desk.get("/v1/runs/paper/invoices", who), 403)
-        assert is_problem(desk.get("/v1/runs/paper/invoices/invoice/1/pdf", who), 403)
+        assert world_api.get("/v1/runs/paper/invoices/invoice/1/pdf", who).content.startswith(b"%PDF")
+        assert is_problem(world_api.get("/v1/runs/paper/invoices/invoice/2", who), 404)
+    for who in (world_api.session("0x" + "33" * 20), world_api.token("invoice", account="0x" + "33" * 20)):
+        assert is_problem(world_api.get("/v1/runs/paper/invoices", who), 403)
+        assert is_problem(world_api.get("/v1/runs/paper/invoices/invoice/1/pdf", who), 403)
 
 
 # ---- quotes
 
 
-def quote(desk: Desk, text: str | bytes, kind: str = "application/toml") -> Any:
+def quote(world_api: ApiWorld, text: str | bytes, kind: str = "application/toml") -> Any:
     body = text.encode() if isinstance(text, str) else text
-    return desk.ask("POST", "/v1/quotes", desk.token("quote"), headers={"content-type": kind}, content=body)
+    return world_api.ask(
+        "POST", "/v1/quotes", world_api.token("quote"), headers={"content-type": kind}, content=body
+    )
 
 
-def test_a_quote_is_the_commands(desk: Desk):
+def test_a_quote_is_the_commands(world_api: ApiWorld):
     from assay.orders.quote import quote_of
 
     text = "[run]\nrounds = 10\nnodes = 5\n"
-    told = quote(desk, text).json()
+    told = quote(world_api, text).json()
 
     assert told["quote"] == quote_of(read_order(text)).name.hex()
     assert int(told["at_most"]["gross"]) >= int(told["expected"]["gross"]) > 0
@@ -210,13 +212,13 @@ def test_a_quote_is_the_commands(desk: Desk):
     ],
 )
 def test_a_run_file_that_names_a_file_or_is_none_is_refused(
-    desk: Desk, text: str | bytes, status: int, words: str
+    world_api: ApiWorld, text: str | bytes, status: int, words: str
 ):
-    assert is_problem(quote(desk, text), status, words)
+    assert is_problem(quote(world_api, text), status, words)
 
 
-def test_a_run_file_is_sent_as_toml(desk: Desk):
-    assert is_problem(quote(desk, "[run]\n", "text/plain"), 415, "application/toml")
+def test_a_run_file_is_sent_as_toml(world_api: ApiWorld):
+    assert is_problem(quote(world_api, "[run]\n", "text/plain"), 415, "application/toml")
 
 
 def test_every_key_of_an_order_that_is_text_was_looked_at():
@@ -250,14 +252,14 @@ def test_a_quote_opens_no_file(monkeypatch: pytest.MonkeyPatch):
     for text in ('[model]\nbase = "x"\n', '[[data]]\nsource = "x"\n', '[verify]\nlimits = "x"\n'):
         with pytest.raises(ConfigError, match="names a file"):
             read_order(text)
-    assert assay.api.quoting.NOWHERE.exists() is False
+    assert quoting.NOWHERE.exists() is False
 
 
 # ---- the documentation
 
 
-def test_the_documentation_names_every_route_with_schemas_and_errors(desk: Desk):
-    told = make_app(desk.server).openapi()
+def test_the_documentation_names_every_route_with_schemas_and_errors(world_api: ApiWorld):
+    told = make_app(world_api.server).openapi()
 
     assert {"/v1/moves/prepare", "/v1/runs/{run}/proof", "/v1/quotes", "/v1/signin"} <= set(told["paths"])
     for path, methods in told["paths"].items():

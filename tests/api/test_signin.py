@@ -28,7 +28,7 @@ from assay.api.signin import (
     signed_digest,
 )
 from assay.chain.statements import Address
-from tests.api.a_server import NOW_S, ORIGIN, Clock, Desk, is_problem
+from tests.api.a_server import NOW_S, ORIGIN, ApiWorld, Clock, is_problem
 from tests.contracts.chain_world import World
 
 KEY = bytes.fromhex("11" * 32)
@@ -172,19 +172,25 @@ def test_a_message_is_for_one_site_chain_and_time(fields: dict[str, Any], words:
 
 
 @pytest.fixture
-def chained(folder: Path, world: World) -> Desk:
-    return Desk(folder, gateway=Gateway(world.rpc_url, world.deployment))
+def chained(folder: Path, world: World) -> ApiWorld:
+    return ApiWorld(folder, gateway=Gateway(world.rpc_url, world.deployment))
 
 
-def sign_in(desk: Desk, key: bytes = KEY, signer: bytes | None = None, **fields: Any) -> Any:
-    told = desk.ask("POST", "/v1/signin/nonce").json()
-    fields = {"nonce": told["nonce"], "chain_id": told["chain_id"],
-              "issued_at": stamp(datetime.fromtimestamp(desk.clock(), timezone.utc)), **fields}  # fmt: skip
+def sign_in(world_api: ApiWorld, key: bytes = KEY, signer: bytes | None = None, **fields: Any) -> Any:
+    told = world_api.ask("POST", "/v1/signin/nonce").json()
+    fields = {
+        "nonce": told["nonce"],
+        "chain_id": told["chain_id"],
+        "issued_at": stamp(datetime.fromtimestamp(world_api.clock(), timezone.utc)),
+        **fields,
+    }
     text = a_message(address=Account.from_key(key).address, **fields).text()
-    return desk.ask("POST", "/v1/signin", json={"message": text, "signature": signed(text, signer or key)})
+    return world_api.ask(
+        "POST", "/v1/signin", json={"message": text, "signature": signed(text, signer or key)}
+    )
 
 
-def test_a_wallet_signs_in_and_out(chained: Desk):
+def test_a_wallet_signs_in_and_out(chained: ApiWorld):
     made = sign_in(chained)
     secret = made.json()["token"]
 
@@ -196,21 +202,21 @@ def test_a_wallet_signs_in_and_out(chained: Desk):
     assert is_problem(chained.get("/v1/runs", secret), 401)
 
 
-def test_a_session_ends_when_its_time_is_over(chained: Desk):
+def test_a_session_ends_when_its_time_is_over(chained: ApiWorld):
     secret = sign_in(chained).json()["token"]
     chained.clock.now_s += SESSION_S
 
     assert is_problem(chained.get("/v1/runs", secret), 401)
 
 
-def test_a_message_is_good_once(chained: Desk):
+def test_a_message_is_good_once(chained: ApiWorld):
     nonce = chained.ask("POST", "/v1/signin/nonce").json()["nonce"]
     assert sign_in(chained, nonce=nonce).status_code == 201
 
     assert is_problem(sign_in(chained, nonce=nonce), 401, "was used")
 
 
-def test_a_nonce_is_ours_and_expires(chained: Desk):
+def test_a_nonce_is_ours_and_expires(chained: ApiWorld):
     nonce = chained.ask("POST", "/v1/signin/nonce").json()["nonce"]
     for other in ("a1b2c3d4", nonce[:-1] + ("0" if nonce[-1] != "0" else "1"), "f" * 58, nonce[1:] + "0"):
         assert is_problem(sign_in(chained, nonce=other), 401, "nonce")
@@ -218,7 +224,7 @@ def test_a_nonce_is_ours_and_expires(chained: Desk):
     assert is_problem(sign_in(chained, nonce=nonce), 401, "nonce")
 
 
-def test_who_did_not_sign_gets_nothing_and_spoils_nobodys_nonce(chained: Desk):
+def test_who_did_not_sign_gets_nothing_and_spoils_nobodys_nonce(chained: ApiWorld):
     nonce = chained.ask("POST", "/v1/signin/nonce").json()["nonce"]
 
     assert is_problem(sign_in(chained, signer=b"\x22" * 32, nonce=nonce), 401, "is not signed by")
@@ -231,12 +237,12 @@ def test_who_did_not_sign_gets_nothing_and_spoils_nobodys_nonce(chained: Desk):
              {"message": 1, "signature": "0x00"}, {"signature": "0x00"}, {"message": "a", "signature": "zz"},
              {"message": "a", "signature": "0x00", "more": 1}, [], "x", None]
 )  # fmt: skip
-def test_what_is_no_message_is_refused(chained: Desk, body: Any):
+def test_what_is_no_message_is_refused(chained: ApiWorld, body: Any):
     answer = chained.ask("POST", "/v1/signin", json=body)
     assert is_problem(answer, 401 if body == {"message": "hello", "signature": "0x00"} else 422)
 
 
-def test_a_contract_wallet_is_asked_whether_it_signed(chained: Desk, world: World):
+def test_a_contract_wallet_is_asked_whether_it_signed(chained: ApiWorld, world: World):
     """Runtime code that answers the magic word if the signature's first byte is 0x01, else zeros."""
     # Calldata is selector, digest, 0x40, length, signature at 0x64.
     runtime = "60643560f81c60011460145760005f5260205ff35b7f1626ba7e" + "00" * 28 + "5f5260205ff3"
@@ -255,12 +261,12 @@ def test_a_contract_wallet_is_asked_whether_it_signed(chained: Desk, world: Worl
     assert is_problem(chained.ask("POST", "/v1/signin", json={"message": nobody, "signature": "0x01aa"}), 401)
 
 
-def test_without_a_chain_nobody_signs_in(desk: Desk):
-    assert is_problem(desk.ask("POST", "/v1/signin/nonce"), 503, "not connected to a chain")
+def test_without_a_chain_nobody_signs_in(world_api: ApiWorld):
+    assert is_problem(world_api.ask("POST", "/v1/signin/nonce"), 503, "not connected to a chain")
 
 
 def test_the_clock_is_the_servers(folder: Path, world: World):
-    late = Desk(folder, gateway=Gateway(world.rpc_url, world.deployment), clock=Clock(NOW_S + 10**6))
+    late = ApiWorld(folder, gateway=Gateway(world.rpc_url, world.deployment), clock=Clock(NOW_S + 10**6))
     told = late.ask("POST", "/v1/signin/nonce").json()
 
     answer = sign_in(late, nonce=told["nonce"], issued_at=stamp(NOW))

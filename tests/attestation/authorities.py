@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.x509.oid import NameOID
 
 from assay.attestation.binding import Binding
-from assay.attestation.evidence import Collateral, Family
+from assay.attestation.evidence import Collateral, DeviceFamily
 from assay.attestation.policy import AppraisalPolicy, Claim, Reference, Root, SnpTcb, TcbStatus
 from assay.protocol.types import Digest, PeerId
 
@@ -155,7 +155,7 @@ def a_binding(**changed: Any) -> Binding:
     return Binding(**fields | changed)
 
 
-def a_reference(family: Family, values: Mapping[str, str], **changed: Any) -> Reference:
+def a_reference(family: DeviceFamily, values: Mapping[str, str], **changed: Any) -> Reference:
     fields: dict[str, Any] = {
         "name": "good",
         "family": family,
@@ -166,7 +166,7 @@ def a_reference(family: Family, values: Mapping[str, str], **changed: Any) -> Re
     return Reference(**fields | changed)
 
 
-def a_policy(*families: Family, **changed: Any) -> AppraisalPolicy:
+def a_policy(*families: DeviceFamily, **changed: Any) -> AppraisalPolicy:
     """Strict in everything but what `changed` says."""
     fields: dict[str, Any] = {
         "name": "tests",
@@ -190,7 +190,7 @@ def a_policy(*families: Family, **changed: Any) -> AppraisalPolicy:
     return AppraisalPolicy(**fields | changed)
 
 
-def a_root(family: Family, authority: Authority) -> Root:
+def a_root(family: DeviceFamily, authority: Authority) -> Root:
     return Root(family=family, sha256=authority.sha256)
 
 

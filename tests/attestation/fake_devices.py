@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, utils
 
 from assay.attestation.devices import nvidia
 from assay.attestation.devices import sev_snp as snp
-from assay.attestation.evidence import Collateral, Family, Report
+from assay.attestation.evidence import Collateral, DeviceFamily, Report
 from assay.attestation.policy import AppraisalPolicy
 from tests.attestation.authorities import (
     Authority,
@@ -115,15 +115,15 @@ class SnpFields:
 def an_snp_report(expected: bytes, vcek: Authority | None = None, **changed: Any) -> Report:
     vcek = vcek or a_vcek()
     body = dataclasses.replace(SnpFields(report_data=expected), **changed).body(vcek.key)
-    return Report(family=Family.SEV_SNP, body=body, certificates=(vcek.der, amd_signer().der))
+    return Report(family=DeviceFamily.SEV_SNP, body=body, certificates=(vcek.der, amd_signer().der))
 
 
 def amd_policy(**changed: Any) -> AppraisalPolicy:
     fields: dict[str, Any] = {
-        "roots": (a_root(Family.SEV_SNP, amd_root()),),
-        "references": (a_reference(Family.SEV_SNP, {"measurement": MEASUREMENT.hex()}),),
+        "roots": (a_root(DeviceFamily.SEV_SNP, amd_root()),),
+        "references": (a_reference(DeviceFamily.SEV_SNP, {"measurement": MEASUREMENT.hex()}),),
     }
-    return a_policy(Family.SEV_SNP, **fields | changed)
+    return a_policy(DeviceFamily.SEV_SNP, **fields | changed)
 
 
 def amd_collateral(**changed: Any) -> Collateral:
@@ -191,7 +191,7 @@ def a_gpu_report(nonce: bytes, key: Authority | None = None, **changed: Any) -> 
     key = key or a_gpu_key()
     body = dataclasses.replace(GpuFields(nonce=nonce), **changed).body(key.key)
     chain = (key.der, gpu_rom().der, gpu_model().der, gpu_root().der)
-    return Report(family=Family.NVIDIA_CC, body=body, certificates=chain)
+    return Report(family=DeviceFamily.NVIDIA_CC, body=body, certificates=chain)
 
 
 GPU_VALUES = {
@@ -204,10 +204,10 @@ GPU_VALUES = {
 
 def gpu_policy(**changed: Any) -> AppraisalPolicy:
     fields: dict[str, Any] = {
-        "roots": (a_root(Family.NVIDIA_CC, gpu_root()),),
-        "references": (a_reference(Family.NVIDIA_CC, GPU_VALUES),),
+        "roots": (a_root(DeviceFamily.NVIDIA_CC, gpu_root()),),
+        "references": (a_reference(DeviceFamily.NVIDIA_CC, GPU_VALUES),),
     }
-    return a_policy(Family.NVIDIA_CC, **fields | changed)
+    return a_policy(DeviceFamily.NVIDIA_CC, **fields | changed)
 
 
 def gpu_crls() -> tuple[bytes, ...]:

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 
 from assay.attestation.devices.intel_quote import SGX_BODY, TD15_BODY, TD_BODY
-from assay.attestation.evidence import Collateral, Family, Report
+from assay.attestation.evidence import Collateral, DeviceFamily, Report
 from assay.attestation.policy import AppraisalPolicy
 from tests.attestation.authorities import (
     AT_S,
@@ -162,11 +162,11 @@ def a_td_quote(fields: TdFields, pck: Authority | None = None) -> bytes:
     if fields.version == 5:
         kind = 2 if len(body) == TD_BODY else 3
         body = kind.to_bytes(2, "little") + len(body).to_bytes(4, "little") + body
-    return sealed(header + body, pck or a_pck(), nested=True, qe_product=2)
+    return committed(header + body, pck or a_pck(), nested=True, qe_product=2)
 
 
 def an_sgx_quote(body: bytes, pck: Authority | None = None) -> bytes:
-    return sealed(header_of(3, 0) + body, pck or a_pck(), nested=False, qe_product=1)
+    return committed(header_of(3, 0) + body, pck or a_pck(), nested=False, qe_product=1)
 
 
 def header_of(version: int, tee: int) -> bytes:
@@ -176,7 +176,7 @@ def header_of(version: int, tee: int) -> bytes:
     )
 
 
-def sealed(covered: bytes, pck: Authority, *, nested: bool, qe_product: int) -> bytes:
+def committed(covered: bytes, pck: Authority, *, nested: bool, qe_product: int) -> bytes:
     """What the quoting enclave adds: its signature, its own report, and its processor's certificates."""
     key, auth = a_key("attestation key", "p256"), b"\xa5" * 32
     binding = hashlib.sha256(raw_key(key) + auth).digest()
@@ -196,13 +196,15 @@ def iso(unix_s: int) -> str:
     return moment(unix_s).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def tcb_info(family: Family, *, status: str, advisories: list[str], issued_s: int, minimum: int = 0) -> str:
+def tcb_info(
+    family: DeviceFamily, *, status: str, advisories: list[str], issued_s: int, minimum: int = 0
+) -> str:
     tcb: dict[str, Any] = {
         "sgxtcbcomponents": [{"svn": max(svn, minimum)} for svn in CPU_SVN],
         "pcesvn": PCE_SVN,
     }
     info: dict[str, Any] = {
-        "id": "SGX" if family is Family.SGX else "TDX",
+        "id": "SGX" if family is DeviceFamily.SGX else "TDX",
         "version": 3,
         "issueDate": iso(issued_s),
         "nextUpdate": iso(issued_s + 30 * DAY_S),
@@ -211,7 +213,7 @@ def tcb_info(family: Family, *, status: str, advisories: list[str], issued_s: in
         "tcbType": 0,
         "tcbEvaluationDataNumber": 17,
     }
-    if family is Family.TDX:
+    if family is DeviceFamily.TDX:
         module = {"mrsigner": "00" * 48, "attributes": "00" * 8, "attributesMask": "FF" * 8}
         levels = [{"tcb": {"isvsvn": 4}, "tcbDate": iso(AT_S - 90 * DAY_S), "tcbStatus": "UpToDate"}]
         info |= {
@@ -223,10 +225,10 @@ def tcb_info(family: Family, *, status: str, advisories: list[str], issued_s: in
     return json.dumps(info | {"tcbLevels": [level]})
 
 
-def qe_identity(family: Family, issued_s: int) -> str:
+def qe_identity(family: DeviceFamily, issued_s: int) -> str:
     return json.dumps(
         {
-            "id": "QE" if family is Family.SGX else "TD_QE",
+            "id": "QE" if family is DeviceFamily.SGX else "TD_QE",
             "version": 2,
             "issueDate": iso(issued_s),
             "nextUpdate": iso(issued_s + 30 * DAY_S),
@@ -236,14 +238,14 @@ def qe_identity(family: Family, issued_s: int) -> str:
             "attributes": "11000000000000000000000000000000",
             "attributesMask": "FBFFFFFFFFFFFFFF0000000000000000",
             "mrsigner": QE_SIGNER.hex().upper(),
-            "isvprodid": 1 if family is Family.SGX else 2,
+            "isvprodid": 1 if family is DeviceFamily.SGX else 2,
             "tcbLevels": [{"tcb": {"isvsvn": 4}, "tcbDate": iso(AT_S - 90 * DAY_S), "tcbStatus": "UpToDate"}],
         }
     )
 
 
 def intel_json(
-    family: Family = Family.TDX,
+    family: DeviceFamily = DeviceFamily.TDX,
     *,
     status: str = "UpToDate",
     advisories: list[str] | None = None,
@@ -272,28 +274,28 @@ def intel_json(
 def a_td_report(expected: bytes, **changed: Any) -> Report:
     pck = changed.pop("pck", None)
     body = a_td_quote(TdFields(report_data=expected, **changed), pck)
-    return Report(family=Family.TDX, body=body, certificates=())
+    return Report(family=DeviceFamily.TDX, body=body, certificates=())
 
 
 def an_sgx_report(expected: bytes, **changed: Any) -> Report:
     body = an_sgx_quote(enclave_report(expected, **changed))
-    return Report(family=Family.SGX, body=body, certificates=())
+    return Report(family=DeviceFamily.SGX, body=body, certificates=())
 
 
 def td_policy(**changed: Any) -> AppraisalPolicy:
     fields: dict[str, Any] = {
-        "roots": (a_root(Family.TDX, intel_root()),),
-        "references": (a_reference(Family.TDX, TD_VALUES),),
+        "roots": (a_root(DeviceFamily.TDX, intel_root()),),
+        "references": (a_reference(DeviceFamily.TDX, TD_VALUES),),
     }
-    return a_policy(Family.TDX, **fields | changed)
+    return a_policy(DeviceFamily.TDX, **fields | changed)
 
 
 def sgx_policy(**changed: Any) -> AppraisalPolicy:
     fields: dict[str, Any] = {
-        "roots": (a_root(Family.SGX, intel_root()),),
-        "references": (a_reference(Family.SGX, {"mr_enclave": MR_ENCLAVE.hex()}),),
+        "roots": (a_root(DeviceFamily.SGX, intel_root()),),
+        "references": (a_reference(DeviceFamily.SGX, {"mr_enclave": MR_ENCLAVE.hex()}),),
     }
-    return a_policy(Family.SGX, **fields | changed)
+    return a_policy(DeviceFamily.SGX, **fields | changed)
 
 
 def intel_collateral(**changed: Any) -> Collateral:

@@ -16,9 +16,9 @@ from assay.attestation.appraisal import appraise, examine, ueid_of
 from assay.attestation.attester import Attester
 from assay.attestation.binding import gpu_nonce, report_data
 from assay.attestation.devices.software import SoftwareAttester, key_digest, sign_statement
-from assay.attestation.evidence import Evidence, Family, Report
+from assay.attestation.evidence import DeviceFamily, Evidence, Report
 from assay.attestation.policy import Root, TcbStatus
-from assay.attestation.reasons import Reason, Verdict, verdict_of
+from assay.attestation.reasons import Reason, TrustTier, verdict_of
 from assay.attestation.result import AttestationResult
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
@@ -40,7 +40,7 @@ from tests.attestation.fake_devices import (
 )
 from tests.attestation.fake_intel_devices import a_td_report, intel_collateral, td_policy
 
-BOTH = (Family.SEV_SNP, Family.NVIDIA_CC)
+BOTH = (DeviceFamily.SEV_SNP, DeviceFamily.NVIDIA_CC)
 KEY = SigningKey(bytes(range(32)))
 GUEST = Digest(b"G" * 32)
 
@@ -48,8 +48,8 @@ GUEST = Digest(b"G" * 32)
 def both_policy(**changed: Any) -> Any:
     fields: dict[str, Any] = {
         "families": BOTH,
-        "roots": (a_root(Family.SEV_SNP, amd_root()), a_root(Family.NVIDIA_CC, gpu_root())),
-        "references": (*amd_policy().references, a_reference(Family.NVIDIA_CC, GPU_VALUES)),
+        "roots": (a_root(DeviceFamily.SEV_SNP, amd_root()), a_root(DeviceFamily.NVIDIA_CC, gpu_root())),
+        "references": (*amd_policy().references, a_reference(DeviceFamily.NVIDIA_CC, GPU_VALUES)),
     }
     return amd_policy(**fields | changed)
 
@@ -80,10 +80,10 @@ def judge(evidence: Evidence | None = None, **changed: Any) -> AttestationResult
 
 def software_policy(**changed: Any) -> Any:
     fields: dict[str, Any] = {
-        "roots": (Root(family=Family.SOFTWARE, sha256=key_digest(peer_of(KEY))),),
-        "references": (a_reference(Family.SOFTWARE, {"measurement": GUEST.hex()}),),
+        "roots": (Root(family=DeviceFamily.SOFTWARE, sha256=key_digest(peer_of(KEY))),),
+        "references": (a_reference(DeviceFamily.SOFTWARE, {"measurement": GUEST.hex()}),),
     }
-    return a_policy(Family.SOFTWARE, **fields | changed)
+    return a_policy(DeviceFamily.SOFTWARE, **fields | changed)
 
 
 # --- the whole ---
@@ -94,8 +94,8 @@ def test_a_processor_and_its_gpus_are_affirming_together_and_everything_is_named
 
     result = judge(evidence, collateral=collateral)
 
-    assert (result.verdict, result.all_reasons) == (Verdict.AFFIRMING, ())
-    assert [gpu.verdict for gpu in result.gpus] == [Verdict.AFFIRMING] * 2
+    assert (result.verdict, result.all_reasons) == (TrustTier.AFFIRMING, ())
+    assert [gpu.verdict for gpu in result.gpus] == [TrustTier.AFFIRMING] * 2
     assert result.evidence == digest(evidence)
     assert result.policy == digest(both_policy())
     assert result.collateral == digest(collateral)
@@ -113,7 +113,7 @@ def test_the_evidence_of_a_software_attester_is_appraised():
 
     result = appraise(attester.evidence(a_binding()), a_binding(), software_policy(), a_collateral(), AT_S)
 
-    assert result.verdict is Verdict.AFFIRMING
+    assert result.verdict is TrustTier.AFFIRMING
 
 
 def test_nothing_in_the_room_reads_a_clock_a_file_the_network_or_the_environment():
@@ -159,7 +159,7 @@ def test_evidence_for_anything_else_is_refused(changed):
 
     result = judge(evidence)
 
-    assert result.verdict is Verdict.CONTRAINDICATED
+    assert result.verdict is TrustTier.CONTRAINDICATED
     assert result.main.reasons == (Reason.BINDING,)
 
 
@@ -223,7 +223,7 @@ def test_collateral_counts_from_its_fetching_to_its_greatest_age():
             },
             AT_S + 5,
         ),
-        ({"policy": both_policy(killed=(Family.SEV_SNP,))}, AT_S),
+        ({"policy": both_policy(killed=(DeviceFamily.SEV_SNP,))}, AT_S),
     ],
     ids=["its life", "evidence", "collateral", "revocation list", "reference", "refused"],
 )
@@ -250,7 +250,7 @@ def test_of_two_references_one_is_enough():
     old, new = (dataclasses.replace(amd_policy().references[0], name=name) for name in ("old", "new"))
     ended = dataclasses.replace(old, not_after_s=AT_S - 1)
 
-    assert judge(policy=both_policy(references=(ended, new))).verdict is Verdict.AFFIRMING
+    assert judge(policy=both_policy(references=(ended, new))).verdict is TrustTier.AFFIRMING
     assert judge(policy=both_policy(references=(ended,))).all_reasons == (Reason.MEASUREMENT_TIME,)
 
 
@@ -258,24 +258,24 @@ def test_of_two_references_one_is_enough():
 
 
 def test_a_family_that_is_not_accepted_is_refused():
-    result = judge(policy=both_policy(families=(Family.NVIDIA_CC,)))
+    result = judge(policy=both_policy(families=(DeviceFamily.NVIDIA_CC,)))
 
-    assert (result.verdict, result.main.reasons) == (Verdict.CONTRAINDICATED, (Reason.FAMILY_REFUSED,))
+    assert (result.verdict, result.main.reasons) == (TrustTier.CONTRAINDICATED, (Reason.FAMILY_REFUSED,))
 
 
 def test_the_kill_switch_refuses_a_family_whatever_else_is_said():
     evidence = snp_evidence(gpus=gpus())
 
-    for family, index in ((Family.SEV_SNP, 0), (Family.NVIDIA_CC, 1)):
+    for family, index in ((DeviceFamily.SEV_SNP, 0), (DeviceFamily.NVIDIA_CC, 1)):
         result = judge(evidence, policy=both_policy(killed=(family,)))
         devices = (result.main, *result.gpus)
-        assert result.verdict is Verdict.CONTRAINDICATED
+        assert result.verdict is TrustTier.CONTRAINDICATED
         assert devices[index].reasons == (Reason.FAMILY_KILLED,)
-        assert devices[1 - index].verdict is Verdict.AFFIRMING
+        assert devices[1 - index].verdict is TrustTier.AFFIRMING
 
 
 def test_a_device_on_the_deny_list_is_refused():
-    denied = both_policy(refused_devices=(ueid_of(Family.SEV_SNP, CHIP),))
+    denied = both_policy(refused_devices=(ueid_of(DeviceFamily.SEV_SNP, CHIP),))
 
     assert judge(policy=denied).main.reasons == (Reason.DEVICE_REFUSED,)
 
@@ -283,7 +283,7 @@ def test_a_device_on_the_deny_list_is_refused():
 def test_debug_is_refused_though_everything_else_holds():
     result = judge(snp_evidence(guest_policy=0x30000 | 1 << 19))
 
-    assert (result.verdict, result.all_reasons) == (Verdict.CONTRAINDICATED, (Reason.DEBUG,))
+    assert (result.verdict, result.all_reasons) == (TrustTier.CONTRAINDICATED, (Reason.DEBUG,))
 
 
 # --- GPUs ---
@@ -308,9 +308,9 @@ def test_a_gpu_that_answered_another_nonce_spoils_the_whole():
 
     result = judge(snp_evidence(gpus=relayed))
 
-    assert result.main.verdict is Verdict.AFFIRMING
+    assert result.main.verdict is TrustTier.AFFIRMING
     assert result.gpus[0].reasons == (Reason.BINDING,)
-    assert result.verdict is Verdict.CONTRAINDICATED
+    assert result.verdict is TrustTier.CONTRAINDICATED
 
 
 def test_one_gpu_does_not_count_as_two():
@@ -324,7 +324,7 @@ def test_a_gpu_alone_is_never_more_than_a_warning():
 
     result = appraise(evidence, a_binding(), gpu_policy(), a_collateral(crls=gpu_crls()), AT_S)
 
-    assert (result.verdict, result.all_reasons) == (Verdict.WARNING, (Reason.GPU_ALONE,))
+    assert (result.verdict, result.all_reasons) == (TrustTier.WARNING, (Reason.GPU_ALONE,))
 
 
 def test_only_gpus_are_bound_and_only_by_processors():
@@ -350,7 +350,7 @@ def judge_software(evidence: Evidence, **changed: Any) -> AttestationResult:
 def test_software_is_refused_by_a_policy_that_does_not_name_it():
     result = judge(software())
 
-    assert (result.verdict, result.main.reasons) == (Verdict.CONTRAINDICATED, (Reason.FAMILY_REFUSED,))
+    assert (result.verdict, result.main.reasons) == (TrustTier.CONTRAINDICATED, (Reason.FAMILY_REFUSED,))
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def test_software_is_refused_by_a_policy_that_does_not_name_it():
         (software(tcb=TcbStatus.OUT_OF_DATE), {"tcb_worst": TcbStatus.OUT_OF_DATE}, (Reason.TCB_TOLERATED,)),
         (software(measurement=Digest(b"H" * 32)), {}, (Reason.MEASUREMENT,)),
         (software(key=SigningKey(b"x" * 32)), {}, (Reason.ROOT,)),
-        (software(), {"killed": (Family.SOFTWARE,)}, (Reason.FAMILY_KILLED,)),
+        (software(), {"killed": (DeviceFamily.SOFTWARE,)}, (Reason.FAMILY_KILLED,)),
     ],
 )
 def test_software_is_held_to_the_rules_of_a_device(evidence, changed, reasons):
@@ -382,7 +382,7 @@ def test_software_signs_with_the_key_that_it_names():
     forged = body[:-1] + bytes([body[-1] ^ 1])
 
     assert honest.evidence(a_binding()).main.body == sign_statement(KEY, honest_statement())
-    report = Report(family=Family.SOFTWARE, body=forged, certificates=())
+    report = Report(family=DeviceFamily.SOFTWARE, body=forged, certificates=())
     expected = report_data(a_binding(), ())
     assert examine(report, expected, software_policy(), a_collateral(), AT_S)[0].reasons == (
         Reason.SIGNATURE,
@@ -410,14 +410,14 @@ def honest_statement() -> Any:
 
 def test_software_may_carry_gpus_so_that_the_whole_path_can_be_tried():
     policy = software_policy(
-        families=(Family.SOFTWARE, Family.NVIDIA_CC),
+        families=(DeviceFamily.SOFTWARE, DeviceFamily.NVIDIA_CC),
         roots=software_policy().roots + gpu_policy().roots,
         references=software_policy().references + gpu_policy().references,
     )
 
     result = appraise(software(gpus=gpus()), a_binding(), policy, a_collateral(crls=gpu_crls()), AT_S)
 
-    assert (result.verdict, result.all_reasons) == (Verdict.AFFIRMING, ())
+    assert (result.verdict, result.all_reasons) == (TrustTier.AFFIRMING, ())
 
 
 # --- Intel without its extra ---
@@ -435,10 +435,10 @@ def test_without_the_extra_the_words_say_what_to_install(monkeypatch):
 
 
 def test_the_worst_reason_makes_the_verdict():
-    assert verdict_of(()) is Verdict.AFFIRMING
-    assert verdict_of((Reason.ADVISORIES, Reason.GPU_ALONE)) is Verdict.WARNING
-    assert verdict_of((Reason.ADVISORIES, Reason.NO_COLLATERAL)) is Verdict.NONE
-    assert verdict_of((Reason.NO_COLLATERAL, Reason.DEBUG)) is Verdict.CONTRAINDICATED
+    assert verdict_of(()) is TrustTier.AFFIRMING
+    assert verdict_of((Reason.ADVISORIES, Reason.GPU_ALONE)) is TrustTier.WARNING
+    assert verdict_of((Reason.ADVISORIES, Reason.NO_COLLATERAL)) is TrustTier.NONE
+    assert verdict_of((Reason.NO_COLLATERAL, Reason.DEBUG)) is TrustTier.CONTRAINDICATED
     warnings = {Reason.TCB_TOLERATED, Reason.ADVISORIES, Reason.GPU_ALONE}
     for reason in set(Reason) - warnings - {Reason.NO_COLLATERAL}:
-        assert verdict_of((reason,)) is Verdict.CONTRAINDICATED, reason
+        assert verdict_of((reason,)) is TrustTier.CONTRAINDICATED, reason

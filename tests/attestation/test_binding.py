@@ -8,7 +8,7 @@ import hashlib
 import pytest
 
 from assay.attestation.binding import Binding, context, gpu_nonce, report_data
-from assay.attestation.evidence import Family, Report
+from assay.attestation.evidence import DeviceFamily, Report
 from assay.protocol.encoding.codec import encode
 from assay.protocol.types import Digest, PeerId
 from tests.attestation.authorities import a_binding
@@ -35,7 +35,7 @@ def test_the_bytes_are_those_of_the_written_rule():
 
 def test_gpu_reports_go_in_by_their_one_encoding_each_behind_its_length():
     binding = a_binding()
-    reports = [Report(family=Family.NVIDIA_CC, body=body, certificates=()) for body in (b"a", b"b")]
+    reports = [Report(family=DeviceFamily.NVIDIA_CC, body=body, certificates=()) for body in (b"a", b"b")]
     said = hashlib.sha256(prefixed(*map(encode, reports))).digest()
 
     assert report_data(binding, reports)[:32] == (
@@ -74,7 +74,7 @@ def test_when_the_nonce_was_drawn_is_in_no_hash():
 
 def test_gpu_reports_are_bound_with_their_order_their_bounds_and_their_certificates():
     def gpu(body: bytes, *certificates: bytes) -> Report:
-        return Report(family=Family.NVIDIA_CC, body=body, certificates=certificates)
+        return Report(family=DeviceFamily.NVIDIA_CC, body=body, certificates=certificates)
 
     said = [
         report_data(a_binding(), gpus)

@@ -17,9 +17,9 @@ import pytest
 
 from assay.attestation.appraisal import examine
 from assay.attestation.binding import report_data
-from assay.attestation.evidence import Collateral, Family, Report
+from assay.attestation.evidence import Collateral, DeviceFamily, Report
 from assay.attestation.policy import AppraisalPolicy
-from assay.attestation.reasons import Verdict
+from assay.attestation.reasons import TrustTier
 from tests.attestation.authorities import AT_S, a_binding, a_collateral
 from tests.attestation.fake_devices import (
     a_gpu_report,
@@ -54,7 +54,7 @@ def _tdx(**changed: Any) -> Case:
 
 def _sgx() -> Case:
     pytest.importorskip("dcap_qvl", reason="the optional extra `attestation` is not installed")
-    return an_sgx_report(b"e" * 64), b"e" * 64, sgx_policy(), a_collateral(intel=intel_json(Family.SGX))
+    return an_sgx_report(b"e" * 64), b"e" * 64, sgx_policy(), a_collateral(intel=intel_json(DeviceFamily.SGX))
 
 
 CASES: dict[str, Callable[[], Case]] = {
@@ -87,7 +87,7 @@ def flipped(report: Report, bit: int) -> Report:
 @pytest.mark.parametrize("kind", CASES)
 def test_every_flipped_bit_is_refused(kind):
     report, expected, policy, collateral = CASES[kind]()
-    assert examine(report, expected, policy, collateral, AT_S)[0].verdict is Verdict.AFFIRMING
+    assert examine(report, expected, policy, collateral, AT_S)[0].verdict is TrustTier.AFFIRMING
     bits = 8 * sum(map(len, parts(report)))
     draw = random.Random(kind)
 
@@ -95,4 +95,4 @@ def test_every_flipped_bit_is_refused(kind):
         broken = flipped(report, bit)
         assert broken != report
         verdict = examine(broken, expected, policy, collateral, AT_S)[0].verdict
-        assert verdict is Verdict.CONTRAINDICATED, f"bit {bit} of {bits}"
+        assert verdict is TrustTier.CONTRAINDICATED, f"bit {bit} of {bits}"

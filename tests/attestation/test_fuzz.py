@@ -15,9 +15,9 @@ from assay.attestation.certificates import read_certificate
 from assay.attestation.devices import nvidia
 from assay.attestation.devices import sev_snp as snp
 from assay.attestation.devices.intel_quote import parse_quote
-from assay.attestation.evidence import REPORT_BYTES_MAX, Collateral, Evidence, Family, Report
+from assay.attestation.evidence import REPORT_BYTES_MAX, Collateral, DeviceFamily, Evidence, Report
 from assay.attestation.files import read_collateral, read_evidence, write_evidence
-from assay.attestation.reasons import Verdict
+from assay.attestation.reasons import TrustTier
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import MalformedMessage
 from tests.attestation.authorities import AT_S, a_collateral, a_policy
@@ -76,19 +76,19 @@ def test_a_parser_answers_or_says_what_it_expected(name):
     attempt()
 
 
-@pytest.mark.parametrize("family", Family)
+@pytest.mark.parametrize("family", DeviceFamily)
 def test_no_report_makes_an_examiner_raise_or_affirm(family):
     good = {
-        Family.TDX: a_td_report(bytes(64)),
-        Family.SGX: an_sgx_report(bytes(64)),
-        Family.SEV_SNP: an_snp_report(bytes(64)),
-        Family.NVIDIA_CC: a_gpu_report(bytes(32)),
-        Family.SOFTWARE: software().main,
+        DeviceFamily.TDX: a_td_report(bytes(64)),
+        DeviceFamily.SGX: an_sgx_report(bytes(64)),
+        DeviceFamily.SEV_SNP: an_snp_report(bytes(64)),
+        DeviceFamily.NVIDIA_CC: a_gpu_report(bytes(32)),
+        DeviceFamily.SOFTWARE: software().main,
     }[family]
-    if family in (Family.TDX, Family.SGX):
+    if family in (DeviceFamily.TDX, DeviceFamily.SGX):
         pytest.importorskip("dcap_qvl", reason="the optional extra `attestation` is not installed")
     policy, collateral = (
-        a_policy(*Family, roots=amd_policy().roots),
+        a_policy(*DeviceFamily, roots=amd_policy().roots),
         amd_collateral(intel=intel_collateral().intel),
     )
 
@@ -97,7 +97,7 @@ def test_no_report_makes_an_examiner_raise_or_affirm(family):
     def attempt(body: bytes, certificates: list[bytes]) -> None:
         report = Report(family=family, body=body, certificates=(*good.certificates, *certificates))
         verdict = examine(report, bytes(64), policy, collateral, AT_S)[0].verdict
-        assert verdict is Verdict.CONTRAINDICATED
+        assert verdict is TrustTier.CONTRAINDICATED
 
     attempt()
 
@@ -106,11 +106,11 @@ def test_no_report_makes_an_examiner_raise_or_affirm(family):
 @given(broken(intel_collateral().intel))
 def test_no_collateral_makes_an_examiner_raise(body):
     pytest.importorskip("dcap_qvl", reason="the optional extra `attestation` is not installed")
-    policy = a_policy(Family.TDX)
+    policy = a_policy(DeviceFamily.TDX)
 
     device, _ = examine(a_td_report(bytes(64)), bytes(64), policy, a_collateral(intel=body), AT_S)
 
-    assert device.verdict in (Verdict.CONTRAINDICATED, Verdict.NONE)
+    assert device.verdict in (TrustTier.CONTRAINDICATED, TrustTier.NONE)
 
 
 @settings(max_examples=200, deadline=None)
@@ -118,7 +118,10 @@ def test_no_collateral_makes_an_examiner_raise(body):
 def test_no_revocation_list_makes_an_examiner_raise(crl):
     device, _ = examine(an_snp_report(bytes(64)), bytes(64), amd_policy(), amd_collateral(crls=(crl,)), AT_S)
 
-    assert device.verdict in (Verdict.CONTRAINDICATED, Verdict.AFFIRMING)  # the list's end may read the same
+    assert device.verdict in (
+        TrustTier.CONTRAINDICATED,
+        TrustTier.AFFIRMING,
+    )  # the list's end may read the same
 
 
 @pytest.mark.parametrize("name", ["quote", "snp", "gpu", "certificate"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from assay.attestation.evidence import Family
+from assay.attestation.evidence import DeviceFamily
 from assay.attestation.policy import SnpTcb, TcbStatus, check_policy, tcb_faults
 from assay.attestation.policy_file import policy_of
 from assay.attestation.reasons import Reason
@@ -34,7 +34,7 @@ def tables(**changed: Any) -> dict[str, Any]:
 def test_the_example_is_a_policy():
     policy = policy_of(tables())
 
-    assert policy.families == (Family.SEV_SNP, Family.NVIDIA_CC)
+    assert policy.families == (DeviceFamily.SEV_SNP, DeviceFamily.NVIDIA_CC)
     assert policy.tcb_worst is TcbStatus.UP_TO_DATE
     assert policy.snp_tcb_min == SnpTcb(fmc=0, bootloader=3, tee=0, snp=8, microcode=115)
     assert policy.references[0].not_before_s == 1_793_491_200
@@ -96,11 +96,11 @@ def test_moments_need_a_zone_and_an_order():
 @pytest.mark.parametrize(
     ("family", "values", "words"),
     [
-        (Family.TDX, {"mr_td": "00"}, "expected also rtmr0, rtmr1, rtmr2"),
-        (Family.SGX, {"mr_signer": "00"}, "expected also mr_enclave"),
-        (Family.SEV_SNP, {}, "expected also measurement"),
-        (Family.NVIDIA_CC, {"driver": "1", "vbios": "2"}, "at least one of block1"),
-        (Family.NVIDIA_CC, {"block1": "00"}, "expected also driver, vbios"),
+        (DeviceFamily.TDX, {"mr_td": "00"}, "expected also rtmr0, rtmr1, rtmr2"),
+        (DeviceFamily.SGX, {"mr_signer": "00"}, "expected also mr_enclave"),
+        (DeviceFamily.SEV_SNP, {}, "expected also measurement"),
+        (DeviceFamily.NVIDIA_CC, {"driver": "1", "vbios": "2"}, "at least one of block1"),
+        (DeviceFamily.NVIDIA_CC, {"block1": "00"}, "expected also driver, vbios"),
     ],
 )
 def test_a_reference_identifies_something(family, values, words):
@@ -111,7 +111,7 @@ def test_a_reference_identifies_something(family, values, words):
 
 
 def test_a_value_is_named_once():
-    reference = a_reference(Family.SEV_SNP, {"measurement": "00"})
+    reference = a_reference(DeviceFamily.SEV_SNP, {"measurement": "00"})
     twice = dataclasses.replace(reference, values=reference.values * 2)
 
     with pytest.raises(ValueError, match="named twice"):
@@ -124,9 +124,9 @@ def test_every_field_is_in_the_digest():
     changed: dict[str, Any] = {
         "name": "other",
         "families": (),
-        "killed": (Family.TDX,),
-        "roots": (a_root(Family.TDX, amd_root()),),
-        "references": (a_reference(Family.NVIDIA_CC, GPU_VALUES),),
+        "killed": (DeviceFamily.TDX,),
+        "roots": (a_root(DeviceFamily.TDX, amd_root()),),
+        "references": (a_reference(DeviceFamily.NVIDIA_CC, GPU_VALUES),),
         "tcb_worst": TcbStatus.OUT_OF_DATE,
         "tcb_evaluation_min": 1,
         "snp_tcb_min": SnpTcb(fmc=1, bootloader=3, tee=0, snp=8, microcode=115),

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.attestation.evidence import Family
+from assay.attestation.evidence import DeviceFamily
 from assay.attestation.rate import discount_of
-from assay.attestation.reasons import Verdict
+from assay.attestation.reasons import TrustTier
 from assay.attestation.result import AttestationResult
 from assay.protocol.draws import discounted_ppm
 from assay.protocol.messages import Discount
@@ -68,24 +68,24 @@ def test_rates_out_of_bounds_are_our_own_mistake(bad):
 
 
 def affirming(**changed: object) -> AttestationResult:
-    good = a_device(verdict=Verdict.AFFIRMING, reasons=())
-    result = a_result(verdict=Verdict.AFFIRMING, reasons=(), main=good, gpus=(good,), expires_s=AT_S + 100)
+    good = a_device(verdict=TrustTier.AFFIRMING, reasons=())
+    result = a_result(verdict=TrustTier.AFFIRMING, reasons=(), main=good, gpus=(good,), expires_s=AT_S + 100)
     return dataclasses.replace(result, **changed)
 
 
 def test_a_processor_with_its_gpus_earns_most_and_alone_or_with_a_warning_less():
     assert discount_of(affirming(), AT_S) is Discount.PROCESSOR_AND_GPU
     assert discount_of(affirming(gpus=()), AT_S) is Discount.PROCESSOR
-    assert discount_of(affirming(verdict=Verdict.WARNING), AT_S) is Discount.PROCESSOR
-    assert discount_of(affirming(verdict=Verdict.WARNING, gpus=()), AT_S) is Discount.PROCESSOR
+    assert discount_of(affirming(verdict=TrustTier.WARNING), AT_S) is Discount.PROCESSOR
+    assert discount_of(affirming(verdict=TrustTier.WARNING, gpus=()), AT_S) is Discount.PROCESSOR
 
 
 def test_nothing_refused_expired_early_or_absent_earns_anything():
-    for verdict in (Verdict.NONE, Verdict.CONTRAINDICATED):
+    for verdict in (TrustTier.NONE, TrustTier.CONTRAINDICATED):
         assert discount_of(affirming(verdict=verdict), AT_S) is Discount.NONE
     assert discount_of(None, AT_S) is Discount.NONE
     assert discount_of(affirming(), AT_S + 99) is Discount.PROCESSOR_AND_GPU
     assert discount_of(affirming(), AT_S + 100) is Discount.NONE
     assert discount_of(affirming(), AT_S - 1) is Discount.NONE
-    gpu = a_device(family=Family.NVIDIA_CC, verdict=Verdict.WARNING)
-    assert discount_of(affirming(main=gpu, gpus=(), verdict=Verdict.WARNING), AT_S) is Discount.NONE
+    gpu = a_device(family=DeviceFamily.NVIDIA_CC, verdict=TrustTier.WARNING)
+    assert discount_of(affirming(main=gpu, gpus=(), verdict=TrustTier.WARNING), AT_S) is Discount.NONE

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
-from assay.attestation.evidence import Family
+from assay.attestation.evidence import DeviceFamily
 from assay.attestation.finding import Debug
 from assay.attestation.policy import Claim, TcbStatus
-from assay.attestation.reasons import Reason, Verdict
+from assay.attestation.reasons import Reason, TrustTier
 from assay.attestation.result import (
     PROFILE,
     TOKEN_BYTES_MAX,
@@ -36,8 +36,8 @@ DOMAIN = domain_of(a_binding())
 
 def a_device(**changed: Any) -> DeviceResult:
     fields: dict[str, Any] = {
-        "family": Family.SEV_SNP,
-        "verdict": Verdict.WARNING,
+        "family": DeviceFamily.SEV_SNP,
+        "verdict": TrustTier.WARNING,
         "reasons": (Reason.TCB_TOLERATED,),
         "ueid": Digest(b"U" * 32),
         "debug": Debug.DISABLED,
@@ -51,10 +51,10 @@ def a_device(**changed: Any) -> DeviceResult:
 def a_result(**changed: Any) -> AttestationResult:
     fields: dict[str, Any] = {
         "binding": a_binding(),
-        "verdict": Verdict.WARNING,
+        "verdict": TrustTier.WARNING,
         "reasons": (),
         "main": a_device(),
-        "gpus": (a_device(family=Family.NVIDIA_CC, debug=Debug.NOT_STATED, ueid=Digest(bytes(32))),),
+        "gpus": (a_device(family=DeviceFamily.NVIDIA_CC, debug=Debug.NOT_STATED, ueid=Digest(bytes(32))),),
         "evidence": Digest(b"E" * 32),
         "collateral": Digest(b"L" * 32),
         "policy": Digest(b"P" * 32),
@@ -70,8 +70,8 @@ claims = st.dictionaries(texts, st.text(max_size=512), max_size=5).map(
 )
 devices = st.builds(
     a_device,
-    family=st.sampled_from(Family),
-    verdict=st.sampled_from(Verdict),
+    family=st.sampled_from(DeviceFamily),
+    verdict=st.sampled_from(TrustTier),
     reasons=st.lists(st.sampled_from(Reason), max_size=5).map(tuple),
     ueid=st.binary(min_size=32, max_size=32).map(Digest),
     debug=st.sampled_from(Debug),
@@ -81,7 +81,7 @@ devices = st.builds(
 )
 results = st.builds(
     a_result,
-    verdict=st.sampled_from(Verdict),
+    verdict=st.sampled_from(TrustTier),
     reasons=st.lists(st.sampled_from(Reason), max_size=5).map(tuple),
     main=devices,
     gpus=st.lists(devices, max_size=16).map(tuple),

@@ -25,7 +25,7 @@ from assay.attestation.certificates import check_path, read_certificate
 from assay.attestation.devices import nvidia
 from assay.attestation.devices import sev_snp as snp
 from assay.attestation.devices.intel_quote import parse_quote
-from assay.attestation.evidence import Collateral, Family, Report
+from assay.attestation.evidence import Collateral, DeviceFamily, Report
 from assay.attestation.policy import (
     REQUIRED_CLAIMS,
     AppraisalPolicy,
@@ -35,7 +35,7 @@ from assay.attestation.policy import (
     SnpTcb,
     TcbStatus,
 )
-from assay.attestation.reasons import Reason, Verdict
+from assay.attestation.reasons import Reason, TrustTier
 from assay.attestation.result import DeviceResult
 from tests.attestation.authorities import a_collateral, a_policy
 
@@ -79,7 +79,7 @@ def a_report(entry: dict[str, Any]) -> tuple[Report, Collateral, list[bytes]]:
     body, *others = entry["files"]
     at_s = unix_s(entry["at"])
     if body.startswith(("tdx", "sgx")):
-        family = Family.TDX if body.startswith("tdx") else Family.SGX
+        family = DeviceFamily.TDX if body.startswith("tdx") else DeviceFamily.SGX
         intel = b""
         if others and others[0].endswith("_collateral.json"):
             intel = read(others[0])
@@ -99,18 +99,18 @@ def a_report(entry: dict[str, Any]) -> tuple[Report, Collateral, list[bytes]]:
         return report, a_collateral(intel=intel, fetched_at_s=at_s), ders("sgx/intel_sgx_root_ca.der")
     if body.startswith("sev-snp"):
         ask, ark = ders(others[1])
-        report = Report(family=Family.SEV_SNP, body=read(body), certificates=(*ders(others[0]), ask))
+        report = Report(family=DeviceFamily.SEV_SNP, body=read(body), certificates=(*ders(others[0]), ask))
         return report, a_collateral(certificates=(ark,), fetched_at_s=at_s), [ark]
-    report = Report(family=Family.NVIDIA_CC, body=read(body), certificates=tuple(ders(others[0])))
+    report = Report(family=DeviceFamily.NVIDIA_CC, body=read(body), certificates=tuple(ders(others[0])))
     return report, a_collateral(fetched_at_s=at_s), ders(others[1])
 
 
 def said(report: Report) -> tuple[bytes, dict[str, str]]:
     """What the report itself says: the bytes it is about, and what a reference would have to name."""
-    if report.family is Family.SEV_SNP:
+    if report.family is DeviceFamily.SEV_SNP:
         found = snp.parse_report(report.body)
         return found.report_data, {"measurement": found.measurement.hex()}
-    if report.family is Family.NVIDIA_CC:
+    if report.family is DeviceFamily.NVIDIA_CC:
         gpu = nvidia.parse_report(report.body)
         return gpu.nonce, {
             "driver": nvidia.version_text(gpu.opaque[nvidia.DRIVER_VERSION]),
@@ -142,7 +142,7 @@ def a_lenient_policy(report: Report, roots: list[bytes], **changed: Any) -> Appr
 def judge(name: str, *, expected: bytes | None = None, at: str | None = None, **changed: Any) -> DeviceResult:
     entry = case(name)
     report, collateral, roots = a_report(entry)
-    if report.family in (Family.TDX, Family.SGX):
+    if report.family in (DeviceFamily.TDX, DeviceFamily.SGX):
         pytest.importorskip("dcap_qvl", reason="the optional extra `attestation` is not installed")
     policy = a_lenient_policy(report, roots, **changed)
     expected = said(report)[0] if expected is None else expected
@@ -155,18 +155,18 @@ def test_the_files_are_those_of_the_manifest():
 
 
 EXPECTED = {
-    "tdx-v4-uptodate": (Verdict.AFFIRMING, ()),
-    "tdx-v4-expired-collateral": (Verdict.CONTRAINDICATED, (Reason.COLLATERAL_EXPIRED,)),
-    "tdx-v4-collateral-not-yet-valid": (Verdict.CONTRAINDICATED, (Reason.COLLATERAL_IN_FUTURE,)),
-    "tdx-v5-no-tcb-level": (Verdict.CONTRAINDICATED, (Reason.TCB_UNKNOWN,)),
-    "sgx-v3-needs-policy": (Verdict.WARNING, (Reason.TCB_TOLERATED, Reason.ADVISORIES)),
-    "tdx-v4-signature-only": (Verdict.NONE, (Reason.NO_COLLATERAL,)),
-    "tdx-v5-signature-only": (Verdict.NONE, (Reason.NO_COLLATERAL,)),
-    "snp-milan-debug": (Verdict.CONTRAINDICATED, (Reason.DEBUG,)),
-    "snp-milan-production": (Verdict.AFFIRMING, ()),
-    "snp-wrong-vcek": (Verdict.CONTRAINDICATED, (Reason.SIGNATURE,)),
-    "snp-wrong-product-chain": (Verdict.CONTRAINDICATED, (Reason.CHAIN,)),
-    "nv-h100-single": (Verdict.AFFIRMING, ()),
+    "tdx-v4-uptodate": (TrustTier.AFFIRMING, ()),
+    "tdx-v4-expired-collateral": (TrustTier.CONTRAINDICATED, (Reason.COLLATERAL_EXPIRED,)),
+    "tdx-v4-collateral-not-yet-valid": (TrustTier.CONTRAINDICATED, (Reason.COLLATERAL_IN_FUTURE,)),
+    "tdx-v5-no-tcb-level": (TrustTier.CONTRAINDICATED, (Reason.TCB_UNKNOWN,)),
+    "sgx-v3-needs-policy": (TrustTier.WARNING, (Reason.TCB_TOLERATED, Reason.ADVISORIES)),
+    "tdx-v4-signature-only": (TrustTier.NONE, (Reason.NO_COLLATERAL,)),
+    "tdx-v5-signature-only": (TrustTier.NONE, (Reason.NO_COLLATERAL,)),
+    "snp-milan-debug": (TrustTier.CONTRAINDICATED, (Reason.DEBUG,)),
+    "snp-milan-production": (TrustTier.AFFIRMING, ()),
+    "snp-wrong-vcek": (TrustTier.CONTRAINDICATED, (Reason.SIGNATURE,)),
+    "snp-wrong-product-chain": (TrustTier.CONTRAINDICATED, (Reason.CHAIN,)),
+    "nv-h100-single": (TrustTier.AFFIRMING, ()),
 }
 CHAIN_ONLY = "snp-turin-chain"
 
@@ -205,7 +205,7 @@ def test_a_strict_policy_refuses_what_needs_one():
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, (verdict, _) in EXPECTED.items() if verdict <= Verdict.WARNING]
+    "name", [name for name, (verdict, _) in EXPECTED.items() if verdict <= TrustTier.WARNING]
 )
 def test_evidence_that_passes_does_not_pass_for_another_binding_or_measurement(name):
     expected = said(a_report(case(name))[0])[0]
@@ -217,7 +217,7 @@ def test_evidence_that_passes_does_not_pass_for_another_binding_or_measurement(n
 def test_a_milan_certificate_counts_within_its_dates():
     first, last = case("snp-milan-production")["valid"]
 
-    assert judge("snp-milan-production", at=f"{last}T00:00:00Z").verdict is Verdict.AFFIRMING
+    assert judge("snp-milan-production", at=f"{last}T00:00:00Z").verdict is TrustTier.AFFIRMING
     assert judge("snp-milan-production", at="2030-04-04T00:00:00Z").reasons == (Reason.CERTIFICATE_TIME,)
     assert judge("snp-milan-production", at=f"{first}T00:00:00Z").reasons == (Reason.CERTIFICATE_TIME,)
 
@@ -225,8 +225,8 @@ def test_a_milan_certificate_counts_within_its_dates():
 def test_intels_collateral_counts_within_its_dates():
     first, last = case("tdx-v4-uptodate")["valid"]
 
-    assert judge("tdx-v4-uptodate", at=first).verdict is Verdict.AFFIRMING
-    assert judge("tdx-v4-uptodate", at=last).verdict is Verdict.AFFIRMING
+    assert judge("tdx-v4-uptodate", at=first).verdict is TrustTier.AFFIRMING
+    assert judge("tdx-v4-uptodate", at=last).verdict is TrustTier.AFFIRMING
     # The processors' revocation list ends a second later; dcap-qvl calls that a chain that does not hold.
     assert judge("tdx-v4-uptodate", at="2025-07-19T10:00:37Z").reasons == (Reason.CHAIN,)
     assert judge("tdx-v4-uptodate", at="2025-07-19T10:32:28Z").reasons == (Reason.COLLATERAL_EXPIRED,)
@@ -254,7 +254,7 @@ def test_a_turin_certificate_leads_to_its_root_and_names_its_firmware():
     entry = case(CHAIN_ONLY)
     vcek, (ask, ark) = ders(entry["files"][0])[0], ders(entry["files"][1])
     given = [read_certificate(der) for der in (vcek, ask, ark)]
-    policy = a_policy(Family.SEV_SNP, is_revocation_required=False)
+    policy = a_policy(DeviceFamily.SEV_SNP, is_revocation_required=False)
 
     path = check_path(given, (), (), frozenset({given[-1].sha256}), policy, unix_s(entry["at"]))
 

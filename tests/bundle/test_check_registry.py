@@ -10,24 +10,24 @@ from typing import Any
 
 import pytest
 
-from assay.bundle.check_registry import Told, read_told
+from assay.bundle.check_registry import RegistryClaims, read_registry_claims
 from assay.bundle.finished import Finished, LogPoint
 from assay.bundle.release import BadReleaseError
 from assay.bundle.write import write_bundle
 from assay.chain.statements import certificate, sign_digest
 from assay.observer.buyer.registrar import read_point
-from assay.participant.index import Altered
+from assay.participant.index import IntegrityError
 from assay.protocol.types import PeerId
 from tests.builders import RUN_ID, VERIFIERS, a_digest, a_hot_key
 from tests.bundle.test_write import finished
-from tests.observer.buyer.test_registrar import KEEPER, a_note
+from tests.observer.buyer.test_registrar import LEDGER_SERVICE, a_note
 
-KEEPER_PEER = PeerId(bytes(KEEPER.verify_key))
+LEDGER_SERVICE_PEER = PeerId(bytes(LEDGER_SERVICE.verify_key))
 
 
 def a_point() -> LogPoint:
     note = a_note(5, *VERIFIERS[:3]).decode()
-    return read_point(note, RUN_ID, KEEPER_PEER, finished().spec.verifier_peers)
+    return read_point(note, RUN_ID, LEDGER_SERVICE_PEER, finished().spec.verifier_peers)
 
 
 def a_run() -> Finished:
@@ -40,10 +40,10 @@ def bundle(tmp_path: Path) -> Path:
     return tmp_path / "bundle"
 
 
-def told(bundle: Path) -> Told:
+def told(bundle: Path) -> RegistryClaims:
     run = finished()
     last = run.settled[max(run.settled)]
-    return read_told(bundle, run.spec, RUN_ID, run.deployment, run.papers, last)
+    return read_registry_claims(bundle, run.spec, RUN_ID, run.deployment, run.inputs, last)
 
 
 def edit(bundle: Path, name: str, change: Callable[[dict[str, Any]], None]) -> None:
@@ -56,7 +56,11 @@ def edit(bundle: Path, name: str, change: Callable[[dict[str, Any]], None]) -> N
 def test_what_was_delivered_is_read_back_whole(bundle: Path) -> None:
     found, run = told(bundle), a_run()
 
-    assert (found.registered, found.stated, found.log_point) == (run.registered, run.stated, run.log_point)
+    assert (found.registered, found.declarations, found.log_point) == (
+        run.registered,
+        run.declarations,
+        run.log_point,
+    )
     assert found.release.public_key == run.release.public_key
     with pytest.raises(BadReleaseError):
         found.release.sign(b"anything else")
@@ -81,7 +85,7 @@ def test_a_record_needs_a_quorum_of_hot_keys(bundle: Path) -> None:
     assert told(bundle).registered is not None
     for names in (VERIFIERS[:2], (*VERIFIERS[:2], "mallory"), ()):
         edit(bundle, "record.json", lambda record, names=names: record.update(certificate=signed_by(*names)))
-        with pytest.raises(Altered, match=r"^bundle/registry/record\.json: "):
+        with pytest.raises(IntegrityError, match=r"^bundle/registry/record\.json: "):
             told(bundle)
 
 
@@ -100,7 +104,7 @@ def test_a_record_of_another_form_or_parent_is_refused(
 ) -> None:
     edit(bundle, "record.json", change)
 
-    with pytest.raises(Altered, match=r"^bundle/registry/record\.json: "):
+    with pytest.raises(IntegrityError, match=r"^bundle/registry/record\.json: "):
         told(bundle)
 
 
@@ -116,7 +120,7 @@ def test_a_record_of_another_form_or_parent_is_refused(
 def test_a_checkpoint_needs_the_keeper_and_a_quorum_of_verifiers(bundle: Path, note: bytes) -> None:
     (bundle / "registry" / "log-checkpoint.txt").write_bytes(note)
 
-    with pytest.raises(Altered, match=r"^bundle/registry/log-checkpoint\.txt: "):
+    with pytest.raises(IntegrityError, match=r"^bundle/registry/log-checkpoint\.txt: "):
         told(bundle)
 
 
@@ -132,18 +136,18 @@ def test_a_checkpoint_needs_the_keeper_and_a_quorum_of_verifiers(bundle: Path, n
 def test_a_missing_file_is_named(bundle: Path, name: str, blamed: str) -> None:
     (bundle / "registry" / name).unlink()
 
-    with pytest.raises(Altered, match=f"^bundle/registry/{blamed}: No such file"):
+    with pytest.raises(IntegrityError, match=f"^bundle/registry/{blamed}: No such file"):
         told(bundle)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda entry: entry.pop("stated"),
-        lambda entry: entry["stated"].update(flop_per_joule=0),
-        lambda entry: entry["stated"].update(more=1),
+        lambda entry: entry.pop("declared"),
+        lambda entry: entry["declared"].update(flop_per_joule=0),
+        lambda entry: entry["declared"].update(more=1),
         lambda entry: entry.pop("log"),
-        lambda entry: entry["log"].update(keeper="zz"),
+        lambda entry: entry["log"].update(ledger_service="zz"),
     ],
 )
 def test_an_entry_whose_statements_are_none_is_refused(
@@ -151,5 +155,5 @@ def test_an_entry_whose_statements_are_none_is_refused(
 ) -> None:
     edit(bundle, "entry.json", change)
 
-    with pytest.raises(Altered, match=r"^bundle/registry/entry\.json: "):
+    with pytest.raises(IntegrityError, match=r"^bundle/registry/entry\.json: "):
         told(bundle)

@@ -12,7 +12,7 @@ from assay.chain.addresses import Deployment
 from assay.chain.events import ResultFinalized
 from assay.chain.proofs.result_anchor import check_result_anchor
 from assay.cli.audit.receipt import _chain_lines
-from assay.participant.index import Altered
+from assay.participant.index import IntegrityError
 from assay.protocol.errors import ConfigError, Unavailable
 from tests.contracts.chain_world import World
 
@@ -50,9 +50,9 @@ def test_a_run_or_a_block_that_the_chain_does_not_have_is_refused(world: World):
         replace(found.paid.anchor, hash=bytes(32)),
         replace(found.paid.anchor, number=found.paid.anchor.number - 1),
     ):
-        with pytest.raises(Altered, match=r"^anchor: block"):
+        with pytest.raises(IntegrityError, match=r"^anchor: block"):
             list(_chain_lines(replace(found, paid=replace(found.paid, anchor=block)), world.rpc_url))
-    with pytest.raises(Altered, match=r"^run_id: .*knows no such run"):
+    with pytest.raises(IntegrityError, match=r"^run_id: .*knows no such run"):
         list(_chain_lines(replace(found, run_id=bytes(32)), world.rpc_url))
     far = replace(found.paid, anchor=replace(found.paid.anchor, number=10**9))
     with pytest.raises(Unavailable):

@@ -13,14 +13,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from safetensors.numpy import load_file
 
 from assay.bundle.finished import Finished, Registered, Settled
-from assay.bundle.inputs import Papers, read_papers
+from assay.bundle.inputs import RunInputs, read_inputs
 from assay.bundle.receipts import facts_of, round_receipts
 from assay.bundle.release import release_of
 from assay.bundle.write import write_bundle
 from assay.chain.statements import certificate, sign_digest
 from assay.ledger.settlement.payouts import Unpaid
 from assay.ledger.settlement.results import epoch_result, model_record
-from assay.participant.declarations import Stated
+from assay.participant.declarations import Declarations
 from assay.participant.links import extend
 from assay.protocol.encoding.codec import decode, digest
 from assay.protocol.errors import ConfigError, Unavailable
@@ -52,12 +52,12 @@ def finished() -> Finished:
         links=tuple(LINKS),
         settled=settled,
         theta=initial_parameters(SPEC.seed, LAYOUT.names, LAYOUT.shapes),
-        papers=Papers(manifest=MANIFEST, tokenizer=b"", base=None),
+        inputs=RunInputs(manifest=MANIFEST, tokenizer=b"", base=None),
         state=state_digest(initial_parameters(SPEC.seed, LAYOUT.names, LAYOUT.shapes)),
         load=lambda name: b"blob " + name,
         release=release_of(ec.derive_private_key(7, ec.SECP256R1())),
         registered=registered(settled[max(settled)]),
-        stated=Stated(provider="Acme", licence="MIT", version="1.2.3"),
+        declarations=Declarations(provider="Acme", licence="MIT", version="1.2.3"),
         log_point=None,
     )
 
@@ -84,11 +84,11 @@ def receipts_in(folder: Path) -> list[dict]:
 
 def test_the_links_in_it_are_a_checked_chain_from_the_spec_in_it(folder: Path):
     assert decode(RunSpec, (folder / "spec.cbor").read_bytes()) == SPEC
-    history = a_history()
+    run_state = a_history()
     for path in sorted((folder / "links").iterdir()):
-        history = extend(history, decode(CertifiedManifest, path.read_bytes()))
+        run_state = extend(run_state, decode(CertifiedManifest, path.read_bytes()))
 
-    assert history.is_complete
+    assert run_state.is_complete
 
 
 def test_every_blob_that_the_chain_names_is_in_it_under_its_digest(folder: Path):
@@ -116,25 +116,25 @@ def test_the_model_is_the_parameters_under_the_names_that_transformers_knows(fol
 
 
 def test_the_manifest_in_it_is_the_one_the_spec_names(folder: Path):
-    papers = read_papers(SPEC, folder / "data", None)
+    inputs = read_inputs(SPEC, folder / "data", None)
 
-    assert papers.manifest == MANIFEST
+    assert inputs.manifest == MANIFEST
     assert hashlib.sha256((folder / "data" / "manifest.json").read_bytes()).digest() == SPEC.data.manifest
 
 
 def test_a_run_that_began_with_imported_parameters_brings_them(tmp_path: Path):
     theta = finished().theta
     spec = replace(SPEC, model=replace(SPEC.model, base=state_digest(theta)))
-    papers = replace(finished().papers, base=theta)
-    write_bundle(tmp_path / "bundle", replace(finished(), spec=spec, papers=papers, links=(), settled={}))
+    inputs = replace(finished().inputs, base=theta)
+    write_bundle(tmp_path / "bundle", replace(finished(), spec=spec, inputs=inputs, links=(), settled={}))
 
     assert (
-        read_papers(spec, tmp_path / "bundle" / "data", tmp_path / "bundle" / "base.npy").base == theta
+        read_inputs(spec, tmp_path / "bundle" / "data", tmp_path / "bundle" / "base.npy").base == theta
     ).all()
     assert "imported parameters" in (tmp_path / "bundle" / "model" / "README.md").read_text()
     np.save(tmp_path / "other.npy", theta * np.float32(2))
     with pytest.raises(ConfigError, match="not the parameters this run starts from"):
-        read_papers(spec, tmp_path / "bundle" / "data", tmp_path / "other.npy")
+        read_inputs(spec, tmp_path / "bundle" / "data", tmp_path / "other.npy")
 
 
 def test_each_result_in_it_has_the_digest_that_was_signed(folder: Path):
@@ -164,7 +164,7 @@ def test_a_receipt_names_signers_and_every_verdict_on_the_step(folder: Path):
 
     assert receipts[0]["signers"] == [signer.hex() for signer in LINKS[0].certificate.verifiers]
     assert sum(len(one["audit"]["verdicts"]) for one in audited) == len(verdicts) > 0
-    assert {one["audit"]["ruling"] for one in audited} == {"cleared"}
+    assert {one["audit"]["ruling"] for one in audited} == {"passed"}
 
 
 def test_a_step_without_pay_says_why():

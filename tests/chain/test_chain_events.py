@@ -7,7 +7,7 @@ import pytest
 from assay.chain.addresses import CONTRACTS
 from assay.chain.events import EVENTS, ChainEvent
 from assay.chain.rpc import artefact
-from assay.chain.state import CaseState, EpochState, RunState, field_names, snake
+from assay.chain.state import CaseState, EpochState, EscrowState, field_names, snake
 
 BOOKKEEPING_FREE = {
     "Frozen",
@@ -40,7 +40,7 @@ def test_no_event_of_the_contracts_is_overlooked():
 @pytest.mark.parametrize(
     ("kind", "contract", "view"),
     [
-        (RunState, "RunEscrow", "getRun"),
+        (EscrowState, "RunEscrow", "getRun"),
         (EpochState, "EpochSettlement", "getEpoch"),
         (CaseState, "SlashCourt", "getCase"),
     ],

@@ -187,11 +187,11 @@ def test_whatever_people_do_the_contracts_hold_exactly_what_they_owe(world: Worl
                     at, ticket = rng.choice(tickets)
                     world.as_(people[at]).cancel_unstake(ticket)
                 case "case":
-                    ruling = world.a_ruling(who, role=role, ppm=rng.randrange(1, 300_000))
-                    world.bank.open_case(ruling, world.cert(ruling))
-                    cases.append(ruling.offence_id)
+                    slash_order = world.a_ruling(who, role=role, ppm=rng.randrange(1, 300_000))
+                    world.bank.open_case(slash_order, world.cert(slash_order))
+                    cases.append(slash_order.offence_id)
                     world.advance(world.params.veto_window_s)
-                    world.bank.execute_case(ruling.offence_id)
+                    world.bank.execute_case(slash_order.offence_id)
                 case "pay out" if cases:
                     world.bank.pay_out_case(rng.choice(cases))
                 case "wait":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from assay.chain.reverts import refusal_words
+from assay.chain.reverts import revert_text
 from assay.chain.rpc import ChainRefused, artefact
 
 NOBODYS = {  # no move of an account can meet these
@@ -21,7 +21,7 @@ def test_every_no_that_an_account_can_meet_has_words(contract: str):
     for entry in artefact(contract)["abi"]:
         if entry["type"] == "error" and entry["name"] not in NOBODYS:
             given = tuple(GIVEN.get(one["type"], 1_795_000_000) for one in entry["inputs"])
-            words = refusal_words(entry["name"], given)
+            words = revert_text(entry["name"], given)
             assert words and "{" not in words, entry["name"]
 
 
@@ -39,5 +39,5 @@ def test_amounts_and_times_are_told_as_people_read_them():
     ("name", "arguments"), [("Panic", (17,)), ("TooEarly", ()), ("TooEarly", ("soon",)), ("Reverted", ())]
 )
 def test_an_unknown_no_keeps_its_name(name: str, arguments: tuple[object, ...]):
-    assert refusal_words(name, arguments) == ""
+    assert revert_text(name, arguments) == ""
     assert str(ChainRefused("move", name, arguments)).startswith(f"move: {name}")

@@ -11,8 +11,6 @@ import pytest
 from assay.chain.deployment.anvil import Anvil
 from assay.cli.main import run
 from tests.cli.market import Market
-from tests.contracts.conftest import anvil as anvil
-from tests.contracts.conftest import anvil_binary as anvil_binary
 
 Assay = Callable[..., tuple[int, str, str]]
 

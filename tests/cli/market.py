@@ -24,7 +24,7 @@ from assay.chain.addresses import Deployment
 from assay.chain.client import MAINNET, UNIT, Chain, deploy
 from assay.chain.commit_statement import evm_address
 from assay.chain.providers import Providers
-from assay.chain.statements import OPERATOR, Address, Ruling, address_of, certificate, sign_digest
+from assay.chain.statements import OPERATOR, Address, SlashOrder, address_of, certificate, sign_digest
 from assay.ledger.journal.store import BookStore
 from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import epoch_result, run_id_of
@@ -62,7 +62,7 @@ sequences = 2
 [verify]
 probation = 2
 blocks = 8
-looks = 0
+replicated = 0
 limits = "none"
 audit_rounds = 4
 dispute_rounds = 3
@@ -159,7 +159,7 @@ class Market:
         """Opens a case against a node's stake; its id."""
         if self.bank.run(self.run_id) is None:
             self.open_run()
-        ruling = Ruling(
+        ruling = SlashOrder(
             deployment_id=self.deployment.deployment_id,
             run_id=self.run_id,
             epoch=0,
@@ -216,9 +216,9 @@ class Market:
         folder = self.folder / "run"
         folder.mkdir(exist_ok=True)
         books = BookStore(folder / "ledger.db", self.run_id, first_block=self.deployment.block)
-        keeper = Bookkeeper(self.spec, self.run_id, books, StatusFile(folder / "status.jsonl"))
-        keeper.book_rounds(self.links[keeper.next_round :], tables)
-        keeper.book_blocks(Providers([self.rpc_url], self.deployment), tables)
+        ledger_service = Bookkeeper(self.spec, self.run_id, books, StatusFile(folder / "status.jsonl"))
+        ledger_service.book_rounds(self.links[ledger_service.next_round :], tables)
+        ledger_service.book_blocks(Providers([self.rpc_url], self.deployment), tables)
         books.close()
         (folder / "spec.cbor").write_bytes(encode(self.spec))
         return folder

@@ -36,16 +36,23 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 
 def test_what_a_role_may_add_is_handed_on(tmp_path: Path) -> None:
     url = "postgresql://assay@localhost/books"
-    given = {"canary": '"canary.txt"', "limits": '"../limits.json"', "books": f'"{url}"'}
+    given = {"known_answers": '"canary.txt"', "limits": '"../limits.json"', "books": f'"{url}"'}
     peer, urls = "0f" * 32, ("http://a.example", "http://b.example")
     given |= {
-        "keeper": f'"{peer}"',
+        "ledger_service": f'"{peer}"',
         "rpc_urls": str(list(urls)).replace("'", '"'),
         "one_rpc_suffices": "true",
     }
     config, _ = read_process_file(a_file(tmp_path, **given))
-    assert (config.keeper, config.rpc_urls, config.one_rpc_suffices) == (bytes.fromhex(peer), urls, True)
-    assert (config.canary, config.limits) == (tmp_path / "canary.txt", tmp_path / "../limits.json")
+    assert (config.ledger_service, config.rpc_urls, config.one_rpc_suffices) == (
+        bytes.fromhex(peer),
+        urls,
+        True,
+    )
+    assert (config.known_answer, config.limits) == (
+        tmp_path / "known-answers.txt",
+        tmp_path / "../limits.json",
+    )
     assert config.books == url
 
 
@@ -56,9 +63,13 @@ def test_what_a_buyer_states_of_its_model_is_handed_on(tmp_path: Path) -> None:
     first, _ = read_process_file(a_file(tmp_path, registry=told))
     second, _ = read_process_file(a_file(tmp_path, registry=meter))
 
-    assert (first.stated.provider, first.stated.licence, first.stated.base_flop) == ("Acme", "MIT", 1)
-    assert (second.stated.flop_per_joule, second.stated.flop_source) == (5, "our meter")
-    assert first.stated.version == importlib.metadata.version("assay")
+    assert (first.declarations.provider, first.declarations.licence, first.declarations.base_flop) == (
+        "Acme",
+        "MIT",
+        1,
+    )
+    assert (second.declarations.flop_per_joule, second.declarations.flop_source) == (5, "our meter")
+    assert first.declarations.version == importlib.metadata.version("assay")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +82,7 @@ def test_what_a_buyer_states_of_its_model_is_handed_on(tmp_path: Path) -> None:
         ({"run_id": '"abcd"'}, "run_id has 2 bytes, expected 32"),
         ({"password_file": '"elsewhere"'}, "password_file cannot be read"),
         ({"books": '"ledger.db"'}, "books"),
-        ({"keeper": '"0F"'}, "keeper"),
+        ({"ledger_service": '"0F"'}, "ledger_service"),
         ({"rpc_urls": '"http://one"'}, "rpc_urls"),
         ({"registry": "{ energy_flop_per_joule = 5 }"}, "flop_source must say where it is from"),
         ({"registry": '{ base_flop = "many" }'}, "base_flop"),

@@ -19,8 +19,8 @@ from assay.chain.statements import (
     Address,
     Delegation,
     EpochResult,
-    Ruling,
     Signable,
+    SlashOrder,
     Statement,
     address_of,
     certificate,
@@ -187,8 +187,8 @@ class World:
         )
         return replace(statement, **changes)
 
-    def a_ruling(self, offender: Person, **changes: Any) -> Ruling:
-        ruling = Ruling(
+    def a_ruling(self, offender: Person, **changes: Any) -> SlashOrder:
+        slash_order = SlashOrder(
             deployment_id=self.deployment.deployment_id,
             run_id=self.run_id,
             epoch=1,
@@ -199,7 +199,7 @@ class World:
             evidence_hash=bytes(32),
             challenger=self.verifiers[0].account,
         )
-        return replace(ruling, **changes)
+        return replace(slash_order, **changes)
 
 
 def view(world: World, contract: str, function: str, *arguments: Any) -> Any:

@@ -60,15 +60,15 @@ def _of_stake(world: World) -> Iterator[Cost]:
     world.advance(world.params.unbonding_s)
     yield Cost("withdraw", _send(world, one, "StakeVault", "withdraw", 1))
 
-    ruling = world.a_ruling(one, ppm=250_000, offence_id=sha256(b"offence").digest())
-    opening = (values(ruling), CERT_ECDSA, world.cert(ruling))
+    slash_order = world.a_ruling(one, ppm=250_000, offence_id=sha256(b"offence").digest())
+    opening = (values(slash_order), CERT_ECDSA, world.cert(slash_order))
     _send(world, two, "AssayToken", "approve", world.deployment.address("SlashCourt"), 2**255)
     yield Cost("slash: open a case, 3 signatures", _send(world, two, "SlashCourt", "openCase", *opening))
     world.advance(world.params.veto_window_s)
-    yield Cost("slash: execute it", _send(world, two, "SlashCourt", "execute", ruling.offence_id))
+    yield Cost("slash: execute it", _send(world, two, "SlashCourt", "execute", slash_order.offence_id))
     world.advance(world.params.payout_delay_s)
-    yield Cost("slash: pay it out", _send(world, two, "SlashCourt", "payOut", ruling.offence_id))
-    yield Cost("collect a reward", _send(world, two, "StakeVault", "collect", ruling.challenger))
+    yield Cost("slash: pay it out", _send(world, two, "SlashCourt", "payOut", slash_order.offence_id))
+    yield Cost("collect a reward", _send(world, two, "StakeVault", "collect", slash_order.challenger))
 
     world.join(two, OPERATOR, 500 * UNIT)
     said = [world.said(), world.said(value=b"two".ljust(32, b"\0"))]
@@ -86,10 +86,12 @@ def _of_stake(world: World) -> Iterator[Cost]:
 
 
 def _of_the_registry(world: World) -> Iterator[Cost]:
-    keeper, roots = world.bystander, [sha256(bytes([at])).digest() for at in range(2)]
+    ledger_service, roots = world.bystander, [sha256(bytes([at])).digest() for at in range(2)]
     for words, size in (("first", 300), ("again", 600)):
         arguments = (world.run_id, size, roots[size // 600])
-        yield Cost(f"anchor the log, {words}", _send(world, keeper, "ModelRegistry", "anchorLog", *arguments))
+        yield Cost(
+            f"anchor the log, {words}", _send(world, ledger_service, "ModelRegistry", "anchorLog", *arguments)
+        )
 
 
 def _of_a_run(world: World) -> Iterator[Cost]:

@@ -131,7 +131,7 @@ class Model:
     pools: dict[tuple[str, int], Pool] = field(default_factory=dict)
     tickets: list[Leaving] = field(default_factory=list)
     delegated: set[str] = field(default_factory=set)
-    barred: set[str] = field(default_factory=set)
+    banned: set[str] = field(default_factory=set)
     holds: dict[str, list[int]] = field(default_factory=dict)  # count, until
     rewards: dict[str, int] = field(default_factory=dict)
     owed: dict[str, int] = field(default_factory=dict)  # bonds of challenges
@@ -148,7 +148,7 @@ class Model:
 
     def stake(self, now: int, who: str, role: int, amount: int) -> bool:
         require(amount > 0, "ZeroAmount")
-        require(who not in self.barred, "AccountBarred")
+        require(who not in self.banned, "AccountBanned")
         pool = self.pool(who, role)
         after = Pool(pool.tokens, pool.shares, pool.active_shares, pool.generation)
         after.deposit(amount)
@@ -288,13 +288,13 @@ class Model:
 
     def resolve(self, now: int, run: str, epoch: int, digest: bytes, stands: bool) -> bool:
         found = self.results.get((run, epoch))
-        if stands and found and found.phase >= EpochPhase.UPHELD:
+        if stands and found and found.phase >= EpochPhase.CONFIRMED:
             return False
         found = self._result(run, epoch, EpochPhase.CHALLENGED)
         require(now < found.until, "WindowOver")
         require(found.digest == digest, ANYTHING)
         if stands:
-            found.phase, found.is_bonded = EpochPhase.UPHELD, False
+            found.phase, found.is_bonded = EpochPhase.CONFIRMED, False
             self.burnt += self.params.challenge_bond
         else:
             self._reject(run, epoch)
@@ -306,7 +306,7 @@ class Model:
         return True
 
     def clear_orphan(self, now: int, run: str, epoch: int) -> bool:
-        pending = (EpochPhase.PROPOSED, EpochPhase.CHALLENGED, EpochPhase.UPHELD)
+        pending = (EpochPhase.PROPOSED, EpochPhase.CHALLENGED, EpochPhase.CONFIRMED)
         require(self._result(run, epoch, *pending).is_orphan, "NotAnOrphan")
         self._reject(run, epoch)
         return True
@@ -315,8 +315,8 @@ class Model:
         there = self.results.get((run, epoch))
         if there and there.phase >= EpochPhase.FINAL:
             return False
-        found = self._result(run, epoch, EpochPhase.PROPOSED, EpochPhase.UPHELD)
-        require(found.phase is EpochPhase.UPHELD or now >= found.until, "TooEarly")
+        found = self._result(run, epoch, EpochPhase.PROPOSED, EpochPhase.CONFIRMED)
+        require(found.phase is EpochPhase.CONFIRMED or now >= found.until, "TooEarly")
         before = self.results.get((run, epoch - 1))
         in_order = epoch == 0 or (before is not None and before.phase >= EpochPhase.FINAL)
         require(in_order and not found.is_orphan, "PreviousNotFinal")
@@ -359,10 +359,10 @@ class Model:
     # ---- the court
 
     def report(self, now: int, who: str, offender: str, run: str, for_reward: bool) -> bool:
-        if offender in self.barred:
+        if offender in self.banned:
             return False
         require(offender in self.delegated, "UnknownSigner")
-        self.barred.add(offender)
+        self.banned.add(offender)
         for role in ROLES:
             taken = self.pool(offender, role).draw(PPM)
             self._share_out(offender, taken, self._buyer(run), who if for_reward else "")
@@ -394,7 +394,7 @@ class Model:
         is_executed = found.phase is CasePhase.EXECUTED
         require(now < (found.payable_at if is_executed else found.execute_by), "WindowOver")
         if is_executed:
-            require(found.offender not in self.barred, "AccountBarred")
+            require(found.offender not in self.banned, "AccountBanned")
             pool = self.pool(found.offender, found.role)
             if pool.tokens + found.pot <= pool.shares:
                 pool.tokens += found.pot

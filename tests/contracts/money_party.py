@@ -21,7 +21,7 @@ from eth_utils.abi import collapse_if_tuple, function_abi_to_4byte_selector
 from assay.chain.deployment.anvil import Anvil
 from assay.chain.proofs.payout_tree import Payout, PayoutTree, payout_tree
 from assay.chain.rpc import artefact
-from assay.chain.statements import EpochResult, Resolution, Ruling, Statement, Veto
+from assay.chain.statements import EpochResult, Resolution, SlashOrder, Statement, Veto
 from tests.contracts.chain_world import MODEL, Person, World
 from tests.contracts.money_model import ROLES, Model
 
@@ -173,7 +173,7 @@ class Party:
     def _open_case(
         self, opener: str, case: bytes, offender: str, role: int, ppm: int, run: str, finder: str
     ) -> Any:
-        ruling = Ruling(
+        slash_order = SlashOrder(
             deployment_id=self.world.deployment.deployment_id,
             run_id=self.run_ids[run],
             epoch=0,
@@ -184,7 +184,7 @@ class Party:
             evidence_hash=bytes(32),
             challenger=self.people[finder].account,
         )
-        return self.clients[opener].open_case(ruling, self.world.cert(ruling))
+        return self.clients[opener].open_case(slash_order, self.world.cert(slash_order))
 
     def _veto(self, case: bytes) -> Any:
         said = Veto(deployment_id=self.world.deployment.deployment_id, case_id=case, reason_hash=bytes(32))
@@ -230,7 +230,7 @@ class Party:
             asked[f"{who} has"] = ("AssayToken", "balanceOf", [account])
             asked[f"{who} is owed"] = ("StakeVault", "rewards", [account])
             asked[f"{who} bonds"] = ("EpochSettlement", "bondsOwed", [account])
-            asked[f"{who} barred"] = ("StakeVault", "barred", [account])
+            asked[f"{who} barred"] = ("StakeVault", "banned", [account])
         for who in STAKERS:
             asked[f"{who} frozen"] = ("StakeVault", "frozenUntil", [self.people[who].account])
             for role in ROLES:
@@ -328,7 +328,7 @@ def expected(model: Model, supply: int) -> dict[str, Any]:
         told[f"{who} has"] = model.balance[who]
         told[f"{who} is owed"] = model.rewards.get(who, 0)
         told[f"{who} bonds"] = model.owed.get(who, 0)
-        told[f"{who} barred"] = who in model.barred
+        told[f"{who} barred"] = who in model.banned
     for who in STAKERS:
         told[f"{who} frozen"] = model.frozen_until(who)
         for role in ROLES:

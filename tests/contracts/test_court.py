@@ -47,9 +47,9 @@ def test_an_account_that_contradicted_itself_never_stakes_again(world: World):
     report(world, offender, world.bystander)
     first, third = world.said(), world.said(value=b"three".ljust(32, b"\0"))
 
-    with pytest.raises(ChainRefused, match="AccountBarred"):
+    with pytest.raises(ChainRefused, match="AccountBanned"):
         world.as_(offender).stake(OPERATOR, 200 * UNIT)
-    with pytest.raises(ChainRefused, match="AccountBarred"):  # other bytes, same offence: nothing to take
+    with pytest.raises(ChainRefused, match="AccountBanned"):  # other bytes, same offence: nothing to take
         world.raw(
             world.bystander,
             "SlashCourt",
@@ -69,7 +69,7 @@ def test_a_second_contradiction_of_a_barred_account_is_old_news(world: World):
 
     report(world, offender, world.bystander, epoch=7)
 
-    assert world.bank.is_barred(offender.account)
+    assert world.bank.is_banned(offender.account)
     assert world.bank.rewards_of(world.bystander.account) == 90 * UNIT
 
 
@@ -78,8 +78,8 @@ def test_a_ruling_cannot_use_up_a_contradictions_name(world: World):
     offender = world.operators[0]
     world.join(offender, OPERATOR, 300 * UNIT)
     name = world.bank.equivocation_id(offender.hot_key, world.said())
-    ruling = world.a_ruling(offender, offence_id=name, ppm=1)
-    world.bank.open_case(ruling, world.cert(ruling))
+    slash_order = world.a_ruling(offender, offence_id=name, ppm=1)
+    world.bank.open_case(slash_order, world.cert(slash_order))
     world.advance(world.params.veto_window_s)
     world.bank.execute_case(name)
     first = world.said()
@@ -98,7 +98,7 @@ def test_reporting_oneself_before_staking_buys_no_immunity(world: World):
     world.delegate(offender)
     report(world, offender, world.bystander)
 
-    with pytest.raises(ChainRefused, match="AccountBarred"):
+    with pytest.raises(ChainRefused, match="AccountBanned"):
         world.as_(offender).stake(VERIFIER, 300 * UNIT)
 
 
@@ -156,7 +156,7 @@ def test_a_report_without_a_promise_slashes_all_the_same_and_pays_the_buyer_only
         for_reward=False,
     )
 
-    assert world.bank.is_barred(offender.account)
+    assert world.bank.is_banned(offender.account)
     assert world.bank.rewards_of(world.buyer.account) == 60 * UNIT
     assert world.bank.rewards_of(world.bystander.account) == 0
     assert world.bank.token_supply() == supply - 240 * UNIT
@@ -228,38 +228,40 @@ def test_an_unknown_key_cannot_be_judged(world: World):
 def test_a_ruling_is_carried_out_after_its_veto_window_and_not_before(world: World):
     offender = world.operators[0]
     world.join(offender, OPERATOR, 400 * UNIT)
-    ruling = world.a_ruling(offender)
-    world.bank.open_case(ruling, world.cert(ruling))
-    assert world.bank.open_case(ruling, world.cert(ruling)) == ALREADY_DONE
+    slash_order = world.a_ruling(offender)
+    world.bank.open_case(slash_order, world.cert(slash_order))
+    assert world.bank.open_case(slash_order, world.cert(slash_order)) == ALREADY_DONE
     with pytest.raises(ChainRefused, match="TooEarly"):
-        world.bank.execute_case(ruling.offence_id)
+        world.bank.execute_case(slash_order.offence_id)
     assert world.bank.stake_of(offender.account, OPERATOR).active == 400 * UNIT
     world.advance(world.params.veto_window_s)
 
-    world.as_(world.bystander).execute_case(ruling.offence_id)
+    world.as_(world.bystander).execute_case(slash_order.offence_id)
 
-    assert world.bank.execute_case(ruling.offence_id) == ALREADY_DONE
-    assert world.bank.case(ruling.offence_id).phase == CasePhase.EXECUTED
+    assert world.bank.execute_case(slash_order.offence_id) == ALREADY_DONE
+    assert world.bank.case(slash_order.offence_id).phase == CasePhase.EXECUTED
     assert world.bank.stake_of(offender.account, OPERATOR).active == 300 * UNIT
 
 
 def test_a_veto_ends_a_case_without_a_slash(world: World):
     offender = world.operators[0]
     world.join(offender, OPERATOR, 400 * UNIT)
-    ruling = world.a_ruling(offender)
-    world.bank.open_case(ruling, world.cert(ruling))
+    slash_order = world.a_ruling(offender)
+    world.bank.open_case(slash_order, world.cert(slash_order))
     veto = Veto(
-        deployment_id=world.deployment.deployment_id, case_id=ruling.offence_id, reason_hash=b"\1" * 32
+        deployment_id=world.deployment.deployment_id, case_id=slash_order.offence_id, reason_hash=b"\1" * 32
     )
     with pytest.raises(ChainRefused, match="QuorumNotReached"):
-        world.bank.veto_case(ruling.offence_id, b"\1" * 32, world.cert(veto, 2))
+        world.bank.veto_case(slash_order.offence_id, b"\1" * 32, world.cert(veto, 2))
 
-    world.bank.veto_case(ruling.offence_id, b"\1" * 32, world.cert(veto))
+    world.bank.veto_case(slash_order.offence_id, b"\1" * 32, world.cert(veto))
 
     world.advance(world.params.veto_window_s)
     with pytest.raises(ChainRefused, match="WrongState"):
-        world.bank.execute_case(ruling.offence_id)
-    assert world.bank.open_case(ruling, world.cert(ruling)) == ALREADY_DONE  # and it never comes back
+        world.bank.execute_case(slash_order.offence_id)
+    assert (
+        world.bank.open_case(slash_order, world.cert(slash_order)) == ALREADY_DONE
+    )  # and it never comes back
     assert world.bank.stake_of(offender.account, OPERATOR).active == 400 * UNIT
 
 
@@ -271,11 +273,11 @@ def veto_of(world: World, case_id: bytes) -> bytes:
 
 def executed(world: World, offender: Person, ppm: int = 250_000) -> bytes:
     """A case up to its slash, on the bystander's bond."""
-    ruling = world.a_ruling(offender, ppm=ppm)
-    world.as_(world.bystander).open_case(ruling, world.cert(ruling))
+    slash_order = world.a_ruling(offender, ppm=ppm)
+    world.as_(world.bystander).open_case(slash_order, world.cert(slash_order))
     world.advance(world.params.veto_window_s)
-    world.bank.execute_case(ruling.offence_id)
-    return ruling.offence_id
+    world.bank.execute_case(slash_order.offence_id)
+    return slash_order.offence_id
 
 
 def test_a_slash_by_ruling_is_paid_out_only_after_its_delay(world: World):
@@ -356,7 +358,7 @@ def test_who_contradicted_itself_gets_no_slash_back(world: World):
     case_id = executed(world, offender)
     report(world, offender, world.bystander)
 
-    with pytest.raises(ChainRefused, match="AccountBarred"):
+    with pytest.raises(ChainRefused, match="AccountBanned"):
         world.bank.veto_case(case_id, bytes(32), veto_of(world, case_id))
 
     world.advance(world.params.payout_delay_s)
@@ -374,11 +376,11 @@ def test_a_veto_after_the_delay_is_too_late(world: World):
 
 
 def test_a_case_that_nobody_carried_out_cannot_be_vetoed_either(world: World):
-    ruling = world.a_ruling(world.operators[0])
-    world.bank.open_case(ruling, world.cert(ruling))
+    slash_order = world.a_ruling(world.operators[0])
+    world.bank.open_case(slash_order, world.cert(slash_order))
     world.advance(world.params.veto_window_s + world.params.execute_window_s)
     with pytest.raises(ChainRefused, match="WindowOver"):
-        world.bank.veto_case(ruling.offence_id, bytes(32), veto_of(world, ruling.offence_id))
+        world.bank.veto_case(slash_order.offence_id, bytes(32), veto_of(world, slash_order.offence_id))
 
 
 @pytest.mark.parametrize("ends", ["paid", "vetoed", "vetoed late", "expired"])
@@ -387,9 +389,9 @@ def test_the_bond_of_whoever_opens_a_case_returns_with_the_payout_and_burns_othe
 ):
     opener, bond = world.as_(world.bystander), world.params.case_bond
     world.join(world.operators[0], OPERATOR, 400 * UNIT)
-    ruling = world.a_ruling(world.operators[0])
-    case_id, supply = ruling.offence_id, world.bank.token_supply()
-    opener.open_case(ruling, world.cert(ruling))
+    slash_order = world.a_ruling(world.operators[0])
+    case_id, supply = slash_order.offence_id, world.bank.token_supply()
+    opener.open_case(slash_order, world.cert(slash_order))
     assert opener.token_balance() == PURSE - bond
     assert world.bank.case_bond(case_id) == bond
     world.advance(world.params.veto_window_s)
@@ -415,12 +417,12 @@ def test_the_bond_of_whoever_opens_a_case_returns_with_the_payout_and_burns_othe
 
 
 def test_nobody_opens_a_case_without_the_bond(world: World):
-    ruling = world.a_ruling(world.operators[0])
+    slash_order = world.a_ruling(world.operators[0])
     pauper = world.as_(world.bystander)
     pauper.transfer_token(world.buyer.account, PURSE - world.params.case_bond + 1)
     with pytest.raises(ChainRefused, match="ERC20InsufficientBalance"):
-        pauper.open_case(ruling, world.cert(ruling))
-    assert not world.bank.is_punished(ruling.offence_id)
+        pauper.open_case(slash_order, world.cert(slash_order))
+    assert not world.bank.is_punished(slash_order.offence_id)
 
 
 def test_a_veto_frees_withdrawals_at_once_unless_another_case_holds_them(world: World):
@@ -430,8 +432,8 @@ def test_a_veto_frees_withdrawals_at_once_unless_another_case_holds_them(world: 
     ticket = chain.request_unstake(OPERATOR, 400 * UNIT)
     world.advance(world.params.unbonding_s)
     cases = [world.a_ruling(offender), world.a_ruling(offender, ppm=1)]
-    for ruling in cases:
-        world.bank.open_case(ruling, world.cert(ruling))
+    for slash_order in cases:
+        world.bank.open_case(slash_order, world.cert(slash_order))
     world.bank.veto_case(cases[0].offence_id, bytes(32), veto_of(world, cases[0].offence_id))
     with pytest.raises(ChainRefused, match="AccountFrozen"):
         chain.withdraw(ticket)
@@ -449,17 +451,17 @@ def test_a_case_holds_withdrawals_and_ends_by_time(world: World):
     chain.stake(OPERATOR, 400 * UNIT)
     ticket = chain.request_unstake(OPERATOR, 400 * UNIT)
     world.advance(world.params.unbonding_s)
-    ruling = world.a_ruling(offender)
-    world.bank.open_case(ruling, world.cert(ruling))
+    slash_order = world.a_ruling(offender)
+    world.bank.open_case(slash_order, world.cert(slash_order))
     with pytest.raises(ChainRefused, match="AccountFrozen"):
         chain.withdraw(ticket)
     with pytest.raises(ChainRefused, match="TooEarly"):
-        world.bank.expire_case(ruling.offence_id)
+        world.bank.expire_case(slash_order.offence_id)
     world.advance(world.params.veto_window_s + world.params.execute_window_s)
 
     with pytest.raises(ChainRefused, match="WindowOver"):
-        world.bank.execute_case(ruling.offence_id)
-    world.bank.expire_case(ruling.offence_id)
+        world.bank.execute_case(slash_order.offence_id)
+    world.bank.expire_case(slash_order.offence_id)
 
     chain.withdraw(ticket)
     assert chain.token_balance() == PURSE
@@ -467,29 +469,31 @@ def test_a_case_holds_withdrawals_and_ends_by_time(world: World):
 
 @pytest.mark.parametrize(("ppm", "expected"), [(300_000, None), (300_001, "AboveCap"), (0, "AboveCap")])
 def test_a_ruling_takes_at_most_the_cap(world: World, ppm: int, expected: str | None):
-    ruling = world.a_ruling(world.operators[0], ppm=ppm)
+    slash_order = world.a_ruling(world.operators[0], ppm=ppm)
     if expected is None:
-        world.bank.open_case(ruling, world.cert(ruling))
+        world.bank.open_case(slash_order, world.cert(slash_order))
     else:
         with pytest.raises(ChainRefused, match=expected):
-            world.bank.open_case(ruling, world.cert(ruling))
+            world.bank.open_case(slash_order, world.cert(slash_order))
 
 
 def test_a_ruling_needs_the_runs_quorum_and_a_known_run(world: World):
-    ruling = world.a_ruling(world.operators[0])
+    slash_order = world.a_ruling(world.operators[0])
     with pytest.raises(ChainRefused, match="QuorumNotReached"):
-        world.bank.open_case(ruling, world.cert(ruling, 2))
+        world.bank.open_case(slash_order, world.cert(slash_order, 2))
     with pytest.raises(ChainRefused):
-        world.bank.open_case(replace(ruling, offender=world.operators[1].account), world.cert(ruling))
-    nowhere = replace(ruling, run_id=b"\5" * 32)
+        world.bank.open_case(
+            replace(slash_order, offender=world.operators[1].account), world.cert(slash_order)
+        )
+    nowhere = replace(slash_order, run_id=b"\5" * 32)
     with pytest.raises(ChainRefused, match="UnknownRun"):
         world.bank.open_case(nowhere, world.cert(nowhere))
 
 
 def test_a_runs_verifiers_open_no_case_once_its_evidence_is_out_of_time(world: World):
-    ruling = world.a_ruling(world.operators[0])
+    slash_order = world.a_ruling(world.operators[0])
     run = world.bank.run(world.run_id)
     assert run is not None
     world.rpc("evm_setNextBlockTimestamp", run.closes_at + world.params.evidence_window_s)
     with pytest.raises(ChainRefused, match="WindowOver"):
-        world.raw(world.bystander, "SlashCourt", "openCase", values(ruling), 0, world.cert(ruling))
+        world.raw(world.bystander, "SlashCourt", "openCase", values(slash_order), 0, world.cert(slash_order))

@@ -29,7 +29,7 @@ def test_every_digest_equals_the_contracts(world: World):
     a, b, c = (keccak(bytes([i])) for i in (1, 2, 3))
     who, hot = world.buyer.account, world.buyer.hot_key
     result = world.a_result(world.a_table())
-    ruling = world.a_ruling(world.operators[0])
+    slash_order = world.a_ruling(world.operators[0])
     said = world.said()
     record = ModelRecord(
         deployment_id=there,
@@ -43,7 +43,7 @@ def test_every_digest_equals_the_contracts(world: World):
     binding = PeerBinding(deployment_id=there, account=who, peer_key=a, hot_key=hot, expiry=5)
     asked = [
         (result, "resultDigest", (values(result),)),
-        (ruling, "rulingDigest", (values(ruling),)),
+        (slash_order, "slashOrderDigest", (values(slash_order),)),
         (said, "statementDigest", (values(said),)),
         (record, "recordDigest", (values(record),)),
         (binding, "peerBindingDigest", (values(binding),)),

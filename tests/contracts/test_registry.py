@@ -16,31 +16,31 @@ ROOT, OTHER = b"\1" * 32, b"\2" * 32
 
 
 def test_a_keeper_anchors_its_log_as_it_grows_and_repeating_is_no_error(world: World):
-    keeper = world.as_(world.bystander)
-    assert world.bank.log_anchor(keeper.address, world.run_id) is None
+    ledger_service = world.as_(world.bystander)
+    assert world.bank.log_anchor(ledger_service.address, world.run_id) is None
 
-    keeper.anchor_log(world.run_id, 5, ROOT)
-    assert keeper.anchor_log(world.run_id, 5, ROOT) == ALREADY_DONE
-    assert world.bank.log_anchor(keeper.address, world.run_id) == (5, ROOT)
-    keeper.anchor_log(world.run_id, 6, OTHER)
+    ledger_service.anchor_log(world.run_id, 5, ROOT)
+    assert ledger_service.anchor_log(world.run_id, 5, ROOT) == ALREADY_DONE
+    assert world.bank.log_anchor(ledger_service.address, world.run_id) == (5, ROOT)
+    ledger_service.anchor_log(world.run_id, 6, OTHER)
 
-    assert world.bank.log_anchor(keeper.address, world.run_id) == (6, OTHER)
+    assert world.bank.log_anchor(ledger_service.address, world.run_id) == (6, OTHER)
     told = [e for e in world.bank.events(world.deployment.block) if isinstance(e, LogAnchored)]
-    assert [(e.keeper, e.run_id, e.size, e.root) for e in told] == [
-        (keeper.address, world.run_id, 5, ROOT),
-        (keeper.address, world.run_id, 6, OTHER),
+    assert [(e.ledger_service, e.run_id, e.size, e.root) for e in told] == [
+        (ledger_service.address, world.run_id, 5, ROOT),
+        (ledger_service.address, world.run_id, 6, OTHER),
     ]
 
 
 @pytest.mark.parametrize(("size", "root"), [(5, OTHER), (4, ROOT), (0, ROOT)])
 def test_an_anchor_is_neither_changed_nor_taken_back(world: World, size: int, root: bytes):
-    keeper = world.as_(world.bystander)
-    keeper.anchor_log(world.run_id, 5, ROOT)
+    ledger_service = world.as_(world.bystander)
+    ledger_service.anchor_log(world.run_id, 5, ROOT)
 
     with pytest.raises(ChainRefused, match="LogNotGrown"):
-        keeper.anchor_log(world.run_id, size, root)
+        ledger_service.anchor_log(world.run_id, size, root)
 
-    assert world.bank.log_anchor(keeper.address, world.run_id) == (5, ROOT)
+    assert world.bank.log_anchor(ledger_service.address, world.run_id) == (5, ROOT)
 
 
 def test_every_keeper_and_run_has_an_anchor_of_its_own(world: World):

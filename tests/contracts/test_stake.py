@@ -16,11 +16,11 @@ from tests.contracts.chain_world import PURSE, Person, World, view
 
 def punish(world: World, offender: Person, ppm: int, role: int = OPERATOR) -> bytes:
     """A case to its slash, which is not paid out yet; its id."""
-    ruling = world.a_ruling(offender, ppm=ppm, role=role)
-    world.bank.open_case(ruling, world.cert(ruling))
+    slash_order = world.a_ruling(offender, ppm=ppm, role=role)
+    world.bank.open_case(slash_order, world.cert(slash_order))
     world.advance(world.params.veto_window_s)
-    world.bank.execute_case(ruling.offence_id)
-    return ruling.offence_id
+    world.bank.execute_case(slash_order.offence_id)
+    return slash_order.offence_id
 
 
 def test_stake_comes_back_whole_after_the_delay(world: World):

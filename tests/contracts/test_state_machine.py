@@ -227,7 +227,7 @@ class Money(RuleBasedStateMachine):
 
     @rule(who=people, offender=stakers, run=runs, for_reward=st.booleans(), chance=st.booleans())
     def report(self, who: str, offender: str, run: str, for_reward: bool, chance: bool) -> None:
-        if chance or self.model.barred:  # else nobody is left to do anything
+        if chance or self.model.banned:  # else nobody is left to do anything
             self.do("report", who, offender, run, for_reward)
 
     @rule(

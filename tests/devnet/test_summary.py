@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from assay.devnet.summary import AuditCounts, Losses, Wire, invariants, make_summary
+from assay.devnet.summary import AuditCounts, Losses, MethodWire, invariants, make_summary
 from assay.devnet.tables import (
     money_table,
     nodes_table,
@@ -94,7 +94,7 @@ def a_summary(**changes) -> dict:
         "wall_s": 151.234,
         "losses": Losses(first=5.6, last=2.6, validation_first=5.61, validation_last=2.71),
         "state_agreement": True,
-        "wire": Wire(updates=129, update_bytes=129 * 8070, coefficients=129 * 213 * 32),
+        "wire": MethodWire(updates=129, update_bytes=129 * 8070, coefficients=129 * 213 * 32),
         "audits": AuditCounts(drawn=48, passed=47, failed=1, opening_bytes_max=1_100_000),
         "settled": a_settled(),
         "behaviours": {a_peer(2): Behaviour("stale-parameters", 6)},
@@ -151,7 +151,7 @@ def test_figures_of_the_wire_follow_from_the_totals():
         "bits_per_coefficient": 9.472,
         "reduction_vs_fp32_gradient": 431.6,
     }
-    assert a_summary(wire=Wire(updates=0, update_bytes=0, coefficients=0))["wire"] == {
+    assert a_summary(wire=MethodWire(updates=0, update_bytes=0, coefficients=0))["wire"] == {
         "bytes_per_node_round": 0.0,
         "bits_per_coefficient": 0.0,
         "reduction_vs_fp32_gradient": 0.0,

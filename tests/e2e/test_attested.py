@@ -14,7 +14,7 @@ from assay.protocol.draws import audit_rate_ppm
 from assay.protocol.encoding.codec import decode
 from assay.protocol.messages import CertifiedManifest, Discount
 from assay.protocol.params import PPM
-from assay.protocol.state_transition import History, start
+from assay.protocol.state_transition import RunState, start
 from assay.protocol.types import PeerId
 from assay.protocol.update_rule import Wire
 from tests.e2e.nets import localnet, need_anvil, summary_of, write_order
@@ -23,7 +23,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = pytest.mark.slow
 
 
-def histories(bundle: Path, run_id: bytes) -> list[History]:
+def run_states(bundle: Path, run_id: bytes) -> list[RunState]:
     """The fold before each link of a delivered chain, and after the last."""
     found = [start(read_spec(bundle / "spec.cbor"), run_id)]
     for path in sorted((bundle / "links").iterdir()):
@@ -32,7 +32,7 @@ def histories(bundle: Path, run_id: bytes) -> list[History]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[History]]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[RunState]]:
     """Two attested nodes, one that is not, and one that commits twice from round 3 on.
 
     Its rule is a decoded one, so aggregates are signs, and reads old parameters, so nodes work ahead.
@@ -51,32 +51,32 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], 
         assert process.returncode == 0, summary
     logs = [path.read_text() for path in (folder / "run" / "participants").glob("node-*/trainer.log")]
     assert logs and all('"method": "ahead"' in log for log in logs)
-    return summary, histories(folder / "run" / "bundle", bytes.fromhex(summary["run_id"]))
+    return summary, run_states(folder / "run" / "bundle", bytes.fromhex(summary["run_id"]))
 
 
 def test_what_a_quorum_says_of_a_nodes_evidence_lowers_its_rate_past_probation(
-    finished: tuple[dict[str, Any], list[History]],
+    finished: tuple[dict[str, Any], list[RunState]],
 ) -> None:
     _, chain = finished
     discounts = {
-        node.peer: {history.discount_ppm(node.peer) for history in chain} for node in chain[0].spec.nodes
+        node.peer: {run_state.discount_ppm(node.peer) for run_state in chain} for node in chain[0].spec.nodes
     }
     attested = [peer for peer, seen in discounts.items() if Discount.PROCESSOR in seen]
 
     assert len(attested) == 2
     assert all(seen == {PPM} for peer, seen in discounts.items() if peer not in attested)
-    for history in chain:
+    for run_state in chain:
         for peer in attested:
-            clean = history.nodes[peer].clean
-            full = audit_rate_ppm(history.spec.audit, clean)
-            assert history.rate_ppm(peer) <= full
-            if clean < history.spec.audit.probation:
-                assert history.rate_ppm(peer) == PPM
-    assert any(history.rate_ppm(peer) < PPM for history in chain for peer in attested)
+            clean = run_state.nodes[peer].clean
+            full = audit_rate_ppm(run_state.spec.audit, clean)
+            assert run_state.rate_ppm(peer) <= full
+            if clean < run_state.spec.audit.probation:
+                assert run_state.rate_ppm(peer) == PPM
+    assert any(run_state.rate_ppm(peer) < PPM for run_state in chain for peer in attested)
 
 
 def test_aggregates_of_signs_train_the_model_and_verify_offline(
-    finished: tuple[dict[str, Any], list[History]],
+    finished: tuple[dict[str, Any], list[RunState]],
 ) -> None:
     summary, chain = finished
 
@@ -86,13 +86,13 @@ def test_aggregates_of_signs_train_the_model_and_verify_offline(
 
 
 def test_a_node_that_commits_twice_is_out_slashed_and_paid_for_nothing_from_that_round_on(
-    finished: tuple[dict[str, Any], list[History]],
+    finished: tuple[dict[str, Any], list[RunState]],
 ) -> None:
     summary, chain = finished
     (liar,) = (node for node in summary["nodes"] if node["behaviour"] == "two-commits")
     record = chain[-1].nodes[PeerId(bytes.fromhex(liar["peer"]))]
 
-    assert (record.barred, record.has_contradicted) == (True, True)
+    assert (record.banned, record.has_contradicted) == (True, True)
     assert record.fault_round >= 3
     assert liar["slashed"] > 0
     honest = [node for node in summary["nodes"] if node["behaviour"] == "honest"]

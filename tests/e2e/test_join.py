@@ -11,7 +11,7 @@ from assay import contracts
 from assay.chain.deployment.anvil import Anvil, find_anvil
 from assay.devnet.provision import establish
 from assay.devnet.summary import invariants
-from assay.devnet.supervisor import Crew
+from assay.devnet.supervisor import Supervisor
 from assay.ledger.settlement.results import run_id_of
 from assay.orders.data import collect_data
 from assay.orders.order import load_order
@@ -47,23 +47,23 @@ def test_a_node_that_joins_late_catches_up_and_contributes(tmp_path: Path) -> No
     root.mkdir()
     manifest = collect_data(order, root / "data")
     binary = find_anvil(Path(contracts.__file__).parent)
-    with Anvil(binary=binary, state_dir=root / "chain") as anvil, Crew(root / "logs") as crew:
+    with Anvil(binary=binary, state_dir=root / "chain") as anvil, Supervisor(root / "logs") as supervisor:
         network = establish(order, root, anvil, data_spec(order, manifest), lambda _: None)
-        late = network.seat("node-1")
-        for seat in network.seats:
-            if seat.role in ("node", "verifier") and seat is not late:
-                crew.start(seat)
+        late = network.member("node-1")
+        for member in network.seats:
+            if member.role in ("node", "verifier") and member is not late:
+                supervisor.start(member)
         # One node absent: each round waits for its deadline, so shorten nothing and join early.
-        witness = network.seat("verifier-0").folder
+        witness = network.member("verifier-0").folder
         deadline, is_in = time.monotonic() + WAIT_S, False
         joined_at = None
         while not is_in:
             assert time.monotonic() < deadline, "the late node never contributed"
-            crew.check()
+            supervisor.check()
             links = links_of(witness)
             if joined_at is None and len(links) >= 1:
                 joined_at = len(links)
-                crew.start(late)
+                supervisor.start(late)
             me = peer_of(late.keys.peer)
             is_in = any(s.commit.node == me for link in links for s in link.manifest.commits)
             time.sleep(0.5)
@@ -72,9 +72,9 @@ def test_a_node_that_joins_late_catches_up_and_contributes(tmp_path: Path) -> No
         )
         assert joined_at is not None
         assert first >= joined_at
-        history = start(network.spec, network.run_id)
+        run_state = start(network.spec, network.run_id)
         for link in links:
-            history = extend(history, link)  # every link it joined through is certified
+            run_state = extend(run_state, link)  # every link it joined through is certified
 
 
 def test_a_node_with_a_wrong_bit_is_refused_rebuilds_itself_and_goes_on(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_node_with_a_wrong_bit_is_refused_rebuilds_itself_and_goes_on(tmp_path
     diverged = next(node for node in summary["nodes"] if node["behaviour"] == "diverge")
     assert diverged["slashed"] == 0
     assert summary["rounds"] - 2 <= diverged["accepted"] < summary["rounds"]
-    kept = Store(run / "participants" / "node-1" / "store.db").facts("refusal/")
+    kept = Store(run / "participants" / "node-1" / "store.db").values("refusal/")
     refusals = [decode(SignedRefusal, body) for body in kept.values()]
     spec = decode(RunSpec, (run / "bundle" / "spec.cbor").read_bytes())
     assert len({signed.refusal.verifier for signed in refusals}) >= 3, "every verifier signs why"

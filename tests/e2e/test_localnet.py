@@ -128,10 +128,10 @@ def test_the_model_is_on_record_and_the_entry_says_what_the_run_was(
     assert entry["record"]["record_id"] == summary["record"]
     assert entry["flop"]["accepted"] > entry["flop"]["discarded"] > 0
     assert entry["flop"]["verification"] > 0
-    assert entry["audits"]["rulings"]["upheld"] == summary["audits"]["failed"]
+    assert entry["audits"]["rulings"]["confirmed"] == summary["audits"]["failed"]
     assert entry["settlement"]["paid"]["operator"] == summary["money"]["paid_operators"]
-    barred = [one["peer"] for one in entry["participants"]["operators"] if one["barred"]]
-    assert barred == [node["peer"] for node in summary["nodes"] if node["slashed"]]
+    banned = [one["peer"] for one in entry["participants"]["operators"] if one["banned"]]
+    assert banned == [node["peer"] for node in summary["nodes"] if node["slashed"]]
     assert len(entry["log"]["cosigners"]) >= 3
     shown = subprocess.run(
         [sys.executable, "-m", "assay.cli.main", "registry", "show", str(run)],

@@ -72,7 +72,7 @@ def test_a_receipt_made_from_a_run_is_checked_without_it(run: Path, tmp_path: Pa
     assert made.returncode == 0, made.stderr
     good = assay("receipt", "verify", path, "--run-id", run_id, cwd=tmp_path)
     assert good.returncode == 0, good.stderr
-    assert "CLEARED" in good.stdout
+    assert "PASSED" in good.stdout
     assert "a leaf under the root" in good.stdout
     told = json.loads(path.read_text())["pay"]["anchor"]
     assert f"hash 0x{keccak(bytes.fromhex(told['header'])).hex()}: compare" in good.stdout
@@ -147,8 +147,8 @@ def test_the_report_names_the_planted_liar_and_writes_a_page(run: Path, tmp_path
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
 
-    assert told["planted"]["caught"] == [nodes_of(run)["stale-parameters"]]
-    assert (told["planted"]["power"], told["false_alarms"]["accused"]) == (1.0, 0)
+    assert told["cheats"]["caught"] == [nodes_of(run)["stale-parameters"]]
+    assert (told["cheats"]["power"], told["false_alarms"]["accused"]) == (1.0, 0)
     summary = json.loads((run / "summary.json").read_text())
     assert told["all"]["drawn"] == summary["audits"]["drawn"]
     assert "<script" not in (tmp_path / "page.html").read_text()

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from assay.ledger.journal.lease import Turn, begin_term
+from assay.ledger.journal.lease import Lease, begin_term
 from assay.ledger.journal.store import BookStore
 from tests.ledger.a_run import RUN
 from tests.ledger.journal.test_store import TABLES, a_life
@@ -19,9 +19,9 @@ from tests.ledger.journal.test_store import TABLES, a_life
 
 def main(place: str) -> None:
     where = place if "://" in place else Path(place)
-    turn = Turn(where)
+    lease = Lease(where)
     print("up", flush=True)
-    while not turn.try_take():
+    while not lease.try_take():
         time.sleep(0.02)
     store = BookStore(where, RUN)
     print(f"turn {begin_term(store)}", flush=True)

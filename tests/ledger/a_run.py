@@ -20,7 +20,7 @@ from assay.chain.events import (
     Staked,
 )
 from assay.ledger.settlement.payouts import Settlement, settle
-from assay.protocol.audits import Audit, Ruling
+from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.messages import Commit, Outcome, Verdict
 from assay.protocol.params import (
     Member,
@@ -28,7 +28,7 @@ from assay.protocol.params import (
     RunSpec,
     TimingSpec,
 )
-from assay.protocol.state_transition import History, StepId, start
+from assay.protocol.state_transition import RunState, StepId, start
 from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
 from tests.specs import FLOAT32_WHOLE, a_model, a_rule, an_audit_spec, some_data
 
@@ -97,7 +97,7 @@ def a_commit(node: str, round_id: int, tokens: int = 1_000) -> Commit:
         momentum_before=NO_DIGEST,
         momentum_after=NO_DIGEST,
         inner=(),
-        seal=NO_DIGEST,
+        commitment=NO_DIGEST,
         exec_class=NO_DIGEST,
         tokens=tokens,
         loss_micro=2_000_000,
@@ -117,14 +117,18 @@ def a_verdict(node: str, round_id: int, verifier: str, outcome: Outcome = Outcom
         recomputed=NO_DIGEST,
         opening=NO_DIGEST,
         opening_bytes=0,
-        leans=False,
+        is_biased=False,
         distance_ppb=0,
         block=0,
     )
 
 
 def an_audit(
-    node: str, round_id: int, ruling: Ruling = Ruling.CLEARED, alarm: bool = False, **verdicts: Outcome
+    node: str,
+    round_id: int,
+    ruling: AuditStatus = AuditStatus.PASSED,
+    alarm: bool = False,
+    **verdicts: Outcome,
 ) -> Audit:
     """`verdicts` by verifier: `v0=Outcome.MATCH`."""
     return Audit(
@@ -138,7 +142,7 @@ def an_audit(
             for name, outcome in verdicts.items()
         ),
         ruling=ruling,
-        alarm_round=round_id + 1 if alarm else -1,
+        dispute_opened_round=round_id + 1 if alarm else -1,
         closed_round=round_id + 2,
     )
 
@@ -147,9 +151,9 @@ def a_history(
     spec: RunSpec,
     tokens: Mapping[tuple[int, str], int],
     audits: Iterable[Audit] = (),
-    reveals: Mapping[int, Iterable[str]] | None = None,
+    beacon_shares: Mapping[int, Iterable[str]] | None = None,
     epoch: int = 0,
-) -> History:
+) -> RunState:
     """The fold just when `epoch` is ripe, with these accepted steps by (round, node)."""
     steps: dict[StepId, int] = {(RoundId(r), peer(node)): count for (r, node), count in tokens.items()}
     return replace(
@@ -157,7 +161,7 @@ def a_history(
         round=RoundId(spec.settled_at(epoch) + 1),
         steps=steps,
         audits={(audit.round, audit.node): audit for audit in audits},
-        reveals={r: tuple(map(peer, names)) for r, names in (reveals or {}).items()},
+        beacon_shares={r: tuple(map(peer, names)) for r, names in (beacon_shares or {}).items()},
     )
 
 
@@ -166,8 +170,8 @@ def a_settlement(epoch: int = 0, spec: RunSpec | None = None, tokens: int = 1_00
     spec = spec or a_spec()
     first = epoch * spec.money.epoch_rounds
     steps = {(first, f"node-{i}"): tokens + i for i in range(3)}
-    reveals = {first: [f"verifier-{i}" for i in range(4)]}
-    return settle(a_history(spec, steps, reveals=reveals, epoch=epoch), epoch)
+    beacon_shares = {first: [f"verifier-{i}" for i in range(4)]}
+    return settle(a_history(spec, steps, beacon_shares=beacon_shares, epoch=epoch), epoch)
 
 
 class Tale:

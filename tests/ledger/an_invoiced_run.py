@@ -14,9 +14,9 @@ from assay.ledger.journal.database import Place
 from assay.ledger.journal.log_store import read_edge
 from assay.ledger.journal.round_facts import RoundFacts
 from assay.ledger.journal.store import BookStore
-from assay.ledger.log.signer import LogKeeper
+from assay.ledger.log.signer import CheckpointSigner
 from assay.ledger.settlement.payouts import Settlement, settle
-from assay.protocol.audits import Ruling
+from assay.protocol.audits import AuditStatus
 from assay.protocol.messages import Outcome
 from assay.protocol.types import NO_DIGEST
 from tests.ledger.a_run import BUDGET, RUN, Tale, a_commit, a_history, a_spec, an_audit
@@ -44,10 +44,10 @@ def _steps(epoch: int) -> dict[tuple[int, str], int]:
 def a_table(epoch: int) -> Settlement:
     """Node 2 was found out in its third step, so that step and the fourth are not paid, nor the first two."""
     first = epoch * SPEC.money.epoch_rounds
-    fault = an_audit("node-2", first + 2, Ruling.UPHELD, v0=Outcome.MISMATCH, v1=Outcome.MISMATCH)
-    reveals = {first: [f"verifier-{n}" for n in range(4)]}
-    history = a_history(SPEC, _steps(epoch), audits=[fault], reveals=reveals, epoch=epoch)
-    return settle(history, epoch)
+    fault = an_audit("node-2", first + 2, AuditStatus.CONFIRMED, v0=Outcome.MISMATCH, v1=Outcome.MISMATCH)
+    beacon_shares = {first: [f"verifier-{n}" for n in range(4)]}
+    run_state = a_history(SPEC, _steps(epoch), audits=[fault], beacon_shares=beacon_shares, epoch=epoch)
+    return settle(run_state, epoch)
 
 
 TABLES = {epoch: a_table(epoch) for epoch in range(SPEC.epochs)}
@@ -69,18 +69,20 @@ def an_invoiced_run(place: Place, folder: Path, *, epochs: int = SPEC.epochs, an
     rounds = SPEC.settled_at(SPEC.epochs - 1) + 1
     store.add_rounds([_facts(number) for number in range(rounds)])
     tale = a_tale(epochs)
-    keeper = LogKeeper(store, KEY, folder / "checkpoints")
+    ledger_service = CheckpointSigner(store, KEY, folder / "checkpoints")
     at = 0
     for end in [event.block_number for event in tale.events]:
         events = [event for event in tale.events if at < event.block_number <= end]
         store.take_blocks(events, min(at + 1, store.next_block), end, TABLES)
-        keeper.sign_due()
+        ledger_service.sign_due()
         at = end
-    keeper.sign_last()
+    ledger_service.sign_last()
     if anchor:
         with store.reading() as db:
             edge = read_edge(db)
-        event = tale.tell(LogAnchored, keeper="0x" + "ab" * 20, run_id=RUN, size=edge.size, root=edge.root)
+        event = tale.tell(
+            LogAnchored, ledger_service="0x" + "ab" * 20, run_id=RUN, size=edge.size, root=edge.root
+        )
         store.take_blocks([event], store.next_block, event.block_number, TABLES)
     store.close()
 
@@ -96,7 +98,7 @@ def _facts(number: int) -> RoundFacts:
         signatures=3,
         active=3,
         commits=tuple(a_commit(node, round_id, tokens) for (round_id, node), tokens in mine.items()),
-        reveals=(),
+        beacon_shares=(),
         drawn=(),
         verdicts=(),
         ruled=(),

@@ -25,7 +25,7 @@ from assay.ledger.merkle_log import (
     verify_inclusion,
 )
 
-VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "ct_merkle.json").read_text())
+VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "ct_merkle.json").read_text())
 CT_LEAVES = [leaf_hash(bytes.fromhex(data)) for data in VECTORS["leaf_inputs"]]
 CT_ROOTS = {int(size): bytes.fromhex(root) for size, root in VECTORS["roots"].items()}
 SIZE_MAX = 70

@@ -38,7 +38,7 @@ async def main() -> None:
         timing=Timing(first_frame_s=2, serve_idle_s=2, chunk_s=2, offer_s=2),
     ) as host:
         print(json.dumps({"port": host.address.port}), flush=True)
-        async for _fact in host.facts:
+        async for _fact in host.notifications:
             pass
 
 

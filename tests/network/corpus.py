@@ -140,7 +140,7 @@ def _control(rng: random.Random) -> Iterator[Case]:
         yield Case(f"{kind.name} random", CTL, (encode_frame(kind, body),))
         yield Case(f"{kind.name} oversize", CTL, (struct.pack(">IB", BODY_BYTES_MAX[kind] + 2, kind) + body,))
     for length in (0, 2**31, 2**32 - 1):
-        yield Case("length", CTL, (struct.pack(">IB", length, Kind.FACT) + b"x",))
+        yield Case("length", CTL, (struct.pack(">IB", length, Kind.NOTIFICATION) + b"x",))
     yield Case(
         "no answer read", CTL, (encode_frame(Kind.REQUEST, pack_request(1, "echo", bytes(200_000))) * 30,)
     )

@@ -106,7 +106,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     trio.run(bounded)
 
 
-class Child:
+class WorkerProcess:
     """A host in a process of its own (child_host.py)."""
 
     def __init__(self, process: subprocess.Popen[str], address: PeerAddress) -> None:
@@ -126,7 +126,7 @@ class Child:
 
 
 @contextmanager
-def a_child(name: str, *flags: str, port: int = 0) -> Iterator[Child]:
+def a_child(name: str, *flags: str, port: int = 0) -> Iterator[WorkerProcess]:
     """Start a host in a process of its own; it has ended when the scope is left, whatever happened."""
     process = subprocess.Popen(
         [
@@ -146,7 +146,9 @@ def a_child(name: str, *flags: str, port: int = 0) -> Iterator[Child]:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line, "the child did not start"
-        yield Child(process, PeerAddress(peer=peer_of(name), ip="127.0.0.1", port=json.loads(line)["port"]))
+        yield WorkerProcess(
+            process, PeerAddress(peer=peer_of(name), ip="127.0.0.1", port=json.loads(line)["port"])
+        )
     finally:
         process.kill()
         process.wait()

@@ -23,7 +23,7 @@ DIGEST = blob_digest(DATA)
 CHUNK_COUNT = 13
 
 
-class Shelf(MemoryBlobs):
+class RunCatalogue(MemoryBlobs):
     """A store that counts which chunks are read, and can stop giving them."""
 
     def __init__(self, *blobs: bytes) -> None:
@@ -62,7 +62,7 @@ async def fetch(host, *holders, **changes):
 async def reader_and_holders(count, **changes):
     """A host that collects faults, and `count` holders of DATA connected to it."""
     faults = []
-    shelves = [Shelf(DATA) for _ in range(count)]
+    shelves = [RunCatalogue(DATA) for _ in range(count)]
     async with trio.open_nursery() as nursery:
 
         async def hold(name, shelf, *, task_status):
@@ -310,7 +310,7 @@ def test_a_pushed_blob_is_pulled_verified_and_kept():
             offers.append((peer, digest, size))
             return len(offers) > 1
 
-        sent, kept = Shelf(DATA), Shelf()
+        sent, kept = RunCatalogue(DATA), RunCatalogue()
         async with (
             a_host("sender", blobs=sent) as sender,
             a_host("taker", blobs=kept, accept_push=accept) as taker,
@@ -330,9 +330,9 @@ def test_a_pushed_blob_is_pulled_verified_and_kept():
 
 def test_a_pusher_that_sends_something_else_is_blamed_and_nothing_is_kept():
     async def main() -> None:
-        faults, kept = [], Shelf()
+        faults, kept = [], RunCatalogue()
         async with (
-            a_host("sender", blobs=Shelf(DATA)) as sender,
+            a_host("sender", blobs=RunCatalogue(DATA)) as sender,
             a_host("taker", blobs=kept, accept_push=lambda *_: True, on_fault=faults.append) as taker,
             connected(sender, taker),
         ):
@@ -351,7 +351,7 @@ def test_a_push_above_the_room_for_pushes_is_busy_without_asking():
     async def main() -> None:
         asked = []
         async with (
-            a_host("sender", blobs=Shelf(DATA)) as sender,
+            a_host("sender", blobs=RunCatalogue(DATA)) as sender,
             a_host("taker", accept_push=lambda *offer: bool(asked.append(offer)) or True) as taker,
             connected(sender, taker),
         ):

@@ -69,7 +69,7 @@ def test_half_a_frame_blames_nobody_and_is_no_frame(kind, body, keep):
 
 def test_a_known_frame_in_the_wrong_place_is_refused():
     with pytest.raises(MalformedMessage, match="not expected"):
-        trio.run(read_frame, Pieces(encode_frame(Kind.FACT, b"x")), (Kind.PING, Kind.PONG))
+        trio.run(read_frame, Pieces(encode_frame(Kind.NOTIFICATION, b"x")), (Kind.PING, Kind.PONG))
 
 
 @given(number=st.integers(0, 2**32 - 1), method=st.text(min_size=1, max_size=16), body=st.binary(max_size=99))

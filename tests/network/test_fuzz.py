@@ -23,7 +23,7 @@ from tests.network.corpus import BLOB, Case, cases
 from tests.network.loopback import (
     PATIENCE_S,
     QUICK,
-    Child,
+    WorkerProcess,
     a_child,
     a_host,
     answers,
@@ -38,7 +38,7 @@ from tests.network.loopback import (
 class Attacker:
     """A member whose streams carry whatever it likes."""
 
-    def __init__(self, victim: Child) -> None:
+    def __init__(self, victim: WorkerProcess) -> None:
         self._victim = victim
         self._peers = Peers(seed=seed_of("attacker"), is_member=lambda _peer: True, timing=QUICK)
         self.case_count = 0
@@ -86,7 +86,7 @@ class Attacker:
         return self.muxer(), stream.muxed_stream
 
 
-async def assert_serves_honest(victim: Child) -> None:
+async def assert_serves_honest(victim: WorkerProcess) -> None:
     async with a_host("honest") as honest, trio.open_nursery() as nursery:
         nursery.start_soon(honest.keep_connected, [victim.address])
         assert await answers(honest, victim.peer)

@@ -13,7 +13,7 @@ import trio
 
 from assay.network import limits
 from assay.network.frames import Kind, read_frame
-from assay.network.host import Fact, RemoteError
+from assay.network.host import Notification, RemoteError
 from assay.protocol.errors import ConfigError, OutOfPhase, Unavailable
 from tests.network.loopback import (
     PATIENCE_S,
@@ -52,8 +52,8 @@ def test_facts_and_requests_arrive_with_their_authenticated_sender():
         ):
             await alice.send(bob.peer, b"one")
             alice.post(bob.peer, b"two")
-            assert await bob.facts.receive() == Fact(alice.peer, b"one")
-            assert await bob.facts.receive() == Fact(alice.peer, b"two")
+            assert await bob.notifications.receive() == Notification(alice.peer, b"one")
+            assert await bob.notifications.receive() == Notification(alice.peer, b"two")
             assert await alice.request(bob.peer, "whoami", b"!", timeout_s=10) == alice.peer + b"!"
             assert asked == [(alice.peer, b"!")]
 
@@ -248,7 +248,7 @@ def test_a_frozen_peer_with_a_full_socket_delays_neither_others_nor_closing():
                     assert await answers(alice, bob.peer)
                     bob.signal(signal.SIGSTOP)
                     for _ in range(100):
-                        alice.post(bob.peer, bytes(limits.FACT_BYTES_MAX))
+                        alice.post(bob.peer, bytes(limits.NOTIFICATION_BYTES_MAX))
                     assert await answers(alice, carol.peer)
                     closing_since = trio.current_time()
                     nursery.cancel_scope.cancel()
@@ -275,11 +275,13 @@ def test_a_flood_of_facts_from_one_peer_does_not_stop_anothers():
                         await trio.sleep(0.01)
 
             nursery.start_soon(flood)
-            await until(lambda: bob.dropped_facts().get(mallory.peer, 0) >= 2)  # nobody reads bob's facts
+            await until(
+                lambda: bob.dropped_notifications().get(mallory.peer, 0) >= 2
+            )  # nobody reads bob's facts
             await alice.send(bob.peer, b"a word")
             assert await answers(alice, bob.peer)
-            await until_received(bob, Fact(alice.peer, b"a word"))
-            assert alice.peer not in bob.dropped_facts()
+            await until_received(bob, Notification(alice.peer, b"a word"))
+            assert alice.peer not in bob.dropped_notifications()
             nursery.cancel_scope.cancel()
 
     run(main)
@@ -287,7 +289,7 @@ def test_a_flood_of_facts_from_one_peer_does_not_stop_anothers():
 
 async def until_received(host, expected):
     with trio.fail_after(PATIENCE_S):
-        while await host.facts.receive() != expected:
+        while await host.notifications.receive() != expected:
             pass
 
 
@@ -297,7 +299,7 @@ def test_posts_to_an_absent_peer_keep_the_newest_and_cost_no_more_than_the_bound
             for n in range(limits.OUTBOX_FRAMES_MAX + 50):
                 alice.post(bob.peer, str(n).encode())
             async with connected(alice, bob):
-                first = await bob.facts.receive()
+                first = await bob.notifications.receive()
                 assert first.payload == b"50"
 
     run(main)
@@ -309,7 +311,7 @@ def test_a_peer_that_ends_every_stream_at_once_is_not_courted_in_a_loop():
 
         async def hang_up(peer, stream):
             streams.append(peer)
-            await read_frame(stream, (Kind.FACT,))
+            await read_frame(stream, (Kind.NOTIFICATION,))
             await stream.reset()
 
         patient = replace(QUICK, redial_min_s=60, redial_max_s=60, ping_interval_s=60)
@@ -328,10 +330,10 @@ def test_a_peer_that_ends_every_stream_at_once_is_not_courted_in_a_loop():
 def test_a_payload_at_the_bound_is_sent_and_one_byte_more_is_our_own_mistake():
     async def main() -> None:
         async with a_host("alice") as alice, a_host("bob") as bob, connected(alice, bob):
-            await alice.send(bob.peer, bytes(limits.FACT_BYTES_MAX))
-            assert len((await bob.facts.receive()).payload) == limits.FACT_BYTES_MAX
+            await alice.send(bob.peer, bytes(limits.NOTIFICATION_BYTES_MAX))
+            assert len((await bob.notifications.receive()).payload) == limits.NOTIFICATION_BYTES_MAX
             with pytest.raises(ValueError, match="at most"):
-                alice.post(bob.peer, bytes(limits.FACT_BYTES_MAX + 1))
+                alice.post(bob.peer, bytes(limits.NOTIFICATION_BYTES_MAX + 1))
             body = bytes(limits.REQUEST_BYTES_MAX)
             assert await alice.request(bob.peer, "echo", body, timeout_s=30) == body
             with pytest.raises(ValueError, match="at most"):
@@ -358,7 +360,7 @@ def test_gossip_reaches_members_as_facts_of_their_author():
                     await trio.sleep(0.2)
 
             nursery.start_soon(keep_publishing)
-            fact = await bob.facts.receive()
+            fact = await bob.notifications.receive()
             assert (fact.peer, fact.topic, fact.payload[:5]) == (alice.peer, "votes", b"vote ")
             with pytest.raises(ValueError, match="topic"):
                 await alice.publish("elsewhere", b"")

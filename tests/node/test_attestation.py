@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from assay.attestation.evidence import REPORT_BYTES_MAX, Evidence, Family, Report
+from assay.attestation.evidence import REPORT_BYTES_MAX, DeviceFamily, Evidence, Report
 from assay.node.attestation import keep_attested
 from assay.protocol.state_transition import advance
 from tests.builders import NODES, RUN_ID, a_digest, a_history, a_manifest, peer
@@ -18,23 +18,23 @@ from tests.builders import NODES, RUN_ID, a_digest, a_history, a_manifest, peer
 class Loud:
     """An attester with more GPUs than fit."""
 
-    family = Family.TDX
+    family = DeviceFamily.TDX
 
     def evidence(self, _binding: object) -> Evidence:
         """As large as each part may be."""
-        gpu = Report(family=Family.NVIDIA_CC, body=bytes(REPORT_BYTES_MAX), certificates=())
-        return Evidence(main=Report(family=Family.TDX, body=b"quote", certificates=()), gpus=(gpu,) * 8)
+        gpu = Report(family=DeviceFamily.NVIDIA_CC, body=bytes(REPORT_BYTES_MAX), certificates=())
+        return Evidence(main=Report(family=DeviceFamily.TDX, body=b"quote", certificates=()), gpus=(gpu,) * 8)
 
 
 def test_evidence_too_long_to_show_is_said_and_ends_no_process(caplog: pytest.LogCaptureFixture) -> None:
     first = a_history()
-    history = advance(first, a_manifest(first, NODES))
+    run_state = advance(first, a_manifest(first, NODES))
 
     async def grown(_beyond: int) -> Any:
-        return history
+        return run_state
 
-    me: Any = SimpleNamespace(spec=history.spec, run_id=RUN_ID, me=peer("nora"), domain=a_digest("unused"))
-    follower: Any = SimpleNamespace(grown=grown, history=history)
+    me: Any = SimpleNamespace(spec=run_state.spec, run_id=RUN_ID, me=peer("nora"), domain=a_digest("unused"))
+    follower: Any = SimpleNamespace(grown=grown, run_state=run_state)
     nobody: Any = None
     with caplog.at_level(logging.ERROR):
         trio.run(keep_attested, me, nobody, follower, Loud())

@@ -10,7 +10,7 @@ import pytest
 from nacl.signing import SigningKey
 
 from assay.attestation.binding import report_data
-from assay.attestation.evidence import Evidence, Family, Report
+from assay.attestation.evidence import DeviceFamily, Evidence, Report
 from assay.attestation.files import write_evidence
 from assay.node.attesters import CommandAttester, command_attester, software_attester
 from assay.protocol.errors import ConfigError, Unavailable
@@ -27,7 +27,7 @@ def a_program(folder: Path, body: str, family: str = "tdx") -> CommandAttester:
 
 
 def test_a_program_is_asked_with_the_binding_and_answers_with_evidence(tmp_path: Path) -> None:
-    main = Report(family=Family.TDX, body=b"quote", certificates=())
+    main = Report(family=DeviceFamily.TDX, body=b"quote", certificates=())
     (tmp_path / "evidence.json").write_text(write_evidence(Evidence(main=main, gpus=())))
     attester = a_program(
         tmp_path,

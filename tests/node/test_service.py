@@ -18,16 +18,16 @@ from tests.specs import a_rule
 NORA = peer("nora")
 
 
-class Child:
+class WorkerProcess:
     """A trainer that answers with what it was asked."""
 
     async def call(self, name: str, **arguments: Any) -> dict[str, Any]:
         return {"name": name, **arguments}
 
 
-def asked(history: Any) -> dict[str, Any]:
-    service = SimpleNamespace(me=SimpleNamespace(me=NORA), pace=SimpleNamespace(child=Child()))
-    return cast(dict[str, Any], trio.run(Service._step, service, history))
+def asked(run_state: Any) -> dict[str, Any]:
+    service = SimpleNamespace(me=SimpleNamespace(me=NORA), state_sync=SimpleNamespace(child=WorkerProcess()))
+    return cast(dict[str, Any], trio.run(Service._step, service, run_state))
 
 
 def test_before_its_first_accepted_step_a_node_starts_afresh():
@@ -36,11 +36,11 @@ def test_before_its_first_accepted_step_a_node_starts_afresh():
 
 def test_a_step_continues_the_last_accepted_one_though_later_ones_had_the_same_root():
     """FedAvg keeps nothing back, so every root is the zero root and says nothing of its round."""
-    history = a_history(rule=a_rule("fedavg"))
-    root = zero_root(history.run_id, history.spec.rule, layout_of(history.spec.model).blocks)
-    record = replace(history.nodes[NORA], momentum=root, round=4)
-    history = replace(history, round=RoundId(7), nodes={**history.nodes, NORA: record})
+    run_state = a_history(rule=a_rule("fedavg"))
+    root = zero_root(run_state.run_id, run_state.spec.rule, layout_of(run_state.spec.model).blocks)
+    record = replace(run_state.nodes[NORA], momentum=root, round=4)
+    run_state = replace(run_state, round=RoundId(7), nodes={**run_state.nodes, NORA: record})
 
-    request = asked(history)
+    request = asked(run_state)
 
     assert (request["round_id"], request["base_round"], request["base_root"]) == (7, 4, root)

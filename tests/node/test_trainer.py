@@ -23,7 +23,7 @@ from assay.training.optimiser.public_state import state_digest
 from assay.verifier.aggregation.mean import mean_over_senders
 from assay.verifier.audit import worker as examiners
 from assay.verifier.audit.exact import DISTANCE_PPB_MAX, check_opening
-from assay.verifier.audit.worker import Examiner
+from assay.verifier.audit.worker import RecomputeWorker
 from tests.builders import RUN_ID, a_data_folder, a_digest, a_spec, peer
 
 SPEC = a_spec(rounds=40)
@@ -84,7 +84,15 @@ def skip(trainer, count):
 
 
 def commit_of(record):
-    fields = ("state", "batch_root", "momentum_before", "momentum_after", "seal", "exec_class", "tokens")
+    fields = (
+        "state",
+        "batch_root",
+        "momentum_before",
+        "momentum_after",
+        "commitment",
+        "exec_class",
+        "tokens",
+    )
     return Commit(
         run_id=RUN_ID, round=RoundId(record["round"]), node=NODE, parent=record["parent"],
         update=record["update_digest"], update_bytes=len(record["update"]), loss_micro=record["loss_micro"],
@@ -138,7 +146,7 @@ def test_on_another_parent_it_is_another_step(data, folder):
 
     second = trainer.step(0, a_digest("another parent"), -1, NO_DIGEST)
 
-    assert second["seal"] != first["seal"]
+    assert second["commitment"] != first["commitment"]
     assert second["update"] == first["update"]  # same parameters, same batch
 
 
@@ -367,15 +375,15 @@ def test_what_is_kept_on_disk_stays_bounded_over_many_rounds(data, folder):
 @pytest.mark.parametrize("name", NAMES)
 def test_an_audit_finds_every_cheat_that_opens_and_clears_everybody_else(data, folder, tmp_path, name):
     trainer = a_trainer(data, folder, name, start=2)
-    examiner = Examiner(spec=SPEC, data=data, folder=tmp_path / "examiner")
+    recompute_worker = RecomputeWorker(spec=SPEC, data=data, folder=tmp_path / "recompute_worker")
     records = trained(trainer, 4)
     for record in records:
-        examiner.parameters.apply(record["round"], aggregate_of(trainer, record))
+        recompute_worker.parameters.apply(record["round"], aggregate_of(trainer, record))
 
     for record in records:
         blocks = blocks_drawn(trainer, record)
         opening = trainer.steps.opening(record["round"], blocks)
-        found = examiner.examine(commit_of(record), record["update"], opening, blocks)
+        found = recompute_worker.examine(commit_of(record), record["update"], opening, blocks)
         lies = record["round"] >= 2 and name in CHEATS and name not in LIES_ELSEWHERE
         assert found.outcome is (Outcome.MISMATCH if lies else Outcome.MATCH), (name, record["round"])
 
@@ -408,10 +416,12 @@ def test_a_diverged_node_is_honest_after_its_reset_and_after_a_restart(data, fol
 
 
 def judged(data, tmp_path, trainer, record, **changes):
-    examiner = Examiner(spec=SPEC, data=data, folder=tmp_path / "examiner")
+    recompute_worker = RecomputeWorker(spec=SPEC, data=data, folder=tmp_path / "recompute_worker")
     blocks = blocks_drawn(trainer, record)
     commit = replace(commit_of(record), **changes)
-    return examiner.examine(commit, record["update"], trainer.steps.opening(record["round"], blocks), blocks)
+    return recompute_worker.examine(
+        commit, record["update"], trainer.steps.opening(record["round"], blocks), blocks
+    )
 
 
 def test_an_auditor_of_another_execution_class_finds_nothing(data, folder, tmp_path):
@@ -496,7 +506,7 @@ def counted(data, folder, monkeypatch):
 
 def facts_of(record):
     """What of a step is not drawn anew each time it is made."""
-    return {name: value for name, value in record.items() if name not in ("salt", "seal")}
+    return {name: value for name, value in record.items() if name not in ("salt", "commitment")}
 
 
 def test_work_done_ahead_is_the_step_that_would_have_been_made_then(counted, data, tmp_path):

@@ -26,7 +26,7 @@ from assay.network.blob_store import DiskBlobs, MemoryBlobs
 from assay.network.host import Handler, PeerAddress, open_host
 from assay.observer.buyer.service import Buyer
 from assay.observer.ledger_service import settler
-from assay.observer.ledger_service.service import Keeper
+from assay.observer.ledger_service.service import LedgerService
 from assay.participant.config import Config, Participant
 from assay.participant.keyring import Keys
 from assay.participant.store import Store
@@ -35,7 +35,7 @@ from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.identity import Domain
 from assay.protocol.messages import (
     CertifiedManifest,
-    Links,
+    ManifestRange,
     ModelRequest,
     ModelSignature,
     ResultSignature,
@@ -47,7 +47,6 @@ from assay.protocol.types import NO_DIGEST, Address, Digest, HotSignature, PeerI
 from assay.training.data.inventory import inventory, inventory_digest
 from tests import builders
 from tests.builders import NODES, VERIFIERS, a_certified, a_history, a_hot_key, a_manifest, a_member, a_spec
-from tests.contracts.conftest import anvil_binary  # noqa: F401 - fixture
 from tests.observer.buyer.test_parameters import AGGREGATES, BLOBS, STATES
 from tests.observer.ledger_service.test_bookkeeper import settlements_of
 
@@ -71,7 +70,7 @@ def account_key(name: str) -> bytes:
 
 
 @pytest.fixture
-def run(anvil_binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # noqa: F811
+def run(anvil_binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with Anvil(binary=anvil_binary, state_dir=tmp_path / "chain", block_time_s=1) as anvil:
         yield a_run(anvil, monkeypatch)
 
@@ -81,11 +80,11 @@ def a_run(anvil: Anvil, monkeypatch: pytest.MonkeyPatch) -> Run:
     members = [a_member(name) for name in VERIFIERS]
     seats = [(evm_address(member.account), evm_address(member.hot)) for member in members]
     deployment = deploy(anvil.rpc_url, anvil.keys[0], LOCALNET, builders.DEPLOYMENT_ID, seats)
-    buyer, keeper = a_member("buyer"), a_member("keeper")
+    buyer, ledger_service = a_member("buyer"), a_member("ledger_service")
     bank = Chain(anvil.rpc_url, deployment, anvil.keys[0])
     bank.fund_many([evm_address(buyer.account)], token_amount=BUDGET, amount_wei=10**18)
-    bank.fund_many([evm_address(keeper.account)], token_amount=0, amount_wei=10**18)
-    money = replace(a_spec().money, treasury=Address(keeper.account))
+    bank.fund_many([evm_address(ledger_service.account)], token_amount=0, amount_wei=10**18)
+    money = replace(a_spec().money, treasury=Address(ledger_service.account))
     changes = {"state_every": 2, "buyer": Address(buyer.account), "money": money}
     spec = a_spec(**changes)
     run_id = Digest(
@@ -104,10 +103,10 @@ def a_run(anvil: Anvil, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 def a_story(changes: dict[str, Any]) -> list[CertifiedManifest]:
     """All links: each node commits to an update that exists, from the parameters that follow."""
-    history, links = a_history(**changes), list[CertifiedManifest]()
-    while not history.is_complete:
-        at = int(history.round)
-        manifest = a_manifest(history, NODES if history.is_training else ())
+    run_state, links = a_history(**changes), list[CertifiedManifest]()
+    while not run_state.is_complete:
+        at = int(run_state.round)
+        manifest = a_manifest(run_state, NODES if run_state.is_training else ())
         aggregate = blob_digest(AGGREGATES[at]) if manifest.commits else NO_DIGEST
         commits = tuple(
             replace(signed, commit=replace(signed.commit, state=state, update=blob_digest(update)))
@@ -115,10 +114,10 @@ def a_story(changes: dict[str, Any]) -> list[CertifiedManifest]:
             for state in [STATES[at] if at % 2 == 0 else NO_DIGEST]
             for update in [UPDATES[builders.name_of(signed.commit.node)]]
         )
-        chain = next_chain(history.chain, tuple(signed.commit for signed in commits), aggregate)
+        chain = next_chain(run_state.chain, tuple(signed.commit for signed in commits), aggregate)
         manifest = replace(manifest, commits=commits, aggregate=aggregate, chain=chain)
         links.append(a_certified(manifest, digest(links[-1].block) if links else NO_DIGEST))
-        history = advance(history, manifest)
+        run_state = advance(run_state, manifest)
     return links
 
 
@@ -127,7 +126,7 @@ def handlers_of(run: Run, name: str) -> dict[str, Handler]:
     tables = settlements_of(run.links, a_history_of(run))
 
     async def answer_links(_peer: PeerId, body: bytes) -> bytes:
-        return encode(Links(links=tuple(run.links[decode(StepRequest, body).number :])))
+        return encode(ManifestRange(links=tuple(run.links[decode(StepRequest, body).number :])))
 
     async def sign_result(_peer: PeerId, body: bytes) -> bytes:
         previous = NO_DIGEST
@@ -232,10 +231,12 @@ def test_keeper_and_buyer_finish_a_run_to_the_unit_although_they_die_again_and_a
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(settler, "CLAIM_FOR_OTHERS_S", 3.0)
-    books, goods = tmp_path / "keeper", tmp_path / "buyer"
+    books, goods = tmp_path / "ledger_service", tmp_path / "buyer"
 
     async def keep(addresses: dict[PeerId, PeerAddress]) -> None:
-        await Keeper(a_participant(run, "keeper", books, addresses), books / "status.jsonl").run()
+        await LedgerService(
+            a_participant(run, "ledger_service", books, addresses), books / "status.jsonl"
+        ).run()
 
     async def buy(addresses: dict[PeerId, PeerAddress]) -> None:
         me = a_participant(run, "buyer", goods, addresses)

@@ -52,8 +52,8 @@ def test_the_quickstart_is_the_default_order_with_a_cheater():
     data = honest.data[0].model_copy(update={"licence": None, "max_bytes": None})
     assert (quickstart.data[0].licence, quickstart.data[0].max_bytes) == (data.licence_text, data.bytes_max)
     assert (honest.sizes(), honest.rule()) == (Order().sizes(), Order().rule())
-    assert quickstart.verify.canaries == 2
-    verify = quickstart.verify.model_copy(update={"canaries": 0})
+    assert quickstart.verify.known_answers == 2
+    verify = quickstart.verify.model_copy(update={"known_answers": 0})
     same = {"model": Order().model, "train": Order().train, "comm": Order().comm, "verify": verify}
     plain = honest.model_copy(update={"data": (data,), **same})
     assert plain.model_dump() == Order().model_dump()

@@ -35,13 +35,13 @@ TEXT = np.frombuffer(b"All of it is text, and there is enough of it. " * 400, np
 SMALL = {
     "run.nodes": 3, "run.verifiers": 4, "run.rounds": 7,
     "model.layers": 1, "model.width": 64, "model.heads": 2,
-    "model.context": 16, "train.sequences": 2, "verify.looks": 0, "verify.limits": "none",
+    "model.context": 16, "train.sequences": 2, "verify.replicated": 0, "verify.limits": "none",
     "verify.audit_rounds": 4, "verify.dispute_rounds": 3, "budget.epoch_rounds": 3,
     "budget.price_per_mtoken": 1_234_567,
 }  # fmt: skip
 
 
-def a_seat(number: int) -> Member:
+def a_local_member(number: int) -> Member:
     return Member(
         peer=PeerId(bytes([number]) * 32), account=Address(bytes([number]) * 20), hot=Address(bytes(20))
     )
@@ -55,8 +55,8 @@ def a_spec(overrides=None, nodes=None, verifiers=None) -> RunSpec:
         data=data_spec(order, write_tokens(None, [TEXT])),
         buyer=Address(b"b" * 20),
         treasury=Address(b"t" * 20),
-        nodes=nodes or [a_seat(at) for at in range(order.run.nodes)],
-        verifiers=verifiers or [a_seat(100 + at) for at in range(order.run.verifiers)],
+        nodes=nodes or [a_local_member(at) for at in range(order.run.nodes)],
+        verifiers=verifiers or [a_local_member(100 + at) for at in range(order.run.verifiers)],
     )
 
 
@@ -89,7 +89,7 @@ def test_every_example_has_a_quote_within_its_escrow(file: Path):
     [
         {"budget.price_per_mtoken": 1_234_568}, {"run.rounds": 8}, {"run.seed": 1}, {"run.nodes": 4},
         {"budget.operators": 0.5}, {"model.context": 32}, {"verify.floor": 0.3}, {"comm.k": 16},
-        {"budget.amount": 10**9}, {"timing.collect_s": 1}, {"verify.canaries": 1}, {"budget.slash": 0.4},
+        {"budget.amount": 10**9}, {"timing.collect_s": 1}, {"verify.known_answers": 1}, {"budget.slash": 0.4},
     ],
 )  # fmt: skip
 def test_whatever_changes_what_is_bought_changes_the_digest(change):
@@ -109,7 +109,7 @@ def test_a_spec_made_from_the_order_keeps_its_quote():
         ({"model": ("context", 8)}, "model.context"),
         ({"audit": ("floor_ppm", 1)}, "audit.floor_ppm"),
         ({"audit": ("limits", Digest(b"l" * 32))}, "audit.limits"),
-        ({"audit": ("canary_count", 1)}, "audit.canary_count"),
+        ({"audit": ("known_answer_count", 1)}, "audit.known_answer_count"),
     ],
 )
 def test_a_spec_of_other_terms_is_refused_by_the_name_of_each(change, words):
@@ -131,12 +131,12 @@ def test_fewer_nodes_or_rounds_are_other_terms_too():
 
 def test_the_most_is_what_the_settlement_takes_if_everything_counts():
     spec = a_spec(SMALL, [a_member(name) for name in NODES], [a_member(name) for name in VERIFIERS])
-    history, tables = start(spec, builders.RUN_ID), []
-    for link in builders.a_chain(history, spec.last_round + 1):
-        history = advance(history, link.manifest)
+    run_state, tables = start(spec, builders.RUN_ID), []
+    for link in builders.a_chain(run_state, spec.last_round + 1):
+        run_state = advance(run_state, link.manifest)
         for epoch in range(spec.epochs):
-            if spec.settled_at(epoch) == int(history.round) - 1:
-                tables.append(settle(history, epoch))
+            if spec.settled_at(epoch) == int(run_state.round) - 1:
+                tables.append(settle(run_state, epoch))
 
     most = cost_at_most(terms_of(spec))
     assert len(tables) == spec.epochs == 3
@@ -148,11 +148,11 @@ def test_the_most_is_what_the_settlement_takes_if_everything_counts():
 
 def test_false_steps_on_order_are_not_expected_to_be_paid():
     honest = quote_of(load_order(None, SMALL)).terms
-    planted = quote_of(load_order(None, {**SMALL, "verify.canaries": 1})).terms
+    known_answers = quote_of(load_order(None, {**SMALL, "verify.known_answers": 1})).terms
     steps = cost_at_most(honest).tokens // honest.tokens_per_step
 
     assert cost_expected(honest, {}) == cost_at_most(honest)
-    assert cost_expected(planted, {}).tokens == (steps - 1) * honest.tokens_per_step
+    assert cost_expected(known_answers, {}).tokens == (steps - 1) * honest.tokens_per_step
     assert cost_expected(honest, {1: 0}).tokens == (steps - 7) * honest.tokens_per_step
     assert cost_expected(honest, {1: 3}).tokens == (steps - 4) * honest.tokens_per_step  # epochs 1 and 2
     assert cost_expected(honest, {1: 6}).tokens == (steps - 1) * honest.tokens_per_step  # the last round

@@ -19,7 +19,7 @@ from assay.protocol.errors import ConfigError
 from assay.protocol.params import Member, RunSpec, check_spec
 from assay.protocol.types import Address, Digest, PeerId
 from assay.protocol.update_rule import Wire
-from assay.training.data.shards import Manifest, write_tokens
+from assay.training.data.shards import DataManifest, write_tokens
 from tests.specs import a_rule
 
 TEXT = b"All of it is text, and there is enough of it. " * 400
@@ -31,7 +31,7 @@ def a_member(number: int) -> Member:
     )
 
 
-def tokens_of(data: bytes) -> Manifest:
+def tokens_of(data: bytes) -> DataManifest:
     return write_tokens(None, [np.frombuffer(data, np.uint8)])
 
 
@@ -62,7 +62,7 @@ def test_the_default_order_makes_a_spec_in_exact_integers():
     assert (rule.compress.feedback_micro, rule.local.clip_micro) == (950_000, 1_000_000)
     assert rule.local.equalises
     assert (rule.outer.schedule.peak_nano, rule.outer.schedule.floor_ppm) == (2_000_000, 100_000)
-    assert (rule.aggregation.name, rule.aggregation.f) == ("standing+mean", 1)
+    assert (rule.aggregation.name, rule.aggregation.f) == ("reputation+mean", 1)
     assert (rule.compress.k, rule.outer.schedule.warmup_rounds, rule.local.sequences) == (32, 20, 4)
     assert (audit.probation, audit.floor_ppm, audit.blocks) == (4, 50_000, 64)
     assert (money.price_per_mtoken, money.operators_ppm, money.verifiers_ppm) == (20_000_000, 870_000, 80_000)

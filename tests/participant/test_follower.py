@@ -16,7 +16,7 @@ from assay.participant.links import extend
 from assay.participant.store import Store
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, MalformedMessage
-from assay.protocol.messages import Links, StepRequest
+from assay.protocol.messages import ManifestRange, StepRequest
 from assay.protocol.types import NO_DIGEST, PeerId
 from tests.builders import RUN_ID, VERIFIERS, a_certified, a_chain, a_history, a_manifest, peer
 
@@ -26,8 +26,8 @@ def store(tmp_path):
     return Store(tmp_path / "store.db")
 
 
-def a_follower(store, history=None):
-    return Follower((history or a_history()).spec, RUN_ID, store)
+def a_follower(store, run_state=None):
+    return Follower((run_state or a_history()).spec, RUN_ID, store)
 
 
 def asking_from(number):
@@ -35,31 +35,31 @@ def asking_from(number):
 
 
 async def answer_of(one, number):
-    return decode(Links, await one.answer_links(peer("nora"), asking_from(number))).links
+    return decode(ManifestRange, await one.answer_links(peer("nora"), asking_from(number))).links
 
 
 def test_what_was_replayed_from_the_store_equals_what_was_followed_live(store):
     live = a_follower(store)
-    links = a_chain(a_history(), live.history.spec.last_round + 1)
+    links = a_chain(a_history(), live.run_state.spec.last_round + 1)
 
     assert all(live.take(link) for link in links)
     replayed = a_follower(store)
 
-    assert replayed.history == live.history and live.history.is_complete
+    assert replayed.run_state == live.run_state and live.run_state.is_complete
     assert replayed.settlements == live.settlements
     assert set(live.settlements) == {0, 1}
 
 
 def test_a_settlement_appears_with_the_manifest_that_makes_its_epoch_ripe_and_not_before(store):
-    one, history = a_follower(store), a_history()
+    one, run_state = a_follower(store), a_history()
     seen = {}
-    for link in a_chain(history, history.spec.last_round + 1):
-        history = extend(history, link)
+    for link in a_chain(run_state, run_state.spec.last_round + 1):
+        run_state = extend(run_state, link)
         one.take(link)
         for epoch in one.settlements.keys() - seen.keys():
-            seen[epoch] = (int(link.manifest.round), settle(history, epoch))
+            seen[epoch] = (int(link.manifest.round), settle(run_state, epoch))
 
-    spec = history.spec
+    spec = run_state.spec
     assert {epoch: ripe for epoch, (ripe, _) in seen.items()} == {e: spec.settled_at(e) for e in (0, 1)}
     assert one.settlements == {epoch: table for epoch, (_, table) in seen.items()}
 
@@ -71,7 +71,7 @@ def test_a_link_that_is_not_the_next_one_changes_nothing(store):
     assert not one.take(second)
     assert one.take(first)
     assert not one.take(first)
-    assert one.history.round == 1
+    assert one.run_state.round == 1
     assert list(store.links()) == [first]
 
 
@@ -82,7 +82,7 @@ def test_a_link_that_does_not_hold_is_neither_kept_nor_folded_in(store):
     with pytest.raises(MalformedMessage, match="signatures"):
         one.take(forged)
 
-    assert one.history == a_history()
+    assert one.run_state == a_history()
     assert list(store.links()) == []
 
 

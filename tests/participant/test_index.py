@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.participant.index import INDEX, Altered, check_index, write_index
+from assay.participant.index import INDEX, IntegrityError, check_index, write_index
 from tests.builders import a_hot_key, a_member
 
 BUYER, SIGNER = a_hot_key("buyer"), a_member("buyer").hot
@@ -30,7 +30,7 @@ def delivered(folder):
 
 
 def refused(folder, name):
-    with pytest.raises(Altered) as caught:
+    with pytest.raises(IntegrityError) as caught:
         check_index(folder, SIGNER)
     assert str(caught.value).startswith(f"{name}: ")
     return str(caught.value)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.participant.links import check_place, extend
-from assay.protocol.audits import Ruling
+from assay.protocol.audits import AuditStatus
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import AssayError, MalformedMessage, PeerFault
 from assay.protocol.messages import Outcome
@@ -20,11 +20,11 @@ from tests.builders import (
     VERIFIERS,
     a_certified,
     a_chain,
+    a_commitment,
     a_digest,
     a_history,
     a_manifest,
     a_reveal,
-    a_seal,
     a_signed_commit,
     a_verdict,
     an_unsealing,
@@ -33,36 +33,36 @@ from tests.builders import (
 )
 
 
-def later(count, history=None):
+def later(count, run_state=None):
     """A history so many links on."""
-    history = history or a_history()
-    for link in a_chain(history, count):
-        history = extend(history, link)
-    return history
+    run_state = run_state or a_history()
+    for link in a_chain(run_state, count):
+        run_state = extend(run_state, link)
+    return run_state
 
 
-def relinked(history, manifest, **changes):
+def relinked(run_state, manifest, **changes):
     manifest = replace(manifest, **changes)
     commits = tuple(signed.commit for signed in manifest.commits)
-    return replace(manifest, chain=next_chain(history.chain, commits, manifest.aggregate))
+    return replace(manifest, chain=next_chain(run_state.chain, commits, manifest.aggregate))
 
 
 def test_a_whole_run_can_be_followed_link_by_link_and_not_one_further():
-    history = a_history()
-    links = a_chain(history, history.spec.last_round + 1)
+    run_state = a_history()
+    links = a_chain(run_state, run_state.spec.last_round + 1)
     for link in links:
-        history = extend(history, link)
+        run_state = extend(run_state, link)
 
-    assert history.is_complete
+    assert run_state.is_complete
     with pytest.raises(MalformedMessage, match="complete"):
-        check_place(history, a_manifest(history))
+        check_place(run_state, a_manifest(run_state))
 
 
 def test_extending_is_advancing_once_everything_is_checked():
-    history = later(2)
-    (link,) = a_chain(history, 1)
+    run_state = later(2)
+    (link,) = a_chain(run_state, 1)
 
-    assert extend(history, link) == advance(history, link.manifest)
+    assert extend(run_state, link) == advance(run_state, link.manifest)
 
 
 @pytest.mark.parametrize(
@@ -79,15 +79,15 @@ def test_extending_is_advancing_once_everything_is_checked():
     ],
 )
 def test_a_manifest_out_of_its_place_is_refused_in_words(changes, words):
-    history = later(2)
+    run_state = later(2)
 
     with pytest.raises(MalformedMessage, match=words):
-        check_place(history, replace(a_manifest(history, NODES), **changes))
+        check_place(run_state, replace(a_manifest(run_state, NODES), **changes))
 
 
 def test_commits_ascend_by_node_one_each_and_are_of_this_round():
-    history = later(1)
-    manifest = a_manifest(history, NODES)
+    run_state = later(1)
+    manifest = a_manifest(run_state, NODES)
     first, second, third = manifest.commits
     old = a_signed_commit(NODES[0], a_history())
 
@@ -97,114 +97,123 @@ def test_commits_ascend_by_node_one_each_and_are_of_this_round():
         ((old, second, third), "another round"),
     ]:
         with pytest.raises(MalformedMessage, match=words):
-            check_place(history, relinked(history, manifest, commits=commits))
+            check_place(run_state, relinked(run_state, manifest, commits=commits))
 
 
 def test_only_active_nodes_commit():
-    history = later(1)
-    stranger = a_signed_commit("nora", history, node=peer("vera"))
-    manifest = relinked(history, a_manifest(history, NODES), commits=(stranger,))
+    run_state = later(1)
+    stranger = a_signed_commit("nora", run_state, node=peer("vera"))
+    manifest = relinked(run_state, a_manifest(run_state, NODES), commits=(stranger,))
 
     with pytest.raises(MalformedMessage, match="may not train"):
-        check_place(history, manifest)
+        check_place(run_state, manifest)
 
 
 def test_after_training_a_manifest_carries_no_commits():
-    history = later(6)
-    assert history.round == history.spec.rounds
+    run_state = later(6)
+    assert run_state.round == run_state.spec.rounds
 
-    check_place(history, a_manifest(history))
+    check_place(run_state, a_manifest(run_state))
     with pytest.raises(MalformedMessage, match="may not train"):
-        check_place(history, a_manifest(history, NODES))
+        check_place(run_state, a_manifest(run_state, NODES))
 
 
 def test_reveals_ascend_and_are_of_verifiers():
-    history = later(1)
-    manifest = a_manifest(history, NODES)
-    backwards = tuple(reversed(manifest.reveals))
-    stranger = a_reveal(VERIFIERS[0], history, verifier=peer("nora"))
+    run_state = later(1)
+    manifest = a_manifest(run_state, NODES)
+    backwards = tuple(reversed(manifest.beacon_shares))
+    stranger = a_reveal(VERIFIERS[0], run_state, verifier=peer("nora"))
 
     with pytest.raises(MalformedMessage, match="reveals must ascend"):
-        check_place(history, replace(manifest, reveals=backwards))
+        check_place(run_state, replace(manifest, beacon_shares=backwards))
     with pytest.raises(MalformedMessage, match="stranger"):
-        check_place(history, replace(manifest, reveals=(stranger,)))
+        check_place(run_state, replace(manifest, beacon_shares=(stranger,)))
 
 
 def test_seals_are_of_those_whose_turn_it_is_and_each_comes_once():
-    history = later(2)
-    manifest = replace(a_manifest(history, NODES), seals=())
-    audit = next(iter(history.audits.values()))
-    on_duty, next_in_line = (a_seal(a_verdict(name_of(member), audit)) for member in audit.order[:2])
+    run_state = later(2)
+    manifest = replace(a_manifest(run_state, NODES), commitments=())
+    audit = next(iter(run_state.audits.values()))
+    on_duty, next_in_line = (a_commitment(a_verdict(name_of(member), audit)) for member in audit.order[:2])
 
-    check_place(history, replace(manifest, seals=(on_duty,)))
+    check_place(run_state, replace(manifest, commitments=(on_duty,)))
     with pytest.raises(MalformedMessage, match="may not seal"):
-        check_place(history, replace(manifest, seals=(next_in_line,)))
+        check_place(run_state, replace(manifest, commitments=(next_in_line,)))
     with pytest.raises(MalformedMessage, match="seals must ascend"):
-        check_place(history, replace(manifest, seals=(on_duty, on_duty)))
+        check_place(run_state, replace(manifest, commitments=(on_duty, on_duty)))
 
 
 def test_a_word_on_a_closed_audit_is_refused():
-    history = later(5)
-    closed = next(audit for audit in history.audits.values() if audit.ruling is Ruling.CLEARED)
+    run_state = later(5)
+    closed = next(audit for audit in run_state.audits.values() if audit.ruling is AuditStatus.PASSED)
     word = a_verdict(name_of(closed.order[1]), closed, Outcome.MISMATCH)
 
     with pytest.raises(MalformedMessage, match="may not judge"):
-        check_place(history, replace(a_manifest(history, NODES), verdicts=(word,)))
+        check_place(run_state, replace(a_manifest(run_state, NODES), verdicts=(word,)))
     with pytest.raises(MalformedMessage, match="may not seal"):
-        check_place(history, replace(a_manifest(history, NODES), seals=(a_seal(word),)))
+        check_place(run_state, replace(a_manifest(run_state, NODES), commitments=(a_commitment(word),)))
     with pytest.raises(MalformedMessage, match="wrong time"):
-        check_place(history, replace(a_manifest(history, NODES), unsealed=(an_unsealing(closed),)))
+        check_place(run_state, replace(a_manifest(run_state, NODES), sketch_openings=(an_unsealing(closed),)))
 
 
 # ---- certificates
 
 
 def test_a_link_needs_a_quorum_of_this_runs_verifiers():
-    history = later(1)
-    manifest = a_manifest(history, NODES)
+    run_state = later(1)
+    manifest = a_manifest(run_state, NODES)
 
-    extend(history, a_certified(manifest, signers=VERIFIERS[:3]))
+    extend(run_state, a_certified(manifest, signers=VERIFIERS[:3]))
     with pytest.raises(MalformedMessage, match="2 signatures, expected 3"):
-        extend(history, a_certified(manifest, signers=VERIFIERS[:2]))
+        extend(run_state, a_certified(manifest, signers=VERIFIERS[:2]))
     with pytest.raises(MalformedMessage, match="not a verifier"):
-        extend(history, a_certified(manifest, signers=[*VERIFIERS[:2], "nora"]))
+        extend(run_state, a_certified(manifest, signers=[*VERIFIERS[:2], "nora"]))
 
 
 def test_a_certificate_is_about_this_block_and_no_other():
-    history = later(1)
-    link = a_certified(a_manifest(history, NODES))
-    other = a_certified(a_manifest(history, NODES[:1]))
+    run_state = later(1)
+    link = a_certified(a_manifest(run_state, NODES))
+    other = a_certified(a_manifest(run_state, NODES[:1]))
 
     with pytest.raises(MalformedMessage, match="not a finalisation of its block"):
-        extend(history, replace(link, certificate=other.certificate))
+        extend(run_state, replace(link, certificate=other.certificate))
     with pytest.raises(MalformedMessage, match="about another manifest"):
-        extend(history, replace(link, block=other.block))
+        extend(run_state, replace(link, block=other.block))
 
 
 def test_a_certificate_of_another_iteration_is_refused():
-    history = later(1)
-    link = a_certified(a_manifest(history, NODES))
+    run_state = later(1)
+    link = a_certified(a_manifest(run_state, NODES))
     moved = replace(link.certificate.vote, iteration=Iteration(9))
 
     with pytest.raises(MalformedMessage, match="another iteration"):
-        extend(history, replace(link, certificate=replace(link.certificate, vote=moved)))
+        extend(run_state, replace(link, certificate=replace(link.certificate, vote=moved)))
 
 
 def test_one_forged_signature_spoils_a_certificate():
-    history = later(1)
-    link = a_certified(a_manifest(history, NODES))
+    run_state = later(1)
+    link = a_certified(a_manifest(run_state, NODES))
     signatures = (link.certificate.signatures[1], *link.certificate.signatures[1:])
 
     with pytest.raises(PeerFault, match="signature"):
-        extend(history, replace(link, certificate=replace(link.certificate, signatures=signatures)))
+        extend(run_state, replace(link, certificate=replace(link.certificate, signatures=signatures)))
 
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_one_changed_field_of_a_certified_manifest_never_passes(data):
-    history = later(4)
-    link = a_chain(history, 1)[0]
-    fields = ["commits", "reveals", "seals", "verdicts", "unsealed", "aggregate", "chain", "parent"]
+    run_state = later(4)
+    link = a_chain(run_state, 1)[0]
+    fields = [
+        "commits",
+        "beacon_shares",
+        "commitments",
+        "verdicts",
+        "sketch_openings",
+        "aggregate",
+        "chain",
+        "parent",
+    ]
     field = data.draw(st.sampled_from(fields))
     value = getattr(link.manifest, field)
     if isinstance(value, bytes):
@@ -214,7 +223,7 @@ def test_one_changed_field_of_a_certified_manifest_never_passes(data):
         changed = value[:drop] + value[drop + 1 :]
 
     with pytest.raises(AssayError):
-        extend(history, replace(link, manifest=replace(link.manifest, **{field: changed})))
+        extend(run_state, replace(link, manifest=replace(link.manifest, **{field: changed})))
 
 
 def test_the_chain_of_links_names_its_parents():

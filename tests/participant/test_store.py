@@ -19,11 +19,11 @@ ROOT = Path(__file__).resolve().parents[2]
 WRITER = """
 import sys
 from pathlib import Path
-from replica.store import Store
+from assay.participant.store import Store
 store = Store(Path(sys.argv[1]))
 for number in range(10**9):
     store.add_record(number, b"record %d" % number)
-    store.set_fact(f"fact/{number}", b"fact %d" % number)
+    store.set_value(f"fact/{number}", b"fact %d" % number)
     print(number, flush=True)  # only now was it promised
 """
 
@@ -39,15 +39,15 @@ def test_links_journal_and_facts_survive_a_reopening(path):
     for link in links:
         store.add_link(link)
     store.add_record(1, b"one")
-    store.set_fact("name", b"value")
+    store.set_value("name", b"value")
     store.close()
 
     store = Store(path)
 
     assert list(store.links()) == links
     assert store.records() == [b"one"]
-    assert store.fact("name") == b"value"
-    assert store.fact("another name") is None
+    assert store.value("name") == b"value"
+    assert store.value("another name") is None
 
 
 def test_links_come_ascending_from_a_round_on_and_so_many(path):
@@ -83,14 +83,14 @@ def test_the_journal_keeps_its_order_and_forgets_up_to_an_iteration(path):
 def test_a_fact_is_replaced_and_facts_are_dropped_by_prefix_but_for_some(path):
     store = Store(path)
     for name in ("commit/1", "commit/2", "commit/3", "committed"):
-        store.set_fact(name, b"old")
-    store.set_fact("commit/2", b"new")
+        store.set_value(name, b"old")
+    store.set_value("commit/2", b"new")
 
-    store.drop_facts("commit/", {"commit/2"})
+    store.drop_values("commit/", {"commit/2"})
 
-    assert store.fact("commit/1") is None and store.fact("commit/3") is None
-    assert store.fact("commit/2") == b"new"
-    assert store.fact("committed") == b"old"
+    assert store.value("commit/1") is None and store.value("commit/3") is None
+    assert store.value("commit/2") == b"new"
+    assert store.value("committed") == b"old"
 
 
 def test_a_file_that_is_no_store_is_refused_in_words(path):
@@ -110,7 +110,7 @@ def test_a_write_that_disk_refuses_is_said(path):
     store.close()
 
     with pytest.raises(Unavailable, match="cannot write"):
-        store.set_fact("name", b"value")
+        store.set_value("name", b"value")
 
 
 def test_a_damaged_link_is_refused_in_words(path):
@@ -143,8 +143,8 @@ def test_after_kill_9_in_the_middle_of_writing_every_acknowledged_write_is_there
     store = Store(path)
 
     assert store.records()[: promised + 1] == [b"record %d" % number for number in range(promised + 1)]
-    assert [store.fact(f"fact/{number}") for number in range(promised + 1)] == [
+    assert [store.value(f"fact/{number}") for number in range(promised + 1)] == [
         b"fact %d" % number for number in range(promised + 1)
     ]
-    store.set_fact("after", b"the crash")
-    assert store.fact("after") == b"the crash"
+    store.set_value("after", b"the crash")
+    assert store.value("after") == b"the crash"

@@ -12,7 +12,7 @@ import trio
 
 from assay.network.blob_store import DiskBlobs
 from assay.participant.store import Store
-from assay.participant.sync import Pace
+from assay.participant.sync import StateSync
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import Diverged, Unavailable
@@ -20,7 +20,7 @@ from assay.protocol.state_transition import advance, start
 from assay.protocol.types import NO_DIGEST
 from assay.training.codec.wire import Aggregate, encode_aggregate
 from assay.training.layout import layout_of
-from assay.training.optimiser.public_state import Parameters
+from assay.training.optimiser.public_state import PublicState
 from tests.builders import NODES, RUN_ID, a_chain, a_data_folder, a_spec, peer
 
 SPEC = a_spec(state_every=100)  # so only commits of round 0 name parameters, and those are made up
@@ -44,17 +44,17 @@ def disk(tmp_path):
 
 def a_disk(tmp_path, spec):
     a_data_folder(tmp_path / "data")
-    store, history = Store(tmp_path / "store.db"), start(spec, RUN_ID)
+    store, run_state = Store(tmp_path / "store.db"), start(spec, RUN_ID)
     for number in range(ROUNDS):
-        (link,) = a_chain(history, 1, NODES if number else (), blob_digest(AGGREGATE))
+        (link,) = a_chain(run_state, 1, NODES if number else (), blob_digest(AGGREGATE))
         store.add_link(link)
-        history = advance(history, link.manifest)
+        run_state = advance(run_state, link.manifest)
     return tmp_path
 
 
 def expected(round_id, tmp_path):
     """The digest of the parameters so many aggregates on, by the plain function."""
-    parameters = Parameters(SPEC, tmp_path / f"plain-{round_id}", 100)
+    parameters = PublicState(SPEC, tmp_path / f"plain-{round_id}", 100)
     digest = None
     for number in range(round_id):
         digest = parameters.apply(number, AGGREGATE if number else b"")
@@ -62,7 +62,7 @@ def expected(round_id, tmp_path):
 
 
 @asynccontextmanager
-async def a_pace(disk, fetched=None, folder="me"):
+async def a_state_sync(disk, fetched=None, folder="me"):
     """A pace on this disk; what it fetches is listed, and comes from a peer that has everything."""
 
     async def fetch(digest):
@@ -72,12 +72,12 @@ async def a_pace(disk, fetched=None, folder="me"):
         return AGGREGATE
 
     (disk / folder).mkdir(exist_ok=True)
-    pace = Pace(
+    state_sync = StateSync(
         module="assay.node.trainer",
         opening={
             "spec": encode(SPEC), "run_id": RUN_ID, "node": peer("nora"), "data": str(disk / "data"),
             "folder": str(disk / folder), "base": None, "device": "cpu", "threads": 1,
-            "behaviour": "honest", "start": 0, "planted": [],
+            "behaviour": "honest", "start": 0, "known_answers": [],
         },
         log_path=disk / "worker.log",
         store=Store(disk / "store.db"),
@@ -85,18 +85,18 @@ async def a_pace(disk, fetched=None, folder="me"):
         fetch=fetch,
     )  # fmt: skip
     try:
-        yield pace
+        yield state_sync
     finally:
-        await pace.child.close()
+        await state_sync.child.close()
 
 
 def test_parameters_reach_a_round_from_certified_aggregates_alone(disk, tmp_path):
     fetched = []
 
     async def main():
-        async with a_pace(disk, fetched) as pace:
-            assert await pace.reach(3) == expected(3, tmp_path)
-            assert await pace.reach(2) == expected(2, tmp_path)  # of a round that is behind us
+        async with a_state_sync(disk, fetched) as state_sync:
+            assert await state_sync.reach(3) == expected(3, tmp_path)
+            assert await state_sync.reach(2) == expected(2, tmp_path)  # of a round that is behind us
 
     trio.run(main)
     assert fetched == [blob_digest(AGGREGATE)]  # kept after the first time
@@ -104,53 +104,53 @@ def test_parameters_reach_a_round_from_certified_aggregates_alone(disk, tmp_path
 
 def test_a_round_that_the_chain_has_not_reached_is_refused_in_words(disk):
     async def main():
-        async with a_pace(disk, []) as pace:
+        async with a_state_sync(disk, []) as state_sync:
             with pytest.raises(Diverged, match=f"no link of round {ROUNDS}"):
-                await pace.reach(ROUNDS + 1)
+                await state_sync.reach(ROUNDS + 1)
 
     trio.run(main)
 
 
 def test_an_aggregate_that_nobody_brings_is_unavailable_and_can_come_later(disk, tmp_path):
     async def main():
-        async with a_pace(disk) as pace:
+        async with a_state_sync(disk) as state_sync:
             with pytest.raises(Unavailable, match="nobody is connected"):
-                await pace.reach(2)
-            pace._blobs.put(AGGREGATE)
-            assert await pace.reach(2) == expected(2, tmp_path)
+                await state_sync.reach(2)
+            state_sync._blobs.put(AGGREGATE)
+            assert await state_sync.reach(2) == expected(2, tmp_path)
 
     trio.run(main)
 
 
 def test_a_round_without_an_aggregate_asks_nobody(disk):
     async def main():
-        async with a_pace(disk) as pace:
-            assert await pace.aggregate(NO_DIGEST) == b""
+        async with a_state_sync(disk) as state_sync:
+            assert await state_sync.aggregate(NO_DIGEST) == b""
 
     trio.run(main)
 
 
 def test_a_worker_that_was_killed_is_replayed_to_the_same_parameters(disk, tmp_path):
     async def main():
-        async with a_pace(disk, []) as pace:
-            await pace.reach(2)
-            process = pace.child._process
+        async with a_state_sync(disk, []) as state_sync:
+            await state_sync.reach(2)
+            process = state_sync.child._process
             assert process is not None
             os.kill(process.pid, signal.SIGKILL)
             with trio.move_on_after(60):
                 await process.wait()
-            assert await pace.reach(4) == expected(4, tmp_path)
-            assert await pace.child.call("digest") == expected(4, tmp_path)
+            assert await state_sync.reach(4) == expected(4, tmp_path)
+            assert await state_sync.child.call("digest") == expected(4, tmp_path)
 
     trio.run(main)
 
 
 def test_a_process_that_starts_again_on_the_same_folder_goes_on(disk, tmp_path):
     async def main():
-        async with a_pace(disk, []) as pace:
-            await pace.reach(4)
-        async with a_pace(disk) as pace:  # the blobs are here: nobody is asked
-            assert await pace.reach(5) == expected(5, tmp_path)
+        async with a_state_sync(disk, []) as state_sync:
+            await state_sync.reach(4)
+        async with a_state_sync(disk) as state_sync:  # the blobs are here: nobody is asked
+            assert await state_sync.reach(5) == expected(5, tmp_path)
 
     trio.run(main)
 
@@ -160,10 +160,10 @@ def test_parameters_that_a_quorum_contradicts_are_rebuilt_once_and_then_it_stops
     disk = a_disk(tmp_path, a_spec(state_every=1))
 
     async def main():
-        async with a_pace(disk, []) as pace:
-            assert await pace.reach(1) == expected(1, tmp_path)
+        async with a_state_sync(disk, []) as state_sync:
+            assert await state_sync.reach(1) == expected(1, tmp_path)
             with pytest.raises(Diverged, match="rebuilt or not"):
-                await pace.reach(2)
-            assert await pace.child.call("round") == 1  # rebuilt from zero, to the same end
+                await state_sync.reach(2)
+            assert await state_sync.child.call("round") == 1  # rebuilt from zero, to the same end
 
     trio.run(main)

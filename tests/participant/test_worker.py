@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from assay.participant.worker import Child
+from assay.participant.worker import WorkerProcess
 from assay.protocol.errors import AssayError, ConfigError, Diverged, MalformedMessage, OutOfPhase, Unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,9 +21,9 @@ GONE_S = 60.0  # a process that has not ended by then never will
 OWNER = """
 import sys, trio
 from pathlib import Path
-from replica.child import Child
+from assay.participant.worker import WorkerProcess
 async def main():
-    child = Child("tests.participant.a_worker", Path(sys.argv[1]))
+    child = WorkerProcess("tests.participant.a_worker", Path(sys.argv[1]))
     print(await child.call("pid"), flush=True)
     await trio.sleep_forever()
 trio.run(main)
@@ -37,7 +37,7 @@ def log(tmp_path):
 
 @asynccontextmanager
 async def a_child(log, prepare=None):
-    child = Child(MODULE, log, prepare)
+    child = WorkerProcess(MODULE, log, prepare)
     try:
         yield child
     finally:
@@ -159,7 +159,7 @@ def test_the_reason_of_a_crash_is_in_the_log(log):
 
 def test_a_module_that_is_no_worker_is_unavailable(log):
     async def main():
-        child = Child("tests.replica.no_such_module", log)
+        child = WorkerProcess("tests.participant.no_such_module", log)
         with pytest.raises(Unavailable):
             await child.call("pid")
         await child.close()

@@ -6,21 +6,21 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from assay.protocol.audits import RECOMPUTED, Audit, may_unseal
-from assay.protocol.commitments import seal_of, unseal
+from assay.protocol.audits import RECOMPUTED, Audit, may_open_sketch
+from assay.protocol.commitments import commitment_of, open_commitment
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import (
+    BeaconShare,
     Commit,
+    KnownAnswer,
     Manifest,
     Outcome,
-    Planted,
-    Reveal,
     SignedCommit,
     SignedVerdict,
-    SignedVerdictSeal,
-    Unsealed,
+    SignedVerdictCommitment,
+    SketchOpening,
     Verdict,
-    VerdictSeal,
+    VerdictCommitment,
 )
 from assay.protocol.params import (
     Member,
@@ -29,7 +29,14 @@ from assay.protocol.params import (
     TimingSpec,
     check_spec,
 )
-from assay.protocol.state_transition import History, advance, may_reveal, may_seal, next_chain, start
+from assay.protocol.state_transition import (
+    RunState,
+    advance,
+    may_commit_verdict,
+    may_share_beacon,
+    next_chain,
+    start,
+)
 from assay.protocol.types import NO_DIGEST, Address, Digest, HotSignature, PeerId, RoundId, Signature
 from tests.specs import FLOAT32_WHOLE, a_model, a_rule, an_audit_spec, some_data
 
@@ -98,7 +105,7 @@ def a_commit(round_id: int, node: PeerId, **changes: object) -> Commit:
         momentum_before=mark("before"),
         momentum_after=mark("after"),
         inner=(),
-        seal=seal_of(NODE_SALT, [mark("sketch")]),
+        commitment=commitment_of(NODE_SALT, [mark("sketch")]),
         exec_class=Digest(bytes(32)),
         tokens=16,
         loss_micro=5_000_000,
@@ -129,7 +136,7 @@ def a_word(audit: Audit, verifier: PeerId, outcome: Outcome, **changes: object) 
         else NO_DIGEST,
         opening=Digest(bytes(32)),
         opening_bytes=0,
-        leans=False,
+        is_biased=False,
         distance_ppb=0,
         block=0,
     )
@@ -140,9 +147,9 @@ def a_verdict(audit: Audit, verifier: PeerId, outcome: Outcome, **changes: objec
     return SignedVerdict(verdict=a_word(audit, verifier, outcome, **changes), signature=Signature(bytes(64)))
 
 
-def a_seal(verdict: Verdict, pattern: Digest = NO_DIGEST) -> SignedVerdictSeal:
+def a_commitment(verdict: Verdict, pattern: Digest = NO_DIGEST) -> SignedVerdictCommitment:
     """The seal over a verdict."""
-    seal = VerdictSeal(
+    commitment = VerdictCommitment(
         run_id=verdict.run_id,
         round=verdict.round,
         node=verdict.node,
@@ -150,55 +157,57 @@ def a_seal(verdict: Verdict, pattern: Digest = NO_DIGEST) -> SignedVerdictSeal:
         pattern=pattern,
         verdict=digest(verdict),
     )
-    return SignedVerdictSeal(seal=seal, signature=Signature(bytes(64)))
+    return SignedVerdictCommitment(commitment=commitment, signature=Signature(bytes(64)))
 
 
-def an_unsealing(audit: Audit) -> Unsealed:
+def an_unsealing(audit: Audit) -> SketchOpening:
     """How the node of `a_commit` opens its seal."""
-    return unseal(audit.commit, NODE_SALT, [sketch_of(audit.commit)], audit.segment)
+    return open_commitment(audit.commit, NODE_SALT, [sketch_of(audit.commit)], audit.segment)
 
 
 def a_manifest(
-    history: History,
+    run_state: RunState,
     *,
     nodes: Iterable[PeerId] | None = None,
-    reveals: tuple[Reveal, ...] = (),
-    seals: Iterable[SignedVerdictSeal] = (),
+    beacon_shares: tuple[BeaconShare, ...] = (),
+    commitments: Iterable[SignedVerdictCommitment] = (),
     verdicts: Iterable[SignedVerdict] = (),
-    unsealed: Iterable[Unsealed] = (),
-    planted: Iterable[Planted] = (),
+    sketch_openings: Iterable[SketchOpening] = (),
+    known_answers: Iterable[KnownAnswer] = (),
 ) -> Manifest:
     """The next manifest: commits of `nodes` (all active ones if left out), and these words."""
-    commits = tuple(a_commit(int(history.round), node) for node in (nodes or history.active))
-    aggregate = Digest(hashlib.sha256(b"aggregate %d" % history.round).digest())
+    commits = tuple(a_commit(int(run_state.round), node) for node in (nodes or run_state.active))
+    aggregate = Digest(hashlib.sha256(b"aggregate %d" % run_state.round).digest())
     return Manifest(
         run_id=RUN_ID,
-        round=history.round,
-        parent=history.parent,
+        round=run_state.round,
+        parent=run_state.parent,
         commits=tuple(
             SignedCommit(commit=c, signature=Signature(bytes(64)), statement=HotSignature(bytes(65)))
             for c in commits
         ),
-        reveals=reveals,
+        beacon_shares=beacon_shares,
         drand=b"",
         drand_next=0,
-        seals=tuple(sorted(seals, key=lambda s: (s.seal.round, s.seal.node, s.seal.verifier))),
+        commitments=tuple(
+            sorted(commitments, key=lambda s: (s.commitment.round, s.commitment.node, s.commitment.verifier))
+        ),
         verdicts=tuple(sorted(verdicts, key=lambda s: (s.verdict.round, s.verdict.node, s.verdict.verifier))),
-        unsealed=tuple(sorted(unsealed, key=lambda one: (one.round, one.node))),
-        planted=tuple(sorted(planted, key=lambda one: (one.round, one.node))),
+        sketch_openings=tuple(sorted(sketch_openings, key=lambda one: (one.round, one.node))),
+        known_answers=tuple(sorted(known_answers, key=lambda one: (one.round, one.node))),
         contradictions=(),
         appraised=(),
-        backings=(),
-        excluded=history.excluded,
+        stake_reports=(),
+        disqualified=run_state.disqualified,
         aggregate=aggregate,
-        chain=next_chain(history.chain, commits, aggregate),
+        chain=next_chain(run_state.chain, commits, aggregate),
     )
 
 
 Votes = Mapping[tuple[int, PeerId], Mapping[PeerId, Outcome | tuple[Outcome, Mapping[str, object]]]]
 
 
-def words(history: History, votes: Votes, mute: Iterable[PeerId] = ()) -> dict[str, list]:
+def words(run_state: RunState, votes: Votes, mute: Iterable[PeerId] = ()) -> dict[str, list]:
     """What verifiers with these votes say in the next manifest, and what drawn nodes show.
 
     Args:
@@ -206,26 +215,28 @@ def words(history: History, votes: Votes, mute: Iterable[PeerId] = ()) -> dict[s
         votes: An outcome by step and verifier; with a table, what of the verdict is made up.
         mute: Who does not say what it would: verifiers do not open, nodes do not unseal.
     """
-    said: dict[str, list] = {"seals": [], "verdicts": [], "unsealed": []}
-    for step, audit in history.audits.items():
+    said: dict[str, list] = {"commitments": [], "verdicts": [], "sketch_openings": []}
+    for step, audit in run_state.audits.items():
         for verifier, vote in votes.get(step, {}).items():
             outcome, lies = vote if isinstance(vote, tuple) else (vote, {})
             signed = a_verdict(audit, verifier, outcome, **lies)
-            if may_seal(history, audit, verifier):
-                said["seals"].append(a_seal(signed.verdict, audit.pattern))
-            elif may_reveal(history, audit, signed.verdict) and verifier not in mute:
+            if may_commit_verdict(run_state, audit, verifier):
+                said["commitments"].append(a_commitment(signed.verdict, audit.pattern))
+            elif may_share_beacon(run_state, audit, signed.verdict) and verifier not in mute:
                 said["verdicts"].append(signed)
-        if may_unseal(audit, int(history.round)) and audit.node not in mute:
-            said["unsealed"].append(an_unsealing(audit))
+        if may_open_sketch(audit, int(run_state.round)) and audit.node not in mute:
+            said["sketch_openings"].append(an_unsealing(audit))
     return said
 
 
-def grow(history: History, rounds: int, votes: Votes | None = None, mute: Iterable[PeerId] = ()) -> History:
+def grow(
+    run_state: RunState, rounds: int, votes: Votes | None = None, mute: Iterable[PeerId] = ()
+) -> RunState:
     """`rounds` more manifests, every word of `words` as soon as it is allowed."""
     for _ in range(rounds):
-        history = advance(history, a_manifest(history, **words(history, votes or {}, mute)))
-    return history
+        run_state = advance(run_state, a_manifest(run_state, **words(run_state, votes or {}, mute)))
+    return run_state
 
 
-def a_history(**changes) -> History:
+def a_history(**changes) -> RunState:
     return start(a_spec(**changes), RUN_ID)

@@ -8,7 +8,7 @@ import pytest
 
 from assay.participant.links import check_place
 from assay.protocol.errors import MalformedMessage
-from assay.protocol.messages import Appraised, Discount, SignedAppraised
+from assay.protocol.messages import Appraisal, Discount, SignedAppraisal
 from assay.protocol.params import PPM
 from assay.protocol.state_transition import advance, may_appraise
 from assay.protocol.types import NO_DIGEST, Digest, RoundId, Signature
@@ -32,18 +32,18 @@ def attested_history(rounds=2, **audit):
     return grow(a_history(rounds=30, **{**POLICY, **audit}), rounds)
 
 
-def a_word(history, verifier, discount=BEST, node=NODE, **changes):
-    word = Appraised(
-        run_id=RUN_ID, round=RoundId(int(history.round) - 1), node=node, verifier=verifier,
+def a_word(run_state, verifier, discount=BEST, node=NODE, **changes):
+    word = Appraisal(
+        run_id=RUN_ID, round=RoundId(int(run_state.round) - 1), node=node, verifier=verifier,
         discount=discount, evidence=Digest(b"e" * 32), result=Digest(b"r" * 32),
     )  # fmt: skip
-    return SignedAppraised(appraised=replace(word, **changes), signature=Signature(bytes(64)))
+    return SignedAppraisal(appraised=replace(word, **changes), signature=Signature(bytes(64)))
 
 
-def said(history, *discounts, node=NODE):
+def said(run_state, *discounts, node=NODE):
     """The history after a manifest in which the first verifiers grant these discounts."""
-    words = [a_word(history, v, d, node) for v, d in zip(VERIFIERS, discounts, strict=False)]
-    return advance(history, replace(a_manifest(history), appraised=tuple(words)))
+    words = [a_word(run_state, v, d, node) for v, d in zip(VERIFIERS, discounts, strict=False)]
+    return advance(run_state, replace(a_manifest(run_state), appraised=tuple(words)))
 
 
 @pytest.mark.parametrize(
@@ -58,18 +58,18 @@ def said(history, *discounts, node=NODE):
     ],
 )
 def test_a_discount_is_what_a_quorum_of_verifiers_grants(granted, discount):
-    history = said(attested_history(), *granted)
+    run_state = said(attested_history(), *granted)
 
-    assert history.discount_ppm(NODE) == discount
-    assert history.discount_ppm(OTHER) == PPM
+    assert run_state.discount_ppm(NODE) == discount
+    assert run_state.discount_ppm(OTHER) == PPM
 
 
 def test_it_lowers_the_rate_that_the_record_asks_for_and_neither_probation_nor_the_floor():
-    history = said(attested_history(probation=4, floor_ppm=50_000), BEST, BEST, BEST)
+    run_state = said(attested_history(probation=4, floor_ppm=50_000), BEST, BEST, BEST)
 
     def rate(clean):
-        record = replace(history.nodes[NODE], clean=clean)
-        return replace(history, nodes={**history.nodes, NODE: record}).rate_ppm(NODE)
+        record = replace(run_state.nodes[NODE], clean=clean)
+        return replace(run_state, nodes={**run_state.nodes, NODE: record}).rate_ppm(NODE)
 
     assert rate(3) == PPM  # on probation nothing is lowered
     assert rate(4) == 400_000 and rate(8) == 200_000
@@ -77,22 +77,22 @@ def test_it_lowers_the_rate_that_the_record_asks_for_and_neither_probation_nor_t
 
 
 def test_evidence_counts_for_so_many_rounds_and_then_no_more():
-    history = said(attested_history(), BEST, BEST, BEST)  # the nonce is of round 1
+    run_state = said(attested_history(), BEST, BEST, BEST)  # the nonce is of round 1
     discounts = {}
-    while history.round <= 10:
-        discounts[int(history.round)] = history.discount_ppm(NODE)
-        history = grow(history, 1)
+    while run_state.round <= 10:
+        discounts[int(run_state.round)] = run_state.discount_ppm(NODE)
+        run_state = grow(run_state, 1)
 
     assert discounts == {3: BEST, 4: BEST, 5: BEST, 6: BEST, 7: BEST, 8: PPM, 9: PPM, 10: PPM}
-    assert history.appraised == {}
+    assert run_state.appraised == {}
 
 
 def test_another_execution_class_is_another_machine_so_trust_begins_again():
-    history = said(attested_history(), BEST, BEST, BEST)
-    history = said(history, BEST, BEST, BEST, node=OTHER)
-    clean = {n: replace(record, clean=9) for n, record in history.nodes.items()}
-    history = replace(history, nodes=clean)
-    manifest = a_manifest(history)
+    run_state = said(attested_history(), BEST, BEST, BEST)
+    run_state = said(run_state, BEST, BEST, BEST, node=OTHER)
+    clean = {n: replace(record, clean=9) for n, record in run_state.nodes.items()}
+    run_state = replace(run_state, nodes=clean)
+    manifest = a_manifest(run_state)
     moved = tuple(
         replace(one, commit=replace(one.commit, exec_class=Digest(b"c" * 32)))
         if one.commit.node == NODE
@@ -100,7 +100,7 @@ def test_another_execution_class_is_another_machine_so_trust_begins_again():
         for one in manifest.commits
     )
 
-    same, other = advance(history, manifest), advance(history, replace(manifest, commits=moved))
+    same, other = advance(run_state, manifest), advance(run_state, replace(manifest, commits=moved))
 
     assert same.nodes[NODE].clean >= 9
     assert other.nodes[NODE].clean <= 1  # what is cleared in this very manifest counts
@@ -109,20 +109,20 @@ def test_another_execution_class_is_another_machine_so_trust_begins_again():
 
 
 def test_a_word_may_come_while_its_evidence_is_young_of_members_and_once():
-    history = attested_history()
-    word = a_word(history, VERIFIERS[0]).appraised
+    run_state = attested_history()
+    word = a_word(run_state, VERIFIERS[0]).appraised
 
-    assert may_appraise(history, word)
+    assert may_appraise(run_state, word)
     for wrong in (
         {"run_id": NO_DIGEST},
         {"node": a_peer("a stranger")},
         {"verifier": a_peer("a stranger")},
-        {"round": history.round},  # not final yet
+        {"round": run_state.round},  # not final yet
     ):
-        assert not may_appraise(history, replace(word, **wrong))
+        assert not may_appraise(run_state, replace(word, **wrong))
     for later in range(6):
-        assert may_appraise(grow(history, later), word) == (later < 3)  # half of its life
-    again = said(history, BEST)
+        assert may_appraise(grow(run_state, later), word) == (later < 3)  # half of its life
+    again = said(run_state, BEST)
     assert not may_appraise(again, word)
     later = replace(word, round=RoundId(int(word.round) + 3))
     assert not may_appraise(grow(again, 2), replace(word, round=RoundId(int(word.round) + 2)))
@@ -130,24 +130,24 @@ def test_a_word_may_come_while_its_evidence_is_young_of_members_and_once():
 
 
 def test_without_a_policy_no_word_counts():
-    history = grow(a_history(), 2)
+    run_state = grow(a_history(), 2)
 
-    assert not may_appraise(history, a_word(history, VERIFIERS[0]).appraised)
+    assert not may_appraise(run_state, a_word(run_state, VERIFIERS[0]).appraised)
 
 
 def test_a_manifest_with_a_word_that_may_not_come_or_in_another_order_is_refused():
-    history = attested_history()
-    first, second = (a_word(history, v) for v in VERIFIERS[:2])
-    check_place(history, replace(a_manifest(history), appraised=(first, second)))
+    run_state = attested_history()
+    first, second = (a_word(run_state, v) for v in VERIFIERS[:2])
+    check_place(run_state, replace(a_manifest(run_state), appraised=(first, second)))
 
-    stale = a_word(history, VERIFIERS[2], round=RoundId(int(history.round)))
+    stale = a_word(run_state, VERIFIERS[2], round=RoundId(int(run_state.round)))
     for words, match in (
         ((second, first), "appraisals must ascend"),
         ((first, first), "appraisals must ascend"),
         ((stale,), "may not come now"),
     ):
         with pytest.raises(MalformedMessage, match=match):
-            check_place(history, replace(a_manifest(history), appraised=words))
+            check_place(run_state, replace(a_manifest(run_state), appraised=words))
 
 
 def test_a_policy_without_rounds_or_rounds_without_a_policy_make_no_run():

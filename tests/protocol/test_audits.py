@@ -10,20 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.participant.links import check_place
-from assay.protocol.audits import Failing, Ruling, awaits, may_plant, may_unseal
-from assay.protocol.commitments import canary_root, planted
+from assay.protocol.audits import AuditStatus, FaultKind, awaits, may_open_sketch, may_plant
+from assay.protocol.commitments import known_answer_proof, known_answer_root
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Outcome
 from assay.protocol.params import PPM
-from assay.protocol.state_transition import advance, judges_of, may_reveal, may_seal, start
+from assay.protocol.state_transition import advance, judges_of, may_commit_verdict, may_share_beacon, start
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from tests.protocol.chains import (
     NODES,
     RUN_ID,
     VERIFIERS,
+    a_commitment,
     a_history,
     a_manifest,
-    a_seal,
     a_spec,
     a_verdict,
     an_unsealing,
@@ -41,73 +41,75 @@ SEVEN = tuple(sorted(PeerId(bytes([n]) * 32) for n in range(40, 47)))
 
 def audited(**changes):
     """A history in which the steps of round 0 are drawn; the verifiers of NODE's audit in their order."""
-    history = grow(a_history(**changes), 2)
-    return history, history.audits[STEP].order
+    run_state = grow(a_history(**changes), 2)
+    return run_state, run_state.audits[STEP].order
 
 
 def judged(outcomes, *, rounds=3, mute=(), **changes):
     """NODE's first audit after its verifiers say this, most responsible first; None says nothing."""
-    history, order = audited(**changes)
+    run_state, order = audited(**changes)
     votes = {v: outcome for v, outcome in zip(order, outcomes, strict=False) if outcome is not None}
-    history = grow(history, rounds, {STEP: votes}, mute)
-    return history, history.audits[STEP]
+    run_state = grow(run_state, rounds, {STEP: votes}, mute)
+    return run_state, run_state.audits[STEP]
 
 
 # ---- the investigation ----
 
 
 def test_a_match_clears_once_its_seal_is_final_and_the_node_has_opened_its_own():
-    history, order = audited()
+    run_state, order = audited()
     votes = {STEP: {order[0]: MATCH}}
 
     seen = []
     for _ in range(3):
-        history = grow(history, 1, votes)
-        audit = history.audits[STEP]
-        seen.append((len(audit.seals), len(audit.verdicts), audit.sketch is not None, audit.ruling))
+        run_state = grow(run_state, 1, votes)
+        audit = run_state.audits[STEP]
+        seen.append((len(audit.commitments), len(audit.verdicts), audit.sketch is not None, audit.ruling))
 
     assert seen == [
-        (1, 0, False, Ruling.OPEN),  # sealed
-        (1, 0, False, Ruling.OPEN),  # the beacon says that nobody else looks
-        (1, 1, True, Ruling.CLEARED),
+        (1, 0, False, AuditStatus.OPEN),  # sealed
+        (1, 0, False, AuditStatus.OPEN),  # the beacon says that nobody else looks
+        (1, 1, True, AuditStatus.PASSED),
     ]
-    assert history.nodes[NODE].clean == 1
+    assert run_state.nodes[NODE].clean == 1
     assert audit.closed_round == 4
 
 
 def test_no_verdict_and_no_sketch_is_shown_before_all_who_look_are_bound():
-    history, order = audited(looks_ppm=PPM)
+    run_state, order = audited(replication_ppm=PPM)
     votes = {STEP: dict.fromkeys(order[:2], MATCH)}
-    while history.audits[STEP].reveal_from < 0:
-        audit = history.audits[STEP]
-        assert not may_unseal(audit, int(history.round))
-        assert not may_reveal(history, audit, a_verdict(audit, order[0], MATCH).verdict)
-        history = grow(history, 1, votes)
+    while run_state.audits[STEP].open_from < 0:
+        audit = run_state.audits[STEP]
+        assert not may_open_sketch(audit, int(run_state.round))
+        assert not may_share_beacon(run_state, audit, a_verdict(audit, order[0], MATCH).verdict)
+        run_state = grow(run_state, 1, votes)
 
-    assert {seal.verifier for seal in history.audits[STEP].seals} == set(order[:2])
-    assert grow(history, 1, votes).audits[STEP].ruling is Ruling.CLEARED
+    assert {commitment.verifier for commitment in run_state.audits[STEP].commitments} == set(order[:2])
+    assert grow(run_state, 1, votes).audits[STEP].ruling is AuditStatus.PASSED
 
 
 def test_the_second_look_is_drawn_only_after_the_first_auditor_is_bound():
-    history, _ = audited(looks_ppm=500_000)
-    votes = {step: {audit.order[0]: MATCH} for step, audit in history.audits.items()}
+    run_state, _ = audited(replication_ppm=500_000)
+    votes = {step: {audit.order[0]: MATCH} for step, audit in run_state.audits.items()}
 
-    bound = grow(history, 1, votes)
-    assert {audit.looks for audit in bound.audits.values() if audit.seals} == {0}
-    looks = [grow(bound, 1).audits[step].looks for step in votes]
-    assert set(looks) <= {1, 2}
+    bound = grow(run_state, 1, votes)
+    assert {audit.auditors_wanted for audit in bound.audits.values() if audit.commitments} == {0}
+    auditors_wanted = [grow(bound, 1).audits[step].auditors_wanted for step in votes]
+    assert set(auditors_wanted) <= {1, 2}
 
 
-def test_second_looks_come_as_often_as_the_spec_says():
+def test_replicated_audits_come_as_often_as_the_spec_says():
     counts = {1: 0, 2: 0}
-    history = a_history(rounds=140, looks_ppm=200_000)
+    run_state = a_history(rounds=140, replication_ppm=200_000)
     for _ in range(140):
-        votes = {s: dict.fromkeys(a.order[:2], MATCH) for s, a in history.audits.items()}
-        new = grow(history, 1, votes)
+        votes = {s: dict.fromkeys(a.order[:2], MATCH) for s, a in run_state.audits.items()}
+        new = grow(run_state, 1, votes)
         for step, audit in new.audits.items():
-            if audit.looks and not (step in history.audits and history.audits[step].looks):
-                counts[audit.looks] += 1
-        history = new
+            if audit.auditors_wanted and not (
+                step in run_state.audits and run_state.audits[step].auditors_wanted
+            ):
+                counts[audit.auditors_wanted] += 1
+        run_state = new
 
     drawn = counts[1] + counts[2]
     assert drawn > 350
@@ -115,97 +117,97 @@ def test_second_looks_come_as_often_as_the_spec_says():
 
 
 def test_only_the_verdict_that_was_sealed_opens_the_seal():
-    history, order = audited()
-    history = grow(history, 2, {STEP: {order[0]: MATCH}})
-    audit = history.audits[STEP]
+    run_state, order = audited()
+    run_state = grow(run_state, 2, {STEP: {order[0]: MATCH}})
+    audit = run_state.audits[STEP]
 
-    assert may_reveal(history, audit, a_verdict(audit, order[0], MATCH).verdict)
+    assert may_share_beacon(run_state, audit, a_verdict(audit, order[0], MATCH).verdict)
     for other in (
         a_verdict(audit, order[0], MISMATCH),
         a_verdict(audit, order[0], MATCH, salt=Digest(b"x" * 32)),
         a_verdict(audit, order[1], MATCH),
     ):
-        assert not may_reveal(history, audit, other.verdict)
+        assert not may_share_beacon(run_state, audit, other.verdict)
 
 
 def test_verifiers_take_over_in_turn_while_nobody_has_sealed():
-    history, order = audited(turn_rounds=1)
+    run_state, order = audited(takeover_rounds=1)
 
     for count in (1, 2, 3):
-        audit = history.audits[STEP]
-        assert [v for v in order if may_seal(history, audit, v)] == list(order[:count])
-        assert not may_seal(history, audit, PeerId(bytes(32)))
-        history = grow(history, 1)
+        audit = run_state.audits[STEP]
+        assert [v for v in order if may_commit_verdict(run_state, audit, v)] == list(order[:count])
+        assert not may_commit_verdict(run_state, audit, PeerId(bytes(32)))
+        run_state = grow(run_state, 1)
 
 
 def test_nobody_else_works_once_enough_have_sealed():
-    history, order = audited()
-    history = grow(history, 1, {STEP: {order[0]: MATCH}})
+    run_state, order = audited()
+    run_state = grow(run_state, 1, {STEP: {order[0]: MATCH}})
 
-    assert not any(may_seal(history, history.audits[STEP], v) for v in VERIFIERS)
+    assert not any(may_commit_verdict(run_state, run_state.audits[STEP], v) for v in VERIFIERS)
 
 
 def test_an_inconclusive_verdict_calls_the_next_auditor():
-    history, order = audited(audit_rounds=9)
-    history = grow(history, 3, {STEP: {order[0]: UNSURE, order[1]: MATCH}})
-    assert history.audits[STEP].ruling is Ruling.OPEN
-    assert may_seal(history, history.audits[STEP], order[1])
+    run_state, order = audited(audit_rounds=9)
+    run_state = grow(run_state, 3, {STEP: {order[0]: UNSURE, order[1]: MATCH}})
+    assert run_state.audits[STEP].ruling is AuditStatus.OPEN
+    assert may_commit_verdict(run_state, run_state.audits[STEP], order[1])
 
-    history = grow(history, 3, {STEP: {order[0]: UNSURE, order[1]: MATCH}})
-    assert history.audits[STEP].ruling is Ruling.CLEARED
+    run_state = grow(run_state, 3, {STEP: {order[0]: UNSURE, order[1]: MATCH}})
+    assert run_state.audits[STEP].ruling is AuditStatus.PASSED
 
 
 def test_who_seals_and_does_not_open_is_replaced_and_counted():
-    history, order = audited(audit_rounds=9)
+    run_state, order = audited(audit_rounds=9)
     votes = {STEP: {order[0]: MATCH, order[1]: MATCH}}
-    history = grow(history, 7, votes, mute=[order[0]])
+    run_state = grow(run_state, 7, votes, mute=[order[0]])
 
-    audit = history.audits[STEP]
+    audit = run_state.audits[STEP]
     assert audit.silent == (order[0],)
-    assert history.verifiers[order[0]].silent == 1
-    assert audit.ruling is Ruling.CLEARED
+    assert run_state.verifiers[order[0]].silent == 1
+    assert audit.ruling is AuditStatus.PASSED
     assert [verdict.verifier for verdict in audit.verdicts] == [order[1]]
 
 
 def test_a_node_that_does_not_open_its_seal_is_not_cleared():
-    history, audit = judged([MATCH], rounds=5, mute=[NODE])
+    run_state, audit = judged([MATCH], rounds=5, mute=[NODE])
 
-    assert audit.ruling is Ruling.LAPSED
-    assert history.nodes[NODE].clean == 0
-    assert not history.nodes[NODE].barred
+    assert audit.ruling is AuditStatus.EXPIRED
+    assert run_state.nodes[NODE].clean == 0
+    assert not run_state.nodes[NODE].banned
 
 
 def test_an_audit_without_verdict_lapses_and_harms_nobody():
-    history, audit = judged([], rounds=5)
+    run_state, audit = judged([], rounds=5)
 
-    assert audit.ruling is Ruling.LAPSED
-    assert history.nodes[NODE].clean == 0
-    assert not history.nodes[NODE].barred
+    assert audit.ruling is AuditStatus.EXPIRED
+    assert run_state.nodes[NODE].clean == 0
+    assert not run_state.nodes[NODE].banned
 
 
 def test_words_count_up_to_their_last_round_and_no_further():
-    history, order = audited()
-    last = grow(history, 3)  # before the manifest of round 5
-    assert may_seal(last, last.audits[STEP], order[0])
-    assert not may_seal(grow(last, 1), grow(last, 1).audits[STEP], order[0])
+    run_state, order = audited()
+    last = grow(run_state, 3)  # before the manifest of round 5
+    assert may_commit_verdict(last, last.audits[STEP], order[0])
+    assert not may_commit_verdict(grow(last, 1), grow(last, 1).audits[STEP], order[0])
 
-    sealed = grow(last, 1, {STEP: {order[0]: MATCH}})
-    assert grow(sealed, 1, {STEP: {order[0]: MATCH}}).audits[STEP].ruling is Ruling.CLEARED
-    assert grow(sealed, 1).audits[STEP].ruling is Ruling.LAPSED
+    committed = grow(last, 1, {STEP: {order[0]: MATCH}})
+    assert grow(committed, 1, {STEP: {order[0]: MATCH}}).audits[STEP].ruling is AuditStatus.PASSED
+    assert grow(committed, 1).audits[STEP].ruling is AuditStatus.EXPIRED
 
 
 def test_a_leader_waits_for_an_audits_last_chance_and_for_no_other():
-    history, order = audited()
-    rules = history.spec.audit
+    run_state, order = audited()
+    rules = run_state.spec.audit
 
-    def waits(history):
-        return awaits(rules, history.audits[STEP], int(history.round))
+    def waits(run_state):
+        return awaits(rules, run_state.audits[STEP], int(run_state.round))
 
-    assert waits(history) == (frozenset(), frozenset(), False)
-    assert waits(grow(history, 3))[0] == set(VERIFIERS)
-    sealed = grow(history, 4, {STEP: {order[0]: MATCH}}, mute=[order[0], NODE])
-    assert waits(sealed) == (frozenset(), {order[0]}, True)
-    alarmed = grow(history, 3, {STEP: {order[0]: MISMATCH}})
+    assert waits(run_state) == (frozenset(), frozenset(), False)
+    assert waits(grow(run_state, 3))[0] == set(VERIFIERS)
+    committed = grow(run_state, 4, {STEP: {order[0]: MATCH}}, mute=[order[0], NODE])
+    assert waits(committed) == (frozenset(), {order[0]}, True)
+    alarmed = grow(run_state, 3, {STEP: {order[0]: MISMATCH}})
     assert waits(alarmed)[0] == frozenset()
     assert waits(grow(alarmed, 1))[0] == set(order[1:])
 
@@ -217,200 +219,200 @@ def test_a_leader_waits_for_an_audits_last_chance_and_for_no_other():
     "adverse", [(MISMATCH, MISMATCH, MISMATCH), (WITHHELD, MISMATCH, WITHHELD), (WITHHELD,) * 4]
 )
 def test_three_of_four_against_a_node_uphold_the_fault_and_bar_it(adverse):
-    history, audit = judged(adverse, rounds=6)
+    run_state, audit = judged(adverse, rounds=6)
 
-    assert audit.ruling is Ruling.UPHELD
+    assert audit.ruling is AuditStatus.CONFIRMED
     assert audit.is_false == (adverse.count(MISMATCH) > 1)
-    assert history.nodes[NODE].barred
-    assert history.nodes[NODE].clean == 0
-    assert set(history.active) == set(NODES[1:])
+    assert run_state.nodes[NODE].banned
+    assert run_state.nodes[NODE].clean == 0
+    assert set(run_state.active) == set(NODES[1:])
     assert not audit.faults
 
 
 def test_two_of_four_against_a_node_do_not():
-    history, audit = judged([MISMATCH, MISMATCH], rounds=8)
+    run_state, audit = judged([MISMATCH, MISMATCH], rounds=8)
 
-    assert audit.ruling is Ruling.LAPSED
-    assert audit.alarm_round == 4
-    assert not history.nodes[NODE].barred
+    assert audit.ruling is AuditStatus.EXPIRED
+    assert audit.dispute_opened_round == 4
+    assert not run_state.nodes[NODE].banned
 
 
 def test_a_committee_is_bound_before_any_of_it_speaks():
-    history, order = audited()
+    run_state, order = audited()
     votes = {STEP: dict.fromkeys(order, MISMATCH)}
-    alarmed = grow(history, 3, votes)
-    assert [v for v in order if may_seal(alarmed, alarmed.audits[STEP], v)] == list(order[1:])
+    alarmed = grow(run_state, 3, votes)
+    assert [v for v in order if may_commit_verdict(alarmed, alarmed.audits[STEP], v)] == list(order[1:])
 
-    sealed = grow(alarmed, 1, votes)
-    assert len(sealed.audits[STEP].seals) == 3
-    assert len(sealed.audits[STEP].verdicts) == 1  # the accuser's, from before
-    assert grow(sealed, 1, votes).audits[STEP].ruling is Ruling.UPHELD
+    committed = grow(alarmed, 1, votes)
+    assert len(committed.audits[STEP].commitments) == 3
+    assert len(committed.audits[STEP].verdicts) == 1  # the accuser's, from before
+    assert grow(committed, 1, votes).audits[STEP].ruling is AuditStatus.CONFIRMED
 
 
 def test_a_seal_from_before_the_alarm_binds_nobody_in_the_dispute():
     """A leader kept it back; carried now, it would leave its verifier with nothing that it could open."""
-    history, order = audited()
-    early = a_seal(a_verdict(history.audits[STEP], order[1], MATCH).verdict)
-    alarmed = grow(history, 3, {STEP: {order[0]: MISMATCH}})
+    run_state, order = audited()
+    early = a_commitment(a_verdict(run_state.audits[STEP], order[1], MATCH).verdict)
+    alarmed = grow(run_state, 3, {STEP: {order[0]: MISMATCH}})
     audit = alarmed.audits[STEP]
-    assert may_seal(alarmed, audit, order[1])
+    assert may_commit_verdict(alarmed, audit, order[1])
 
     with pytest.raises(MalformedMessage, match="another hearing"):
-        check_place(alarmed, a_manifest(alarmed, seals=[early]))
-    fresh = a_seal(a_verdict(audit, order[1], MATCH).verdict, audit.pattern)
-    check_place(alarmed, a_manifest(alarmed, seals=[fresh]))
+        check_place(alarmed, a_manifest(alarmed, commitments=[early]))
+    fresh = a_commitment(a_verdict(audit, order[1], MATCH).verdict, audit.pattern)
+    check_place(alarmed, a_manifest(alarmed, commitments=[fresh]))
 
 
 def test_an_alarm_gives_the_committee_a_pattern_that_nobody_knew():
     one = judged([MISMATCH])[1]
-    history, order = audited()
-    history = grow(history, 2, {STEP: {order[0]: MISMATCH}})
-    history = advance(
-        history, a_manifest(history, nodes=NODES[1:], **words(history, {STEP: {order[0]: MISMATCH}}))
+    run_state, order = audited()
+    run_state = grow(run_state, 2, {STEP: {order[0]: MISMATCH}})
+    run_state = advance(
+        run_state, a_manifest(run_state, nodes=NODES[1:], **words(run_state, {STEP: {order[0]: MISMATCH}}))
     )
 
-    assert one.ruling is history.audits[STEP].ruling is Ruling.ALARM
-    assert NO_DIGEST != one.pattern != history.audits[STEP].pattern != NO_DIGEST
+    assert one.ruling is run_state.audits[STEP].ruling is AuditStatus.DISPUTED
+    assert NO_DIGEST != one.pattern != run_state.audits[STEP].pattern != NO_DIGEST
 
 
 def test_matches_dismiss_an_alarm_and_the_false_accuser_is_at_fault():
-    history, audit = judged([MISMATCH, MATCH, MATCH, MATCH], rounds=5)
+    run_state, audit = judged([MISMATCH, MATCH, MATCH, MATCH], rounds=5)
 
-    assert audit.ruling is Ruling.DISMISSED
-    assert history.nodes[NODE].clean == 1
-    assert NODE in history.active
+    assert audit.ruling is AuditStatus.DISMISSED
+    assert run_state.nodes[NODE].clean == 1
+    assert NODE in run_state.active
     accuser = audit.order[0]
-    assert [(f.verdict.verifier, f.failing) for f in audit.faults] == [(accuser, Failing.ACCUSED)]
-    assert history.excluded == (accuser,)
+    assert [(f.verdict.verifier, f.failing) for f in audit.faults] == [(accuser, FaultKind.ACCUSED)]
+    assert run_state.disqualified == (accuser,)
 
 
 def test_who_could_not_fetch_an_opening_is_mistaken_and_not_at_fault():
-    history, audit = judged([WITHHELD, MATCH, MATCH, MATCH], rounds=5)
+    run_state, audit = judged([WITHHELD, MATCH, MATCH, MATCH], rounds=5)
 
-    assert audit.ruling is Ruling.DISMISSED
+    assert audit.ruling is AuditStatus.DISMISSED
     assert not audit.faults
-    assert history.excluded == ()
+    assert run_state.disqualified == ()
 
 
 def test_a_borderline_verdict_calls_the_committee_and_accuses_nobody():
     _, audit = judged([BORDERLINE])
-    assert audit.ruling is Ruling.ALARM
+    assert audit.ruling is AuditStatus.DISPUTED
     assert audit.adverse == ()
 
     _, audit = judged([BORDERLINE, MATCH, MATCH, MATCH], rounds=5)
-    assert audit.ruling is Ruling.DISMISSED
+    assert audit.ruling is AuditStatus.DISMISSED
     assert not audit.faults
 
 
 def test_a_split_committee_calls_a_larger_one_once():
     verifiers = tuple(sorted(PeerId(bytes([n]) * 32) for n in range(40, 47)))
-    history = grow(start(a_spec(verifiers=verifiers, dispute_rounds=3), RUN_ID), 2)
-    order = history.audits[STEP].order
+    run_state = grow(start(a_spec(verifiers=verifiers, dispute_rounds=3), RUN_ID), 2)
+    order = run_state.audits[STEP].order
     votes = {v: MISMATCH if place < 3 else MATCH for place, v in enumerate(order)}
     votes |= dict.fromkeys(order[3:5], UNSURE)
 
-    history = grow(history, 6, {STEP: votes})
-    assert history.audits[STEP].committee == order
-    assert history.audits[STEP].hearing == 1
-    history = grow(history, 3, {STEP: votes})
-    assert history.audits[STEP].ruling is Ruling.LAPSED
-    assert history.spec.closing_rounds == 6 + 2 * 3
+    run_state = grow(run_state, 6, {STEP: votes})
+    assert run_state.audits[STEP].committee == order
+    assert run_state.audits[STEP].dispute_round == 1
+    run_state = grow(run_state, 3, {STEP: votes})
+    assert run_state.audits[STEP].ruling is AuditStatus.EXPIRED
+    assert run_state.spec.closing_rounds == 6 + 2 * 3
 
 
 def test_four_of_five_are_needed_to_convict():
-    for against, ruling in ((3, Ruling.LAPSED), (4, Ruling.UPHELD)):
-        history = grow(start(a_spec(verifiers=SEVEN), RUN_ID), 2)
-        votes = dict.fromkeys(history.audits[STEP].order[:against], MISMATCH)
-        assert grow(history, 10, {STEP: votes}).audits[STEP].ruling is ruling
+    for against, ruling in ((3, AuditStatus.EXPIRED), (4, AuditStatus.CONFIRMED)):
+        run_state = grow(start(a_spec(verifiers=SEVEN), RUN_ID), 2)
+        votes = dict.fromkeys(run_state.audits[STEP].order[:against], MISMATCH)
+        assert grow(run_state, 10, {STEP: votes}).audits[STEP].ruling is ruling
 
 
 def test_a_verifier_outside_the_committee_cannot_decide_a_dispute():
-    history = grow(start(a_spec(verifiers=SEVEN), RUN_ID), 2)
-    order = history.audits[STEP].order
-    alarmed = grow(history, 3, {STEP: {order[0]: MISMATCH}})
+    run_state = grow(start(a_spec(verifiers=SEVEN), RUN_ID), 2)
+    order = run_state.audits[STEP].order
+    alarmed = grow(run_state, 3, {STEP: {order[0]: MISMATCH}})
 
     audit = alarmed.audits[STEP]
     assert audit.committee == order[:5]
-    assert [v for v in order if may_seal(alarmed, audit, v)] == list(order[1:5])
+    assert [v for v in order if may_commit_verdict(alarmed, audit, v)] == list(order[1:5])
 
 
 def test_a_convicted_nodes_other_audits_are_moot_whatever_was_said_in_them():
-    history, _ = audited()
+    run_state, _ = audited()
     everyone = dict.fromkeys(VERIFIERS, MISMATCH)
-    history = grow(history, 6, {STEP: everyone, (1, NODE): everyone, (2, NODE): everyone})
+    run_state = grow(run_state, 6, {STEP: everyone, (1, NODE): everyone, (2, NODE): everyone})
 
-    rulings = {step: audit.ruling for step, audit in history.audits.items() if step[1] == NODE}
-    assert rulings[STEP] is Ruling.UPHELD
-    assert set(rulings.values()) == {Ruling.UPHELD, Ruling.MOOT}
-    assert list(rulings.values()).count(Ruling.UPHELD) == 1  # one slash
-    assert history.nodes[NODE].fault_round == 0
-    assert history.audits[(0, NODES[1])].ruling is not Ruling.MOOT
+    rulings = {step: audit.ruling for step, audit in run_state.audits.items() if step[1] == NODE}
+    assert rulings[STEP] is AuditStatus.CONFIRMED
+    assert set(rulings.values()) == {AuditStatus.CONFIRMED, AuditStatus.SUPERSEDED}
+    assert list(rulings.values()).count(AuditStatus.CONFIRMED) == 1  # one slash
+    assert run_state.nodes[NODE].fault_round == 0
+    assert run_state.audits[(0, NODES[1])].ruling is not AuditStatus.SUPERSEDED
 
 
 # ---- verifiers are verified ----
 
 
 def test_who_passes_a_step_without_recomputing_is_found_out_by_the_nodes_own_sketch():
-    history, order = audited()
+    run_state, order = audited()
     votes = {STEP: {order[0]: (MATCH, GUESS), **dict.fromkeys(order[1:], MATCH)}}
-    history = grow(history, 3, votes)
-    assert history.audits[STEP].ruling is Ruling.ALARM
+    run_state = grow(run_state, 3, votes)
+    assert run_state.audits[STEP].ruling is AuditStatus.DISPUTED
 
-    history = grow(history, 2, votes)
-    audit = history.audits[STEP]
-    assert audit.ruling is Ruling.DISMISSED
-    assert [(f.verdict.verifier, f.failing) for f in audit.faults] == [(order[0], Failing.NOT_RECOMPUTED)]
-    assert history.excluded == (order[0],)
-    assert NODE in history.active
+    run_state = grow(run_state, 2, votes)
+    audit = run_state.audits[STEP]
+    assert audit.ruling is AuditStatus.DISMISSED
+    assert [(f.verdict.verifier, f.failing) for f in audit.faults] == [(order[0], FaultKind.NOT_RECOMPUTED)]
+    assert run_state.disqualified == (order[0],)
+    assert NODE in run_state.active
 
 
 def test_a_node_that_sealed_another_sketch_than_it_earned_is_convicted_and_its_auditor_is_not():
-    history, order = audited()
+    run_state, order = audited()
     true = {"recomputed": Digest(b"t" * 32)}  # what everybody recomputes is not what the node sealed
     votes = {STEP: {order[0]: (MATCH, true), **dict.fromkeys(order[1:], (MISMATCH, true))}}
 
-    history = grow(history, 5, votes)
+    run_state = grow(run_state, 5, votes)
 
-    audit = history.audits[STEP]
-    assert audit.ruling is Ruling.UPHELD
+    audit = run_state.audits[STEP]
+    assert audit.ruling is AuditStatus.CONFIRMED
     assert audit.is_false
-    assert history.nodes[NODE].barred
+    assert run_state.nodes[NODE].banned
     # His blocks agreed and his sketch is true: but he called a step a match that is false.
-    assert {f.failing for f in audit.faults} <= {Failing.PASSED}
+    assert {f.failing for f in audit.faults} <= {FaultKind.PASSED}
 
 
 def test_who_passes_a_false_step_is_at_fault_when_another_looks():
-    _, audit = judged([MATCH, MISMATCH, MISMATCH, MISMATCH], rounds=8, looks_ppm=PPM)
+    _, audit = judged([MATCH, MISMATCH, MISMATCH, MISMATCH], rounds=8, replication_ppm=PPM)
 
-    assert audit.ruling is Ruling.UPHELD
-    assert [(f.verdict.verifier, f.failing) for f in audit.faults] == [(audit.order[0], Failing.PASSED)]
+    assert audit.ruling is AuditStatus.CONFIRMED
+    assert [(f.verdict.verifier, f.failing) for f in audit.faults] == [(audit.order[0], FaultKind.PASSED)]
 
 
 def test_a_committee_member_who_copies_what_is_public_is_found_out_by_his_witness():
-    history, order = audited()
+    run_state, order = audited()
     copied = {"witness": Digest(b"c" * 32)}
     votes = {STEP: {order[0]: MISMATCH, order[1]: MATCH, order[2]: MATCH, order[3]: (MATCH, copied)}}
 
-    audit = grow(history, 5, votes).audits[STEP]
+    audit = grow(run_state, 5, votes).audits[STEP]
 
-    assert audit.ruling is Ruling.DISMISSED
+    assert audit.ruling is AuditStatus.DISMISSED
     assert {(f.verdict.verifier, f.failing) for f in audit.faults} == {
-        (order[0], Failing.ACCUSED),
-        (order[3], Failing.NOT_RECOMPUTED),
+        (order[0], FaultKind.ACCUSED),
+        (order[3], FaultKind.NOT_RECOMPUTED),
     }
     without = {STEP: {**votes[STEP], order[3]: (MATCH, {"witness": NO_DIGEST})}}
-    assert len(grow(history, 5, without).audits[STEP].faults) == 2
+    assert len(grow(run_state, 5, without).audits[STEP].faults) == 2
 
 
 def test_a_verifier_at_fault_is_drawn_no_more():
-    history, audit = judged([MISMATCH, MATCH, MATCH, MATCH], rounds=5)
+    run_state, audit = judged([MISMATCH, MATCH, MATCH, MATCH], rounds=5)
     out = audit.order[0]
 
-    later = grow(history, 2)
-    fresh = {step: a for step, a in later.audits.items() if step not in history.audits}
+    later = grow(run_state, 2)
+    fresh = {step: a for step, a in later.audits.items() if step not in run_state.audits}
     assert fresh
     assert all(out not in audit.order for audit in fresh.values())
-    assert all(out in audit.order for step, audit in history.audits.items())
+    assert all(out in audit.order for step, audit in run_state.audits.items())
 
 
 def test_so_few_auditors_are_never_left_that_liars_are_a_committee():
@@ -422,140 +424,143 @@ def test_so_few_auditors_are_never_left_that_liars_are_a_committee():
 
 
 def test_a_manifest_that_hides_a_fault_or_invents_one_is_refused():
-    history, _ = judged([MISMATCH, MATCH, MATCH, MATCH], rounds=5)
-    manifest = a_manifest(history)
+    run_state, _ = judged([MISMATCH, MATCH, MATCH, MATCH], rounds=5)
+    manifest = a_manifest(run_state)
 
-    check_place(history, manifest)
-    for excluded in ((), VERIFIERS[:2]):
+    check_place(run_state, manifest)
+    for disqualified in ((), VERIFIERS[:2]):
         with pytest.raises(MalformedMessage, match="at fault"):
-            check_place(history, replace(manifest, excluded=excluded))
+            check_place(run_state, replace(manifest, disqualified=disqualified))
 
 
-# ---- planted faults ----
+# ---- known-answer tasks ----
 
 SALT = Digest(b"s" * 32)
 FAULTS = [(SALT, RoundId(3), NODES[1]), (SALT, RoundId(0), NODE)]
-CANARIES = {"canaries": canary_root(FAULTS), "canary_count": 2, "rounds": 20}
-PLANTED = planted(RUN_ID, FAULTS, 1)
+KNOWN_ANSWERS = {"known_answers": known_answer_root(FAULTS), "known_answer_count": 2, "rounds": 20}
+KNOWN_ANSWER = known_answer_proof(RUN_ID, FAULTS, 1)
 
 
-def show(history, votes):
+def show(run_state, votes):
     """The next manifest, with the proof that the fault was planted."""
-    said = words(history, {STEP: votes})
-    manifest = a_manifest(history, planted=[PLANTED], **said)
-    check_place(history, manifest)
-    return advance(history, manifest)
+    said = words(run_state, {STEP: votes})
+    manifest = a_manifest(run_state, known_answers=[KNOWN_ANSWER], **said)
+    check_place(run_state, manifest)
+    return advance(run_state, manifest)
 
 
 def test_a_planted_fault_that_is_found_costs_its_node_nothing():
-    history, order = audited(**CANARIES)
-    history = grow(history, 3, {STEP: {order[0]: MISMATCH}})
-    assert history.audits[STEP].ruling is Ruling.ALARM
+    run_state, order = audited(**KNOWN_ANSWERS)
+    run_state = grow(run_state, 3, {STEP: {order[0]: MISMATCH}})
+    assert run_state.audits[STEP].ruling is AuditStatus.DISPUTED
 
-    history = show(history, {})
+    run_state = show(run_state, {})
 
-    assert history.audits[STEP].ruling is Ruling.PLANTED
-    assert not history.nodes[NODE].barred
-    assert history.excluded == ()
+    assert run_state.audits[STEP].ruling is AuditStatus.KNOWN_ANSWER
+    assert not run_state.nodes[NODE].banned
+    assert run_state.disqualified == ()
 
 
 def test_who_passes_a_planted_fault_is_at_fault_once_a_committee_has_looked():
-    history, order = audited(**CANARIES, audit_rounds=9)
+    run_state, order = audited(**KNOWN_ANSWERS, audit_rounds=9)
     votes = {order[0]: MATCH, **dict.fromkeys(order[1:], MISMATCH)}
-    history = grow(history, 3, {STEP: votes})
-    assert history.audits[STEP].ruling is Ruling.CLEARED
+    run_state = grow(run_state, 3, {STEP: votes})
+    assert run_state.audits[STEP].ruling is AuditStatus.PASSED
 
-    history = show(history, votes)
-    assert history.audits[STEP].ruling is Ruling.ALARM
-    history = grow(history, 2, {STEP: votes})
+    run_state = show(run_state, votes)
+    assert run_state.audits[STEP].ruling is AuditStatus.DISPUTED
+    run_state = grow(run_state, 2, {STEP: votes})
 
-    audit = history.audits[STEP]
-    assert audit.ruling is Ruling.PLANTED
-    assert [(f.verdict.verifier, f.failing) for f in audit.faults] == [(order[0], Failing.PASSED)]
-    assert not history.nodes[NODE].barred
+    audit = run_state.audits[STEP]
+    assert audit.ruling is AuditStatus.KNOWN_ANSWER
+    assert [(f.verdict.verifier, f.failing) for f in audit.faults] == [(order[0], FaultKind.PASSED)]
+    assert not run_state.nodes[NODE].banned
 
 
 def test_a_canary_that_did_its_step_honestly_frames_nobody():
-    history, order = audited(**CANARIES, audit_rounds=9)
+    run_state, order = audited(**KNOWN_ANSWERS, audit_rounds=9)
     votes = dict.fromkeys(order, MATCH)
-    history = show(grow(history, 3, {STEP: votes}), votes)
-    history = grow(history, 2, {STEP: votes})
+    run_state = show(grow(run_state, 3, {STEP: votes}), votes)
+    run_state = grow(run_state, 2, {STEP: votes})
 
-    assert history.audits[STEP].ruling is Ruling.DISMISSED
-    assert history.excluded == ()
+    assert run_state.audits[STEP].ruling is AuditStatus.DISMISSED
+    assert run_state.disqualified == ()
 
 
 def test_one_liar_and_a_canary_that_did_its_step_frame_nobody():
-    history, order = audited(**CANARIES, looks_ppm=PPM, audit_rounds=9)
+    run_state, order = audited(**KNOWN_ANSWERS, replication_ppm=PPM, audit_rounds=9)
     votes = {**dict.fromkeys(order, MATCH), order[0]: MISMATCH}
-    history = grow(history, 3, {STEP: votes})
-    while history.audits[STEP].ruling is not Ruling.ALARM:
-        history = grow(history, 1, {STEP: votes})
-    history = show(history, votes)
-    history = grow(history, 2, {STEP: votes})
+    run_state = grow(run_state, 3, {STEP: votes})
+    while run_state.audits[STEP].ruling is not AuditStatus.DISPUTED:
+        run_state = grow(run_state, 1, {STEP: votes})
+    run_state = show(run_state, votes)
+    run_state = grow(run_state, 2, {STEP: votes})
 
-    audit = history.audits[STEP]
-    assert audit.ruling is Ruling.DISMISSED
-    assert history.excluded == (order[0],)
+    audit = run_state.audits[STEP]
+    assert audit.ruling is AuditStatus.DISMISSED
+    assert run_state.disqualified == (order[0],)
 
 
 def test_a_fault_counts_as_planted_only_if_the_spec_lists_it_and_somebody_has_judged_it():
-    history, order = audited(**CANARIES)
-    assert not may_plant(history.spec.audit, history.audits[STEP], int(history.round))
-    history = grow(history, 3, {STEP: {order[0]: MISMATCH}})
+    run_state, order = audited(**KNOWN_ANSWERS)
+    assert not may_plant(run_state.spec.audit, run_state.audits[STEP], int(run_state.round))
+    run_state = grow(run_state, 3, {STEP: {order[0]: MISMATCH}})
 
     for lie in (
-        replace(PLANTED, salt=Digest(b"t" * 32)),
-        replace(PLANTED, index=0),
-        replace(PLANTED, path=()),
-        replace(PLANTED, node=NODES[2]),
+        replace(KNOWN_ANSWER, salt=Digest(b"t" * 32)),
+        replace(KNOWN_ANSWER, index=0),
+        replace(KNOWN_ANSWER, path=()),
+        replace(KNOWN_ANSWER, node=NODES[2]),
     ):
         with pytest.raises(MalformedMessage):
-            check_place(history, a_manifest(history, planted=[lie]))
+            check_place(run_state, a_manifest(run_state, known_answers=[lie]))
     bare, order = audited()
     bare = grow(bare, 3, {STEP: {order[0]: MISMATCH}})
     with pytest.raises(MalformedMessage):
-        check_place(bare, a_manifest(bare, planted=[PLANTED]))
+        check_place(bare, a_manifest(bare, known_answers=[KNOWN_ANSWER]))
 
 
 # ---- what a manifest may carry ----
 
 
 def test_a_manifest_carries_only_words_that_may_come():
-    history, order = audited()
-    audit = history.audits[STEP]
-    seal = a_seal(a_verdict(audit, order[0], MATCH).verdict)
-    check_place(history, a_manifest(history, seals=[seal]))
-    open_now = grow(history, 2, {STEP: {order[0]: MATCH}})
+    run_state, order = audited()
+    audit = run_state.audits[STEP]
+    commitment = a_commitment(a_verdict(audit, order[0], MATCH).verdict)
+    check_place(run_state, a_manifest(run_state, commitments=[commitment]))
+    open_now = grow(run_state, 2, {STEP: {order[0]: MATCH}})
     verdict, shown = a_verdict(audit, order[0], MATCH), an_unsealing(audit)
-    check_place(open_now, a_manifest(open_now, verdicts=[verdict], unsealed=[shown]))
+    check_place(open_now, a_manifest(open_now, verdicts=[verdict], sketch_openings=[shown]))
 
-    stranger = a_seal(a_verdict(audit, PeerId(b"z" * 32), MATCH).verdict)
-    elsewhere = replace(seal, seal=replace(seal.seal, round=RoundId(9)))
+    stranger = a_commitment(a_verdict(audit, PeerId(b"z" * 32), MATCH).verdict)
+    elsewhere = replace(commitment, commitment=replace(commitment.commitment, round=RoundId(9)))
     for manifest, words_ in (
-        (a_manifest(history, seals=[a_seal(a_verdict(audit, order[3], MATCH).verdict)]), "may not seal"),
-        (a_manifest(history, seals=[stranger]), "may not seal"),
-        (a_manifest(history, seals=[elsewhere]), "not audited"),
-        (replace(a_manifest(history), seals=(seal, seal)), "ascend"),
-        (a_manifest(history, verdicts=[verdict]), "may not judge"),
-        (a_manifest(history, unsealed=[shown]), "wrong time"),
+        (
+            a_manifest(run_state, commitments=[a_commitment(a_verdict(audit, order[3], MATCH).verdict)]),
+            "may not seal",
+        ),
+        (a_manifest(run_state, commitments=[stranger]), "may not seal"),
+        (a_manifest(run_state, commitments=[elsewhere]), "not audited"),
+        (replace(a_manifest(run_state), commitments=(commitment, commitment)), "ascend"),
+        (a_manifest(run_state, verdicts=[verdict]), "may not judge"),
+        (a_manifest(run_state, sketch_openings=[shown]), "wrong time"),
     ):
         with pytest.raises(MalformedMessage, match=words_):
-            check_place(history, manifest)
+            check_place(run_state, manifest)
     for lie in (replace(shown, salt=Digest(b"x" * 32)), replace(shown, sketch=NO_DIGEST)):
         with pytest.raises(MalformedMessage, match="do not open"):
-            check_place(open_now, a_manifest(open_now, unsealed=[lie]))
+            check_place(open_now, a_manifest(open_now, sketch_openings=[lie]))
 
 
 def test_nobody_of_another_class_says_match_where_no_limits_were_agreed():
-    history, order = audited()
+    run_state, order = audited()
     other = {"exec_class": Digest(b"o" * 32)}
     votes = {STEP: {order[0]: (MATCH, other)}}
-    assert grow(history, 4, votes).audits[STEP].verdicts == ()
+    assert grow(run_state, 4, votes).audits[STEP].verdicts == ()
 
-    history, order = audited(limits=Digest(b"l" * 32))
+    run_state, order = audited(limits=Digest(b"l" * 32))
     votes = {STEP: {order[0]: (MATCH, other)}}
-    assert grow(history, 4, votes).audits[STEP].ruling is Ruling.CLEARED
+    assert grow(run_state, 4, votes).audits[STEP].ruling is AuditStatus.PASSED
 
 
 # ---- what liars can and cannot do ----
@@ -570,35 +575,37 @@ LIES = st.sampled_from([{}, GUESS, {"witness": Digest(b"c" * 32)}, {"exec_class"
     lies=st.lists(st.tuples(OUTCOMES, LIES), min_size=12, max_size=12),
     silent=st.sets(st.integers(0, 3)),
     delay=st.integers(0, 3),
-    looks=st.sampled_from([0, PPM]),
+    auditors_wanted=st.sampled_from([0, PPM]),
     is_mute=st.booleans(),
 )
-def test_a_single_liar_never_convicts_an_honest_node_or_verifier(liar, lies, silent, delay, looks, is_mute):
+def test_a_single_liar_never_convicts_an_honest_node_or_verifier(
+    liar, lies, silent, delay, auditors_wanted, is_mute
+):
     """f = 1 of 4: the others say MATCH, or nothing, or say it late."""
-    history, votes = a_history(looks_ppm=looks), {}
+    run_state, votes = a_history(replication_ppm=auditors_wanted), {}
     told = {}
     for number in range(12):
-        for step in history.audits:
+        for step in run_state.audits:
             honest = {v: MATCH for i, v in enumerate(VERIFIERS) if i != liar and i not in silent}
-            is_late = int(history.round) < step[0] + 2 + delay
+            is_late = int(run_state.round) < step[0] + 2 + delay
             outcome, lie = told.setdefault(step, lies[number])
             votes[step] = {} if is_late else dict(honest)
             if outcome is not None:
                 votes[step][VERIFIERS[liar]] = (outcome, lie)
-        history = grow(history, 1, votes, mute=[VERIFIERS[liar]] if is_mute else [])
-        assert not any(a.ruling is Ruling.UPHELD for a in history.audits.values())
-        assert not any(record.barred for record in history.nodes.values())
-        assert set(history.excluded) <= {VERIFIERS[liar]}
+        run_state = grow(run_state, 1, votes, mute=[VERIFIERS[liar]] if is_mute else [])
+        assert not any(a.ruling is AuditStatus.CONFIRMED for a in run_state.audits.values())
+        assert not any(record.banned for record in run_state.nodes.values())
+        assert set(run_state.disqualified) <= {VERIFIERS[liar]}
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations([MISMATCH, MISMATCH, MISMATCH, MATCH])))
-@pytest.mark.parametrize("looks", [0, PPM])
-def test_three_honest_verifiers_convict_a_cheat_once_anyone_honest_looked(order, looks):
-    history, audit = judged(order, rounds=9, looks_ppm=looks)
+@pytest.mark.parametrize("auditors_wanted", [0, PPM])
+def test_three_honest_verifiers_convict_a_cheat_once_anyone_honest_looked(order, auditors_wanted):
+    run_state, audit = judged(order, rounds=9, replication_ppm=auditors_wanted)
 
-    looked = order[: 2 if looks else 1]
-    expected = Ruling.UPHELD if MISMATCH in looked else Ruling.CLEARED
+    looked = order[: 2 if auditors_wanted else 1]
+    expected = AuditStatus.CONFIRMED if MISMATCH in looked else AuditStatus.PASSED
     assert audit.ruling is expected
     liar = audit.order[order.index(MATCH)]
     # The node's sketch is what everybody recomputes here, so only the ruling can show the lie.
-    assert history.excluded == ((liar,) if expected is Ruling.UPHELD else ())
+    assert run_state.disqualified == ((liar,) if expected is AuditStatus.CONFIRMED else ())

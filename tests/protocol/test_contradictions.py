@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from assay.participant.links import check_place
-from assay.protocol.audits import Ruling
+from assay.protocol.audits import AuditStatus
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Contradiction, SignedCommit
 from assay.protocol.state_transition import advance, may_contradict
@@ -27,29 +27,29 @@ def a_pair(round_id, node=NODE, **changes):
     return contradiction(signed(a_commit(round_id, node)), signed(twin))
 
 
-def shown(history, *pairs):
-    return advance(history, replace(a_manifest(history), contradictions=pairs))
+def shown(run_state, *pairs):
+    return advance(run_state, replace(a_manifest(run_state), contradictions=pairs))
 
 
 def test_whoever_contradicts_itself_trains_no_more_and_its_open_audits_are_moot():
-    history = shown(grow(a_history(), 3), a_pair(2))
+    run_state = shown(grow(a_history(), 3), a_pair(2))
 
-    record = history.nodes[NODE]
-    assert (record.barred, record.fault_round, record.has_contradicted, record.clean) == (True, 2, True, 0)
-    assert NODE not in history.active and OTHER in history.active
-    rulings = {audit.ruling for audit in history.audits.values() if audit.node == NODE}
-    assert rulings == {Ruling.MOOT}
-    assert not history.nodes[OTHER].barred
+    record = run_state.nodes[NODE]
+    assert (record.banned, record.fault_round, record.has_contradicted, record.clean) == (True, 2, True, 0)
+    assert NODE not in run_state.active and OTHER in run_state.active
+    rulings = {audit.ruling for audit in run_state.audits.values() if audit.node == NODE}
+    assert rulings == {AuditStatus.SUPERSEDED}
+    assert not run_state.nodes[OTHER].banned
 
 
 def test_a_pair_counts_while_pay_for_its_round_can_be_kept_back_and_once():
-    history = grow(a_history(rounds=40), 20)
-    span = history.spec.closing_rounds
+    run_state = grow(a_history(rounds=40), 20)
+    span = run_state.spec.closing_rounds
 
-    ages = [age for age in range(-2, span + 3) if may_contradict(history, a_pair(20 - age))]
+    ages = [age for age in range(-2, span + 3) if may_contradict(run_state, a_pair(20 - age))]
 
     assert ages == list(range(span + 1))
-    assert not may_contradict(shown(history, a_pair(19)), a_pair(18))  # it is barred already
+    assert not may_contradict(shown(run_state, a_pair(19)), a_pair(18))  # it is barred already
 
 
 @pytest.mark.parametrize(
@@ -62,25 +62,25 @@ def test_a_pair_counts_while_pay_for_its_round_can_be_kept_back_and_once():
     ids=str,
 )
 def test_commits_of_two_rounds_nodes_or_runs_do_not_contradict_each_other(change):
-    history = grow(a_history(), 3)
+    run_state = grow(a_history(), 3)
     good = a_pair(2)
-    assert may_contradict(history, good)
+    assert may_contradict(run_state, good)
 
     bad = replace(good, second=signed(replace(good.second.commit, **change)))
 
-    assert not may_contradict(history, bad)
-    assert not may_contradict(history, Contradiction(first=bad.second, second=bad.first))
+    assert not may_contradict(run_state, bad)
+    assert not may_contradict(run_state, Contradiction(first=bad.second, second=bad.first))
 
 
 def test_one_commit_twice_a_pair_the_wrong_way_round_and_a_strangers_are_none():
-    history = grow(a_history(), 3)
+    run_state = grow(a_history(), 3)
     good = a_pair(2)
 
-    assert not may_contradict(history, Contradiction(first=good.first, second=good.first))
-    assert not may_contradict(history, Contradiction(first=good.second, second=good.first))
-    assert not may_contradict(history, a_pair(2, a_peer("a stranger")))
+    assert not may_contradict(run_state, Contradiction(first=good.first, second=good.first))
+    assert not may_contradict(run_state, Contradiction(first=good.second, second=good.first))
+    assert not may_contradict(run_state, a_pair(2, a_peer("a stranger")))
     assert not may_contradict(
-        history,
+        run_state,
         contradiction(
             *(signed(replace(one.commit, run_id=Digest(b"r" * 32))) for one in (good.first, good.second))
         ),
@@ -88,9 +88,9 @@ def test_one_commit_twice_a_pair_the_wrong_way_round_and_a_strangers_are_none():
 
 
 def test_a_manifest_with_a_pair_that_is_none_or_in_another_order_is_refused():
-    history = grow(a_history(), 3)
+    run_state = grow(a_history(), 3)
     one, other = a_pair(2, NODE), a_pair(2, OTHER)
-    check_place(history, replace(a_manifest(history), contradictions=(one, other)))
+    check_place(run_state, replace(a_manifest(run_state), contradictions=(one, other)))
 
     for pairs, match in (
         ((other, one), "contradictions must ascend"),
@@ -98,4 +98,4 @@ def test_a_manifest_with_a_pair_that_is_none_or_in_another_order_is_refused():
         ((Contradiction(first=one.second, second=one.first),), "which its two commits do not"),
     ):
         with pytest.raises(MalformedMessage, match=match):
-            check_place(history, replace(a_manifest(history), contradictions=pairs))
+            check_place(run_state, replace(a_manifest(run_state), contradictions=pairs))

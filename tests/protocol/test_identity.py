@@ -12,7 +12,7 @@ from nacl.signing import SigningKey
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import PeerFault
 from assay.protocol.identity import Domain, peer_of, sign, signed_bytes, verify
-from assay.protocol.messages import Receipt, Reveal, Vote
+from assay.protocol.messages import BeaconShare, Receipt, Vote
 from assay.protocol.types import Digest, PeerId, Signature
 from tests.protocol.strategies import any_message, sample
 
@@ -66,7 +66,7 @@ def test_a_signature_does_not_move_to_another_message_type_with_the_same_fields(
         verify(PEER, DOMAIN, other, sign(KEY, DOMAIN, one))
 
 
-@pytest.mark.parametrize("kind", [Vote, Receipt, Reveal])
+@pytest.mark.parametrize("kind", [Vote, Receipt, BeaconShare])
 def test_changing_any_field_voids_the_signature(kind):
     message, other = sample(kind), sample(kind, "other")
     signature = sign(KEY, DOMAIN, message)

@@ -7,7 +7,7 @@ import ast
 import pytest
 
 import assay.redteam.run_builder
-from assay.redteam.attack import Attack, Finding, Outcome, Where, finding_of, together, without
+from assay.redteam.attack import Attack, AttackResult, Outcome, Where, finding_of, together, without
 from assay.redteam.contracts import ROOT, TESTS, adversaries_of, endings
 from assay.redteam.table import ATTACKS
 from assay.training.model.loss import use_one_thread
@@ -42,7 +42,7 @@ def test_it_succeeds_without_the_defence_and_less_or_not_at_all_with_it(attack: 
 
     assert undefended.succeeded, undefended
     assert undefended.succeeded / undefended.attempts > defended.succeeded / defended.attempts
-    assert (finding_of(defended) is Finding.OPEN) == (attack.name in OPEN), defended
+    assert (finding_of(defended) is AttackResult.OPEN) == (attack.name in OPEN), defended
 
 
 @by_name([attack for attack in QUICK if not attack.has_off])
@@ -50,7 +50,7 @@ def test_what_has_no_defence_to_switch_off_is_said_to_be_open_or_gains_nothing(a
     outcome = attack.run(True, 1)
 
     assert not outcome.caught
-    assert (finding_of(outcome) is Finding.OPEN) == (attack.name in OPEN), outcome
+    assert (finding_of(outcome) is AttackResult.OPEN) == (attack.name in OPEN), outcome
 
 
 def test_names_tell_attacks_apart_and_every_room_is_attacked() -> None:
@@ -81,10 +81,10 @@ def test_an_outcome_is_open_as_soon_as_one_attempt_succeeds() -> None:
     def outcome(caught: int, succeeded: int) -> Outcome:
         return Outcome(attempts=3, caught=caught, succeeded=succeeded, cost=1.0, harm="")
 
-    assert finding_of(outcome(3, 0)) is Finding.CAUGHT
-    assert finding_of(outcome(0, 0)) is Finding.HARMLESS
-    assert finding_of(outcome(2, 1)) is Finding.OPEN
-    assert finding_of(together([outcome(3, 0), outcome(2, 1)])) is Finding.OPEN
+    assert finding_of(outcome(3, 0)) is AttackResult.CAUGHT
+    assert finding_of(outcome(0, 0)) is AttackResult.HARMLESS
+    assert finding_of(outcome(2, 1)) is AttackResult.OPEN
+    assert finding_of(together([outcome(3, 0), outcome(2, 1)])) is AttackResult.OPEN
     assert together([outcome(3, 0), outcome(1, 0)]).caught == 4
 
 

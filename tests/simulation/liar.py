@@ -21,7 +21,7 @@ from assay.protocol.types import NO_DIGEST, Digest, Iteration, PeerId
 from assay.verifier.consensus.machine import (
     BuildProposal,
     Built,
-    Config,
+    ConsensusConfig,
     Event,
     Examine,
     Examined,
@@ -45,7 +45,7 @@ class Liar:
     """One lying verifier; `say` puts a message on the network, `allies` are the liars, itself too."""
 
     key: SigningKey
-    config: Config
+    config: ConsensusConfig
     domain: Domain
     rng: random.Random
     say: Say
@@ -154,17 +154,17 @@ class Liar:
             round=asked.round,
             parent=asked.parent_manifest,
             commits=(),
-            reveals=(),
+            beacon_shares=(),
             drand=b"",
             drand_next=0,
-            seals=(),
+            commitments=(),
             verdicts=(),
-            unsealed=(),
-            planted=(),
+            sketch_openings=(),
+            known_answers=(),
             contradictions=(),
             appraised=(),
-            backings=(),
-            excluded=(),
+            stake_reports=(),
+            disqualified=(),
             aggregate=Digest(self.rng.randbytes(32)),
             chain=NO_DIGEST if spoiled else Digest(bytes([1]) * 32),
         )

@@ -41,7 +41,7 @@ from assay.verifier.consensus.machine import (
     Accuse,
     BuildProposal,
     Built,
-    Config,
+    ConsensusConfig,
     Effect,
     Event,
     Examine,
@@ -95,7 +95,7 @@ def _encoded(message: Any) -> bytes:
 @functools.lru_cache(maxsize=1 << 16)
 def _authentic(verifiers: tuple[PeerId, ...], message: Any) -> bool:
     """Whether production would accept it; remembered, because a world shares its messages."""
-    config = Config(run_id=RUN_ID, genesis=GENESIS, verifiers=verifiers, me=verifiers[0])
+    config = ConsensusConfig(run_id=RUN_ID, genesis=GENESIS, verifiers=verifiers, me=verifiers[0])
     try:
         authenticate(config, DOMAIN, message)
     except AssayError:
@@ -108,7 +108,7 @@ class Honest:
     """An honest verifier's process, disk and past. `journal` and `chain` survive a crash."""
 
     key: SigningKey
-    config: Config
+    config: ConsensusConfig
     state: State
     journal: list[Record] = field(default_factory=list)
     chain: list[CertifiedManifest] = field(default_factory=list)
@@ -184,8 +184,8 @@ class World:
                 raise Violation(f"no progress in calm weather: rounds {heights}, expected {goal}")
         return self
 
-    def _config(self, host: int) -> Config:
-        return Config(
+    def _config(self, host: int) -> ConsensusConfig:
+        return ConsensusConfig(
             run_id=RUN_ID,
             genesis=GENESIS,
             verifiers=self.peers,
@@ -393,17 +393,17 @@ def _toy_manifest(asked: BuildProposal, host: int) -> Manifest:
         round=asked.round,
         parent=asked.parent_manifest,
         commits=(),
-        reveals=(),
+        beacon_shares=(),
         drand=b"",
         drand_next=0,
-        seals=(),
+        commitments=(),
         verdicts=(),
-        unsealed=(),
-        planted=(),
+        sketch_openings=(),
+        known_answers=(),
         contradictions=(),
         appraised=(),
-        backings=(),
-        excluded=(),
+        stake_reports=(),
+        disqualified=(),
         aggregate=Digest(sha256(b"%d by %d" % (asked.iteration, host)).digest()),
         chain=SOUND,
     )

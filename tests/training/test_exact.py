@@ -31,7 +31,7 @@ from assay.training.optimiser.public_state import state_digest
 from assay.training.optimiser.schedule import rate
 from tests.specs import a_rule
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 VECTORS = ROOT / "tests" / "vectors" / "exact.json"
 RULE = a_rule(warmup_rounds=5, lr_nano=2_000_000, floor_ppm=100_000, k=32)
 TINY = gpt_spec(layers=1, width=64, heads=2, context=16)
@@ -192,13 +192,13 @@ import hashlib, sys, torch
 import numpy as np
 torch.set_num_threads(int(sys.argv[1]))
 from tests.training.test_exact import RULE, values, vectors
-from training.compress import transition
+from assay.training.transform.compress import transition
 rng = np.random.default_rng(3)
 before, spectrum = (rng.standard_normal((24, 4096)).astype(np.float32) for _ in range(2))
 step = transition(RULE.compress, before, spectrum * np.float32(0.002))
 parts = (step.after_BC, step.sent.index_BK, step.sent.value_BK, step.sent.blocks_B)
 from tests.specs import a_rule
-from training.exact import inverse_signs
+from assay.training.exact import inverse_signs
 many = inverse_signs(values(9, 200, 0.05))
 print(vectors(), *(hashlib.sha256(part.tobytes()).hexdigest() for part in (*parts, many)))
 """

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import DataSpec, RunSpec
 from assay.protocol.types import Digest, PeerId
-from assay.training.data.shards import Manifest, ShardedTokens, checked_shards, read_manifest
+from assay.training.data.shards import DataManifest, ShardedTokens, checked_shards, read_manifest
 
 Tokens = ShardedTokens | NDArray[Any]  # anything that is sliced into tokens
 
 
-def describe(manifest: Manifest, *, validation_tokens: int, source: str, licence: str) -> DataSpec:
+def describe(manifest: DataManifest, *, validation_tokens: int, source: str, licence: str) -> DataSpec:
     """What the parties of a run are told about a data set."""
     return DataSpec(
         root=manifest.root,

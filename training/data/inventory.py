@@ -13,12 +13,12 @@ from typing import Any
 from assay.protocol.encoding.json_text import canonical_json
 from assay.protocol.params import DataSpec
 from assay.protocol.types import NO_DIGEST, Digest
-from assay.training.data.shards import Manifest
+from assay.training.data.shards import DataManifest
 
 FORMAT = "assay/data-inventory/1"
 
 
-def inventory(data: DataSpec, manifest: Manifest) -> dict[str, Any]:
+def inventory(data: DataSpec, manifest: DataManifest) -> dict[str, Any]:
     """Every source with its licence and size, and what the tokens are.
 
     Args:

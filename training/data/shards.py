@@ -52,7 +52,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class DataManifest:
     """A data set, complete: whoever holds this knows every shard and where it is from.
 
     tokenizer: SHA-256 of its file; zero for bytes. separator: the token after each document, if any.
@@ -153,7 +153,7 @@ def shard_path(folder: Path, name: Digest) -> Path:
     return folder / SHARDS / f"{name.hex()}.bin"
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> DataManifest:
     """The manifest in a folder.
 
     Raises:
@@ -164,7 +164,7 @@ def read_manifest(folder: Path) -> Manifest:
         if path.stat().st_size > MANIFEST_BYTES_MAX:
             raise ConfigError(f"data {path}: more than {MANIFEST_BYTES_MAX} bytes")
         body = parse_json(path.read_bytes())
-        manifest = Manifest(
+        manifest = DataManifest(
             tokenizer=Digest(bytes.fromhex(body["tokenizer"])),
             separator=None if body["separator"] is None else int(body["separator"]),
             vocabulary=int(body["vocabulary"]),
@@ -182,7 +182,7 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def checked_shards(folder: Path, manifest: Manifest) -> Iterator[NDArray[Any]]:
+def checked_shards(folder: Path, manifest: DataManifest) -> Iterator[NDArray[Any]]:
     """Every shard in order, read and compared with its name, one at a time.
 
     Raises:
@@ -215,7 +215,7 @@ def checked_shards(folder: Path, manifest: Manifest) -> Iterator[NDArray[Any]]:
 class ShardedTokens:
     """A token stream over shards, mapped read-only; a slice copies what it names and nothing else."""
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
+    def __init__(self, folder: Path, manifest: DataManifest) -> None:
         """Open nothing yet. The shards must have been checked."""
         self._folder, self._manifest = folder, manifest
         self._type = token_type(manifest.token_bytes)
@@ -254,7 +254,7 @@ def write_tokens(
     source: str = "made up",
     licence: str = "none",
     tokenizer: Digest = NO_DIGEST,
-) -> Manifest:
+) -> DataManifest:
     """A data set of tokens that are already there: one source, one document, no separator.
 
     Without a folder nothing is written.
@@ -269,7 +269,7 @@ def write_tokens(
     only = Source(
         source=source, licence=licence, files=1, documents=1, bytes=writer.tokens, tokens=writer.tokens
     )
-    manifest = Manifest(
+    manifest = DataManifest(
         tokenizer=tokenizer,
         separator=None,
         vocabulary=vocabulary,

@@ -56,5 +56,5 @@ def demo(choices: Choices) -> RuleSpec:
         outer_step(
             choices, Outer.SIGN, schedule(choices, peak_nano=2_000_000, floor_ppm=100_000, warmup_rounds=20)
         ),
-        aggregation="standing+mean" if is_sign else "standing+normalize+mean",
+        aggregation="reputation+mean" if is_sign else "reputation+normalize+mean",
     )

@@ -40,5 +40,5 @@ def diloco(choices: Choices) -> RuleSpec:
             schedule(choices, peak_nano=700_000_000, floor_ppm=1_000_000, warmup_rounds=0),
             momentum_micro=900_000,
         ),
-        aggregation="standing+clipping+mean",
+        aggregation="reputation+clipping+mean",
     )

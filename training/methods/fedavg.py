@@ -43,5 +43,5 @@ def fedavg(choices: Choices) -> RuleSpec:
                 warmup_rounds=0,
             ),
         ),
-        aggregation="standing+clipping+mean",
+        aggregation="reputation+clipping+mean",
     )

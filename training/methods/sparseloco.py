@@ -37,5 +37,5 @@ def sparseloco(choices: Choices) -> RuleSpec:
         outer_step(
             choices, Outer.SGD, schedule(choices, peak_nano=10**9, floor_ppm=400_000, warmup_rounds=0)
         ),
-        aggregation="standing+clipping+mean",
+        aggregation="reputation+clipping+mean",
     )

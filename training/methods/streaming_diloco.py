@@ -40,7 +40,7 @@ def streaming_diloco(choices: Choices) -> RuleSpec:
             schedule(choices, peak_nano=400_000_000, floor_ppm=1_000_000, warmup_rounds=0),
             momentum_micro=900_000,
         ),
-        aggregation="standing+clipping+mean",
+        aggregation="reputation+clipping+mean",
         fragments=4,
         merge_ppm=500_000,
         apply_lag=1,

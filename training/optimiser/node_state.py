@@ -20,7 +20,7 @@ from assay.training.optimiser.momentum_root import private_leaves
 
 
 @dataclass(frozen=True, slots=True)
-class Private:
+class NodeState:
     """A node's own state after a round.
 
     error_NC: momentum, or what was not sent yet; float32. inner: where its optimiser stands, of
@@ -32,19 +32,19 @@ class Private:
     round: int = -1
 
 
-def start_private(layout: Layout) -> Private:
+def start_private(layout: Layout) -> NodeState:
     """Before a node's first contribution, and whenever it starts afresh."""
-    return Private(np.zeros((layout.blocks, BLOCK_SIZE), np.float32))
+    return NodeState(np.zeros((layout.blocks, BLOCK_SIZE), np.float32))
 
 
-def carried_digest(run_id: Digest, rule: RuleSpec, layout: Layout, private: Private) -> Digest | None:
+def carried_digest(run_id: Digest, rule: RuleSpec, layout: Layout, private: NodeState) -> Digest | None:
     """Digest of the inner state in a private state; None for rules that carry none."""
     if not rule.carries_inner:
         return None
     return roots_of(run_id, layout, private.inner).digest if private.inner else NO_DIGEST
 
 
-def commit(run_id: Digest, rule: RuleSpec, layout: Layout, private: Private) -> Digest:
+def commit(run_id: Digest, rule: RuleSpec, layout: Layout, private: NodeState) -> Digest:
     """The root that binds a private state: its error block by block, and its inner state."""
     carried = carried_digest(run_id, rule, layout, private)
     return merkle.root(private_leaves(run_id, private.error_NC, carried))

@@ -31,7 +31,7 @@ Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Public:
+class OuterState:
     """What everybody shares after a round.
 
     theta_P: the parameters. buffers: the outer optimiser's, none, one or two, as theta_P.
@@ -43,13 +43,13 @@ class Public:
     pending: tuple[bytes, ...] = ()
 
 
-def start_public(spec: RunSpec, theta_P: Floats) -> Public:
+def start_public(spec: RunSpec, theta_P: Floats) -> OuterState:
     """Before the first round."""
     count = {Outer.SIGN: 0, Outer.SGD: 0, Outer.NESTEROV: 1, Outer.ADAM: 2, Outer.YOGI: 2}
-    return Public(theta_P, tuple(np.zeros_like(theta_P) for _ in range(count[spec.rule.outer.kind])))
+    return OuterState(theta_P, tuple(np.zeros_like(theta_P) for _ in range(count[spec.rule.outer.kind])))
 
 
-def public_digest(public: Public) -> Digest:
+def public_digest(public: OuterState) -> Digest:
     """BLAKE3 of the parameters, and of whatever else the next rounds depend on."""
     whole = blake3(b"assay/state/1|float32|" + len(public.theta_P).to_bytes(8, "big"))
     for part_P in (public.theta_P, *public.buffers):
@@ -59,7 +59,7 @@ def public_digest(public: Public) -> Digest:
     return Digest(whole.digest())
 
 
-def apply(spec: RunSpec, layout: Layout, public: Public, round_id: int, aggregate: bytes) -> Public:
+def apply(spec: RunSpec, layout: Layout, public: OuterState, round_id: int, aggregate: bytes) -> OuterState:
     """The state after a round. Empty bytes (a round without commits) move nothing.
 
     Args:
@@ -99,7 +99,7 @@ def applied_fragments(spec: RunSpec, rounds: Iterable[int]) -> list[int]:
     return [(r - rule.apply_lag) % rule.fragments for r in rounds if r >= rule.apply_lag]
 
 
-def _outer_step(outer: OuterSpec, lr: np.float32, public: Public, step_P: Floats) -> Public:
+def _outer_step(outer: OuterSpec, lr: np.float32, public: OuterState, step_P: Floats) -> OuterState:
     """One step of the outer optimiser, which takes the mean distance for a gradient.
 
     Reference:

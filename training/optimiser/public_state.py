@@ -24,7 +24,7 @@ from assay.protocol.types import Digest
 from assay.training.layout import layout_of
 from assay.training.model.initial import starting_parameters
 from assay.training.model.initial import state_digest as state_digest
-from assay.training.optimiser.outer import Public, apply, public_digest, start_public
+from assay.training.optimiser.outer import OuterState, apply, public_digest, start_public
 
 
 def kept_rounds(spec: RunSpec) -> int:
@@ -32,7 +32,7 @@ def kept_rounds(spec: RunSpec) -> int:
     return spec.closing_rounds + 2 + spec.rule.read_lag
 
 
-class Parameters:
+class PublicState:
     """theta_r for the newest round r and the `keep` rounds before it, with the rest of the newest state."""
 
     def __init__(self, spec: RunSpec, folder: Path, keep: int, base: Path | None = None) -> None:
@@ -109,13 +109,13 @@ class Parameters:
     def _checkpoints(self) -> list[int]:
         return [int(path.stem.split("-")[1]) for path in self._folder.glob("public-*.npz")]
 
-    def _load(self, round_id: int) -> Public:
+    def _load(self, round_id: int) -> OuterState:
         if round_id == 0 and not self._path(0).exists():
             return start_public(self.spec, starting_parameters(self.spec, self._base))
         with np.load(self._path(round_id), allow_pickle=False) as saved:
             buffers = sorted(name for name in saved.files if name.startswith("buffer"))
             pending = sorted(name for name in saved.files if name.startswith("pending"))
-            return Public(
+            return OuterState(
                 saved["theta"],
                 tuple(saved[name] for name in buffers),
                 tuple(saved[name].tobytes() for name in pending),

@@ -30,7 +30,7 @@ from assay.training.codec.wire import Update, encode_update
 from assay.training.fragments import fragment_blocks, fragment_positions
 from assay.training.layout import Layout, to_blocks
 from assay.training.optimiser.inner import Floats, Gradient, InnerState, fresh, segments
-from assay.training.optimiser.node_state import Private
+from assay.training.optimiser.node_state import NodeState
 from assay.training.optimiser.outer import applied_fragments
 from assay.training.optimiser.schedule import rate
 from assay.training.transform.compress import (
@@ -56,7 +56,7 @@ class Work:
     start: InnerState | None = None
 
 
-def begin(spec: RunSpec, layout: Layout, theta_P: Floats, private: Private, round_id: int) -> InnerState:
+def begin(spec: RunSpec, layout: Layout, theta_P: Floats, private: NodeState, round_id: int) -> InnerState:
     """The inner state a round starts from.
 
     Args:
@@ -86,7 +86,7 @@ def local(
     spec: RunSpec,
     layout: Layout,
     theta_P: Floats,
-    private: Private,
+    private: NodeState,
     tokens: NDArray[np.int64],
     round_id: int,
     gradient: Gradient,
@@ -145,15 +145,15 @@ def compress(
 
 
 def encode(
-    spec: RunSpec, layout: Layout, round_id: int, private: Private, work: Work, *, uses_up: bool = False
-) -> tuple[Private, bytes]:
+    spec: RunSpec, layout: Layout, round_id: int, private: NodeState, work: Work, *, uses_up: bool = False
+) -> tuple[NodeState, bytes]:
     """The private state after a round, and the message.
 
     With `uses_up` the error before the round may become the one after it where it lies.
     """
     rule = spec.rule
     moved = compress(spec, layout, round_id, private.error_NC, work.x_NC, uses_up=uses_up)
-    after = Private(moved.after_BC, work.ends[-1] if rule.carries_inner else None, round_id)
+    after = NodeState(moved.after_BC, work.ends[-1] if rule.carries_inner else None, round_id)
     if moved.factors is not None:
         return after, encode_factors(moved.factors, layout.blocks)
     return after, message(spec, layout, moved.sent)

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import History
+from assay.protocol.state_transition import RunState
 from assay.protocol.types import Digest, PeerId
 from assay.training.codec.contribution import encode_round
 from assay.training.codec.signs import encode_signs
 from assay.training.codec.wire import Update
 from assay.training.layout import Layout
-from assay.verifier.aggregation.registry import DECODED, decoded_rule_of, has_standing, rule_of
-from assay.verifier.aggregation.reputation import PAST, WINDOW, Standing, heard, observe
+from assay.verifier.aggregation.registry import DECODED, decoded_rule_of, rule_of, uses_reputation
+from assay.verifier.aggregation.reputation import PAST, WINDOW, Reputation, heard, observe
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Combined:
     """
 
     body: bytes
-    standing: Standing
+    reputation: Reputation
     refusal: str = ""
 
 
@@ -38,7 +38,7 @@ def combine(
     layout: Layout,
     parent: Digest,
     f: int,
-    before: Standing,
+    before: Reputation,
     updates: Mapping[PeerId, Update],
 ) -> Combined:
     """The round's aggregate, and the standing that the next round begins with.
@@ -53,23 +53,23 @@ def combine(
     """
     if not updates:
         return Combined(b"", before)
-    named, standing = spec.rule.aggregation, before
+    named, reputation = spec.rule.aggregation, before
     try:
-        if has_standing(named.name):
-            standing = observe(before, updates, layout.blocks, past=rounds_remembered(spec))
-            updates = {peer: updates[peer] for peer in heard(standing, f=f)}
+        if uses_reputation(named.name):
+            reputation = observe(before, updates, layout.blocks, past=rounds_remembered(spec))
+            updates = {peer: updates[peer] for peer in heard(reputation, f=f)}
         if named.name in DECODED:
-            return Combined(encode_signs(decoded_rule_of(named.name, f)(updates, layout.blocks)), standing)
+            return Combined(encode_signs(decoded_rule_of(named.name, f)(updates, layout.blocks)), reputation)
         aggregate = rule_of(named.name, f, parent)(updates, layout.blocks)
     except ValueError as refusal:  # too few for f liars: everybody stays where they are
-        return Combined(b"", standing, str(refusal))
-    return Combined(encode_round(spec.rule, aggregate, layout.blocks), standing)
+        return Combined(b"", reputation, str(refusal))
+    return Combined(encode_round(spec.rule, aggregate, layout.blocks), reputation)
 
 
-def tolerated(history: History) -> int:
+def tolerated(run_state: RunState) -> int:
     """Liars to reckon with in the next round: each node barred for a proven fault is one less."""
-    barred = sum(record.barred for record in history.nodes.values())
-    return max(history.spec.rule.aggregation.f - barred, 0)
+    banned = sum(record.banned for record in run_state.nodes.values())
+    return max(run_state.spec.rule.aggregation.f - banned, 0)
 
 
 def rounds_remembered(spec: RunSpec) -> int:
@@ -79,4 +79,4 @@ def rounds_remembered(spec: RunSpec) -> int:
 
 def rounds_behind(spec: RunSpec) -> int:
     """Rounds with commits from whose updates the present standing can be rebuilt; 0 if there is none."""
-    return rounds_remembered(spec) + WINDOW if has_standing(spec.rule.aggregation.name) else 0
+    return rounds_remembered(spec) + WINDOW if uses_reputation(spec.rule.aggregation.name) else 0

@@ -2,7 +2,7 @@
 
 Room: verifier (pure). A name is a pipeline, read from left to right, joined by +:
 
-    standing    only nodes whose words others bear out are heard (verifier/aggregation/reputation.py)
+    reputation  only nodes whose words others bear out are heard (verifier/aggregation/reputation.py)
     normalize, clipping, arc    what of each node's block counts, where updates have amplitudes
     nnm, bucketing              nodes are replaced by sums of near ones, or of random pairs
     mean, trimmed-mean, ...     what makes one update of all
@@ -31,11 +31,11 @@ from assay.verifier.aggregation.scales import SCALE_NAMES, raw, scale_of
 Rule = Callable[[Mapping[PeerId, Update], int], Aggregate]
 DecodedRule = Callable[[Mapping[PeerId, Update], int], Signs]
 
-STANDING = "standing+"
+REPUTATION = "reputation+"
 BUCKET_SIZE = 2
 RULE_NAMES = (
     "mean", "normalize+mean", "clipping+mean", "arc+mean",
-    "standing+mean", "standing+normalize+mean", "standing+clipping+mean",
+    "reputation+mean", "reputation+normalize+mean", "reputation+clipping+mean",
     "trimmed-mean", "trimmed-mean-implied", "clipping+trimmed-mean", "nnm+trimmed-mean",
     "median", "clipping+median",
     "centered-clip", "centered-clip-all", "clipping+centered-clip", "nnm+centered-clip",
@@ -59,9 +59,9 @@ _ROBUST: Mapping[str, Callable[..., Aggregate]] = {
 }
 
 
-def has_standing(name: str) -> bool:
-    """Whether the rule is given only the updates of nodes that `standing.heard` names."""
-    return name.startswith(STANDING)
+def uses_reputation(name: str) -> bool:
+    """Whether the rule is given only the updates of nodes that `reputation.heard` names."""
+    return name.startswith(REPUTATION)
 
 
 def rule_of(name: str, f: int, seed: bytes) -> Rule:
@@ -69,7 +69,7 @@ def rule_of(name: str, f: int, seed: bytes) -> Rule:
 
     Args:
         name: One of `RULE_NAMES`, or stages in their order: at most one scale, then at most one
-            mixing, then a rule. `standing` goes with the mean, which needs no f of its own for those
+            mixing, then a rule. `reputation` goes with the mean, which needs no f of its own for those
             who are left; it says nothing here, who calls leaves out whom it must.
         f: Liars. A robust rule refuses n <= 2f with a ValueError.
         seed: Public, and new in each round; bucketing draws from it.
@@ -77,7 +77,7 @@ def rule_of(name: str, f: int, seed: bytes) -> Rule:
     Raises:
         ValueError: no rule has this name.
     """
-    *stages, last = name.removeprefix(STANDING).split("+")
+    *stages, last = name.removeprefix(REPUTATION).split("+")
     scale = scale_of(stages.pop(0), f) if stages and stages[0] in SCALE_NAMES else raw
     mixings: dict[str, Mixing] = {
         "nnm": partial(nearest_neighbours, f=f),
@@ -85,7 +85,7 @@ def rule_of(name: str, f: int, seed: bytes) -> Rule:
     }
     mixing = mixings.get(stages.pop(0)) if stages and stages[0] in mixings else None
     is_mean = last == "mean" and mixing is None
-    if stages or not (is_mean or (last in _ROBUST and not has_standing(name))):
+    if stages or not (is_mean or (last in _ROBUST and not uses_reputation(name))):
         raise ValueError(f'no rule of aggregation is named "{name}"')
     if is_mean:
         return partial(mean_over_senders, scale=scale)

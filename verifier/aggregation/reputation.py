@@ -42,7 +42,7 @@ _SLAB_BLOCKS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Nets:
+class RoundAgreement:
     """One round's comparison. Row i: how the nodes now bear out what node i said before, int64."""
 
     peers: tuple[PeerId, ...]
@@ -50,7 +50,7 @@ class Nets:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class RememberedUpdate:
     """An update as it is remembered: signs and places in 3 bytes a coefficient."""
 
     blocks_B: Ints
@@ -59,14 +59,14 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Reputation:
     """After a round: what the next one is compared with, and the window's nets, oldest first."""
 
-    past: tuple[Mapping[PeerId, Said], ...] = ()
-    window: tuple[Nets, ...] = ()
+    past: tuple[Mapping[PeerId, RememberedUpdate], ...] = ()
+    window: tuple[RoundAgreement, ...] = ()
 
 
-def observe(before: Standing, updates: Updates, block_count: int, *, past: int = PAST) -> Standing:
+def observe(before: Reputation, updates: Updates, block_count: int, *, past: int = PAST) -> Reputation:
     """The standing after a round, its updates compared and remembered.
 
     Args:
@@ -77,16 +77,16 @@ def observe(before: Standing, updates: Updates, block_count: int, *, past: int =
             3 bytes per coefficient and round, so 1 or 2 do where every coefficient is sent.
     """
     said = {
-        peer: Said(
+        peer: RememberedUpdate(
             update.blocks_B, update.index_BK.astype(np.uint16), np.sign(update.value_BK).astype(np.int8)
         )
         for peer, update in sorted(updates.items())
     }
-    nets = Nets(tuple(said), _nets(before.past, said, block_count))
-    return Standing((*before.past, said)[-past:], (*before.window, nets)[-WINDOW:])
+    nets = RoundAgreement(tuple(said), _nets(before.past, said, block_count))
+    return Reputation((*before.past, said)[-past:], (*before.window, nets)[-WINDOW:])
 
 
-def heard(standing: Standing, *, f: int) -> tuple[PeerId, ...]:
+def heard(reputation: Reputation, *, f: int) -> tuple[PeerId, ...]:
     """The nodes of the last round that count, ascending: all but at most f.
 
     Left out is who has less than half the median node's score. Where steps overshoot, or liars
@@ -96,7 +96,7 @@ def heard(standing: Standing, *, f: int) -> tuple[PeerId, ...]:
     Raises:
         ValueError: n <= 2f, where the median is nobody's word in particular.
     """
-    scores = scores_of(standing)
+    scores = scores_of(reputation)
     need_majority(len(scores), f)
     ranked = sorted(scores, key=lambda peer: (scores[peer], peer))
     median = scores[ranked[(len(ranked) - 1) // 2]]
@@ -108,11 +108,11 @@ def heard(standing: Standing, *, f: int) -> tuple[PeerId, ...]:
     return tuple(peer for peer in scores if peer not in out)
 
 
-def scores_of(standing: Standing) -> dict[PeerId, int]:
+def scores_of(reputation: Reputation) -> dict[PeerId, int]:
     """Score of every node of the last round, by ascending peer id. 0 for who is alone."""
-    peers = standing.window[-1].peers
+    peers = reputation.window[-1].peers
     total_NN = np.zeros((len(peers), len(peers)), np.int64)
-    for nets in standing.window:
+    for nets in reputation.window:
         place = {peer: row for row, peer in enumerate(nets.peers)}
         mine = [row for row, peer in enumerate(peers) if peer in place]
         theirs = [place[peers[row]] for row in mine]
@@ -125,7 +125,11 @@ def scores_of(standing: Standing) -> dict[PeerId, int]:
     return dict(zip(peers, score_N.tolist(), strict=True))
 
 
-def _nets(past: tuple[Mapping[PeerId, Said], ...], now: Mapping[PeerId, Said], block_count: int) -> Ints:
+def _nets(
+    past: tuple[Mapping[PeerId, RememberedUpdate], ...],
+    now: Mapping[PeerId, RememberedUpdate],
+    block_count: int,
+) -> Ints:
     """Entry (i, j): sum over past rounds of the signs of i then times those of j now."""
     net_NN = np.zeros((len(now), len(now)), np.int64)
     if not past:
@@ -144,7 +148,7 @@ def _nets(past: tuple[Mapping[PeerId, Said], ...], now: Mapping[PeerId, Said], b
     return net_NN
 
 
-def _within(said: Said, first: int) -> tuple[Ints, NDArray[np.float32]]:
+def _within(said: RememberedUpdate, first: int) -> tuple[Ints, NDArray[np.float32]]:
     """Position within the slab, and sign, of all that was said about its blocks."""
     low, high = np.searchsorted(said.blocks_B, (first, first + _SLAB_BLOCKS))
     where_BK = (said.blocks_B[low:high, None] - first) * BLOCK_SIZE + said.index_BK[low:high]

@@ -48,7 +48,7 @@ class Memory:
     nodes: Annotated[tuple[Remembered, ...], Max(NODES_MAX)]
 
 
-class Watch:
+class BiasMemory:
     """Drifts by node, of its present execution class; each step counts once."""
 
     def __init__(self, path: Path | None = None, spec: Digest = NO_DIGEST) -> None:
@@ -67,7 +67,7 @@ class Watch:
                 log.warning("what was remembered of nodes is lost", extra={"reason": str(error)})
                 self._drifts, self._rounds = {}, {}
 
-    def leans(self, commit: Commit, measured: Measured, blocks: Sequence[int], limit: Limit) -> bool:
+    def is_biased(self, commit: Commit, measured: Measured, blocks: Sequence[int], limit: Limit) -> bool:
         """Whether, with this audit that was a match, the node leans; then its record begins again."""
         node, rounds = commit.node, self._rounds.get(commit.node, ())
         if commit.round in rounds:

@@ -44,7 +44,7 @@ _RANKS = {Outcome.MATCH: 0, Outcome.BORDERLINE: 1, Outcome.MISMATCH: 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Walked:
+class ModelledSegment:
     """A segment as we went it. steps: of it. lr: the rate of its last step."""
 
     local: LocalSpec
@@ -56,7 +56,7 @@ class Walked:
 
 
 def judge_movement(
-    walked: Walked,
+    walked: ModelledSegment,
     shown: OpenedSegment,
     limits: Sequence[Limit],
     blocks: Sequence[int],
@@ -98,14 +98,14 @@ def judge_movement(
     return found, measured
 
 
-def sharpened(walked: Walked, limits: Sequence[Limit]) -> tuple[Limit, ...]:
+def sharpened(walked: ModelledSegment, limits: Sequence[Limit]) -> tuple[Limit, ...]:
     """The limits of a segment's parts, where one step leaves nobody's noise in the parameters."""
     first = replace(OWN_WORK, profile=0) if _is_one_step(walked) else limits[0]
     return (first, *limits[1:])
 
 
 @dataclass(frozen=True, slots=True)
-class Gained:
+class RelativeMovement:
     """One part of our own state, in the opened blocks.
 
     before_BC, after_BC: at the segment's start and end. size_B: of what it gained. floor: what counts as
@@ -118,7 +118,7 @@ class Gained:
     floor: float
 
 
-def gained(walked: Walked, blocks: Sequence[int]) -> tuple[Gained, ...]:
+def gained(walked: ModelledSegment, blocks: Sequence[int]) -> tuple[RelativeMovement, ...]:
     """What each part of our own state gained in the segment."""
     local, layout, found = walked.local, walked.layout, []
     kept = (1.0, *(beta / PPM for beta in (local.beta1_micro, local.beta2_micro)))
@@ -128,11 +128,13 @@ def gained(walked: Walked, blocks: Sequence[int]) -> tuple[Gained, ...]:
         for share, before_P, after_P in zip(kept, before, after, strict=False):  # SGD has the first part only
             gain_NC = _rows(layout, after_P - before_P * np.float32(share**walked.steps))
             before_BC, after_BC = (_rows(layout, part_P)[blocks] for part_P in (before_P, after_P))
-            found.append(Gained(before_BC, after_BC, _norm(gain_NC[blocks]), floor_of(gain_NC)))
+            found.append(RelativeMovement(before_BC, after_BC, _norm(gain_NC[blocks]), floor_of(gain_NC)))
     return tuple(found)
 
 
-def measure_movement(walked: Walked, own: Sequence[Gained], shown: OpenedSegment) -> tuple[Measured, ...]:
+def measure_movement(
+    walked: ModelledSegment, own: Sequence[RelativeMovement], shown: OpenedSegment
+) -> tuple[Measured, ...]:
     """How far each part of the opened end is from ours, of what ours gained.
 
     Args:
@@ -191,7 +193,7 @@ def worse_of(one: Finding, other: Finding) -> Finding:
     return max(one, other, key=lambda found: _RANKS[found.outcome])
 
 
-def _is_one_step(walked: Walked) -> bool:
+def _is_one_step(walked: ModelledSegment) -> bool:
     return walked.steps == 1 and walked.local.optimiser is Optimiser.ADAMW
 
 

@@ -30,7 +30,7 @@ from assay.verifier.audit.tolerance import Measured, median_of
 
 BUCKETS = 512
 MEMORY = 1 - 1 / 64  # of what was, with each audit: what is remembered is some 64 audits
-LEAN_MAX = 4.0  # |sum|^2 over its weight; 1 for noise, up to 1.8 for honest pairs that were measured
+BIAS_MAX = 4.0  # |sum|^2 over its weight; 1 for noise, up to 1.8 for honest pairs that were measured
 SLACK, LEVEL_MAX, STEP_MAX = 1.2, 4.0, 1.0  # times the profile that is still honest; alarm; most of one audit
 
 
@@ -43,7 +43,7 @@ class Drift:
     level: float = 0.0
 
     @property
-    def lean(self) -> float:
+    def bias(self) -> float:
         """The squared length of the sum over what noise would have: 1, and up to 128 for one direction."""
         return float(tree_sum((self.sum_J * self.sum_J)[None])[0]) / self.weight if self.weight else 0.0
 
@@ -70,7 +70,7 @@ def observe(drift: Drift, measured: Measured, blocks: Sequence[int], limit: Limi
         new = Drift(drift.sum_J * MEMORY + folded_J / length, drift.weight * MEMORY**2 + 1, level)
     else:
         new = Drift(drift.sum_J, drift.weight, level)
-    return new, new.lean > LEAN_MAX or new.level > LEVEL_MAX
+    return new, new.bias > BIAS_MAX or new.level > LEVEL_MAX
 
 
 def _folded(residual_BC: NDArray[np.float64], blocks: Sequence[int]) -> NDArray[np.float64]:

@@ -44,7 +44,7 @@ class Finding:
     distance_ppb: int
     block: int
     witness: Digest = NO_DIGEST
-    leans: bool = False
+    is_biased: bool = False
 
 
 def check_opening(

@@ -31,13 +31,13 @@ from assay.training.fragments import fragment_blocks
 from assay.training.layout import to_blocks
 from assay.training.model.loss import loss_and_gradient
 from assay.training.optimiser.inner import InnerState, roots_of, run_steps
-from assay.training.optimiser.node_state import Private
-from assay.training.optimiser.public_state import Parameters, kept_rounds
+from assay.training.optimiser.node_state import NodeState
+from assay.training.optimiser.public_state import PublicState, kept_rounds
 from assay.training.optimiser.schedule import rate
 from assay.training.optimiser.step import begin, way_sketch
 from assay.training.transform.compress import gradient_blocks, in_basis, work_sketch
-from assay.verifier.audit.bias_memory import Watch
-from assay.verifier.audit.displacement import Walked, as_one, judge_movement, worse_of
+from assay.verifier.audit.bias_memory import BiasMemory
+from assay.verifier.audit.displacement import ModelledSegment, as_one, judge_movement, worse_of
 from assay.verifier.audit.exact import Finding, check_opening, compare
 from assay.verifier.audit.limits import Limits, agreed_limits
 from assay.verifier.audit.segment import OpenedSegment, check_inner_opening, opening_bytes_max
@@ -76,7 +76,7 @@ class _Opened:
     start: InnerState
 
 
-class Examiner:
+class RecomputeWorker:
     """theta of recent rounds and the data: all that a recompute needs.
 
     limits: what steps of other execution classes are judged by; without them they are not judged, nor are
@@ -97,9 +97,9 @@ class Examiner:
     ) -> None:
         self.spec, self.device, self.limits = spec, device, limits
         self.exec_class = execution_class(spec.compute, device)
-        self.parameters = Parameters(spec, folder / "theta", kept_rounds(spec), base)
+        self.parameters = PublicState(spec, folder / "theta", kept_rounds(spec), base)
         self.tokens = read_tokens(data, spec.data)
-        self.watch = Watch(memory, digest(spec))
+        self.watch = BiasMemory(memory, digest(spec))
 
     def examine(
         self,
@@ -109,7 +109,7 @@ class Examiner:
         blocks: list[int],
         segment: int = 0,
         *,
-        sealed: Digest = NO_DIGEST,
+        committed: Digest = NO_DIGEST,
         pattern: Digest = NO_DIGEST,
     ) -> Finding:
         """Recompute the drawn part of a step and judge the opened blocks by it.
@@ -158,7 +158,7 @@ class Examiner:
                 )
                 if found.outcome is not Outcome.MATCH or measured is None:
                     return found
-                return replace(found, leans=self.watch.leans(commit, measured, blocks, limit))
+                return replace(found, is_biased=self.watch.is_biased(commit, measured, blocks, limit))
             return compare(
                 spec.rule.compress,
                 blocks,
@@ -168,7 +168,7 @@ class Examiner:
                 sent,
                 redone.x_BC,
                 recomputed=recomputed,
-                is_work_equal=redone.is_equal and sealed in (NO_DIGEST, recomputed),
+                is_work_equal=redone.is_equal and committed in (NO_DIGEST, recomputed),
                 witness=witness,
             )
 
@@ -255,7 +255,7 @@ class Examiner:
             end, _ = run_steps(spec, round_id, first, last, start, theta_P, batch, self._gradient)
             recomputed = way_sketch(layout, start, end, commit.parent)
             lr = rate(local.schedule, spec.rounds, round_id, steps=local.steps, step=last - 1)
-            walked = Walked(local, layout, last - first, lr, start, end)
+            walked = ModelledSegment(local, layout, last - first, lr, start, end)
             found, measured = judge_movement(walked, opened.shown, limits, blocks, recomputed=recomputed)
             # From the opened last parameters on, every machine computes the same bits.
             told = compare(
@@ -273,7 +273,7 @@ class Examiner:
         if found.outcome is not Outcome.MATCH or not measured:
             return found
         seen = as_one(measured, limits, blocks, layout.blocks)
-        return replace(found, leans=self.watch.leans(commit, *seen))
+        return replace(found, is_biased=self.watch.is_biased(commit, *seen))
 
     def _opened_segment(
         self,
@@ -294,7 +294,7 @@ class Examiner:
         shown = check_inner_opening(opened, commit, spec.rule, layout, blocks, segment)
         start = shown.start
         if segment == 0 or start is None:
-            private = Private(np.zeros((0, 0), np.float32), start, commit.base - 1)
+            private = NodeState(np.zeros((0, 0), np.float32), start, commit.base - 1)
             start = begin(spec, layout, theta_P, private, int(commit.round))
         start_BC = to_blocks(layout, theta_P)[blocks].reshape(shown.last_BC.shape)
         way_BSS = (start_BC - shown.last_BC).reshape(len(blocks), BLOCK_SIDE, BLOCK_SIDE)
@@ -329,7 +329,7 @@ def _steps_of(spec: RunSpec, segment: int) -> tuple[int, int]:
 
 def methods() -> Mapping[str, Callable[..., Any]]:
     """What the parent may call; `open` comes first."""
-    held: list[Examiner] = []
+    held: list[RecomputeWorker] = []
 
     def open_(
         spec: bytes, data: str, folder: str, base: str | None, device: str, threads: int, limits: str | None
@@ -337,7 +337,7 @@ def methods() -> Mapping[str, Callable[..., Any]]:
         prepare(Path(folder), device=device, threads=threads)
         run = decode(RunSpec, spec)
         held[:] = [
-            Examiner(
+            RecomputeWorker(
                 spec=run,
                 data=Path(data),
                 folder=Path(folder),
@@ -355,17 +355,17 @@ def methods() -> Mapping[str, Callable[..., Any]]:
         opening: bytes,
         blocks: list[int],
         segment: int,
-        sealed: bytes,
+        committed: bytes,
         pattern: bytes,
     ) -> dict[str, Any]:
         seen = decode(Commit, commit), update, opening, blocks, segment
-        found = held[0].examine(*seen, sealed=Digest(sealed), pattern=Digest(pattern))
+        found = held[0].examine(*seen, committed=Digest(committed), pattern=Digest(pattern))
         return {
             "outcome": int(found.outcome),
             "exec_class": held[0].exec_class,
             "recomputed": found.recomputed,
             "witness": found.witness,
-            "leans": found.leans,
+            "is_biased": found.is_biased,
             "distance_ppb": found.distance_ppb,
             "block": found.block,
         }

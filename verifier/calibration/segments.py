@@ -23,7 +23,13 @@ from assay.protocol.update_rule import BLOCK_SIZE, PPM
 from assay.training.layout import Layout, from_blocks, layout_of, to_blocks
 from assay.training.model.presets import PRESETS
 from assay.training.optimiser.inner import Floats, InnerState
-from assay.verifier.audit.displacement import Walked, gained, judge_movement, measure_movement, sharpened
+from assay.verifier.audit.displacement import (
+    ModelledSegment,
+    gained,
+    judge_movement,
+    measure_movement,
+    sharpened,
+)
 from assay.verifier.audit.limit import Limit
 from assay.verifier.audit.limits import Limits
 from assay.verifier.audit.segment import OpenedSegment
@@ -86,14 +92,14 @@ class _Case:
     def regime(self) -> Regime:
         return regime_of(self.task.local(self.method), self.start.count)
 
-    def walked(self, done: Done) -> Walked:
+    def walked(self, done: Done) -> ModelledSegment:
         """The segment as a path went it."""
         local, lr = (
             self.task.local(self.method),
             self.task.rate(self.method, self.start.count + self.mark - 1),
         )
         end = done.inner(self.method, self.number, self.mark)
-        return Walked(local, self.layout, self.mark, lr, self.start, end)
+        return ModelledSegment(local, self.layout, self.mark, lr, self.start, end)
 
     def shown(self, end: InnerState, blocks_B: NDArray[np.int64] | slice = slice(None)) -> OpenedSegment:
         """An opening of an end."""
@@ -105,7 +111,7 @@ def segment_rows(dtype: Precision, segment: int, runs: dict[str, dict[str, Done]
     """One row of every ordered pair and kind of segment, over all models."""
     common = [path for path in PATHS if all(path in done for done in runs.values())]
     seen: dict[tuple[str, str, Regime], list[tuple[Measured, ...]]] = {}
-    audits: dict[tuple[str, str, Regime], list[tuple[Walked, tuple[Measured, ...]]]] = {}
+    audits: dict[tuple[str, str, Regime], list[tuple[ModelledSegment, tuple[Measured, ...]]]] = {}
     for case, done in _cases(dtype, segment, runs):
         drawn = drawn_blocks(case.what, case.layout.blocks)
         ends = {path: case.shown(done[path].inner(case.method, case.number, case.mark)) for path in common}
@@ -139,7 +145,7 @@ def segment_rows(dtype: Precision, segment: int, runs: dict[str, dict[str, Done]
         yield SegmentRow(pair, len(opened), sum(_matches(*audit, pair.limits) for audit in opened))
 
 
-def _matches(walked: Walked, audit: Sequence[Measured], limits: Sequence[Limit] | None) -> bool:
+def _matches(walked: ModelledSegment, audit: Sequence[Measured], limits: Sequence[Limit] | None) -> bool:
     if limits is None:
         return False
     allowed = sharpened(walked, limits)

@@ -19,13 +19,15 @@ from assay.protocol.identity import Domain, verify
 from assay.protocol.messages import CertifiedManifest, Proposal, QuorumCertificate, SignedVote, Vote, VoteKind
 from assay.protocol.quorum import check_certificate
 from assay.protocol.types import NO_DIGEST
-from assay.verifier.consensus.types import Config
+from assay.verifier.consensus.types import ConsensusConfig
 
 DUMMIES_MAX = 64  # as in `Proposal.dummies`; older ones the receiver must hold already
 
 
 def authenticate(
-    config: Config, domain: Domain, message: SignedVote | Proposal | QuorumCertificate | CertifiedManifest
+    config: ConsensusConfig,
+    domain: Domain,
+    message: SignedVote | Proposal | QuorumCertificate | CertifiedManifest,
 ) -> None:
     """Do nothing if `message` is well formed, of this run, and every signature in it holds.
 
@@ -47,7 +49,7 @@ def authenticate(
                 raise MalformedMessage(f"certified manifest: {fault}") from None
 
 
-def _check_signed_vote(config: Config, domain: Domain, signed: SignedVote) -> None:
+def _check_signed_vote(config: ConsensusConfig, domain: Domain, signed: SignedVote) -> None:
     if signed.verifier not in config.verifiers:
         raise PeerFault(signed.verifier, "vote by a stranger; expected a verifier of this run")
     verify(signed.verifier, domain, signed.vote, signed.signature)
@@ -56,7 +58,7 @@ def _check_signed_vote(config: Config, domain: Domain, signed: SignedVote) -> No
         raise PeerFault(signed.verifier, flaw)
 
 
-def _check_quorum(config: Config, domain: Domain, certificate: QuorumCertificate) -> None:
+def _check_quorum(config: ConsensusConfig, domain: Domain, certificate: QuorumCertificate) -> None:
     flaw = _flaw(config, certificate.vote)
     if flaw:
         raise MalformedMessage(f"certificate: {flaw}")
@@ -66,7 +68,7 @@ def _check_quorum(config: Config, domain: Domain, certificate: QuorumCertificate
         raise MalformedMessage(f"certificate: {fault}") from None
 
 
-def _flaw(config: Config, vote: Vote) -> str | None:
+def _flaw(config: ConsensusConfig, vote: Vote) -> str | None:
     if vote.run_id != config.run_id:
         return "vote for another run"
     if vote.iteration == SETTLED and vote.kind is not VoteKind.FINALISE:
@@ -76,7 +78,7 @@ def _flaw(config: Config, vote: Vote) -> str | None:
     return None
 
 
-def _check_proposal(config: Config, domain: Domain, proposal: Proposal) -> None:
+def _check_proposal(config: ConsensusConfig, domain: Domain, proposal: Proposal) -> None:
     block, leader = proposal.block, proposal.proposer
     if leader not in config.verifiers:
         raise PeerFault(leader, "proposal by a stranger; expected a verifier of this run")
@@ -95,7 +97,7 @@ def _check_proposal(config: Config, domain: Domain, proposal: Proposal) -> None:
     _check_proof(config, domain, proposal)
 
 
-def _check_proof(config: Config, domain: Domain, proposal: Proposal) -> None:
+def _check_proof(config: ConsensusConfig, domain: Domain, proposal: Proposal) -> None:
     """The certificates lead from the parent, without a hole, to the iteration before this one."""
     block = proposal.block
     covered = 0  # the parent's iteration

@@ -69,7 +69,7 @@ from assay.verifier.consensus.types import (
     Accuse,
     BuildProposal,
     Built,
-    Config,
+    ConsensusConfig,
     Effect,
     Event,
     Examine,
@@ -91,10 +91,33 @@ from assay.verifier.consensus.types import (
 )
 
 __all__ = [
-    "Accuse", "BuildProposal", "Built", "Config", "Effect", "Event", "Examine", "Examined", "Finalised",
-    "NeedBlock", "NeedSync", "Persist", "Ready", "Received", "Record", "Send", "SignAndSend",
-    "SignAndSendProposal", "State", "Synced", "Tick", "Tip", "authenticate", "body", "restore", "step",
-]  # fmt: skip
+    "Accuse",
+    "BuildProposal",
+    "Built",
+    "ConsensusConfig",
+    "Effect",
+    "Event",
+    "Examine",
+    "Examined",
+    "Finalised",
+    "NeedBlock",
+    "NeedSync",
+    "Persist",
+    "Ready",
+    "Received",
+    "Record",
+    "Send",
+    "SignAndSend",
+    "SignAndSendProposal",
+    "State",
+    "Synced",
+    "Tick",
+    "Tip",
+    "authenticate",
+    "body",
+    "restore",
+    "step",
+]
 
 AHEAD = 16  # iterations after ours whose votes are kept; certificates heal the rest
 
@@ -136,7 +159,7 @@ def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
 
 
 def restore(
-    config: Config, records: Iterable[Record], now_ms: int, last: CertifiedManifest | None = None
+    config: ConsensusConfig, records: Iterable[Record], now_ms: int, last: CertifiedManifest | None = None
 ) -> State:
     """The state after a start or a restart: `records` in the order they were persisted.
 

@@ -28,7 +28,7 @@ Certificates = Mapping[tuple[Iteration, VoteKind], QuorumCertificate]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class ConsensusConfig:
     """What one verifier must know before the first event. All but `me` is shared by all."""
 
     run_id: Digest
@@ -70,7 +70,7 @@ class State:
     tip's (certificates: from the tip's on); what lies before is pruned.
     """
 
-    config: Config
+    config: ConsensusConfig
     tip: Tip
     now_ms: int
     iteration: Iteration

@@ -12,65 +12,69 @@ from collections.abc import Mapping, Sequence
 
 from assay.protocol.draws import beacon_input
 from assay.protocol.errors import AssayError, MalformedMessage
-from assay.protocol.messages import Manifest, Reveal
+from assay.protocol.messages import BeaconShare, Manifest
 from assay.protocol.quorum import quorum
 from assay.protocol.randomness.vrf import verify
-from assay.protocol.state_transition import History
+from assay.protocol.state_transition import RunState
 from assay.protocol.types import PeerId, RoundId
 
 REVEALS_PER_VERIFIER = 4  # pooled: of the last manifest, and of those notarised but not final here
 
 
-def valid_reveals(pool: Mapping[PeerId, Sequence[Reveal]], history: History) -> tuple[Reveal, ...]:
-    """Pooled reveals that hold for the last manifest of `history`, ascending by verifier."""
+def valid_reveals(
+    pool: Mapping[PeerId, Sequence[BeaconShare]], run_state: RunState
+) -> tuple[BeaconShare, ...]:
+    """Pooled reveals that hold for the last manifest of `run_state`, ascending by verifier."""
     holding = (
-        next((reveal for reveal in reveals if _holds(history, reveal)), None)
-        for verifier, reveals in sorted(pool.items())
-        if verifier in history.beacon
+        next((beacon_share for beacon_share in beacon_shares if _holds(run_state, beacon_share)), None)
+        for verifier, beacon_shares in sorted(pool.items())
+        if verifier in run_state.beacon
     )
-    return tuple(reveal for reveal in holding if reveal is not None)
+    return tuple(beacon_share for beacon_share in holding if beacon_share is not None)
 
 
-def reveals_needed(history: History, *, follows: bool) -> int:
+def reveals_needed(run_state: RunState, *, follows: bool) -> int:
     """All shares where the parent's leader is followed at once, else a quorum: a leader chooses none."""
-    return len(history.beacon) if follows else quorum(len(history.spec.verifiers))
+    return len(run_state.beacon) if follows else quorum(len(run_state.spec.verifiers))
 
 
-def pooled(known: Sequence[Reveal], reveal: Reveal, history: History) -> tuple[Reveal, ...]:
+def pooled(
+    known: Sequence[BeaconShare], beacon_share: BeaconShare, run_state: RunState
+) -> tuple[BeaconShare, ...]:
     """A verifier's pool with one more reveal: the newest, and never without the one that holds now.
 
     Anybody can send nonsense in a verifier's name; it must not push the true word out.
     """
-    newest = (*(other for other in known if other != reveal), reveal)[-REVEALS_PER_VERIFIER:]
-    true = next((other for other in known if _holds(history, other)), None)
+    newest = (*(other for other in known if other != beacon_share), beacon_share)[-REVEALS_PER_VERIFIER:]
+    true = next((other for other in known if _holds(run_state, other)), None)
     return newest if true is None or true in newest else (true, *newest[1:])
 
 
-def check_reveals(history: History, manifest: Manifest, *, follows: bool) -> None:
+def check_reveals(run_state: RunState, manifest: Manifest, *, follows: bool) -> None:
     """Do nothing if a proposed manifest carries the shares that it must, all of them true.
 
     Raises:
         MalformedMessage, PeerFault: what is wrong with them.
     """
-    if not history.round:
-        if manifest.reveals:
+    if not run_state.round:
+        if manifest.beacon_shares:
             raise MalformedMessage("manifest carries reveals before there is a round to reveal for")
         return
-    alpha = _alpha(history)
-    for reveal in manifest.reveals:
-        if reveal.run_id != history.run_id or reveal.round != history.round - 1:
+    alpha = _alpha(run_state)
+    for beacon_share in manifest.beacon_shares:
+        if beacon_share.run_id != run_state.run_id or beacon_share.round != run_state.round - 1:
             raise MalformedMessage("manifest carries a reveal of another round")
-        verify(reveal.verifier, alpha, reveal.proof)
-    if not {reveal.verifier for reveal in manifest.reveals} <= set(history.beacon):
+        verify(beacon_share.verifier, alpha, beacon_share.proof)
+    if not {beacon_share.verifier for beacon_share in manifest.beacon_shares} <= set(run_state.beacon):
         raise MalformedMessage("manifest carries a reveal of a verifier that was away")
-    need = reveals_needed(history, follows=follows)
-    if len(manifest.reveals) < need:
-        raise MalformedMessage(f"manifest carries {len(manifest.reveals)} reveals, expected {need}")
+    need = reveals_needed(run_state, follows=follows)
+    if len(manifest.beacon_shares) < need:
+        raise MalformedMessage(f"manifest carries {len(manifest.beacon_shares)} reveals, expected {need}")
 
 
-def _holds(history: History, reveal: Reveal) -> bool:
-    is_due = reveal.run_id == history.run_id and reveal.round == history.round - 1
-    return is_due and _vrf_holds(reveal.verifier, _alpha(history), reveal.proof)
+def _holds(run_state: RunState, beacon_share: BeaconShare) -> bool:
+    is_due = beacon_share.run_id == run_state.run_id and beacon_share.round == run_state.round - 1
+    return is_due and _vrf_holds(beacon_share.verifier, _alpha(run_state), beacon_share.proof)
 
 
 @functools.lru_cache(maxsize=1024)  # leaders ask at every tick; a check takes a millisecond
@@ -82,7 +86,7 @@ def _vrf_holds(verifier: PeerId, alpha: bytes, proof: bytes) -> bool:
     return True
 
 
-def _alpha(history: History) -> bytes:
+def _alpha(run_state: RunState) -> bytes:
     return beacon_input(
-        history.spec.deployment_id, history.run_id, RoundId(int(history.round) - 1), history.parent
+        run_state.spec.deployment_id, run_state.run_id, RoundId(int(run_state.round) - 1), run_state.parent
     )

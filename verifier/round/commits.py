@@ -14,7 +14,7 @@ from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import OutOfPhase, PeerFault
 from assay.protocol.identity import Domain, verify
 from assay.protocol.messages import Contradiction, SignedCommit
-from assay.protocol.state_transition import History, may_contradict
+from assay.protocol.state_transition import RunState, may_contradict
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.training.codec.contribution import contribution_bytes_max
 from assay.training.data.batches import batch_positions, batch_root
@@ -32,23 +32,23 @@ class Rules:
     block_count: int
 
 
-def check_commit(rules: Rules, history: History, state: Digest, signed: SignedCommit) -> None:
+def check_commit(rules: Rules, run_state: RunState, state: Digest, signed: SignedCommit) -> None:
     """Do nothing if the next manifest may carry this commit.
 
     Raises:
         OutOfPhase: it is for another round or parent.
         PeerFault: which field breaks which rule.
     """
-    commit, spec = signed.commit, history.spec
+    commit, spec = signed.commit, run_state.spec
 
     def need(holds: bool, words: str) -> None:
         if not holds:
             raise PeerFault(commit.node, f"Commit of round {commit.round}: {words}")
 
-    need(commit.run_id == history.run_id, "is of another run")
-    if commit.round != history.round or commit.parent != history.parent:
-        raise OutOfPhase(commit.node, f"Commit of round {commit.round} during round {history.round}")
-    need(commit.node in history.active, "this node may not train")
+    need(commit.run_id == run_state.run_id, "is of another run")
+    if commit.round != run_state.round or commit.parent != run_state.parent:
+        raise OutOfPhase(commit.node, f"Commit of round {commit.round} during round {run_state.round}")
+    need(commit.node in run_state.active, "this node may not train")
     expected = state if int(commit.round) % spec.state_every == 0 else NO_DIGEST
     need(
         commit.state == expected,
@@ -61,7 +61,7 @@ def check_commit(rules: Rules, history: History, state: Digest, signed: SignedCo
         commit.update_bytes <= contribution_bytes_max(spec.rule, rules.block_count),
         f"an update of {commit.update_bytes} bytes",
     )
-    record = history.nodes[commit.node]
+    record = run_state.nodes[commit.node]
     begins = record.momentum if commit.base else rules.zero_momentum
     need(commit.base in (0, record.round + 1), f"continues base {commit.base}, not its last accepted step")
     need(commit.momentum_before == begins, "momentum does not continue its last accepted step")
@@ -81,7 +81,7 @@ def contradiction(one: SignedCommit, other: SignedCommit) -> Contradiction:
     return Contradiction(first=first, second=second)
 
 
-def check_contradiction(rules: Rules, history: History, pair: Contradiction) -> None:
+def check_contradiction(rules: Rules, run_state: RunState, pair: Contradiction) -> None:
     """Do nothing if a node has signed both of two commits, with both of its keys, and it still matters.
 
     Raises:
@@ -89,9 +89,9 @@ def check_contradiction(rules: Rules, history: History, pair: Contradiction) -> 
         PeerFault, MalformedMessage: a signature is not the node's.
     """
     node = pair.first.commit.node
-    if not may_contradict(history, pair):
-        raise OutOfPhase(node, f"Contradiction of round {pair.first.commit.round} at {history.round}")
-    member = next(m for m in history.spec.nodes if m.peer == node)
+    if not may_contradict(run_state, pair):
+        raise OutOfPhase(node, f"Contradiction of round {pair.first.commit.round} at {run_state.round}")
+    member = next(m for m in run_state.spec.nodes if m.peer == node)
     for signed in (pair.first, pair.second):
         verify(node, rules.domain, signed.commit, signed.signature)
-        check_commit_statement(history.spec, rules.deployment, signed, member.hot)
+        check_commit_statement(run_state.spec, rules.deployment, signed, member.hot)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Manifest
 from assay.protocol.randomness import drand
-from assay.protocol.state_transition import History
+from assay.protocol.state_transition import RunState
 
 KEPT = 8  # rounds of the network: of the last manifest, and of those notarised but not final here
 
@@ -23,33 +23,33 @@ def pooled(held: Mapping[int, bytes], number: int, signature: bytes) -> Mapping[
     return dict(sorted({**held, number: signature}.items())[-KEPT:])
 
 
-def names_next(history: History) -> bool:
+def names_next(run_state: RunState) -> bool:
     """Whether the next manifest has to name a round: if another one follows that needs it."""
-    return history.spec.audit.drand.is_used and history.round < history.spec.last_round
+    return run_state.spec.audit.drand.is_used and run_state.round < run_state.spec.last_round
 
 
-def next_number(history: History, wall_s: int) -> int:
+def next_number(run_state: RunState, wall_s: int) -> int:
     """The round that a leader names now; 0 where none is."""
-    return drand.named_at(history.spec.audit.drand, wall_s) if names_next(history) else 0
+    return drand.named_at(run_state.spec.audit.drand, wall_s) if names_next(run_state) else 0
 
 
-def carried(history: History, held: Mapping[int, bytes]) -> bytes:
+def carried(run_state: RunState, held: Mapping[int, bytes]) -> bytes:
     """What a leader puts into the next manifest: the named round if it is here."""
-    return held.get(history.drand_next, b"") if history.drand_next else b""
+    return held.get(run_state.drand_next, b"") if run_state.drand_next else b""
 
 
-def is_waited_for(history: History, held: Mapping[int, bytes]) -> bool:
+def is_waited_for(run_state: RunState, held: Mapping[int, bytes]) -> bool:
     """Whether the next manifest should carry a round that is not here."""
-    return bool(history.drand_next) and not carried(history, held)
+    return bool(run_state.drand_next) and not carried(run_state, held)
 
 
-def is_coming(history: History, held: Mapping[int, bytes], wall_s: int) -> bool:
+def is_coming(run_state: RunState, held: Mapping[int, bytes], wall_s: int) -> bool:
     """Whether waiting for it can still help: it is not out, or only just."""
-    rules = history.spec.audit.drand
-    return is_waited_for(history, held) and not drand.is_overdue(rules, history.drand_next, wall_s)
+    rules = run_state.spec.audit.drand
+    return is_waited_for(run_state, held) and not drand.is_overdue(rules, run_state.drand_next, wall_s)
 
 
-def check_outside(history: History, manifest: Manifest, *, follows: bool, wall_s: int) -> None:
+def check_outside(run_state: RunState, manifest: Manifest, *, follows: bool, wall_s: int) -> None:
     """Do nothing if a proposed manifest carries and names what it must.
 
     Args:
@@ -61,11 +61,11 @@ def check_outside(history: History, manifest: Manifest, *, follows: bool, wall_s
     Raises:
         MalformedMessage: a signature is wrong or left out, or the named round is not one to come.
     """
-    rules = history.spec.audit.drand
+    rules = run_state.spec.audit.drand
     if manifest.drand:
-        drand.check_signature(rules, history.drand_next, manifest.drand)
-    elif follows and history.drand_next:
-        raise MalformedMessage(f"manifest without drand round {history.drand_next}, which its parent named")
+        drand.check_signature(rules, run_state.drand_next, manifest.drand)
+    elif follows and run_state.drand_next:
+        raise MalformedMessage(f"manifest without drand round {run_state.drand_next}, which its parent named")
     if manifest.drand_next:
         if not drand.may_be_named(rules, manifest.drand_next, wall_s):
             released = drand.released_s(rules, manifest.drand_next)
@@ -73,5 +73,5 @@ def check_outside(history: History, manifest: Manifest, *, follows: bool, wall_s
                 f"manifest names drand round {manifest.drand_next}, released at {released}: expected one "
                 f"after {wall_s}, at most {drand.AHEAD_S} s later"
             )
-    elif follows and names_next(history):
+    elif follows and names_next(run_state):
         raise MalformedMessage("manifest names no drand round, expected one to come")

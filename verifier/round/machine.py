@@ -20,36 +20,36 @@ from typing import TypeVar
 
 from assay.participant.links import check_place
 from assay.protocol import audits
-from assay.protocol.audits import Audit, Ruling
-from assay.protocol.commitments import check_planted, check_unsealed
+from assay.protocol.audits import Audit, AuditStatus
+from assay.protocol.commitments import check_known_answer, check_sketch_opening
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.identity import verify
 from assay.protocol.messages import (
-    BACKINGS_MAX,
     CONTRADICTIONS_MAX,
+    STAKE_REPORTS_MAX,
+    BeaconShare,
     Contradiction,
+    KnownAnswer,
     Manifest,
-    Planted,
-    Reveal,
-    SignedAppraised,
-    SignedBacking,
+    SignedAppraisal,
     SignedCommit,
+    SignedStakeReport,
     SignedVerdict,
-    SignedVerdictSeal,
-    Unsealed,
+    SignedVerdictCommitment,
+    SketchOpening,
     Verdict,
-    VerdictSeal,
+    VerdictCommitment,
 )
 from assay.protocol.state_transition import (
-    History,
+    RunState,
     StepId,
     advance,
     awaited,
     may_appraise,
     may_back,
+    may_commit_verdict,
     may_contradict,
-    may_reveal,
-    may_seal,
+    may_share_beacon,
     next_chain,
 )
 from assay.protocol.types import Digest, PeerId, RoundId, Signature
@@ -57,31 +57,31 @@ from assay.verifier.round import drand as outside
 from assay.verifier.round.beacon import check_reveals, pooled, reveals_needed, valid_reveals
 from assay.verifier.round.commits import Rules, check_commit, check_contradiction, contradiction
 
-WORDS_PER_VERIFIER = 1024  # seals and verdicts pooled for later rounds, each; 250 and 450 bytes
-WORDS_PER_MANIFEST = 110  # of each kind, oldest first; the rest goes into the next one
+MESSAGES_PER_VERIFIER = 1024  # seals and verdicts pooled for later rounds, each; 250 and 450 bytes
+MESSAGES_PER_MANIFEST = 110  # of each kind, oldest first; the rest goes into the next one
 APPRAISALS_PER_MANIFEST = 32
-Word = tuple[RoundId, PeerId, PeerId]  # of a verifier about a step
+AuditMessage = tuple[RoundId, PeerId, PeerId]  # of a verifier about a step
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Everything a verifier holds for the manifest of `history.round`."""
+    """Everything a verifier holds for the manifest of `run_state.round`."""
 
     rules: Rules
-    history: History
+    run_state: RunState
     state: Digest  # of the parameters that commits of this round must have used
     opened_ms: int
     commits: Mapping[PeerId, SignedCommit] = field(default_factory=dict)
-    reveals: Mapping[PeerId, tuple[Reveal, ...]] = field(default_factory=dict)
-    seals: Mapping[Word, SignedVerdictSeal] = field(default_factory=dict)
-    verdicts: Mapping[Word, SignedVerdict] = field(default_factory=dict)
-    unsealed: Mapping[StepId, Unsealed] = field(default_factory=dict)
-    planted: Mapping[StepId, Planted] = field(default_factory=dict)
+    beacon_shares: Mapping[PeerId, tuple[BeaconShare, ...]] = field(default_factory=dict)
+    commitments: Mapping[AuditMessage, SignedVerdictCommitment] = field(default_factory=dict)
+    verdicts: Mapping[AuditMessage, SignedVerdict] = field(default_factory=dict)
+    sketch_openings: Mapping[StepId, SketchOpening] = field(default_factory=dict)
+    known_answers: Mapping[StepId, KnownAnswer] = field(default_factory=dict)
     contradictions: Mapping[PeerId, Contradiction] = field(default_factory=dict)
-    backings: Mapping[tuple[PeerId, PeerId], SignedBacking] = field(default_factory=dict)
+    stake_reports: Mapping[tuple[PeerId, PeerId], SignedStakeReport] = field(default_factory=dict)
     drand: Mapping[int, bytes] = field(default_factory=dict)  # checked signatures, by drand round
-    appraised: Mapping[tuple[PeerId, PeerId], SignedAppraised] = field(default_factory=dict)
+    appraised: Mapping[tuple[PeerId, PeerId], SignedAppraisal] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +95,14 @@ class Submitted:
 class Revealed:
     """A verifier's share of the beacon."""
 
-    reveal: Reveal
+    beacon_share: BeaconShare
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
     """A verifier's sealed verdict; its signature is checked here."""
 
-    signed: SignedVerdictSeal
+    signed: SignedVerdictCommitment
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Judged:
 class Shown:
     """A node opens the seal of a drawn step, or shows that its fault was planted."""
 
-    word: Unsealed | Planted
+    word: SketchOpening | KnownAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,21 +138,21 @@ class Released:
 class Valued:
     """A verifier's word on a node's evidence; its signature is checked here."""
 
-    signed: SignedAppraised
+    signed: SignedAppraisal
 
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
     """A verifier's word on the stake behind a node; its signature is checked here."""
 
-    signed: SignedBacking
+    signed: SignedStakeReport
 
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
     """A manifest became final and the parameters followed."""
 
-    history: History
+    run_state: RunState
     state: Digest
     now_ms: int
 
@@ -176,7 +176,7 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
     """
     match event:
         case Submitted(signed):
-            check_commit(state.rules, state.history, state.state, signed)
+            check_commit(state.rules, state.run_state, state.state, signed)
             known = state.commits.get(signed.commit.node)
             if known is None:
                 return replace(state, commits={**state.commits, signed.commit.node: signed}), ()
@@ -185,74 +185,83 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
                 return state, ()
             return _contradicted(state, contradiction(known, signed))
         case Contradicted(pair):
-            check_contradiction(state.rules, state.history, pair)
+            check_contradiction(state.rules, state.run_state, pair)
             return _contradicted(state, pair)
         case Released(number, signature):
             return replace(state, drand=outside.pooled(state.drand, number, signature)), ()
-        case Valued(signed_word):
-            word = signed_word.appraised
-            if not may_appraise(state.history, word):
+        case Valued(signed_message):
+            word = signed_message.appraised
+            if not may_appraise(state.run_state, word):
                 raise OutOfPhase(word.verifier, f"Appraised of evidence of round {word.round}")
-            verify(word.verifier, state.rules.domain, word, signed_word.signature)
-            appraised = {**state.appraised, (word.node, word.verifier): signed_word}
+            verify(word.verifier, state.rules.domain, word, signed_message.signature)
+            appraised = {**state.appraised, (word.node, word.verifier): signed_message}
             return replace(state, appraised=appraised), ()
-        case Weighed(signed_backing):
-            backing = signed_backing.backing
-            if not may_back(state.history, backing):
-                raise OutOfPhase(backing.verifier, f"Backing of round {backing.round}")
-            verify(backing.verifier, state.rules.domain, backing, signed_backing.signature)
-            backings = {**state.backings, (backing.node, backing.verifier): signed_backing}
-            return replace(state, backings=backings), ()
-        case Revealed(reveal):
-            if reveal.verifier not in state.history.spec.verifier_peers:
-                raise PeerFault(reveal.verifier, "Reveal by a stranger to this run")
-            kept = pooled(state.reveals.get(reveal.verifier, ()), reveal, state.history)
-            return replace(state, reveals={**state.reveals, reveal.verifier: kept}), ()
-        case Bound(signed_seal):
-            _check_word(state, signed_seal.seal, signed_seal.signature, state.seals)
-            key = _word_of(signed_seal.seal)
-            return replace(state, seals={**state.seals, key: signed_seal}), ()
+        case Weighed(signed_stake_report):
+            stake_report = signed_stake_report.stake_report
+            if not may_back(state.run_state, stake_report):
+                raise OutOfPhase(stake_report.verifier, f"Backing of round {stake_report.round}")
+            verify(stake_report.verifier, state.rules.domain, stake_report, signed_stake_report.signature)
+            stake_reports = {
+                **state.stake_reports,
+                (stake_report.node, stake_report.verifier): signed_stake_report,
+            }
+            return replace(state, stake_reports=stake_reports), ()
+        case Revealed(beacon_share):
+            if beacon_share.verifier not in state.run_state.spec.verifier_peers:
+                raise PeerFault(beacon_share.verifier, "Reveal by a stranger to this run")
+            kept = pooled(state.beacon_shares.get(beacon_share.verifier, ()), beacon_share, state.run_state)
+            return replace(state, beacon_shares={**state.beacon_shares, beacon_share.verifier: kept}), ()
+        case Bound(signed_commitment):
+            _check_message(
+                state, signed_commitment.commitment, signed_commitment.signature, state.commitments
+            )
+            key = _message_of(signed_commitment.commitment)
+            return replace(state, commitments={**state.commitments, key: signed_commitment}), ()
         case Judged(signed_verdict):
-            _check_word(state, signed_verdict.verdict, signed_verdict.signature, state.verdicts)
-            key = _word_of(signed_verdict.verdict)
+            _check_message(state, signed_verdict.verdict, signed_verdict.signature, state.verdicts)
+            key = _message_of(signed_verdict.verdict)
             return replace(state, verdicts={**state.verdicts, key: signed_verdict}), ()
         case Shown(word):
             return _shown(state, word), ()
-        case Advanced(history, parameters, now_ms):
+        case Advanced(run_state, parameters, now_ms):
             return Round(
                 rules=state.rules,
-                history=history,
+                run_state=run_state,
                 state=parameters,
                 opened_ms=now_ms,
-                reveals=state.reveals,
-                seals={k: v for k, v in state.seals.items() if _is_wanted(history, k)},
-                verdicts={k: v for k, v in state.verdicts.items() if _is_wanted(history, k)},
-                unsealed={k: v for k, v in state.unsealed.items() if _is_near(history, k)},
-                planted={k: v for k, v in state.planted.items() if _is_near(history, k)},
-                backings={k: one for k, one in state.backings.items() if may_back(history, one.backing)},
+                beacon_shares=state.beacon_shares,
+                commitments={k: v for k, v in state.commitments.items() if _is_wanted(run_state, k)},
+                verdicts={k: v for k, v in state.verdicts.items() if _is_wanted(run_state, k)},
+                sketch_openings={k: v for k, v in state.sketch_openings.items() if _is_near(run_state, k)},
+                known_answers={k: v for k, v in state.known_answers.items() if _is_near(run_state, k)},
+                stake_reports={
+                    k: one for k, one in state.stake_reports.items() if may_back(run_state, one.stake_report)
+                },
                 drand=state.drand,
                 contradictions={
-                    node: pair for node, pair in state.contradictions.items() if may_contradict(history, pair)
+                    node: pair
+                    for node, pair in state.contradictions.items()
+                    if may_contradict(run_state, pair)
                 },
                 appraised={
-                    k: one for k, one in state.appraised.items() if may_appraise(history, one.appraised)
+                    k: one for k, one in state.appraised.items() if may_appraise(run_state, one.appraised)
                 },
             ), ()
 
 
 def missing(state: Round, ancestors: tuple[Manifest, ...] = ()) -> tuple[str, ...]:
     """What a leader still waits for, in words; empty when the manifest can be made."""
-    history = base_history(state.history, ancestors)
+    run_state = base_history(state.run_state, ancestors)
     lacking = []
     if not ancestors:
-        absent = len(set(history.active) - set(state.commits))
+        absent = len(set(run_state.active) - set(state.commits))
         if absent:
             lacking.append(f"{absent} commits")
-    if history.round and len(valid_reveals(state.reveals, history)) < len(history.beacon):
-        lacking.append("reveals")
-    if outside.is_waited_for(history, state.drand):
+    if run_state.round and len(valid_reveals(state.beacon_shares, run_state)) < len(run_state.beacon):
+        lacking.append("beacon_shares")
+    if outside.is_waited_for(run_state, state.drand):
         lacking.append("drand")
-    if any(_lacks_words(state, history, step) for step in awaited(history)):
+    if any(_lacks_messages(state, run_state, step) for step in awaited(run_state)):
         lacking.append("verdicts")
     return tuple(lacking)
 
@@ -269,14 +278,14 @@ def may_propose(state: Round, ancestors: tuple[Manifest, ...], now_ms: int, *, f
     lacking = missing(state, ancestors)
     if not lacking:
         return True
-    history = base_history(state.history, ancestors)
-    shares = len(valid_reveals(state.reveals, history))
-    if history.round and shares < reveals_needed(history, follows=follows):
+    run_state = base_history(state.run_state, ancestors)
+    shares = len(valid_reveals(state.beacon_shares, run_state))
+    if run_state.round and shares < reveals_needed(run_state, follows=follows):
         return False
-    if follows and outside.is_waited_for(history, state.drand):
+    if follows and outside.is_waited_for(run_state, state.drand):
         return False
-    has_work = bool(state.commits) or bool(ancestors) or not history.is_training
-    return has_work and now_ms >= state.opened_ms + history.spec.timing.collect_ms
+    has_work = bool(state.commits) or bool(ancestors) or not run_state.is_training
+    return has_work and now_ms >= state.opened_ms + run_state.spec.timing.collect_ms
 
 
 def is_held_up(state: Round, now_ms: int, *, wall_s: int = 0) -> bool:
@@ -285,7 +294,7 @@ def is_held_up(state: Round, now_ms: int, *, wall_s: int = 0) -> bool:
     Then waiting longer helps nobody: once this leader's iteration is given up, the next may do without.
     A drand round that is still to come is worth waiting for. wall_s: Unix time, for runs with one.
     """
-    if outside.is_coming(state.history, state.drand, wall_s):
+    if outside.is_coming(state.run_state, state.drand, wall_s):
         return False
     may_do_without = may_propose(state, (), now_ms, follows=False)
     return may_do_without and not may_propose(state, (), now_ms, follows=True)
@@ -302,43 +311,47 @@ def manifest_of(
         aggregate: Zero where no commit is carried, or the rule refuses.
         wall_s: Unix time, for runs with a drand network.
     """
-    history = base_history(state.history, ancestors)
+    run_state = base_history(state.run_state, ancestors)
     commits = () if ancestors else tuple(signed for _, signed in sorted(state.commits.items()))
-    seals = (
+    commitments = (
         signed
-        for (round_id, node, verifier), signed in sorted(state.seals.items())
-        if (audit := history.audits.get((round_id, node))) is not None
-        and may_seal(history, audit, verifier)
-        and signed.seal.pattern == audit.pattern
+        for (round_id, node, verifier), signed in sorted(state.commitments.items())
+        if (audit := run_state.audits.get((round_id, node))) is not None
+        and may_commit_verdict(run_state, audit, verifier)
+        and signed.commitment.pattern == audit.pattern
     )
     verdicts = (
         signed
         for (round_id, node, _), signed in sorted(state.verdicts.items())
-        if (audit := history.audits.get((round_id, node))) is not None
-        and may_reveal(history, audit, signed.verdict)
+        if (audit := run_state.audits.get((round_id, node))) is not None
+        and may_share_beacon(run_state, audit, signed.verdict)
     )
     return Manifest(
-        run_id=history.run_id,
-        round=history.round,
-        parent=history.parent,
+        run_id=run_state.run_id,
+        round=run_state.round,
+        parent=run_state.parent,
         commits=commits,
-        reveals=valid_reveals(state.reveals, history) if history.round else (),
-        drand=outside.carried(history, state.drand),
-        drand_next=outside.next_number(history, wall_s),
-        seals=_first(seals),
+        beacon_shares=valid_reveals(state.beacon_shares, run_state) if run_state.round else (),
+        drand=outside.carried(run_state, state.drand),
+        drand_next=outside.next_number(run_state, wall_s),
+        commitments=_first(commitments),
         verdicts=_first(verdicts),
-        unsealed=_first(word for _, word in sorted(state.unsealed.items()) if _may_show(history, word)),
-        planted=_first(word for _, word in sorted(state.planted.items()) if _may_show(history, word)),
+        sketch_openings=_first(
+            word for _, word in sorted(state.sketch_openings.items()) if _may_show(run_state, word)
+        ),
+        known_answers=_first(
+            word for _, word in sorted(state.known_answers.items()) if _may_show(run_state, word)
+        ),
         contradictions=tuple(
-            pair for _, pair in sorted(state.contradictions.items()) if may_contradict(history, pair)
+            pair for _, pair in sorted(state.contradictions.items()) if may_contradict(run_state, pair)
         )[:CONTRADICTIONS_MAX],
         appraised=tuple(
-            one for _, one in sorted(state.appraised.items()) if may_appraise(history, one.appraised)
+            one for _, one in sorted(state.appraised.items()) if may_appraise(run_state, one.appraised)
         )[:APPRAISALS_PER_MANIFEST],
-        backings=_oldest(state, history),
-        excluded=history.excluded,
+        stake_reports=_oldest(state, run_state),
+        disqualified=run_state.disqualified,
         aggregate=aggregate,
-        chain=next_chain(history.chain, tuple(signed.commit for signed in commits), aggregate),
+        chain=next_chain(run_state.chain, tuple(signed.commit for signed in commits), aggregate),
     )
 
 
@@ -362,65 +375,65 @@ def examine(
     Raises:
         MalformedMessage, PeerFault, OutOfPhase: the rule it breaks.
     """
-    history = base_history(state.history, ancestors)
-    check_place(history, manifest)
-    outside.check_outside(history, manifest, follows=follows, wall_s=wall_s)
+    run_state = base_history(state.run_state, ancestors)
+    check_place(run_state, manifest)
+    outside.check_outside(run_state, manifest, follows=follows, wall_s=wall_s)
     for signed in manifest.commits:
         if ancestors:
             raise MalformedMessage("manifest with commits on a parent that is not final")
-        check_commit(state.rules, history, state.state, signed)
-    check_reveals(history, manifest, follows=follows)
-    for signed_seal in manifest.seals:
-        seal = signed_seal.seal
-        if seal.run_id != history.run_id:
+        check_commit(state.rules, run_state, state.state, signed)
+    check_reveals(run_state, manifest, follows=follows)
+    for signed_commitment in manifest.commitments:
+        commitment = signed_commitment.commitment
+        if commitment.run_id != run_state.run_id:
             raise MalformedMessage("manifest carries a sealed verdict of another run")
-        verify(seal.verifier, state.rules.domain, seal, signed_seal.signature)
+        verify(commitment.verifier, state.rules.domain, commitment, signed_commitment.signature)
     for signed_verdict in manifest.verdicts:
         verdict = signed_verdict.verdict
-        if verdict.run_id != history.run_id:
+        if verdict.run_id != run_state.run_id:
             raise MalformedMessage("manifest carries a verdict of another run")
         verify(verdict.verifier, state.rules.domain, verdict, signed_verdict.signature)
     for pair in manifest.contradictions:
-        check_contradiction(state.rules, history, pair)
-    for signed_backing in manifest.backings:
-        backing = signed_backing.backing
-        verify(backing.verifier, state.rules.domain, backing, signed_backing.signature)
-    for signed_word in manifest.appraised:
-        word = signed_word.appraised
-        verify(word.verifier, state.rules.domain, word, signed_word.signature)
+        check_contradiction(state.rules, run_state, pair)
+    for signed_stake_report in manifest.stake_reports:
+        stake_report = signed_stake_report.stake_report
+        verify(stake_report.verifier, state.rules.domain, stake_report, signed_stake_report.signature)
+    for signed_message in manifest.appraised:
+        word = signed_message.appraised
+        verify(word.verifier, state.rules.domain, word, signed_message.signature)
 
 
-def _oldest(state: Round, history: History) -> tuple[SignedBacking, ...]:
+def _oldest(state: Round, run_state: RunState) -> tuple[SignedStakeReport, ...]:
     """Words on stake for a manifest, in its order: those that have waited longest."""
-    fit = (item for item in sorted(state.backings.items()) if may_back(history, item[1].backing))
-    first = sorted(fit, key=lambda item: item[1].backing.round)[:BACKINGS_MAX]
+    fit = (item for item in sorted(state.stake_reports.items()) if may_back(run_state, item[1].stake_report))
+    first = sorted(fit, key=lambda item: item[1].stake_report.round)[:STAKE_REPORTS_MAX]
     return tuple(signed for _, signed in sorted(first, key=lambda item: item[0]))
 
 
-def base_history(history: History, ancestors: tuple[Manifest, ...]) -> History:
+def base_history(run_state: RunState, ancestors: tuple[Manifest, ...]) -> RunState:
     """The history a manifest on top of these notarised, not yet final manifests extends."""
     for manifest in ancestors:
         # One that does not extend us was overtaken: the chain went on beside it.
-        if manifest.round == history.round and manifest.parent == history.parent:
-            history = advance(history, manifest)
-    return history
+        if manifest.round == run_state.round and manifest.parent == run_state.parent:
+            run_state = advance(run_state, manifest)
+    return run_state
 
 
-def _check_word(
+def _check_message(
     state: Round,
-    word: VerdictSeal | Verdict,
+    word: VerdictCommitment | Verdict,
     signature: Signature,
-    pool: Mapping[Word, SignedVerdictSeal] | Mapping[Word, SignedVerdict],
+    pool: Mapping[AuditMessage, SignedVerdictCommitment] | Mapping[AuditMessage, SignedVerdict],
 ) -> None:
     """Do nothing if this is a verifier's word that may be pooled. Its newest stands: it alone can sign it."""
-    history, verifier = state.history, word.verifier
-    if word.run_id != history.run_id or verifier not in history.spec.verifier_peers:
+    run_state, verifier = state.run_state, word.verifier
+    if word.run_id != run_state.run_id or verifier not in run_state.spec.verifier_peers:
         raise PeerFault(verifier, f"{type(word).__name__} of another run or by a stranger")
-    if not _is_near(history, (word.round, word.node)):
-        raise OutOfPhase(verifier, f"{type(word).__name__} on round {word.round} at {history.round}")
+    if not _is_near(run_state, (word.round, word.node)):
+        raise OutOfPhase(verifier, f"{type(word).__name__} on round {word.round} at {run_state.round}")
     verify(verifier, state.rules.domain, word, signature)
-    if _word_of(word) not in pool and sum(key[2] == verifier for key in pool) >= WORDS_PER_VERIFIER:
-        raise PeerFault(verifier, f"more than {WORDS_PER_VERIFIER} words waiting")
+    if _message_of(word) not in pool and sum(key[2] == verifier for key in pool) >= MESSAGES_PER_VERIFIER:
+        raise PeerFault(verifier, f"more than {MESSAGES_PER_VERIFIER} words waiting")
 
 
 def _contradicted(state: Round, pair: Contradiction) -> tuple[Round, tuple[Equivocation, ...]]:
@@ -430,60 +443,64 @@ def _contradicted(state: Round, pair: Contradiction) -> tuple[Round, tuple[Equiv
     return replace(state, contradictions={**state.contradictions, node: pair}), (Equivocation(pair),)
 
 
-def _shown(state: Round, word: Unsealed | Planted) -> Round:
-    history, step = state.history, (word.round, word.node)
-    audit = history.audits.get(step)
-    if word.run_id != history.run_id or audit is None:
+def _shown(state: Round, word: SketchOpening | KnownAnswer) -> Round:
+    run_state, step = state.run_state, (word.round, word.node)
+    audit = run_state.audits.get(step)
+    if word.run_id != run_state.run_id or audit is None:
         raise OutOfPhase(word.node, f"{type(word).__name__} of round {word.round}, which is not audited here")
     try:
-        if isinstance(word, Unsealed):
-            check_unsealed(word, audit.commit, audit.segment)
-            return replace(state, unsealed={**state.unsealed, step: word})
-        check_planted(word, history.spec.audit.canaries, history.spec.audit.canary_count)
+        if isinstance(word, SketchOpening):
+            check_sketch_opening(word, audit.commit, audit.segment)
+            return replace(state, sketch_openings={**state.sketch_openings, step: word})
+        check_known_answer(word, run_state.spec.audit.known_answers, run_state.spec.audit.known_answer_count)
     except MalformedMessage as fault:
         raise PeerFault(word.node, str(fault)) from None
-    return replace(state, planted={**state.planted, step: word})
+    return replace(state, known_answers={**state.known_answers, step: word})
 
 
-def _may_show(history: History, word: Unsealed | Planted) -> bool:
-    audit = history.audits.get((word.round, word.node))
+def _may_show(run_state: RunState, word: SketchOpening | KnownAnswer) -> bool:
+    audit = run_state.audits.get((word.round, word.node))
     if audit is None:
         return False
-    if isinstance(word, Unsealed):
-        return audits.may_unseal(audit, int(history.round))
-    return audits.may_plant(history.spec.audit, audit, int(history.round))
+    if isinstance(word, SketchOpening):
+        return audits.may_open_sketch(audit, int(run_state.round))
+    return audits.may_plant(run_state.spec.audit, audit, int(run_state.round))
 
 
-def _word_of(word: VerdictSeal | Verdict) -> Word:
+def _message_of(word: VerdictCommitment | Verdict) -> AuditMessage:
     return word.round, word.node, word.verifier
 
 
 def _first(words: Iterable[T]) -> tuple[T, ...]:
-    return tuple(itertools.islice(words, WORDS_PER_MANIFEST))
+    return tuple(itertools.islice(words, MESSAGES_PER_MANIFEST))
 
 
-def _is_near(history: History, step: StepId) -> bool:
+def _is_near(run_state: RunState, step: StepId) -> bool:
     """Whether words about this step can still come, or could if we were a little ahead."""
-    return history.round - history.spec.closing_rounds <= step[0] <= history.round + 2
+    return run_state.round - run_state.spec.closing_rounds <= step[0] <= run_state.round + 2
 
 
-def _is_wanted(history: History, key: Word) -> bool:
+def _is_wanted(run_state: RunState, key: AuditMessage) -> bool:
     """Whether the chain may still take this verifier's word on this step."""
-    audit: Audit | None = history.audits.get((key[0], key[1]))
+    audit: Audit | None = run_state.audits.get((key[0], key[1]))
     if audit is None:
-        return _is_near(history, (key[0], key[1]))
+        return _is_near(run_state, (key[0], key[1]))
     return audit.is_open and not audit.has_judged(key[2])
 
 
-def _lacks_words(state: Round, history: History, step: StepId) -> bool:
+def _lacks_messages(state: Round, run_state: RunState, step: StepId) -> bool:
     """Whether a word is not here for which the next manifest is the last chance."""
-    audit = history.audits[step]
-    seals, verdicts, wants_sketch = audits.awaits(history.spec.audit, audit, int(history.round))
-    pooled = ((v, state.seals.get((*step, v))) for v in seals)
-    sealed = {v for v, one in pooled if one is not None and one.seal.pattern == audit.pattern}
-    if (len(sealed) < len(seals)) if audit.ruling is Ruling.ALARM else (seals and not sealed):
+    audit = run_state.audits[step]
+    commitments, verdicts, wants_sketch = audits.awaits(run_state.spec.audit, audit, int(run_state.round))
+    pooled = ((v, state.commitments.get((*step, v))) for v in commitments)
+    committed = {v for v, one in pooled if one is not None and one.commitment.pattern == audit.pattern}
+    if (
+        (len(committed) < len(commitments))
+        if audit.ruling is AuditStatus.DISPUTED
+        else (commitments and not committed)
+    ):
         return True
     held = (state.verdicts.get((*step, v)) for v in verdicts)
-    if any(one is None or not may_reveal(history, audit, one.verdict) for one in held):
+    if any(one is None or not may_share_beacon(run_state, audit, one.verdict) for one in held):
         return True
-    return wants_sketch and step not in state.unsealed
+    return wants_sketch and step not in state.sketch_openings

@@ -26,7 +26,13 @@ from assay.participant.follower import Follower
 from assay.protocol.encoding.codec import decode, digest
 from assay.protocol.errors import ConfigError, MalformedMessage, OutOfPhase, PeerFault, Unavailable
 from assay.protocol.identity import sign
-from assay.protocol.messages import EVIDENCE_BYTES_MAX, Appraised, Attested, Discount, SignedAppraised
+from assay.protocol.messages import (
+    EVIDENCE_BYTES_MAX,
+    Appraisal,
+    Discount,
+    EvidenceSubmission,
+    SignedAppraisal,
+)
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import may_appraise
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
@@ -64,7 +70,7 @@ class Appraiser:
         self,
         me: Participant,
         follower: Follower,
-        say: Callable[[SignedAppraised], Awaitable[None]],
+        say: Callable[[SignedAppraisal], Awaitable[None]],
         unix_s: Callable[[], int],
     ) -> None:
         """Nothing happens before `run`.
@@ -86,14 +92,14 @@ class Appraiser:
         """Remember when manifests became final; ends only by cancellation."""
         while True:
             self.remember()
-            await self._follower.grown(int(self._follower.history.round))
+            await self._follower.grown(int(self._follower.run_state.round))
 
     def remember(self) -> None:
         """The newest final manifest is known as of now: its digest may be a nonce."""
-        history, life = self._follower.history, self._me.spec.audit.attested_rounds
-        if int(history.round):
-            self._nonces.setdefault(int(history.round) - 1, (history.parent, self._unix_s()))
-        self._nonces = {r: nonce for r, nonce in self._nonces.items() if history.round <= r + 1 + life}
+        run_state, life = self._follower.run_state, self._me.spec.audit.attested_rounds
+        if int(run_state.round):
+            self._nonces.setdefault(int(run_state.round) - 1, (run_state.parent, self._unix_s()))
+        self._nonces = {r: nonce for r, nonce in self._nonces.items() if run_state.round <= r + 1 + life}
 
     async def answer(self, peer: PeerId, body: bytes) -> bytes:
         """Handler of `attest`: evidence in, our signed result out, whatever it is worth.
@@ -106,11 +112,11 @@ class Appraiser:
         """
         if self._policy is None:
             raise Unavailable("this run names no policy for attestation")
-        if peer not in self._follower.history.nodes:
+        if peer not in self._follower.run_state.nodes:
             raise PeerFault(peer, "shows evidence and is no node of this run")
-        shown = decode(Attested, body)
+        shown = decode(EvidenceSubmission, body)
         evidence = decode(Evidence, shown.evidence, EVIDENCE_BYTES_MAX)
-        word = Appraised(
+        word = Appraisal(
             run_id=self._me.run_id,
             round=shown.round,
             node=peer,
@@ -119,7 +125,7 @@ class Appraiser:
             evidence=NO_DIGEST,
             result=NO_DIGEST,
         )
-        if not may_appraise(self._follower.history, word):  # before any work for a stranger's sake
+        if not may_appraise(self._follower.run_state, word):  # before any work for a stranger's sake
             raise OutOfPhase(peer, f"shows evidence over the manifest of round {shown.round}")
         result = await trio.to_thread.run_sync(self._appraised, self._policy, peer, shown, evidence)
         told = {
@@ -134,17 +140,17 @@ class Appraiser:
             word = replace(word, discount=discount, evidence=result.evidence, result=digest(result))
             self._keep(int(shown.round), peer, token.encode())
             signature = sign(self._me.keys.peer, self._me.domain, word)
-            await self._say(SignedAppraised(appraised=word, signature=signature))
+            await self._say(SignedAppraisal(appraised=word, signature=signature))
         return token.encode()
 
     def _keep(self, round_id: int, node: PeerId, token: bytes) -> None:
         """The result that our word names, for whoever doubts it; of each node only the newest."""
         prefix = f"attestation/{node.hex()}/"
-        self._me.store.set_fact(f"{prefix}{round_id:012}", token)
-        self._me.store.drop_facts(prefix, set(sorted(self._me.store.facts(prefix))[-RESULTS_KEPT:]))
+        self._me.store.set_value(f"{prefix}{round_id:012}", token)
+        self._me.store.drop_values(prefix, set(sorted(self._me.store.values(prefix))[-RESULTS_KEPT:]))
 
     def _appraised(
-        self, policy: AppraisalPolicy, node: PeerId, shown: Attested, evidence: Evidence
+        self, policy: AppraisalPolicy, node: PeerId, shown: EvidenceSubmission, evidence: Evidence
     ) -> AttestationResult:
         """What the evidence is worth now; in a thread, as it takes milliseconds and reads a file."""
         known = self._nonces.get(int(shown.round))
@@ -155,7 +161,7 @@ class Appraiser:
             deployment_id=self._me.spec.deployment_id,
             node=node,
             run_id=self._me.run_id,
-            epoch=self._follower.history.epoch_of(int(shown.round)),
+            epoch=self._follower.run_state.epoch_of(int(shown.round)),
             code_digest=self._me.spec.audit.code,
             nonce=nonce,
             nonce_at_s=nonce_at_s,

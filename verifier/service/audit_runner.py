@@ -19,22 +19,22 @@ import trio
 from assay.network.host import Host
 from assay.participant.config import Participant
 from assay.participant.follower import Follower, fetch_blob
-from assay.participant.sync import Pace
-from assay.protocol.audits import Audit, Ruling
+from assay.participant.sync import StateSync
+from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.draws import opened_blocks
 from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault, Unavailable
 from assay.protocol.identity import sign
 from assay.protocol.messages import (
-    Opened,
+    OpeningNotice,
     Outcome,
     SignedVerdict,
-    SignedVerdictSeal,
+    SignedVerdictCommitment,
     StepRequest,
     Verdict,
-    VerdictSeal,
+    VerdictCommitment,
 )
-from assay.protocol.state_transition import History, StepId, may_reveal, may_seal
+from assay.protocol.state_transition import RunState, StepId, may_commit_verdict, may_share_beacon
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.training.codec.contribution import decode_contribution
 from assay.training.layout import layout_of
@@ -49,7 +49,7 @@ ASK_AFTER_S = 3.0  # a node pushes its opening unasked; we ask when a restart ma
 OPENINGS_TRIED_MAX = 3  # per audit: who announces rubbish may not go on for ever
 
 
-class Bench:
+class AuditRunner:
     """Audits in progress, by step."""
 
     def __init__(
@@ -57,29 +57,29 @@ class Bench:
         me: Participant,
         host: Host,
         follower: Follower,
-        pace: Pace,
+        state_sync: StateSync,
         nursery: trio.Nursery,
         driver: Driver,
         get_update: GetUpdate,
     ) -> None:
-        self._me, self._host, self._follower, self._pace = me, host, follower, pace
+        self._me, self._host, self._follower, self._state_sync = me, host, follower, state_sync
         self._nursery, self._driver, self._get_update = nursery, driver, get_update
         self._layout = layout_of(me.spec.model)
         self._opening_bytes_max = opening_bytes_max(me.spec.rule, self._layout)
         self._nodes = {member.peer for member in me.spec.nodes}
-        self._openings: dict[StepId, Opened] = {}
+        self._openings: dict[StepId, OpeningNotice] = {}
         self._stored: dict[StepId, Digest] = {}
         self._announced = trio.Event()
         self._busy: set[str] = set()
         self._behaviour = parse_behaviour(me.config.behaviour)
 
-    def opened(self, node: PeerId, opened: Opened) -> None:
+    def opened(self, node: PeerId, opened: OpeningNotice) -> None:
         """A node says where its opening of a recent step can be fetched; the newest word counts.
 
         Raises:
             PeerFault: it is no node of this run, or the step is not one that can be drawn now.
         """
-        now = int(self._follower.history.round)
+        now = int(self._follower.run_state.round)
         if node not in self._nodes:
             raise PeerFault(node, "opens a step, but is no node of this run")
         if not now - self._me.spec.closing_rounds - 2 <= opened.round <= now:
@@ -91,28 +91,28 @@ class Bench:
     async def run(self) -> None:
         """Seal and open verdicts as the chain asks for them; ends only by cancellation."""
         while True:
-            history = self._follower.history
-            for audit in history.audits.values():
-                if may_seal(history, audit, self._me.me):
+            run_state = self._follower.run_state
+            for audit in run_state.audits.values():
+                if may_commit_verdict(run_state, audit, self._me.me):
                     if (task := _name(audit)) not in self._busy:
                         self._busy.add(task)
                         self._nursery.start_soon(self._bind, audit, task)
-                elif audit.sealed_by(self._me.me) is not None:
-                    self._open(history, audit)
-            self._forget_closed(history)
-            await self._follower.grown(int(history.round))
+                elif audit.committed_by(self._me.me) is not None:
+                    self._open(run_state, audit)
+            self._forget_closed(run_state)
+            await self._follower.grown(int(run_state.round))
 
-    def _forget_closed(self, history: History) -> None:
+    def _forget_closed(self, run_state: RunState) -> None:
         """Openings are the largest thing we hold; once an audit is closed nobody needs them.
 
         Only what we stored as an opening is removed, never what somebody announced as one.
         """
         for step in list(self._openings):
-            audit = history.audits.get(step)
-            if (audit is None and step[0] + 2 < history.round) or (audit is not None and not audit.is_open):
+            audit = run_state.audits.get(step)
+            if (audit is None and step[0] + 2 < run_state.round) or (audit is not None and not audit.is_open):
                 del self._openings[step]
         for step in list(self._stored):
-            audit = history.audits.get(step)
+            audit = run_state.audits.get(step)
             if audit is None or not audit.is_open:
                 self._me.blobs.remove(self._stored.pop(step))
 
@@ -122,10 +122,10 @@ class Bench:
             while True:  # a leader may be waiting for this seal, so the next round is no time to retry
                 try:
                     signed = self._kept(audit) or await self._find(audit)
-                    self._me.store.set_fact(task, encode(signed))
+                    self._me.store.set_value(task, encode(signed))
                     if not self._is_wanted(audit, task):
                         return  # the alarm came while we looked: its hearing has another pattern
-                    self._say(self._seal(signed.verdict, audit.pattern))
+                    self._say(self._commitment(signed.verdict, audit.pattern))
                 except OutOfPhase:
                     return  # our own round has to follow first; `run` comes back to it
                 except AssayError as error:
@@ -138,15 +138,19 @@ class Bench:
 
     def _is_wanted(self, audit: Audit, task: str) -> bool:
         """Whether the chain still takes our seal on this audit in the hearing that it was made for."""
-        history = self._follower.history
-        current = history.audits.get((audit.round, audit.node))
-        return current is not None and _name(current) == task and may_seal(history, current, self._me.me)
+        run_state = self._follower.run_state
+        current = run_state.audits.get((audit.round, audit.node))
+        return (
+            current is not None
+            and _name(current) == task
+            and may_commit_verdict(run_state, current, self._me.me)
+        )
 
-    def _open(self, history: History, audit: Audit) -> None:
+    def _open(self, run_state: RunState, audit: Audit) -> None:
         """Show what we sealed, if the chain takes it now."""
         signed = self._kept(audit)
         is_lie = self._behaviour == "never-open"
-        if signed is None or is_lie or not may_reveal(history, audit, signed.verdict):
+        if signed is None or is_lie or not may_share_beacon(run_state, audit, signed.verdict):
             return
         try:
             self._say(signed)
@@ -163,12 +167,12 @@ class Bench:
             },
         )
 
-    def _say(self, word: SignedVerdictSeal | SignedVerdict) -> None:
+    def _say(self, word: SignedVerdictCommitment | SignedVerdict) -> None:
         self._driver.broadcast(encode(word))
-        self._driver.word_received(word)
+        self._driver.message_received(word)
 
     def _kept(self, audit: Audit) -> SignedVerdict | None:
-        body = self._me.store.fact(_name(audit))
+        body = self._me.store.value(_name(audit))
         return None if body is None else decode(SignedVerdict, body)
 
     async def _find(self, audit: Audit) -> SignedVerdict:
@@ -176,7 +180,7 @@ class Bench:
             return self._made_up(audit)
         commit = audit.commit
         update = await self._get_update(int(commit.round), commit.update, self._me.verifiers)
-        await self._pace.reach(min(int(self._follower.history.round), self._me.spec.rounds))
+        await self._state_sync.reach(min(int(self._follower.run_state.round), self._me.spec.rounds))
         spec, layout = self._me.spec, self._layout
         live = [int(b) for b in decode_contribution(spec, layout, int(commit.round), update).blocks_B]
         blocks = opened_blocks(audit.seed, audit.node, spec.audit, layout.blocks, live)
@@ -190,14 +194,14 @@ class Bench:
             tried.add(opened.opening)
             try:
                 body = await self._fetch_opening(audit, opened, deadline)
-                found = await self._pace.child.call(
+                found = await self._state_sync.child.call(
                     "examine",
                     commit=encode(commit),
                     update=update,
                     opening=body,
                     blocks=list(blocks),
                     segment=audit.segment,
-                    sealed=audit.sketch or NO_DIGEST,
+                    committed=audit.sketch or NO_DIGEST,
                     pattern=audit.pattern,
                 )
             except (PeerFault, MalformedMessage) as fault:
@@ -213,7 +217,7 @@ class Bench:
         said = {"outcome": outcome, "exec_class": audit.commit.exec_class, "recomputed": guess}
         return self._sign(audit, {**said, "witness": Digest(os.urandom(32))}, NO_DIGEST, 0)
 
-    async def _next_opening(self, audit: Audit, tried: set[Digest], deadline: float) -> Opened | None:
+    async def _next_opening(self, audit: Audit, tried: set[Digest], deadline: float) -> OpeningNotice | None:
         """The next announced opening not tried yet: the node's own, or one that an accuser judged."""
         step = (audit.round, audit.node)
         has_asked = False
@@ -224,7 +228,7 @@ class Bench:
                 return mine
             for verdict in self._adverse(step):
                 if verdict.opening != NO_DIGEST and verdict.opening not in tried:
-                    return Opened(
+                    return OpeningNotice(
                         round=audit.round, opening=verdict.opening, opening_bytes=verdict.opening_bytes
                     )
             with trio.move_on_after(min(deadline - trio.current_time(), ASK_AFTER_S)):
@@ -237,19 +241,19 @@ class Bench:
 
     def _adverse(self, step: StepId) -> tuple[Verdict, ...]:
         """The chain's verdicts against an audit in dispute."""
-        audit = self._follower.history.audits.get(step)
-        return audit.adverse if audit is not None and audit.ruling is Ruling.ALARM else ()
+        audit = self._follower.run_state.audits.get(step)
+        return audit.adverse if audit is not None and audit.ruling is AuditStatus.DISPUTED else ()
 
     async def _ask(self, audit: Audit) -> None:
         try:
             request = StepRequest(number=int(audit.round), node=self._me.me)
             body = await self._host.request(audit.node, "open", encode(request), timeout_s=10)
             if body:
-                self.opened(audit.node, decode(Opened, body))
+                self.opened(audit.node, decode(OpeningNotice, body))
         except (PeerFault, MalformedMessage, Unavailable) as error:
             log.info("node does not open", extra={"node": audit.node.hex()[:8], "reason": str(error)})
 
-    async def _fetch_opening(self, audit: Audit, opened: Opened, deadline: float) -> bytes:
+    async def _fetch_opening(self, audit: Audit, opened: OpeningNotice, deadline: float) -> bytes:
         if opened.opening_bytes > self._opening_bytes_max:
             raise PeerFault(audit.node, f"an opening of {opened.opening_bytes} bytes")
         if self._me.blobs.size(opened.opening) is not None:
@@ -274,7 +278,7 @@ class Bench:
             exec_class=Digest(found.get("exec_class", NO_DIGEST)),
             recomputed=Digest(found.get("recomputed", NO_DIGEST)),
             witness=Digest(found.get("witness", NO_DIGEST)),
-            leans=found.get("leans", False),
+            is_biased=found.get("is_biased", False),
             opening=opening,
             opening_bytes=size,
             distance_ppb=found.get("distance_ppb", 0),
@@ -282,8 +286,8 @@ class Bench:
         )
         return SignedVerdict(verdict=verdict, signature=sign(self._me.keys.peer, self._me.domain, verdict))
 
-    def _seal(self, verdict: Verdict, pattern: Digest) -> SignedVerdictSeal:
-        seal = VerdictSeal(
+    def _commitment(self, verdict: Verdict, pattern: Digest) -> SignedVerdictCommitment:
+        commitment = VerdictCommitment(
             run_id=verdict.run_id,
             round=verdict.round,
             node=verdict.node,
@@ -291,7 +295,9 @@ class Bench:
             pattern=pattern,
             verdict=digest(verdict),
         )
-        return SignedVerdictSeal(seal=seal, signature=sign(self._me.keys.peer, self._me.domain, seal))
+        return SignedVerdictCommitment(
+            commitment=commitment, signature=sign(self._me.keys.peer, self._me.domain, commitment)
+        )
 
 
 def _name(audit: Audit) -> str:

@@ -20,7 +20,7 @@ from assay.chain.statements import (
     EpochResult,
     ModelRecord,
     Resolution,
-    Ruling,
+    SlashOrder,
     certificate,
     recover,
     sign_digest,
@@ -32,12 +32,12 @@ from assay.ledger.settlement.results import (
     fault_ruling_of,
     model_record,
     result_digest,
-    ruling_of,
+    slash_order_of,
 )
 from assay.network.host import Handler, Host
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
-from assay.participant.sync import Pace
+from assay.participant.sync import StateSync
 from assay.participant.wallet.claims import claim_everything, open_chain
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, ConfigError, Unavailable
@@ -47,7 +47,7 @@ from assay.protocol.messages import (
     ModelSignature,
     ResolutionSignature,
     ResultSignature,
-    RulingRequest,
+    SlashOrderRequest,
     StepRequest,
 )
 from assay.protocol.quorum import quorum
@@ -65,18 +65,18 @@ RETRY_S = 2.0
 NOBODY = PeerId(bytes(32))
 
 
-class Duties:
-    """Handlers `sign-result`, `sign-ruling` and `sign-model`, and a task that prosecutes and claims."""
+class ChainDuties:
+    """Handlers `sign-result`, `sign-slash-order` and `sign-model`, and a task that prosecutes and claims."""
 
-    def __init__(self, me: Participant, follower: Follower, pace: Pace) -> None:
-        self._me, self._follower, self._pace = me, follower, pace
-        self._seen: set[RulingRequest] = set()
+    def __init__(self, me: Participant, follower: Follower, state_sync: StateSync) -> None:
+        self._me, self._follower, self._state_sync = me, follower, state_sync
+        self._seen: set[SlashOrderRequest] = set()
         self._trained_on: Digest | None = None  # a manifest may be large, and does not change
         self._host: Host
         self.handlers: Mapping[str, Handler] = {
             "sign-result": self._sign_result,
             "sign-resolution": self._sign_resolution,
-            "sign-ruling": self._sign_ruling,
+            "sign-slash-order": self._sign_slash_order,
             "sign-model": self._sign_model,
         }
 
@@ -87,15 +87,15 @@ class Duties:
             nursery.start_soon(claim_everything, self._me, self._follower)
             nursery.start_soon(self._report_contradictions)
             while True:
-                history = self._follower.history
+                run_state = self._follower.run_state
                 for request in self._due():
                     if request not in self._seen:
                         self._seen.add(request)
-                        ruling, accusers = self._charge(request)
+                        slash_order, accusers = self._charge(request)
                         if self._me.me in accusers:
                             place = accusers.index(self._me.me)
-                            nursery.start_soon(self._prosecute, request, ruling, place)
-                await self._follower.grown(int(history.round))
+                            nursery.start_soon(self._prosecute, request, slash_order, place)
+                await self._follower.grown(int(run_state.round))
 
     # ---- signatures others ask for ----
 
@@ -188,16 +188,16 @@ class Duties:
             raise Unavailable(f"epoch {epoch} is not ripe here")
         previous = NO_DIGEST
         for earlier in range(epoch + 1):
-            model = await self._pace.reach(epoch_end(self._me.spec, earlier))
+            model = await self._state_sync.reach(epoch_end(self._me.spec, earlier))
             result = epoch_result(self._me.spec, self._follower.settlements[earlier], model, previous)
             previous = result_digest(self._me.deployment, result)
         return result
 
-    async def _sign_ruling(self, _peer: PeerId, body: bytes) -> bytes:
-        ruling, _ = self._charge(decode(RulingRequest, body))
-        return sign_digest(self._me.deployment.digest(ruling), self._me.keys.hot)
+    async def _sign_slash_order(self, _peer: PeerId, body: bytes) -> bytes:
+        slash_order, _ = self._charge(decode(SlashOrderRequest, body))
+        return sign_digest(self._me.deployment.digest(slash_order), self._me.keys.hot)
 
-    def _due(self) -> list[RulingRequest]:
+    def _due(self) -> list[SlashOrderRequest]:
         """Every slash that the chain calls for, of nodes and of verifiers."""
         nodes = [(step, NOBODY) for step in self._follower.upheld]
         verifiers = [
@@ -205,11 +205,11 @@ class Duties:
             for audit, fault in self._follower.failed.values()
         ]
         return [
-            RulingRequest(round=round_id, node=node, verifier=verifier)
+            SlashOrderRequest(round=round_id, node=node, verifier=verifier)
             for (round_id, node), verifier in nodes + verifiers
         ]
 
-    def _charge(self, request: RulingRequest) -> tuple[Ruling, tuple[PeerId, ...]]:
+    def _charge(self, request: SlashOrderRequest) -> tuple[SlashOrder, tuple[PeerId, ...]]:
         """The slash a request names, and whose word proved it.
 
         Raises:
@@ -219,7 +219,7 @@ class Duties:
         if request.verifier == NOBODY:
             upheld = self._follower.upheld.get(step)
             if upheld is not None:
-                return ruling_of(spec, run_id, upheld), accusers_of(upheld)
+                return slash_order_of(spec, run_id, upheld), accusers_of(upheld)
         for audit, fault in self._follower.failed.values():
             if (audit.round, audit.node) == step and fault.verdict.verifier == request.verifier:
                 return fault_ruling_of(spec, run_id, audit, fault), accusers_of(audit, fault)
@@ -231,7 +231,7 @@ class Duties:
         """Take every pair of contradicting commits to court; the pair alone is proof."""
         done: set[str] = set()
         while True:
-            for name, body in self._me.store.facts(EVIDENCE).items():
+            for name, body in self._me.store.values(EVIDENCE).items():
                 if name not in done and await self._report(body):
                     done.add(name)
             await trio.sleep(RETRY_S)
@@ -251,37 +251,37 @@ class Duties:
         log.info("contradiction reported", extra={"node": found.first.commit.node.hex()[:8]})
         return True
 
-    async def _prosecute(self, request: RulingRequest, ruling: Ruling, place: int) -> None:
+    async def _prosecute(self, request: SlashOrderRequest, slash_order: SlashOrder, place: int) -> None:
         """Open the case with a quorum of signatures, execute it after the veto window, and have it paid out.
 
         Each step is done by whoever comes first; a veto, before or after the slash, ends our part.
         """
         await trio.sleep(TAKEOVER_S * place)
-        told = {"offender": ruling.offender, "round": int(request.round)}
+        told = {"offender": slash_order.offender, "round": int(request.round)}
         while True:
             try:
                 chain = await trio.to_thread.run_sync(open_chain, self._me)
-                if await self._is_done(chain, ruling):
+                if await self._is_done(chain, slash_order):
                     return
-                if not await trio.to_thread.run_sync(chain.is_punished, ruling.offence_id):
-                    signatures = await self._signatures(request, ruling)
-                    await trio.to_thread.run_sync(chain.open_case, ruling, signatures)
+                if not await trio.to_thread.run_sync(chain.is_punished, slash_order.offence_id):
+                    signatures = await self._signatures(request, slash_order)
+                    await trio.to_thread.run_sync(chain.open_case, slash_order, signatures)
                     log.info("case opened", extra=told)
-                case = await trio.to_thread.run_sync(chain.case, ruling.offence_id)
+                case = await trio.to_thread.run_sync(chain.case, slash_order.offence_id)
                 if (
                     case.phase is CasePhase.OPEN
                     and await trio.to_thread.run_sync(chain.timestamp) >= case.execute_by
                 ):
-                    await trio.to_thread.run_sync(chain.expire_case, ruling.offence_id)
+                    await trio.to_thread.run_sync(chain.expire_case, slash_order.offence_id)
                     log.warning("case came too late", extra=told)
                     return
                 if case.phase is CasePhase.OPEN:
                     await self._until(chain, case.veto_ends_at)
-                    await trio.to_thread.run_sync(chain.execute_case, ruling.offence_id)
+                    await trio.to_thread.run_sync(chain.execute_case, slash_order.offence_id)
                     log.info("case executed", extra=told)
-                    case = await trio.to_thread.run_sync(chain.case, ruling.offence_id)
+                    case = await trio.to_thread.run_sync(chain.case, slash_order.offence_id)
                 await self._until(chain, case.payable_at)
-                await trio.to_thread.run_sync(chain.pay_out_case, ruling.offence_id)
+                await trio.to_thread.run_sync(chain.pay_out_case, slash_order.offence_id)
                 await trio.to_thread.run_sync(chain.collect)
                 log.info("case paid out", extra=told)
                 return
@@ -289,9 +289,9 @@ class Duties:
                 log.warning("prosecution goes on", extra={"reason": str(error)})
                 await trio.sleep(RETRY_S)
 
-    async def _is_done(self, chain: Chain, ruling: Ruling) -> bool:
+    async def _is_done(self, chain: Chain, slash_order: SlashOrder) -> bool:
         """Whether the case is over; our share and our bond, if we have any there, are then collected."""
-        case = await trio.to_thread.run_sync(chain.case, ruling.offence_id)
+        case = await trio.to_thread.run_sync(chain.case, slash_order.offence_id)
         if case.phase.is_over:
             await trio.to_thread.run_sync(chain.collect)
         return case.phase.is_over
@@ -301,19 +301,19 @@ class Duties:
         while await trio.to_thread.run_sync(chain.timestamp) <= second:
             await trio.sleep(RETRY_S / 2)
 
-    async def _signatures(self, wanted: RulingRequest, ruling: Ruling) -> bytes:
+    async def _signatures(self, wanted: SlashOrderRequest, slash_order: SlashOrder) -> bytes:
         """A quorum's signatures on the ruling, sorted as the contract wants them.
 
         Raises:
             Unavailable: fewer than a quorum sign now.
         """
-        message = self._me.deployment.digest(ruling)
+        message = self._me.deployment.digest(slash_order)
         hot_keys = {member.peer: member.hot for member in self._me.spec.verifiers}
         found = [sign_digest(message, self._me.keys.hot)]
         request = encode(wanted)
         for peer in self._me.verifiers:
             try:
-                signature = await self._host.request(peer, "sign-ruling", request, timeout_s=10)
+                signature = await self._host.request(peer, "sign-slash-order", request, timeout_s=10)
                 if recover(message, signature) == evm_address(hot_keys[peer]):
                     found.append(signature)
             except (AssayError, BadSignatureError) as error:

@@ -18,29 +18,29 @@ import trio
 from assay.network.host import Host
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
-from assay.participant.sync import Pace
+from assay.participant.sync import StateSync
 from assay.protocol.draws import beacon_input
 from assay.protocol.encoding.codec import decode, decode_any, digest, encode
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault, Unavailable
 from assay.protocol.identity import sign
 from assay.protocol.messages import (
     MESSAGES,
+    BeaconShare,
     CertifiedManifest,
     Contradiction,
-    Links,
+    KnownAnswer,
     Manifest,
-    Planted,
+    ManifestRange,
     Proposal,
     QuorumCertificate,
-    Reveal,
-    SignedAppraised,
-    SignedBacking,
+    SignedAppraisal,
     SignedCommit,
+    SignedStakeReport,
     SignedVerdict,
-    SignedVerdictSeal,
+    SignedVerdictCommitment,
     SignedVote,
+    SketchOpening,
     StepRequest,
-    Unsealed,
     Vote,
     VoteKind,
 )
@@ -50,7 +50,7 @@ from assay.verifier.consensus import machine as consensus
 from assay.verifier.consensus.machine import (
     Accuse,
     BuildProposal,
-    Config,
+    ConsensusConfig,
     Effect,
     Event,
     Examine,
@@ -85,7 +85,7 @@ from assay.verifier.service.proposer import GetUpdate, Proposer, now_ms
 
 log = logging.getLogger(__name__)
 RETRY_S = 1.0
-EVIDENCE = "evidence/commit/"  # facts in the store that `duties` takes to court
+EVIDENCE = "evidence/commit/"  # facts in the store that `chain_duties` takes to court
 
 
 class Driver:
@@ -96,7 +96,7 @@ class Driver:
         me: Participant,
         host: Host,
         follower: Follower,
-        pace: Pace,
+        state_sync: StateSync,
         nursery: trio.Nursery,
         opening: Round,
         get_update: GetUpdate,
@@ -109,7 +109,7 @@ class Driver:
             get_update: An update's bytes, ours or a peer's.
             named: Told of every drand round that a manifest names, when it is notarised or final.
         """
-        self._me, self._host, self._follower, self._pace = me, host, follower, pace
+        self._me, self._host, self._follower, self._state_sync = me, host, follower, state_sync
         self._nursery, self._named = nursery, named
         self.round = opening
         self._opened = trio.Event()
@@ -124,7 +124,7 @@ class Driver:
         self._is_syncing = False
         self._fetching: set[Digest] = set()
         timing = me.spec.timing
-        config = Config(
+        config = ConsensusConfig(
             run_id=me.run_id,
             genesis=digest(me.spec),
             verifiers=me.spec.verifier_peers,
@@ -136,8 +136,8 @@ class Driver:
         self._config = config
         records = [decode_any(MESSAGES, body) for body in me.store.records()]
         last = None
-        if int(follower.history.round):
-            last = next(iter(me.store.links(int(follower.history.round) - 1, 1)))
+        if int(follower.run_state.round):
+            last = next(iter(me.store.links(int(follower.run_state.round) - 1, 1)))
         self._state = consensus.restore(config, records, now_ms(), last)
 
     # ---- events in ----
@@ -157,7 +157,7 @@ class Driver:
         Raises:
             PeerFault, MalformedMessage: a link is not what it claims to be.
         """
-        fresh = tuple(one for one in links if one.manifest.round >= self._follower.history.round)
+        fresh = tuple(one for one in links if one.manifest.round >= self._follower.run_state.round)
         for one in fresh:
             consensus.authenticate(self._config, self._me.domain, one)
         if fresh:
@@ -165,7 +165,7 @@ class Driver:
 
     def tick(self) -> None:
         """Time has passed. A complete chain needs no more votes; who lags asks for links."""
-        if self._follower.history.is_complete:
+        if self._follower.run_state.is_complete:
             return
         self._feed(Tick(now_ms()))
         if now_ms() >= self._reveal_again_ms:  # the last reveal may have met verifiers that were away
@@ -179,7 +179,7 @@ class Driver:
         Raises:
             PeerFault, OutOfPhase: it may not count; a contradiction of an earlier one is kept as evidence.
         """
-        check_commit(self.round.rules, self.round.history, self.round.state, signed)
+        check_commit(self.round.rules, self.round.run_state, self.round.state, signed)
         known = self.round.commits.get(signed.commit.node)
         if known is not None and known.commit != signed.commit:
             self._to_round(Submitted(signed))
@@ -189,18 +189,20 @@ class Driver:
         """A commit whose update is held. Raises PeerFault or OutOfPhase if it may not count."""
         self._to_round(event)
 
-    def reveal_received(self, reveal: Reveal) -> None:
+    def reveal_received(self, beacon_share: BeaconShare) -> None:
         """A verifier's share of the beacon. Raises PeerFault for a stranger's."""
-        self._to_round(Revealed(reveal))
+        self._to_round(Revealed(beacon_share))
 
-    def word_received(self, word: SignedVerdictSeal | SignedVerdict | Unsealed | Planted) -> None:
+    def message_received(
+        self, word: SignedVerdictCommitment | SignedVerdict | SketchOpening | KnownAnswer
+    ) -> None:
         """A word about an audit, from a peer or from our own bench.
 
         Raises:
             PeerFault, OutOfPhase: it is not its signer's, proves nothing, or comes at the wrong time.
         """
         match word:
-            case SignedVerdictSeal():
+            case SignedVerdictCommitment():
                 self._to_round(Bound(word))
             case SignedVerdict():
                 self._to_round(Judged(word))
@@ -211,7 +213,7 @@ class Driver:
         """Evidence against a node, from another verifier. Raises PeerFault or OutOfPhase if it is none."""
         self._to_round(Contradicted(pair))
 
-    def appraisal_received(self, signed: SignedAppraised) -> None:
+    def appraisal_received(self, signed: SignedAppraisal) -> None:
         """A verifier's word on a node's evidence, ours or another's.
 
         Raises:
@@ -219,7 +221,7 @@ class Driver:
         """
         self._to_round(Valued(signed))
 
-    def backing_received(self, signed: SignedBacking) -> None:
+    def stake_report_received(self, signed: SignedStakeReport) -> None:
         """A verifier's word on a node's stake, ours or another's.
 
         Raises:
@@ -242,23 +244,23 @@ class Driver:
     async def follow_parameters(self) -> None:
         """Open each round once its parameters are there; ends only by cancellation."""
         while True:
-            history = self._follower.history
-            if history.round > self.round.history.round:
+            run_state = self._follower.run_state
+            if run_state.round > self.round.run_state.round:
                 state = NO_DIGEST
-                if history.is_training or history.round == history.spec.rounds:
+                if run_state.is_training or run_state.round == run_state.spec.rounds:
                     try:
-                        state = await self._pace.reach(int(history.round))
+                        state = await self._state_sync.reach(int(run_state.round))
                     except Unavailable as error:
                         log.warning(
-                            "parameters lag", extra={"round": int(history.round), "reason": str(error)}
+                            "parameters lag", extra={"round": int(run_state.round), "reason": str(error)}
                         )
                         await trio.sleep(RETRY_S)
                         continue
-                self._to_round(Advanced(history, state, now_ms()))
+                self._to_round(Advanced(run_state, state, now_ms()))
                 self._opened.set()
                 self._opened = trio.Event()
                 continue
-            await self._follower.grown(int(history.round))
+            await self._follower.grown(int(run_state.round))
 
     async def sync(self) -> None:
         """Ask one peer after another for links we lack."""
@@ -271,13 +273,13 @@ class Driver:
             self._is_syncing = False
 
     async def _sync_from_anyone(self) -> None:
-        before = self._follower.history.round
+        before = self._follower.run_state.round
         peers = [peer for peer in self._me.verifiers if peer in self._host.connected()]
         random.shuffle(peers)  # none of them can starve us with links we have
         for peer in peers:
             try:
                 self.synced(await self._links_from(peer))
-                if self._follower.history.round > before:
+                if self._follower.run_state.round > before:
                     return
             except (PeerFault, MalformedMessage, Unavailable) as error:
                 log.info("sync failed", extra={"peer": peer.hex()[:8], "reason": str(error)})
@@ -355,7 +357,7 @@ class Driver:
                 self._nursery.start_soon(self.sync)
             case Accuse(first, second):
                 name = f"evidence/consensus/{digest(first).hex()}"
-                self._me.store.set_fact(name, encode(first) + encode(second))
+                self._me.store.set_value(name, encode(first) + encode(second))
                 log.warning("a verifier said two things", extra={"evidence": name})
             case Finalised(certified):
                 self._finalised(certified)
@@ -401,22 +403,22 @@ class Driver:
 
     def _reveal_last(self) -> None:
         """Reveal for the last final manifest once more: the same proof, whenever it is made."""
-        if self._follower.history.round:
-            last = next(iter(self._me.store.links(int(self._follower.history.round) - 1, 1)))
+        if self._follower.run_state.round:
+            last = next(iter(self._me.store.links(int(self._follower.run_state.round) - 1, 1)))
             self._reveal(last.manifest)
 
     def _reveal(self, manifest: Manifest) -> None:
         if manifest.drand_next:
             self._named(manifest.drand_next)
         alpha = beacon_input(self._me.spec.deployment_id, self._me.run_id, manifest.round, digest(manifest))
-        reveal = Reveal(
+        beacon_share = BeaconShare(
             run_id=self._me.run_id,
             round=manifest.round,
             verifier=self._me.me,
             proof=self._prove(alpha),
         )
-        self.broadcast(encode(reveal))
-        self._to_round(Revealed(reveal))
+        self.broadcast(encode(beacon_share))
+        self._to_round(Revealed(beacon_share))
 
     # ---- what others hold ----
 
@@ -441,8 +443,10 @@ class Driver:
         return True
 
     async def _links_from(self, peer: PeerId) -> tuple[CertifiedManifest, ...]:
-        request = StepRequest(number=int(self._follower.history.round), node=PeerId(NO_DIGEST))
-        return decode(Links, await self._host.request(peer, "links", encode(request), timeout_s=20)).links
+        request = StepRequest(number=int(self._follower.run_state.round), node=PeerId(NO_DIGEST))
+        return decode(
+            ManifestRange, await self._host.request(peer, "links", encode(request), timeout_s=20)
+        ).links
 
     def _contradicted(self, pair: Contradiction) -> None:
         """Evidence of our own: for the court even where the chain has no more use for it."""
@@ -455,8 +459,8 @@ class Driver:
     def _keep_evidence(self, pair: Contradiction) -> None:
         commit = pair.first.commit
         name = f"{EVIDENCE}{int(commit.round)}/{commit.node.hex()}"
-        if self._me.store.fact(name) is None:
-            self._me.store.set_fact(name, encode(pair))
+        if self._me.store.value(name) is None:
+            self._me.store.set_value(name, encode(pair))
             log.warning("a node committed to two updates", extra={"evidence": name})
 
 

@@ -2,7 +2,7 @@
 
 Room: verifier (edge). One trio process owns sockets, store and state machines;
 torch lives in the examiner's child process. Nothing is signed before the store
-has it. The parts: `driver` runs the agreement, `bench` the audits, `duties` the
+has it. The parts: `driver` runs the agreement, `audit_runner` the audits, `chain_duties` the
 chain; this file opens them and answers the network.
 """
 
@@ -13,36 +13,36 @@ import time
 
 import trio
 
-from assay.network.host import Fact, Handler, Host
+from assay.network.host import Handler, Host, Notification
 from assay.participant.config import BLOB_STORE_BYTES, Config, Participant, open_network, open_participant
 from assay.participant.follower import Follower, fetch_blob
-from assay.participant.sync import Pace
+from assay.participant.sync import StateSync
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode, decode_any, digest, encode
 from assay.protocol.errors import ConfigError, MalformedMessage, OutOfPhase, PeerFault, Unavailable
 from assay.protocol.identity import sign
 from assay.protocol.messages import (
     REASON_CHARS_MAX,
+    BeaconShare,
     CertifiedManifest,
     Contradiction,
-    Opened,
-    Planted,
+    KnownAnswer,
+    OpeningNotice,
     Proposal,
     QuorumCertificate,
     Receipt,
     Refusal,
-    Reveal,
-    SignedAppraised,
-    SignedBacking,
+    SignedAppraisal,
     SignedReceipt,
     SignedRefusal,
+    SignedStakeReport,
     SignedVerdict,
-    SignedVerdictSeal,
+    SignedVerdictCommitment,
     SignedVote,
+    SketchOpening,
     Submission,
-    Unsealed,
     Verdict,
-    VerdictSeal,
+    VerdictCommitment,
 )
 from assay.protocol.types import Digest, PeerId
 from assay.training.codec.contribution import contribution_bytes_max, decode_contribution
@@ -55,12 +55,12 @@ from assay.verifier.audit.limits import agreed_limits
 from assay.verifier.round.commits import Rules
 from assay.verifier.round.machine import Released, Round, Submitted
 from assay.verifier.service.appraiser import Appraiser
-from assay.verifier.service.audit_runner import Bench
-from assay.verifier.service.chain_duties import Duties
+from assay.verifier.service.audit_runner import AuditRunner
+from assay.verifier.service.chain_duties import ChainDuties
 from assay.verifier.service.drand_client import DrandClient
 from assay.verifier.service.driver import Driver
 from assay.verifier.service.proposer import now_ms
-from assay.verifier.service.stake_watch import Backers
+from assay.verifier.service.stake_watch import StakeWatch
 from assay.verifier.service.witness import Witness
 
 log = logging.getLogger(__name__)
@@ -75,16 +75,19 @@ FACTS = {
         SignedVote,
         Proposal,
         QuorumCertificate,
-        Reveal,
-        SignedVerdictSeal,
+        BeaconShare,
+        SignedVerdictCommitment,
         SignedVerdict,
         Contradiction,
-        SignedAppraised,
-        SignedBacking,
+        SignedAppraisal,
+        SignedStakeReport,
         CertifiedManifest,
     )
 }
-SHOWN: dict[bytes, type[Unsealed] | type[Planted]] = {Unsealed.TAG: Unsealed, Planted.TAG: Planted}
+SHOWN: dict[bytes, type[SketchOpening] | type[KnownAnswer]] = {
+    SketchOpening.TAG: SketchOpening,
+    KnownAnswer.TAG: KnownAnswer,
+}
 
 
 async def run_verifier(config: Config) -> None:
@@ -113,14 +116,14 @@ class Service:
         self.me = me
         self.follower = Follower(me.spec, me.run_id, me.store)
         self.layout = layout_of(me.spec.model)
-        self.pace = Pace(
+        self.state_sync = StateSync(
             module="assay.verifier.audit.worker",
             opening={
                 "spec": encode(me.spec),
                 **me.workplace,
                 "limits": None if me.config.limits is None else str(me.config.limits),
             },
-            log_path=me.config.folder / "examiner.log",
+            log_path=me.config.folder / "recompute-worker.log",
             store=me.store,
             blobs=me.blobs,
             fetch=self._fetch,
@@ -128,11 +131,11 @@ class Service:
         self._drand = DrandClient(me.spec.audit.drand, me.config.drand, self._released)
         self._host: Host
         self.driver: Driver
-        self.bench: Bench
+        self.audit_runner: AuditRunner
 
     async def run(self) -> None:
         """Serve until cancelled."""
-        duties = Duties(self.me, self.follower, self.pace)
+        chain_duties = ChainDuties(self.me, self.follower, self.state_sync)
         appraiser = Appraiser(self.me, self.follower, self._say, lambda: int(time.time()))
         handlers: dict[str, Handler] = {
             "links": self.follower.answer_links,
@@ -141,7 +144,7 @@ class Service:
             "opened": self._on_opened,
             "shown": self._on_shown,
             "attest": appraiser.answer,
-            **duties.handlers,
+            **chain_duties.handlers,
             **Witness(self.me, lambda: int(time.time())).handlers,
         }
         ready = trio.Event()
@@ -159,69 +162,81 @@ class Service:
         ):
             self._host = host
             nursery.start_soon(host.keep_connected, list(self.me.addresses.values()))
-            first = self.follower.history
-            state = await self.pace.reach(min(int(first.round), self.me.spec.rounds))
+            first = self.follower.run_state
+            state = await self.state_sync.reach(min(int(first.round), self.me.spec.rounds))
             rules = Rules(
                 deployment=self.me.deployment,
                 domain=self.me.domain,
                 zero_momentum=zero_root(self.me.run_id, self.me.spec.rule, self.layout.blocks),
                 block_count=self.layout.blocks,
             )
-            opening = Round(rules=rules, history=first, state=state, opened_ms=now_ms())
+            opening = Round(rules=rules, run_state=first, state=state, opened_ms=now_ms())
             self.driver = Driver(
-                self.me, host, self.follower, self.pace, nursery, opening, self._update, self._drand.want
+                self.me,
+                host,
+                self.follower,
+                self.state_sync,
+                nursery,
+                opening,
+                self._update,
+                self._drand.want,
             )
-            self.bench = Bench(self.me, host, self.follower, self.pace, nursery, self.driver, self._update)
+            self.audit_runner = AuditRunner(
+                self.me, host, self.follower, self.state_sync, nursery, self.driver, self._update
+            )
             ready.set()
             log.info("verifier is up", extra={"round": int(first.round), "peer": self.me.me.hex()[:8]})
             nursery.start_soon(appraiser.run)
             nursery.start_soon(self._drand.run)
-            nursery.start_soon(Backers(self.me, self.follower, self._say_backing).run)
-            nursery.start_soon(self._read_facts)
+            nursery.start_soon(StakeWatch(self.me, self.follower, self._report_stake).run)
+            nursery.start_soon(self._read_notifications)
             nursery.start_soon(self._tick)
             nursery.start_soon(self.driver.follow_parameters)
-            nursery.start_soon(self.bench.run)
-            nursery.start_soon(duties.run, host)
+            nursery.start_soon(self.audit_runner.run)
+            nursery.start_soon(chain_duties.run, host)
             nursery.start_soon(self._poll_when_stuck)
             nursery.start_soon(self._make_room)
 
-    async def _read_facts(self) -> None:
-        async for fact in self._host.facts:
+    async def _read_notifications(self) -> None:
+        async for notification in self._host.notifications:
             try:
-                self._take_fact(fact)
+                self._take_notification(notification)
             except OutOfPhase as late:
                 log.debug("out of phase", extra={"reason": str(late)})
             except (PeerFault, MalformedMessage) as fault:
-                log.warning("peer fault", extra={"peer": fact.peer.hex()[:8], "reason": str(fault)})
+                log.warning("peer fault", extra={"peer": notification.peer.hex()[:8], "reason": str(fault)})
 
-    def _take_fact(self, fact: Fact) -> None:
-        message = decode_any(FACTS, fact.payload)
-        if not isinstance(message, CertifiedManifest) and fact.peer not in self.me.spec.verifier_peers:
-            raise PeerFault(fact.peer, f"sends a {type(message).__name__}, which only verifiers do")
+    def _take_notification(self, notification: Notification) -> None:
+        message = decode_any(FACTS, notification.payload)
+        if (
+            not isinstance(message, CertifiedManifest)
+            and notification.peer not in self.me.spec.verifier_peers
+        ):
+            raise PeerFault(notification.peer, f"sends a {type(message).__name__}, which only verifiers do")
         match message:
             case SignedVote() | Proposal() | QuorumCertificate():
                 self.driver.receive(message)
-            case Reveal():
-                if fact.peer != message.verifier:
-                    raise PeerFault(fact.peer, "sends another verifier's reveal")
+            case BeaconShare():
+                if notification.peer != message.verifier:
+                    raise PeerFault(notification.peer, "sends another verifier's reveal")
                 self.driver.reveal_received(message)
             case (
-                SignedVerdictSeal(seal=VerdictSeal(verifier=speaker))
+                SignedVerdictCommitment(commitment=VerdictCommitment(verifier=speaker))
                 | SignedVerdict(verdict=Verdict(verifier=speaker))
             ):
-                if fact.peer != speaker:
-                    raise PeerFault(fact.peer, "passes on another verifier's verdict")
-                self.driver.word_received(message)
+                if notification.peer != speaker:
+                    raise PeerFault(notification.peer, "passes on another verifier's verdict")
+                self.driver.message_received(message)
             case Contradiction():
                 self.driver.contradiction_received(message)
-            case SignedAppraised():
-                if fact.peer != message.appraised.verifier:
-                    raise PeerFault(fact.peer, "passes on another verifier's appraisal")
+            case SignedAppraisal():
+                if notification.peer != message.appraised.verifier:
+                    raise PeerFault(notification.peer, "passes on another verifier's appraisal")
                 self.driver.appraisal_received(message)
-            case SignedBacking():
-                if fact.peer != message.backing.verifier:
-                    raise PeerFault(fact.peer, "passes on another verifier's word on stake")
-                self.driver.backing_received(message)
+            case SignedStakeReport():
+                if notification.peer != message.stake_report.verifier:
+                    raise PeerFault(notification.peer, "passes on another verifier's word on stake")
+                self.driver.stake_report_received(message)
             case CertifiedManifest():
                 self.driver.synced((message,))
 
@@ -233,9 +248,9 @@ class Service:
     async def _poll_when_stuck(self) -> None:
         """A verifier that was away asks for what it missed even if nobody tells it that it lags."""
         while True:
-            before = self.follower.history.round
+            before = self.follower.run_state.round
             await trio.sleep(5)
-            if self.follower.history.round == before and not self.follower.history.is_complete:
+            if self.follower.run_state.round == before and not self.follower.run_state.is_complete:
                 await self.driver.sync()
 
     async def _make_room(self) -> None:
@@ -247,7 +262,7 @@ class Service:
             await trio.sleep(MAKE_ROOM_S)
             while self.me.blobs.used_bytes > ROOM_SHARE * BLOB_STORE_BYTES:
                 links = list(self.me.store.links(oldest, 1))
-                if not links or links[0].manifest.round + window >= self.follower.history.round:
+                if not links or links[0].manifest.round + window >= self.follower.run_state.round:
                     break
                 for signed in links[0].manifest.commits:
                     self.me.blobs.remove(signed.commit.update)
@@ -291,7 +306,7 @@ class Service:
         commit = submission.signed.commit
         with trio.move_on_after(SUBMIT_WAIT_S):
             # One round ahead of us is a node that heard of the last manifest first; further is nonsense.
-            while self.driver.round.history.round < commit.round <= self.follower.history.round + 1:
+            while self.driver.round.run_state.round < commit.round <= self.follower.run_state.round + 1:
                 await self.driver.round_opened()
         self.driver.may_count(submission.signed)  # before we store anything for a stranger's sake
         await self._hold_update(
@@ -321,28 +336,28 @@ class Service:
         return encode(found)
 
     async def _on_opened(self, peer: PeerId, body: bytes) -> bytes:
-        self.bench.opened(peer, decode(Opened, body))
+        self.audit_runner.opened(peer, decode(OpeningNotice, body))
         return b""
 
     async def _on_shown(self, peer: PeerId, body: bytes) -> bytes:
         """A drawn node opens its seal, or a canary shows its list."""
-        word: Unsealed | Planted = decode_any(SHOWN, body)
+        word: SketchOpening | KnownAnswer = decode_any(SHOWN, body)
         if word.node != peer:
             raise PeerFault(peer, f"speaks for {word.node.hex()[:8]}")
-        self.driver.word_received(word)
+        self.driver.message_received(word)
         return b""
 
-    async def _say(self, word: SignedAppraised) -> None:
+    async def _say(self, word: SignedAppraisal) -> None:
         """Our own word on a node's evidence: to our round, once it has come so far, and to all verifiers."""
-        while self.driver.round.history.round <= word.appraised.round:
+        while self.driver.round.run_state.round <= word.appraised.round:
             await self.driver.round_opened()
         self.driver.appraisal_received(word)
         self.driver.broadcast(encode(word))
 
-    def _say_backing(self, word: SignedBacking) -> None:
+    def _report_stake(self, word: SignedStakeReport) -> None:
         """Our own word on the stake behind a node: to our round, and to all verifiers."""
         try:
-            self.driver.backing_received(word)
+            self.driver.stake_report_received(word)
         except OutOfPhase as late:
             log.debug("word on stake not for now", extra={"reason": str(late)})
         self.driver.broadcast(encode(word))

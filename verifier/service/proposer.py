@@ -22,7 +22,7 @@ from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.training.codec.contribution import decode_contribution
 from assay.training.layout import layout_of
 from assay.verifier.aggregation.combine import Combined, combine, rounds_behind, tolerated
-from assay.verifier.aggregation.reputation import Standing
+from assay.verifier.aggregation.reputation import Reputation
 from assay.verifier.consensus.machine import BuildProposal, Built, Event, Examined, Ready
 from assay.verifier.round import machine as rounds
 from assay.verifier.round.machine import Round
@@ -63,7 +63,7 @@ class Proposer:
         self._asked_ms = 0
         self._is_building = False
         self._layout = layout_of(me.spec.model)
-        self._standings: dict[tuple[Digest, ...], Standing] = {}
+        self._standings: dict[tuple[Digest, ...], Reputation] = {}
 
     def ask(self, build: BuildProposal) -> None:
         """We lead: a manifest is wanted. `consider` answers when one can be made."""
@@ -72,16 +72,16 @@ class Proposer:
 
     def consider(self) -> None:
         """Tell the agreement when the round is complete, and answer its request to build."""
-        state, history = self._present(), self._follower.history
-        if history.round != state.history.round or history.is_complete:
+        state, run_state = self._present(), self._follower.run_state
+        if run_state.round != state.run_state.round or run_state.is_complete:
             return
         if not rounds.missing(state) or rounds.is_held_up(state, now_ms(), wall_s=wall_s()):
-            self._feed(Ready(history.round, now_ms()))
+            self._feed(Ready(run_state.round, now_ms()))
         build = self._build
         if build is None or self._is_building:
             return
         pending = self._not_final(build.ancestors)
-        if rounds.base_history(state.history, pending).parent != build.parent_manifest:
+        if rounds.base_history(state.run_state, pending).parent != build.parent_manifest:
             return
         # A parent that is notarised is final a moment later, or not for a long while; only then
         # is an empty manifest on top of it worth a round.
@@ -99,12 +99,12 @@ class Proposer:
             with trio.fail_after(self._me.spec.timing.iteration_ms / 1000):
                 while self._not_final(ancestors) and manifest.commits:
                     await self._round_opened()  # commits stand on a final parent: ours is about to be
-                while self._follower.history.round > self._present().history.round:
+                while self._follower.run_state.round > self._present().run_state.round:
                     await self._round_opened()
             follows = not proposal.dummies
             pending = self._not_final(ancestors)
             if manifest.drand:
-                named = rounds.base_history(self._present().history, pending).drand_next
+                named = rounds.base_history(self._present().run_state, pending).drand_next
                 await trio.to_thread.run_sync(self._check_drand, named, manifest.drand)
             rounds.examine(self._present(), pending, manifest, follows=follows, wall_s=seen_s)
             if manifest.commits:
@@ -130,7 +130,7 @@ class Proposer:
 
     def _not_final(self, ancestors: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
         """The ancestors that are still only notarised here."""
-        return tuple(manifest for manifest in ancestors if manifest.round >= self._present().history.round)
+        return tuple(manifest for manifest in ancestors if manifest.round >= self._present().run_state.round)
 
     async def _answer(self, build: BuildProposal, pending: tuple[Manifest, ...], state: Round) -> None:
         try:
@@ -149,27 +149,27 @@ class Proposer:
 
     async def _aggregate(self, manifest: Manifest, holders: tuple[PeerId, ...]) -> Digest:
         """Aggregate the manifest's updates, keep the bytes; their digest, or zero where the rule refuses."""
-        before = await self._standing_before(manifest)
-        f = tolerated(self._present().history)
+        before = await self._reputation_before(manifest)
+        f = tolerated(self._present().run_state)
         combined = await self._combined(manifest, f, before, holders)
         if combined.refusal:
             log.warning("no aggregate", extra={"round": int(manifest.round), "reason": combined.refusal})
-        self._standings[_place(manifest)] = combined.standing
+        self._standings[_place(manifest)] = combined.reputation
         while len(self._standings) > STANDINGS_KEPT:
             del self._standings[next(iter(self._standings))]
         return self._me.blobs.put(combined.body) if combined.body else NO_DIGEST
 
-    async def _standing_before(self, manifest: Manifest) -> Standing:
+    async def _reputation_before(self, manifest: Manifest) -> Reputation:
         """Standing that a manifest begins with: the one found before, else rebuilt from final rounds."""
         behind = rounds_behind(self._me.spec)
         last = self._with_commits(int(manifest.round), min(behind, 1))
         found = self._standings.get(_place(last[0])) if last else None
         if found is not None:
             return found
-        standing = Standing()
+        reputation = Reputation()
         for past in self._with_commits(int(manifest.round), behind):
-            standing = (await self._combined(past, 0, standing, self._me.verifiers)).standing
-        return standing
+            reputation = (await self._combined(past, 0, reputation, self._me.verifiers)).reputation
+        return reputation
 
     def _with_commits(self, before: int, count: int) -> list[Manifest]:
         """The last `count` final manifests with commits before a round, oldest first."""
@@ -182,7 +182,7 @@ class Proposer:
         return found[-count:] if count else []
 
     async def _combined(
-        self, manifest: Manifest, f: int, before: Standing, holders: tuple[PeerId, ...]
+        self, manifest: Manifest, f: int, before: Reputation, holders: tuple[PeerId, ...]
     ) -> Combined:
         spec, layout, round_id = self._me.spec, self._layout, int(manifest.round)
         bodies = {

@@ -21,8 +21,8 @@ from assay.participant.follower import Follower
 from assay.participant.wallet.claims import open_chain
 from assay.protocol.errors import AssayError
 from assay.protocol.identity import sign
-from assay.protocol.messages import Backing, SignedBacking
-from assay.protocol.state_transition import History, may_back
+from assay.protocol.messages import SignedStakeReport, StakeReport
+from assay.protocol.state_transition import RunState, may_back
 from assay.protocol.types import PeerId, RoundId
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ POLL_S = 60.0  # leaving takes days
 FACT = "stake/"  # in the store: a node's active stake when this verifier first looked
 
 
-class Backers:
+class StakeWatch:
     """One verifier's watch over operators' stakes."""
 
-    def __init__(self, me: Participant, follower: Follower, say: Callable[[SignedBacking], None]) -> None:
+    def __init__(self, me: Participant, follower: Follower, say: Callable[[SignedStakeReport], None]) -> None:
         """
         Args:
             me: The verifier.
@@ -48,7 +48,7 @@ class Backers:
 
     async def run(self) -> None:
         """Look at every operator's stake again and again; ends only by cancellation."""
-        while not self._follower.history.is_complete:
+        while not self._follower.run_state.is_complete:
             try:
                 stakes = await trio.to_thread.run_sync(self._stakes)
             except AssayError as error:  # a chain that is away says nothing about stake
@@ -56,31 +56,31 @@ class Backers:
             else:
                 for word in self.words(stakes):
                     signature = sign(self._me.keys.peer, self._me.domain, word)
-                    self._say(SignedBacking(backing=word, signature=signature))
+                    self._say(SignedStakeReport(stake_report=word, signature=signature))
             await trio.sleep(POLL_S)
 
-    def words(self, stakes: Mapping[PeerId, StakeState]) -> list[Backing]:
+    def words(self, stakes: Mapping[PeerId, StakeState]) -> list[StakeReport]:
         """What there is to say of these stakes now, said before or not: it may not have been heard."""
-        history = self._follower.history
+        run_state = self._follower.run_state
         found = []
         for node, stake in sorted(stakes.items()):
-            word = Backing(
+            word = StakeReport(
                 run_id=self._me.run_id,
-                round=RoundId(max(int(history.round) - 1, 0)),
+                round=RoundId(max(int(run_state.round) - 1, 0)),
                 node=node,
                 verifier=self._me.me,
                 is_whole=self._is_whole(node, stake),
             )
-            if _is_due(history, word):
+            if _is_due(run_state, word):
                 found.append(word)
         return found
 
     def _is_whole(self, node: PeerId, stake: StakeState) -> bool:
         name = FACT + node.hex()
-        first = self._me.store.fact(name)
+        first = self._me.store.value(name)
         if first is None:
             first = stake.active.to_bytes(32, "big")
-            self._me.store.set_fact(name, first)
+            self._me.store.set_value(name, first)
         return stake.active >= max(int.from_bytes(first, "big"), stake.minimum)
 
     def _stakes(self) -> dict[PeerId, StakeState]:
@@ -88,9 +88,9 @@ class Backers:
         return {
             member.peer: chain.stake_of(evm_address(member.account), OPERATOR)
             for member in self._me.spec.nodes
-            if not self._follower.history.nodes[member.peer].barred
+            if not self._follower.run_state.nodes[member.peer].banned
         }
 
 
-def _is_due(history: History, word: Backing) -> bool:
-    return bool(history.round) and may_back(history, word)
+def _is_due(run_state: RunState, word: StakeReport) -> bool:
+    return bool(run_state.round) and may_back(run_state, word)

@@ -50,14 +50,14 @@ class Witness:
             MalformedMessage: not a request, or not a checkpoint of this run's ledger.
             Unavailable: no keeper is named here, or the proof starts elsewhere than where we stand.
         """
-        keeper = self._me.config.keeper
-        if keeper is None:
+        ledger_service = self._me.config.ledger_service
+        if ledger_service is None:
             raise Unavailable("this verifier's file names no keeper, so it cosigns no ledger")
-        if peer != keeper:
-            raise PeerFault(peer, f"asks to cosign a ledger that {keeper.hex()[:8]} keeps")
-        asked, held = read_request(body), self._held(keeper)
+        if peer != ledger_service:
+            raise PeerFault(peer, f"asks to cosign a ledger that {ledger_service.hex()[:8]} keeps")
+        asked, held = read_request(body), self._held(ledger_service)
         try:
-            shown = continued(held, asked, self._origin, keeper)
+            shown = continued(held, asked, self._origin, ledger_service)
         except BadNoteError as error:
             raise MalformedMessage(str(error)) from None
         except OtherSizeError as error:
@@ -66,24 +66,26 @@ class Witness:
             self._keep_evidence(_own(asked.note), str(error))
             raise PeerFault(peer, str(error)) from None
         line = cosign(shown, self._me.keys.peer, self._unix_s())
-        self._me.store.set_fact(NEWEST, with_lines(_own(asked.note), [line]).encode())
+        self._me.store.set_value(NEWEST, with_lines(_own(asked.note), [line]).encode())
         log.info("ledger cosigned", extra={"entries": shown.size, "root": shown.root.hex()[:16]})
         return f"{line.text()}\n".encode()
 
     async def _witnessed(self, _peer: PeerId, _body: bytes) -> bytes:
         """The newest note that we cosigned, with our line; nothing if there is none."""
-        return self._me.store.fact(NEWEST) or b""
+        return self._me.store.value(NEWEST) or b""
 
-    def _held(self, keeper: PeerId) -> Checkpoint | None:
-        note = self._me.store.fact(NEWEST)
-        return None if note is None else read_checkpoint(note.decode(), self._origin, keeper)
+    def _held(self, ledger_service: PeerId) -> Checkpoint | None:
+        note = self._me.store.value(NEWEST)
+        return None if note is None else read_checkpoint(note.decode(), self._origin, ledger_service)
 
     def _keep_evidence(self, shown: str, reason: str) -> None:
         log.warning("the ledger goes back", extra={"reason": reason})
         name = EVIDENCE + hashlib.sha256(shown.encode()).hexdigest()[:16]
-        if len(self._me.store.facts(EVIDENCE)) < EVIDENCE_MAX:
-            held = self._me.store.fact(NEWEST) or b""
-            self._me.store.set_fact(name, cbor2.dumps({"shown": shown, "held": held.decode(), "why": reason}))
+        if len(self._me.store.values(EVIDENCE)) < EVIDENCE_MAX:
+            held = self._me.store.value(NEWEST) or b""
+            self._me.store.set_value(
+                name, cbor2.dumps({"shown": shown, "held": held.decode(), "why": reason})
+            )
 
 
 def _own(note: str) -> str:

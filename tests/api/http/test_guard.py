@@ -21,7 +21,7 @@ from assay.api.http.bodies import NESTED_MAX, read_json
 from assay.api.http.guard import HEADERS, Guard
 from assay.api.http.protocol import Http
 from assay.api.http.rate_limits import Buckets, Rate
-from tests.api.a_server import Desk, is_problem
+from tests.api.a_server import ApiWorld, is_problem
 
 JSON = {"content-type": "application/json", "idempotency-key": "x"}
 
@@ -68,9 +68,9 @@ def raw(url: str, *pieces: bytes) -> bytes:
             found += more
 
 
-def test_every_answer_tells_browsers_to_do_nothing(desk: Desk):
+def test_every_answer_tells_browsers_to_do_nothing(world_api: ApiWorld):
     for path in ("/v1/health", "/v1/runs", "/v1/nothing"):
-        answer = desk.ask("GET", path, headers={"Origin": "https://evil.org"})
+        answer = world_api.ask("GET", path, headers={"Origin": "https://evil.org"})
         for name, value in HEADERS:
             assert answer.headers[name.decode()] == value.decode()
         assert answer.headers["cache-control"] == "no-store"
@@ -78,8 +78,8 @@ def test_every_answer_tells_browsers_to_do_nothing(desk: Desk):
         assert not any(name.startswith("access-control") for name in answer.headers)
 
 
-def test_head_is_get_without_the_body(desk: Desk):
-    told, head = desk.get("/v1/health"), desk.ask("HEAD", "/v1/health")
+def test_head_is_get_without_the_body(world_api: ApiWorld):
+    told, head = world_api.get("/v1/health"), world_api.ask("HEAD", "/v1/health")
 
     assert (head.status_code, head.content) == (200, b"")
     assert head.headers["content-length"] == told.headers["content-length"]
@@ -101,20 +101,20 @@ def test_head_is_get_without_the_body(desk: Desk):
         (b"x" * ((1 << 18) + 1), 413),
     ],
 )
-def test_a_body_that_is_not_as_expected_is_a_problem(desk: Desk, body: bytes, status: int):
-    token = desk.token("move", account="0x" + "11" * 20)
-    answer = desk.ask("POST", "/v1/moves/prepare", token, content=body, headers=JSON)
+def test_a_body_that_is_not_as_expected_is_a_problem(world_api: ApiWorld, body: bytes, status: int):
+    token = world_api.token("move", account="0x" + "11" * 20)
+    answer = world_api.ask("POST", "/v1/moves/prepare", token, content=body, headers=JSON)
     assert is_problem(answer, status)
 
 
-def test_a_body_without_a_length_is_bounded_too(desk: Desk):
-    token = desk.token("move", account="0x" + "11" * 20)
+def test_a_body_without_a_length_is_bounded_too(world_api: ApiWorld):
+    token = world_api.token("move", account="0x" + "11" * 20)
 
     async def pieces() -> Any:
         for _ in range(40):
             yield b"x" * 10_000
 
-    answer = desk.ask("POST", "/v1/moves/prepare", token, content=pieces(), headers=JSON)
+    answer = world_api.ask("POST", "/v1/moves/prepare", token, content=pieces(), headers=JSON)
     assert is_problem(answer, 413, "the body may have")
 
 
@@ -125,34 +125,34 @@ def test_json_is_read_strictly():
         read_json(b"[" * (NESTED_MAX + 2) + b"]" * (NESTED_MAX + 2))
 
 
-def test_long_heads_and_paths_are_problems(desk: Desk):
-    assert is_problem(desk.ask("GET", "/v1/health", headers={"X": "x" * 20_000}), 431)
-    assert is_problem(desk.get("/v1/health?" + "x" * 3_000), 414)
+def test_long_heads_and_paths_are_problems(world_api: ApiWorld):
+    assert is_problem(world_api.ask("GET", "/v1/health", headers={"X": "x" * 20_000}), 431)
+    assert is_problem(world_api.get("/v1/health?" + "x" * 3_000), 414)
 
 
-def test_a_secret_is_never_logged(desk: Desk, caplog: pytest.LogCaptureFixture):
-    token = desk.token("read")
+def test_a_secret_is_never_logged(world_api: ApiWorld, caplog: pytest.LogCaptureFixture):
+    token = world_api.token("read")
     with caplog.at_level(logging.DEBUG):
-        desk.get(f"/v1/runs?token={token}", token)
-        desk.get("/v1/runs", token + "x")
+        world_api.get(f"/v1/runs?token={token}", token)
+        world_api.get("/v1/runs", token + "x")
 
-    told = json.dumps([str(vars(record)) for record in caplog.records if record.name.startswith("api")])
+    told = json.dumps([str(vars(record)) for record in caplog.records if record.name.startswith("assay.api")])
     assert "request" in told
     assert token not in told
-    assert token.encode() not in (desk.folder / "access.db").read_bytes()
+    assert token.encode() not in (world_api.folder / "access.db").read_bytes()
 
 
 def test_who_asks_too_often_waits(folder: Path):
-    desk = Desk(folder, limits=LimitsSection(address_burst=3, address_per_minute=1))
-    codes = [desk.get("/v1/health").status_code for _ in range(4)]
+    world_api = ApiWorld(folder, limits=LimitsSection(address_burst=3, address_per_minute=1))
+    codes = [world_api.get("/v1/health").status_code for _ in range(4)]
     assert codes == [200, 200, 200, 429]
 
-    by_token = Desk(folder, limits=LimitsSection(token_burst=2, token_per_minute=1))
+    by_token = ApiWorld(folder, limits=LimitsSection(token_burst=2, token_per_minute=1))
     token, other = by_token.token("read"), by_token.token("read")
     assert [by_token.get("/v1/runs", token).status_code for _ in range(3)] == [200, 200, 429]
     assert by_token.get("/v1/runs", other).status_code == 200
 
-    by_account = Desk(folder, limits=LimitsSection(account_burst=2, account_per_minute=1))
+    by_account = ApiWorld(folder, limits=LimitsSection(account_burst=2, account_per_minute=1))
     whose = "0x" + "11" * 20
     tokens = [by_account.token("read", account=whose) for _ in range(3)]
     assert [by_account.get("/v1/runs", one).status_code for one in tokens] == [200, 200, 429]
@@ -190,13 +190,13 @@ def test_what_takes_too_long_or_is_too_many_is_told_so():
 
 
 def test_a_mistake_of_ours_is_a_number_and_nothing_else(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    desk = Desk(folder, public_read=True)
+    world_api = ApiWorld(folder, public_read=True)
 
     def fails(_: object) -> None:
         raise RuntimeError("the secret path /root/keys")
 
     monkeypatch.setattr("assay.api.routes.books._run", fails)
-    answer = desk.get("/v1/runs/paper")
+    answer = world_api.get("/v1/runs/paper")
     assert is_problem(answer, 500, "incident")
     assert "secret" not in answer.text
     assert "RuntimeError" not in answer.text
@@ -205,17 +205,17 @@ def test_a_mistake_of_ours_is_a_number_and_nothing_else(folder: Path, monkeypatc
 # ---- over a socket
 
 
-def test_the_same_over_a_socket(desk: Desk):
-    with listening(desk.app) as url:
+def test_the_same_over_a_socket(world_api: ApiWorld):
+    with listening(world_api.app) as url:
         assert httpx.get(f"{url}/v1/health", trust_env=False).json()["ok"] is True
-        token = {"Authorization": f"Bearer {desk.token('read')}"}
+        token = {"Authorization": f"Bearer {world_api.token('read')}"}
         told = httpx.get(f"{url}/v1/runs/paper/export", headers=token, trust_env=False)
         assert told.text.startswith("entry,recorded")
         assert "server" not in told.headers
 
 
-def test_a_million_characters_of_head_are_a_problem_over_a_socket(desk: Desk):
-    with listening(desk.app) as url:
+def test_a_million_characters_of_head_are_a_problem_over_a_socket(world_api: ApiWorld):
+    with listening(world_api.app) as url:
         told = raw(url, b"GET /v1/health HTTP/1.1\r\nHost: x\r\nX: ", b"x" * 10**6)
         assert told.startswith((b"HTTP/1.1 431", b"HTTP/1.1 400"))
         assert b"application/problem+json" in told
@@ -223,7 +223,7 @@ def test_a_million_characters_of_head_are_a_problem_over_a_socket(desk: Desk):
         assert httpx.get(f"{url}/v1/health", trust_env=False).status_code == 200
 
 
-def test_who_never_finishes_a_head_is_cut_off(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+def test_who_never_finishes_a_head_is_cut_off(world_api: ApiWorld, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("assay.api.http.protocol.HEAD_S_MAX", 0.2)
-    with listening(desk.app) as url:
+    with listening(world_api.app) as url:
         assert raw(url, b"GET /v1/health HTT") == b""

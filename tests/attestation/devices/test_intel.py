@@ -13,9 +13,9 @@ import pytest
 from assay.attestation.appraisal import examine
 from assay.attestation.devices import intel
 from assay.attestation.devices.intel_quote import parse_quote, pem_chain
-from assay.attestation.evidence import REPORT_BYTES_MAX, Collateral, Family, Report
+from assay.attestation.evidence import REPORT_BYTES_MAX, Collateral, DeviceFamily, Report
 from assay.attestation.policy import AppraisalPolicy, TcbStatus
-from assay.attestation.reasons import Reason, Verdict
+from assay.attestation.reasons import Reason, TrustTier
 from assay.attestation.result import DeviceResult
 from assay.protocol.errors import ConfigError, MalformedMessage
 from tests.attestation.authorities import AT_S, DAY_S, a_collateral, a_crl, a_root
@@ -37,7 +37,7 @@ from tests.attestation.fake_intel_devices import (
 pytest.importorskip("dcap_qvl", reason="the optional extra `attestation` is not installed")
 
 EXPECTED = bytes(range(64))
-SGX = Family.SGX
+SGX = DeviceFamily.SGX
 
 
 def judge(
@@ -56,7 +56,7 @@ def judge(
 def test_a_quote_of_an_allowed_guest_on_a_current_platform_is_affirming(changed):
     result = judge(**changed)
 
-    assert (result.verdict, result.reasons, result.tcb) == (Verdict.AFFIRMING, (), TcbStatus.UP_TO_DATE)
+    assert (result.verdict, result.reasons, result.tcb) == (TrustTier.AFFIRMING, (), TcbStatus.UP_TO_DATE)
     assert TD_VALUES.items() <= {claim.name: claim.value for claim in result.claims}.items()
 
 
@@ -64,7 +64,7 @@ def test_a_quote_of_an_allowed_enclave_is_affirming():
     collateral = a_collateral(intel=intel_json(SGX))
     result = judge(an_sgx_report(EXPECTED), policy=sgx_policy(), collateral=collateral)
 
-    assert (result.verdict, result.reasons) == (Verdict.AFFIRMING, ())
+    assert (result.verdict, result.reasons) == (TrustTier.AFFIRMING, ())
     assert {claim.name: claim.value for claim in result.claims}["mr_enclave"] == MR_ENCLAVE.hex()
 
 
@@ -72,7 +72,7 @@ def test_a_quote_of_an_allowed_enclave_is_affirming():
 def test_a_guest_under_debug_is_refused_whichever_bit_says_so(bit):
     result = judge(attributes=1 << 28 | 1 << bit)
 
-    assert result.verdict is Verdict.CONTRAINDICATED
+    assert result.verdict is TrustTier.CONTRAINDICATED
     assert Reason.DEBUG in result.reasons
 
 
@@ -80,7 +80,7 @@ def test_an_enclave_under_debug_is_refused():
     collateral = a_collateral(intel=intel_json(SGX))
     result = judge(an_sgx_report(EXPECTED, attributes=0x07), policy=sgx_policy(), collateral=collateral)
 
-    assert result.verdict is Verdict.CONTRAINDICATED
+    assert result.verdict is TrustTier.CONTRAINDICATED
     assert Reason.DEBUG in result.reasons
 
 
@@ -108,14 +108,14 @@ def test_an_enclave_under_debug_is_refused():
 def test_what_a_well_signed_quote_says_against_itself_is_refused(changed, reason):
     result = judge(**changed)
 
-    assert result.verdict is Verdict.CONTRAINDICATED
+    assert result.verdict is TrustTier.CONTRAINDICATED
     assert reason in result.reasons
 
 
 def test_a_platforms_settings_count_only_where_the_policy_refuses_them():
     allowed = td_policy(is_smt_allowed=True, is_dynamic_platform_allowed=True, are_cached_keys_allowed=True)
 
-    assert judge(pck=a_pck(True, True, True), policy=allowed).verdict is Verdict.AFFIRMING
+    assert judge(pck=a_pck(True, True, True), policy=allowed).verdict is TrustTier.AFFIRMING
 
 
 def test_bytes_over_which_the_quote_is_not_are_refused():
@@ -125,41 +125,41 @@ def test_bytes_over_which_the_quote_is_not_are_refused():
 @pytest.mark.parametrize(
     ("status", "worst", "verdict"),
     [
-        ("UpToDate", TcbStatus.UP_TO_DATE, Verdict.AFFIRMING),
-        ("SWHardeningNeeded", TcbStatus.UP_TO_DATE, Verdict.CONTRAINDICATED),
-        ("SWHardeningNeeded", TcbStatus.SW_HARDENING_NEEDED, Verdict.WARNING),
-        ("ConfigurationNeeded", TcbStatus.SW_HARDENING_NEEDED, Verdict.CONTRAINDICATED),
-        ("OutOfDate", TcbStatus.OUT_OF_DATE, Verdict.WARNING),
-        ("OutOfDateConfigurationNeeded", TcbStatus.OUT_OF_DATE, Verdict.CONTRAINDICATED),
-        ("Revoked", TcbStatus.OUT_OF_DATE_CONFIGURATION_NEEDED, Verdict.CONTRAINDICATED),
+        ("UpToDate", TcbStatus.UP_TO_DATE, TrustTier.AFFIRMING),
+        ("SWHardeningNeeded", TcbStatus.UP_TO_DATE, TrustTier.CONTRAINDICATED),
+        ("SWHardeningNeeded", TcbStatus.SW_HARDENING_NEEDED, TrustTier.WARNING),
+        ("ConfigurationNeeded", TcbStatus.SW_HARDENING_NEEDED, TrustTier.CONTRAINDICATED),
+        ("OutOfDate", TcbStatus.OUT_OF_DATE, TrustTier.WARNING),
+        ("OutOfDateConfigurationNeeded", TcbStatus.OUT_OF_DATE, TrustTier.CONTRAINDICATED),
+        ("Revoked", TcbStatus.OUT_OF_DATE_CONFIGURATION_NEEDED, TrustTier.CONTRAINDICATED),
     ],
 )
 def test_a_status_is_affirmed_tolerated_or_refused(status, worst, verdict):
     result = judge(collateral=intel_collateral(status=status), policy=td_policy(tcb_worst=worst))
 
     assert result.verdict is verdict
-    refused = (Reason.TCB_TOO_OLD,) if verdict is Verdict.CONTRAINDICATED else ()
-    assert result.reasons == (refused or ((Reason.TCB_TOLERATED,) if verdict is Verdict.WARNING else ()))
+    refused = (Reason.TCB_TOO_OLD,) if verdict is TrustTier.CONTRAINDICATED else ()
+    assert result.reasons == (refused or ((Reason.TCB_TOLERATED,) if verdict is TrustTier.WARNING else ()))
 
 
 def test_advisories_warn_and_those_on_the_deny_list_refuse():
     collateral = intel_collateral(advisories=["INTEL-SA-1", "INTEL-SA-2"])
 
     assert judge(collateral=collateral).reasons == (Reason.ADVISORIES,)
-    assert judge(collateral=collateral).verdict is Verdict.WARNING
+    assert judge(collateral=collateral).verdict is TrustTier.WARNING
     denied = td_policy(refused_advisories=("INTEL-SA-2",))
     assert judge(collateral=collateral, policy=denied).reasons == (Reason.ADVISORY_REFUSED,)
 
 
 def test_the_number_of_the_evaluation_has_a_minimum():
-    assert judge(policy=td_policy(tcb_evaluation_min=17)).verdict is Verdict.AFFIRMING
+    assert judge(policy=td_policy(tcb_evaluation_min=17)).verdict is TrustTier.AFFIRMING
     assert judge(policy=td_policy(tcb_evaluation_min=18)).reasons == (Reason.TCB_DATA_TOO_OLD,)
 
 
 def test_signed_tcb_data_age_whatever_the_fetcher_says():
     ten_days = td_policy(collateral_age_max_s=2 * DAY_S)
 
-    assert judge(policy=ten_days).verdict is Verdict.AFFIRMING
+    assert judge(policy=ten_days).verdict is TrustTier.AFFIRMING
     assert judge(policy=ten_days, at_s=AT_S + 1).reasons == (Reason.COLLATERAL_TOO_OLD,)
 
 
@@ -189,7 +189,7 @@ def test_collateral_that_does_not_hold_gives_its_reason(collateral, at_s, reason
     result = judge(collateral=collateral, at_s=at_s)
 
     assert result.reasons == (reason,)
-    expected = Verdict.NONE if reason is Reason.NO_COLLATERAL else Verdict.CONTRAINDICATED
+    expected = TrustTier.NONE if reason is Reason.NO_COLLATERAL else TrustTier.CONTRAINDICATED
     assert result.verdict is expected
 
 
@@ -216,18 +216,18 @@ def test_parts_of_a_quote_under_other_keys_give_their_reason():
         (authentication, Reason.SIGNATURE),
     ):
         broken = body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
-        report = Report(family=Family.TDX, body=broken, certificates=())
+        report = Report(family=DeviceFamily.TDX, body=broken, certificates=())
         assert judge(report).reasons == (reason,)
 
 
 def test_a_root_that_is_not_pinned_is_refused_though_the_chain_holds():
-    stranger = td_policy(roots=(a_root(Family.TDX, gpu_root()),))
+    stranger = td_policy(roots=(a_root(DeviceFamily.TDX, gpu_root()),))
 
     assert judge(policy=stranger).reasons == (Reason.ROOT,)
 
 
 def test_one_family_does_not_pass_for_the_other():
-    report = dataclasses.replace(an_sgx_report(EXPECTED), family=Family.TDX)
+    report = dataclasses.replace(an_sgx_report(EXPECTED), family=DeviceFamily.TDX)
 
     assert judge(report).reasons == (Reason.MALFORMED,)
     beside = dataclasses.replace(a_td_report(EXPECTED), certificates=(platform_ca().der,))
@@ -324,7 +324,7 @@ def test_what_follows_a_quote_is_no_part_of_it():
     padded = dataclasses.replace(report, body=report.body + bytes(100))
 
     assert parse_quote(padded.body).end == len(report.body)
-    assert judge(padded).verdict is Verdict.AFFIRMING
+    assert judge(padded).verdict is TrustTier.AFFIRMING
 
 
 def test_a_quote_with_more_behind_it_than_any_page_is_refused():

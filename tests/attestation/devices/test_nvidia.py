@@ -9,9 +9,9 @@ import pytest
 
 from assay.attestation.appraisal import examine
 from assay.attestation.devices.nvidia import parse_report, vbios_text, version_text
-from assay.attestation.evidence import Collateral, Family, Report
+from assay.attestation.evidence import Collateral, DeviceFamily, Report
 from assay.attestation.policy import AppraisalPolicy
-from assay.attestation.reasons import Reason, Verdict
+from assay.attestation.reasons import Reason, TrustTier
 from assay.attestation.result import DeviceResult
 from assay.protocol.errors import MalformedMessage
 from tests.attestation.authorities import AT_S, a_collateral, a_crl, a_reference
@@ -53,7 +53,7 @@ def opaque(**changed: bytes) -> dict[int, bytes]:
 def test_a_report_of_an_allowed_driver_and_firmware_is_affirming():
     result = judge()
 
-    assert (result.verdict, result.reasons) == (Verdict.AFFIRMING, ())
+    assert (result.verdict, result.reasons) == (TrustTier.AFFIRMING, ())
     claims = {claim.name: claim.value for claim in result.claims}
     assert claims["driver"] == "550.90.07"
     assert claims["vbios"] == "96.00.9F.00.01"
@@ -80,16 +80,16 @@ def test_a_report_of_an_allowed_driver_and_firmware_is_affirming():
 def test_what_a_well_signed_report_says_against_itself_is_refused(changed, reason):
     result = judge(**changed)
 
-    assert (result.verdict, result.reasons) == (Verdict.CONTRAINDICATED, (reason,))
+    assert (result.verdict, result.reasons) == (TrustTier.CONTRAINDICATED, (reason,))
 
 
 def test_blocks_that_no_reference_names_may_be_anything():
-    assert judge(blocks=blocks(block2=b"\xee" * 48)).verdict is Verdict.AFFIRMING
+    assert judge(blocks=blocks(block2=b"\xee" * 48)).verdict is TrustTier.AFFIRMING
 
 
 def test_versions_without_a_measured_block_are_no_reference_for_matching_alone():
     bare = {name: value for name, value in GPU_VALUES.items() if not name.startswith("block")}
-    policy = gpu_policy(references=(a_reference(Family.NVIDIA_CC, {"driver": bare["driver"]}),))
+    policy = gpu_policy(references=(a_reference(DeviceFamily.NVIDIA_CC, {"driver": bare["driver"]}),))
 
     assert judge(policy=policy).reasons == (Reason.MEASUREMENT,)
 

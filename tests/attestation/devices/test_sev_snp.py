@@ -12,7 +12,7 @@ from assay.attestation.certificates import read_certificate
 from assay.attestation.devices.sev_snp import parse_report, report_tcb
 from assay.attestation.evidence import Collateral, Report
 from assay.attestation.policy import AppraisalPolicy, SnpTcb, TcbStatus
-from assay.attestation.reasons import Reason, Verdict
+from assay.attestation.reasons import Reason, TrustTier
 from assay.attestation.result import DeviceResult
 from assay.protocol.errors import MalformedMessage
 from tests.attestation import fake_devices as devices
@@ -44,7 +44,7 @@ def judge(
 def test_a_report_of_an_allowed_guest_on_current_firmware_is_affirming():
     result = judge()
 
-    assert (result.verdict, result.reasons, result.tcb) == (Verdict.AFFIRMING, (), TcbStatus.UP_TO_DATE)
+    assert (result.verdict, result.reasons, result.tcb) == (TrustTier.AFFIRMING, (), TcbStatus.UP_TO_DATE)
     assert {claim.name: claim.value for claim in result.claims}["measurement"] == devices.MEASUREMENT.hex()
 
 
@@ -75,11 +75,11 @@ def test_a_report_of_an_allowed_guest_on_current_firmware_is_affirming():
 def test_what_a_well_signed_report_says_against_itself_is_refused(changed, reason):
     result = judge(**changed)
 
-    assert (result.verdict, result.reasons) == (Verdict.CONTRAINDICATED, (reason,))
+    assert (result.verdict, result.reasons) == (TrustTier.CONTRAINDICATED, (reason,))
 
 
 def test_smt_counts_only_where_the_policy_refuses_it():
-    assert judge(platform=1, policy=amd_policy(is_smt_allowed=True)).verdict is Verdict.AFFIRMING
+    assert judge(platform=1, policy=amd_policy(is_smt_allowed=True)).verdict is TrustTier.AFFIRMING
 
 
 @pytest.mark.parametrize("component", ["fmc", "bootloader", "tee", "snp", "microcode"])
@@ -87,11 +87,11 @@ def test_each_security_version_is_required_by_itself(component):
     least = SnpTcb(fmc=0, bootloader=3, tee=0, snp=8, microcode=115)
     more = dataclasses.replace(least, **{component: getattr(least, component) + 1})
 
-    assert judge(policy=amd_policy(snp_tcb_min=least)).verdict is Verdict.AFFIRMING
+    assert judge(policy=amd_policy(snp_tcb_min=least)).verdict is TrustTier.AFFIRMING
     assert judge(policy=amd_policy(snp_tcb_min=more)).reasons == (Reason.TCB_TOO_OLD,)
     tolerant = amd_policy(snp_tcb_min=more, tcb_worst=TcbStatus.OUT_OF_DATE)
     assert judge(policy=tolerant).reasons == (Reason.TCB_TOLERATED,)
-    assert judge(policy=tolerant).verdict is Verdict.WARNING
+    assert judge(policy=tolerant).verdict is TrustTier.WARNING
 
 
 def test_turin_orders_its_versions_and_names_its_chips_differently():
@@ -100,7 +100,7 @@ def test_turin_orders_its_versions_and_names_its_chips_differently():
     reported = bytes([2, 3, 0, 8, 0, 0, 0, 200])
     report = an_snp_report(EXPECTED, vcek, chip=chip.ljust(64, b"\0"), reported=reported)
 
-    assert judge(report).verdict is Verdict.AFFIRMING
+    assert judge(report).verdict is TrustTier.AFFIRMING
     other = an_snp_report(EXPECTED, vcek, chip=chip.ljust(64, b"\1"), reported=reported)
     assert judge(other).reasons == (Reason.CHIP_MISMATCH,)
     assert report_tcb(reported, has_fmc=False) is None
@@ -197,7 +197,7 @@ def test_without_a_current_list_revocation_is_unknown(crls):
 
     assert judge(collateral=collateral).reasons == (Reason.REVOCATION_UNKNOWN,)
     lenient = amd_policy(is_revocation_required=False)
-    assert judge(collateral=collateral, policy=lenient).verdict is Verdict.AFFIRMING
+    assert judge(collateral=collateral, policy=lenient).verdict is TrustTier.AFFIRMING
 
 
 def test_a_certificate_that_names_no_versions_is_malformed():

@@ -15,7 +15,7 @@ from assay.bundle.registry.entry import registry_entry
 from assay.bundle.registry.files import FOLDER, registry_files
 from assay.ledger.journal.round_facts import RoundFacts
 from assay.ledger.settlement.payouts import Unpaid
-from assay.participant.declarations import ACCELERATOR_FLOP_PER_JOULE, Stated, read_stated
+from assay.participant.declarations import ACCELERATOR_FLOP_PER_JOULE, Declarations, read_declarations
 from assay.protocol.encoding.json_text import canonical_json
 from assay.protocol.types import NO_DIGEST
 from assay.training.model.flops import flop_per_token
@@ -89,7 +89,7 @@ def test_energy_is_an_estimate_by_a_named_figure_and_never_measured():
 
     default = entry_of(finished())["energy"]
     own = entry_of(
-        replace(finished(), stated=Stated(flop_per_joule=1000, flop_source="our wattmeter, once"))
+        replace(finished(), declarations=Declarations(flop_per_joule=1000, flop_source="our wattmeter, once"))
     )["energy"]
 
     assert (default["is_measured"], default["nodes_metered"]) == (False, 0)
@@ -115,7 +115,7 @@ def test_the_base_models_compute_counts_towards_the_acts_thresholds(base_flop: i
     run = finished()
     spec = replace(run.spec, model=replace(run.spec.model, base=a_digest("base")))
 
-    told = entry_of(replace(run, spec=spec, stated=Stated(base_flop=base_flop)))["thresholds"]
+    told = entry_of(replace(run, spec=spec, declarations=Declarations(base_flop=base_flop)))["thresholds"]
 
     assert len(told["alerts"]) == alerts
     assert told["is_lower_bound"] == (base_flop is None)
@@ -128,7 +128,7 @@ def test_an_alert_is_raised_at_half_of_a_threshold_and_not_one_operation_before(
     rest = 10**23 // 2 - entry_of(run)["thresholds"]["training_flop"]
 
     def alerts(base_flop: int) -> list[str]:
-        told = entry_of(replace(run, spec=spec, stated=Stated(base_flop=base_flop)))["thresholds"]
+        told = entry_of(replace(run, spec=spec, declarations=Declarations(base_flop=base_flop)))["thresholds"]
         return list(told["alerts"])
 
     assert alerts(rest - 1) == []
@@ -142,7 +142,7 @@ def test_participants_are_keys_and_accounts_with_what_counted_of_each():
 
     assert [one["peer"] for one in people["operators"]] == [m.peer.hex() for m in run.spec.nodes]
     assert [one["accepted"] for one in people["operators"]] == [6, 6, 6]
-    assert all(one["barred"] is None for one in people["operators"])
+    assert all(one["banned"] is None for one in people["operators"])
     assert sum(one["verdicts"] for one in people["verifiers"]) == entry["audits"]["verdicts"]["matched"]
 
 
@@ -171,9 +171,11 @@ def test_a_model_without_a_record_has_no_record_file():
 
 
 def test_the_buyers_word_is_read_back_as_it_was_said():
-    stated = Stated(provider="Acme", base_flop=10**24, flop_per_joule=5, flop_source="a meter", version="1")
+    declarations = Declarations(
+        provider="Acme", base_flop=10**24, flop_per_joule=5, flop_source="a meter", version="1"
+    )
 
-    assert read_stated(stated.told()) == stated
+    assert read_declarations(declarations.told()) == declarations
 
 
 @pytest.mark.parametrize(
@@ -192,7 +194,7 @@ def test_the_buyers_word_is_read_back_as_it_was_said():
 )
 def test_a_word_that_no_entry_can_hold_is_refused(said: dict[str, Any]):
     with pytest.raises((ValueError, TypeError)):
-        read_stated(said)
+        read_declarations(said)
 
 
 def test_a_float_has_no_spelling():

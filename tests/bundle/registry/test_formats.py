@@ -18,7 +18,7 @@ from assay.bundle.registry.provenance import signature_in
 from assay.bundle.registry.text import TO_BE_FILLED, cell
 from assay.bundle.registry.training_summary import size_range
 from assay.bundle.release import BadReleaseError, check_signature, release_of, signed_already
-from assay.participant.declarations import Stated
+from assay.participant.declarations import Declarations
 from assay.training.data.shards import Source
 from tests.bundle.registry.test_entry import WEIGHTS, files_of
 from tests.bundle.test_write import finished
@@ -66,7 +66,7 @@ def test_dependencies_are_the_spec_the_manifest_and_every_shard():
     assert names == {
         "spec.cbor",
         "data/manifest.json",
-        *(f"shards/{shard.hex()}.bin" for shard in run.papers.manifest.shards),
+        *(f"shards/{shard.hex()}.bin" for shard in run.inputs.manifest.shards),
     }
 
 
@@ -100,7 +100,7 @@ def test_whoever_only_checks_reads_the_signature_and_cannot_be_given_another_sta
 
     assert files_of(replace(finished(), release=release)) == FILES
     with pytest.raises(BadReleaseError, match="not this key's"):
-        files_of(replace(finished(), release=release, stated=Stated(version="another")))
+        files_of(replace(finished(), release=release, declarations=Declarations(version="another")))
 
 
 @pytest.mark.parametrize(
@@ -198,11 +198,11 @@ def test_the_documentation_follows_annex_xi_and_says_what_was_estimated():
 def test_a_source_cannot_write_markup_into_a_text():
     run = finished()
     evil = "x | y |\n## 4. Signed <b>by</b> [me](http://a) \u202e"
-    manifest = run.papers.manifest
+    manifest = run.inputs.manifest
     source = Source(source=evil, licence="l", files=1, documents=1, bytes=1, tokens=1)
     manifest = replace(manifest, sources=(source,))
     data = replace(run.spec.data, manifest=manifest.digest())
-    run = replace(run, spec=replace(run.spec, data=data), papers=replace(run.papers, manifest=manifest))
+    run = replace(run, spec=replace(run.spec, data=data), inputs=replace(run.inputs, manifest=manifest))
 
     text = files_of(run)["training-content-summary.md"].decode()
 

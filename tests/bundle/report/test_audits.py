@@ -13,7 +13,7 @@ from assay.bundle.report.auditors import auditors_of
 from assay.bundle.report.audits import CLASSES, as_plain, final_audits, kind_of, node_reports
 from assay.bundle.report.page import report_group, report_page
 from assay.node.behaviours import Behaviour
-from assay.protocol.audits import Failing, Fault, Ruling
+from assay.protocol.audits import AuditStatus, Fault, FaultKind
 from assay.protocol.messages import Outcome
 from assay.protocol.state_transition import advance
 from tests.builders import (
@@ -35,17 +35,17 @@ LIE = {peer("mallory"): Behaviour("wrong-data", 2)}
 
 def a_run(says, nodes=NODES):
     """A whole chain; `says(audit, verifier)` is a verifier's outcome, None for silence."""
-    histories, links = [a_history(rounds=12)], []
+    run_states, links = [a_history(rounds=12)], []
     for _ in range(SPEC.last_round + 1):
-        history = histories[-1]
+        run_state = run_states[-1]
         votes = {
             step: {name: outcome for name in VERIFIERS if (outcome := says(audit, name))}
-            for step, audit in history.audits.items()
+            for step, audit in run_state.audits.items()
         }
-        active = [name for name in nodes if peer(name) in history.active]
-        links.append(a_certified(a_manifest(history, active, votes)))
-        histories.append(advance(history, links[-1].manifest))
-    return tuple(links), tuple(histories)
+        active = [name for name in nodes if peer(name) in run_state.active]
+        links.append(a_certified(a_manifest(run_state, active, votes)))
+        run_states.append(advance(run_state, links[-1].manifest))
+    return tuple(links), tuple(run_states)
 
 
 def honestly(audit, _name):
@@ -54,32 +54,32 @@ def honestly(audit, _name):
 
 
 def found(says, behaviours=LIE, names=None):
-    links, histories = a_run(says)
+    links, run_states = a_run(says)
     names = names or {peer(name): "honest" for name in NODES}
-    plain = as_plain(SPEC, RUN_ID, node_reports(SPEC, links, histories, behaviours, names))
-    return {**plain, **auditors_of(SPEC, final_audits(histories).values(), {})}
+    plain = as_plain(SPEC, RUN_ID, node_reports(SPEC, links, run_states, behaviours, names))
+    return {**plain, **auditors_of(SPEC, final_audits(run_states).values(), {})}
 
 
 def test_a_planted_liar_is_found_and_honest_nodes_are_not_accused():
     told = found(honestly)
 
-    assert told["planted"]["caught"] == [peer("mallory").hex()]
-    assert told["planted"]["missed"] == []
-    assert (told["planted"]["steps_found"], told["planted"]["power"]) == (1, 1.0)
+    assert told["cheats"]["caught"] == [peer("mallory").hex()]
+    assert told["cheats"]["missed"] == []
+    assert (told["cheats"]["steps_found"], told["cheats"]["power"]) == (1, 1.0)
     assert told["false_alarms"]["accused"] == 0
     assert told["false_alarms"]["rate_below"] == pytest.approx(
         1 - 0.05 ** (1 / told["false_alarms"]["judged"])
     )
-    assert told["all"]["moot"] > 0
+    assert told["all"]["superseded"] > 0
 
 
 def test_an_auditor_that_clears_a_lie_lowers_the_measured_power():
     told = found(lambda _audit, _name: Outcome.MATCH)
 
-    assert told["planted"]["missed"] == [peer("mallory").hex()]
-    assert told["planted"]["power"] == 0.0
-    assert told["planted"]["steps_missed"] > 0
-    assert told["planted"]["expected_by_audit"] > 0.9
+    assert told["cheats"]["missed"] == [peer("mallory").hex()]
+    assert told["cheats"]["power"] == 0.0
+    assert told["cheats"]["steps_missed"] > 0
+    assert told["cheats"]["expected_by_audit"] > 0.9
 
 
 def test_an_accused_honest_step_is_a_false_alarm_however_it_ends():
@@ -89,7 +89,7 @@ def test_an_accused_honest_step_is_a_false_alarm_however_it_ends():
     told = found(one_liar, behaviours={})
 
     assert told["false_alarms"]["accused"] > 0
-    assert told["false_alarms"]["upheld"] == 0
+    assert told["false_alarms"]["confirmed"] == 0
     assert told["all"]["dismissed"] > 0
     assert told["false_alarms"]["rate_below"] > 0.1
 
@@ -98,7 +98,7 @@ def test_an_accused_honest_step_is_a_false_alarm_however_it_ends():
     ("says", "kind"),
     [
         (lambda *_: Outcome.INCONCLUSIVE, "inconclusive"),
-        (lambda *_: None, "lapsed"),
+        (lambda *_: None, "expired"),
         (lambda *_: Outcome.WITHHELD, "withheld"),
     ],
 )
@@ -109,9 +109,9 @@ def test_an_audit_is_counted_under_how_it_ended(says, kind):
 
 @pytest.mark.parametrize("says", [honestly, lambda *_: None, lambda *_: Outcome.WITHHELD])
 def test_every_drawn_step_is_in_exactly_one_class_and_the_rate_is_the_rules(says):
-    links, histories = a_run(says)
+    links, run_states = a_run(says)
     told = found(says)
-    audits = final_audits(histories)
+    audits = final_audits(run_states)
 
     assert told["all"]["drawn"] == sum(told["all"][kind] for kind in CLASSES) == len(audits)
     assert {kind_of(audit) for audit in audits.values()} == {k for k in CLASSES if told["all"][k]}
@@ -125,17 +125,17 @@ def test_every_drawn_step_is_in_exactly_one_class_and_the_rate_is_the_rules(says
 
 def test_who_sends_two_commits_is_not_held_against_the_audits():
     told = found(lambda *_: Outcome.MATCH, behaviours={peer("mallory"): Behaviour("two-commits", 0)})
-    assert told["planted"]["nodes"] == 1
-    assert told["planted"]["by_audit"] == 0
-    assert told["planted"]["power"] is None
+    assert told["cheats"]["nodes"] == 1
+    assert told["cheats"]["by_audit"] == 0
+    assert told["cheats"]["power"] is None
 
 
 def test_without_labels_the_report_says_so_and_counts_all_as_honest():
-    links, histories = a_run(honestly)
-    told = as_plain(SPEC, RUN_ID, node_reports(SPEC, links, histories, {}, {}))
+    links, run_states = a_run(honestly)
+    told = as_plain(SPEC, RUN_ID, node_reports(SPEC, links, run_states, {}, {}))
     assert told["unlabelled"] is True
-    assert told["planted"]["nodes"] == 0
-    assert told["false_alarms"]["upheld"] == 1
+    assert told["cheats"]["nodes"] == 0
+    assert told["false_alarms"]["confirmed"] == 1
 
 
 class _Tags(HTMLParser):
@@ -198,37 +198,37 @@ def test_of_each_auditor_the_report_says_what_he_judged_and_where_he_failed():
     def one_liar(_audit, name):
         return Outcome.MISMATCH if name == liar else Outcome.MATCH
 
-    _, histories = a_run(one_liar)
-    told = auditors_of(SPEC, final_audits(histories).values(), {peer(liar): "accuse-all"})
+    _, run_states = a_run(one_liar)
+    told = auditors_of(SPEC, final_audits(run_states).values(), {peer(liar): "accuse-all"})
 
     records = {one["peer"]: one for one in told["verifiers"]}
     assert list(records[peer(liar).hex()]["faults"]) == ["accused an honest step"]
     assert records[peer(liar).hex()]["behaviour"] == "accuse-all"
     assert all(not one["faults"] for name, one in records.items() if name != peer(liar).hex())
-    verdicts = sum(len(audit.verdicts) for audit in final_audits(histories).values())
+    verdicts = sum(len(audit.verdicts) for audit in final_audits(run_states).values())
     assert sum(one["verdicts"] for one in records.values()) == verdicts > 0
-    assert told["second_looks"]["drawn"] == 0 < told["second_looks"]["of"]
-    assert told["planted_faults"] == {"ordered": 0, "judged": 0, "found": 0, "passed_first": 0}
+    assert told["replicated_audits"]["drawn"] == 0 < told["replicated_audits"]["of"]
+    assert told["known_answers"] == {"ordered": 0, "judged": 0, "found": 0, "passed_first": 0}
 
 
 def test_planted_faults_are_counted_by_who_found_and_who_passed_them_first():
     verdict = a_verdict("vera", an_audit()).verdict
     found = replace(
-        an_audit(), is_planted=True, ruling=Ruling.PLANTED,
+        an_audit(), is_known_answer=True, ruling=AuditStatus.KNOWN_ANSWER,
         verdicts=(replace(verdict, outcome=Outcome.MISMATCH),),
     )  # fmt: skip
-    passed = replace(found, verdicts=(verdict,), faults=(Fault(verdict, Failing.PASSED),))
-    honest = replace(found, verdicts=(verdict,), ruling=Ruling.DISMISSED)  # a canary that did its step
-    spec = replace(SPEC, audit=replace(SPEC.audit, canary_count=5))
+    passed = replace(found, verdicts=(verdict,), faults=(Fault(verdict, FaultKind.PASSED),))
+    honest = replace(found, verdicts=(verdict,), ruling=AuditStatus.DISMISSED)  # a canary that did its step
+    spec = replace(SPEC, audit=replace(SPEC.audit, known_answer_count=5))
 
     told = auditors_of(spec, [found, passed, honest], {})
 
-    assert told["planted_faults"] == {"ordered": 5, "judged": 2, "found": 1, "passed_first": 1}
+    assert told["known_answers"] == {"ordered": 5, "judged": 2, "found": 1, "passed_first": 1}
     vera = next(one for one in told["verifiers"] if one["peer"] == peer("vera").hex())
-    assert (vera["planted_found"], vera["planted_passed"]) == (1, 1)
+    assert (vera["known_answers_found"], vera["known_answers_passed"]) == (1, 1)
     assert vera["faults"] == {"passed a false step": 1}
 
 
 def an_audit():
-    _, histories = a_run(honestly)
-    return next(audit for audit in final_audits(histories).values() if audit.ruling is Ruling.CLEARED)
+    _, run_states = a_run(honestly)
+    return next(audit for audit in final_audits(run_states).values() if audit.ruling is AuditStatus.PASSED)

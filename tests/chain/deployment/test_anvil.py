@@ -91,7 +91,7 @@ def test_leaving_ends_the_child_even_after_an_error(anvil_binary: Path, tmp_path
 OWNER = """
 import sys, time
 from pathlib import Path
-from ledger.anvil import Anvil
+from assay.chain.deployment.anvil import Anvil
 with Anvil(binary=Path(sys.argv[1]), state_dir=Path(sys.argv[2]), block_time_s=None) as chain:
     print(chain.port, flush=True)
     time.sleep(600)

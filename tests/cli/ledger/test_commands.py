@@ -15,12 +15,10 @@ from typing import Any, ClassVar
 import pytest
 from nacl.signing import SigningKey
 
-import assay.bundle.books
-import assay.bundle.check_anchor
-import assay.bundle.check_settlement
-import assay.chain.reader
+from assay.bundle import books, check_anchor, check_settlement
 from assay.bundle.finished import Anchored, Settled
 from assay.bundle.write import write_bundle
+from assay.chain import reader
 from assay.chain.commit_statement import evm_address
 from assay.chain.events import ResultFinalized, ResultProposed
 from assay.chain.statements import certificate, sign_digest
@@ -30,10 +28,10 @@ from assay.ledger.journal.log_store import read_root
 from assay.ledger.journal.store import BookStore
 from assay.ledger.log.cosignature import cosign
 from assay.ledger.log.note import Checkpoint, origin_of, read_checkpoint, verifier_key
-from assay.ledger.log.signer import LogKeeper
+from assay.ledger.log.signer import CheckpointSigner
 from assay.ledger.merkle_log import leaf_hash, verify_inclusion
 from assay.ledger.settlement.results import epoch_result
-from assay.participant.index import Altered
+from assay.participant.index import IntegrityError
 from assay.protocol.identity import peer_of
 from assay.protocol.types import NO_DIGEST, Digest
 from tests.builders import RUN_ID, STATE, VERIFIERS, a_digest, a_hot_key, a_peer_key, peer
@@ -60,8 +58,8 @@ def settled() -> dict[int, Settled]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run's folder: bundle, books, checkpoints."""
     folder = tmp_path_factory.mktemp("runs") / "paper"
-    keeper = folder / "participants" / "ledger"
-    keeper.mkdir(parents=True)
+    ledger_service = folder / "participants" / "ledger"
+    ledger_service.mkdir(parents=True)
     results = settled()
     write_bundle(folder / "bundle", replace(finished(), settled=results))
     shutil.copy(folder / "bundle" / "spec.cbor", folder / "spec.cbor")
@@ -74,12 +72,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         else event
         for event in tale.events
     ]
-    desk = Desk(keeper)
-    desk.keeper.book_rounds(LINKS, TABLES)
-    desk.keeper.book_blocks(Blocks().tell(tale), TABLES)
-    LogKeeper(desk.books, KEY, keeper / "checkpoints").sign_last()
+    desk = Desk(ledger_service)
+    desk.ledger_service.book_rounds(LINKS, TABLES)
+    desk.ledger_service.book_blocks(Blocks().tell(tale), TABLES)
+    CheckpointSigner(desk.books, KEY, ledger_service / "checkpoints").sign_last()
     desk.books.close()
-    shutil.copy(keeper / "ledger.db", folder / "ledger.db")
+    shutil.copy(ledger_service / "ledger.db", folder / "ledger.db")
     return folder
 
 
@@ -93,8 +91,8 @@ def folder(made: Path, tmp_path: Path) -> Path:
 def assay(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Assay:
     """The command line: exit status, standard output, standard error."""
     for module in (
-        assay.bundle.books,
-        assay.bundle.check_settlement,
+        books,
+        check_settlement,
     ):  # the builders' run has a name of its own
         monkeypatch.setattr(module, "run_id_of", lambda _: RUN_ID)
 
@@ -145,9 +143,9 @@ def test_every_command_leaves_every_file_as_it_is(assay: Assay, made: Path):
 
 def cosign_all(folder: Path, names: Iterable[str]) -> None:
     """As if these verifiers had cosigned the newest checkpoint; in the keeper's books."""
-    keeper = folder / "participants" / "ledger"
-    books = BookStore(keeper / "ledger.db", RUN_ID)
-    log = LogKeeper(books, KEY, keeper / "checkpoints")
+    ledger_service = folder / "participants" / "ledger"
+    books = BookStore(ledger_service / "ledger.db", RUN_ID)
+    log = CheckpointSigner(books, KEY, ledger_service / "checkpoints")
     note = log.newest()
     assert note is not None
     checkpoint = read_checkpoint(note.text, log.origin, note.signer)
@@ -155,7 +153,7 @@ def cosign_all(folder: Path, names: Iterable[str]) -> None:
         key = a_peer_key(name)
         log.add_cosignature(checkpoint.size, peer_of(key), cosign(checkpoint, key, 1_700_000_000))
     books.close()
-    shutil.copy(keeper / "ledger.db", folder / "ledger.db")
+    shutil.copy(ledger_service / "ledger.db", folder / "ledger.db")
 
 
 def test_a_quorum_of_cosignatures_is_told_and_required_only_when_asked_for(assay: Assay, folder: Path):
@@ -207,15 +205,15 @@ class Contract:
     def check_deployment(self) -> None:
         """This is the chain."""
 
-    def log_anchor(self, keeper: str, run_id: bytes) -> tuple[int, bytes] | None:
-        self.asked.append((keeper, run_id))
+    def log_anchor(self, ledger_service: str, run_id: bytes) -> tuple[int, bytes] | None:
+        self.asked.append((ledger_service, run_id))
         return self.anchor
 
 
 @pytest.fixture
 def contract(monkeypatch: pytest.MonkeyPatch) -> type[Contract]:
-    monkeypatch.setattr(assay.bundle.check_anchor, "run_id_of", lambda _: RUN_ID)
-    monkeypatch.setattr(assay.chain.reader, "ChainReader", Contract)
+    monkeypatch.setattr(check_anchor, "run_id_of", lambda _: RUN_ID)
+    monkeypatch.setattr(reader, "ChainReader", Contract)
     monkeypatch.setattr(Contract, "asked", [])
     return Contract
 
@@ -256,18 +254,18 @@ def test_the_audit_compares_with_the_anchor_of_whom_the_fee_goes_to(
 
 def test_the_delivered_books_are_held_against_the_anchor_in_the_bundle(folder: Path, assay: Assay):
     anchor = Anchored(
-        keeper="0x" + "1" * 40, size=5, root=root_at(folder, 5), block_number=9,
+        ledger_service="0x" + "1" * 40, size=5, root=root_at(folder, 5), block_number=9,
         block_hash=b"b" * 32, tx_hash=b"t" * 32,
     )  # fmt: skip
     assert assay is not None
-    assert "anchor: 5 of" in assay.bundle.check_anchor.anchored_line(folder, anchor)
+    assert "anchor: 5 of" in check_anchor.anchored_line(folder, anchor)
 
     for wrong, words in ((replace(anchor, size=4), "is anchored"), (replace(anchor, size=99), "rolled back")):
-        with pytest.raises(Altered, match=words):
-            assay.bundle.check_anchor.anchored_line(folder, wrong)
+        with pytest.raises(IntegrityError, match=words):
+            check_anchor.anchored_line(folder, wrong)
     edit(folder / "ledger.db", "UPDATE posting SET amount = amount * 2 WHERE entry = 2")
-    with pytest.raises(Altered, match="entry 2"):
-        assay.bundle.check_anchor.anchored_line(folder, anchor)
+    with pytest.raises(IntegrityError, match="entry 2"):
+        check_anchor.anchored_line(folder, anchor)
 
 
 def test_a_settled_run_has_a_trial_balance_of_zero_and_nothing_left(assay: Assay, made: Path):
@@ -301,7 +299,7 @@ def test_a_proof_can_be_checked_with_nothing_but_the_key(assay: Assay, made: Pat
 
 def test_an_entry_that_no_checkpoint_covers_has_no_proof_yet(assay: Assay, tmp_path: Path):
     desk = Desk(tmp_path)
-    desk.keeper.book_blocks(Blocks().tell(a_whole_tale()), TABLES)
+    desk.ledger_service.book_blocks(Blocks().tell(a_whole_tale()), TABLES)
     desk.books.close()
 
     code, out, err = assay("ledger", "prove", tmp_path, 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import assay.bundle.books
+from assay.bundle import books
 from assay.cli.main import run
 from assay.protocol.encoding.codec import encode
 from tests.ledger.an_invoiced_run import RUN, SPEC, TABLES, an_invoiced_run
@@ -31,10 +31,10 @@ Assay = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     made = tmp_path / "paper"
-    keeper = made / "participants" / "ledger"
-    keeper.mkdir(parents=True)
-    an_invoiced_run(keeper / "ledger.db", keeper)
-    shutil.copy(keeper / "ledger.db", made / "ledger.db")
+    ledger_service = made / "participants" / "ledger"
+    ledger_service.mkdir(parents=True)
+    an_invoiced_run(ledger_service / "ledger.db", ledger_service)
+    shutil.copy(ledger_service / "ledger.db", made / "ledger.db")
     (made / "spec.cbor").write_bytes(encode(SPEC))
     (made / "index.json").write_text("{}")
     return made
@@ -49,8 +49,8 @@ def supplier(folder: Path) -> Path:
 
 @pytest.fixture
 def assay(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Assay:
-    monkeypatch.setattr(assay.bundle.books, "run_id_of", lambda _: RUN)
-    monkeypatch.setattr(assay.bundle.books, "read_spec", lambda _: SPEC)  # too small for a real run
+    monkeypatch.setattr(books, "run_id_of", lambda _: RUN)
+    monkeypatch.setattr(books, "read_spec", lambda _: SPEC)  # too small for a real run
 
     def call(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["assay", *map(str, words)])

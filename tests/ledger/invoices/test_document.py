@@ -23,7 +23,7 @@ from assay.ledger.invoices.pdf import pdf_bytes
 from assay.ledger.invoices.store import credit, issue, pro_forma, read_document, read_documents
 from assay.ledger.journal.database import Place, open_engine, reading
 from assay.ledger.journal.migrate import migrate
-from assay.ledger.journal.reader import BooksAltered
+from assay.ledger.journal.reader import LedgerIntegrityError
 from assay.protocol.errors import ConfigError
 from tests.ledger.a_database import attempt, edit
 from tests.ledger.an_invoiced_run import NOW_MS, RUN, SELLER, SPEC, TABLES, an_invoiced_run, other_seller
@@ -119,7 +119,7 @@ def test_records_that_differ_make_no_invoice_and_use_no_number(
     edit(place, statement)
     books = open_engine(place)
 
-    with pytest.raises(BooksAltered, match=words):
+    with pytest.raises(LedgerIntegrityError, match=words):
         an_invoice(books, 0)
 
     assert issued(books) == []
@@ -175,10 +175,10 @@ def test_eight_threads_at_once_leave_no_gap_and_issue_nothing_twice(place: Place
         engine = open_engine(place)
         barrier.wait(60)
         done = []
-        for turn in range(6):
-            made = an_invoice(engine, (thread + turn) % 2)
+        for lease in range(6):
+            made = an_invoice(engine, (thread + lease) % 2)
             done.append(made.name)
-            if thread % 2 == turn % 2:
+            if thread % 2 == lease % 2:
                 try:
                     note = credit(engine, SPEC, RUN, made.number, f"thread {thread}", NOW_MS)
                     done.append(note.name)
@@ -276,7 +276,7 @@ def test_a_document_changed_by_the_databases_owner_is_seen(place: Place, tmp_pat
     edit(place, statement)
     books = open_engine(place)
 
-    with reading(books) as db, pytest.raises(BooksAltered, match="invoice 1: its text"):
+    with reading(books) as db, pytest.raises(LedgerIntegrityError, match="invoice 1: its text"):
         read_document(db, "invoice", 1)
     books.dispose()
 
@@ -289,7 +289,7 @@ def test_an_invoice_that_the_books_no_longer_bear_out_is_not_shown_as_good(place
     edit(place, "UPDATE unpaid SET reason = 'because' WHERE epoch = 0")
     books = open_engine(place)
 
-    with pytest.raises(BooksAltered, match="not charged is not what the books say now"):
+    with pytest.raises(LedgerIntegrityError, match="not charged is not what the books say now"):
         an_invoice(books, 0)
     books.dispose()
 

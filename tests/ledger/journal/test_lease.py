@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from assay.chain.events import ResultFinalized
 from assay.ledger.journal.database import Place
-from assay.ledger.journal.lease import Turn, TurnLost, begin_term
+from assay.ledger.journal.lease import Lease, LeaseLost, begin_term
 from assay.ledger.journal.store import BookStore
 from assay.ledger.log.audit import audit
 from assay.ledger.log.note import origin_of
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @contextmanager
-def a_keeper(place: Place) -> Iterator[subprocess.Popen[str]]:
+def a_ledger_service(place: Place) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.ledger.a_ledger_service", str(place)],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -58,10 +58,10 @@ def settle(process: subprocess.Popen[str]) -> str:
 
 
 def test_a_second_keeper_waits_and_settles_the_next_epoch_when_the_first_is_killed(place: Place):
-    with a_keeper(place) as first:
+    with a_ledger_service(place) as first:
         assert heard(first) == "turn 1"
-        with a_keeper(place) as second:
-            assert not Turn(place).try_take()
+        with a_ledger_service(place) as second:
+            assert not Lease(place).try_take()
             assert settle(first) == "settled 1"
 
             first.send_signal(signal.SIGKILL)
@@ -77,7 +77,7 @@ def test_a_second_keeper_waits_and_settles_the_next_epoch_when_the_first_is_kill
 
 
 def test_the_turn_is_one_holders_and_free_when_it_is_given_up(place: Place):
-    first, second = Turn(place), Turn(place)
+    first, second = Lease(place), Lease(place)
     assert first.try_take()
     assert [second.try_take() for _ in range(3)] == [False] * 3
     first.give_up()
@@ -92,7 +92,7 @@ def test_a_keeper_that_others_took_over_from_writes_nothing_more(place: Place):
     first.add_entries([an_entry(1, -1, key="a")])
     assert begin_term(second) == 2
 
-    with pytest.raises(TurnLost, match="turn 2, ours was 1"):
+    with pytest.raises(LeaseLost, match="turn 2, ours was 1"):
         first.add_entries([an_entry(1, -1, key="b")])
     second.add_entries([an_entry(1, -1, key="c")])
     with first.reading() as db:  # to look is free
@@ -104,18 +104,18 @@ def test_a_keeper_that_others_took_over_from_writes_nothing_more(place: Place):
 
 def test_who_is_no_keeper_may_write_between(place: Place):
     """Invoices are issued by a command, beside the keeper."""
-    keeper, command = BookStore(place, RUN), BookStore(place, RUN)
-    begin_term(keeper)
+    ledger_service, command = BookStore(place, RUN), BookStore(place, RUN)
+    begin_term(ledger_service)
     command.add_entries([an_entry(1, -1, key="a")])
-    keeper.add_entries([an_entry(1, -1, key="b")])
-    keeper.close()
+    ledger_service.add_entries([an_entry(1, -1, key="b")])
+    ledger_service.close()
     command.close()
 
 
 def test_a_server_that_cuts_the_holder_off_lets_the_next_one_in(place: Place):
     if is_sqlite(place):
         pytest.skip("a file's lock has no server")
-    first, second = Turn(place), Turn(place)
+    first, second = Lease(place), Lease(place)
     assert first.try_take() and not second.try_take()
     with stranger(place) as db:
         db.execute(sa.text("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'"))
@@ -131,6 +131,6 @@ def test_a_server_that_cuts_the_holder_off_lets_the_next_one_in(place: Place):
 def test_a_place_that_is_none_is_an_error_in_words(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(Unavailable):
-        Turn(tmp_path / "file" / "ledger.db").try_take()
+        Lease(tmp_path / "file" / "ledger.db").try_take()
     with pytest.raises(Unavailable, match="nowhere"):
-        Turn("postgresql://me@/books?host=/nowhere/at/all").try_take()
+        Lease("postgresql://me@/books?host=/nowhere/at/all").try_take()

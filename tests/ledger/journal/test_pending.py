@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from assay.ledger.accounts import ESCROW, budget, reserved
 from assay.ledger.books import BooksError, Entry, reversal_of
 from assay.ledger.journal.database import Place, writing
-from assay.ledger.journal.pending import State, post_pending
-from assay.ledger.journal.reader import BooksAltered
+from assay.ledger.journal.pending import PendingState, post_pending
+from assay.ledger.journal.reader import LedgerIntegrityError
 from assay.ledger.journal.store import BookStore
-from assay.ledger.journal.writer import Standing
+from assay.ledger.journal.writer import AvailableBalance
 from assay.ledger.log.audit import audit
 from assay.ledger.log.note import origin_of
 from tests.ledger.a_database import attempt, content, edit
@@ -64,7 +64,7 @@ def a_move(amount: int, key: str = "move") -> Entry:
     )
 
 
-def state_of(store: BookStore, key: str = "move") -> State:
+def state_of(store: BookStore, key: str = "move") -> PendingState:
     found = store.pending(key)
     assert found is not None
     return found.state
@@ -74,10 +74,10 @@ def state_of(store: BookStore, key: str = "move") -> State:
 
 
 def test_what_waits_is_pending_on_both_accounts_and_has_moved_on_neither(store: BookStore):
-    assert store.hold(a_move(30), expires_ms=10) is State.PENDING
+    assert store.hold(a_move(30), expires_ms=10) is PendingState.PENDING
 
-    assert store.standing(FREE) == Standing(posted=-100, debits_pending=30)
-    assert store.standing(SET_ASIDE) == Standing(credits_pending=30)
+    assert store.standing(FREE) == AvailableBalance(posted=-100, debits_pending=30)
+    assert store.standing(SET_ASIDE) == AvailableBalance(credits_pending=30)
     assert store.standing(FREE).available(FREE.kind.side) == 70
     assert store.standing(SET_ASIDE).available(SET_ASIDE.kind.side) == 0
     assert store.balances() == {ESCROW: 100, FREE: -100}
@@ -113,9 +113,9 @@ def test_posting_writes_that_entry_and_frees_the_promise(store: BookStore):
 
     assert store.post_pending("move") == 2
 
-    assert state_of(store) is State.POSTED
-    assert store.standing(FREE) == Standing(posted=-70)
-    assert store.standing(SET_ASIDE) == Standing(posted=-30)
+    assert state_of(store) is PendingState.POSTED
+    assert store.standing(FREE) == AvailableBalance(posted=-70)
+    assert store.standing(SET_ASIDE) == AvailableBalance(posted=-30)
     assert store.balances() == {ESCROW: 100, FREE: -70, SET_ASIDE: -30}
 
 
@@ -131,8 +131,11 @@ def test_voiding_frees_the_promise_and_writes_nothing(store: BookStore):
 
     store.void("move")
 
-    assert state_of(store) is State.VOIDED
-    assert (store.standing(FREE), store.standing(SET_ASIDE)) == (Standing(posted=-100), Standing())
+    assert state_of(store) is PendingState.VOIDED
+    assert (store.standing(FREE), store.standing(SET_ASIDE)) == (
+        AvailableBalance(posted=-100),
+        AvailableBalance(),
+    )
 
 
 def test_time_frees_the_promise_with_whatever_is_written_next(store: BookStore, clock: Clock):
@@ -144,8 +147,8 @@ def test_time_frees_the_promise_with_whatever_is_written_next(store: BookStore, 
 
     store.add_entries([a_move(100, key="all")])
 
-    assert state_of(store) is State.EXPIRED
-    assert store.standing(FREE) == Standing()
+    assert state_of(store) is PendingState.EXPIRED
+    assert store.standing(FREE) == AvailableBalance()
 
 
 def test_a_moment_before_its_time_it_is_posted_and_at_its_time_no_more(store: BookStore, clock: Clock):
@@ -166,9 +169,9 @@ def test_what_nobody_expired_yet_cannot_be_posted_after_its_time_either(store: B
         post_pending(db, "move", now_ms=10)
 
 
-RESOLVE: dict[State, Callable[[BookStore, Clock], Any]] = {
-    State.POSTED: lambda store, _: store.post_pending("move"),
-    State.VOIDED: lambda store, _: store.void("move"),
+RESOLVE: dict[PendingState, Callable[[BookStore, Clock], Any]] = {
+    PendingState.POSTED: lambda store, _: store.post_pending("move"),
+    PendingState.VOIDED: lambda store, _: store.void("move"),
 }
 
 
@@ -178,10 +181,12 @@ def _expire(store: BookStore, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("second", RESOLVE)
-@pytest.mark.parametrize("first", [State.POSTED, State.VOIDED, State.EXPIRED])
-def test_a_promise_is_resolved_once(store: BookStore, clock: Clock, first: State, second: State):
+@pytest.mark.parametrize("first", [PendingState.POSTED, PendingState.VOIDED, PendingState.EXPIRED])
+def test_a_promise_is_resolved_once(
+    store: BookStore, clock: Clock, first: PendingState, second: PendingState
+):
     store.hold(a_move(30), expires_ms=10)
-    (RESOLVE | {State.EXPIRED: _expire})[first](store, clock)
+    (RESOLVE | {PendingState.EXPIRED: _expire})[first](store, clock)
     before = (store.balances(), store.standing(FREE))
 
     if first is second:  # a repetition
@@ -230,11 +235,11 @@ def test_the_database_refuses_to_change_what_was_promised(place: Place, store: B
 def test_the_same_request_again_changes_nothing_in_any_state(place: Place, store: BookStore):
     store.hold(a_move(30), expires_ms=10)
     before = content(place)
-    assert store.hold(a_move(30), expires_ms=10) is State.PENDING
+    assert store.hold(a_move(30), expires_ms=10) is PendingState.PENDING
     assert content(place) == before
 
     assert store.post_pending("move") == store.post_pending("move") == 2
-    assert store.hold(a_move(30), expires_ms=10) is State.POSTED
+    assert store.hold(a_move(30), expires_ms=10) is PendingState.POSTED
     assert store.balances()[SET_ASIDE] == -30
 
 
@@ -334,6 +339,6 @@ def test_the_audit_sees_an_altered_balance_or_promise(place: Place, statement: s
     edit(place, statement)
     books = BookStore(place, RUN, now_ms=lambda: 0)
 
-    with books.reading() as db, pytest.raises(BooksAltered, match=words):
+    with books.reading() as db, pytest.raises(LedgerIntegrityError, match=words):
         audit(db, origin_of(RUN), None, ())
     books.close()

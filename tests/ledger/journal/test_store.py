@@ -429,7 +429,7 @@ class Killed(Exception):
     """Stands for the end of the process. What it had open is rolled back, as the next to open it does."""
 
 
-def _history(store: BookStore) -> None:
+def _run_state(store: BookStore) -> None:
     """Portions, a fork in the middle, and the way back: all that the store does."""
     events, fork = a_life().events, Tale("fork", height=5)
     fork.staked("node-2", 9)
@@ -441,7 +441,7 @@ def _history(store: BookStore) -> None:
 
 def test_killed_between_any_two_statements_it_ends_with_the_same_books(databases: Databases, place: Place):
     reference = open_books(place)
-    _history(reference)
+    _run_state(reference)
     reference.close()
     expected = content(place)
 
@@ -469,7 +469,7 @@ def _dies_after(statements: int, place: Place) -> bool:
     sa.event.listen(store.engine, "before_cursor_execute", die)
     sa.event.listen(store.engine, "commit", die)
     try:
-        _history(store)
+        _run_state(store)
     except Killed:
         return True
     finally:

@@ -24,13 +24,13 @@ from assay.ledger.journal.log_store import (
     read_nodes,
     read_notes,
 )
-from assay.ledger.journal.reader import BooksAltered, read_journal
+from assay.ledger.journal.reader import LedgerIntegrityError, read_journal
 from assay.ledger.journal.store import BookStore
 from assay.ledger.journal.tables import SCHEMA_VERSION
 from assay.ledger.journal.writer import read_entry
 from assay.ledger.log.audit import Audited, audit
 from assay.ledger.log.note import Checkpoint, origin_of, read_checkpoint, sign_checkpoint
-from assay.ledger.log.signer import LogKeeper, read_published
+from assay.ledger.log.signer import CheckpointSigner, read_published
 from assay.ledger.merkle_log import (
     consistency_proof,
     inclusion_proof,
@@ -169,7 +169,7 @@ def test_killed_between_any_two_statements_no_entry_is_without_its_leaf(database
 def test_the_database_refuses_to_change_the_log(place: Place, tmp_path: Path, statement: str):
     store = open_books(place)
     live(store)
-    LogKeeper(store, KEY, tmp_path / "checkpoints").sign_last()
+    CheckpointSigner(store, KEY, tmp_path / "checkpoints").sign_last()
     store.close()
 
     with pytest.raises(sa.exc.IntegrityError, match="append-only"):
@@ -191,17 +191,17 @@ def test_sqlite_refuses_to_replace_a_leaf(tmp_path: Path):
 
 
 def test_a_checkpoint_follows_every_settled_epoch_and_the_end(store: BookStore, tmp_path: Path):
-    keeper = LogKeeper(store, KEY, tmp_path / "checkpoints")
+    ledger_service = CheckpointSigner(store, KEY, tmp_path / "checkpoints")
     signed = []
     for events in range(1, len(a_life().events) + 1):
         live(store, events)
-        signed += [keeper.sign_due()]
+        signed += [ledger_service.sign_due()]
     made = [one for one in signed if one is not None]
 
     assert len(made) == len(TABLES)
-    assert keeper.sign_last() is not None
-    assert keeper.sign_last() is None
-    assert keeper.sign_due() is None
+    assert ledger_service.sign_last() is not None
+    assert ledger_service.sign_last() is None
+    assert ledger_service.sign_due() is None
     notes = read_published(tmp_path / "checkpoints")
     told = [read_checkpoint(text, ORIGIN, PUBLIC) for _, text in notes]
     leaves = leaves_of(store)
@@ -211,17 +211,17 @@ def test_a_checkpoint_follows_every_settled_epoch_and_the_end(store: BookStore, 
 
 
 def test_nothing_is_signed_of_empty_books(store: BookStore, tmp_path: Path):
-    assert LogKeeper(store, KEY, tmp_path / "checkpoints").sign_last() is None
+    assert CheckpointSigner(store, KEY, tmp_path / "checkpoints").sign_last() is None
 
 
 def test_killed_before_the_file_was_there_it_is_written_at_the_next_start(store: BookStore, tmp_path: Path):
     folder = tmp_path / "checkpoints"
     live(store)
-    LogKeeper(store, KEY, folder).sign_last()
+    CheckpointSigner(store, KEY, folder).sign_last()
     before = read_published(folder)
     shutil.rmtree(folder)
 
-    LogKeeper(store, KEY, folder)
+    CheckpointSigner(store, KEY, folder)
 
     assert read_published(folder) == before
 
@@ -229,9 +229,9 @@ def test_killed_before_the_file_was_there_it_is_written_at_the_next_start(store:
 def test_a_restart_goes_on_with_the_same_log(place: Place, tmp_path: Path):
     for events in (3, 9, 20, None, None):
         store = open_books(place)
-        keeper = LogKeeper(store, KEY, tmp_path / "checkpoints")
+        ledger_service = CheckpointSigner(store, KEY, tmp_path / "checkpoints")
         live(store, events)
-        keeper.sign_last()
+        ledger_service.sign_last()
         store.close()
 
     found = audited(place, tmp_path / "checkpoints")
@@ -242,17 +242,17 @@ def test_a_restart_goes_on_with_the_same_log(place: Place, tmp_path: Path):
 def test_books_that_were_rolled_back_are_refused(databases: Databases, place: Place, tmp_path: Path):
     store, folder = open_books(place), tmp_path / "checkpoints"
     live(store, 9)
-    LogKeeper(store, KEY, folder).sign_last()
+    CheckpointSigner(store, KEY, folder).sign_last()
     store.close()
     old = databases.copy(place)
     store = open_books(place)
     live(store)
-    LogKeeper(store, KEY, folder).sign_last()
+    CheckpointSigner(store, KEY, folder).sign_last()
     store.close()
 
     store = open_books(old)
     with pytest.raises(ConfigError, match="rolled back"):
-        LogKeeper(store, KEY, folder)
+        CheckpointSigner(store, KEY, folder)
     store.close()
 
 
@@ -260,11 +260,11 @@ def test_books_that_lost_only_their_last_entry_are_refused(databases: Databases,
     whole, short = open_books(databases.new()), open_books(databases.new())
     live(whole, 9)
     live(short, 8)
-    LogKeeper(whole, KEY, tmp_path / "checkpoints").sign_last()
+    CheckpointSigner(whole, KEY, tmp_path / "checkpoints").sign_last()
     assert len(leaves_of(whole)) == len(leaves_of(short)) + 1
 
     with pytest.raises(ConfigError, match="rolled back"):
-        LogKeeper(short, KEY, tmp_path / "checkpoints")
+        CheckpointSigner(short, KEY, tmp_path / "checkpoints")
     whole.close()
     short.close()
 
@@ -274,13 +274,13 @@ def test_new_books_in_the_place_of_signed_ones_are_refused(
 ):
     folder = tmp_path / "checkpoints"
     live(store)
-    LogKeeper(store, KEY, folder).sign_last()
+    CheckpointSigner(store, KEY, folder).sign_last()
     empty = databases.new()
     other = open_books(empty)
 
     with pytest.raises(ConfigError, match="rolled back"):
-        LogKeeper(other, KEY, folder)
-    with reading(open_engine_to_read(empty)) as db, pytest.raises(BooksAltered, match="older"):
+        CheckpointSigner(other, KEY, folder)
+    with reading(open_engine_to_read(empty)) as db, pytest.raises(LedgerIntegrityError, match="older"):
         audit(db, ORIGIN, None, read_published(folder))
     other.close()
 
@@ -288,13 +288,13 @@ def test_new_books_in_the_place_of_signed_ones_are_refused(
 def test_altered_books_are_refused_at_the_start(place: Place, tmp_path: Path):
     store = open_books(place)
     live(store)
-    LogKeeper(store, KEY, tmp_path / "checkpoints").sign_last()
+    CheckpointSigner(store, KEY, tmp_path / "checkpoints").sign_last()
     store.close()
     edit(place, "UPDATE posting SET amount = amount * 2 WHERE entry = 2")
 
     store = open_books(place)
     with pytest.raises(ConfigError, match="entry 2 "):
-        LogKeeper(store, KEY, tmp_path / "checkpoints")
+        CheckpointSigner(store, KEY, tmp_path / "checkpoints")
     store.close()
 
 
@@ -336,7 +336,7 @@ def test_the_audit_names_the_entry_that_was_altered(place: Place, _name: str, st
     assert audited(place).entries > 20
     edit(place, statement)
 
-    with pytest.raises(BooksAltered, match=r"entry 2\b"):
+    with pytest.raises(LedgerIntegrityError, match=r"entry 2\b"):
         audited(place)
 
 
@@ -348,7 +348,7 @@ def test_the_audit_names_the_entry_whose_text_is_none(tmp_path: Path):
     store.close()
     edit(place, "UPDATE journal_entry SET kind = CAST(x'ff' AS TEXT) WHERE id = 2")
 
-    with pytest.raises(BooksAltered, match=r"entry 2\b"):
+    with pytest.raises(LedgerIntegrityError, match=r"entry 2\b"):
         audited(place)
 
 
@@ -367,7 +367,7 @@ def test_the_audit_sees_what_belongs_to_no_entry(place: Place, statements: list[
     store.close()
     edit(place, *statements)
 
-    with pytest.raises(BooksAltered, match=words):
+    with pytest.raises(LedgerIntegrityError, match=words):
         audited(place)
 
 
@@ -395,39 +395,39 @@ def test_books_rewritten_with_all_their_hashes_are_caught_by_what_was_signed(
     databases: Databases, place: Place, tmp_path: Path
 ):
     store, folder = open_books(place), tmp_path / "checkpoints"
-    keeper = LogKeeper(store, KEY, folder)
+    ledger_service = CheckpointSigner(store, KEY, folder)
     live(store, 1)
-    first = keeper.sign_last()
+    first = ledger_service.sign_last()
     live(store)
-    last = keeper.sign_last()
+    last = ledger_service.sign_last()
     store.close()
     forged = databases.new()
     _rewritten(place, forged)
     assert first is not None and last is not None
 
-    with pytest.raises(BooksAltered, match=f"entries 2 to {last.size} were altered"):
+    with pytest.raises(LedgerIntegrityError, match=f"entries 2 to {last.size} were altered"):
         audited(forged)
 
 
 def test_a_checkpoint_by_a_stranger_does_not_count(place: Place, tmp_path: Path):
     store, folder = open_books(place), tmp_path / "checkpoints"
     live(store)
-    LogKeeper(store, SigningKey(b"m" * 32), folder).sign_last()
+    CheckpointSigner(store, SigningKey(b"m" * 32), folder).sign_last()
     store.close()
 
-    with pytest.raises(BooksAltered, match="another key"):
+    with pytest.raises(LedgerIntegrityError, match="another key"):
         audited(place)
 
 
 def test_a_forged_note_beside_the_books_is_seen(place: Place, tmp_path: Path):
     store, folder = open_books(place), tmp_path / "checkpoints"
     live(store)
-    LogKeeper(store, KEY, folder).sign_last()
+    CheckpointSigner(store, KEY, folder).sign_last()
     store.close()
     forged = Checkpoint(origin=ORIGIN, size=2, root=bytes(32))
     (folder / "000000000002.note").write_text(sign_checkpoint(forged, SigningKey(b"m" * 32)))
 
-    with pytest.raises(BooksAltered, match=r"checkpoints/000000000002\.note"):
+    with pytest.raises(LedgerIntegrityError, match=r"checkpoints/000000000002\.note"):
         audited(place, folder)
 
 
@@ -493,7 +493,7 @@ def test_the_audit_sees_a_kept_root_that_is_not_the_entries(databases: Databases
     assert audited(place).entries == KEPT_LEAVES
     edit(place, statement)
 
-    with pytest.raises(BooksAltered, match="kept for proofs"):
+    with pytest.raises(LedgerIntegrityError, match="kept for proofs"):
         audited(place)
 
 

@@ -15,10 +15,10 @@ from assay.ledger.journal.round_facts import RoundFacts, round_facts
 from assay.ledger.journal.store import BookStore
 from assay.ledger.queries.faults import read_faults
 from assay.ledger.queries.report import open_offences
-from assay.protocol.audits import Failing
+from assay.protocol.audits import FaultKind
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import CertifiedManifest, Contradiction, Outcome, SignedCommit
-from assay.protocol.state_transition import History, advance
+from assay.protocol.state_transition import RunState, advance
 from assay.protocol.types import HotSignature, Signature
 from assay.verifier.round.commits import contradiction
 from tests.builders import (
@@ -40,7 +40,7 @@ CHEAT = (1, peer("mallory"))
 FRIEND, OTHER = VERIFIERS[0], next(name for name in NODES if name != "mallory")
 
 
-def a_pair(history: History) -> Contradiction:
+def a_pair(run_state: RunState) -> Contradiction:
     """Two commits of a node for round 0."""
 
     def signed(state: str) -> SignedCommit:
@@ -50,19 +50,19 @@ def a_pair(history: History) -> Contradiction:
     return contradiction(signed("a"), signed("b"))
 
 
-def a_life() -> list[tuple[History, CertifiedManifest, History]]:
+def a_life() -> list[tuple[RunState, CertifiedManifest, RunState]]:
     """A verifier passes the step of a cheat; another node contradicts itself in the manifest of round 2."""
-    history, found = a_history(), []
-    while not history.is_complete:
+    run_state, found = a_history(), []
+    while not run_state.is_complete:
         votes = {CHEAT: {v: Outcome.MATCH if v == FRIEND else Outcome.MISMATCH for v in VERIFIERS}}
-        names = [name for name in NODES if peer(name) in history.active]
-        manifest = a_manifest(history, names, votes)
-        if history.round == 2:
-            manifest = replace(manifest, contradictions=(a_pair(history),))
+        names = [name for name in NODES if peer(name) in run_state.active]
+        manifest = a_manifest(run_state, names, votes)
+        if run_state.round == 2:
+            manifest = replace(manifest, contradictions=(a_pair(run_state),))
         certified = a_certified(manifest)
-        after = advance(history, certified.manifest)
-        found.append((history, certified, after))
-        history = after
+        after = advance(run_state, certified.manifest)
+        found.append((run_state, certified, after))
+        run_state = after
     return found
 
 
@@ -71,7 +71,7 @@ FACTS = [round_facts(before, certified, after, None) for before, certified, afte
 END = LIFE[-1][2]
 
 
-def faults_of(history: History) -> dict[bytes, tuple[str, Failing]]:
+def faults_of(run_state: RunState) -> dict[bytes, tuple[str, FaultKind]]:
     """As the fold's end has them, without our facts."""
     return {
         bytes(fault.offence_id): (name_of(fault.verdict.verifier), fault.failing)
@@ -89,7 +89,7 @@ def store(place: Place) -> Iterator[BookStore]:
 
 
 def test_the_tale_has_a_fault_and_a_contradiction():
-    assert list(faults_of(END).values()) == [(FRIEND, Failing.PASSED)]
+    assert list(faults_of(END).values()) == [(FRIEND, FaultKind.PASSED)]
     assert END.nodes[peer(OTHER)].has_contradicted
 
 

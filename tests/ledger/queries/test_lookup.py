@@ -15,10 +15,10 @@ from assay.ledger.accounts import ESCROW
 from assay.ledger.journal.database import Place, open_engine, open_engine_to_read, reading
 from assay.ledger.journal.leaf import leaf_of
 from assay.ledger.journal.log_store import KEPT_LEAVES
-from assay.ledger.journal.reader import BooksAltered, read_entries, read_journal
+from assay.ledger.journal.reader import LedgerIntegrityError, read_entries, read_journal
 from assay.ledger.journal.store import BookStore
 from assay.ledger.log.note import origin_of
-from assay.ledger.log.signer import LogKeeper
+from assay.ledger.log.signer import CheckpointSigner
 from assay.ledger.merkle_log import Edge, append, leaf_hash, verify_inclusion
 from assay.ledger.queries.lookup import Totals, add_up, entry_page, number_of, prove_entry
 from assay.protocol.errors import ConfigError
@@ -39,7 +39,7 @@ def books(place: Place, tmp_path: Path) -> Place:
     events = a_life().events
     store.take_blocks(events, 0, events[-1].block_number, TABLES)
     store.add_entries([an_entry(1, -1, key=str(number)) for number in range(1000, 1000 + MORE)])
-    LogKeeper(store, KEY, tmp_path / "checkpoints").sign_last()
+    CheckpointSigner(store, KEY, tmp_path / "checkpoints").sign_last()
     store.close()
     return place
 
@@ -63,7 +63,7 @@ def test_some_entries_are_what_the_whole_journal_says_of_them(db: Connection):
     whole = list(read_journal(db))
 
     assert list(read_entries(db, [5, 2, 2, len(whole)])) == [whole[1], whole[4], whole[-1]]
-    with pytest.raises(BooksAltered, match="is missing"):
+    with pytest.raises(LedgerIntegrityError, match="is missing"):
         list(read_entries(db, [len(whole) + 1]))
 
 
@@ -128,7 +128,7 @@ def test_an_altered_entry_is_never_shown(books: Place, number: int):
             lambda: add_up(db),
             lambda: entry_page(db, after=number - 1, limit=1),
         ):
-            with pytest.raises(BooksAltered, match=f"entry {number} "):
+            with pytest.raises(LedgerIntegrityError, match=f"entry {number} "):
                 ask()
         assert entry_page(db, after=0, limit=number - 1).entries  # the others stand
     engine.dispose()
@@ -147,7 +147,7 @@ def test_an_entry_altered_with_its_leaf_has_no_proof_under_the_signed_root(books
         f"UPDATE log_leaf SET leaf_hash = x'{leaf_of(forged, one.recorded_ms).hex()}' WHERE entry = 80",
     )
     engine = open_engine(books)
-    with reading(engine) as db, pytest.raises(BooksAltered, match="entry 80 "):
+    with reading(engine) as db, pytest.raises(LedgerIntegrityError, match="entry 80 "):
         prove_entry(db, ORIGIN, "80")
     engine.dispose()
 
@@ -163,7 +163,7 @@ def test_an_entry_altered_with_its_leaf_has_no_proof_under_the_signed_root(books
 def test_books_that_do_not_fit_what_was_signed_prove_nothing(books: Place, statement: str, words: str):
     edit(books, statement)
     engine = open_engine(books)
-    with reading(engine) as db, pytest.raises(BooksAltered, match=words):
+    with reading(engine) as db, pytest.raises(LedgerIntegrityError, match=words):
         prove_entry(db, ORIGIN, "77")
     engine.dispose()
 
@@ -182,7 +182,7 @@ def test_books_that_were_rolled_back_since_they_were_added_up_are_refused(db: Co
     longer = Totals(edge=append(so_far.edge, [bytes(32)]), amounts=so_far.amounts)
     other = Totals(edge=append(Edge(), [bytes(32)]), amounts={})
 
-    with pytest.raises(BooksAltered, match="rolled back"):
+    with pytest.raises(LedgerIntegrityError, match="rolled back"):
         add_up(db, longer)
-    with pytest.raises(BooksAltered, match="another root"):
+    with pytest.raises(LedgerIntegrityError, match="another root"):
         add_up(db, other)

@@ -17,18 +17,17 @@ from assay.ledger.queries.report import money
 from assay.ledger.settlement.payouts import Settlement
 from assay.protocol.types import Address, Digest
 from tests.contracts.chain_world import BUDGET, World
-from tests.contracts.conftest import anvil, anvil_binary, first_day, world  # noqa: F401 - fixtures
 from tests.ledger.a_run import a_settlement
 
 
 @pytest.fixture
-def books(world: World, tmp_path: Path) -> Iterator[BookStore]:  # noqa: F811
+def books(world: World, tmp_path: Path) -> Iterator[BookStore]:
     store = BookStore(tmp_path / "ledger.db", world.run_id, first_block=world.deployment.block)
     yield store
     store.close()
 
 
-def a_table(world: World, epoch: int = 0) -> Settlement:  # noqa: F811
+def a_table(world: World, epoch: int = 0) -> Settlement:
     """Operators and verifiers of this world, paid something."""
     paper = a_settlement(epoch)
     people = [*world.operators, *world.verifiers, world.bystander]
@@ -39,7 +38,7 @@ def a_table(world: World, epoch: int = 0) -> Settlement:  # noqa: F811
     return replace(paper, run_id=Digest(world.run_id), rows=rows)
 
 
-def settle(world: World, table: Settlement) -> None:  # noqa: F811
+def settle(world: World, table: Settlement) -> None:
     tree = table.tree()
     result = world.a_result(tree, table.epoch, table_hash=table.table_hash)
     world.bank.propose(result, world.cert(result))
@@ -47,13 +46,13 @@ def settle(world: World, table: Settlement) -> None:  # noqa: F811
     world.bank.finalize(world.run_id, table.epoch)
 
 
-def read(world: World, books: BookStore, table: Settlement) -> None:  # noqa: F811
+def read(world: World, books: BookStore, table: Settlement) -> None:
     """All of the chain, as the keeper's first look."""
     head, first = world.bank.block_number(), world.deployment.block
     books.take_blocks(world.bank.events(first, head), first, head, {table.epoch: table})
 
 
-def slash(world: World) -> bytes:  # noqa: F811
+def slash(world: World) -> bytes:
     """A case from its opening to the slash, which is not paid out yet; its id."""
     ruling = world.a_ruling(world.operators[0])
     world.bank.open_case(ruling, world.cert(ruling))
@@ -62,7 +61,7 @@ def slash(world: World) -> bytes:  # noqa: F811
     return ruling.offence_id
 
 
-def test_after_a_whole_life_books_and_contracts_agree(world: World, books: BookStore):  # noqa: F811
+def test_after_a_whole_life_books_and_contracts_agree(world: World, books: BookStore):
     world.join(world.operators[0], OPERATOR, 500 * UNIT)
     world.join(world.verifiers[0], VERIFIER, 300 * UNIT)
     table = a_table(world)
@@ -89,7 +88,7 @@ def test_after_a_whole_life_books_and_contracts_agree(world: World, books: BookS
     assert told.slashed == told.burnt + told.to_buyer + told.to_challengers == 125 * UNIT
 
 
-def test_in_the_middle_of_a_run_they_agree_as_well(world: World, books: BookStore):  # noqa: F811
+def test_in_the_middle_of_a_run_they_agree_as_well(world: World, books: BookStore):
     world.join(world.operators[0], OPERATOR, 500 * UNIT)
     table = a_table(world)
     read(world, books, table)
@@ -103,7 +102,7 @@ def test_in_the_middle_of_a_run_they_agree_as_well(world: World, books: BookStor
     assert reconcile(books, world.bank, {0: table}) == ()
 
 
-def test_a_challenge_holds_a_bond_that_the_books_see(world: World, books: BookStore):  # noqa: F811
+def test_a_challenge_holds_a_bond_that_the_books_see(world: World, books: BookStore):
     table = a_table(world)
     result = world.a_result(table.tree(), table_hash=table.table_hash)
     world.bank.propose(result, world.cert(result))
@@ -124,7 +123,7 @@ def test_a_challenge_holds_a_bond_that_the_books_see(world: World, books: BookSt
 
 
 @pytest.mark.parametrize("ends", ["paid", "vetoed", "vetoed before", "expired"])
-def test_the_books_see_where_a_cases_slash_and_bond_are(world: World, books: BookStore, ends: str):  # noqa: F811
+def test_the_books_see_where_a_cases_slash_and_bond_are(world: World, books: BookStore, ends: str):
     offender, opener = world.operators[0], world.as_(world.bystander)
     world.join(offender, OPERATOR, 400 * UNIT)
     ruling = world.a_ruling(offender)  # a quarter
@@ -169,7 +168,7 @@ def balance_of(books: BookStore, code: str) -> int:
     return found.get(code, 0)
 
 
-def test_an_event_the_books_missed_names_the_account_it_was_about(world: World, books: BookStore):  # noqa: F811
+def test_an_event_the_books_missed_names_the_account_it_was_about(world: World, books: BookStore):
     table = a_table(world)
     settle(world, table)
     world.bank.claim(world.run_id, 0, table.tree(), 1)
@@ -184,14 +183,14 @@ def test_an_event_the_books_missed_names_the_account_it_was_about(world: World, 
     )
 
 
-def test_tokens_that_nobody_asked_for_are_a_difference(world: World, books: BookStore):  # noqa: F811
+def test_tokens_that_nobody_asked_for_are_a_difference(world: World, books: BookStore):
     world.bank.transfer_token(world.deployment.stake_vault, 3)
     read(world, books, a_table(world))
 
     assert reconcile(books, world.bank, {}) == (Difference(account="asset:vault", books=0, chain=3),)
 
 
-def test_a_chain_that_went_back_takes_the_books_with_it(world: World, books: BookStore):  # noqa: F811
+def test_a_chain_that_went_back_takes_the_books_with_it(world: World, books: BookStore):
     table = a_table(world)
     settle(world, table)
     before = world.rpc("evm_snapshot")

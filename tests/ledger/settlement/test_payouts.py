@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.ledger.settlement.payouts import REVEAL_WEIGHT, VERDICT_WEIGHT, settle
-from assay.protocol.audits import Ruling
+from assay.protocol.audits import AuditStatus
 from assay.protocol.messages import Outcome
 from tests.ledger.a_run import a_history, a_spec, an_audit, peer
 
@@ -33,7 +33,7 @@ def test_rows_sum_exactly_to_the_price_of_what_is_paid(tokens, price, operators_
     )
     spec = replace(SPEC, money=money)
 
-    table = settle(a_history(spec, tokens, reveals={0: ["verifier-1", "verifier-3"]}), 0)
+    table = settle(a_history(spec, tokens, beacon_shares={0: ["verifier-1", "verifier-3"]}), 0)
 
     gross = sum(tokens.values()) * price // 10**6
     assert table.total == gross
@@ -55,7 +55,7 @@ def test_equal_work_differs_by_one_unit_at_most_and_the_smaller_peer_gets_it():
 
 
 def test_an_upheld_fault_costs_the_node_all_of_its_epoch_and_nobody_else_anything():
-    audit = an_audit("node-1", 2, Ruling.UPHELD, True, v0=Outcome.MISMATCH, v1=Outcome.MISMATCH)
+    audit = an_audit("node-1", 2, AuditStatus.CONFIRMED, True, v0=Outcome.MISMATCH, v1=Outcome.MISMATCH)
     honest = settle(a_history(SPEC, STEPS), 0)
 
     table = settle(a_history(SPEC, STEPS, [audit]), 0)
@@ -69,7 +69,7 @@ def test_an_upheld_fault_costs_the_node_all_of_its_epoch_and_nobody_else_anythin
 
 
 def test_a_fault_of_one_epoch_leaves_the_next_alone():
-    audit = an_audit("node-1", 2, Ruling.UPHELD, True, v0=Outcome.MISMATCH)
+    audit = an_audit("node-1", 2, AuditStatus.CONFIRMED, True, v0=Outcome.MISMATCH)
     later = {(r + 4, node): tokens for (r, node), tokens in STEPS.items()}
 
     table = settle(a_history(SPEC, later, [audit], epoch=1), 1)
@@ -78,20 +78,20 @@ def test_a_fault_of_one_epoch_leaves_the_next_alone():
 
 
 def test_nothing_is_paid_from_the_faulty_step_on():
-    history = a_history(SPEC, STEPS)
-    guilty = replace(history.nodes[peer("node-1")], fault_round=2)
+    run_state = a_history(SPEC, STEPS)
+    guilty = replace(run_state.nodes[peer("node-1")], fault_round=2)
 
-    table = settle(replace(history, nodes={**history.nodes, peer("node-1"): guilty}), 0)
+    table = settle(replace(run_state, nodes={**run_state.nodes, peer("node-1"): guilty}), 0)
 
     assert [(one.round, one.node) for one in table.unpaid] == [(2, peer("node-1")), (3, peer("node-1"))]
     assert table.tokens_paid == 10_000
 
 
 def test_a_node_that_contradicted_itself_is_paid_for_nothing_from_that_round_on_and_is_told_why():
-    history = a_history(SPEC, STEPS)
-    liar = replace(history.nodes[peer("node-1")], fault_round=2, has_contradicted=True)
+    run_state = a_history(SPEC, STEPS)
+    liar = replace(run_state.nodes[peer("node-1")], fault_round=2, has_contradicted=True)
 
-    table = settle(replace(history, nodes={**history.nodes, peer("node-1"): liar}), 0)
+    table = settle(replace(run_state, nodes={**run_state.nodes, peer("node-1"): liar}), 0)
 
     assert [(one.round, one.reason) for one in table.unpaid] == [
         (2, "after it contradicted itself"),
@@ -99,8 +99,8 @@ def test_a_node_that_contradicted_itself_is_paid_for_nothing_from_that_round_on_
     ]
 
 
-@pytest.mark.parametrize("ruling", [Ruling.LAPSED, Ruling.MOOT])
-def test_an_accusation_that_was_not_answered_leaves_its_one_step_unpaid(ruling: Ruling):
+@pytest.mark.parametrize("ruling", [AuditStatus.EXPIRED, AuditStatus.SUPERSEDED])
+def test_an_accusation_that_was_not_answered_leaves_its_one_step_unpaid(ruling: AuditStatus):
     audit = an_audit("node-0", 1, ruling, True, v0=Outcome.MISMATCH)
 
     table = settle(a_history(SPEC, STEPS, [audit]), 0)
@@ -109,19 +109,19 @@ def test_an_accusation_that_was_not_answered_leaves_its_one_step_unpaid(ruling: 
     assert table.tokens_paid == 11_000
 
 
-@pytest.mark.parametrize("ruling", [Ruling.CLEARED, Ruling.DISMISSED, Ruling.LAPSED])
+@pytest.mark.parametrize("ruling", [AuditStatus.PASSED, AuditStatus.DISMISSED, AuditStatus.EXPIRED])
 def test_a_step_is_paid_when_nobody_judged_it_or_the_alarm_was_false(ruling):
-    audit = an_audit("node-0", 1, ruling, alarm=ruling is Ruling.DISMISSED)
+    audit = an_audit("node-0", 1, ruling, alarm=ruling is AuditStatus.DISMISSED)
 
     assert settle(a_history(SPEC, STEPS, [audit]), 0).unpaid == ()
 
 
 def test_verifiers_are_paid_for_verdicts_the_ruling_did_not_contradict_and_for_reveals():
     upheld = an_audit(
-        "node-1", 0, Ruling.UPHELD, True, v0=Outcome.MISMATCH, v1=Outcome.WITHHELD, v2=Outcome.MATCH
+        "node-1", 0, AuditStatus.CONFIRMED, True, v0=Outcome.MISMATCH, v1=Outcome.WITHHELD, v2=Outcome.MATCH
     )
-    dismissed = an_audit("node-0", 1, Ruling.DISMISSED, True, v0=Outcome.MISMATCH, v1=Outcome.MATCH)
-    unsure = an_audit("node-2", 2, Ruling.LAPSED, False, v3=Outcome.INCONCLUSIVE)
+    dismissed = an_audit("node-0", 1, AuditStatus.DISMISSED, True, v0=Outcome.MISMATCH, v1=Outcome.MATCH)
+    unsure = an_audit("node-2", 2, AuditStatus.EXPIRED, False, v3=Outcome.INCONCLUSIVE)
 
     table = settle(
         a_history(SPEC, STEPS, [upheld, dismissed, unsure], {0: ["verifier-2"], 1: ["verifier-2"]}), 0
@@ -147,7 +147,7 @@ def test_when_no_verifier_worked_their_share_is_part_of_the_fee():
 
 
 def test_an_epoch_without_accepted_work_has_an_empty_table():
-    table = settle(a_history(SPEC, {}, reveals={0: ["verifier-0"]}), 0)
+    table = settle(a_history(SPEC, {}, beacon_shares={0: ["verifier-0"]}), 0)
 
     assert (table.rows, table.total, table.tree().root) == ((), 0, bytes(32))
 
@@ -160,8 +160,8 @@ def test_order_of_arrival_does_not_change_the_table():
 
 @pytest.mark.parametrize("off", [-1, 2])
 def test_an_epoch_is_settled_when_it_is_ripe_and_not_before_or_long_after(off: int):
-    history = a_history(SPEC, STEPS)
-    settle(replace(history, round=history.round + 1), 0)
+    run_state = a_history(SPEC, STEPS)
+    settle(replace(run_state, round=run_state.round + 1), 0)
 
     with pytest.raises(ValueError, match="epoch 0 settles after round 9"):
-        settle(replace(history, round=history.round + off), 0)
+        settle(replace(run_state, round=run_state.round + off), 0)

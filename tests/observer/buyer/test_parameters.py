@@ -57,12 +57,12 @@ STATES = states()
 
 def links(liar: str = "", lies_in: int = -1) -> list[CertifiedManifest]:
     """A whole run; commits name the true parameters where they must, but for the liar's."""
-    history, made = a_history(state_every=2), []
-    while not history.is_complete:
-        at = int(history.round)
-        names = NODES if history.is_training else []
-        aggregate = blob_digest(AGGREGATES[at]) if history.is_training else None
-        manifest = a_manifest(history, names, aggregate=aggregate)
+    run_state, made = a_history(state_every=2), []
+    while not run_state.is_complete:
+        at = int(run_state.round)
+        names = NODES if run_state.is_training else []
+        aggregate = blob_digest(AGGREGATES[at]) if run_state.is_training else None
+        manifest = a_manifest(run_state, names, aggregate=aggregate)
         commits = []
         for signed in manifest.commits:
             is_lie = at == lies_in and signed.commit.node == peer(liar)
@@ -71,7 +71,7 @@ def links(liar: str = "", lies_in: int = -1) -> list[CertifiedManifest]:
                 signed = replace(signed, commit=replace(signed.commit, state=state))
             commits.append(signed)
         made.append(a_certified(replace(manifest, commits=tuple(commits))))
-        history = advance(history, manifest)
+        run_state = advance(run_state, manifest)
     return made
 
 

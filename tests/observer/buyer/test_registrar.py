@@ -39,7 +39,7 @@ from tests.bundle.test_write import finished
 RUN = finished()
 LAST = RUN.settled[RUN.spec.epochs - 1]
 INVENTORY = Digest(a_digest("inventory"))
-KEEPER = a_peer_key("keeper")
+LEDGER_SERVICE = a_peer_key("ledger_service")
 
 
 @dataclass
@@ -50,11 +50,13 @@ class Me:
     spec: Any = field(default_factory=a_spec)
     deployment: Any = field(default_factory=a_deployment)
     run_id: Digest = RUN_ID
-    config: Any = field(default_factory=lambda: SimpleNamespace(keeper=PeerId(bytes(KEEPER.verify_key))))
+    config: Any = field(
+        default_factory=lambda: SimpleNamespace(ledger_service=PeerId(bytes(LEDGER_SERVICE.verify_key)))
+    )
 
     @property
     def store(self) -> Any:
-        return SimpleNamespace(fact=self.facts.get, set_fact=self.facts.__setitem__)
+        return SimpleNamespace(fact=self.facts.get, set_record=self.facts.__setitem__)
 
 
 class OnChain:
@@ -177,7 +179,7 @@ def test_the_parent_is_the_oldest_record_of_the_model_that_the_run_started_from(
 def a_note(size: int, *names: str, root: str = "root") -> bytes:
     checkpoint = Checkpoint(origin=origin_of(RUN_ID), size=size, root=a_digest(root))
     lines = [cosign(checkpoint, a_peer_key(name), 1_700_000_000) for name in names]
-    return with_lines(sign_checkpoint(checkpoint, KEEPER), lines).encode()
+    return with_lines(sign_checkpoint(checkpoint, LEDGER_SERVICE), lines).encode()
 
 
 def witnessed(**answers: bytes) -> Any:
@@ -191,7 +193,7 @@ def test_the_largest_checkpoint_that_a_quorum_cosigned_is_packed_with_their_line
 
     assert (found.size, found.root) == (5, a_digest("root"))
     assert found.cosigners == tuple(sorted(peer(name) for name in VERIFIERS[:3]))
-    assert read_point(found.note, RUN_ID, found.keeper, a_spec().verifier_peers) == found
+    assert read_point(found.note, RUN_ID, found.ledger_service, a_spec().verifier_peers) == found
 
 
 def test_a_verifier_that_also_holds_the_lines_of_others_counts_with_its_own():
@@ -223,6 +225,6 @@ def test_fewer_than_a_quorum_make_no_checkpoint():
     assert witnessed(**{name: a_note(5, name) for name in VERIFIERS[:2]}) is None
     split = {name: a_note(5, name, root=f"root {index // 2}") for index, name in enumerate(VERIFIERS)}
     assert witnessed(**split) is None
-    keeper = PeerId(bytes(KEEPER.verify_key))
+    ledger_service = PeerId(bytes(LEDGER_SERVICE.verify_key))
     with pytest.raises(BadNoteError, match="2 cosignatures, 3 expected"):
-        read_point(a_note(5, *VERIFIERS[:2]).decode(), RUN_ID, keeper, a_spec().verifier_peers)
+        read_point(a_note(5, *VERIFIERS[:2]).decode(), RUN_ID, ledger_service, a_spec().verifier_peers)

@@ -12,7 +12,7 @@ from nacl.signing import SigningKey
 from assay.bundle import write as bundle
 from assay.ledger.journal.log_store import read_root
 from assay.ledger.journal.store import BookStore
-from assay.ledger.log.signer import LedgerRolledBack, LogKeeper
+from assay.ledger.log.signer import CheckpointSigner, LedgerRolledBack
 from assay.observer.ledger_service.anchor import anchor_newest, compare_with_anchor
 from assay.protocol.types import Digest
 from tests.contracts.chain_world import World
@@ -32,7 +32,7 @@ class Desk:
 
     def again(self, name: str) -> None:
         self.books = BookStore(self.folder / f"{name}.db", self.run_id, now_ms=lambda: 1)
-        self.log = LogKeeper(self.books, KEY, self.folder / name)
+        self.log = CheckpointSigner(self.books, KEY, self.folder / name)
 
     def enter(self, *keys: str, is_signed: bool = True) -> None:
         self.books.add_entries([an_entry(1, -1, key=key) for key in keys])
@@ -115,7 +115,12 @@ def test_an_anchor_of_somebody_else_says_nothing_of_our_books(desk: Desk):
 # ---- in the bundle
 
 ANCHOR = bundle.Anchored(
-    keeper="0x" + "1" * 40, size=3, root=b"r" * 32, block_number=9, block_hash=b"b" * 32, tx_hash=b"t" * 32
+    ledger_service="0x" + "1" * 40,
+    size=3,
+    root=b"r" * 32,
+    block_number=9,
+    block_hash=b"b" * 32,
+    tx_hash=b"t" * 32,
 )
 TEXT = (
     '{"keeper": "0x' + "1" * 40 + '", "size": 3, "root": "' + "72" * 32 + '", "block_number": 9, '

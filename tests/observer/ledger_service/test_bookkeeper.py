@@ -22,7 +22,7 @@ from assay.observer.ledger_service.status import StatusFile
 from assay.protocol.errors import Unavailable
 from assay.protocol.messages import CertifiedManifest, Outcome
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import History, advance
+from assay.protocol.state_transition import RunState, advance
 from assay.protocol.types import Digest
 from tests.builders import (
     NODES,
@@ -42,14 +42,14 @@ LINKS = a_chain(a_history(), SPEC.last_round + 1)
 
 
 def settlements_of(
-    links: Iterable[CertifiedManifest], history: History | None = None
+    links: Iterable[CertifiedManifest], run_state: RunState | None = None
 ) -> dict[int, Settlement]:
-    history, found = history or a_history(), {}
+    run_state, found = run_state or a_history(), {}
     for certified in links:
-        history = advance(history, certified.manifest)
+        run_state = advance(run_state, certified.manifest)
         for epoch in range(SPEC.epochs):
-            if SPEC.settled_at(epoch) == int(history.round) - 1:
-                found[epoch] = settle(history, epoch)
+            if SPEC.settled_at(epoch) == int(run_state.round) - 1:
+                found[epoch] = settle(run_state, epoch)
     return found
 
 
@@ -92,7 +92,7 @@ class Desk:
     def again(self) -> None:
         self.books = BookStore(self.folder / "ledger.db", RUN_ID)
         status = StatusFile(self.folder / "status.jsonl")
-        self.keeper = Bookkeeper(self.spec, Digest(RUN_ID), self.books, status)
+        self.ledger_service = Bookkeeper(self.spec, Digest(RUN_ID), self.books, status)
 
     def lines(self, kind: str) -> list[dict[str, Any]]:
         told = (self.folder / "status.jsonl").read_text().splitlines()
@@ -125,8 +125,8 @@ def a_whole_tale() -> Tale:
 
 
 def test_every_final_manifest_is_one_line_also_the_tail_after_training(desk: Desk):
-    desk.keeper.book_rounds(LINKS, TABLES)
-    desk.keeper.tell_rounds()
+    desk.ledger_service.book_rounds(LINKS, TABLES)
+    desk.ledger_service.tell_rounds()
 
     told = desk.lines("round")
     assert [line["round"] for line in told] == list(range(SPEC.last_round + 1))
@@ -153,16 +153,16 @@ def test_every_final_manifest_is_one_line_also_the_tail_after_training(desk: Des
 def test_a_restart_at_any_round_books_and_tells_each_round_once(desk: Desk):
     for end in (1, 4, 5, len(LINKS)):
         desk.again()
-        desk.keeper.book_rounds(LINKS[:end], TABLES)
+        desk.ledger_service.book_rounds(LINKS[:end], TABLES)
         if end != 5:
-            desk.keeper.tell_rounds()
+            desk.ledger_service.tell_rounds()
 
     assert [line["round"] for line in desk.lines("round")] == list(range(len(LINKS)))
     assert sum(node["accepted"] for node in report.nodes(desk.books, SPEC)) == 18
 
 
 def test_a_settled_epoch_is_on_record_with_every_row(desk: Desk):
-    desk.keeper.book_rounds(LINKS, TABLES)
+    desk.ledger_service.book_rounds(LINKS, TABLES)
 
     with desk.books.reading() as db:
         rows = db.exec_driver_sql("SELECT epoch, row_index, role, amount FROM payout").all()
@@ -173,37 +173,37 @@ def test_a_settled_epoch_is_on_record_with_every_row(desk: Desk):
 
 
 def test_an_upheld_fault_is_counted_and_its_steps_are_listed_as_unpaid(desk: Desk):
-    history, links = a_history(), []
-    while not history.is_complete:
+    run_state, links = a_history(), []
+    while not run_state.is_complete:
         accused = {(1, peer("mallory")): dict.fromkeys(VERIFIERS, Outcome.MISMATCH)}
-        names = [name for name in NODES if peer(name) in history.active]
-        certified = a_certified(a_manifest(history, names, accused))
+        names = [name for name in NODES if peer(name) in run_state.active]
+        certified = a_certified(a_manifest(run_state, names, accused))
         links.append(certified)
-        history = advance(history, certified.manifest)
+        run_state = advance(run_state, certified.manifest)
 
-    desk.keeper.book_rounds(links, settlements_of(links))
+    desk.ledger_service.book_rounds(links, settlements_of(links))
 
     mallory = next(node for node in report.nodes(desk.books, SPEC) if node["peer"] == peer("mallory").hex())
     assert mallory["audits_failed"] == 1
     assert [one["round"] for one in mallory["unpaid"]] == list(range(mallory["accepted"]))
-    assert desk.keeper.has_open_cases()
+    assert desk.ledger_service.has_open_cases()
 
 
 # ---- the chain
 
 
 def test_a_whole_life_on_chain_is_told_and_settles_to_the_unit(desk: Desk):
-    desk.keeper.book_rounds(LINKS, TABLES)
+    desk.ledger_service.book_rounds(LINKS, TABLES)
     chain = Blocks().tell(a_whole_tale())
 
-    assert desk.keeper.book_blocks(chain, TABLES)
-    desk.keeper.tell_events()
+    assert desk.ledger_service.book_blocks(chain, TABLES)
+    desk.ledger_service.tell_events()
 
     phases = [(line["epoch"], line["phase"]) for line in desk.lines("epoch")]
     assert phases == [(0, "proposed"), (0, "final"), (1, "proposed"), (1, "final")]
     assert sum(line["amount"] for line in desk.lines("claimed")) == sum(t.total for t in TABLES.values())
     assert len(desk.lines("refunded")) == 1
-    assert desk.keeper.is_paid_out() and not desk.keeper.has_open_cases()
+    assert desk.ledger_service.is_paid_out() and not desk.ledger_service.has_open_cases()
     told = report.money(desk.books)
     assert told.funded == told.paid_operators + told.paid_verifiers + told.fees + told.refunded
     paid = report.nodes(desk.books, SPEC)
@@ -219,7 +219,7 @@ def test_pay_that_nobody_claimed_in_time_counts_as_refunded(desk: Desk):
     left = table.total - table.rows[0].amount
     tale.tell(Swept, run_id=RUN_ID, epoch=0, buyer=BUYER, amount=left)
 
-    desk.keeper.book_blocks(Blocks().tell(ours(tale)), TABLES)
+    desk.ledger_service.book_blocks(Blocks().tell(ours(tale)), TABLES)
 
     told = report.money(desk.books)
     assert (told.funded, told.paid_operators, told.refunded) == (table.total, table.rows[0].amount, left)
@@ -230,9 +230,9 @@ def test_a_run_is_not_paid_out_before_the_last_claim_and_the_refund(desk: Desk, 
     tale = a_whole_tale()
     tale.events = tale.events[:-missing]
 
-    desk.keeper.book_blocks(Blocks().tell(tale), TABLES)
+    desk.ledger_service.book_blocks(Blocks().tell(tale), TABLES)
 
-    assert not desk.keeper.is_paid_out()
+    assert not desk.ledger_service.is_paid_out()
 
 
 def test_facts_are_told_once_through_restarts_and_looks(desk: Desk):
@@ -240,8 +240,8 @@ def test_facts_are_told_once_through_restarts_and_looks(desk: Desk):
     chain = blocks.tell(a_whole_tale())
     for _ in range(3):
         desk.again()
-        desk.keeper.book_blocks(chain, TABLES)
-        desk.keeper.tell_events()
+        desk.ledger_service.book_blocks(chain, TABLES)
+        desk.ledger_service.tell_events()
 
     assert len(desk.lines("claimed")) == sum(len(table.rows) for table in TABLES.values())
     assert len(desk.lines("epoch")) == 4
@@ -253,23 +253,23 @@ def test_the_first_look_goes_back_to_the_deployment_and_later_ones_read_only_wha
     chain = blocks.tell(a_whole_tale())
     for height in (1_000, 1_000, 1_010):
         blocks.height = height
-        desk.keeper.book_blocks(chain, TABLES)
+        desk.ledger_service.book_blocks(chain, TABLES)
     desk.again()
-    desk.keeper.book_blocks(chain, TABLES)
+    desk.ledger_service.book_blocks(chain, TABLES)
 
     assert blocks.asked_from == [0, 1_001, 1_001, 0]
 
 
 def test_a_chain_that_went_back_is_followed(desk: Desk):
     blocks, short = Blocks(), a_whole_tale()
-    desk.keeper.book_blocks(blocks.tell(a_whole_tale()), TABLES)
-    assert desk.keeper.is_paid_out()
+    desk.ledger_service.book_blocks(blocks.tell(a_whole_tale()), TABLES)
+    assert desk.ledger_service.is_paid_out()
 
     short.events, blocks.height = short.events[:2], 2
     blocks.said = short.events
-    assert desk.keeper.book_blocks(cast(Providers, blocks), TABLES)
+    assert desk.ledger_service.book_blocks(cast(Providers, blocks), TABLES)
 
-    assert not desk.keeper.is_paid_out()
+    assert not desk.ledger_service.is_paid_out()
     assert report.money(desk.books).refunded == 0
 
 
@@ -279,7 +279,7 @@ def test_another_fork_is_read_from_the_last_block_that_both_have(desk: Desk):
     whole = list(tale.events)
     for height in (3, 5, 8):
         blocks.height, blocks.said = height, [e for e in whole if e.block_number <= height]
-        desk.keeper.book_blocks(cast(Providers, blocks), TABLES)
+        desk.ledger_service.book_blocks(cast(Providers, blocks), TABLES)
     fork = "other"
     moved = [
         replace(e, block_hash=hashlib.sha256(f"{fork} {e.block_number}".encode()).digest())
@@ -290,7 +290,7 @@ def test_another_fork_is_read_from_the_last_block_that_both_have(desk: Desk):
     blocks.fork, blocks.said, blocks.height = fork, moved, 8
     blocks.asked_from.clear()
 
-    assert desk.keeper.book_blocks(cast(Providers, blocks), TABLES)
+    assert desk.ledger_service.book_blocks(cast(Providers, blocks), TABLES)
 
     assert blocks.asked_from == [4]  # looks ended in blocks 3, 5 and 8: 3 still stands
     with desk.books.reading() as db:
@@ -312,16 +312,16 @@ def test_a_chain_that_moves_while_it_is_read_is_read_again(desk: Desk):
     moving = Moving()
     moving.said, moving.height = blocks.said, blocks.height
     with pytest.raises(Unavailable, match="changed while we read"):
-        desk.keeper.book_blocks(cast(Providers, moving), TABLES)
+        desk.ledger_service.book_blocks(cast(Providers, moving), TABLES)
 
     assert desk.books.next_block == 0
-    assert desk.keeper.book_blocks(chain, TABLES)
+    assert desk.ledger_service.book_blocks(chain, TABLES)
 
 
 def test_an_endpoint_that_lags_takes_nothing_back(desk: Desk):
     blocks = Blocks()
     chain = blocks.tell(a_whole_tale())
-    desk.keeper.book_blocks(chain, TABLES)
+    desk.ledger_service.book_blocks(chain, TABLES)
     blocks.asked_from.clear()
 
     class Lagging(Blocks):
@@ -330,10 +330,10 @@ def test_an_endpoint_that_lags_takes_nothing_back(desk: Desk):
 
     lagging = Lagging()
     lagging.said, lagging.height = blocks.said, blocks.height
-    assert not desk.keeper.book_blocks(cast(Providers, lagging), TABLES)
+    assert not desk.ledger_service.book_blocks(cast(Providers, lagging), TABLES)
 
-    assert desk.keeper.is_paid_out()
-    assert not desk.keeper.book_blocks(chain, TABLES)
+    assert desk.ledger_service.is_paid_out()
+    assert not desk.ledger_service.book_blocks(chain, TABLES)
     assert blocks.asked_from == [blocks.height + 1]
 
 
@@ -345,8 +345,8 @@ def test_a_slash_names_the_node_by_its_peer(desk: Desk):
     account = evm_address(member.account)
     tale.events = [replace(event, account=account) for event in tale.events]
 
-    desk.keeper.book_blocks(Blocks().tell(tale), TABLES)
-    desk.keeper.tell_events()
+    desk.ledger_service.book_blocks(Blocks().tell(tale), TABLES)
+    desk.ledger_service.tell_events()
 
     (line,) = desk.lines("slashed")
     assert (line["node"], line["amount"], line["burnt"]) == (member.peer.hex(), 100, 50)

@@ -78,11 +78,11 @@ class Desk:
     def __init__(self, folder: Path, on: World, urls: list[str], *, one_suffices: bool = False) -> None:
         self.world, self.run_id = on, Digest(on.run_id)
         self.books = BookStore(folder / "ledger.db", self.run_id, first_block=on.deployment.block)
-        self.keeper = Bookkeeper(SPEC, self.run_id, self.books, StatusFile(folder / "status.jsonl"))
+        self.ledger_service = Bookkeeper(SPEC, self.run_id, self.books, StatusFile(folder / "status.jsonl"))
         self.chain = Providers(urls, on.deployment, one_suffices=one_suffices)
 
     def look(self) -> bool:
-        return self.keeper.book_blocks(self.chain, TABLES)
+        return self.ledger_service.book_blocks(self.chain, TABLES)
 
     def numbers(self) -> list[int]:
         with self.books.reading() as db:

@@ -76,14 +76,14 @@ class Contract:
 
     def finalize(self, _run_id: bytes, epoch: int) -> None:
         state = self.states[epoch]
-        assert state.phase is EpochPhase.UPHELD or self.now >= state.until
+        assert state.phase is EpochPhase.CONFIRMED or self.now >= state.until
         assert epoch == 0 or self.states[epoch - 1].phase >= EpochPhase.FINAL
         self.states[epoch] = _state(EpochPhase.FINAL, state.digest)
         self.moves.append(f"finalize {epoch}")
 
     def resolve(self, _run_id: bytes, epoch: int, stands: bool, _certificate: bytes) -> None:
         assert self.states[epoch].phase is EpochPhase.CHALLENGED
-        phase = EpochPhase.UPHELD if stands else EpochPhase.NONE
+        phase = EpochPhase.CONFIRMED if stands else EpochPhase.NONE
         self.states[epoch] = _state(phase, self.states[epoch].digest)
         self.moves.append(f"resolve {epoch} {stands}")
 

@@ -16,7 +16,7 @@ from assay.ledger.journal.store import BookStore
 from assay.ledger.log.audit import Audited, audit
 from assay.ledger.log.cosignature import cosigners
 from assay.ledger.log.note import Checkpoint, origin_of, read_checkpoint, sign_checkpoint
-from assay.ledger.log.signer import LedgerRolledBack, LogKeeper, read_published
+from assay.ledger.log.signer import CheckpointSigner, LedgerRolledBack, read_published
 from assay.network.host import Host, RemoteError
 from assay.observer.ledger_service.witnesses import Witnesses
 from assay.participant.config import Participant
@@ -31,7 +31,7 @@ from tests.ledger.test_books import an_entry
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup
 
-KEEPER = a_peer_key("keeper")
+LEDGER_SERVICE = a_peer_key("ledger_service")
 NAMES = ("vera", "viktor", "viola", "vito")
 PEERS = tuple(sorted(peer_of(a_peer_key(name)) for name in NAMES))
 ORIGIN = origin_of(RUN_ID)
@@ -47,7 +47,7 @@ class Net:
             key = a_peer_key(name)
             me: Any = SimpleNamespace(
                 run_id=RUN_ID,
-                config=SimpleNamespace(keeper=peer_of(KEEPER)),
+                config=SimpleNamespace(ledger_service=peer_of(LEDGER_SERVICE)),
                 keys=SimpleNamespace(peer=key),
                 store=Store(folder / f"{name}.db"),
             )
@@ -58,7 +58,7 @@ class Net:
         if peer in self.away:
             raise Unavailable("not connected")
         try:
-            return await self.witnesses[peer].handlers[method](peer_of(KEEPER), body)
+            return await self.witnesses[peer].handlers[method](peer_of(LEDGER_SERVICE), body)
         except AssayError as error:
             raise RemoteError(peer, str(error)) from None
 
@@ -73,9 +73,9 @@ class Desk:
     def again(self, books: str, checkpoints: str) -> None:
         self.books = BookStore(self.folder / books, RUN_ID, now_ms=lambda: 1)
         self.checkpoints = self.folder / checkpoints
-        self.log = LogKeeper(self.books, KEEPER, self.checkpoints, PEERS)
+        self.log = CheckpointSigner(self.books, LEDGER_SERVICE, self.checkpoints, PEERS)
         me: Any = SimpleNamespace(
-            spec=SimpleNamespace(verifiers=PEERS, verifier_peers=PEERS), me=peer_of(KEEPER)
+            spec=SimpleNamespace(verifiers=PEERS, verifier_peers=PEERS), me=peer_of(LEDGER_SERVICE)
         )
         self.witnesses = Witnesses(cast(Participant, me), self.log)
 
@@ -110,7 +110,7 @@ class Desk:
     def audited(self) -> Audited:
         with self.books.reading() as db:
             told = read_published(self.checkpoints)
-            return audit(db, ORIGIN, bytes(KEEPER.verify_key), told, PEERS)
+            return audit(db, ORIGIN, bytes(LEDGER_SERVICE.verify_key), told, PEERS)
 
 
 @pytest.fixture
@@ -121,14 +121,14 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 
 def test_every_checkpoint_is_cosigned_and_its_note_published_with_the_lines(desk: Desk):
-    for turn in range(3):
-        desk.enter(f"{turn}/a", f"{turn}/b")
+    for lease in range(3):
+        desk.enter(f"{lease}/a", f"{lease}/b")
         signed = desk.log.sign_last()
         assert signed is not None
         assert desk.ask()
 
         name, text = read_published(desk.checkpoints)[-1]
-        told = read_checkpoint(text, ORIGIN, bytes(KEEPER.verify_key))
+        told = read_checkpoint(text, ORIGIN, bytes(LEDGER_SERVICE.verify_key))
         assert (name, told) == (f"checkpoints/{signed.size:012d}.note", signed)
         assert set(cosigners(text, told, PEERS)) == set(PEERS)
     assert set(desk.audited().cosigners) == set(PEERS)
@@ -206,7 +206,7 @@ def test_one_verifier_that_remembers_is_enough_and_no_verifier_can_make_it_up(de
     assert PEERS[0] not in {peer for peer, _ in desk.newest()}
 
     async def remember(_peer: PeerId, _body: bytes) -> bytes:
-        return sign_checkpoint(size, KEEPER).encode()
+        return sign_checkpoint(size, LEDGER_SERVICE).encode()
 
     liar.handlers = {**liar.handlers, "witnessed": remember}
     desk.again("ledger.db", "checkpoints")

@@ -26,10 +26,10 @@ from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import (
     MESSAGES,
     VERDICTS_MAX,
+    BeaconShare,
     Manifest,
-    Opened,
+    OpeningNotice,
     Outcome,
-    Reveal,
     SignedVerdict,
     StepRequest,
     Verdict,
@@ -261,7 +261,7 @@ def test_the_densest_messages_there_can_be_are_inside_the_bound_on_items():
     )
     verdict = dataclasses.replace(sample(Verdict), round=0, opening_bytes=0, distance_ppb=0, block=0)
     verdicts = (SignedVerdict(verdict=verdict, signature=bytes(64)),) * VERDICTS_MAX
-    manifest = dataclasses.replace(sample(Manifest), commits=(), reveals=(), verdicts=verdicts)
+    manifest = dataclasses.replace(sample(Manifest), commits=(), beacon_shares=(), verdicts=verdicts)
 
     for message in (opening, manifest):
         assert decode(type(message), encode(message)) == message
@@ -273,28 +273,28 @@ def test_an_unknown_tag_is_named():
 
 
 def test_bounds_hold_on_both_sides_just_inside_and_just_outside():
-    inside = dataclasses.replace(sample(Reveal), proof=bytes(80))
-    outside = dataclasses.replace(sample(Reveal), proof=bytes(81))
+    inside = dataclasses.replace(sample(BeaconShare), proof=bytes(80))
+    outside = dataclasses.replace(sample(BeaconShare), proof=bytes(81))
 
-    assert decode(Reveal, encode(inside)) == inside
-    with pytest.raises(ValueError, match=r"Reveal\.proof"):
+    assert decode(BeaconShare, encode(inside)) == inside
+    with pytest.raises(ValueError, match=r"BeaconShare\.proof"):
         encode(outside)
     plain = cbor2.loads(encode(inside))
-    with pytest.raises(MalformedMessage, match=r"Reveal\.proof"):
-        decode(Reveal, cbor2.dumps([*plain[:-1], bytes(81)], canonical=True))
+    with pytest.raises(MalformedMessage, match=r"BeaconShare\.proof"):
+        decode(BeaconShare, cbor2.dumps([*plain[:-1], bytes(81)], canonical=True))
 
 
 def test_integers_reach_to_64_bits_and_no_further():
-    assert decode(Opened, encode(dataclasses.replace(sample(Opened), opening_bytes=INT_MAX)))
+    assert decode(OpeningNotice, encode(dataclasses.replace(sample(OpeningNotice), opening_bytes=INT_MAX)))
     for number in (INT_MAX + 1, -1):
-        with pytest.raises(ValueError, match=r"Opened\.opening_bytes"):
-            encode(dataclasses.replace(sample(Opened), opening_bytes=number))
+        with pytest.raises(ValueError, match=r"OpeningNotice\.opening_bytes"):
+            encode(dataclasses.replace(sample(OpeningNotice), opening_bytes=number))
 
 
 @pytest.mark.parametrize("value", [1.0, "1", b"1", None, True, [1]])
 def test_our_own_mistakes_are_refused_when_encoding(value):
-    with pytest.raises(ValueError, match=r"Opened\.round"):
-        encode(dataclasses.replace(sample(Opened), round=value))
+    with pytest.raises(ValueError, match=r"OpeningNotice\.round"):
+        encode(dataclasses.replace(sample(OpeningNotice), round=value))
 
 
 def test_a_value_outside_an_enumeration_is_refused():

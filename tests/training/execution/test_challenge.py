@@ -20,9 +20,9 @@ FIRST = [255, 2, 235, 224, 231, 233, 234, 235]
 ROOT = Path(__file__).parents[3]
 CHILD = """
 import sys, torch
-from protocol.params import ComputeSpec, Precision
-from training.challenge import fingerprint
-from training.model import use_threads
+from assay.protocol.params import ComputeSpec, Precision
+from assay.training.execution.challenge import fingerprint
+from assay.training.model.loss import use_threads
 use_threads(int(sys.argv[2]))
 if sys.argv[3] == "off":
     torch.backends.mkldnn.set_flags(False)

@@ -48,7 +48,7 @@ def test_each_count_is_timed_while_it_is_set():
 
 
 def test_a_choice_is_logged_with_its_reason_kept_and_not_made_again(tmp_path, monkeypatch, caplog):
-    caplog.set_level(logging.INFO, "training")
+    caplog.set_level(logging.INFO, "assay.training")
     monkeypatch.setattr(threads, "time_threads", lambda counts: {1: 1.0, 2: 0.5})
 
     assert prepare(tmp_path / "node", device="cpu", threads=AUTO) == 2

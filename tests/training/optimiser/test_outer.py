@@ -20,7 +20,7 @@ from assay.protocol.update_rule import PPM, Curve, Outer, Transform, Values
 from assay.training.codec.wire import Aggregate, encode_aggregate
 from assay.training.fragments import fragment_blocks, fragment_positions
 from assay.training.layout import layout_of, to_blocks
-from assay.training.optimiser.outer import Public, applied_fragments, apply, public_digest, start_public
+from assay.training.optimiser.outer import OuterState, applied_fragments, apply, public_digest, start_public
 from assay.training.optimiser.schedule import rate
 from assay.training.transform.compress import in_basis, transition
 from tests.builders import a_spec
@@ -67,7 +67,9 @@ def same(mine: np.ndarray, other: np.ndarray) -> bool:
     return bool(np.array_equal(mine.view(np.uint32), np.asarray(other, np.float32).view(np.uint32)))
 
 
-def run(spec: RunSpec, bodies: list[bytes], start: Public | None = None, first: int = 0) -> list[Public]:
+def run(
+    spec: RunSpec, bodies: list[bytes], start: OuterState | None = None, first: int = 0
+) -> list[OuterState]:
     public, found = start or start_public(spec, some(0)), []
     for number, body in enumerate(bodies):
         public = apply(spec, LAYOUT, public, first + number, body)
@@ -243,14 +245,21 @@ def test_bytes_that_are_no_aggregate_are_refused():
 def test_a_digest_binds_parameters_buffers_and_whatever_waits_in_its_order():
     theta, buffer, bodies = some(1), some(2), (b"first", b"second")
     publics = [
-        Public(theta), Public(buffer), Public(theta, (buffer,)), Public(theta, (buffer, buffer)),
-        Public(theta, (), bodies), Public(theta, (), bodies[::-1]), Public(theta, (), bodies[:1]),
-        Public(theta, (), (b"firstsecond",)), Public(theta, (), (b"",)), Public(theta, (buffer,), bodies),
-    ]  # fmt: skip
+        OuterState(theta),
+        OuterState(buffer),
+        OuterState(theta, (buffer,)),
+        OuterState(theta, (buffer, buffer)),
+        OuterState(theta, (), bodies),
+        OuterState(theta, (), bodies[::-1]),
+        OuterState(theta, (), bodies[:1]),
+        OuterState(theta, (), (b"firstsecond",)),
+        OuterState(theta, (), (b"",)),
+        OuterState(theta, (buffer,), bodies),
+    ]
     flipped = theta.copy()
     flipped.view(np.uint32)[-1] ^= 1
 
-    assert len({public_digest(one) for one in (*publics, Public(flipped))}) == len(publics) + 1
+    assert len({public_digest(one) for one in (*publics, OuterState(flipped))}) == len(publics) + 1
 
 
 # ---- fragments
@@ -354,7 +363,7 @@ def many_states() -> str:
 PROGRAM = """
 import sys, torch
 torch.set_num_threads(int(sys.argv[1]))
-from tests.training.test_outer import many_states
+from tests.training.optimiser.test_outer import many_states
 print(many_states())
 """
 SETTINGS = [

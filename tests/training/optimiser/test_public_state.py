@@ -10,7 +10,7 @@ from assay.protocol.params import RunSpec
 from assay.protocol.update_rule import Outer
 from assay.training.model.initial import starting_parameters
 from assay.training.optimiser.outer import apply, public_digest, start_public
-from assay.training.optimiser.public_state import Parameters, kept_rounds
+from assay.training.optimiser.public_state import PublicState, kept_rounds
 from tests.builders import a_spec
 from tests.specs import a_rule
 from tests.training.optimiser.test_outer import LAYOUT, a_distance, aggregate_of, signs_of, some
@@ -54,7 +54,7 @@ def test_a_restart_at_any_round_leads_to_the_same_digests(tmp_path, name):
     digests, bodies = expected(spec), bodies_of(spec)
     resumed = []
     for end in range(ROUNDS + 1):
-        parameters = Parameters(spec, tmp_path, KEEP)  # a new process each round, on the folder of the last
+        parameters = PublicState(spec, tmp_path, KEEP)  # a new process each round, on the folder of the last
         resumed.append(parameters.round)
         assert parameters.round <= end
         assert parameters.digest() == digests[parameters.round]
@@ -68,11 +68,11 @@ def test_a_restart_at_any_round_leads_to_the_same_digests(tmp_path, name):
 @every_rule
 def test_after_a_restart_the_rounds_that_audits_look_back_to_are_there_again(tmp_path, name):
     spec = a_run(name)
-    bodies, first = bodies_of(spec), Parameters(spec, tmp_path, KEEP)
+    bodies, first = bodies_of(spec), PublicState(spec, tmp_path, KEEP)
     for round_id in range(ROUNDS):
         first.apply(round_id, bodies[round_id])
 
-    second = Parameters(spec, tmp_path, KEEP)
+    second = PublicState(spec, tmp_path, KEEP)
     while second.round < ROUNDS:
         second.apply(second.round, bodies[second.round])
 
@@ -85,7 +85,7 @@ def test_after_a_restart_the_rounds_that_audits_look_back_to_are_there_again(tmp
 
 def test_local_work_reads_parameters_as_old_as_the_rule_says_and_never_older_than_the_start(tmp_path):
     spec = a_run("late")
-    bodies, parameters = bodies_of(spec), Parameters(spec, tmp_path, KEEP)
+    bodies, parameters = bodies_of(spec), PublicState(spec, tmp_path, KEEP)
     for round_id in range(6):
         assert parameters.read(round_id) is parameters.at(max(round_id - 2, 0))
         parameters.apply(round_id, bodies[round_id])
@@ -96,7 +96,7 @@ def test_local_work_reads_parameters_as_old_as_the_rule_says_and_never_older_tha
 @every_rule
 def test_a_reset_forgets_parameters_buffers_and_what_waits(tmp_path, name):
     spec = a_run(name)
-    bodies, parameters = bodies_of(spec), Parameters(spec, tmp_path, KEEP)
+    bodies, parameters = bodies_of(spec), PublicState(spec, tmp_path, KEEP)
     for round_id in range(9):
         parameters.apply(round_id, bodies[round_id])
 
@@ -104,14 +104,14 @@ def test_a_reset_forgets_parameters_buffers_and_what_waits(tmp_path, name):
 
     digests = expected(spec)
     assert parameters.round == 0
-    assert parameters.digest() == digests[0] == Parameters(spec, tmp_path, KEEP).digest()
+    assert parameters.digest() == digests[0] == PublicState(spec, tmp_path, KEEP).digest()
     for round_id in range(5):
         assert parameters.apply(round_id, bodies[round_id]) == digests[round_id + 1]
 
 
 def test_a_round_out_of_order_is_refused_and_changes_nothing(tmp_path):
     spec = a_run("nesterov")
-    parameters = Parameters(spec, tmp_path, KEEP)
+    parameters = PublicState(spec, tmp_path, KEEP)
     before = parameters.digest()
 
     with pytest.raises(Diverged, match="round 1 arrived while at round 0"):
@@ -121,7 +121,7 @@ def test_a_round_out_of_order_is_refused_and_changes_nothing(tmp_path):
 
 def test_a_fault_made_on_purpose_changes_the_digest_and_keeps_the_rest(tmp_path):
     spec = a_run("late")
-    parameters = Parameters(spec, tmp_path, KEEP)
+    parameters = PublicState(spec, tmp_path, KEEP)
     parameters.apply(0, bodies_of(spec)[0])
     before, pending = parameters.digest(), parameters.public.pending
 

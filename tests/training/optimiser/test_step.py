@@ -16,8 +16,8 @@ from assay.training.fragments import fragment_blocks, fragment_positions
 from assay.training.layout import layout_of, to_blocks
 from assay.training.optimiser.inner import InnerState, fresh
 from assay.training.optimiser.momentum_root import zero_root
-from assay.training.optimiser.node_state import Private, commit, start_private
-from assay.training.optimiser.outer import Public, apply, public_digest, start_public
+from assay.training.optimiser.node_state import NodeState, commit, start_private
+from assay.training.optimiser.outer import OuterState, apply, public_digest, start_public
 from assay.training.optimiser.step import Work, begin, compress, encode, local
 from assay.verifier.aggregation.registry import rule_of
 from tests.builders import RUN_ID, a_spec, peer
@@ -85,7 +85,9 @@ def mean_of(spec: RunSpec, messages: dict, round_id: int) -> bytes:
     return encode_round(spec.rule, rule(updates, BLOCKS), BLOCKS)
 
 
-def a_step(spec: RunSpec, states: list[Public], private: Private, node: int) -> tuple[Work, Private, bytes]:
+def a_step(
+    spec: RunSpec, states: list[OuterState], private: NodeState, node: int
+) -> tuple[Work, NodeState, bytes]:
     """One node's round on top of these public states."""
     round_id = len(states) - 1
     theta = states[max(round_id - spec.rule.read_lag, 0)].theta_P
@@ -93,7 +95,7 @@ def a_step(spec: RunSpec, states: list[Public], private: Private, node: int) -> 
     return work, *encode(spec, LAYOUT, round_id, private, work)
 
 
-def play(spec: RunSpec, rounds: int = ROUNDS) -> list[Public]:
+def play(spec: RunSpec, rounds: int = ROUNDS) -> list[OuterState]:
     """Two nodes for some rounds; the public states that follow."""
     states = [start_public(spec, some(0, 0.1))]
     privates = [start_private(LAYOUT), start_private(LAYOUT)]
@@ -143,7 +145,7 @@ def test_two_parties_that_hear_the_nodes_in_any_order_hold_the_same_bits(name):
 def test_a_round_repeated_is_the_same_bytes_and_the_same_private_state(name):
     spec = a_run(name)
     states = play(spec, 2)
-    before = Private(some(5, 0.01, BLOCKS * BLOCK_SIZE).reshape(BLOCKS, -1), None, 1)
+    before = NodeState(some(5, 0.01, BLOCKS * BLOCK_SIZE).reshape(BLOCKS, -1), None, 1)
     if spec.rule.carries_inner:
         state = fresh(spec.rule.local, some(6, 0.1))
         before = replace(
@@ -190,7 +192,7 @@ def test_what_was_sent_and_what_stays_are_what_there_was(name):
 
     moved = compress(spec, LAYOUT, 1, before, x)
 
-    _, body = encode(spec, LAYOUT, 1, Private(before), Work(x, 0.0, (a_state(),)))
+    _, body = encode(spec, LAYOUT, 1, NodeState(before), Work(x, 0.0, (a_state(),)))
     update = decode_contribution(spec, LAYOUT, 1, body)
     sent = dense(update, x.shape)
     assert np.array_equal(sent, dense(moved.sent, x.shape))  # the wire changes nothing
@@ -245,8 +247,8 @@ def test_reading_late_starts_from_the_parameters_of_that_many_rounds_ago():
 # ---- where a round begins
 
 
-def carrying(theta: np.ndarray, round_id: int) -> Private:
-    return Private(
+def carrying(theta: np.ndarray, round_id: int) -> NodeState:
+    return NodeState(
         np.zeros((BLOCKS, BLOCK_SIZE), np.float32), InnerState(theta, (some(2), np.abs(some(3))), 9), round_id
     )
 

@@ -12,7 +12,7 @@ from assay.protocol.update_rule import Curve, ScheduleSpec
 from assay.training.fragments import fragment_blocks
 from assay.training.optimiser.inner import InnerState, fresh, inner_step, roots_of
 from assay.training.optimiser.momentum_root import zero_root
-from assay.training.optimiser.node_state import Private, commit
+from assay.training.optimiser.node_state import NodeState, commit
 from assay.training.optimiser.schedule import rate_nano
 from tests.builders import RUN_ID, a_digest, peer
 from tests.specs import a_rule
@@ -39,7 +39,7 @@ def vectors() -> dict[str, object]:
         "inner state": roots_of(RUN_ID, LAYOUT, state).digest.hex(),
         "inner SGD step": roots_of(RUN_ID, LAYOUT, stepped).digest.hex(),
         "private roots": {
-            name: commit(RUN_ID, a_rule(name), LAYOUT, Private(error, state, 3)).hex() for name in methods
+            name: commit(RUN_ID, a_rule(name), LAYOUT, NodeState(error, state, 3)).hex() for name in methods
         },
         "starting roots": {name: zero_root(RUN_ID, a_rule(name), LAYOUT.blocks).hex() for name in methods},
         "wsd": [rate_nano(wsd, 10, r) for r in range(11)],

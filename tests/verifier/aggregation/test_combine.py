@@ -16,7 +16,7 @@ from assay.training.codec.wire import Update
 from assay.training.layout import layout_of
 from assay.verifier.aggregation.combine import combine, rounds_behind, tolerated
 from assay.verifier.aggregation.registry import DECODED, decoded_rule_of
-from assay.verifier.aggregation.reputation import Standing
+from assay.verifier.aggregation.reputation import Reputation
 from tests.builders import RUN_ID, a_digest, a_spec, peer
 
 PEERS = sorted(peer(name) for name in ("nora", "nils", "mallory"))
@@ -49,32 +49,32 @@ def some_updates(round_id: int, *, senders=PEERS) -> dict:
 
 
 def test_standing_rebuilt_from_the_last_rounds_is_that_of_whoever_saw_all_of_them():
-    spec = named("standing+mean", 1)
+    spec = named("reputation+mean", 1)
     rounds = [some_updates(round_id) for round_id in range(rounds_behind(spec) + 7)]
-    whole = Standing()
+    whole = Reputation()
     for updates in rounds:
-        whole = combine(spec, LAYOUT, a_digest("parent"), 1, whole, updates).standing
-    rebuilt = Standing()
+        whole = combine(spec, LAYOUT, a_digest("parent"), 1, whole, updates).reputation
+    rebuilt = Reputation()
     for updates in rounds[-rounds_behind(spec) :]:
-        rebuilt = combine(spec, LAYOUT, a_digest("parent"), 1, rebuilt, updates).standing
+        rebuilt = combine(spec, LAYOUT, a_digest("parent"), 1, rebuilt, updates).reputation
 
     now = some_updates(99)
-    ends = [combine(spec, LAYOUT, a_digest("parent"), 1, standing, now) for standing in (whole, rebuilt)]
+    ends = [combine(spec, LAYOUT, a_digest("parent"), 1, reputation, now) for reputation in (whole, rebuilt)]
     assert ends[0].body == ends[1].body
-    for one, other in zip(ends[0].standing.window, ends[1].standing.window, strict=True):
+    for one, other in zip(ends[0].reputation.window, ends[1].reputation.window, strict=True):
         assert one.peers == other.peers
         assert np.array_equal(one.net_NN, other.net_NN)
 
 
 def test_one_round_less_is_not_enough_to_rebuild_it():
-    spec = named("standing+mean", 1)
+    spec = named("reputation+mean", 1)
     rounds = [some_updates(round_id) for round_id in range(rounds_behind(spec) + 7)]
     ends = []
     for seen in (rounds, rounds[-rounds_behind(spec) + 2 :]):
-        standing = Standing()
+        reputation = Reputation()
         for updates in seen:
-            standing = combine(spec, LAYOUT, a_digest("parent"), 1, standing, updates).standing
-        ends.append(standing)
+            reputation = combine(spec, LAYOUT, a_digest("parent"), 1, reputation, updates).reputation
+        ends.append(reputation)
 
     assert not all(
         np.array_equal(a.net_NN, b.net_NN) for a, b in zip(ends[0].window, ends[1].window, strict=False)
@@ -82,43 +82,47 @@ def test_one_round_less_is_not_enough_to_rebuild_it():
 
 
 def test_who_contradicts_the_others_is_not_heard_after_some_rounds():
-    spec, standing = named("standing+mean", 1), Standing()
+    spec, reputation = named("reputation+mean", 1), Reputation()
     for round_id in range(12):
-        standing = combine(spec, LAYOUT, a_digest("parent"), 1, standing, some_updates(round_id)).standing
+        reputation = combine(
+            spec, LAYOUT, a_digest("parent"), 1, reputation, some_updates(round_id)
+        ).reputation
     now = some_updates(12)
 
-    body = combine(spec, LAYOUT, a_digest("parent"), 1, standing, now).body
+    body = combine(spec, LAYOUT, a_digest("parent"), 1, reputation, now).body
 
     honest = {sender: update for sender, update in now.items() if sender != PEERS[-1]}
-    assert body == combine(named("mean", 0), LAYOUT, a_digest("parent"), 0, Standing(), honest).body
+    assert body == combine(named("mean", 0), LAYOUT, a_digest("parent"), 0, Reputation(), honest).body
 
 
-@pytest.mark.parametrize(("name", "count"), [("standing+mean", 2), ("centered-clip", 2), ("trimmed-mean", 1)])
+@pytest.mark.parametrize(
+    ("name", "count"), [("reputation+mean", 2), ("centered-clip", 2), ("trimmed-mean", 1)]
+)
 def test_a_rule_with_too_few_honest_nodes_moves_nothing_and_says_why(name, count):
     updates = some_updates(0, senders=PEERS[:count])
 
-    combined = combine(named(name, 1), LAYOUT, a_digest("parent"), 1, Standing(), updates)
+    combined = combine(named(name, 1), LAYOUT, a_digest("parent"), 1, Reputation(), updates)
 
     assert combined.body == b""
     assert "f = 1" in combined.refusal
 
 
 def test_a_round_without_commits_leaves_standing_as_it_is():
-    spec = named("standing+mean", 1)
-    standing = combine(spec, LAYOUT, a_digest("parent"), 1, Standing(), some_updates(0)).standing
+    spec = named("reputation+mean", 1)
+    reputation = combine(spec, LAYOUT, a_digest("parent"), 1, Reputation(), some_updates(0)).reputation
 
-    combined = combine(spec, LAYOUT, a_digest("parent"), 1, standing, {})
+    combined = combine(spec, LAYOUT, a_digest("parent"), 1, reputation, {})
 
     assert combined.body == b""
-    assert combined.standing is standing
+    assert combined.reputation is reputation
 
 
 def test_the_order_in_which_updates_arrive_does_not_matter():
-    spec, updates = named("standing+mean", 1), some_updates(3)
+    spec, updates = named("reputation+mean", 1), some_updates(3)
     shuffled = dict(reversed(list(updates.items())))
 
     bodies = [
-        combine(spec, LAYOUT, a_digest("parent"), 1, Standing(), one).body for one in (updates, shuffled)
+        combine(spec, LAYOUT, a_digest("parent"), 1, Reputation(), one).body for one in (updates, shuffled)
     ]
 
     assert bodies[0] == bodies[1]
@@ -128,10 +132,12 @@ def test_the_order_in_which_updates_arrive_does_not_matter():
 
 
 def test_signs_move_what_the_coefficients_would_have_moved():
-    spec, updates = named("standing+mean", 1), some_updates(3)
+    spec, updates = named("reputation+mean", 1), some_updates(3)
     signed = with_signs(spec)
 
-    bodies = [combine(one, LAYOUT, a_digest("parent"), 1, Standing(), updates).body for one in (spec, signed)]
+    bodies = [
+        combine(one, LAYOUT, a_digest("parent"), 1, Reputation(), updates).body for one in (spec, signed)
+    ]
 
     steps = [
         decode_step(one.rule, body, LAYOUT.blocks) for one, body in zip((spec, signed), bodies, strict=True)
@@ -148,19 +154,19 @@ def test_signs_move_what_the_coefficients_would_have_moved():
 def test_a_decoded_rule_in_a_run_is_the_one_of_the_simulation_and_refuses_too_few(name):
     spec, updates = with_signs(named(name, 1)), some_updates(3)
 
-    body = combine(spec, LAYOUT, a_digest("parent"), 1, Standing(), updates).body
+    body = combine(spec, LAYOUT, a_digest("parent"), 1, Reputation(), updates).body
 
     assert np.array_equal(
         decode_step(spec.rule, body, LAYOUT.blocks), decoded_rule_of(name, 1)(updates, LAYOUT.blocks)
     )
-    few = combine(spec, LAYOUT, a_digest("parent"), 1, Standing(), dict(list(updates.items())[:2]))
+    few = combine(spec, LAYOUT, a_digest("parent"), 1, Reputation(), dict(list(updates.items())[:2]))
     assert few.body == b"" and few.refusal
 
 
 def test_a_barred_node_is_a_liar_less_to_reckon_with_but_never_less_than_none():
-    history = start(named("standing+mean", 1), RUN_ID)
-    assert tolerated(history) == 1
-    barred = {p: replace(record, fault_round=0) for p, record in history.nodes.items() if p != PEERS[0]}
+    run_state = start(named("reputation+mean", 1), RUN_ID)
+    assert tolerated(run_state) == 1
+    banned = {p: replace(record, fault_round=0) for p, record in run_state.nodes.items() if p != PEERS[0]}
 
-    assert tolerated(replace(history, nodes={**history.nodes, PEERS[1]: barred[PEERS[1]]})) == 0
-    assert tolerated(replace(history, nodes={**history.nodes, **barred})) == 0
+    assert tolerated(replace(run_state, nodes={**run_state.nodes, PEERS[1]: banned[PEERS[1]]})) == 0
+    assert tolerated(replace(run_state, nodes={**run_state.nodes, **banned})) == 0

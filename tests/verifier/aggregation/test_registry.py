@@ -16,9 +16,20 @@ from tests.builders import a_spec
 from tests.specs import a_rule
 
 UNKNOWN = [
-    "", "mea", "mean ", "Mean", "+mean", "mean+", "mean+mean", "standing", "nnm", "nnm+mean", "standing+krum",
-    "trimmed-mean+clipping", "standing+decoded-vote",
-]  # fmt: skip
+    "",
+    "mea",
+    "mean ",
+    "Mean",
+    "+mean",
+    "mean+",
+    "mean+mean",
+    "reputation",
+    "nnm",
+    "nnm+mean",
+    "reputation+krum",
+    "trimmed-mean+clipping",
+    "reputation+decoded-vote",
+]
 
 
 def a_rule_of(name, wire=Wire.UNION, f=0):

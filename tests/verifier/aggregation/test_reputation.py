@@ -15,7 +15,15 @@ from assay.protocol.types import PeerId
 from assay.simulation.attacks.catalogue import ATTACKS
 from assay.simulation.attacks.scene import Scene
 from assay.training.codec.wire import Update
-from assay.verifier.aggregation.reputation import PAST, WINDOW, Nets, Standing, heard, observe, scores_of
+from assay.verifier.aggregation.reputation import (
+    PAST,
+    WINDOW,
+    Reputation,
+    RoundAgreement,
+    heard,
+    observe,
+    scores_of,
+)
 
 BLOCKS, K, NODES = 4, 16, 8
 TRUTH = np.random.default_rng(0).standard_normal((BLOCKS, BLOCK_SIZE)).astype(np.float32)
@@ -43,13 +51,13 @@ def honest_round(number: int) -> dict[PeerId, Update]:
     return {a_peer(n): an_honest_update(number * NODES + n) for n in range(NODES)}
 
 
-def after(rounds: int, lie=lambda number, updates: {}, start: Standing | None = None) -> Standing:
+def after(rounds: int, lie=lambda number, updates: {}, start: Reputation | None = None) -> Reputation:
     """The standing after some rounds in which `lie` replaces what some nodes send."""
-    standing = start or Standing()
+    reputation = start or Reputation()
     for number in range(rounds):
         updates = honest_round(number)
-        standing = observe(standing, {**updates, **lie(number, updates)}, BLOCKS)
-    return standing
+        reputation = observe(reputation, {**updates, **lie(number, updates)}, BLOCKS)
+    return reputation
 
 
 def flip(*liars: int):
@@ -82,9 +90,9 @@ def test_honest_nodes_are_all_heard():
 @pytest.mark.parametrize("name", ["sign-flip", "inner-product", "adaptive", "evasive"])
 @pytest.mark.parametrize("liars", [(7,), (0, 5), (1, 3, 6)])
 def test_liars_are_not_heard_after_a_few_rounds(name, liars):
-    standing = after(6, attack(name, *liars))
+    reputation = after(6, attack(name, *liars))
 
-    assert heard(standing, f=3) == tuple(a_peer(n) for n in range(NODES) if n not in liars)
+    assert heard(reputation, f=3) == tuple(a_peer(n) for n in range(NODES) if n not in liars)
 
 
 def test_a_lie_that_nobody_contradicts_in_its_round_is_found_out_later():
@@ -110,14 +118,14 @@ def test_who_is_left_out_comes_back_once_borne_out_again():
 
 
 def test_a_newcomer_is_heard_after_half_a_window_and_not_at_once():
-    standing = Standing()
+    reputation = Reputation()
     since = {}
     for number in range(3 * WINDOW):
         updates = honest_round(number)
         if number < WINDOW:
             del updates[a_peer(7)]
-        standing = observe(standing, updates, BLOCKS)
-        since[number] = a_peer(7) in heard(standing, f=2)
+        reputation = observe(reputation, updates, BLOCKS)
+        since[number] = a_peer(7) in heard(reputation, f=2)
 
     assert not since[WINDOW + 2]
     assert all(since[number] for number in range(2 * WINDOW, 3 * WINDOW))
@@ -136,9 +144,9 @@ def test_f_colluders_can_neither_smear_an_honest_node_nor_praise_each_other(f):
     lied = {**said, **{a_peer(n): flipped(said[a_peer(0)]) for n in liars}}
     smear = {a_peer(n): flipped(said[a_peer(0)]) for n in liars}  # against node 0, for the liars
 
-    standing = observe(observe(Standing(), lied, BLOCKS), {**honest_round(1), **smear}, BLOCKS)
+    reputation = observe(observe(Reputation(), lied, BLOCKS), {**honest_round(1), **smear}, BLOCKS)
 
-    net_NN, scores = standing.window[-1].net_NN, scores_of(standing)
+    net_NN, scores = reputation.window[-1].net_NN, scores_of(reputation)
     for node in (0, *liars):
         words = [int(net_NN[node, other]) for other in range(NODES - f) if other != node]
         assert min(words) <= scores[a_peer(node)] <= max(words)
@@ -149,7 +157,7 @@ def test_f_colluders_can_neither_smear_an_honest_node_nor_praise_each_other(f):
 @settings(deadline=None, max_examples=10)
 @given(st.randoms(use_true_random=False))
 def test_arrival_order_does_not_matter(shuffler: random.Random):
-    first, again = Standing(), Standing()
+    first, again = Reputation(), Reputation()
     for number in range(5):
         items = list({**honest_round(number), **flip(3)(number, honest_round(number))}.items())
         first = observe(first, dict(items), BLOCKS)
@@ -171,11 +179,11 @@ def test_nets_are_the_dense_ones(seeds):
             dense[row, int.from_bytes(peer, "big")][update.blocks_B[:, None], update.index_BK] = (
                 update.value_BK
             )
-    standing = Standing()
+    reputation = Reputation()
     for updates in past:
-        standing = observe(standing, updates, BLOCKS)
+        reputation = observe(reputation, updates, BLOCKS)
 
-    found = observe(standing, now, BLOCKS).window[-1].net_NN
+    found = observe(reputation, now, BLOCKS).window[-1].net_NN
 
     assert np.array_equal(found, np.einsum("nbc,mbc->nm", dense[:3].sum(axis=0), dense[3]))
 
@@ -189,17 +197,17 @@ def test_amplitudes_count_as_their_signs():
             for n, (peer, u) in enumerate(updates.items())
         }
 
-    quiet_standing, loud_standing = Standing(), Standing()
+    quiet_reputation, loud_reputation = Reputation(), Reputation()
     for number in range(4):
-        quiet_standing = observe(quiet_standing, honest_round(number), BLOCKS)
-        loud_standing = observe(loud_standing, loud(honest_round(number)), BLOCKS)
+        quiet_reputation = observe(quiet_reputation, honest_round(number), BLOCKS)
+        loud_reputation = observe(loud_reputation, loud(honest_round(number)), BLOCKS)
 
-    assert scores_of(quiet_standing) == scores_of(loud_standing)
+    assert scores_of(quiet_reputation) == scores_of(loud_reputation)
 
 
 def test_the_state_is_a_function_of_the_last_rounds_alone():
     long = after(WINDOW + PAST + 9)
-    short = Standing()
+    short = Reputation()
     for number in range(9, WINDOW + PAST + 9):
         short = observe(short, honest_round(number), BLOCKS)
 
@@ -213,9 +221,9 @@ def test_without_a_majority_nobody_is_judged():
 
 
 def test_one_node_alone_is_heard():
-    standing = observe(Standing(), {a_peer(0): an_honest_update(0)}, BLOCKS)
+    reputation = observe(Reputation(), {a_peer(0): an_honest_update(0)}, BLOCKS)
 
-    assert heard(observe(standing, {a_peer(0): an_honest_update(1)}, BLOCKS), f=0) == (a_peer(0),)
+    assert heard(observe(reputation, {a_peer(0): an_honest_update(1)}, BLOCKS), f=0) == (a_peer(0),)
 
 
 def test_where_the_median_node_is_contradicted_nobody_is_left_out():
@@ -224,25 +232,27 @@ def test_where_the_median_node_is_contradicted_nobody_is_left_out():
     nets[0] = -10
     peers = tuple(a_peer(number) for number in range(4))
 
-    assert heard(Standing(window=(Nets(peers, nets),)), f=1) == peers
+    assert heard(Reputation(window=(RoundAgreement(peers, nets),)), f=1) == peers
 
 
 def test_while_everybody_contradicts_everybody_all_are_heard():
     """Steps that overshoot: then what the others say next proves nothing against a node."""
-    standing = Standing()
+    reputation = Reputation()
     for number in range(4):
         updates = honest_round(number)
         overshot = {peer: flipped(update) for peer, update in updates.items()}
-        standing = observe(standing, overshot if number % 2 else updates, BLOCKS, past=1)
+        reputation = observe(reputation, overshot if number % 2 else updates, BLOCKS, past=1)
 
-    assert sorted(scores_of(standing).values())[NODES // 2] < 0
-    assert len(heard(standing, f=3)) == NODES
+    assert sorted(scores_of(reputation).values())[NODES // 2] < 0
+    assert len(heard(reputation, f=3)) == NODES
 
 
-def a_standing(scores: list[int]) -> Standing:
+def a_reputation(scores: list[int]) -> Reputation:
     """Nodes of these scores: every other node says the same of each."""
     peers = tuple(a_peer(n) for n in range(len(scores)))
-    return Standing(window=(Nets(peers, np.repeat(np.array(scores)[:, None], len(scores), axis=1)),))
+    return Reputation(
+        window=(RoundAgreement(peers, np.repeat(np.array(scores)[:, None], len(scores), axis=1)),)
+    )
 
 
 @pytest.mark.parametrize(
@@ -263,6 +273,6 @@ def a_standing(scores: list[int]) -> Standing:
 )
 def test_half_the_medians_score_is_enough_and_less_is_not(scores, out):
     """And where the median node is contradicted too, twice as much as it is still borne."""
-    found = heard(a_standing(scores), f=2)
+    found = heard(a_reputation(scores), f=2)
 
     assert [n for n in range(5) if a_peer(n) not in found] == out

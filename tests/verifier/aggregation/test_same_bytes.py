@@ -16,7 +16,7 @@ from assay.protocol.params import BLOCK_SIZE
 from assay.protocol.types import PeerId
 from assay.training.codec.wire import Update, encode_aggregate
 from assay.verifier.aggregation.registry import DECODED, RULE_NAMES, decoded_rule_of, rule_of
-from assay.verifier.aggregation.reputation import Standing, observe, scores_of
+from assay.verifier.aggregation.reputation import Reputation, observe, scores_of
 
 ROOT = Path(__file__).parents[3]
 BLOCKS, K, NODES = 70, 32, 7
@@ -53,10 +53,10 @@ def fingerprint(order_seed: int) -> str:
                 whole.update(encode_aggregate(result, BLOCKS, has_scale=has_amplitude))
         for name in DECODED:
             whole.update(decoded_rule_of(name, 1)(updates, BLOCKS).tobytes())
-        standing = Standing()
+        reputation = Reputation()
         for _ in range(3):
-            standing = observe(standing, updates, BLOCKS)
-        whole.update(repr(scores_of(standing)).encode())
+            reputation = observe(reputation, updates, BLOCKS)
+        whole.update(repr(scores_of(reputation)).encode())
     return whole.hexdigest()
 
 

@@ -22,8 +22,8 @@ from assay.protocol.messages import ModelRequest, ModelSignature
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.training.data.inventory import inventory, inventory_digest
 from assay.training.data.shards import write_tokens
-from assay.verifier.service import chain_duties as duties
-from assay.verifier.service.chain_duties import Duties
+from assay.verifier.service import chain_duties as chain_duties
+from assay.verifier.service.chain_duties import ChainDuties
 from tests.builders import (
     MANIFEST,
     RUN_ID,
@@ -50,7 +50,7 @@ class Place:
         self.data = data
 
 
-class Parameters:
+class PublicState:
     """In place of a pace: the parameters of every round, by name."""
 
     async def reach(self, round_id):
@@ -72,7 +72,7 @@ def ask(me, rounds, parent=NO_DIGEST):
         assert follower.take(link)
 
     async def main():
-        handler = Duties(me, follower, Parameters()).handlers["sign-model"]
+        handler = ChainDuties(me, follower, PublicState()).handlers["sign-model"]
         return await handler(peer("vera"), encode(ModelRequest(parent=parent)))
 
     return follower, decode(ModelSignature, trio.run(main))
@@ -128,7 +128,7 @@ def test_a_parent_is_a_record_of_the_model_that_the_run_started_from(
             assert record_id == a_digest("parent")
             return None if on_chain is None else a_digest(on_chain)
 
-    monkeypatch.setattr(duties, "open_chain", lambda _me: OnChain())
+    monkeypatch.setattr(chain_duties, "open_chain", lambda _me: OnChain())
     spec = a_spec()
     spec = replace(spec, model=replace(spec.model, base=NO_DIGEST if base is None else a_digest(base)))
     me = a_verifier(tmp_path, spec, a_data_folder(tmp_path / "data"))

@@ -9,32 +9,32 @@ import pytest
 
 from assay.protocol.encoding.codec import encode
 from assay.protocol.types import Digest, RoundId
-from assay.verifier.audit.bias_memory import ROUNDS_KEPT, Memory, Remembered, Watch
+from assay.verifier.audit.bias_memory import ROUNDS_KEPT, BiasMemory, Memory, Remembered
 from tests.protocol.chains import NODES, a_commit
 from tests.verifier.audit.test_drift import BF16, an_audit, unit
 
 SPEC = Digest(b"s" * 32)
 
 
-def a_watched(watch: Watch, round_id: int, seed: int = 1, **changes: object) -> bool:
+def a_watched(watch: BiasMemory, round_id: int, seed: int = 1, **changes: object) -> bool:
     commit = replace(a_commit(round_id, NODES[0]), **changes)
-    return watch.leans(commit, an_audit(unit(seed, 8)), range(8), BF16)
+    return watch.is_biased(commit, an_audit(unit(seed, 8)), range(8), BF16)
 
 
 def test_a_watched_node_that_leans_is_named_once_and_then_watched_anew():
-    watch = Watch()
+    watch = BiasMemory()
 
     assert [a_watched(watch, number) for number in range(10)] == [False] * 4 + [True] + [False] * 4 + [True]
 
 
 def test_a_step_that_is_looked_at_again_counts_once():
-    watch = Watch()
+    watch = BiasMemory()
 
     assert not any(a_watched(watch, 7) for _ in range(50))
 
 
 def test_another_class_of_the_node_is_watched_from_nothing_and_other_nodes_are_not_mixed_in():
-    watch, other = Watch(), Watch()
+    watch, other = BiasMemory(), BiasMemory()
     for number in range(4):
         assert not a_watched(watch, number)
         assert not a_watched(other, number, node=NODES[number % 2])
@@ -45,7 +45,7 @@ def test_another_class_of_the_node_is_watched_from_nothing_and_other_nodes_are_n
 
 
 def test_what_is_remembered_of_a_node_is_bounded():
-    watch = Watch()
+    watch = BiasMemory()
     for number in range(ROUNDS_KEPT + 50):
         a_watched(watch, number, seed=number)
 
@@ -54,11 +54,11 @@ def test_what_is_remembered_of_a_node_is_bounded():
 
 
 def test_a_restart_between_any_two_audits_changes_nothing(tmp_path: Path):
-    path, whole = tmp_path / "remembered.cbor", Watch()
+    path, whole = tmp_path / "remembered.cbor", BiasMemory()
     for number in range(12):
-        again = Watch(path, SPEC)
+        again = BiasMemory(path, SPEC)
         assert a_watched(again, number) == a_watched(whole, number)
-        assert not a_watched(Watch(path, SPEC), number)  # the same step counts once, after a restart too
+        assert not a_watched(BiasMemory(path, SPEC), number)  # the same step counts once, after a restart too
     assert sorted(one.name for one in tmp_path.iterdir()) == ["remembered.cbor"]
 
 
@@ -83,14 +83,14 @@ def test_a_memory_that_cannot_be_read_begins_again(tmp_path: Path, body: bytes, 
     path = tmp_path / "remembered.cbor"
     path.write_bytes(body)
 
-    watch = Watch(path, SPEC)
+    watch = BiasMemory(path, SPEC)
 
     assert "is lost" in caplog.text
     assert [a_watched(watch, number) for number in range(5)] == [False] * 4 + [True]
 
 
 def test_a_disk_that_refuses_stops_no_audit(tmp_path: Path, caplog):
-    watch = Watch(tmp_path / "nowhere" / "remembered.cbor", SPEC)
+    watch = BiasMemory(tmp_path / "nowhere" / "remembered.cbor", SPEC)
 
     assert [a_watched(watch, number) for number in range(5)] == [False] * 4 + [True]
     assert "is not kept" in caplog.text

@@ -30,7 +30,7 @@ from assay.training.optimiser import step as rules
 from assay.training.optimiser.inner import InnerState, fresh, inner_step, run_steps
 from assay.verifier.aggregation.registry import rule_of
 from assay.verifier.audit.displacement import (
-    Walked,
+    ModelledSegment,
     as_one,
     gained,
     judge_movement,
@@ -79,8 +79,8 @@ def measured_pairs(node: Digest, auditor: Digest, *, steps: int = 2, **changes: 
 
 def elsewhere(pair: Pair) -> Pair:
     """The auditor of this pair has another class, and limits for it."""
-    node, pair.examiner.exec_class = pair.examiner.exec_class, ELSEWHERE
-    pair.examiner.limits = measured_pairs(node, ELSEWHERE)
+    node, pair.recompute_worker.exec_class = pair.recompute_worker.exec_class, ELSEWHERE
+    pair.recompute_worker.limits = measured_pairs(node, ELSEWHERE)
     return pair
 
 
@@ -102,14 +102,14 @@ def test_an_honest_step_matches_in_every_segment_of_every_round(data, tmp_path, 
 
 def noisy(pair: Pair, monkeypatch, size: float) -> None:
     """The auditor's gradients differ by this much of their length, each time elsewhere."""
-    rng, true = np.random.default_rng(1), pair.examiner._gradient
+    rng, true = np.random.default_rng(1), pair.recompute_worker._gradient
 
     def gradient(theta, tokens):
         loss, slope = true(theta, tokens)
         noise = rng.standard_normal(slope.shape) * np.abs(slope)
         return loss, slope + (noise * (size * np.linalg.norm(slope) / np.linalg.norm(noise))).astype("f4")
 
-    monkeypatch.setattr(pair.examiner, "_gradient", gradient)
+    monkeypatch.setattr(pair.recompute_worker, "_gradient", gradient)
 
 
 @each_method
@@ -135,23 +135,23 @@ def test_a_node_that_leans_in_every_segment_within_the_limits_is_noticed(data, t
     layout = pair.trainer.layout
     way = np.random.default_rng(7).choice(np.array([-1, 1], np.float32), layout.parameters)
 
-    def lean(start: InnerState, end: InnerState) -> InnerState:
+    def bias(start: InnerState, end: InnerState) -> InnerState:
         gain = end.moments[0] - start.moments[0] * np.float32(0.9**2)
         size_N11 = np.sqrt((to_blocks(layout, gain) ** 2).mean(axis=(1, 2), keepdims=True))
         size_P = from_blocks(layout, np.broadcast_to(size_N11, (layout.blocks, 64, 64)))
         bias = way * size_P * np.float32(t1 / 5)
         return replace(end, moments=(end.moments[0] + bias, end.moments[1]))
 
-    told(monkeypatch, {0: lean})
-    leans = []
+    told(monkeypatch, {0: bias})
+    is_biased = []
     for _ in range(16):
         record = pair.step()
         found = pair.judge(record, 0)
         assert found.outcome is MATCH
-        leans.append(found.leans)
+        is_biased.append(found.is_biased)
         pair.accept(record)
 
-    assert any(leans)
+    assert any(is_biased)
 
 
 def test_an_honest_node_does_not_lean(data, tmp_path, monkeypatch):
@@ -161,7 +161,7 @@ def test_an_honest_node_does_not_lean(data, tmp_path, monkeypatch):
     for _ in range(16):
         record = pair.step()
         found = pair.judge(record, 0)
-        assert (found.outcome, found.leans) == (MATCH, False)
+        assert (found.outcome, found.is_biased) == (MATCH, False)
         pair.accept(record)
 
 
@@ -171,7 +171,7 @@ def test_an_honest_node_does_not_lean(data, tmp_path, monkeypatch):
 @each_method
 def test_without_limits_for_these_classes_precision_and_length_nothing_is_said(data, tmp_path, name):
     pair = Pair(data, tmp_path, name)
-    node, pair.examiner.exec_class = pair.examiner.exec_class, ELSEWHERE
+    node, pair.recompute_worker.exec_class = pair.recompute_worker.exec_class, ELSEWHERE
     record = pair.step()
     segments = measured_pairs(node, ELSEWHERE).segments
     too_noisy = (Seen(10**8, 10**9, 10**9, 10**8),)
@@ -184,7 +184,7 @@ def test_without_limits_for_these_classes_precision_and_length_nothing_is_said(d
         measured_pairs(node, ELSEWHERE, dtype=Precision.BFLOAT16),
         Limits(segments=tuple(replace(row, seen=too_noisy * row.regime.parts) for row in segments)),
     ):
-        pair.examiner.limits = limits
+        pair.recompute_worker.limits = limits
         # Where one step was measured, the last segment, which has one, is judged.
         is_short = limits is not None and bool(limits.segments) and limits.segments[0].steps == 1
         is_short = is_short and limits.segments[0].node_class == node
@@ -194,8 +194,10 @@ def test_without_limits_for_these_classes_precision_and_length_nothing_is_said(d
 
 def test_almost_fresh_moments_are_judged_by_limits_of_their_own(data, tmp_path):
     pair = a_pair(data, tmp_path, "sparseloco")
-    rows = pair.examiner.limits.segments
-    pair.examiner.limits = Limits(segments=tuple(row for row in rows if row.regime is not Regime.FRESH))
+    rows = pair.recompute_worker.limits.segments
+    pair.recompute_worker.limits = Limits(
+        segments=tuple(row for row in rows if row.regime is not Regime.FRESH)
+    )
     record = pair.step()
     assert pair.outcomes(record) == [Outcome.INCONCLUSIVE] * 3  # after 0, 2 and 4 steps
     pair.accept(record)
@@ -335,17 +337,17 @@ LAYOUT = Layout(("a", "b"), ((128, 64), (70,)))
 BLOCKS = list(range(LAYOUT.blocks))
 
 
-def a_walk(steps: int = 5, optimiser: Optimiser = Optimiser.ADAMW, lr: np.float32 = LR) -> Walked:
+def a_walk(steps: int = 5, optimiser: Optimiser = Optimiser.ADAMW, lr: np.float32 = LR) -> ModelledSegment:
     method = "diloco" if optimiser is Optimiser.ADAMW else "fedavg"
     local, rng = a_rule(method, clip_micro=0).local, np.random.default_rng(3)
     start = state = fresh(local, rng.standard_normal(LAYOUT.parameters).astype(np.float32))
     for _ in range(steps):
         slope = rng.standard_normal(LAYOUT.parameters).astype(np.float32)
         state = inner_step(local, lr, state, start.theta_P, slope)
-    return Walked(local, LAYOUT, steps, lr, start, state)
+    return ModelledSegment(local, LAYOUT, steps, lr, start, state)
 
 
-def shown(walked: Walked, end: InnerState | None = None) -> OpenedSegment:
+def shown(walked: ModelledSegment, end: InnerState | None = None) -> OpenedSegment:
     end = end or walked.end
     parts = tuple(to_blocks(LAYOUT, one).reshape(-1, BLOCK_SIZE) for one in (end.theta_P, *end.moments))
     return OpenedSegment(walked.start, end.count, parts, parts[0])
@@ -355,7 +357,7 @@ LIMITS = SEGMENT_POLICIES[Precision.FLOAT32, Regime.ADAMW]
 FRESH_BF16 = SEGMENT_POLICIES[Precision.BFLOAT16, Regime.FRESH]
 
 
-def judged(walked: Walked, opened: OpenedSegment, limits=LIMITS) -> Finding:
+def judged(walked: ModelledSegment, opened: OpenedSegment, limits=LIMITS) -> Finding:
     return judge_movement(walked, opened, limits, BLOCKS, recomputed=NO_DIGEST)[0]
 
 
@@ -419,7 +421,7 @@ def test_what_a_moment_forgets_is_no_movement():
     walked = a_walk()
     slope = np.full(LAYOUT.parameters, 1e-6, np.float32)
     end = inner_step(walked.local, LR, walked.end, walked.start.theta_P, slope)
-    later = Walked(walked.local, LAYOUT, 1, LR, walked.end, end)
+    later = ModelledSegment(walked.local, LAYOUT, 1, LR, walked.end, end)
 
     _, first, second = gained(later, BLOCKS)
 
@@ -527,19 +529,21 @@ def test_an_auditor_on_other_kernels_matches_an_honest_node_and_finds_one_that_s
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 
-    examiner = pair.examiner
+    recompute_worker = pair.recompute_worker
     for number in range(3):
         step = cbor2.loads((tmp_path / "there" / f"{number}.cbor").read_bytes())
         record, is_false = step["record"], number == 2
         node = Digest(record["exec_class"])
-        if node == examiner.exec_class:
+        if node == recompute_worker.exec_class:
             pytest.skip("this machine has no other kernels")
-        examiner.limits = measured_pairs(node, examiner.exec_class)
+        recompute_worker.limits = measured_pairs(node, recompute_worker.exec_class)
         for segment, opening in enumerate(step["openings"]):
-            found = examiner.examine(commit_of(record), record["update"], opening, step["blocks"], segment)
+            found = recompute_worker.examine(
+                commit_of(record), record["update"], opening, step["blocks"], segment
+            )
             expected = MISMATCH if is_false and segment == 1 else MATCH
             assert found.outcome is expected, (number, segment, found)
-        examiner.parameters.apply(number, step["aggregate"])
+        recompute_worker.parameters.apply(number, step["aggregate"])
 
 
 def _rounds(data: Path, folder: Path, name: str, dtype: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.protocol.params import BLOCK_SIZE, Precision
-from assay.verifier.audit.drift import LEAN_MAX, LEVEL_MAX, STEP_MAX, Drift, observe
+from assay.verifier.audit.drift import BIAS_MAX, LEVEL_MAX, STEP_MAX, Drift, observe
 from assay.verifier.audit.limits import POLICIES, Limit
 from assay.verifier.audit.tolerance import Grade, Measured, grades
 
@@ -67,21 +67,21 @@ def test_one_audit_alone_cannot_alarm():
 
     drift, is_alarm = observe(Drift(), loud, range(8), MEASURED_FP32)
 
-    assert not is_alarm and drift.level == STEP_MAX < LEVEL_MAX and drift.lean == pytest.approx(1)
+    assert not is_alarm and drift.level == STEP_MAX < LEVEL_MAX and drift.bias == pytest.approx(1)
 
 
 def test_the_same_residual_again_and_again_alarms_and_the_state_before_is_not_changed():
     first, drift = Drift(), Drift()
     for number in range(8):
         drift, is_alarm = observe(drift, an_audit(unit(1, 8)), range(8), BF16)
-        assert is_alarm == (drift.lean > LEAN_MAX) == (number >= 4)
+        assert is_alarm == (drift.bias > BIAS_MAX) == (number >= 4)
     assert not first.sum_J.any() and first.weight == 0
 
 
 def test_an_audit_without_any_residual_changes_nothing():
     drift, is_alarm = observe(Drift(), an_audit(np.zeros((8, BLOCK_SIZE))), range(8), MEASURED_FP32)
 
-    assert not is_alarm and drift.weight == 0 and drift.lean == 0
+    assert not is_alarm and drift.weight == 0 and drift.bias == 0
 
 
 @settings(max_examples=30)
@@ -91,4 +91,4 @@ def test_any_sizes_give_a_finite_state(sizes):
     for number, size in enumerate(sizes):
         drift, _ = observe(drift, an_audit(unit(number, 2) * size), (3, 9), MEASURED_FP32)
 
-        assert np.isfinite(drift.sum_J).all() and np.isfinite(drift.level) and np.isfinite(drift.lean)
+        assert np.isfinite(drift.sum_J).all() and np.isfinite(drift.level) and np.isfinite(drift.bias)

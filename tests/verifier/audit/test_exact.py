@@ -10,7 +10,7 @@ import pytest
 
 from assay.node.behaviours import CHEATS, Behaviour
 from assay.node.trainer import Trainer
-from assay.protocol.commitments import seal_of, sketch_digest
+from assay.protocol.commitments import commitment_of, sketch_digest
 from assay.protocol.encoding import merkle
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import MalformedMessage
@@ -27,7 +27,7 @@ from assay.training.optimiser.momentum_root import momentum_leaves
 from assay.training.transform.compress import transition, work_sketch
 from assay.verifier.aggregation.mean import mean_over_senders
 from assay.verifier.audit.exact import Finding, check_opening, compare
-from assay.verifier.audit.worker import Examiner
+from assay.verifier.audit.worker import RecomputeWorker
 from tests.protocol.chains import NODES, RUN_ID, a_spec
 from tests.specs import a_rule
 
@@ -64,7 +64,7 @@ class Step:
             momentum_before=merkle.root(momentum_leaves(RUN_ID, self.before)),
             momentum_after=merkle.root(momentum_leaves(RUN_ID, self.after)),
             inner=(),
-            seal=seal_of(SALT, [sketch_digest(self.sketch)]),
+            commitment=commitment_of(SALT, [sketch_digest(self.sketch)]),
             exec_class=NO_DIGEST,
             tokens=16,
             loss_micro=0,
@@ -314,7 +314,7 @@ def trained_and_audited(folder, behaviour: str, rounds: int = CHEAT_ROUND + 1) -
         folder=folder / "node",
         behaviour=Behaviour(behaviour, CHEAT_ROUND),
     )
-    examiner = Examiner(spec=spec, data=folder / "data", folder=folder / "verifier")
+    recompute_worker = RecomputeWorker(spec=spec, data=folder / "data", folder=folder / "verifier")
     blocks, findings = trainer.layout.blocks, []
     base_round, base_root = -1, NO_DIGEST
     for number in range(rounds):
@@ -332,15 +332,17 @@ def trained_and_audited(folder, behaviour: str, rounds: int = CHEAT_ROUND + 1) -
             **{
                 key: step[key]
                 for key in (
-                    "state", "batch_root", "momentum_before", "momentum_after", "seal", "exec_class",
+                    "state", "batch_root", "momentum_before", "momentum_after", "commitment", "exec_class",
                     "tokens", "loss_micro",
                 )
             },
         )  # fmt: skip
-        findings.append(examiner.examine(commit, step["update"], trainer.steps.opening(number, DRAWN), DRAWN))
+        findings.append(
+            recompute_worker.examine(commit, step["update"], trainer.steps.opening(number, DRAWN), DRAWN)
+        )
         update = decode_update(step["update"], blocks, spec.rule.compress.k)
         aggregate = encode_aggregate(mean_over_senders({node: update}, blocks), blocks)
-        assert trainer.apply(number, aggregate) == examiner.parameters.apply(number, aggregate)
+        assert trainer.apply(number, aggregate) == recompute_worker.parameters.apply(number, aggregate)
         base_round, base_root = number, commit.momentum_after
     return findings
 

@@ -28,7 +28,7 @@ from assay.training.optimiser.momentum_root import zero_root
 from assay.verifier.aggregation.registry import rule_of
 from assay.verifier.audit.exact import Finding
 from assay.verifier.audit.segment import opening_bytes_max
-from assay.verifier.audit.worker import Examiner
+from assay.verifier.audit.worker import RecomputeWorker
 from tests.builders import RUN_ID, a_data_folder, a_digest, a_spec, peer
 from tests.specs import FLOAT32_WHOLE, a_rule
 
@@ -78,7 +78,7 @@ class Pair:
         self.spec, self._folder, self._data = a_spec(rule=rule, rounds=20, compute=compute), folder, data
         self._behaviour = Behaviour(cheat, start)
         self.reopen()
-        self.examiner = Examiner(spec=self.spec, data=data, folder=folder / "auditor")
+        self.recompute_worker = RecomputeWorker(spec=self.spec, data=data, folder=folder / "auditor")
         self.base = (-1, NO_DIGEST)
 
     def reopen(self) -> None:
@@ -104,7 +104,9 @@ class Pair:
 
     def pass_by(self, aggregate: bytes = b"") -> None:
         round_id = self.round
-        assert self.trainer.apply(round_id, aggregate) == self.examiner.parameters.apply(round_id, aggregate)
+        assert self.trainer.apply(round_id, aggregate) == self.recompute_worker.parameters.apply(
+            round_id, aggregate
+        )
 
     def drawn(self, record: dict) -> list[int]:
         layout = self.trainer.layout
@@ -118,14 +120,24 @@ class Pair:
     def judge(self, record: dict, segment: int, opening: InnerOpening | None = None, **changes) -> Finding:
         shown = opening or self.opening(record, segment)
         commit = replace(commit_of(record), **changes)
-        return self.examiner.examine(commit, record["update"], encode(shown), self.drawn(record), segment)
+        return self.recompute_worker.examine(
+            commit, record["update"], encode(shown), self.drawn(record), segment
+        )
 
     def outcomes(self, record: dict) -> list[Outcome]:
         return [self.judge(record, segment).outcome for segment in range(self.spec.rule.segments)]
 
 
 def commit_of(record: dict) -> Commit:
-    fields = ("state", "batch_root", "momentum_before", "momentum_after", "seal", "exec_class", "tokens")
+    fields = (
+        "state",
+        "batch_root",
+        "momentum_before",
+        "momentum_after",
+        "commitment",
+        "exec_class",
+        "tokens",
+    )
     return Commit(
         run_id=RUN_ID, round=RoundId(record["round"]), node=NODE, parent=record["parent"],
         update=record["update_digest"], update_bytes=len(record["update"]), loss_micro=record["loss_micro"],

@@ -33,7 +33,7 @@ from assay.verifier.audit.tolerance import (
     judge,
     measure,
 )
-from assay.verifier.audit.worker import Examiner
+from assay.verifier.audit.worker import RecomputeWorker
 from assay.verifier.calibration.code_paths import HONEST, LEAD, LIES, Task, compute_paths
 from tests.verifier.audit import test_exact as test_audit
 
@@ -523,7 +523,7 @@ def test_honest_nodes_on_real_code_paths_match_and_the_lies_of_the_note_do_not(t
 def audited_by_another_class(
     folder: Path, monkeypatch, behaviour: str, limits: Limits | None
 ) -> list[Finding]:
-    monkeypatch.setattr(test_audit, "Examiner", partial(Examiner, limits=limits))
+    monkeypatch.setattr(test_audit, "RecomputeWorker", partial(RecomputeWorker, limits=limits))
     monkeypatch.setattr("assay.verifier.audit.worker.execution_class", lambda *_: Digest(b"x" * 32))
     return test_audit.trained_and_audited(folder, behaviour)
 

@@ -30,7 +30,7 @@ from assay.verifier.consensus.machine import (
     Accuse,
     BuildProposal,
     Built,
-    Config,
+    ConsensusConfig,
     Examine,
     Examined,
     Finalised,
@@ -58,7 +58,7 @@ ME = 3  # leads iterations 3, 7, ...; iteration 1 is led by 1
 
 
 def a_config(me=ME, **changes):
-    return Config(run_id=RUN, genesis=GENESIS, verifiers=PEERS, me=PEERS[me], **changes)
+    return ConsensusConfig(run_id=RUN, genesis=GENESIS, verifiers=PEERS, me=PEERS[me], **changes)
 
 
 def a_state(me=ME):
@@ -67,11 +67,24 @@ def a_state(me=ME):
 
 def a_manifest(number=0, parent=GENESIS, mark=b"a"):
     return Manifest(
-        run_id=RUN, round=RoundId(number), parent=parent, commits=(), reveals=(), drand=b"",
-        drand_next=0, seals=(), verdicts=(), unsealed=(), planted=(), contradictions=(), appraised=(),
-        backings=(),
-        excluded=(), aggregate=Digest(mark * 32), chain=NO_DIGEST,
-    )  # fmt: skip
+        run_id=RUN,
+        round=RoundId(number),
+        parent=parent,
+        commits=(),
+        beacon_shares=(),
+        drand=b"",
+        drand_next=0,
+        commitments=(),
+        verdicts=(),
+        sketch_openings=(),
+        known_answers=(),
+        contradictions=(),
+        appraised=(),
+        stake_reports=(),
+        disqualified=(),
+        aggregate=Digest(mark * 32),
+        chain=NO_DIGEST,
+    )
 
 
 def a_proposal(iteration=1, after=None, dummies=(), mark=b"a", leader=None, **changes):

@@ -42,40 +42,40 @@ def a_start(**changes):
 
 def named(number=NAMED):
     """A history whose last manifest named this round."""
-    history = a_start()
-    return advance(history, the_next(history, NODES, drand_next=number))
+    run_state = a_start()
+    return advance(run_state, the_next(run_state, NODES, drand_next=number))
 
 
-def ready(history, *more):
+def ready(run_state, *more):
     """Everything is there for the next manifest, and these events."""
-    return after(history, *everything(history), *more)
+    return after(run_state, *everything(run_state), *more)
 
 
 def test_a_leader_names_a_round_to_come_and_the_next_one_carries_it():
     first = manifest_of(ready(a_start()), (), AGGREGATE, wall_s=NOW_S)
     assert (first.drand, first.drand_next) == (b"", NAMED)
     examine(a_round(a_start()), (), first, follows=True, wall_s=NOW_S)
-    history = advance(a_start(), first)
+    run_state = advance(a_start(), first)
 
-    waiting = ready(history)
+    waiting = ready(run_state)
     assert missing(waiting) == ("drand",)
     assert not may_propose(waiting, (), 1 << 40, follows=True)
-    held = ready(history, Released(NAMED, a_signature(NAMED)))
+    held = ready(run_state, Released(NAMED, a_signature(NAMED)))
     assert missing(held) == () and may_propose(held, (), 0, follows=True)
     second = manifest_of(held, (), AGGREGATE, wall_s=NOW_S + 10)
 
     assert second.drand == a_signature(NAMED)
-    examine(a_round(history), (), second, follows=True, wall_s=NOW_S + 10)
+    examine(a_round(run_state), (), second, follows=True, wall_s=NOW_S + 10)
 
 
 def test_draws_follow_from_the_round_too():
-    history = named()
-    manifest = the_next(history, NODES, drand=a_signature(NAMED))
-    alpha = beacon_input(history.spec.deployment_id, RUN_ID, RoundId(0), history.parent)
-    shares = [(one.verifier, one.proof) for one in manifest.reveals]
+    run_state = named()
+    manifest = the_next(run_state, NODES, drand=a_signature(NAMED))
+    alpha = beacon_input(run_state.spec.deployment_id, RUN_ID, RoundId(0), run_state.parent)
+    shares = [(one.verifier, one.proof) for one in manifest.beacon_shares]
 
-    assert beacon_of(history, manifest) != audit_seed(alpha, shares)
-    assert beacon_of(history, replace(manifest, drand=b"")) == audit_seed(alpha, shares)
+    assert beacon_of(run_state, manifest) != audit_seed(alpha, shares)
+    assert beacon_of(run_state, replace(manifest, drand=b"")) == audit_seed(alpha, shares)
 
 
 @pytest.mark.parametrize("follows", [True, False])
@@ -85,23 +85,23 @@ def test_draws_follow_from_the_round_too():
     ids=["another round", "another key", "no point", "short"],
 )
 def test_a_wrong_signature_is_refused_whoever_leads(wrong, follows):
-    history = named()
-    manifest = the_next(history, NODES, drand=wrong, drand_next=200)
+    run_state = named()
+    manifest = the_next(run_state, NODES, drand=wrong, drand_next=200)
 
     with pytest.raises(MalformedMessage, match=f"drand round {NAMED}"):
-        examine(a_round(history), (), manifest, follows=follows, wall_s=1590)
+        examine(a_round(run_state), (), manifest, follows=follows, wall_s=1590)
 
 
 def test_leaving_it_out_is_for_who_leads_after_an_iteration_that_was_given_up():
-    history = named()
-    without = the_next(history, NODES, drand_next=200)
-    examine(a_round(history), (), without, follows=False, wall_s=1590)
+    run_state = named()
+    without = the_next(run_state, NODES, drand_next=200)
+    examine(a_round(run_state), (), without, follows=False, wall_s=1590)
     with pytest.raises(MalformedMessage, match="which its parent named"):
-        examine(a_round(history), (), without, follows=True, wall_s=1590)
-    unnamed = the_next(history, NODES, drand=a_signature(NAMED))
-    examine(a_round(history), (), unnamed, follows=False, wall_s=1590)
+        examine(a_round(run_state), (), without, follows=True, wall_s=1590)
+    unnamed = the_next(run_state, NODES, drand=a_signature(NAMED))
+    examine(a_round(run_state), (), unnamed, follows=False, wall_s=1590)
     with pytest.raises(MalformedMessage, match="names no drand round"):
-        examine(a_round(history), (), unnamed, follows=True, wall_s=1590)
+        examine(a_round(run_state), (), unnamed, follows=True, wall_s=1590)
 
 
 @pytest.mark.parametrize("number", [1, 101, 101 + 120])
@@ -114,42 +114,44 @@ def test_a_round_that_is_out_or_far_away_may_not_be_named(number, follows):
 
 
 def test_a_run_without_a_network_takes_neither():
-    history = the_start()
+    run_state = the_start()
     with pytest.raises(MalformedMessage, match="in a run without them"):
-        check_place(history, the_next(history, NODES, drand_next=NAMED))
+        check_place(run_state, the_next(run_state, NODES, drand_next=NAMED))
     with pytest.raises(MalformedMessage, match="did not name"):
-        check_place(history, the_next(history, NODES, drand=a_signature(NAMED)))
-    check_place(history, the_next(history, NODES))
+        check_place(run_state, the_next(run_state, NODES, drand=a_signature(NAMED)))
+    check_place(run_state, the_next(run_state, NODES))
 
 
 def test_a_signature_for_a_round_that_nobody_named_is_refused():
-    history = a_start()
+    run_state = a_start()
     with pytest.raises(MalformedMessage, match="did not name"):
-        check_place(history, the_next(history, NODES, drand=a_signature(NAMED), drand_next=NAMED))
+        check_place(run_state, the_next(run_state, NODES, drand=a_signature(NAMED), drand_next=NAMED))
 
 
 def test_a_leader_waits_for_a_round_to_come_and_gives_up_on_one_that_does_not():
-    history = named()
-    state = ready(history)
+    run_state = named()
+    state = ready(run_state)
     out_s = 1309
 
     assert not is_held_up(state, 1 << 40, wall_s=out_s - 1)
     assert not is_held_up(state, 1 << 40, wall_s=out_s + 2)
     assert is_held_up(state, 1 << 40, wall_s=out_s + 60)
     assert may_propose(state, (), 1 << 40, follows=False)
-    examine(a_round(history), (), manifest_of(state, (), AGGREGATE, wall_s=2000), follows=False, wall_s=2000)
+    examine(
+        a_round(run_state), (), manifest_of(state, (), AGGREGATE, wall_s=2000), follows=False, wall_s=2000
+    )
 
 
 def test_the_last_manifest_names_nothing():
-    history = a_start()
-    while history.round < history.spec.last_round:
-        history = advance(history, the_next(history, NODES, drand_next=NAMED))
-    state = after(history, *(Revealed(a_reveal(name, history)) for name in VERIFIERS))
+    run_state = a_start()
+    while run_state.round < run_state.spec.last_round:
+        run_state = advance(run_state, the_next(run_state, NODES, drand_next=NAMED))
+    state = after(run_state, *(Revealed(a_reveal(name, run_state)) for name in VERIFIERS))
 
     last = manifest_of(state, (), NO_DIGEST, wall_s=NOW_S)
 
-    assert last.drand_next == 0 and history.round == history.spec.last_round
-    examine(a_round(history), (), last, follows=False, wall_s=NOW_S)
+    assert last.drand_next == 0 and run_state.round == run_state.spec.last_round
+    examine(a_round(run_state), (), last, follows=False, wall_s=NOW_S)
 
 
 def test_only_the_newest_rounds_are_kept():
@@ -159,11 +161,11 @@ def test_only_the_newest_rounds_are_kept():
 
 
 def test_a_manifest_on_one_that_is_only_notarised_carries_what_that_one_named():
-    history = a_start()
-    parent = the_next(history, NODES, drand_next=NAMED)
-    on_top = advance(history, parent)
+    run_state = a_start()
+    parent = the_next(run_state, NODES, drand_next=NAMED)
+    on_top = advance(run_state, parent)
     shares = [Revealed(a_reveal(name, on_top)) for name in VERIFIERS]
-    state = after(history, Released(NAMED, a_signature(NAMED)), *shares)
+    state = after(run_state, Released(NAMED, a_signature(NAMED)), *shares)
 
     manifest = manifest_of(state, (parent,), NO_DIGEST, wall_s=NOW_S)
 

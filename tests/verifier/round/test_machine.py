@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from assay.chain.commit_statement import commit_statement, evm_address
 from assay.chain.statements import recover
 from assay.participant.links import extend
-from assay.protocol.audits import Audit, Ruling
+from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.identity import Domain, sign
-from assay.protocol.messages import Appraised, Discount, Outcome, Planted, SignedAppraised
+from assay.protocol.messages import Appraisal, Discount, KnownAnswer, Outcome, SignedAppraisal
 from assay.protocol.quorum import faults_tolerated, quorum
 from assay.protocol.state_transition import BEACON_PAUSE, advance, next_chain
 from assay.protocol.types import NO_DIGEST, RoundId
@@ -24,7 +24,7 @@ from assay.training.optimiser.momentum_root import zero_root
 from assay.verifier.round.beacon import REVEALS_PER_VERIFIER, valid_reveals
 from assay.verifier.round.commits import LOSS_MICRO_MAX, Rules, check_commit, contradiction
 from assay.verifier.round.machine import (
-    WORDS_PER_VERIFIER,
+    MESSAGES_PER_VERIFIER,
     Advanced,
     Bound,
     Contradicted,
@@ -51,12 +51,12 @@ from tests.builders import (
     VERIFIERS,
     a_certified,
     a_commit,
+    a_commitment,
     a_deployment,
     a_digest,
     a_member,
     a_peer_key,
     a_reveal,
-    a_seal,
     a_signed_commit,
     a_spec,
     a_verdict,
@@ -79,49 +79,51 @@ RULES = Rules(
 )
 
 
-def a_round(history=None, opened_ms=0):
-    return Round(rules=RULES, history=history or the_start(), state=STATE, opened_ms=opened_ms)
+def a_round(run_state=None, opened_ms=0):
+    return Round(rules=RULES, run_state=run_state or the_start(), state=STATE, opened_ms=opened_ms)
 
 
-def after(history, *events):
+def after(run_state, *events):
     """A round on this history that has taken these events."""
-    state = a_round(history)
+    state = a_round(run_state)
     for event in events:
         state, _ = step(state, event)
     return state
 
 
-def grown(history, count, nodes=NODES, votes=None):
+def grown(run_state, count, nodes=NODES, votes=None):
     """So many manifests later; every auditor on duty seals and opens a MATCH, or says what `votes` has."""
     for _ in range(count):
-        history = advance(history, the_next(history, nodes, everyone(history) if votes is None else votes))
-    return history
+        run_state = advance(
+            run_state, the_next(run_state, nodes, everyone(run_state) if votes is None else votes)
+        )
+    return run_state
 
 
-def everyone(history, outcome=Outcome.MATCH):
+def everyone(run_state, outcome=Outcome.MATCH):
     """Every verifier says this of every open audit, as soon as it may."""
-    return {step: dict.fromkeys(VERIFIERS, outcome) for step, a in history.audits.items() if a.is_open}
+    return {step: dict.fromkeys(VERIFIERS, outcome) for step, a in run_state.audits.items() if a.is_open}
 
 
-def words_on(history, votes=None):
+def words_on(run_state, votes=None):
     """As events, what may be said for the next manifest."""
-    said = words(history, everyone(history) if votes is None else votes)
+    said = words(run_state, everyone(run_state) if votes is None else votes)
     return [
-        *map(Bound, said["seals"]), *map(Judged, said["verdicts"]), *map(Shown, said["unsealed"])
+        *map(Bound, said["commitments"]), *map(Judged, said["verdicts"]), *map(Shown, said["sketch_openings"])
     ]  # fmt: skip
 
 
-def everything(history, nodes=NODES, verifiers=VERIFIERS, votes=None):
+def everything(run_state, nodes=NODES, verifiers=VERIFIERS, votes=None):
     """All that may arrive for the next manifest."""
-    events = [Submitted(a_signed_commit(name, history)) for name in nodes if peer(name) in history.active]
-    if history.round:
-        events += [Revealed(a_reveal(name, history)) for name in verifiers]
-    return [*events, *words_on(history, votes)]
+    events = [Submitted(a_signed_commit(name, run_state)) for name in nodes if peer(name) in run_state.active]
+    if run_state.round:
+        events += [Revealed(a_reveal(name, run_state)) for name in verifiers]
+    return [*events, *words_on(run_state, votes)]
 
 
-def refusal(history, signed, state=STATE):
+def refusal(run_state, signed, state=STATE):
     with pytest.raises(PeerFault) as caught:
-        check_commit(RULES, history, state, signed)
+        check_commit(RULES, run_state, state, signed)
     assert caught.value.peer == signed.commit.node
     return str(caught.value)
 
@@ -130,10 +132,10 @@ def refusal(history, signed, state=STATE):
 
 
 def test_a_commit_that_keeps_every_rule_is_taken():
-    history = the_start()
-    signed = a_signed_commit("nora", history)
+    run_state = the_start()
+    signed = a_signed_commit("nora", run_state)
 
-    state, effects = step(a_round(history), Submitted(signed))
+    state, effects = step(a_round(run_state), Submitted(signed))
 
     assert effects == ()
     assert state.commits == {peer("nora"): signed}
@@ -158,9 +160,9 @@ def test_a_commit_that_keeps_every_rule_is_taken():
     ],
 )
 def test_a_commit_beside_one_rule_is_refused_and_the_words_name_the_rule(changes, words):
-    history = the_start()
-    signed = a_signed_commit("nora", history, **changes)
-    state = a_round(history)
+    run_state = the_start()
+    signed = a_signed_commit("nora", run_state, **changes)
+    state = a_round(run_state)
 
     with pytest.raises(PeerFault, match=words):
         step(state, Submitted(signed))
@@ -183,48 +185,50 @@ def test_a_commit_of_another_place_is_late_and_nobodys_lie(changes):
 
 
 def test_a_stranger_may_not_commit():
-    history = the_start()
-    stranger = a_signed_commit("nora", history, node=peer("vera"))
+    run_state = the_start()
+    stranger = a_signed_commit("nora", run_state, node=peer("vera"))
 
-    assert "may not train" in refusal(history, stranger)
+    assert "may not train" in refusal(run_state, stranger)
 
 
 def test_a_barred_node_may_not_commit_and_the_others_may():
-    history = barred_history("mallory")
+    run_state = banned_run_state("mallory")
 
-    assert "may not train" in refusal(history, a_signed_commit("mallory", history))
-    check_commit(RULES, history, STATE, a_signed_commit("nora", history))
+    assert "may not train" in refusal(run_state, a_signed_commit("mallory", run_state))
+    check_commit(RULES, run_state, STATE, a_signed_commit("nora", run_state))
 
 
 def test_nobody_may_commit_once_training_is_over():
-    history = grown(the_start(), 6)
+    run_state = grown(the_start(), 6)
 
-    assert history.round == 6 == history.spec.rounds
-    assert "may not train" in refusal(history, a_signed_commit("nora", history))
+    assert run_state.round == 6 == run_state.spec.rounds
+    assert "may not train" in refusal(run_state, a_signed_commit("nora", run_state))
 
 
 def test_the_parameters_are_named_on_every_state_every_th_round_and_on_no_other():
-    history = the_start(state_every=2)
-    check_commit(RULES, history, STATE, a_signed_commit("nora", history))
+    run_state = the_start(state_every=2)
+    check_commit(RULES, run_state, STATE, a_signed_commit("nora", run_state))
 
-    history = grown(history, 1)
-    check_commit(RULES, history, STATE, a_signed_commit("nora", history))
-    assert a_commit("nora", history).state == NO_DIGEST
-    assert "diverged" in refusal(history, a_signed_commit("nora", history, state=STATE))
+    run_state = grown(run_state, 1)
+    check_commit(RULES, run_state, STATE, a_signed_commit("nora", run_state))
+    assert a_commit("nora", run_state).state == NO_DIGEST
+    assert "diverged" in refusal(run_state, a_signed_commit("nora", run_state, state=STATE))
 
-    history = grown(history, 1)
-    check_commit(RULES, history, STATE, a_signed_commit("nora", history))
-    assert "diverged" in refusal(history, a_signed_commit("nora", history, state=NO_DIGEST))
+    run_state = grown(run_state, 1)
+    check_commit(RULES, run_state, STATE, a_signed_commit("nora", run_state))
+    assert "diverged" in refusal(run_state, a_signed_commit("nora", run_state, state=NO_DIGEST))
 
 
 def test_momentum_continues_from_the_last_accepted_step_or_from_zero_and_from_nothing_else():
-    history = grown(the_start(), 2)
-    last = history.nodes[peer("nora")].momentum
+    run_state = grown(the_start(), 2)
+    last = run_state.nodes[peer("nora")].momentum
     before = a_digest("momentum of nora after 0")
     assert last == a_digest("momentum of nora after 1")
 
     for base, root in ((2, last), (0, RULES.zero_momentum)):
-        check_commit(RULES, history, STATE, a_signed_commit("nora", history, base=base, momentum_before=root))
+        check_commit(
+            RULES, run_state, STATE, a_signed_commit("nora", run_state, base=base, momentum_before=root)
+        )
     for base, root in (
         (2, before),
         (2, a_digest("momentum of nils after 1")),
@@ -232,25 +236,25 @@ def test_momentum_continues_from_the_last_accepted_step_or_from_zero_and_from_no
         (2, RULES.zero_momentum),
         (0, last),
     ):
-        signed = a_signed_commit("nora", history, base=base, momentum_before=root)
-        assert "momentum does not continue" in refusal(history, signed)
+        signed = a_signed_commit("nora", run_state, base=base, momentum_before=root)
+        assert "momentum does not continue" in refusal(run_state, signed)
     for base in (1, 3):
-        assert f"continues base {base}" in refusal(history, a_signed_commit("nora", history, base=base))
+        assert f"continues base {base}" in refusal(run_state, a_signed_commit("nora", run_state, base=base))
 
 
 @pytest.mark.parametrize(("method", "states"), [("demo", 0), ("sparseloco", 2), ("fedavg", 2)])
 def test_a_commit_names_one_inner_state_for_each_segment_of_the_rule(method, states):
     rule = a_rule(method, steps=1 if method == "demo" else 3, segment=2)
-    history = the_start(rule=rule)
+    run_state = the_start(rule=rule)
     rules = replace(RULES, zero_momentum=zero_root(RUN_ID, rule, BLOCKS))
     for count in range(4):
         inner = tuple(a_digest(f"state {number}") for number in range(count))
-        signed = a_signed_commit("nora", history, inner=inner)
+        signed = a_signed_commit("nora", run_state, inner=inner)
         if count == states:
-            check_commit(rules, history, STATE, signed)
+            check_commit(rules, run_state, STATE, signed)
             continue
         with pytest.raises(PeerFault, match=f"{count} inner states, expected {states}"):
-            check_commit(rules, history, STATE, signed)
+            check_commit(rules, run_state, STATE, signed)
 
 
 def test_a_commit_signed_by_another_peer_key_is_refused():
@@ -290,10 +294,10 @@ def test_the_same_commit_again_changes_nothing():
 
 
 def test_two_different_commits_are_evidence_and_the_first_word_stands():
-    history = the_start()
-    first = a_signed_commit("mallory", history)
-    second = a_signed_commit("mallory", history, update=a_digest("another update"))
-    state = after(history, Submitted(first))
+    run_state = the_start()
+    first = a_signed_commit("mallory", run_state)
+    second = a_signed_commit("mallory", run_state, update=a_digest("another update"))
+    state = after(run_state, Submitted(first))
 
     later, effects = step(state, Submitted(second))
 
@@ -304,10 +308,10 @@ def test_two_different_commits_are_evidence_and_the_first_word_stands():
 
 
 def test_the_evidence_is_two_statements_about_one_slot_that_the_court_recovers_to_the_hot_key():
-    history, spec, deployment = the_start(), a_spec(), a_deployment()
-    first = a_signed_commit("mallory", history)
-    second = a_signed_commit("mallory", history, loss_micro=1)
-    state = after(history, Submitted(first))
+    run_state, spec, deployment = the_start(), a_spec(), a_deployment()
+    first = a_signed_commit("mallory", run_state)
+    second = a_signed_commit("mallory", run_state, loss_micro=1)
+    state = after(run_state, Submitted(first))
 
     ((evidence,),) = step(state, Submitted(second))[1:]
 
@@ -324,49 +328,50 @@ def test_the_evidence_is_two_statements_about_one_slot_that_the_court_recovers_t
 
 
 def test_evidence_from_another_verifier_bars_the_node_in_the_next_manifest():
-    history = the_start()
+    run_state = the_start()
     pair = contradiction(
-        a_signed_commit("mallory", history), a_signed_commit("mallory", history, update=a_digest("another"))
+        a_signed_commit("mallory", run_state),
+        a_signed_commit("mallory", run_state, update=a_digest("another")),
     )
-    state, effects = step(a_round(history), Contradicted(pair))
+    state, effects = step(a_round(run_state), Contradicted(pair))
     assert effects == (Equivocation(pair),)
     assert step(state, Contradicted(pair)) == (state, ())  # told again, it is not told on again
 
     manifest = manifest_of(state, (), NO_DIGEST)
-    examine(a_round(history), (), manifest)
+    examine(a_round(run_state), (), manifest)
 
     assert manifest.contradictions == (pair,)
-    assert peer("mallory") not in advance(history, manifest).active
-    later, _ = step(state, Advanced(advance(history, manifest), STATE, 0))
+    assert peer("mallory") not in advance(run_state, manifest).active
+    later, _ = step(state, Advanced(advance(run_state, manifest), STATE, 0))
     assert later.contradictions == {}
 
 
 def test_a_pair_that_the_node_did_not_sign_with_both_keys_is_no_evidence_anywhere():
-    history = the_start()
-    mine = a_signed_commit("mallory", history)
+    run_state = the_start()
+    mine = a_signed_commit("mallory", run_state)
     for forged in (
-        a_signed_commit("mallory", history, peer_key="nora", update=a_digest("another")),
-        a_signed_commit("mallory", history, hot_key="nora", update=a_digest("another")),
+        a_signed_commit("mallory", run_state, peer_key="nora", update=a_digest("another")),
+        a_signed_commit("mallory", run_state, hot_key="nora", update=a_digest("another")),
     ):
         pair = contradiction(mine, forged)
         with pytest.raises((PeerFault, MalformedMessage)):
-            step(a_round(history), Contradicted(pair))
+            step(a_round(run_state), Contradicted(pair))
         with pytest.raises((PeerFault, MalformedMessage)):
-            examine(a_round(history), (), the_next(history, contradictions=(pair,)))
+            examine(a_round(run_state), (), the_next(run_state, contradictions=(pair,)))
     with pytest.raises(OutOfPhase):
-        step(a_round(history), Contradicted(contradiction(mine, mine)))
+        step(a_round(run_state), Contradicted(contradiction(mine, mine)))
 
 
 def test_a_verifiers_word_on_evidence_is_pooled_carried_and_forgotten_and_a_forged_one_is_refused():
     audit = replace(a_spec().audit, attestation=a_digest("policy"), attested_rounds=6)
-    history = advance(the_start(audit=audit), the_next(the_start(audit=audit), NODES))
-    word = Appraised(
+    run_state = advance(the_start(audit=audit), the_next(the_start(audit=audit), NODES))
+    word = Appraisal(
         run_id=RUN_ID, round=RoundId(0), node=peer("nora"), verifier=peer("vera"),
         discount=Discount.PROCESSOR, evidence=a_digest("evidence"), result=a_digest("result"),
     )  # fmt: skip
-    signed = SignedAppraised(appraised=word, signature=sign(a_peer_key("vera"), DOMAIN, word))
+    signed = SignedAppraisal(appraised=word, signature=sign(a_peer_key("vera"), DOMAIN, word))
     forged = replace(signed, signature=sign(a_peer_key("vito"), DOMAIN, word))
-    state = after(history, Valued(signed), *everything(history))
+    state = after(run_state, Valued(signed), *everything(run_state))
 
     manifest = manifest_of(state, (), NO_DIGEST)
 
@@ -378,14 +383,14 @@ def test_a_verifiers_word_on_evidence_is_pooled_carried_and_forgotten_and_a_forg
         examine(state, (), replace(manifest, appraised=(forged,)))
     with pytest.raises(OutOfPhase):
         step(state, Valued(replace(signed, appraised=replace(word, round=RoundId(1)))))
-    later, _ = step(state, Advanced(advance(history, manifest), STATE, 0))
+    later, _ = step(state, Advanced(advance(run_state, manifest), STATE, 0))
     assert later.appraised == {}
 
 
 def test_a_forged_second_commit_is_no_evidence():
-    history = the_start()
-    state = after(history, Submitted(a_signed_commit("nora", history)))
-    forged = a_signed_commit("nora", history, loss_micro=1, peer_key="mallory")
+    run_state = the_start()
+    state = after(run_state, Submitted(a_signed_commit("nora", run_state)))
+    forged = a_signed_commit("nora", run_state, loss_micro=1, peer_key="mallory")
 
     with pytest.raises(PeerFault, match="signature"):
         step(state, Submitted(forged))
@@ -395,12 +400,12 @@ def test_a_forged_second_commit_is_no_evidence():
 
 
 def test_a_reveal_counts_for_the_last_manifest_if_its_proof_holds():
-    history = grown(the_start(), 1)
-    good = a_reveal("vera", history)
-    wrong_key = a_reveal("vito", history, verifier=peer("viktor"))
-    state = after(history, Revealed(good), Revealed(wrong_key))
+    run_state = grown(the_start(), 1)
+    good = a_reveal("vera", run_state)
+    wrong_key = a_reveal("vito", run_state, verifier=peer("viktor"))
+    state = after(run_state, Revealed(good), Revealed(wrong_key))
 
-    assert valid_reveals(state.reveals, history) == (good,)
+    assert valid_reveals(state.beacon_shares, run_state) == (good,)
 
 
 @pytest.mark.parametrize(
@@ -408,10 +413,10 @@ def test_a_reveal_counts_for_the_last_manifest_if_its_proof_holds():
     [{"round": RoundId(1)}, {"run_id": a_digest("other run")}, {"proof": bytes(80)}, {"proof": b""}],
 )
 def test_a_reveal_of_another_place_or_without_a_proof_does_not_count(changes):
-    history = grown(the_start(), 1)
-    state = after(history, Revealed(a_reveal("vera", history, **changes)))
+    run_state = grown(the_start(), 1)
+    state = after(run_state, Revealed(a_reveal("vera", run_state, **changes)))
 
-    assert valid_reveals(state.reveals, history) == ()
+    assert valid_reveals(state.beacon_shares, run_state) == ()
 
 
 def test_a_stranger_may_not_reveal():
@@ -420,34 +425,34 @@ def test_a_stranger_may_not_reveal():
 
 
 def test_nonsense_in_a_verifiers_name_never_pushes_out_the_reveal_that_counts():
-    history = grown(the_start(), 1)
-    good = a_reveal("vera", history)
-    junk = [a_reveal("vera", history, proof=bytes([i]) * 80) for i in range(3 * REVEALS_PER_VERIFIER)]
+    run_state = grown(the_start(), 1)
+    good = a_reveal("vera", run_state)
+    junk = [a_reveal("vera", run_state, proof=bytes([i]) * 80) for i in range(3 * REVEALS_PER_VERIFIER)]
 
-    state = after(history, Revealed(good), *(Revealed(one) for one in junk))
+    state = after(run_state, Revealed(good), *(Revealed(one) for one in junk))
 
-    assert valid_reveals(state.reveals, history) == (good,)
-    assert len(state.reveals[peer("vera")]) == REVEALS_PER_VERIFIER
+    assert valid_reveals(state.beacon_shares, run_state) == (good,)
+    assert len(state.beacon_shares[peer("vera")]) == REVEALS_PER_VERIFIER
 
 
 def test_a_verifiers_pool_of_reveals_is_bounded():
-    history = grown(the_start(), 1)
-    junk = [Revealed(a_reveal("vera", history, proof=bytes([i]) * 80)) for i in range(50)]
+    run_state = grown(the_start(), 1)
+    junk = [Revealed(a_reveal("vera", run_state, proof=bytes([i]) * 80)) for i in range(50)]
 
-    state = after(history, *junk)
+    state = after(run_state, *junk)
 
-    assert len(state.reveals[peer("vera")]) == REVEALS_PER_VERIFIER
+    assert len(state.beacon_shares[peer("vera")]) == REVEALS_PER_VERIFIER
 
 
 def test_a_reveal_that_came_before_its_manifest_was_final_counts_after():
-    history = the_start()
-    manifest = the_next(history, NODES)
-    later = advance(history, manifest)
-    state = after(history, Revealed(a_reveal("vera", later)))
+    run_state = the_start()
+    manifest = the_next(run_state, NODES)
+    later = advance(run_state, manifest)
+    state = after(run_state, Revealed(a_reveal("vera", later)))
 
     state, _ = step(state, Advanced(later, STATE, 7))
 
-    assert valid_reveals(state.reveals, later) == (a_reveal("vera", later),)
+    assert valid_reveals(state.beacon_shares, later) == (a_reveal("vera", later),)
 
 
 # ---- words about audits
@@ -455,34 +460,34 @@ def test_a_reveal_that_came_before_its_manifest_was_final_counts_after():
 
 def audited(rounds=2):
     """A history with an open audit of nora whose first auditor may seal now, and that audit."""
-    history = grown(the_start(), rounds, votes={})
-    return history, history.audits[(RoundId(0), peer("nora"))]
+    run_state = grown(the_start(), rounds, votes={})
+    return run_state, run_state.audits[(RoundId(0), peer("nora"))]
 
 
-def barred_history(name):
+def banned_run_state(name):
     """A history in which a quorum upheld a fault of this node, while training goes on."""
-    history = the_start(rounds=20)
-    while not history.nodes[peer(name)].barred:
+    run_state = the_start(rounds=20)
+    while not run_state.nodes[peer(name)].banned:
         votes = {
             step: dict.fromkeys(VERIFIERS, Outcome.MISMATCH if step[1] == peer(name) else Outcome.MATCH)
-            for step in history.audits
+            for step in run_state.audits
         }
-        history = advance(history, the_next(history, NODES, votes))
-    return history
+        run_state = advance(run_state, the_next(run_state, NODES, votes))
+    return run_state
 
 
 def spoken(name, audit, outcome=Outcome.MATCH, **changes):
     """A verdict, and its seal, as events and values."""
     signed = a_verdict(name, audit, outcome, **changes)
-    return a_seal(signed, pattern=audit.pattern), signed
+    return a_commitment(signed, pattern=audit.pattern), signed
 
 
-@pytest.mark.parametrize(("kind", "which", "pool"), [(Bound, 0, "seals"), (Judged, 1, "verdicts")])
+@pytest.mark.parametrize(("kind", "which", "pool"), [(Bound, 0, "commitments"), (Judged, 1, "verdicts")])
 def test_a_word_is_pooled_with_its_signature_checked_and_the_newest_stands(kind, which, pool):
-    history, audit = audited()
+    run_state, audit = audited()
     first, second = spoken("vera", audit)[which], spoken("vera", audit, Outcome.MISMATCH)[which]
 
-    state = after(history, kind(first))
+    state = after(run_state, kind(first))
     assert list(getattr(state, pool).values()) == [first]
     state, _ = step(state, kind(second))
     assert list(getattr(state, pool).values()) == [second]
@@ -490,114 +495,116 @@ def test_a_word_is_pooled_with_its_signature_checked_and_the_newest_stands(kind,
 
 @pytest.mark.parametrize(("kind", "which"), [(Bound, 0), (Judged, 1)])
 def test_a_word_by_a_stranger_of_another_run_or_signed_by_somebody_else_is_refused(kind, which):
-    history, audit = audited()
+    run_state, audit = audited()
     mine, other = spoken("vera", audit)[which], spoken("vito", audit)[which]
 
     with pytest.raises(PeerFault, match="stranger"):
-        step(a_round(history), kind(spoken("nils", audit)[which]))
+        step(a_round(run_state), kind(spoken("nils", audit)[which]))
     with pytest.raises(PeerFault, match="another run"):
-        step(a_round(history), kind(spoken("vera", audit, run_id=a_digest("other run"))[which]))
+        step(a_round(run_state), kind(spoken("vera", audit, run_id=a_digest("other run"))[which]))
     with pytest.raises(PeerFault, match="signature"):
-        step(a_round(history), kind(replace(mine, signature=other.signature)))
+        step(a_round(run_state), kind(replace(mine, signature=other.signature)))
 
 
-@pytest.mark.parametrize(("kind", "which", "pool"), [(Bound, 0, "seals"), (Judged, 1, "verdicts")])
+@pytest.mark.parametrize(("kind", "which", "pool"), [(Bound, 0, "commitments"), (Judged, 1, "verdicts")])
 def test_a_verifier_may_have_only_so_many_words_waiting_and_takes_nobody_elses_room(kind, which, pool):
-    history, audit = audited()
+    run_state, audit = audited()
     word = spoken("vera", audit)[which]
-    full = {(RoundId(i), peer("nora"), peer("vera")): word for i in range(100, 100 + WORDS_PER_VERIFIER)}
-    state = replace(a_round(history), **{pool: full})
+    full = {(RoundId(i), peer("nora"), peer("vera")): word for i in range(100, 100 + MESSAGES_PER_VERIFIER)}
+    state = replace(a_round(run_state), **{pool: full})
 
     with pytest.raises(PeerFault, match="words waiting"):
         step(state, kind(word))
     state, _ = step(state, kind(spoken("vito", audit)[which]))
-    assert len(getattr(state, pool)) == WORDS_PER_VERIFIER + 1
+    assert len(getattr(state, pool)) == MESSAGES_PER_VERIFIER + 1
 
 
 def test_a_word_about_another_time_is_late_and_nobodys_lie():
-    history, audit = audited()
+    run_state, audit = audited()
 
-    for round_id in (50, int(history.round) + 3):
+    for round_id in (50, int(run_state.round) + 3):
         far = replace(audit, round=RoundId(round_id))
         with pytest.raises(OutOfPhase):
-            step(a_round(history), Judged(a_verdict("vera", far)))
+            step(a_round(run_state), Judged(a_verdict("vera", far)))
 
 
 def test_a_node_opens_only_the_seal_of_a_step_that_is_audited_and_only_truly():
-    history, audit = audited()
+    run_state, audit = audited()
     word = an_unsealing(audit)
 
-    assert list(after(history, Shown(word)).unsealed.values()) == [word]
+    assert list(after(run_state, Shown(word)).sketch_openings.values()) == [word]
     with pytest.raises(PeerFault, match="do not open"):
-        step(a_round(history), Shown(replace(word, salt=a_digest("other"))))
+        step(a_round(run_state), Shown(replace(word, salt=a_digest("other"))))
     with pytest.raises(OutOfPhase):
-        step(a_round(history), Shown(replace(word, round=RoundId(40))))
+        step(a_round(run_state), Shown(replace(word, round=RoundId(40))))
     with pytest.raises(PeerFault, match="does not exist"):
         step(
-            a_round(history),
-            Shown(Planted(run_id=RUN_ID, round=word.round, node=word.node, index=0, salt=word.salt, path=())),
+            a_round(run_state),
+            Shown(
+                KnownAnswer(run_id=RUN_ID, round=word.round, node=word.node, index=0, salt=word.salt, path=())
+            ),
         )
 
 
 def test_the_next_round_begins_empty_but_for_words_that_may_still_count():
-    history, audit = audited(2)
-    history = grown(history, 2, votes={(0, audit.node): {name_of(audit.order[0]): Outcome.MATCH}})
+    run_state, audit = audited(2)
+    run_state = grown(run_state, 2, votes={(0, audit.node): {name_of(audit.order[0]): Outcome.MATCH}})
     votes = {(0, audit.node): {name_of(audit.order[0]): Outcome.MATCH}}
-    waiting = a_verdict(name_of(audit.order[1]), history.audits[(RoundId(1), audit.node)])
-    state = after(history, *everything(history, votes=votes), Judged(waiting))
+    waiting = a_verdict(name_of(audit.order[1]), run_state.audits[(RoundId(1), audit.node)])
+    state = after(run_state, *everything(run_state, votes=votes), Judged(waiting))
     assert len(state.verdicts) == 2
-    later = advance(history, the_next(history, NODES, votes))
+    later = advance(run_state, the_next(run_state, NODES, votes))
 
     state, effects = step(state, Advanced(later, a_digest("later parameters"), 99))
 
     assert effects == ()
-    assert (state.history, state.state, state.opened_ms) == (later, a_digest("later parameters"), 99)
+    assert (state.run_state, state.state, state.opened_ms) == (later, a_digest("later parameters"), 99)
     assert not state.commits
     assert list(state.verdicts.values()) == [waiting]  # the chain carries the other
 
 
 def test_words_are_forgotten_once_no_manifest_can_carry_them():
-    history, audit = audited()
-    state = after(history, Bound(spoken("vera", audit)[0]), Judged(spoken("vera", audit)[1]))
-    bare = replace(history, audits={})
-    last = int(audit.round) + history.spec.closing_rounds
+    run_state, audit = audited()
+    state = after(run_state, Bound(spoken("vera", audit)[0]), Judged(spoken("vera", audit)[1]))
+    bare = replace(run_state, audits={})
+    last = int(audit.round) + run_state.spec.closing_rounds
 
     kept, _ = step(state, Advanced(replace(bare, round=RoundId(last)), STATE, 0))
     gone, _ = step(state, Advanced(replace(bare, round=RoundId(last + 1)), STATE, 0))
 
-    assert (len(kept.verdicts), len(kept.seals)) == (1, 1)
-    assert (len(gone.verdicts), len(gone.seals)) == (0, 0)
+    assert (len(kept.verdicts), len(kept.commitments)) == (1, 1)
+    assert (len(gone.verdicts), len(gone.commitments)) == (0, 0)
 
 
 # ---- when to propose
 
 
 def test_a_leader_waits_for_every_active_node():
-    history = the_start()
-    state = after(history, *(Submitted(a_signed_commit(name, history)) for name in NODES[:2]))
+    run_state = the_start()
+    state = after(run_state, *(Submitted(a_signed_commit(name, run_state)) for name in NODES[:2]))
 
     assert missing(state) == ("1 commits",)
     assert not may_propose(state, (), 0, follows=True)
 
-    state, _ = step(state, Submitted(a_signed_commit(NODES[2], history)))
+    state, _ = step(state, Submitted(a_signed_commit(NODES[2], run_state)))
     assert missing(state) == ()
     assert may_propose(state, (), 0, follows=True)
 
 
 def test_a_leader_does_not_wait_for_a_barred_node():
-    history = barred_history("mallory")
+    run_state = banned_run_state("mallory")
     others = [name for name in NODES if name != "mallory"]
 
-    state = after(history, *everything(history, nodes=others))
+    state = after(run_state, *everything(run_state, nodes=others))
 
     assert missing(state) == ()
 
 
 def test_after_the_deadline_a_leader_proposes_what_it_has_and_without_a_commit_it_waits():
-    history = the_start()
-    collect_ms = history.spec.timing.collect_ms
-    nothing = a_round(history, opened_ms=50)
-    something, _ = step(nothing, Submitted(a_signed_commit("nora", history)))
+    run_state = the_start()
+    collect_ms = run_state.spec.timing.collect_ms
+    nothing = a_round(run_state, opened_ms=50)
+    something, _ = step(nothing, Submitted(a_signed_commit("nora", run_state)))
 
     assert not may_propose(something, (), 50 + collect_ms - 1, follows=True)
     assert may_propose(something, (), 50 + collect_ms, follows=True)
@@ -605,12 +612,12 @@ def test_after_the_deadline_a_leader_proposes_what_it_has_and_without_a_commit_i
 
 
 def test_a_leader_waits_for_all_reveals_until_the_deadline_and_for_a_quorum_for_ever():
-    history = grown(the_start(), 1, votes={})
-    collect_ms = history.spec.timing.collect_ms
-    commits = [Submitted(a_signed_commit(name, history)) for name in NODES]
-    with_two = after(history, *commits, *(Revealed(a_reveal(name, history)) for name in VERIFIERS[:2]))
-    with_three, _ = step(with_two, Revealed(a_reveal(VERIFIERS[2], history)))
-    with_four, _ = step(with_three, Revealed(a_reveal(VERIFIERS[3], history)))
+    run_state = grown(the_start(), 1, votes={})
+    collect_ms = run_state.spec.timing.collect_ms
+    commits = [Submitted(a_signed_commit(name, run_state)) for name in NODES]
+    with_two = after(run_state, *commits, *(Revealed(a_reveal(name, run_state)) for name in VERIFIERS[:2]))
+    with_three, _ = step(with_two, Revealed(a_reveal(VERIFIERS[2], run_state)))
+    with_four, _ = step(with_three, Revealed(a_reveal(VERIFIERS[3], run_state)))
 
     for follows in (True, False):
         assert not may_propose(with_two, (), 100 * collect_ms, follows=follows)
@@ -626,64 +633,66 @@ def test_a_leader_waits_for_all_reveals_until_the_deadline_and_for_a_quorum_for_
 
 
 def test_a_leader_that_follows_at_once_is_refused_without_every_share_of_the_beacon():
-    history = grown(the_start(), 2, votes={})
-    whole = the_next(history, NODES)
-    part = replace(whole, reveals=whole.reveals[:3])
+    run_state = grown(the_start(), 2, votes={})
+    whole = the_next(run_state, NODES)
+    part = replace(whole, beacon_shares=whole.beacon_shares[:3])
 
-    examine(a_round(history), (), whole, follows=True)
-    examine(a_round(history), (), part, follows=False)
+    examine(a_round(run_state), (), whole, follows=True)
+    examine(a_round(run_state), (), part, follows=False)
     with pytest.raises(MalformedMessage, match="3 reveals, expected 4"):
-        examine(a_round(history), (), part, follows=True)
+        examine(a_round(run_state), (), part, follows=True)
 
 
 def test_whose_share_was_missing_is_away_for_a_while_and_then_asked_again():
-    history = grown(the_start(rounds=30), 2, votes={})
+    run_state = grown(the_start(rounds=30), 2, votes={})
     absent = peer(VERIFIERS[3])
-    without = replace(the_next(history, NODES), reveals=the_next(history, NODES).reveals[:3])
-    history = advance(history, without)
-    assert absent not in history.beacon
+    without = replace(the_next(run_state, NODES), beacon_shares=the_next(run_state, NODES).beacon_shares[:3])
+    run_state = advance(run_state, without)
+    assert absent not in run_state.beacon
 
     with pytest.raises(MalformedMessage, match="that was away"):
-        examine(a_round(history), (), the_next(history, NODES), follows=True)
-    state = after(history, *(Revealed(a_reveal(name, history)) for name in VERIFIERS))
-    assert absent not in {reveal.verifier for reveal in valid_reveals(state.reveals, history)}
+        examine(a_round(run_state), (), the_next(run_state, NODES), follows=True)
+    state = after(run_state, *(Revealed(a_reveal(name, run_state)) for name in VERIFIERS))
+    assert absent not in {
+        beacon_share.verifier for beacon_share in valid_reveals(state.beacon_shares, run_state)
+    }
     for _ in range(BEACON_PAUSE):
-        assert absent not in history.beacon
-        manifest = the_next(history, NODES)
-        history = advance(history, replace(manifest, reveals=manifest.reveals[:3]))
-    assert absent in history.beacon
-    assert len(history.reveals[int(history.round) - 2]) == 3
+        assert absent not in run_state.beacon
+        manifest = the_next(run_state, NODES)
+        run_state = advance(run_state, replace(manifest, beacon_shares=manifest.beacon_shares[:3]))
+    assert absent in run_state.beacon
+    assert len(run_state.beacon_shares[int(run_state.round) - 2]) == 3
 
 
 def test_too_many_away_are_all_asked_again():
-    history = grown(the_start(), 2, votes={})
-    manifest = the_next(history, NODES)
+    run_state = grown(the_start(), 2, votes={})
+    manifest = the_next(run_state, NODES)
 
-    assert set(advance(history, replace(manifest, reveals=manifest.reveals[:2])).beacon) == {
+    assert set(advance(run_state, replace(manifest, beacon_shares=manifest.beacon_shares[:2])).beacon) == {
         peer(name) for name in VERIFIERS
     }
 
 
 def test_reveals_are_due_after_a_round_without_commits_too():
-    history = grown(the_start(), 1, nodes=(), votes={})
+    run_state = grown(the_start(), 1, nodes=(), votes={})
 
-    state = after(history, *(Submitted(a_signed_commit(name, history)) for name in NODES))
+    state = after(run_state, *(Submitted(a_signed_commit(name, run_state)) for name in NODES))
 
-    assert missing(state) == ("reveals",)
+    assert missing(state) == ("beacon_shares",)
 
 
-def without_words(history):
-    return [event for event in everything(history) if isinstance(event, (Submitted, Revealed))]
+def without_words(run_state):
+    return [event for event in everything(run_state) if isinstance(event, (Submitted, Revealed))]
 
 
 def test_a_leader_waits_for_one_seal_on_each_audit_whose_last_chance_this_is():
-    history = grown(the_start(), 3, votes={})
-    audits = [audit for audit in history.audits.values() if audit.round == 0]
-    state = after(history, *without_words(history))
-    assert history.round == history.spec.audit.audit_rounds - 1
+    run_state = grown(the_start(), 3, votes={})
+    audits = [audit for audit in run_state.audits.values() if audit.round == 0]
+    state = after(run_state, *without_words(run_state))
+    assert run_state.round == run_state.spec.audit.audit_rounds - 1
 
     for audit in audits:  # words on other steps decide nothing about these
-        other = history.audits[(RoundId(1), audit.node)]
+        other = run_state.audits[(RoundId(1), audit.node)]
         state, _ = step(state, Bound(spoken(name_of(audit.order[0]), other)[0]))
     assert missing(state) == ("verdicts",)
     for audit in audits:
@@ -692,57 +701,60 @@ def test_a_leader_waits_for_one_seal_on_each_audit_whose_last_chance_this_is():
 
 
 def test_a_leader_waits_for_sealed_verdicts_and_the_nodes_sketch_at_their_last_chance():
-    history = grown(the_start(), 2, votes={})
-    first = {step: {name_of(a.order[0]): Outcome.MATCH} for step, a in history.audits.items()}
-    history = grown(history, 2, votes=first)
-    state = after(history, *without_words(history))
+    run_state = grown(the_start(), 2, votes={})
+    first = {step: {name_of(a.order[0]): Outcome.MATCH} for step, a in run_state.audits.items()}
+    run_state = grown(run_state, 2, votes=first)
+    state = after(run_state, *without_words(run_state))
     assert missing(state) == ("verdicts",)
 
-    for audit in (a for a in history.audits.values() if a.round == 0):
+    for audit in (a for a in run_state.audits.values() if a.round == 0):
         state, _ = step(state, Judged(spoken(name_of(audit.order[0]), audit)[1]))
     assert missing(state) == ("verdicts",)
-    for audit in (a for a in history.audits.values() if a.round == 0):
+    for audit in (a for a in run_state.audits.values() if a.round == 0):
         state, _ = step(state, Shown(an_unsealing(audit)))
     # Round 1's audits have one more chance to be sealed now, and that is waited for too.
-    for audit in (a for a in history.audits.values() if a.round == 1):
+    for audit in (a for a in run_state.audits.values() if a.round == 1):
         state, _ = step(state, Bound(spoken(name_of(audit.order[0]), audit)[0]))
     assert missing(state) == ()
 
 
 def test_a_verdict_that_does_not_open_its_seal_is_not_what_a_leader_waits_for():
-    history = grown(the_start(), 2, votes={})
+    run_state = grown(the_start(), 2, votes={})
     step_id = (RoundId(0), peer("nora"))
-    auditor = name_of(history.audits[step_id].order[0])
-    history = grown(history, 2, votes={step_id: {auditor: Outcome.MATCH}})
+    auditor = name_of(run_state.audits[step_id].order[0])
+    run_state = grown(run_state, 2, votes={step_id: {auditor: Outcome.MATCH}})
 
-    other = spoken(auditor, history.audits[step_id], Outcome.MISMATCH)[1]
-    state = after(history, *without_words(history), Judged(other))
+    other = spoken(auditor, run_state.audits[step_id], Outcome.MISMATCH)[1]
+    state = after(run_state, *without_words(run_state), Judged(other))
 
     assert manifest_of(state, (), AGGREGATE).verdicts == ()
     assert missing(state) == ("verdicts",)
 
 
 def test_a_leader_does_not_wait_for_words_that_have_time():
-    history = grown(the_start(), 2, votes={})
+    run_state = grown(the_start(), 2, votes={})
 
-    assert missing(after(history, *without_words(history))) == ()
+    assert missing(after(run_state, *without_words(run_state))) == ()
 
 
 def test_a_leader_leaves_out_a_seal_that_was_made_before_the_alarm_and_goes_on_waiting_for_its_verifier():
     step_id = (RoundId(0), peer("nora"))
-    history = grown(the_start(), 2, votes={})
-    order = [name_of(verifier) for verifier in history.audits[step_id].order]
-    early = Bound(spoken(order[1], history.audits[step_id])[0])
-    alarm = grown(history, 3, votes={step_id: {order[0]: Outcome.MISMATCH}})
+    run_state = grown(the_start(), 2, votes={})
+    order = [name_of(verifier) for verifier in run_state.audits[step_id].order]
+    early = Bound(spoken(order[1], run_state.audits[step_id])[0])
+    alarm = grown(run_state, 3, votes={step_id: {order[0]: Outcome.MISMATCH}})
     calm = {step: v for step, v in everyone(alarm).items() if step != step_id}
-    history = grown(alarm, 1, votes=calm)
-    calm = {step: v for step, v in everyone(history).items() if step != step_id}
-    fresh = [Bound(spoken(name, history.audits[step_id])[0]) for name in order[1:]]
+    run_state = grown(alarm, 1, votes=calm)
+    calm = {step: v for step, v in everyone(run_state).items() if step != step_id}
+    fresh = [Bound(spoken(name, run_state.audits[step_id])[0]) for name in order[1:]]
 
-    state = after(history, *everything(history, votes=calm), *fresh[1:], early)
+    state = after(run_state, *everything(run_state, votes=calm), *fresh[1:], early)
 
-    assert order[1] not in {name_of(s.seal.verifier) for s in manifest_of(state, (), AGGREGATE).seals
-                            if (s.seal.round, s.seal.node) == step_id}  # fmt: skip
+    assert order[1] not in {
+        name_of(s.commitment.verifier)
+        for s in manifest_of(state, (), AGGREGATE).commitments
+        if (s.commitment.round, s.commitment.node) == step_id
+    }
     assert missing(state) == ("verdicts",)
     assert missing(step(state, fresh[0])[0]) == ()
 
@@ -753,16 +765,16 @@ def test_in_a_dispute_the_last_chance_waits_for_the_whole_committee():
     order = [name_of(verifier) for verifier in start.audits[step_id].order]
     alarm = grown(start, 3, votes={step_id: {order[0]: Outcome.MISMATCH}})
     audit = alarm.audits[step_id]
-    assert audit.ruling is Ruling.ALARM
+    assert audit.ruling is AuditStatus.DISPUTED
     others = {step: v for step, v in everyone(alarm).items() if step != step_id}
-    history = grown(alarm, 1, votes=others)  # one manifest more, in which the committee says nothing
-    calm = {step: v for step, v in everyone(history).items() if step != step_id}
-    state = after(history, *everything(history, votes=calm))
+    run_state = grown(alarm, 1, votes=others)  # one manifest more, in which the committee says nothing
+    calm = {step: v for step, v in everyone(run_state).items() if step != step_id}
+    state = after(run_state, *everything(run_state, votes=calm))
     assert missing(state) == ("verdicts",)
 
     for name in order[1:]:
         assert missing(state) == ("verdicts",)
-        state, _ = step(state, Bound(spoken(name, history.audits[step_id])[0]))
+        state, _ = step(state, Bound(spoken(name, run_state.audits[step_id])[0]))
 
     assert missing(state) == ()
 
@@ -782,49 +794,49 @@ def test_liars_alone_never_uphold_a_fault_however_many_verifiers_there_are(verif
 
 
 def test_on_a_parent_that_is_not_final_a_manifest_carries_no_commits_and_waits_for_none():
-    history = the_start()
-    parent = the_next(history, NODES)
-    on_top = base_history(history, (parent,))
+    run_state = the_start()
+    parent = the_next(run_state, NODES)
+    on_top = base_history(run_state, (parent,))
     state = after(
-        history,
-        *(Submitted(a_signed_commit(name, history)) for name in NODES),
+        run_state,
+        *(Submitted(a_signed_commit(name, run_state)) for name in NODES),
         *(Revealed(a_reveal(name, on_top)) for name in VERIFIERS),
     )
 
     assert missing(state, (parent,)) == ()
     manifest = manifest_of(state, (parent,), NO_DIGEST)
 
-    assert manifest.commits == () and manifest.round == 1 and len(manifest.reveals) == 4
+    assert manifest.commits == () and manifest.round == 1 and len(manifest.beacon_shares) == 4
     examine(state, (parent,), manifest)
 
 
 def test_commits_on_a_parent_that_is_not_final_are_refused():
-    history = the_start()
-    parent = the_next(history, NODES)
-    on_top = base_history(history, (parent,))
+    run_state = the_start()
+    parent = the_next(run_state, NODES)
+    on_top = base_history(run_state, (parent,))
 
     with pytest.raises(MalformedMessage, match="parent that is not final"):
-        examine(a_round(history), (parent,), the_next(on_top, NODES))
+        examine(a_round(run_state), (parent,), the_next(on_top, NODES))
 
 
 def test_ancestors_that_are_final_by_now_are_passed_over():
-    history = the_start()
-    parent = the_next(history, NODES)
-    later = advance(history, parent)
+    run_state = the_start()
+    parent = the_next(run_state, NODES)
+    later = advance(run_state, parent)
 
     assert base_history(later, (parent,)) == later
 
 
 def test_ancestors_that_the_final_chain_left_aside_end_no_process():
     """Two blocks were notarised in a row, then another first block became final."""
-    history = the_start()
-    abandoned = the_next(history, NODES)
-    on_top = the_next(advance(history, abandoned))
-    final = advance(history, the_next(history, NODES[:1]))
+    run_state = the_start()
+    abandoned = the_next(run_state, NODES)
+    on_top = the_next(advance(run_state, abandoned))
+    final = advance(run_state, the_next(run_state, NODES[:1]))
 
     assert base_history(final, (abandoned, on_top)) == final
     with pytest.raises(MalformedMessage):
-        examine(a_round(final), (abandoned, on_top), the_next(advance(advance(history, abandoned), on_top)))
+        examine(a_round(final), (abandoned, on_top), the_next(advance(advance(run_state, abandoned), on_top)))
 
 
 # ---- what an honest leader proposes passes everywhere
@@ -834,38 +846,40 @@ def test_ancestors_that_the_final_chain_left_aside_end_no_process():
 @given(data=st.data())
 def test_whatever_an_honest_leader_proposes_another_honest_verifier_accepts(data):
     """Also with liars about: events come in any order, some not at all, some are nonsense."""
-    history = the_start(rounds=4)
+    run_state = the_start(rounds=4)
     for _ in range(data.draw(st.integers(1, 9), "rounds")):
         outcomes = st.sampled_from(list(Outcome))
         lies = [
             kind(word)
-            for audit in history.audits.values()
+            for audit in run_state.audits.values()
             for name in VERIFIERS
             for kind, word in zip((Bound, Judged), spoken(name, audit, data.draw(outcomes)), strict=True)
         ]
         nonsense = [
-            Revealed(replace(a_reveal("vera", grown(the_start(), 1)), round=history.round, proof=bytes(80))),
-            Submitted(a_signed_commit("mallory", history, loss_micro=3)),
-            Submitted(a_signed_commit("nora", history, tokens=1)),
+            Revealed(
+                replace(a_reveal("vera", grown(the_start(), 1)), round=run_state.round, proof=bytes(80))
+            ),
+            Submitted(a_signed_commit("mallory", run_state, loss_micro=3)),
+            Submitted(a_signed_commit("nora", run_state, tokens=1)),
             Judged(a_verdict("vlad", an_audit_of_nothing())),
         ]
-        events = data.draw(st.permutations([*everything(history), *lies, *nonsense]), "order")
+        events = data.draw(st.permutations([*everything(run_state), *lies, *nonsense]), "order")
         events = events[: data.draw(st.integers(0, len(events)), "arrived")]
-        leader = a_round(history)
+        leader = a_round(run_state)
         for event in events:
             try:
                 leader, _ = step(leader, event)
             except (PeerFault, OutOfPhase):
                 continue
         if not may_propose(leader, (), 1 << 40, follows=True):
-            for event in everything(history):
+            for event in everything(run_state):
                 leader, _ = step(leader, event)
         manifest = manifest_of(leader, (), AGGREGATE if leader.commits else NO_DIGEST)
 
-        examine(a_round(history), (), manifest)
-        if history.round == 0:
-            assert extend(history, a_certified(manifest)) == advance(history, manifest)
-        history = advance(history, manifest)
+        examine(a_round(run_state), (), manifest)
+        if run_state.round == 0:
+            assert extend(run_state, a_certified(manifest)) == advance(run_state, manifest)
+        run_state = advance(run_state, manifest)
 
 
 def an_audit_of_nothing():
@@ -879,118 +893,127 @@ def an_audit_of_nothing():
 
 def proposable(rounds_before=4):
     """A manifest with commits, reveals, seals, verdicts and sketches that passes, and its history."""
-    history = grown(the_start(), rounds_before)
-    leader = after(history, *everything(history))
+    run_state = grown(the_start(), rounds_before)
+    leader = after(run_state, *everything(run_state))
     manifest = manifest_of(leader, (), AGGREGATE)
-    assert manifest.commits and manifest.reveals and manifest.seals
-    assert manifest.verdicts and manifest.unsealed
-    examine(a_round(history), (), manifest)
-    return history, manifest
+    assert manifest.commits and manifest.beacon_shares and manifest.commitments
+    assert manifest.verdicts and manifest.sketch_openings
+    examine(a_round(run_state), (), manifest)
+    return run_state, manifest
 
 
-def relinked(history, manifest, **changes):
+def relinked(run_state, manifest, **changes):
     """The manifest with changes and a chain digest that follows from them."""
     manifest = replace(manifest, **changes)
     commits = tuple(signed.commit for signed in manifest.commits)
-    return replace(manifest, chain=next_chain(history.chain, commits, manifest.aggregate))
+    return replace(manifest, chain=next_chain(run_state.chain, commits, manifest.aggregate))
 
 
-def refused(history, manifest, words):
+def refused(run_state, manifest, words):
     with pytest.raises(AssayError, match=words):
-        examine(a_round(history), (), manifest)
+        examine(a_round(run_state), (), manifest)
 
 
 def test_reordered_or_repeated_commits_are_refused():
-    history, manifest = proposable()
+    run_state, manifest = proposable()
     backwards = tuple(reversed(manifest.commits))
     twice = (manifest.commits[0], *manifest.commits)
 
-    refused(history, relinked(history, manifest, commits=backwards), "ascend by node")
-    refused(history, relinked(history, manifest, commits=twice), "ascend by node")
+    refused(run_state, relinked(run_state, manifest, commits=backwards), "ascend by node")
+    refused(run_state, relinked(run_state, manifest, commits=twice), "ascend by node")
 
 
 def test_a_commit_that_breaks_a_rule_is_refused_inside_a_proposal_too():
-    history, manifest = proposable()
-    bad = a_signed_commit(name_of(manifest.commits[0].commit.node), history, loss_micro=LOSS_MICRO_MAX + 1)
+    run_state, manifest = proposable()
+    bad = a_signed_commit(name_of(manifest.commits[0].commit.node), run_state, loss_micro=LOSS_MICRO_MAX + 1)
     forged = replace(manifest.commits[0], signature=manifest.commits[1].signature)
 
-    refused(history, relinked(history, manifest, commits=(bad, *manifest.commits[1:])), "a loss of")
-    refused(history, relinked(history, manifest, commits=(forged, *manifest.commits[1:])), "signature")
+    refused(run_state, relinked(run_state, manifest, commits=(bad, *manifest.commits[1:])), "a loss of")
+    refused(run_state, relinked(run_state, manifest, commits=(forged, *manifest.commits[1:])), "signature")
 
 
 def test_dropping_a_commit_is_no_lie_that_can_be_seen():
-    history, manifest = proposable()
+    run_state, manifest = proposable()
 
-    examine(a_round(history), (), relinked(history, manifest, commits=manifest.commits[1:]))
+    examine(a_round(run_state), (), relinked(run_state, manifest, commits=manifest.commits[1:]))
 
 
 def test_reveals_are_a_quorum_of_true_ones_of_this_round():
-    history, manifest = proposable()
-    first, *rest = manifest.reveals
+    run_state, manifest = proposable()
+    first, *rest = manifest.beacon_shares
     false = replace(first, proof=rest[0].proof)
     late = replace(first, round=RoundId(1))
     stranger = replace(first, verifier=peer("nora"))
 
-    examine(a_round(history), (), replace(manifest, reveals=manifest.reveals[:3]))
-    refused(history, replace(manifest, reveals=manifest.reveals[:2]), "expected 3")
-    refused(history, replace(manifest, reveals=()), "expected 3")
-    refused(history, replace(manifest, reveals=(false, *rest)), "VRF proof")
-    refused(history, replace(manifest, reveals=(late, *rest)), "another round")
-    refused(history, replace(manifest, reveals=(first, *manifest.reveals)), "ascend by verifier")
-    refused(history, replace(manifest, reveals=tuple(sorted((stranger, *rest), key=str))), "reveal")
+    examine(a_round(run_state), (), replace(manifest, beacon_shares=manifest.beacon_shares[:3]))
+    refused(run_state, replace(manifest, beacon_shares=manifest.beacon_shares[:2]), "expected 3")
+    refused(run_state, replace(manifest, beacon_shares=()), "expected 3")
+    refused(run_state, replace(manifest, beacon_shares=(false, *rest)), "VRF proof")
+    refused(run_state, replace(manifest, beacon_shares=(late, *rest)), "another round")
+    refused(
+        run_state, replace(manifest, beacon_shares=(first, *manifest.beacon_shares)), "ascend by verifier"
+    )
+    refused(run_state, replace(manifest, beacon_shares=tuple(sorted((stranger, *rest), key=str))), "reveal")
 
 
 def test_reveals_before_the_first_round_are_refused():
-    history = the_start()
-    manifest = the_next(history, NODES)
+    run_state = the_start()
+    manifest = the_next(run_state, NODES)
 
-    strange = a_reveal("vera", grown(history, 1))
-    refused(history, replace(manifest, reveals=(strange,)), "before there is a round")
+    strange = a_reveal("vera", grown(run_state, 1))
+    refused(run_state, replace(manifest, beacon_shares=(strange,)), "before there is a round")
 
 
 def test_words_with_a_forged_signature_are_refused():
-    history, manifest = proposable()
-    seal, verdict = manifest.seals[0], manifest.verdicts[0]
+    run_state, manifest = proposable()
+    commitment, verdict = manifest.commitments[0], manifest.verdicts[0]
 
     for changes in (
-        {"seals": (replace(seal, signature=manifest.seals[1].signature), *manifest.seals[1:])},
-        {"verdicts": (replace(verdict, signature=seal.signature), *manifest.verdicts[1:])},
+        {
+            "commitments": (
+                replace(commitment, signature=manifest.commitments[1].signature),
+                *manifest.commitments[1:],
+            )
+        },
+        {"verdicts": (replace(verdict, signature=commitment.signature), *manifest.verdicts[1:])},
     ):
-        refused(history, replace(manifest, **changes), "signature")
+        refused(run_state, replace(manifest, **changes), "signature")
 
 
 def test_words_of_another_run_are_refused_although_their_verifier_signed_them():
-    history, manifest = proposable()
-    first = manifest.seals[0]
-    audit = history.audits[(first.seal.round, first.seal.node)]
-    strange = a_seal(a_verdict(name_of(audit.order[0]), audit), run_id=a_digest("other run"))
+    run_state, manifest = proposable()
+    first = manifest.commitments[0]
+    audit = run_state.audits[(first.commitment.round, first.commitment.node)]
+    strange = a_commitment(a_verdict(name_of(audit.order[0]), audit), run_id=a_digest("other run"))
 
-    refused(history, replace(manifest, seals=(strange,)), "another run")
+    refused(run_state, replace(manifest, commitments=(strange,)), "another run")
 
 
 def test_a_seal_by_somebody_who_is_not_on_duty_is_refused():
-    history, audit = audited()
-    manifest = the_next(history, NODES)
+    run_state, audit = audited()
+    manifest = the_next(run_state, NODES)
 
-    examine(a_round(history), (), replace(manifest, seals=(spoken(name_of(audit.order[0]), audit)[0],)))
+    examine(
+        a_round(run_state), (), replace(manifest, commitments=(spoken(name_of(audit.order[0]), audit)[0],))
+    )
     for early in audit.order[1:]:
-        refused(history, replace(manifest, seals=(spoken(name_of(early), audit)[0],)), "may not seal")
+        refused(run_state, replace(manifest, commitments=(spoken(name_of(early), audit)[0],)), "may not seal")
 
 
 def test_a_word_on_a_step_that_was_never_drawn_is_refused():
-    history, _ = audited()
-    manifest = the_next(history, NODES)
-    seal, verdict = spoken("vera", an_audit_of_nothing())
+    run_state, _ = audited()
+    manifest = the_next(run_state, NODES)
+    commitment, verdict = spoken("vera", an_audit_of_nothing())
 
-    refused(history, replace(manifest, verdicts=(verdict,)), "not audited")
-    refused(history, replace(manifest, seals=(seal,)), "not audited")
+    refused(run_state, replace(manifest, verdicts=(verdict,)), "not audited")
+    refused(run_state, replace(manifest, commitments=(commitment,)), "not audited")
 
 
 def test_one_verifier_has_one_verdict_on_a_step():
-    history, manifest = proposable()
+    run_state, manifest = proposable()
     first = manifest.verdicts[0]
 
-    refused(history, replace(manifest, verdicts=(first, first)), "verdicts must ascend")
+    refused(run_state, replace(manifest, verdicts=(first, first)), "verdicts must ascend")
 
 
 @pytest.mark.parametrize(
@@ -1006,6 +1029,6 @@ def test_one_verifier_has_one_verdict_on_a_step():
     ],
 )
 def test_a_manifest_that_does_not_fit_its_place_is_refused(changes, words):
-    history, manifest = proposable()
+    run_state, manifest = proposable()
 
-    refused(history, replace(manifest, **changes), words)
+    refused(run_state, replace(manifest, **changes), words)

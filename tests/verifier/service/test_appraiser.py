@@ -12,16 +12,16 @@ import trio
 from nacl.signing import SigningKey
 
 from assay.attestation.devices.software import SoftwareAttester, key_digest
-from assay.attestation.evidence import Family
+from assay.attestation.evidence import DeviceFamily
 from assay.attestation.policy import Claim, Reference, Root
-from assay.attestation.reasons import Reason, Verdict
+from assay.attestation.reasons import Reason, TrustTier
 from assay.attestation.result import AttestationResult, read_token
 from assay.node.attestation import binding_of
 from assay.participant.store import Store
 from assay.protocol.encoding.codec import digest, encode
 from assay.protocol.errors import ConfigError, MalformedMessage, OutOfPhase, PeerFault, Unavailable
 from assay.protocol.identity import verify
-from assay.protocol.messages import Attested, Discount, SignedAppraised
+from assay.protocol.messages import Discount, EvidenceSubmission, SignedAppraisal
 from assay.protocol.state_transition import advance
 from assay.protocol.types import PeerId, RoundId
 from assay.verifier.service.appraiser import RESULTS_KEPT, Appraiser, agreed_policy
@@ -34,11 +34,11 @@ ATTESTER = SoftwareAttester(key=KEY, measurement=CODE)
 NOW_S = 1_800_000_000
 NODE = peer("nora")
 POLICY = a_policy(
-    Family.SOFTWARE,
-    roots=(Root(family=Family.SOFTWARE, sha256=key_digest(PeerId(bytes(KEY.verify_key)))),),
+    DeviceFamily.SOFTWARE,
+    roots=(Root(family=DeviceFamily.SOFTWARE, sha256=key_digest(PeerId(bytes(KEY.verify_key)))),),
     references=(
         Reference(
-            name="guest", family=Family.SOFTWARE, not_before_s=0, not_after_s=2**40,
+            name="guest", family=DeviceFamily.SOFTWARE, not_before_s=0, not_after_s=2**40,
             values=(Claim(name="measurement", value=CODE.hex()),),
         ),
     ),
@@ -52,8 +52,8 @@ class Desk:
 
     def __init__(self, folder: Path, collateral: Path | None = None) -> None:
         self.now_s = NOW_S
-        self.said: list[SignedAppraised] = []
-        self.follower: Any = SimpleNamespace(history=a_history(audit=AUDIT, rounds=20))
+        self.said: list[SignedAppraisal] = []
+        self.follower: Any = SimpleNamespace(run_state=a_history(audit=AUDIT, rounds=20))
         (folder / "policy").write_bytes(encode(POLICY))
         keys = SimpleNamespace(peer=a_peer_key("vera"))
         self.me: Any = SimpleNamespace(
@@ -63,25 +63,29 @@ class Desk:
         )  # fmt: skip
         self.appraiser = Appraiser(self.me, self.follower, self._say, lambda: self.now_s)
 
-    async def _say(self, word: SignedAppraised) -> None:
+    async def _say(self, word: SignedAppraisal) -> None:
         self.said.append(word)
 
     def grow(self, count: int = 1, *, is_seen: bool = True) -> Desk:
         """More final manifests, which the appraiser sees become final unless told otherwise."""
         for _ in range(count):
-            history = self.follower.history
-            self.follower.history = advance(history, a_manifest(history, NODES))
+            run_state = self.follower.run_state
+            self.follower.run_state = advance(run_state, a_manifest(run_state, NODES))
             if is_seen:
                 self.appraiser.remember()
         return self
 
-    def shown(self, node: PeerId = NODE, attester: SoftwareAttester = ATTESTER, **changes: Any) -> Attested:
+    def shown(
+        self, node: PeerId = NODE, attester: SoftwareAttester = ATTESTER, **changes: Any
+    ) -> EvidenceSubmission:
         """What a node's attester makes of the newest nonce, or of a binding changed so."""
         me: Any = SimpleNamespace(spec=SPEC, run_id=RUN_ID, me=node)
-        evidence = attester.evidence(replace(binding_of(me, self.follower.history), **changes))
-        return Attested(round=RoundId(int(self.follower.history.round) - 1), evidence=encode(evidence))
+        evidence = attester.evidence(replace(binding_of(me, self.follower.run_state), **changes))
+        return EvidenceSubmission(
+            round=RoundId(int(self.follower.run_state.round) - 1), evidence=encode(evidence)
+        )
 
-    def answer(self, shown: Attested, node: PeerId = NODE) -> AttestationResult:
+    def answer(self, shown: EvidenceSubmission, node: PeerId = NODE) -> AttestationResult:
         """The result in the token that comes back."""
         token = trio.run(self.appraiser.answer, node, encode(shown))
         return read_token(token, peer("vera"), DOMAIN)
@@ -95,13 +99,13 @@ def desk(tmp_path: Path) -> Desk:
 def test_good_evidence_earns_a_signed_word_and_the_result_is_kept(desk: Desk) -> None:
     result = desk.answer(desk.shown())
 
-    assert result.verdict is Verdict.AFFIRMING
+    assert result.verdict is TrustTier.AFFIRMING
     (signed,) = desk.said
     word = signed.appraised
     verify(peer("vera"), DOMAIN, word, signed.signature)
     assert (word.node, word.round, word.discount) == (NODE, 2, Discount.PROCESSOR)
     assert (word.result, word.evidence) == (digest(result), result.evidence)
-    (kept,) = desk.me.store.facts(f"attestation/{NODE.hex()}/").values()
+    (kept,) = desk.me.store.values(f"attestation/{NODE.hex()}/").values()
     assert digest(read_token(kept, peer("vera"), DOMAIN)) == word.result
 
 
@@ -110,9 +114,9 @@ def test_a_node_that_shows_evidence_for_ever_takes_four_places(desk: Desk) -> No
         desk.answer(desk.shown())
         desk.grow()
 
-    kept = sorted(desk.me.store.facts(f"attestation/{NODE.hex()}/"))
+    kept = sorted(desk.me.store.values(f"attestation/{NODE.hex()}/"))
     assert len(kept) == RESULTS_KEPT
-    assert int(kept[-1].rpartition("/")[2]) == int(desk.follower.history.round) - 2  # the newest stay
+    assert int(kept[-1].rpartition("/")[2]) == int(desk.follower.run_state.round) - 2  # the newest stay
 
 
 @pytest.mark.parametrize(
@@ -132,7 +136,7 @@ def test_evidence_about_anything_else_is_answered_and_earns_nothing(
 ) -> None:
     result = desk.answer(desk.shown(**wrong))
 
-    assert result.verdict is Verdict.CONTRAINDICATED and Reason.BINDING in result.all_reasons
+    assert result.verdict is TrustTier.CONTRAINDICATED and Reason.BINDING in result.all_reasons
     assert desk.said == []
 
 
@@ -148,7 +152,7 @@ def test_evidence_about_anything_else_is_answered_and_earns_nothing(
 def test_an_attester_that_the_policy_does_not_accept_earns_nothing(
     desk: Desk, attester: SoftwareAttester
 ) -> None:
-    assert desk.answer(desk.shown(attester=attester)).verdict is Verdict.CONTRAINDICATED
+    assert desk.answer(desk.shown(attester=attester)).verdict is TrustTier.CONTRAINDICATED
     assert desk.said == []
 
 

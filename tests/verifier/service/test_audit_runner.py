@@ -12,66 +12,66 @@ import pytest
 from assay.network.blob_store import DiskBlobs
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.errors import PeerFault
-from assay.protocol.messages import Opened
+from assay.protocol.messages import OpeningNotice
 from assay.protocol.state_transition import start
 from assay.protocol.types import PeerId, RoundId
-from assay.verifier.service.audit_runner import Bench
+from assay.verifier.service.audit_runner import AuditRunner
 from tests.builders import NODES, RUN_ID, a_member, a_spec
 
 NODE = a_member(NODES[0]).peer
 
 
-def a_bench(folder: Path, round_id: int = 30) -> Any:
+def an_audit_runner(folder: Path, round_id: int = 30) -> Any:
     """A bench at some round, with a real disk; it never gets to use the network here."""
     spec = a_spec()
     me = SimpleNamespace(
         spec=spec, config=SimpleNamespace(behaviour="honest"), blobs=DiskBlobs(folder, bytes_max=1 << 20)
     )
-    follower = SimpleNamespace(history=replace(start(spec, RUN_ID), round=RoundId(round_id)))
+    follower = SimpleNamespace(run_state=replace(start(spec, RUN_ID), round=RoundId(round_id)))
     nothing: Any = None
-    return Bench(me, nothing, follower, nothing, nothing, nothing, nothing)  # type: ignore[arg-type]
+    return AuditRunner(me, nothing, follower, nothing, nothing, nothing, nothing)  # type: ignore[arg-type]
 
 
-def an_announcement(round_id: int, data: bytes = b"opening") -> Opened:
-    return Opened(round=RoundId(round_id), opening=blob_digest(data), opening_bytes=len(data))
+def an_announcement(round_id: int, data: bytes = b"opening") -> OpeningNotice:
+    return OpeningNotice(round=RoundId(round_id), opening=blob_digest(data), opening_bytes=len(data))
 
 
 def test_an_announced_digest_never_removes_a_blob_that_is_something_else(tmp_path: Path) -> None:
-    bench = a_bench(tmp_path)
-    aggregate = bench._me.blobs.put(b"an aggregate that everybody needs")
-    bench.opened(NODE, Opened(round=RoundId(25), opening=aggregate, opening_bytes=33))
+    audit_runner = an_audit_runner(tmp_path)
+    aggregate = audit_runner._me.blobs.put(b"an aggregate that everybody needs")
+    audit_runner.opened(NODE, OpeningNotice(round=RoundId(25), opening=aggregate, opening_bytes=33))
 
-    bench._forget_closed(bench._follower.history)
+    audit_runner._forget_closed(audit_runner._follower.run_state)
 
-    assert bench._me.blobs.load(aggregate)
-    assert not bench._openings
+    assert audit_runner._me.blobs.load(aggregate)
+    assert not audit_runner._openings
 
 
 def test_what_we_stored_as_an_opening_goes_when_its_audit_is_over(tmp_path: Path) -> None:
-    bench = a_bench(tmp_path)
-    name = bench._me.blobs.put(b"opening")
-    bench._stored[(RoundId(25), NODE)] = name
+    audit_runner = an_audit_runner(tmp_path)
+    name = audit_runner._me.blobs.put(b"opening")
+    audit_runner._stored[(RoundId(25), NODE)] = name
 
-    bench._forget_closed(bench._follower.history)
+    audit_runner._forget_closed(audit_runner._follower.run_state)
 
-    assert bench._me.blobs.size(name) is None
+    assert audit_runner._me.blobs.size(name) is None
 
 
 def test_only_nodes_of_the_run_announce_openings(tmp_path: Path) -> None:
     with pytest.raises(PeerFault, match="no node of this run"):
-        a_bench(tmp_path).opened(PeerId(b"s" * 32), an_announcement(30))
+        an_audit_runner(tmp_path).opened(PeerId(b"s" * 32), an_announcement(30))
 
 
 @pytest.mark.parametrize("round_id", [0, 20, 31, 2**40])
 def test_steps_that_cannot_be_drawn_now_are_not_remembered(tmp_path: Path, round_id: int) -> None:
-    bench = a_bench(tmp_path)
+    audit_runner = an_audit_runner(tmp_path)
     with pytest.raises(PeerFault, match="opens a step of round"):
-        bench.opened(NODE, an_announcement(round_id))
-    assert not bench._openings
+        audit_runner.opened(NODE, an_announcement(round_id))
+    assert not audit_runner._openings
 
 
 def test_a_node_that_announces_again_and_again_takes_one_place(tmp_path: Path) -> None:
-    bench = a_bench(tmp_path)
+    audit_runner = an_audit_runner(tmp_path)
     for number in range(1000):
-        bench.opened(NODE, an_announcement(30, b"%d" % number))
-    assert len(bench._openings) == 1
+        audit_runner.opened(NODE, an_announcement(30, b"%d" % number))
+    assert len(audit_runner._openings) == 1

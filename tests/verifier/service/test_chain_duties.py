@@ -10,19 +10,19 @@ import trio.testing
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.statements import recover
-from assay.ledger.settlement.results import epoch_end, epoch_result, result_digest, ruling_of
+from assay.ledger.settlement.results import epoch_end, epoch_result, result_digest, slash_order_of
 from assay.network.blob_store import MemoryBlobs
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
 from assay.participant.keyring import Keys
 from assay.participant.store import Store
-from assay.protocol.audits import Ruling
+from assay.protocol.audits import AuditStatus
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import MalformedMessage, Unavailable
-from assay.protocol.messages import Outcome, ResultSignature, RulingRequest, StepRequest
+from assay.protocol.messages import Outcome, ResultSignature, SlashOrderRequest, StepRequest
 from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
-from assay.verifier.service.chain_duties import Duties
+from assay.verifier.service.chain_duties import ChainDuties
 from tests.builders import (
     NODES,
     RUN_ID,
@@ -44,7 +44,7 @@ ME = VERIFIERS[0]
 GUILTY = peer("mallory")
 
 
-class Parameters:
+class PublicState:
     """In place of a pace: the parameters of every round, by name."""
 
     async def reach(self, round_id: int) -> Digest:
@@ -63,11 +63,11 @@ def me(tmp_path):
 @asynccontextmanager
 async def on_duty(me, follower):
     """The handlers of duties that run, without a chain to go to."""
-    duties = Duties(me, follower, Parameters())
+    chain_duties = ChainDuties(me, follower, PublicState())
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(duties.run, None)
+        nursery.start_soon(chain_duties.run, None)
         await trio.testing.wait_all_tasks_blocked()
-        yield duties.handlers
+        yield chain_duties.handlers
         nursery.cancel_scope.cancel()
 
 
@@ -80,19 +80,19 @@ def followed(me, links):
 
 def links_that_convict():
     """A chain in which all verifiers but us find that mallory's first step is false."""
-    history, links = a_history(), []
-    while not history.nodes[GUILTY].barred:
+    run_state, links = a_history(), []
+    while not run_state.nodes[GUILTY].banned:
         votes = {
             step: {
                 name: Outcome.MISMATCH if step[1] == GUILTY else Outcome.MATCH
                 for name in VERIFIERS
                 if name != ME
             }
-            for step in history.audits
+            for step in run_state.audits
         }
-        manifest = a_manifest(history, [n for n in NODES if peer(n) in history.active], votes)
+        manifest = a_manifest(run_state, [n for n in NODES if peer(n) in run_state.active], votes)
         links.append(a_certified(manifest))
-        history = advance(history, manifest)
+        run_state = advance(run_state, manifest)
     return links
 
 
@@ -101,7 +101,7 @@ def asking(number):
 
 
 def asking_to_rule(number, node, verifier=None):
-    return encode(RulingRequest(round=RoundId(number), node=node, verifier=verifier or PeerId(NO_DIGEST)))
+    return encode(SlashOrderRequest(round=RoundId(number), node=node, verifier=verifier or PeerId(NO_DIGEST)))
 
 
 def ask(me, follower, method, body):
@@ -125,11 +125,11 @@ def _only(error):
 
 def test_a_ruling_is_signed_once_our_own_chain_upholds_the_fault(me):
     follower = followed(me, links_that_convict())
-    audit = next(a for a in follower.history.audits.values() if a.ruling is Ruling.UPHELD)
+    audit = next(a for a in follower.run_state.audits.values() if a.ruling is AuditStatus.CONFIRMED)
 
-    signature = ask(me, follower, "sign-ruling", asking_to_rule(int(audit.round), GUILTY))
+    signature = ask(me, follower, "sign-slash-order", asking_to_rule(int(audit.round), GUILTY))
 
-    ruling = ruling_of(me.spec, RUN_ID, audit)
+    ruling = slash_order_of(me.spec, RUN_ID, audit)
     assert recover(me.deployment.digest(ruling), signature) == evm_address(a_member(ME).hot)
     assert ruling.offender == evm_address(a_member("mallory").account)
 
@@ -139,17 +139,17 @@ def test_no_ruling_is_signed_about_a_step_that_nobody_upheld(me, number, node):
     follower = followed(me, links_that_convict())
 
     with pytest.raises(Unavailable, match="nothing to rule"):
-        ask(me, follower, "sign-ruling", asking_to_rule(number, node))
+        ask(me, follower, "sign-slash-order", asking_to_rule(number, node))
 
 
 def test_no_ruling_is_signed_while_the_dispute_goes_on(me):
     follower = followed(me, links_that_convict()[:-1])
 
     with pytest.raises(Unavailable, match="nothing to rule"):
-        ask(me, follower, "sign-ruling", asking_to_rule(0, GUILTY))
+        ask(me, follower, "sign-slash-order", asking_to_rule(0, GUILTY))
 
 
-@pytest.mark.parametrize("method", ["sign-ruling", "sign-result"])
+@pytest.mark.parametrize("method", ["sign-slash-order", "sign-result"])
 def test_a_request_that_is_none_is_malformed(me, method):
     with pytest.raises(MalformedMessage):
         ask(me, followed(me, ()), method, b"\x80")
@@ -179,7 +179,7 @@ def ask_quietly(me, follower, body):
     """A result, from duties that do not run: nobody here has a chain to claim on."""
 
     async def main():
-        return await Duties(me, follower, Parameters()).handlers["sign-result"](peer("vera"), body)
+        return await ChainDuties(me, follower, PublicState()).handlers["sign-result"](peer("vera"), body)
 
     return trio.run(main)
 

@@ -13,11 +13,11 @@ from assay.chain.state import StakeState
 from assay.participant.store import Store
 from assay.protocol.errors import OutOfPhase, PeerFault
 from assay.protocol.identity import sign
-from assay.protocol.messages import BACKINGS_MAX, Backing, SignedBacking
-from assay.protocol.state_transition import History, advance
+from assay.protocol.messages import STAKE_REPORTS_MAX, SignedStakeReport, StakeReport
+from assay.protocol.state_transition import RunState, advance
 from assay.protocol.types import NO_DIGEST, RoundId
 from assay.verifier.round.machine import Weighed, examine, manifest_of, step
-from assay.verifier.service.stake_watch import Backers
+from assay.verifier.service.stake_watch import StakeWatch
 from tests.builders import DOMAIN, NODES, RUN_ID, VERIFIERS, a_peer_key, peer
 from tests.builders import a_history as the_start
 from tests.builders import a_manifest as the_next
@@ -35,12 +35,12 @@ class Desk:
     """A verifier's watch with a chain of manifests and a store."""
 
     folder: Path
-    history: History
+    run_state: RunState
 
-    def sees(self, active: int, minimum: int = 100) -> list[Backing]:
+    def sees(self, active: int, minimum: int = 100) -> list[StakeReport]:
         me: Any = SimpleNamespace(run_id=RUN_ID, me=peer("vera"), store=Store(self.folder / "store.db"))
-        follower: Any = SimpleNamespace(history=self.history)
-        return Backers(me, follower, lambda _: None).words({NORA: a_stake(active, minimum)})
+        follower: Any = SimpleNamespace(run_state=self.run_state)
+        return StakeWatch(me, follower, lambda _: None).words({NORA: a_stake(active, minimum)})
 
 
 @pytest.fixture
@@ -48,12 +48,14 @@ def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path, advance(the_start(), the_next(the_start(), NODES)))
 
 
-def a_word(history: History, name: str = "vera", node: str = "nora", key: str | None = None) -> SignedBacking:
-    word = Backing(
-        run_id=RUN_ID, round=RoundId(int(history.round) - 1), node=peer(node), verifier=peer(name),
+def a_word(
+    run_state: RunState, name: str = "vera", node: str = "nora", key: str | None = None
+) -> SignedStakeReport:
+    word = StakeReport(
+        run_id=RUN_ID, round=RoundId(int(run_state.round) - 1), node=peer(node), verifier=peer(name),
         is_whole=False,
     )  # fmt: skip
-    return SignedBacking(backing=word, signature=sign(a_peer_key(key or name), DOMAIN, word))
+    return SignedStakeReport(stake_report=word, signature=sign(a_peer_key(key or name), DOMAIN, word))
 
 
 def test_stake_that_stays_or_grows_is_nothing_to_say(desk: Desk):
@@ -64,7 +66,7 @@ def test_stake_that_left_is_said_after_a_restart_too(desk: Desk):
     assert desk.sees(1000) == []
     (word,) = desk.sees(999)
     assert (word.node, word.verifier, word.is_whole) == (NORA, peer("vera"), False)
-    assert word.round == int(desk.history.round) - 1
+    assert word.round == int(desk.run_state.round) - 1
 
 
 def test_less_than_the_vaults_least_is_said_whatever_it_was(desk: Desk):
@@ -78,39 +80,42 @@ def test_nothing_is_said_before_there_is_a_round(tmp_path: Path):
 
 def test_what_the_chain_has_heard_is_not_said_again(desk: Desk):
     assert len(desk.sees(0)) == 1
-    heard = replace(the_next(desk.history, NODES), backings=(a_word(desk.history),))
-    desk.history = advance(desk.history, heard)
+    heard = replace(the_next(desk.run_state, NODES), stake_reports=(a_word(desk.run_state),))
+    desk.run_state = advance(desk.run_state, heard)
     assert desk.sees(0) == []
 
 
 def test_a_leader_carries_words_and_every_verifier_checks_whose_they_are():
-    history = advance(the_start(), the_next(the_start(), NODES))
-    state, _ = step(a_round(history), Weighed(a_word(history)))
+    run_state = advance(the_start(), the_next(the_start(), NODES))
+    state, _ = step(a_round(run_state), Weighed(a_word(run_state)))
 
-    carried = manifest_of(state, (), NO_DIGEST).backings
+    carried = manifest_of(state, (), NO_DIGEST).stake_reports
 
-    assert carried == (a_word(history),)
-    examine(a_round(history), (), the_next(history, NODES, backings=carried))
-    forged = a_word(history, key="vito")
+    assert carried == (a_word(run_state),)
+    examine(a_round(run_state), (), the_next(run_state, NODES, stake_reports=carried))
+    forged = a_word(run_state, key="vito")
     with pytest.raises(PeerFault):
-        step(a_round(history), Weighed(forged))
+        step(a_round(run_state), Weighed(forged))
     with pytest.raises(PeerFault):
-        examine(a_round(history), (), the_next(history, NODES, backings=(forged,)))
+        examine(a_round(run_state), (), the_next(run_state, NODES, stake_reports=(forged,)))
     with pytest.raises(OutOfPhase):
-        step(a_round(advance(history, the_next(history, NODES, backings=carried))), Weighed(a_word(history)))
+        step(
+            a_round(advance(run_state, the_next(run_state, NODES, stake_reports=carried))),
+            Weighed(a_word(run_state)),
+        )
 
 
 def test_a_manifest_takes_so_many_and_the_oldest_first():
-    history = advance(the_start(), the_next(the_start(), NODES))
-    later = advance(history, the_next(history, NODES))
+    run_state = advance(the_start(), the_next(the_start(), NODES))
+    later = advance(run_state, the_next(run_state, NODES))
     words = [a_word(later, verifier, node) for verifier in VERIFIERS for node in NODES]
-    old = a_word(history, VERIFIERS[-1], NODES[-1])
+    old = a_word(run_state, VERIFIERS[-1], NODES[-1])
     state = a_round(later)
     for word in [*words, old]:
         state, _ = step(state, Weighed(word))
-    assert len(words) > BACKINGS_MAX
+    assert len(words) > STAKE_REPORTS_MAX
 
-    carried = manifest_of(state, (), NO_DIGEST).backings
+    carried = manifest_of(state, (), NO_DIGEST).stake_reports
 
-    assert len(carried) == BACKINGS_MAX and old in carried
-    examine(a_round(later), (), the_next(later, NODES, backings=carried))
+    assert len(carried) == STAKE_REPORTS_MAX and old in carried
+    examine(a_round(later), (), the_next(later, NODES, stake_reports=carried))

@@ -12,10 +12,10 @@ import trio
 
 from assay.chain.statements import OPERATOR
 from assay.participant.store import Store
-from assay.protocol.messages import SignedBacking
+from assay.protocol.messages import SignedStakeReport
 from assay.protocol.state_transition import advance
 from assay.protocol.types import Address
-from assay.verifier.service import stake_watch as backers
+from assay.verifier.service import stake_watch as stake_watch
 from tests.builders import DOMAIN, NODES, RUN_ID, a_peer_key, a_spec, peer
 from tests.builders import a_history as the_start
 from tests.builders import a_manifest as the_next
@@ -36,25 +36,27 @@ def a_history_of(world: World) -> Any:
 def test_stake_that_leaves_is_said_and_stake_that_stays_is_not(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backers, "POLL_S", 0.01)
+    monkeypatch.setattr(stake_watch, "POLL_S", 0.01)
     for person in world.operators:
         world.join(person, OPERATOR, 500 * UNIT)
-    history = a_history_of(world)
+    run_state = a_history_of(world)
     me: Any = SimpleNamespace(
-        run_id=RUN_ID, me=VERA, spec=history.spec, deployment=world.deployment, domain=DOMAIN,
+        run_id=RUN_ID, me=VERA, spec=run_state.spec, deployment=world.deployment, domain=DOMAIN,
         config=SimpleNamespace(rpc_url=world.rpc_url), store=Store(tmp_path / "store.db"),
         keys=SimpleNamespace(account=world.bystander.key, peer=a_peer_key("vera")),
     )  # fmt: skip
-    said: list[SignedBacking] = []
+    said: list[SignedStakeReport] = []
     gone = world.operators[1]
-    leaver = next(one.peer for one in history.spec.nodes if f"0x{one.account.hex()}" == gone.account.lower())
+    leaver = next(
+        one.peer for one in run_state.spec.nodes if f"0x{one.account.hex()}" == gone.account.lower()
+    )
 
     async def watch() -> None:
-        follower: Any = SimpleNamespace(history=history)
+        follower: Any = SimpleNamespace(run_state=run_state)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(backers.Backers(me, follower, said.append).run)
+            nursery.start_soon(stake_watch.StakeWatch(me, follower, said.append).run)
             with trio.fail_after(60):
-                while len(me.store.facts(backers.FACT)) < len(world.operators):
+                while len(me.store.values(stake_watch.FACT)) < len(world.operators):
                     await trio.sleep(0.01)
                 await trio.sleep(0.1)
                 assert said == []
@@ -65,4 +67,4 @@ def test_stake_that_leaves_is_said_and_stake_that_stays_is_not(
 
     trio.run(watch)
 
-    assert {(one.backing.node, one.backing.is_whole) for one in said} == {(leaver, False)}
+    assert {(one.stake_report.node, one.stake_report.is_whole) for one in said} == {(leaver, False)}

@@ -31,28 +31,28 @@ from tests.ledger.log.test_witness import (
     a_request,
 )
 
-KEEPER, STRANGER = PeerId(PUBLIC), PeerId(bytes(OTHER.verify_key))
+LEDGER_SERVICE, STRANGER = PeerId(PUBLIC), PeerId(bytes(OTHER.verify_key))
 FORK = [*LEAVES[:2], *(leaf_hash(bytes([200 + n])) for n in range(18))]
 
 
 class Desk:
     """A witness with its store; `again` is the next process."""
 
-    def __init__(self, folder: Path, keeper: PeerId | None = KEEPER) -> None:
-        self.path, self.keeper = folder / "store.db", keeper
+    def __init__(self, folder: Path, ledger_service: PeerId | None = LEDGER_SERVICE) -> None:
+        self.path, self.ledger_service = folder / "store.db", ledger_service
         self.again()
 
     def again(self) -> None:
         self.store = Store(self.path)
         me: Any = SimpleNamespace(
             run_id=Digest(b"\x11" * 32),
-            config=SimpleNamespace(keeper=self.keeper),
+            config=SimpleNamespace(ledger_service=self.ledger_service),
             keys=SimpleNamespace(peer=WITNESSES[0]),
             store=self.store,
         )
         self.witness = Witness(cast(Participant, me), lambda: TIME)
 
-    def ask(self, request: Request | bytes, peer: PeerId = KEEPER) -> bytes:
+    def ask(self, request: Request | bytes, peer: PeerId = LEDGER_SERVICE) -> bytes:
         body = request if isinstance(request, bytes) else request.encode()
         return trio.run(self.witness.handlers["witness"], peer, body)
 
@@ -60,7 +60,7 @@ class Desk:
         return trio.run(self.witness.handlers["witnessed"], STRANGER, b"")
 
     def evidence(self) -> list[dict[str, str]]:
-        return [cbor2.loads(body) for body in self.store.facts(EVIDENCE).values()]
+        return [cbor2.loads(body) for body in self.store.values(EVIDENCE).values()]
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_what_was_cosigned_is_on_disk_before_the_answer(desk: Desk, monkeypatch:
     def refuse(*_: object) -> None:
         raise Unavailable("the disk is full")
 
-    monkeypatch.setattr(desk.store, "set_fact", refuse)
+    monkeypatch.setattr(desk.store, "set_record", refuse)
     with pytest.raises(Unavailable, match="full"):
         desk.ask(a_request(3, 0))
 
@@ -126,7 +126,7 @@ def test_of_two_requests_from_one_size_the_second_is_told_to_start_anew(desk: De
 
     async def ask(size: int) -> None:
         try:
-            await desk.witness.handlers["witness"](KEEPER, a_request(size, 6).encode())
+            await desk.witness.handlers["witness"](LEDGER_SERVICE, a_request(size, 6).encode())
             answers.append("cosigned")
         except (Unavailable, PeerFault):
             answers.append("refused")
@@ -147,7 +147,7 @@ def test_only_the_keeper_that_the_operator_named_is_cosigned(desk: Desk, tmp_pat
         desk.ask(a_request(3, 0, key=OTHER))
     with pytest.raises(MalformedMessage):
         desk.ask(b"old 0\n\nrubbish")
-    desk.keeper = None
+    desk.ledger_service = None
     desk.again()
     with pytest.raises(Unavailable, match="names no keeper"):
         desk.ask(a_request(3, 0))
@@ -157,7 +157,7 @@ def test_only_the_keeper_that_the_operator_named_is_cosigned(desk: Desk, tmp_pat
 def test_another_keepers_note_in_the_store_is_an_error_and_not_a_beginning(desk: Desk):
     """A file that names another keeper after the first one was cosigned: no second history."""
     desk.ask(a_request(3, 0))
-    desk.keeper = STRANGER
+    desk.ledger_service = STRANGER
     desk.again()
 
     with pytest.raises(BadNoteError, match="another key"):
