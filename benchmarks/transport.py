@@ -5,7 +5,7 @@
 Sender and receiver are two processes on loopback. libp2p: Noise, Yamux, one blob
 stream, 256 KiB chunks, each hashed by both sides. Raw: trio TCP, 64 KiB writes, the
 receiver hashes the whole. CPU is both processes together. MB = 10^6 bytes. The idle
-figure is the CPU of a connected host with two gossip topics and nothing to do.
+figure is the CPU of a connected host that has nothing to do.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ async def _measure(megabytes: int, runs: int) -> None:
                     is_member=lambda _peer: True,
                     handlers={},
                     blobs=MemoryBlobs(),
-                    topics=["a", "b"],
                 ) as host,
                 trio.open_nursery() as nursery,
             ):
@@ -125,7 +124,6 @@ async def _send(megabytes: int) -> None:
             is_member=lambda _peer: True,
             handlers={},
             blobs=blobs,
-            topics=["a", "b"],
         ) as host,
         trio.open_nursery() as nursery,
     ):

@@ -10,10 +10,9 @@ they could not bring. Only bytes that match the chunk list are ever kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from assay.protocol.encoding.blob import ChunkList
-from assay.protocol.errors import MalformedMessage
 
 
 class Assembly:
@@ -63,17 +62,3 @@ class Assembly:
             if index in self._asked:
                 self._asked.remove(index)
                 self._missing[index] = None
-
-    def restore(self, pieces: Iterator[tuple[int, bytes]]) -> int:
-        """Keep those of `pieces` (index, bytes) that verify; returns how many."""
-        kept = 0
-        for index, piece in pieces:
-            try:
-                self.chunks.verify(index, piece)
-            except MalformedMessage:
-                continue
-            self._missing.pop(index, None)
-            self._asked.add(index)
-            self.accept(index, piece)
-            kept += 1
-        return kept

@@ -22,7 +22,6 @@ from assay.network import frames, limits
 from assay.network.assembly import Assembly
 from assay.network.frames import Kind
 from assay.network.guard import reset_quietly
-from assay.network.partial import Partial
 from assay.protocol.encoding.blob import ChunkList, decode_chunk_list
 from assay.protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
 from assay.protocol.types import Digest, PeerId
@@ -51,15 +50,13 @@ class Threads:
 class Pull:
     """One blob on its way here, shared by the sessions that bring it."""
 
-    def __init__(self, digest: Digest, *, size_max: int, threads: Threads, partial: Partial | None) -> None:
+    def __init__(self, digest: Digest, *, size_max: int, threads: Threads) -> None:
         self.digest = digest
         self.size_max = size_max
         self.assembly: Assembly | None = None
         self.changed = trio.Event()
         self.threads = threads
-        self._partial = partial
         self._adopting = trio.Lock()
-        self._unsaved: deque[int] = deque()
 
     @property
     def is_complete(self) -> bool:
@@ -67,14 +64,10 @@ class Pull:
         return self.assembly is not None and self.assembly.is_complete
 
     async def adopt(self, chunks: ChunkList) -> Assembly:
-        """The assembly; the first verified chunk list starts it, with what disk still has."""
+        """The assembly; the first verified chunk list starts it."""
         async with self._adopting:
             if self.assembly is None:
-                assembly = Assembly(chunks)
-                if self._partial is not None:
-                    kept = await self.threads.run(self._partial.restore, assembly)
-                    log.info("fetch resumed", extra={"digest": self.digest.hex(), "chunks": kept})
-                self.assembly = assembly
+                self.assembly = Assembly(chunks)
                 self.tell()
             return self.assembly
 
@@ -82,8 +75,6 @@ class Pull:
         """Keep a verified chunk."""
         assert self.assembly is not None
         self.assembly.accept(index, chunk)
-        if self._partial is not None:
-            self._unsaved.append(index)
         self.tell()
 
     def tell(self) -> None:
@@ -91,28 +82,10 @@ class Pull:
         self.changed.set()
         self.changed = trio.Event()
 
-    async def save_as_it_comes(self) -> None:
-        """Write accepted chunks to disk beside the readers, which therefore never wait for it."""
-        while True:
-            await self.save()
-            await self.changed.wait()
-
-    async def save(self) -> None:
-        """Write the chunks accepted so far; without a resume folder there is nothing to do."""
-        while self._partial is not None and self._unsaved:
-            assert self.assembly is not None
-            try:
-                await self.threads.run(self._partial.keep, self.assembly, self._unsaved.popleft())
-            except OSError as error:  # resuming is a convenience: a full disk must not end the fetch
-                log.warning("partial blob not kept", extra={"error": str(error)})
-                self._partial = None
-
-    async def finish(self) -> bytes:
-        """The whole blob; its partial file is removed."""
+    def finish(self) -> bytes:
+        """The whole blob."""
         assert self.assembly is not None
         assert self.assembly.is_complete
-        if self._partial is not None:
-            await self.threads.run(self._partial.remove)
         return bytes(self.assembly.data)
 
 
@@ -155,15 +128,11 @@ async def fetch(
             workers.cancel_scope.cancel()  # the other session may sit on a holder that says nothing
 
     with trio.move_on_after(deadline_s) as scope:
-        async with trio.open_nursery() as saver:
-            saver.start_soon(pull.save_as_it_comes)
-            async with trio.open_nursery() as workers:
-                for _ in range(limits.FETCH_HOLDERS_AT_ONCE):
-                    workers.start_soon(work)
-            saver.cancel_scope.cancel()
+        async with trio.open_nursery() as workers:
+            for _ in range(limits.FETCH_HOLDERS_AT_ONCE):
+                workers.start_soon(work)
     if pull.is_complete:
-        return await pull.finish()
-    await pull.save()
+        return pull.finish()
     if scope.cancelled_caught:
         raise Unavailable(f"blob {name}: not fetched within {deadline_s} s")
     if faults and not reasons:
@@ -174,12 +143,12 @@ async def fetch(
 async def _pull_from(holder: PeerId, pull: Pull, open_stream: OpenStream, timing: limits.Timing) -> None:
     stream = await open_stream(holder)
     try:
-        await blaming(holder, pull_on, stream, pull, timing)
+        await blaming(holder, _pull_on, stream, pull, timing)
     finally:
         await reset_quietly(stream)
 
 
-async def pull_on(stream: Any, pull: Pull, timing: limits.Timing) -> None:
+async def _pull_on(stream: Any, pull: Pull, timing: limits.Timing) -> None:
     """Pull on one stream until the blob is complete, however many others help.
 
     Raises:

@@ -37,11 +37,6 @@ class Kind(IntEnum):
     MISSING = 18  # empty: not here
     WANT_CHUNK = 19  # u32 index
     CHUNK = 20  # u32 index | bytes
-    OFFER = 24  # digest | u64 size
-    WANT = 25  # empty: yes, I will pull
-    HAVE = 26  # empty: no need
-    BUSY = 27  # empty: not now
-    DONE = 28  # empty: pulled and verified
 
 
 BODY_BYTES_MAX: dict[Kind, int] = {
@@ -56,11 +51,6 @@ BODY_BYTES_MAX: dict[Kind, int] = {
     Kind.MISSING: 0,
     Kind.WANT_CHUNK: 4,
     Kind.CHUNK: 4 + CHUNK_BYTES,
-    Kind.OFFER: 40,
-    Kind.WANT: 0,
-    Kind.HAVE: 0,
-    Kind.BUSY: 0,
-    Kind.DONE: 0,
 }
 
 

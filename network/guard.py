@@ -25,7 +25,6 @@ from libp2p.network.connection import swarm_connection
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.network.swarm import Swarm
-from libp2p.pubsub import pubsub
 from libp2p.stream_muxer.yamux import yamux
 from libp2p.tools.anyio_service.trio_manager import TrioManager
 from libp2p.transport.tcp import tcp
@@ -47,7 +46,6 @@ def harden() -> None:
     _is_hardened = True
     _contain_tasks()
     _contain_streams()
-    _contain_pubsub()
     _bound_yamux()
     _release_inbound_slots()
     _refuse_shared_port()
@@ -130,42 +128,6 @@ def _contain_streams() -> None:
             self.assay_serving -= 1
 
     SwarmConn._handle_muxed_stream = accept_bounded
-
-
-def _contain_pubsub() -> None:
-    # Bytes that are not protobuf, and a key of the wrong type, raise out of pubsub's own tasks.
-    check = pubsub.signature_validator
-
-    def check_safely(message: Any) -> bool:
-        try:
-            return bool(check(message))
-        except Exception as error:
-            log.debug("gossip signature refused", extra={"error": _words(error)})
-            return False
-
-    pubsub.signature_validator = check_safely
-
-    push = pubsub.Pubsub.push_msg
-
-    async def push_safely(self: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            await push(self, *args, **kwargs)
-        except Exception as error:  # an unverified message is simply not delivered
-            log.debug("gossip dropped", extra={"error": _words(error)})
-
-    pubsub.Pubsub.push_msg = push_safely
-
-    read = pubsub.Pubsub.continuously_read_stream
-
-    async def read_safely(self: Any, stream: Any) -> None:
-        try:
-            await read(self, stream)
-        except Exception as error:
-            log.debug("gossip stream ended", extra={"error": _words(error)})
-            await reset_quietly(stream)
-            self._handle_dead_peer(stream.muxed_conn.peer_id)
-
-    pubsub.Pubsub.continuously_read_stream = read_safely
 
 
 class WindowOverrun(trio.TooSlowError):

@@ -6,8 +6,7 @@ deadline and liveness check is ours (limits.py), and guard.py keeps its failures
 from ending the process. No identify, DHT, mDNS or relay: members are known.
 
     ctl    facts, requests, pings      connection.py says, request_server.py answers
-    blob   pull by digest              fetch.py asks, exchange.py serves
-    push   offer, then pull            exchange.py on both sides
+    blob   pull by digest              fetch.py asks, blob_server.py serves
 """
 
 from __future__ import annotations
@@ -18,19 +17,16 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import trio
 
 from assay.network import limits
+from assay.network.blob_server import BlobServer
 from assay.network.blob_store import BlobSource
 from assay.network.connection import Connection, RemoteError
-from assay.network.exchange import AcceptPush, Exchange, PushAnswer
 from assay.network.fetch import Pull, Threads, fetch
-from assay.network.gossip import Gossip
 from assay.network.inbox import Inbox, Notification
-from assay.network.partial import Partial
 from assay.network.peers import PeerAddress, Peers
 from assay.network.request_server import Handler, RequestServer
 from assay.protocol.errors import ConfigError, PeerFault
@@ -40,13 +36,11 @@ if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup
 
 __all__ = [
-    "AcceptPush",
     "BlobSource",
     "Handler",
     "Host",
     "Notification",
     "PeerAddress",
-    "PushAnswer",
     "RemoteError",
     "open_host",
 ]
@@ -74,8 +68,7 @@ class Host:
         self._request_server = request_server
         self._connections: dict[PeerId, Connection] = {}
         self._threads = Threads()
-        self._gossip: Gossip | None = None
-        self._exchange: Exchange
+        self._blob_server: BlobServer
         self._nursery: trio.Nursery
         self._timing: limits.Timing
         self._on_fault: Callable[[PeerFault], None]
@@ -123,17 +116,6 @@ class Host:
         """
         return await self._connection(peer).request(method, body, timeout_s=timeout_s)
 
-    async def publish(self, topic: str, data: bytes) -> None:
-        """Gossip to every member that has the topic; nothing says who received it.
-
-        Raises:
-            Unavailable: gossip is not running.
-            ValueError: an unknown topic, or more than `limits.GOSSIP_BYTES_MAX` (our own mistake).
-        """
-        if self._gossip is None:
-            raise ValueError("the host was opened without topics")
-        await self._gossip.publish(topic, data)
-
     async def fetch(
         self,
         digest: Digest,
@@ -141,7 +123,6 @@ class Host:
         holders: Sequence[PeerId],
         size_max: int,
         deadline_s: float,
-        resume_dir: Path | None = None,
     ) -> bytes:
         """The blob, verified, from whichever of `holders` bring it; it is not put into our store.
 
@@ -150,30 +131,19 @@ class Host:
             holders: Peers that may have it, best first.
             size_max: In bytes; a larger blob is refused. The result is held in memory.
             deadline_s: Seconds for all of it.
-            resume_dir: Where chunks are kept between attempts, or None. One fetch of a digest at a time.
 
         Raises:
             PeerFault: every holder broke the protocol or sent wrong bytes.
             Unavailable: it could not be had in time.
         """
-        partial = None if resume_dir is None else Partial(resume_dir, digest)
         return await fetch(
-            Pull(digest, size_max=size_max, threads=self._threads, partial=partial),
+            Pull(digest, size_max=size_max, threads=self._threads),
             holders=[holder for holder in holders if holder != self.peer],
             open_stream=self._opener(self._protocols.blob),
             on_fault=self._on_fault,
             timing=self._timing,
             deadline_s=deadline_s,
         )
-
-    async def push(self, peer: PeerId, digest: Digest) -> PushAnswer:
-        """Offer a blob of our store to a peer and let it pull.
-
-        Raises:
-            Unavailable: we do not have it, the peer is not reachable, or it stopped midway.
-            PeerFault: the peer broke the protocol.
-        """
-        return await self._exchange.push(peer, digest)
 
     # --- for open_host only -----------------------------------------------------------------------
 
@@ -219,10 +189,6 @@ class _Protocols:
     def blob(self) -> str:
         return f"/assay/{self.network_id}/blob/1"
 
-    @property
-    def push(self) -> str:
-        return f"/assay/{self.network_id}/push/1"
-
 
 @asynccontextmanager
 async def open_host(
@@ -234,8 +200,6 @@ async def open_host(
     handlers: Mapping[str, Handler],
     blobs: BlobSource,
     listen_ip: str = "127.0.0.1",
-    topics: Sequence[str] = (),
-    accept_push: AcceptPush = lambda _peer, _digest, _size: False,
     on_fault: Callable[[PeerFault], None] | None = None,
     timing: limits.Timing | None = None,
 ) -> AsyncIterator[Host]:
@@ -247,10 +211,8 @@ async def open_host(
         network_id: Part of every protocol name, so that two networks never mix.
         is_member: Who may connect; asked again for every stream.
         handlers: Answers to requests, by method name.
-        blobs: What is served, and where accepted pushes go.
+        blobs: What is served.
         listen_ip: IPv4 only: libp2p does not see addresses of IPv6 peers.
-        topics: Gossip topics; with none, gossip is off and costs nothing.
-        accept_push: Whether to take a blob of this digest and size from this peer; must not block.
         on_fault: Told of every fault of a peer, also when the call around it succeeds.
         timing: Every wait; tests shorten them.
 
@@ -273,33 +235,16 @@ async def open_host(
     )
     protocols = _Protocols(network_id)
     host._protocols, host._timing, host._on_fault = protocols, timing, report
-    host._exchange = exchange = Exchange(
-        blobs=blobs,
-        open_push=host._opener(protocols.push),
-        accept_push=accept_push,
-        on_fault=report,
-        threads=host._threads,
-        timing=timing,
+    host._blob_server = server = BlobServer(
+        blobs=blobs, on_fault=report, threads=host._threads, timing=timing
     )
     peers.serve(protocols.ctl, request_server.serve)
-    peers.serve(protocols.blob, exchange.serve_pull)
-    peers.serve(protocols.push, exchange.serve_push)
-    if topics:
-        host._gossip = Gossip(
-            peers.libp2p,
-            me=peers.me,
-            network_id=network_id,
-            topics=topics,
-            is_member=is_member,
-            inbox=inbox,
-        )
+    peers.serve(protocols.blob, server.serve)
     try:
         async with peers.run(host.address, on_change=host._on_change), trio.open_nursery() as nursery:
             host._nursery = nursery
             nursery.start_soon(inbox.pump)
             nursery.start_soon(peers.watch, host._ping)
-            if host._gossip is not None:
-                nursery.start_soon(host._gossip.run)
             yield host
             nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:

@@ -21,14 +21,12 @@ class Notification:
     """A one-way message from an authenticated peer.
 
     Attributes:
-        peer: Who sent it; for gossip, who signed it, not who passed it on.
+        peer: The authenticated sender.
         payload: The bytes, at most `limits.NOTIFICATION_BYTES_MAX`; nobody has looked at them.
-        topic: The gossip topic it came by, or None if it came directly.
     """
 
     peer: PeerId
     payload: bytes
-    topic: str | None = None
 
 
 class Inbox:

@@ -14,15 +14,12 @@ MIB = 1024 * 1024
 
 # --- frames: checked against the length prefix, before anything is read -----------------------------
 NOTIFICATION_BYTES_MAX = 256 * KIB  # one message of the protocol; bulk bytes are blobs
-GOSSIP_BYTES_MAX = 64 * KIB  # a gossip message costs every node 6-14 ms of CPU whatever its size
-GOSSIP_RPC_BYTES_MAX = 256 * KIB  # one gossipsub envelope, several messages
 REQUEST_BYTES_MAX = 256 * KIB  # body of a request
 RESPONSE_BYTES_MAX = 1 * MIB  # body of a response; larger answers are blobs
 METHOD_BYTES_MAX = 64  # name of a method
 REASON_CHARS_MAX = 200  # error text that a peer may put into our logs
 FRAME_OVERHEAD_BYTES = 128  # ids and names beside a body
 CHUNK_LIST_BYTES_MAX = 4 * MIB  # 128Ki chunks: blobs up to 32 GiB
-BLOB_PUSH_BYTES_MAX = 1024 * MIB  # what a peer may offer; the receiver's callback decides below that
 
 # --- connections and streams ---------------------------------------------------------------------
 CONNECTIONS_MAX = 300  # each costs about 150 KiB idle, and at most the window below per stream
@@ -34,7 +31,6 @@ BLOB_STREAMS_PER_PEER_MAX = 4
 BLOB_STREAMS_MAX = 32  # 32 streams x 8 chunks x 256 KiB = 64 MiB in flight
 CHUNKS_IN_FLIGHT = 8  # per blob stream; 2 MiB covers 100 ms at 160 Mbit/s
 FETCH_HOLDERS_AT_ONCE = 2  # a fetch reads from this many holders side by side
-IN_FLIGHT_BYTES_MAX = 256 * MIB  # blobs being received because a peer pushed them
 HOLDER_ATTEMPTS = 3  # times one fetch turns to the same holder after a break that is nobody's fault
 CHUNK_LISTS_CACHED = 256  # 32 bytes per chunk each: 10 MB blobs cost 0.3 MiB together
 NOISE_PLAINTEXT_BYTES_MAX = 65535 - 16  # of one Noise message
@@ -75,12 +71,4 @@ class Timing:
     chunk_s: float = 10.0  # progress: at least one chunk (256 KiB) in this time
     serve_idle_s: float = 30.0  # a puller that asks for nothing is closed
     retry_s: float = 1.0  # before a fetch turns to a holder again
-    offer_s: float = 10.0  # a pushed peer must answer WANT, HAVE or BUSY
-    push_s: float = 600.0  # whole push, as its sender sees it
     close_s: float = 1.0  # how long leaving a host waits for tidy closing
-
-
-# --- gossip ------------------------------------------------------------------------------------------
-GOSSIP_DEGREE, GOSSIP_DEGREE_LOW, GOSSIP_DEGREE_HIGH = 4, 3, 8
-GOSSIP_HEARTBEAT_S = 1
-GOSSIP_PER_TOPIC_PER_S = 100.0  # per forwarding peer; the library's 10 silently drops honest relays

@@ -10,7 +10,6 @@ import sys
 
 import trio
 
-import assay.network.peers
 from assay.network.blob_store import MemoryBlobs
 from assay.network.host import open_host
 from assay.network.limits import Timing
@@ -33,9 +32,7 @@ async def main() -> None:
         is_member=lambda _peer: True,
         handlers={"echo": echo},
         blobs=blobs,
-        topics=["votes"],
-        accept_push=lambda _peer, _digest, _size: True,
-        timing=Timing(first_frame_s=2, serve_idle_s=2, chunk_s=2, offer_s=2),
+        timing=Timing(first_frame_s=2, serve_idle_s=2, chunk_s=2),
     ) as host:
         print(json.dumps({"port": host.address.port}), flush=True)
         async for _fact in host.notifications:
@@ -43,6 +40,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    if "unguarded" in sys.argv[3:]:
-        assay.network.peers.harden = lambda: None
     trio.run(main)

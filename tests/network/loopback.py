@@ -33,7 +33,6 @@ QUICK = Timing(
     chunk_s=3,
     first_frame_s=3,
     open_stream_s=3,
-    offer_s=5,
 )
 PATIENCE_S = 60  # a test that waits this long has failed; no claim depends on the figure
 

@@ -126,17 +126,3 @@ def test_every_chunk_of_an_assembly_is_in_one_state_and_only_arrives_once(data, 
         bring(index)
     assert assembly.is_complete
     assert bytes(assembly.data) == data
-
-
-@given(data=blobs.filter(bool), damaged=st.sets(st.integers(0, 3)))
-def test_only_pieces_that_verify_are_restored(data, damaged):
-    assembly = Assembly(chunk_list_of(data))
-    count = len(assembly.chunks.hashes)
-
-    def pieces():
-        for index in range(count):
-            offset, length = assembly.chunks.span(index)
-            yield index, bytes(length) if index in damaged else data[offset : offset + length]
-
-    assert assembly.restore(pieces()) == count - len(damaged & set(range(count)))
-    assert assembly.present_count == count - len(damaged & set(range(count)))

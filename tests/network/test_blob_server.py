@@ -13,7 +13,6 @@ import trio
 from assay.network import limits
 from assay.network.blob_store import DiskBlobs, MemoryBlobs
 from assay.network.frames import Kind, encode_frame, read_frame
-from assay.network.host import PushAnswer
 from assay.protocol.encoding.blob import CHUNK_BYTES, blob_digest, chunk_list_of, encode_chunk_list
 from assay.protocol.errors import PeerFault, Unavailable
 from tests.network.loopback import a_host, answers, connected, run, until
@@ -23,7 +22,7 @@ DIGEST = blob_digest(DATA)
 CHUNK_COUNT = 13
 
 
-class RunCatalogue(MemoryBlobs):
+class CountingBlobs(MemoryBlobs):
     """A store that counts which chunks are read, and can stop giving them."""
 
     def __init__(self, *blobs: bytes) -> None:
@@ -40,7 +39,7 @@ class RunCatalogue(MemoryBlobs):
 
 def lie(host, change):
     """Make a host send `change(index, chunk)` in place of each chunk of the truth."""
-    exchange = host._exchange
+    exchange = host._blob_server
     honest = exchange._read_verified
 
     def dishonest(digest, chunks, index):
@@ -62,7 +61,7 @@ async def fetch(host, *holders, **changes):
 async def reader_and_holders(count, **changes):
     """A host that collects faults, and `count` holders of DATA connected to it."""
     faults = []
-    shelves = [RunCatalogue(DATA) for _ in range(count)]
+    shelves = [CountingBlobs(DATA) for _ in range(count)]
     async with trio.open_nursery() as nursery:
 
         async def hold(name, shelf, *, task_status):
@@ -89,7 +88,7 @@ def test_a_blob_arrives_whole_from_one_holder():
 def test_sizes_at_the_edges_of_a_chunk_arrive(size):
     async def main() -> None:
         async with reader_and_holders(1) as (reader, [holder], _):
-            digest = holder._exchange._blobs.put(DATA[:size])
+            digest = holder._blob_server._blobs.put(DATA[:size])
             got = await reader.fetch(digest, holders=[holder.peer], size_max=size, deadline_s=60)
             assert got == DATA[:size]
 
@@ -122,7 +121,7 @@ def test_when_every_holder_lies_the_fetch_fails_with_their_fault():
 def test_a_wrong_chunk_list_blames_its_sender():
     async def main() -> None:
         async with reader_and_holders(2) as (reader, [liar, honest], faults):
-            liar._exchange._lists[DIGEST] = chunk_list_of(DATA + b"more")
+            liar._blob_server._lists[DIGEST] = chunk_list_of(DATA + b"more")
             assert await fetch(reader, liar, honest, size_max=2 * len(DATA)) == DATA
             assert [fault.peer for fault in faults] == [liar.peer]
 
@@ -132,7 +131,7 @@ def test_a_wrong_chunk_list_blames_its_sender():
 def test_a_holder_without_the_blob_or_that_is_gone_is_passed_over():
     async def main() -> None:
         async with reader_and_holders(2) as (reader, [empty, holder], faults), a_host("gone") as gone:
-            empty._exchange._blobs._blobs.clear()
+            empty._blob_server._blobs._blobs.clear()
             assert await fetch(reader, gone, empty, holder) == DATA
             with pytest.raises(Unavailable, match="does not have it"):
                 await fetch(reader, empty)
@@ -148,46 +147,9 @@ def test_a_blob_at_the_size_bound_arrives_and_a_larger_one_is_refused_before_any
         async with reader_and_holders(1) as (reader, [holder], _):
             with pytest.raises(PeerFault, match="at most"):
                 await fetch(reader, holder, size_max=len(DATA) - 1)
-            reads = holder._exchange._blobs.reads
+            reads = holder._blob_server._blobs.reads
             assert max(reads.values()) == 1  # for the list; none was sent
             assert await fetch(reader, holder, size_max=len(DATA)) == DATA
-
-    run(main)
-
-
-def test_an_interrupted_fetch_goes_on_without_fetching_a_chunk_again(tmp_path):
-    async def main() -> None:
-        async with reader_and_holders(1) as (reader, [holder], faults):
-            lie(holder, spoil_from(7))
-            with pytest.raises(PeerFault):
-                await fetch(reader, holder, resume_dir=tmp_path)
-            assert faults
-            (part,) = tmp_path.glob("*.part")
-            reads = holder._exchange._blobs.reads
-            reads.clear()
-            del holder._exchange._read_verified  # honest from now on
-
-            assert await fetch(reader, holder, resume_dir=tmp_path) == DATA
-
-            assert set(reads) == set(range(7, CHUNK_COUNT))
-            assert not part.exists()
-
-    run(main)
-
-
-def test_a_partial_file_that_was_tampered_with_costs_only_its_bad_chunks(tmp_path):
-    async def main() -> None:
-        async with reader_and_holders(1) as (reader, [holder], _):
-            damaged = bytearray(DATA)
-            damaged[5 * CHUNK_BYTES + 9] ^= 1
-            (tmp_path / f"{DIGEST.hex()}.part").write_bytes(damaged)
-            await holder._exchange._list_of(DIGEST)
-            reads = holder._exchange._blobs.reads
-            reads.clear()
-
-            assert await fetch(reader, holder, resume_dir=tmp_path) == DATA
-
-            assert set(reads) == {5}
 
     run(main)
 
@@ -254,7 +216,7 @@ def test_a_reader_that_reads_nothing_at_all_loses_its_stream_only():
             stream = await deaf._peers.open_stream(holder.peer, deaf._protocols.blob)
             want = encode_frame(Kind.WANT_CHUNK, bytes(4)) * 200
             await stream.write(encode_frame(Kind.GET, DIGEST) + want)
-            await until(lambda: not holder._exchange._serving)
+            await until(lambda: not holder._blob_server._serving)
             assert await fetch(reader, holder) == DATA
             assert await answers(deaf, holder.peer)
 
@@ -298,67 +260,5 @@ def test_a_bit_flipped_on_the_holders_disk_is_never_served(tmp_path):
             path.write_bytes(content)
             with pytest.raises(Unavailable):  # and not PeerFault: the holder sent nothing wrong
                 await fetch(reader, holder, deadline_s=20)
-
-    run(main)
-
-
-def test_a_pushed_blob_is_pulled_verified_and_kept():
-    async def main() -> None:
-        offers = []
-
-        def accept(peer, digest, size):
-            offers.append((peer, digest, size))
-            return len(offers) > 1
-
-        sent, kept = RunCatalogue(DATA), RunCatalogue()
-        async with (
-            a_host("sender", blobs=sent) as sender,
-            a_host("taker", blobs=kept, accept_push=accept) as taker,
-            connected(sender, taker),
-        ):
-            assert await sender.push(taker.peer, DIGEST) is PushAnswer.BUSY
-            assert kept.size(DIGEST) is None
-            assert await sender.push(taker.peer, DIGEST) is PushAnswer.DONE
-            assert kept.size(DIGEST) == len(DATA)
-            assert await sender.push(taker.peer, DIGEST) is PushAnswer.HAVE
-            assert offers == [(sender.peer, DIGEST, len(DATA))] * 2
-            with pytest.raises(Unavailable, match="not here"):
-                await sender.push(taker.peer, blob_digest(b"never seen"))
-
-    run(main)
-
-
-def test_a_pusher_that_sends_something_else_is_blamed_and_nothing_is_kept():
-    async def main() -> None:
-        faults, kept = [], RunCatalogue()
-        async with (
-            a_host("sender", blobs=RunCatalogue(DATA)) as sender,
-            a_host("taker", blobs=kept, accept_push=lambda *_: True, on_fault=faults.append) as taker,
-            connected(sender, taker),
-        ):
-            lie(sender, spoil_from(3))
-            with pytest.raises(Unavailable):
-                await sender.push(taker.peer, DIGEST)
-            await until(lambda: bool(faults))
-            assert faults[0].peer == sender.peer
-            assert kept.size(DIGEST) is None
-            assert not taker._exchange._receiving
-
-    run(main)
-
-
-def test_a_push_above_the_room_for_pushes_is_busy_without_asking():
-    async def main() -> None:
-        asked = []
-        async with (
-            a_host("sender", blobs=RunCatalogue(DATA)) as sender,
-            a_host("taker", accept_push=lambda *offer: bool(asked.append(offer)) or True) as taker,
-            connected(sender, taker),
-        ):
-            taker._exchange._receiving[blob_digest(b"other")] = limits.IN_FLIGHT_BYTES_MAX - len(DATA) + 1
-            assert await sender.push(taker.peer, DIGEST) is PushAnswer.BUSY
-            assert not asked
-            taker._exchange._receiving[blob_digest(b"other")] -= 1
-            assert await sender.push(taker.peer, DIGEST) is PushAnswer.DONE
 
     run(main)

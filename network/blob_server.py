@@ -1,0 +1,139 @@
+"""Blob server: serves a host's blobs to peers that pull them.
+
+Room: network (edge: trio, libp2p streams, disk through BlobSource in threads). The
+puller sets the pace (fetch.py). Nothing is served that does not match its digest
+at the moment it is sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from assay.network import frames, limits
+from assay.network.blob_store import BlobSource
+from assay.network.fetch import Threads, blaming
+from assay.network.frames import Kind
+from assay.network.guard import reset_quietly
+from assay.protocol.encoding.blob import ChunkList, chunk_list_bytes, encode_chunk_list, span_of
+from assay.protocol.encoding.blob import chunk_count as count_chunks
+from assay.protocol.errors import MalformedMessage, PeerFault, Unavailable
+from assay.protocol.types import Digest, PeerId
+
+log = logging.getLogger(__name__)
+
+
+class BlobServer:
+    """Serves the pulls of one host's blobs, with bounds per peer and in all."""
+
+    def __init__(
+        self,
+        *,
+        blobs: BlobSource,
+        on_fault: Callable[[PeerFault], None],
+        threads: Threads,
+        timing: limits.Timing,
+    ) -> None:
+        self._blobs = blobs
+        self._on_fault = on_fault
+        self._threads = threads
+        self._timing = timing
+        self._lists: OrderedDict[Digest, ChunkList] = OrderedDict()
+        self._serving: dict[PeerId, int] = {}  # streams that each peer opened to us
+
+    async def serve(self, peer: PeerId, stream: Any) -> None:
+        """Answer one puller until it leaves; whatever it sends ends only this stream."""
+        total = sum(self._serving.values())
+        if self._serving.get(peer, 0) >= limits.BLOB_STREAMS_PER_PEER_MAX or total >= limits.BLOB_STREAMS_MAX:
+            await reset_quietly(stream)
+            return
+        self._serving[peer] = self._serving.get(peer, 0) + 1
+        try:
+            await blaming(peer, self._serve_chunks, stream)
+        except PeerFault as fault:
+            self._on_fault(fault)
+        except Unavailable as error:
+            log.debug("blob stream ended", extra={"peer": peer.hex()[:8], "error": str(error)})
+        finally:
+            self._serving[peer] -= 1
+            if not self._serving[peer]:
+                del self._serving[peer]
+            await reset_quietly(stream)
+
+    async def _serve_chunks(self, stream: Any) -> None:
+        """Serve until the puller closes the stream.
+
+        Raises:
+            EOFError: the puller closed the stream, which is how a pull ends.
+        """
+        digest: Digest | None = None
+        chunks: ChunkList | None = None
+        while True:
+            with trio.fail_after(self._timing.serve_idle_s):
+                kind, body = await frames.read_frame(stream, (Kind.GET, Kind.WANT_CHUNK))
+            if kind is Kind.GET:
+                if len(body) != 32:
+                    raise MalformedMessage(f"digest of {len(body)} bytes")
+                digest = Digest(body)
+                chunks = await self._list_of(digest)
+                if chunks is None:
+                    await frames.write_frame(stream, Kind.MISSING)
+                else:
+                    await frames.write_frame(stream, Kind.CHUNKS, encode_chunk_list(chunks))
+                continue
+            if chunks is None or digest is None:
+                raise MalformedMessage("WANT_CHUNK before a GET that was answered")
+            index, _ = frames.unpack_id(body)
+            if index >= len(chunks.hashes):
+                raise MalformedMessage(f"chunk {index} of {len(chunks.hashes)}")
+            chunk = await self._threads.run(self._read_verified, digest, chunks, index)
+            await frames.write_frame(stream, Kind.CHUNK, frames.pack_id(index, chunk))
+
+    async def _list_of(self, digest: Digest) -> ChunkList | None:
+        known = self._lists.get(digest)
+        if known is not None:
+            self._lists.move_to_end(digest)
+            return known
+        chunks = await self._threads.run(self._hash_stored, digest)
+        if chunks is not None:
+            self._lists[digest] = chunks
+            if len(self._lists) > limits.CHUNK_LISTS_CACHED:
+                self._lists.popitem(last=False)
+        return chunks
+
+    def _hash_stored(self, digest: Digest) -> ChunkList | None:
+        """The chunk list of a stored blob, or None if it is absent or damaged. Blocks."""
+        size = self._blobs.size(digest)
+        if size is None or chunk_list_bytes(size) > limits.CHUNK_LIST_BYTES_MAX:
+            return None
+        try:
+            hashes = tuple(
+                hashlib.sha256(self._blobs.read(digest, *span_of(index, size))).digest()
+                for index in range(count_chunks(size))
+            )
+        except Unavailable as error:
+            log.warning("blob not readable", extra={"digest": digest.hex(), "error": str(error)})
+            return None
+        chunks = ChunkList(size=size, hashes=hashes)
+        if chunks.digest() != digest:
+            log.error("blob damaged", extra={"digest": digest.hex()})
+            return None
+        return chunks
+
+    def _read_verified(self, digest: Digest, chunks: ChunkList, index: int) -> bytes:
+        """One chunk as it should be. Blocks.
+
+        Raises:
+            Unavailable: the store gives something else; the peer gets nothing rather than that.
+        """
+        chunk = self._blobs.read(digest, *chunks.span(index))
+        try:
+            chunks.verify(index, chunk)
+        except MalformedMessage as error:
+            raise Unavailable(f"blob {digest.hex()[:8]} is damaged: {error}") from error
+        return chunk
