@@ -1,5 +1,25 @@
 PY := .venv/bin/python
-.PHONY: setup setup-dev demo localnet check test sim bench contracts lock clean
+ROOMS := protocol chain training network attestation ledger participant node verifier orders bundle observer simulation redteam api devnet cli
+.PHONY: help setup setup-dev demo localnet check test sim bench contracts lock clean
+
+## help        this list
+help:           ; @sed -n 's/^## /make /p' Makefile
+
+## setup       install what running needs: .venv, a local Ethereum chain, a few system packages where allowed
+## setup-dev   the same, and what tests need
+## demo        a whole network on this machine, with a cheater; leaves runs/quickstart
+## localnet    another network: make localnet ARGS="--nodes 8"
+## test        all tests
+## sim         200 simulated networks with liars and storms
+## lint        format, lint, types and import contracts
+## check       lint and test
+## bench       the short benchmarks
+## contracts   compile the contracts and test them
+## slither     static analysis of the contracts
+## halmos      proofs about the contracts
+## docs        the documentation site, in build/site
+## lock        pin all dependencies again
+## clean       remove what set-up and runs left behind
 
 setup:          ; ./setup.sh
 setup-dev:      ; ./setup.sh --dev
@@ -17,5 +37,10 @@ slither: setup-dev build/slither/bin/slither ; $(PY) -m pytest tests/contracts/t
 halmos: setup-dev build/halmos/bin/halmos ; cd contracts && PATH="$$PWD/node_modules/.bin:$$PATH" && export PATH && forge clean && ../build/halmos/bin/halmos --match-contract '^Symbolic.+'
 build/slither/bin/slither: ; $(PY) -m venv build/slither && build/slither/bin/pip install slither-analyzer==0.11.6
 build/halmos/bin/halmos:   ; $(PY) -m venv build/halmos && build/halmos/bin/pip install halmos==0.3.3
+.PHONY: docs
+docs: build/docs/bin/mkdocs
+	mkdir -p build/docs_root/assay && for room in $(ROOMS); do ln -sfn ../../../$$room build/docs_root/assay/$$room; done
+	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --strict
+build/docs/bin/mkdocs: ; $(PY) -m venv build/docs && build/docs/bin/pip install mkdocs-material==9.8.1 'mkdocstrings[python]==1.0.8' ruff
 lock:           ; uv pip compile --universal --python-version 3.10 --generate-hashes --no-header --no-annotate requirements.in -o requirements.lock
 clean:          ; rm -rf .venv runs contracts/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis

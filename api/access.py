@@ -1,12 +1,12 @@
-"""Access: who may ask for what: sessions, API tokens, nonces, stored answers and moves.
+"""Access: the API server's store of sessions, API tokens, used nonces, idempotent responses and moves.
 
-Room: api (edge: one SQLite file of the server's own, never the books). Secrets are kept as
-SHA-256 of 256 random bits, so the file gives nobody access and a look-up tells nothing by its time.
+Room: api (edge: one SQLite file of the server's own, never the books). Secrets are stored as
+SHA-256 of 256 random bits, so the file grants no access and a look-up leaks nothing by its timing.
 Everything here expires, is bounded, and is swept.
 
-    nonce     made without being stored (HMAC); kept only once used, so nobody can fill a table with them
+    nonce     created without storage (HMAC); stored only once used, so no client can fill a table
     token     assay_<43 characters>; scopes, spend limit, expiry, revocation
-    answer    what an Idempotency-Key was answered
+    answer    the response to an Idempotency-Key
     move      prepared -> sent; see api/moves.py
 """
 
@@ -30,10 +30,10 @@ TOKEN_PREFIX, SESSION_PREFIX = "assay_", "session_"
 NONCE_S, SESSION_S, ANSWER_S = 300, 12 * 3600, 24 * 3600
 NONCES_MAX, SESSIONS_MAX, ANSWERS_MAX = 100_000, 100_000, 100_000
 TOKENS_MAX, ACCOUNT_SESSIONS_MAX, PRINCIPAL_ANSWERS_MAX = 10_000, 20, 1_000
-PREPARED_MAX = 20  # moves of one account that wait to be signed
+PREPARED_MAX = 20  # unsigned moves per account
 AMOUNT_MAX = 2**63 - 1
 KEPT_MOVE_S = 30 * 24 * 3600
-TOLD_S = 3600  # how long it is said of a move that it has expired
+TOLD_S = 3600  # seconds for which an expired move is still reported as expired
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS secret (id INTEGER PRIMARY KEY CHECK (id = 0), value BLOB NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS used_nonce (nonce TEXT PRIMARY KEY, expires_s INTEGER NOT NULL) STRICT;
@@ -57,34 +57,34 @@ CREATE INDEX IF NOT EXISTS move_account ON move (account, state);
 
 
 class NoRoom(Unavailable):
-    """A bounded table is full of what has not expired."""
+    """A bounded table is full of unexpired rows."""
 
 
 class KeyReused(Exception):
-    """An Idempotency-Key that was given for another request."""
+    """An Idempotency-Key was used for another request before."""
 
 
 class InProgress(Exception):
-    """The request with this Idempotency-Key has not been answered yet."""
+    """The request with this Idempotency-Key is still being processed."""
 
 
 class OverLimit(Exception):
-    """A token's moves would pull more than it may."""
+    """A token's moves would exceed its spend limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who asks."""
+    """The authenticated caller of a request."""
 
-    name: str  # "session:..." or "token:7"; names buckets and stored answers
-    account: str | None  # whose; None of a token that speaks for nobody's money
+    name: str  # "session:..." or "token:7"; key of rate limits and stored responses
+    account: str | None  # None for a token without an account
     scopes: frozenset[str]
     token: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """An API token as it is on record: without the secret."""
+    """A stored API token, without its secret."""
 
     id: int
     name: str
@@ -99,7 +99,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A move as it is on record."""
+    """A stored move."""
 
     id: str
     principal: str
@@ -112,10 +112,10 @@ class Kept:
 
 
 class AccessStore:
-    """One server's file. Threads may share it: each question has a connection of its own."""
+    """One server's store. Thread-safe: each call has its own connection."""
 
     def __init__(self, path: Path) -> None:
-        """Open or make the file, for this user alone.
+        """Open or create the file, readable by this user alone.
 
         Raises:
             ConfigError: it cannot be opened.
@@ -135,12 +135,12 @@ class AccessStore:
     # ---- nonces of sign-ins
 
     def new_nonce(self, now_s: int) -> str:
-        """A nonce for one sign-in, good for `NONCE_S`."""
+        """A nonce for one sign-in, valid for `NONCE_S` seconds."""
         head = f"{now_s + NONCE_S:010x}{secrets.token_hex(8)}"
         return head + self._mac(head)
 
     def use_nonce(self, nonce: str, now_s: int) -> bool:
-        """Whether the nonce is one of ours, not expired and not used; from now on it is used."""
+        """Use up a nonce; returns whether it was ours, unexpired and unused."""
         head, mac = nonce[:26], nonce[26:]
         if len(nonce) != 58 or not nonce.isascii() or not hmac.compare_digest(mac, self._mac(head)):
             return False
@@ -158,7 +158,7 @@ class AccessStore:
     # ---- sessions and tokens
 
     def open_session(self, account: str, now_s: int) -> tuple[str, int]:
-        """A session's secret, which is not kept, and when it ends. An account's oldest end for it."""
+        """A new session's secret, which is not stored, and its expiry; evicts the account's oldest ones."""
         secret = SESSION_PREFIX + secrets.token_urlsafe(32)
         with self._writing() as db:
             self._room(db, "session", SESSIONS_MAX)
@@ -187,7 +187,7 @@ class AccessStore:
         now_s: int,
         days: int,
     ) -> tuple[str, Token]:
-        """A new token's secret, which is not kept, and its record.
+        """A new token's secret, which is not stored, and its record.
 
         Raises:
             ConfigError: scopes that do not exist or need an account, or a limit out of range.
@@ -213,12 +213,12 @@ class AccessStore:
         return secret, _token(row)
 
     def tokens(self) -> list[Token]:
-        """All tokens on record."""
+        """All stored tokens."""
         with closing(self._connect()) as db:
             return [_token(row) for row in db.execute("SELECT * FROM token ORDER BY id")]
 
     def revoke(self, token: int, now_s: int) -> bool:
-        """End a token now; whether there was one."""
+        """Revoke a token; returns whether it existed."""
         with self._writing() as db:
             done = db.execute(
                 "UPDATE token SET revoked_s = coalesce(revoked_s, ?) WHERE id = ?", (now_s, token)
@@ -226,7 +226,7 @@ class AccessStore:
             return done.rowcount == 1
 
     def who(self, secret: str, now_s: int) -> Principal | None:
-        """Whom a session or token stands for; None if for nobody, or no more."""
+        """The caller that a valid session or token authenticates; None if unknown or expired."""
         if not secret.isascii() or len(secret) > 80:
             return None
         with closing(self._connect()) as db:
@@ -236,7 +236,7 @@ class AccessStore:
                 ).fetchone()
                 if row is None:
                     return None
-                # One name for an account's sessions: an Idempotency-Key outlives a session.
+                # One name for all sessions of an account: an Idempotency-Key outlives a session.
                 return Principal(
                     name=f"account:{row['account']}", account=row["account"], scopes=frozenset(SCOPES)
                 )
@@ -249,23 +249,23 @@ class AccessStore:
         found = _token(row)
         return Principal(name=f"token:{found.id}", account=found.account, scopes=found.scopes, token=found.id)
 
-    # ---- stored answers
+    # ---- stored responses
 
     def begin(
         self, principal: str, key: str, request_hash: bytes, now_s: int, stale_s: int
     ) -> tuple[int, bytes] | None:
-        """The answer that this key had before; None if the request is to be carried out now.
+        """The stored response of this key; None if the request is to be executed now.
 
         Args:
-            principal: Whose key.
+            principal: The caller that owns the key.
             key: The Idempotency-Key.
             request_hash: Of method, path and body.
             now_s: Unix time.
-            stale_s: After so long, a request without an answer was cut off and may be carried out again.
+            stale_s: Age at which a request without response counts as aborted and may be executed again.
 
         Raises:
-            KeyReused: the key was given for another request.
-            InProgress: it has no answer yet.
+            KeyReused: the key was used for another request.
+            InProgress: it has no response yet.
         """
         with self._writing() as db:
             row = db.execute(
@@ -290,7 +290,7 @@ class AccessStore:
             return None
 
     def finish(self, principal: str, key: str, status: int, body: bytes) -> None:
-        """Keep what a request was answered; what may be tried again (5xx, 429) is forgotten instead."""
+        """Store a request's response; a retryable one (5xx, 429) is deleted instead."""
         with self._writing() as db:
             if status >= 500 or status == 429:
                 db.execute("DELETE FROM answer WHERE principal = ? AND key = ?", (principal, key))
@@ -303,10 +303,10 @@ class AccessStore:
     # ---- moves
 
     def keep_move(self, move: Kept, now_s: int) -> None:
-        """Keep a prepared move.
+        """Store a prepared move.
 
         Raises:
-            NoRoom: the account has too many that wait.
+            NoRoom: the account has too many unsigned ones.
         """
         with self._writing() as db:
             waiting = "SELECT count(*) FROM move WHERE account = ? AND state = 'prepared' AND expires_s > ?"
@@ -326,19 +326,19 @@ class AccessStore:
             )
 
     def move(self, move_id: str) -> Kept | None:
-        """A move on record."""
+        """A stored move, or None."""
         with closing(self._connect()) as db:
             row = db.execute("SELECT * FROM move WHERE id = ?", (move_id,)).fetchone()
         return None if row is None else _kept(row)
 
     def send_move(self, move_id: str, raw: tuple[str, ...], token: int | None, now_s: int) -> bool:
-        """Use a move's nonce, once: keep its signed transactions, and count what they pull against the token.
+        """Use a move's nonce, once: store its signed transactions and charge the token's spend limit.
 
         Returns:
             False if it was sent before or has expired.
 
         Raises:
-            OverLimit: the token's limit does not cover it; nothing is kept.
+            OverLimit: the token's limit does not cover it; nothing is stored.
         """
         with self._writing() as db:
             done = db.execute(
@@ -361,7 +361,7 @@ class AccessStore:
     # ---- inside
 
     def sweep(self, now_s: int) -> None:
-        """Forget what has expired."""
+        """Delete everything expired."""
         with self._writing() as db:
             for table in ("used_nonce", "session"):
                 db.execute(f"DELETE FROM {table} WHERE expires_s <= ?", (now_s,))

@@ -1,6 +1,6 @@
-"""App: the routes behind the guard.
+"""App: assembles the FastAPI app from its routes, behind the guard.
 
-Room: api (edge). No cookies, no CORS, no files: what is not a route is 404.
+Room: api (edge). No cookies, no CORS, no static files: any other path is 404.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _ERRORS = (400, 401, 403, 404, 405, 409, 413, 414, 415, 422, 429, 431, 500, 503)
 
 
 def make_server(config: ServerFile, base: Path) -> Server:
-    """What a configuration asks for; paths in it are relative to `base`.
+    """The server of a configuration; paths in it are relative to `base`.
 
     Raises:
-        ConfigError: a file is missing or damaged, or the chain is another one.
+        ConfigError: a file is missing or damaged, or the endpoint serves another chain.
     """
     gateway = None
     if config.chain is not None:
@@ -47,13 +47,13 @@ def make_server(config: ServerFile, base: Path) -> Server:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"deployment {path}: cannot be read ({error})") from None
         gateway = Gateway(config.chain.rpc_url, deployment)
-        with suppress(Unavailable):  # a chain that is away now may come back; its routes say so
+        with suppress(Unavailable):  # the chain may come back; until then its routes answer so
             gateway.check_deployment()
     return Server(config, make_catalogue(config.runs, base), AccessStore(base / config.access), gateway)
 
 
 def make_app(server: Server) -> FastAPI:
-    """The app without its guard, for its documentation."""
+    """The app without its guard, as for its documentation."""
     problem: dict[int | str, dict[str, Any]] = {
         status: {"model": ProblemAnswer, "content": {MEDIA_TYPE: {}}} for status in _ERRORS
     }
@@ -70,12 +70,12 @@ def make_app(server: Server) -> FastAPI:
 
 
 def guarded(server: Server) -> Guard:
-    """The app as it is served."""
+    """The app behind its guard, as served."""
     return Guard(make_app(server), server.config.limits)
 
 
 def health(server: TheServer) -> Health:
-    """Whether the server answers, and whether its chain does."""
+    """Health of the server and of its chain endpoint."""
     chain = "none"
     if server.gateway is not None:
         try:

@@ -1,7 +1,7 @@
-"""Shelf: the runs that a server serves, by name, and what it remembers of each.
+"""Catalogue: the runs that a server serves, by name, with cached totals and audit results.
 
-Room: api (edge: opens books to read). A name from a stranger is looked up and never made into
-a path. What was added up is kept with the log's edge and goes on from there, so a balance
+Room: api (edge: opens books to read). A client's name is looked up and never made into
+a path. Totals are cached with the log's edge and continued from there, so a balance
 costs only the entries since the last one.
 """
 
@@ -30,16 +30,16 @@ from assay.protocol.types import Digest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditAnswer:
-    """What the last audit found, and when."""
+    """Result and time of the last audit of the books."""
 
     at_s: float
     audited: Audited | None
-    difference: str  # the first thing that is not as it was logged; empty if all is
+    difference: str  # the first difference from the log; empty if none
 
 
 @dataclass(slots=True)
 class ServedRun:
-    """One run."""
+    """One served run."""
 
     name: str
     run: Path | str
@@ -51,18 +51,18 @@ class ServedRun:
 
     @property
     def place(self) -> Place:
-        """Where its parts are."""
+        """Paths or URLs of its parts."""
         return find_books(self.run)
 
     @contextmanager
     def opened(self) -> Iterator[Connection]:
-        """A consistent view of its books.
+        """A consistent snapshot of its books.
 
         Raises:
             Problem: they cannot be opened now.
         """
         try:
-            # An engine to a file keeps nothing open; a server's database has a pool, which is kept.
+            # An engine on a file keeps nothing open; a database server's engine is kept for its pool.
             engine = self._engine or open_engine_to_read(self.place.books)
         except ConfigError:
             raise Problem(503, f"the books of run {self.name} cannot be opened now") from None
@@ -87,14 +87,14 @@ class ServedRun:
             raise Problem(404, f"the spec of run {self.name} is not on this server") from None
 
     def totals(self) -> Totals:
-        """The balances by the journal as it is now.
+        """The present balances from the journal.
 
         Raises:
-            LedgerIntegrityError: an entry is not what was logged, or the books went back since they were
-                added up.
+            LedgerIntegrityError: an entry differs from the log, or the books were rolled back since the
+                last call.
         """
         with self._lock:
-            so_far = self._totals  # before the view is opened, so the view can only be newer
+            so_far = self._totals  # read before the snapshot is opened, which can only be newer
         with self.opened() as db:
             found = add_up(db, so_far)
         with self._lock:
@@ -103,7 +103,7 @@ class ServedRun:
         return found
 
     def audited(self, every_s: float) -> AuditAnswer:
-        """The whole audit, made again at most every so many seconds and by one request at a time."""
+        """The whole audit, repeated at most every `every_s` seconds and by one request at a time."""
         with self._audit_lock:
             now_s = time.monotonic()
             if self._audit is None or now_s >= self._audit.at_s + every_s:
@@ -120,7 +120,7 @@ class ServedRun:
 
 @dataclass(frozen=True, slots=True)
 class RunCatalogue:
-    """All runs of a server."""
+    """All served runs of a server."""
 
     runs: Mapping[str, ServedRun]
 

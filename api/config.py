@@ -1,8 +1,8 @@
-"""Config: what one server serves, to whom, and how much of it.
+"""Config: the configuration of one API server: its runs, chain and limits.
 
-Room: api (pure). The `cli` room reads the TOML; paths are relative to the file.
+Room: api (pure). Package `cli` reads the TOML; paths are relative to the file.
 
-    origin = "https://api.example.org"     # what wallets sign in to
+    origin = "https://api.example.org"     # origin in sign-in messages
     access = "access.db"                   # the server's own file
     [runs]
     quickstart = "runs/quickstart"         # a folder, a ledger.db, or postgresql://...
@@ -23,20 +23,20 @@ _Count = Annotated[int, Field(ge=1, le=10**6)]
 
 
 class Section(BaseModel):
-    """One table: strict, no unknown keys, unchanging."""
+    """Base of the tables: strict types, no unknown keys, frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class ChainSection(Section):
-    """Where the contracts are."""
+    """Chain endpoint and deployment file."""
 
     rpc_url: Annotated[str, Field(pattern=r"^https?://")]
     deployment: Path
 
 
 class LimitsSection(Section):
-    """How much one caller may ask for."""
+    """Rate and size limits per caller."""
 
     address_per_minute: _Count = 300
     address_burst: _Count = 100

@@ -1,4 +1,4 @@
-"""Gateway: the chain as the API uses it: what a move's transactions are, and how far they got.
+"""Gateway: builds a move's unsigned transactions, submits signed ones and reports their state.
 
 Room: api (edge: one JSON-RPC endpoint, without a key). Blocking.
 """
@@ -24,14 +24,14 @@ _KNOWN = ("already known", "already imported", "nonce too low")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mined:
-    """How far a transaction got."""
+    """State of a transaction on chain."""
 
     state: str  # "unknown", "pending", "mined", "reverted", "final"
     block: int | None = None
 
 
 class Gateway(ChainReader):
-    """The contracts of one deployment, and the endpoint that transactions go to."""
+    """Read access to one deployment's contracts, and submission of signed transactions."""
 
     def call_of(self, contract: str, function: str, *arguments: Any, gas: int = 300_000) -> Call:
         """A contract call as data."""
@@ -51,7 +51,7 @@ class Gateway(ChainReader):
         """The calls as transactions of an account, in order.
 
         Raises:
-            ChainRefused: the first of them would fail.
+            ChainRefused: the first of them would revert.
         """
         eth = self._rpc.web3.eth
         who: Any = account
@@ -78,10 +78,10 @@ class Gateway(ChainReader):
         return int(needed) * 13 // 10 + 20_000
 
     def offer(self, raw: bytes) -> str:
-        """Hand a signed transaction in; what the endpoint says against it, empty if it took it.
+        """Submit a signed transaction; returns the endpoint's error text, empty if it was accepted.
 
         Raises:
-            Unavailable: nobody answers; whether it was taken is unknown.
+            Unavailable: no answer; whether it was accepted is unknown.
         """
         try:
             self._rpc.read("send", lambda: self._rpc.web3.eth.send_raw_transaction(raw))
@@ -97,7 +97,7 @@ class Gateway(ChainReader):
         return ""
 
     def mined(self, tx_hash: bytes) -> Mined:
-        """How far a transaction got."""
+        """State of a transaction on chain."""
         eth = self._rpc.web3.eth
         found: Any = self._raw("eth_getTransactionReceipt", "0x" + tx_hash.hex())
         if found is None:
@@ -110,7 +110,7 @@ class Gateway(ChainReader):
         return Mined(state="final" if block <= final else "mined", block=block)
 
     def is_valid_signature(self, account: str, digest: bytes, signature: bytes) -> bool:
-        """Whether a contract wallet says that it signed (EIP-1271)."""
+        """Whether a contract wallet accepts the signature (EIP-1271)."""
         if self._raw("eth_getCode", account, "latest") in ("0x", "", None):
             return False
         data = _MAGIC + encode(["bytes32", "bytes"], [digest, signature])

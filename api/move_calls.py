@@ -1,7 +1,7 @@
-"""Move calls: what an action is on the contracts, and what it pulls from the account.
+"""Move calls: plans an action as contract calls, with the token units that it pulls from the account.
 
-Room: api (edge: asks the chain and the books). Amounts come as text and are whole token units; an
-approval is for exactly what the next call takes.
+Room: api (edge: reads the chain and the books). Amounts arrive as text in whole token units; an
+approval is for exactly the next call's amount.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from assay.chain.units import UNIT, money_text
 ROLES = {"operator": OPERATOR, "verifier": VERIFIER}
 _Role = Literal["operator", "verifier"]
 _Number = Annotated[int, Field(ge=0, lt=2**63)]
-_GAS = {"stake": 300_000, "openRun": 400_000, "topUp": 200_000}  # where an approval is not mined yet
+_GAS = {"stake": 300_000, "openRun": 400_000, "topUp": 200_000}  # for calls whose approval is not mined yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """An action as calls."""
+    """An action as contract calls."""
 
     calls: tuple[Call, ...]
     amount: int  # token units that leave the account's wallet
-    summary: str  # what its owner reads before signing
+    summary: str  # text that the account's owner reads before signing
 
 
 class _Stake(Asked):
@@ -83,10 +83,10 @@ _ACTIONS: dict[str, type[BaseModel]] = {
 
 
 def plan(server: Server, account: str, action: str, parameters: Mapping[str, Any]) -> Planned:
-    """What an action is on chain.
+    """The contract calls of an action.
 
     Raises:
-        Problem: there is no such action, its parameters are not as documented, or it is not the account's.
+        Problem: unknown action, parameters not as documented, or not this account's to take.
     """
     kind = _ACTIONS.get(action)
     if kind is None:
@@ -167,7 +167,7 @@ def _place(chain: Gateway, account: str, asked: _Place) -> Planned:
 def _paid(
     chain: Gateway, account: str, contract: str, function: str, amount: int, *arguments: Any
 ) -> tuple[Call, ...]:
-    """A call that pulls tokens, after an approval of exactly so many where one is needed."""
+    """A call that pulls `amount` tokens, preceded by an approval of exactly that amount if needed."""
     call = chain.call_of(contract, function, *arguments, gas=_GAS[function])
     if chain.token_balance(account) < amount:
         raise Problem(409, f"the account holds less than {money_text(amount)} {UNIT}")

@@ -1,8 +1,8 @@
-"""Moves: a transaction goes out only as it was prepared, and only with a fresh word of its account.
+"""Moves: checks that transactions sent through the API are those prepared, and signed by their account.
 
-Room: api (pure). The server holds nobody's key. What moves money is the account's own signed
-transactions; beside them it signs one EIP-712 statement, `Move`, which names what they do
-to a person, binds them, and is good once and for minutes. A session or a token alone moves nothing.
+Room: api (pure). The server holds no account's key. Money is moved only by the account's own signed
+transactions; with them the account signs one EIP-712 statement, `Move`, which describes them in plain
+text, binds them, and is valid once and for minutes. A session or a token alone moves nothing.
 
     prepare -> Move + unsigned transactions -> signed by the account -> checked here -> the chain
 """
@@ -50,22 +50,22 @@ _DOMAIN_TYPE = [
 
 
 class MoveRefused(AssayError):
-    """What was sent is not what was prepared, or not by its account."""
+    """The sent transactions or statement differ from the prepared ones, or another key signed them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One contract call that a move consists of."""
+    """One contract call of a move."""
 
     contract: str
     to: str
     data: str  # hexadecimal, 0x
-    gas_fallback: int  # where it cannot be estimated because a call before it is not mined
+    gas_fallback: int  # used if an earlier unmined call prevents estimation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsigned:
-    """A transaction as its account is to sign it; only the two fees are the account's choice."""
+    """A transaction for its account to sign, which may choose only the two fees."""
 
     chain_id: int
     nonce: int
@@ -76,7 +76,7 @@ class Unsigned:
     max_priority_fee: int
 
     def plain(self) -> dict[str, Any]:
-        """As wallets take it (EIP-1559)."""
+        """JSON form for wallets (EIP-1559)."""
         return {
             "type": _DYNAMIC_FEE,
             "chainId": self.chain_id,
@@ -102,7 +102,7 @@ def typed_data(
     nonce: bytes,
     expiry: int,
 ) -> dict[str, Any]:
-    """The `Move` as `eth_signTypedData_v4` takes it."""
+    """The `Move` statement in the form of `eth_signTypedData_v4`."""
     return {
         "types": {"EIP712Domain": _DOMAIN_TYPE, "Move": MOVE_TYPE},
         "primaryType": "Move",
@@ -127,7 +127,7 @@ def typed_data(
 
 
 def move_digest(typed: Mapping[str, Any]) -> bytes:
-    """The 32 bytes that the account signs."""
+    """The EIP-712 digest that the account signs, 32 bytes."""
     signable = encode_typed_data(full_message=dict(typed))
     return keccak(b"\x19" + signable.version + signable.header + signable.body)
 
@@ -136,7 +136,7 @@ def check_move(typed: Mapping[str, Any], signature: bytes, account: str) -> None
     """Do nothing if the account signed this `Move`.
 
     Raises:
-        MoveRefused: somebody else did, or nobody.
+        MoveRefused: the signature is missing or by another account.
     """
     try:
         signer = recover(move_digest(typed), signature)
@@ -150,12 +150,12 @@ def check_transaction(raw: bytes, prepared: Unsigned, account: str) -> bytes:
     """The hash of a signed transaction that is exactly the prepared one, by its account.
 
     Args:
-        raw: As it would go to the chain.
-        prepared: What it must be.
-        account: Who must have signed it.
+        raw: The signed transaction, encoded for the chain.
+        prepared: The transaction expected.
+        account: The signer expected.
 
     Raises:
-        MoveRefused: it is another in any field but the fees, or another's.
+        MoveRefused: it differs in any field but the fees, or has another signer.
     """
     if not 1 < len(raw) <= RAW_BYTES_MAX or raw[0] != _DYNAMIC_FEE:
         raise MoveRefused("not a signed transaction of type 2 (EIP-1559)")

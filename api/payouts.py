@@ -1,4 +1,4 @@
-"""Payouts: an epoch's payout table out of the books, with the proof that claims each row on chain.
+"""Payouts: an epoch's payout table from the books, with the claim proof of each row.
 
 Room: api (edge: reads the books).
 """
@@ -21,7 +21,7 @@ def payouts(db: Connection, run_id: bytes, epoch: int) -> SettlementAnswer:
 
     Raises:
         Problem: it is not settled.
-        LedgerIntegrityError: its rows do not make its root.
+        LedgerIntegrityError: its rows do not hash to its root.
     """
     heads, payout = TABLES["settlement"], TABLES["payout"]
     head = db.execute(sa.select(heads).where(heads.c.epoch == epoch)).first()

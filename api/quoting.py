@@ -1,8 +1,8 @@
-"""Quoting: a stranger's run file, read without touching this machine's disk.
+"""Quoting: parses an untrusted run file for a quote, without access to this machine's disk.
 
 Room: api (pure). An order may name files: data, a model to start from, a tokenizer, limits,
-policies, keys. On a server every such key is refused before anything looks at it, so the
-quote is of what the file itself says.
+policies, keys. On a server every such key is refused before it is used, so the
+quote follows from the file alone.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ else:
 TEXT_CHARS_MAX = 65_536
 NESTED_MAX = 12
 DOTS_MAX = 64  # in one line: the parser's work grows with the square of a dotted key's parts
-ROUNDS_MAX, EPOCHS_MAX = 100_000, 10_000  # a longer run is quoted by its buyer's own command
+ROUNDS_MAX, EPOCHS_MAX = 100_000, 10_000  # longer runs are quoted by the buyer's own command
 NOWHERE = Path("/nonexistent")
-# Keys that name a file: what they may say all the same.
+# Keys that may name a file, with the values allowed here.
 FILE_KEYS: dict[tuple[str, str], tuple[str, ...]] = {
     ("data", "source"): ("stdlib",),
     ("model", "base"): (),
@@ -41,7 +41,7 @@ def read_order(text: str) -> Order:
     """The order in a run file's text.
 
     Raises:
-        ConfigError: it is not TOML, names a file, is too long a run, or is no order.
+        ConfigError: it is not TOML, names a file, is too long a run, or is no valid order.
     """
     raw = _tables(text)
     for words in _file_words(raw):
@@ -62,7 +62,7 @@ def _tables(text: str) -> dict[str, Any]:
     depth = 0
     for mark in text:
         depth += (mark in "[{") - (mark in "]}")
-        if depth > NESTED_MAX:  # the parser recurses; brackets in strings count too, which harms nobody
+        if depth > NESTED_MAX:  # the parser recurses; brackets in strings count too, which is harmless
             raise ConfigError(f"the run file is nested more than {NESTED_MAX} deep")
     try:
         raw = tomllib.loads(text)

@@ -1,6 +1,6 @@
-"""Schemas: what the API answers, as documented at /openapi.json.
+"""Schemas: request and response types of the API, as documented at /openapi.json.
 
-Room: api (pure). Amounts are token units as text, because readers of JSON round large numbers; hashes
+Room: api (pure). Amounts are token units as text, because JSON parsers may round large numbers; hashes
 are hexadecimal.
 """
 
@@ -18,13 +18,13 @@ AmountGiven = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,18}$", examples=["100
 
 
 class Answer(BaseModel):
-    """Something that is answered."""
+    """Base of response bodies."""
 
     model_config = ConfigDict(frozen=True)
 
 
 class Asked(BaseModel):
-    """Something that is asked: no unknown keys, no types that merely look alike."""
+    """Base of request bodies: no unknown keys, strict types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

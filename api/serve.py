@@ -1,7 +1,7 @@
-"""API serve: one server process, from its file.
+"""Serve: runs one API server process from its configuration file.
 
-Room: api (edge: reads a TOML file, listens). The packages of `assay[api]` are needed here and
-nowhere else.
+Room: api (edge: reads a TOML file, listens). Only this module needs the packages of
+`assay[api]`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def read_server_file(path: Path) -> ServerFile:
 
 
 def open_access(path: Path) -> AccessStore:
-    """The access store of a server's file."""
+    """The access store that a server's file names."""
     return AccessStore(path.parent / read_server_file(path).access)
 
 
@@ -87,7 +87,7 @@ def run_server(path: Path, *, is_tethered: bool = False) -> None:
     except OSError as error:
         raise ConfigError(f"cannot listen on {config.listen}:{config.port} ({error.strerror})") from None
     host = f"[{config.listen}]" if ":" in config.listen else config.listen
-    log.info("api is up", extra={"url": f"http://{host}:{line.getsockname()[1]}", "runs": len(config.runs)})
+    log.info("api started", extra={"url": f"http://{host}:{line.getsockname()[1]}", "runs": len(config.runs)})
     runner.run(sockets=[line])
 
 

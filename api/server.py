@@ -1,6 +1,6 @@
-"""Server: what the routes share: configuration, runs, the access store, the chain, the clock.
+"""Server: the state that routes share: configuration, runs, access store, chain and clock; authentication.
 
-Room: api (edge). A request says who it is by a bearer secret; nothing is ever read from a cookie.
+Room: api (edge). A request authenticates by a bearer secret; cookies are never read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ bearer = HTTPBearer(auto_error=False, description="A session of /v1/signin, or a
 
 @dataclass(slots=True)
 class Server:
-    """One server's standing equipment."""
+    """One server's shared state."""
 
     config: ServerFile
     catalogue: RunCatalogue
@@ -51,10 +51,10 @@ class Server:
         self._tokens = Buckets(rate=Rate(per_minute=limits.token_per_minute, burst=limits.token_burst))
 
     def who(self, request: Request) -> Principal | None:
-        """Who asks; None if nobody says so.
+        """The authenticated caller; None without credentials.
 
         Raises:
-            Problem: a secret that is none, or too many requests.
+            Problem: an invalid secret, or too many requests.
         """
         scheme, _, secret = request.headers.get("authorization", "").partition(" ")
         if not scheme:
@@ -80,10 +80,10 @@ class Server:
         return found
 
     def chain(self) -> Gateway:
-        """The chain.
+        """The chain gateway.
 
         Raises:
-            Problem: this server has none.
+            Problem: this server has no chain.
         """
         if self.gateway is None:
             raise Problem(503, "this server is not connected to a chain")
@@ -94,7 +94,7 @@ _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 
 def server_of(request: Request) -> Server:
-    """The server that a request came to."""
+    """The server of a request's app."""
     found: Server = request.app.state.server
     return found
 
@@ -103,7 +103,7 @@ TheServer = Annotated[Server, Depends(server_of)]
 
 
 def needs(scope: str) -> Callable[..., Principal | None]:
-    """A dependency: the caller, who must have this scope. Reading may be open to everybody."""
+    """FastAPI dependency: the caller, which must have this scope; reading may be public."""
 
     def check(
         request: Request, server: TheServer, _shown: Annotated[Any, Depends(bearer)]
@@ -124,10 +124,10 @@ Reader = Annotated[Principal | None, Depends(needs("read"))]
 
 
 def check_etag(request: Request, edge: Edge, more: str = "") -> str:
-    """The tag of an answer that depends on path, query, log and `more` alone.
+    """The ETag of a response that depends on path, query, log and `more` alone.
 
     Raises:
-        HTTPException: 304, if the caller has this answer already.
+        HTTPException: 304, if the caller has this response already.
     """
     asked = f"{request.url.path}?{request.url.query}"
     made = hashlib.sha256(f"{asked}\n{edge.size}\n{edge.root.hex()}\n{more}".encode()).hexdigest()[:32]
@@ -139,7 +139,7 @@ def check_etag(request: Request, edge: Edge, more: str = "") -> str:
 
 
 class NotModified(Exception):
-    """The caller has this answer."""
+    """The caller has this response already (304)."""
 
     def __init__(self, tag: str) -> None:
         super().__init__(tag)
@@ -153,10 +153,10 @@ def once(
     asked: BaseModel,
     carry_out: Callable[[], tuple[int, BaseModel]],
 ) -> Response:
-    """Carry a request out, or give the answer that its Idempotency-Key had before.
+    """Execute a request, or return the stored response of its Idempotency-Key.
 
     Raises:
-        Problem: no key, a key of another request, or one that is being carried out now.
+        Problem: no key, a key of another request, or one still being processed.
     """
     key = request.headers.get("idempotency-key", "")
     if not 1 <= len(key) <= KEY_CHARS_MAX or not key.isascii() or not key.isprintable():

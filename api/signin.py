@@ -1,7 +1,7 @@
-"""Sign-in: a wallet's signed message by EIP-4361, and whether it is meant for us, now.
+"""Sign-in: parses and checks Sign-In with Ethereum messages (EIP-4361).
 
-Room: api (pure: the time comes in). The grammar is the EIP's, strictly: one message has one text,
-and a text that another parser could read otherwise is refused.
+Room: api (pure: the time comes in). The EIP's grammar is applied strictly: one message has one text,
+and a text that another parser could read differently is refused.
 
     example.org wants you to sign in with your Ethereum account:
     0x52908400098527886E0F7030069857D2E4169EE7
@@ -54,12 +54,12 @@ _AUTHORITY = re.compile(r"(?P<scheme>https?)://(?P<domain>[^/?#]*)(?:[/?#].*)?",
 
 
 class SignInRefused(AssayError):
-    """A message that is not by the grammar, or not for this server at this time."""
+    """A message that violates the grammar, or is not for this server at this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignIn:
-    """What the message says. Times are kept as they were written."""
+    """The fields of a sign-in message. Times are kept as written."""
 
     scheme: str | None = None
     domain: str
@@ -96,7 +96,7 @@ def parse_signin(text: str) -> SignIn:
     """The message in a text.
 
     Raises:
-        SignInRefused: it is not by the grammar, or the address is not written with its checksum.
+        SignInRefused: it violates the grammar, or the address lacks its checksum.
     """
     found = _MESSAGE.fullmatch(text) if len(text) <= TEXT_CHARS_MAX else None
     if found is None:
@@ -130,16 +130,16 @@ def parse_signin(text: str) -> SignIn:
 
 
 def check_signin(message: SignIn, *, origin: str, chain_id: int, now: datetime) -> None:
-    """Do nothing if the message is for us, now. The nonce is the caller's to look up.
+    """Do nothing if the message is for this server and valid now. The caller checks the nonce.
 
     Args:
-        message: As it was parsed.
-        origin: Ours, such as `https://api.example.org`: scheme and domain.
-        chain_id: Of the chain that accounts live on.
-        now: With its time zone.
+        message: The parsed message.
+        origin: This server's, such as `https://api.example.org`: scheme and domain.
+        chain_id: Of the accounts' chain.
+        now: Time-zone aware.
 
     Raises:
-        SignInRefused: another domain, site or chain, or not now.
+        SignInRefused: another domain, URI or chain, or outside its validity.
     """
     scheme, _, domain = origin.partition("://")
     if message.domain != domain or message.scheme not in (None, scheme):
@@ -161,16 +161,16 @@ def check_signin(message: SignIn, *, origin: str, chain_id: int, now: datetime) 
 
 
 def signed_digest(text: str) -> bytes:
-    """What a wallet signs for a text (EIP-191, version 0x45)."""
+    """The digest that a wallet signs for a text (EIP-191, version 0x45)."""
     body = text.encode()
     return keccak(b"\x19Ethereum Signed Message:\n" + str(len(body)).encode() + body)
 
 
 def _moment(text: str) -> datetime:
-    """An RFC 3339 time.
+    """Parse an RFC 3339 time.
 
     Raises:
-        SignInRefused: no such day or hour.
+        SignInRefused: no valid date or time.
     """
     match = re.fullmatch(r"(.{10})[Tt](.{8})(?:\.(\d+))?([Zz]|[+\-]\d\d:\d\d)", text)
     assert match is not None, "the grammar let it through"

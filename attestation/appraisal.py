@@ -1,8 +1,8 @@
-"""Appraisal: what a node's evidence is worth, from its arguments alone.
+"""Appraisal: appraises a node's attestation evidence under a policy (RFC 9334), as a pure function.
 
-Room: attestation (pure). No clock, no network, no environment: whoever has the
-same evidence, binding, policy, collateral and time gets the same result, so a
-dispute replays it. Strangers' evidence makes it say CONTRAINDICATED, never raise.
+Room: attestation (pure). No clock, no network, no environment: the
+same evidence, binding, policy, collateral and time give the same result, so a
+dispute can repeat it. Malformed evidence gives CONTRAINDICATED, never an exception.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ EXAMINERS: dict[DeviceFamily, Examine] = {
 def appraise(
     evidence: Evidence, binding: Binding, policy: AppraisalPolicy, collateral: Collateral, at_s: int
 ) -> AttestationResult:
-    """What `evidence` says about the node of `binding` at Unix time `at_s`, under `policy`.
+    """Appraise `evidence` of the node of `binding` at Unix time `at_s`, under `policy`.
 
     Args:
-        evidence: From the node; any bytes.
-        binding: What it must be about, with the nonce that the verifiers drew.
-        policy: What is accepted.
-        collateral: What the verifier's own fetcher got from vendors.
-        at_s: Unix time at which the result is to hold.
+        evidence: From the node; untrusted.
+        binding: Expected binding, with the nonce that the verifiers drew.
+        policy: The appraisal policy.
+        collateral: Vendors' data, from the verifier's own fetcher.
+        at_s: Unix time of the appraisal.
 
     Returns:
         The result. Its verdict is the worst of the processor's and the GPUs'; it is
-        AFFIRMING only if no reason at all stands against any of them.
+        AFFIRMING only if there is no reason against any of them.
 
     Raises:
         ConfigError: the evidence is Intel's and dcap-qvl is not installed.
@@ -81,7 +81,7 @@ def appraise(
         collateral=digest(collateral),
         policy=digest(policy),
         at_s=at_s,
-        # Nothing that stands against evidence expires: where it does not affirm or warn, now is the end.
+        # Negative results do not expire later: unless it affirms or warns, the result ends at `at_s`.
         expires_s=max(at_s, min(ends)) if verdict <= TrustTier.WARNING else at_s,
     )
 
@@ -89,13 +89,13 @@ def appraise(
 def examine(
     report: Report, expected: bytes, policy: AppraisalPolicy, collateral: Collateral, at_s: int
 ) -> tuple[DeviceResult, int]:
-    """What one device's report is worth by itself, and until when (Unix time).
+    """Appraise one device's report by itself; returns the result and its expiry (Unix time).
 
     Args:
-        report: Any bytes.
-        expected: What it must be about: 64 bytes of a processor, a GPU's 32-byte nonce.
-        policy: What is accepted.
-        collateral: What vendors publish.
+        report: Untrusted.
+        expected: Expected report data: 64 bytes of a processor, a GPU's 32-byte nonce.
+        policy: The appraisal policy.
+        collateral: Vendors' data.
         at_s: Unix time.
 
     Raises:
@@ -126,7 +126,7 @@ def examine(
 
 
 def ueid_of(family: DeviceFamily, device: bytes) -> Digest:
-    """What results call a device: a digest, so that they do not spread serial numbers; zero if unknown."""
+    """A device's id in results: a digest, so that serial numbers are not disclosed; zero if unknown."""
     if not any(device):
         return Digest(bytes(32))
     return Digest(hashlib.sha256(b"assay/ueid/v1" + bytes([family]) + device).digest())
@@ -135,11 +135,11 @@ def ueid_of(family: DeviceFamily, device: bytes) -> Digest:
 def _reasons_of_all(
     evidence: Evidence, binding: Binding, policy: AppraisalPolicy, collateral: Collateral, at_s: int
 ) -> list[Reason]:
-    """What stands against the evidence as a whole."""
+    """Reasons against the evidence as a whole."""
     is_gpu = evidence.main.family is DeviceFamily.NVIDIA_CC
     faults = {
         Reason.GPU_ALONE: is_gpu,
-        # A GPU cannot bind others, and only GPUs can be bound.
+        # A GPU cannot bind other devices, and only GPUs can be bound.
         Reason.MALFORMED: any(gpu.family is not DeviceFamily.NVIDIA_CC for gpu in evidence.gpus)
         or (is_gpu and bool(evidence.gpus)),
         Reason.EVIDENCE_TOO_OLD: at_s - binding.nonce_at_s > policy.evidence_age_max_s,

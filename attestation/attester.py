@@ -1,6 +1,6 @@
-"""Attester: the interface of a device that can vouch for a node (RFC 9334 calls it the attester).
+"""Attester: interface of a device that signs evidence about the node it runs in (RFC 9334).
 
-Room: attestation (pure). `devices.software` is one; `node.attesters` runs a command for the others.
+Room: attestation (pure). `devices.software` implements it; `node.attesters` runs a command for others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Attester(Protocol):
 
     @property
     def family(self) -> DeviceFamily:
-        """Kind of device, which says how its evidence is appraised."""
+        """Device family, which determines how its evidence is appraised."""
 
     def evidence(self, binding: Binding) -> Evidence:
         """Fresh evidence over `binding`.

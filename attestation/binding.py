@@ -1,15 +1,15 @@
-"""Binding: what a report must be about, so that it serves one node, one run, one epoch and one moment.
+"""Binding: the report data that ties attestation evidence to one node, run, epoch, code and nonce.
 
-Room: attestation (pure). A report proves nothing about a node until bytes that the
-device signed name that node. Both sides compute the same two values:
+Room: attestation (pure). A report proves nothing about a node unless the bytes that the
+device signed name that node. Attester and verifier compute the same two values:
 
     context     = H("assay/attest/v1", deployment, node, run, epoch, code)
     gpu_nonce   = H("assay/gpu/v1", context, nonce)                                  32 bytes
     report_data = H("assay/report-data/v1", context, H(gpu evidence or "")) | nonce  64 bytes
 
-H is SHA-256 over its arguments, each behind its length as four bytes, big-endian:
-no two lists of arguments share their bytes. GPUs are bound through the guest:
-it checks them, and its processor signs the digest of what they said.
+H is SHA-256 over its arguments, each prefixed with its length as four bytes, big-endian:
+no two lists of arguments have equal bytes. GPUs are bound through the guest:
+it checks them, and its processor signs the digest of their reports.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from assay.protocol.types import Digest, PeerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """Who shows evidence, for what, in answer to which nonce.
+    """Node, run, epoch, code and nonce that evidence must be bound to.
 
-    A nonce is drawn by the verifiers, used once, and known to nobody before
+    A nonce is drawn by the verifiers, used once, and unpredictable before
     `nonce_at_s`: evidence over it is younger than that.
     """
 
@@ -37,9 +37,9 @@ class Binding:
     node: PeerId
     run_id: Digest
     epoch: int
-    code_digest: Digest  # SHA-256 of what the guest runs
+    code_digest: Digest  # SHA-256 of the guest's code
     nonce: Digest
-    nonce_at_s: int  # Unix time at which the nonce was drawn; the verifier's knowledge, in no hash
+    nonce_at_s: int  # Unix time at which the nonce was drawn; known to the verifier, not hashed
 
 
 def context(binding: Binding) -> Digest:
@@ -55,15 +55,15 @@ def context(binding: Binding) -> Digest:
 
 
 def gpu_nonce(binding: Binding) -> bytes:
-    """The 32 bytes that every GPU of the node is asked with."""
+    """The 32-byte nonce for every GPU of the node."""
     return _hash(b"assay/gpu/v1", context(binding), binding.nonce)
 
 
 def report_data(binding: Binding, gpus: Sequence[Report]) -> bytes:
-    """The 64 bytes that the processor signs.
+    """The 64 bytes of report data that the processor signs.
 
     Args:
-        binding: What the evidence is for.
+        binding: Of the evidence.
         gpus: The GPU reports that the guest has checked, in their order in the evidence.
     """
     said = b"".join(_prefixed(encode(gpu)) for gpu in gpus)

@@ -1,9 +1,9 @@
-"""Chain: from a device's certificate to a root that the policy pins.
+"""Certificates: validates the X.509 path from a device's certificate to a root that the policy pins.
 
-Room: attestation (pure). Only what the three vendors issue: X.509 v3, RSA-PSS or
-ECDSA, no name constraints. The trust is in the pinned digest of the root, so a
+Room: attestation (pure). Supports only what the three vendors issue: X.509 v3, RSA-PSS or
+ECDSA, no name constraints. Trust is in the pinned digest of the root, so a
 root may come with the evidence. A certificate that the path does not use is
-refused: nothing in evidence is left unread.
+refused: no part of evidence is ignored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from assay.protocol.types import Digest
 
 DEPTH_MAX = 6  # NVIDIA's is five
 
-# What the library raises for certificates that are none; several of them are bare Exceptions.
+# What the library raises for malformed certificates; some of them are bare Exceptions.
 _UNREADABLE = (
     ValueError,
     TypeError,
@@ -42,7 +42,7 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What we use of a certificate, all of it read: the library parses names only when asked for them."""
+    """The parts of a certificate that we use, fully parsed: the library parses names only on access."""
 
     parsed: x509.Certificate
     der: bytes
@@ -56,22 +56,22 @@ class Certificate:
     is_issuer: bool  # may sign certificates
     path_length: int | None
     signs_crls: bool
-    unknown: dict[str, bytes]  # extensions that the library leaves as they are, by OID
+    unknown: dict[str, bytes]  # extensions that the library does not parse, by OID
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A way from a device to a root, or what is wrong with it."""
+    """Result of path validation: the path, or the reasons against it."""
 
     reasons: tuple[Reason, ...]
     not_after_s: int = FOREVER_S
 
 
 def read_certificate(der: bytes) -> Certificate:
-    """A certificate in DER, completely read.
+    """A certificate in DER, fully parsed.
 
     Raises:
-        MalformedMessage: it is none.
+        MalformedMessage: it is not a certificate.
     """
     if len(der) > CERTIFICATE_BYTES_MAX:
         raise MalformedMessage(f"certificate: {len(der)} bytes, at most {CERTIFICATE_BYTES_MAX} expected")
@@ -86,8 +86,8 @@ def read_certificate(der: bytes) -> Certificate:
                 usage = extension.value
             elif isinstance(extension.value, x509.UnrecognizedExtension):
                 unknown[extension.oid.dotted_string] = extension.value.value
-        # What no signature covers: the algorithm named a second time, and how many bits of the signature
-        # count. The library is lenient with both; what is not compared, an attacker may vary.
+        # No signature covers the second naming of the algorithm and the unused bits of the signature.
+        # The library is lenient with both, so an attacker could vary them unless compared here.
         if _item(der, 1) != _item(found.tbs_certificate_bytes, 2):
             raise ValueError("its two signature algorithms differ")
         if not _item(der, 2).endswith(b"\0" + found.signature):
@@ -119,18 +119,18 @@ def check_path(
     policy: AppraisalPolicy,
     at_s: int,
 ) -> Path:
-    """Whether the first certificate of `given` leads to a pinned root.
+    """Validate the path from the first certificate of `given` to a pinned root.
 
     Args:
         given: From the evidence, the device's own first; each must be on the path.
-        pool: Others that may be.
+        pool: Other certificates that may be on it.
         crls: Revocation lists in DER.
-        pinned: SHA-256 of the roots that count.
-        policy: Whether a list is required for each issuer that may sign one.
+        pinned: SHA-256 of trusted roots.
+        policy: Says whether a list is required for each issuer that may sign one.
         at_s: Unix time.
 
     Raises:
-        MalformedMessage: a revocation list is none.
+        MalformedMessage: a revocation list is malformed.
     """
     if not given:
         return Path((Reason.CHAIN,))
@@ -150,7 +150,7 @@ def check_path(
         for below, issuer in enumerate(path[1:])
     )
     on_path = {certificate.sha256 for certificate in path}
-    # A device's own certificate may sign nothing but reports, and a root vouches for no guest.
+    # A device's own certificate may sign only reports, and a root cannot be the device's.
     is_device = not path[0].is_issuer and len(path) > 1
     if not is_proper or not is_device or any(extra.sha256 not in on_path for extra in given):
         reasons.append(Reason.CHAIN)
@@ -166,7 +166,7 @@ def check_path(
 
 
 def check_p384(key: CertificatePublicKeyTypes, r: int, s: int, covered: bytes) -> tuple[Reason, ...]:
-    """What is wrong with an ECDSA P-384 signature with SHA-384: nothing, or SIGNATURE."""
+    """Reasons against an ECDSA P-384 signature with SHA-384: none, or SIGNATURE."""
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
         return (Reason.SIGNATURE,)
     try:
@@ -177,7 +177,7 @@ def check_p384(key: CertificatePublicKeyTypes, r: int, s: int, covered: bytes) -
 
 
 def _item(der: bytes, index: int) -> bytes:
-    """An item of a SEQUENCE in DER, which the library has already found to be well formed."""
+    """An item of a DER SEQUENCE that the library has already accepted as well formed."""
     start, _ = _extent(der, 0)
     for _ in range(index):
         start = _extent(der, start)[1]
@@ -185,7 +185,7 @@ def _item(der: bytes, index: int) -> bytes:
 
 
 def _extent(der: bytes, at: int) -> tuple[int, int]:
-    """Where the contents of the item at `at` begin, and where it ends."""
+    """Offsets at which the contents of the item at `at` begin and end."""
     length = int.from_bytes(der[at + 1 : at + 2], "big")
     start = at + 2
     if length >= 0x80:
@@ -220,15 +220,15 @@ def _revocation(
     policy: AppraisalPolicy,
     at_s: int,
 ) -> tuple[tuple[Reason, ...], int]:
-    """What revocation says about one certificate, and until when that stands (Unix time)."""
-    if not issuer.signs_crls:  # AMD's SEV key and NVIDIA's boot ROM have none; their issuer's covers them
+    """Reasons from revocation lists against one certificate, and their expiry (Unix time)."""
+    if not issuer.signs_crls:  # AMD's SEV key and NVIDIA's boot ROM have no list; their issuer's covers them
         return (), FOREVER_S
     end = 0
     for crl in lists:
         try:
             if crl.issuer != issuer.subject or not crl.is_signature_valid(issuer.key):  # type: ignore[arg-type]
                 continue
-            # Whatever the dates: what was revoked stays so.
+            # Regardless of dates: a revoked certificate stays revoked.
             if crl.get_revoked_certificate_by_serial_number(subject.serial) is not None:
                 return (Reason.REVOKED,), 0
             until = crl.next_update_utc

@@ -1,9 +1,9 @@
-"""Evidence: what an attester hands over, what a verifier holds against it, and who does which.
+"""Evidence: the messages of attestation: a node's device reports, and the vendors' collateral.
 
-Room: attestation (pure). The words are those of RFC 9334 (RATS): a node is the
+Room: attestation (pure). Terms are those of RFC 9334 (RATS): a node is the
 *attester*, `appraise` the *verifier*, the draw of audits the *relying party*;
-chip vendors *endorse*; whoever writes the policy provides the *reference values*.
-Everything here comes from strangers: each field has its bound.
+chip vendors *endorse*; the policy's author provides the *reference values*.
+All of it is untrusted: each field has its bound.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ CRLS_MAX = 8
 
 
 class DeviceFamily(enum.IntEnum):
-    """Who made the thing that vouches."""
+    """Vendor and kind of an attesting device."""
 
     TDX = 1
     SGX = 2
     SEV_SNP = 3
     NVIDIA_CC = 4
-    SOFTWARE = 5  # an ordinary key, for tests; counts only where a policy names it
+    SOFTWARE = 5  # an ordinary key, for tests; accepted only if a policy names it
 
     @property
     def word(self) -> str:
-        """As files write it: `sev-snp`."""
+        """Name in files, such as `sev-snp`."""
         return self.name.lower().replace("_", "-")
 
 
@@ -43,7 +43,7 @@ Certificate = Annotated[bytes, Max(CERTIFICATE_BYTES_MAX)]  # DER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One signed statement of one device, byte for byte as it came from there."""
+    """One signed report of one device, byte for byte as the device returned it."""
 
     TAG: ClassVar[bytes] = b"assay/attest-report/1"
     family: DeviceFamily
@@ -53,7 +53,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What one node shows: its processor's report and those of the GPUs that its guest has bound to it."""
+    """One node's evidence: its processor's report and those of the GPUs that its guest has bound to it."""
 
     TAG: ClassVar[bytes] = b"assay/attest-evidence/1"
     main: Report
@@ -62,7 +62,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collateral:
-    """What vendors publish about their devices, as the verifier's own fetcher got it."""
+    """Vendors' published data about their devices, as the verifier's own fetcher got them."""
 
     TAG: ClassVar[bytes] = b"assay/attest-collateral/1"
     fetched_at_s: int  # Unix time

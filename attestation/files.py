@@ -1,14 +1,14 @@
-"""Files: evidence and collateral as JSON, for tools that do not speak our messages.
+"""Files: reads and writes evidence and collateral as JSON, for tools outside Assay.
 
 Room: attestation (pure). Bytes are base64; the certificates are DER, the device's
-first. Unknown keys and other spellings of base64 are refused.
+first. Unknown keys and non-canonical base64 are refused.
 
     evidence    {"family": "sev-snp", "report": "...", "certificates": ["..."],
                  "gpus": [{"report": "...", "certificates": ["..."]}]}
     collateral  {"fetched_at": "2026-11-20T00:00:00Z", "intel": {...},
                  "certificates": ["..."], "crls": ["..."]}
 
-`intel` is what Intel's collateral is in JSON for dcap-qvl (QuoteCollateralV3).
+`intel` is Intel's collateral in dcap-qvl's JSON (QuoteCollateralV3).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from assay.protocol.encoding.codec import encode
 from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import MalformedMessage
 
-FILE_BYTES_MAX = 4 << 20  # eight lists of 256 KiB, in base64, and what else there is
+FILE_BYTES_MAX = 4 << 20  # eight lists of 256 KiB, in base64, and the rest
 MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -73,7 +73,7 @@ def read_evidence(text: bytes) -> Evidence:
     """The evidence in a JSON text.
 
     Raises:
-        MalformedMessage: it is none, or over a bound.
+        MalformedMessage: malformed, or over a bound.
     """
     table = _read(_EvidenceTable, text, "evidence")
     return _bounded(
@@ -99,7 +99,7 @@ def read_collateral(text: bytes) -> Collateral:
     """The collateral in a JSON text.
 
     Raises:
-        MalformedMessage: it is none, or over a bound.
+        MalformedMessage: malformed, or over a bound.
     """
     table = _read(_CollateralTable, text, "collateral")
     intel = b"" if table.intel is None else json.dumps(table.intel).encode()
@@ -118,10 +118,10 @@ def read_collateral(text: bytes) -> Collateral:
 
 
 def read_time(text: str) -> int:
-    """Unix time of a moment written as `2026-11-20T00:00:00Z`.
+    """Unix time of a text such as `2026-11-20T00:00:00Z`.
 
     Raises:
-        ValueError: it is not written so, or lies before 1970.
+        ValueError: it has another form, or lies before 1970.
     """
     found = datetime.strptime(text, MOMENT).replace(tzinfo=timezone.utc)
     if found.strftime(MOMENT) != text or found.timestamp() < 0:

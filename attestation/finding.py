@@ -1,4 +1,4 @@
-"""Finding: what the appraisal of one device's report came to.
+"""Finding: result type of appraising one device's report.
 
 Room: attestation (pure).
 """
@@ -15,24 +15,24 @@ FOREVER_S = 253_402_300_799  # end of the year 9999: vendors write it for "does 
 
 
 class Debug(enum.IntEnum):
-    """Whether somebody outside could look in."""
+    """Debug state of the guest, in which the host can read its memory."""
 
-    NOT_STATED = 0  # the report does not say; the measurements must
+    NOT_STATED = 0  # not in the report; the measurements decide
     DISABLED = 1  # since the guest was started
     ENABLED = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFinding:
-    """What speaks against a report, and what a report with a good signature says.
+    """Reasons against a report, and the contents of a report with a valid signature.
 
-    Everything but `reasons` is left at its default where no signature vouches for it.
+    Without a valid signature everything but `reasons` has its default.
     """
 
     reasons: tuple[Reason, ...]
-    device: bytes = b""  # the vendor's name for it
+    device: bytes = b""  # the vendor's id of the device
     claims: dict[str, str] = field(default_factory=dict)
     debug: Debug = Debug.NOT_STATED
     tcb: TcbStatus = TcbStatus.NOT_STATED
     advisories: tuple[str, ...] = ()
-    not_after_s: int = FOREVER_S  # Unix time: certificates and collateral end here
+    not_after_s: int = FOREVER_S  # Unix time: expiry of certificates and collateral

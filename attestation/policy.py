@@ -1,4 +1,4 @@
-"""Policy: what a verifier accepts, as one value whose digest goes into every result.
+"""Policy: the appraisal policy of a run, one value whose digest goes into every result.
 
 Room: attestation (pure). Some rules are in no policy because no policy may switch
 them off: debug is refused; so are SEV-SNP reports from another level than VMPL 0,
@@ -26,20 +26,20 @@ NAME_MAX = 64
 VALUE_MAX = 512
 
 REQUIRED_CLAIMS: dict[DeviceFamily, frozenset[str]] = {
-    # Without the runtime registers a reference would name firmware and leave kernel and programs open.
+    # Without the runtime registers a reference would fix firmware and leave kernel and programs open.
     DeviceFamily.TDX: frozenset({"mr_td", "rtmr0", "rtmr1", "rtmr2"}),
     DeviceFamily.SGX: frozenset({"mr_enclave"}),
     DeviceFamily.SEV_SNP: frozenset({"measurement"}),
-    # Versions and at least one measured block, which `check_policy` asks for.
+    # Versions and at least one measured block, which `check_policy` requires.
     DeviceFamily.NVIDIA_CC: frozenset({"driver", "vbios"}),
     DeviceFamily.SOFTWARE: frozenset({"measurement"}),
 }
 
 
 class TcbStatus(enum.IntEnum):
-    """How up to date a platform is, better to worse; the names are Intel's."""
+    """How up to date a platform's TCB is, better to worse; the names are Intel's."""
 
-    NOT_STATED = 0  # nothing says
+    NOT_STATED = 0  # unknown
     UP_TO_DATE = 1
     SW_HARDENING_NEEDED = 2
     CONFIGURATION_NEEDED = 3
@@ -50,13 +50,13 @@ class TcbStatus(enum.IntEnum):
 
     @property
     def word(self) -> str:
-        """As Intel writes it: `SWHardeningNeeded`."""
+        """Intel's name, such as `SWHardeningNeeded`."""
         return self.name.title().replace("_", "").replace("Sw", "SW")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """A vendor's root that counts."""
+    """A pinned vendor root."""
 
     TAG: ClassVar[bytes] = b"assay/attest-root/1"
     family: DeviceFamily
@@ -74,19 +74,19 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """Values that together identify something good, and when."""
+    """Reference values that together identify an accepted guest or firmware, with a validity period."""
 
     TAG: ClassVar[bytes] = b"assay/attest-reference/1"
     name: Annotated[str, Max(NAME_MAX)]
     family: DeviceFamily
-    values: Annotated[tuple[Claim, ...], Max(CLAIMS_MAX)]  # all of them must be the evidence's
-    not_before_s: int  # Unix time; the first moment at which it counts
-    not_after_s: int  # the last one
+    values: Annotated[tuple[Claim, ...], Max(CLAIMS_MAX)]  # all must equal the evidence's
+    not_before_s: int  # Unix time; start of validity
+    not_after_s: int  # end of validity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnpTcb:
-    """Security version numbers of an AMD platform; each component by itself."""
+    """Security version numbers of an AMD platform, per component."""
 
     TAG: ClassVar[bytes] = b"assay/attest-snp-tcb/1"
     fmc: Annotated[int, Max(255)]  # Turin and later; 0 before
@@ -96,7 +96,7 @@ class SnpTcb:
     microcode: Annotated[int, Max(255)]
 
     def reaches(self, least: SnpTcb) -> bool:
-        """Whether no component is under that of `least`."""
+        """Whether every component is at least that of `least`."""
         return (
             self.fmc >= least.fmc
             and self.bootloader >= least.bootloader
@@ -108,34 +108,34 @@ class SnpTcb:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppraisalPolicy:
-    """Everything about an appraisal that is somebody's choice."""
+    """All configurable rules of an appraisal."""
 
     TAG: ClassVar[bytes] = b"assay/attest-policy/1"
     name: Annotated[str, Max(NAME_MAX)]
     families: Annotated[tuple[DeviceFamily, ...], Max(8)]  # accepted; SOFTWARE only if named here
-    killed: Annotated[tuple[DeviceFamily, ...], Max(8)]  # refused whatever else is said: its keys have leaked
+    killed: Annotated[tuple[DeviceFamily, ...], Max(8)]  # refused in any case: its keys have leaked
     roots: Annotated[tuple[Root, ...], Max(ROOTS_MAX)]
     references: Annotated[tuple[Reference, ...], Max(MEASUREMENTS_MAX)]
-    tcb_worst: TcbStatus  # the worst that is tolerated; what is worse than UP_TO_DATE is a warning
+    tcb_worst: TcbStatus  # the worst tolerated; anything worse than UP_TO_DATE is a warning
     tcb_evaluation_min: int  # Intel's tcbEvaluationDataNumber
     snp_tcb_min: SnpTcb
     refused_advisories: Annotated[tuple[Annotated[str, Max(NAME_MAX)], ...], Max(LIST_MAX)]
-    refused_devices: Annotated[tuple[Digest, ...], Max(LIST_MAX)]  # as `ueid` in results names them
-    is_smt_allowed: bool  # two threads of one core share more than one likes
+    refused_devices: Annotated[tuple[Digest, ...], Max(LIST_MAX)]  # by `ueid` in results
+    is_smt_allowed: bool  # threads of one core share side channels
     is_dynamic_platform_allowed: bool  # Intel: processors may be added after registration
-    are_cached_keys_allowed: bool  # Intel: platform keys are kept outside of the processor
+    are_cached_keys_allowed: bool  # Intel: platform keys are stored outside of the processor
     is_revocation_required: bool  # a list for every issuer that may sign one
     evidence_age_max_s: int  # since the nonce was drawn
     collateral_age_max_s: int  # since it was fetched, and since Intel signed its TCB data
-    result_life_s: int  # a result is worth nothing after this long
+    result_life_s: int  # validity of a result
 
     def pinned(self, family: DeviceFamily) -> frozenset[Digest]:
-        """Digests of the roots that count for a family."""
+        """Digests of the pinned roots of a family."""
         return frozenset(root.sha256 for root in self.roots if root.family is family)
 
 
 def check_policy(policy: AppraisalPolicy) -> None:
-    """Do nothing if a policy says what it can mean.
+    """Do nothing if the parts of a policy fit together.
 
     Raises:
         ValueError: which part does not fit, what it is and what was expected.
@@ -164,7 +164,7 @@ def check_policy(policy: AppraisalPolicy) -> None:
 
 
 def family_faults(policy: AppraisalPolicy, family: DeviceFamily) -> tuple[Reason, ...]:
-    """What the policy has against a whole family, before anything is read."""
+    """Reasons of the policy against a whole device family, before anything is parsed."""
     killed = (Reason.FAMILY_KILLED,) if family in policy.killed else ()
     refused = (Reason.FAMILY_REFUSED,) if family not in policy.families else ()
     return killed + refused
@@ -173,9 +173,9 @@ def family_faults(policy: AppraisalPolicy, family: DeviceFamily) -> tuple[Reason
 def match_reference(
     policy: AppraisalPolicy, family: DeviceFamily, claims: dict[str, str], at_s: int
 ) -> tuple[tuple[Reason, ...], int]:
-    """What the allow-list has against these values, and until when they stand (Unix time; 0 if not).
+    """Reasons of the allow-list against these values, and the match's expiry (Unix time; 0 if none).
 
-    A reference matches if every value that it names is the evidence's own.
+    A reference matches if every value in it equals the evidence's.
     """
     fitting = [
         reference
@@ -191,7 +191,7 @@ def match_reference(
 
 
 def tcb_faults(policy: AppraisalPolicy, status: TcbStatus) -> tuple[Reason, ...]:
-    """What the policy has against a platform of this status."""
+    """Reasons of the policy against a platform of this status."""
     if status is TcbStatus.NOT_STATED:
         return (Reason.TCB_UNKNOWN,)
     if status is TcbStatus.REVOKED or status > policy.tcb_worst:

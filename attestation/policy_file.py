@@ -1,8 +1,8 @@
-"""Policy file: a policy as a person writes it, in TOML or JSON.
+"""Policy file: builds an `AppraisalPolicy` from the tables of a TOML or JSON file.
 
-Room: attestation (pure). The `cli` room reads the file; here its tables become one
-`AppraisalPolicy`. Every key that is left out is strict; unknown keys are refused,
-because a misspelt prohibition would be none. examples/attestation/policy.toml is one.
+Room: attestation (pure). Package `cli` reads the file. Every omitted key
+has its strict default; unknown keys are refused,
+because a misspelt prohibition would have no effect. Example: examples/attestation/policy.toml.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class _PolicyTable(_Table):
     measurement: list[_MeasurementTable]
     tcb_worst: Annotated[TcbStatus, BeforeValidator(_status)] = TcbStatus.UP_TO_DATE
     tcb_evaluation_min: _Count = 0
-    snp_tcb_min: _SnpTable | None = None  # needed where SEV-SNP is accepted
+    snp_tcb_min: _SnpTable | None = None  # required if SEV-SNP is accepted
     refused_advisories: list[str] = []
     refused_devices: list[_Sha256] = []
     allow_smt: bool = False
@@ -101,11 +101,11 @@ class _PolicyTable(_Table):
 
 
 def policy_of(tables: Mapping[str, Any], where: str = "policy") -> AppraisalPolicy:
-    """The policy that a file's tables say.
+    """The policy in a file's tables.
 
     Args:
         tables: Parsed TOML or JSON.
-        where: The file's name, for messages.
+        where: The file's name, for error texts.
 
     Raises:
         ConfigError: something in it is unknown, missing, out of bounds, or does not fit the rest.
@@ -119,7 +119,7 @@ def policy_of(tables: Mapping[str, Any], where: str = "policy") -> AppraisalPoli
     try:
         policy = _policy(table)
         check_policy(policy)
-        encode(policy)  # every bound of every field
+        encode(policy)  # checks every bound of every field
     except ValueError as cause:
         raise ConfigError(f"{where}: {cause}") from None
     return policy

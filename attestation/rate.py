@@ -1,9 +1,9 @@
-"""Rate: what a node's evidence is worth when the rate of its audits is reckoned.
+"""Rate: the discount on a node's audit rate that an attestation result gives.
 
-Room: attestation (pure). Evidence is a discount on audits, never a replacement.
-Operators own their machines and can open them, and one leaked key forges perfect
-evidence for every machine of a family; so the floor stays, what deters stays, and
-pay and votes know nothing of this. The rate itself: `assay.protocol.draws.discounted_ppm`.
+Room: attestation (pure). Evidence lowers the audit rate and never replaces audits.
+Operators have physical access to their machines, and one leaked key forges perfect
+evidence for every machine of a family; so the rate keeps its floor and its deterrent part, and
+pay and votes do not depend on evidence. The rate itself: `assay.protocol.draws.discounted_ppm`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from assay.protocol.messages import Discount
 
 
 def discount_of(result: AttestationResult | None, at_s: int) -> Discount:
-    """The discount that a node's newest result earns at Unix time `at_s`.
+    """The discount for a node's newest result at Unix time `at_s`.
 
     NONE for no result, one that is not affirming or warning, one made after `at_s`,
     one that has expired (`at_s >= expires_s`), and a GPU's without a processor's.

@@ -1,7 +1,7 @@
-"""Reader: binary structures from strangers, field by field, each checked before it is used.
+"""Reader: bounds-checked sequential reader of untrusted binary structures.
 
-Room: attestation (pure). Every parser of the room reads through this one, so a
-length that points outside, or a stray byte, has one place to be refused.
+Room: attestation (pure). Every parser of this package uses it, so out-of-range
+lengths and trailing bytes are refused in one place.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from assay.protocol.errors import MalformedMessage
 
 
 class Reader:
-    """Walks over `data` once; what it hands out was there.
+    """Reads `data` once, from start to end.
 
     Args:
-        data: From anybody.
-        what: The structure's name, for messages.
-        bytes_max: Its bound.
+        data: Untrusted.
+        what: The structure's name, for error texts.
+        bytes_max: Largest size of `data`.
 
     Raises:
-        MalformedMessage: by every method, if what is asked for lies outside of `data`.
+        MalformedMessage: by every method, if the field lies outside of `data`.
     """
 
     def __init__(self, data: bytes, what: str, bytes_max: int) -> None:
@@ -46,17 +46,17 @@ class Reader:
         return int.from_bytes(self.take(count, name), "little")
 
     def expect(self, found: int | bytes, wanted: int | bytes, name: str) -> None:
-        """Do nothing if a field holds what the format fixes."""
+        """Do nothing if a field has the value that the format fixes."""
         if found != wanted:
             raise MalformedMessage(f"{self._what}: {name} is {_shown(found)}, expected {_shown(wanted)}")
 
     def zeros(self, count: int, name: str) -> None:
-        """Pass over a reserved field that no signature need cover: it must be zero."""
+        """Skip a reserved field, which must be zero since no signature need cover it."""
         if any(self.take(count, name)):
             raise MalformedMessage(f"{self._what}: {name} is not zero, expected {count} zero bytes")
 
     def end(self) -> None:
-        """Do nothing if all was read."""
+        """Do nothing if all of `data` was read."""
         if self._at != len(self._data):
             raise MalformedMessage(f"{self._what}: {len(self._data) - self._at} bytes after the end")
 

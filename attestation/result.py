@@ -1,9 +1,9 @@
-"""Result: a verifier's signed word about a node's evidence, as an Entity Attestation Token in JSON.
+"""Result: a verifier's signed attestation result, as an Entity Attestation Token in JSON (RFC 9711).
 
 Room: attestation (pure). The result is a message like any other: its canonical
-encoding is what is hashed and signed, under the run's domain. The JSON (RFC 9711,
-profile below) says the same fields for other people's tools; a reader makes the
-message from it, writes the JSON again, and refuses every other spelling.
+encoding is hashed and signed, under the run's domain. The JSON (RFC 9711,
+profile below) has the same fields for other tools; a reader decodes the
+message from it, encodes it again, and refuses any other JSON.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from assay.protocol.types import Digest, PeerId, Signature
 PROFILE = "tag:assay,2026:attestation-result/1"
 TOKEN_BYTES_MAX = 256 << 10  # 16 GPUs with 64 blocks each take 130 KiB
 REASONS_MAX = 64
-COAP_JSON = 50  # RFC 9711 names the form of measurements by CoAP content format
+COAP_JSON = 50  # RFC 9711 identifies the format of measurements by CoAP content format
 UEID_RANDOM = b"\x01"  # type of a UEID that is a random or hashed number
 _DEBUG_WORDS = {Debug.NOT_STATED: None, Debug.DISABLED: "disabled-since-boot", Debug.ENABLED: "enabled"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceResult:
-    """What one device's report came to."""
+    """Appraisal result of one device's report."""
 
     TAG: ClassVar[bytes] = b"assay/attest-device/1"
     family: DeviceFamily
     verdict: TrustTier
     reasons: Annotated[tuple[Reason, ...], Max(REASONS_MAX)]  # ascending
-    ueid: Digest  # zero if no signature vouches for a name
+    ueid: Digest  # zero without a signed device id
     debug: Debug
     tcb: TcbStatus
     advisories: Annotated[tuple[Annotated[str, Max(NAME_MAX)], ...], Max(ADVISORIES_MAX)]
@@ -51,43 +51,43 @@ class DeviceResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttestationResult:
-    """What a node's evidence came to, what it was measured against, and until when that holds."""
+    """Appraisal result of a node's evidence, with the policy and collateral used, and its expiry."""
 
     TAG: ClassVar[bytes] = b"assay/attest-result/1"
     binding: Binding
     verdict: TrustTier  # the worst of all
-    reasons: Annotated[tuple[Reason, ...], Max(REASONS_MAX)]  # against the whole; each device has its own
+    reasons: Annotated[tuple[Reason, ...], Max(REASONS_MAX)]  # against the whole; devices have their own
     main: DeviceResult
     gpus: Annotated[tuple[DeviceResult, ...], Max(GPUS_MAX)]
     evidence: Digest
     collateral: Digest
     policy: Digest
     at_s: int  # Unix time
-    expires_s: int  # the first moment at which it is worth nothing
+    expires_s: int  # Unix time from which on it is invalid
 
     @property
     def all_reasons(self) -> tuple[Reason, ...]:
-        """Every code that stands against any part, ascending, each once."""
+        """Every reason code against any part, ascending, each once."""
         return tuple(sorted({*self.reasons, *self.main.reasons, *(r for g in self.gpus for r in g.reasons)}))
 
 
 def domain_of(binding: Binding) -> Domain:
-    """What a result over `binding` is signed for."""
+    """Signature domain of a result over `binding`."""
     return Domain(binding.deployment_id, binding.run_id)
 
 
 def write_token(result: AttestationResult, key: SigningKey) -> str:
-    """The result, signed with a verifier's peer key, as the one text that stands for it."""
+    """The canonical token of a result, signed with a verifier's peer key."""
     signature = sign(key, domain_of(result.binding), result)
     return _text(result, peer_of(key), signature)
 
 
 def read_token(text: str | bytes, verifier: PeerId, domain: Domain) -> AttestationResult:
-    """The result in a token that `verifier` signed for `domain`; the caller asks whether it has expired.
+    """The result in a token that `verifier` signed for `domain`; the caller checks its expiry.
 
     Raises:
-        MalformedMessage: not the one text of any result.
-        PeerFault: signed by somebody else, or for another run.
+        MalformedMessage: not a canonical token.
+        PeerFault: signed by another key, or for another run.
     """
     if len(text) > TOKEN_BYTES_MAX:
         raise MalformedMessage(f"token: {len(text)} bytes, at most {TOKEN_BYTES_MAX} expected")
@@ -97,7 +97,7 @@ def read_token(text: str | bytes, verifier: PeerId, domain: Domain) -> Attestati
         result = _result(found["eat"])
         signer = PeerId(bytes.fromhex(found["verifier"]))
         signature = Signature(bytes.fromhex(found["signature"]))
-        encode(result)  # every bound of every field
+        encode(result)  # checks every bound of every field
         again = _text(result, signer, signature)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as cause:
         raise MalformedMessage(
@@ -160,7 +160,7 @@ def _device_claims(device: DeviceResult) -> dict[str, Any]:
 
 
 def _result(eat: dict[str, Any]) -> AttestationResult:
-    """The result that a claims set says; raises what a dictionary and a conversion raise."""
+    """The result in a claims set; raises what dictionary accesses and conversions raise."""
     bound = eat["assay_binding"]
     return AttestationResult(
         binding=Binding(

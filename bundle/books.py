@@ -1,10 +1,9 @@
-"""Run books: where the parts of a run's ledger are, and how they are opened to be read.
+"""Books: locates and opens the ledger of a run for reading.
 
-Room: bundle (edge: reads files). A finished run has the delivered copy of its books,
-which its signed index covers, and the keeper's own, which go on; a database may also
-stand by itself.
+Room: bundle (edge: reads files). A finished run has the delivered copy of its ledger, which its signed index
+covers, and the ledger service's own, which goes on; a database may also stand alone.
 
-    RUN   a run's folder, a ledger.db, or the URL of a keeper's PostgreSQL database
+    RUN   a run's folder, a ledger.db, or the URL of a ledger service's PostgreSQL database
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ _BOOKS = "ledger.db"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where the parts of a ledger are."""
+    """Paths of the parts of a ledger."""
 
     books: Database
     checkpoints: Path | None  # may not exist
-    spec: Path | None  # the run's, if it is at hand
+    spec: Path | None  # the run's, if available
 
 
 def find_books(run: Path | str) -> Place:
-    """The ledger of a run's folder, finished or not, or a database by itself.
+    """The ledger in a run's folder, finished or not, or a single database.
 
     Raises:
         ConfigError: there is none.
@@ -55,7 +54,7 @@ def find_books(run: Path | str) -> Place:
 
 
 def find_keepers_books(run: Path) -> Place:
-    """The keeper's own books of a run's folder, never the delivered copy: what is delivered stays as signed.
+    """The ledger service's own books in a run's folder, never the delivered copy, which stays as signed.
 
     Raises:
         ConfigError: there are none.
@@ -90,7 +89,7 @@ def spec_of(place: Place) -> RunSpec:
     """The run's spec.
 
     Raises:
-        ConfigError: it is not at hand.
+        ConfigError: it is not available.
     """
     if place.spec is None:
         raise ConfigError(f"{place.books}: no spec.cbor beside the books, expected the run's")
@@ -101,7 +100,7 @@ def run_of(place: Place) -> tuple[RunSpec, Digest]:
     """The run's spec and id.
 
     Raises:
-        ConfigError: the spec is not at hand.
+        ConfigError: the spec is not available.
     """
     spec = spec_of(place)
     return spec, run_id_of(spec)
@@ -109,7 +108,7 @@ def run_of(place: Place) -> tuple[RunSpec, Digest]:
 
 @contextmanager
 def opened(place: Place) -> Iterator[Connection]:
-    """A consistent view of the books.
+    """A consistent read-only view of the books.
 
     Raises:
         ConfigError: not books of this schema.
@@ -124,7 +123,7 @@ def opened(place: Place) -> Iterator[Connection]:
 
 
 def log_origin(place: Place, db: Connection) -> str:
-    """The log's name: by the run's spec if it is at hand, else as the newest checkpoint says."""
+    """The log's name: from the run's spec if available, else from the newest checkpoint."""
     if place.spec is not None:
         return origin_of(run_id_of(read_spec(place.spec)))
     notes = read_notes(db, newest=1)

@@ -1,7 +1,7 @@
-"""Anchored: a run's books held against what its keeper put on chain, by asking it or by the bundle's copy.
+"""Check anchor: compares a run's books with the log root anchored on chain, online or from the bundle's copy.
 
-Room: bundle (edge: reads files, asks an endpoint). The contract says which account anchored a root; that
-the keeper's is the account the run's fee goes to, the spec says.
+Room: bundle (edge: reads files, queries an endpoint). The contract records which account anchored a root; by
+the spec, the ledger service's account is the one that receives the run's fee.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ DEPLOYMENT = "deployment.json"
 
 
 def chain_line(run: Path, rpc: str, ledger_service: str | None) -> str:
-    """That the chain holds a root of these books, and of how many entries.
+    """Check online that the chain holds a root of these books; returns a line with the entry count.
 
     Args:
         run: The run.
         rpc: URL of an endpoint of the chain.
-        keeper: The keeper's account; by default the one that the run's fee goes to.
+        ledger_service: The ledger service's account; by default the one that receives the run's fee.
 
     Raises:
-        LedgerIntegrityError: the books are not what was anchored, or nothing was though a checkpoint is
-            signed.
-        ConfigError, Unavailable: the chain is another or away, or the run's papers are not at hand.
+        LedgerIntegrityError: the books differ from what was anchored, or nothing was anchored though a
+            checkpoint is signed.
+        ConfigError, Unavailable: another chain, an unreachable one, or the run's inputs are missing.
     """
-    from assay.chain.reader import ChainReader  # web3 costs a second to import; wait until it is needed
+    from assay.chain.reader import ChainReader  # importing web3 takes a second
 
     place = find_books(run)
     spec, deployment = spec_of(place), _deployment(place)
@@ -55,10 +55,10 @@ def chain_line(run: Path, rpc: str, ledger_service: str | None) -> str:
 
 
 def anchored_line(folder: Path, anchor: Anchored) -> str:
-    """That the delivered books hold the root that the bundle says is on chain; offline.
+    """Check offline that the delivered books hold the root that the bundle proves to be on chain.
 
     Raises:
-        Altered: they do not.
+        IntegrityError: they do not.
     """
     try:
         place = find_books(folder)
@@ -73,7 +73,7 @@ def anchored_line(folder: Path, anchor: Anchored) -> str:
 
 
 def _compare(place: Place, size: int, root: bytes) -> str:
-    """Which entries are anchored.
+    """Compare the books' root with the anchored one; returns the anchored entry count.
 
     Raises:
         LedgerIntegrityError: the books have fewer, or another root there.

@@ -1,8 +1,8 @@
-"""Verify registry: what of a bundle's registry cannot be made again without somebody's key, checked.
+"""Check registry: verifies the signed parts of a bundle's registry folder.
 
 Room: bundle (edge: reads a folder). The record needs signatures of a quorum of hot keys, the checkpoint those
-of the keeper and of a quorum of verifiers, the provenance that of the release key, which the buyer's index
-covers. Everything else in the folder follows from the run, and `bundle/verify.py` writes it again.
+of the ledger service and of a quorum of verifiers, the provenance that of the release key, which the buyer's
+index covers. Everything else in the folder follows from the run, and `bundle/verify.py` recomputes it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FILE_BYTES_MAX = 1 << 26
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryClaims:
-    """What a registry folder says that does not follow from the run."""
+    """The parts of a registry folder that do not follow from the run."""
 
     registered: Registered | None
     declarations: Declarations
@@ -46,18 +46,18 @@ class RegistryClaims:
 def read_registry_claims(
     bundle: Path, spec: RunSpec, run_id: Digest, deployment: Deployment, inputs: RunInputs, last: Settled
 ) -> RegistryClaims:
-    """Everything in the folder that somebody signed or stated, checked.
+    """Everything in the folder that somebody signed or declared, checked.
 
     Args:
         bundle: The bundle's folder.
         spec: The run.
         run_id: Its id.
         deployment: Its contracts.
-        papers: Checked against the spec.
+        inputs: Checked against the spec.
         last: The last epoch's result, recomputed.
 
     Raises:
-        Altered: the first thing that is not so; the message begins with the file's name.
+        IntegrityError: the first invalid part; the message begins with the file's name.
     """
     entry = _parsed(bundle, ENTRY)
     try:

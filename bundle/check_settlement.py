@@ -1,8 +1,8 @@
-"""Settle check: one epoch's payout table, computed again by somebody who trusts nobody.
+"""Check settlement: recomputes one epoch's payout table and compares it with bundle, ledger and contract.
 
-Room: bundle (edge: reads a folder). The certified links give the table; table and the
-digest of the parameters give the result that a quorum signed; bundle and ledger must
-say the same. That the parameters are right is for `assay run verify`, which replays them.
+Room: bundle (edge: reads a folder). The certified manifests determine the table; table and digest of the
+parameters determine the result that a quorum signed. That the parameters are right is checked by `assay run
+verify`, which replays them.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from assay.protocol.types import NO_DIGEST, Digest
 
 
 def check_epoch(what: str) -> Iterator[str]:
-    """Check `RUN:EPOCH`; yields one line per thing found good.
+    """Check `RUN:EPOCH`; yields one line for each check passed.
 
     Raises:
         ConfigError: there is no such run or epoch.
-        Altered: the bundle says otherwise; LedgerIntegrityError: the ledger does.
+        IntegrityError: the bundle differs; LedgerIntegrityError: the ledger does.
     """
     name, _, number = what.rpartition(":")
     if not name or not number.isdecimal() or not number.isascii():
@@ -75,7 +75,7 @@ def check_epoch(what: str) -> Iterator[str]:
 def _recomputed(
     spec: RunSpec, deployment: Deployment, bundle: Path, epoch: int
 ) -> tuple[Settlement, EpochResult, Digest]:
-    """This epoch's table and result, through all results before it."""
+    """This epoch's table and result, recomputed through all results before it."""
     run_state, previous, ended = start(spec, run_id_of(spec)), NO_DIGEST, 0
     states: dict[int, Digest] = {}
     for round_id in range(spec.settled_at(epoch) + 1):
@@ -103,7 +103,7 @@ def _checked(
     previous: Digest,
     states: dict[int, Digest],
 ) -> tuple[EpochResult, Digest]:
-    """The result that follows from a table, if the bundle has the same one with a quorum's signatures."""
+    """The result that follows from a table, if the bundle has the same with a quorum's signatures."""
     name = f"bundle/settlements/epoch-{table.epoch:03d}.json"
     try:
         told: dict[str, Any] = parse_json((bundle / "settlements" / Path(name).name).read_text())
@@ -144,7 +144,7 @@ def _checked(
 
 
 def _compare_tables(db: Connection, table: Settlement) -> None:
-    """The ledger's own copy of the table."""
+    """Compare with the ledger's own copy of the table."""
     asked = {
         name: list(
             db.execute(
@@ -176,7 +176,7 @@ def _compare_tables(db: Connection, table: Settlement) -> None:
 
 
 def _compare_events(db: Connection, result: EpochResult, digest: Digest) -> None:
-    """What the contract said about this epoch."""
+    """Compare with the contract's events for this epoch."""
     events = TABLES["chain_event"]
     kinds = (ResultProposed.__name__, ResultFinalized.__name__)
     rows = db.execute(
@@ -209,7 +209,7 @@ def _compare_events(db: Connection, result: EpochResult, digest: Digest) -> None
 
 
 def _compare_entry(db: Connection, table: Settlement) -> bool:
-    """The journal entry that owes the rows to their payees; whether there had to be one."""
+    """Compare with the journal entry that credits the payees; returns whether one was due."""
     expected: dict[Account, int] = {}
     for row in table.rows:
         account = payable(row.role, evm_address(row.account), table.epoch)

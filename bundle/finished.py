@@ -1,6 +1,7 @@
-"""Finished: a finished run as the buyer holds it, and as whoever checks a bundle makes it again.
+"""Finished: all values of a finished run from which its bundle is computed.
 
-Room: bundle (pure: values). The bundle and everything in it are functions of this.
+Room: bundle (pure: values). The buyer has them from the run, a checker recomputes them; the bundle is a
+function of them.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from assay.protocol.types import Digest, PeerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """One final epoch: the table, the result on chain, and who signed it."""
+    """One final epoch: the table, the result on chain, and its signers."""
 
     settlement: Settlement
     result: EpochResult
     digest: bytes  # the final result's on chain
     certificate: bytes  # empty if no quorum would sign it again
-    anchor: EventProof | None = None  # that it is final; None where the chain gives no proof
+    anchor: EventProof | None = None  # proof that it is final; None if the chain gives none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchored:
-    """The last ledger root that was anchored on chain, and the event that says so."""
+    """The last ledger root that was anchored on chain, and the event that proves it."""
 
     ledger_service: str  # account
     size: int
@@ -56,9 +57,9 @@ class Registered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPoint:
-    """A checkpoint of the keeper's books that a quorum of verifiers cosigned."""
+    """A checkpoint of the ledger that a quorum of verifiers cosigned."""
 
-    note: str  # with the keeper's signature and the cosignatures
+    note: str  # with the ledger service's signature and the cosignatures
     ledger_service: PeerId
     size: int
     root: bytes
@@ -67,7 +68,9 @@ class LogPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """The key that signs how the model was made. Who only checks has no key: its `sign` reads a signature."""
+    """The release key, which signs the provenance. A checker has no key: its `sign` returns a read
+    signature.
+    """
 
     public_key: bytes  # ECDSA P-256, PEM
     sign: Callable[[bytes], bytes]  # a DER signature, of SHA-256
@@ -87,7 +90,7 @@ class Finished:
     state: Digest  # of these parameters and the outer optimiser's buffers
     load: Callable[[Digest], bytes]  # a blob by its digest
     release: Release
-    registered: Registered | None  # None: no quorum signed, or nobody asked
+    registered: Registered | None  # None: no quorum signed, or nobody requested it
     declarations: Declarations
     log_point: LogPoint | None = None
     anchor: Anchored | None = None

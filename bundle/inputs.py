@@ -1,7 +1,7 @@
-"""Papers: what a run's model is made of besides the chain: its data's manifest, tokenizer, starting point.
+"""Run inputs: data manifest, tokenizer and base parameters of a run, checked against its spec.
 
-Room: bundle (edge: reads a folder). The spec names each by digest, so it does not matter
-who keeps them; a bundle carries them on, for whoever checks or uses the model.
+Room: bundle (edge: reads a folder). The spec names each by digest, so any copy will do; a bundle includes
+them for whoever checks or uses the model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from assay.training.model.initial import starting_parameters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInputs:
-    """Checked against the spec. tokenizer: the file, empty for bytes. base: None if drawn from the seed."""
+    """Inputs checked against the spec. tokenizer: the file, empty for bytes. base: None if drawn from the
+    seed.
+    """
 
     manifest: DataManifest
     tokenizer: bytes
@@ -30,15 +32,15 @@ class RunInputs:
 
 
 def read_inputs(spec: RunSpec, data: Path, base: Path | None) -> RunInputs:
-    """The papers of a run.
+    """The inputs of a run.
 
     Args:
         spec: The run.
         data: The folder with the manifest and, if tokens are not bytes, the tokenizer.
-        base: The file of imported starting parameters, where there are some.
+        base: The file of imported starting parameters, if any.
 
     Raises:
-        ConfigError: one of them is missing or not the one the spec names.
+        ConfigError: one of them is missing or is not the one the spec names.
     """
     manifest = read_manifest(data)
     if manifest.digest() != spec.data.manifest:

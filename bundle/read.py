@@ -1,7 +1,7 @@
-"""Chain folder: the certified chain of a delivered run, checked link by link, without torch.
+"""Read: loads the certified chain of a delivered run and checks every manifest, without torch.
 
-Room: bundle (edge: reads a folder). What receipts, reports and replays begin with: nothing in it is taken
-on the folder's word but the spec, whose digest the run id names.
+Room: bundle (edge: reads a folder). Receipts, reports and replays start here. Nothing in the folder is
+trusted but the spec, whose digest the run id names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from assay.protocol.types import Digest, PeerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """A finished run's chain. histories[r] is before the manifest of round r, the last one after all."""
+    """A finished run's chain. run_states[r] is before the manifest of round r, the last one after all."""
 
     root: Path
     spec: RunSpec
@@ -45,12 +45,12 @@ class Delivered:
 
     @property
     def bundle(self) -> Path:
-        """What the buyer was delivered."""
+        """The bundle's folder."""
         return self.root / "bundle"
 
     @property
     def tables(self) -> dict[int, Settlement]:
-        """Payout tables by epoch, made again from the chain."""
+        """Payout tables by epoch, recomputed from the chain."""
         return {epoch: pay.settlement for epoch, pay in self.pays.items()}
 
 
@@ -59,7 +59,7 @@ def open_delivered(root: Path) -> Delivered:
 
     Raises:
         ConfigError: this is no run's folder.
-        Altered: a link or a settlement does not hold; the message begins with its file.
+        IntegrityError: a certified manifest or a settlement is invalid; the message begins with its file.
     """
     bundle = root / "bundle"
     if not bundle.is_dir():
@@ -97,7 +97,7 @@ def open_delivered(root: Path) -> Delivered:
 
 
 def read_result_anchor(bundle: Path, epoch: int) -> EventProof | None:
-    """That an epoch's result is final, as a bundle holds it; None where it does not.
+    """Proof that an epoch's result is final, as a bundle holds it; None if it has none.
 
     Raises:
         ValueError: the file is no anchor.
@@ -112,7 +112,7 @@ def read_result_anchor(bundle: Path, epoch: int) -> EventProof | None:
 
 
 def find_node(spec: RunSpec, text: str) -> PeerId:
-    """The one node of the run whose name begins so.
+    """The one node of the run whose peer id begins with this prefix.
 
     Raises:
         ConfigError: none, or several.
@@ -147,16 +147,16 @@ def _pays(
 
 @dataclass(frozen=True, slots=True)
 class LocalNode:
-    """A node's folder in a local network, and how it behaved on purpose (`NAME@ROUND`; empty if honest)."""
+    """A node's folder in a local network, and its test behaviour (`NAME@ROUND`; empty if honest)."""
 
     folder: Path
     behaviour: str
 
 
 def local_nodes(root: Path) -> dict[PeerId, LocalNode]:
-    """The nodes whose folders a local network left behind, by peer; empty where there are none.
+    """Node folders that a local network left behind, by peer; empty if there are none.
 
-    What they say is a label for a report or a file to be checked, never evidence.
+    Their content is a label for a report or a file to be checked, never evidence.
     """
     try:
         ports = {port: PeerId(bytes.fromhex(p)) for p, (_, port) in _json(root / "peers.json").items()}
@@ -171,7 +171,9 @@ def local_nodes(root: Path) -> dict[PeerId, LocalNode]:
 
 
 def claimed_behaviours(root: Path, group: str = "nodes") -> dict[PeerId, str]:
-    """How nodes, or "verifiers", behaved by the run's summary: "honest" for most; empty without a summary."""
+    """Test behaviours of nodes, or "verifiers", by the run's summary: mostly "honest"; empty without a
+    summary.
+    """
     try:
         return {
             PeerId(bytes.fromhex(one["peer"])): str(one["behaviour"])

@@ -1,4 +1,4 @@
-"""Receipt pay: what a step's receipt says of money, and the checks of it, offline.
+"""Receipt pay: the part of a step receipt that proves the node's pay, and its offline checks.
 
 Room: bundle (pure).
 
@@ -34,7 +34,7 @@ _ROW = ("index", "account", "amount")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pay:
-    """A settled epoch: what a quorum signed, and the node's row of the table if it has one."""
+    """A settled epoch: the result a quorum signed, and the node's row of the table if it has one."""
 
     result: EpochResult
     certificate: bytes
@@ -44,7 +44,7 @@ class Pay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paid:
-    """What a receipt's pay has shown."""
+    """What a receipt's pay part proves."""
 
     epoch: int
     amount: int | None  # the row's, token units; None without a row
@@ -52,7 +52,7 @@ class Paid:
 
 
 def pay_json(pay: Pay, node: PeerId) -> dict[str, Any]:
-    """A node's pay as a receipt carries it."""
+    """The JSON of a node's pay in a receipt."""
     rows, tree = pay.settlement.rows, pay.settlement.tree()
     index = next((i for i, r in enumerate(rows) if r.role == "operator" and r.peer == node), None)
     row = None
@@ -74,10 +74,10 @@ def pay_json(pay: Pay, node: PeerId) -> dict[str, Any]:
 def check_pay(
     told: Any, spec: RunSpec, run_id: Digest, deployment: Deployment, round_id: int, node: PeerId
 ) -> Paid | None:
-    """What a receipt's pay shows; None where there is none in it.
+    """What a receipt's pay part proves; None if it has none.
 
     Raises:
-        Altered: the first thing that does not hold.
+        IntegrityError: the first check that fails.
     """
     if told is None:
         return None
@@ -111,7 +111,7 @@ def check_pay(
         raise IntegrityError("pay: no Merkle proof")
     try:
         start = leaf(run_id, epoch, row["index"], account, row["amount"])
-    except ValueError as error:  # an index or amount that no word holds
+    except ValueError as error:  # an index or amount out of range
         raise IntegrityError(f"pay: {error}") from None
     if root_of_proof(start, [bytes_of(one, "pay", 32) for one in proof]) != result.root:
         raise IntegrityError("pay: the row is not under the signed root")
@@ -131,7 +131,7 @@ def read_result(told: Any) -> EpochResult:
     """An epoch's result from JSON, bytes in hexadecimal.
 
     Raises:
-        ValueError: other fields, or text that is no hexadecimal.
+        ValueError: other fields, or invalid hexadecimal.
     """
     names = {field.name for field in dataclasses.fields(EpochResult)}
     if not isinstance(told, dict) or set(told) != names:
@@ -141,14 +141,14 @@ def read_result(told: Any) -> EpochResult:
 
 
 def keys_of(told: Any, names: Sequence[str], part: str) -> dict[str, Any]:
-    """A JSON object with exactly these fields. Raises Altered."""
+    """A JSON object with exactly these fields. Raises IntegrityError."""
     if not isinstance(told, dict) or set(told) != set(names):
         raise IntegrityError(f"{part}: expected exactly the fields {', '.join(names)}")
     return told
 
 
 def bytes_of(text: Any, part: str, size: int | None = None) -> bytes:
-    """Of lower-case hexadecimal, the only spelling there is. Raises Altered."""
+    """The bytes of canonical, lower-case hexadecimal. Raises IntegrityError."""
     try:
         found = bytes.fromhex(text)
     except (ValueError, TypeError):

@@ -1,7 +1,7 @@
-"""Receipts: what became of every contribution, each line leading to the bytes that prove it.
+"""Receipts: one JSON summary per round of what became of each contribution, with the digests that prove it.
 
-Room: bundle (pure). Digests name commits, updates, manifests and blocks; the
-signers are those of the manifest's certificate; pay is a row of an epoch's table.
+Room: bundle (pure). Digests name commits, updates, manifests and blocks; the signers are those of the
+manifest's certificate; pay is a row of an epoch's table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def facts_of(
     links: Iterable[CertifiedManifest],
     settlements: Mapping[int, Settlement],
 ) -> Iterator[RoundFacts]:
-    """The facts of a whole checked chain, from round 0."""
+    """The facts of each round of a whole checked chain, from round 0."""
     run_state = start(spec, run_id)
     ripe = {spec.settled_at(epoch): settlement for epoch, settlement in settlements.items()}
     for certified in links:
@@ -92,7 +92,7 @@ def round_receipts(
 
 
 def _pay_of(spec: RunSpec, commit: Commit, settlements: Mapping[int, Settlement]) -> dict[str, Any]:
-    """The table row that pays a step, with the steps that share it; or why there is none."""
+    """The table row that pays a step, with the steps that share it; or the reason why there is none."""
     epoch = int(commit.round) // spec.money.epoch_rounds
     settlement = settlements.get(epoch)
     if settlement is None:

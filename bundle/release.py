@@ -1,6 +1,6 @@
-"""Release: ECDSA P-256 signatures of what a buyer releases, made and checked with `cryptography` alone.
+"""Release: ECDSA P-256 signatures of a buyer's releases, made and checked with `cryptography` alone.
 
-Room: bundle (pure). Nonces follow from key and message (RFC 6979): a release made again has the same bytes.
+Room: bundle (pure). Nonces follow from key and message (RFC 6979): equal releases have equal bytes.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ PEM_BYTES_MAX = 1_000
 
 
 class BadReleaseError(ValueError):
-    """A signature that is not this key's of this message, or no such key."""
+    """A signature is not this key's of this message, or the key is invalid."""
 
 
 def release_of(key: ec.EllipticCurvePrivateKey) -> Release:
-    """Signs with a release key."""
+    """A release key that signs."""
     algorithm = ec.ECDSA(SHA256(), deterministic_signing=True)
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     return Release(public_key=public, sign=lambda message: key.sign(message, algorithm))
 
 
 def signed_already(public_key: bytes, signature: bytes) -> Release:
-    """For whoever has no key: what is signed must be what this signature covers.
+    """A release without a key: its `sign` returns this signature if it covers the bytes.
 
-    `sign` raises BadReleaseError if it is not.
+    `sign` raises BadReleaseError if it does not.
     """
 
     def sign(message: bytes) -> bytes:

@@ -1,11 +1,11 @@
-"""Replay: one step of a finished run once more, by anybody, from the run's folder alone.
+"""Replay step: recomputes one step of a finished run, for anybody who has the run's folder.
 
-Room: bundle (edge: reads a folder, holds torch). What a step was given is all public: parameters from the
-aggregates, the batch from the spec, the draw from the beacon. What a node kept to itself is not. So:
+Room: bundle (edge: reads a folder, holds torch). All inputs of a step are public: parameters from the
+aggregates, the batch from the spec, the draw from the beacon. Only the node's private state is not. So:
 
-    an opening at hand          -> the audit itself, bit for bit                          proof
-    else, since its fresh start -> its private state made again, step after step          proof
-    else                        -> how the message agrees with the step's own gradient    evidence
+    an opening is available     -> the audit itself, bit for bit                             proof
+    else, since its fresh start -> its private state recomputed, step after step             proof
+    else                        -> agreement of the message with the step's own gradient     evidence
 
 A proof holds in the node's execution class only; in any other, distances are evidence.
 """
@@ -60,10 +60,10 @@ from assay.verifier.audit.worker import RecomputeWorker
 
 @dataclass(slots=True, kw_only=True)
 class Replayed:
-    """What a replay shows. verdict: None where there is only evidence."""
+    """Result of a replay. verdict: None if there is only evidence."""
 
     commit: Commit
-    faults: list[str] = field(default_factory=list)  # what does not fit, none of which needs the node's word
+    faults: list[str] = field(default_factory=list)  # inconsistencies that follow from public data alone
     positions: tuple[int, ...] = ()
     theta: Digest = NO_DIGEST
     rate_ppm: int = 0
@@ -75,14 +75,14 @@ class Replayed:
     is_same_class: bool = True
     found: Finding | None = None
     opening: str = ""  # where it was, or why there is none
-    remade: str = ""  # how far the private state could be made again
+    remade: str = ""  # how far the private state could be recomputed
     agreement: tuple[float, float] | None = None  # share of equal signs, cosine
     others: float | None = None  # mean share of equal signs of the other nodes' messages
     verdict: Outcome | None = None
 
     @property
     def is_ok(self) -> bool:
-        """Nothing found against the step."""
+        """Whether nothing was found against the step."""
         return not self.faults and self.verdict is not Outcome.MISMATCH
 
 
@@ -112,14 +112,14 @@ def replay(
     Args:
         run: A finished run's folder.
         round_id: Of the step.
-        node: The beginning of the node's name.
+        node: The beginning of the node's peer id.
         use_opening: Look for the node's own record of the step.
-        from_start: Without an opening, recompute every step of the node since it last began afresh.
-        threads: As the participants used: part of the execution class.
+        from_start: Without an opening, recompute every step of the node since its last fresh start.
+        threads: The participants' thread count: part of the execution class.
 
     Raises:
         ConfigError: no such run, step or data.
-        Altered: the run's chain or blobs do not hold.
+        IntegrityError: the run's chain or blobs are invalid.
     """
     delivered = open_delivered(run)
     spec, peer = delivered.spec, find_node(delivered.spec, node)
@@ -158,7 +158,7 @@ def replay(
 
 
 def replay_lines(done: Replayed) -> Iterator[str]:
-    """What a replay shows, for a person."""
+    """The result of a replay as lines for a person."""
     commit, found = done.commit, done.found
     yield f"step        round {commit.round} of node {commit.node.hex()}, commit {digest(commit).hex()[:16]}"
     shown = ", ".join(map(str, done.positions[:6])) + (", ..." if len(done.positions) > 6 else "")
@@ -214,7 +214,7 @@ def _distance(ppb: int) -> str:
     return f"{ppb / 1e9:.2e}" if ppb else "0"
 
 
-# ---- what needs nobody's word
+# ---- from public data alone
 
 
 def _commits_of(delivered: Delivered, peer: PeerId) -> dict[int, Commit]:
@@ -301,7 +301,7 @@ def _judge(
     *,
     use_opening: bool,
 ) -> None:
-    """The audit itself, if the node's record of the step is at hand."""
+    """The audit itself, if the node's record of the step is available."""
     seat = local_nodes(delivered.root).get(done.commit.node) if use_opening else None
     if seat is None or not (seat.folder / "steps").is_dir():
         done.opening = "none at hand"
@@ -317,7 +317,7 @@ def _judge(
     )
     try:
         body = steps.opening(int(commit.round), list(done.blocks), done.segment)
-        # The class decides only whether a difference is a fault, and that is said with the verdict.
+        # The class decides only whether a difference is a fault; the verdict's line says so.
         own = replace(commit, exec_class=execution_class(delivered.spec.compute))
         sketch_openings = steps.sketch_openings(commit, done.segment)
         check_sketch_opening(sketch_openings, commit, done.segment)
@@ -349,7 +349,9 @@ class _Remake:
         self._at, self._count = -1, 0
 
     def step(self, commit: Commit) -> None:
-        """Do this step as the spec says and compare it with the commit; once it differs, nothing is known."""
+        """Recompute this step by the spec and compare it with the commit; after a difference, nothing is
+        known.
+        """
         if self._differs:
             return
         delivered, layout = self._delivered, self._recompute_worker.parameters.layout
@@ -371,7 +373,7 @@ class _Remake:
         self._at, self._count = number, self._count + 1
 
     def words(self, round_id: int, *, is_exact: bool) -> tuple[str, Outcome | None]:
-        """How it ended, and what that says about the step of this round."""
+        """Result of the recomputation, and what it shows about the step of this round."""
         steps = f"{self._count} step{'s' * (self._count > 1)} from a fresh state"
         if not self._differs:
             return f"{steps}: both roots and the update of every one agree", Outcome.MATCH

@@ -1,11 +1,11 @@
-"""Step receipt: one step of one node in one file that anyone can check, offline and without torch.
+"""Step receipt: one file that proves one step of one node, checkable offline and without torch.
 
-Room: bundle (pure). The file is JSON; everything signed is in it as the hexadecimal of its CBOR. It
-carries the whole links in which verdicts could stand on the step, or on an earlier one whose fault would
-make its audit moot; and of every later link what finality needs: the block and its certificate.
+Room: bundle (pure). The file is JSON; everything signed is in it as the hexadecimal of its CBOR. It carries
+the whole certified manifests that may contain verdicts on the step, or on an earlier one whose fault would
+supersede its audit; and of every later one the block and its certificate, which finality needs.
 
     spec -> run id;  commit <- node's keys;  links, headers <- a quorum's certificates, up to the last
-    beacon <- VRF proofs;  verdicts <- auditors' keys -> ruling;  pay: receipt_pay.py
+    beacon <- VRF proofs;  verdicts <- auditors' keys -> audit status;  pay: receipt_pay.py
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _FIELDS = ("format", "run_id", "round", "node", "spec", "deployment", "links", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What a receipt that holds has shown. audit: None where no verdict on the step is in the chain."""
+    """What a valid receipt proves. audit: None if no verdict on the step is in the chain."""
 
     spec: RunSpec
     run_id: Digest
@@ -66,8 +66,8 @@ class Checked:
     last_round: int
     audit: Audit | None
     drawn_from_ppm: int  # the step was drawn if the node's rate was at least this
-    shares: int  # of verifiers, that the draw followed from
-    drand: int  # the drand round that it followed from too; 0: none
+    shares: int  # of verifiers, from which the draw followed
+    drand: int  # the drand round in the draw; 0: none
     paid: Paid | None  # None where the epoch's pay is not in the receipt
 
 
@@ -83,7 +83,7 @@ def make_receipt(
     """The receipt of a step, from a whole finished chain.
 
     Raises:
-        ValueError: the chain holds no such step.
+        ValueError: the chain has no such step.
     """
     if not any(
         s.commit.node == node for link in links[round_id : round_id + 1] for s in link.manifest.commits
@@ -108,10 +108,10 @@ def make_receipt(
 
 
 def window(spec: RunSpec, round_id: int) -> tuple[int, int]:
-    """The first and last link that the ruling on a step of this round follows from.
+    """The first and last certified manifest from which the audit status of a step of this round follows.
 
-    An audit ends `span` rounds after its step. Of an earlier fault that ended before the round, the node
-    would have been barred; so no step older than `span` rounds can still make this one's audit moot.
+    An audit ends `span` rounds after its step. An earlier fault that ended before the round would have
+    banned the node; so no step older than `span` rounds can still supersede this one's audit.
     """
     span = spec.closing_rounds
     return max(round_id - span, 0), round_id + span
@@ -120,15 +120,15 @@ def window(spec: RunSpec, round_id: int) -> tuple[int, int]:
 def check_receipt(
     text: bytes, *, run_id: Digest | None = None, verifiers: Sequence[PeerId] | None = None
 ) -> Checked:
-    """Check all that a receipt says.
+    """Check every part of a receipt.
 
     Args:
         text: The file.
-        run_id: What the chain calls the run, where the caller knows it.
-        verifiers: Whom the caller takes for the run's verifiers, if he knows them.
+        run_id: The run's id on chain, if the caller knows it.
+        verifiers: The run's verifiers, if the caller knows them.
 
     Raises:
-        Altered: the first thing that does not hold; the message begins with its part.
+        IntegrityError: the first check that fails; the message begins with its part.
     """
     told = _told(text)
     spec = _spec(told)
@@ -293,7 +293,7 @@ def _commit(
 
 
 def _seed(links: Sequence[CertifiedManifest], spec: RunSpec, run_id: Digest) -> Digest:
-    """The seed that decided about the step, from what the link after it reveals."""
+    """The seed that drew the step, from what the next manifest reveals."""
     manifest, known = links[1].manifest, set(spec.verifier_peers)
     alpha = beacon_input(spec.deployment_id, run_id, links[0].manifest.round, manifest.parent)
     for beacon_share in manifest.beacon_shares:
@@ -315,10 +315,10 @@ def _seed(links: Sequence[CertifiedManifest], spec: RunSpec, run_id: Digest) -> 
 def _audit(
     links: Sequence[CertifiedManifest], spec: RunSpec, run_id: Digest, signed: SignedCommit
 ) -> Audit | None:
-    """The audit as the verdicts in these links decide it, by the protocol's own fold.
+    """The audit as the verdicts in these manifests decide it, by the protocol's own fold.
 
-    A fold from the middle of a chain knows no node's clean audits. It takes every step for drawn:
-    that a verdict was taken shows that its step was. Without a verdict there is no audit to speak of.
+    A fold from the middle of a chain lacks the nodes' counts of passed audits. It treats every step as
+    drawn: an accepted verdict shows that its step was. Without a verdict there is no audit to report.
     """
     commit, domain = signed.commit, Domain(spec.deployment_id, run_id)
     first = links[0].manifest
@@ -352,7 +352,7 @@ def _audit(
 
 
 def _about(manifest: Manifest, node: PeerId, after: int) -> Manifest:
-    """What a manifest says about the audits of one node, of rounds after the first link's."""
+    """A manifest's messages about the audits of one node, of rounds after the first manifest's."""
 
     def mine(round_id: int, who: PeerId) -> bool:
         return who == node and round_id >= after

@@ -1,9 +1,8 @@
-"""Verify: check a delivered run offline, trusting nobody who delivered it.
+"""Verify: checks a delivered run offline, without trusting whoever delivered it.
 
-Room: bundle (edge: reads a folder). Everything is made again from what cannot be
-forged without a quorum of verifiers' keys or the buyer's: links are checked,
-updates aggregated, parameters replayed, settlements recomputed; then the whole
-bundle is written a second time and must come out byte for byte the same.
+Room: bundle (edge: reads a folder). Everything is recomputed from what cannot be forged without a quorum of
+verifiers' keys or the buyer's: manifests are checked, updates aggregated, parameters replayed, settlements
+recomputed; then the whole bundle is written a second time and must be equal byte for byte.
 
     index <- buyer's signature; links <- certificates; updates <- commits;
     aggregates <- updates; weights <- aggregates; payouts <- links; results <- hot keys
@@ -52,10 +51,10 @@ from assay.verifier.aggregation.reputation import Reputation
 
 
 def verify_run(folder: Path) -> Iterator[str]:
-    """Check a run's folder; yields one line per thing found good.
+    """Check a run's folder; yields one line for each check passed.
 
     Raises:
-        Altered: the first thing that is not; the message begins with the file's name.
+        IntegrityError: the first check that fails; the message begins with the file's name.
         ConfigError: this is no run's folder.
     """
     bundle = folder / "bundle"
@@ -146,7 +145,7 @@ def _inputs(spec: RunSpec, bundle: Path) -> RunInputs:
 
 
 class _Replay:
-    """The run once more, from its first link."""
+    """State of a replay of the run from its first manifest."""
 
     def __init__(self, spec: RunSpec, run_id: Digest, bundle: Path, inputs: RunInputs) -> None:
         self.spec, self.layout, self._bundle = spec, layout_of(spec.model), bundle
@@ -160,11 +159,11 @@ class _Replay:
         self._blobs: dict[Digest, bytes] = {}
 
     def load(self, name: Digest) -> bytes:
-        """A checked blob."""
+        """A blob, checked."""
         return self._blobs[name]
 
     def take(self, round_id: int) -> None:
-        """Check one link and what it names, and step over it."""
+        """Check one certified manifest and what it names, and apply it."""
         name = f"bundle/links/{round_id:06d}.cbor"
         try:
             link = decode(CertifiedManifest, (self._bundle / "links" / f"{round_id:06d}.cbor").read_bytes())
@@ -263,7 +262,7 @@ def _result_anchor(
 
 
 def _anchor_words(settled: dict[int, Settled]) -> str:
-    """In which blocks results became final: what is left to compare."""
+    """The blocks in which results became final, as text: what is left to compare."""
     proofs = [one.anchor for one in settled.values() if one.anchor is not None]
     if not proofs:
         return "finality: of no result is there a proof that the chain has it"
@@ -275,7 +274,7 @@ def _anchor_words(settled: dict[int, Settled]) -> str:
 
 
 def _compare(made: Path, given: Path) -> int:
-    """Number of files, if both folders hold the same ones with the same bytes."""
+    """Number of files, if both folders have the same files with the same bytes."""
     ours = {path.relative_to(made) for path in made.rglob("*") if path.is_file()}
     theirs = {path.relative_to(given) for path in given.rglob("*") if path.is_file()}
     for name in sorted(ours | theirs):

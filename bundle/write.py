@@ -1,11 +1,11 @@
-"""Bundle: everything a stranger needs to check a finished run offline, as one folder.
+"""Write: writes the bundle of a finished run, which has everything to check it offline, as one folder.
 
-Room: bundle (edge: files). It is written beside its place and renamed at the
-end, so it is there whole or not at all.
+Room: bundle (edge: files). It is written beside its final path and renamed at the end, so it is there whole
+or not at all.
 
     spec.cbor deployment.json links/ updates/ aggregates/ settlements/ receipts/
-    anchor.json   what the keeper last anchored of its books, where it did
-    anchors/ that each epoch's result is final, shown by a block's hash; chain/proofs/result_anchor.py
+    anchor.json   the ledger's last anchor on chain, if any
+    anchors/ proofs that each epoch's result is final, down to a block's hash; chain/proofs/result_anchor.py
     data/    manifest of the data and its tokenizer    base.npy  imported starting parameters
     model/   what `transformers` loads: config.json, model.safetensors, tokenizer.json
     registry/  what the model is made of, its record on chain; bundle/registry/files.py
@@ -44,7 +44,7 @@ ANCHOR = "anchor.json"
 
 
 def write_bundle(folder: Path, run: Finished) -> Digest:
-    """Write the folder and return the digest of the model in it; a folder that is there stays.
+    """Write the folder and return the digest of the model in it; an existing folder stays.
 
     Raises:
         Unavailable: a blob is missing or damaged.
@@ -69,7 +69,7 @@ def write_bundle(folder: Path, run: Finished) -> Digest:
 
 
 def read_anchor(text: str) -> Anchored:
-    """Inverts what the bundle holds.
+    """The anchor that the bundle holds; inverse of what `write_bundle` writes.
 
     Raises:
         ValueError: it is no anchor.
@@ -159,7 +159,7 @@ def _write_receipts_and_model(folder: Path, run: Finished, state: Digest) -> Non
     layout, model = layout_of(run.spec.model), folder / "model"
     model.mkdir()
     tensors = export_tensors(run.spec.model, run.theta)
-    # One key of metadata: the library writes several in an order of its own, and bytes must repeat.
+    # One metadata key: the library writes several in varying order, and bytes must repeat.
     save_file(tensors, model / WEIGHTS, metadata={"format": "pt"})
     _write_json(model / CONFIG, export_config(run.spec.model, run.inputs.manifest.separator))
     (model / TOKENIZER).write_bytes(run.inputs.tokenizer or byte_tokenizer_json())

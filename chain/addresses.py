@@ -1,6 +1,6 @@
-"""Deployment: which contracts on which chain, and the domains their statements are signed for.
+"""Addresses: the contract addresses of one deployment, and the EIP-712 domains of their statements.
 
-Room: chain (pure). The file every participant is handed; it holds no secret.
+Room: chain (pure). Every participant has this as a JSON file; it holds no secret.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Deployment:
     """The seven contracts of one deployment.
 
     `deployment_id` is 32 random bytes: two fresh local chains share chain id and addresses, so it
-    alone keeps yesterday's signatures from counting today. `block` is where reading events starts.
+    alone prevents replay of old signatures. `block` is where reading events starts.
     """
 
     chain_id: int
@@ -47,7 +47,7 @@ class Deployment:
         return found
 
     def domain(self, kind: type[Signable]) -> Domain:
-        """The EIP-712 domain in which statements of this kind are judged."""
+        """The EIP-712 domain of statements of this kind."""
         return Domain(
             name=f"Assay{kind.CONTRACT}",
             chain_id=self.chain_id,
@@ -55,7 +55,7 @@ class Deployment:
         )
 
     def digest(self, statement: Signable) -> bytes:
-        """What to sign for this statement here, 32 bytes.
+        """The EIP-712 digest of this statement in this deployment, 32 bytes.
 
         Raises:
             ValueError: the statement names another deployment.

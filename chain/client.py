@@ -1,10 +1,9 @@
-"""Chain: one participant's view of the contracts, and its moves on them.
+"""Chain client: reads the contracts of one deployment and sends one account's transactions to them.
 
-Room: chain (edge). Blocking; async callers run it in a thread. A move that is
-already a fact returns `ALREADY_DONE` instead of failing, so a process that was
-killed, or a chain that went back, is answered by doing the same again. The moves
-that add up (transfers, stake, top-ups, unstake requests) cannot know; `ensure_stake`
-is the repeatable form for stake.
+Room: chain (edge). Blocking; async callers run it in a thread. Most calls are idempotent: a call whose
+effect the chain already has returns `ALREADY_DONE`, so after a killed process or a reorganised chain the
+caller repeats it. Calls that add up (transfers, stake, top-ups, unstake requests) are not idempotent;
+`ensure_stake` is the idempotent form for stake.
 """
 
 from __future__ import annotations
@@ -57,10 +56,10 @@ NO_SALT = bytes(32)
 
 
 class Chain(ChainReader):
-    """What one account does on the contracts of one deployment.
+    """Transactions of one account on the contracts of one deployment.
 
-    Every move may raise `Unavailable` (the endpoint is gone or slow), `ChainRefused` (a contract said
-    no, by the name of its error) or `ConfigError` (this client holds no key). Constructor arguments:
+    Every call may raise `Unavailable` (the endpoint is gone or slow), `ChainRefused` (a contract
+    reverted; holds its error) or `ConfigError` (this client holds no key). Constructor arguments:
     see `ChainReader`.
     """
 
@@ -94,17 +93,17 @@ class Chain(ChainReader):
     # ---- stake
 
     def stake(self, role: int, amount: int) -> Sent:
-        """Adds token units to the own stake. Repeating it adds again; see `ensure_stake`."""
+        """Adds token units to this account's stake. Repeating it adds again; see `ensure_stake`."""
         self._approve("StakeVault", amount)
         return self._move("stake", "StakeVault", "stake", role, amount)
 
     def ensure_stake(self, role: int, target: int) -> Sent:
-        """Adds what active stake lacks to reach `target`; nothing if it is there."""
+        """Tops active stake up to `target` token units; sends nothing if it is already that high."""
         lacking = target - self.stake_of(self.address, role).active
         return self.stake(role, lacking) if lacking > 0 else ALREADY_DONE
 
     def delegate(self, hot_key: str, expiry: int, consent: bytes) -> Sent:
-        """Lets `hot_key` speak for this account until `expiry` (Unix seconds).
+        """Lets `hot_key` sign for this account until `expiry` (Unix seconds).
 
         Args:
             consent: The hot key's signature over `statements.Delegation`.
@@ -115,7 +114,7 @@ class Chain(ChainReader):
         )
 
     def request_unstake(self, role: int, amount: int) -> int:
-        """Starts to leave with `amount` of active stake; returns the ticket to withdraw with."""
+        """Starts unbonding `amount` token units of active stake; returns the withdrawal ticket."""
         sent = self._move("request unstake", "StakeVault", "requestUnstake", role, amount)
         receipt = self._rpc.receipt("request unstake", sent.tx_hash or b"")
         event = self._contracts["StakeVault"].events.UnstakeRequested()
@@ -129,7 +128,7 @@ class Chain(ChainReader):
         )
 
     def withdraw(self, ticket: int) -> Sent:
-        """Takes out what a ripe ticket is still worth."""
+        """Withdraws the remaining value of a ticket whose unbonding delay is over."""
         return self._once(
             lambda: self._is_own_and_spent(ticket),
             lambda: self._move("withdraw", "StakeVault", "withdraw", ticket),
@@ -147,7 +146,7 @@ class Chain(ChainReader):
         deadline: int,
         set_version: int | None = None,
     ) -> bytes:
-        """Opens a run, or finds it open, and returns its id.
+        """Opens a run, unless it is open, and returns its id.
 
         Args:
             spec_hash: 32 bytes; one buyer opens one specification once.
@@ -156,7 +155,7 @@ class Chain(ChainReader):
             epochs: How many epochs may be settled, numbered from 0.
             deadline: Chain time, Unix seconds, after which no result is taken. A run found open keeps the
                 deadline it was opened with.
-            set_version: The verifiers who judge the run; the current set by default.
+            set_version: The run's verifier set; the current one by default.
         """
         run_id = self.run_id_of(self.address, spec_hash)
 
@@ -180,13 +179,13 @@ class Chain(ChainReader):
         return self._move("top up", "RunEscrow", "topUp", run_id, amount)
 
     def request_close(self, run_id: bytes) -> Sent:
-        """Asks to stop; results for work already done are taken until the close delay is over."""
+        """Starts closing a run; results for work already done are accepted until the close delay is over."""
         return self._unless_refused(
             "AlreadyClosing", lambda: self._move("request close", "RunEscrow", "requestClose", run_id)
         )
 
     def refund(self, run_id: bytes) -> Sent:
-        """Sends the free rest of a closed run to its buyer; anyone may."""
+        """Sends the unreserved budget of a closed run to its buyer; anyone may."""
         return self._unless_refused(
             "NothingToRefund", lambda: self._move("refund", "RunEscrow", "refund", run_id)
         )
@@ -202,7 +201,7 @@ class Chain(ChainReader):
         )
 
     def challenge(self, run_id: bytes, epoch: int, reason_hash: bytes) -> Sent:
-        """Objects to a result within its window; puts up the bond."""
+        """Challenges a result within its window; locks the bond."""
 
         def is_ours() -> bool:
             state = self.epoch_state(run_id, epoch)
@@ -224,11 +223,11 @@ class Chain(ChainReader):
         )
 
     def timeout_challenge(self, run_id: bytes, epoch: int) -> Sent:
-        """Ends a challenge that nobody answered: no pay, and the bond may be collected."""
+        """Ends an unanswered challenge: the result is rejected, and the bond may be collected."""
         return self._move("time out challenge", "EpochSettlement", "timeoutChallenge", run_id, epoch)
 
     def collect_bond(self, account: str | None = None) -> Sent:
-        """Gives an account the bonds of its challenges back that did not burn; anyone may."""
+        """Pays out the unburnt bonds of an account's challenges; anyone may."""
         whose = account or self.address
         return self._once(
             lambda: self.bonds_owed(whose) == 0,
@@ -279,7 +278,7 @@ class Chain(ChainReader):
         ]
 
     def sweep_unclaimed(self, run_id: bytes, epoch: int) -> Sent:
-        """Returns what nobody claimed in time to the buyer; anyone may."""
+        """Returns payouts that were not claimed in time to the buyer; anyone may."""
         return self._once(
             lambda: self.epoch_state(run_id, epoch).phase == EpochPhase.SWEPT,
             lambda: self._move("sweep", "EpochSettlement", "sweepUnclaimed", run_id, epoch),
@@ -296,15 +295,15 @@ class Chain(ChainReader):
         *,
         for_reward: bool = True,
     ) -> Sent:
-        """Slashes and bars the signer of two contradicting statements.
+        """Slashes and bans the signer of two contradicting statements.
 
         Args:
             first: One of them.
             first_signature: On `first`.
             second: Another value for the same slot.
             second_signature: On `second`.
-            for_reward: Promise the report first and show it a block later: the reporter's share is then
-                ours, and whoever copies the report earns nothing. False shows it at once, for nothing.
+            for_reward: Commit to the report first and reveal it a block later: the reporter's share is
+                then ours, and front-running earns nothing. False reveals it at once, without reward.
         """
         signer = statements.recover(self.deployment.digest(first), first_signature)
         offence_id = self.equivocation_id(signer, first)
@@ -324,12 +323,12 @@ class Chain(ChainReader):
             except ChainRefused as refused:
                 if refused.name not in ("NotCommitted", "WindowOver") or is_done():
                     raise
-                return send()  # the chain went back behind our promise, or the promise grew old
+                return send()  # a reorganisation removed our commitment, or it expired
 
         return self._once(is_done, repeat_once)
 
     def _promised(self, offence_id: bytes) -> bytes:
-        """The salt of a promise to report this offence, made in an earlier block than the next one."""
+        """The salt of a commitment to report this offence, mined before the next block."""
         salt = self._rpc.secret(b"report" + offence_id)
         commitment = bytes(self._ask("SlashCourt", "commitmentOf", self.address, offence_id, salt))
         _, made_at = self._ask("SlashCourt", "commitments", self.address, commitment)
@@ -338,7 +337,7 @@ class Chain(ChainReader):
         return salt
 
     def open_case(self, slash_order: SlashOrder, cert: bytes) -> Sent:
-        """Opens a case on a certified ruling and puts up the bond; its id is the ruling's offence id."""
+        """Opens a case on a certified slash order and locks the bond; its id is the order's offence id."""
 
         def send() -> Sent:
             self._approve("SlashCourt", int(self._ask("SlashCourt", "caseBond")))
@@ -347,28 +346,28 @@ class Chain(ChainReader):
         return self._once(lambda: self.is_punished(slash_order.offence_id), send)
 
     def veto_case(self, case_id: bytes, reason_hash: bytes, cert: bytes) -> Sent:
-        """Ends a case as if it had not been, until it is paid out; certificate over `statements.Veto`."""
+        """Cancels a case, possible until its pay-out; certificate over `statements.Veto`."""
         return self._once(
             lambda: self.case(case_id).phase == CasePhase.VETOED,
             lambda: self._move("veto case", "SlashCourt", "veto", case_id, reason_hash, CERT_ECDSA, cert),
         )
 
     def execute_case(self, case_id: bytes) -> Sent:
-        """Carries a ruling out after its veto window; anyone may."""
+        """Executes a slash order after its veto window; anyone may."""
         return self._once(
             lambda: self.case(case_id).phase in (CasePhase.EXECUTED, CasePhase.PAID),
             lambda: self._move("execute case", "SlashCourt", "execute", case_id),
         )
 
     def pay_out_case(self, case_id: bytes) -> Sent:
-        """Makes a slash by ruling final after its delay: shares and bond may be collected; anyone may."""
+        """Makes an executed slash final after its delay: shares and bond may be collected; anyone may."""
         return self._once(
             lambda: self.case(case_id).phase == CasePhase.PAID,
             lambda: self._move("pay out case", "SlashCourt", "payOut", case_id),
         )
 
     def expire_case(self, case_id: bytes) -> Sent:
-        """Ends a case that nobody executed in time; anyone may."""
+        """Ends a case that was not executed in time; anyone may."""
         return self._once(
             lambda: self.case(case_id).phase == CasePhase.EXPIRED,
             lambda: self._move("expire case", "SlashCourt", "expire", case_id),
@@ -377,7 +376,7 @@ class Chain(ChainReader):
     # ---- models and verifiers
 
     def register_model(self, record: ModelRecord, cert: bytes) -> bytes:
-        """Puts a model on record and returns the record's id."""
+        """Registers a model and returns its record id."""
         record_id = self.deployment.digest(record)
         self._once(
             lambda: self._ask("ModelRegistry", "entries", record_id)[2] != 0,
@@ -390,11 +389,11 @@ class Chain(ChainReader):
     def supersede_model(
         self, record_id: bytes, new_record_id: bytes, reason_hash: bytes, cert: bytes
     ) -> Sent:
-        """Puts a record in another's place, or withdraws it (`new_record_id` all zero).
+        """Supersedes a model record by another, or withdraws it (`new_record_id` all zero).
 
         Args:
-            record_id: The record that stands no more.
-            new_record_id: A record that stands, or 32 zero bytes.
+            record_id: The record to supersede.
+            new_record_id: A valid record, or 32 zero bytes.
             reason_hash: Of the published reason.
             cert: The present verifier set's, over `statements.Supersession`.
         """
@@ -413,7 +412,7 @@ class Chain(ChainReader):
         )
 
     def anchor_log(self, run_id: bytes, size: int, root: bytes) -> Sent:
-        """Fixes on chain the root that our log of a run has at `size` leaves.
+        """Anchors on chain the root that our log of a run has at `size` leaves.
 
         Raises:
             ChainRefused: `LogNotGrown`: a larger size is anchored, or this size with another root.
@@ -437,16 +436,16 @@ class Chain(ChainReader):
         return self._rpc.send(action, {"to": where.address, "data": data}, wait=wait)
 
     def _approve(self, spender: str, amount: int) -> None:
-        """Allows exactly what the next move takes; that move sees it through the pending block."""
+        """Approves exactly the amount of the next call, which sees the approval in the pending block."""
         where = self.deployment.address(spender)
         if self._ask("AssayToken", "allowance", self.address, where) < amount:
             self._move("approve", "AssayToken", "approve", where, amount, wait=False)
 
     def _once(self, is_done: Callable[[], bool], send: Callable[[], Sent]) -> Sent:
-        """Sends unless it is done; a refusal because another was first is success too.
+        """Sends unless it is done; a revert because another account was first counts as success.
 
-        The refusal may come from the other's transaction before it is mined, so a block that is
-        being made is waited for before the refusal is believed.
+        The other transaction may still be pending when ours reverts, so pending transactions are awaited
+        before the revert is passed on.
         """
         if is_done():
             return ALREADY_DONE

@@ -1,8 +1,8 @@
-"""Evidence: what a contract can judge about a node's commit.
+"""Commit statement: the EIP-712 statement of a node's commit, so that contracts can slash equivocation.
 
 Room: chain (pure). The hot key signs, for every commit, one statement "in this
 run, at this round, my commit is X". Two different ones for one round are
-equivocation, and anybody can take the node's stake with them.
+equivocation, with which anyone can have the node's stake slashed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COMMIT_KIND = 1
 
 
 def commit_statement(spec: RunSpec, commit: Commit) -> Statement:
-    """The statement a hot key makes about this commit."""
+    """The statement that a hot key signs for this commit."""
     return Statement(
         deployment_id=spec.deployment_id,
         run_id=commit.run_id,
@@ -42,7 +42,7 @@ def check_commit_statement(spec: RunSpec, deployment: Deployment, signed: Signed
     """Do nothing if `hot` (20 bytes) signed the statement about this commit.
 
     Raises:
-        PeerFault: another key did, or nobody.
+        PeerFault: the signature is missing or by another key.
     """
     commit = signed.commit
     try:
@@ -54,5 +54,5 @@ def check_commit_statement(spec: RunSpec, deployment: Deployment, signed: Signed
 
 
 def evm_address(raw: bytes) -> Address:
-    """20 bytes as the checksummed text that contracts' clients use."""
+    """20 bytes as EIP-55 checksummed text."""
     return Address(to_checksum_address(raw))

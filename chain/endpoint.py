@@ -1,7 +1,7 @@
-"""Endpoint: is this the chain the deployment is on? Asked once, before anything is staked on the answer.
+"""Endpoint: checks at start that an RPC endpoint serves the chain of the deployment.
 
-Room: chain (edge: one HTTP endpoint). Plain JSON-RPC, because a process that only
-trains should not load a whole chain client to find out that it was misconfigured.
+Room: chain (edge: one HTTP endpoint). Plain JSON-RPC, so that a process that only
+trains need not load the chain client to detect a misconfiguration.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def check_endpoint(rpc_url: str, deployment: Deployment) -> None:
 
     Raises:
         ConfigError: it serves another chain, or one without these contracts.
-        Unavailable: nobody answers there now.
+        Unavailable: the endpoint does not answer.
     """
     chain_id = _ask(rpc_url, "eth_chainId", [])
     if chain_id != hex(deployment.chain_id):

@@ -1,10 +1,9 @@
-"""Events: what the contracts say happened, as values the books are filled from.
+"""Events: one dataclass per contract event; the ledger's books are computed from them.
 
-Room: chain (pure). One dataclass per contract event, its fields named after the
-event's inputs; a test compares both lists. Amounts are integers in token units,
-times are Unix seconds of chain time, addresses are checksummed text. The place
-(`block_hash`, `log_index`) names an event for ever; a block may still be undone
-on a chain that goes back.
+Room: chain (pure). Fields are named after the event's inputs; a test compares
+both lists. Amounts are integers in token units, times are Unix seconds of chain
+time, addresses are checksummed text. (`block_hash`, `log_index`) identifies an
+event for ever; a reorganisation may still undo its block.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from assay.chain.statements import Address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainEvent:
-    """Where an event stands in the chain."""
+    """Base of all events: an event's position in the chain."""
 
     CONTRACT: ClassVar[str] = ""
     block_number: int
@@ -38,7 +37,7 @@ class Staked(ChainEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnstakeRequested(ChainEvent):
-    """`amount`, as valued at that moment, left active stake; a later slash still reaches it."""
+    """`amount`, as valued at that time, left active stake; a later slash still applies to it."""
 
     CONTRACT: ClassVar[str] = "StakeVault"
     account: Address
@@ -74,8 +73,8 @@ class Withdrawn(ChainEvent):
 class Slashed(ChainEvent):
     """`amount == burnt + buyer_amount + challenger_amount` left `account`'s stake.
 
-    With `payable_at` zero that is a fact, and the two rewards stay in the vault until a RewardCollected.
-    Else all of it waits in a pot until SlashPaid or SlashReversed.
+    With `payable_at` zero the slash is final, and the two rewards stay in the vault until a
+    RewardCollected. Otherwise the amount stays in a pot until SlashPaid or SlashReversed.
     """
 
     CONTRACT: ClassVar[str] = "StakeVault"
@@ -108,7 +107,7 @@ class SlashPaid(ChainEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlashReversed(ChainEvent):
-    """A veto gave a pot back: `amount` is `account`'s stake again."""
+    """A veto returned a pot: `amount` is `account`'s stake again."""
 
     CONTRACT: ClassVar[str] = "StakeVault"
     account: Address
@@ -119,7 +118,7 @@ class SlashReversed(ChainEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BondLocked(ChainEvent):
-    """`account` put up `amount` to open a case."""
+    """`account` locked `amount` as the bond of a case."""
 
     CONTRACT: ClassVar[str] = "StakeVault"
     case_id: bytes
@@ -129,7 +128,7 @@ class BondLocked(ChainEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BondReturned(ChainEvent):
-    """A case's bond is `account`'s again, and waits beside its rewards."""
+    """A case's bond was returned to `account`; it can be collected with its rewards."""
 
     CONTRACT: ClassVar[str] = "StakeVault"
     case_id: bytes
@@ -158,7 +157,7 @@ class RewardCollected(ChainEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotKeyDelegated(ChainEvent):
-    """`hot_key` speaks for `account` until `expiry`, and answers for it for ever."""
+    """`hot_key` may sign for `account` until `expiry`; `account` stays liable for its signatures for ever."""
 
     CONTRACT: ClassVar[str] = "StakeVault"
     account: Address
@@ -227,7 +226,7 @@ class ResultProposed(ChainEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Challenged(ChainEvent):
-    """`challenger` objected and put up `bond`."""
+    """`challenger` challenged a result and locked `bond`."""
 
     CONTRACT: ClassVar[str] = "EpochSettlement"
     run_id: bytes
@@ -239,7 +238,7 @@ class Challenged(ChainEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved(ChainEvent):
-    """A challenge was answered. If the result stands the bond burnt, else a BondReleased follows."""
+    """A challenge was answered. If the result stands, the bond is burnt; else a BondReleased follows."""
 
     CONTRACT: ClassVar[str] = "EpochSettlement"
     run_id: bytes
@@ -251,7 +250,7 @@ class Resolved(ChainEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BondReleased(ChainEvent):
-    """A challenge's bond is the challenger's again, and waits in the settlement until BondCollected."""
+    """A challenge's bond was returned; it stays in the settlement contract until BondCollected."""
 
     CONTRACT: ClassVar[str] = "EpochSettlement"
     run_id: bytes
@@ -271,7 +270,7 @@ class BondCollected(ChainEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultRejected(ChainEvent):
-    """The result is gone and `total` is free again."""
+    """The result was rejected and `total` is unreserved again."""
 
     CONTRACT: ClassVar[str] = "EpochSettlement"
     run_id: bytes
@@ -306,7 +305,7 @@ class Claimed(ChainEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept(ChainEvent):
-    """`amount` that nobody claimed in time went back to `buyer`."""
+    """`amount` that was not claimed in time went back to `buyer`."""
 
     CONTRACT: ClassVar[str] = "EpochSettlement"
     run_id: bytes
@@ -329,7 +328,7 @@ class Equivocation(ChainEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseOpened(ChainEvent):
-    """A ruling waits for its veto window; `case_id` is the offence's id."""
+    """A slash order entered its veto window; `case_id` is the offence id."""
 
     CONTRACT: ClassVar[str] = "SlashCourt"
     case_id: bytes
@@ -355,7 +354,7 @@ class CaseClosed(ChainEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseExecuted(ChainEvent):
-    """`amount` was slashed by a ruling; a veto undoes it before `payable_at`."""
+    """`amount` was slashed by a slash order; a veto can reverse it before `payable_at`."""
 
     CONTRACT: ClassVar[str] = "SlashCourt"
     case_id: bytes
@@ -365,7 +364,7 @@ class CaseExecuted(ChainEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportCommitted(ChainEvent):
-    """`reporter` will show evidence that it does not show yet."""
+    """`reporter` committed to evidence that it will reveal later."""
 
     CONTRACT: ClassVar[str] = "SlashCourt"
     reporter: Address
@@ -384,7 +383,7 @@ class SetRotated(ChainEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRegistered(ChainEvent):
-    """A model is on record for its run."""
+    """A run's model was registered."""
 
     CONTRACT: ClassVar[str] = "ModelRegistry"
     record_id: bytes
@@ -399,7 +398,7 @@ class ModelRegistered(ChainEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSuperseded(ChainEvent):
-    """The record stands no more; `new_record_id` has its place, or, all zero, none."""
+    """The record was superseded by `new_record_id`, or withdrawn (all zero)."""
 
     CONTRACT: ClassVar[str] = "ModelRegistry"
     record_id: bytes
@@ -410,7 +409,7 @@ class ModelSuperseded(ChainEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogAnchored(ChainEvent):
-    """`ledger_service` fixed the root that its log of the run has at `size` leaves; moves no money."""
+    """`ledger_service` anchored the root of its log of the run at `size` leaves; moves no money."""
 
     CONTRACT: ClassVar[str] = "ModelRegistry"
     ledger_service: Address

@@ -1,6 +1,6 @@
-"""Chain logs: the contracts' logs as typed events, in chain order.
+"""Logs: reads the contracts' logs from an endpoint as typed events, in chain order.
 
-Room: chain (edge). Which log is which event, and its fields, come from the
+Room: chain (edge). Event signatures and fields come from the
 artefacts and chain/events.py; nothing is listed twice.
 """
 
@@ -64,7 +64,7 @@ def _events(logs: Iterable[Any]) -> list[ChainEvent]:
 
 
 def event_of(log: Any) -> ChainEvent | None:
-    """One log as an event; None for a log that is none of ours to know, such as Frozen or Reserved."""
+    """One log as an event; None for a log that the books do not need, such as Frozen or Reserved."""
     known = _by_topic().get(bytes(log["topics"][0]))
     if known is None:
         return None

@@ -1,10 +1,10 @@
-"""Providers: the chain as several endpoints tell it, believed only where they all say the same.
+"""Providers: reads the chain from several RPC endpoints and accepts only what all of them agree on.
 
-Room: chain (edge: HTTP endpoints). Whoever runs an endpoint can leave out a log or tell of another
-chain, and the books would follow. So heads, the finalised block and logs are asked of every one and
-compared by block hash: one difference, and nothing is booked or settled until there is none.
+Room: chain (edge: HTTP endpoints). An endpoint's operator can omit a log or serve another
+chain, and the books would follow. So heads, the finalised block and logs are read from every endpoint
+and compared by block hash: while they differ, nothing is booked or settled.
 
-    urls --head, finalised, hash of a block, events--> the one answer, or what differs and where
+    urls --head, finalised, hash of a block, events--> the common answer, or what differs and where
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class ProvidersDisagree(Unavailable):
-    """Two endpoints tell of different chains; which one lies cannot be known from here."""
+    """Two endpoints disagree about the chain; which one is wrong is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +40,15 @@ class Head:
 
 
 class Providers:
-    """What all endpoints say alike. Blocking; one thread at a time."""
+    """Chain data on which all endpoints agree. Blocking; one thread at a time."""
 
     def __init__(self, urls: Sequence[str], deployment: Deployment, *, one_suffices: bool = False) -> None:
-        """Nothing is asked yet.
+        """Sends no request yet.
 
         Args:
-            urls: HTTP JSON-RPC endpoints; one alone is believed.
-            deployment: Whose events are read.
-            one_suffices: Whether to go on with the others while some are away.
+            urls: HTTP JSON-RPC endpoints; a single one is trusted.
+            deployment: The deployment whose events are read.
+            one_suffices: Whether to continue with the others while some are unavailable.
         """
         self._rpcs = [Rpc(url) for url in dict.fromkeys(urls)]
         self._deployment, self._one_suffices = deployment, one_suffices
@@ -63,11 +63,11 @@ class Providers:
             self.head()
 
     def head(self) -> Head:
-        """The newest block that all have; that they agree on the newest finalised one is checked too.
+        """The newest block that all have; checks also that they agree on the newest finalised block.
 
         Raises:
             ProvidersDisagree: they have different blocks of one number.
-            Unavailable: one of them is away, and all are needed.
+            Unavailable: one of them does not answer, and all are needed.
         """
         if len(self._rpcs) > 1:
             final = min(number for _, number in self._ask("finalised block", _finalised))
@@ -90,8 +90,8 @@ class Providers:
         """All events of the deployment in these blocks, both included, in chain order.
 
         Raises:
-            ProvidersDisagree: one has an event that another has not, or has otherwise.
-            Unavailable: one of them is away, and all are needed.
+            ProvidersDisagree: one has an event that another lacks or has with other contents.
+            Unavailable: one of them does not answer, and all are needed.
         """
         answers = self._ask("events", lambda rpc: read_events(rpc, self._deployment, from_block, to_block))
         (first, ours), *others = answers
@@ -119,7 +119,7 @@ class Providers:
             except Unavailable as error:
                 if len(self._rpcs) == 1:
                     raise
-                log.warning("endpoint is away", extra={"endpoint": told(rpc.url), "asked": what})
+                log.warning("endpoint unavailable", extra={"endpoint": told(rpc.url), "asked": what})
                 if not self._one_suffices:
                     raise Unavailable(
                         f"{what}: {told(rpc.url)} is away, and one_rpc_suffices is not set ({error})"
@@ -130,7 +130,7 @@ class Providers:
 
 
 def told(url: str) -> str:
-    """An endpoint as it may be shown: paths and names hold people's keys."""
+    """An endpoint's URL for logs, without path and user name, which may hold API keys."""
     found = urlsplit(url)
     return f"{found.scheme}://{found.hostname}" + (f":{found.port}" if found.port else "")
 
@@ -154,7 +154,7 @@ def _hash_of(rpc: Rpc, number: int) -> bytes | None:
 
 
 def _difference(first: str, ours: Any, second: str, theirs: Any) -> str:
-    """Which event it is, and in which block of whose."""
+    """Names the differing event, its block and the endpoint that has it."""
     both = [one for one in (ours, theirs) if one is not None]
     number, index = min((one.block_number, one.log_index) for one in both)
 

@@ -1,7 +1,7 @@
-"""Chain reads: one deployment's contracts, as anybody sees them.
+"""Chain reader: view calls and events of one deployment's contracts; needs no key.
 
 Room: chain (edge). Blocking; async callers run it in a thread. Nothing is
-remembered between questions, because a local chain may go back a few seconds.
+cached between calls, because a restarted local chain may lose a few seconds.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from assay.protocol.errors import ConfigError
 
 
 class ChainReader:
-    """The contracts of one deployment; every question may raise `Unavailable`.
+    """Read access to the contracts of one deployment; every call may raise `Unavailable`.
 
     Args:
         rpc_url: HTTP JSON-RPC endpoint.
-        deployment: Where the contracts are.
-        key: 32-byte private key of the account that moves; None only reads.
-        receipt_s_max: How long a move waits to be mined.
+        deployment: The contracts' addresses.
+        key: 32-byte private key of the account that sends transactions; None only reads.
+        receipt_s_max: Seconds that a transaction waits to be mined.
     """
 
     def __init__(
@@ -46,15 +46,15 @@ class ChainReader:
 
     @property
     def address(self) -> Address:
-        """The account that moves."""
+        """Address of the account that sends transactions."""
         return self._rpc.address
 
     def check_deployment(self) -> None:
-        """Returns if this endpoint carries this deployment.
+        """Do nothing if this endpoint's chain has this deployment.
 
         Raises:
             ConfigError: another chain id, no contracts there, other code than this release's, another
-                deployment's contracts, or some that work with others than the deployment names.
+                deployment's contracts, or contracts that refer to others than the deployment names.
         """
         eth = self._rpc.web3.eth
         chain_id = self._rpc.read("check chain", lambda: eth.chain_id)
@@ -65,7 +65,7 @@ class ChainReader:
             code = bytes(self._rpc.read("check chain", lambda where=where: eth.get_code(where)))  # type: ignore[misc]
             if not code:
                 raise ConfigError(f"wrong chain: no {name} at {where}")
-            if name in OWN_CODE:  # the token may be anybody's
+            if name in OWN_CODE:  # the token may be any ERC-20
                 check_code(name, where, code, artefact(name))
             found = bytes(self._ask(name, "deploymentId"))
             if found != self.deployment.deployment_id:
@@ -76,7 +76,7 @@ class ChainReader:
         self._check_links()
 
     def _check_links(self) -> None:
-        """Do nothing if each contract works with the others that the deployment names."""
+        """Do nothing if each contract refers to the others that the deployment names."""
         for name in OWN_CODE:
             for getter, other in links_of(artefact(name)["abi"]):
                 found, expected = str(self._ask(name, getter)), self.deployment.address(other)
@@ -84,7 +84,7 @@ class ChainReader:
                     raise ConfigError(f"{name} works with {found} as its {getter}, {expected} expected")
 
     def block_number(self) -> int:
-        """The newest block."""
+        """The newest block's number."""
         return self._rpc.read("block", lambda: int(self._rpc.web3.eth.block_number))
 
     def block_hash(self, number: int) -> bytes:
@@ -97,20 +97,20 @@ class ChainReader:
         return self._rpc.read("block", lambda: int(self._rpc.web3.eth.get_block("latest")["timestamp"]))
 
     def token_balance(self, account: str | None = None) -> int:
-        """Token units held outside the contracts; of the own account by default."""
+        """An account's ERC-20 balance in token units; this client's by default."""
         return int(self._ask("AssayToken", "balanceOf", account or self.address))
 
     def token_supply(self) -> int:
-        """All token units there are; falls as slashes burn."""
+        """Total supply in token units; falls as slashes burn."""
         return int(self._ask("AssayToken", "totalSupply"))
 
     def native_balance(self, account: str | None = None) -> int:
-        """Wei for gas."""
+        """An account's native balance in wei."""
         whose: Any = account or self.address
         return self._rpc.read("balance", lambda: int(self._rpc.web3.eth.get_balance(whose)))
 
     def stake_of(self, account: str, role: int) -> StakeState:
-        """Active and leaving stake; both count for a slash."""
+        """Active and unbonding stake of an account; both can be slashed."""
         active, unbonding = self._ask("StakeVault", "stakeOf", account, role)
         return StakeState(
             active=active,
@@ -120,7 +120,7 @@ class ChainReader:
         )
 
     def ticket(self, ticket: int) -> Ticket:
-        """A request to leave, with what it would pay now."""
+        """An unstake ticket, with its present value."""
         who, role, _, ready_at, shares = self._ask("StakeVault", "tickets", ticket)
         return Ticket(
             account=who,
@@ -131,22 +131,22 @@ class ChainReader:
         )
 
     def tickets_of(self, account: Address) -> dict[int, Ticket]:
-        """Every ticket that an account asked for, in any role, spent ones included, ascending."""
+        """Every unstake ticket of an account, in any role, spent ones included, ascending."""
         first, last = self.deployment.block, self.block_number()
         asked = read_events_of(self._rpc, self.deployment, UnstakeRequested, account, first, last)
         found = {event.ticket: self.ticket(event.ticket) for event in asked}
         return {number: ticket for number, ticket in sorted(found.items()) if ticket.account == account}
 
     def close_delay(self) -> int:
-        """Seconds between a buyer's wish to stop and the end of a run."""
+        """Seconds between a buyer's close request and the end of a run."""
         return int(self._ask("RunEscrow", "closeDelay"))
 
     def unbonding_delay(self) -> int:
-        """Seconds between a wish to leave and the withdrawal."""
+        """Seconds between an unstake request and the withdrawal."""
         return int(self._ask("StakeVault", "unbondingDelay"))
 
     def challenge_bond(self) -> int:
-        """What an objection to a result puts up, token units."""
+        """Bond of a challenge, in token units."""
         return int(self._ask("EpochSettlement", "bond"))
 
     def rewards_of(self, account: str) -> int:
@@ -154,7 +154,7 @@ class ChainReader:
         return int(self._ask("StakeVault", "rewards", account))
 
     def hot_key(self, hot_key: str) -> HotKey | None:
-        """Whom a hot key speaks for; None if nobody."""
+        """The account that a hot key signs for; None if it has none."""
         account, expiry = self._ask("StakeVault", "hotKeys", hot_key)
         return HotKey(account=account, expiry=expiry) if int(account, 16) else None
 
@@ -168,7 +168,7 @@ class ChainReader:
         return int(self._ask("VerifierSet", "currentVersion"))
 
     def run_id_of(self, buyer: str, spec_hash: bytes) -> bytes:
-        """The id a run has or would have: a function of deployment, buyer and specification."""
+        """The run's id, whether opened or not: a function of deployment, buyer and specification."""
         return bytes(self._ask("RunEscrow", "runIdOf", buyer, spec_hash))
 
     def run(self, run_id: bytes) -> EscrowState | None:
@@ -177,19 +177,19 @@ class ChainReader:
         return state if int(state.buyer, 16) else None
 
     def epoch_state(self, run_id: bytes, epoch: int) -> EpochState:
-        """Where the settlement of one epoch stands."""
+        """Settlement state of one epoch."""
         return self._state(EpochState, "EpochSettlement", "getEpoch", run_id, epoch)
 
     def is_claimed(self, run_id: bytes, epoch: int, index: int) -> bool:
-        """Whether row `index` was paid."""
+        """Whether row `index` of the payout table was paid."""
         return bool(self._ask("EpochSettlement", "isClaimed", run_id, epoch, index))
 
     def case(self, case_id: bytes) -> CaseState:
-        """Where a case stands."""
+        """State of a court case."""
         return self._state(CaseState, "SlashCourt", "getCase", case_id)
 
     def pot_of(self, offence_id: bytes) -> int:
-        """What a case took and what neither was paid out nor given back yet, token units."""
+        """Slashed token units of a case that are neither paid out nor returned yet."""
         _, _, is_open, amount, _, _ = self._ask("StakeVault", "pots", offence_id)
         return int(amount) if is_open else 0
 
@@ -202,41 +202,41 @@ class ChainReader:
         return int(self._ask("EpochSettlement", "bondsOwed", account))
 
     def model_of(self, record_id: bytes) -> bytes | None:
-        """The model that a record is about, as results name it; None if there is no such record."""
+        """Model digest of a record, as results contain it; None if there is no such record."""
         _, model_hash, registered_at, _ = self._ask("ModelRegistry", "entries", record_id)
         return bytes(model_hash) if registered_at else None
 
     def successor_of(self, record_id: bytes) -> bytes | None:
-        """The record in a model record's place, all zero if it was withdrawn; None while it stands."""
+        """Record that supersedes a model record, all zero if withdrawn; None while the record is valid."""
         superseded_at, new_record_id, _ = self._ask("ModelRegistry", "successions", record_id)
         return bytes(new_record_id) if superseded_at else None
 
     def is_punished(self, offence_id: bytes) -> bool:
-        """Whether an offence has had its slash or its case."""
+        """Whether an offence was already slashed or has a case."""
         return bool(self._ask("SlashCourt", "punished", offence_id))
 
     def is_banned(self, account: str) -> bool:
-        """Whether an account contradicted itself, lost its stake and can never stake again."""
+        """Whether an account equivocated, was slashed and can never stake again."""
         return bool(self._ask("StakeVault", "banned", account))
 
     def log_anchor(self, ledger_service: str, run_id: bytes) -> tuple[int, bytes] | None:
-        """The size and root that a keeper last anchored for its log of a run; None before the first."""
+        """Size and root that a ledger service last anchored for its log of a run; None before the first."""
         size, root = self._ask("ModelRegistry", "logAnchor", ledger_service, run_id)
         return (int(size), bytes(root)) if size else None
 
     def equivocation_id(self, signer: str, said: Statement) -> bytes:
-        """The offence id that two of `signer`'s statements for this slot have in common."""
+        """Offence id of an equivocation by `signer` in this statement's slot."""
         return bytes(
             self._ask("SlashCourt", "equivocationId", signer, said.run_id, said.epoch, said.kind, said.slot)
         )
 
     def events(self, from_block: int, to_block: int | None = None) -> list[ChainEvent]:
-        """Everything our contracts said in these blocks, both included, in chain order."""
+        """All events of the deployment's contracts in these blocks, both included, in chain order."""
         last = self.block_number() if to_block is None else to_block
         return read_events(self._rpc, self.deployment, from_block, last)
 
     def prove(self, event: ChainEvent) -> EventProof:
-        """That this event is in its block. `Unavailable` too where its hashes cannot be made again."""
+        """Proof that this event is in its block. `Unavailable` also if the hashes cannot be recomputed."""
         return prove_event(self._rpc, event)
 
     def _state(self, kind: type[S], contract: str, function: str, *arguments: Any) -> S:

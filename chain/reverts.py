@@ -1,7 +1,7 @@
-"""Refusals: what a contract means when it says no, in words for whoever asked.
+"""Reverts: explains the contracts' custom errors in plain text.
 
-Room: chain (pure). By the name of the contract's error; the name stays in the
-message, because it is what a program or a search looks for.
+Room: chain (pure). Keyed by the error's name, which stays in the
+message, because programs and searches look for it.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ _WORDS = {
 
 
 def revert_text(name: str, arguments: tuple[Any, ...]) -> str:
-    """What the error of this name means; empty for one that nobody's own move can meet."""
-    if name == "NotEnoughStake":  # two contracts have one of this name
+    """Explanation of the error of this name; empty for one that no transaction of ours can cause."""
+    if name == "NotEnoughStake":  # two contracts declare this error
         first, second = arguments
         if isinstance(first, int):
             return f"{_money(second)} were asked for, and {_money(first)} are active"
@@ -76,12 +76,12 @@ def revert_text(name: str, arguments: tuple[Any, ...]) -> str:
     words = _WORDS.get(name, "")
     try:
         return words.format(*map(_Told, arguments))
-    except (IndexError, ValueError, TypeError):  # not the error we know by this name
+    except (IndexError, ValueError, TypeError):  # not our error of this name
         return ""
 
 
 class _Told:
-    """An argument that formats itself as `money`, as `moment` or plainly."""
+    """An error argument that formats itself as `money`, as `moment` (chain time) or plainly."""
 
     def __init__(self, value: Any) -> None:
         self._value = value

@@ -1,7 +1,7 @@
-"""Chain RPC: one JSON-RPC endpoint, one optional key, and transactions that survive retries.
+"""RPC: one JSON-RPC endpoint and one optional key; at most one transaction per call is mined despite retries.
 
 Room: chain (edge). Nothing is cached between calls: nonces, gas and receipts are
-read from the chain each time, because a local chain may go back a few seconds and
+read from the chain each time, because a restarted local chain may lose a few seconds and
 a process may be killed at any instant.
 
     read state -> sign with the pending nonce -> send -> wait for the receipt
@@ -41,17 +41,17 @@ T = TypeVar("T")
 REQUEST_S_MAX = 20
 NONCE_RETRIES_MAX = 8
 PRIORITY_FEE_WEI = 10**9
-WORDS_MAX = 300  # characters of what an endpoint says that are worth repeating
-# What web3 and the decoders raise when an endpoint answers as no chain does.
+WORDS_MAX = 300  # characters of an endpoint's error that are repeated
+# What web3 and the decoders raise when an endpoint's answer is malformed.
 _NONSENSE = (
     ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError, DecodingError,
 )  # fmt: skip
-_NO_PROXY = {"http": "", "https": "", "all": ""}  # rooms do not read the environment; requests would
+_NO_PROXY = {"http": "", "https": "", "all": ""}  # packages do not read the environment; requests would
 _NONCE_TAKEN = ("nonce too low", "replacement transaction underpriced", "already imported", "already known")
 
 
 class ChainRefused(AssayError):
-    """A contract said no. `name` is its custom error, `arguments` what it was given."""
+    """A contract reverted. `name` is its custom error, `arguments` the error's arguments."""
 
     def __init__(self, action: str, name: str, arguments: tuple[Any, ...] = ()) -> None:
         told = ", ".join(f"0x{one.hex()}" if isinstance(one, bytes) else str(one) for one in arguments)
@@ -62,14 +62,14 @@ class ChainRefused(AssayError):
 
 
 class _Endpoint(HTTPProvider):
-    """web3's, but a deeply nested answer does not end the process; see protocol/encoding/json_text.py."""
+    """web3's provider with bounded JSON nesting; see protocol/encoding/json_text.py."""
 
     @staticmethod
     def decode_rpc_response(raw_response: bytes) -> RPCResponse:
         """The answer as web3 expects it.
 
         Raises:
-            ValueError: it is none.
+            ValueError: it is not a JSON-RPC response.
         """
         answer = parse_json(raw_response)
         if not isinstance(answer, dict):
@@ -79,7 +79,7 @@ class _Endpoint(HTTPProvider):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A write that is now a fact. `tx_hash` is None when it already was one and nothing was sent."""
+    """A completed write. `tx_hash` is None if its effect was already there and nothing was sent."""
 
     tx_hash: bytes | None
     block_number: int | None
@@ -91,23 +91,23 @@ ALREADY_DONE = Sent(tx_hash=None, block_number=None, gas_used=0)
 
 @cache
 def artefact(contract: str) -> dict[str, Any]:
-    """The committed compilation of a contract: abi, bytecode and what made them."""
+    """The committed compilation of a contract: ABI, bytecode and compiler settings."""
     text = (files("assay.contracts") / "artefacts" / f"{contract}.json").read_text()
     found: dict[str, Any] = json.loads(text)
     return found
 
 
 class Rpc:
-    """One endpoint and at most one key. Threads may share it; writes take turns.
+    """One endpoint and at most one key. Thread-safe; writes are serialised.
 
     Args:
         url: HTTP JSON-RPC endpoint.
         key: 32-byte secp256k1 private key that pays for writes; None reads only.
-        receipt_s_max: How long a write waits to be mined.
+        receipt_s_max: Seconds that a write waits to be mined.
     """
 
     def __init__(self, url: str, key: bytes | None = None, *, receipt_s_max: float = 60.0) -> None:
-        # No middleware: the default one asks for the chain id before every question.
+        # No middleware: the default one asks for the chain id before every call.
         self.web3 = Web3(
             _Endpoint(url, request_kwargs={"timeout": REQUEST_S_MAX, "proxies": _NO_PROXY}), middleware=[]
         )
@@ -129,7 +129,7 @@ class Rpc:
         return Address(self._account.address)
 
     def secret(self, purpose: bytes) -> bytes:
-        """32 bytes that only the key's holder can know, the same each time; they say nothing of the key.
+        """32 bytes derived from the key: the same each time, unknown without the key, and not revealing it.
 
         Raises:
             ConfigError: there is no key.
@@ -139,7 +139,7 @@ class Rpc:
         return hmac.digest(bytes(self._account.key), b"assay/chain-secret/1" + purpose, "sha256")
 
     def read(self, action: str, question: Callable[[], T]) -> T:
-        """Runs one web3 question and says whose fault a failure is.
+        """Runs one web3 call and maps its failure to an error class.
 
         Raises:
             ChainRefused: a contract reverted.
@@ -168,7 +168,7 @@ class Rpc:
         """Signs, sends and waits until mined. At most one transaction of this call is ever mined.
 
         Args:
-            action: Word for messages, such as "stake".
+            action: Name for error texts, such as "stake".
             transaction: `to`, `data`, `value` as needed; the rest is filled in. A given `gas` is kept.
             wait: False returns as soon as the endpoint took it.
 
@@ -218,7 +218,7 @@ class Rpc:
         return bytes(signed.raw_transaction), bytes(signed.hash)
 
     def _offer(self, action: str, raw: bytes) -> None:
-        """Hands the same bytes in until the endpoint has taken or refused them."""
+        """Submits the same bytes until the endpoint has accepted or refused them."""
         for attempt in (1, 2, 3):
             try:
                 self.read(action, lambda: self.web3.eth.send_raw_transaction(raw))
@@ -255,7 +255,7 @@ class Rpc:
             pause_s = min(0.2, pause_s * 1.5)
 
     def settled(self, action: str, sent: Sent) -> Sent:
-        """A transaction sent without waiting, once it is a fact.
+        """Waits until a transaction that was sent without waiting is mined.
 
         Raises:
             ChainRefused: it was mined and reverted.
@@ -270,9 +270,9 @@ class Rpc:
         return Sent(tx_hash=sent.tx_hash, block_number=number, gas_used=receipt["gasUsed"])
 
     def wait_for_pending(self) -> None:
-        """Returns once what waited to be mined at the call is mined, within the client's limit."""
+        """Waits until the transactions pending at the call are mined, within the client's limit."""
         eth = self.web3.eth
-        # The number first: a block mined between the two questions then ends the wait at once.
+        # The number first: a block mined between the two calls then ends the wait at once.
         start = self.read("pending block", lambda: eth.block_number)
         if self.read("pending block", lambda: eth.get_block_transaction_count("pending")) == 0:
             return
@@ -281,7 +281,7 @@ class Rpc:
             time.sleep(0.1)
 
     def _explain(self, action: str, tx_hash: bytes, block_number: int) -> NoReturn:
-        """Runs a reverted transaction again as a question, to learn the contract's word for it."""
+        """Repeats a reverted transaction as an `eth_call` to learn the revert reason."""
         mined = self.read(action, lambda: self.web3.eth.get_transaction(tx_hash))
         replay: Any = {
             "from": mined["from"],
@@ -313,7 +313,7 @@ def _found(ask: Callable[[Any], Any], tx_hash: bytes) -> Any:
 
 
 def refusal(action: str, data: Any) -> ChainRefused:
-    """The custom error in revert data, by name; its selector if no contract of ours declares it."""
+    """The custom error in revert data, by name; by selector if none of our contracts declares it."""
     try:
         raw = bytes.fromhex(data[2:]) if isinstance(data, str) and data.startswith("0x") else b""
         known = _errors().get(raw[:4])

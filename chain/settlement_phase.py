@@ -1,6 +1,6 @@
-"""Phases: where the settlement of an epoch stands, in words, and what has to happen next.
+"""Settlement phase: describes an epoch's settlement state and its next step, as text for people.
 
-Room: chain (pure). The states are EpochSettlement's; "now" is the chain's clock.
+Room: chain (pure). The states are EpochSettlement's; `now` is the chain's clock.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from assay.chain.units import UNIT, money_text
 
 
 def phase_text(state: EpochState, now: int) -> str:
-    """One line about an epoch of a run."""
+    """One line on an epoch's settlement."""
     total, when = f"{money_text(state.total)} {UNIT}", when_text(state.until, now)
     match state.phase:
         case EpochPhase.NONE:
@@ -37,20 +37,20 @@ def phase_text(state: EpochState, now: int) -> str:
 
 
 def is_ready(state: EpochState, now: int) -> bool:
-    """Whether nothing stands between this result and being final but its predecessor."""
+    """Whether this result can be finalised as soon as its predecessor is."""
     if state.phase is EpochPhase.PROPOSED:
         return now >= state.until
     return state.phase is EpochPhase.CONFIRMED
 
 
 def appeal_text(state: EpochState, now: int, window_ended: int | None, bond: int) -> str:
-    """Until when an epoch's result can be challenged on chain.
+    """Text that says until when an epoch's result can be challenged on chain.
 
     Args:
-        state: The epoch's, as the chain has it.
+        state: The epoch's on-chain state.
         now: The chain's clock.
         window_ended: When the window of the result ended or will end, if the books know it.
-        bond: What a challenge puts up, token units.
+        bond: Of a challenge, token units.
     """
     match state.phase:
         case EpochPhase.NONE:

@@ -1,4 +1,4 @@
-"""Chain state: what the contracts hold, as values.
+"""State: the contracts' structs as Python values.
 
 Room: chain (pure). Field names are the Solidity struct's, in snake case; a
 contract's `state` is a `phase` here. Money in token units, times in Unix seconds
@@ -32,13 +32,13 @@ class CasePhase(IntEnum):
     NONE = 0
     OPEN = 1
     VETOED = 2
-    EXECUTED = 3  # taken, not yet paid out: a veto still undoes it
+    EXECUTED = 3  # slashed, not yet paid out: a veto still reverses it
     EXPIRED = 4
     PAID = 5
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing can happen to the case any more."""
+        """Whether the case is closed."""
         return self in (CasePhase.VETOED, CasePhase.EXPIRED, CasePhase.PAID)
 
 
@@ -54,18 +54,18 @@ class StakeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
-    """A request to leave."""
+    """An unstake request."""
 
     account: Address
     role: int
     ready_at: int
     is_spent: bool
-    amount: int  # what it would pay now
+    amount: int  # its present value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotKey:
-    """Whom a hot key speaks for, and until when."""
+    """The account that a hot key signs for, and the expiry."""
 
     account: Address
     expiry: int
@@ -90,7 +90,7 @@ class EscrowState:
 
     @property
     def free(self) -> int:
-        """What no epoch has reserved."""
+        """Token units that no epoch has reserved."""
         return self.budget - self.reserved - self.paid - self.returned
 
 
@@ -99,7 +99,7 @@ class EpochState:
     """The settlement of one (run, epoch)."""
 
     phase: EpochPhase
-    until: int  # end of the window this phase waits for
+    until: int  # end of this phase's window
     total: int
     claimed: int
     challenger: Address
@@ -111,7 +111,7 @@ class EpochState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseState:
-    """A case in court."""
+    """A court case."""
 
     phase: CasePhase
     role: int
@@ -121,7 +121,7 @@ class CaseState:
     payable_at: int  # zero before the slash
     offender: Address
     challenger: Address
-    opener: Address  # whose bond it is
+    opener: Address  # owner of the bond
     run_id: bytes
     evidence_hash: bytes
 
@@ -131,7 +131,7 @@ _PHASES: dict[type, type[IntEnum]] = {EpochState: EpochPhase, CaseState: CasePha
 
 
 def state_of(kind: type[S], struct: Any) -> S:
-    """A contract's struct, as the named tuple web3 decodes, in our words.
+    """A contract's struct, decoded by web3 as a named tuple, as a value of `kind`.
 
     Raises:
         TypeError: the struct's fields are not this kind's.

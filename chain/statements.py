@@ -1,4 +1,4 @@
-"""Statements: what hot keys and accounts sign so that a contract, or anyone, can judge it.
+"""Statements: EIP-712 statements of hot keys and accounts, their signatures and certificates.
 
 Room: chain (pure). One dataclass per EIP-712 struct of contracts/src/Statements.sol;
 the type string, the encoding and the digest all derive from its fields. A test
@@ -44,12 +44,12 @@ _DOMAIN_TYPE = "EIP712Domain(string name,string version,uint256 chainId,address 
 
 
 class BadSignatureError(MalformedMessage):
-    """A signature or certificate that does not say what it was sent to say."""
+    """A signature or certificate that is malformed or does not verify."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Domain:
-    """Where a statement is judged: one contract on one chain."""
+    """EIP-712 domain: the one contract on one chain that verifies a statement."""
 
     name: str
     chain_id: int
@@ -75,7 +75,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochResult:
-    """The payout table of one epoch: its Merkle root and its sum in token units."""
+    """Result of one epoch: its payout table's Merkle root and sum in token units."""
 
     CONTRACT: ClassVar[str] = "EpochSettlement"
     deployment_id: Bytes32
@@ -91,7 +91,7 @@ class EpochResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """The verifiers' answer to a challenge: does the result stand?"""
+    """The verifiers' decision whether a challenged result stands."""
 
     CONTRACT: ClassVar[str] = "EpochSettlement"
     deployment_id: Bytes32
@@ -103,7 +103,7 @@ class Resolution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlashOrder:
-    """A committee's finding: take `ppm` parts per million of the offender's stake."""
+    """Order of the verifiers to slash `ppm` parts per million of the offender's stake."""
 
     CONTRACT: ClassVar[str] = "SlashCourt"
     deployment_id: Bytes32
@@ -119,7 +119,7 @@ class SlashOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Veto:
-    """The current verifier set stops a case."""
+    """The current verifier set vetoes a case."""
 
     CONTRACT: ClassVar[str] = "SlashCourt"
     deployment_id: Bytes32
@@ -129,7 +129,7 @@ class Veto:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delegation:
-    """A hot key accepts to speak for an account until `expiry` (Unix seconds); signed by the hot key."""
+    """A hot key agrees to sign for an account until `expiry` (Unix seconds); signed by the hot key."""
 
     CONTRACT: ClassVar[str] = "StakeVault"
     deployment_id: Bytes32
@@ -163,7 +163,7 @@ class Rotation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRecord:
-    """Where a model came from; hashes only. `parent` is zero or an earlier record's digest."""
+    """Provenance of a model, as hashes only. `parent` is zero or an earlier record's digest."""
 
     CONTRACT: ClassVar[str] = "ModelRegistry"
     deployment_id: Bytes32
@@ -177,7 +177,7 @@ class ModelRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supersession:
-    """The present verifier set puts another record in a record's place, or withdraws it (zero)."""
+    """The current verifier set supersedes a model record by another, or withdraws it (zero)."""
 
     CONTRACT: ClassVar[str] = "ModelRegistry"
     deployment_id: Bytes32
@@ -213,10 +213,10 @@ STATEMENTS: tuple[type[Signable], ...] = (
 
 
 def digest(statement: Signable, domain: Domain) -> bytes:
-    """The 32 bytes to sign: equal to what the judging contract computes.
+    """The 32-byte EIP-712 digest to sign: equal to what the verifying contract computes.
 
     Raises:
-        ValueError: the domain names another contract than the one that judges this statement.
+        ValueError: the domain names another contract than the one that verifies this statement.
     """
     if domain.name != f"Assay{statement.CONTRACT}":
         raise ValueError(f"{type(statement).__name__} is judged by {statement.CONTRACT}, not {domain.name}")
@@ -254,13 +254,13 @@ def sign(statement: Signable, domain: Domain, key: bytes) -> bytes:
 
 
 def sign_digest(message_digest: bytes, key: bytes) -> bytes:
-    """Signs 32 bytes that the caller made with `digest`."""
+    """Signature of 32 bytes that the caller made with `digest`: 65 bytes r, s, v."""
     signature = PrivateKey(key).sign_msg_hash(message_digest)
     return signature.to_bytes()[:64] + bytes([27 + signature.v])
 
 
 def recover(message_digest: bytes, signature: bytes) -> Address:
-    """Who signed, by the contract's rules.
+    """The signer's address, by the contract's rules.
 
     Raises:
         BadSignatureError: wrong length, v, high s, or no key has this signature.
@@ -282,12 +282,12 @@ def recover(message_digest: bytes, signature: bytes) -> Address:
 
 
 def quorum(member_count: int) -> int:
-    """floor(2n/3) + 1: any two quorums share an honest member while fewer than n/3 are not."""
+    """floor(2n/3) + 1: any two quorums share an honest member while fewer than n/3 are Byzantine."""
     return member_count * 2 // 3 + 1
 
 
 def certificate(message_digest: bytes, signatures: Iterable[bytes]) -> bytes:
-    """Joins signatures as the contract wants them: one per signer, ascending by address.
+    """Concatenates signatures in the contract's format: one per signer, ascending by address.
 
     Raises:
         BadSignatureError: one of them does not recover.
@@ -297,7 +297,7 @@ def certificate(message_digest: bytes, signatures: Iterable[bytes]) -> bytes:
 
 
 def signers(message_digest: bytes, cert: bytes) -> tuple[Address, ...]:
-    """Who signed a certificate, ascending.
+    """Addresses of a certificate's signers, ascending.
 
     Raises:
         BadSignatureError: the length is wrong, a signature does not recover, or signers do not
@@ -315,7 +315,7 @@ def signers(message_digest: bytes, cert: bytes) -> tuple[Address, ...]:
 
 
 def verify_certificate(message_digest: bytes, cert: bytes, members: Sequence[str]) -> None:
-    """Returns if a quorum of `members` (hot keys) signed; by the same rules as VerifierSet.verify.
+    """Do nothing if a quorum of `members` (hot keys) signed; same rules as VerifierSet.verify.
 
     Raises:
         BadSignatureError: the form is wrong, a signer is no member, or the quorum is not reached.

@@ -1,7 +1,7 @@
-"""Money: token units as people write and read them, exactly or not at all.
+"""Units: exact conversion between token units (integers) and decimal token amounts (text).
 
-Room: chain (pure). Every amount inside is an integer count of the smallest unit;
-decimal text is made from it and read into it here, and no float comes near.
+Room: chain (pure). Every amount in Assay is an integer count of the smallest unit;
+this is the only place that writes or parses decimals, and it uses no float.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def money_text(units: int) -> str:
 
 
 def parse_money(text: str) -> int:
-    """Tokens as a person writes them, in units: "12.5" is 12500000.
+    """Token units from a decimal amount of tokens: "12.5" is 12500000.
 
     Raises:
         ConfigError: not digits with at most one point, more decimals than a token has, or too much.

@@ -1,4 +1,4 @@
-"""API commands: serve a ledger over HTTP, and give out tokens for it.
+"""API commands: serve a ledger over HTTP, and issue tokens for it.
 
 Room: cli (edge: reads a TOML file, listens). The keys of the file are api/config.py's.
 """

@@ -1,4 +1,4 @@
-"""Attestation commands: what a node's evidence is worth, for anybody who has the files.
+"""Attestation commands: appraise a node's hardware evidence, for anybody who has the files.
 
 Room: cli (edge: reads files). A command parses, calls one library function, prints one result.
 """

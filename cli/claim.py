@@ -1,7 +1,7 @@
-"""Claim: `assay claim`: take what final epochs pay, from whatever tables are at hand.
+"""Claim: `assay claim` claims the pay of final epochs, from any available payout tables.
 
-Room: cli (edge). The tables come from the participant's own chain, a delivered bundle
-or a run's books; which of them are true the chain says (participant/wallet/payouts.py).
+Room: cli (edge). The tables come from the participant's own chain, a delivered bundle or a run's books; the
+contract decides which of them are right (participant/wallet/payouts.py).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def claim(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Payout tables of one run, not believed yet."""
+    """Payout tables of one run, not verified yet."""
 
     run_id: bytes
     epochs: int
@@ -63,12 +63,12 @@ def claim_lines(
     is_finalizing: bool,
     is_dry: bool,
 ) -> Iterator[str]:
-    """Claim, row by row; one line for each, and one for each epoch that is not final.
+    """Claim row by row; returns one line for each, and one for each epoch that is not final.
 
     Raises:
-        ConfigError: a file or an account is not what it should be.
+        ConfigError: a file or an account is invalid.
         WrongTable: the tables are not those on chain.
-        ChainRefused: the settlement said no.
+        ChainRefused: the settlement contract refused.
     """
     from assay.chain.settlement_phase import phase_text
     from assay.participant.wallet.payouts import finalize_ready, is_finalizable, read_pay

@@ -1,4 +1,4 @@
-"""assay: the command line, one short function per command.
+"""Main: the `assay` command line, one short function per command.
 
 Room: cli (edge). A command parses, calls one library function, prints one result.
 Exit status: 0 done, 1 a check failed, 2 the operator can fix it.
@@ -166,7 +166,7 @@ def run() -> None:
     try:
         app(standalone_mode=True)
     except AssayError as error:
-        # The words of an endpoint or a file may be in it; they must not move a terminal's cursor.
+        # It may quote an endpoint or a file, which must not move a terminal's cursor.
         typer.echo("\n".join(one_line(line) for line in f"assay: {error}".split("\n")), err=True)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
 

@@ -35,11 +35,11 @@ THREADS_MAX = 1024
 
 
 class DeclarationsSection(BaseModel):
-    """[registry] of a buyer's file: its own word, repeated as such in the model's entry."""
+    """[registry] of a buyer's file: its declarations, copied unverified into the model's entry."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    provider: str = ""  # who places the model on the market
+    provider: str = ""  # whoever places the model on the market
     licence: str = ""  # of the model
     base_flop: Annotated[str, Field(pattern=r"^[0-9]{1,30}$")] | None = None  # TOML integers end at 2^63
     energy_flop_per_joule: int | None = None
@@ -57,8 +57,8 @@ class ProcessFile(BaseModel):
     port: int
     ip: str = "127.0.0.1"
     rpc_url: str
-    rpc_urls: tuple[str, ...] = ()  # a ledger's: more endpoints, whose word must be that of rpc_url
-    one_rpc_suffices: bool = False  # a ledger's: go on while some of them are away
+    rpc_urls: tuple[str, ...] = ()  # a ledger's: more endpoints, which must agree with rpc_url
+    one_rpc_suffices: bool = False  # a ledger's: go on while some of them are unreachable
     deployment: Path
     spec: Path
     run_id: str
@@ -68,20 +68,20 @@ class ProcessFile(BaseModel):
     threads: Annotated[int, Field(ge=1, le=THREADS_MAX)] | Literal["auto"] = 1
     peers: Path
     behaviour: str = "honest"
-    known_answer: Path | None = None  # which steps of this node are false on order
+    known_answer: Path | None = None  # list of this node's known-answer tasks
     limits: Path | None = None  # calibration for audits of other execution classes
     attestation: Path | None = None  # a verifier's copy of the policy that the run names
-    collateral: Path | None = None  # a verifier's: what vendors publish about their devices
-    drand: tuple[Annotated[str, Field(pattern=r"^https?://")], ...] = ()  # a verifier's: where it asks
+    collateral: Path | None = None  # a verifier's: the data that vendors publish about their devices
+    drand: tuple[Annotated[str, Field(pattern=r"^https?://")], ...] = ()  # a verifier's: addresses of drand
     attester_key: Path | None = None  # a node's: the key of a software attester, for tests
     attester_command: tuple[str, ...] = ()  # a node's: ["tdx", "/usr/local/bin/quote"]
     ledger_service: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = (
         None  # a verifier's: whose ledger it cosigns; a buyer's: whose checkpoint it packs
     )
     books: Annotated[str, Field(pattern=r"^postgresql://")] | None = None  # a ledger's
-    status: Path | None = None  # where the ledger and the buyer say what happens
-    bundle: Path | None = None  # where the buyer puts the model and its proof
-    registry: DeclarationsSection | None = None  # what the buyer says of its model
+    status: Path | None = None  # status file of the ledger and the buyer
+    bundle: Path | None = None  # where the buyer writes the model and its proof
+    registry: DeclarationsSection | None = None  # the buyer's declarations about its model
 
 
 def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
@@ -142,10 +142,10 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
 
 
 def _declarations(name: str, given: DeclarationsSection | None) -> Declarations:
-    """What a buyer says, with the version of the program that says it.
+    """A buyer's declarations, with the version of the program that made them.
 
     Raises:
-        ConfigError: a figure without its source, or words that no line holds.
+        ConfigError: a figure without its source, or text that does not fit a line.
     """
     found = given or DeclarationsSection()
     figures: dict[str, Any] = {
@@ -169,7 +169,7 @@ def run_process(main: Callable[[], Awaitable[None]], *, is_tethered: bool = Fals
 
     Args:
         main: What to run.
-        is_tethered: End also when standard input closes, that is, when whoever started us ends.
+        is_tethered: End also when standard input closes, that is, when the parent process ends.
     """
     log_as_json()
 
@@ -203,7 +203,7 @@ async def _stop_when_alone(scope: trio.CancelScope) -> None:
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The most telling exception of a group: what an operator can act on first."""
+    """The exception of a group that an operator can act on first."""
     leaves: list[BaseException] = []
     stack: list[BaseException] = [group]
     while stack:

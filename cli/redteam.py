@@ -1,6 +1,6 @@
-"""Red team: every attack we know against this installation, and how often honest work is not believed.
+"""Red team: runs every known attack against this installation, and audits honest steps for false positives.
 
-Room: cli (edge: the terminal). The adversaries are the redteam room's; this prints their table.
+Room: cli (edge: the terminal). The adversaries are in `redteam`; this file prints their table.
 """
 
 from __future__ import annotations

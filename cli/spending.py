@@ -1,7 +1,7 @@
-"""Moves: what all commands that spend have in common.
+"""Spending: helpers shared by all commands that send transactions.
 
-Room: cli (edge). Nothing is asked back, so that a script can run them; `--dry-run`
-says what would be sent and sends nothing.
+Room: cli (edge). Nothing asks for confirmation, so that a script can run them; `--dry-run` prints what would
+be sent and sends nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def account_of(file: Path) -> Account:
     """The account of a participant's configuration file.
 
     Raises:
-        ConfigError: the file, its keys, its run or its endpoint is not what it should be.
+        ConfigError: the file, its keys, its run or its endpoint is invalid.
     """
     from assay.cli.process import read_process_file
     from assay.participant.wallet.account import open_account
@@ -34,13 +34,13 @@ def account_of(file: Path) -> Account:
 
 
 def sent_text(sent: Sent) -> str:
-    """Where a move is on record."""
+    """The transaction's place on chain, as text."""
     if sent.tx_hash is None:
         return "it was done before; nothing was sent"
     return f"block {sent.block_number}, transaction 0x{sent.tx_hash.hex()}"
 
 
 def show(lines: Iterator[str]) -> None:
-    """Print each line as it comes: a move that fails later must not hide one that was made."""
+    """Print each line as it comes: a failing transaction must not hide one already made."""
     for line in lines:
         typer.echo(line)

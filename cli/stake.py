@@ -1,7 +1,7 @@
-"""Stake: `assay stake`: put stake in, start to leave, take it out, and see where it stands.
+"""Stake: `assay stake` adds, unstakes and withdraws stake, and shows its status.
 
-Room: cli (edge). The rules are participant/wallet/stake.py; each command reads the chain, says
-what that comes to, and makes at most one kind of move.
+Room: cli (edge). The rules are participant/wallet/stake.py; each command reads the chain, prints what
+follows, and makes at most one kind of transaction.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def show_stake(file: ConfigFile) -> None:
 
 
 def add_lines(file: Path, amount: str | None, to: str | None, *, is_dry: bool) -> Iterator[str]:
-    """Stake; one line for what it comes to, one for what was sent.
+    """Add stake; one line for the effect, one for the transaction.
 
     Raises:
         ConfigError: no amount, or one that the vault would refuse. ChainRefused: it refused.
@@ -90,7 +90,7 @@ def add_lines(file: Path, amount: str | None, to: str | None, *, is_dry: bool) -
 
 
 def remove_lines(file: Path, amount: str | None, to: str | None, *, is_dry: bool) -> Iterator[str]:
-    """Start to leave; the last line names the ticket and when it can be withdrawn.
+    """Start to unstake; the last line names the ticket and when it can be withdrawn.
 
     Raises:
         ConfigError: no amount, or one that the vault would refuse. ChainRefused: it refused.
@@ -121,7 +121,7 @@ def withdraw_lines(file: Path, number: int | None, *, is_dry: bool) -> Iterator[
     """Withdraw; one line per ticket.
 
     Raises:
-        ConfigError: the ticket is not ours. Unavailable: it is not ripe. ChainRefused: the vault refused.
+        ConfigError: the ticket is not ours. Unavailable: it is not ready. ChainRefused: the vault refused.
     """
     from assay.participant.wallet.stake import check_ticket, read_stake_status, ripe, waits_for
 
@@ -152,7 +152,7 @@ def withdraw_lines(file: Path, number: int | None, *, is_dry: bool) -> Iterator[
 
 
 def collect_lines(file: Path, *, is_dry: bool) -> Iterator[str]:
-    """Collect slash rewards; repeated, there is nothing to collect.
+    """Collect slash rewards; a repeated call finds nothing to collect.
 
     Raises:
         ChainRefused: the vault refused.
@@ -169,7 +169,7 @@ def collect_lines(file: Path, *, is_dry: bool) -> Iterator[str]:
 
 
 def stake_lines(file: Path) -> Iterator[str]:
-    """Everything that `read_stake_status` knows, one line each."""
+    """The fields of `read_stake_status`, one line each."""
     from assay.chain.times import time_text, when_text
     from assay.participant.wallet.stake import read_stake_status, waits_for
 

@@ -1,8 +1,7 @@
-"""Display: a run as it goes, live on a terminal and line by line anywhere else.
+"""Display: shows a local run's progress, live on a terminal and line by line elsewhere.
 
-Room: devnet (edge: the terminal and the clock). What is said comes from `plain`; here
-is only where it goes. On a terminal the last rounds and a progress bar stay at the
-bottom, and everything else scrolls past above them.
+Room: devnet (edge: the terminal and the clock). The texts come from `lines`; this file places them. On a
+terminal the last rounds and a progress bar stay at the bottom, and everything else scrolls past above them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from assay.orders.config_errors import one_line
 
 ROWS_MAX = 12  # rounds shown at once
 FRAME_LINES = 8  # of a terminal's height, left to the table's frame, the bar and a line above
-ETA_ROUNDS = 12  # recent rounds that the ETA goes by
+ETA_ROUNDS = 12  # recent rounds on which the ETA is based
 REFRESH_HZ = 4
 
 
@@ -93,7 +92,7 @@ class Display:
         self._say(f"{mark} {text} ({duration_text(seconds)})", "green", styled=len(mark))
 
     def feed(self, report: Mapping[str, Any]) -> None:
-        """One report of the keeper, whatever its kind."""
+        """One report of the ledger service, of any kind."""
         if report.get("kind") == "round":
             self.round(report)
         else:
@@ -110,7 +109,7 @@ class Display:
         self._draw()
 
     def event(self, text: str, *, is_alarm: bool = False) -> None:
-        """Something else that a person wants to see, such as a slash or a settlement."""
+        """Another report, such as a slash or a settlement."""
         self._say(f"* {text}", "bold red" if is_alarm else "yellow")
 
     def finish(self) -> None:
@@ -134,7 +133,7 @@ class Display:
             self._live.refresh()
 
     def _picture(self) -> RenderableType:
-        """The part that stays at the bottom."""
+        """The live part at the bottom."""
         parts: list[RenderableType] = [self._step] if self._step else []
         if self._recent:
             parts += [self._table(), self._bar()]
@@ -169,7 +168,7 @@ class Display:
         return line
 
     def _outlook(self, done: int) -> str:
-        """How far, how fast and how long still."""
+        """Progress, speed and remaining time."""
         now = self._clock()
         if self._is_finished:
             return f"{done}/{self._rounds}  finished in {duration_text(now - self._started)}"

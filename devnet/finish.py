@@ -1,7 +1,7 @@
-"""Finish: from a run that ended to its summary and its signed index.
+"""Finish: writes the summary and the signed index of a finished local run.
 
-Room: devnet (edge). Every figure is read off the delivered bundle, not off what
-processes said while they ran.
+Room: devnet (edge). Every figure is read from the delivered bundle, not from what processes reported while
+they ran.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VALIDATION_SEQUENCES = 128
 
 
 def finish(network: ProvisionedNetwork, settled: Mapping[str, Any], wall_s: float) -> dict[str, Any]:
-    """Write `summary.json`, gather the run's papers, sign the index; return the summary.
+    """Write `summary.json`, collect the run's inputs, sign the index; return the summary.
 
     Raises:
         AssayError: the bundle or a status line that must be there is not.
@@ -101,7 +101,7 @@ def _record(path: Path) -> str | None:
 
 
 def _copy_books(source: Path, target: Path) -> None:
-    """One file with everything in it, whatever SQLite still keeps beside the original."""
+    """Copy the books into one file, including what SQLite keeps beside the original."""
     with closing(sqlite3.connect(source)) as books, closing(sqlite3.connect(target)) as copy:
         books.backup(copy)
 

@@ -1,7 +1,7 @@
-"""Plain: what happens in a run, each thing as one line of text.
+"""Lines: the events of a local run, each as one line of text.
 
-Room: devnet (pure). The words for the keeper's reports, shared by the live display
-and the plain one; nothing here knows about terminals.
+Room: devnet (pure). The texts of the ledger service's reports, shared by the live and the line-by-line
+display; nothing here knows about terminals.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def round_line(status: Mapping[str, Any]) -> str:
 
 
 def event_line(report: Mapping[str, Any]) -> str:
-    """A report of money that moved, or a short word for a report without a line of its own."""
+    """A report of a payment as a line, or the kind of a report without a line of its own."""
     match report:
         case {"kind": "slashed", "node": node, "amount": amount, "burnt": burnt, **rest}:
             return one_line(

@@ -1,8 +1,8 @@
-"""Establish: everything a local network needs before its first process starts.
+"""Provision: sets up everything a local network needs before its first process starts.
 
-Room: devnet (edge). Keys for every participant, contracts, stakes, the buyer's funded
-run, and one folder with one configuration file per participant. Each step uses
-the same library calls that separate people would use on separate machines.
+Room: devnet (edge). Keys for every participant, contracts, stakes, the buyer's funded run, and one folder
+with one configuration file per participant. Each step uses the same library calls as separate people on
+separate machines.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ GAS_WEI = 10**18
 RUN_S_MAX = 30 * 24 * 3600
 HOT_KEY_S = 365 * 24 * 3600
 CASES_MAX = 10  # for which each participant can put up a bond at the same time
-KNOWN_ANSWERS = "known-answers.txt"  # beside the configuration of the node whose faults are ordered
+KNOWN_ANSWERS = "known-answers.txt"  # beside the configuration of the node that has the known-answer tasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class LocalMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvisionedNetwork:
-    """What was established."""
+    """A network that was set up: its members, run and folder."""
 
     root: Path
     spec: RunSpec
@@ -90,14 +90,14 @@ def establish(
 
     Args:
         order: What is bought.
-        root: The run's folder; `data/` is already there, with `base.npy` where parameters are imported.
+        root: The run's folder; `data/` is already there, with `base.npy` if parameters are imported.
         anvil: Running.
         data: Describes `data/`.
-        step: Told the name of each step as it begins.
+        step: Called with the name of each step as it begins.
         base: State digest of `base.npy`, or zero.
 
     Raises:
-        ConfigError, Unavailable, ChainRefused: in the words of whoever refused.
+        ConfigError, Unavailable, ChainRefused: with the message of the failed step.
     """
     step("keys")
     seats = _make_seats(order, root)
@@ -163,13 +163,13 @@ def establish(
 
 
 def _known_answers(order: Order, node: PeerId) -> list[tuple[Digest, RoundId, PeerId]]:
-    """Steps of one node that will be false on purpose, at rounds that nobody else can know."""
+    """Known-answer tasks of one node, at rounds that nobody else can know."""
     rounds = secrets.SystemRandom().sample(range(order.run.rounds), order.verify.known_answers)
     return [(Digest(secrets.token_bytes(32)), RoundId(at), node) for at in sorted(rounds)]
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct TCP ports on loopback that nobody listens on now."""
+    """Distinct TCP ports on loopback that are free now."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:
@@ -207,7 +207,7 @@ def _make_seats(order: Order, root: Path) -> list[LocalMember]:
             attester=order.attester(number),
         )
 
-    with ThreadPoolExecutor(2) as pool:  # two at a time: each key costs 64 MiB to seal
+    with ThreadPoolExecutor(2) as pool:  # two at a time: each key costs 64 MiB to encrypt
         return list(pool.map(make, zip(names, ports, strict=True)))
 
 

@@ -1,8 +1,7 @@
-"""Localnet: `assay localnet`: a whole network on this machine, from keys to paid-out money.
+"""Run: `assay localnet`, a whole network on this machine, from keys to paid-out money.
 
-Room: devnet (edge). It prepares what separate people would prepare, starts one
-process for each of them, shows what the ledger reports, and at the end checks
-everything that can be checked.
+Room: devnet (edge). It prepares what separate people would prepare, starts one process for each of them,
+shows the ledger service's reports, and finally checks everything that can be checked.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from assay.protocol.types import Digest
 from assay.training.data.shards import DataManifest
 
 POLL_S = 0.25
-QUIET = ("up", "claimed")  # what the tables at the end say better
-STALL_S = 600.0  # without any news from the ledger for this long, the run is given up
+QUIET = ("up", "claimed")  # kinds of report that the final tables show better
+STALL_S = 600.0  # without a report of the ledger service for this long, the run is aborted
 
 
 def run_localnet(file: Path | None, overrides: Mapping[str, Any], out: Path | None, *, as_json: bool) -> bool:
-    """Run a whole network; whether every invariant held.
+    """Run a whole network; returns whether every invariant held.
 
     Args:
         file: A run.toml, or None for the defaults.
@@ -47,7 +46,7 @@ def run_localnet(file: Path | None, overrides: Mapping[str, Any], out: Path | No
         as_json: Print the summary alone.
 
     Raises:
-        ConfigError, AssayError: in words, before or instead of a summary.
+        ConfigError, AssayError: before or instead of a summary.
     """
     order = load_order(file, _by_key(overrides))
     root = (out or Path("runs") / order.run.name).resolve()
@@ -118,10 +117,10 @@ def _set_up(
 
 
 def _watch(network: ProvisionedNetwork, supervisor: Supervisor, display: Display) -> dict[str, Any]:
-    """Show the ledger's reports until everything is settled; the last of them.
+    """Show the ledger service's reports until everything is settled; returns the last one.
 
     Raises:
-        AssayError: a process cannot run, or nothing happens any more.
+        AssayError: a process cannot run, or there has been no report for too long.
     """
     tails = {role: _Tail(network.member(role).folder / "status.jsonl") for role in ("ledger", "buyer")}
     began, news_at = time.monotonic(), time.monotonic()
@@ -179,7 +178,7 @@ class _Tail:
 
 
 def _by_key(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Command-line choices by their key in run.toml."""
+    """Command-line options by their key in run.toml."""
     keys = {"nodes": "run.nodes", "verifiers": "run.verifiers", "rounds": "run.rounds", "seed": "run.seed"}
     chosen: dict[str, Any] = {keys[k]: v for k, v in overrides.items() if k in keys}
     if overrides.get("behave"):
@@ -200,7 +199,7 @@ def _behaviour(text: str) -> tuple[str, str]:
 
 
 def _make_room(root: Path) -> None:
-    """An empty folder for the run; what stands there must be an earlier run or nothing."""
+    """Make an empty folder for the run; only an earlier run there is replaced."""
     if root.exists() and any(root.iterdir()) and not (root / "participants").is_dir():
         raise ConfigError(f"{root} is not empty and holds no earlier run; choose another --out")
     shutil.rmtree(root, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Summary: one run in one JSON object, and whether everything that must hold does.
+"""Summary: one run in one JSON object, and the invariants that must hold.
 
-Room: devnet (pure). `summary.json` is read by others: keys are added, never renamed.
-`invariants` needs nothing but the summary, so anybody can check one again.
+Room: devnet (pure). Others read `summary.json`: keys are added, never renamed. `invariants` needs nothing but
+the summary, so anybody can check one again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Losses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodWire:
-    """What all accepted updates together were."""
+    """Totals over all accepted updates."""
 
     updates: int
     update_bytes: int
@@ -40,7 +40,7 @@ class MethodWire:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditCounts:
-    """All audits of the run. Some are neither passed nor failed: nobody judged them in time."""
+    """All audits of the run. Some are neither passed nor failed: no verdict came in time."""
 
     drawn: int
     passed: int
@@ -76,9 +76,9 @@ def make_summary(
         state_agreement: Every honest process held the same parameters at every round.
         wire: Totals over accepted updates.
         audits: Totals over the run.
-        settled: The keeper's last report: money, nodes, verifiers and books.
-        behaviours: How nodes behaved on purpose; all others are honest.
-        auditors: How verifiers did.
+        settled: The ledger service's last report: money, nodes, verifiers and books.
+        behaviours: Test behaviours of nodes; all others are honest.
+        auditors: Test behaviours of verifiers.
         record: Of the model on chain, in hexadecimal.
     """
     parameters = layout_of(spec.model).parameters
@@ -145,7 +145,7 @@ _MONEY = (
 
 
 def invariants(summary: Mapping[str, Any]) -> list[str]:
-    """What does not hold, one sentence each; empty if all is well."""
+    """Violated invariants, one sentence each; empty if all hold."""
     return [
         *_broken_training(summary),
         *_broken_money(summary["money"], summary["nodes"], summary["verifiers"]),

@@ -1,7 +1,7 @@
-"""Crew: the child processes of a local network, started, watched and always ended.
+"""Supervisor: starts, restarts and always ends the child processes of a local network.
 
-Room: devnet (edge). A process that dies is started again, because every process may
-be killed at any instant; one that the operator must fix (exit status 2) ends the run.
+Room: devnet (edge). A process that dies is started again, because every process may be killed at any instant;
+one that the operator must fix (exit status 2) ends the run.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Supervisor:
             "--tethered",
         ]
         with open(self.logs / f"{member.name}.log", "ab") as log:
-            # The pipe is a tether: it closes when we end, however we end, and the child ends with it.
+            # The pipe is a tether: it closes when we end, in any way, and the child ends with it.
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -71,10 +71,10 @@ class Supervisor:
         return self._running[name][1].pid
 
     def check(self) -> list[str]:
-        """Restart whoever died; names of those restarted.
+        """Restart processes that died; returns their names.
 
         Raises:
-            AssayError: a process cannot run at all; the message holds its last words.
+            AssayError: a process cannot run at all; the message holds the end of its log.
         """
         revived = []
         for name, (member, process) in list(self._running.items()):
@@ -92,11 +92,11 @@ class Supervisor:
         return revived
 
     def is_done(self, name: str) -> bool:
-        """Whether a participant finished its work and left."""
+        """Whether a participant has finished its work and exited."""
         return name in self._done
 
     def stop(self) -> None:
-        """Ask every process to end, then make it."""
+        """Ask every process to end, then kill the rest."""
         for _, process in self._running.values():
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Tables: a finished run for people: who did what, where the money went, where things are.
+"""Tables: terminal tables of a finished run: work, payments, and paths.
 
 Room: devnet (pure). From a summary to rich tables; amounts are exact to the last unit.
 """
@@ -21,7 +21,7 @@ from assay.orders.config_errors import one_line
 
 
 def report(summary: Mapping[str, Any], places: Mapping[str, Path]) -> Group:
-    """Everything below, and last whether all that must hold does."""
+    """All tables below, and finally whether all invariants hold."""
     broken = invariants(summary)
     verdict = [Text(f"* {one_line(words)}", style="bold red") for words in broken]
     if not broken:
@@ -37,7 +37,7 @@ def report(summary: Mapping[str, Any], places: Mapping[str, Path]) -> Group:
 
 
 def training_table(summary: Mapping[str, Any]) -> Table:
-    """What was trained, and what it took."""
+    """The training: rule, data, losses and traffic."""
     loss, wire, audits = summary["loss"], summary["wire"], summary["audits"]
     table = _table("Training", "", "")
     table.add_row("parameters", f"{summary['params']:,}")
@@ -56,7 +56,7 @@ def training_table(summary: Mapping[str, Any]) -> Table:
 
 
 def nodes_table(summary: Mapping[str, Any]) -> Table:
-    """What each node did, lost and earned."""
+    """Work, losses and pay of each node."""
     names = ("node", "behaviour", "accepted", "passed", "failed", "slashed", "paid")
     table = _table(f"Nodes (audits passed and failed; {UNIT})", *names)
     for node in summary["nodes"]:
@@ -74,7 +74,7 @@ def nodes_table(summary: Mapping[str, Any]) -> Table:
 
 
 def verifiers_table(summary: Mapping[str, Any]) -> Table:
-    """What each verifier did and earned."""
+    """Work and pay of each verifier."""
     table = _table(f"Verifiers ({UNIT})", "verifier", "behaviour", "votes", "audits", "slashed", "paid")
     for one in summary["verifiers"]:
         slashed = money_text(one["slashed"]) if one["slashed"] else "-"
@@ -91,7 +91,7 @@ def verifiers_table(summary: Mapping[str, Any]) -> Table:
 
 
 def money_table(summary: Mapping[str, Any]) -> Table:
-    """Where every unit came from and went."""
+    """Sources and destinations of every token unit."""
     money = summary["money"]
     table = _table(f"Money ({UNIT})", "", "")
     for title, total, parts in (
@@ -105,7 +105,7 @@ def money_table(summary: Mapping[str, Any]) -> Table:
 
 
 def places_table(places: Mapping[str, Path]) -> Table:
-    """Where things are, by name, relative to the present folder where that is shorter."""
+    """Paths by name, relative to the current folder if that is shorter."""
     table = _table("Where things are", "", "")
     table.columns[1].justify = "left"
     table.columns[1].overflow = "fold"

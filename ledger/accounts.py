@@ -1,10 +1,10 @@
-"""Accounts: the places money can be in, and which side of the books each belongs to.
+"""Accounts: the chart of accounts of a run's books, and whether each is an asset or a liability.
 
-Room: ledger (pure). Assets are what the contracts hold; every unit of it is owed
-to somebody by exactly one liability account. Wallets are outside these books.
+Room: ledger (pure). Assets are the contracts' tokens; every unit of them is owed
+by exactly one liability account. Wallets are outside these books.
 
     asset:escrow   RunEscrow's tokens       <- budget (free), reserved (certified), payable (final)
-    asset:vault    StakeVault's tokens      <- stake, held (by a ruling, not yet paid out), casebond,
+    asset:vault    StakeVault's tokens      <- stake, held (by a slash order, not yet paid out), casebond,
                                                rewards (of slashes, and returned bonds, until collected)
     asset:bonds    EpochSettlement's tokens <- bond (of an open challenge), bondowed (until collected)
 A burn needs no account: the tokens leave the asset and the liability together.
@@ -16,19 +16,19 @@ import enum
 from dataclasses import dataclass
 
 TOKEN = "aUSD"  # minor units of the run's token
-ROLES = ("operator", "verifier")  # by the number the stake contract gives them
+ROLES = ("operator", "verifier")  # indexed by the stake contract's role number
 NO_EPOCH = -1
 
 
 class Side(enum.IntEnum):
-    """The sign of a balance that is in order: debits are positive, credits negative."""
+    """The normal sign of an account's balance: debits are positive, credits negative."""
 
     DEBIT = 1
     CREDIT = -1
 
 
 class Kind(enum.Enum):
-    """What an account is for; the value starts its code."""
+    """Kind of an account; its value is the prefix of the account's code."""
 
     ESCROW = "asset:escrow"
     VAULT = "asset:vault"
@@ -77,22 +77,22 @@ def budget(run_id: bytes) -> Account:
 
 
 def reserved(run_id: bytes, epoch: int) -> Account:
-    """What a certified result has set aside; the buyer's again if it is rejected."""
+    """Amount reserved by a certified result; returns to the buyer's budget if it is rejected."""
     return Account(kind=Kind.RESERVED, owner=run_id.hex(), epoch=epoch)
 
 
 def payable(role: str, account: str, epoch: int) -> Account:
-    """What a final result owes one payee for one epoch."""
+    """Amount that a final result owes one payee for one epoch."""
     return Account(kind=Kind.PAYABLE, owner=account, role=role, epoch=epoch)
 
 
 def stake(role: int, account: str) -> Account:
-    """Active and leaving stake together: a slash reaches both."""
+    """Active and unbonding stake together: both can be slashed."""
     return Account(kind=Kind.STAKE, owner=account, role=ROLES[role])
 
 
 def rewards(account: str) -> Account:
-    """Slash rewards that wait in the vault."""
+    """Uncollected slash rewards in the vault."""
     return Account(kind=Kind.REWARDS, owner=account)
 
 
@@ -107,10 +107,10 @@ def bond_owed(account: str) -> Account:
 
 
 def held(case_id: bytes) -> Account:
-    """What a case took: the offender's again if it is vetoed, else paid out and burnt."""
+    """Amount slashed by a case: returned to the offender on a veto, else paid out and burnt."""
     return Account(kind=Kind.HELD, owner=case_id.hex())
 
 
 def case_bond(case_id: bytes) -> Account:
-    """What whoever opened a case stands to lose."""
+    """Bond of the account that opened a case."""
     return Account(kind=Kind.CASE_BOND, owner=case_id.hex())

@@ -1,9 +1,9 @@
-"""Books: chain events and payout tables as double entry, integer units, append-only.
+"""Books: turns chain events and payout tables into double-entry postings, in integer minor units.
 
-Room: ledger (pure). Nothing else fills the books: what the contracts said, and the
+Room: ledger (pure). The books' only sources are the contracts' events and the
 settlements that follow from finalised manifests. A correction is a reversal.
 An amount is signed: debits positive, credits negative; an entry sums to zero per
-asset, and after it no account stands on its wrong side.
+asset, and after it no account is overdrawn.
 
     opened, topped up    escrow  <- budget          staked     vault <- stake
     proposed             budget  -> reserved        slashed    stake -> rewards and burnt, or -> held
@@ -72,7 +72,7 @@ AMOUNT_MAX = 2**63 - 1  # what the store's columns hold
 
 
 class BooksError(AssayError):
-    """What was read cannot be all that happened: an account would stand on its wrong side."""
+    """An entry cannot be booked, such as one that would overdraw an account: events are missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,20 +85,20 @@ class Posting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One fact in the journal.
+    """One journal entry.
 
     Raises:
         ValueError: the postings do not sum to zero per asset, one is zero or too large, or two are of
             one account.
     """
 
-    key: str  # the same fact has the same key, whoever posts it and however often
+    key: str  # idempotency key: the same for the same fact, whoever posts it
     kind: str
     block_number: int
     block_hash: bytes
     postings: tuple[Posting, ...]
     epoch: int = NO_EPOCH
-    reverses: str = ""  # key of the entry that this one undoes
+    reverses: str = ""  # key of the entry that this one reverses
 
     def __post_init__(self) -> None:
         sums: dict[str, int] = {}
@@ -114,7 +114,7 @@ class Entry:
 
     @property
     def request_hash(self) -> bytes:
-        """SHA-256 of everything but the key: tells a repetition from a contradiction."""
+        """SHA-256 of everything but the key: tells a repeated request from a conflicting one."""
         lines = [[posting.account.code, posting.account.asset, posting.amount] for posting in self.postings]
         plain = [self.kind, self.epoch, self.block_number, self.block_hash, self.reverses, lines]
         return hashlib.sha256(b"assay/entry/1" + cbor2.dumps(plain, canonical=True)).digest()
@@ -122,33 +122,33 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Books:
-    """Balances, and what the meaning of the next event depends on."""
+    """Balances, and the other state that booking the next event needs."""
 
     run_id: bytes
-    tables: Mapping[int, Settlement]  # of this run's ripe epochs, from finalised manifests
+    tables: Mapping[int, Settlement]  # of this run's final epochs, from finalised manifests
     results: Mapping[bytes, bytes] = field(default_factory=dict)  # proposed: result digest -> table hash
     balances: Mapping[Account, int] = field(default_factory=dict)
 
     def balance(self, account: Account) -> int:
-        """On the account's own side: above zero is in order."""
+        """Balance on the account's own side: negative means overdrawn."""
         return self.balances.get(account, 0) * account.kind.side
 
 
-def event_key(event: ChainEvent, lease: int = 0) -> str:
-    """An event's idempotency key; `lease` counts how often the chain had taken it back before."""
-    return place_key(event.block_hash, event.log_index, lease)
+def event_key(event: ChainEvent, orphaned_count: int = 0) -> str:
+    """An event's idempotency key; `orphaned_count` counts how often a reorganisation has orphaned it before."""
+    return place_key(event.block_hash, event.log_index, orphaned_count)
 
 
-def place_key(block_hash: bytes, log_index: int, lease: int = 0) -> str:
-    """`event_key` for whoever knows only the place."""
-    return f"event/{block_hash.hex()}/{log_index}/{lease}"
+def place_key(block_hash: bytes, log_index: int, orphaned_count: int = 0) -> str:
+    """`event_key` from the event's position alone."""
+    return f"event/{block_hash.hex()}/{log_index}/{orphaned_count}"
 
 
 def post(books: Books, entry: Entry) -> Books:
     """The books with one more entry.
 
     Raises:
-        BooksError: an account would stand on its wrong side.
+        BooksError: an account would be overdrawn.
     """
     balances = dict(books.balances)
     for posting in entry.postings:
@@ -162,7 +162,7 @@ def post(books: Books, entry: Entry) -> Books:
     return replace(books, balances=balances)
 
 
-def book(books: Books, event: ChainEvent, lease: int = 0) -> tuple[Books, Entry | None]:
+def book(books: Books, event: ChainEvent, orphaned_count: int = 0) -> tuple[Books, Entry | None]:
     """The books after one chain event, and its entry; None where no money moved.
 
     Raises:
@@ -175,7 +175,7 @@ def book(books: Books, event: ChainEvent, lease: int = 0) -> tuple[Books, Entry 
     if not lines:
         return books, None
     entry = Entry(
-        key=event_key(event, lease),
+        key=event_key(event, orphaned_count),
         kind=type(event).__name__,
         block_number=event.block_number,
         block_hash=event.block_hash,
@@ -186,7 +186,7 @@ def book(books: Books, event: ChainEvent, lease: int = 0) -> tuple[Books, Entry 
 
 
 def reversal_of(entry: Entry) -> Entry:
-    """The entry that undoes another: same kind, every amount with the other sign."""
+    """The entry that reverses another: same kind, every amount negated."""
     return replace(
         entry,
         key=f"reversal/{entry.key}",
@@ -198,8 +198,8 @@ def reversal_of(entry: Entry) -> Entry:
 def bookable(run_id: bytes, tables: Mapping[int, Settlement], events: Sequence[ChainEvent]) -> int:
     """How many of `events` can be booked now: those before the first whose payout table is not known yet.
 
-    A result of this run becomes final after our own copy of the manifests says what it must be, so
-    the wait is short; stopping between blocks keeps the cursor meaningful.
+    A result of this run becomes final on chain after our own manifests determine its table, so
+    the wait is short; stopping between blocks keeps the cursor exact.
     """
     for event in events:
         if isinstance(event, ResultFinalized) and event.run_id == run_id and event.epoch not in tables:
@@ -260,7 +260,7 @@ def _lines(books: Books, event: ChainEvent) -> list[tuple[Account, int]]:
 
 
 def _settlement_lines(books: Books, event: ResultFinalized) -> list[tuple[Account, int]]:
-    """Reserved money becomes pay if the final result is the table we computed; else it stays reserved."""
+    """Reserved money becomes payable if the final result is the table we computed; else it stays reserved."""
     table = books.tables.get(event.epoch) if event.run_id == books.run_id else None
     if table is None or books.results.get(event.digest) != table.table_hash or table.total != event.total:
         return []
@@ -271,7 +271,7 @@ def _settlement_lines(books: Books, event: ResultFinalized) -> list[tuple[Accoun
 
 
 def _claimed_from(books: Books, event: Claimed) -> Account:
-    """The payable that a claim empties; the reserved sum of a result whose table is not ours."""
+    """The payable account that a claim debits; the reserved one if the result's table is not ours."""
     table = books.tables.get(event.epoch) if event.run_id == books.run_id else None
     if table is not None and event.index < len(table.rows):
         owed = payable(table.rows[event.index].role, event.account, event.epoch)
@@ -291,7 +291,7 @@ def _swept_lines(books: Books, event: Swept) -> list[tuple[Account, int]]:
 
 
 def _shared_out(event: Slashed | SlashPaid) -> list[tuple[Account, int]]:
-    """Where slashed money goes when it is final."""
+    """Lines that distribute slashed money when the slash is final."""
     return [
         (VAULT, -event.burnt),
         (rewards(event.buyer), -event.buyer_amount),
@@ -308,7 +308,7 @@ def _out(asset: Account, liability: Account, amount: int) -> list[tuple[Account,
 
 
 def _move(source: Account, target: Account, amount: int) -> list[tuple[Account, int]]:
-    """Between liabilities: the source is debited."""
+    """Lines of a transfer between liabilities: the source is debited."""
     return [(source, amount), (target, -amount)]
 
 

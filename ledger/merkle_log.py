@@ -1,8 +1,8 @@
-"""Merkle log: an append-only list with one root, and short proofs of what it held and that it only grew.
+"""Merkle log: RFC 6962 append-only Merkle tree, with inclusion and consistency proofs.
 
 Room: ledger (pure). RFC 6962, section 2, with SHA-256, so any Certificate
-Transparency verifier can check our proofs. What is kept is the right edge: the
-roots of the perfect subtrees that the size's binary digits name, largest first.
+Transparency verifier can check our proofs. The state is the right edge: the
+roots of the perfect subtrees given by the size's binary digits, largest first.
 
     size 7 = 4 + 2 + 1    edge = root(0..3), root(4..5), leaf 6
 """
@@ -18,19 +18,19 @@ from assay.protocol.errors import AssayError
 EMPTY_ROOT = hashlib.sha256().digest()
 HASH_BYTES = 32
 SIZE_MAX = 2**63 - 1  # what the store's columns hold
-Span = tuple[int, int]  # a subtree, by its first leaf and how many it has
+Span = tuple[int, int]  # a subtree: its first leaf and its leaf count
 
 
 class ProofError(AssayError):
-    """A proof does not show what it is given for."""
+    """A proof does not verify."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A log of `size` leaves, by the roots of its perfect subtrees, left to right.
+    """A log of `size` leaves, as the roots of its perfect subtrees, left to right.
 
     Raises:
-        ValueError: not as many roots as the size has ones in binary.
+        ValueError: the number of roots is not the number of ones in the size's binary form.
     """
 
     size: int = 0
@@ -66,12 +66,12 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 
 
 def append(edge: Edge, leaves: Iterable[bytes], seen: Callable[[Span, bytes], None] | None = None) -> Edge:
-    """The log with more leaf hashes at its end; O(log n) work for each.
+    """The log with more leaf hashes appended; O(log n) work for each.
 
     Args:
         edge: The log so far.
-        leaves: What comes after it.
-        seen: Told every perfect subtree of two leaves or more as it becomes whole, and its root.
+        leaves: The leaf hashes to append.
+        seen: Called with every perfect subtree of two leaves or more on completion, and its root.
     """
     size, roots = edge.size, list(edge.roots)
     for leaf in leaves:
@@ -106,7 +106,7 @@ def inclusion_proof(leaves: Sequence[bytes], index: int) -> tuple[bytes, ...]:
 
 
 def inclusion_spans(size: int, index: int) -> list[Span]:
-    """The subtrees whose roots are the proof that leaf `index` is in the log of this size.
+    """The subtrees whose roots are the inclusion proof of leaf `index` in the log of this size.
 
     Raises:
         IndexError: there is no such leaf.
@@ -127,7 +127,7 @@ def inclusion_spans(size: int, index: int) -> list[Span]:
 
 
 def consistency_proof(leaves: Sequence[bytes], old_size: int) -> tuple[bytes, ...]:
-    """That the log of the first `old_size` of `leaves` is the beginning of the log of them all; O(n) work.
+    """The proof that the log of the first `old_size` leaves is a prefix of the log of all; O(n) work.
 
     Raises:
         IndexError: the older log is the longer one.
@@ -137,7 +137,7 @@ def consistency_proof(leaves: Sequence[bytes], old_size: int) -> tuple[bytes, ..
 
 
 def consistency_spans(size: int, old_size: int) -> list[Span]:
-    """The subtrees whose roots are the proof that the log of this size begins with that of `old_size`.
+    """The subtrees whose roots are the consistency proof from `old_size` to this size.
 
     Raises:
         IndexError: the older log is the longer one.
@@ -148,7 +148,7 @@ def consistency_spans(size: int, old_size: int) -> list[Span]:
         return []
     first, count, old = 0, size, old_size
     down: list[Span] = []
-    is_whole = True  # the old log is the whole subtree that we are in, so its root is known
+    is_whole = True  # the old log is the present subtree, so its root is known
     while old != count:
         left = left_size(count)
         if old <= left:
@@ -166,7 +166,7 @@ def verify_inclusion(leaf: bytes, index: int, size: int, proof: Sequence[bytes],
     """Do nothing if `leaf` is leaf `index` of the log of this size and root (RFC 9162, 2.1.3.2).
 
     Raises:
-        ProofError: the proof does not show it.
+        ProofError: the proof does not verify.
     """
     if not 0 <= index < size:
         raise ProofError(f"leaf {index} cannot be in a log of {size}")
@@ -193,7 +193,7 @@ def verify_consistency(
     """Do nothing if the new log begins with the whole old one (RFC 9162, 2.1.4.2).
 
     Raises:
-        ProofError: the proof does not show it.
+        ProofError: the proof does not verify.
     """
     refused = ProofError(f"the log of {new_size} is not shown to begin with the log of {old_size}")
     if not 0 <= old_size <= new_size:
@@ -204,7 +204,7 @@ def verify_consistency(
         return
     path = list(proof)
     if old_size & (old_size - 1) == 0:
-        path.insert(0, old_root)  # a perfect tree is a node of the new one, so nobody sends it
+        path.insert(0, old_root)  # a perfect old tree is a node of the new one, so the proof omits it
     if not path:
         raise refused
     at, last = old_size - 1, new_size - 1

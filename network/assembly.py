@@ -1,9 +1,9 @@
-"""Assembly: a blob being put together from verified chunks, whoever they come from.
+"""Assembly: reassembles one blob from verified chunks that several peers send.
 
-Room: network (pure). Sessions take chunk numbers, bring bytes, and give back what
-they could not bring. Only bytes that match the chunk list are ever kept.
+Room: network (pure). Fetch sessions take chunk indices, deliver bytes, and give back the
+indices they could not deliver. Only bytes that match the chunk list are kept.
 
-    missing --take--> asked for --accept--> present
+    missing --take--> requested --accept--> present
        ^                  |
        +----give_back-----+
 """
@@ -16,7 +16,7 @@ from assay.protocol.encoding.blob import ChunkList
 
 
 class Assembly:
-    """Every chunk is in exactly one of three states: missing, asked for, present."""
+    """A blob in assembly; each chunk is in exactly one state: missing, requested or present."""
 
     def __init__(self, chunks: ChunkList) -> None:
         self.chunks = chunks
@@ -37,7 +37,7 @@ class Assembly:
         return len(self.chunks.hashes) - len(self._missing) - len(self._asked)
 
     def take(self) -> int | None:
-        """The next chunk to ask for, which is now asked for; None if none is missing."""
+        """The next missing chunk's index, marked as requested; None if none is missing."""
         if not self._missing:
             return None
         index = next(iter(self._missing))
@@ -49,7 +49,7 @@ class Assembly:
         """Keep a chunk that the caller has verified against `chunks`.
 
         Raises:
-            KeyError: nobody asked for it, or it is present already.
+            KeyError: it was not requested, or is present already.
         """
         self._asked.remove(index)
         offset, length = self.chunks.span(index)
@@ -57,7 +57,7 @@ class Assembly:
         self.data[offset : offset + length] = chunk
 
     def give_back(self, indices: Iterable[int]) -> None:
-        """These were asked for and will not come; somebody else may bring them."""
+        """Mark requested chunks as missing again, so that another session may request them."""
         for index in sorted(indices):
             if index in self._asked:
                 self._asked.remove(index)

@@ -1,8 +1,8 @@
-"""Blob store: where bulk bytes rest, in memory or on disk, found by their digest.
+"""Blob store: content-addressed storage of bulk bytes, in memory or on disk.
 
-Room: network (edge: disk). A blob is written whole and atomically or not at all.
-What disk returns is not trusted: whoever serves or uses a blob checks it against
-its digest again, so a flipped byte is noticed and never passed on.
+Room: network (edge: disk). A blob is written atomically.
+Disk is not trusted: every read that serves or uses a blob verifies it against
+its digest, so a flipped byte is detected and never passed on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class BlobSource(Protocol):
         """Bytes of the blob, not checked.
 
         Raises:
-            Unavailable: it is not here, or disk does not give it.
+            Unavailable: it is not here, or the disk failed.
         """
 
     def put(self, data: bytes) -> Digest:
@@ -43,7 +43,7 @@ class BlobSource(Protocol):
 
 
 class MemoryBlobs:
-    """Blobs in memory, oldest forgotten first when `bytes_max` is exceeded."""
+    """Blobs in memory; evicts the oldest first above `bytes_max`."""
 
     def __init__(self, *, bytes_max: int = 1 << 30) -> None:
         self._bytes_max = bytes_max
@@ -68,7 +68,7 @@ class MemoryBlobs:
         return blob[offset : offset + length]
 
     def put(self, data: bytes) -> Digest:
-        """Keep these bytes, forgetting older blobs if room is needed.
+        """Keep these bytes, evicting older blobs if needed.
 
         Raises:
             Unavailable: the blob alone is above `bytes_max`.
@@ -87,12 +87,12 @@ class MemoryBlobs:
 
 
 class DiskBlobs:
-    """Blobs as files of one folder, named by digest; survives being killed at any instant.
+    """Blobs as files of one folder, named by digest; crash-safe.
 
     Args:
         folder: Created if it does not exist; used by one process at a time.
-        bytes_max: Room for all blobs together. A blob that does not fit is refused:
-            what may be forgotten is the caller's decision, see `remove`.
+        bytes_max: Bound on all blobs together. A blob that does not fit is refused:
+            deleting is the caller's decision, see `remove`.
     """
 
     def __init__(self, folder: Path, *, bytes_max: int) -> None:
@@ -118,10 +118,10 @@ class DiskBlobs:
         return self._sizes.get(digest)
 
     def read(self, digest: Digest, offset: int, length: int) -> bytes:
-        """Bytes of the blob as disk has them; may be short.
+        """Bytes of the blob as on disk, not verified; may be short.
 
         Raises:
-            Unavailable: it is not here, or disk does not give it.
+            Unavailable: it is not here, or the disk failed.
         """
         try:
             with self._path(digest).open("rb") as file:
@@ -134,7 +134,7 @@ class DiskBlobs:
         """The whole blob, checked against its digest.
 
         Raises:
-            Unavailable: it is not here, or what is here is damaged; damaged files are set aside.
+            Unavailable: it is not here, or is damaged; damaged files are moved aside.
         """
         size = self.size(digest)
         if size is None:
@@ -146,10 +146,10 @@ class DiskBlobs:
         return data
 
     def put(self, data: bytes) -> Digest:
-        """Keep these bytes; they are on disk when this returns.
+        """Keep these bytes; they are durable when this returns.
 
         Raises:
-            Unavailable: there is no room, or disk refuses.
+            Unavailable: there is no room, or the disk failed.
         """
         digest = blob_digest(data)
         with self._lock:
@@ -166,13 +166,13 @@ class DiskBlobs:
         return digest
 
     def remove(self, digest: Digest) -> None:
-        """Forget a blob; forgetting an absent one changes nothing."""
+        """Delete a blob, if present."""
         with self._lock:
             self._sizes.pop(digest, None)
             self._path(digest).unlink(missing_ok=True)
 
     def discard_damaged(self, digest: Digest) -> None:
-        """Set a damaged file aside, so that the blob can be fetched again."""
+        """Move a damaged file aside, so that the blob can be fetched again."""
         log.error("blob damaged on disk", extra={"digest": digest.hex()})
         with self._lock:
             self._sizes.pop(digest, None)

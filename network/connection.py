@@ -1,10 +1,9 @@
-"""Link: our side of the conversation with one peer, over one long-lived stream.
+"""Connection: sends notifications, requests and pings to one peer over one long-lived control stream.
 
-Room: network (edge: trio and one libp2p stream at a time). Facts, requests and
-pings leave through a bounded queue of this peer's own, so a slow peer delays
-nobody else. The stream is opened when there is something to say and the peer is
-connected, and opened again after a failure; posted facts survive that, and may
-then arrive twice.
+Room: network (edge: trio and one libp2p stream at a time). Frames leave through a bounded
+queue per peer, so a slow peer delays no other. The stream is opened when the queue is not
+empty and the peer is connected, and opened again after a failure; posted notifications
+survive that, and may then arrive twice.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class RemoteError(PeerFault):
 class _Outgoing:
     frame: bytes
     is_notification: bool = False
-    written: trio.Event | None = None  # someone waits for this frame to be written
+    written: trio.Event | None = None  # set when this frame is written, if a caller waits
     is_lost: bool = False
 
 
@@ -50,7 +49,7 @@ class _Waiting:
 
 
 class Connection:
-    """Everything we say to one peer. `run` must be running in the host's nursery."""
+    """Outgoing half of the control stream to one peer. `run` must be running in the host's nursery."""
 
     def __init__(
         self,
@@ -73,11 +72,11 @@ class Connection:
         self._news = trio.Event()
 
     def wake(self) -> None:
-        """There is something new: a frame in the queue, or the peer connected."""
+        """Signal `run` that a frame was queued or the peer connected."""
         self._news.set()
 
     def post(self, payload: bytes) -> None:
-        """Queue a fact; when the queue is full its oldest fact is dropped and counted.
+        """Queue a notification; if the queue is full, its oldest notification is dropped and counted.
 
         Raises:
             ValueError: the payload is above `limits.NOTIFICATION_BYTES_MAX` (our own mistake).
@@ -85,7 +84,7 @@ class Connection:
         self._enqueue(_Outgoing(frames.encode_frame(Kind.NOTIFICATION, payload), is_notification=True))
 
     async def send(self, payload: bytes) -> None:
-        """Return once the fact is written to the peer's stream.
+        """Return once the notification is written to the peer's stream.
 
         Raises:
             Unavailable: not connected, or not written within `Timing.send_s`.
@@ -96,7 +95,7 @@ class Connection:
         )
 
     async def request(self, method: str, body: bytes, *, timeout_s: float) -> bytes:
-        """The peer's answer.
+        """Send a request and return the peer's response.
 
         Raises:
             RemoteError: the peer answered with an error.
@@ -127,7 +126,7 @@ class Connection:
         outgoing = _Outgoing(frames.encode_frame(Kind.PING, frames.pack_id(number)))
         try:
             with trio.move_on_after(timeout_s):
-                self._queue.appendleft(outgoing)  # the peer's health must not wait behind 2 MiB of facts
+                self._queue.appendleft(outgoing)  # a ping must not wait behind 2 MiB of notifications
                 self._queued_bytes += len(outgoing.frame)
                 self.wake()
                 await answered.wait()
@@ -138,7 +137,7 @@ class Connection:
             self._remove(outgoing)
 
     async def run(self) -> None:
-        """Open the stream whenever it is needed; ends only by cancellation."""
+        """Keep the stream open while it is needed; ends only by cancellation."""
         while True:
             while not (self._queue and self._is_connected(self.peer)):
                 if not self._is_connected(self.peer):
@@ -152,10 +151,10 @@ class Connection:
                 await trio.sleep(self._timing.redial_min_s)
                 continue
             reason = await self._converse(stream)
-            log.info("link ended", extra={"peer": self.peer.hex()[:8], "reason": reason})
+            log.info("connection ended", extra={"peer": self.peer.hex()[:8], "reason": reason})
             await reset_quietly(stream)
             self._lose(reason)
-            # A peer that resets at once must not be courted in a loop.
+            # A peer that resets at once must not be redialled in a loop.
             await trio.sleep(self._timing.redial_min_s)
 
     async def _converse(self, stream: Any) -> str:
@@ -164,7 +163,7 @@ class Connection:
         async def until_it_fails(part: Callable[[Any], Awaitable[None]]) -> None:
             try:
                 await part(stream)
-            except Exception as error:  # supervision: the link is opened again
+            except Exception as error:  # supervision: the stream is opened again
                 reasons.append(frames.printable(f"{type(error).__name__}: {error}"))
             nursery.cancel_scope.cancel()
 
@@ -214,7 +213,7 @@ class Connection:
     def _finish(self, number: int, *, body: bytes | None = None, error: AssayError | None = None) -> None:
         waiting = self._waiting.get(number)
         if waiting is None or waiting.done.is_set():
-            return  # it timed out here, or the peer answers twice
+            return  # it timed out here, or the peer answered twice
         waiting.body, waiting.error = body, error
         waiting.done.set()
 
@@ -252,7 +251,7 @@ class Connection:
         self._queued_bytes -= len(outgoing.frame)
 
     def _lose(self, reason: str) -> None:
-        """Whoever waits for this stream is told now; posted facts stay for the next one."""
+        """Fail all waiters on this stream; posted notifications stay queued for the next one."""
         for outgoing in [item for item in self._queue if item.written is not None]:
             self._remove(outgoing)
             outgoing.is_lost = True

@@ -1,12 +1,12 @@
-"""Puller: bring one blob here from whoever has it, checking every chunk before it counts.
+"""Fetch: downloads one blob from several holders in parallel, verifying every chunk.
 
 Room: network (edge: trio, libp2p streams, disk in threads).
 
     puller: GET digest         holder: CHUNKS list | MISSING
     puller: WANT_CHUNK i ...   holder: CHUNK i ...             (8 in flight)
 
-The puller sets the pace. A wrong list or chunk blames the peer that sent it and
-nobody else; the remaining chunks come from other holders.
+The puller sets the rate. A wrong list or chunk blames only the peer that sent
+it; the remaining chunks come from other holders.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ OpenStream = Callable[[PeerId], Awaitable[Any]]
 
 
 class NotHere(Unavailable):
-    """The holder says it does not have the blob; asking it again would not help."""
+    """The holder answered that it does not have the blob; a retry would not help."""
 
 
 class Threads:
-    """The few threads in which a host hashes and touches disk."""
+    """A bounded thread pool for a host's hashing and disk access."""
 
     def __init__(self) -> None:
         self._limiter = trio.CapacityLimiter(limits.HASH_THREADS)
@@ -48,7 +48,7 @@ class Threads:
 
 
 class Pull:
-    """One blob on its way here, shared by the sessions that bring it."""
+    """One download, shared by the sessions with its holders."""
 
     def __init__(self, digest: Digest, *, size_max: int, threads: Threads) -> None:
         self.digest = digest
@@ -60,11 +60,11 @@ class Pull:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every chunk is here and verified."""
+        """Whether every chunk is present and verified."""
         return self.assembly is not None and self.assembly.is_complete
 
     async def adopt(self, chunks: ChunkList) -> Assembly:
-        """The assembly; the first verified chunk list starts it."""
+        """The assembly; the first verified chunk list creates it."""
         async with self._adopting:
             if self.assembly is None:
                 self.assembly = Assembly(chunks)
@@ -78,7 +78,7 @@ class Pull:
         self.tell()
 
     def tell(self) -> None:
-        """Wake everyone who waits for a change."""
+        """Wake all tasks that wait for a change."""
         self.changed.set()
         self.changed = trio.Event()
 
@@ -98,11 +98,11 @@ async def fetch(
     timing: limits.Timing,
     deadline_s: float,
 ) -> bytes:
-    """The blob, verified, from whichever of `holders` bring it; best first.
+    """Download a blob from `holders`, best first, and verify it.
 
     Raises:
         PeerFault: every holder broke the protocol or sent wrong bytes.
-        Unavailable: it could not be had within `deadline_s`.
+        Unavailable: it was not complete within `deadline_s`.
     """
     name = pull.digest.hex()[:8]
     waiting = deque((holder, 1) for holder in dict.fromkeys(holders))
@@ -125,7 +125,7 @@ async def fetch(
                     await trio.sleep(timing.retry_s)
                     waiting.append((holder, attempt + 1))
         if pull.is_complete:
-            workers.cancel_scope.cancel()  # the other session may sit on a holder that says nothing
+            workers.cancel_scope.cancel()  # the other session may wait for a silent holder
 
     with trio.move_on_after(deadline_s) as scope:
         async with trio.open_nursery() as workers:
@@ -149,7 +149,7 @@ async def _pull_from(holder: PeerId, pull: Pull, open_stream: OpenStream, timing
 
 
 async def _pull_on(stream: Any, pull: Pull, timing: limits.Timing) -> None:
-    """Pull on one stream until the blob is complete, however many others help.
+    """Pull on one stream until the blob is complete, alongside other sessions.
 
     Raises:
         NotHere: the holder does not have it.
@@ -172,7 +172,7 @@ async def _pull_on(stream: Any, pull: Pull, timing: limits.Timing) -> None:
                 asked.add(index)
                 await frames.write_frame(stream, Kind.WANT_CHUNK, frames.pack_id(index))
             if not asked:
-                await pull.changed.wait()  # another session has the rest, and may give some back
+                await pull.changed.wait()  # other sessions have requested the rest, and may give some back
                 continue
             with trio.fail_after(timing.chunk_s):
                 _, body = await frames.read_frame(stream, (Kind.CHUNK,))
@@ -188,11 +188,11 @@ async def _pull_on(stream: Any, pull: Pull, timing: limits.Timing) -> None:
 
 
 async def blaming(peer: PeerId, call: Callable[..., Awaitable[T]], *args: Any) -> T:
-    """Hold one conversation, and say of whatever ends it early whose fault it is.
+    """Run one exchange with a peer, and map its failure to an error that says who is at fault.
 
     Raises:
-        PeerFault: the peer sent bytes that nobody should send.
-        Unavailable: the stream broke or the peer was too slow, which may be nobody's fault.
+        PeerFault: the peer sent malformed bytes.
+        Unavailable: the stream broke or the peer was too slow, which proves no fault.
     """
     name = peer.hex()[:8]
     try:

@@ -1,11 +1,11 @@
-"""Frames: one length, one type, one body; the length is believed only below the type's cap.
+"""Frames: length-prefixed, typed frames on a stream; a length above its type's cap is refused unread.
 
 Room: network (pure; the reader takes any object with libp2p's `read(n)`).
 
     u32 length of what follows | u8 type | body
 
-A type belongs to exactly one place in a conversation, so the reader names the
-types it expects and every other byte string ends the stream.
+A type belongs to exactly one protocol state, so the reader names the
+types it expects and any other input ends the stream.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _ID = struct.Struct(">I")
 
 
 class Kind(IntEnum):
-    """What a frame is; the number is on the wire and never changes its meaning."""
+    """Frame types; the numbers are on the wire and never change their meaning."""
 
     NOTIFICATION = 1  # payload
     PING = 2  # u32 nonce
     PONG = 3  # u32 nonce
     REQUEST = 4  # u32 id | u8 length of method | method | body
     ANSWER = 5  # u32 id | body
-    REFUSAL = 6  # u32 id | u8 1 if it is only busy | reason, UTF-8
+    REFUSAL = 6  # u32 id | u8 1 if only busy | reason, UTF-8
     GET = 16  # digest
     CHUNKS = 17  # encoded chunk list
-    MISSING = 18  # empty: not here
+    MISSING = 18  # empty: the blob is not here
     WANT_CHUNK = 19  # u32 index
     CHUNK = 20  # u32 index | bytes
 
@@ -55,7 +55,7 @@ BODY_BYTES_MAX: dict[Kind, int] = {
 
 
 class CutShort(MalformedMessage):
-    """The stream ended inside a frame: the peer may have crashed, so this alone blames nobody."""
+    """The stream ended inside a frame: the peer may have crashed, so this alone is no fault."""
 
 
 class Reader(Protocol):
@@ -84,7 +84,7 @@ def encode_frame(kind: Kind, body: bytes = b"") -> bytes:
 
 
 def decode_head(head: bytes, expected: Collection[Kind]) -> tuple[Kind, int]:
-    """Type and body length of the frame that starts with these five bytes.
+    """Type and body length of a frame, from its first five bytes.
 
     Raises:
         MalformedMessage: unknown or unexpected type, or a length above its cap.
@@ -115,7 +115,7 @@ async def read_frame(stream: Reader, expected: Collection[Kind]) -> tuple[Kind, 
 
 
 async def write_frame(stream: Writer, kind: Kind, body: bytes = b"") -> None:
-    """Write one frame in pieces, so that no write asks for a large copy."""
+    """Write one frame in pieces, so that no write makes a large copy."""
     await write_pieces(stream, encode_frame(kind, body))
 
 
@@ -190,7 +190,7 @@ def pack_refusal(number: int, reason: str, *, is_busy: bool) -> bytes:
 
 
 def unpack_refusal(body: bytes) -> tuple[int, str, bool]:
-    """Id, reason (printable and short, whatever was sent) and whether it is only busy.
+    """Id, sanitised reason (printable and short) and whether the peer is only busy.
 
     Raises:
         MalformedMessage: cut short.
@@ -202,5 +202,5 @@ def unpack_refusal(body: bytes) -> tuple[int, str, bool]:
 
 
 def printable(text: str) -> str:
-    """The text as it may appear in a log line: one line, printable, of bounded length."""
+    """The text sanitised for a log: one line, printable, of bounded length."""
     return "".join(c if c.isprintable() else "?" for c in text[: limits.REASON_CHARS_MAX])

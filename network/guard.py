@@ -1,7 +1,7 @@
-"""Guard: what libp2p 0.8.1 must not do to us, patched once per process.
+"""Guard: patches libp2p 0.8.1, once per process, so that no peer can crash or exhaust it.
 
 Room: network (edge: it changes libp2p's classes; nothing else in Assay does).
-Out of the box one malformed frame from any connected peer ends the process. Each
+Unpatched, one malformed frame from any connected peer ends the process. Each
 patch below names the attack it stops, and tests/network/test_fuzz.py shows that
 the same bytes kill a host without it. The version is pinned because private
 methods are patched; an upgrade is decided by that test.
@@ -39,7 +39,7 @@ _is_hardened = False
 
 
 def harden() -> None:
-    """Patch libp2p in this process. Doing it again changes nothing."""
+    """Patch libp2p in this process. Idempotent."""
     global _is_hardened
     if _is_hardened:
         return
@@ -98,7 +98,7 @@ def _restarting(fn: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[An
 
 
 def _contain_streams() -> None:
-    # A handler that raises, or a negotiation that fails oddly, must cost its own stream only.
+    # A handler that raises, or a negotiation that fails oddly, must end its own stream only.
     handle = BasicHost._swarm_stream_handler
 
     async def handle_safely(self: BasicHost, stream: Any) -> None:
@@ -134,7 +134,7 @@ class WindowOverrun(trio.TooSlowError):
     """A peer sent more than its window allows.
 
     It derives from the one exception that Yamux's reader answers by closing the
-    connection; all others it logs, and goes on buffering (187 MiB were measured).
+    connection; all others it logs, and continues buffering (187 MiB were measured).
     """
 
 
@@ -155,7 +155,7 @@ def _bound_yamux() -> None:
 
 def _release_inbound_slots() -> None:
     # libp2p holds an inbound connection's slot until the whole swarm stops, so 250 connections
-    # in a lifetime, from anybody, would leave a host that accepts nobody. Wait for the
+    # in a lifetime, from any source, would leave a host that accepts none. Wait for the
     # connection instead.
     async def handle(self: Swarm, closer: Any, maddr: Any, _event: Any) -> None:
         raw = RawConnection(closer, False)
@@ -201,7 +201,7 @@ def _read_to_the_end() -> None:
 
 def _quiet_logs() -> None:
     # libp2p logs at ERROR what any peer can cause at any rate, and one module writes to the root
-    # logger. What an operator needs to know is logged by this room.
+    # logger. This package logs what an operator needs.
     logging.getLogger("libp2p").setLevel(logging.CRITICAL)
     swarm_connection.logging = logging.getLogger("libp2p.network.connection")
 

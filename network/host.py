@@ -1,12 +1,12 @@
-"""Host: one participant's end of the network; everything above it sees peers, bytes and errors.
+"""Host: one participant's network endpoint: notifications, requests and blobs between authenticated peers.
 
 Room: network (edge: libp2p over IPv4 TCP, Noise and Yamux, and nothing else). libp2p
-is treated as an untrusted pipe: authentication is taken from it, every bound,
+provides only authentication; every bound,
 deadline and liveness check is ours (limits.py), and guard.py keeps its failures
 from ending the process. No identify, DHT, mDNS or relay: members are known.
 
-    ctl    facts, requests, pings      connection.py says, request_server.py answers
-    blob   pull by digest              fetch.py asks, blob_server.py serves
+    ctl    notifications, requests, pings    connection.py sends, request_server.py answers
+    blob   pull by digest              fetch.py requests, blob_server.py serves
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Host:
     """Made by `open_host`; usable inside its scope only.
 
     Attributes:
-        peer: Who we are.
-        address: Where we listen.
-        notifications: One-way messages from all peers, in turn; bounded per peer.
+        peer: Our own peer id.
+        address: Our listening address.
+        notifications: One-way messages from all peers, round-robin; bounded per peer.
     """
 
     def __init__(
@@ -79,18 +79,18 @@ class Host:
         return self._peers.connected()
 
     def dropped_notifications(self) -> Mapping[PeerId, int]:
-        """Facts lost so far because their sender flooded us, by sender."""
+        """Count of notifications dropped so far because their sender flooded us, by sender."""
         return dict(self._inbox.dropped)
 
     async def keep_connected(self, addresses: Sequence[PeerAddress]) -> None:
-        """Dial these members and dial again whenever a connection ends; ends only by cancellation."""
+        """Keep connections to these members, redialling when one ends; ends only by cancellation."""
         async with trio.open_nursery() as nursery:
             for address in addresses:
                 if address.peer != self.peer:
                     nursery.start_soon(self._peers.keep, address)
 
     async def send(self, peer: PeerId, payload: bytes) -> None:
-        """Return once a fact is written to the peer's stream, which does not say that it was read.
+        """Return once a notification is written to the peer's stream; the peer may not have read it.
 
         Raises:
             Unavailable: the peer is not connected, or does not read.
@@ -99,7 +99,7 @@ class Host:
         await self._connection(peer).send(payload)
 
     def post(self, peer: PeerId, payload: bytes) -> None:
-        """Queue a fact for a peer, connected or not; the oldest goes when its queue is full.
+        """Queue a notification for a peer, connected or not; a full queue drops its oldest.
 
         Raises:
             ValueError: the payload is above `limits.NOTIFICATION_BYTES_MAX` (our own mistake).
@@ -107,7 +107,7 @@ class Host:
         self._connection(peer).post(payload)
 
     async def request(self, peer: PeerId, method: str, body: bytes, *, timeout_s: float) -> bytes:
-        """The peer's answer to `method`.
+        """Call `method` of a peer and return its response.
 
         Raises:
             RemoteError: the peer answered with an error; a `PeerFault` with bounded text.
@@ -124,17 +124,17 @@ class Host:
         size_max: int,
         deadline_s: float,
     ) -> bytes:
-        """The blob, verified, from whichever of `holders` bring it; it is not put into our store.
+        """Download and verify a blob from `holders`; it is not put into our store.
 
         Args:
-            digest: Its name.
+            digest: The blob's digest.
             holders: Peers that may have it, best first.
             size_max: In bytes; a larger blob is refused. The result is held in memory.
-            deadline_s: Seconds for all of it.
+            deadline_s: Seconds for the whole fetch.
 
         Raises:
             PeerFault: every holder broke the protocol or sent wrong bytes.
-            Unavailable: it could not be had in time.
+            Unavailable: it was not complete in time.
         """
         return await fetch(
             Pull(digest, size_max=size_max, threads=self._threads),
@@ -177,7 +177,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class _Protocols:
-    """The protocol names of one network; another network's hosts find nothing to talk about."""
+    """The libp2p protocol names of one network; hosts of different networks share none."""
 
     network_id: str
 
@@ -203,18 +203,18 @@ async def open_host(
     on_fault: Callable[[PeerFault], None] | None = None,
     timing: limits.Timing | None = None,
 ) -> AsyncIterator[Host]:
-    """A running host; everything it started has ended when the scope is left.
+    """Run a host; all its tasks have ended when the scope is left.
 
     Args:
         seed: 32 bytes, the same that PyNaCl's `SigningKey` takes.
         listen_port: TCP port; 0 lets the system choose, see `Host.address`.
         network_id: Part of every protocol name, so that two networks never mix.
-        is_member: Who may connect; asked again for every stream.
-        handlers: Answers to requests, by method name.
-        blobs: What is served.
+        is_member: Whether a peer may connect; called again for every stream.
+        handlers: Request handlers by method name.
+        blobs: Source of served blobs.
         listen_ip: IPv4 only: libp2p does not see addresses of IPv6 peers.
-        on_fault: Told of every fault of a peer, also when the call around it succeeds.
-        timing: Every wait; tests shorten them.
+        on_fault: Called with every fault of a peer, also if the call around it succeeds.
+        timing: All timeouts; tests shorten them.
 
     Raises:
         ConfigError: the seed is not 32 bytes, or the port cannot be listened on.

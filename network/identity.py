@@ -1,7 +1,6 @@
-"""Identity: our 32-byte Ed25519 key and libp2p's peer id are two spellings of one thing.
+"""Identity: converts between Assay's PeerId (32-byte Ed25519 key) and libp2p's peer id.
 
-Room: network (pure). PeerId is what the rest of Assay uses; libp2p's id never leaves
-this room.
+Room: network (pure). libp2p's id never leaves this package.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ def key_pair(seed: bytes) -> KeyPair:
 
 
 def libp2p_id(peer: PeerId) -> ID:
-    """libp2p's spelling of a peer's key."""
+    """libp2p's id of a peer's key."""
     return ID(_PREFIX + peer)
 
 
 def peer_id(identity: ID) -> PeerId:
-    """The key behind libp2p's id.
+    """The Ed25519 key in libp2p's id.
 
     Raises:
-        MalformedMessage: the id is not that of an Ed25519 key, so no member has it.
+        MalformedMessage: the id holds no Ed25519 key, so no member has it.
     """
     spelled = identity.to_bytes()
     if len(spelled) != len(_PREFIX) + 32 or not spelled.startswith(_PREFIX):

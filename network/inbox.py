@@ -1,8 +1,8 @@
-"""Inbox: facts from all peers in one channel, where no peer can take another's place.
+"""Inbox: merges notifications from all peers into one channel, fairly and with a bound per peer.
 
 Room: network (edge: trio, no sockets). Each peer has its own bounded queue; a
-pump takes one fact from each in turn. A peer that floods fills its own queue,
-is held back for a moment per fact, and then loses facts, which are counted.
+pump takes one notification from each, round-robin. A peer that floods fills its own queue,
+is throttled per notification, and then loses notifications, which are counted.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ class Notification:
     """A one-way message from an authenticated peer.
 
     Attributes:
-        peer: The authenticated sender.
-        payload: The bytes, at most `limits.NOTIFICATION_BYTES_MAX`; nobody has looked at them.
+        peer: The sender; for gossip, the signer, not the forwarder.
+        payload: Unparsed bytes, at most `limits.NOTIFICATION_BYTES_MAX`.
+        topic: The gossip topic it came by, or None if it came directly.
     """
 
     peer: PeerId
@@ -30,7 +31,7 @@ class Notification:
 
 
 class Inbox:
-    """Fair and bounded: at most `INBOX_NOTIFICATIONS_PER_PEER` facts and `INBOX_BYTES_PER_PEER` per peer."""
+    """Holds at most `INBOX_NOTIFICATIONS_PER_PEER` messages and `INBOX_BYTES_PER_PEER` bytes per peer."""
 
     def __init__(self) -> None:
         self._queues: dict[PeerId, deque[Notification]] = {}
@@ -42,7 +43,7 @@ class Inbox:
         self._send, self.receive = trio.open_memory_channel[Notification](0)
 
     def offer(self, notification: Notification) -> bool:
-        """Take the fact if its peer has room; never waits."""
+        """Enqueue a notification if its peer has room; returns whether it had. Never waits."""
         queue = self._queues.setdefault(notification.peer, deque())
         held = self._held_bytes.get(notification.peer, 0)
         if len(queue) >= limits.INBOX_NOTIFICATIONS_PER_PEER or (
@@ -57,7 +58,7 @@ class Inbox:
         return True
 
     async def offer_or_drop(self, notification: Notification, *, wait_s: float) -> None:
-        """Take the fact, holding its sender's stream up to `wait_s`; then drop and count it."""
+        """Enqueue, waiting up to `wait_s` for room, which throttles the sender; then drop and count."""
         with trio.move_on_after(wait_s):
             while not self.offer(notification):
                 await self._space.wait()
@@ -65,17 +66,17 @@ class Inbox:
         self.drop(notification.peer)
 
     def drop(self, peer: PeerId) -> None:
-        """Count one lost fact of this peer."""
+        """Count one dropped notification of this peer."""
         self.dropped[peer] = self.dropped.get(peer, 0) + 1
 
     def forget(self, peer: PeerId) -> None:
-        """Free what an absent peer's empty queue costs."""
+        """Free an absent peer's empty queue."""
         if not self._queues.get(peer):
             self._queues.pop(peer, None)
             self._held_bytes.pop(peer, None)
 
     async def pump(self) -> None:
-        """Hand facts over, one peer after another, for as long as the host lives."""
+        """Deliver notifications round-robin, as long as the host runs."""
         async with self._send:
             while True:
                 while not self._turns:

@@ -1,7 +1,7 @@
-"""Limits: every bound on what a peer can make us hold, do or wait for, and what it costs.
+"""Limits: every bound on memory, work and waiting that a peer can cause, with its cost.
 
-Room: network (pure). Nothing else in this room writes a bound as a number. Sizes
-are bytes, times are seconds. A peer is a registered member; a stranger gets one
+Room: network (pure). No other module of this package writes a bound as a number. Sizes
+are bytes, times are seconds. A peer is a registered member; any other host gets one
 handshake and nothing else.
 """
 
@@ -26,35 +26,35 @@ CONNECTIONS_MAX = 300  # each costs about 150 KiB idle, and at most the window b
 CONNECTIONS_PER_PEER_MAX = 3  # two may arise when both sides dial at once
 STREAMS_PER_CONNECTION_MAX = 64  # one more is reset at once
 WINDOW_BYTES_MAX = 4 * MIB  # receive window per stream: what a stalled handler can hold
-CTL_STREAMS_PER_PEER_MAX = 2  # the newest stays: a reconnecting peer must not wait for its old stream
+CTL_STREAMS_PER_PEER_MAX = 2  # the newest is kept: a reconnecting peer must not wait for its old stream
 BLOB_STREAMS_PER_PEER_MAX = 4
 BLOB_STREAMS_MAX = 32  # 32 streams x 8 chunks x 256 KiB = 64 MiB in flight
 CHUNKS_IN_FLIGHT = 8  # per blob stream; 2 MiB covers 100 ms at 160 Mbit/s
 FETCH_HOLDERS_AT_ONCE = 2  # a fetch reads from this many holders side by side
-HOLDER_ATTEMPTS = 3  # times one fetch turns to the same holder after a break that is nobody's fault
+HOLDER_ATTEMPTS = 3  # attempts of one fetch at the same holder after a break without fault
 CHUNK_LISTS_CACHED = 256  # 32 bytes per chunk each: 10 MB blobs cost 0.3 MiB together
 NOISE_PLAINTEXT_BYTES_MAX = 65535 - 16  # of one Noise message
 WRITE_BYTES = NOISE_PLAINTEXT_BYTES_MAX - 12  # one write to a stream: one Yamux frame in one Noise message
 READ_BYTES = 256 * KIB  # one read from a stream, which answers with one window update
 
 # --- queues ----------------------------------------------------------------------------------------
-OUTBOX_FRAMES_MAX = 1024  # per peer; the oldest fact is dropped beyond
+OUTBOX_FRAMES_MAX = 1024  # per peer; beyond, the oldest notification is dropped
 OUTBOX_BYTES_MAX = 2 * MIB  # per peer: 64 silent peers cost 128 MiB
 NOTIFICATIONS_PER_PEER_PER_S = (
     500.0  # beyond this rate a peer's stream is read more slowly; nothing is lost yet
 )
 NOTIFICATIONS_PER_PEER_BURST = 1000.0
-INBOX_NOTIFICATIONS_PER_PEER = 256  # facts waiting for the core, per sender
-INBOX_BYTES_PER_PEER = 4 * MIB  # the same in bytes, so large facts do not multiply
+INBOX_NOTIFICATIONS_PER_PEER = 256  # queued notifications, per sender
+INBOX_BYTES_PER_PEER = 4 * MIB  # the same in bytes, for large notifications
 REPLIES_MAX = 64  # frames waiting for a peer that does not read; beyond, its stream is reset
-REQUESTS_PER_PEER_MAX = 16  # handlers running and answers unsent for one peer; beyond, it is told "busy"
+REQUESTS_PER_PEER_MAX = 16  # handlers running and responses unsent for one peer; beyond, it gets "busy"
 PENDING_REQUESTS_MAX = 256  # our own, per peer
 HASH_THREADS = 2  # threads for hashing and disk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Every wait of a host. Tests shorten them; operators do not."""
+    """All timeouts of a host, in seconds unless named otherwise. Tests shorten them; operators do not."""
 
     ping_interval_s: float = 10.0
     ping_misses: int = 3  # this many unanswered pings in a row end the connection
@@ -64,11 +64,11 @@ class Timing:
     dial_s: float = 10.0
     polite_dial_s: float = 0.5  # the larger key waits this long for the smaller one to dial first
     open_stream_s: float = 5.0
-    send_s: float = 10.0  # a fact that could not be written in this time counts as undeliverable
-    inbox_wait_s: float = 0.25  # how long a flooding peer's stream is held before its fact is dropped
-    handler_s: float = 60.0  # a request's handler is given up after this
-    first_frame_s: float = 10.0  # a stream that says nothing is closed
+    send_s: float = 10.0  # a notification not written in this time counts as undeliverable
+    inbox_wait_s: float = 0.25  # throttling of a flooding peer's stream before its notification is dropped
+    handler_s: float = 60.0  # a request's handler is cancelled after this
+    first_frame_s: float = 10.0  # a stream that sends nothing is closed
     chunk_s: float = 10.0  # progress: at least one chunk (256 KiB) in this time
-    serve_idle_s: float = 30.0  # a puller that asks for nothing is closed
-    retry_s: float = 1.0  # before a fetch turns to a holder again
-    close_s: float = 1.0  # how long leaving a host waits for tidy closing
+    serve_idle_s: float = 30.0  # a puller that requests nothing is closed
+    retry_s: float = 1.0  # before a fetch tries a holder again
+    close_s: float = 1.0  # time for an orderly close when a host ends

@@ -1,8 +1,8 @@
-"""Peers: who is connected: dialled, admitted, kept alive, and let go.
+"""Peers: dials, admits, pings and disconnects the peers of one host.
 
 Room: network (edge: libp2p's host and swarm). Only members get past the handshake.
-A connection is believed alive while pings on it are answered; libp2p itself does
-not notice a frozen peer.
+A connection counts as alive while pings on it are answered; libp2p itself does
+not detect a frozen peer.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Serve = Callable[[PeerId, Any], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerAddress:
-    """Where a member listens."""
+    """A member's listening address."""
 
     peer: PeerId
     ip: str
@@ -56,7 +56,7 @@ class Peers:
         self._timing = timing
         self._changed = trio.Event()
         self._on_change: Callable[[PeerId], None] = lambda _peer: None
-        self._jitter = random.Random()  # only spreads dials in time
+        self._jitter = random.Random()  # jitter of dial times only
         identity = key_pair(seed)
         self.libp2p = libp2p.new_host(
             key_pair=identity,
@@ -76,32 +76,32 @@ class Peers:
         )
         self.me = peer_id(self.libp2p.get_id())
         self._swarm = self.libp2p.get_network()
-        self._swarm.set_resource_manager(None)  # it refuses reconnecting members; the bounds are ours
+        self._swarm.set_resource_manager(None)  # it refuses reconnecting members; limits.py has the bounds
         self._swarm.retry_config = RetryConfig(max_retries=0)
         self._strip()
         self._gate()
 
     def _strip(self) -> None:
-        # Identify lets a peer write addresses into our book, and runs in system tasks, where one
-        # exception ends the process. Members are known, so nothing of it is needed.
+        # Identify lets a peer write into our address book, and runs in system tasks, where one
+        # exception ends the process. Members are known, so it is not needed.
         self._swarm.notifees.clear()
         self._swarm.register_notifee(_Watcher(self._note))
         self.libp2p._schedule_identify = lambda *_args, **_kwargs: None
         self.libp2p.multiselect.handlers.clear()
 
         async def dial_nobody() -> None:
-            """Whom to dial is ours to say; libp2p would fill up to half its connections by itself."""
+            """Replaces libp2p's own dialling, which would fill up to half its connections."""
 
         self._swarm.auto_connector.maybe_connect = dial_nobody
 
     def _gate(self) -> None:
-        # Before the muxer runs: a stranger never gets to open a stream. (A notifee, which libp2p
-        # offers for this, is told only after streams are being accepted.)
+        # Before the muxer runs: a non-member can never open a stream. (libp2p calls a notifee, its
+        # own hook for this, only after streams are being accepted.)
         add = self._swarm.add_conn
 
         async def add_member(muxed: Any, direction: str = "unknown") -> Any:
             if not self._admits(muxed.peer_id):
-                log.info("stranger refused", extra={"peer": str(muxed.peer_id)})
+                log.info("non-member refused", extra={"peer": str(muxed.peer_id)})
                 with trio.move_on_after(self._timing.close_s):
                     await muxed.close()
                 raise SwarmException("not a member")
@@ -125,7 +125,7 @@ class Peers:
             return False
 
     def serve(self, protocol: str, serve: Serve) -> None:
-        """Answer streams of this protocol."""
+        """Register the handler of this protocol's streams."""
 
         async def handle(stream: Any) -> None:
             await serve(peer_id(stream.muxed_conn.peer_id), stream)
@@ -197,7 +197,7 @@ class Peers:
                 wait_s = timing.redial_min_s
             if not await self._dial(address):
                 log.debug("dial failed", extra={"peer": address.peer.hex()[:8], "wait_s": wait_s})
-            # Also after success: a peer that accepts and closes at once must not be dialled in a loop.
+            # Also after success: a peer that accepts and closes at once must not be redialled in a loop.
             await trio.sleep(wait_s * (1 - timing.redial_jitter * self._jitter.random()))
             wait_s = (
                 timing.redial_min_s
@@ -220,7 +220,7 @@ class Peers:
         return self.is_connected(address.peer)
 
     async def watch(self, ping: Callable[[PeerId], Awaitable[bool]]) -> None:
-        """Ping every peer; let go of those that stop answering and of former members."""
+        """Ping every peer; disconnect those that stop answering and former members."""
         checked: set[PeerId] = set()
 
         async def check(peer: PeerId) -> None:
@@ -249,8 +249,8 @@ class Peers:
             await self._abort(connection)
 
     async def _abort(self, connection: Any) -> None:
-        # libp2p's close first writes a farewell, which waits for ever on a frozen peer. With the
-        # socket gone its own cleanup runs through.
+        # libp2p's close first writes a go-away frame, which blocks for ever on a frozen peer. With
+        # the socket closed its cleanup completes.
         try:
             await connection.muxed_conn.secured_conn.conn.read_writer.read_write_closer.stream.close()
         except Exception as error:
@@ -271,7 +271,7 @@ class Peers:
 
 
 class _Watcher(INotifee):  # type: ignore[misc]  # libp2p has no types
-    """Passes on that a peer's connections changed."""
+    """Reports changes of a peer's connections."""
 
     def __init__(self, note: Callable[[Any], None]) -> None:
         self._note = note

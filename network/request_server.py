@@ -1,8 +1,8 @@
-"""Desk: the answering side of a control stream: facts in, requests answered, pings returned.
+"""Request server: serves peers' control streams: receives notifications, answers requests and pings.
 
-Room: network (edge: trio and libp2p streams that peers opened to us). Whatever a
-peer sends ends at most its own stream. The reader is held back only by the
-peer's own rate, never by a handler, a disk or another peer.
+Room: network (edge: trio and libp2p streams that peers opened to us). Bad input from a
+peer ends at most its own stream. Reading is delayed only by the
+peer's own rate limit, never by a handler, a disk or another peer.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _EXPECTED = (Kind.NOTIFICATION, Kind.PING, Kind.REQUEST)
 
 @dataclass(slots=True)
 class _Rate:
-    """A token bucket: how long this peer's next fact has to wait."""
+    """Token bucket that limits a peer's notifications."""
 
     tokens: float = limits.NOTIFICATIONS_PER_PEER_BURST
     at_s: float = 0.0
 
     def wait_s(self, now_s: float) -> float:
-        """Take one token; the seconds until it exists."""
+        """Take one token; returns the seconds until it is available."""
         earned = (now_s - self.at_s) * limits.NOTIFICATIONS_PER_PEER_PER_S
         self.tokens = min(limits.NOTIFICATIONS_PER_PEER_BURST, self.tokens + earned) - 1
         self.at_s = now_s
@@ -43,18 +43,18 @@ class _Rate:
 
 
 class RequestServer:
-    """Serves every control stream of a host, with bounds that hold per peer."""
+    """Serves every control stream of a host, with bounds per peer."""
 
     def __init__(self, *, handlers: Mapping[str, Handler], inbox: Inbox, timing: limits.Timing) -> None:
         self._handlers = handlers
         self._inbox = inbox
         self._timing = timing
-        self._running: dict[PeerId, int] = {}  # handlers running and answers unsent
+        self._running: dict[PeerId, int] = {}  # handlers running and responses unsent
         self._rates: dict[PeerId, _Rate] = {}
         self._streams: dict[PeerId, list[trio.CancelScope]] = {}
 
     async def serve(self, peer: PeerId, stream: Any) -> None:
-        """Answer one control stream until it ends, whatever comes."""
+        """Serve one control stream until it ends."""
         scopes = self._streams.setdefault(peer, [])
         with trio.CancelScope() as scope:
             scopes.append(scope)
@@ -85,7 +85,7 @@ class RequestServer:
             except Exception as error:  # supervision: this stream is over, nothing else
                 log.debug("control stream ended", extra={"peer": peer.hex()[:8], "error": _words(error)})
             nursery.cancel_scope.cancel()
-        # Answers that were queued but never written still hold their places.
+        # Responses that were queued but never written still hold their slots.
         while True:
             try:
                 _, holds_place = receive.receive_nowait()
@@ -125,7 +125,7 @@ class RequestServer:
     ) -> None:
         try:
             frame = await self._frame_for(peer, number, method, request)
-            send.send_nowait((frame, True))  # there is room: places and pongs together are bounded
+            send.send_nowait((frame, True))  # there is room: slots and pongs together are bounded
         except trio.WouldBlock:
             self._leave(peer)
         except BaseException:

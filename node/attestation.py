@@ -1,8 +1,8 @@
-"""Attest: keep the network's knowledge of our hardware fresh.
+"""Attestation: keeps every verifier supplied with fresh hardware evidence of this node.
 
-Room: node (edge). Evidence is made over the digest of a final manifest and shown to every
-verifier; before it has lost its worth the next is made. Without evidence a node is audited
-more often, and nothing else changes: so nothing here may stop it from training.
+Room: node (edge). Evidence is made over the digest of a final manifest and sent to every verifier; before it
+expires the next is made. Without evidence a node is audited more often, and nothing else changes: so nothing
+here may stop it from training.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ SHOW_S = 30.0
 
 
 def attester_of(config: Config, me: Participant) -> Attester | None:
-    """What speaks for this machine; None if nothing does, or the run would not listen.
+    """The configured attester of this machine; None if there is none, or the run does not use evidence.
 
     Raises:
-        ConfigError: two are named, or the one named cannot be had.
+        ConfigError: two are configured, or the one configured is unavailable.
     """
     if config.attester_key is not None and config.attester_command:
         raise ConfigError("attester_key and attester_command: expected one of them")
@@ -46,7 +46,7 @@ def attester_of(config: Config, me: Participant) -> Attester | None:
 
 
 async def keep_attested(me: Participant, host: Host, follower: Follower, attester: Attester) -> None:
-    """Show fresh evidence for as long as the run trains."""
+    """Send fresh evidence for as long as the run trains."""
     rules, due = me.spec.audit, 1  # the first manifest is the first nonce
     while True:
         run_state = await follower.grown(due - 1)
@@ -72,9 +72,9 @@ async def keep_attested(me: Participant, host: Host, follower: Follower, atteste
 
 
 def binding_of(me: Participant, run_state: RunState) -> Binding:
-    """What evidence over the newest final manifest must be about.
+    """The data that evidence over the newest final manifest must bind.
 
-    `nonce_at_s` is the verifiers' knowledge, and in no hash.
+    `nonce_at_s` is the verifiers' own estimate, and in no hash.
     """
     return Binding(
         deployment_id=me.spec.deployment_id,
@@ -90,16 +90,16 @@ def binding_of(me: Participant, run_state: RunState) -> Binding:
 async def _show(
     me: Participant, host: Host, follower: Follower, verifier: PeerId, shown: EvidenceSubmission, until: int
 ) -> None:
-    """Show evidence to one verifier until it has answered, or the next evidence is due."""
+    """Send evidence to one verifier until it has answered, or the next evidence is due."""
     while follower.run_state.round < until:
         try:
             token = await host.request(verifier, "attest", encode(shown), timeout_s=SHOW_S)
             result = read_token(token, verifier, me.domain)
-        except Unavailable:  # away, or one manifest behind us
+        except Unavailable:  # down, or one manifest behind us
             await trio.sleep(RETRY_S)
             continue
         except AssayError as error:
-            log.warning("evidence not taken", extra={"verifier": verifier.hex()[:8], "reason": str(error)})
+            log.warning("evidence not accepted", extra={"verifier": verifier.hex()[:8], "reason": str(error)})
             return
         told = {
             "verifier": verifier.hex()[:8],

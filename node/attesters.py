@@ -1,14 +1,13 @@
-"""Attesters: what makes this machine vouch for a node.
+"""Attesters: sources of hardware attestation evidence for a node.
 
-Room: node (edge: a key file, or a program of the operator's). Making evidence on real
-hardware is the vendor's business; a program speaks for it, one call for each piece of
-evidence: the binding goes in as JSON on its standard input, the evidence comes out as
-JSON (attestation/files.py) on its standard output.
+Room: node (edge: a key file, or a program of the operator's). Making evidence on real hardware is
+vendor-specific; an external program does it, one call for each piece of evidence: the binding goes in as JSON
+on its standard input, the evidence comes out as JSON (attestation/files.py) on its standard output.
 
     {"context": HEX, "gpu_nonce": HEX, "nonce": HEX, "report_data": HEX}
 
-`report_data` holds for a machine without GPUs; with some, the guest asks them with
-`gpu_nonce` first and makes its own as attestation/binding.py says.
+`report_data` is complete for a machine without GPUs; with some, the guest queries them with `gpu_nonce` first
+and computes its own as in attestation/binding.py.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ WORDS_SHOWN = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandAttester:
-    """A program that speaks for the machine. It runs without a shell and gets nothing but the binding."""
+    """An external program that makes evidence. It runs without a shell and gets nothing but the binding."""
 
     command: tuple[str, ...]
     family: DeviceFamily
@@ -71,11 +70,11 @@ class CommandAttester:
 
 
 def software_attester(path: Path, measurement: Digest) -> SoftwareAttester:
-    """An attester for tests, which says what it is told to say.
+    """An attester for tests, with a software key and a configured measurement.
 
     Args:
         path: Its key: 64 hexadecimal digits.
-        measurement: Of the guest, says the attester.
+        measurement: The guest measurement it attests.
 
     Raises:
         ConfigError: no such key.

@@ -1,8 +1,8 @@
-"""Behaviours: ways for a node to cheat or fail, so that the defences can be seen to work.
+"""Behaviours: ways in which a test node cheats or fails, to show that the defences work.
 
-Room: node (pure). A local network runs them by name (`--behave 2=stale-parameters`);
-an honest operator's configuration has no such key. Each is one lie at one place
-of the step; `from_round` says when it begins.
+Room: node (pure). A local network selects them by name (`--behave 2=stale-parameters`); an honest operator's
+configuration has no such key. Each falsifies one part of the step; `from_round` is the round in which it
+begins.
 """
 
 from __future__ import annotations

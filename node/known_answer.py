@@ -1,7 +1,8 @@
-"""Canary: false steps that were ordered, so that auditors are tested with what they cannot tell from a lie.
+"""Known-answer tasks: a node's list of deliberately false steps, which test auditors unannounced.
 
-Room: node (edge: one file). The run's spec binds the list by a Merkle root before training begins; the
-file holds this node's part of it, one `KnownAnswer` message in hexadecimal a line.
+Room: node (edge: one file). The run's spec binds the list by a Merkle root before training begins; the file
+holds this node's part of it, one `KnownAnswer` message in hexadecimal a line. An auditor cannot tell such a
+step from a lie.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from assay.protocol.messages import KnownAnswer
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest, PeerId
 
-KNOWN_ANSWER_ERROR = "wrong-data"  # does the model little harm, and every auditor sees it who looks
+KNOWN_ANSWER_ERROR = "wrong-data"  # does the model little harm, and every auditor that recomputes detects it
 
 
 def write_known_answers(path: Path, faults: list[KnownAnswer]) -> None:
-    """The file of one node."""
+    """Write the known-answer file of one node."""
     path.write_text("".join(encode(one).hex() + "\n" for one in faults))
 
 

@@ -1,11 +1,11 @@
-"""Service: a node's process. Train, commit, open when drawn, claim.
+"""Node service: a node's process, which trains, commits, opens drawn steps and claims its pay.
 
-Room: node (edge). One trio process owns sockets and store; torch lives in the
-trainer's child process. A commit is kept before it is sent, and for one round no
-other commit is ever signed, whatever happens in between.
+Room: node (edge). One trio process owns sockets and store; torch runs in the trainer's child process. A
+commit is stored before it is sent, and no other commit is ever signed for the same round, whatever happens in
+between.
 
     final round r-1 --> step (durable) --> commit (durable) --> every verifier --> final round r
-                        drawn? --> opening --> the auditors whose turn it is
+                        drawn? --> opening --> the assigned auditors
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ async def run_node(config: Config) -> None:
 
 
 class Service:
-    """A node's parts."""
+    """A node's parts and tasks."""
 
     def __init__(self, me: Participant) -> None:
         self.me = me
@@ -132,7 +132,7 @@ class Service:
         while self.follower.run_state.is_training:
             run_state = self.follower.run_state
             if self.me.me not in run_state.active:
-                log.warning("barred from training", extra={"round": int(run_state.round)})
+                log.warning("banned from training", extra={"round": int(run_state.round)})
                 return
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:
@@ -141,7 +141,7 @@ class Service:
                     scope.cancel()
 
     async def _contribute(self, run_state: RunState) -> None:
-        """This round's commit to every verifier, again and again until the round is final."""
+        """Send this round's commit to every verifier, repeatedly until the round is final."""
         submission = None
         while submission is None:
             try:
@@ -158,7 +158,7 @@ class Service:
                 nursery.start_soon(self._work_ahead, submission.signed.commit)
 
     async def _work_ahead(self, commit: Commit) -> None:
-        """The next round's work while the network agrees on this one; it ends before the round begins."""
+        """Do the next round's local work during consensus on this one; it ends before the round begins."""
         try:
             await self.state_sync.child.call(
                 "ahead",
@@ -167,10 +167,12 @@ class Service:
                 base_root=commit.momentum_after,
             )
         except (Unavailable, Diverged) as error:
-            log.info("not ahead", extra={"round": int(commit.round) + 1, "reason": str(error)})
+            log.info("no work ahead", extra={"round": int(commit.round) + 1, "reason": str(error)})
 
     async def _submission(self, run_state: RunState) -> Submission:
-        """The one commit for this round: the kept one, or a new one that is kept before it is returned."""
+        """The one commit for this round: the stored one, or a new one that is stored before it is
+        returned.
+        """
         name = f"commit/{int(run_state.round)}"
         kept = self.me.store.value(name)
         if kept is not None:
@@ -206,7 +208,7 @@ class Service:
         return submission
 
     def _twin(self, submission: Submission) -> Submission:
-        """Another commit for the same round, which no honest node ever signs."""
+        """A second commit for the same round, which no honest node ever signs."""
         commit = replace(submission.signed.commit, loss_micro=submission.signed.commit.loss_micro + 1)
         return replace(submission, signed=self._signed(commit))
 
@@ -218,7 +220,7 @@ class Service:
         )
 
     async def _step(self, run_state: RunState) -> dict[str, Any]:
-        """The trainer's step on top of our last accepted momentum."""
+        """The trainer's step, starting from our last accepted momentum."""
         accepted = run_state.nodes[self.me.me]
         record: dict[str, Any] = await self.state_sync.child.call(
             "step",
@@ -230,7 +232,7 @@ class Service:
         return record
 
     async def _submit(self, verifier: PeerId, submission: Submission) -> None:
-        """Hand the commit to one verifier until cancelled: a verifier that restarts has forgotten it."""
+        """Send the commit to one verifier until cancelled: a restarted verifier has lost it."""
         commit = submission.signed.commit
         refused = ""
         while True:
@@ -254,7 +256,7 @@ class Service:
                 await trio.sleep(RETRY_S)
 
     def _refused(self, verifier: PeerId, commit: Commit, signed: SignedRefusal) -> PeerFault:
-        """A verifier's signed refusal, kept: with commit and update anybody can check its reason."""
+        """Store a verifier's signed refusal: with commit and update anybody can check its reason."""
         refusal = signed.refusal
         verify(verifier, self.me.domain, refusal, signed.signature)
         if refusal.commit != digest(commit) or refusal.verifier != verifier:
@@ -265,7 +267,7 @@ class Service:
     # ---- openings ----
 
     async def _open_when_drawn(self) -> None:
-        """Tell each auditor what he needs, as the chain asks for it; ends only by cancellation."""
+        """Send each auditor what it needs, as the chain asks for it; ends only by cancellation."""
         told: set[tuple[StepId, PeerId]] = set()
         async with trio.open_nursery() as nursery:
             while True:
@@ -286,12 +288,12 @@ class Service:
                 await self.follower.grown(int(run_state.round))
 
     def _words(self, run_state: RunState, audit: Audit) -> Iterator[SketchOpening | KnownAnswer]:
-        """What the chain wants to hear from us about a step of ours now."""
+        """The messages that the chain expects from us about a step of ours now."""
         if audits.may_open_sketch(audit, int(run_state.round)):
             try:
                 yield self.steps.sketch_openings(audit.commit, audit.segment)
             except Diverged as lost:
-                log.warning("seal not opened", extra={"round": int(audit.round), "reason": str(lost)})
+                log.warning("sketch not opened", extra={"round": int(audit.round), "reason": str(lost)})
         known_answers = self.known_answer.get(int(audit.round))
         if known_answers is not None and audits.may_plant(run_state.spec.audit, audit, int(run_state.round)):
             yield known_answers
@@ -300,7 +302,9 @@ class Service:
         try:
             await self._host.request(verifier, "shown", encode(word), timeout_s=10)
         except AssayError as error:
-            log.info("seal not opened there", extra={"verifier": verifier.hex()[:8], "reason": str(error)})
+            log.info(
+                "sketch opening not delivered", extra={"verifier": verifier.hex()[:8], "reason": str(error)}
+            )
 
     async def _tell(self, verifier: PeerId, audit: Audit, told: set[tuple[StepId, PeerId]]) -> None:
         told.add(((audit.round, audit.node), verifier))

@@ -1,12 +1,12 @@
-"""Steps: what a node keeps of its recent steps, and what it shows of them when drawn.
+"""Steps: stores a node's recent steps, and makes their openings when drawn for audit.
 
-Room: node (edge: files of one folder). Written by the trainer, read by both of a
-node's processes: an opening needs no torch, so it never waits behind a step. A
-damaged file counts as absent: the chain knows every root, so nothing false is shown.
+Room: node (edge: files of one folder). Written by the trainer, read by both of a node's processes: an opening
+needs no torch, so it never waits for a step. A damaged file counts as absent: the chain has every root, so
+nothing false is sent.
 
-The tree of every kept state is kept beside it, in 1/256 of its size, so an opening reads and
-hashes the drawn blocks and their paths only, however large the model. The inner states
-of a rule that has them are not that small: an opening shows one of them whole, and hashes two.
+The Merkle tree of every stored state is stored beside it, in 1/256 of its size, so an opening reads and
+hashes only the drawn blocks and their paths, however large the model. Inner states are not that small: an
+opening contains one of them whole, and hashes two.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class StepFiles:
         Args:
             folder: Nobody else writes here.
             run_id: Domain of the leaves.
-            node: Whose steps they are.
-            rule: Says whether there are inner states, and whether they are carried.
+            node: The node whose steps they are.
+            rule: Defines whether there are inner states, and whether they are carried.
             layout: Order and shapes of the parameters.
-            keep: Rounds after which a step is forgotten.
+            keep: Rounds after which a step is deleted.
         """
         self.folder = folder / "steps"
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ class StepFiles:
         self._rule, self._layout = rule, layout
 
     def record(self, round_id: int) -> dict[str, Any] | None:
-        """The kept step of a round; None where there is none, or disk has damaged it."""
+        """The stored step of a round; None if there is none, or the file is damaged."""
         try:
             found = cbor2.loads(self._record_path(round_id).read_bytes())
         except (OSError, ValueError, cbor2.CBORError):
@@ -67,7 +67,7 @@ class StepFiles:
         return found if isinstance(found, dict) and found.get("round") == round_id else None
 
     def private(self, round_id: int) -> NodeState | None:
-        """The private state after the step of a round, fresh for -1; None if it is not here, or damaged."""
+        """The private state after the step of a round, fresh for -1; None if it is absent or damaged."""
         if round_id < 0:
             return start_private(self._layout)
         try:
@@ -82,18 +82,18 @@ class StepFiles:
         return None if carried is None else NodeState(error, carried, round_id)
 
     def tree(self, private: NodeState) -> Tree:
-        """The tree over this state, whose root a commit names."""
+        """The Merkle tree over this state, whose root a commit names."""
         carried = carried_digest(self._run_id, self._rule, self._layout, private)
         return merkle.tree(private_leaves(self._run_id, private.error_NC, carried))
 
     def inner_digests(self, ends: Sequence[InnerState]) -> list[Digest]:
-        """What a commit says of the state after each segment."""
+        """The digests in a commit of the state after each segment."""
         return [roots_of(self._run_id, self._layout, end).digest for end in ends]
 
     def keep(
         self, record: dict[str, Any], after: NodeState, tree: Tree, ends: Sequence[InnerState] = ()
     ) -> None:
-        """Make a step durable, the private state first, and forget the ones too old to be asked for.
+        """Make a step durable, the private state first, and delete those too old to be audited.
 
         Args:
             record: The step.
@@ -114,10 +114,10 @@ class StepFiles:
         self._forget(round_id)
 
     def sketch_openings(self, commit: Commit, segment: int) -> SketchOpening:
-        """What the seal of a recent commit of ours held.
+        """Openings of the sketch commitments in a recent commit of ours.
 
         Raises:
-            Diverged: that step is not here any more, or damaged.
+            Diverged: that step is absent or damaged.
         """
         record = self.record(int(commit.round))
         if record is None or record["commitment"] != commit.commitment:
@@ -129,7 +129,7 @@ class StepFiles:
         """The encoded opening of a recent step for the blocks and the segment drawn.
 
         Raises:
-            Diverged: that step is not here any more, or damaged.
+            Diverged: that step is absent or damaged.
         """
         record = self.record(round_id)
         if record is None:
@@ -202,7 +202,7 @@ class StepFiles:
     def _opened(self, round_id: int, blocks: list[int], root: Digest) -> tuple[bytes, Tree] | None:
         """Blocks of the private state after a round, -1 for none, and the tree in which they are leaves.
 
-        None if they are not here, or not as this root binds them.
+        None if they are absent, or differ from what this root binds.
         """
         error_NC = self._mapped(round_id)
         if error_NC is None:
@@ -211,13 +211,13 @@ class StepFiles:
         tree = self._kept_tree(round_id)
         if tree is not None and self._leads(tree, shown, blocks, root):
             return shown, tree
-        # Before the first step, or damaged: all of the state is hashed once more.
+        # Before the first step, or damaged: the whole state is hashed again.
         private = self.private(round_id)
         made = None if private is None else self.tree(private)
         return None if made is None or made.root != root else (shown, made)
 
     def _kept_tree(self, round_id: int) -> Tree | None:
-        """The tree over the private state after a round; None where it is not here, or cut short."""
+        """The tree over the private state after a round; None if it is absent or truncated."""
         try:
             return Tree(
                 self._layout.blocks + self._rule.carries_inner, self._tree_path(round_id).read_bytes()
@@ -226,7 +226,7 @@ class StepFiles:
             return None
 
     def _leads(self, tree: Tree, shown: bytes, blocks: list[int], root: Digest) -> bool:
-        """Whether a kept tree, which disk may have damaged, leads from what is shown to the root."""
+        """Whether a stored tree, which may be damaged, leads from these leaves to the root."""
         domain, size = momentum_domain(self._run_id), 4 * BLOCK_SIZE
         leaves = [
             (block, merkle.leaf_hash(domain, block, shown[at * size : (at + 1) * size]))
@@ -242,7 +242,7 @@ class StepFiles:
         return True
 
     def _mapped(self, round_id: int) -> NDArray[np.float32] | None:
-        """The error after a round, read from disk only where it is looked at; None as in `private`."""
+        """The error after a round, memory-mapped; None as in `private`."""
         if round_id < 0:
             return start_private(self._layout).error_NC
         try:
@@ -255,7 +255,7 @@ class StepFiles:
         return error if fits else None
 
     def _inner(self, round_id: int, segment: int) -> InnerState | None:
-        """The inner state after a segment; None where it is not here, or damaged."""
+        """The inner state after a segment; None if it is absent or damaged."""
         try:
             with np.load(self._inner_path(round_id, segment), allow_pickle=False) as saved:
                 names = sorted(name for name in saved.files if name.startswith("moment"))

@@ -1,9 +1,8 @@
-"""Trainer: a node's private half, in the process that holds torch.
+"""Trainer: computes a node's steps, in the child process that holds torch.
 
-Room: node (edge: files of one folder; runs as a `assay.participant.worker` worker). A step
-is on disk, with the momentum it leads to, before its commit can be signed; asked
-again for the same round it returns the same step, so a crash can never lead to
-two different commits for one round.
+Room: node (edge: files of one folder; runs as an `assay.participant.worker` worker). A step is on disk, with
+the momentum it leads to, before its commit can be signed; asked again for the same round it returns the same
+step, so a crash can never lead to two different commits for one round.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ from assay.training.optimiser.public_state import PublicState, kept_rounds
 
 LOSS_MICRO_MAX = 10**9
 HONEST = "honest"
-NOTHING = NodeState(np.zeros((0, 0), np.float32), None, -1)  # what a gradient needs of a private state
-ROOM_BYTES_MAX = 1 << 28  # of memory kept between steps; a larger model takes it from the kernel each time
+NOTHING = NodeState(np.zeros((0, 0), np.float32), None, -1)  # private state for computing a gradient only
+ROOM_BYTES_MAX = 1 << 28  # buffers kept between steps; a larger model allocates them anew each time
 
 
 @dataclass(frozen=True, slots=True)
 class _Ahead:
-    """Work that was done before its round began, on top of the private state of this round and root."""
+    """Work done before its round began, from the private state of this round and root."""
 
     round: int
     base: tuple[int, Digest]
@@ -52,7 +51,7 @@ class _Ahead:
 
 
 class Trainer:
-    """theta of recent rounds, private states of recent steps, and the data."""
+    """Parameters of recent rounds, private states of recent steps, and the data."""
 
     def __init__(
         self,
@@ -92,10 +91,10 @@ class Trainer:
             round_id: The round to train; the parameters must be there.
             parent: Digest of the manifest before.
             base_round: The round of the last accepted step, or -1.
-            base_root: The root of the private state that the chain knows after that step.
+            base_root: The root of the private state that the chain has after that step.
 
         Returns:
-            The fields of a commit that only this process knows, and the update's bytes.
+            The fields of a commit that only this process can compute, and the update's bytes.
 
         Raises:
             Diverged: the parameters are of another round.
@@ -111,7 +110,7 @@ class Trainer:
         positions = batch_positions(self.spec, self.node, round_id)
         ahead, self._done = self._done, None
         work: rules.Work | None = None
-        with ThreadPoolExecutor(1) as beside:  # BLAKE3 and reading leave the interpreter free
+        with ThreadPoolExecutor(1) as beside:  # BLAKE3 and file reads release the GIL
             reading = beside.submit(self._before, base_round, base_root)
             if rule.is_gradient and ahead is None:  # the root is hashed meanwhile
                 work = self._work(round_id, NOTHING, lie)
@@ -122,7 +121,7 @@ class Trainer:
             work = self._work(round_id, before, lie)
         parts = (work.x_NC, *(part for end in work.ends for part in (end.theta_P, *end.moments)))
         if not (np.isfinite(work.loss) and all(np.isfinite(part).all() for part in parts)):
-            # Sent, its states could not be opened, and withholding an opening is slashed.
+            # If sent, its states could not be opened, and withholding an opening is slashed.
             raise Unavailable(f"round {round_id}: the gradient is not finite, so there is nothing to send")
         uses_up = lie != "no-feedback"  # which needs what was before once more
         after, update = rules.encode(self.spec, self.layout, round_id, before, work, uses_up=uses_up)
@@ -153,19 +152,19 @@ class Trainer:
         return record
 
     def ahead(self, round_id: int, base_round: int, base_root: Digest) -> bool:
-        """Do the local work of a round before its manifest is there, where its parameters are.
+        """Do the local work of a round before its manifest exists, if its parameters are known.
 
-        Rules that read old parameters (`read_lag`) can work while the network agrees: all that the
-        work depends on is known but for whether the last contribution is accepted, which is taken
-        for granted. `step` takes what was done here if it was.
+        Rules that read old parameters (`read_lag`) can work during consensus: all inputs are known except
+        whether the last contribution is accepted, which is assumed. `step` uses the work done here if the
+        assumption held.
 
         Args:
             round_id: The round after the one that the parameters are of.
-            base_round: The round of the contribution that is taken for accepted.
+            base_round: The round of the contribution that is assumed accepted.
             base_root: The root of the private state after it.
 
         Returns:
-            Whether something was done.
+            Whether any work was done.
         """
         is_known = self.steps.record(round_id) is not None
         lie = self._lie(round_id)
@@ -176,7 +175,7 @@ class Trainer:
         return True
 
     def _lie(self, round_id: int) -> str:
-        """What is false about this round's step."""
+        """The behaviour that falsifies this round's step, if any."""
         return KNOWN_ANSWER_ERROR if round_id in self.known_answers else self.behaviour.at(round_id)
 
     def _work(self, round_id: int, before: NodeState, lie: str) -> rules.Work:
@@ -187,7 +186,7 @@ class Trainer:
             used = batch_positions(self.spec, self.node, round_id + self.spec.rounds)
         batch = batch_tokens(self.tokens, used, self.spec.model.context)
         gradient = self._noise if lie == "random-update" else self._gradient
-        # No two works are in use at once: what was done ahead is taken or thrown away before the next.
+        # No two works are in use at once: work done ahead is used or discarded before the next.
         work = rules.local(self.spec, self.layout, theta, before, batch, round_id, gradient, self._room)
         if self.spec.rule.is_gradient and work.x_NC.nbytes <= ROOM_BYTES_MAX:
             self._room = work.x_NC
@@ -203,23 +202,23 @@ class Trainer:
     def _noise(
         self, theta_P: NDArray[np.float32], tokens: NDArray[np.int64]
     ) -> tuple[float, NDArray[np.float32]]:
-        """What the cheat of that name takes for a gradient: noise of the right size."""
+        """The false gradient of that behaviour: noise of the right size."""
         loss, gradient = self._gradient(theta_P, tokens)
         noise = np.random.default_rng(self.parameters.round).standard_normal(len(gradient)).astype(np.float32)
         return loss, noise * (np.linalg.norm(gradient) / np.linalg.norm(noise))
 
     def reset(self) -> None:
-        """Throw the parameters away, as a diverged node must.
+        """Discard the parameters, as a diverged node must.
 
-        The steps stay: accepted ones can still be drawn, and who cannot open them is slashed.
-        Their momentum needs no trust, it is used only where it has the root the chain knows.
+        The steps stay: accepted ones can still be drawn, and a node that cannot open them is slashed.
+        Their momentum needs no trust: it is used only if it has the root that the chain has.
         """
         self.parameters.reset()
         self._done = None
         write_durably(self._scar, b"once")
 
     def _diverge(self) -> bool:
-        """Under the fault of that name, flip one bit of the parameters, once; whether it did."""
+        """Under the fault of that name, flip one bit of the parameters, once; returns whether it did."""
         due = self.behaviour.name == "diverge" and self.parameters.round == self.behaviour.from_round
         if not due or self._scar.exists():
             return False
@@ -229,10 +228,10 @@ class Trainer:
         return True
 
     def _before(self, base_round: int, base_root: Digest) -> tuple[NodeState, Digest]:
-        """The private state after the last accepted step if it is here as the chain knows it, else fresh.
+        """The private state after the last accepted step if its root is the chain's, else a fresh one.
 
         Returns:
-            The state and its root. The root is taken anew from what disk gave back.
+            The state and its root. The root is recomputed from the file's content.
         """
         found = None if base_round < 0 else self.steps.private(base_round)
         if found is not None and self.steps.tree(found).root == base_root:
@@ -241,7 +240,7 @@ class Trainer:
 
 
 def methods() -> Mapping[str, Callable[..., Any]]:
-    """What the parent may call; `open` comes first."""
+    """The methods that the parent process may call; `open` comes first."""
     held: list[Trainer] = []
 
     def open_(

@@ -1,8 +1,7 @@
-"""Amounts: between the numbers people write and the integers parties sign.
+"""Amounts: converts between decimal numbers in order files and the integers that parties sign.
 
-Room: orders (pure). A decimal number becomes an integer count of its smallest unit
-here and nowhere else, exactly or not at all, so that the bytes of a spec never
-depend on how some machine rounds or prints a float.
+Room: orders (pure). The one place where a decimal number becomes an integer count of its smallest unit,
+exactly or not at all, so that the bytes of a spec never depend on how a machine rounds or prints a float.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Order check: what an order would do and cost, before anybody pays for it.
+"""Order check: reports what an order would do and cost, before anybody pays for it.
 
 Room: orders (edge: reads the data). The lines of `assay order check run.toml`.
 """
@@ -39,10 +39,10 @@ def check_order(path: Path | None) -> list[str]:
     data, model = data_spec(order, manifest), model_spec(order)
     layout = layout_of(model)
     rule = order.rule()
-    share = layout.blocks / rule.fragments  # of which a node speaks in one round
+    share = layout.blocks / rule.fragments  # of which a node sends coefficients in one round
     most = contribution_bytes_max(rule, layout.blocks)
     worst, budget = order.worst_case_units(), order.budget_units()
-    use_one_thread()  # as nodes and verifiers do, so that the class below is theirs
+    use_one_thread()  # as nodes and verifiers do, so that the class below equals theirs
     rows = {
         "run": f"{order.run.name}: {order.run.nodes} nodes, {order.run.verifiers} verifiers",
         "cheaters": ", ".join(f"node {n}: {b.name}@{b.from_round}" for n, b in order.behaviours().items()),
@@ -73,7 +73,7 @@ def check_order(path: Path | None) -> list[str]:
 
 
 def model_words(order: Order, model: ModelSpec) -> str:
-    """Where the sizes are from, and what they are."""
+    """The model's sizes and where they come from, in one line."""
     section = order.model
     origin = (
         f"base {Path(section.base).name}" if section.base else section.preset or model.family.name.lower()
@@ -85,12 +85,12 @@ def model_words(order: Order, model: ModelSpec) -> str:
 
 
 def tokenizer_words(data: DataSpec) -> str:
-    """How text became tokens."""
+    """The tokenizer, in one line."""
     return "a token each byte" if data.tokenizer == NO_DIGEST else f"tokenizer {data.tokenizer.hex()[:16]}"
 
 
 def method_words(order: Order, rule: RuleSpec) -> str:
-    """What a node does and sends in one round."""
+    """A node's local work and its message in one round, as lines."""
     local, compress = rule.local, rule.compress
     work = "one gradient" if rule.is_gradient else f"{local.steps} {local.optimiser.name} steps"
     if compress.rank:
@@ -124,7 +124,7 @@ def block_bits(rule: RuleSpec) -> float:
 def audit_share(order: Order) -> float:
     """Expected share of an always honest node's steps that are audited.
 
-    Takes each expected audit as done at once, which is late by a few rounds on
+    Treats each expected audit as finished at once, which is too early by a few rounds during
     probation only: the true share is a little higher.
     """
     rules = audit_rules(order)
@@ -155,7 +155,7 @@ def audit_rules(order: Order) -> AuditSpec:
 
 
 def deters_words(order: Order) -> str:
-    """What stake, slash and the audits' floor make a loss."""
+    """The cheating that stake, slash and the audits' floor make unprofitable, as lines."""
     budget, step_tokens = order.budget, order.tokens_per_round // order.run.nodes
     return deterrence_words(
         audit_rules(order),
@@ -181,7 +181,7 @@ def deterrence_words(
         rules: The run's audits.
         late: Rounds until the last verdict on a step.
         stake: An operator's, token units.
-        slash_ppm: The share that an upheld fault takes, or a refused opening, whichever is less.
+        slash_ppm: The share lost for a confirmed fault, or for a refused opening, whichever is less.
         step_pay: What one accepted step earns its operator, token units.
         power: d, of one audit.
     """

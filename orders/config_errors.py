@@ -1,7 +1,7 @@
-"""Order words: a mistake in a file that a person wrote, in words for that person.
+"""Config errors: turns the problems in a hand-written file into one-line messages.
 
-Room: orders (pure). Pydantic finds the mistakes; here each becomes one line with the
-key path as written in TOML, the value that arrived and what was expected.
+Room: orders (pure). Pydantic finds the problems; here each becomes one line with the key path as written in
+TOML, the value found and what was expected.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _EXPECTED = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
-    """One mistake: where, what stood there, and what was expected."""
+    """One problem: its key, the value found, and what was expected."""
 
     place: tuple[str | int, ...]
     value: object
@@ -59,7 +59,7 @@ class ConfigProblem:
 
 
 def problems_of(error: ValidationError, model: type[BaseModel]) -> list[ConfigProblem]:
-    """Every mistake that validation found, table by table."""
+    """Every problem that validation found, table by table."""
     found = []
     for detail in error.errors(include_url=False):
         kind, place, value = detail["type"], detail["loc"], detail["input"]
@@ -108,7 +108,7 @@ def _did_you_mean(place: tuple[str | int, ...], model: type[BaseModel]) -> str:
 
 
 def _keys(annotation: Any) -> tuple[str, ...]:
-    """Keys of the table a field stands for; of its items where it is a list of tables."""
+    """Keys of the table a field denotes; of its items if it is a list of tables."""
     for candidate in (annotation, *get_args(annotation)):
         if isinstance(candidate, type) and issubclass(candidate, BaseModel):
             return tuple(candidate.model_fields)
@@ -116,7 +116,7 @@ def _keys(annotation: Any) -> tuple[str, ...]:
 
 
 def _plain(context: Mapping[str, Any]) -> dict[str, Any]:
-    """A literal's quoted alternatives without their quotes, as an error message wants them."""
+    """A literal's quoted alternatives without quotes, for an error message."""
     return {key: value.replace("'", "") if key == "expected" else value for key, value in context.items()}
 
 

@@ -1,8 +1,7 @@
-"""Order data: the tokens that an order's sources stand for.
+"""Order data: tokenises the sources that an order names.
 
-Room: orders (edge: reads and writes files). Same files, same tokens: everything is taken
-in the order of relative paths, and nothing outside a named folder is followed. A
-corpus larger than memory costs no more of it than a small one.
+Room: orders (edge: reads and writes files). Equal files give equal tokens: sources are read in the order of
+relative paths, and nothing outside a named folder is followed. Memory does not grow with the corpus.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ def collect_data(order: Order, folder: Path | None) -> DataManifest:
 
     Args:
         order: As `load_order` returned it.
-        folder: Where shards, manifest and tokenizer go; None writes nothing, to count and hash only.
+        folder: Receives shards, manifest and tokenizer; None writes nothing, to count and hash only.
 
     Raises:
-        ConfigError: a source is missing, unreadable, empty or not what it was said to be.
+        ConfigError: a source is missing, unreadable, empty or not of the declared kind.
     """
     tokenizer = order.tokenizer()
     width = token_bytes_for(tokenizer.vocabulary)
@@ -71,7 +70,7 @@ def collect_data(order: Order, folder: Path | None) -> DataManifest:
 
 
 def make_data(file: Path, folder: Path) -> list[str]:
-    """What `localnet` makes of an order's data, for participants on machines of their own; what it says.
+    """Write an order's data as `localnet` does, for participants on other machines; returns lines to print.
 
     Raises:
         ConfigError: the order or its data are not sound, or the folder is not empty.
@@ -91,7 +90,7 @@ def make_data(file: Path, folder: Path) -> list[str]:
 
 
 def collect_tokens(order: Order) -> tuple[DataManifest, NDArray[Any]]:
-    """An order's data in memory, for experiments on small ones.
+    """An order's data in memory, for small experiments.
 
     Raises:
         ConfigError: as `collect_data`.
@@ -102,7 +101,7 @@ def collect_tokens(order: Order) -> tuple[DataManifest, NDArray[Any]]:
 
 
 def source_name(source: DataSection) -> str:
-    """What others are told: the last part of a local path, since where it lies is nobody's business."""
+    """A source's public name: the last part of a local path, since its location is private."""
     return source.source if source.is_stdlib else Path(source.source).name or "."
 
 
@@ -143,7 +142,7 @@ def _collect(source: DataSection, folder: Path, tokenizer: Tokenizer, writer: Sh
 
 
 def _add(document: Document, bytes_max: int, tokenizer: Tokenizer, writer: ShardWriter) -> int:
-    """Append a document, or as much of it as is wanted, and its separator; the bytes taken."""
+    """Append a document, up to the limit, and its separator; returns the bytes read."""
     size = 0
 
     def bounded() -> Iterator[bytes]:
@@ -173,7 +172,7 @@ def _files_of(root: Path) -> Iterator[Path]:
 
 
 def _files_below(root: Path, is_left_out: Callable[[str], bool], suffix: str = "") -> Iterator[Path]:
-    """Regular files by relative path; linked folders are not entered, links that lead outside not read.
+    """Regular files by relative path; linked folders and links that lead outside are skipped.
 
     Raises:
         ConfigError: a folder cannot be listed.
@@ -193,7 +192,7 @@ def _files_below(root: Path, is_left_out: Callable[[str], bool], suffix: str = "
 
 
 def write_base(order: Order, folder: Path) -> Digest:
-    """Import the starting parameters into `folder`, if the order names some; their state digest, or zero.
+    """Import the starting parameters into `folder`; returns their state digest, zero if the order names none.
 
     Raises:
         ConfigError: the base's weights cannot be read or do not fit its config.

@@ -1,6 +1,6 @@
-"""Drand in an order: a network by its name, or by the file in which it says what it is.
+"""Order drand: the drand network of an order, by its name or by its description file.
 
-Room: orders (edge: reads one file). The file is what a drand node answers at `/<chain hash>/info`.
+Room: orders (edge: reads one file). The file is a drand node's answer at `/<chain hash>/info`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _QUICKNET_HASH = "52db9ba70e0cc0f6eaf7803dd07447a1f5477735fd3f661792ba94600c84e9
 
 @dataclass(frozen=True, slots=True)
 class DrandNetwork:
-    """A network, and where it is asked unless an operator knows better."""
+    """A network, and its default addresses."""
 
     spec: DrandSpec
     urls: tuple[str, ...]
@@ -31,10 +31,10 @@ QUICKNET_ASKED = DrandNetwork(
 
 
 def read_network(path: Path) -> DrandSpec:
-    """A network from its own description.
+    """A network from its description file.
 
     Raises:
-        ConfigError: the file cannot be read, describes another scheme, or does not fit together.
+        ConfigError: the file cannot be read, describes another scheme, or is inconsistent.
     """
     try:
         told = parse_json(path.read_bytes())
@@ -54,7 +54,7 @@ def read_network(path: Path) -> DrandSpec:
 
 
 def check_wait(network: DrandNetwork, iteration_s: float) -> None:
-    """Do nothing if a leader can have the round that was named before its iteration is given up.
+    """Do nothing if the named drand round is published before a leader's iteration times out.
 
     Raises:
         ConfigError: it cannot.

@@ -1,7 +1,7 @@
-"""Order method: from [train] and [comm] to the update rule of a run.
+"""Order method: turns [train] and [comm] into the update rule of a run.
 
-Room: orders (pure). A key that is not written takes the method's own value, so the same
-order file can change its method by one word.
+Room: orders (pure). An absent key takes the method's default, so the same order file can change its method by
+one key.
 """
 
 from __future__ import annotations

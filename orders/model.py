@@ -1,7 +1,7 @@
-"""Order model: the sizes that [model] asks for, from a preset, a folder, or number by number.
+"""Order model: the model sizes of [model], from a preset, a folder, or single numbers.
 
-Room: orders (edge: reads config.json and tokenizer.json). What is written besides a preset
-replaces its number; what follows from a replaced number (hidden, kv_heads) follows anew.
+Room: orders (edge: reads config.json and tokenizer.json). A number written besides a preset replaces the
+preset's; values derived from it (hidden, kv_heads) are derived anew.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _SIZES = ("layers", "width", "heads", "kv_heads", "hidden", "context", "rope_the
 
 @lru_cache(maxsize=4)  # asked for by every sum that counts tokens
 def model_sizes(section: ModelSection, folder: Path) -> ModelSpec:
-    """The model that is asked for; its `base` is zero.
+    """The model that the section describes; its `base` is zero.
 
     Args:
         section: [model].
         folder: Where its relative paths start.
 
     Raises:
-        ConfigError: a file cannot be read, or what is written does not make a model.
+        ConfigError: a file cannot be read, or the sizes do not make a model.
     """
     if section.base is not None:
         model = _from_base(section, base_folder(section, folder))
@@ -68,7 +68,7 @@ def tokenizer_of(section: ModelSection, folder: Path) -> Tokenizer:
 
 
 def base_folder(section: ModelSection, folder: Path) -> Path:
-    """The Hugging Face folder to start from; there must be one."""
+    """The Hugging Face folder to start from; it must be named."""
     assert section.base is not None
     return folder / Path(section.base).expanduser()
 
@@ -117,5 +117,5 @@ def _changed(section: ModelSection, model: ModelSpec) -> ModelSpec:
 
 
 def _llama_hidden(width: int) -> int:
-    """8/3 of the width, which costs what a plain MLP of four times does; in whole blocks."""
+    """8/3 of the width in whole blocks: costs as much as a plain MLP of four times the width."""
     return -(-8 * width // (3 * 64)) * 64

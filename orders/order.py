@@ -1,8 +1,8 @@
-"""Order: what a buyer asks for, as written in run.toml.
+"""Order: a buyer's order, parsed from run.toml and checked.
 
-Room: orders (edge: reads one file). Every key has a default, every unknown key is
-refused, and every problem becomes one line that names the file and the key. What
-the parties sign is made from an order by `spec`, in integers.
+Room: orders (edge: reads one file). Every key has a default, every unknown key is refused, and every problem
+becomes one line that names the file and the key. `spec` turns an order into the integers that the parties
+sign.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Order(Section):
     _folder: Path = PrivateAttr(default_factory=Path)
 
     def sizes(self) -> ModelSpec:
-        """The model that is asked for, from preset, base and tokenizer; its `base` is zero.
+        """The ordered model, from preset, base and tokenizer; its `base` is zero.
 
         Raises:
             ConfigError: they cannot be read or do not make a model.
@@ -80,7 +80,7 @@ class Order(Section):
         return model_sizes(self.model, self.folder)
 
     def limits(self) -> Limits | None:
-        """What steps of other execution classes are judged by; None if they are not judged.
+        """The tolerances for steps of other execution classes; None if they are not judged.
 
         Raises:
             ConfigError: the file cannot be read or is no calibration.
@@ -94,7 +94,7 @@ class Order(Section):
             raise ConfigError(f"[verify] limits: {path}: {error}") from None
 
     def policy(self) -> AppraisalPolicy | None:
-        """By what evidence of nodes' hardware is appraised; None if it counts nothing.
+        """The policy by which nodes' attestation evidence is appraised; None if evidence does not count.
 
         Raises:
             ConfigError: the file cannot be read or is no policy.
@@ -105,10 +105,10 @@ class Order(Section):
         return policy_of(read_toml(path), f"[verify] attestation: {path}")
 
     def drand(self) -> DrandNetwork | None:
-        """The drand network that draws depend on too; None without.
+        """The drand network that draws also depend on; None without.
 
         Raises:
-            ConfigError: the file cannot be read or is no network's, or nobody says where to ask it.
+            ConfigError: the file cannot be read or describes no network, or no address is known.
         """
         if self.verify.drand is None:
             return None
@@ -128,7 +128,7 @@ class Order(Section):
         return None if named is None else (self.folder / named).resolve()
 
     def tokenizer(self) -> Tokenizer:
-        """How text becomes tokens.
+        """The tokenizer of the order.
 
         Raises:
             ConfigError: the file cannot be read or is no tokenizer.
@@ -137,13 +137,13 @@ class Order(Section):
 
     @property
     def folder(self) -> Path:
-        """Where relative data paths start: the file's folder, or the present one for `--data`."""
+        """The folder of relative data paths: the file's folder, or the current one for `--data`."""
         return self._folder
 
     def rule(self) -> RuleSpec:
-        """The update rule that is asked for.
+        """The update rule of the order.
 
-        Unless told otherwise it stands a third of the nodes, and writes aggregates in the shorter way.
+        By default it tolerates a third of the nodes, and encodes aggregates in the shorter way.
         """
         f = (self.run.nodes - 1) // 3 if self.comm.f is None else self.comm.f
         rule = method_rule(self.train, self.comm.model_copy(update={"f": f}))
@@ -163,7 +163,7 @@ class Order(Section):
         return -(-self.run.rounds // self.budget.epoch_rounds)
 
     def behaviours(self) -> dict[int, Behaviour]:
-        """How each node that is not simply honest behaves, by its number."""
+        """Test behaviour of each node that is not simply honest, by its number."""
         nodes = ((number, text) for number, text in self.run.behave.items() if number.isdigit())
         return {int(number): parse_behaviour(text) for number, text in nodes}
 
@@ -191,7 +191,7 @@ def load_order(path: Path | None, overrides: Mapping[str, Any] | None = None) ->
 
     Args:
         path: A run.toml; without one, the defaults.
-        overrides: By key path ("run.rounds", "data"). None leaves the file's word;
+        overrides: By key path ("run.rounds", "data"). None keeps the file's value;
             "run.behave" adds to the file's table, everything else replaces.
 
     Raises:
@@ -211,13 +211,13 @@ def order_of(
     path: Path | None = None,
     chosen: Mapping[str, Any] | None = None,
 ) -> Order:
-    """The order that tables describe.
+    """The order in already parsed tables.
 
     Args:
-        raw: As they were read from TOML.
+        raw: As read from TOML.
         folder: Where relative paths in them start.
-        path: The file they are from, for messages.
-        chosen: Keys that are from the command line instead, for messages.
+        path: The file they come from, for messages.
+        chosen: Keys that come from the command line instead, for messages.
 
     Raises:
         ConfigError: one line for each problem, with the file, the key and what was expected.
@@ -238,7 +238,7 @@ def order_of(
 
 
 def _contradictions(order: Order) -> Iterator[ConfigProblem]:
-    """What no single key shows: parts of an order that do not fit each other."""
+    """Problems that no single key shows: parts of an order that contradict each other."""
     run, budget = order.run, order.budget
     for number, text in run.attesters.items():
         place = ("run", "attesters", number)
@@ -303,7 +303,7 @@ def _override(raw: dict[str, Any], key: list[str], value: Any) -> None:
     for part in key[:-1]:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
-            return  # the file's mistake; it is reported as such
+            return  # an error in the file; it is reported as such
     present = table.get(key[-1])
     if key == ["run", "behave"] and isinstance(present, dict):
         value = {**present, **value}
@@ -311,7 +311,7 @@ def _override(raw: dict[str, Any], key: list[str], value: Any) -> None:
 
 
 def _origin(path: Path | None, chosen: Mapping[str, Any], problem: ConfigProblem) -> str:
-    """Whose word it was: the file's, or the command line's."""
+    """Where a value was set: in the file, or on the command line."""
     parts = [str(part) for part in problem.place]
     for key, value in chosen.items():
         if parts[: key.count(".") + 1] != key.split("."):

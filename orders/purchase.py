@@ -1,7 +1,7 @@
-"""Purchase: a buyer's moves on the escrow of one run, judged before they cost anything.
+"""Purchase: a buyer's transactions on the escrow of one run, checked before they cost anything.
 
-Room: orders (edge: the chain). Every `check_` is pure and says in words what the
-contract would refuse; where a move already is a fact it is found, not made twice.
+Room: orders (edge: the chain). Every `check_` is pure and reports what the contract would refuse; a
+transaction that is already on chain is found, not repeated.
 
     place --> open --deadline, or cancel and the close delay--> closed --refund--> over
                | topup
@@ -40,7 +40,7 @@ class Escrow:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no result is taken any more."""
+        """Whether results are no longer accepted."""
         return self.now >= self.run.closes_at
 
 
@@ -58,7 +58,7 @@ def read_escrow(chain: ChainReader, run_id: bytes) -> Escrow | None:
 
 
 def need_escrow(account: Account) -> Escrow:
-    """`read_escrow` for one that has to be there.
+    """`read_escrow`, for a run that must be open.
 
     Raises:
         ConfigError: nobody opened the run.
@@ -95,7 +95,7 @@ def check_place(account: Account, quote: Quote) -> None:
 
 
 def check_found(escrow: Escrow, quote: Quote, spec: RunSpec) -> None:
-    """Do nothing if a run that is open already is the one quoted.
+    """Do nothing if a run that is open already is the quoted one.
 
     Raises:
         ConfigError: it was opened on other terms, with less money, or is over.
@@ -119,7 +119,7 @@ def check_found(escrow: Escrow, quote: Quote, spec: RunSpec) -> None:
 
 
 def deadline_after(account: Account, days: int) -> int:
-    """The chain time at which a run of so many days from now closes by itself.
+    """The chain time at which a run of this many days from now closes by itself.
 
     Raises:
         ConfigError: too soon for the contract, or too far.
@@ -137,7 +137,7 @@ def place(account: Account, quote: Quote, deadline: int) -> Escrow:
     """Open the run with the quoted escrow, or find it open; call after `check_place`.
 
     Raises:
-        ConfigError: the account holds less than the budget. ChainRefused: the contract said no.
+        ConfigError: the account holds less than the budget. ChainRefused: the contract refused.
     """
     check_wallet(account, quote.budget)
     account.chain.open_run(
@@ -155,7 +155,7 @@ def place(account: Account, quote: Quote, deadline: int) -> Escrow:
 
 
 def check_wallet(account: Account, amount: int) -> None:
-    """Do nothing if the account holds so much.
+    """Do nothing if the account holds this amount.
 
     Raises:
         ConfigError: it holds less.
@@ -166,7 +166,7 @@ def check_wallet(account: Account, amount: int) -> None:
 
 
 def to_top_up(escrow: Escrow, *, amount: int | None, to: int | None) -> int:
-    """How much to add: `amount`, or what the budget lacks to `to`; 0 if it is there.
+    """The amount to add: `amount`, or the difference of the budget to `to`; 0 if it is reached.
 
     Raises:
         ConfigError: neither or both were given, or the run is closed.
@@ -182,7 +182,7 @@ def to_top_up(escrow: Escrow, *, amount: int | None, to: int | None) -> int:
 
 
 def check_cancel(account: Account, escrow: Escrow) -> bool:
-    """Whether there is anything to ask for: False if the run closes as early without.
+    """Whether cancelling has an effect: False if the run closes as early without.
 
     Raises:
         ConfigError: this account is not the buyer.
@@ -196,7 +196,7 @@ def check_refund(escrow: Escrow) -> bool:
     """Whether there is anything to return.
 
     Raises:
-        Unavailable: not yet; the words say until when.
+        Unavailable: not yet; the message says until when.
     """
     run = escrow.run
     if not escrow.is_closed:

@@ -1,9 +1,8 @@
-"""Quote: what an order costs at most and is expected to, before there are members, data or a chain.
+"""Quote: the maximal and expected cost of an order, before there are members, data or a chain.
 
-Room: orders (pure, but for the files an order itself names). A quote is a message with
-a digest, so that a buyer can say "that one": the same order gives the same digest on
-every machine. Its terms are the part of a run's spec that an order alone decides; a
-spec keeps a quote if its own terms are equal, field by field.
+Room: orders (pure, but for the files an order itself names). A quote is a message with a digest by which a
+buyer can refer to it: the same order gives the same digest on every machine. Its terms are the part of a
+run's spec that an order alone determines; a spec keeps a quote if its own terms are equal, field by field.
 
     order --quote_of--> Quote(terms, escrow)        spec --terms_of--> Terms
                               '------------ equal? ------------'
@@ -37,7 +36,7 @@ _NOBODY = Address(bytes(20))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What is bought and at which price. Left out: members, data, chain, and what is drawn in secret."""
+    """What is bought and at which price. Left out: members, data, chain, and secretly drawn values."""
 
     TAG: ClassVar[bytes] = b"assay/terms/1"
     name: Annotated[str, Max(64)]
@@ -66,7 +65,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
-    """The terms, and the money that has to be put up for them. Amounts in token units."""
+    """The terms, and the amount to put into escrow for them. Amounts in token units."""
 
     TAG: ClassVar[bytes] = b"assay/quote/1"
     terms: Terms
@@ -81,7 +80,7 @@ class Quote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What so many paid tokens come to, split as the settlement splits it. Amounts in token units."""
+    """Cost of a number of paid tokens, split as the settlement splits it. Amounts in token units."""
 
     tokens: int
     operators: int
@@ -90,7 +89,7 @@ class Cost:
 
     @property
     def gross(self) -> int:
-        """What leaves the escrow."""
+        """The total that leaves the escrow."""
         return self.operators + self.verifiers + self.fee
 
 
@@ -118,7 +117,7 @@ def quote_of(order: Order) -> Quote:
 
 
 def terms_of(spec: RunSpec) -> Terms:
-    """The part of a spec that a quote is about."""
+    """The part of a spec that a quote covers."""
     return Terms(
         name=spec.name,
         seed=spec.seed,
@@ -136,7 +135,7 @@ def terms_of(spec: RunSpec) -> Terms:
 
 
 def check_spec_keeps(quote: Quote, spec: RunSpec) -> None:
-    """Do nothing if a run of this spec is what was quoted.
+    """Do nothing if a run of this spec is the quoted one.
 
     Raises:
         ConfigError: every term that differs, with both values.
@@ -147,24 +146,24 @@ def check_spec_keeps(quote: Quote, spec: RunSpec) -> None:
 
 
 def cost_at_most(terms: Terms) -> Cost:
-    """If every contribution counts."""
+    """The cost if every contribution counts."""
     return _cost(terms, [terms.nodes * _rounds_in(terms, epoch) for epoch in range(terms.epochs)])
 
 
 def cost_expected(terms: Terms, cheats_from: Mapping[int, int]) -> Cost:
-    """If every honest step counts, and none that is false on order.
+    """The cost if every honest step counts, and no false one.
 
     Args:
         terms: Of the run.
-        cheats_from: Nodes told to misbehave and the round in which they begin: nothing of theirs is
-            counted from that epoch on.
+        cheats_from: Misbehaving nodes and the round in which they begin: from that epoch on none of
+            their steps is counted.
     """
     steps = []
     for epoch in range(terms.epochs):
         rounds = _rounds_in(terms, epoch)
         end = epoch * terms.money.epoch_rounds + rounds
         cheats = sum(begins < end for begins in cheats_from.values())
-        # Nobody may know where the known-answer tasks are; spread evenly is what is to be expected.
+        # Nobody may know where the known-answer tasks are; their expected spread is even.
         known_answers = terms.audit.known_answer_count // terms.epochs + (
             epoch < terms.audit.known_answer_count % terms.epochs
         )
@@ -173,12 +172,12 @@ def cost_expected(terms: Terms, cheats_from: Mapping[int, int]) -> Cost:
 
 
 def cheats_of(order: Order) -> dict[int, int]:
-    """The nodes of an order that are told to misbehave, and from which round."""
+    """The misbehaving nodes of an order, and the round in which each begins."""
     return {node: one.from_round for node, one in order.behaviours().items() if one.name != "honest"}
 
 
 def verification_ppm(order: Order) -> int:
-    """The share of an honest node's steps that are expected to be recomputed, in millionths."""
+    """The expected share of an honest node's steps that are recomputed, in millionths."""
     return round(audit_share(order) * PPM)
 
 

@@ -57,7 +57,7 @@ class Section(BaseModel):
 
 
 class RunSection(Section):
-    """[run]: how long, how many, and who of them cheats so that it can be seen."""
+    """[run]: length, members, and the nodes that misbehave for a demonstration."""
 
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = (
         "quickstart"
@@ -71,7 +71,9 @@ class RunSection(Section):
 
 
 class ModelSection(Section):
-    """[model]: a preset or a Hugging Face folder to start from; any size written besides replaces its own."""
+    """[model]: a preset or a Hugging Face folder to start from; a size written besides replaces the
+    preset's.
+    """
 
     preset: Preset | None = None  # "gpt-1m" if neither preset, family nor base is written
     base: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # config.json, *.safetensors
@@ -105,12 +107,12 @@ class DataSection(Section):
 
     @property
     def bytes_max(self) -> int:
-        """How much text is taken at most."""
+        """The most text to read, in bytes."""
         return self.max_bytes or (STDLIB_BYTES if self.is_stdlib else 1 << 50)
 
     @property
     def licence_text(self) -> str:
-        """The licence as written, or what is known without being told."""
+        """The licence as written, or the known one of a built-in source."""
         return self.licence or ("PSF-2.0" if self.is_stdlib else "unknown")
 
 
@@ -122,40 +124,41 @@ class ComputeSection(Section):
 
 
 class TrainSection(Section):
-    """[train]: the work of one node in one round. What is not written is the method's own."""
+    """[train]: the work of one node in one round. Absent keys take the method's default."""
 
     sequences: Annotated[int, Field(ge=1, le=65_536)] | None = None  # per step
     steps: Annotated[int, Field(ge=1, le=100_000)] | None = None  # a node takes on its own per round
     segment: Annotated[int, Field(ge=1, le=100_000)] | None = None  # of them that one audit repeats
-    lr: Annotated[float, Field(gt=0, le=100), _finite_in(9)] | None = None  # of the network's step
+    lr: Annotated[float, Field(gt=0, le=100), _finite_in(9)] | None = None  # of the outer step
     lr_floor: Share | None = None  # of the peak, at the last round
     warmup: Annotated[int, Field(ge=0, le=ROUNDS_MAX)] | None = None  # rounds
     schedule: Literal["constant", "cosine", "wsd"] | None = None
     decay: Annotated[int, Field(ge=1, le=ROUNDS_MAX)] | None = None  # wsd: the last rounds, in which it falls
     weight_decay: Annotated[float, Field(ge=0, le=1000), _finite_in(6)] | None = None
-    inner_lr: Annotated[float, Field(gt=0, le=100), _finite_in(9)] | None = None  # of a node's own steps
+    inner_lr: Annotated[float, Field(gt=0, le=100), _finite_in(9)] | None = None  # of the inner steps
     inner_warmup: Annotated[int, Field(ge=0, le=ROUNDS_MAX)] | None = None  # rounds
     inner_weight_decay: Annotated[float, Field(ge=0, le=1000), _finite_in(6)] | None = None
     proximal: Annotated[float, Field(ge=0, le=1000), _finite_in(6)] | None = None  # FedProx
-    keep_moments: bool | None = None  # a node's own optimiser goes on in the next round
+    keep_moments: bool | None = None  # the inner optimiser keeps its moments for the next round
     clip: Annotated[float, Field(ge=0, le=1e6), _finite_in(6)] | None = None  # gradient norm; 0 = none
     equalise: bool | None = None  # a gradient's rows and columns, brought nearer to one size
     validation_share: Annotated[float, Field(gt=0, lt=1), _finite_in(6)] = 0.05
 
 
 class CommSection(Section):
-    """[comm]: what nodes send, and how the network moves by it. What is not written is the method's own."""
+    """[comm]: what nodes send, and how it moves the parameters. Absent keys take the method's default."""
 
     method: Literal["demo", "sparseloco", "diloco", "streaming-diloco", "fedavg"] = "demo"
     k: Annotated[int, Field(ge=1, le=BLOCK_SIZE)] | None = None  # coefficients of each 64 x 64 block
     rank: Annotated[int, Field(ge=1, le=RANK_MAX)] | None = None  # two factors in place of coefficients
     values: Literal["sign", "sign-mean", "2-bit", "e3m0", "int8", "int16"] | None = None
     transform: Literal["none", "dct"] | None = None
-    beta: Annotated[float, Field(ge=0, le=1), _finite_in(6)] | None = None  # what stays of the unsent part
+    # share of the unsent part that is kept
+    beta: Annotated[float, Field(ge=0, le=1), _finite_in(6)] | None = None
     outer: Literal["sign", "sgd", "nesterov", "adam", "yogi"] | None = None
     momentum: Annotated[float, Field(ge=0, lt=1), _finite_in(6)] | None = None  # of the outer step
     aggregation: Literal[(*RULE_NAMES, *DECODED)] | None = None  # type: ignore[valid-type]
-    f: Annotated[int, Field(ge=0, le=63)] | None = None  # liars among the nodes it is set up to stand
+    f: Annotated[int, Field(ge=0, le=63)] | None = None  # Byzantine nodes that the rule tolerates
     download: Literal["union", "signs"] | None = None  # how aggregates are written; signs from 25 nodes on
     fragments: Annotated[int, Field(ge=1, le=FRAGMENTS_MAX)] | None = None  # synced in turn, one a round
     merge: Share | None = None  # of its own values that a node keeps in a synced fragment
@@ -164,18 +167,18 @@ class CommSection(Section):
 
 
 class VerifySection(Section):
-    """[verify]: how often steps are recomputed, and by when."""
+    """[verify]: how often steps are recomputed, and by which deadlines."""
 
     probation: Positive = 4
     floor: PositiveShare = 0.05
     blocks: Annotated[int, Field(ge=1, le=OPENED_BLOCKS_MAX)] = 64
-    replicated: Share = 0.2  # of audits get a second auditor, whom the first cannot foresee
+    replicated: Share = 0.2  # of audits get a second auditor, whom the first cannot predict
     limits: Annotated[str, Field(min_length=1, max_length=4096)] = "shipped"  # "none", or a calibration file
     attestation: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # a policy's file
     attested_rounds: Positive = 100  # for which a node's evidence lowers its audit rate
     code: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None  # SHA-256 of an attested guest
     drand: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # "quicknet", or a file
-    drand_urls: Annotated[tuple[HttpUrl, ...], Field(strict=False, max_length=16)] = ()  # where it is asked
+    drand_urls: Annotated[tuple[HttpUrl, ...], Field(strict=False, max_length=16)] = ()  # its addresses
     known_answers: Annotated[int, Field(ge=0, le=1000)] = 0  # known-answer tasks, all of one honest node
     takeover_rounds: Annotated[int, Field(ge=1, le=1000)] = 2
     audit_rounds: Annotated[int, Field(ge=4, le=1000)] = 8
@@ -191,20 +194,20 @@ class BudgetSection(Section):
     operators: Share = 0.87
     verifiers: Share = 0.08  # the rest is the fee
     slash: PositiveShare = 0.5  # of the stake
-    withheld: PositiveShare | None = None  # of the stake of who does not open; as `slash` if left out
-    verifier_slash: PositiveShare = 0.1  # of an auditor's stake, for a verdict proved false
+    withheld: PositiveShare | None = None  # of the stake, for a withheld opening; as `slash` if left out
+    verifier_slash: PositiveShare = 0.1  # of an auditor's stake, for a false verdict
     epoch_rounds: Positive = 10
     operator_stake: Stake = 1000.0
     verifier_stake: Stake = 1000.0
 
     @property
     def withheld_share(self) -> float:
-        """What a refused opening costs."""
+        """Share of the stake lost for a withheld opening."""
         return self.slash if self.withheld is None else self.withheld
 
 
 class TimingSection(Section):
-    """[timing]: when verifiers stop waiting, in seconds."""
+    """[timing]: timeouts of verifiers, in seconds."""
 
     collect_s: Seconds = 30
     ready_s: Seconds = 4

@@ -1,7 +1,7 @@
-"""Order spec: from what a buyer wrote to what all parties sign.
+"""Order spec: builds the `RunSpec` that all parties sign from an order.
 
-Room: orders (pure). The one place where an order's decimal numbers become the
-integers of `RunSpec`; the same order, data and members give the same bytes.
+Room: orders (pure). The one place where an order's decimal numbers become the integers of `RunSpec`; the same
+order, data and members give the same bytes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def compute_spec(order: Order) -> ComputeSpec:
 
 
 def audit_spec(order: Order, known_answers: Digest, known_answer_count: int) -> AuditSpec:
-    """The rules of audits, with this root over so many known-answer tasks.
+    """The rules of audits, with this Merkle root over the known-answer tasks.
 
     Raises:
         ConfigError: the calibration or the policy cannot be read.
@@ -89,7 +89,7 @@ def money_spec(order: Order, treasury: Address) -> MoneySpec:
 
 
 def timing_spec(order: Order) -> TimingSpec:
-    """When verifiers stop waiting."""
+    """The timeouts of verifiers."""
     timing = order.timing
     return TimingSpec(
         collect_ms=scaled(timing.collect_s, 3),
@@ -100,10 +100,10 @@ def timing_spec(order: Order) -> TimingSpec:
 
 
 def data_spec(order: Order, manifest: DataManifest) -> DataSpec:
-    """What the parties are told about the data: its root, its cut, where it is from and its licence.
+    """Description of the data for all parties: its root, split, source and licence.
 
-    A local path is named by its last part only: where a file lies on the buyer's
-    disk is nobody's business, and the root says which bytes it holds.
+    A local path is named by its last part only: its location on the buyer's disk is private, and the root
+    names the bytes it holds.
 
     Raises:
         ConfigError: too little for one training step or one validation sequence.
@@ -147,14 +147,14 @@ def build_spec(
 
     Args:
         order: As `load_order` returned it.
-        deployment_id: Of the chain the run is paid on.
+        deployment_id: Of the contracts that the run is paid through.
         data: As `data_spec` describes the collected data.
         buyer: Who funds the run and gets the rest back.
         treasury: Who receives the fee.
         nodes: In any order.
         verifiers: In any order.
         base: State digest of the imported starting parameters; zero to draw them from the seed.
-        canaries: Salt, round and node of every planted fault.
+        known_answers: Salt, round and node of every known-answer task.
 
     Raises:
         ConfigError: parts do not fit together, for example two members share an account.

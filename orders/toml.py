@@ -1,7 +1,6 @@
-"""TOML: files a person writes, read with bounds and errors in words.
+"""TOML: reads hand-written files with size bounds and readable errors.
 
-Room: orders (edge: reads files). What is in them is checked by pydantic models;
-`words` says what does not fit.
+Room: orders (edge: reads files). Pydantic models check the content; `config_errors` words the problems.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Participant: what every process opens before it plays its part.
+"""Config: a participant's configuration, and the keys, spec, store and network opened from it.
 
 Room: participant (edge). One folder, one set of keys, one store, one host. The run's
-spec is read from disk and must be the one the chain says the buyer funded.
+spec is read from disk and must have the digest that the buyer funded on chain.
 """
 
 from __future__ import annotations
@@ -34,42 +34,42 @@ BLOB_STORE_BYTES = 4 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """One operator's taste: where things are on this machine. Read by the `cli` room."""
+    """One operator's configuration: paths, endpoints and devices. Read by package `cli`."""
 
     name: str
-    folder: Path  # keys, store, blobs, state; nobody else writes here
+    folder: Path  # keys, store, blobs, state; no other process writes here
     password: str
     port: int
     ip: str = "127.0.0.1"
     rpc_url: str
-    rpc_urls: tuple[str, ...] = ()  # more endpoints, which the keeper compares with it
-    one_rpc_suffices: bool = False  # while others are away
+    rpc_urls: tuple[str, ...] = ()  # more endpoints, which the ledger service compares with it
+    one_rpc_suffices: bool = False  # while others do not answer
     deployment: Path
     spec: Path
     run_id: Digest
     data: Path  # a data set's folder; training/data/shards.py
     peers: Path  # JSON: hex peer id -> [ip, port]
     behaviour: str = "honest"
-    known_answer: Path | None = None  # of a node whose false steps were ordered; node/known_answer.py
+    known_answer: Path | None = None  # of a node with known-answer tasks; node/known_answer.py
     ledger_service: PeerId | None = (
-        None  # whose ledger a verifier cosigns, and whose checkpoint a buyer packs
+        None  # whose ledger a verifier cosigns, and whose checkpoint goes into the buyer's bundle
     )
-    books: str | None = None  # URL of the keeper's PostgreSQL database; a file in its folder if None
+    books: str | None = None  # URL of the ledger service's PostgreSQL database; None: a file in its folder
     limits: Path | None = None  # calibration that the spec names, for steps of other execution classes
-    attestation: Path | None = None  # policy for evidence of hardware, where the spec names one
-    collateral: Path | None = None  # what vendors publish, as a verifier's fetcher got it
-    drand: tuple[str, ...] = ()  # where a verifier asks for rounds of the run's drand network
+    attestation: Path | None = None  # attestation policy, if the spec names one
+    collateral: Path | None = None  # vendors' collateral, as fetched by a verifier
+    drand: tuple[str, ...] = ()  # URLs from which a verifier fetches rounds of the run's drand network
     attester_key: Path | None = None  # of a node's software attester, for tests
-    attester_command: tuple[str, ...] = ()  # a processor's family and the program that speaks for it
-    base: Path | None = None  # imported starting parameters, where the spec names some
-    declarations: Declarations = NO_DECLARATIONS  # what a buyer says of its model
+    attester_command: tuple[str, ...] = ()  # a processor's family and its attestation program
+    base: Path | None = None  # imported starting parameters, if the spec names some
+    declarations: Declarations = NO_DECLARATIONS  # a buyer's declarations on its model
     device: str = "cpu"
-    threads: int = 1  # 0: measure at the first start which number is fastest
+    threads: int = 1  # 0: measure the fastest number at the first start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Participant:
-    """A participant's standing equipment."""
+    """A participant's opened resources: keys, spec, store, blobs and peers."""
 
     config: Config
     keys: Keys
@@ -82,7 +82,7 @@ class Participant:
 
     @property
     def workplace(self) -> dict[str, Any]:
-        """What a computing worker needs to know of this machine; arguments of its `open`."""
+        """Arguments of a compute worker's `open` that depend on this machine."""
         config = self.config
         return {
             "data": str(config.data),
@@ -94,12 +94,12 @@ class Participant:
 
     @property
     def me(self) -> PeerId:
-        """Our name on the network."""
+        """Our peer id."""
         return peer_of(self.keys.peer)
 
     @property
     def domain(self) -> Domain:
-        """What our signatures are valid for."""
+        """Signature domain of our messages."""
         return Domain(self.spec.deployment_id, self.run_id)
 
     @property
@@ -117,8 +117,8 @@ def open_participant(config: Config) -> Participant:
     spec, deployment = read_run(config)
     try:
         check_endpoint(config.rpc_url, deployment)
-    except Unavailable as error:  # a chain that is away now is no reason not to train
-        log.warning("chain not reached", extra={"reason": str(error)})
+    except Unavailable as error:  # training can go on without the chain
+        log.warning("chain unavailable", extra={"reason": str(error)})
     config.folder.mkdir(parents=True, exist_ok=True)
     return Participant(
         config=config,
@@ -133,7 +133,7 @@ def open_participant(config: Config) -> Participant:
 
 
 def read_run(config: Config) -> tuple[RunSpec, Deployment]:
-    """The run that a participant takes part in, and the contracts it is paid by.
+    """The run's spec and its deployment, checked against each other.
 
     Raises:
         ConfigError: a file is missing or damaged, or the two are not of one run.
@@ -165,7 +165,7 @@ def read_spec(path: Path) -> RunSpec:
 
 
 def read_addresses(path: Path) -> dict[PeerId, PeerAddress]:
-    """Who may connect, and where they listen.
+    """The peers that may connect, with their addresses.
 
     Raises:
         ConfigError: not a JSON object of hex peer id -> [ip, port].
@@ -187,7 +187,7 @@ def read_addresses(path: Path) -> dict[PeerId, PeerAddress]:
 
 @asynccontextmanager
 async def open_network(me: Participant, handlers: Mapping[str, Handler]) -> AsyncIterator[Host]:
-    """The participant's host, open to the peers it knows and to nobody else."""
+    """Run the participant's host, open to its known peers only."""
     async with open_host(
         seed=bytes(me.keys.peer),
         listen_port=me.config.port,

@@ -1,6 +1,6 @@
-"""Stated: what a buyer says about its model that no chain can know; the entry repeats it as the buyer's word.
+"""Declarations: a buyer's self-reported model metadata, copied to the registry entry and never verified.
 
-Room: participant (pure). The registry entry repeats the declarations, so a checker rebuilds the same entry.
+Room: participant (pure). The registry entry contains the declarations, so a checker rebuilds the same entry.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ FLOP_MAX = 10**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declarations:
-    """A buyer's word. Empty text and None: nothing was said."""
+    """A buyer's declarations. Empty text and None mean not declared."""
 
-    provider: str = ""  # who places the model on the market
+    provider: str = ""  # that places the model on the market
     licence: str = ""  # of the model
     base_flop: int | None = None  # spent on the imported parameters before this run
     flop_per_joule: int = ACCELERATOR_FLOP_PER_JOULE
@@ -43,7 +43,7 @@ class Declarations:
             raise ValueError("flop_per_joule is not the default, so flop_source must say where it is from")
 
     def told(self) -> dict[str, Any]:
-        """As the entry repeats it."""
+        """JSON form, as in the registry entry."""
         return asdict(self)
 
 
@@ -51,7 +51,7 @@ def read_declarations(told: Mapping[str, Any]) -> Declarations:
     """Inverts `Declarations.told`.
 
     Raises:
-        ValueError, TypeError: it is none.
+        ValueError, TypeError: it is not that form.
     """
     return Declarations(**told)
 

@@ -1,7 +1,7 @@
-"""Follower: the finalised chain as one participant holds it, fetched from anybody.
+"""Follower: keeps one participant's verified copy of the finalised chain, and fetches what is missing.
 
-Room: participant (edge: store and host). Links are checked before they are kept, so
-it does not matter who sends them; what is missing is asked for.
+Room: participant (edge: store and host). Certified manifests are checked before they are
+stored, so any peer may send them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from assay.protocol.state_transition import RunState, StepId, start
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 
 log = logging.getLogger(__name__)
-LINKS_MAX, LINKS_BYTES_MAX = 256, 900_000  # of one answer
+LINKS_MAX, LINKS_BYTES_MAX = 256, 900_000  # of one response
 POLL_S = 2.0
 BLOB_BYTES_MAX = 256 << 20
 _NOBODY = PeerId(NO_DIGEST)
 
 
 class Follower:
-    """The chain up to here, and the news when it grows."""
+    """The finalised chain up to the newest known manifest, its run state, and waiting for its growth."""
 
     def __init__(self, spec: RunSpec, run_id: Digest, store: Store) -> None:
         """Replay what the store holds; every signature is checked again.
@@ -42,19 +42,19 @@ class Follower:
         """
         self._store = store
         self.run_state: RunState = start(spec, run_id)
-        self.settlements: dict[int, Settlement] = {}  # of every ripe epoch
-        self.upheld: dict[StepId, Audit] = {}  # of the whole run
+        self.settlements: dict[int, Settlement] = {}  # of every final epoch
+        self.upheld: dict[StepId, Audit] = {}  # confirmed audits of the whole run
         self.failed: dict[Digest, tuple[Audit, Fault]] = {}  # verifiers' faults, likewise
         for certified in store.links():
             self._fold(extend(self.run_state, certified))
         self._news = trio.Event()
-        self._lagging = trio.Event()  # somebody showed us a link beyond ours
+        self._lagging = trio.Event()  # set when a peer has a newer manifest
 
     def take(self, certified: CertifiedManifest) -> bool:
-        """Check, keep and fold in the next link; False if it is not the next one.
+        """Check, store and apply the next certified manifest; False if it is not the next one.
 
         Raises:
-            MalformedMessage, PeerFault: the link is not what it claims to be.
+            MalformedMessage, PeerFault: the manifest or its certificate is invalid.
         """
         if certified.manifest.round > self.run_state.round:
             self._lagging.set()
@@ -82,7 +82,7 @@ class Follower:
         return self.run_state
 
     async def answer_links(self, _peer: PeerId, body: bytes) -> bytes:
-        """Handler of `links`: links from a round on, as many as fit."""
+        """Handler of `links`: certified manifests from a round on, as many as fit."""
         first = decode(StepRequest, body).number
         links: list[CertifiedManifest] = []
         size = 0
@@ -93,21 +93,21 @@ class Follower:
             if links and size > LINKS_BYTES_MAX:
                 break
             links.append(certified)
-            await trio.lowlevel.checkpoint()  # a long answer must not hold up everybody else
+            await trio.lowlevel.checkpoint()  # a long response must not block other tasks
         return encode(ManifestRange(links=tuple(links)))
 
     async def ask(self, host: Host, peer: PeerId) -> int:
-        """Fetch links we lack from one peer; how many were new.
+        """Fetch missing certified manifests from one peer; returns the number of new ones.
 
         Raises:
-            PeerFault, MalformedMessage, Unavailable: it could not or would not.
+            PeerFault, MalformedMessage, Unavailable: the peer's answer is invalid or missing.
         """
         request = encode(StepRequest(number=int(self.run_state.round), node=_NOBODY))
         answer = decode(ManifestRange, await host.request(peer, "links", request, timeout_s=20))
         return sum(self.take(certified) for certified in answer.links)
 
     async def poll(self, host: Host, peers: Sequence[PeerId]) -> None:
-        """Ask around whenever the chain has not grown for a while; ends only by cancellation."""
+        """Query peers whenever the chain has not grown for a while; ends only by cancellation."""
         while not self.run_state.is_complete:
             before = self.run_state.round
             with trio.move_on_after(POLL_S):
@@ -118,7 +118,7 @@ class Follower:
         await trio.sleep_forever()
 
     async def catch_up(self, host: Host, peers: Sequence[PeerId]) -> None:
-        """Ask peers, in a random order, until one has nothing new."""
+        """Query peers, in random order, until one has nothing new."""
         willing = [peer for peer in peers if peer in host.connected()]
         random.shuffle(willing)
         for peer in willing:
@@ -127,16 +127,16 @@ class Follower:
                     pass
                 return
             except (PeerFault, MalformedMessage, Unavailable) as error:
-                log.info("links not to be had", extra={"peer": peer.hex()[:8], "reason": str(error)})
+                log.info("manifests not fetched", extra={"peer": peer.hex()[:8], "reason": str(error)})
 
 
 async def fetch_blob(
     host: Host, digest: Digest, holders: Sequence[PeerId], deadline_s: float, size_max: int = BLOB_BYTES_MAX
 ) -> bytes:
-    """A blob from whoever of `holders` is connected; retried until the deadline.
+    """Download a blob from the connected ones of `holders`; retried until the deadline.
 
     Raises:
-        Unavailable: nobody brought it in time.
+        Unavailable: it was not complete in time.
     """
     reason = "nobody is connected"
     with trio.move_on_after(deadline_s):

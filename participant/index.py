@@ -1,10 +1,9 @@
-"""Index: every file of a delivered run by its hash, signed by who received it.
+"""Index: signed SHA-256 list of all files of a delivered run, for detecting later changes.
 
-Room: participant (edge: reads a folder). The index makes any later change of any file
-visible and says which file it was; that the contents are right in the first place
-is what the certificates show. Signed with the buyer's account, which the spec names.
-The participants' own folders, which a run on one machine has beside what it delivers,
-are no part of it: their stores and the keeper's books go on.
+Room: participant (edge: reads a folder). The index shows which file was changed; that
+the contents were right in the first place is shown by the certificates. Signed with the
+buyer's account, which the spec names. The participants' own folders, which a run on one
+machine has beside the bundle, are excluded: their stores and the books keep changing.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _PIECE = 1 << 20
 
 
 class IntegrityError(AssayError):
-    """A delivered file is not what was delivered. The message begins with its name."""
+    """A delivered file was changed. The message begins with its name."""
 
 
 def write_index(folder: Path, key: bytes) -> None:
@@ -36,14 +35,14 @@ def write_index(folder: Path, key: bytes) -> None:
 
 
 def check_index(folder: Path, signer: bytes) -> int:
-    """How many files were checked.
+    """Check every file against the index; returns their number.
 
     Args:
         folder: The run's folder.
-        signer: Whose signature the index must carry, 20 bytes.
+        signer: Address that must have signed the index, 20 bytes.
 
     Raises:
-        Altered: a file is missing, new or different, or the index itself is.
+        IntegrityError: a file, or the index itself, is missing, new or different.
     """
     text = (folder / INDEX).read_bytes() if (folder / INDEX).is_file() else b""
     try:
@@ -52,14 +51,14 @@ def check_index(folder: Path, signer: bytes) -> int:
         author = recover(_digest(files), signature)
     except (ValueError, KeyError, TypeError, RecursionError, BadSignatureError) as error:
         raise IntegrityError(f"{INDEX}: missing or not an index ({error})") from None
-    # One list has one spelling: an index that merely means the same was altered too.
+    # The list is canonical: an equivalent index in another form was altered too.
     if author != evm_address(signer) or text != _spelled(files, signature):
-        # Who the buyer is, the spec says; if that was altered, the index may be innocent.
+        # The spec names the buyer; if it was altered, the index may be valid.
         others = [name for name in sorted(files) if not _is_listed(folder, name, files[name])]
         beside = f"; beside it, altered since delivery: {', '.join(others[:3])}" if others else ""
         raise IntegrityError(f"{INDEX}: not signed by the buyer as it stands{beside}")
     present = set(_names(folder))
-    listed = {name for name in files if not _is_participants(name)}  # an older index has them too
+    listed = {name for name in files if not _is_participants(name)}  # older indexes include them
     for name in sorted(listed | present):
         if name not in present:
             raise IntegrityError(f"{name}: missing")
@@ -95,7 +94,7 @@ def _sha256(path: Path) -> str:
 
 
 def _digest(files: dict[str, str]) -> bytes:
-    # JSON quotes what a name may contain: in plain lines, one name can look like two files.
+    # JSON quotes names: in plain lines, one name could look like two files.
     return hashlib.sha256(b"assay/index/1\n" + json.dumps(files, sort_keys=True).encode()).digest()
 
 

@@ -1,7 +1,7 @@
-"""Json lines: how every process of ours writes its log.
+"""JSON log: configures logging of every Assay process as JSON lines on standard error.
 
-Room: participant (edge: sets up logging). One object a line on standard error: time, level,
-room, event, and the event's own fields.
+Room: participant (edge: sets up logging). One object a line: time, level,
+package, event, and the event's own fields.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class _JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, event, and the event's own fields."""
+    """Formats a record as one line of JSON: time, level, event, and the event's own fields."""
 
     _ORDINARY = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -31,7 +31,7 @@ class _JsonLines(logging.Formatter):
 
 
 def log_as_json(level: int = logging.INFO) -> None:
-    """Send our own rooms' logs to standard error as JSON; libraries speak from WARNING on."""
+    """Log Assay's packages to standard error as JSON; libraries from WARNING on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
     root = logging.getLogger()

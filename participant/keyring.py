@@ -1,9 +1,9 @@
-"""Keyring: a participant's three keys on disk, none of them readable without the password.
+"""Keyring: a participant's three private keys on disk, encrypted with a password.
 
-Room: participant (edge: files of one folder, mode 0600). The peer key is sealed with
+Room: participant (edge: files of one folder, mode 0600). The peer key is encrypted with
 argon2id and XSalsa20-Poly1305 (PyNaCl); account and hot key are Ethereum keystore
-v3 files, as every wallet reads them. A buyer has a fourth, sealed like the first: ECDSA P-256, which
-signs what it releases, because the tools that check releases take no other.
+v3 files, which wallets can import. A buyer has a fourth key, encrypted like the first: ECDSA P-256,
+which signs releases, because the tools that check releases accept no other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from assay.protocol.errors import ConfigError
 
 RELEASE = "release.key"
 _FILES = ("peer.key", "account.json", "hot.json")
-_SCRYPT_N = 1 << 13  # keystore work factor; a wallet re-encrypts on import, a local net starts many
+_SCRYPT_N = 1 << 13  # keystore work factor; wallets re-encrypt on import, a devnet starts many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ def load_keys(folder: Path, password: str) -> Keys:
 
 
 def release_key(folder: Path, password: str) -> ec.EllipticCurvePrivateKey:
-    """The key that signs releases, made and written to `folder` at the first call.
+    """The key that signs releases, created in `folder` at the first call.
 
     Raises:
         ConfigError: the file is damaged, or the password is wrong.
@@ -105,7 +105,7 @@ def release_key(folder: Path, password: str) -> ec.EllipticCurvePrivateKey:
         fresh = ec.generate_private_key(ec.SECP256R1())
         der = fresh.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
         folder.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")  # a process that dies here leaves no half of a key
+        partial = path.with_suffix(".partial")  # atomic: a crash here leaves no half-written key
         partial.unlink(missing_ok=True)
         _write_secret(partial, _sealed(der, password))
         os.replace(partial, path)

@@ -1,7 +1,7 @@
-"""Chain: one more certified manifest, checked and folded in, by anybody who knows the spec.
+"""Links: checks one certified manifest against the run state and applies it; the core of a light client.
 
-Room: participant (pure). This is the whole of a light client: it needs no training
-data, no torch and no trust in who sent the link. What only a verifier can check
+Room: participant (pure). It needs the spec, but no training data, no torch and no trust in
+the sender. What only a verifier can check
 (updates, batches, aggregates) a quorum has signed.
 """
 
@@ -22,17 +22,17 @@ from assay.protocol.state_transition import (
     may_appraise,
     may_back,
     may_contradict,
-    may_share_beacon,
+    may_open_verdict,
     next_chain,
 )
 from assay.protocol.types import NO_DIGEST, PeerId, RoundId
 
 
 def extend(run_state: RunState, certified: CertifiedManifest) -> RunState:
-    """The history with one more link.
+    """The run state after one more certified manifest.
 
     Raises:
-        MalformedMessage: it does not extend this history, or its parts disagree.
+        MalformedMessage: it does not extend this state, or its parts disagree.
         PeerFault: a signature of its certificate does not verify.
     """
     check_place(run_state, certified.manifest)
@@ -42,7 +42,7 @@ def extend(run_state: RunState, certified: CertifiedManifest) -> RunState:
 
 
 def check_place(run_state: RunState, manifest: Manifest) -> None:
-    """Do nothing if a manifest's links, order and members fit the history it extends.
+    """Do nothing if a manifest's parent, ordering and members fit the run state it extends.
 
     Raises:
         MalformedMessage: which part does not fit.
@@ -101,12 +101,12 @@ def check_place(run_state: RunState, manifest: Manifest) -> None:
 
 
 def check_messages(run_state: RunState, manifest: Manifest) -> None:
-    """Do nothing if everything a manifest says about audits may be said now, and proves what it claims.
+    """Do nothing if every audit message in a manifest is admissible now, and its proofs hold.
 
     Signatures are not checked here.
 
     Raises:
-        MalformedMessage: which word does not fit.
+        MalformedMessage: which message does not fit.
     """
 
     def need(holds: bool, words: str) -> None:
@@ -133,7 +133,7 @@ def check_messages(run_state: RunState, manifest: Manifest) -> None:
     for signed in manifest.verdicts:
         verdict = signed.verdict
         need(
-            may_share_beacon(run_state, audit_of(verdict.round, verdict.node), verdict),
+            may_open_verdict(run_state, audit_of(verdict.round, verdict.node), verdict),
             f"{verdict.verifier.hex()[:8]} may not judge round {verdict.round} of {verdict.node.hex()[:8]}",
         )
         is_fit = (
@@ -144,7 +144,7 @@ def check_messages(run_state: RunState, manifest: Manifest) -> None:
             is_fit or not verdict.is_biased,
             f"says that {verdict.node.hex()[:8]} leans, which only a match between classes can show",
         )
-    for one in manifest.commitments:  # a seal from before an alarm must not bind its verifier after it
+    for one in manifest.commitments:  # a commitment from before a dispute must not bind its verifier in it
         pattern = audit_of(one.commitment.round, one.commitment.node).pattern
         need(
             one.commitment.pattern == pattern,

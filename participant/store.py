@@ -1,7 +1,7 @@
-"""Store: what a participant must still know after kill -9.
+"""Store: a participant's durable state in one SQLite file, safe against kill -9.
 
-Room: participant (edge: one SQLite file). Links of the finalised chain, the journal
-that is written before any signature leaves, and small named facts. Every write
+Room: participant (edge: one SQLite file). Certified manifests, a journal that is written
+before any signature is sent, and a small key-value table. Every write
 is durable when the call returns (`synchronous=FULL`).
 """
 
@@ -24,10 +24,10 @@ CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, body BLOB NOT NULL) STRI
 
 
 class Store:
-    """One participant's durable memory. One process opens it at a time."""
+    """One participant's durable state. One process opens it at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create.
+        """Open or create the store.
 
         Raises:
             Unavailable: the file cannot be opened or is not a store.
@@ -45,13 +45,13 @@ class Store:
         self._db.close()
 
     def add_link(self, certified: CertifiedManifest) -> None:
-        """Keep a link of the finalised chain; one that is already there stays as it is."""
+        """Store a certified manifest; one that is already there stays unchanged."""
         self._write(
             "INSERT OR IGNORE INTO link VALUES (?, ?)", (int(certified.manifest.round), encode(certified))
         )
 
     def links(self, first: int = 0, count: int = 1 << 30) -> Iterator[CertifiedManifest]:
-        """Links from round `first` on, ascending."""
+        """Certified manifests from round `first` on, ascending."""
         rows = self._db.execute(
             "SELECT body FROM link WHERE round >= ? ORDER BY round LIMIT ?", (first, count)
         ).fetchall()
@@ -66,28 +66,28 @@ class Store:
         return [body for (body,) in self._db.execute("SELECT body FROM journal ORDER BY seq")]
 
     def drop_records(self, up_to_iteration: int) -> None:
-        """Forget journal records that a durable link has made useless."""
+        """Delete journal records that a stored manifest has made obsolete."""
         self._write("DELETE FROM journal WHERE iteration <= ?", (up_to_iteration,))
 
     def set_value(self, name: str, body: bytes) -> None:
-        """Remember one named fact, replacing the one before."""
+        """Set the value of a key."""
         self._write(
             "INSERT INTO fact VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET body = excluded.body",
             (name, body),
         )
 
     def value(self, name: str) -> bytes | None:
-        """A named fact, or None."""
+        """The value of a key, or None."""
         row = self._db.execute("SELECT body FROM fact WHERE name = ?", (name,)).fetchone()
         return None if row is None else bytes(row[0])
 
     def values(self, prefix: str) -> dict[str, bytes]:
-        """The facts whose name starts with `prefix`."""
+        """The values whose key starts with `prefix`."""
         rows = self._db.execute("SELECT name, body FROM fact WHERE name GLOB ?", (prefix + "*",))
         return {name: bytes(body) for name, body in rows}
 
     def drop_values(self, prefix: str, keep: set[str]) -> None:
-        """Forget the facts whose name starts with `prefix`, but for those in `keep`."""
+        """Delete the values whose key starts with `prefix`, except those in `keep`."""
         names = [n for (n,) in self._db.execute("SELECT name FROM fact WHERE name GLOB ?", (prefix + "*",))]
         for name in names:
             if name not in keep:

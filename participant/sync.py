@@ -1,8 +1,8 @@
-"""Pace: keeps a worker's parameters in step with the finalised chain.
+"""Sync: state sync of a worker's parameters with the finalised chain, by replaying aggregates.
 
 Room: participant (edge). Aggregates come from our own blobs or from any peer, always
 checked against the digest in a certified manifest, so parameters can be rebuilt
-from the chain alone: after a crash of the worker, of the process, or of a bit.
+from the chain alone: after a crash of the worker or the process, or a bit flip.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class StateSync:
-    """A worker that holds theta, and the round it has reached."""
+    """A worker that holds the parameters (theta), and the round they are at."""
 
     def __init__(
         self,
@@ -37,13 +37,13 @@ class StateSync:
         blobs: DiskBlobs,
         fetch: Callable[[Digest], Awaitable[bytes]],
     ) -> None:
-        """Describe the worker.
+        """Configure the worker; it starts with the first call.
 
         Args:
             module: A `assay.participant.worker` worker with `open`, `apply` and `reset`.
             opening: Arguments of its `open`.
             log_path: Its standard error.
-            store: Holds the links to replay; remembers state digests.
+            store: Holds the manifests to replay, and state digests.
             blobs: Our own blobs.
             fetch: Gets a blob from peers; raises Unavailable.
         """
@@ -57,8 +57,8 @@ class StateSync:
         """Bring the parameters to `round_id` and return their digest.
 
         Raises:
-            Unavailable: an aggregate is not to be had, or the worker died.
-            Diverged: the worker is beyond that round.
+            Unavailable: an aggregate could not be fetched, or the worker died.
+            Diverged: the worker is past that round.
         """
         async with self._lock:
             return await self._reach(round_id)
@@ -82,7 +82,7 @@ class StateSync:
         return Digest(found)
 
     async def aggregate(self, digest: Digest) -> bytes:
-        """An aggregate's bytes, kept for those who ask us later; empty for a round without one."""
+        """An aggregate's bytes, stored to serve peers later; empty for a round without one."""
         if digest == NO_DIGEST:
             return b""
         if self._blobs.size(digest) is not None:
@@ -97,7 +97,7 @@ class StateSync:
         return bool(named) and await self._state() not in named
 
     async def _state(self) -> Digest:
-        """Digest of the worker's parameters where it is now."""
+        """Digest of the worker's present parameters."""
         name = f"state/{self._at}"
         found = self._store.value(name)
         if found is None:
@@ -106,10 +106,10 @@ class StateSync:
         return Digest(found)
 
     async def _repair(self, link: CertifiedManifest) -> None:
-        """Rebuild from the chain, once per round; the second time the fault is not a flipped bit.
+        """Rebuild the parameters from the chain, once per round; if they diverge again, it is no bit flip.
 
         Raises:
-            Diverged: the same parameters came out again.
+            Diverged: the rebuilt parameters are the same.
         """
         round_id = int(link.manifest.round)
         if round_id in self._repaired:
@@ -126,8 +126,8 @@ class StateSync:
         try:
             digest = await self.child.call("apply", round_id=round_id, aggregate=aggregate)
         except Diverged as error:
-            # The worker restarted from a checkpoint in between and says where it is now.
-            log.warning("worker is elsewhere", extra={"reason": str(error)})
+            # The worker has restarted from a checkpoint and reports its round.
+            log.warning("worker is at another round", extra={"reason": str(error)})
             self._at = int(await self.child.call("round"))
             return
         self._at = round_id + 1

@@ -1,7 +1,7 @@
-"""Child: the process that computes, so that computing never stalls the network.
+"""Worker: a child process for torch computations, called over pipes, so that they never block the network.
 
-Room: participant (edge). The parent is a trio process that owns the sockets; torch
-lives in a child that answers one call after the other over its pipes. The child
+Room: participant (edge). The parent is a trio process that owns the sockets; the child
+answers one call after the other over its pipes. The child
 ends when its parent does, however the parent ends; if the child dies, the call
 in flight raises `Unavailable` and the next call starts a new one.
 
@@ -31,7 +31,7 @@ from assay.protocol.errors import AssayError, PeerFault, Unavailable
 
 log = logging.getLogger("assay.participant.worker")  # the worker runs this file as __main__
 _LENGTH = struct.Struct(">I")
-# numpy's BLAS would wake a thread per core for every product: all that it does here is small or exact.
+# numpy's BLAS would use a thread per core for every product; its work here is small or exact.
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -41,11 +41,11 @@ class WorkerProcess:
     def __init__(
         self, module: str, log_path: Path, prepare: Callable[[WorkerProcess], Awaitable[None]] | None = None
     ) -> None:
-        """Describe the worker; it starts with the first call.
+        """Configure the worker; it starts with the first call.
 
         Args:
             module: Import name of a module with `methods() -> Mapping[str, function]`.
-            log_path: Where its standard error goes.
+            log_path: File for its standard error.
             prepare: Called after each (re)start, before the call that caused it.
         """
         self._module, self._log_path, self._prepare = module, log_path, prepare
@@ -55,12 +55,11 @@ class WorkerProcess:
     async def call(self, method: str, **arguments: Any) -> Any:
         """Run one function in the worker and return its result.
 
-        A call that has begun is waited for even if its caller is cancelled, a restart
-        included: half an exchange would desynchronise the pipe, and work under way is
-        rarely useless.
+        A call that has begun, or a restart, is awaited even if its caller is cancelled: half an
+        exchange would desynchronise the pipe, and work under way is rarely useless.
 
         Raises:
-            AssayError: the function raised it, with the same words.
+            AssayError: the function raised it, with the same text.
             Unavailable: the worker died.
         """
         async with self._lock:
@@ -70,7 +69,7 @@ class WorkerProcess:
                 return await self._exchange(method, arguments)
 
     async def call_now(self, method: str, **arguments: Any) -> Any:
-        """Like `call`, for use inside `prepare` only: the turn is already held."""
+        """Like `call`, for use inside `prepare` only: the lock is already held."""
         return await self._exchange(method, arguments)
 
     async def close(self) -> None:
@@ -94,7 +93,7 @@ class WorkerProcess:
             if self._prepare is not None:
                 await self._prepare(self)
         except BaseException:
-            await self.close()  # a worker that was not prepared must not be taken for one that was
+            await self.close()  # an unprepared worker must not be used as a prepared one
             raise
 
     async def _exchange(self, method: str, arguments: Mapping[str, Any]) -> Any:
@@ -114,7 +113,7 @@ class WorkerProcess:
             kind = getattr(errors, result[0], AssayError)
             raise (AssayError if issubclass(kind, PeerFault) else kind)(
                 result[1]
-            )  # a fault's words name its peer
+            )  # a fault's text names its peer
         return result
 
     @staticmethod
@@ -130,7 +129,7 @@ class WorkerProcess:
 
 
 def serve(methods: Mapping[str, Callable[..., Any]], source: BinaryIO, sink: BinaryIO) -> None:
-    """Answer calls until the parent is gone."""
+    """Serve calls until the parent has ended."""
     while True:
         head = source.read(4)
         if len(head) < 4:
@@ -143,7 +142,7 @@ def serve(methods: Mapping[str, Callable[..., Any]], source: BinaryIO, sink: Bin
         except AssayError as error:
             answer = [False, [type(error).__name__, str(error)]]
         cpu_ms = round(1e3 * (time.process_time() - since_s), 1)
-        log.info("answered", extra={"method": method, "cpu_ms": cpu_ms})  # where an operator's CPU time went
+        log.info("answered", extra={"method": method, "cpu_ms": cpu_ms})  # for CPU time accounting
         body = cbor2.dumps(answer)
         sink.write(_LENGTH.pack(len(body)) + body)
         sink.flush()
@@ -152,7 +151,7 @@ def serve(methods: Mapping[str, Callable[..., Any]], source: BinaryIO, sink: Bin
 def _main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     sink = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints goes to the log, not into the frames
+    os.dup2(2, 1)  # a library's prints go to the log, not into the frames
     log_as_json()
     serve(importlib.import_module(sys.argv[1]).methods(), sys.stdin.buffer, sink)
 

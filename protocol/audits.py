@@ -1,20 +1,20 @@
-"""Audits: one drawn step from the draw to the ruling, as the finalised chain tells it.
+"""Audits: the life of one audit of a node's step, from draw to final status, as a pure state machine.
 
-Room: protocol (pure). `run_state` folds manifests; this file is what one audit makes of
-them: whose word may come when, and what follows from all words together. Nobody
-speaks before he is bound: verdicts are sealed first and opened together.
+Room: protocol (pure). `state_transition` folds the finalised manifests and calls this file for each open
+audit: which messages a manifest may carry about it, and which status follows from all of them. Verdicts are
+commit-reveal: every auditor commits to its verdict before any verdict is revealed.
 
-    OPEN:   seal --beacon--> second look? seal --> open verdicts, node opens its seal
-            |--all match, sketches equal--> PASSED
-            |--mismatch, withheld, borderline, or a sketch that differs--> DISPUTED
-            '--no verdict in time--> EXPIRED (paid: the node did its part)
-    DISPUTED:  the committee seals, then opens; its sketches have a pattern that the alarm chose
-            |--quorum against--> CONFIRMED (slash, barred), of a planted fault KNOWN_ANSWER (nothing of the
-            kind) |--enough matches--> DISMISSED '--neither--> a second, larger committee, once; then EXPIRED
-            (this step unpaid, no slash)
-    an CONFIRMED audit, or a node that contradicts itself, makes its other open audits SUPERSEDED: one slash,
-    and nothing from the faulty step on is paid
-A verifier whose word the committee has proved false is at fault: see `FaultKind`.
+    OPEN:      commit --beacon--> replicated? second commit --> verdicts revealed, node opens its sketch
+               |--all MATCH, sketches equal--> PASSED
+               |--MISMATCH, WITHHELD, BORDERLINE, or a sketch that differs--> DISPUTED
+               '--no verdict in time--> EXPIRED (paid: the node did its part)
+    DISPUTED:  the committee commits, then reveals; its sketch pattern is drawn from the disputing manifest
+               |--quorum against--> CONFIRMED (slash, ban); for a known-answer task KNOWN_ANSWER (neither)
+               |--enough matches--> DISMISSED
+               '--neither--> a second, larger committee, once; then EXPIRED (this step unpaid, no slash)
+    When one audit of a node is CONFIRMED, or the node contradicts itself, its other open audits are
+    SUPERSEDED: one slash, and nothing from the faulty step on is paid.
+A verifier whose verdict the committee has proved false is at fault: see `FaultKind`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from assay.protocol.quorum import committee_size, faults_tolerated, quorum
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
 ADVERSE = (Outcome.MISMATCH, Outcome.WITHHELD)
-RECOMPUTED = (Outcome.MATCH, Outcome.MISMATCH)  # nobody says these who has not done the work
+RECOMPUTED = (Outcome.MATCH, Outcome.MISMATCH)  # outcomes that claim a recomputation
 
 
 class AuditStatus(enum.Enum):
-    """How an audit stands."""
+    """State of one audit; the module's diagram has the transitions."""
 
     OPEN = "open"
     DISPUTED = "disputed"
@@ -51,7 +51,7 @@ class AuditStatus(enum.Enum):
 
 
 class FaultKind(enum.Enum):
-    """What a committee's ruling proves of a verifier."""
+    """What a dispute's result proves about a verifier."""
 
     PASSED = "passed a false step"
     ACCUSED = "accused an honest step"
@@ -60,20 +60,20 @@ class FaultKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A verifier's failing in one audit, with the verdict that shows it."""
+    """A verifier's fault in one audit, with the verdict that proves it."""
 
     verdict: Verdict
     failing: FaultKind
 
     @property
     def offence_id(self) -> Digest:
-        """Names the offence, whoever reports it."""
+        """Identifier of the offence: the same whoever reports it."""
         return Digest(hashlib.sha256(b"assay/offence/2" + digest(self.verdict)).digest())
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedVerdict:
-    """A verifier's sealed verdict and the manifest that carried it."""
+    """A verifier's commitment to a verdict, and the manifest that carried it."""
 
     verifier: PeerId
     verdict: Digest
@@ -82,43 +82,41 @@ class CommittedVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """One drawn step."""
+    """One audit: the drawn step, and every message that the chain carries about it."""
 
     round: RoundId
     node: PeerId
     commit: Commit
     seed: Digest
-    order: tuple[PeerId, ...]  # verifiers, most responsible first
-    auditors_wanted: int = (
-        0  # auditors who must look; 0 until the beacon has said whether there is a second one
-    )
-    commitments: tuple[CommittedVerdict, ...] = ()  # of this hearing
-    open_from: int = -1  # the first manifest that may open them; -1 while sealing goes on
+    order: tuple[PeerId, ...]  # verifiers in order of responsibility
+    auditors_wanted: int = 0  # auditors needed; 0 until the beacon decides whether the audit is replicated
+    commitments: tuple[CommittedVerdict, ...] = ()  # of this dispute round
+    open_from: int = -1  # the first manifest that may reveal them; -1 while commitments are taken
     verdicts: tuple[Verdict, ...] = ()
-    earlier: int = 0  # so many of them are from before this hearing
-    silent: tuple[PeerId, ...] = ()  # sealed a verdict and did not open it in time
-    sketch: Digest | None = None  # digest of the node's own, once it has opened its seal
+    earlier: int = 0  # how many of `verdicts` precede this dispute round
+    silent: tuple[PeerId, ...] = ()  # committed to a verdict and did not reveal it in time
+    sketch: Digest | None = None  # digest of the node's own sketch, once opened
     is_known_answer: bool = False
     ruling: AuditStatus = AuditStatus.OPEN
     dispute_round: int = 0  # 1 before the second committee
-    dispute_opened_round: int = -1  # manifest that raised the alarm, or called the second committee
-    pattern: Digest = NO_DIGEST  # of this hearing's sketches
+    dispute_opened_round: int = -1  # manifest that opened the dispute, or called the second committee
+    pattern: Digest = NO_DIGEST  # of this dispute round's sketches
     closed_round: int = -1
     faults: tuple[Fault, ...] = ()
 
     @property
     def segment(self) -> int:
-        """The segment of inner steps that is repeated."""
+        """Index of the segment of inner steps that auditors recompute."""
         return opened_segment(self.seed, self.node, len(self.commit.inner))
 
     @property
     def committee(self) -> tuple[PeerId, ...]:
-        """Who decides a dispute."""
+        """The verifiers that decide this dispute round."""
         return self.order[: committee_size(len(self.order), self.dispute_round)]
 
     @property
     def is_open(self) -> bool:
-        """More words can still change the ruling."""
+        """Whether further messages can still change the status."""
         return self.ruling in (AuditStatus.OPEN, AuditStatus.DISPUTED)
 
     @property
@@ -128,18 +126,18 @@ class Audit:
 
     @property
     def is_false(self) -> bool:
-        """Whether more verifiers than can all be liars found the step false, not merely unopened."""
+        """Whether more than f verifiers found MISMATCH (WITHHELD does not count)."""
         mismatches = sum(v.outcome is Outcome.MISMATCH for v in self.verdicts)
         return mismatches > faults_tolerated(len(self.order))
 
     @property
     def offence_id(self) -> Digest:
-        """Names the offence, whoever reports it."""
+        """Identifier of the offence: the same whoever reports it."""
         return Digest(hashlib.sha256(b"assay/offence/1" + digest(self.commit)).digest())
 
     @property
     def wanted(self) -> int:
-        """Sealed verdicts that the investigation needs: one a look, and one for each that was of no use."""
+        """Commitments needed before a dispute: one per auditor, and one to replace each useless one."""
         useless = sum(v.outcome is Outcome.INCONCLUSIVE for v in self.verdicts)
         return max(self.auditors_wanted, 1) + useless + len(self.silent)
 
@@ -148,29 +146,29 @@ class Audit:
         return any(verdict.verifier == verifier for verdict in self.verdicts)
 
     def committed_by(self, verifier: PeerId) -> CommittedVerdict | None:
-        """This verifier's seal in this hearing."""
+        """This verifier's commitment in this dispute round, if any."""
         return next((commitment for commitment in self.commitments if commitment.verifier == verifier), None)
 
 
-# ---- whose word may come when
+# ---- which messages a manifest may carry
 
 
 def last_commitment(rules: AuditSpec, audit: Audit) -> int:
-    """The last manifest that may carry a seal in this hearing."""
+    """The last manifest that may carry a verdict commitment in this dispute round."""
     if audit.ruling is AuditStatus.DISPUTED:
         return audit.dispute_opened_round + max(rules.dispute_rounds * 2 // 3, 1)
     return int(audit.round) + rules.audit_rounds - 1
 
 
 def last_word(rules: AuditSpec, audit: Audit) -> int:
-    """The last manifest that may carry a verdict in this hearing; it closes the hearing."""
+    """The last manifest that may carry a verdict in this dispute round; it closes the round."""
     if audit.ruling is AuditStatus.DISPUTED:
         return audit.dispute_opened_round + rules.dispute_rounds
     return int(audit.round) + rules.audit_rounds
 
 
 def may_commit_verdict(rules: AuditSpec, audit: Audit, verifier: PeerId, at: int) -> bool:
-    """Whether the manifest of `at` may carry this verifier's sealed verdict."""
+    """Whether the manifest of `at` may carry this verifier's verdict commitment."""
     if not audit.is_open or audit.open_from >= 0 or at > last_commitment(rules, audit):
         return False
     if audit.has_judged(verifier) or audit.committed_by(verifier) is not None:
@@ -183,8 +181,8 @@ def may_commit_verdict(rules: AuditSpec, audit: Audit, verifier: PeerId, at: int
     return audit.order.index(verifier) < audit.wanted + turns_over
 
 
-def may_share_beacon(audit: Audit, verdict: Verdict, at: int) -> bool:
-    """Whether the manifest of `at` may carry this verdict: it opens a seal, when all seals are in."""
+def may_open_verdict(audit: Audit, verdict: Verdict, at: int) -> bool:
+    """Whether the manifest of `at` may carry this verdict: it opens a commitment, after all have arrived."""
     committed = audit.committed_by(verdict.verifier)
     if not audit.is_open or committed is None or not 0 <= audit.open_from <= at:
         return False
@@ -192,12 +190,12 @@ def may_share_beacon(audit: Audit, verdict: Verdict, at: int) -> bool:
 
 
 def may_open_sketch(audit: Audit, at: int) -> bool:
-    """Whether the node may show its sketch now: not before every auditor who looks has sealed his."""
+    """Whether the node may open its sketch now: only after every auditor of the step has committed."""
     return audit.is_open and audit.sketch is None and 0 <= audit.open_from <= at
 
 
 def may_plant(rules: AuditSpec, audit: Audit, at: int) -> bool:
-    """Whether a canary may still say that this fault was planted: once somebody has judged it."""
+    """Whether this step may still be shown to be a known-answer task: only once a verdict on it exists."""
     is_judged = bool(audit.verdicts) and audit.ruling in (
         AuditStatus.OPEN,
         AuditStatus.DISPUTED,
@@ -207,16 +205,16 @@ def may_plant(rules: AuditSpec, audit: Audit, at: int) -> bool:
 
 
 def awaits(rules: AuditSpec, audit: Audit, at: int) -> tuple[frozenset[PeerId], frozenset[PeerId], bool]:
-    """Whose words a leader should wait for before it makes the manifest of `at`: it is their last chance.
+    """The messages for which the manifest of `at` is the last chance; a leader should wait for them.
 
     Returns:
-        Verifiers whose seal is missing, verifiers whose verdict is, and whether the node's sketch is.
+        Verifiers whose commitment is missing, verifiers whose verdict is, and whether the node's sketch is.
     """
     commitments: frozenset[PeerId] = frozenset()
     verdicts: frozenset[PeerId] = frozenset()
     if audit.open_from < 0 and at >= last_commitment(rules, audit):
         able = (v for v in audit.order if may_commit_verdict(rules, audit, v, at))
-        # One seal is enough to go on with an investigation; a committee is waited for as a whole.
+        # One commitment suffices before a dispute; in a dispute the whole committee is awaited.
         is_needed = audit.ruling is AuditStatus.DISPUTED or not audit.commitments
         commitments = frozenset(able) if is_needed else frozenset()
     if audit.is_open and 0 <= audit.open_from <= at and at >= last_word(rules, audit):
@@ -226,7 +224,7 @@ def awaits(rules: AuditSpec, audit: Audit, at: int) -> tuple[frozenset[PeerId], 
     return commitments, verdicts, wants_sketch
 
 
-# ---- what follows from all words together
+# ---- what follows from all messages
 
 
 def hear(
@@ -238,7 +236,7 @@ def hear(
     *,
     is_known_answer: bool,
 ) -> Audit:
-    """The audit with the words that the manifest of `now` carries about it, all of which may come."""
+    """The audit with the messages that the manifest of `now` carries about it, all already admissible."""
     fresh = tuple(
         CommittedVerdict(commitment.verifier, commitment.verdict, now) for commitment in commitments
     )
@@ -252,7 +250,7 @@ def hear(
 
 
 def draw_replication(audit: Audit, now: int, seed: Digest, rules: AuditSpec) -> Audit:
-    """Decide, by the beacon of the round before `now`, about audits whose first seal that round carried."""
+    """Decide by the beacon on replication if round `now - 1` carried the audit's first commitment."""
     if audit.auditors_wanted or not audit.commitments or audit.commitments[0].round != now - 1:
         return audit
     again = is_replicated(seed, audit.node, int(audit.round), rules.replication_ppm)
@@ -260,19 +258,19 @@ def draw_replication(audit: Audit, now: int, seed: Digest, rules: AuditSpec) -> 
 
 
 def rule(audit: Audit, now: int, spec: RunSpec, manifest: Digest, *, is_banned: bool) -> Audit:
-    """The audit after the manifest of `now`: closed, alarmed, or one phase on.
+    """The audit after the manifest of `now`: closed, disputed, or one phase on.
 
     Args:
         audit: With everything the manifest says about it.
         now: The manifest's round.
         spec: The run.
-        manifest: Its digest, from which an alarm draws the committee's pattern.
-        is_banned: Whether the node is out already.
+        manifest: Its digest; if it opens a dispute, the committee's sketch pattern is drawn from it.
+        is_banned: Whether the node is banned already.
     """
     if audit.is_open and is_banned:
         return _closed(audit, AuditStatus.SUPERSEDED, now)
     if audit.ruling is AuditStatus.PASSED and audit.is_known_answer:
-        return _alarmed(audit, now, manifest)  # somebody passed what was ordered to be false
+        return _alarmed(audit, now, manifest)  # a verifier passed a step that is false on purpose
     if audit.ruling is AuditStatus.OPEN:
         return _investigated(audit, now, spec.audit, manifest)
     if audit.ruling is AuditStatus.DISPUTED:
@@ -301,7 +299,7 @@ def _investigated(audit: Audit, now: int, rules: AuditSpec, manifest: Digest) ->
         return _closed(audit, AuditStatus.PASSED if is_clear else AuditStatus.EXPIRED, now)
     needs_more = len(audit.commitments) < audit.wanted
     if audit.open_from >= 0:
-        # Whoever comes in place of one that was of no use seals first, like everybody.
+        # A replacement auditor commits first, like every auditor.
         goes_back = is_heard and needs_more and now < last_commitment(rules, audit)
         return replace(audit, open_from=-1) if goes_back else audit
     is_full = not needs_more and audit.auditors_wanted > 0
@@ -313,7 +311,7 @@ def _investigated(audit: Audit, now: int, rules: AuditSpec, manifest: Digest) ->
 def _decided(audit: Audit, now: int, rules: AuditSpec, manifest: Digest) -> Audit:
     conclusive = [v for v in audit.verdicts if v.outcome in RECOMPUTED]
     if audit.is_known_answer and conclusive and all(v.outcome is Outcome.MISMATCH for v in conclusive):
-        return _closed(audit, AuditStatus.KNOWN_ANSWER, now)  # ordered and found: both sides say the same
+        return _closed(audit, AuditStatus.KNOWN_ANSWER, now)  # false on purpose, and found false: no fault
     judges = set(audit.committee)
     need = quorum(len(judges))
     against = sum(v.verifier in judges for v in audit.adverse)
@@ -359,20 +357,20 @@ def _silent(audit: Audit, now: int, rules: AuditSpec) -> tuple[PeerId, ...]:
 
 
 def _differs(audit: Audit) -> bool:
-    """Whether an auditor of the node's own class has recomputed something else than the node sealed."""
+    """Whether an auditor of the node's own execution class recomputed another sketch than the node's."""
     return (
         any(verdict.recomputed != audit.sketch for verdict in _comparable(audit)) and audit.sketch is not None
     )
 
 
 def _comparable(audit: Audit) -> tuple[Verdict, ...]:
-    """Verdicts whose sketches must be equal bit for bit: of the node's own class, with the work done."""
+    """Recomputed verdicts of the node's own execution class: their sketches must be equal bit for bit."""
     mine = audit.commit.exec_class
     return tuple(v for v in audit.verdicts if v.exec_class == mine and v.outcome in RECOMPUTED)
 
 
 def _with_faults(audit: Audit) -> Audit:
-    """Who said what the ruling, or the sketches of those on its side, prove false."""
+    """The audit with the faults of verifiers that its status, or the winning side's sketches, refute."""
     is_false = audit.ruling is not AuditStatus.DISMISSED and audit.is_false
     right = Outcome.MISMATCH if is_false else Outcome.MATCH
     sided = [v for v in _comparable(audit) if v.outcome is right and v.verifier in audit.committee]

@@ -1,9 +1,9 @@
-"""Seals: words that bind their speaker before anybody's is known, and how each is opened.
+"""Commitments: hash commitments to sketches, verdicts and known-answer tasks, and how each is opened.
 
-Room: protocol (pure). Three of them keep an audit honest. A node's commit seals a
-sketch of its work, which nobody knows who did not do the work. An auditor seals his
-whole verdict, his own sketch in it, before the node shows its own. And whoever
-orders a run may seal a list of steps that will be false on purpose.
+Room: protocol (pure). Three commit-reveal schemes keep an audit honest. A node's commit binds sketches of its
+work, which only recomputing the work yields. An auditor commits to its whole verdict, its own sketch
+included, before the node opens its sketch. The buyer may commit to a list of steps that are false on
+purpose (known-answer tasks) before the run begins.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _KNOWN_ANSWERS = hashlib.sha256(b"assay/canaries/1").digest()
 
 
 def sketch_digest(sketch: bytes) -> Digest:
-    """What a verdict says of a sketch, and what a seal binds of it."""
+    """SHA-256 of a sketch, as verdicts and commitments contain it."""
     return Digest(hashlib.sha256(sketch).digest())
 
 
 def commitment_of(salt: Digest, sketches: Sequence[Digest]) -> Digest:
-    """A commit's seal over the sketch digests of its segments, in order; one where a rule has none."""
+    """Commitment to the sketch digests of a step's segments, in order; to one digest if the rule has none."""
     return Digest(hashlib.sha256(b"assay/seal/2" + salt + merkle.root(_leaves(sketches))).digest())
 
 
 def open_commitment(commit: Commit, salt: Digest, sketches: Sequence[Digest], segment: int) -> SketchOpening:
-    """What a node shows of its seal when this segment was drawn."""
+    """The node's opening of `commit.commitment` at the drawn segment."""
     return SketchOpening(
         run_id=commit.run_id,
         round=commit.round,
@@ -43,10 +43,10 @@ def open_commitment(commit: Commit, salt: Digest, sketches: Sequence[Digest], se
 
 
 def check_sketch_opening(sketch_openings: SketchOpening, commit: Commit, segment: int) -> None:
-    """Do nothing if these words open the seal of `commit` at the drawn segment.
+    """Do nothing if this opens the commitment of `commit` at the drawn segment.
 
     Raises:
-        MalformedMessage: they are of another step, or do not lead to the seal.
+        MalformedMessage: it is for another step, or does not lead to the commitment.
     """
     if (sketch_openings.run_id, sketch_openings.round, sketch_openings.node) != (
         commit.run_id,
@@ -62,10 +62,10 @@ def check_sketch_opening(sketch_openings: SketchOpening, commit: Commit, segment
 
 
 def witness_pattern(alarm: Digest, round_id: RoundId, node: PeerId) -> Digest:
-    """What the sketches of a committee are drawn from: no word said before the alarm can stand for them.
+    """Seed of a committee's sketches: unknown before the dispute, so earlier work cannot supply them.
 
     Args:
-        alarm: Digest of the manifest that raised it.
+        alarm: Digest of the manifest that opened the dispute.
         round_id, node: The step.
     """
     step = round_id.to_bytes(8, "big") + node
@@ -73,14 +73,14 @@ def witness_pattern(alarm: Digest, round_id: RoundId, node: PeerId) -> Digest:
 
 
 def known_answer_root(faults: Sequence[tuple[Digest, RoundId, PeerId]]) -> Digest:
-    """`AuditSpec.known_answers` of a list of (salt, round, node)."""
+    """`AuditSpec.known_answers`: Merkle root of a list of (salt, round, node)."""
     return merkle.root(_known_answer_leaves(faults))
 
 
 def known_answer_proof(
     run_id: Digest, faults: Sequence[tuple[Digest, RoundId, PeerId]], index: int
 ) -> KnownAnswer:
-    """The proof that fault `index` of the list was planted."""
+    """The proof that entry `index` of the list is a known-answer task."""
     salt, round_id, node = faults[index]
     path = merkle.proof(_known_answer_leaves(faults), index)
     return KnownAnswer(run_id=run_id, round=round_id, node=node, index=index, salt=salt, path=path)

@@ -1,4 +1,4 @@
-"""Draws: who is audited, on which blocks, by whom; derived by everybody, requested by nobody.
+"""Draws: which steps are audited, on which blocks and by which verifiers, derived from the round's beacon.
 
 Room: protocol (pure). The seed of a round exists only after its manifest is
 final, because it mixes the verifiers' VRF outputs over that manifest. All
@@ -16,7 +16,7 @@ from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
 
 def beacon_input(deployment_id: Digest, run_id: Digest, round_id: RoundId, manifest: Digest) -> bytes:
-    """What verifiers evaluate their VRF on once a round is final."""
+    """The VRF input of a round's beacon, known once the round is final."""
     return b"assay/beacon/1" + deployment_id + run_id + round_id.to_bytes(8, "big") + manifest
 
 
@@ -26,12 +26,12 @@ def audit_seed(
     *,
     drand: Digest = NO_DIGEST,
 ) -> Digest:
-    """Seed of a round's draws; unpredictable to whoever lacks any of its parts.
+    """Seed of a round's draws; unpredictable without every one of its parts.
 
     Args:
         alpha: The round's beacon input.
-        proofs: The reveals that count, in any order.
-        drand: Randomness from outside; zero bytes without.
+        proofs: The beacon shares that count, in any order.
+        drand: Randomness of the drand round; zero bytes without.
     """
     mix = hashlib.sha256(b"assay/vrf-mix/1")
     for verifier, proof in sorted(proofs):
@@ -40,13 +40,14 @@ def audit_seed(
 
 
 def audit_rate_ppm(audit: AuditSpec, clean_audits: int, discount_ppm: int = PPM) -> int:
-    """Probability of an audit after so many clean ones in a row: 1 on probation, never under the floor.
+    """Probability of an audit, in millionths, from the count of consecutive passed audits.
+
+    1,000,000 on probation; never below the floor.
 
     Args:
         audit: The run's rules.
-        clean_audits: In a row, since the last fault or change of execution class.
-        discount_ppm: What evidence of the node's hardware multiplies the rate with; probation and floor
-            know nothing of it.
+        clean_audits: Passed in a row since the last fault or change of execution class.
+        discount_ppm: Factor for attested hardware; it does not affect probation and floor.
     """
     if clean_audits < audit.probation:
         return PPM
@@ -65,9 +66,9 @@ def discounted_ppm(*, adaptive_ppm: int, deterrent_ppm: int, floor_ppm: int, dis
     `min(1_000_000, max(deterrent_ppm, adaptive_ppm, floor_ppm))`.
 
     Args:
-        adaptive_ppm: What a node's record asks for, before the floor: `1_000_000 * probation // clean`.
+        adaptive_ppm: Rate from a node's record, before the floor: `1_000_000 * probation // clean`.
             0 or more; more than 1,000,000 counts as it is, then the result is cut.
-        deterrent_ppm: What must hold whatever the node shows. 0 to 1,000,000.
+        deterrent_ppm: Lower bound that no attestation lowers. 0 to 1,000,000.
         floor_ppm: The run's floor. 1 to 1,000,000.
         discount_ppm: 0 to 1,000,000.
 
@@ -90,18 +91,18 @@ def is_drawn(seed: Digest, node: PeerId, rate_ppm: int) -> bool:
 
 
 def is_replicated(seed: Digest, node: PeerId, round_id: int, replication_ppm: int) -> bool:
-    """Whether another auditor must look at this step too.
+    """Whether a second auditor must recompute this step (replicated audit).
 
     Args:
-        seed: Of the round whose manifest carried the first sealed verdict: he could not know it.
+        seed: Of the round whose manifest carried the first commitment: its auditor could not know it.
         node, round_id: The step.
-        replication_ppm: How often, in millionths.
+        replication_ppm: Probability, in millionths.
     """
     return _number(seed, b"L", node, round_id) % PPM < replication_ppm
 
 
 def auditors(seed: Digest, node: PeerId, verifiers: Sequence[PeerId]) -> tuple[PeerId, ...]:
-    """The verifiers in the order in which they are responsible for this audit."""
+    """The verifiers in order of responsibility for this audit."""
     left = sorted(verifiers)
     order = []
     for turn in range(len(left)):
@@ -112,7 +113,7 @@ def auditors(seed: Digest, node: PeerId, verifiers: Sequence[PeerId]) -> tuple[P
 def opened_blocks(
     seed: Digest, node: PeerId, audit: AuditSpec, block_count: int, live: Sequence[int]
 ) -> tuple[int, ...]:
-    """Blocks a drawn node opens, ascending: half uniform, half among the blocks it sent something in.
+    """Indices of the blocks a drawn node opens, ascending: half uniform, half among its non-empty blocks.
 
     With a sign wire every non-empty block carries the same energy, so the
     energy-weighted half is uniform over `live`.
@@ -134,7 +135,7 @@ def opened_blocks(
 
 
 def opened_segment(seed: Digest, node: PeerId, segments: int) -> int:
-    """The segment of inner steps that an audit repeats. 0 where a round has none."""
+    """Index of the segment of inner steps that an audit recomputes; 0 where a round has none."""
     return _number(seed, b"S", node, 0) % segments if segments else 0
 
 

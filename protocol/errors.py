@@ -1,7 +1,7 @@
-"""Errors: each says who is at fault, and so what to do next.
+"""Errors: the exception hierarchy; each class says who is at fault, and so what the caller does next.
 
-Room: protocol (pure). Callers catch by class and act by class; the words are
-for people: what arrived, what was expected, who sent it.
+Room: protocol (pure). Callers act on the class; the text is for people: what arrived, what was expected,
+and which peer sent it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class ConfigError(AssayError):
 
 
 class Unavailable(AssayError):
-    """Chain, disk or network is not there now: retry with backoff, then surface."""
+    """Chain, disk or network is unavailable: retry with backoff, then surface."""
 
 
 class Diverged(AssayError):
-    """Our own state disagrees with a certificate: stop, throw the state away and resync."""
+    """Our own state disagrees with a certificate: stop, discard the state and resync."""

@@ -1,7 +1,7 @@
-"""Finality: when a certificate makes a manifest part of the chain for good.
+"""Finality: checks one certified manifest, from its quorum certificate alone, as a light client does.
 
-Room: protocol (pure). This is all that a light client needs: one link of the
-chain, the run's domain and the set of verifiers; no other link, no state.
+Room: protocol (pure). The check needs the certified manifest, the run's domain and the set of
+verifiers; no other manifest and no state.
 
 A FINALISE certificate names the block, and either the block's own iteration
 (the verifiers saw it notarised in time) or `SETTLED` (they saw a descendant
@@ -23,11 +23,11 @@ SETTLED = Iteration(0)  # no iteration has this number: they start at 1
 
 
 def check_certified(certified: CertifiedManifest, domain: Domain, verifiers: Collection[PeerId]) -> None:
-    """Do nothing if this manifest is final in this run. Its place is its `round` and `parent`.
+    """Do nothing if this manifest is final in this run. Its position is its `round` and `parent`.
 
     Raises:
-        MalformedMessage: the parts are not about each other, or the certificate is short.
-        PeerFault: a signature does not verify.
+        MalformedMessage: the parts do not refer to each other, or the certificate lacks signatures.
+        PeerFault: a signature is invalid.
     """
     manifest, block, vote = certified.manifest, certified.block, certified.certificate.vote
     if block.run_id != domain.run_id or manifest.run_id != domain.run_id:

@@ -1,10 +1,10 @@
-"""Identity: who signed what, for which deployment and which run.
+"""Identity: Ed25519 signatures over messages, domain-separated by message tag, deployment and run.
 
 Room: protocol (pure). The peer key is Ed25519; the same 32-byte seed is the
 libp2p identity. Every signature covers a tag, the deployment, the run and the
 digest of all fields of one message, so that bytes signed in one place mean
 nothing in any other: two fresh local chains share chain id and addresses, and
-only the random `deployment_id` keeps yesterday's signatures out.
+only the random `deployment_id` prevents replay of old signatures.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ SIGN_TAG = b"assay/sign/1"
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """What a signature is valid for: one run of one deployment."""
+    """Signature domain: one run of one deployment."""
 
     deployment_id: Digest
     run_id: Digest
 
 
 def signed_bytes(domain: Domain, message: Message) -> bytes:
-    """The bytes a peer key signs for `message`: every part has a fixed or written length."""
+    """The bytes a peer key signs for `message`: every part has a fixed or encoded length."""
     tag = type(message).TAG
     head = SIGN_TAG + bytes([len(tag)]) + tag
     return head + domain.deployment_id + domain.run_id + digest(message)
@@ -54,5 +54,5 @@ def verify(peer: PeerId, domain: Domain, message: Message, signature: Signature)
 
 
 def peer_of(key: SigningKey) -> PeerId:
-    """The public name of a peer key."""
+    """The peer id (public key) of a peer key."""
     return PeerId(bytes(key.verify_key))

@@ -1,4 +1,4 @@
-"""Messages: everything that parties sign or agree on, each declared once.
+"""Messages: every message that parties sign or agree on, as a dataclass declared once.
 
 Room: protocol (pure). Encoding, digest, bounds and random test values derive
 from the fields (see `codec`). A changed message is a new tag (`/2`), never a
@@ -23,7 +23,7 @@ VERDICTS_MAX = 4096
 SKETCH_BYTES = 512
 REASON_CHARS_MAX = 300
 COMMITMENT_HASHES_MAX = 10
-STAKE_REPORTS_MAX = 8  # in one manifest, the oldest words first
+STAKE_REPORTS_MAX = 8  # in one manifest, oldest first
 CONTRADICTIONS_MAX = 4  # in one manifest; the rest goes into the next ones
 EVIDENCE_BYTES_MAX = 160 * 1024  # of a processor and a few GPUs, with certificates
 INLINE_UPDATE_BYTES = 128 * 1024
@@ -31,14 +31,14 @@ INLINE_UPDATE_BYTES = 128 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A node binds itself to an update, and to the momentum before and after it."""
+    """A node's commitment to one step: its update, and the momentum before and after it."""
 
     TAG: ClassVar[bytes] = b"assay/commit/2"
     run_id: Digest
     round: RoundId
     node: PeerId
-    parent: Digest  # digest of the finalised manifest of the round before
-    state: Digest  # BLAKE3 of the parameters used, on rounds that check it; zero on others
+    parent: Digest  # digest of the previous round's final manifest
+    state: Digest  # BLAKE3 of the parameters used, on rounds that check it; else zero
     batch_root: Digest
     update: Digest  # blob digest of the update's bytes
     update_bytes: int
@@ -46,7 +46,7 @@ class Commit:
     momentum_before: Digest  # root of the private state: momentum or unsent error, inner optimiser
     momentum_after: Digest
     inner: Annotated[tuple[Digest, ...], Max(SEGMENTS_MAX)]  # inner state after each segment of steps
-    commitment: Digest  # of the sketches of its work, docs/protocol.md section 5
+    commitment: Digest  # to the sketches of its work, docs/protocol.md section 5
     exec_class: Digest
     tokens: int
     loss_micro: int  # mean loss over the batch, nats per token, times 10^6
@@ -54,7 +54,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedCommit:
-    """A commit with the peer's signature and the hot key's, which a contract can judge."""
+    """A commit with the peer's signature and the hot key's, which a contract can check."""
 
     TAG: ClassVar[bytes] = b"assay/signed-commit/2"
     commit: Commit
@@ -64,7 +64,7 @@ class SignedCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contradiction:
-    """Two different commits of one node for one round: evidence that needs no committee."""
+    """Two different commits of one node for one round: equivocation, which needs no committee."""
 
     TAG: ClassVar[bytes] = b"assay/contradiction/2"
     first: SignedCommit
@@ -72,30 +72,30 @@ class Contradiction:
 
 
 class Outcome(enum.IntEnum):
-    """What an auditor found. Only MISMATCH and WITHHELD, upheld by a committee, can slash."""
+    """What an auditor found. Only MISMATCH and WITHHELD, confirmed by a committee, can slash."""
 
     MATCH = 1
     MISMATCH = 2
-    WITHHELD = 3  # the node did not open what it committed to
-    INCONCLUSIVE = 4  # the auditor could not judge: another execution class without limits, or no recompute
+    WITHHELD = 3  # the node did not open its commit
+    INCONCLUSIVE = 4  # could not be judged: another execution class without limits, or no recompute
     BORDERLINE = 5  # another execution class, between honest and false: the committee decides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A verifier's finding about one step of one node. Its digest is what the verifier sealed before."""
+    """A verifier's finding about one step of one node; the verifier committed to its digest before."""
 
     TAG: ClassVar[bytes] = b"assay/verdict/3"
     run_id: Digest
     round: RoundId
     node: PeerId
     verifier: PeerId
-    salt: Digest  # 32 random bytes: nobody guesses the verdict from its seal
+    salt: Digest  # 32 random bytes: the commitment does not give the verdict away
     outcome: Outcome
     exec_class: Digest  # of the machine that recomputed; zero where nothing was
     recomputed: Digest  # SHA-256 of the auditor's own sketch of the work; zero where it has none
-    is_biased: bool  # of a MATCH between classes: this node differs in one direction, audit after audit
-    witness: Digest  # in a dispute, SHA-256 of a sketch whose pattern the alarm chose; zero otherwise
+    is_biased: bool  # of a MATCH between classes: the deviations of this node are biased over its audits
+    witness: Digest  # in a dispute, SHA-256 of the sketch with the dispute's pattern; else zero
     opening: Digest  # blob digest of the opening that was judged; zero where none came
     opening_bytes: int
     distance_ppb: int  # largest relative distance over opened blocks, times 10^9, capped at 10^12
@@ -113,20 +113,20 @@ class SignedVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictCommitment:
-    """A verifier binds itself to a verdict before anybody's is known."""
+    """A verifier's commitment to a verdict, made before any verdict of the step is revealed."""
 
     TAG: ClassVar[bytes] = b"assay/verdict-commitment/1"
     run_id: Digest
     round: RoundId
     node: PeerId
     verifier: PeerId
-    pattern: Digest  # of the hearing it is meant for; zero in the investigation
+    pattern: Digest  # of the dispute round it is meant for; zero before a dispute
     verdict: Digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedVerdictCommitment:
-    """A sealed verdict with its verifier's signature."""
+    """A verdict commitment with its verifier's signature."""
 
     TAG: ClassVar[bytes] = b"assay/signed-verdict-commitment/1"
     commitment: VerdictCommitment
@@ -135,7 +135,7 @@ class SignedVerdictCommitment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SketchOpening:
-    """A drawn node shows the sketch that its commit sealed. The seal itself proves who says it."""
+    """A drawn node opens its commit's commitment to a sketch. Unsigned: the commitment authenticates it."""
 
     TAG: ClassVar[bytes] = b"assay/sketch-opening/1"
     run_id: Digest
@@ -148,7 +148,7 @@ class SketchOpening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownAnswer:
-    """A canary shows that a step was ordered to be false before the run began: `RunSpec.known_answers`."""
+    """Proof that a step was false on purpose, as committed in `AuditSpec.known_answers` before the run."""
 
     TAG: ClassVar[bytes] = b"assay/known-answer/1"
     run_id: Digest
@@ -161,7 +161,7 @@ class KnownAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeaconShare:
-    """A verifier's VRF proof for one round: its share of the beacon, unique and self-signed."""
+    """A verifier's share of one round's beacon: a VRF proof, unique and self-authenticating."""
 
     TAG: ClassVar[bytes] = b"assay/beacon-share/1"
     run_id: Digest
@@ -171,16 +171,16 @@ class BeaconShare:
 
 
 class Discount(enum.IntEnum):
-    """What evidence of a node's hardware multiplies its adaptive audit rate with, in millionths."""
+    """Factor that attested hardware puts on a node's adaptive audit rate, in millionths."""
 
     NONE = 1_000_000
-    PROCESSOR = 800_000  # a processor alone, or a warning: nothing says which GPU did the work
-    PROCESSOR_AND_GPU = 400_000  # both, bound to each other, nothing against either
+    PROCESSOR = 800_000  # a processor alone, or a warning: the GPU that did the work is not attested
+    PROCESSOR_AND_GPU = 400_000  # both, bound to each other, no reason against either
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appraisal:
-    """A verifier's word on what a node's evidence is worth. It holds for `AuditSpec.attested_rounds`."""
+    """A verifier's vote on a node's audit discount, valid for `AuditSpec.attested_rounds` rounds."""
 
     TAG: ClassVar[bytes] = b"assay/appraisal/1"
     run_id: Digest
@@ -189,7 +189,7 @@ class Appraisal:
     verifier: PeerId
     discount: Discount
     evidence: Digest
-    result: Digest  # of the attestation result, which the verifier keeps
+    result: Digest  # of the attestation result, which the verifier stores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +203,7 @@ class SignedAppraisal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceSubmission:
-    """A node hands a verifier the evidence of its hardware, encoded as the attestation room says."""
+    """A node's hardware evidence for a verifier, encoded as package `attestation` defines."""
 
     TAG: ClassVar[bytes] = b"assay/evidence-submission/1"
     round: RoundId  # of the final manifest whose digest is the nonce
@@ -212,19 +212,19 @@ class EvidenceSubmission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StakeReport:
-    """What a verifier sees of the stake behind a node: whether all of it is still there."""
+    """A verifier's statement whether the stake behind a node is still complete."""
 
     TAG: ClassVar[bytes] = b"assay/stake-report/1"
     run_id: Digest
-    round: RoundId  # of the newest final manifest when it looked
+    round: RoundId  # of the newest final manifest at the time of the report
     node: PeerId
     verifier: PeerId
-    is_whole: bool  # the operator's active stake is what it was at first, and no less than the vault's least
+    is_whole: bool  # the operator's active stake is what it was at first, and at least the vault's minimum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedStakeReport:
-    """A word on stake with its verifier's signature."""
+    """A stake report with its verifier's signature."""
 
     TAG: ClassVar[bytes] = b"assay/signed-stake-report/1"
     stake_report: StakeReport
@@ -233,7 +233,7 @@ class SignedStakeReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What counts in one round: the body that verifiers agree on."""
+    """Manifest of one round: the block body that verifiers agree on."""
 
     TAG: ClassVar[bytes] = b"assay/manifest/6"
     run_id: Digest
@@ -242,7 +242,7 @@ class Manifest:
     commits: Annotated[tuple[SignedCommit, ...], Max(NODES_MAX)]  # ascending by node
     beacon_shares: Annotated[tuple[BeaconShare, ...], Max(VERIFIERS_MAX)]  # for the round before, ascending
     drand: Annotated[bytes, Max(SIGNATURE_BYTES)]  # of the drand round that the manifest before named
-    drand_next: int  # a drand round still to come, for the next manifest; 0: none
+    drand_next: int  # a future drand round, for the next manifest; 0: none
     commitments: Annotated[
         tuple[SignedVerdictCommitment, ...], Max(VERDICTS_MAX)
     ]  # by (round, node, verifier)
@@ -252,14 +252,14 @@ class Manifest:
     contradictions: Annotated[tuple[Contradiction, ...], Max(CONTRADICTIONS_MAX)]  # ascending by node
     appraised: Annotated[tuple[SignedAppraisal, ...], Max(VERDICTS_MAX)]  # by (node, verifier)
     stake_reports: Annotated[tuple[SignedStakeReport, ...], Max(STAKE_REPORTS_MAX)]  # likewise
-    disqualified: Annotated[tuple[PeerId, ...], Max(VERIFIERS_MAX)]  # verifiers at fault by now, ascending
+    disqualified: Annotated[tuple[PeerId, ...], Max(VERIFIERS_MAX)]  # verifiers at fault, ascending
     aggregate: Digest  # blob digest; zero without commits, or where the rule refuses them (n <= 2f)
     chain: Digest  # H(chain before | ids | update digests | aggregate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A manifest at its place in the agreement: Simplex iteration, and the block it extends."""
+    """A manifest's position in consensus: Simplex iteration, and the block it extends."""
 
     TAG: ClassVar[bytes] = b"assay/block/1"
     run_id: Digest
@@ -270,7 +270,7 @@ class Block:
 
 
 class VoteKind(enum.IntEnum):
-    """The three things a verifier may sign in one Simplex iteration."""
+    """The three kinds of vote in one Simplex iteration."""
 
     NOTARISE = 1
     DUMMY = 2
@@ -279,7 +279,7 @@ class VoteKind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
-    """One verifier's word on one iteration. `block` is zero for DUMMY."""
+    """A consensus vote in one iteration. `block` is zero for DUMMY."""
 
     TAG: ClassVar[bytes] = b"assay/vote/1"
     run_id: Digest
@@ -303,7 +303,7 @@ class QuorumCertificate:
     """At least 2f+1 verifiers' signatures on the same vote, ascending by verifier.
 
     On NOTARISE or DUMMY it lets an iteration end; on FINALISE it is the
-    certificate that makes a manifest part of the chain for good.
+    certificate that finalises a manifest.
     """
 
     TAG: ClassVar[bytes] = b"assay/certificate/1"
@@ -331,7 +331,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertifiedManifest:
-    """One link of the finalised chain: checkable by anybody who knows the verifiers."""
+    """A manifest with its finality certificate: anyone who knows the verifiers can check it."""
 
     TAG: ClassVar[bytes] = b"assay/certified/5"
     manifest: Manifest
@@ -341,7 +341,7 @@ class CertifiedManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """A verifier saw this commit, with its update, before the round closed."""
+    """A verifier's statement that it held this commit and its update before the round closed."""
 
     TAG: ClassVar[bytes] = b"assay/receipt/1"
     run_id: Digest
@@ -362,7 +362,7 @@ class SignedReceipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A verifier will not carry this commit. Whoever holds commit and update can check the reason again."""
+    """A verifier rejects this commit. The reason can be checked again from commit and update."""
 
     TAG: ClassVar[bytes] = b"assay/refusal/1"
     run_id: Digest
@@ -384,7 +384,7 @@ class SignedRefusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A node hands its commit to a verifier; a small update rides along, a large one is fetched."""
+    """A node's commit, sent to a verifier; a small update is included, a large one is fetched."""
 
     TAG: ClassVar[bytes] = b"assay/submission/2"
     signed: SignedCommit
@@ -393,7 +393,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpeningNotice:
-    """A node tells an auditor under which digest the opening of a step can be fetched."""
+    """The blob digest under which an auditor can fetch the opening of a step."""
 
     TAG: ClassVar[bytes] = b"assay/opening-notice/1"
     round: RoundId
@@ -403,7 +403,7 @@ class OpeningNotice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRequest:
-    """Names one step of one node, or with a zero node one round or epoch."""
+    """Request for one step of one node, or, with a zero node, for one round or epoch."""
 
     TAG: ClassVar[bytes] = b"assay/step-request/1"
     number: int
@@ -412,7 +412,7 @@ class StepRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlashOrderRequest:
-    """Asks a verifier to sign a slash that the chain calls for: of the node, or of a verifier."""
+    """Asks a verifier to sign a slash order that follows from the chain, against a node or a verifier."""
 
     TAG: ClassVar[bytes] = b"assay/slash-order-request/1"
     round: RoundId
@@ -422,7 +422,7 @@ class SlashOrderRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestRange:
-    """Consecutive links of the finalised chain, as many as fit an answer."""
+    """Consecutive certified manifests, as many as fit one response."""
 
     TAG: ClassVar[bytes] = b"assay/manifest-range/5"
     links: Annotated[tuple[CertifiedManifest, ...], Max(256)]
@@ -430,7 +430,7 @@ class ManifestRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultSignature:
-    """What a verifier computed for an epoch, and its hot key's signature on the EIP-712 result."""
+    """A verifier's result for an epoch, and its hot key's signature over the EIP-712 result."""
 
     TAG: ClassVar[bytes] = b"assay/result-signature/1"
     epoch: int
@@ -444,11 +444,11 @@ class ResultSignature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolutionSignature:
-    """A verifier's answer to a challenged result: does it stand? With its hot key's signature."""
+    """A verifier's vote on whether a challenged result stands, with its hot key's signature."""
 
     TAG: ClassVar[bytes] = b"assay/resolution-signature/1"
     epoch: int
-    result: Digest  # the challenged result, as the chain has it
+    result: Digest  # digest of the challenged result on chain
     stands: bool  # whether it is what this verifier computed
     signature: HotSignature
 
@@ -463,7 +463,7 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSignature:
-    """What a verifier computed for the model's record, and its hot key's signature on the EIP-712 record."""
+    """A verifier's model record, and its hot key's signature over the EIP-712 record."""
 
     TAG: ClassVar[bytes] = b"assay/model-signature/1"
     model_hash: Digest

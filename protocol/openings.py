@@ -1,6 +1,6 @@
-"""Openings: what a drawn node shows of its private state, each part bound by its commit.
+"""Openings: the parts of its private state that an audited node reveals, each bound by its commit.
 
-Room: protocol (pure). Messages like those of `messages`, apart because they are long and are never agreed on.
+Room: protocol (pure). Kept apart from `messages` because openings are large and never part of a manifest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """What a drawn node shows of its momentum: blocks of both roots, and their paths."""
+    """A node's opening of its momentum: drawn blocks under both roots, with Merkle paths."""
 
     TAG: ClassVar[bytes] = b"assay/opening/2"
     run_id: Digest
@@ -41,7 +41,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InnerBlocks:
-    """The opened blocks of an inner state, with what leads from them to its entry in `Commit.inner`."""
+    """Opened blocks of an inner state, with the Merkle data that binds them to `Commit.inner`."""
 
     TAG: ClassVar[bytes] = b"assay/inner-blocks/1"
     count: int  # inner steps since the moments were zero
@@ -55,7 +55,7 @@ class InnerBlocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InnerOpening:
-    """What a drawn node shows of its inner steps besides: one segment's start and end, and the last state.
+    """A node's opening of its inner steps: the start and end of one segment, and the round's last state.
 
     The start is bound by the entry of `Commit.inner` before the segment, or by `momentum_before`.
     """
@@ -64,10 +64,10 @@ class InnerOpening:
     opening: Opening
     segment: int
     start_count: int  # inner steps since the moments were zero
-    start_theta: Annotated[bytes, Max(INNER_BYTES_MAX)]  # float32; empty where the network's is the start
+    start_theta: Annotated[bytes, Max(INNER_BYTES_MAX)]  # float32; empty if it starts from the network's
     start_theta_root: Digest  # where `start_theta` is empty but a digest binds it: its Merkle root
     start_moments: Annotated[bytes, Max(2 * INNER_BYTES_MAX)]  # float32, one after another
-    start_path: Path  # of the carried state in `momentum_before`; empty if the segment begins elsewhere
+    start_path: Path  # of the carried state in `momentum_before`; empty if another state is the start
     end: InnerBlocks  # the state the segment ended in: parameters and moments
     last: Annotated[tuple[InnerBlocks, ...], Max(1)]  # the round's last state, parameters only, if another
     last_path: Path  # of the carried state in `momentum_after`; empty if nothing is carried

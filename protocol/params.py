@@ -1,8 +1,7 @@
-"""Params: everything the parties of one run share, hashed into what the buyer funds.
+"""Params: `RunSpec`, all parameters that the parties of one run share; its digest is the escrow's `specHash`.
 
-Room: protocol (pure). `RunSpec` is a message like any other; its digest is the
-`specHash` that the escrow contract stores, so nobody can later say that another
-model, price or audit rate was agreed. Integers only: money in minor units, time
+Room: protocol (pure). The buyer funds that digest, so no party can later claim
+another model, price or audit rate. Integers only: money in minor units, time
 in milliseconds, ratios in millionths.
 """
 
@@ -29,7 +28,7 @@ RUN_VERIFIERS_MAX = 16
 
 
 class Family(enum.IntEnum):
-    """How a decoder is built; docs/protocol.md, "Model"."""
+    """Decoder architecture; docs/protocol.md, "Model"."""
 
     GPT = 1  # learned positions, LayerNorm, GELU
     LLAMA = 2  # rotary positions, RMSNorm, SwiGLU, grouped queries
@@ -37,7 +36,7 @@ class Family(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A decoder-only transformer, and where it starts from."""
+    """A decoder-only transformer and its initial parameters."""
 
     TAG: ClassVar[bytes] = b"assay/model-spec/2"
     family: Family
@@ -55,7 +54,7 @@ class ModelSpec:
 
 
 class Precision(enum.IntEnum):
-    """In what a forward and backward pass is computed; parameters and gradients stay float32."""
+    """Number format of forward and backward passes; parameters and gradients stay float32."""
 
     FLOAT32 = 1
     BFLOAT16 = 2  # by torch's autocast
@@ -63,7 +62,7 @@ class Precision(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeSpec:
-    """How a gradient is computed, as far as all nodes must do the same."""
+    """How a gradient is computed, as far as all nodes must agree."""
 
     TAG: ClassVar[bytes] = b"assay/compute-spec/1"
     dtype: Precision
@@ -88,23 +87,23 @@ class DataSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSpec:
-    """How often, by whom and by when steps are recomputed."""
+    """Audit rules of a run: rates, deadlines in rounds, and digests of what auditors rely on."""
 
     TAG: ClassVar[bytes] = b"assay/audit-spec/4"
     probation: int  # a node's first audits come at rate 1; then rate = probation / clean audits
     floor_ppm: int  # the rate never falls under this; never 0
-    blocks: int  # opened per audit, half uniform, half among non-empty blocks
-    replication_ppm: int  # how often a second auditor must look, drawn once the first has sealed his verdict
+    blocks: int  # count opened per audit, half uniform, half among non-empty blocks
+    replication_ppm: int  # rate of replicated audits, drawn once the first auditor has committed
     takeover_rounds: int  # rounds after which the next verifier in the drawn order takes over
     audit_rounds: int  # a verdict counts up to this many rounds after the step
-    dispute_rounds: int  # a committee has this many rounds after the alarm
-    limits: Digest  # SHA-256 of the calibration by which other execution classes are judged; zero: none are
+    dispute_rounds: int  # a committee's time after the dispute was opened
+    limits: Digest  # SHA-256 of the calibration for other execution classes; zero: none are judged
     known_answers: Digest  # Merkle root over known-answer tasks; zero without any
     known_answer_count: int
-    attestation: Digest  # of the policy by which evidence of hardware lowers the rate; zero: it does not
+    attestation: Digest  # of the policy by which attested hardware lowers the rate; zero: none
     attested_rounds: int  # how long evidence counts, from the round whose manifest was its nonce; 0 without
-    code: Digest  # SHA-256 of what an attested guest runs; zero without
-    drand: DrandSpec  # randomness from outside that draws depend on too, if on any
+    code: Digest  # SHA-256 of an attested guest's code; zero without
+    drand: DrandSpec  # external randomness mixed into the draws, if any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +115,9 @@ class MoneySpec:
     operators_ppm: int
     verifiers_ppm: int  # the rest is the fee
     treasury: Address
-    slash_ppm: int  # of an operator's stake, for an upheld mismatch
+    slash_ppm: int  # of an operator's stake, for a confirmed mismatch
     withheld_ppm: (
-        int  # for an opening that never came; less than `slash_ppm` is the cheap way out of an audit
+        int  # for an opening that never came; below `slash_ppm`, withholding would be cheaper than a mismatch
     )
     verifier_slash_ppm: int  # of a verifier's stake, for a verdict that the committee proved false
     epoch_rounds: int
@@ -126,11 +125,11 @@ class MoneySpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimingSpec:
-    """When verifiers stop waiting. Safety never depends on these."""
+    """Consensus timeouts in milliseconds. Safety never depends on them."""
 
     TAG: ClassVar[bytes] = b"assay/timing-spec/1"
-    collect_ms: int  # a leader proposes what it has after this long
-    ready_ms: int  # a verifier that holds everything gives the leader this long
+    collect_ms: int  # after this time a leader proposes what it has
+    ready_ms: int  # a verifier that holds everything waits this long for the leader
     iteration_ms: int  # and this long otherwise
     resend_ms: int
 
@@ -147,14 +146,14 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """One run, complete: whoever holds this and the chain can check everything else."""
+    """Complete specification of one run: with the chain, it suffices to check everything else."""
 
     TAG: ClassVar[bytes] = b"assay/run-spec/5"
     deployment_id: Digest
     name: Annotated[str, Max(64)]
     seed: int
     rounds: int
-    state_every: int  # commits carry the digest of the parameters every so many rounds
+    state_every: int  # rounds between commits that carry the digest of the parameters
     model: ModelSpec
     compute: ComputeSpec
     data: DataSpec
@@ -168,7 +167,7 @@ class RunSpec:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens one accepted contribution stands for."""
+        """Tokens that one accepted step counts for."""
         return self.rule.sequences_per_round * self.model.context
 
     @property
@@ -178,22 +177,22 @@ class RunSpec:
 
     @property
     def last_round(self) -> int:
-        """The round whose manifest closes the chain: training, then time for every verdict."""
+        """The round whose manifest closes the chain, once training and all audits are over."""
         return self.rounds - 1 + self.closing_rounds
 
     @property
     def closing_rounds(self) -> int:
-        """Rounds after a step by which its audit has ended, a dispute and its appeal included."""
+        """Rounds after which a step's audit has ended, dispute and second committee included."""
         hearings = 1 if len(self.verifiers) <= committee_size(len(self.verifiers), 0) else 2
         return self.audit.audit_rounds + hearings * self.audit.dispute_rounds
 
     @property
     def epochs(self) -> int:
-        """Settlements of the run."""
+        """Number of epochs (settlements) of the run."""
         return -(-self.rounds // self.money.epoch_rounds)
 
     def settled_at(self, epoch: int) -> int:
-        """The round whose manifest makes `epoch` ripe: nothing about it can change after."""
+        """The round whose manifest makes `epoch` final for settlement: nothing in it changes later."""
         last = min((epoch + 1) * self.money.epoch_rounds, self.rounds) - 1
         return last + self.closing_rounds
 
@@ -251,9 +250,9 @@ def check_spec(spec: RunSpec) -> None:
         need(0 < getattr(spec.money, name) <= PPM, f"{name} must be above 0 and at most 1")
     need(len(spec.verifiers) >= 1, "a run needs verifiers")
     need(len(spec.nodes) >= 1, "a run needs nodes")
-    # A proposal must fit one fact of 256 KiB: 750 bytes a commit, 1.7 kB a dummy certificate, and at most
-    # `MESSAGES_PER_MANIFEST` (verifier/round/machine.py) each of verdicts (430 bytes), their seals (220)
-    # and sketches (370).
+    # A proposal must fit one notification of 256 KiB: 750 bytes a commit, 1.7 kB a dummy certificate, and at
+    # most `MESSAGES_PER_MANIFEST` (verifier/round/machine.py) each of verdicts (430 bytes), commitments
+    # (220) and sketches (370).
     need(len(spec.nodes) <= RUN_NODES_MAX, f"{len(spec.nodes)} nodes, at most {RUN_NODES_MAX} expected")
     need(
         len(spec.verifiers) <= RUN_VERIFIERS_MAX,
@@ -283,7 +282,7 @@ def check_spec(spec: RunSpec) -> None:
 
 
 def model_faults(model: ModelSpec) -> tuple[str, ...]:
-    """What about these sizes makes no model; empty if all fit together."""
+    """Errors in a model's sizes, as text; empty if they fit together."""
     sizes = {
         name: getattr(model, name)
         for name in ("vocabulary", "layers", "width", "heads", "kv_heads", "hidden", "context")

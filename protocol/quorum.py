@@ -1,6 +1,6 @@
-"""Quorum: how many of n verifiers decide, and the check of a certificate.
+"""Quorum: quorum and committee sizes for n verifiers, and the check of a quorum certificate.
 
-Room: protocol (pure). n = 3f + 1 verifiers tolerate f liars; every certificate
+Room: protocol (pure). n = 3f + 1 verifiers tolerate f Byzantine ones; every certificate
 carries floor(2n/3) + 1 signatures (2f + 1 when n = 3f + 1), so any two share an honest one.
 """
 
@@ -17,7 +17,7 @@ FIRST_COMMITTEE, SECOND_COMMITTEE = 5, 15
 
 
 def quorum(verifier_count: int) -> int:
-    """Signatures that decide: floor(2n/3) + 1."""
+    """Number of signatures of a quorum: floor(2n/3) + 1."""
     return 2 * verifier_count // 3 + 1
 
 
@@ -27,9 +27,9 @@ def faults_tolerated(verifier_count: int) -> int:
 
 
 def committee_size(verifier_count: int, dispute_round: int) -> int:
-    """How many verifiers decide a dispute: five, fifteen in the second hearing, or all if there are fewer.
+    """Number of verifiers that decide a dispute: 5, then 15 in the second round, or all if fewer.
 
-    Never so few that the liars tolerated are a quorum of them.
+    Never so few that f Byzantine verifiers are a quorum of the committee.
     """
     size = (FIRST_COMMITTEE, SECOND_COMMITTEE)[dispute_round]
     while quorum(size) <= faults_tolerated(verifier_count):
@@ -59,7 +59,7 @@ def check_certificate(certificate: QuorumCertificate, domain: Domain, verifiers:
 
 
 def assemble(votes: Collection[SignedVote]) -> QuorumCertificate:
-    """A certificate from checked votes of distinct verifiers that all say the same."""
+    """A certificate from equal, already checked votes of distinct verifiers."""
     ordered = sorted(votes, key=lambda signed: signed.verifier)
     assert ordered and all(signed.vote == ordered[0].vote for signed in ordered)
     return QuorumCertificate(

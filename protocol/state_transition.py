@@ -1,9 +1,8 @@
-"""History: what the finalised chain says, as a fold that every party computes alike.
+"""State transition: a run's state as a deterministic fold over its finalised manifests.
 
-Room: protocol (pure). `advance(history, manifest)` takes one final manifest after the
-other; who may train, which audits are open, how they ended and which steps earned
-money all follow from it (`audits` has the rules of a single one). The ledger, the
-payouts and the slashes are functions of this and of the EVM chain's events, of nothing else.
+Room: protocol (pure). `advance(run_state, manifest)` takes final manifests in order. Which nodes may train,
+which audits are open, how they ended and which steps earned money all follow from it (`audits` has the rules
+of one audit). Ledger, payouts and slashes are functions of this state and of the EVM chain's events only.
 """
 
 from __future__ import annotations
@@ -32,48 +31,48 @@ from assay.protocol.quorum import faults_tolerated, quorum
 from assay.protocol.randomness.drand import randomness
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
-STAKE_REPORT_PAUSE = 64  # rounds between two words of one verifier on one node's stake
-STAKE_REPORT_ROUNDS = 16  # for which such a word may wait for a manifest
-BEACON_PAUSE = 16  # rounds without a share of the beacon, and its pay, for whose share was missing
+STAKE_REPORT_PAUSE = 64  # rounds between two reports of one verifier on one node's stake
+STAKE_REPORT_ROUNDS = 16  # rounds for which a stake report may wait for a manifest
+BEACON_PAUSE = 16  # rounds for which a verifier that missed its beacon share is neither asked nor paid
 StepId = tuple[RoundId, PeerId]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord:
-    """What the chain knows of one node."""
+    """What the chain records about one node."""
 
     momentum: Digest = NO_DIGEST  # root after its last accepted step; zero before the first
     round: int = -1  # of that step
     accepted: int = 0
     clean: int = 0  # audits passed in a row, since it was last on probation
-    is_biased: frozenset[PeerId] = frozenset()  # verifiers who say so since it was last on probation
+    is_biased: frozenset[PeerId] = frozenset()  # verifiers that report it, since it was last on probation
     exec_class: Digest = NO_DIGEST  # of its last accepted step
     fault_round: int = -1  # of the earliest proven fault; from then on nothing is paid
-    has_contradicted: bool = False  # that fault is two commits for one round
+    has_contradicted: bool = False  # whether that fault is equivocation: two commits for one round
 
     @property
     def banned(self) -> bool:
-        """Its commits are taken no more."""
+        """Whether a fault is proven, so that further commits of the node are refused."""
         return self.fault_round >= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierRecord:
-    """What the chain knows of one verifier."""
+    """What the chain records about one verifier."""
 
     fault_round: int = -1  # earliest step on which a committee proved it wrong
     judged: int = 0  # verdicts the chain carries
-    silent: int = 0  # verdicts it sealed and did not open in time
+    silent: int = 0  # verdicts it committed to and did not reveal in time
 
     @property
     def is_disqualified(self) -> bool:
-        """It is drawn no more."""
+        """Whether it is at fault, so that no later step draws it."""
         return self.fault_round >= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """The fold's state after `round` manifests."""
+    """State of a run after `round` manifests."""
 
     spec: RunSpec
     run_id: Digest
@@ -82,10 +81,10 @@ class RunState:
     chain: Digest
     nodes: Mapping[PeerId, NodeRecord]
     verifiers: Mapping[PeerId, VerifierRecord]
-    audits: Mapping[StepId, Audit]  # of epochs not yet ripe for settlement
+    audits: Mapping[StepId, Audit]  # of epochs not yet final for settlement
     steps: Mapping[StepId, int] = field(default_factory=dict)  # accepted tokens, same epochs
     beacon_shares: Mapping[int, tuple[PeerId, ...]] = field(default_factory=dict)  # by round they are for
-    away: Mapping[PeerId, int] = field(default_factory=dict)  # from which round on it is asked again
+    away: Mapping[PeerId, int] = field(default_factory=dict)  # the round from which on it is asked again
     last_commits: tuple[Commit, ...] = ()
     stake_reports: Mapping[tuple[PeerId, PeerId], StakeReport] = field(
         default_factory=dict
@@ -95,12 +94,12 @@ class RunState:
 
     @property
     def is_complete(self) -> bool:
-        """Nothing can follow: training, audits and disputes are over."""
+        """Whether training, audits and disputes are over, so that no manifest can follow."""
         return self.round > self.spec.last_round
 
     @property
     def is_training(self) -> bool:
-        """The next manifest takes commits."""
+        """Whether the next manifest takes commits."""
         return self.round < self.spec.rounds
 
     @property
@@ -112,9 +111,9 @@ class RunState:
 
     @property
     def beacon(self) -> tuple[PeerId, ...]:
-        """Verifiers who must share in the beacon that the next manifest carries, ascending.
+        """Verifiers whose beacon shares the next manifest must carry, ascending.
 
-        Whose share was missing is not asked for a while: nobody chooses, round by round, whether it counts.
+        A verifier that missed its share pauses: none can choose round by round whether its share counts.
         """
         peers = self.spec.verifier_peers
         present = tuple(peer for peer in peers if self.away.get(peer, 0) <= self.round)
@@ -126,9 +125,9 @@ class RunState:
         return tuple(sorted(peer for peer, record in self.verifiers.items() if record.is_disqualified))
 
     def discount_ppm(self, node: PeerId) -> int:
-        """What the next draw multiplies this node's adaptive rate with: what a quorum of verifiers grants.
+        """Factor on the node's adaptive audit rate in the next draw, in millionths, granted by a quorum.
 
-        Fewer than a quorum of liars grant nothing, and fewer than a quorum who refuse cost nothing.
+        Fewer than a quorum cannot grant a discount; n - quorum or fewer cannot block one.
         """
         known = self.spec.verifier_peers
         words = (self.appraised.get((node, verifier)) for verifier in known)
@@ -137,28 +136,28 @@ class RunState:
         return granted[need - 1] if len(granted) >= need else PPM
 
     def has_whole_stake(self, node: PeerId) -> bool:
-        """Whether no more than f verifiers say that stake has left from behind this node."""
+        """Whether at most f verifiers report that stake behind this node was withdrawn."""
         known = self.spec.verifier_peers
         words = (self.stake_reports.get((node, verifier)) for verifier in known)
         return sum(one is not None and not one.is_whole for one in words) <= faults_tolerated(len(known))
 
     def rate_ppm(self, node: PeerId) -> int:
-        """The probability with which the next draw audits this node's step, in millionths."""
+        """Probability that the next draw audits this node's step, in millionths."""
         if not self.has_whole_stake(node):
             return PPM
         return audit_rate_ppm(self.spec.audit, self.nodes[node].clean, self.discount_ppm(node))
 
     def is_fresh(self, word: Appraisal) -> bool:
-        """Whether the evidence behind this word still counts when the next manifest is made."""
+        """Whether the evidence behind this appraisal still counts in the next manifest."""
         return self.round <= word.round + self.spec.audit.attested_rounds
 
     def epoch_of(self, round_id: int) -> int:
-        """The settlement a round belongs to."""
+        """The epoch (settlement) of a round."""
         return round_id // self.spec.money.epoch_rounds
 
 
 def start(spec: RunSpec, run_id: Digest) -> RunState:
-    """Before the first manifest."""
+    """The state before the first manifest."""
     return RunState(
         spec=spec,
         run_id=run_id,
@@ -180,23 +179,23 @@ def next_chain(chain: Digest, commits: tuple[Commit, ...], aggregate: Digest) ->
 
 
 def may_commit_verdict(run_state: RunState, audit: Audit, verifier: PeerId) -> bool:
-    """Whether the next manifest may carry this verifier's sealed verdict."""
+    """Whether the next manifest may carry this verifier's verdict commitment."""
     return rules.may_commit_verdict(run_state.spec.audit, audit, verifier, int(run_state.round))
 
 
-def may_share_beacon(run_state: RunState, audit: Audit, verdict: Verdict) -> bool:
+def may_open_verdict(run_state: RunState, audit: Audit, verdict: Verdict) -> bool:
     """Whether the next manifest may carry this verdict."""
     may_say = run_state.spec.audit.limits != NO_DIGEST or (
         verdict.outcome not in rules.RECOMPUTED or verdict.exec_class == audit.commit.exec_class
     )
-    return may_say and rules.may_share_beacon(audit, verdict, int(run_state.round))
+    return may_say and rules.may_open_verdict(audit, verdict, int(run_state.round))
 
 
 def may_appraise(run_state: RunState, word: Appraisal) -> bool:
-    """Whether the next manifest may carry this word: on young evidence of a node in the run.
+    """Whether the next manifest may carry this appraisal: of recent evidence of a node in the run.
 
-    A verifier's next word on a node may come when half of the last one's life is over: no node can
-    crowd the others out of manifests by showing evidence in every round.
+    A verifier may appraise a node again when half of its last appraisal's validity is over: no node can
+    crowd others out of manifests by submitting evidence in every round.
     """
     if run_state.spec.audit.attestation == NO_DIGEST or word.run_id != run_state.run_id:
         return False
@@ -209,11 +208,10 @@ def may_appraise(run_state: RunState, word: Appraisal) -> bool:
 
 
 def may_back(run_state: RunState, word: StakeReport) -> bool:
-    """Whether the next manifest may carry this word: of a verifier that saw a node's stake change lately.
+    """Whether the next manifest may include this stake report.
 
-    A verifier's first word on a node is that stake has left; each next one says otherwise than the last, and
-    comes `STAKE_REPORT_PAUSE` rounds later: no liar can crowd the others out of manifests by changing its
-    mind.
+    A verifier's first report on a node is that stake was withdrawn; each later one reverses the last, at
+    least `STAKE_REPORT_PAUSE` rounds later: no Byzantine verifier can crowd others out by alternating.
     """
     if word.run_id != run_state.run_id or word.verifier not in run_state.spec.verifier_peers:
         return False
@@ -231,7 +229,7 @@ def may_contradict(run_state: RunState, pair: Contradiction) -> bool:
     """Whether the next manifest may carry this pair, its signatures aside.
 
     Two different commits of one node for one round of this run, in the order of their digests, of a
-    node that is not barred yet, while pay for that round can still be kept back.
+    node that is not banned yet, while pay for that round can still be withheld.
     """
     first, second = pair.first.commit, pair.second.commit
     record = run_state.nodes.get(first.node)
@@ -247,7 +245,7 @@ def may_contradict(run_state: RunState, pair: Contradiction) -> bool:
 
 
 def awaited(run_state: RunState) -> tuple[StepId, ...]:
-    """Audits for which the next manifest is the last chance of a word that is missing."""
+    """Audits with a missing message for which the next manifest is the last chance."""
     return tuple(
         step
         for step, audit in sorted(run_state.audits.items())
@@ -256,15 +254,15 @@ def awaited(run_state: RunState) -> tuple[StepId, ...]:
 
 
 def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None) -> RunState:
-    """The history with one more final manifest.
+    """The state after one more final manifest.
 
     Args:
-        history: Where the fold stands.
+        run_state: The state before it.
         manifest: Final and checked: certified, next round, linked to `run_state.parent`.
-        name: Its digest, where only a part of it is given.
+        name: Its digest, if only a part of the manifest is given.
 
     Returns:
-        The new history; the old one is not modified.
+        The new state; the old one is not modified.
     """
     assert manifest.round == run_state.round and manifest.parent == run_state.parent
     now = int(manifest.round)
@@ -321,14 +319,14 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         )
     if manifest.stake_reports:
         heard = replace(run_state, stake_reports=stake_reports)
-        for node in nodes:  # less stands behind it than was agreed: trust begins again
+        for node in nodes:  # less stake than agreed: probation starts again
             if run_state.has_whole_stake(node) and not heard.has_whole_stake(node):
                 nodes[node] = replace(nodes[node], clean=0)
     for signed_commit in manifest.commits:
         commit = signed_commit.commit
         steps[(commit.round, commit.node)] = commit.tokens
         record = nodes[commit.node]
-        if record.accepted and record.exec_class != commit.exec_class:  # another machine: trust begins again
+        if record.accepted and record.exec_class != commit.exec_class:  # another machine: probation again
             record = replace(record, clean=0, is_biased=frozenset())
             appraised = {key: word for key, word in appraised.items() if key[0] != commit.node}
         nodes[commit.node] = replace(
@@ -359,7 +357,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
 
 
 def beacon_of(run_state: RunState, manifest: Manifest) -> Digest:
-    """The seed that what `manifest` reveals makes of the manifest before it."""
+    """The audit seed for the previous manifest, from the beacon shares that `manifest` carries."""
     before = RoundId(int(manifest.round) - 1)
     alpha = beacon_input(run_state.spec.deployment_id, run_state.run_id, before, manifest.parent)
     shares = [(beacon_share.verifier, beacon_share.proof) for beacon_share in manifest.beacon_shares]
@@ -367,7 +365,7 @@ def beacon_of(run_state: RunState, manifest: Manifest) -> Digest:
 
 
 def drawn(run_state: RunState, manifest: Manifest, seed: Digest) -> dict[StepId, Audit]:
-    """The audits that `manifest` opens, of the steps of the manifest before it."""
+    """The audits that `manifest` opens, of steps in the previous manifest."""
     judges = judges_of(run_state.spec, manifest.disqualified)
     return {
         (commit.round, commit.node): Audit(
@@ -383,9 +381,9 @@ def drawn(run_state: RunState, manifest: Manifest, seed: Digest) -> dict[StepId,
 
 
 def judges_of(spec: RunSpec, disqualified: Sequence[PeerId]) -> tuple[PeerId, ...]:
-    """Who may audit: verifiers not at fault, or all if those are fewer than a quorum.
+    """The verifiers that may audit: those not at fault, or all if these are fewer than a quorum.
 
-    Below that, a few liars could be a committee of their own.
+    With fewer, a few Byzantine verifiers could form a committee.
     """
     left = tuple(peer for peer in spec.verifier_peers if peer not in set(disqualified))
     return left if len(left) >= quorum(len(spec.verifiers)) else spec.verifier_peers
@@ -393,7 +391,7 @@ def judges_of(spec: RunSpec, disqualified: Sequence[PeerId]) -> tuple[PeerId, ..
 
 @dataclass(slots=True)
 class _MessageChecks:
-    """What one manifest says about one audit."""
+    """The messages of one manifest about one audit."""
 
     commitments: list[VerdictCommitment] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
@@ -422,7 +420,7 @@ def _words(manifest: Manifest) -> dict[StepId, _MessageChecks]:
 
 
 def _ruled(record: NodeRecord, audit: Audit) -> NodeRecord:
-    """What a change of ruling means for the node."""
+    """The node's record after a change of its audit's status."""
     if audit.ruling in (AuditStatus.PASSED, AuditStatus.DISMISSED):
         return replace(record, clean=record.clean + 1)
     if audit.ruling is AuditStatus.CONFIRMED:
@@ -431,7 +429,7 @@ def _ruled(record: NodeRecord, audit: Audit) -> NodeRecord:
 
 
 def _leaning(record: NodeRecord, verifier: PeerId, f: int) -> NodeRecord:
-    """On probation again once more verifiers than can all be liars say that it leans; no fault."""
+    """Puts the node back on probation when more than f verifiers report systematic bias. Not a fault."""
     said = record.is_biased | {verifier}
     return (
         replace(record, is_biased=said) if len(said) <= f else replace(record, is_biased=frozenset(), clean=0)
@@ -452,7 +450,7 @@ def _failed(record: VerifierRecord, fault: Fault) -> VerifierRecord:
 def _prune(
     run_state: RunState, now: int
 ) -> tuple[dict[StepId, Audit], dict[StepId, int], dict[int, tuple[PeerId, ...]]]:
-    """Audits, steps and reveals without the epochs that were ripe before this manifest."""
+    """Audits, steps and beacon shares without the epochs that were final before this manifest."""
 
     def kept(round_id: int) -> bool:
         return now <= run_state.spec.settled_at(run_state.epoch_of(round_id)) + 1

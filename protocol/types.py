@@ -1,7 +1,7 @@
-"""Types: the words every message is made of, so that the checker catches a swap.
+"""Types: `NewType`s for ids, digests and signatures, so that the type checker catches a swap.
 
-Room: protocol (pure). A `NewType` costs nothing at run time; its exact length is
-what `codec` enforces when the bytes come from a stranger.
+Room: protocol (pure). A `NewType` costs nothing at run time; `codec` enforces its exact length on bytes
+that arrive.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Rule: how a round of training works, as numbers that all parties share.
+"""Update rule: the parameters of a communication method (DeMo, DiLoCo and kin), shared by all parties.
 
 Room: protocol (pure). One description covers the whole family (docs/protocol.md,
-"The update rule"): what a node does locally, what it sends of the result, how the
-network moves by it. Methods are presets of it: `training/methods/`.
+"The update rule"): a node's local work, the compression of its result, and the network's outer
+step. Methods are presets of it: `training/methods/`.
 
-    local:    x = lr * DCT(gradient, equalised), or the distance that `steps` optimiser steps went
+    local:    x = lr * DCT(gradient, equalised), or the pseudo-gradient of `steps` optimiser steps
     compress: e' = beta * e + x;  q = values of the k largest of every block;  e = e' - q
     outer:    theta' = theta - lr * f(aggregate of all q)
 
@@ -23,14 +23,14 @@ from assay.protocol.encoding.codec import Max
 PPM = 1_000_000
 BLOCK_SIDE = 64
 BLOCK_SIZE = BLOCK_SIDE * BLOCK_SIDE
-SEGMENTS_MAX = 64  # inner states that one commit names
+SEGMENTS_MAX = 64  # inner states that one commit binds
 RANK_MAX = 8
 FRAGMENTS_MAX = 64
 LAG_MAX = 4  # rounds; each keeps one more set of parameters and aggregates
 
 
 class Optimiser(enum.IntEnum):
-    """What a node runs on its own."""
+    """The inner optimiser of a node."""
 
     GRADIENT = 1  # one gradient, no step: the momentum is the compressor's error feedback
     SGD = 2
@@ -38,14 +38,14 @@ class Optimiser(enum.IntEnum):
 
 
 class Transform(enum.IntEnum):
-    """The basis in which coefficients are chosen."""
+    """Basis in which the largest coefficients are selected."""
 
     NONE = 1
     DCT = 2
 
 
 class Values(enum.IntEnum):
-    """How the coefficients that are sent are written. All but SIGN carry a scale per block."""
+    """Quantisation of the coefficients that are sent. All but SIGN carry a scale per block."""
 
     SIGN = 1  # one bit; the block's amplitude is free, so only a sign step may follow
     SIGN_MEAN = 2  # one bit times the block's mean magnitude
@@ -56,7 +56,7 @@ class Values(enum.IntEnum):
 
 
 class Outer(enum.IntEnum):
-    """How parameters move by the aggregate."""
+    """The outer optimiser: how the aggregate changes the parameters."""
 
     SIGN = 1  # theta - lr * sign
     SGD = 2  # theta - lr * D
@@ -66,14 +66,14 @@ class Outer(enum.IntEnum):
 
 
 class Wire(enum.IntEnum):
-    """How a round's aggregate is written, and so what every participant downloads."""
+    """Encoding of a round's aggregate, which every participant downloads."""
 
-    UNION = 1  # the coefficients that anybody sent
-    SIGNS = 2  # the step itself, one bit a parameter: shorter from some 25 nodes on; for a SIGN step
+    UNION = 1  # the coefficients that any node sent
+    SIGNS = 2  # the step itself, one bit a parameter: shorter from about 25 nodes on; for a SIGN step
 
 
 class Curve(enum.IntEnum):
-    """How a rate runs over its steps, after the warm-up."""
+    """Shape of a learning rate over its steps, after the warm-up."""
 
     CONSTANT = 1
     COSINE = 2  # down to the floor at the end
@@ -82,7 +82,7 @@ class Curve(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSpec:
-    """A rate over the run, as an exact table (`training/optimiser/schedule.py`)."""
+    """A learning rate over the run, evaluated as an exact table (`training/optimiser/schedule.py`)."""
 
     TAG: ClassVar[bytes] = b"assay/schedule-spec/1"
     curve: Curve
@@ -94,12 +94,12 @@ class ScheduleSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSpec:
-    """A node's work in one round."""
+    """A node's local work in one round."""
 
     TAG: ClassVar[bytes] = b"assay/local-spec/2"
     optimiser: Optimiser
     steps: int  # H; 1 for GRADIENT
-    segment: int  # steps between two committed inner states; an audit repeats one segment
+    segment: int  # steps between two committed inner states; an audit recomputes one segment
     sequences: int  # per step
     clip_micro: int  # gradient norm; 0 = no clipping
     equalises: (
@@ -111,25 +111,25 @@ class LocalSpec:
     epsilon_pico: int
     decay_micro: int  # decoupled weight decay
     proximal_micro: int  # FedProx: mu / 2 |theta - theta_0|^2 joins the loss
-    keeps_moments: bool  # inner moments live on in the next round
+    keeps_moments: bool  # inner moments are kept in the next round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressSpec:
-    """What is sent of the local result."""
+    """Compression of the local result."""
 
     TAG: ClassVar[bytes] = b"assay/compress-spec/1"
     transform: Transform
     k: int  # coefficients of each 64 x 64 block; 4096 = all of them
     rank: int  # 0, or two factors of this rank in place of coefficients (PowerSGD)
     values: Values
-    feedback_micro: int  # beta: what remains of the unsent part each round
+    feedback_micro: int  # beta: share of the unsent part kept each round
     keeps_error: bool  # false: what was not sent is dropped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OuterSpec:
-    """The network's step."""
+    """The network's outer step."""
 
     TAG: ClassVar[bytes] = b"assay/outer-spec/1"
     kind: Outer
@@ -142,12 +142,12 @@ class OuterSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregationSpec:
-    """How many updates become one: a rule of `verifier/aggregation/registry.py` by name."""
+    """Aggregation of the nodes' updates: a rule of `verifier/aggregation/registry.py` by name."""
 
     TAG: ClassVar[bytes] = b"assay/aggregation-spec/2"
     name: Annotated[str, Max(48)]
     wire: Wire
-    f: int  # liars it is set up to stand; a round with n <= 2f commits moves nothing
+    f: int  # Byzantine nodes it tolerates; a round with n <= 2f commits changes nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,49 +159,49 @@ class RuleSpec:
     compress: CompressSpec
     outer: OuterSpec
     aggregation: AggregationSpec
-    fragments: int  # 1, or so many parts of the model of which each round syncs one (Streaming DiLoCo)
+    fragments: int  # parts of the model, of which each round syncs one (Streaming DiLoCo); 1: all
     merge_ppm: int  # share of its own values a node keeps in a fragment that was synced
-    read_lag: int  # rounds by which the parameters that local work starts from are old
-    apply_lag: int  # rounds by which the aggregate that a round applies is old
+    read_lag: int  # age, in rounds, of the parameters that local work starts from
+    apply_lag: int  # age, in rounds, of the aggregate that a round applies
 
     @property
     def is_gradient(self) -> bool:
-        """Local work is one gradient and nothing else (DeMo and its kin)."""
+        """Whether local work is one gradient only (DeMo and kin)."""
         return self.local.optimiser is Optimiser.GRADIENT
 
     @property
     def is_dense(self) -> bool:
-        """Every coefficient of a block is sent."""
+        """Whether every coefficient of a block is sent."""
         return self.compress.k == BLOCK_SIZE or self.compress.rank > 0
 
     @property
     def has_scale(self) -> bool:
-        """Aggregates carry amplitudes."""
+        """Whether aggregates carry amplitudes, not only signs."""
         return self.outer.kind is not Outer.SIGN
 
     @property
     def is_local_kept(self) -> bool:
-        """A node goes on from its own parameters, not from the network's."""
+        """Whether a node continues from its own parameters, not from the network's."""
         return self.fragments > 1
 
     @property
     def carries_inner(self) -> bool:
-        """A node's inner state outlives the round, so commits bind it."""
+        """Whether a node's inner state outlives the round, so that commits bind it."""
         return not self.is_gradient and (self.local.keeps_moments or self.is_local_kept)
 
     @property
     def segments(self) -> int:
-        """Inner states that a commit names: none for a gradient."""
+        """Number of inner states that a commit binds: 0 for a gradient."""
         return 0 if self.is_gradient else -(-self.local.steps // self.local.segment)
 
     @property
     def sequences_per_round(self) -> int:
-        """Sequences one node trains on in a round."""
+        """Sequences that one node trains on in a round."""
         return self.local.steps * self.local.sequences
 
 
 def check_rule(rule: RuleSpec, need: Callable[[bool, str], None]) -> None:
-    """Call `need(holds, words)` for everything that must hold of a rule by itself."""
+    """Call `need(holds, text)` for every condition on a rule alone."""
     local, compress, outer = rule.local, rule.compress, rule.outer
     need(local.sequences >= 1, f"sequences is {local.sequences}, expected at least 1")
     need(local.steps >= 1, f"{local.steps} inner steps, expected at least 1")

@@ -1,9 +1,8 @@
-"""Attack: one adversary that runs, with the defence that should stop it and without.
+"""Attack: one adversary, run with its defence switched on and off.
 
-Room: redteam (pure but for `without`, which replaces one name for a while). An adversary acts in
-`attempts` and is told how each ended: it was caught, it succeeded, or neither. Its defence is
-switched off here, by an argument or by putting something else in the place of one named
-function; production code has no such switch. What succeeds undefended and not defended
+Room: redteam (pure but for `without`, which replaces one name for a while). An adversary acts in `attempts`,
+each of which is caught, succeeds, or neither. Its defence is switched off here, by an argument or by
+replacing one named function; production code has no such switch. An attack that succeeds only undefended
 shows that the defence is what stops it.
 """
 
@@ -17,7 +16,7 @@ from typing import Any
 
 
 class Where(enum.Enum):
-    """What the adversary acts against."""
+    """The part of the system that the adversary attacks."""
 
     STEP = "the recomputed step"
     CHAIN = "the fold of the chain"
@@ -27,7 +26,7 @@ class Where(enum.Enum):
 
 
 class AttackResult(enum.Enum):
-    """How an attack stands against this system."""
+    """Result of an attack against this system."""
 
     CAUGHT = "caught"  # it is proved or refused, and does not succeed
     HARMLESS = "harmless"  # nobody is accused, and it gains nothing
@@ -36,9 +35,9 @@ class AttackResult(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of some attempts.
+    """Counts over some attempts.
 
-    cost: what an attempt costs the adversary, in honest steps' work. harm: what it did or got, in words.
+    cost: of an attempt to the adversary, in honest steps' work. harm: its effect or gain, as text.
     """
 
     attempts: int
@@ -53,26 +52,26 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """An adversary. `run(is_defended, seed)` lets it act."""
+    """An adversary. `run(is_defended, seed)` runs it."""
 
     name: str
     number: int  # attacks of one kind share one
     where: Where
     defence: str
     run: Callable[[bool, int], Outcome]
-    has_off: bool = True  # whether there is a defence here that could be switched off
-    is_slow: bool = False  # seconds to minutes: not among the quick ones
+    has_off: bool = True  # whether the defence can be switched off here
+    is_slow: bool = False  # seconds to minutes: left out of quick runs
 
 
 def finding_of(outcome: Outcome) -> AttackResult:
-    """How an attack stands after this, its defence being on."""
+    """The attack's result, from an outcome with the defence on."""
     if outcome.succeeded:
         return AttackResult.OPEN
     return AttackResult.CAUGHT if outcome.caught else AttackResult.HARMLESS
 
 
 def together(outcomes: list[Outcome]) -> Outcome:
-    """The outcomes of several seeds as one; the cost is their mean, the words are the last one's."""
+    """The outcomes of several seeds as one; the cost is their mean, the harm the last one's."""
     return Outcome(
         attempts=sum(one.attempts for one in outcomes),
         caught=sum(one.caught for one in outcomes),
@@ -84,7 +83,7 @@ def together(outcomes: list[Outcome]) -> Outcome:
 
 @contextmanager
 def without(target: Any, name: str, stand_in: Any) -> Iterator[None]:
-    """Put `stand_in` in the place of `target.name`, which must be there, for as long as the block runs."""
+    """Replace `target.name`, which must exist, by `stand_in` for as long as the block runs."""
     true = getattr(target, name)
     setattr(target, name, stand_in)
     try:

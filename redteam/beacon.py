@@ -1,6 +1,6 @@
-"""Beacon: who wants to know or to choose what is drawn.
+"""Beacon: attacks that try to predict or to choose which steps are drawn for audit.
 
-Room: redteam. A leader that picks among shares, a verifier with two of them, colluders who know all.
+Room: redteam. A leader that chooses among shares, a verifier with two of them, colluders who know all.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from assay.verifier.round.machine import examine
 
 
 def _beacon(is_defended: bool, seed: int) -> Outcome:
-    """A leader picks the shares by which a friend's step is not drawn, at a rate of one half."""
+    """A leader chooses the shares so that a friend's step is not drawn, at a rate of one half."""
     fake_verifier, rounds, rate = a_fake_verifier(seed), 16, PPM // 2
     drawn, chosen = 0, 0
     off = (
@@ -76,7 +76,7 @@ def _choices(beacon_shares: tuple[BeaconShare, ...]) -> list[tuple[BeaconShare, 
 
 
 def _beacon_after_dummy(is_defended: bool, seed: int) -> Outcome:
-    """The same after an iteration that was given up, where a quorum of shares will do."""
+    """The same after a skipped iteration, where a quorum of shares suffices."""
     fake_verifier = a_fake_verifier(seed).passes()
     manifest = fake_verifier.manifest(beacon_shares=fake_verifier.beacon_shares()[1:])
     taken = not refusals_of([lambda: examine(fake_verifier.round, (), manifest, follows=False)])
@@ -89,7 +89,7 @@ def _beacon_after_dummy(is_defended: bool, seed: int) -> Outcome:
 
 
 def _second_proof(is_defended: bool, seed: int) -> Outcome:
-    """Another share of the same verifier for the same round, to choose the better of two."""
+    """A second share of the same verifier for the same round, to choose the better of two."""
     fake_verifier = a_fake_verifier(seed).passes()
     true = fake_verifier.beacon_shares()
     alpha = b"something else"
@@ -114,14 +114,14 @@ def _second_proof(is_defended: bool, seed: int) -> Outcome:
 def _foresight(is_defended: bool, seed: int) -> Outcome:
     """All verifiers collude: with every share they know each draw before they choose what to commit.
 
-    They take, of eight sets of commits, one by which a friend is not drawn, at a rate of one half.
+    Of eight sets of commits they take one by which a friend is not drawn, at a rate of one half.
     Undefended, no randomness comes from outside.
     """
     fake_verifier, tries, rate = a_fake_verifier(seed, drand=QUICKNET), 16, PPM // 2
     rng = random.Random(seed)
     drawn = 0
     for turn in range(tries):
-        # What the network will say of the named round, which nobody knows yet.
+        # drand's future value of the named round, which nobody knows yet
         released = rng.randbytes(48) if is_defended else b""
         options = [fake_verifier.manifest(aggregate=mark("set", turn, n), drand_next=1) for n in range(8)]
         foreseen = [not _hits(fake_verifier, one, b"", rate) for one in options]
@@ -142,7 +142,7 @@ def _hits(fake_verifier: FakeVerifier, manifest: Manifest, released: bytes, rate
 
 
 def _past_round(is_defended: bool, seed: int) -> Outcome:
-    """A leader names drand rounds that are out, so that it knows what it chooses among."""
+    """A leader names drand rounds that are already published, so that it knows what it chooses among."""
     fake_verifier, network = a_fake_verifier(seed, drand=QUICKNET), QUICKNET
     now_s = network.genesis_s + 10**6
     newest = (now_s - network.genesis_s) // network.period_s + 1

@@ -1,6 +1,6 @@
-"""Liars: what nodes may do wrong in what the chain records, step after step.
+"""Byzantine nodes: attacks by nodes in what the chain records, step after step.
 
-Room: redteam. Runs of a few rounds, with four verifiers who are honest but where a node has a friend.
+Room: redteam. Runs of a few rounds, with four verifiers who are honest unless the node has an accomplice.
 Every manifest passes production's own check; the fold and the payout table are production's.
 """
 
@@ -59,13 +59,13 @@ def _steady_liar(is_defended: bool, seed: int) -> Outcome:
 def _first_drawn(
     rate: Callable[[int], int], clean: int, lie_every: int, steps: int, rng: random.Random
 ) -> int:
-    """The false step that is drawn first, counted from 1; 0 if none of so many steps is.
+    """The first drawn false step, counted from 1; 0 if none of `steps` steps is.
 
     Args:
-        rate: Of audits, in millionths, after so many clean ones.
-        clean: Audits the node has to its name.
-        lie_every: One step in so many is false.
-        steps: In all.
+        rate: Of audits, in millionths, after a count of passed ones.
+        clean: Consecutive passed audits of the node at the start.
+        lie_every: One step in this many is false.
+        steps: Steps in all.
         rng: The beacons.
     """
     false = 0
@@ -95,7 +95,9 @@ def _coasting(is_defended: bool, seed: int) -> Outcome:
 
 
 def _trust_farming(is_defended: bool, seed: int) -> Outcome:
-    """Honest for 200,000 audits, then it always lies: at 1 / clean without a floor it is hardly drawn."""
+    """Honest for 200,000 audits, then every step is false: at 1 / clean without a floor it is hardly
+    drawn.
+    """
     rng, runs, steps = random.Random(seed), 60, 400
     rules = a_spec(probation=10, floor_ppm=50_000).audit
     caught = 0
@@ -107,7 +109,7 @@ def _trust_farming(is_defended: bool, seed: int) -> Outcome:
 
 
 def _forged_quote(is_defended: bool, seed: int) -> Outcome:
-    """The best evidence there is, forged, and false steps after it."""
+    """Forged attestation evidence of the best kind, and false steps after it."""
     rng, runs, steps = random.Random(seed), 60, 400
     if is_defended:
         rules = a_spec(probation=10, floor_ppm=50_000).audit
@@ -122,7 +124,7 @@ def _forged_quote(is_defended: bool, seed: int) -> Outcome:
 
 
 def _ground_identity(is_defended: bool, seed: int) -> Outcome:
-    """The best of 400 keys for being left alone: chosen by beacons that it knows, judged by later ones."""
+    """The best of 400 keys for not being drawn: chosen by beacons that it knows, tested by later ones."""
     past = [mark("past", seed, n) for n in range(40)]
     future = [mark("future", seed, n) for n in range(400)] if is_defended else past
     keys = [PeerId(mark("key", seed, n)) for n in range(400)]
@@ -138,7 +140,7 @@ def _ground_identity(is_defended: bool, seed: int) -> Outcome:
 
 
 def _withholds(is_defended: bool, seed: int) -> Outcome:
-    """Lies, and opens nothing when drawn."""
+    """Sends false steps, and no opening when drawn."""
     network = a_network(seed=seed)
     network.withheld = all_steps(12)
     off = nullcontext() if is_defended else without(assay.protocol.audits, "ADVERSE", (MISMATCH,))
@@ -150,7 +152,7 @@ def _withholds(is_defended: bool, seed: int) -> Outcome:
 
 
 def _withholds_in_dispute(is_defended: bool, seed: int) -> Outcome:
-    """Opens to the first auditor, who finds it false, and then to nobody."""
+    """Sends its opening to the first auditor, who finds it false, and then to nobody."""
     network = a_network(seed=seed)
     network.false = all_steps(12)
     for verifier in VERIFIERS:
@@ -171,10 +173,10 @@ def _late_withheld(network: Network, audit: Audit) -> Any:
 
 
 def _committed_for_ever(is_defended: bool, seed: int) -> Outcome:
-    """Skips the work where the auditor is bought, so it never shows the sketch that would not be right."""
+    """Skips the work where the auditor colludes, so it never opens the sketch that would be wrong."""
     network = a_network(seed=seed)
     network.committed = {NODE}
-    for verifier in VERIFIERS:  # their blocks agree; only the sketch would show what was not computed
+    for verifier in VERIFIERS:  # their blocks agree; only the sketch would show the missing work
         network.minds[verifier] = honest
 
     def guessed(
@@ -190,7 +192,7 @@ def _committed_for_ever(is_defended: bool, seed: int) -> Outcome:
 
 
 def _no_class(seed: int) -> Network:
-    """A node names an execution class that nobody has, so that no auditor can judge its false steps."""
+    """A node declares an execution class that nobody has, so that no auditor can judge its false steps."""
     network = a_network(seed=seed, rounds=12)
     network.commit_changes = lambda _round, node: {"exec_class": mark("nobody's")} if node == NODE else {}
     for verifier in VERIFIERS:
@@ -204,7 +206,7 @@ def _unable(network: Network, audit: Audit) -> Said:
 
 
 def _class_for_pay(is_defended: bool, seed: int) -> Outcome:
-    """Undefended, a word that says nothing counts as no word, and a step that nobody judged is paid."""
+    """Undefended, an empty verdict counts as none, and a step that nobody judged is paid."""
     network = _no_class(seed)
 
     def deaf(

@@ -1,7 +1,7 @@
-"""Judges: what verifiers may do wrong in what the chain records.
+"""Byzantine verifiers: attacks by verifiers in what the chain records.
 
-Room: redteam. Runs of a few rounds, four verifiers of which one may lie (f = 1), and honest others.
-Every manifest passes production's own check; the fold and the payout table are production's.
+Room: redteam. Runs of a few rounds, four verifiers of which one may be Byzantine (f = 1). Every manifest
+passes production's own check; the fold and the payout table are production's.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from assay.verifier.audit import odds
 
 
 def leaked(_network: Network, audit: Audit) -> tuple[Found, dict[str, Any]]:
-    """MATCH, with the sketch that the node gave away beforehand."""
+    """MATCH, with the sketch that the node leaked beforehand."""
     return MATCH, {"recomputed": said_sketch(audit.round, audit.node)}
 
 
@@ -68,7 +68,7 @@ def _lazy(is_defended: bool, seed: int) -> Outcome:
 
 
 def _lazy_with_help(is_defended: bool, seed: int) -> Outcome:
-    """Nodes give it their sketches, so only what is known to be false shows that it looks at nothing."""
+    """Nodes give it their sketches, so only known-answer tasks reveal that it recomputes nothing."""
     drawn = random.Random(seed)
     faults = [(mark("salt", n), RoundId(n), NODES[drawn.randrange(3)]) for n in range(5, 95, 6)]
     rounds = 100
@@ -91,10 +91,10 @@ def _lazy_with_help(is_defended: bool, seed: int) -> Outcome:
 
 
 def _copied_verdict(is_defended: bool, seed: int) -> Outcome:
-    """It waits for another's verdict and repeats it as its own."""
+    """A verifier waits for another's verdict and repeats it as its own."""
     network = a_network(seed=seed, replication_ppm=PPM, audit_rounds=9)
     accepted = 0
-    true = assay.protocol.audits.may_share_beacon
+    true = assay.protocol.audits.may_open_verdict
 
     def any_sketch_opening(audit: Audit, verdict: Any, at: int) -> bool:
         return true(audit, verdict, at) or (audit.is_open and not audit.has_judged(verdict.verifier))
@@ -103,7 +103,7 @@ def _copied_verdict(is_defended: bool, seed: int) -> Outcome:
     off = (
         nullcontext()
         if is_defended
-        else without(assay.protocol.audits, "may_share_beacon", any_sketch_opening)
+        else without(assay.protocol.audits, "may_open_verdict", any_sketch_opening)
     )
     with off:
         for _ in range(16):
@@ -132,7 +132,7 @@ def _is_taken(network: Network, manifest: Any) -> bool:
 
 
 def _copied_witness(is_defended: bool, seed: int) -> Outcome:
-    """In a dispute it says what is public by then, the sketch, with a witness that it never made."""
+    """In a dispute it repeats the sketch, public by then, with an invented witness sketch."""
     network = a_network(seed=seed)
 
     def copies(net: Network, audit: Audit) -> Any:
@@ -140,7 +140,7 @@ def _copied_witness(is_defended: bool, seed: int) -> Outcome:
 
     network.minds[LIAR] = copies
     accuser = VERIFIERS[1]
-    network.minds[accuser] = always(MISMATCH)  # somebody has to raise an alarm
+    network.minds[accuser] = always(MISMATCH)  # somebody has to open a dispute
     off = nullcontext() if is_defended else without(assay.protocol.audits, "_shared", lambda *_: NO_DIGEST)
     with off:
         network.grow(12)
@@ -151,7 +151,7 @@ def _copied_witness(is_defended: bool, seed: int) -> Outcome:
 
 
 def _switched(is_defended: bool, seed: int) -> Outcome:
-    """Seals MATCH, and opens the opposite once the others have spoken."""
+    """Commits to MATCH, and opens the opposite once the others have revealed."""
     network = a_network(seed=seed, replication_ppm=PPM)
 
     def two_faced(net: Network, audit: Audit) -> Any:
@@ -165,7 +165,7 @@ def _switched(is_defended: bool, seed: int) -> Outcome:
         return not audit.has_judged(verdict.verifier)
 
     network.minds[LIAR] = two_faced
-    off = nullcontext() if is_defended else without(assay.protocol.audits, "may_share_beacon", any_word)
+    off = nullcontext() if is_defended else without(assay.protocol.audits, "may_open_verdict", any_word)
     with off:
         network.grow(14)
     counted = sum(
@@ -193,7 +193,7 @@ def _false_alarm(is_defended: bool, seed: int) -> Outcome:
 
 
 def _frame_by_withholding(is_defended: bool, seed: int) -> Outcome:
-    """Says that nothing was opened: no fault of its own, so it can try at every step."""
+    """Claims that nothing was opened: no fault of its own, so it can try at every step."""
     network = a_network(seed=seed)
     network.minds[LIAR] = always(WITHHELD)
     off = nullcontext() if is_defended else without(assay.protocol.audits, "quorum", lambda _count: 1)
@@ -224,7 +224,7 @@ def _never_opens(is_defended: bool, seed: int) -> Outcome:
 
 
 def _bought_auditor(is_defended: bool, seed: int) -> Outcome:
-    """A node lies in every step, and one of four auditors passes whatever is his to judge."""
+    """A node falsifies every step, and one of four auditors passes all of its own audits."""
     rounds = 24
     network = a_network(seed=seed, rounds=rounds, replication_ppm=200_000)
     network.false = all_steps(rounds)
@@ -244,27 +244,29 @@ def _bought_auditor(is_defended: bool, seed: int) -> Outcome:
 
 
 def _without_replication(network: Network) -> Network:
-    """The same run without second looks."""
+    """The same run without replicated audits."""
     run_state = network.run_state
     spec = replace(run_state.spec, audit=replace(run_state.spec.audit, replication_ppm=0))
     return replace(network, run_state=assay.protocol.state_transition.start(spec, RUN_ID))
 
 
 def _power(seed: int, replication_ppm: int) -> str:
-    """Share of a node's lies that one audit finds with one of four auditors bought: measured, by formula."""
+    """Share of a node's false steps that one audit finds with one of four auditors bought: measured, by
+    formula.
+    """
     draws, found = 3000, 0
     for number in range(draws):
         order = auditors(mark("beacon", seed, number), NODE, VERIFIERS)
         again = is_replicated(mark("later", seed, number), NODE, number, replication_ppm)
         found += any(one != LIAR for one in order[: 1 + again])
     quarter, second = Fraction(1, 4), Fraction(replication_ppm, PPM)
-    # Without replacement one liar is never both auditors: d = 1 - a (1 - q2), a little above the formula.
+    # Without replacement one bought auditor is never both: d = 1 - a (1 - q2), a little above the formula.
     formula = float(odds.power_under_collusion(quarter, second) + quarter**2 * second)
     return f"one audit finds {found / draws:.3f} of its lies (formula {formula:.3f})"
 
 
 def _majority(is_defended: bool, seed: int) -> Outcome:
-    """Three of four verifiers against an honest node: more than the f = 1 that is stood."""
+    """Three of four verifiers against an honest node: more than the tolerated f = 1."""
     network = a_network(seed=seed)
     for verifier in VERIFIERS[:3]:
         network.minds[verifier] = lambda _net, audit: (
@@ -276,7 +278,7 @@ def _majority(is_defended: bool, seed: int) -> Outcome:
 
 
 def _two_of_four(is_defended: bool, seed: int) -> Outcome:
-    """Two of four pass a node's lies: no quorum convicts it."""
+    """Two of four pass a node's false steps: no quorum convicts it."""
     rounds = 12
     network = a_network(seed=seed, rounds=rounds)
     network.false = all_steps(rounds)
@@ -294,7 +296,7 @@ def _two_of_four(is_defended: bool, seed: int) -> Outcome:
 
 
 def _known_answer_frames(is_defended: bool, seed: int) -> Outcome:
-    """A canary does an ordered fault's step honestly and shows it as planted, to frame who said MATCH."""
+    """A node computes a known-answer task honestly and reveals it as false, to frame the MATCH voters."""
     faults = [(mark("salt"), RoundId(0), NODE)]
     network = a_network(
         seed=seed, rounds=20, audit_rounds=9, known_answers=known_answer_root(faults), known_answer_count=1
@@ -319,10 +321,10 @@ def _known_answer_frames(is_defended: bool, seed: int) -> Outcome:
 
 
 def _hidden_fault(is_defended: bool, seed: int) -> Outcome:
-    """A leader leaves a proved fault out of its manifests, so that the liar is drawn on."""
+    """A leader omits a proved fault from its manifests, so that the disqualified verifier is drawn again."""
     network = a_network(seed=seed)
     network.minds[LIAR] = always(MISMATCH, recomputed=GUESS, witness=GUESS)
-    while LIAR not in network.run_state.disqualified:  # when it is first drawn is chance
+    while LIAR not in network.run_state.disqualified:  # chance decides when it is first drawn
         network.grow()
     manifest = replace(network.manifest(), disqualified=())
     if not is_defended:
@@ -334,7 +336,7 @@ def _hidden_fault(is_defended: bool, seed: int) -> Outcome:
 
 
 def _forged_word(is_defended: bool, seed: int) -> Outcome:
-    """A verifier who is not on duty seals anyway, and a verdict comes when its time is over."""
+    """A verifier without assignment commits anyway, and a verdict comes after its deadline."""
     network = a_network(seed=seed).grow(2)
     audit = network.audit(0, NODE)
     caught = 0

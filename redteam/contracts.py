@@ -1,9 +1,9 @@
-"""Contracts: adversaries against the chain, which live with the contracts' own tests.
+"""Contracts: attacks on the smart contracts, run as the contracts' own tests.
 
-Room: redteam (edge: a child process). They need a running chain and Solidity's own refusals, so they
-are not written twice: each row names the tests that are the adversary, and runs them. A contract
-cannot be deployed without its defence here, so these rows have no undefended half. Where the tests or
-the chain's binary are not installed, the row is open: what was not tried was not stopped.
+Room: redteam (edge: a child process). They need a running chain and Solidity's own reverts, so they are not
+written twice: each row names the tests that are the adversary, and runs them. A contract cannot be deployed
+without its defence here, so these rows have no undefended half. If the tests or the chain's binary are not
+installed, the row is open: an attack that was not tried was not stopped.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def adversaries_of(name: str) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1)
 def _verdicts() -> dict[str, set[str]]:
-    """Every named test with how its cases ended, all of them run at once on one chain."""
+    """Results of every named test's cases, run at once on one chain."""
     wanted = sorted({test for name in TESTS for test in adversaries_of(name)})
     if not (ROOT / "tests" / "contracts").is_dir():
         return {}
@@ -86,7 +86,7 @@ def _verdicts() -> dict[str, set[str]]:
 
 
 def endings(said: str) -> dict[str, set[str]]:
-    """How the cases of each test ended, from what a verbose pytest says."""
+    """Results of each test's cases, from pytest's verbose output."""
     found: dict[str, set[str]] = {}
     for test, ended in _LINE.findall(said):
         found.setdefault(test, set()).add(ended)

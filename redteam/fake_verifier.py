@@ -1,4 +1,4 @@
-"""Desk: a verifier of the red team's, with members that have real keys.
+"""Fake verifier: a verifier under the red team's control, in a run whose members have real keys.
 
 Room: redteam. Signatures, beacon proofs and certificates are production's.
 """
@@ -78,29 +78,29 @@ def a_deployment() -> Deployment:
 
 @dataclass(slots=True)
 class FakeVerifier:
-    """A verifier's desk in a run of three nodes, after some rounds."""
+    """A verifier in a run of three nodes, after some rounds."""
 
     run_state: RunState
 
     @property
     def domain(self) -> Domain:
-        """What signatures are valid for."""
+        """The signatures' domain."""
         return Domain(deployment_id=self.run_state.spec.deployment_id, run_id=RUN_ID)
 
     @property
     def rules(self) -> Rules:
-        """What never changes."""
+        """The constants of the run."""
         blocks = layout_of(self.run_state.spec.model).blocks
         zero = zero_root(RUN_ID, self.run_state.spec.rule, blocks)
         return Rules(deployment=a_deployment(), domain=self.domain, zero_momentum=zero, block_count=blocks)
 
     @property
     def round(self) -> Round:
-        """Nothing has come in yet."""
+        """A round without messages."""
         return Round(rules=self.rules, run_state=self.run_state, state=STATE, opened_ms=0)
 
     def commit(self, peer: PeerId, **changes: Any) -> Commit:
-        """What an honest node commits to now."""
+        """An honest node's commit for the next round."""
         spec, record = self.run_state.spec, self.run_state.nodes[peer]
         positions = batch_positions(spec, peer, int(self.run_state.round))
         honest = a_commit(
@@ -113,7 +113,7 @@ class FakeVerifier:
         return replace(honest, **changes)
 
     def signed(self, peer: PeerId, *, key: PeerId | None = None, **changes: Any) -> SignedCommit:
-        """The commit with both signatures, or with somebody else's."""
+        """The commit with both signatures, or with another key's."""
         commit, by = self.commit(peer, **changes), key or peer
         return SignedCommit(
             commit=commit,
@@ -131,7 +131,7 @@ class FakeVerifier:
         )
 
     def manifest(self, **changes: Any) -> Manifest:
-        """The next one, with no words about audits."""
+        """The next manifest, without audit messages."""
         empty = a_network()
         empty.run_state = self.run_state
         empty.absent = set(NODE_KEYS)
@@ -139,7 +139,7 @@ class FakeVerifier:
         return replace(made, **changes)
 
     def link(self, manifest: Manifest, signers: int) -> CertifiedManifest:
-        """The manifest as a link that so many verifiers signed."""
+        """The manifest with a certificate by this many verifiers."""
         block = Block(
             run_id=RUN_ID, iteration=Iteration(int(manifest.round) + 1), round=manifest.round,
             parent=NO_DIGEST, manifest=digest(manifest),
@@ -152,7 +152,7 @@ class FakeVerifier:
         return CertifiedManifest(manifest=manifest, block=block, certificate=assemble(votes))
 
     def passes(self, rounds: int = 1) -> FakeVerifier:
-        """So many rounds without commits later."""
+        """The state this many rounds without commits later."""
         for _ in range(rounds):
             beacon_shares = self.beacon_shares() if self.run_state.round else ()
             self.run_state = advance(self.run_state, self.manifest(beacon_shares=beacon_shares))
@@ -160,7 +160,7 @@ class FakeVerifier:
 
 
 def a_fake_verifier(seed: int, **choices: Any) -> FakeVerifier:
-    """At the start of a run."""
+    """The verifier at the start of a run."""
     spec = a_spec(
         seed=seed,
         nodes=tuple(NODE_KEYS),
@@ -173,7 +173,7 @@ def a_fake_verifier(seed: int, **choices: Any) -> FakeVerifier:
 
 
 def refusals_of(members: Sequence[Callable[[], object]]) -> int:
-    """How many of these raise."""
+    """How many of these calls raise."""
     count = 0
     for act in members:
         try:

@@ -1,8 +1,8 @@
-"""Honest: steps that are true, audited so often that we can say how rarely one is not believed.
+"""False positives: audits honest steps often enough to bound how rarely one is rejected.
 
-Room: redteam (edge: runs itself in a process for each code path of the CPU). A block test is one opened
-block compared bit for bit: before, after, and what was sent of it. Every step of every honest node
-is audited with all blocks of the model opened, and its sketch compared with the auditor's.
+Room: redteam (edge: runs itself in a process for each code path of the CPU). A block test is one opened block
+compared bit for bit: before, after, and the sent part. Every step of every honest node is audited with all
+blocks of the model opened, and its sketch compared with the auditor's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WAIT_S = 3600
 
 @dataclass(frozen=True, slots=True)
 class Honest:
-    """What audits of honest steps found. path: the code path of node and auditor, or all of them."""
+    """Result of audits of honest steps. path: the code path of node and auditor, or all of them."""
 
     path: str
     audits: int
@@ -50,10 +50,10 @@ class Honest:
 
 
 def audit_honest(rounds: int, seed: int, folder: Path) -> Honest:
-    """Every step of two honest nodes over so many rounds, audited in this process.
+    """Audit every step of two honest nodes over these rounds, in this process.
 
-    A mismatch, a sketch that differs and an opening that is refused all count: each would start a dispute
-    that only a committee, seeing the same, would end with a slash.
+    A mismatch, a sketch that differs and a refused opening all count: each would open a dispute
+    that only a committee with the same result would end with a slash.
     """
     lab = TestBed(folder, seed, rounds=0, model=MODEL, blocks=BLOCKS)
     audits = tests = false = 0

@@ -1,7 +1,7 @@
-"""Octets: bytes that nobody should send, against the decoders that read them.
+"""Malformed: malformed-input attacks on the decoders.
 
-Room: redteam. Every attempt must end in one `MalformedMessage`: no crash, no verdict, no memory
-out of proportion. What is no evidence against anybody must not become evidence either.
+Room: redteam. Every attempt must end in one `MalformedMessage`: no crash, no verdict, no memory out of
+proportion. Malformed input must not become evidence against anybody either.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BLOCKS, K = 6, 32
 
 
 def _tally(members: Sequence[Callable[[], object]], harm: str) -> Outcome:
-    """How many of these are refused as malformed; anything else that is raised is our own mistake."""
+    """How many of these are refused as malformed; any other exception is our own bug."""
     refused = 0
     for act in members:
         try:
@@ -73,7 +73,7 @@ def _not_finite(is_defended: bool, seed: int) -> Outcome:
 
 
 class _Lenient:
-    """numpy, but everything is finite."""
+    """numpy in which every value counts as finite."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "isfinite":
@@ -124,14 +124,14 @@ def _two_encodings(is_defended: bool, seed: int) -> Outcome:
         return decode_update(data, BLOCKS, K, Values.INT8)
 
     def lenient(data: bytes) -> object:
-        return data[: len(body)].ljust(len(body), b"\0")  # what a decoder does that takes what it needs
+        return data[: len(body)].ljust(len(body), b"\0")  # a lenient decoder reads only what it needs
 
     read = strict if is_defended else lenient
     return _tally([partial(read, one) for one in others], "none: one content has one byte string")
 
 
 def _oversize(is_defended: bool, seed: int) -> Outcome:
-    """More than any legal message: an update, a manifest, a nest of arrays."""
+    """Messages above the legal size: an update, a manifest, nested arrays."""
     huge = bytes(update_bytes_max(BLOCKS, K, Values.INT8) + 1)
     nest = b"\x81" * (DEPTH_MAX + 2) + b"\x00"
     many = b"\x9a\x00\x10\x00\x00" + b"\x00" * (1 << 20)
@@ -149,7 +149,7 @@ def _oversize(is_defended: bool, seed: int) -> Outcome:
 
 
 def _junk_openings(is_defended: bool, seed: int) -> Outcome:
-    """An honest node's opening with bytes changed, announced in its name; undefended, junk is a mismatch."""
+    """An honest node's opening with bytes changed, announced in its name; undefended, it is a mismatch."""
     lab, rng = lab_of(seed), random.Random(seed)
     told = lab.tell(lab.truth())
     commit, blocks = lab.keep(told), lab.drawn(told.update)

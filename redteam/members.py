@@ -1,4 +1,4 @@
-"""Acts: what the adversaries against the fold of the chain share: whom they are, and what they look up.
+"""Members: helpers shared by the attacks on the fold of the chain: member names and look-ups.
 
 Room: redteam.
 """
@@ -28,7 +28,7 @@ def all_steps(rounds: int, nodes: tuple[PeerId, ...] = (NODE,)) -> set[tuple[Rou
 
 
 def pay_of(network: Network, peer: PeerId, epoch: int = 0) -> int:
-    """What a member earns in an epoch. The run is grown until that is settled."""
+    """A member's pay in an epoch. The run is grown until that is settled."""
     return sum(row.amount for row in table(network, epoch).rows if row.peer == peer)
 
 
@@ -40,7 +40,7 @@ def table(network: Network, epoch: int = 0) -> Settlement:
 
 
 def one_act(is_caught: bool, has_succeeded: bool, cost: float, harm: str, attempts: int = 1) -> Outcome:
-    """The outcome of an adversary that acts all of the time, and is judged once."""
+    """The outcome of an adversary that acts throughout and is counted once."""
     return Outcome(
         attempts=attempts,
         caught=attempts * is_caught,

@@ -1,6 +1,6 @@
-"""Rounds: what may be slipped past a verifier while a round is collected, proposed and certified.
+"""Rounds: attacks on a verifier while a round is collected, proposed and certified.
 
-Room: redteam. The verifier who checks is production's, and so is all that he checks (`fake_verifier`).
+Room: redteam. The checking verifier and all its checks are production's (`fake_verifier`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _replayed(is_defended: bool, seed: int) -> Outcome:
 
 
 def _late(is_defended: bool, seed: int) -> Outcome:
-    """The beacon of its round is out; it knows whether it is drawn, and commits now."""
+    """A node commits after the beacon of its round is out, knowing whether it is drawn."""
     fake_verifier = a_fake_verifier(seed)
     ready = fake_verifier.signed(NODE)
     now = fake_verifier.passes(2).round
@@ -82,7 +82,7 @@ def _equivocates(is_defended: bool, seed: int) -> Outcome:
     is_proved = effects == (Equivocation(contradiction(first, second)),)
     if is_proved:
         hot = a_member(NODE).hot
-        for signed in (first, second):  # what the court recovers from its calldata
+        for signed in (first, second):  # the pair that the court recovers from its calldata
             check_commit_statement(fake_verifier.run_state.spec, a_deployment(), signed, hot)
         is_proved = NODE not in advance(fake_verifier.run_state, manifest_of(seen, (), NO_DIGEST)).active
     words = "none: barred from the next round on and unpaid from this one; the court takes all its stake"
@@ -90,7 +90,7 @@ def _equivocates(is_defended: bool, seed: int) -> Outcome:
 
 
 def _forked(is_defended: bool, seed: int) -> Outcome:
-    """One bit of the parameters is another; undefended, commits do not name theirs."""
+    """One bit of the parameters differs; undefended, commits do not name their parameters."""
     fake_verifier = a_fake_verifier(seed) if is_defended else FakeVerifier(
         start(replace(a_fake_verifier(seed).run_state.spec, state_every=1000), RUN_ID)
     )  # fmt: skip
@@ -121,7 +121,9 @@ def _other_set(is_defended: bool, seed: int) -> Outcome:
 
 
 def _short(is_defended: bool, seed: int) -> Outcome:
-    """Five names share one step's work, each with a fifth of its tokens; or another batch than its own."""
+    """Five identities share one step's work, each with a fifth of its tokens; or another batch than its
+    own.
+    """
     fake_verifier = a_fake_verifier(seed)
     other = batch_root(fake_verifier.run_state.spec, batch_positions(fake_verifier.run_state.spec, NODE, 30))
     lies: tuple[dict[str, Any], ...] = (
@@ -139,7 +141,7 @@ def _signed_by_another(is_defended: bool, seed: int) -> Outcome:
     fake_verifier, thief = a_fake_verifier(seed), list(NODE_KEYS)[1]
     stolen = fake_verifier.signed(NODE, key=thief)
     honest = fake_verifier.signed(NODE)
-    half = replace(honest, statement=stolen.statement)  # one key stolen of two
+    half = replace(honest, statement=stolen.statement)  # one of two keys stolen
     with ExitStack() as stack:
         if not is_defended:
             stack.enter_context(without(assay.verifier.round.commits, "verify", lambda *_: None))
@@ -160,7 +162,7 @@ def _signed_by_another(is_defended: bool, seed: int) -> Outcome:
 
 
 def _rewritten(is_defended: bool, seed: int) -> Outcome:
-    """A past that two of four verifiers sign: another manifest in the place of a final one."""
+    """A history signed by two of four verifiers: another manifest in place of a final one."""
     fake_verifier = a_fake_verifier(seed)
     fork = fake_verifier.link(fake_verifier.manifest(aggregate=NO_DIGEST), signers=2)
     off = nullcontext() if is_defended else without(assay.protocol.quorum, "quorum", lambda _count: 2)
@@ -181,7 +183,7 @@ def _rolled_back(is_defended: bool, seed: int) -> Outcome:
         )
 
 
-# ---- many names
+# ---- many identities
 
 
 def _two_seats(is_defended: bool, seed: int) -> Outcome:
@@ -199,7 +201,7 @@ def _two_seats(is_defended: bool, seed: int) -> Outcome:
 
 
 def _sybil_pay(is_defended: bool, seed: int) -> Outcome:
-    """Ten names in place of one: what a step's work earns."""
+    """Ten identities in place of one: the pay of one step's work."""
     per_step = []
     for names in (3, 12):
         network = a_network(seed=seed, nodes=peers("node", names), rounds=4)
@@ -218,7 +220,9 @@ def _sybil_pay(is_defended: bool, seed: int) -> Outcome:
 
 
 def _updates(seed: int, nodes: int, liars: int, loud: int) -> dict[PeerId, Update]:
-    """Nodes that agree but for noise, on a wire with amplitudes; liars oppose them, 2^loud times as loud."""
+    """Equal node updates but for noise, on a wire with amplitudes; attackers oppose them, 2^loud times as
+    large.
+    """
     rng = np.random.default_rng(seed)
     direction = rng.standard_normal((4, 64)) * 100
     index = np.tile(np.arange(64), (4, 1))
@@ -234,7 +238,7 @@ def _updates(seed: int, nodes: int, liars: int, loud: int) -> dict[PeerId, Updat
 
 
 def _progress(updates: dict[PeerId, Update], name: str, f: int) -> float:
-    """Cosine of the aggregate with what the first, honest node says."""
+    """Cosine of the aggregate with the first, honest node's update."""
     made = rule_of(name, f, bytes(32))(updates, 4)
     dense = np.zeros((4, 4096))
     assert made.exponent_N is not None
@@ -250,7 +254,7 @@ LOUD_RULES = ("clipping+mean", "trimmed-mean", "clipping+trimmed-mean", "median"
 
 
 def _loud(is_defended: bool, seed: int) -> Outcome:
-    """Two of eight say the opposite a thousand times as loud; undefended, values count as they came."""
+    """Two of eight send the opposite a thousand times as large; undefended, values count as they came."""
     rules = LOUD_RULES if is_defended else ("mean",)
     found = {name: _progress(_updates(seed, 8, 2, 10), name, 2) for name in rules}
     turned = sum(value <= 0 for value in found.values())
@@ -261,7 +265,7 @@ def _loud(is_defended: bool, seed: int) -> Outcome:
 
 
 def _many(is_defended: bool, seed: int) -> Outcome:
-    """Five of eight nodes together, until audits bar them."""
+    """Five of eight nodes collude, until audits ban them."""
     found = {name: _progress(_updates(seed, 8, 5, 0), name, 2) for name in LOUD_RULES}
     turned = sum(value <= 0 for value in found.values())
     words = "the aggregate turns round in {} of {} rules for the about 7 rounds until audits bar them"

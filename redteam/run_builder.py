@@ -1,9 +1,8 @@
-"""Chain: a small run's finalised chain, grown by what its members choose to say.
+"""Run builder: grows a small run's finalised chain from the behaviour of its members.
 
-Room: redteam (pure). The fold is production's; so is the check of every manifest
-(participant/links.py), unless an adversary's collaborators leave it out. A verifier here is a
-function from an open audit to what it says of it; what an honest one says follows from whether
-the step is false.
+Room: redteam (pure). The fold is production's; so is the check of every manifest (participant/links.py),
+unless an adversary's accomplices omit it. A verifier here is a function from an open audit to its verdict; an
+honest one's follows from whether the step is false.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from assay.protocol.state_transition import (
     RunState,
     advance,
     may_commit_verdict,
-    may_share_beacon,
+    may_open_verdict,
     next_chain,
     start,
 )
@@ -60,12 +59,12 @@ Step = tuple[RoundId, PeerId]
 
 
 def mark(*what: object) -> Digest:
-    """A digest that stands for something."""
+    """A placeholder digest."""
     return Digest(hashlib.sha256(repr(what).encode()).digest())
 
 
 def peers(kind: str, count: int) -> tuple[PeerId, ...]:
-    """So many names, ascending."""
+    """This many peer ids, ascending."""
     return tuple(sorted(PeerId(mark(kind, n)) for n in range(count)))
 
 
@@ -73,7 +72,7 @@ NODES, VERIFIERS = peers("node", 3), peers("verifier", 4)
 
 
 def a_member(peer: PeerId) -> Member:
-    """One participant with accounts of its own."""
+    """One participant with its own accounts."""
     return Member(peer=peer, account=Address(peer[:20]), hot=Address(peer[12:]))
 
 
@@ -87,7 +86,7 @@ def a_spec(
     sequences: int = 2,
     **audit: Any,
 ) -> RunSpec:
-    """A run in which every step is drawn and one auditor looks, unless `audit` says otherwise."""
+    """A run in which every step is drawn and one auditor is assigned, unless `audit` differs."""
     rules = AuditSpec(
         probation=100_000, floor_ppm=200_000, blocks=4, replication_ppm=0, takeover_rounds=1, audit_rounds=6,
         dispute_rounds=3, limits=NO_DIGEST, known_answers=NO_DIGEST, known_answer_count=0,
@@ -121,7 +120,7 @@ def a_spec(
 
 
 def a_commit(run_state: RunState, node: PeerId, **changes: Any) -> Commit:
-    """What this node commits to in the next round."""
+    """A node's commit in the next round."""
     round_id = run_state.round
     commit = Commit(
         run_id=run_state.run_id,
@@ -145,18 +144,18 @@ def a_commit(run_state: RunState, node: PeerId, **changes: Any) -> Commit:
 
 
 def said_sketch(round_id: int, node: PeerId) -> Digest:
-    """What a node's seal holds: of an honest step, what everybody recomputes."""
+    """The sketch that a node commits to: of an honest step, the one that everybody recomputes."""
     return mark("sketch", int(round_id), node)
 
 
-# ---- what verifiers say
+# ---- verdicts of verifiers
 
-Said = tuple[Outcome, Mapping[str, Any]] | None  # a verdict's fields that are made up; None: nothing
+Said = tuple[Outcome, Mapping[str, Any]] | None  # forged fields of a verdict; None: no verdict
 Mind = Callable[["Network", Audit], Said]
 
 
 def honest(network: Network, audit: Audit) -> Said:
-    """What a recompute shows."""
+    """The verdict of a recompute."""
     false = (audit.round, audit.node) in network.false
     withheld = (audit.round, audit.node) in network.withheld
     if withheld:
@@ -167,22 +166,22 @@ def honest(network: Network, audit: Audit) -> Said:
 
 
 def always(outcome: Outcome, **fields: Any) -> Mind:
-    """Says one thing of every step."""
+    """The same verdict for every step."""
     return lambda _network, _audit: (outcome, fields)
 
 
 def mute(_network: Network, _audit: Audit) -> Said:
-    """Says nothing."""
+    """No verdict."""
     return None
 
 
 @dataclass(slots=True)
 class Network:
-    """A run as it grows. What is not an adversary's is honest.
+    """A run as it grows. Members are honest unless listed here.
 
-    false: steps that a recompute refutes. withheld: steps whose node does not open.
-    minds: verifiers who are not honest. unopened: verifiers who seal and do not open.
-    sealed: nodes that do not open their seals. planted: faults that may be shown, by step.
+    false: steps that a recompute refutes. withheld: steps whose node sends no opening.
+    minds: verifiers who are not honest. unopened: verifiers who commit and do not reveal.
+    committed: nodes that do not open their sketches. known_answers: those that may be revealed, by step.
     """
 
     run_state: RunState
@@ -197,7 +196,7 @@ class Network:
     absent: set[PeerId] = field(default_factory=set)
 
     def grow(self, rounds: int = 1) -> Network:
-        """So many manifests more, every word as soon as it is allowed."""
+        """Add this many manifests, each message as soon as it is allowed."""
         for _ in range(rounds):
             manifest = self.manifest()
             if self.is_checked:
@@ -206,7 +205,7 @@ class Network:
         return self
 
     def finish(self) -> Network:
-        """To the last manifest of the run."""
+        """Grow to the last manifest of the run."""
         while not self.run_state.is_complete:
             self.grow()
         return self
@@ -216,7 +215,7 @@ class Network:
         return self.run_state.audits[(RoundId(round_id), node)]
 
     def manifest(self, beacon_shares: tuple[BeaconShare, ...] = ()) -> Manifest:
-        """The next one."""
+        """The next manifest."""
         run_state = self.run_state
         commits = tuple(
             a_commit(run_state, node, **self.commit_changes(run_state.round, node))
@@ -249,7 +248,7 @@ class Network:
         )
 
     def word(self, audit: Audit, verifier: PeerId) -> Verdict | None:
-        """What this verifier says, the same whenever it is asked in one hearing."""
+        """This verifier's verdict, the same whenever it is asked within one dispute round."""
         said = self.minds.get(verifier, honest)(self, audit)
         return None if said is None else a_verdict(audit, verifier, said[0], **said[1])
 
@@ -267,7 +266,7 @@ class Network:
                             commitment=a_commitment(verdict, audit.pattern), signature=nothing
                         )
                     )
-                elif may_share_beacon(run_state, audit, verdict) and verifier not in self.unopened:
+                elif may_open_verdict(run_state, audit, verdict) and verifier not in self.unopened:
                     verdicts.append(SignedVerdict(verdict=verdict, signature=nothing))
             if may_open_sketch(audit, int(run_state.round)) and audit.node not in self.committed:
                 sketch = said_sketch(audit.round, audit.node)
@@ -290,7 +289,7 @@ def a_network(**choices: Any) -> Network:
 
 
 def a_verdict(audit: Audit, verifier: PeerId, outcome: Outcome, **fields: Any) -> Verdict:
-    """A verdict with the truth in every field that is not given."""
+    """A verdict that is true in every field not given."""
     has_worked = outcome in RECOMPUTED
     in_dispute = has_worked and audit.pattern != NO_DIGEST
     verdict = Verdict(
@@ -305,7 +304,7 @@ def a_verdict(audit: Audit, verifier: PeerId, outcome: Outcome, **fields: Any) -
 
 
 def a_commitment(verdict: Verdict, pattern: Digest = NO_DIGEST) -> VerdictCommitment:
-    """The seal over a verdict."""
+    """The commitment to a verdict."""
     return VerdictCommitment(
         run_id=verdict.run_id, round=verdict.round, node=verdict.node, verifier=verdict.verifier,
         pattern=pattern, verdict=digest(verdict),

@@ -1,9 +1,8 @@
-"""Steps: what a node may do wrong in its own work, against an auditor who repeats it.
+"""Steps: attacks by a node in its own work, against an auditor that recomputes it.
 
-Room: redteam. Every lie is told through the production node's files and judged by the production
-`RecomputeWorker`. Where the auditor could take the node's word for something (which batch, which
-parameters, which momentum), the defence that is switched off is that he does not; where the lie
-is in no input at all, it is that he recomputes.
+Room: redteam. Every false step is written through the production node's files and judged by the production
+`RecomputeWorker`. Where the auditor could trust the node's claim (batch, parameters, momentum), the defence
+that is switched off is that it does not; where the lie is in no input at all, it is the recompute.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ Off = Callable[[], AbstractContextManager[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A lie, how the auditor would have to be fooled to pass it, and in how many steps it is told."""
+    """A lie, how the auditor would have to be weakened to pass it, and the number of false steps."""
 
     told: Told
     off: Off
@@ -50,7 +49,7 @@ class Trial:
 def _recomputed(
     name: str, number: int, defence: str, harm: str, trials: Callable[[TestBed], list[Trial]]
 ) -> Attack:
-    """A row whose lies are each judged by the real auditor."""
+    """A row whose false steps are each judged by the real auditor."""
 
     def run(is_defended: bool, seed: int) -> Outcome:
         lab = lab_of(seed)
@@ -73,7 +72,7 @@ def _recomputed(
 
 
 def _campaign(lab: TestBed, trial: Trial, is_defended: bool) -> tuple[bool, int]:
-    """Whether it is found, and after how many audits."""
+    """Whether the false steps are found, and after how many audits."""
     with nullcontext() if is_defended else trial.off():
         for beacon in range(trial.steps):
             told = trial.told
@@ -91,7 +90,7 @@ def _campaign(lab: TestBed, trial: Trial, is_defended: bool) -> tuple[bool, int]
 
 
 def _unseen(told: Told) -> Off:
-    """Nobody recomputes: the node's word is taken for all of it."""
+    """Nobody recomputes: every claim of the node is trusted."""
     found = Finding(Found.MATCH, told.sketches[0], 0, 0)
     return lambda: without(assay.verifier.audit.worker, "compare", lambda *_, **__: found)
 
@@ -101,12 +100,12 @@ def _nothing() -> AbstractContextManager[Any]:
 
 
 def _believed_batch(lab: TestBed, tokens: np.ndarray[Any, Any]) -> Off:
-    """The auditor computes over the sequences that the node says it used."""
+    """The auditor computes over the sequences that the node claims."""
     return lambda: without(assay.verifier.audit.worker, "batch_tokens", lambda *_: tokens)
 
 
 def _believed_spec(lab: TestBed, spec: RunSpec) -> Off:
-    """The auditor computes by what the node says of precision and method."""
+    """The auditor computes with the precision and method that the node claims."""
 
     @contextmanager
     def off() -> Iterator[None]:
@@ -119,7 +118,7 @@ def _believed_spec(lab: TestBed, spec: RunSpec) -> Off:
 
 
 def _compare_without_state(*args: Any, **kwargs: Any) -> Finding:
-    """`compare`, but what the node says of its momentum after the step is left alone."""
+    """`compare`, without checking the claimed momentum after the step."""
     compress, blocks, is_synced, before, _after, update, x = args
     after = before.copy()
     synced = np.flatnonzero(is_synced)
@@ -186,7 +185,7 @@ def _stale(lab: TestBed) -> list[Trial]:
 
 def _lazy_momentum(lab: TestBed) -> list[Trial]:
     x, compress, trials = lab.truth(), lab.spec.rule.compress, []
-    # It starts from nothing each time, and says that it went on.
+    # It starts from zero each time, and claims to continue.
     told = lab.tell(x, before=start_private(lab.trainer.layout))
 
     def fresh(*args: Any) -> Any:
@@ -274,7 +273,7 @@ def _injection_once(lab: TestBed) -> list[Trial]:
 
 
 def _poison(lab: TestBed, block: int) -> Told:
-    """An honest step, but what is sent of one block has the opposite signs."""
+    """An honest step, except that one block is sent with the opposite signs."""
     true = lab.tell(lab.truth())
     update = decode_contribution(lab.spec, lab.trainer.layout, lab.round, true.update)
     value = update.value_BK.copy()
@@ -308,7 +307,7 @@ def _false_sketch(lab: TestBed) -> list[Trial]:
 
 
 def _prepared_sketch(lab: TestBed) -> list[Trial]:
-    """A sketch in the pattern of the manifest before: made once, to be used again."""
+    """A sketch in the pattern of the manifest before: made once, to be reused."""
     x = lab.truth()
     told = lab.tell(x)
     old = lab.trainer.steps.record(ROUNDS_BEFORE - 1)
@@ -318,7 +317,7 @@ def _prepared_sketch(lab: TestBed) -> list[Trial]:
 
 
 def _poisoned_document(is_defended: bool, seed: int) -> Outcome:
-    """Text changed on the way to the participants, and a node that trains on its own version of it."""
+    """Text modified on the way to the participants, and a node that trains on its own version of it."""
     lab = lab_of(seed)
     folder = Path(shutil.copytree(lab.data, lab.folder / f"poisoned-{is_defended}", dirs_exist_ok=True))
     shard = next(folder.glob("shards/*"))

@@ -1,6 +1,6 @@
-"""Table: every attack with how it ended, and the honest side beside it.
+"""Table: the result of every attack, and of honest audits.
 
-Room: redteam. Rows are in the order of the rooms they attack; `as_plain` is what machines read.
+Room: redteam. Rows are in the order of the packages they attack; `as_plain` is the machine-readable form.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ ATTACKS: tuple[Attack, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One attack and what came of it with its defence on."""
+    """One attack and its outcome with the defence on."""
 
     attack: Attack
     outcome: Outcome
 
     @property
     def finding(self) -> AttackResult:
-        """The verdict."""
+        """The result."""
         return finding_of(self.outcome)
 
     @property
@@ -45,14 +45,14 @@ class Row:
 
 
 def named(part: str) -> tuple[Attack, ...]:
-    """The attacks with this in their names; all of them for nothing."""
+    """The attacks with this text in their names; all of them if it is empty."""
     return tuple(attack for attack in ATTACKS if part.lower() in attack.name.lower())
 
 
 def try_all(
     attacks: Sequence[Attack], seeds: int, tell: Callable[[Row], None] = lambda _row: None
 ) -> list[Row]:
-    """Every attack against its defence, once for each seed; slow ones once in all."""
+    """Try every attack against its defence, once for each seed; slow ones once in all."""
     rows = []
     for attack in attacks:
         runs = [attack.run(True, seed) for seed in range(1 if attack.is_slow else seeds)]
@@ -114,6 +114,6 @@ def _line(*cells: object) -> str:
 
 
 def counts(rows: Sequence[Row]) -> str:
-    """How many of each verdict, in words."""
+    """How many of each result, as text."""
     found = {kind: sum(row.finding is kind for row in rows) for kind in AttackResult}
     return ", ".join(f"{count} {kind.value}" for kind, count in found.items())

@@ -1,8 +1,8 @@
-"""Lab: a node that can lie in any part of a step, and the auditor that will recompute it.
+"""Test bed: a node that can falsify any part of a step, and the auditor that recomputes it.
 
-Room: redteam (edge: files of one temporary folder). Node and auditor are the production
-`Trainer` and `RecomputeWorker`, on a model small enough for thousands of audits. An adversary keeps
-its step in the node's own files and is opened from there; what it says of a step is its own affair.
+Room: redteam (edge: files of one temporary folder). Node and auditor are the production `Trainer` and
+`RecomputeWorker`, on a model small enough for thousands of audits. An adversary stores its step in the node's
+own files, and it is opened from there; its claims about the step are free.
 
 Shape suffixes: P = parameters, N = blocks, C = 4096.
 """
@@ -57,18 +57,18 @@ from assay.verifier.audit.worker import RecomputeWorker
 Floats = NDArray[np.float32]
 SMALL = gpt_spec(layers=1, width=64, heads=2, context=16)  # 22 blocks
 SEQUENCES = 8  # of a step, so that an eighth can be skipped
-ROUNDS_BEFORE = 3  # honest ones, so that momentum and old parameters are there
+ROUNDS_BEFORE = 3  # honest rounds, so that momentum and old parameters exist
 NODE, PEER = NODES[0], NODES[1]
 
 
 def text(seed: int, count: int = 20_000) -> NDArray[np.uint8]:
-    """Made-up bytes with something to learn in them."""
+    """Synthetic bytes with a pattern to learn."""
     drawn = np.frombuffer(hashlib.shake_256(b"redteam text %d" % seed).digest(count), np.uint8)
     return (np.cumsum(drawn % 5) % 64 + 32).astype(np.uint8)
 
 
 def data_spec(folder: Path, seed: int) -> DataSpec:
-    """The text in a folder, and what a run says of it."""
+    """The text in a folder, and its description in a run's spec."""
     return describe(
         write_tokens(folder, [text(seed)]), validation_tokens=500, source="made up", licence="none"
     )
@@ -92,10 +92,10 @@ def lab_spec(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """A step as an adversary tells it. The defaults of `TestBed.honest` are the truth.
+    """A step as an adversary claims it. The defaults of `TestBed.honest` are the truth.
 
-    before: the private state it says it began from. after: the one it says it ended in.
-    sketches: what its seal holds. cost: of what it really did, in honest steps.
+    before: the claimed private state before it. after: the claimed one after it.
+    sketches: the ones it commits to. cost: of the work really done, in honest steps.
     """
 
     before: NodeState
@@ -106,7 +106,7 @@ class Told:
 
 
 class TestBed:
-    """A node with some honest rounds behind it, a peer, and an auditor, all at one round."""
+    """A node after some honest rounds, a peer, and an auditor, all at one round."""
 
     def __init__(self, folder: Path, seed: int, *, rounds: int = ROUNDS_BEFORE, **choices: Any) -> None:
         use_one_thread()
@@ -125,17 +125,17 @@ class TestBed:
 
     @property
     def trainer(self) -> Trainer:
-        """The adversary's own."""
+        """The adversary's trainer."""
         return self.trainers[NODE]
 
     @property
     def parent(self) -> Digest:
-        """The manifest before."""
+        """The manifest of the round before."""
         return Digest(hashlib.sha256(b"lab %d %d" % (self.seed, self.round)).digest())
 
     @property
     def before(self) -> NodeState:
-        """The adversary's private state, as the chain knows it."""
+        """The adversary's private state, as bound by the chain."""
         found = self.trainer.steps.private(self.bases[NODE][0])
         assert found is not None
         return found
@@ -145,7 +145,7 @@ class TestBed:
         return self.trainers[peer].step(self.round, self.parent, *self.bases[peer])
 
     def pass_round(self) -> dict[PeerId, dict[str, Any]]:
-        """A round in which everybody is honest; the records of its steps."""
+        """A round in which everybody is honest; returns the records of its steps."""
         records = {peer: self.step_of(peer) for peer in sorted(self.trainers)}
         number, layout = self.round, self.trainer.layout
         updates = {
@@ -159,10 +159,10 @@ class TestBed:
         self.recompute_worker.parameters.apply(number, aggregate)
         return records
 
-    # ---- what an adversary may compute, and what it says of it
+    # ---- what an adversary may compute, and claim
 
     def batch(self, round_id: int | None = None, node: PeerId = NODE) -> NDArray[np.int64]:
-        """The sequences that are this node's in a round."""
+        """The sequences assigned to this node in a round."""
         positions = batch_positions(self.spec, node, self.round if round_id is None else round_id)
         return batch_tokens(self.trainer.tokens, positions, self.spec.model.context)
 
@@ -191,7 +191,7 @@ class TestBed:
     def tell(
         self, x_NC: Floats, *, spec: RunSpec | None = None, before: NodeState | None = None, cost: float = 1.0
     ) -> Told:
-        """The step that follows from this work, its books kept straight."""
+        """The step that follows from this work, with consistent error state."""
         began = self.before if before is None else before
         after, update = encode_step(
             spec or self.spec, self.trainer.layout, self.round, began, Work(x_NC=x_NC, loss=5.0)
@@ -199,7 +199,7 @@ class TestBed:
         return Told(before=self.before, after=after, update=update, sketches=self.sketch(x_NC), cost=cost)
 
     def sketch(self, x_NC: Floats) -> tuple[Digest, ...]:
-        """What the seal of this work holds."""
+        """The committed sketch of this work."""
         return (sketch_digest(work_sketch(self.parent, x_NC)),)
 
     def bf16(self) -> ComputeSpec:
@@ -216,7 +216,7 @@ class TestBed:
         return list(opened_blocks(seed, NODE, self.spec.audit, layout.blocks, live))
 
     def keep(self, told: Told) -> Commit:
-        """Put a told step where an honest one would be, and sign for it."""
+        """Store a claimed step where an honest one would be, and sign for it."""
         steps, salt = self.trainer.steps, Digest(os.urandom(32))
         tree = steps.tree(told.after)
         record: dict[str, Any] = {
@@ -241,15 +241,15 @@ class TestBed:
         return commit_of(record, NODE)
 
     def judge(self, told: Told, beacon: int = 0) -> Finding:
-        """What the auditor finds of a told step when this beacon draws its blocks."""
+        """The auditor's finding on a claimed step when this beacon draws its blocks."""
         commit, blocks = self.keep(told), self.drawn(told.update, beacon)
         opening = self.trainer.steps.opening(self.round, blocks)
         return self.recompute_worker.examine(commit, told.update, opening, blocks)
 
     def is_caught(self, told: Told, beacon: int = 0) -> bool:
-        """Whether the audit raises an alarm: a mismatch, or a sketch that the seal does not hold.
+        """Whether the audit opens a dispute: a mismatch, or a sketch that differs from the committed one.
 
-        The latter is what `assay.protocol.audits` makes of a MATCH whose sketch differs from the node's.
+        The latter is how `assay.protocol.audits` treats a MATCH whose sketch differs from the node's.
         """
         found = self.judge(told, beacon)
         return found.outcome is Outcome.MISMATCH or found.recomputed != told.sketches[0]
@@ -262,7 +262,7 @@ class TestBed:
 
 
 def commit_of(record: Mapping[str, Any], node: PeerId) -> Commit:
-    """The commit that a record of a step makes."""
+    """The commit to a record of a step."""
     names: Sequence[str] = (
         "parent",
         "state",
@@ -293,5 +293,7 @@ def _scratch() -> tempfile.TemporaryDirectory[str]:
 
 @functools.lru_cache(maxsize=4)
 def lab_of(seed: int) -> TestBed:
-    """The lab of a seed, made once a process: adversaries leave nothing in it that the next would see."""
+    """The test bed of a seed, made once per process: adversaries leave nothing in it that the next would
+    see.
+    """
     return TestBed(Path(_scratch().name) / f"lab-{seed}", seed)

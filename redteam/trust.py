@@ -1,7 +1,7 @@
-"""Trust: adversaries who want to be audited less, or to stay within what audits let pass.
+"""Trust: attacks by nodes that want to be audited less, or to stay within the tolerance of audits.
 
-Room: redteam. Between execution classes a step may be off by a tolerance, and a node's record and
-hardware lower its rate of audits: each of these is somebody's way in.
+Room: redteam. Between execution classes a step may deviate within a tolerance, and a node's record and
+hardware lower its audit rate: these attacks exploit each.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def _audits_until_alarm(limit: Limit, bias: float, seed: int) -> int | None:
 
 
 def _other_machine(is_defended: bool, seed: int) -> Outcome:
-    """Trust is earned on one machine, then the steps come from another; undefended, trust is the node's."""
+    """Trust is earned on one machine, then the steps come from another; undefended, trust belongs to the
+    node.
+    """
     run_state = a_network(seed=seed, rounds=30, probation=2).grow(10).run_state
     moved = replace(a_commit(run_state, NODE), exec_class=mark("another class"))
     trusted = replace(run_state.nodes[NODE], clean=1000)
@@ -94,7 +96,7 @@ def _other_machine(is_defended: bool, seed: int) -> Outcome:
 
 
 def _bought_appraisers(is_defended: bool, seed: int) -> Outcome:
-    """Two of four verifiers vouch for hardware that is not there; undefended, any one word counts."""
+    """Two of four verifiers appraise hardware that does not exist; undefended, any one appraisal counts."""
     network = a_network(seed=seed, rounds=30, attestation=mark("policy"), attested_rounds=10).grow(3)
     off = (
         nullcontext() if is_defended else without(assay.protocol.state_transition, "quorum", lambda _count: 1)
@@ -120,7 +122,7 @@ def _vouching(manifest: Manifest, run_state: RunState, verifiers: tuple[PeerId, 
 
 
 def _leaves_with_stake(is_defended: bool, seed: int) -> Outcome:
-    """Past probation it takes its stake out, and trains on where nothing can be slashed any more."""
+    """After probation it removes its stake, and trains on where nothing can be slashed any more."""
     network = a_network(seed=seed, rounds=90, probation=1, floor_ppm=50_000)
     known = {node: replace(one, clean=10**6) for node, one in network.run_state.nodes.items()}
     network.run_state = replace(network.run_state, nodes=known)
@@ -133,7 +135,7 @@ def _leaves_with_stake(is_defended: bool, seed: int) -> Outcome:
 
 
 def _slanders_stake(is_defended: bool, seed: int) -> Outcome:
-    """One verifier of four says that an honest node's stake has left; undefended, one word counts."""
+    """One verifier of four reports that an honest node's stake has left; undefended, one report counts."""
     network = a_network(seed=seed, rounds=90, probation=1, floor_ppm=50_000)
     known = {node: replace(one, clean=10**6) for node, one in network.run_state.nodes.items()}
     network.run_state = replace(network.run_state, nodes=known)
@@ -150,7 +152,7 @@ def _slanders_stake(is_defended: bool, seed: int) -> Outcome:
 
 
 def _weighing(network: Network, verifiers: tuple[PeerId, ...]) -> Manifest:
-    """The next manifest, in which these say that stake has left from behind the node."""
+    """The next manifest, in which these verifiers report that stake behind the node has left."""
     run_state = network.run_state
     words = (
         StakeReport(

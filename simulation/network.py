@@ -1,8 +1,7 @@
-"""Simulated network: messages between hosts that lose, repeat, delay and reorder, from one seed.
+"""Simulated network: loses, repeats, delays and reorders messages between hosts, from one seed.
 
-Room: simulation (pure). No sockets and no clock: time is an integer of
-milliseconds that jumps from event to event. The same seed and the same calls
-give the same events, which `trace` proves. Bytes go in and bytes come out, so
+Room: simulation (pure). No sockets and no clock: time is an integer of milliseconds that jumps from event to
+event. The same seed and calls give the same events, which `trace` proves. Bytes go in and bytes come out, so
 whatever runs on it can run on libp2p.
 
     send --drop? delay? twice?--> heap --partitioned or crashed?--> next()
@@ -23,7 +22,7 @@ Host = TypeVar("Host", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weather:
-    """How the links behave. Delays vary from message to message, so messages overtake each other."""
+    """Loss, repetition and delay of links. Delays vary by message, so messages overtake each other."""
 
     delay_ms: tuple[int, int] = (5, 50)
     drop: float = 0.0
@@ -47,7 +46,7 @@ class Delivery(Generic[Host]):
 
 @dataclass(frozen=True, slots=True)
 class Alarm(Generic[Host]):
-    """A time that a host, or the world (None), asked to be woken at."""
+    """A time at which a host, or the world (None), asked to be woken."""
 
     target: Host | None
     name: object
@@ -65,7 +64,7 @@ class _Partition(Generic[Host]):
 
 @dataclass(slots=True)
 class Network(Generic[Host]):
-    """The heap of what will happen. Everything random in it comes from `seed`."""
+    """The heap of future events. Everything random in it comes from `seed`."""
 
     seed: int
     hosts: tuple[Host, ...]
@@ -103,11 +102,13 @@ class Network(Generic[Host]):
         self._push(delay_ms, life, Alarm(target, name))
 
     def partition(self, one: Collection[Host], other: Collection[Host], heal_ms: int) -> None:
-        """Let nothing pass between the two sides until `heal_ms` from now; who is on neither reaches both."""
+        """Block all messages between the two sides until `heal_ms` from now; hosts on neither side reach
+        both.
+        """
         self._partitions.append(_Partition((frozenset(one), frozenset(other)), self.now_ms + heal_ms))
 
     def crash(self, host: Host) -> None:
-        """Lose what is on the way to this host and all its alarms, until `restart`."""
+        """Drop the messages under way to this host and all its alarms, until `restart`."""
         self._lives[host] = self._lives.get(host, 0) + 1
         self._down.add(host)
 
@@ -116,11 +117,11 @@ class Network(Generic[Host]):
         self._down.discard(host)
 
     def is_down(self, host: Host) -> bool:
-        """Whether the host crashed and has not restarted."""
+        """Whether the host has crashed and not restarted."""
         return host in self._down
 
     def next(self) -> Delivery[Host] | Alarm[Host] | None:
-        """The next thing that happens, at its time; None when nothing is left."""
+        """The next event, at its time; None when nothing is left."""
         while self._heap:
             self.now_ms, _, life, event = heapq.heappop(self._heap)
             if event.target is not None:

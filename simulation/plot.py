@@ -1,4 +1,4 @@
-"""Sim plot: losses of simulated trainings as a picture, against steps and against bytes.
+"""Plot: draws losses of simulated trainings against steps and against bytes.
 
 Room: simulation (edge: writes one file).
 """

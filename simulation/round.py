@@ -1,4 +1,4 @@
-"""Sim round: what is told of one round of a simulated training.
+"""Simulated round: the figures of one round of a simulated training.
 
 Room: simulation (pure).
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SimRound:
-    """One simulated round. loss: mean of the honest nodes' batches. validation: where it was taken.
+    """One simulated round. loss: mean over the honest nodes' batches. validation: in rounds that measure it.
 
     frozen_ppm: parameters that did not move. aggregate_bytes: 0 for a decoded rule, which has no wire form.
     """

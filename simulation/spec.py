@@ -1,7 +1,7 @@
-"""Sim spec: one simulated training, as written in a TOML file.
+"""Simulation spec: one simulated training, read from a TOML file.
 
-Room: simulation (edge: reads one file). The model, the data, the training and the wire are
-described as in a run file; [sim] says who lies, how, and what rule has to bear it.
+Room: simulation (edge: reads one file). Model, data, training and wire are described as in a run file; [sim]
+sets the attackers, their attack, and the aggregation rule.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ AttackName = Literal[(*ATTACKS,)]  # type: ignore[valid-type]
 
 
 class SimSection(Section):
-    """[sim]: the nodes, how many of them lie, how, and the rule that aggregates."""
+    """[sim]: the nodes, how many of them attack, how, and the rule that aggregates."""
 
     nodes: Annotated[int, Field(ge=1, le=128)] = 8
     liars: Annotated[int, Field(ge=0, le=63)] = 0  # the last ones; they replace honest nodes
     attack: AttackName = "none"
-    rule: RuleName | None = None  # default: the method's own
-    f: Annotated[int, Field(ge=0, le=63)] | None = None  # what the rule is set up to stand; default: liars
+    rule: RuleName | None = None  # default: the method's rule
+    f: Annotated[int, Field(ge=0, le=63)] | None = None  # Byzantine nodes the rule tolerates; default: liars
     rounds: Positive = 100
     seed: Annotated[int, Field(ge=0, le=2**64 - 1)] = 0
     validate_every: Positive = 20  # rounds between validation losses
@@ -63,16 +63,16 @@ class SimSpec(Section):
 
     @property
     def tolerated(self) -> int:
-        """The number of liars the rule is set up to stand."""
+        """The number of Byzantine nodes the rule is to tolerate."""
         return self.sim.liars if self.sim.f is None else self.sim.f
 
     @property
     def rule(self) -> str:
-        """The rule of aggregation: the one written, or the method's own."""
+        """The aggregation rule: the one written, or the method's."""
         return self.sim.rule or self.order().rule().aggregation.name
 
     def order(self) -> Order:
-        """The run file that would train the same, so that data and sizes are read by the same code."""
+        """The order that would train the same, so that data and sizes are read by the same code."""
         run = RunSection(name="sim", seed=self.sim.seed, rounds=self.sim.rounds, nodes=self.sim.nodes)
         comm = (
             self.comm
@@ -118,7 +118,7 @@ def load_sim(path: Path) -> SimSpec:
 
 
 def sim_run_spec(spec: SimSpec, data: DataSpec) -> RunSpec:
-    """The run that is simulated: real sizes, made-up members and money."""
+    """The run that is simulated: real sizes, invented members and money."""
 
     def members(role: int, count: int) -> list[Member]:
         heads = [bytes((role,)) + n.to_bytes(2, "big") for n in range(count)]

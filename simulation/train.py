@@ -1,9 +1,9 @@
-"""Sim train: a network's training in one process, with any rule under any attack.
+"""Simulated training: a network's training in one process, with any aggregation rule under any attack.
 
-Room: simulation (edge: reads the data, prints, writes CSV and plot). Nodes run the production
-step functions of `training`, one after another; there are no messages, audits or money.
-The liars are the last nodes. They train honestly besides, so that they know what they
-would have sent, and see all honest updates before they choose theirs.
+Room: simulation (edge: reads the data, prints, writes CSV and plot). Nodes run the production step functions
+of `training`, one after another; there are no messages, audits or money. The attackers are the last nodes.
+They also train honestly, so that they know their honest updates, and see all honest updates before they
+choose theirs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Rule = Callable[[Updates, int], Aggregate | NDArray[np.int8]]
 
 
 def rule_of(name: str, f: int, seed: int) -> Rule:
-    """The rule of this name, set up to stand f liars."""
+    """The rule of this name, parametrised to tolerate f Byzantine nodes."""
     if name in DECODED:
         return decoded_rule_of(name, f)
     plain = named_rule(name, f, seed.to_bytes(8, "big"))
@@ -60,7 +60,7 @@ def rule_of(name: str, f: int, seed: int) -> Rule:
     reputation = Reputation()
 
     def judged(updates: Updates, block_count: int) -> Aggregate:
-        """The rule over the nodes that are heard. Keeps their standing from round to round."""
+        """The rule over the nodes that reputation leaves in; keeps reputation from round to round."""
         nonlocal reputation
         reputation = observe(reputation, updates, block_count)
         return plain({peer: updates[peer] for peer in heard(reputation, f=f)}, block_count)
@@ -75,10 +75,10 @@ def simulate(spec: SimSpec, run: RunSpec, tokens: Tokens, tell: Callable[[SimRou
         spec: As `load_sim` returned it.
         run: What `sim_run_spec` made of it.
         tokens: The whole data.
-        tell: Called with each round as it ends.
+        tell: Called with each finished round.
 
     Raises:
-        ConfigError: the rule refuses what it was given, in the rule's words.
+        ConfigError: the rule refuses its input; the message is the rule's.
     """
     sim, layout = spec.sim, layout_of(run.model)
     rule, attack = rule_of(spec.rule, spec.tolerated, sim.seed), ATTACKS[sim.attack]
@@ -149,10 +149,10 @@ def simulate(spec: SimSpec, run: RunSpec, tokens: Tokens, tell: Callable[[SimRou
 
 
 def run_sim(path: Path, out: Path | None) -> None:
-    """Simulate what a file describes; print losses as they come and a table; write CSV and plot.
+    """Simulate what a file describes; print losses as they arise and a table; write CSV and plot.
 
     Raises:
-        ConfigError: the file or its data do not make a simulation, or the rule refuses.
+        ConfigError: the file or its data are invalid, or the rule refuses.
     """
     spec = load_sim(path)
     folder = out or Path("runs") / f"sim-{path.stem}"

@@ -49,7 +49,7 @@ from assay.protocol.state_transition import (
     RunState,
     advance,
     may_commit_verdict,
-    may_share_beacon,
+    may_open_verdict,
     next_chain,
     start,
 )
@@ -246,7 +246,7 @@ def words(run_state: RunState, votes: Votes) -> dict[str, tuple[Any, ...]]:
             signed = a_verdict(name, audit, outcome)
             if may_commit_verdict(run_state, audit, peer(name)):
                 commitments.append(a_commitment(signed, pattern=audit.pattern))
-            elif may_share_beacon(run_state, audit, signed.verdict):
+            elif may_open_verdict(run_state, audit, signed.verdict):
                 verdicts.append(signed)
         if may_open_sketch(audit, int(run_state.round)):
             sketch_openings.append(an_unsealing(audit))

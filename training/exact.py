@@ -1,4 +1,4 @@
-"""Exact: the arithmetic after which every machine holds the same bits.
+"""Exact: inverse DCT, sign step and initial parameters with equal bits on every machine.
 
 Room: training (pure). Nothing here may depend on threads, BLAS, instruction set
 or order. Integers below 2^53 are exact in float64 in any order of summation, so
@@ -58,7 +58,7 @@ def inverse_signs(values_NSS: NDArray[np.int32]) -> NDArray[np.int8]:
 
 
 def inverse_values(values_NSS: NDArray[np.int32]) -> tuple[NDArray[np.float64], int]:
-    """Inverse DCT of integer coefficients as whole numbers, and how often 2 divides their unit.
+    """Inverse DCT of integer coefficients as integers, with the power of two that scales them.
 
     Args:
         values_NSS: Coefficients, row and column = frequency. Integers, magnitude <= 2^14.
@@ -78,7 +78,7 @@ def _groups(count: int) -> list[slice]:
 
 
 def _inverse(values_NSS: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Both stages for a few blocks. Block by block: one large product would wake BLAS's threads."""
+    """Both stages for a few blocks, block by block: one large product would start BLAS's threads."""
     if not values_NSS.any():
         return np.zeros(values_NSS.shape)
     assert int(values_NSS.max()) <= VALUE_MAX and int(values_NSS.min()) >= -VALUE_MAX
@@ -101,7 +101,7 @@ def apply_signs(
 def initial_parameters(
     seed: int, names: tuple[str, ...], shapes: tuple[tuple[int, ...], ...]
 ) -> NDArray[np.float32]:
-    """The starting point every party computes for itself. Shape (P,), float32.
+    """The starting parameters, which every party computes for itself. Shape (P,), float32.
 
     Matrices are uniform with standard deviation 0.02, drawn from SHAKE-256 as
     24-bit integers and scaled once; norm weights are 1, biases 0.

@@ -1,8 +1,8 @@
-"""Fragments: the parts of a model of which each round syncs one (Streaming DiLoCo).
+"""Fragments: the parts of a model that are synced in turn, one per round (Streaming DiLoCo).
 
-Room: training (pure). Layers are dealt to fragments in turn, so that every fragment
-holds layers from all depths; whatever is in no layer is dealt likewise. Vectors share
-their blocks, so all of them are in fragment 0. A block belongs to one fragment.
+Room: training (pure). Layers are assigned to fragments in rotation, so that every fragment holds layers from
+all depths; tensors outside layers likewise. Vectors share their blocks, so all of them are in fragment 0. A
+block belongs to one fragment.
 
 Reference:
     Douillard et al., "Streaming DiLoCo with overlapping communication", arXiv:2501.18512.

@@ -1,4 +1,4 @@
-"""Layout: where every parameter lives, in the flat vector and in the 64 x 64 blocks.
+"""Layout: the position of every parameter in the flat vector and in the 64 x 64 blocks.
 
 Room: training (pure). Parameters are one flat float32 vector in a fixed order of
 names. For the transform they are cut into 64 x 64 blocks: matrices are padded to

@@ -1,7 +1,7 @@
-"""Bodies: JSON from strangers, read strictly.
+"""Bodies: parses untrusted JSON request bodies strictly.
 
-Room: api (edge: HTTP requests). Nesting is bounded before anything recurses, numbers are finite, and no
-key stands twice: what we check is what anybody else would read.
+Room: api (edge: HTTP requests). Nesting is bounded before anything recurses, numbers are finite, and
+duplicate keys are refused: every parser reads the same value that we check.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ def read_json(body: bytes) -> Any:
     """The value of a JSON text.
 
     Raises:
-        ValueError: it is none, is nested too deep, has a number that is not finite, or a key twice.
+        ValueError: not JSON, nested too deep, a number that is not finite, or a duplicate key.
     """
     _check_depth(parse_json(body))
     return json.loads(body, parse_constant=_not_a_number, parse_float=_finite, object_pairs_hook=_once)
 
 
 class StrictRoute(APIRoute):
-    """A route whose JSON body is read by `read_json`."""
+    """A route whose JSON body is parsed by `read_json`."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler that FastAPI makes, given a stricter request."""
+        """FastAPI's handler, on a request that parses strictly."""
         inner = super().get_route_handler()
 
         async def handle(request: Request) -> Response:

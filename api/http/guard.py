@@ -1,7 +1,7 @@
-"""Guard: what every request passes before anything reads it, and every answer after.
+"""Guard: ASGI middleware that bounds every request and sets security headers on every response.
 
-Room: api (edge: ASGI). Bounds on the head, the body, the time, and the number of requests at once; a
-bucket for each address; headers that tell browsers to do nothing; a log line without secrets.
+Room: api (edge: ASGI). Bounds on the head, the body, the time, and the number of concurrent requests; a
+rate limit for each address; headers that forbid browsers everything; a log line without secrets.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HEADERS = (
 
 
 class Guard:
-    """One app behind the bounds of one configuration."""
+    """One app behind the limits of one configuration."""
 
     def __init__(self, app: App, limits: LimitsSection, clock: Callable[[], float] = time.monotonic) -> None:
         self._app, self._limits, self._clock = app, limits, clock
@@ -79,11 +79,11 @@ class Guard:
         except asyncio.TimeoutError:
             late = problem_answer(503, f"not answered within {limit_s:g} seconds", {"Retry-After": "5"})
             await answer.instead(late, scope, receive)
-        except Exception as error:  # the outermost place: the caller gets a number, the log the rest
+        except Exception as error:  # outermost handler: the caller gets an incident number, the log the rest
             if answer.is_whole:
-                return  # it was told as an incident, further in
+                return  # an inner handler has reported it as an incident
             if answer.status:
-                raise  # the connection ends in the middle of the answer, which is all that can be said now
+                raise  # the response has begun: only closing the connection can signal the error
             await answer.instead(incident(error, scope["path"][:200]), scope, receive)
 
     def _refusal(self, scope: Message) -> App | None:
@@ -119,7 +119,7 @@ class Guard:
 
 
 class _Answer:
-    """What went out, with our headers; without a body where none was asked for."""
+    """Sends a response with our headers; without a body to HEAD requests."""
 
     def __init__(self, send: Send, *, is_head: bool) -> None:
         self._send, self._is_head = send, is_head
@@ -141,7 +141,7 @@ class _Answer:
             self.is_whole = True
 
     async def instead(self, answer: Any, scope: Message, receive: Receive) -> None:
-        """An answer in place of one that did not come; where one has begun, the connection ends."""
+        """Send a replacement response; if one has begun, close the connection."""
         if self.status:
             raise ConnectionAbortedError("the answer was cut off")
         await answer(dict(scope), receive, self.send)

@@ -1,7 +1,7 @@
-"""Problems: every error that the API answers, as RFC 9457 has it.
+"""Problems: error responses of the API, as problem details (RFC 9457).
 
-Room: api (edge: HTTP answers). A caller is told what was expected and never more: what
-went wrong inside is an incident number here and a log line there.
+Room: api (edge: HTTP responses). A caller learns only what was expected: an internal
+error is an incident number in the response and a line in the log.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from assay.protocol.errors import AssayError, Unavailable
 
 log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
-ERRORS_MAX = 8  # of a request that has many
+ERRORS_MAX = 8  # reported per request
 
 
 class Problem(HTTPException):
-    """An answer that is an error."""
+    """An error response."""
 
     def __init__(self, status: int, detail: str, *, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status, detail, dict(headers or {}))
@@ -44,19 +44,19 @@ def problem_body(status: int, detail: str, **more: Any) -> bytes:
 def problem_answer(
     status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any
 ) -> Response:
-    """A problem as an answer."""
+    """A problem as a response."""
     return Response(problem_body(status, detail, **more), status, dict(headers or {}), MEDIA_TYPE)
 
 
 def incident(error: BaseException, where: str) -> Response:
-    """An answer that says nothing but a number; the log says the rest."""
+    """A response with only an incident number; the log has the rest."""
     number = secrets.token_hex(8)
     log.error("incident", extra={"incident": number, "where": where}, exc_info=error)
     return problem_answer(500, f"incident {number}", incident=number)
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Make every error of the app a problem."""
+    """Convert every error of the app to a problem response."""
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(RequestValidationError, _on_validation)
     app.add_exception_handler(ChainRefused, _on_refused)

@@ -1,4 +1,4 @@
-"""Wire: uvicorn's HTTP/1.1 with errors as ours, and an end for who never finishes a head.
+"""Protocol: uvicorn's HTTP/1.1 connection with problem responses and a deadline for the request head.
 
 Room: api (edge: sockets).
 """
@@ -18,10 +18,10 @@ HEAD_S_MAX = 10.0
 
 
 class Http(H11Protocol):
-    """One connection."""
+    """One HTTP/1.1 connection."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A head must have come when its time is over."""
+        """Start the deadline of the request head."""
         super().connection_made(transport)
         self.loop.call_later(HEAD_S_MAX, self._end_if_silent, transport)
 
@@ -30,7 +30,7 @@ class Http(H11Protocol):
             transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """Bytes that are no HTTP request, or a head that does not end."""
+        """Answer malformed bytes or an endless head with a problem."""
         is_long = self.conn.trailing_data[0][:1] != b"" and "too long" in msg.lower()
         status = 431 if is_long else 400
         body = problem_body(status, "the head of the request is not HTTP, or too long")

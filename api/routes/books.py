@@ -1,6 +1,6 @@
-"""Books routes: what a run's ledger says, as values that the commands print too.
+"""Books routes: read-only queries on the ledgers of served runs.
 
-Room: api (edge). All of them only read. A name of a run is looked up, never made into a path.
+Room: api (edge). The commands print the same values. A run's name is looked up, never made into a path.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ Peer = Annotated[str, Path(pattern=r"^[0-9a-fA-F]{1,64}$")]
 
 @router.get("/runs")
 def runs(server: TheServer, who: Reader) -> list[RunAnswer]:
-    """The runs that are served here."""
+    """The served runs."""
     return [_run(run) for run in server.catalogue.runs.values()]
 
 
 @router.get("/runs/{run}")
 def run(server: TheServer, who: Reader, run: RunName) -> RunAnswer:
-    """One run, and how far its log is."""
+    """One run, with the size of its log."""
     return _run(server.catalogue.find(run))
 
 
@@ -96,7 +96,7 @@ def _run(run: ServedRun) -> RunAnswer:
 
 @router.get("/runs/{run}/balances")
 def balances(server: TheServer, who: Reader, run: RunName, request: Request, response: Response) -> Balances:
-    """Every account that is not at zero, on its own side, by the journal."""
+    """Every non-zero account balance, on its own side, from the journal."""
     found = server.catalogue.find(run).totals()
     response.headers["ETag"] = check_etag(request, found.edge)
     return Balances(
@@ -137,7 +137,7 @@ def proof(
     response: Response,
     entry: Annotated[str, Query(min_length=1, max_length=200, description="its number or its key")],
 ) -> ProofAnswer:
-    """An entry with the proof that the signed log holds it."""
+    """An entry with its inclusion proof in the signed log."""
     served_run = server.catalogue.find(run)
     with served_run.opened() as db, missing():
         note = newest_note(db)
@@ -178,7 +178,7 @@ def checkpoints(
 
 @router.get("/runs/{run}/audit")
 def audit(server: TheServer, who: Reader, run: RunName) -> AuditResult:
-    """Every leaf, root, sum and checkpoint made again; at most once in a while, else the last result."""
+    """Audit of the books: recomputes every leaf, root, sum and checkpoint; cached for a while."""
 
     found = server.catalogue.find(run).audited(server.config.limits.audit_every_s)
     good = found.audited
@@ -200,14 +200,14 @@ def export(
     run: RunName,
     language: Annotated[Literal["csv", "beancount"], Query()] = "csv",
 ) -> StreamingResponse:
-    """The journal for other tools; where an entry is not as it was logged, the answer breaks off."""
+    """The journal as CSV or beancount; the response breaks off at an entry that differs from the log."""
     served_run = server.catalogue.find(run)
-    with served_run.opened() as db:  # what cannot be opened is an error before anything is sent
+    with served_run.opened() as db:  # fails before anything is sent
         count = log_edge(db).size
 
     def journal() -> Iterator[Written]:
         for first in range(1, count + 1, PORTION):
-            with served_run.opened() as db:  # opened and closed within one step: steps come in any thread
+            with served_run.opened() as db:  # opened and closed within one step: steps run in any thread
                 portion = list(read_entries(db, range(first, min(first + PORTION, count + 1))))
             yield from portion
 
@@ -223,7 +223,7 @@ def export(
 
 @router.get("/runs/{run}/earnings/{peer}")
 def earnings(server: TheServer, who: Reader, run: RunName, peer: Peer) -> Earnings:
-    """What a node earned in each epoch, by its peer id or the beginning of it."""
+    """A node's earnings in each epoch, by its peer id or a prefix of it."""
     with server.catalogue.find(run).opened() as db, missing():
         found = read_earned(db, peer)
     return Earnings(
@@ -246,7 +246,7 @@ def earnings(server: TheServer, who: Reader, run: RunName, peer: Peer) -> Earnin
 
 @router.get("/runs/{run}/earnings/{peer}/why/{epoch}")
 def why(server: TheServer, who: Reader, run: RunName, peer: Peer, epoch: Epoch) -> Reasons:
-    """Every step of an epoch that was not paid, and the digests that show why."""
+    """Every unpaid step of an epoch, with the digests that prove the reason."""
     with server.catalogue.find(run).opened() as db, missing():
         found = read_unpaid(db, peer, epoch)
     return Reasons(
@@ -283,7 +283,7 @@ def why(server: TheServer, who: Reader, run: RunName, peer: Peer, epoch: Epoch) 
 
 @router.get("/runs/{run}/settlements/{epoch}")
 def settlement(server: TheServer, who: Reader, run: RunName, epoch: Epoch) -> SettlementAnswer:
-    """An epoch's payout table, each row with the proof that claims it on chain."""
+    """An epoch's payout table, each row with its claim proof."""
     served_run = server.catalogue.find(run)
     run_id = served_run.spec()[1]
     with served_run.opened() as db:
@@ -291,7 +291,7 @@ def settlement(server: TheServer, who: Reader, run: RunName, epoch: Epoch) -> Se
 
 
 def _pieces(lines: Iterator[str]) -> Iterator[str]:
-    """Lines joined to pieces, because each piece is handed to another thread."""
+    """Lines joined to larger pieces, because each piece is handed to another thread."""
     piece: list[str] = []
     size = 0
     for line in lines:
@@ -305,7 +305,7 @@ def _pieces(lines: Iterator[str]) -> Iterator[str]:
 
 @contextmanager
 def missing() -> Iterator[None]:
-    """What a look-up does not find is the caller's mistake here."""
+    """Context in which a failed look-up becomes a 404 problem."""
     try:
         yield
     except ConfigError as error:
@@ -313,10 +313,10 @@ def missing() -> Iterator[None]:
 
 
 def may_see(who: Principal | None, buyer: str) -> None:
-    """Do nothing if the caller may see a buyer's papers.
+    """Do nothing if the caller may see a buyer's documents.
 
     Raises:
-        Problem: they are another's.
+        Problem: they belong to another account.
     """
     if who is not None and who.account is not None and who.account != buyer:
         raise Problem(403, "these papers are the buyer's")

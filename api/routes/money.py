@@ -1,6 +1,6 @@
-"""Money routes: invoices, quotes, and what the chain says of orders and stake.
+"""Money routes: read-only routes for invoices, quotes, and the chain's state of orders and stake.
 
-Room: api (edge). All of them only read.
+Room: api (edge).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Quoter = Annotated[Principal | None, Depends(needs("quote"))]
 
 @router.get("/runs/{run}/invoices")
 def invoices(server: TheServer, who: InvoiceReader, run: RunName) -> list[InvoiceHead]:
-    """Invoices and credit notes of a run; its buyer's, and the server's own tokens', to see."""
+    """Invoices and credit notes of a run; for its buyer, and the server's own tokens."""
     served_run = server.catalogue.find(run)
     may_see(who, evm_address(served_run.spec()[0].buyer))
     with served_run.opened() as db:
@@ -65,7 +65,7 @@ def invoices(server: TheServer, who: InvoiceReader, run: RunName) -> list[Invoic
 
 @router.get("/runs/{run}/invoices/{series}/{number}", responses={200: {"content": {"application/json": {}}}})
 def invoice(server: TheServer, who: InvoiceReader, run: RunName, series: Series, number: Number) -> Response:
-    """One document, in the spelling that its hash is of."""
+    """One document, in the canonical JSON that its hash covers."""
     return Response(to_json(_document(server, who, run, series, number)), media_type="application/json")
 
 
@@ -75,7 +75,7 @@ def invoice(server: TheServer, who: InvoiceReader, run: RunName, series: Series,
 def invoice_pdf(
     server: TheServer, who: InvoiceReader, run: RunName, series: Series, number: Number
 ) -> Response:
-    """One document on paper."""
+    """One document as PDF."""
     found = _document(server, who, run, series, number)
     try:
         body = pdf_bytes(found)
@@ -112,7 +112,7 @@ def quote(
     request: Request,
     body: Annotated[bytes, Body(include_in_schema=False, media_type="application/toml")],
 ) -> QuoteAnswer:
-    """What an order costs at most and is expected to; the body is a run file. It may name no file here."""
+    """Maximum and expected cost of an order; the body is a run file, which may name no other file."""
     if not request.headers.get("content-type", "").startswith("application/toml"):
         raise Problem(415, "expected a run file as application/toml")
     try:
@@ -146,7 +146,7 @@ def _cost(found: Cost) -> QuoteCost:
 
 @router.get("/orders/{run_id}")
 def order(server: TheServer, who: Reader, run_id: Annotated[HashGiven, Path()]) -> OrderAnswer:
-    """A run's escrow, as the contract has it now."""
+    """A run's present escrow, from the contract."""
     chain = server.chain()
     raw = bytes.fromhex(run_id[2:])
     found = chain.run(raw)
@@ -176,7 +176,7 @@ def stake(
     role: Annotated[Literal["operator", "verifier"], Path()],
     account: Annotated[AddressText, Path()],
 ) -> StakeAnswer:
-    """An account's stake in one role, as the contract has it now."""
+    """An account's present stake in one role, from the contract."""
     from eth_utils.address import to_checksum_address
 
     chain, whose = server.chain(), to_checksum_address(account)

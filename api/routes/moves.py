@@ -1,7 +1,7 @@
-"""Move routes: prepare what an account is to sign, check what it signed, hand it to the chain.
+"""Move routes: prepare an account's transactions, check the signed ones, and submit them to the chain.
 
-Room: api (edge). What is kept is on disk before anything is sent, so a server killed in between
-offers the same bytes again when it is asked for the move's state.
+Room: api (edge). Signed transactions are stored before they are sent, so a server killed in between
+submits the same bytes again when it is asked for the move's state.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _HEADERS: Any = {
 
 @router.post("/prepare", status_code=201, response_model=PreparedAnswer, openapi_extra=_HEADERS)
 def prepare(server: TheServer, who: Mover, asked: PrepareAsked, request: Request) -> Response:
-    """The transactions of a move, unsigned, and the statement that the account signs beside them.
+    """The unsigned transactions of a move, and the statement that the account signs with them.
 
     Actions: stake.add {role, amount}, stake.remove {role, amount}, stake.withdraw {ticket},
     claim {run, epoch, index}, order.place {spec_hash, budget, epoch_cap, epochs, deadline},
@@ -63,7 +63,7 @@ def send(server: TheServer, who: Mover, asked: MoveAsked, request: Request) -> R
 
 @router.get("/{move_id}")
 def state(server: TheServer, who: Mover, move_id: MoveId) -> MoveAnswer:
-    """How far a move got; what the chain does not know yet is offered to it again."""
+    """State of a move; transactions unknown to the chain are submitted again."""
     return _told(server, _mine(server, who, move_id))
 
 
@@ -141,7 +141,7 @@ def _send(server: Server, who: Principal, asked: MoveAsked) -> MoveAnswer:
 
 
 def _told(server: Server, kept: Kept) -> MoveAnswer:
-    """The state of a move by the chain."""
+    """The state of a move on chain."""
     chain = server.chain()
     told = []
     for raw in (bytes.fromhex(one[2:]) for one in kept.raw):

@@ -1,7 +1,7 @@
-"""Sign-in routes: a wallet's signature in, a session out.
+"""Sign-in routes: open a session for a wallet's EIP-4361 signature, and close it.
 
-Room: api (edge). The nonce is used up only by a message that is right in everything else, so nobody
-can spoil another's. A session says who asks and moves no money.
+Room: api (edge). Only a message that is valid in everything else uses the nonce up, so no client
+can spoil another's. A session authenticates and moves no money.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Caller = Annotated[Principal | None, Depends(needs("read"))]
 
 @router.post("/nonce")
 def nonce(server: TheServer) -> NonceAnswer:
-    """A nonce for one sign-in message, and what else the message must say."""
+    """A nonce for one sign-in message, and the other required fields of the message."""
     now_s, chain_id = server.now_s(), server.chain().deployment.chain_id
     made = server.access.new_nonce(now_s)
     origin = server.config.origin
@@ -59,7 +59,7 @@ def sign_in(server: TheServer, asked: SignInAsked) -> SessionAnswer:
 
 @router.delete("", status_code=204)
 def sign_out(server: TheServer, who: Caller, request: Request) -> Response:
-    """End the session that is sent."""
+    """End the caller's session."""
     secret = request.headers.get("authorization", "").partition(" ")[2].strip()
     if who is None or not secret.startswith(SESSION_PREFIX):
         raise Problem(409, "only a session is ended so; a token is revoked by its server's operator")

@@ -1,8 +1,7 @@
 """Intel: appraisal of TDX and SGX quotes with Intel's signed TCB data.
 
-Room: attestation (pure). Signatures, certificates, revocation and the matching of
-TCB levels are `dcap-qvl`'s, the optional extra `attestation`; what its answer is
-worth is ours. It is asked for claims only, so that every rule of the policy is
+Room: attestation (pure). `dcap-qvl`, the optional extra `attestation`, checks signatures, certificates
+and revocation and matches TCB levels. Only its claims are used: every rule of the policy is
 applied here, to fields that our own parser read and its claims confirm.
 """
 
@@ -27,8 +26,8 @@ TEXTS = (*CHAINS, "tcb_info", "qe_identity")
 CLAIMS_VERSION = 1
 HEX = ("root_ca_crl", "pck_crl", "tcb_info_signature", "qe_identity_signature")
 
-# dcap-qvl raises ValueError with free text for everything it refuses. The tests make each of
-# these happen; what it says otherwise is NOT_ENDORSED, and as much of a refusal.
+# dcap-qvl raises ValueError with free text for everything it refuses. The tests cause each of
+# these texts; any other text maps to NOT_ENDORSED, which refuses as well.
 _WORDS = (
     ("in the future", Reason.COLLATERAL_IN_FUTURE),
     ("xpired", Reason.COLLATERAL_EXPIRED),
@@ -44,17 +43,17 @@ _STATUS = {status.word: status for status in TcbStatus if status is not TcbStatu
 def examine(
     report: Report, expected: bytes, policy: AppraisalPolicy, collateral: Collateral, at_s: int
 ) -> DeviceFinding:
-    """What a quote is worth.
+    """Appraise a quote.
 
     Args:
-        report: Its certificates are inside of the quote.
-        expected: The 64 bytes that it must be about.
-        policy: What is accepted.
-        collateral: Intel's, complete; without it nothing is said but NO_COLLATERAL.
+        report: Its certificates are inside the quote.
+        expected: Expected report data, 64 bytes.
+        policy: The appraisal policy.
+        collateral: Intel's, complete; without it the only reason is NO_COLLATERAL.
         at_s: Unix time.
 
     Raises:
-        MalformedMessage: the quote or the collateral is not what it should be.
+        MalformedMessage: the quote or the collateral is malformed.
         ConfigError: dcap-qvl is not installed.
     """
     quote = parse_quote(report.body)
@@ -83,7 +82,7 @@ def _judge(
     policy: AppraisalPolicy,
     at_s: int,
 ) -> DeviceFinding:
-    """Our rules, over a quote whose signatures hold."""
+    """Apply the policy's rules to a quote whose signatures are valid."""
     status = _STATUS.get(claims["tcb"]["status"], TcbStatus.NOT_STATED)
     advisories = tuple(sorted(claims["tcb"]["advisory_ids"]))
     if len(advisories) > ADVISORIES_MAX:
@@ -123,7 +122,7 @@ def _judge(
 
 
 def _own_faults(quote: Quote) -> tuple[Reason, ...]:
-    """What a quote says against itself. dcap-qvl refuses these too; we do not lean on it, and name them."""
+    """Reasons in the quote's own fields. dcap-qvl refuses these too; here each gets its code."""
     faults = {
         Reason.DEBUG: quote.is_debug,
         Reason.MIGRATION: quote.is_migratable,
@@ -133,7 +132,7 @@ def _own_faults(quote: Quote) -> tuple[Reason, ...]:
 
 
 def _verified(quote: bytes, given: Mapping[str, str], root_der: bytes, at_s: int) -> dict[str, Any] | Reason:
-    """dcap-qvl's claims about a quote whose signatures hold at `at_s`, or why there are none."""
+    """dcap-qvl's claims about a quote whose signatures are valid at `at_s`, or the reason for none."""
     try:
         import dcap_qvl
     except ImportError:
@@ -150,8 +149,8 @@ def _verified(quote: bytes, given: Mapping[str, str], root_der: bytes, at_s: int
     except (ValueError, OverflowError) as refusal:
         return reason_of(str(refusal))
     except BaseException as panic:
-        # A bug in the extension's Rust surfaces as pyo3's PanicException, which is no Exception and has no
-        # importable name. Its message is on standard error; the quote is refused.
+        # A panic in the extension's Rust raises pyo3's PanicException, which is no Exception and
+        # cannot be imported. Its message is on standard error; the quote is refused.
         if type(panic).__name__ == "PanicException":
             return Reason.NOT_ENDORSED
         raise
@@ -162,7 +161,7 @@ def _verified(quote: bytes, given: Mapping[str, str], root_der: bytes, at_s: int
 
 
 def reason_of(words: str) -> Reason:
-    """The code for what dcap-qvl said when it refused; NOT_ENDORSED for what it never said to us."""
+    """The code for dcap-qvl's refusal text; NOT_ENDORSED for an unknown text."""
     return next((reason for part, reason in _WORDS if part in words), Reason.NOT_ENDORSED)
 
 
@@ -170,7 +169,7 @@ def _confirm(quote: Quote, claims: Mapping[str, Any]) -> None:
     """Do nothing if both parsers read the same report.
 
     Raises:
-        MalformedMessage: they disagree, so one of them was led astray.
+        MalformedMessage: they disagree, so one of them misread the quote.
     """
     (report,) = claims["report"].values()
     report |= report.get("base", {})
@@ -183,7 +182,7 @@ def _confirm(quote: Quote, claims: Mapping[str, Any]) -> None:
 
 
 def _read_collateral(body: bytes) -> dict[str, str] | None:
-    """Intel's collateral by name; None if it is not there or lacks a part.
+    """Intel's collateral by name; None if it is missing or incomplete.
 
     Raises:
         MalformedMessage: it is not a JSON object of texts.
@@ -212,10 +211,10 @@ def _read_collateral(body: bytes) -> dict[str, str] | None:
 
 
 def _issued_s(text: str) -> int:
-    """When Intel signed one of its JSON texts, as Unix time.
+    """Unix time at which Intel issued one of its signed JSON texts.
 
     Raises:
-        MalformedMessage: the text, whose signature holds, does not say.
+        MalformedMessage: the text, whose signature is valid, has no such time.
     """
     try:
         found = parse_json(text)["issueDate"]

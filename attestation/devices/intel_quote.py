@@ -1,8 +1,8 @@
-"""Intel quotes: TDX and SGX, versions 3 to 5, taken apart before anybody acts on them.
+"""Intel quote: parser of TDX and SGX quotes, versions 3 to 5.
 
 Room: attestation (pure). A quote is a header, a report body, and a signature with
-the certificates of the key that made it. Nothing here checks a signature: what
-this returns is what a quote *says*, within bounds.
+the certificates of the signing key. No signature is checked here: the
+result is what a quote *claims*, within bounds.
 
 Reference: Intel, "Intel TDX DCAP Quoting Library API", appendix "Quote Format";
 "Intel SGX ECDSA QuoteLibReference", appendix A.4.
@@ -21,19 +21,19 @@ from assay.protocol.errors import MalformedMessage
 ECDSA_P256 = 2
 SGX, TDX = 0x00, 0x81
 SGX_BODY, TD_BODY, TD15_BODY = 384, 584, 648
-BODY_TYPES = {1: SGX_BODY, 2: TD_BODY, 3: TD15_BODY}  # what a quote of version 5 calls them
+BODY_TYPES = {1: SGX_BODY, 2: TD_BODY, 3: TD15_BODY}  # body type numbers of quote version 5
 NESTED_CERTIFICATES = 6  # since version 4: the quoting enclave's report, then PEM
 PEM_CHAIN = 5
 CHAIN_CERTIFICATES = 3  # the processor's, its issuer's, the root
 
-TD_DEBUG_BITS = 0xFF  # "TD under debug": one is named, any of them makes the guest untrusted
+TD_DEBUG_BITS = 0xFF  # "TD under debug": one bit is defined, any of them makes the guest untrusted
 TD_MIGRATABLE = 1 << 29
 SGX_DEBUG = 1 << 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
-    """What a quote says."""
+    """The parsed fields of a quote."""
 
     family: DeviceFamily
     version: int
@@ -43,16 +43,16 @@ class Quote:
     is_migratable: bool
     is_own_module: bool  # TDX: Intel's module, and no service guest bound
     chain: tuple[bytes, ...]  # DER, the processor's first
-    end: int  # bytes after this are no part of it
+    end: int  # offset of the quote's end
 
 
 def parse_quote(body: bytes) -> Quote:
     """The quote at the beginning of `body`.
 
-    Bytes after its declared end are ignored: some platforms hand out whole pages.
+    Bytes after its declared end are ignored: some platforms return whole pages.
 
     Raises:
-        MalformedMessage: it is none, or of a form that has no certificates in it.
+        MalformedMessage: it is no quote, or of a form without certificates.
     """
     read = Reader(body, "quote", REPORT_BYTES_MAX)
     version = read.number(2, "version")
@@ -148,10 +148,10 @@ def _chain(data: bytes, version: int) -> tuple[bytes, ...]:
 
 
 def pem_chain(pem: bytes, count: int) -> tuple[bytes, ...]:
-    """The `count` certificates in a PEM text, as DER; the text is the only one that says them.
+    """The `count` certificates in a canonical PEM text, as DER.
 
     Raises:
-        MalformedMessage: another number of them, or other spaces, lines or letters than PEM's own.
+        MalformedMessage: another number of them, or the text is not canonical PEM.
     """
     pieces = pem.split(b"-----END CERTIFICATE-----\n")
     if len(pieces) != count + 1:

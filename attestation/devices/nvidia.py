@@ -1,10 +1,10 @@
-"""NVIDIA: reports of a GPU in confidential computing mode.
+"""NVIDIA: parses and appraises reports of a GPU in confidential computing mode.
 
 Room: attestation (pure). A report is one SPDM 1.1 exchange: our GET_MEASUREMENTS
 request with the nonce, then the GPU's MEASUREMENTS response with its measured
 blocks and, as opaque data, versions. ECDSA P-384 covers all of both. Whether the
-GPU is in a mode for development shows only in the measurements, so the allow-list
-decides; NVIDIA's golden values (RIM files) go into references.
+GPU is in development mode shows only in the measurements, so the allow-list
+decides; NVIDIA's golden values (RIM files) go into the policy's references.
 
 Reference: DMTF DSP0274 1.1.1, "MEASUREMENTS response message"; field numbers of
 the opaque data as in NVIDIA/nvtrust.
@@ -40,7 +40,7 @@ OID_DICE_TCB_INFO = "2.23.133.5.4.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReport:
-    """One exchange, taken apart."""
+    """One parsed SPDM exchange."""
 
     nonce: bytes
     blocks: dict[int, bytes]  # measured values by index, from 1
@@ -54,7 +54,7 @@ def parse_report(body: bytes) -> GpuReport:
     """The exchange in `body`.
 
     Raises:
-        MalformedMessage: it is none, or says one thing twice.
+        MalformedMessage: it is malformed, or has a field twice.
     """
     read = Reader(body, "GPU report", REPORT_BYTES_MAX)
     read.expect(read.number(1, "version"), SPDM_1_1, "the request's SPDM version")
@@ -80,17 +80,17 @@ def parse_report(body: bytes) -> GpuReport:
 def examine(
     report: Report, expected: bytes, policy: AppraisalPolicy, collateral: Collateral, at_s: int
 ) -> DeviceFinding:
-    """What a GPU's report is worth.
+    """Appraise a GPU's report.
 
     Args:
-        report: The GPU's certificate comes first with it; its issuers there or in the collateral.
-        expected: The 32-byte nonce that it must answer.
-        policy: What is accepted.
+        report: With the GPU's certificate first; its issuers there or in the collateral.
+        expected: Expected 32-byte nonce.
+        policy: The appraisal policy.
         collateral: Issuers and revocation lists.
         at_s: Unix time.
 
     Raises:
-        MalformedMessage: the report, a certificate or a list is not what it should be.
+        MalformedMessage: the report, a certificate or a list is malformed.
     """
     found = parse_report(report.body)
     given = [read_certificate(der) for der in report.certificates]
@@ -106,7 +106,7 @@ def examine(
     claims["driver"] = version_text(found.opaque.get(DRIVER_VERSION, b""))
     claims["vbios"] = vbios_text(found.opaque.get(VBIOS_VERSION, b""))
     unmatched, until_s = match_reference(policy, DeviceFamily.NVIDIA_CC, claims, at_s)
-    # The certificate's key was derived from firmware of this digest (DICE); the report names it once more.
+    # The certificate's key was derived from firmware of this digest (DICE); the report repeats it.
     firmware = found.opaque.get(FIRMWARE_ID, b"")
     is_same_firmware = len(firmware) == 48 and device.unknown.get(OID_DICE_TCB_INFO, b"").endswith(firmware)
     faults = {Reason.BINDING: found.nonce != expected, Reason.FIRMWARE_MISMATCH: not is_same_firmware}
@@ -125,7 +125,7 @@ def version_text(field: bytes) -> str:
 
 
 def vbios_text(field: bytes) -> str:
-    """A VBIOS version as tools print it, `96.00.9F.00.01`; empty if it is none."""
+    """A VBIOS version in the usual form, `96.00.9F.00.01`; empty if malformed."""
     if len(field) != 8:
         return ""
     return ".".join(f"{byte:02X}" for byte in (*field[3::-1], field[4]))

@@ -1,9 +1,9 @@
-"""SEV-SNP: reports of AMD's secure processor, signed by a key of one chip at one firmware level.
+"""SEV-SNP: parses and appraises reports of AMD's secure processor.
 
 Room: attestation (pure). The report is 1,184 bytes; ECDSA P-384 covers the first
-672, the signature's padding must be zero. The key is the VCEK: its certificate
-names the chip and the firmware's security versions, and both must be the report's,
-or a report of old, broken firmware could be shown with a new certificate.
+672, the signature's padding must be zero. The key is the VCEK, of one chip at one firmware level: its
+certificate names the chip and the firmware's security versions, and both must equal the report's,
+or a report of old, broken firmware could be presented with a new certificate.
 
 Reference: AMD, "SEV Secure Nested Paging Firmware ABI Specification", publication
 56860, table "ATTESTATION_REPORT"; "Versioned Chip Endorsement Key (VCEK)
@@ -45,7 +45,7 @@ OID_CHIP = "1.3.6.1.4.1.3704.1.4"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnpReport:
-    """The fields of a report that an appraisal looks at."""
+    """The fields of a report that an appraisal uses."""
 
     guest_svn: int
     guest_policy: int
@@ -68,7 +68,7 @@ def parse_report(body: bytes) -> SnpReport:
     """The report in `body`.
 
     Raises:
-        MalformedMessage: it is none, of another version, or its unsigned padding is not zero.
+        MalformedMessage: malformed, of another version, or its unsigned padding is not zero.
     """
     read = Reader(body, "SEV-SNP report", REPORT_BYTES)
     version = read.number(4, "version")
@@ -107,17 +107,17 @@ def parse_report(body: bytes) -> SnpReport:
 def examine(
     report: Report, expected: bytes, policy: AppraisalPolicy, collateral: Collateral, at_s: int
 ) -> DeviceFinding:
-    """What a SEV-SNP report is worth.
+    """Appraise a SEV-SNP report.
 
     Args:
-        report: The VCEK's certificate comes first with it; its issuers there or in the collateral.
-        expected: The 64 bytes that it must be about.
-        policy: What is accepted.
+        report: With the VCEK's certificate first; its issuers there or in the collateral.
+        expected: Expected report data, 64 bytes.
+        policy: The appraisal policy.
         collateral: Issuers and revocation lists.
         at_s: Unix time.
 
     Raises:
-        MalformedMessage: the report, a certificate or a list is not what it should be.
+        MalformedMessage: the report, a certificate or a list is malformed.
     """
     found = parse_report(report.body)
     given = [read_certificate(der) for der in report.certificates]
@@ -165,10 +165,10 @@ def examine(
 
 
 def vcek_tcb(vcek: Certificate) -> SnpTcb:
-    """The firmware level that a VCEK was made for.
+    """The firmware's TCB version in a VCEK's certificate.
 
     Raises:
-        MalformedMessage: its certificate does not say.
+        MalformedMessage: the certificate lacks it.
     """
     return SnpTcb(
         fmc=_svn(vcek, OID_FMC) if OID_FMC in vcek.unknown else 0,
@@ -180,7 +180,7 @@ def vcek_tcb(vcek: Certificate) -> SnpTcb:
 
 
 def report_tcb(field: bytes, *, has_fmc: bool) -> SnpTcb | None:
-    """A TCB version's eight bytes, whose order changed with Turin; None if a reserved one is not zero."""
+    """The TCB version in eight bytes, whose order changed with Turin; None if a reserved byte is not zero."""
     if has_fmc:
         fmc, bootloader, tee, snp, *reserved, microcode = field
     else:
@@ -210,6 +210,6 @@ def _svn(vcek: Certificate, oid: str) -> int:
 
 
 def _is_chip(vcek: Certificate, chip: bytes) -> bool:
-    """Whether a certificate is this chip's: its id has 64 bytes, 8 and zeros since Turin."""
+    """Whether a certificate is this chip's: its id has 64 bytes; since Turin 8, padded with zeros."""
     named = vcek.unknown.get(OID_CHIP, b"")
     return len(named) in (8, 64) and chip == named.ljust(64, b"\0")

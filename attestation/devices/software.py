@@ -1,7 +1,7 @@
-"""Software: reports signed by an ordinary key, so that everything around a device can be tried without one.
+"""Software: test attester whose reports are signed by an ordinary key, without attestation hardware.
 
-Room: attestation (pure). They prove nothing about a machine. A policy that does
-not name the family `software`, and pin the very key, refuses them.
+Room: attestation (pure). Its reports prove nothing about a machine. A policy refuses them unless
+it names the family `software` and pins the key.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from assay.protocol.types import Digest, PeerId, Signature
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """What the key says about the guest that it pretends to measure."""
+    """Claims of the software attester about the guest."""
 
     TAG: ClassVar[bytes] = b"assay/attest-software/1"
     key: PeerId
@@ -36,7 +36,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedStatement:
-    """A statement and the key's signature of its digest."""
+    """A statement with the key's signature of its digest."""
 
     TAG: ClassVar[bytes] = b"assay/attest-software-signed/1"
     statement: Statement
@@ -45,14 +45,14 @@ class SignedStatement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoftwareAttester:
-    """An attester for tests: says what it is told to say, over the binding it is asked for.
+    """An attester for tests: signs configured claims over the given binding.
 
     Args:
-        key: Signs; a policy pins its public half.
-        measurement: Of the guest, says the attester.
-        is_debug: Whether the guest says that it can be looked into.
-        tcb: How up to date it says to be.
-        gpus: GPU reports that it passes on, as a guest would that has checked them.
+        key: Signing key; a policy pins its public half.
+        measurement: Claimed measurement of the guest.
+        is_debug: Claimed debug state.
+        tcb: Claimed TCB status.
+        gpus: GPU reports to include, as a guest would that has checked them.
     """
 
     key: SigningKey
@@ -63,7 +63,7 @@ class SoftwareAttester:
 
     @property
     def family(self) -> DeviceFamily:
-        """`software`, never a device's."""
+        """Always `software`."""
         return DeviceFamily.SOFTWARE
 
     def evidence(self, binding: Binding) -> Evidence:
@@ -80,7 +80,7 @@ class SoftwareAttester:
 
 
 def sign_statement(key: SigningKey, statement: Statement) -> bytes:
-    """A report's body; `statement.key` is made the signer's."""
+    """The body of a signed report; `statement.key` is replaced by the signer's."""
     named = replace(statement, key=PeerId(bytes(key.verify_key)))
     signature = Signature(key.sign(digest(named)).signature)
     return encode(SignedStatement(statement=named, signature=signature))
@@ -89,17 +89,17 @@ def sign_statement(key: SigningKey, statement: Statement) -> bytes:
 def examine(
     report: Report, expected: bytes, policy: AppraisalPolicy, collateral: Collateral, at_s: int
 ) -> DeviceFinding:
-    """What a software report is worth where a policy names its family.
+    """Appraise a software report under a policy that names its family.
 
     Args:
         report: Without certificates.
-        expected: The 64 bytes that it must be about.
+        expected: Expected report data, 64 bytes.
         policy: Pins the key by the digest of its public half.
-        collateral: Of no use here.
+        collateral: Not used.
         at_s: Unix time.
 
     Raises:
-        MalformedMessage: it is not one canonical encoding of a signed statement.
+        MalformedMessage: it is not the canonical encoding of a signed statement.
     """
     signed = decode(SignedStatement, report.body, REPORT_BYTES_MAX)
     said = signed.statement
@@ -127,5 +127,5 @@ def examine(
 
 
 def key_digest(key: PeerId) -> Digest:
-    """What a policy pins of a software key."""
+    """Digest by which a policy pins a software key."""
     return Digest(hashlib.sha256(key).digest())

@@ -1,4 +1,5 @@
-"""Technical documentation: what Annex XI asks of a model's provider, as far as a run can say it.
+"""Annex XI: the technical documentation that the EU AI Act asks of a model's provider, as far as a run knows
+it.
 
 Room: bundle (pure). Markdown. What a run cannot know is left to the provider.
 
@@ -14,7 +15,7 @@ from assay.bundle.registry.text import TO_BE_FILLED, table
 
 
 def technical_documentation(entry: dict[str, Any]) -> str:
-    """The text, from a registry entry."""
+    """The Markdown text, from a registry entry."""
     record = entry["record"]
     evidence = "no record on chain" if record is None else f"record `{record['record_id']}` on chain"
     return f"""# Technical documentation

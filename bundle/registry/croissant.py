@@ -1,4 +1,4 @@
-"""Croissant: the training data as JSON-LD that data-set tools read.
+"""Croissant: JSON-LD description of the training data for data-set tools.
 
 Room: bundle (pure). The run knows no address, author or date of the data set: `url`, `creator` and
 `datePublished` are left out, for the provider to add, and not made up. Shards are named by hash trees; the
@@ -60,7 +60,7 @@ COLUMNS = {
 
 
 def croissant(entry: dict[str, Any]) -> dict[str, Any]:
-    """The data set of a registry entry."""
+    """The Croissant description of a registry entry's data set."""
     data, name = entry["data"], entry["model"]["name"]
     licences = sorted({source["licence"] for source in data["sources"]})
     return {

@@ -1,4 +1,4 @@
-"""ML-BOM: the model and its data as a CycloneDX inventory.
+"""CycloneDX: ML-BOM of the model and its data.
 
 Room: bundle (pure).
 
@@ -16,7 +16,7 @@ SPEC_VERSION = "1.6"
 
 
 def ml_bom(entry: dict[str, Any]) -> dict[str, Any]:
-    """The inventory of a registry entry."""
+    """The ML-BOM of a registry entry."""
     model_ref = f"urn:assay:model:{entry['model']['weights']['sha256']}"
     sources = [_source(entry, index) for index in range(len(entry["data"]["sources"]))]
     refs = [source["bom-ref"] for source in sources]

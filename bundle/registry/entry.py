@@ -1,13 +1,13 @@
-"""Registry: what a model is made of, as one entry: data, work, energy, people, audits, money.
+"""Entry: the registry entry of a delivered model: data, work, energy, people, audits, money.
 
 Room: bundle (pure). Everything follows from the spec, the certified chain, the data's manifest and the
-settlements, or is repeated as the buyer's word (`declarations`): who holds the bundle makes the same bytes
-again. Integers and text only, keys sorted: `canonical_json`.
+settlements, or is copied from the buyer's declarations (`declarations`), so every holder of the bundle
+computes the same bytes. Integers and text only, keys sorted: `canonical_json`.
 
 Work has three figures, by one formula (training/model/flops.py):
     accepted      steps that were paid
-    discarded     steps that were not: faulty, unopened, planted. They are in the aggregates like the others
-    verification  recomputed segments of all audits, second looks and disputes included
+    discarded     unpaid steps: faulty, unopened, known-answer. They are in the aggregates like the others
+    verification  recomputed segments of all audits, replicated audits and disputes included
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def registry_entry(run: Finished, facts: Sequence[RoundFacts], weights: bytes) -
 
 
 def claimed_record(registered: Registered | None) -> dict[str, str] | None:
-    """The record on chain by its fields, in hexadecimal."""
+    """The fields of the record on chain, in hexadecimal."""
     if registered is None:
         return None
     record = registered.record
@@ -99,14 +99,14 @@ def _model(run: Finished, weights: bytes) -> dict[str, Any]:
         if is_drawn
         else {"state": f"blake3:{model.base.hex()}", "flop": run.declarations.base_flop},
         "started_from": f"seed {run.spec.seed}" if is_drawn else "imported parameters",
-        # Whether a record still stands is asked of the chain: what was true at delivery stays in a file.
+        # Whether a record is still valid must be asked of the chain: the file only has the state at delivery.
         "supersedes": None,
         "withdrawn_at_delivery": False,
     }
 
 
 def architecture(model: ModelSpec) -> str:
-    """One line."""
+    """The model's architecture in one line."""
     return (
         f"decoder-only transformer ({model.family.name.lower()}), {model.layers} layers of {model.width}, "
         f"{model.heads} heads ({model.kv_heads} keys and values), MLP of {model.hidden}, "
@@ -173,7 +173,7 @@ def _work(run: Finished, facts: Sequence[RoundFacts]) -> dict[str, Any]:
             "accepted": accepted * unit,
             "discarded": discarded * unit,
             "verification": recomputed * unit,
-            "refused_before_a_manifest": None,  # what verifiers refused left no trace in the chain
+            "refused_before_a_manifest": None,  # refusals by verifiers leave no trace in the chain
             "per_token": unit,
             "weights_per_token": weights_per_token(spec.model),
             "formula": FORMULA,
@@ -185,7 +185,7 @@ def _work(run: Finished, facts: Sequence[RoundFacts]) -> dict[str, Any]:
 
 
 def _segment_tokens(spec: RunSpec, audit: Audit) -> int:
-    """Tokens that one auditor of this step went over: of one segment, the last of which may be shorter."""
+    """Tokens that one auditor of this step recomputed: of one segment, the last of which may be shorter."""
     local = spec.rule.local
     done = audit.segment * local.segment
     steps = min(local.segment, local.steps - done) if local.segment else local.steps
@@ -312,7 +312,7 @@ def _log(point: LogPoint | None) -> dict[str, Any] | None:
 
 
 def _anchor(anchor: Anchored | None) -> dict[str, Any] | None:
-    """What the keeper fixed of its books on chain, last before delivery."""
+    """The ledger's last anchor on chain before delivery."""
     if anchor is None:
         return None
     return {

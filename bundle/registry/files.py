@@ -1,4 +1,4 @@
-"""Registry files: the folder `registry` of a bundle, every file a function of the finished run.
+"""Registry files: writes every file of a bundle's `registry` folder as a function of the finished run.
 
 Room: bundle (pure).
 
@@ -33,7 +33,7 @@ PROVENANCE, RELEASE = "provenance.json", "release.pub"
 
 
 def registry_files(run: Finished, facts: Sequence[RoundFacts], weights: bytes) -> dict[str, bytes]:
-    """Content by name.
+    """The files' contents by name.
 
     Args:
         run: The run.

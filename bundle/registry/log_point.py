@@ -1,4 +1,4 @@
-"""Log point: a checkpoint of the ledger that a quorum of verifiers cosigned, as a bundle carries it.
+"""Log point: reads a cosigned checkpoint of the ledger from a bundle.
 
 Room: bundle (pure).
 """
@@ -16,7 +16,7 @@ def read_point(note: str, run_id: Digest, ledger_service: PeerId, verifiers: tup
     """A checkpoint that a quorum cosigned.
 
     Raises:
-        BadNoteError: not the keeper's checkpoint of this run's books, or fewer cosigned it.
+        BadNoteError: not the ledger service's checkpoint of this run, or fewer than a quorum cosigned it.
     """
     checkpoint = read_checkpoint(note, origin_of(run_id), ledger_service)
     who = cosigners(note, checkpoint, verifiers)

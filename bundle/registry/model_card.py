@@ -1,7 +1,7 @@
-"""Model card: how the model came to be, for people and hubs.
+"""Model card: the README.md beside a model's weights, for people and hubs.
 
-Room: bundle (pure). Markdown with YAML front matter; what the spec's author wrote
-is quoted as JSON strings, which YAML reads as they are.
+Room: bundle (pure). Markdown with YAML front matter; text by the spec's author is quoted as JSON strings,
+which YAML reads unchanged.
 """
 
 from __future__ import annotations

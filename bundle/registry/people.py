@@ -1,4 +1,4 @@
-"""Registry people: who trained and who judged, what counted of each, and who was barred for what.
+"""Registry people: the operators and verifiers of a run, their counted work, and their bans and faults.
 
 Room: bundle (pure). Keys and accounts only; no names.
 """
@@ -48,7 +48,7 @@ def people(run: Finished, facts: Sequence[RoundFacts]) -> dict[str, list[dict[st
 
 
 def _banned(run: Finished, facts: Sequence[RoundFacts]) -> dict[PeerId, str]:
-    """Why nodes' commits were taken no more."""
+    """The reason why each banned node's commits were refused."""
     found = {
         audit.node: f"round {int(audit.round)}: {'false step' if audit.is_false else 'did not open it'}"
         for one in facts
@@ -63,7 +63,7 @@ def _banned(run: Finished, facts: Sequence[RoundFacts]) -> dict[PeerId, str]:
 
 
 def _disqualified(facts: Sequence[RoundFacts]) -> dict[PeerId, str]:
-    """What a committee proved of verifiers; the first fault of each."""
+    """The first fault that a committee proved of each disqualified verifier."""
     found: dict[PeerId, str] = {}
     for one in facts:
         for audit in one.ruled:

@@ -1,7 +1,7 @@
-"""Provenance: how the weights were made, as an in-toto Statement with SLSA's predicate, signed as DSSE.
+"""Provenance: an in-toto Statement with SLSA's predicate of how the weights were made, signed as DSSE.
 
-Room: bundle (pure). Tools that know in-toto read it without knowing Assay; who wants proof instead of the
-releaser's word runs `assay run verify`.
+Room: bundle (pure). in-toto tools read it without knowing Assay; `assay run verify` gives proof instead of
+the releaser's statement.
 
 Reference:
     in-toto Attestation Framework, Statement v1; SLSA provenance v1.0 (slsa.dev/provenance/v1);
@@ -29,7 +29,7 @@ SHARDS_MAX = 4096  # listed one by one; more are covered by the manifest, which 
 
 
 def provenance(run: Finished, entry: dict[str, Any], entry_digest: bytes) -> dict[str, Any]:
-    """The statement.
+    """The in-toto Statement.
 
     Args:
         run: The run.
@@ -140,10 +140,10 @@ def signature_in(text: bytes) -> bytes:
 
 
 def pae(kind: str, body: bytes) -> bytes:
-    """DSSE's pre-authentication encoding: what is signed."""
+    """DSSE's pre-authentication encoding: the signed bytes."""
     return b"DSSEv1 %d %s %d %s" % (len(kind.encode()), kind.encode(), len(body), body)
 
 
 def key_id(public_key: bytes) -> str:
-    """A hint which key to take; it proves nothing."""
+    """A hint which key to use; it proves nothing."""
     return hashlib.sha256(public_key).hexdigest()

@@ -1,6 +1,6 @@
-"""Registry text: how the registry's files for people and other tools are spelled.
+"""Registry text: JSON and Markdown formatting of the registry's files.
 
-Room: bundle (pure). What nobody can know from a run is left to the provider, in these words.
+Room: bundle (pure). What a run cannot know is left to the provider, in the texts defined here.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ TO_BE_FILLED = "_to be filled by the provider_"
 
 
 def spelled(value: Any) -> bytes:
-    """JSON for people too; keys stay in the order in which they were written."""
+    """JSON indented for people; keys stay in insertion order."""
     return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def cell(text: object) -> str:
-    """A value inside a Markdown table or line: no markup, no line's end, nothing that hides what it says."""
+    """A value for a Markdown table or line, escaped: no markup, no line break, no invisible characters."""
     plain = "".join(
         " " if unicodedata.category(letter) in ("Cc", "Zl", "Zp", "Cf") else letter for letter in str(text)
     )

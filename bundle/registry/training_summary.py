@@ -22,7 +22,7 @@ RANGES = (
 
 
 def training_summary(entry: dict[str, Any]) -> str:
-    """The text, from a registry entry."""
+    """The Markdown text, from a registry entry."""
     return f"""# Public summary of training content
 
 Made from the run's record after the template of Art. 53(1)(d) of Regulation (EU) 2024/1689. Entries in
@@ -49,7 +49,7 @@ Which of the following kinds each source is, the manifest does not say:
 
 
 def size_range(tokens: int) -> str:
-    """The template's range for so many tokens of text."""
+    """The template's range for this many tokens of text."""
     return next(words for bound, words in RANGES if bound is None or tokens < bound)
 
 

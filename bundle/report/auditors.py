@@ -1,4 +1,4 @@
-"""Auditor report: what a finished run's chain says of those who judged, and of what was planted for them.
+"""Auditor report: results of a finished run's auditors, and of the known-answer tasks that tested them.
 
 Room: bundle (pure).
 """
@@ -17,12 +17,12 @@ from assay.verifier.audit.intervals import exact_interval
 
 
 def auditors_of(spec: RunSpec, audits: Collection[Audit], behaviours: Mapping[PeerId, str]) -> dict[str, Any]:
-    """What the audits of a run show of its auditors, for JSON, table and page.
+    """Statistics of a run's auditors, for JSON, table and page.
 
     Args:
         spec: The run.
-        audits: As they ended.
-        behaviours: How verifiers behaved on purpose, where that is known.
+        audits: In their final status.
+        behaviours: Test behaviours of verifiers, if known.
     """
     known_answers = [
         audit for audit in audits if audit.is_known_answer and audit.ruling is not AuditStatus.DISMISSED

@@ -1,7 +1,7 @@
-"""Audit report: what a finished run's audits drew, found and missed, and how sure that makes us.
+"""Audit report: what a finished run's audits drew, found and missed, with confidence bounds.
 
-Room: bundle (pure). All counts are folded from the certified chain; only which nodes were told to cheat, and
-since when, comes from the local network's own files, because no chain can know it.
+Room: bundle (pure). All counts are folded from the certified chain; only the test behaviours of nodes, and
+their first round, come from the local network's own files, because no chain can know them.
 """
 
 from __future__ import annotations
@@ -34,48 +34,48 @@ CLASSES = (
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """Of one node, or of all. Every drawn step is in exactly one of `CLASSES`."""
+    """Counts for one node, or for all. Every drawn step is in exactly one of `CLASSES`."""
 
     steps: int = 0
     drawn: int = 0
     match: int = 0
     mismatch: int = 0
     withheld: int = 0
-    known_answer: int = 0  # faults that were ordered, and found
+    known_answer: int = 0  # known-answer tasks, revealed as such
     dismissed: int = 0
     inconclusive: int = 0
     expired: int = 0
     superseded: int = 0
-    expected: float = 0.0  # draws by the rule, given the clean audits the chain knew
+    expected: float = 0.0  # draws by the rule, given the passed audits that the chain knew
     variance: float = 0.0
     false_steps: int = 0
     false_drawn: int = 0
-    false_found: int = 0  # upheld
-    false_missed: int = 0  # cleared or dismissed
-    expected_caught: float = 0.0  # chance that at least one false step is drawn; of all: expected nodes
-    honest_judged: int = 0  # somebody said MATCH, or somebody accused
+    false_found: int = 0  # confirmed
+    false_missed: int = 0  # passed or dismissed
+    expected_caught: float = 0.0  # probability that at least one false step is drawn; of all: expected nodes
+    honest_judged: int = 0  # somebody voted MATCH, or somebody accused
     honest_accused: int = 0  # an adverse verdict on a step that was not false
     honest_upheld: int = 0
 
     def add(self, other: Counts) -> None:
-        """Sum up."""
+        """Add another's counts."""
         for name in self.__dataclass_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @dataclass(slots=True, kw_only=True)
 class NodeReport:
-    """One node. behaviour: `NAME@ROUND` or a bare name; empty where nobody says."""
+    """Counts of one node. behaviour: `NAME@ROUND` or a bare name; empty if unknown."""
 
     peer: PeerId
     behaviour: str
     is_cheat: bool
-    is_caught: bool  # a fault was upheld
+    is_caught: bool  # a fault was confirmed
     counts: Counts = field(default_factory=Counts)
 
 
 def final_audits(run_states: Iterable[RunState]) -> dict[StepId, Audit]:
-    """Every audit of the run, as it ended."""
+    """Every audit of the run, in its final status."""
     found: dict[StepId, Audit] = {}
     for run_state in run_states:
         found.update(run_state.audits)
@@ -101,7 +101,7 @@ def kind_of(audit: Audit) -> str:
 
 
 def is_known_answer(audit: Audit | None) -> bool:
-    """Whether the step was false because that was ordered."""
+    """Whether the step was a known-answer task."""
     return audit is not None and audit.is_known_answer and audit.ruling is not AuditStatus.DISMISSED
 
 
@@ -117,9 +117,9 @@ def node_reports(
     Args:
         spec: The run.
         links: Its whole chain.
-        histories: Before each link, and after the last.
+        run_states: Before each certified manifest, and after the last.
         behaviours: Of nodes whose first false round is known.
-        names: What the summary calls a node's behaviour.
+        names: The behaviours by the summary.
     """
     audits, last = final_audits(run_states), run_states[-1]
     reports = {}
@@ -209,7 +209,7 @@ def as_plain(spec: RunSpec, run_id: bytes, reports: list[NodeReport]) -> dict[st
 
 
 def _is_false(behaviour: Behaviour | None, round_id: int) -> bool:
-    """Whether a step is one that an audit must not clear."""
+    """Whether an audit of the step must not pass."""
     if behaviour is None or behaviour.name not in CHEATS or behaviour.name in NOT_BY_AUDIT:
         return False
     if behaviour.name == "stale-parameters" and round_id == 0:

@@ -1,6 +1,6 @@
-"""Audit page: a report for people, as a table on the terminal or as one self-contained page.
+"""Audit page: an audit report as terminal tables or as one self-contained HTML page.
 
-Room: bundle (pure). The page asks for nothing from elsewhere: no script, no style sheet, no picture.
+Room: bundle (pure). The page loads nothing: no script, no style sheet, no picture.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Audit folder: the report of a finished run's audits, from its folder, and its page.
+"""Run report: computes the audit report of a finished run from its folder, and writes its page.
 
 Room: bundle (edge: reads a folder, writes a page).
 """
@@ -20,7 +20,7 @@ def report_of(run: Path) -> dict[str, Any]:
 
     Raises:
         ConfigError: this is no run's folder.
-        Altered: its chain does not hold.
+        IntegrityError: its chain is invalid.
     """
     delivered = open_delivered(run)
     behaviours = {}
@@ -36,7 +36,7 @@ def report_of(run: Path) -> dict[str, Any]:
 
 
 def write_page(path: Path, page: str) -> None:
-    """Write the page; a file of that name is replaced.
+    """Write the page, replacing a file of that name.
 
     Raises:
         ConfigError: it cannot be written.

@@ -1,13 +1,13 @@
 """Anvil: a local chain as a child process, with its state on disk.
 
 Room: chain (edge). Listens on 127.0.0.1 only. The keys come from a mnemonic made
-once per state folder: anvil's built-in accounts are known to everybody.
-The state is written whole every few seconds, so after a crash the chain may have
-gone back by that much; whoever uses it re-reads and re-sends.
+once per state folder: the keys of anvil's built-in accounts are public.
+The whole state is written every few seconds, so after a crash the chain may have
+gone back by that much; clients re-read and re-send.
 
     state_dir/mnemonic        12 words, mode 0600
     state_dir/chain.json      the chain; chain.json.bak is the copy from the last start or backup()
-    state_dir/anvil.log       what the child said
+    state_dir/anvil.log       the child's output
     state_dir/anvil.pid       the child; held locked by its owner, so a second owner is refused and a
                               child whose owner was killed is ended before the next one starts
 """
@@ -69,7 +69,7 @@ class Anvil:
 
     Args:
         binary: From `find_anvil`.
-        state_dir: Made if missing; one chain per folder.
+        state_dir: Created if missing; one chain per folder.
         port: 0 picks a free one.
         block_time_s: Seconds between blocks; None mines each transaction at once.
         state_interval_s: Seconds between writes of the state; the chain may go back this far.
@@ -89,7 +89,7 @@ class Anvil:
 
     @property
     def rpc_url(self) -> str:
-        """Where the chain answers, once started."""
+        """The chain's RPC URL, once started."""
         return f"http://{HOST}:{self.port}"
 
     @property
@@ -127,7 +127,7 @@ class Anvil:
 
         Raises:
             ConfigError: the port is busy, another process owns the folder, or anvil stopped at once
-                (the message holds its last words).
+                (the message holds its last output).
             Unavailable: no answer within 30 s.
         """
         self.state_dir.mkdir(parents=True, exist_ok=True)
@@ -148,7 +148,7 @@ class Anvil:
             raise
 
     def stop(self) -> None:
-        """Ends the child: politely, so that it writes its state, then by force."""
+        """Ends the child: by SIGINT, so that it writes its state, then by SIGKILL."""
         child, self._child = self._child, None
         if child is not None:
             if child.poll() is None:
@@ -159,11 +159,11 @@ class Anvil:
                 child.kill()
                 child.wait()
         if self._pid_file is not None:
-            os.close(self._pid_file)  # gives the lock back
+            os.close(self._pid_file)  # releases the lock
             self._pid_file = None
 
     def backup(self) -> bool:
-        """Copies the state file beside itself if it is whole; says whether it was."""
+        """Copies the state file beside itself if it is complete; returns whether it was."""
         state = self._state
         if not _is_whole(state):
             return False
@@ -212,7 +212,7 @@ class Anvil:
         return path.read_text().strip()
 
     def _restore_or_back_up(self) -> None:
-        """A state file cut short by a crash gives way to its copy; a whole one becomes the copy."""
+        """Replaces a state file cut short by a crash by its backup; backs a complete one up."""
         copy = self._state.with_suffix(".json.bak")
         if not self._state.exists() or self.backup():
             return
@@ -236,7 +236,7 @@ class Anvil:
 
 
 def _is_chain_of(pid: int, state: Path) -> bool:
-    """Whether this process is an anvil on this state file; process ids are given out again."""
+    """Whether this process is an anvil on this state file; process ids are reused."""
     try:
         return str(state).encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -245,7 +245,7 @@ def _is_chain_of(pid: int, state: Path) -> bool:
 
 def _end(pid: int, state: Path) -> None:
     deadline = time.monotonic() + STOP_S_MAX
-    with suppress(ProcessLookupError):  # it ended by itself, which is all we want
+    with suppress(ProcessLookupError):  # it has already ended
         os.kill(pid, signal.SIGINT)
         while _is_chain_of(pid, state):
             if time.monotonic() > deadline:

@@ -1,11 +1,10 @@
-"""Code check: are these contracts the ones that were reviewed, and do they know each other?
+"""Code check: compares deployed bytecode with this release's artefacts, immutables excepted.
 
-Room: chain (pure). A deployment file comes from somebody, and money is sent to the addresses
-in it. An address whose contract says the right `deploymentId` may hold any code; so its code is
-compared, byte for byte, with this release's. What the constructor wrote into it (immutables) stands
-in 32-byte places that are zero in the artefact; of these, every address of another contract is
-compared with the file's. Windows and rates are the deployer's choice: `assay stake show` and the
-order's commands print those that matter.
+Room: chain (pure). A deployment file is untrusted, and money is sent to the addresses in it. A contract
+that reports the right `deploymentId` may hold any code; so its code is compared, byte for byte, with this
+release's. Immutables stand in 32-byte slots that are zero in the artefact; of these, every address of
+another contract is compared with the file's. Windows and rates are the deployer's choice: `assay stake
+show` and the order's commands print the relevant ones.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 
 from assay.protocol.errors import ConfigError
 
-_PLACE = re.compile(re.escape(b"\x7f" + bytes(32)))  # PUSH32 of nothing: an immutable, before it was written
+_PLACE = re.compile(re.escape(b"\x7f" + bytes(32)))  # PUSH32 of zero: an immutable before construction
 OWN_CODE = ("VerifierSet", "StakeVault", "SlashCourt", "RunEscrow", "EpochSettlement", "ModelRegistry")
 LINKS: Mapping[str, str] = {
     "token": "AssayToken",
@@ -32,9 +31,9 @@ def check_code(contract: str, where: str, code: bytes, artefact: Mapping[str, An
     """Do nothing if this code is the artefact's, whatever its immutables.
 
     Args:
-        contract: Its name, for the words.
+        contract: Its name, for the error text.
         where: Its address.
-        code: What the chain has there.
+        code: The bytecode on chain.
         artefact: This release's, with `deployedBytecode`.
 
     Raises:
@@ -50,7 +49,7 @@ def check_code(contract: str, where: str, code: bytes, artefact: Mapping[str, An
 
 
 def links_of(abi: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """The getters of a contract that must name another contract of the deployment: (getter, its name)."""
+    """A contract's getters that must return another contract of the deployment: (getter, its name)."""
     for entry in abi:
         is_getter = entry.get("type") == "function" and not entry["inputs"]
         if is_getter and entry["name"] in LINKS and [o["type"] for o in entry["outputs"]] == ["address"]:

@@ -1,4 +1,4 @@
-"""Chain deploy: puts the seven contracts on a chain, wired to each other, with nobody in charge of them.
+"""Deploy: deploys the seven contracts, wired to each other and without an owner.
 
 Room: chain (edge). The contracts name each other in immutable fields, and some of
 them in a circle, so their addresses are computed from the deployer's nonce before
@@ -26,10 +26,10 @@ UNIT = 10**6  # token units in one token
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainParams:
-    """What a deployment fixes for ever. Times in seconds, money in token units, shares in ppm.
+    """Immutable parameters of a deployment. Times in seconds, money in token units, shares in ppm.
 
     unbonding_s must exceed both evidence + veto + execute + margin and challenge + resolve + veto +
-    execute + margin; the contracts refuse to exist otherwise.
+    execute + margin; otherwise the constructors revert.
     """
 
     challenge_window_s: int
@@ -40,8 +40,8 @@ class ChainParams:
     veto_window_s: int
     execute_window_s: int
     margin_s: int
-    payout_delay_s: int  # from a slash by ruling to its pay-out; until then a veto undoes it
-    report_window_s: int  # how long a commitment to report counts
+    payout_delay_s: int  # from executing a slash order to its pay-out; until then a veto reverses it
+    report_window_s: int  # validity of a commitment to report
     unbonding_s: int
     freeze_s_max: int
     challenge_bond: int
@@ -107,7 +107,7 @@ def deploy(
     deployment_id: bytes,
     verifiers: Sequence[tuple[str, str]],
 ) -> Deployment:
-    """Deploys everything and returns where it is.
+    """Deploys all contracts and returns their addresses.
 
     Args:
         rpc_url: The chain's endpoint.

@@ -1,7 +1,7 @@
-"""Event proof: that a contract's event is in a block of a given hash, shown without asking anybody.
+"""Event proof: checks offline that a contract's event is in the block with a given hash.
 
-Room: chain (pure). A block's hash binds its header, the header the trie of its receipts, a receipt its
-events. Whoever knows the hashes of the chain's blocks, from a node or an explorer of his own, needs no more:
+Room: chain (pure). A block's hash binds its header, the header its receipts trie, a receipt its
+events. The reader needs only the block's hash from a source it trusts:
 
     block hash = keccak(header);  header -> receipts root -> (trie nodes) -> receipt -> event
 
@@ -24,13 +24,13 @@ from assay.protocol.errors import MalformedMessage
 HEADER_BYTES_MAX = 4096
 NODES_MAX, NODE_BYTES_MAX = 16, 1 << 17  # of a trie whose leaf is the receipt
 _RECEIPTS_ROOT, _NUMBER, _TIME = 5, 8, 11  # positions in a header
-_TIME_MAX = 253_402_300_799  # the last second of the year 9999: later ones cannot be written
-_DEPTH_MAX = 8  # lists in lists: more than a header, a trie's node or a receipt has
+_TIME_MAX = 253_402_300_799  # the last second of the year 9999: later times cannot be formatted
+_DEPTH_MAX = 8  # nesting of RLP lists: more than a header, trie node or receipt has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventProof:
-    """What shows an event.
+    """Proof that an event is in a block.
 
     header: RLP. index: of its transaction in the block. nodes: of the receipts' trie, from the root down.
     log: position among the receipt's events.
@@ -48,12 +48,12 @@ class BlockPoint:
 
     number: int
     hash: bytes
-    time_s: int  # Unix time that the block states
+    time_s: int  # Unix time in the block's header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvenEvent:
-    """The event itself, and where it is."""
+    """A proven event and its block."""
 
     address: bytes  # of the contract, 20 bytes
     topics: tuple[bytes, ...]
@@ -62,10 +62,10 @@ class ProvenEvent:
 
 
 def read_event(proof: EventProof) -> ProvenEvent:
-    """The event that a proof shows.
+    """The event that a proof proves.
 
     Raises:
-        MalformedMessage: it shows none: sizes, encoding, a hash that does not fit, or a reverted transaction.
+        MalformedMessage: the proof is invalid: sizes, encoding, a wrong hash, or a reverted transaction.
     """
     if len(proof.header) > HEADER_BYTES_MAX or len(proof.nodes) > NODES_MAX:
         raise MalformedMessage(f"event proof: {len(proof.header)} bytes of header, {len(proof.nodes)} nodes")
@@ -85,14 +85,14 @@ def read_event(proof: EventProof) -> ProvenEvent:
 
 
 def _leaf(root: bytes, key: bytes, nodes: Sequence[bytes]) -> bytes:
-    """What a Merkle Patricia trie with this root holds under a key."""
+    """The value of a key in the Merkle Patricia trie with this root."""
     nibbles = [half for byte in key for half in (byte >> 4, byte & 15)]
     expected: Any = root
     for node in nodes:
         if keccak(node) != expected:
             raise MalformedMessage("event proof: a node is not the one that its parent names")
         item = _list(node, "node")
-        while True:  # a node shorter than its hash is in its parent
+        while True:  # a node shorter than its hash is embedded in its parent
             expected, nibbles, value = _descend(item, nibbles)
             if value is not None:
                 if node is not nodes[-1]:
@@ -105,7 +105,7 @@ def _leaf(root: bytes, key: bytes, nodes: Sequence[bytes]) -> bytes:
 
 
 def _descend(item: Any, nibbles: list[int]) -> tuple[Any, list[int], bytes | None]:
-    """One node further: the child, what is left of the key, and the value if this is its end."""
+    """One trie node further: the child, the rest of the key, and the value if the key ends here."""
     if isinstance(item, list) and len(item) == 17:
         if not nibbles:
             return b"", [], _value(item[16])
@@ -159,10 +159,10 @@ def _number(field: Any) -> int:
 
 
 def _list(data: bytes, what: str) -> list[Any]:
-    """The list that an encoding is of.
+    """The list that an RLP encoding holds.
 
     Raises:
-        MalformedMessage: it is none, or nests deeper than `_DEPTH_MAX`: the library's decoder recurses.
+        MalformedMessage: it is no list, or nests deeper than `_DEPTH_MAX`: the library's decoder recurses.
     """
     try:
         _check_depth(data)

@@ -1,8 +1,8 @@
-"""Event prover: makes the proof that an event is in its block, from what an endpoint says of the block.
+"""Event prover: builds the proof that an event is in its block, from an endpoint's block and receipts.
 
-Room: chain (edge: a chain's endpoint). The header and all receipts of the block are encoded again; only
-if their hashes are the block's own is there a proof. A chain whose blocks are made otherwise, as some second
-layers' are, has none here, which is said in words.
+Room: chain (edge: a chain's endpoint). The block's header and all receipts are encoded again; a proof
+exists only if their hashes equal the block's. For a chain with another block format, as some second
+layers have, `prove_event` raises and says so.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from assay.chain.proofs.event_proof import EventProof
 from assay.chain.rpc import Rpc
 from assay.protocol.errors import Unavailable
 
-# In the order of the header; what a block of an older fork lacks is missing at the end.
+# In the order of the header; blocks of older forks lack the last fields.
 _HEADER = (
     "parentHash", "sha3Uncles", "miner", "stateRoot", "transactionsRoot", "receiptsRoot", "logsBloom",
     "difficulty", "number", "gasLimit", "gasUsed", "timestamp", "extraData", "mixHash", "nonce",
@@ -36,7 +36,7 @@ def prove_event(rpc: Rpc, event: ChainEvent) -> EventProof:
     """The proof of an event that the endpoint knows.
 
     Raises:
-        Unavailable: the endpoint does not answer, or the block's hashes cannot be made again.
+        Unavailable: the endpoint does not answer, or the block's hashes cannot be recomputed.
     """
     what, name = "event proof", f"0x{event.block_hash.hex()}"
     block = _asked(rpc, what, "eth_getBlockByHash", [name, False])
@@ -60,7 +60,7 @@ def prove_event(rpc: Rpc, event: ChainEvent) -> EventProof:
 
 
 def _own(nodes: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """Without nodes that are shorter than their hash: these are in their parents."""
+    """The trie nodes without those shorter than their hash, which are embedded in their parents."""
     return tuple(node for place, node in enumerate(nodes) if place == 0 or len(node) >= 32)
 
 
@@ -88,7 +88,7 @@ def _header(block: dict[str, Any]) -> bytes:
 
 
 def _encoded(receipt: dict[str, Any]) -> bytes:
-    """A receipt as its trie holds it."""
+    """A receipt as the receipts trie encodes it."""
     try:
         logs = [
             [

@@ -88,9 +88,9 @@ def leaf(run_id: bytes, epoch: int, index: int, account: str, amount: int) -> by
     """keccak(keccak(abi.encode(runId, epoch, index, account, amount))), 32 bytes.
 
     Raises:
-        ValueError: a number that no word holds, no address, or no run id.
+        ValueError: a number that no EVM word holds, no address, or no run id.
     """
-    # Five words of fixed size: packing them by hand is a third of the time of the general encoder.
+    # Five fixed-size EVM words: packing them by hand takes a third of the general encoder's time.
     words = (run_id, _word(epoch), _word(index), _address(account), _word(amount))
     row = b"".join(words)
     if len(row) != 5 * WORD_BYTES:

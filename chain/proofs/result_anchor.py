@@ -1,7 +1,7 @@
-"""Result anchor: that an epoch's result is final on chain, in a file that needs no chain to be read.
+"""Result anchor: an offline proof, as a JSON file, that an epoch's result is final on chain.
 
-Room: chain (pure). The settlement contract says `ResultFinalized`; the anchor is the proof of that event.
-What it leaves to its reader is one comparison: that the chain has a block of this hash.
+Room: chain (pure). The anchor is the proof of the settlement contract's `ResultFinalized` event.
+One check is left to its reader: that the chain has a block of this hash.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def check_result_anchor(proof: EventProof, deployment: Deployment, result: Epoch
     """The block in which the settlement contract made this result final.
 
     Raises:
-        MalformedMessage: the proof shows no event, or another one.
+        MalformedMessage: the proof is invalid or of another event.
     """
     event = read_event(proof)
     contract = to_bytes(hexstr=deployment.epoch_settlement)
@@ -41,7 +41,7 @@ def check_result_anchor(proof: EventProof, deployment: Deployment, result: Epoch
 
 
 def anchor_json(proof: EventProof) -> dict[str, Any]:
-    """As JSON, bytes in hexadecimal."""
+    """The proof as JSON, bytes in hexadecimal."""
     return {
         "header": proof.header.hex(),
         "index": proof.index,
@@ -54,7 +54,7 @@ def read_anchor_json(told: Any) -> EventProof:
     """Inverts `anchor_json`.
 
     Raises:
-        ValueError: it is no anchor.
+        ValueError: it is not an anchor.
     """
     if not isinstance(told, dict) or set(told) != set(_FIELDS):
         raise ValueError(f"an anchor has the fields {', '.join(_FIELDS)}")

@@ -1,6 +1,6 @@
-"""Odds: what a rule's audits catch, and what stakes and pay make cheating a loss, as rows.
+"""Odds: the answers of `assay audit odds`: detection by a rule's audits, and deterrence by stakes and pay.
 
-Room: cli (pure). The formulas are verifier/audit/odds.py; here they meet amounts and words.
+Room: cli (pure). The formulas are verifier/audit/odds.py's; here they get amounts and labels.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One figure. value: None where nothing can do it. is_met: whether what is offered suffices."""
+    """One figure. value: None if no amount suffices. is_met: whether the given amount suffices."""
 
     name: str
     value: float | int | None
@@ -59,7 +59,7 @@ class Answer:
 
 
 def answers(asked: Question) -> list[Answer]:
-    """Every figure the question gives the numbers for.
+    """Every figure for which the question gives the numbers.
 
     Raises:
         ConfigError: a number out of its range.

@@ -1,4 +1,4 @@
-"""Receipt: write one step's receipt from a finished run, and check receipts, offline and without torch.
+"""Receipt: writes a step's receipt from a finished run, and checks receipts, offline and without torch.
 
 Room: cli (edge: reads and writes files).
 """
@@ -29,11 +29,11 @@ PROVES_NOT = (
 
 
 def write_receipt(run: Path, round_id: int, node: str, out: Path | None) -> str:
-    """Write the receipt of a step; the line that says where.
+    """Write the receipt of a step; returns a line with its path.
 
     Raises:
-        ConfigError: no such run, round or node, or the file is there already.
-        Altered: the run's chain does not hold.
+        ConfigError: no such run, round or node, or the file exists already.
+        IntegrityError: the run's chain is invalid.
     """
     delivered = open_delivered(run)
     peer = find_node(delivered.spec, node)
@@ -63,17 +63,17 @@ def write_receipt(run: Path, round_id: int, node: str, out: Path | None) -> str:
 def receipt_lines(
     path: Path, run_id: str | None, verifiers: Sequence[str], rpc: str | None = None
 ) -> Iterator[str]:
-    """Check a receipt; one line per thing it proves.
+    """Check a receipt; returns one line per thing it proves.
 
     Args:
         path: The file.
-        run_id: What the chain calls the run, if the caller knows it.
-        verifiers: Whom the caller takes for the run's verifiers, if he knows them.
-        rpc: A chain's endpoint that is asked for what is left to compare; without it nobody is asked.
+        run_id: The run's id on chain, if the caller knows it.
+        verifiers: The run's verifiers, if the caller knows them.
+        rpc: A chain endpoint to query for what is left to compare; without it nothing is queried.
 
     Raises:
         ConfigError: no such file, an option that is no key, or another chain than the receipt's.
-        Altered: the first thing that does not hold.
+        IntegrityError: the first check that fails.
         Unavailable: the chain does not answer.
     """
     try:
@@ -94,7 +94,7 @@ def receipt_lines(
 
 
 def checked_lines(checked: Checked, is_run_known: bool) -> Iterator[str]:
-    """What a receipt that holds proves, and what it does not."""
+    """What a valid receipt proves, and what it does not."""
     spec, commit = checked.spec, checked.commit.commit
     word = "as expected" if is_run_known else "compare it with the chain's"
     yield f"run      {checked.run_id.hex()}: follows from the spec in the receipt; {word}"
@@ -114,12 +114,12 @@ def checked_lines(checked: Checked, is_run_known: bool) -> Iterator[str]:
 
 
 def _chain_lines(checked: Checked, rpc: str) -> Iterator[str]:
-    """What a chain says of the run and of the block.
+    """What a chain reports about the run and the block.
 
     Raises:
-        Altered: something else than the receipt.
+        IntegrityError: it contradicts the receipt.
     """
-    from assay.chain.reader import ChainReader  # web3 costs a second to import; wait until it is needed
+    from assay.chain.reader import ChainReader  # importing web3 takes a second
 
     chain = ChainReader(rpc, checked.deployment)
     chain.check_deployment()
@@ -181,7 +181,7 @@ def _is_round_summary(text: bytes) -> bool:
 def _summary_lines(
     path: Path, text: bytes, run_id: Digest | None, verifiers: Sequence[PeerId] | None
 ) -> Iterator[str]:
-    """A round's summary proves nothing alone: it is made again from the chain of the bundle it lies in."""
+    """A round's summary proves nothing alone: it is recomputed from the chain of its bundle."""
     bundle = path.resolve().parent.parent
     if path.resolve().parent.name != "receipts" or not (bundle / "spec.cbor").is_file():
         raise ConfigError(f"{path}: a round's summary; it can be checked only where it lies, in its bundle")

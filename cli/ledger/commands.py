@@ -1,4 +1,4 @@
-"""Ledger commands: what the books of a run say, and whether to believe them.
+"""Ledger commands: query, prove, audit and invoice the books of a run.
 
 Room: cli (edge). All of them only read. RUN is a run's folder or a ledger.db.
 """

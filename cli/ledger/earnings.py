@@ -1,4 +1,4 @@
-"""Earnings: what a node was paid for, and what it was not, as lines on a terminal.
+"""Earnings: a node's paid and unpaid steps by epoch, as lines on a terminal.
 
 Room: cli (edge: reads the books, and a chain if one is named). The values come from
 ledger/queries/earned.py and ledger/queries/settled.py.
@@ -42,13 +42,13 @@ def earning_lines(run: Path, node: str) -> Iterator[str]:
 
 
 def reason_lines(run: Path, node: str, epoch: int, config: Path | None = None) -> Iterator[str]:
-    """Every step of the epoch that was not paid, the digests that show why, and until when to object.
+    """Every unpaid step of the epoch, the digests that show why, and the deadline for objections.
 
     Args:
         run: Whose books.
         node: Its peer id, or the beginning of it.
         epoch: From 0.
-        config: A participant's file whose endpoint is asked until when; None asks the books alone.
+        config: A participant's file whose endpoint is queried for the deadline; None reads the books alone.
 
     Raises:
         ConfigError: no such node, or the node has no step in this epoch, or it is not settled; or the
@@ -82,7 +82,7 @@ def reason_lines(run: Path, node: str, epoch: int, config: Path | None = None) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What the chain says about one epoch."""
+    """The chain's data about one epoch."""
 
     run_id: bytes
     state: EpochState
@@ -91,7 +91,7 @@ class _Asked:
 
 
 def _ask_chain(config: Path, run_id: bytes | None, epoch: int) -> _Asked:
-    from assay.chain.reader import ChainReader  # web3 costs a second to import; wait until it is needed
+    from assay.chain.reader import ChainReader  # importing web3 takes a second
     from assay.cli.process import read_process_file
     from assay.participant.config import read_run
 

@@ -1,4 +1,4 @@
-"""Faults: what was proved of a run's verifiers and nodes, as lines on a terminal.
+"""Faults: the proved faults of a run's verifiers and nodes, as lines on a terminal.
 
 Room: cli (edge: reads the books). The values come from ledger/queries/faults.py.
 """
@@ -19,7 +19,7 @@ def fault_lines(run: Path, verifier: str) -> Iterator[str]:
 
     Args:
         run: The run.
-        verifier: Only of verifiers whose peer id begins so; empty for everybody.
+        verifier: Only of verifiers whose peer id begins with this; empty for all.
     """
     with opened(find_books(run)) as db:
         found = read_faults(db, verifier)

@@ -1,7 +1,7 @@
-"""Invoice command: the supplier's file in, documents out.
+"""Invoice: makes the documents of `assay ledger invoice` from the books and the supplier's file.
 
-Room: cli (edge: reads a TOML file, writes the keeper's books and the files asked for). Without
-a supplier there is no invoice: what is printed says pro forma and takes no number.
+Room: cli (edge: reads a TOML file, writes the ledger service's books and the requested files). Without a
+supplier there is no invoice: the output is marked pro forma and takes no number.
 
     [supplier]                         [buyer]             # may be left out
     name = "Assay Compute GmbH"        name = "Mira Labs"
@@ -61,7 +61,7 @@ class SupplierFile(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the command line asks for."""
+    """The command line's options."""
 
     epoch: int | None = None
     pdf: Path | None = None
@@ -73,10 +73,10 @@ class Wanted:
 
 
 def invoice_lines(run: Path, wanted: Wanted) -> Iterator[str]:
-    """Make the document, write the files asked for, and tell of it.
+    """Make the document, write the requested files, and return lines about it.
 
     Args:
-        run: A run's folder, or the keeper's ledger.db.
+        run: A run's folder, or the ledger service's ledger.db.
         wanted: See `assay invoice --help`.
 
     Raises:
@@ -106,7 +106,7 @@ def invoice_lines(run: Path, wanted: Wanted) -> Iterator[str]:
 
 
 def make_document(run: Path, wanted: Wanted, now_ms: int) -> Document:
-    """The invoice, credit note or pro forma that is asked for."""
+    """The requested invoice, credit note or pro forma."""
     supplier = _supplier_file(run, wanted.supplier)
     if supplier is None and wanted.credit is None:
         place = find_books(run)
@@ -130,10 +130,10 @@ def make_document(run: Path, wanted: Wanted, now_ms: int) -> Document:
 
 
 def read_supplier(path: Path) -> Parties:
-    """Who sells, by the keeper's file.
+    """The supplier, from the ledger service's file.
 
     Raises:
-        ConfigError: it cannot be read, or something that an invoice must say is missing.
+        ConfigError: it cannot be read, or a mandatory item of an invoice is missing.
     """
     try:
         found = SupplierFile.model_validate(_lists_as_tuples(read_toml(path)))

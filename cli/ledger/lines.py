@@ -1,7 +1,7 @@
-"""Books: a run's ledger as lines on a terminal, without touching it.
+"""Ledger lines: a run's ledger as lines on a terminal, read-only.
 
-Room: cli (edge: reads files). What is shown comes from ledger/queries/lookup.py: an entry
-that is not what was logged is an error, never a line of output.
+Room: cli (edge: reads files). The values come from ledger/queries/lookup.py: an entry that differs from what
+was logged is an error, never a line of output.
 
     RUN   a run's folder, or a ledger.db
 """
@@ -44,10 +44,10 @@ def entry_lines(run: Path, account: str | None) -> Iterator[str]:
 
     Args:
         run: The run.
-        account: Only entries that touch accounts whose code begins so.
+        account: Only entries that touch accounts whose code begins with this.
 
     Raises:
-        ConfigError: no account begins so.
+        ConfigError: no account code begins so.
     """
     with opened(find_books(run)) as db:
         if account is not None and not has_account(db, account):
@@ -72,10 +72,10 @@ def entry_lines(run: Path, account: str | None) -> Iterator[str]:
 
 
 def export_text(run: Path, *, is_csv: bool, is_beancount: bool) -> str:
-    """The journal in one of two languages.
+    """The journal in one of two formats.
 
     Raises:
-        ConfigError: none or both were asked for.
+        ConfigError: none or both were requested.
     """
     if is_csv == is_beancount:
         raise ConfigError("expected one of --csv and --beancount")
@@ -85,7 +85,7 @@ def export_text(run: Path, *, is_csv: bool, is_beancount: bool) -> str:
 
 
 def proof_of(run: Path, entry: str) -> dict[str, Any]:
-    """An entry and the proof that it is in the log that the newest checkpoint names.
+    """An entry with its inclusion proof in the log of the newest checkpoint.
 
     Args:
         run: The run.
@@ -93,7 +93,7 @@ def proof_of(run: Path, entry: str) -> dict[str, Any]:
 
     Raises:
         ConfigError: there is no such entry, or no checkpoint covers it yet.
-        LedgerIntegrityError: the books are not what was logged.
+        LedgerIntegrityError: the books differ from what was logged.
     """
     place = find_books(run)
     with opened(place) as db:
@@ -117,15 +117,15 @@ def proof_of(run: Path, entry: str) -> dict[str, Any]:
 
 
 def audit_lines(run: Path, key: str | None, *, must_be_witnessed: bool = False) -> Iterator[str]:
-    """One line per thing found good.
+    """Audit the books; returns one line for each check passed.
 
     Args:
         run: The run.
-        key: The keeper's key if the caller knows it: hexadecimal, or as `audit` prints it.
+        key: The ledger service's key if the caller knows it: hexadecimal, or as `audit` prints it.
         must_be_witnessed: Whether a quorum of verifiers has to have cosigned the newest checkpoint.
 
     Raises:
-        LedgerIntegrityError: the first thing that is not.
+        LedgerIntegrityError: the first check that fails.
         ConfigError: the key is no key, or the run's verifiers are not known here.
     """
     place, signer = find_books(run), None if key is None else _public_key(key)
@@ -157,10 +157,10 @@ def audit_lines(run: Path, key: str | None, *, must_be_witnessed: bool = False) 
 
 
 def _witness_line(found: Audited, verifiers: tuple[PeerId, ...], *, must_be_witnessed: bool) -> str:
-    """By how many of the run's verifiers the newest checkpoint is cosigned.
+    """How many of the run's verifiers cosigned the newest checkpoint, as a line.
 
     Raises:
-        LedgerIntegrityError: by fewer than a quorum, and that was asked for.
+        LedgerIntegrityError: fewer than a quorum, and a quorum was required.
     """
     have, need, of = len(found.cosigners), quorum(len(verifiers)), len(verifiers)
     told = f"the checkpoint of {found.checkpoints[-1].size} entries is cosigned by {have} of {of} verifiers"

@@ -1,7 +1,7 @@
-"""Order commands: what a buyer asks for, what it costs, and the money put up for it.
+"""Order commands: check, quote and fund a buyer's order.
 
-Room: cli (edge). Check, data and quote need no chain; the others move on the escrow
-of the run that FILE.toml names, as orders/purchase.py has it.
+Room: cli (edge). Check, data and quote need no chain; the others act on the escrow of the run that FILE.toml
+names, by orders/purchase.py.
 """
 
 from __future__ import annotations

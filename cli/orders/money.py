@@ -1,4 +1,4 @@
-"""Order money: a quote on a terminal, and a buyer's moves with what each of them means.
+"""Order money: a quote as terminal lines and JSON, and a buyer's escrow transactions with their effects.
 
 Room: cli (edge). The values are orders/quote.py's, the rules orders/purchase.py's.
 """
@@ -62,7 +62,7 @@ def quote_lines(order: Order) -> Iterator[str]:
 
 
 def quote_json(order: Order) -> str:
-    """The same as JSON; amounts in token units."""
+    """The quote as JSON; amounts in token units."""
     quote = quote_of(order)
     terms = quote.terms
     plain = {
@@ -101,7 +101,7 @@ def _cost_plain(cost: Cost) -> dict[str, Any]:
     }
 
 
-# ---- the buyer's moves
+# ---- the buyer's transactions
 
 
 def place_lines(

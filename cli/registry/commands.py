@@ -1,6 +1,6 @@
-"""Registry commands: what a delivered model is made of, for people and for programs.
+"""Registry commands: show the registry entry of a delivered model, for people and for programs.
 
-Room: cli (edge). They only read, and believe what they read: `assay run verify` is what checks it.
+Room: cli (edge). They read without verifying: `assay run verify` checks the entry.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Registry view: a registry entry in lines for people.
+"""Registry lines: a registry entry as lines for people.
 
-Room: cli (edge: reads one file). Whatever the entry quotes from others is shown without control characters.
+Room: cli (edge: reads one file). Quoted text in the entry is shown without control characters.
 """
 
 from __future__ import annotations

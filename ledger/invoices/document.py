@@ -1,11 +1,11 @@
-"""Invoice: what a buyer is charged for settled epochs, as a document that the journal bears out.
+"""Document: the invoice or credit note of settled epochs, in token units, and its canonical JSON and CSV.
 
-Room: ledger (pure). Amounts are token units; nothing here is computed with floats. The
-canonical JSON of a document is what is stored and hashed; CSV and PDF are made from it.
+Room: ledger (pure). No floats. The canonical JSON of a document is stored and hashed; CSV and PDF
+are made from it.
 
     training        one line for each operator: its accepted tokens and its share of the price
     verification    one line for all verifiers
-    fee             what is left
+    fee             the rest
 Steps that earned nothing are listed with the reason: they were not charged.
 """
 
@@ -32,7 +32,7 @@ COLUMNS = ("document", "epoch", "what", "peer", "account", "tokens", "amount", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Party:
-    """Who sells or buys. Empty where nobody said."""
+    """Seller or buyer. Empty fields were not given."""
 
     name: str = ""
     address: tuple[str, ...] = ()
@@ -51,19 +51,19 @@ class Party:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """What was charged."""
+    """One line of charges."""
 
     epoch: int
     what: str  # "training", "verification" or "fee"
     peer: str  # hexadecimal, of the node; empty for the others
-    account: str  # who is paid; empty where it is several
+    account: str  # payee; empty if there are several
     tokens: int  # accepted, of training
     amount: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotCharged:
-    """Accepted steps that earned nothing, and what they would have cost."""
+    """Accepted steps that earned nothing, with the price they would have had."""
 
     epoch: int
     reason: str
@@ -74,7 +74,7 @@ class NotCharged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """What an epoch's lines rest on; hashes in hexadecimal."""
+    """Evidence for an epoch's lines; hashes in hexadecimal."""
 
     epoch: int
     tokens: int  # paid
@@ -83,14 +83,14 @@ class Basis:
     root: str
     result: str
     proposed_tx: str  # put root and table hash on chain
-    final_tx: str  # made them due
-    entry: int  # of the journal, which made them payable
+    final_tx: str  # made the lines due
+    entry: int  # journal entry that made them payable
     entry_key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that follows from the books and the run's spec."""
+    """The figures of a document, as derived from the books and the run's spec."""
 
     run_id: str
     run_name: str
@@ -103,20 +103,20 @@ class Facts:
     lines: tuple[Line, ...]
     not_charged: tuple[NotCharged, ...]
     bases: tuple[Basis, ...]
-    checkpoint_size: int  # the first signed one that holds all these entries
+    checkpoint_size: int  # of the first checkpoint that covers all these entries
     checkpoint_root: str
     checkpoint_note: str
-    anchor_tx: str  # that put a checkpoint's root on chain; empty if none did
+    anchor_tx: str  # that anchored a checkpoint's root on chain; empty if none
 
     @property
     def total(self) -> int:
-        """What left the escrow for these epochs."""
+        """Token units that left the escrow for these epochs."""
         return sum(line.amount for line in self.lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Escrow:
-    """The buyer's money when the document was made."""
+    """The buyer's escrow at the time of the document."""
 
     funded: int
     refunded: int
@@ -129,8 +129,8 @@ class Document:
     series: str  # "invoice", "credit"; "pro forma"
     number: int  # from 1; 0 of a pro forma
     issued_ms: int  # Unix time
-    corrects: int | None = None  # the invoice that a credit note takes back
-    reason: str = ""  # why it does
+    corrects: int | None = None  # the invoice that a credit note cancels
+    reason: str = ""  # of a credit note
     supplier: Party
     buyer: Party
     tax_note: str = ""
@@ -139,17 +139,17 @@ class Document:
 
     @property
     def sign(self) -> int:
-        """-1 for a credit note: every amount with the other sign."""
+        """-1 for a credit note, whose amounts are negated; else 1."""
         return -1 if self.series == "credit" else 1
 
     @property
     def total(self) -> int:
-        """What the document comes to."""
+        """Total of the document, in token units."""
         return self.sign * self.facts.total
 
     @property
     def name(self) -> str:
-        """How people refer to it: unique among all runs."""
+        """Display name, unique among all runs."""
         return name_of(self.facts.run_id, self.series, self.number)
 
     @property
@@ -170,10 +170,10 @@ def name_of(run_id: str, series: str, number: int) -> str:
 
 
 def credit_of(invoice: Document, *, number: int, issued_ms: int, reason: str) -> Document:
-    """The credit note that takes a whole invoice back.
+    """The credit note that cancels a whole invoice.
 
     Raises:
-        ConfigError: it gives no reason, or one that cannot be printed.
+        ConfigError: the reason is empty or cannot be printed.
     """
     if not reason.strip() or not reason.isprintable() or len(reason) > TEXT_CHARS_MAX:
         raise ConfigError(f"a credit note needs a reason, one line of at most {TEXT_CHARS_MAX} characters")
@@ -183,7 +183,7 @@ def credit_of(invoice: Document, *, number: int, issued_ms: int, reason: str) ->
 
 
 def to_json(document: Document) -> str:
-    """The document's one spelling: sorted keys, no spaces, amounts as text so that no reader rounds them."""
+    """Canonical JSON of the document: sorted keys, no spaces, amounts as text so that none is rounded."""
     plain = {
         **_plain(asdict(document)),
         "total": str(document.total),
@@ -197,7 +197,7 @@ def from_json(text: str) -> Document:
     """Inverts `to_json`.
 
     Raises:
-        ValueError: it is no such document, or not in its one spelling.
+        ValueError: it is no such document, or not canonical.
     """
     try:
         document = _DOCUMENT.validate_python(json.loads(text))
@@ -209,12 +209,12 @@ def from_json(text: str) -> Document:
 
 
 def hash_of(text: str) -> bytes:
-    """SHA-256 of a document's spelling."""
+    """SHA-256 of a document's canonical JSON."""
     return hashlib.sha256(b"assay/invoice/1\n" + text.encode()).digest()
 
 
 def csv_text(document: Document) -> str:
-    """One line for each thing charged and not charged, and the total; amounts in token units."""
+    """CSV with one line for each item charged or not charged, and the total; amounts in token units."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -234,7 +234,7 @@ def _rows(document: Document) -> Iterator[tuple[object, ...]]:
 
 
 def _harmless(cell: object) -> object:
-    # A spreadsheet runs text that begins so; amounts below zero are numbers and stay.
+    # A spreadsheet runs text that begins so as a formula; negative amounts are numbers and stay.
     return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
 
 

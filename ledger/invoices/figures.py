@@ -1,8 +1,8 @@
-"""Invoice facts: what settled epochs cost, read from the books and held against each other.
+"""Figures: reads the cost of settled epochs from the books and cross-checks it for an invoice.
 
-Room: ledger (edge: reads the store). Four records must say the same before anything is
+Room: ledger (edge: reads the store). Four records must agree before anything is
 invoiced: the payout table, the price in the run's spec, the contract's final result, and the
-journal's own postings. Where two differ there is no invoice.
+journal's postings. If two differ, no invoice is issued.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _TRAINING, _VERIFICATION, _FEE = "training", "verification", "fee"
 
 
 def final_epochs(db: Connection, run_id: bytes) -> list[int]:
-    """The epochs that the contract made final, ascending."""
+    """The epochs whose result is final on chain, ascending."""
     return sorted(event.epoch for event in _events(db, ResultFinalized) if event.run_id == run_id)
 
 
 def read_facts(db: Connection, spec: RunSpec, run_id: Digest, first: int, last: int) -> Facts:
-    """What these epochs cost.
+    """The invoice figures of these epochs.
 
     Args:
         db: A reading or writing transaction.
@@ -91,7 +91,7 @@ def read_facts(db: Connection, spec: RunSpec, run_id: Digest, first: int, last: 
 
 
 def read_escrow(db: Connection, run_id: bytes) -> Escrow:
-    """What the buyer has paid in and got back so far, by the journal."""
+    """The buyer's deposits and refunds so far, from the journal."""
     free = budget(run_id)
     touching = sa.select(_POSTING.c.entry).join_from(_POSTING, _ACCOUNT).where(_ACCOUNT.c.code == free.code)
     kinds = ("RunOpened", "RunToppedUp", "Refunded", Swept.__name__)
@@ -102,7 +102,7 @@ def read_escrow(db: Connection, run_id: bytes) -> Escrow:
     ).scalars()
     funded = refunded = 0
     for one in read_entries(db, numbers):
-        if one.entry.kind == Swept.__name__:  # unclaimed pay goes back out of several accounts at once
+        if one.entry.kind == Swept.__name__:  # unclaimed pay is returned from several accounts at once
             for posting in one.entry.postings:
                 kind, owner = posting.account.kind, posting.account.owner
                 is_ours = kind is Kind.PAYABLE or (kind is Kind.RESERVED and owner == run_id.hex())
@@ -238,7 +238,7 @@ def _not_charged(db: Connection, spec: RunSpec, epoch: int) -> list[NotCharged]:
 
 
 def _covering(db: Connection, number: int) -> Note:
-    """The first checkpoint that holds the entry, so that one invoice always names the same."""
+    """The first checkpoint that covers the entry, so that an invoice always names the same one."""
     for note in read_notes(db):
         if note.size >= max(number, 1):
             return note
@@ -246,7 +246,7 @@ def _covering(db: Connection, number: int) -> Note:
 
 
 def _anchor(db: Connection, run_id: bytes, least: int) -> str:
-    """The first transaction that put a checkpoint of so many entries or more on chain; empty if none did."""
+    """The first transaction that anchored a checkpoint of at least `least` entries; empty if none."""
     signed = {checkpoint_of(note, origin_of(run_id)) for note in read_notes(db) if note.size >= least}
     roots = {(one.size, one.root) for one in signed}
     for event in _events(db, LogAnchored):

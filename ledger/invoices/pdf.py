@@ -1,7 +1,7 @@
-"""Invoice PDF: a document on paper. One document has one sequence of bytes: no clock is read.
+"""PDF: renders an invoice document as a PDF file, deterministically.
 
 Room: ledger (edge: reads a font file). The text can be searched and copied; the font is
-embedded, and a character that it lacks is an error in words, never an empty box.
+embedded, and a character that it lacks raises an error instead of printing an empty box.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HEADS = ("Epoch", "What", "Node", "Paid to", "Tokens", UNIT)
 
 
 class _Paper(FPDF):
-    """A4 with a name and a page number at the foot of each page."""
+    """A4 pages with the document's name and a page number in the footer."""
 
     def __init__(self, foot: str) -> None:
         super().__init__(format="A4")

@@ -1,9 +1,9 @@
-"""Invoice store: documents are issued once, numbered without a gap, and never changed.
+"""Store: issues invoices and credit notes: each once, numbered without gaps, never changed.
 
-Room: ledger (edge: the books' database). Facts, number and row are one transaction under
-the one writer's lock, so neither a crash nor eight threads leave a gap; the database's own
-triggers refuse one, a second invoice of an epoch, and any change (ledger/journal/triggers.py).
-A mistake is taken back whole by a credit note; then the epochs may be invoiced anew.
+Room: ledger (edge: the books' database). Figures, number and row are one transaction under
+the writer's lock, so neither a crash nor concurrent threads leave a gap; the database's
+triggers refuse a gap, a second invoice of an epoch, and any change (ledger/journal/triggers.py).
+A wrong invoice is cancelled whole by a credit note; then its epochs may be invoiced again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _INVOICE = TABLES["invoice"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parties:
-    """Who sells, who buys, and what is said about tax."""
+    """Seller, buyer and tax note of an invoice."""
 
     supplier: Party
     buyer: Party  # its account is the run's
@@ -39,27 +39,27 @@ class Parties:
 def pro_forma(
     db: Connection, spec: RunSpec, run_id: Digest, first: int, last: int, issued_ms: int
 ) -> Document:
-    """The document that an invoice of these epochs would be; it takes no number and is not kept."""
+    """A pro forma invoice of these epochs; it takes no number and is not stored."""
     return _drafted(db, spec, run_id, first, last, None, issued_ms, "pro forma", 0)
 
 
 def issue(
     engine: Engine, spec: RunSpec, run_id: Digest, first: int, last: int, parties: Parties, issued_ms: int
 ) -> Document:
-    """The invoice of these epochs: the one that stands, or a new one with the next number.
+    """The invoice of these epochs: the existing one unless credited, or a new one with the next number.
 
     Args:
-        engine: The keeper's own books, open to write.
+        engine: The ledger service's books, open to write.
         spec: The run's.
         run_id: The run's.
         first: The first epoch.
         last: The last one, included.
-        parties: Only a new invoice takes them.
-        issued_ms: Unix time; only a new invoice takes it.
+        parties: Used only for a new invoice.
+        issued_ms: Unix time; used only for a new invoice.
 
     Raises:
-        ConfigError: an epoch is not final, or is on another invoice that stands.
-        LedgerIntegrityError: records differ, or what was issued is not what the books bear out.
+        ConfigError: an epoch is not final, or is on another invoice that is not credited.
+        LedgerIntegrityError: records differ, or the issued invoice differs from the books.
     """
     with writing(engine) as db:
         for row in _standing(db):
@@ -80,7 +80,7 @@ def issue(
 def credit(
     engine: Engine, spec: RunSpec, run_id: Digest, number: int, reason: str, issued_ms: int
 ) -> Document:
-    """The credit note that takes an invoice back: the one there is, or a new one.
+    """The credit note that cancels an invoice: the existing one, or a new one.
 
     Raises:
         ConfigError: there is no such invoice, or no reason.
@@ -97,11 +97,11 @@ def credit(
 
 
 def read_document(db: Connection, series: str, number: int) -> Document:
-    """A document as it was issued.
+    """A document as issued.
 
     Raises:
         ConfigError: there is none of this number.
-        LedgerIntegrityError: it is not what was issued.
+        LedgerIntegrityError: it was altered since.
     """
     same = sa.and_(_INVOICE.c.series == series, _INVOICE.c.number == number)
     row = db.execute(sa.select(_INVOICE).where(same)).first()
@@ -111,16 +111,16 @@ def read_document(db: Connection, series: str, number: int) -> Document:
 
 
 def read_documents(db: Connection) -> list[Document]:
-    """All that was issued, invoices first, by number."""
+    """All issued documents, invoices first, by number."""
     rows = db.execute(sa.select(_INVOICE).order_by(_INVOICE.c.series.desc(), _INVOICE.c.number))
     return [_document(row) for row in rows]
 
 
 def checked(db: Connection, spec: RunSpec, run_id: Digest, document: Document) -> Document:
-    """The document, if the books still bear out every line of it.
+    """The document, if every line still agrees with the books.
 
     Raises:
-        LedgerIntegrityError: they do not.
+        LedgerIntegrityError: one does not.
     """
     facts = document.facts
     now = read_facts(db, spec, run_id, facts.first_epoch, facts.last_epoch)
@@ -160,7 +160,7 @@ def _drafted(
 
 
 def _standing(db: Connection) -> list[Any]:
-    """Invoices that no credit note took back."""
+    """Invoices without a credit note."""
     undone = sa.select(_INVOICE.c.corrects).where(_INVOICE.c.corrects.is_not(None))
     asked = sa.select(_INVOICE).where(_INVOICE.c.series == "invoice", _INVOICE.c.number.not_in(undone))
     return list(db.execute(asked.order_by(_INVOICE.c.number)))

@@ -1,7 +1,7 @@
-"""Journal database: how the books are opened, on SQLite by path or on PostgreSQL by URL.
+"""Database: opens the journal's database, SQLite by path or PostgreSQL by URL.
 
-Room: ledger (edge). On both a commit is on disk when it returns, a transaction that
-writes takes the one writer's lock at once, and one that reads sees one moment.
+Room: ledger (edge). On both, a commit is durable when it returns, a writing transaction
+takes the single writer's lock at its start, and a reading one sees one snapshot.
 
     SQLite        ledger/journal/sqlite.py: WAL, synchronous=FULL, BEGIN IMMEDIATE
     PostgreSQL    ledger/journal/postgres.py: synchronous_commit, one advisory lock
@@ -25,7 +25,7 @@ from assay.ledger.journal.triggers import triggers
 from assay.protocol.errors import ConfigError, Unavailable
 
 BUSY_S_MAX = 20.0
-VERSION = sa.Table(  # as Alembic has it
+VERSION = sa.Table(  # as Alembic declares it
     "alembic_version",
     sa.MetaData(),
     sa.Column("version_num", sa.String(32), nullable=False),
@@ -35,15 +35,15 @@ Place: TypeAlias = Path | str  # a file, or the URL of a PostgreSQL database
 
 
 def revision(version: int) -> str:
-    """A schema's name in its database and among the migrations."""
+    """A schema version's revision id in the database and in the migrations."""
     return f"{version:04d}"
 
 
 def engine_of(place: Place, busy_s: float = BUSY_S_MAX) -> Engine:
-    """An engine as the books need it, whatever the database holds.
+    """An engine configured for the books, whatever the database holds.
 
     Raises:
-        ConfigError: the URL is none, or its driver is not installed.
+        ConfigError: the URL is invalid, or its driver is not installed.
     """
     if isinstance(place, Path):
         return journal_sqlite.engine_of(place, busy_s)
@@ -51,14 +51,14 @@ def engine_of(place: Place, busy_s: float = BUSY_S_MAX) -> Engine:
 
 
 def open_engine(place: Place, busy_s: float = BUSY_S_MAX) -> Engine:
-    """The books at `place`, made if missing.
+    """An engine on the books at `place`, created if missing.
 
     Args:
         place: A file, or a URL such as `postgresql://user@host/database`.
-        busy_s: How long a transaction waits for another writer to end.
+        busy_s: Seconds that a transaction waits for another writer.
 
     Raises:
-        ConfigError: there are books of another schema, or the URL is of no use.
+        ConfigError: there are books of another schema, or the URL is invalid.
         Unavailable: the database cannot be opened.
     """
     engine = engine_of(place, busy_s)
@@ -72,7 +72,7 @@ def open_engine(place: Place, busy_s: float = BUSY_S_MAX) -> Engine:
 
 
 def open_engine_to_read(place: Place) -> Engine:
-    """The books at `place` for queries alone: nothing is written, and no file appears beside one.
+    """A read-only engine on the books at `place`: creates no file.
 
     Raises:
         ConfigError: there are no books of this schema.
@@ -94,7 +94,7 @@ def open_engine_to_read(place: Place) -> Engine:
 
 
 def make_schema(db: Connection) -> None:
-    """Tables, triggers and version of new books."""
+    """Create tables, triggers and version of new books."""
     Table.metadata.create_all(db)
     for statement in triggers(db.dialect.name):
         db.exec_driver_sql(statement)
@@ -105,7 +105,7 @@ def make_schema(db: Connection) -> None:
 
 
 def version_of(db: Connection) -> int:
-    """The schema of the books that are here; 0 if there are none."""
+    """Schema version of the books in this database; 0 if there are none."""
     if db.dialect.name == "sqlite":
         return int(db.exec_driver_sql("PRAGMA user_version").scalar_one())
     if not sa.inspect(db).has_table(VERSION.name):
@@ -115,10 +115,10 @@ def version_of(db: Connection) -> int:
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """One transaction, and the writer's lock for as long; all of it or nothing.
+    """One atomic write transaction, which holds the writer's lock.
 
     Raises:
-        Unavailable: disk or database refused, or another writer did not end in time.
+        Unavailable: disk or database failed, or another writer did not end in time.
     """
     try:
         with engine.begin() as db:
@@ -129,10 +129,10 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """One consistent view.
+    """One read transaction on a consistent snapshot.
 
     Raises:
-        Unavailable: disk or database refused.
+        Unavailable: disk or database failed.
     """
     try:
         with engine.connect().execution_options(reads_only=True) as db:
@@ -155,7 +155,7 @@ def insert_rows(db: Connection, table: sa.Table, rows: Sequence[Mapping[str, Any
 
 
 def told(place: Place) -> str:
-    """A place as it may be shown: without its password."""
+    """A place for logs and errors: without its password."""
     return str(place) if isinstance(place, Path) else sa.make_url(place).render_as_string()
 
 
@@ -168,7 +168,7 @@ def _other_schema(place: Place, found: int) -> str:
 
 
 def _words(error: SQLAlchemyError) -> str:
-    """What the database said, without the statement."""
+    """The database's error text, without the statement."""
     said = getattr(error, "orig", None) or error
     if journal_sqlite.is_busy(said) or journal_postgres.is_busy(said):
         return "another writer has them and did not end in time; one process at a time keeps a run's books"

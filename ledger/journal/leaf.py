@@ -1,8 +1,7 @@
-"""Log leaf: the bytes of one journal entry that the Merkle log commits to.
+"""Leaf: the canonical bytes of one journal entry that the Merkle log commits to.
 
-Room: ledger (pure). Deterministic CBOR, as everywhere in this project. All that an
-entry says is in it, also when it was written; only the number is not: it is the
-leaf's place, counted from 1.
+Room: ledger (pure). Deterministic CBOR of the whole entry and the time it was written;
+only its number is left out, because it is the leaf's position, counted from 1.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ TAG = "assay/leaf/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """An entry as it stands in the journal."""
+    """An entry as recorded in the journal."""
 
     number: int  # from 1; leaf `number - 1` of the log
     entry: Entry
@@ -28,7 +27,7 @@ class Written:
 
 
 def leaf_bytes(entry: Entry, recorded_ms: int) -> bytes:
-    """An entry with its postings in their one form.
+    """The canonical CBOR of an entry with its postings.
 
     Args:
         entry: What was posted.

@@ -1,12 +1,12 @@
-"""Turn: of the keepers that are started on one database, one keeps the books and the others wait.
+"""Lease: at most one ledger service writes to a database; standbys wait. `term` is the fencing token.
 
-Room: ledger (edge). The lock is the operating system's or the server's, so it is free the moment its
-holder dies, however it dies. A holder that only lost its connection, or was stopped for a while, may
-wake up to find another one at work; so each turn has a number, kept with the books, and every
-transaction of a keeper begins with a look at it.
+Room: ledger (edge). The lock belongs to the operating system or the database server, so it is released as
+soon as its holder dies. A holder that lost only its connection, or was suspended, may resume after another
+service has taken over; so each lease has a term number, stored with the books, and every write transaction
+of a ledger service checks it first.
 
     SQLite        flock on a file beside the books
-    PostgreSQL    an advisory lock of a session of its own
+    PostgreSQL    an advisory lock of a dedicated session
 """
 
 from __future__ import annotations
@@ -30,50 +30,50 @@ from assay.protocol.errors import ConfigError, Unavailable
 SUFFIX = ".turn"
 TERM = "keeper_term"
 _CURSOR = TABLES["cursor"]
-# Not the writers' own lock, which everybody takes for a moment: its second half names another thing.
+# Not the writers' lock, which is held for one transaction only: the second half of the key differs.
 _TRY = sa.text("SELECT pg_try_advisory_lock(:space, hashtext(current_schema() || '/keeper'))").bindparams(
     space=LOCK_SPACE
 )
 
-_GIVE_UP = sa.text("SELECT pg_advisory_unlock_all()")  # it has no other
+_GIVE_UP = sa.text("SELECT pg_advisory_unlock_all()")  # this session holds no other
 
 
 class LeaseLost(ConfigError):
-    """Another keeper has taken the books over: stop, it goes on."""
+    """Another ledger service has taken the lease: this one must stop."""
 
 
 class Lease:
-    """One keeper's place in the line. One thread at a time."""
+    """One ledger service's lease on a database. Not thread-safe."""
 
     def __init__(self, place: Place) -> None:
-        """Nobody is kept out yet.
+        """Takes no lock yet.
 
         Args:
-            place: Of the books; they need not be there.
+            place: Of the books; they need not exist.
         """
         self._place = place
         self._file: int | None = None
         self._session: Connection | None = None
 
     def try_take(self) -> bool:
-        """Whether it is our turn now; it stays ours until `give_up` or our end.
+        """Tries to take the lease; if True, it is held until `give_up` or the end of the process.
 
         Raises:
-            ConfigError: the place is none.
-            Unavailable: disk or server refused.
+            ConfigError: the place is invalid.
+            Unavailable: disk or server failed.
         """
         if isinstance(self._place, Path):
             return self._try_file(self._place)
         return self._try_session(self._place)
 
     def give_up(self) -> None:
-        """Let the next one in."""
+        """Release the lease, so that a standby can take it."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
         if self._session is not None:
-            with suppress(SQLAlchemyError):  # a session that is lost has no lock left
-                self._session.execute(_GIVE_UP)  # the server notices a closed session only a moment later
+            with suppress(SQLAlchemyError):  # a lost session holds no lock
+                self._session.execute(_GIVE_UP)  # the server notices a closed session only later
             self._session.close()
             self._session.engine.dispose()
             self._session = None
@@ -107,13 +107,13 @@ class Lease:
 
 
 def begin_term(books: BookStore) -> int:
-    """Number a turn that was taken, and from now on refuse these books' writes once another has one.
+    """Start a new term for the lease just taken; after a later one starts, writes raise `LeaseLost`.
 
     Args:
-        books: Of the keeper whose turn it is.
+        books: Of the ledger service that holds the lease.
 
     Raises:
-        Unavailable: disk or server refused.
+        Unavailable: disk or server failed.
     """
     with writing(books.engine) as db:
         term = _term(db) + 1
@@ -127,7 +127,7 @@ def begin_term(books: BookStore) -> int:
                 f"another keeper has the books (turn {now}, ours was {term}); it goes on, we stop"
             )
 
-    hook: Any = check  # after the one that takes the writers' lock: what we read is what we write to
+    hook: Any = check  # after the hook that takes the writers' lock, so that the term read is current
     sa.event.listen(books.engine, "begin", hook)
     return term
 

@@ -1,4 +1,4 @@
-"""Log store: the Merkle log and its checkpoints inside the books' database.
+"""Log store: reads and writes the Merkle log and its checkpoints inside the books' database.
 
 Room: ledger (edge: inside a transaction that the caller opened). Leaves come in the
 transaction of their entries; the edge is read and written once per batch. Roots of perfect
@@ -37,15 +37,15 @@ _NODE, _COSIGNATURE = TABLES["log_node"], TABLES["cosignature"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """A checkpoint as it was signed, and the key that is said to have signed it."""
+    """A checkpoint note as signed, and the key recorded as its signer."""
 
     size: int
     signer: bytes
     text: str
-    cosignatures: tuple[tuple[PeerId, str], ...] = ()  # verifiers and their lines, ascending
+    cosignatures: tuple[tuple[PeerId, str], ...] = ()  # verifiers and their signature lines, ascending
 
     def published(self) -> str:
-        """The note as it is given to others: with every cosignature that is on record."""
+        """The note as published: with every stored cosignature."""
         return self.text + "".join(f"{line}\n" for _, line in self.cosignatures)
 
 
@@ -53,7 +53,7 @@ def append_leaves(db: Connection, leaves: Sequence[tuple[int, bytes]]) -> Edge:
     """Append leaf hashes, each with its entry's number, and return the log's new edge.
 
     Raises:
-        ValueError: the edge on record is damaged.
+        ValueError: the stored edge is damaged.
     """
     before, nodes = read_edge(db), Nodes()
     after = append(before, [leaf for _, leaf in leaves], nodes.take)
@@ -73,7 +73,7 @@ def append_leaves(db: Connection, leaves: Sequence[tuple[int, bytes]]) -> Edge:
 
 
 class Nodes(dict[int, bytes]):
-    """The roots that are kept, by place."""
+    """Stored subtree roots, by place."""
 
     def take(self, span: Span, root: bytes) -> None:
         """Keep a perfect subtree's root if it is large enough."""
@@ -82,22 +82,22 @@ class Nodes(dict[int, bytes]):
 
 
 def place_of(span: Span) -> int:
-    """A perfect subtree's number: its first leaf is a multiple of its size, so no two share one."""
+    """A perfect subtree's unique number: its first leaf is a multiple of its size."""
     return span[0] * 2 + span[1]
 
 
 def add_nodes(db: Connection, nodes: Nodes) -> None:
-    """Keep these roots."""
+    """Store these roots."""
     insert_rows(db, _NODE, [{"place": place, "node_hash": root} for place, root in nodes.items()])
 
 
 def read_nodes(db: Connection) -> dict[int, bytes]:
-    """All roots that are kept, by place."""
+    """All stored roots, by place."""
     return {row.place: row.node_hash for row in db.execute(sa.select(_NODE))}
 
 
 def prove_inclusion(db: Connection, size: int, index: int) -> tuple[bytes, ...]:
-    """The proof that leaf `index` is in the log of this size, from what is kept; O(log n) work.
+    """The proof that leaf `index` is in the log of this size, from stored roots; O(log n) work.
 
     Args:
         db: A reading transaction.
@@ -106,7 +106,7 @@ def prove_inclusion(db: Connection, size: int, index: int) -> tuple[bytes, ...]:
 
     Raises:
         IndexError: there is no such leaf.
-        ValueError: a leaf or a root is not on record.
+        ValueError: a leaf or a root is missing.
     """
     return _roots(db, inclusion_spans(size, index))
 
@@ -116,7 +116,7 @@ def prove_consistency(db: Connection, size: int, old_size: int) -> tuple[bytes, 
 
     Raises:
         IndexError: the older log is the longer one.
-        ValueError: a leaf or a root is not on record.
+        ValueError: a leaf or a root is missing.
     """
     return _roots(db, consistency_spans(size, old_size))
 
@@ -126,7 +126,7 @@ def read_root(db: Connection, size: int) -> bytes:
 
     Raises:
         IndexError: the log was never that long.
-        ValueError: a leaf or a root is not on record.
+        ValueError: a leaf or a root is missing.
     """
     if not 0 <= size <= read_edge(db).size:
         raise IndexError(f"the log has {read_edge(db).size} leaves, {size} asked for")
@@ -134,7 +134,7 @@ def read_root(db: Connection, size: int) -> bytes:
 
 
 def _roots(db: Connection, spans: Sequence[Span]) -> tuple[bytes, ...]:
-    """The root of each subtree: two questions, whatever their number."""
+    """The root of each subtree, by two queries in all."""
     whole: set[int] = set()
     small: list[Span] = []
     for span in spans:
@@ -154,7 +154,7 @@ def _roots(db: Connection, spans: Sequence[Span]) -> tuple[bytes, ...]:
 
 
 def _kept(span: Span) -> Iterable[Span]:
-    """A subtree as those that are kept, and what is left of it at the end."""
+    """Splits a subtree into those whose roots are stored, and a rest at the end."""
     first, count = span
     while count >= KEPT_LEAVES and count & (count - 1):
         left = left_size(count)
@@ -175,10 +175,10 @@ def _root(span: Span, nodes: dict[int, bytes], leaves: dict[int, bytes]) -> byte
 
 
 def read_edge(db: Connection) -> Edge:
-    """The log as it stands.
+    """The log's present edge.
 
     Raises:
-        ValueError: what is on record is no edge of a log.
+        ValueError: the stored edge is invalid.
     """
     row = db.execute(sa.select(_EDGE.c.size, _EDGE.c.roots)).first()
     if row is None:
@@ -196,12 +196,12 @@ def read_leaves(db: Connection, count: int | None = None) -> list[bytes]:
 
 
 def add_note(db: Connection, note: Note) -> None:
-    """Keep a signed checkpoint; there is one for each size."""
+    """Store a signed checkpoint; there is one for each size."""
     db.execute(sa.insert(_CHECKPOINT), [{"size": note.size, "signer": note.signer, "note": note.text}])
 
 
 def read_notes(db: Connection, newest: int | None = None) -> list[Note]:
-    """All signed checkpoints, or only so many of the newest, smallest first."""
+    """All signed checkpoints, or only the `newest` last ones, smallest first."""
     rows = db.execute(sa.select(_CHECKPOINT).order_by(_CHECKPOINT.c.size.desc()).limit(newest)).all()
     lines: dict[int, list[tuple[PeerId, str]]] = {}
     if rows:
@@ -215,7 +215,7 @@ def read_notes(db: Connection, newest: int | None = None) -> list[Note]:
 
 
 def add_cosignature(db: Connection, size: int, verifier: PeerId, line: str) -> None:
-    """Keep a verifier's word on a checkpoint; its first one stays."""
+    """Store a verifier's cosignature of a checkpoint; the first one stays."""
     same = sa.and_(_COSIGNATURE.c.size == size, _COSIGNATURE.c.verifier == verifier)
     if db.execute(sa.select(_COSIGNATURE.c.size).where(same)).first() is None:
         db.execute(sa.insert(_COSIGNATURE), [{"size": size, "verifier": verifier, "line": line}])

@@ -1,8 +1,8 @@
-"""Migrate: bring books of an older schema to this one, or back, in one transaction.
+"""Migrate: moves a journal database between schema versions, up or down, in one transaction.
 
-Room: ledger (edge). Alembic, over ledger/journal/migrations. The journal and its log are not
-touched by any revision, so every checkpoint that was signed holds afterwards. Nothing
-migrates by itself: a delivered folder stays as it was signed, a copy can be brought up.
+Room: ledger (edge). Alembic, over ledger/journal/migrations. No revision touches the journal
+or its log, so every signed checkpoint stays valid. Nothing migrates
+automatically: a delivered bundle stays as signed; migrate a copy.
 
     python -m assay.ledger.journal.migrate runs/quickstart/ledger.db
     python -m assay.ledger.journal.migrate postgresql://me@here/books --to 2
@@ -27,12 +27,12 @@ OLDEST = 2
 
 
 def migrate(place: Place, to: int = SCHEMA_VERSION) -> tuple[int, int]:
-    """Bring the books at `place` to a schema; return the one they had and the one they have.
+    """Migrate the books at `place` to schema version `to`; return the old and the new version.
 
     Raises:
-        ConfigError: there are none, they are of a schema that no way leads from or to, or the way
-            back would lose something.
-        Unavailable: disk or database refused; nothing has changed.
+        ConfigError: there are no books, no revision leads between the versions, or the downgrade
+            would lose data.
+        Unavailable: disk or database failed; nothing has changed.
     """
     if isinstance(place, Path) and not place.is_file():
         raise ConfigError(f"{place}: there are no books here")
@@ -55,10 +55,10 @@ def move(db: Connection, found: int, to: int) -> None:
 
     Args:
         db: A writing transaction.
-        found: The schema of what is there.
-        to: The schema to reach.
+        found: The present schema version.
+        to: The schema version to reach.
     """
-    if found and not sa.inspect(db).has_table(VERSION.name):  # SQLite's books of schema 2 had a number alone
+    if found and not sa.inspect(db).has_table(VERSION.name):  # in SQLite's schema 2 only a number
         VERSION.create(db)
         db.execute(sa.insert(VERSION), [{"version_num": revision(found)}])
     config = Config()
@@ -71,7 +71,7 @@ def move(db: Connection, found: int, to: int) -> None:
 
 
 def main() -> None:
-    """Read the command line, migrate, and say in one line what was done."""
+    """Read the command line, migrate, and print one line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("place", help="a ledger.db, or the URL of a PostgreSQL database")
     parser.add_argument("--to", type=int, default=SCHEMA_VERSION, help="default: this release's schema")

@@ -1,9 +1,9 @@
-"""Journal pending: entries that wait. What they take is promised away, nothing has moved yet.
+"""Pending: two-phase journal entries, which reserve amounts until they are posted, voided or expire.
 
 Room: ledger (edge: inside a transaction that the caller opened). A pending entry is
-a whole entry with a time after which it cannot be posted any more. Until it is resolved, the
-balances of its accounts count it as pending; posting it writes that entry, with that key,
-into the journal, and only then is it in the log. Each is resolved at most once.
+a whole entry with an expiry time. Until it is resolved, the balances of its accounts count
+it as pending; posting it writes that entry, with that key, into the journal, and only then
+is it in the log. Each is resolved at most once.
 
     pending --post--> posted     --void--> voided     --time--> expired
 """
@@ -28,7 +28,7 @@ _ACCOUNT, _PENDING, _POSTING = TABLES["account"], TABLES["pending_entry"], TABLE
 
 
 class PendingState(enum.Enum):
-    """What became of an entry that waits; it leaves `PENDING` once and for good."""
+    """State of a pending entry; it leaves `PENDING` at most once."""
 
     PENDING = "pending"
     POSTED = "posted"
@@ -38,7 +38,7 @@ class PendingState(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """An entry that waits, or waited."""
+    """A pending or resolved entry."""
 
     entry: Entry
     expires_ms: int  # Unix time; from then on it cannot be posted
@@ -46,17 +46,17 @@ class Pending:
 
 
 def hold(db: Connection, entry: Entry, expires_ms: int, now_ms: int) -> PendingState:
-    """Promise what an entry takes, and return the state it is in; asked again, nothing changes.
+    """Reserve the amounts of an entry and return its state; idempotent.
 
     Args:
         db: A writing transaction.
-        entry: What will be posted; not a reversal.
+        entry: The entry to post later; not a reversal.
         expires_ms: Unix time in milliseconds.
         now_ms: The same clock.
 
     Raises:
-        BooksError: the key stands for another request or is in the journal, an account has too little
-            to promise, or the time is over already.
+        BooksError: the key belongs to another request or is in the journal, an account's available
+            balance is too small, or it has expired already.
         ValueError: it is a reversal.
     """
     if entry.reverses:
@@ -103,10 +103,10 @@ def hold(db: Connection, entry: Entry, expires_ms: int, now_ms: int) -> PendingS
 
 
 def post_pending(db: Connection, key: str, now_ms: int) -> int:
-    """Post an entry that waits and return its number in the journal; asked again, the same number.
+    """Post a pending entry and return its number in the journal; idempotent.
 
     Raises:
-        BooksError: there is none, its time is over, or it was resolved in another way.
+        BooksError: there is none, it has expired, or it was resolved in another way.
     """
     found = _demand(db, key)
     if found.state is PendingState.PENDING:
@@ -119,7 +119,7 @@ def post_pending(db: Connection, key: str, now_ms: int) -> int:
 
 
 def void(db: Connection, key: str, now_ms: int) -> None:
-    """Take back what an entry promised; asked again, nothing changes.
+    """Void a pending entry and release what it reserves; idempotent.
 
     Raises:
         BooksError: there is none, or it was resolved in another way.
@@ -132,14 +132,14 @@ def void(db: Connection, key: str, now_ms: int) -> None:
 
 
 def expire_due(db: Connection, now_ms: int) -> int:
-    """Take back what entries promised whose time is over; how many there were."""
+    """Expire overdue entries and release what they reserve; returns their number."""
     due = sa.and_(_PENDING.c.state == PendingState.PENDING.value, _PENDING.c.expires_ms <= now_ms)
     gone = sa.update(_PENDING).where(due).values(state=PendingState.EXPIRED.value, resolved_ms=now_ms)
     return int(db.execute(gone).rowcount)
 
 
 def read_pending(db: Connection, key: str) -> Pending | None:
-    """The entry that waits, or waited, with this key; None if there is none."""
+    """The pending or resolved entry with this key; None if there is none."""
     head = _head(db, key)
     if head is None:
         return None
@@ -178,5 +178,5 @@ def _resolve(db: Connection, key: str, state: PendingState, now_ms: int) -> None
 
 
 def _request_hash(entry: Entry, expires_ms: int) -> bytes:
-    """SHA-256 of everything that was asked for but the key."""
+    """SHA-256 of the request without its key."""
     return hashlib.sha256(b"assay/pending/1" + entry.request_hash + expires_ms.to_bytes(8, "big")).digest()

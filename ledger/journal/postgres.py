@@ -1,9 +1,9 @@
-"""Journal on PostgreSQL: how a database that holds one run's books is opened.
+"""PostgreSQL: opens a PostgreSQL database that holds one run's books.
 
 Room: ledger (edge). `synchronous_commit` is on whatever the server's default (a commit
-is on disk when it returns). A transaction that writes first takes an advisory lock, so
-writers take turns as on SQLite; it stays READ COMMITTED, because under SERIALIZABLE the
-view of the books would be older than the wait for the lock. A reader's view is one moment.
+is durable when it returns). A writing transaction first takes an advisory lock, so
+writers are serialised as on SQLite; it stays READ COMMITTED, because under SERIALIZABLE the
+snapshot would be older than the wait for the lock. A reader sees one snapshot.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sqlalchemy.exc import ArgumentError
 
 from assay.protocol.errors import ConfigError
 
-LOCK_SPACE = 0x61737361  # "assa"; the second half of the lock's name is the schema's, so each has its own
+LOCK_SPACE = 0x61737361  # "assa"; the second half of the lock's key is the schema's, so each has its own
 _LOCK = sa.text("SELECT pg_advisory_xact_lock(:space, hashtext(current_schema()))").bindparams(
     space=LOCK_SPACE
 )
@@ -27,7 +27,7 @@ _LOCK_NOT_AVAILABLE = "55P03"
 
 
 def engine_of(url: str, busy_s: float) -> Engine:
-    """The database that `url` names; a writer waits `busy_s` for another.
+    """An engine on the database at `url`; a writer waits `busy_s` seconds for another.
 
     Raises:
         ConfigError: the URL is not of a PostgreSQL database, or psycopg is not installed.
@@ -44,7 +44,7 @@ def engine_of(url: str, busy_s: float) -> Engine:
         if error.name != "psycopg":
             raise
         raise ConfigError("books on PostgreSQL need psycopg: pip install 'assay[postgres]'") from None
-    # Many rows travel as one INSERT: its way to the server and back is one.
+    # Many rows are one INSERT, so one round trip.
     dialect: Any = engine.dialect
     dialect.use_insertmanyvalues_wo_returning = True
 
@@ -52,7 +52,7 @@ def engine_of(url: str, busy_s: float) -> Engine:
         from psycopg.adapt import Loader
 
         class Whole(Loader):
-            """Sums of 64-bit amounts arrive as numeric; here they are whole, as everywhere in the books."""
+            """Loads `numeric`, as sums of 64-bit amounts arrive, as int."""
 
             def load(self, data: Any) -> int:
                 return int(bytes(data))
@@ -70,9 +70,9 @@ def engine_of(url: str, busy_s: float) -> Engine:
 
 @lru_cache
 def insert_columns(table: sa.Table) -> sa.Insert:
-    """An INSERT that takes a list for each column: its text is short and the same for any number of rows.
+    """An INSERT that takes one array per column: its text is the same for any number of rows.
 
-    A text that grows with the rows costs more to parse, here and there, than the rows themselves.
+    A text that grows with the rows costs more to parse, on both sides, than the rows themselves.
     """
     columns = [column.name for column in table.columns]
     lists = [sa.bindparam(column.name, type_=ARRAY(column.type)) for column in table.columns]
@@ -86,7 +86,7 @@ def is_one_of(column: sa.Column[Any], names: Sequence[Any]) -> sa.ColumnElement[
 
 
 def is_busy(error: object) -> bool:
-    """Whether PostgreSQL gave up waiting for another writer."""
+    """Whether this error is PostgreSQL's timeout while waiting for another writer."""
     return getattr(error, "sqlstate", None) == _LOCK_NOT_AVAILABLE
 
 

@@ -1,8 +1,8 @@
-"""Journal read: entries as they were logged, or an error that names the first one that is not.
+"""Reader: reads journal entries and verifies each against its leaf in the Merkle log.
 
-Room: ledger (edge: reads the store). Every leaf is made again from the rows and compared
-with the log's, so nothing of an entry that was altered since is ever shown. The whole
-journal is also checked for what is missing; a few entries cost only their own rows.
+Room: ledger (edge: reads the store). Every leaf is recomputed from the rows and compared
+with the log's, so an altered entry raises an error and is never returned. Reading the whole
+journal also finds missing entries; reading a few costs only their own rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from assay.ledger.journal.leaf import Written, leaf_of
 from assay.ledger.journal.tables import TABLES
 from assay.protocol.errors import AssayError
 
-PORTION = 500  # entries asked for in one question; SQLite bounds the variables of a statement
+PORTION = 500  # entries per query; SQLite bounds the variables of a statement
 _ACCOUNT, _ENTRY, _POSTING = TABLES["account"], TABLES["journal_entry"], TABLES["posting"]
 _LEAF = TABLES["log_leaf"]
 _LINES = sa.select(_POSTING.c.entry, _POSTING.c.line, _POSTING.c.amount, _ACCOUNT).join_from(
@@ -29,14 +29,14 @@ _LINES = sa.select(_POSTING.c.entry, _POSTING.c.line, _POSTING.c.amount, _ACCOUN
 
 
 class LedgerIntegrityError(AssayError):
-    """The books are not what was logged. The message names the first thing that differs."""
+    """The books differ from the log. The message names the first difference."""
 
 
 def read_journal(db: Connection) -> Iterator[Written]:
-    """Every entry with the leaf that its rows make, oldest first, compared with the log.
+    """Every entry with the leaf recomputed from its rows, oldest first, compared with the log.
 
     Raises:
-        LedgerIntegrityError: an entry is missing, is not whole, or does not make the leaf that was logged.
+        LedgerIntegrityError: an entry is missing, incomplete, or its leaf differs from the log's.
     """
     keys: dict[int, str] = {}
     logged = db.execute(sa.select(_LEAF).order_by(_LEAF.c.seq)).all()
@@ -61,10 +61,10 @@ def read_journal(db: Connection) -> Iterator[Written]:
 
 
 def read_entries(db: Connection, numbers: Iterable[int]) -> Iterator[Written]:
-    """The entries with these numbers, ascending, each compared with the log; the others are not looked at.
+    """The entries with these numbers, ascending, each compared with the log; others are not read.
 
     Raises:
-        LedgerIntegrityError: one of them is missing, is not whole, or does not make the leaf that was logged.
+        LedgerIntegrityError: one of them is missing, incomplete, or its leaf differs from the log's.
     """
     wanted = sorted(set(numbers))
     for start in range(0, len(wanted), PORTION):
@@ -92,7 +92,7 @@ def _grouped(rows: Iterable[Any]) -> Iterator[tuple[int, list[Any]]]:
 
 
 def _as_logged(head: Any, lines: Sequence[Any], keys: dict[int, str], logged: Any) -> Written:
-    """The entry that these rows spell, if its leaf is the log's.
+    """The entry of these rows, if its leaf is the log's.
 
     Raises:
         LedgerIntegrityError: it is not.
@@ -109,10 +109,10 @@ def _as_logged(head: Any, lines: Sequence[Any], keys: dict[int, str], logged: An
 
 
 def _entry(head: Any, lines: Sequence[Any], keys: dict[int, str]) -> Entry:
-    """The entry that these rows spell.
+    """The entry of these rows.
 
     Raises:
-        LedgerIntegrityError: they spell none.
+        LedgerIntegrityError: the rows are no valid entry.
     """
     try:
         if [line.line for line in lines] != list(range(head.lines)):

@@ -1,6 +1,6 @@
-"""Journal facts: what one final manifest adds to the record, so that no query ever replays the chain.
+"""Round facts: what one final manifest adds to the books, so that queries need not replay the chain.
 
-Room: ledger (pure). Derived from the history before and after the manifest; the
+Room: ledger (pure). Derived from the run state before and after the manifest; the
 rules themselves live in protocol/state_transition.py and ledger/settlement/payouts.py.
 """
 
@@ -18,7 +18,7 @@ from assay.protocol.types import Digest, PeerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundFacts:
-    """One final round, as the books keep it."""
+    """One final round, as the books store it."""
 
     round: int
     epoch: int  # that its commits belong to
@@ -27,23 +27,23 @@ class RoundFacts:
     signatures: int  # verifiers that signed its certificate
     active: int  # nodes that could have contributed
     commits: tuple[Commit, ...]
-    beacon_shares: tuple[PeerId, ...]  # verifiers whose share of the beacon counted, for the round before
+    beacon_shares: tuple[PeerId, ...]  # verifiers whose beacon share for the round before counted
     drawn: tuple[Audit, ...]
     verdicts: tuple[Verdict, ...]
     ruled: tuple[Audit, ...]  # closed by this manifest
     faults: tuple[tuple[Audit, Fault], ...]  # of verifiers, proved by this manifest
     contradictions: tuple[Contradiction, ...]  # of nodes
-    settlement: Settlement | None  # of the epoch that this manifest made ripe
+    settlement: Settlement | None  # of the epoch that this manifest made final
 
 
 def round_facts(
     before: RunState, certified: CertifiedManifest, after: RunState, settlement: Settlement | None
 ) -> RoundFacts:
-    """The facts of one link.
+    """The facts of one certified manifest.
 
     Args:
-        before: The history that the manifest extends.
-        certified: The link, checked.
+        before: The run state that the manifest extends.
+        certified: The manifest with its certificate, checked.
         after: `advance(before, certified.manifest)`.
         settlement: Of the epoch with `settled_at(epoch)` equal to this round, if there is one.
     """
@@ -77,6 +77,6 @@ def round_facts(
 
 
 def _reveals(before: RunState, manifest: Manifest) -> tuple[PeerId, ...]:
-    """Whose share of the beacon counted, for the round before, if that round was one of training."""
+    """Verifiers whose beacon share for the round before counted, if that was a training round."""
     is_counted = 0 < manifest.round <= before.spec.rounds
     return tuple(beacon_share.verifier for beacon_share in manifest.beacon_shares) if is_counted else ()

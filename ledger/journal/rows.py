@@ -1,4 +1,4 @@
-"""Journal rows: facts and events as rows of the tables, and back.
+"""Rows: converts round facts and chain events to rows of the journal's tables, and events back.
 
 Room: ledger (pure).
 """
@@ -15,19 +15,19 @@ from assay.ledger.journal.round_facts import RoundFacts
 from assay.ledger.settlement.payouts import Settlement
 from assay.protocol.encoding.codec import digest
 
-Place = tuple[bytes, int]  # block hash and log index: names an event for ever
+Place = tuple[bytes, int]  # block hash and log index: identifies an event for ever
 Row = dict[str, Any]
 _KINDS = {kind.__name__: kind for kind in EVENTS}
 _PLACE = {field.name for field in fields(ChainEvent)}
 
 
 def place_of(event: ChainEvent) -> Place:
-    """Where an event stands."""
+    """An event's position in the chain."""
     return event.block_hash, event.log_index
 
 
 def event_row(event: ChainEvent) -> Row:
-    """A seen event. Its own fields go into JSON, bytes in hexadecimal."""
+    """Row of an event. Its own fields become JSON, bytes in hexadecimal."""
     own = {field.name: getattr(event, field.name) for field in fields(event) if field.name not in _PLACE}
     own["tx_hash"] = event.tx_hash
     return {
@@ -52,7 +52,7 @@ def event_of_row(row: Any) -> ChainEvent:
 
 
 def rows_of_round(facts: RoundFacts) -> dict[str, list[Row]]:
-    """Everything one final manifest adds, by table."""
+    """All rows that one final manifest adds, by table."""
     rows: dict[str, list[Row]] = {
         "round": [
             {
@@ -111,7 +111,7 @@ def rows_of_round(facts: RoundFacts) -> dict[str, list[Row]]:
 
 
 def rows_of_faults(facts: RoundFacts) -> dict[str, list[Row]]:
-    """What one final manifest proves against verifiers and nodes, by table."""
+    """Rows of the faults that one final manifest proves, of verifiers and nodes, by table."""
     return {
         "fault": [
             {

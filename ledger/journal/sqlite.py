@@ -1,8 +1,8 @@
-"""Journal on SQLite: how the books' file is opened.
+"""SQLite: opens the SQLite file that holds one run's books.
 
-Room: ledger (edge). WAL and `synchronous=FULL` (a commit is on disk when it
-returns), foreign keys, `recursive_triggers` (else INSERT OR REPLACE deletes
-unseen), and transactions that take the writer's lock at once.
+Room: ledger (edge). WAL and `synchronous=FULL` (a commit is durable when it
+returns), foreign keys, `recursive_triggers` (else INSERT OR REPLACE bypasses the DELETE
+trigger), and transactions that take the writer's lock at their start.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _READ_WAIT_S = 20
 
 
 def engine_of(path: Path, busy_s: float) -> Engine:
-    """The file at `path`, made if missing; a writer waits `busy_s` for another."""
+    """An engine on the file at `path`, created if missing; a writer waits `busy_s` seconds for another."""
     url = sa.URL.create("sqlite", database=str(path))
     engine = sa.create_engine(url, connect_args={"timeout": busy_s})
     sa.event.listen(engine, "connect", _set_up)
@@ -31,21 +31,21 @@ def engine_of(path: Path, busy_s: float) -> Engine:
 
 
 def engine_to_read(path: Path) -> Engine:
-    """The file at `path` for queries alone: nothing is written, and no file appears beside it.
+    """A read-only engine on the file at `path`: creates no file.
 
     Raises:
         ConfigError: there is no such file.
     """
     if not path.is_file():
         raise ConfigError(f"{path}: there are no books here")
-    # Books that nobody has open are read as plain bytes. Where a write-ahead log lies beside them, the
-    # newest entries are in it, and only a connection that takes part in its locks may read it.
+    # A database without a write-ahead log is opened as immutable. If there is one, it holds the newest
+    # entries, and only a connection that takes part in its locks may read it.
     mode = "mode=ro" if path.with_name(path.name + "-wal").exists() else "mode=ro&immutable=1"
     location = f"file:{quote(str(path.resolve()))}?{mode}"
 
     def connect() -> sqlite3.Connection:
         db = sqlite3.connect(location, uri=True, timeout=_READ_WAIT_S, isolation_level=None)
-        db.text_factory = lambda text: text.decode(errors="replace")  # damaged text is for the audit to name
+        db.text_factory = lambda text: text.decode(errors="replace")  # the audit reports damaged text
         return db
 
     engine = sa.create_engine(
@@ -59,7 +59,7 @@ def engine_to_read(path: Path) -> Engine:
 
 
 def is_busy(error: object) -> bool:
-    """Whether SQLite gave up waiting for another writer."""
+    """Whether this error is SQLite's timeout while waiting for another writer."""
     # Python 3.10 has no sqlite_errorcode.
     return isinstance(error, sqlite3.OperationalError) and "database is locked" in str(error)
 

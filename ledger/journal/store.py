@@ -1,8 +1,8 @@
-"""Store: the books in a database. One transaction per batch; nothing is booked twice or lost.
+"""Store: one run's books in a database; one transaction per batch, nothing booked twice or lost.
 
 Room: ledger (edge: a SQLite file or a PostgreSQL database). Blocking; async callers run it in a thread.
-The cursors move in the transaction of what they count, so a process killed between
-any two statements goes on as if it had never begun the batch.
+The cursors move in the same transaction as the rows they count, so a process killed between
+any two statements continues as if the batch had never begun.
 
     manifests --add_rounds--> rounds, contributions, audits, payout tables  (insert only)
     events    --take_blocks-> events seen or orphaned, entries, reversals   (insert only but for `state`)
@@ -55,7 +55,7 @@ from assay.ledger.journal.writer import (
 from assay.ledger.settlement.payouts import Settlement
 
 NEXT_ROUND, NEXT_BLOCK = "next_round", "next_block"
-NEXT_FAULTS = "next_faults"  # behind `next_round` in books from before faults were kept, until they are
+NEXT_FAULTS = "next_faults"  # lags `next_round` in books older than the fault tables, until they are filled
 _EVENT, _CURSOR = TABLES["chain_event"], TABLES["cursor"]
 
 
@@ -65,25 +65,25 @@ def _unix_ms() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What reading some blocks changed."""
+    """The entries and reversals that taking some blocks wrote."""
 
     seen: tuple[ChainEvent, ...] = ()
     orphaned: int = 0
 
 
 class BookStore:
-    """The books of one run. Any number may read; writers take turns by the database's own lock."""
+    """The books of one run. Concurrent readers; writers are serialised by the database's lock."""
 
     def __init__(
         self, place: Database, run_id: bytes, *, first_block: int = 0, now_ms: Callable[[], int] = _unix_ms
     ) -> None:
-        """Open or create.
+        """Open or create the books.
 
         Args:
             place: A file, or the URL of a PostgreSQL database that holds nothing else.
-            run_id: Whose payout tables are known here.
+            run_id: The run whose payout tables are booked.
             first_block: Where reading the chain starts in new books.
-            now_ms: Unix time in milliseconds, for `recorded_ms` and for what expires.
+            now_ms: Unix time in milliseconds, for `recorded_ms` and expiry.
 
         Raises:
             ConfigError: books of another schema.
@@ -98,18 +98,18 @@ class BookStore:
         self.engine.dispose()
 
     def reading(self) -> AbstractContextManager[Connection]:
-        """One consistent view, for queries; see ledger/queries/report.py."""
+        """One consistent snapshot, for queries; see ledger/queries/report.py."""
         return reading(self.engine)
 
     @property
     def next_round(self) -> int:
-        """The first round not yet on record."""
+        """The first round not yet stored."""
         with self.reading() as db:
             return _cursor(db, NEXT_ROUND, 0)
 
     @property
     def next_block(self) -> int:
-        """The first block never read."""
+        """The first block not yet read."""
         with self.reading() as db:
             return _cursor(db, NEXT_BLOCK, self.first_block)
 
@@ -119,21 +119,21 @@ class BookStore:
             return read_balances(db)
 
     def standing(self, account: Account) -> AvailableBalance:
-        """What one account's entries come to, posted and pending."""
+        """One account's posted and pending sums."""
         with self.reading() as db:
             return read_stake_status(db, account)
 
     def pending(self, key: str) -> Pending | None:
-        """The entry that waits, or waited, with this key."""
+        """The pending or resolved entry with this key."""
         with self.reading() as db:
             return read_pending(db, key)
 
     def events(self, *kinds: type[ChainEvent]) -> list[ChainEvent]:
-        """Events of these kinds that stand, in chain order."""
+        """Events of these kinds that are not orphaned, in chain order."""
         with self.reading() as db:
             return _events(db, kinds)
 
-    # ---- what comes in
+    # ---- writes
 
     def add_entries(self, entries: Sequence[Entry]) -> list[int]:
         """Append entries in one transaction; see `write_entries`."""
@@ -141,22 +141,22 @@ class BookStore:
             return write_entries(db, entries, now_ms)
 
     def hold(self, entry: Entry, expires_ms: int) -> PendingState:
-        """Promise what an entry takes, until it is resolved or its time is over; see `journal_pending`."""
+        """Reserve the amounts of an entry until it is resolved or expires; see ledger/journal/pending.py."""
         with self._writing() as (db, now_ms):
             return hold(db, entry, expires_ms, now_ms)
 
     def post_pending(self, key: str) -> int:
-        """Post an entry that waits and return its number in the journal."""
+        """Post a pending entry and return its number in the journal."""
         with self._writing() as (db, now_ms):
             return post_pending(db, key, now_ms)
 
     def void(self, key: str) -> None:
-        """Take back what an entry that waits has promised."""
+        """Void a pending entry and release what it reserves."""
         with self._writing() as (db, now_ms):
             void(db, key, now_ms)
 
     def add_rounds(self, facts: Sequence[RoundFacts]) -> None:
-        """Keep final rounds; of those already on record, only faults that the books have no rows for.
+        """Store final rounds; of rounds already stored, only faults that the books lack.
 
         Raises:
             ValueError: a round in between is missing (our own mistake).
@@ -185,19 +185,19 @@ class BookStore:
         to_block: int,
         tables: Mapping[int, Settlement],
     ) -> Taken:
-        """Book what the chain says happened from `from_block` to its end.
+        """Book the chain's events from `from_block` to its end.
 
-        What we held of these blocks and the chain no longer says is reversed, newest first. Blocks
+        Entries of events that a reorganisation removed are reversed, newest first. Blocks
         from the first that needs an unknown payout table on are left for later.
 
         Args:
             events: All events from `from_block` to `to_block`, in chain order.
-            from_block: At most `next_block`; reading further back finds what the chain took back.
+            from_block: At most `next_block`; reading further back finds orphaned events.
             to_block: The newest block.
-            tables: Settlements of the ripe epochs, by epoch.
+            tables: Settlements of final epochs, by epoch.
 
         Raises:
-            BooksError: the events cannot be all that happened; nothing was written.
+            BooksError: the events cannot be complete; nothing was written.
         """
         count = bookable(self.run_id, tables, events)
         if count < len(events):
@@ -234,7 +234,7 @@ class BookStore:
 
     @contextmanager
     def _writing(self) -> Iterator[tuple[Connection, int]]:
-        """A transaction that moves money, and its time; what was promised for too long is free again."""
+        """A transaction for entries, and its time; expires overdue pending entries first."""
         with writing(self.engine) as db:
             now_ms = self._now_ms()
             expire_due(db, now_ms)
@@ -253,7 +253,7 @@ def _set_cursor(db: Connection, name: str, value: int) -> None:
 
 
 def _known_places(db: Connection, from_block: int) -> dict[Place, tuple[bool, int]]:
-    """Whether each event from a block on stands, and how often it was taken back, in chain order."""
+    """For each event from a block on: whether it is not orphaned, and how often it was; in chain order."""
     rows = db.execute(
         sa.select(_EVENT.c.block_hash, _EVENT.c.log_index, _EVENT.c.state, _EVENT.c.turns)
         .where(_EVENT.c.block_number >= from_block)
@@ -277,7 +277,7 @@ def _events(db: Connection, kinds: Sequence[type[ChainEvent]]) -> list[ChainEven
 
 
 def _results(db: Connection) -> dict[bytes, bytes]:
-    """Table hash by result digest, of every result that stands as proposed."""
+    """Table hash by result digest, of every proposed result that is not orphaned."""
     return {
         event.digest: event.table_hash
         for event in _events(db, [ResultProposed])

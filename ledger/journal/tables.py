@@ -1,8 +1,8 @@
-"""Journal tables: the shape of the books in a database, the same on SQLite and PostgreSQL.
+"""Tables: the journal's database schema, the same on SQLite and PostgreSQL.
 
 Room: ledger (pure: declarations). SQLModel does not validate table models and
 SQLite takes text in an integer column, so every table is STRICT and amounts are
-64 bits. What the database itself refuses is in ledger/journal/triggers.py.
+64 bits. The rules that the database itself enforces are in ledger/journal/triggers.py.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class PostingRow(Table, table=True):
 
 
 class BalanceRow(Table, table=True):
-    """What an account's postings and pending ones come to, kept by triggers; nobody is overdrawn."""
+    """An account's posted and pending sums, kept by triggers; no account is overdrawn."""
 
     __tablename__ = "balance"
     __table_args__ = (
@@ -106,7 +106,7 @@ class BalanceRow(Table, table=True):
 
 
 class PendingRow(Table, table=True):
-    """An entry that waits; see ledger/journal/pending.py. `state` moves once."""
+    """A pending entry; see ledger/journal/pending.py. `state` changes once."""
 
     __tablename__ = "pending_entry"
     __table_args__ = (
@@ -130,7 +130,7 @@ class PendingRow(Table, table=True):
 
 
 class PendingPostingRow(Table, table=True):
-    """One signed amount of an entry that waits."""
+    """One signed amount of a pending entry."""
 
     __tablename__ = "pending_posting"
     __table_args__ = (sa.CheckConstraint("amount <> 0"), STRICT)
@@ -157,12 +157,12 @@ class NodeRow(Table, table=True):
 
     __tablename__ = "log_node"
     __table_args__ = STRICT
-    place: int = _key()  # first leaf * 2 + how many leaves: no two subtrees share it
+    place: int = _key()  # first leaf * 2 + leaf count: unique per subtree
     node_hash: bytes = _bytes()
 
 
 class EdgeRow(Table, table=True):
-    """The log's right edge, one row: how many leaves there are, and the roots of its subtrees, joined."""
+    """The log's right edge, one row: its leaf count, and the roots of its subtrees, joined."""
 
     __tablename__ = "log_edge"
     __table_args__ = (sa.CheckConstraint("id = 0"), STRICT)
@@ -172,7 +172,7 @@ class EdgeRow(Table, table=True):
 
 
 class CheckpointRow(Table, table=True):
-    """A signed word on the log's root at a size; see ledger/log/note.py."""
+    """A signed checkpoint: the log's root at a size; see ledger/log/note.py."""
 
     __tablename__ = "checkpoint"
     __table_args__ = STRICT
@@ -182,7 +182,7 @@ class CheckpointRow(Table, table=True):
 
 
 class CosignatureRow(Table, table=True):
-    """A verifier's word on a checkpoint; see ledger/log/cosignature.py."""
+    """A verifier's cosignature of a checkpoint; see ledger/log/cosignature.py."""
 
     __tablename__ = "cosignature"
     __table_args__ = STRICT
@@ -192,7 +192,7 @@ class CosignatureRow(Table, table=True):
 
 
 class EventRow(Table, table=True):
-    """A contract event; `state` moves between seen and orphaned, `turns` counts the latter."""
+    """A contract event; `state` moves between seen and orphaned, `turns` counts how often it was orphaned."""
 
     __tablename__ = "chain_event"
     __table_args__ = (sa.CheckConstraint("state IN ('seen', 'orphaned')"), STRICT)
@@ -232,7 +232,7 @@ class ContributionRow(Table, table=True):
     loss_micro: int = _number()
 
 
-class RevealRow(Table, table=True):
+class BeaconShareRow(Table, table=True):
     """A verifier's share of one round's beacon."""
 
     __tablename__ = "reveal"
@@ -242,7 +242,7 @@ class RevealRow(Table, table=True):
 
 
 class AuditRow(Table, table=True):
-    """A drawn step, and the manifest whose reveals drew it."""
+    """An audit: a drawn step, and the manifest whose beacon shares drew it."""
 
     __tablename__ = "audit"
     __table_args__ = STRICT
@@ -253,7 +253,7 @@ class AuditRow(Table, table=True):
 
 
 class VerdictRow(Table, table=True):
-    """A verifier's finding, and the manifest that carries it."""
+    """A verdict, and the manifest that carries it."""
 
     __tablename__ = "verdict"
     __table_args__ = STRICT
@@ -265,7 +265,7 @@ class VerdictRow(Table, table=True):
 
 
 class RulingRow(Table, table=True):
-    """How an audit ended."""
+    """Final status of an audit."""
 
     __tablename__ = "ruling"
     __table_args__ = STRICT
@@ -276,7 +276,7 @@ class RulingRow(Table, table=True):
 
 
 class FaultRow(Table, table=True):
-    """What a ruling proved of a verifier, and the verdict that shows it."""
+    """A verifier's proven fault, and the verdict that shows it."""
 
     __tablename__ = "fault"
     __table_args__ = STRICT
@@ -302,7 +302,7 @@ class ContradictionRow(Table, table=True):
 
 
 class SettlementRow(Table, table=True):
-    """A ripe epoch."""
+    """An epoch that is final for settlement."""
 
     __tablename__ = "settlement"
     __table_args__ = STRICT
@@ -338,7 +338,7 @@ class UnpaidRow(Table, table=True):
 
 
 class InvoiceRow(Table, table=True):
-    """An invoice or a credit note as it was issued; see ledger/invoices/store.py. Numbers leave no gap."""
+    """An invoice or a credit note as issued; see ledger/invoices/store.py. Numbers have no gaps."""
 
     __tablename__ = "invoice"
     __table_args__ = (
@@ -359,7 +359,7 @@ class InvoiceRow(Table, table=True):
 
 
 class CursorRow(Table, table=True):
-    """Where reading goes on; written in the transaction of what was read."""
+    """Position up to which a source was read; written in the transaction of the rows read."""
 
     __tablename__ = "cursor"
     __table_args__ = STRICT
@@ -368,7 +368,7 @@ class CursorRow(Table, table=True):
 
 
 TABLES = Table.metadata.tables
-CHANGES: dict[str, tuple[str, ...]] = {  # columns that may change; what else is written stays
+CHANGES: dict[str, tuple[str, ...]] = {  # columns that may change; all others are write-once
     "balance": ("posted", "debits_pending", "credits_pending"),
     "chain_event": ("state", "turns"),
     "cursor": ("value",),

@@ -1,11 +1,11 @@
-"""Journal triggers: what the database itself refuses, whoever asks it.
+"""Triggers: the SQL triggers that make the journal append-only and balanced for every client.
 
 Room: ledger (pure: declarations). Rows are written once: UPDATE, DELETE, INSERT OR
 REPLACE and TRUNCATE are refused (but for the columns in `CHANGES`), so is a posting
-that its entry did not announce, an entry that is not whole or not at zero, and an account
-on its wrong side: triggers keep the balances, and a CHECK on them is what overdrafts meet.
+that its entry did not announce, an incomplete or unbalanced entry, and an overdrawn
+account: triggers keep the balances, and a CHECK constraint on them refuses overdrafts.
 
-    SQLite        when the entry's last line arrives: it has no check at the commit
+    SQLite        when the entry's last line arrives: it has no check at commit
     PostgreSQL    at the commit: constraint triggers, DEFERRABLE INITIALLY DEFERRED
 """
 
@@ -17,7 +17,7 @@ from assay.ledger.journal.tables import CHANGES, TABLES
 
 
 def triggers(dialect: str) -> list[str]:
-    """The statements that make a database refuse what the module text forbids, once the tables are there."""
+    """The SQL statements that install the triggers, once the tables exist."""
     return _sqlite() if dialect == "sqlite" else _postgresql()
 
 
@@ -26,7 +26,7 @@ def _fixed(table: sa.Table) -> str:
     return ", ".join(column.name for column in table.columns if column.name not in changes)
 
 
-# Head, lines, the lines' column that names the head, and what the balances keep of them.
+# Head table, lines table, the lines' column that names the head, and the balance columns they feed.
 _KINDS = (("journal_entry", "posting", "entry"), ("pending_entry", "pending_posting", "pending"))
 
 
@@ -44,8 +44,8 @@ def _sqlite() -> list[str]:
         if name == "cursor":
             continue
         made.append(_refusal(name, "no_delete", f"BEFORE DELETE ON {name}"))
-        # OR REPLACE deletes without firing the DELETE trigger unless recursive_triggers is on, and a
-        # stranger's connection may have it off.
+        # OR REPLACE deletes without firing the DELETE trigger unless recursive_triggers is on, and
+        # another client's connection may have it off.
         for number, columns in enumerate(_unique(table)):
             same = " AND ".join(f"{column} = NEW.{column}" for column in columns)
             when = f"WHEN EXISTS (SELECT 1 FROM {name} WHERE {same})"
@@ -63,7 +63,7 @@ def _unique(table: sa.Table) -> list[tuple[str, ...]]:
 
 
 def _hold(sign: str, pending: str) -> str:
-    """Add what an entry holds to the balances, or take it away; the same on both databases."""
+    """SQL that adds a pending entry's amounts to the balances, or subtracts them; for both databases."""
     return f"""UPDATE balance SET debits_pending = debits_pending {sign} held.debits,
         credits_pending = credits_pending {sign} held.credits
     FROM (SELECT account, CASE WHEN amount > 0 THEN amount ELSE 0 END AS debits,
@@ -80,7 +80,7 @@ CREATE TRIGGER {lines}_announced BEFORE INSERT ON {lines}
 WHEN NEW.line NOT BETWEEN 0 AND (SELECT lines - 1 FROM {head} WHERE id = NEW.{link})
 BEGIN SELECT RAISE(ABORT, 'the entry did not announce this posting'); END
 """
-# What an invoice may not be; a row of these questions is an answer. The same words on both databases.
+# Conditions that refuse an invoice if they select a row; with the same messages on both databases.
 _INVOICE_RULES = (
     (
         "invoice numbers leave no gap",
@@ -167,7 +167,7 @@ def _postgresql() -> list[str]:
 
 
 def _pg_refusal(table: str, name: str, when: str) -> str:
-    # Per statement, so that a stranger is told even when no row would have changed.
+    # Per statement, so that a client gets the error even if no row would have changed.
     return f"CREATE TRIGGER {table}_{name} {when} FOR EACH STATEMENT EXECUTE FUNCTION books_refuse()"
 
 
@@ -189,7 +189,7 @@ _PG_ON_ACCOUNT = """
 CREATE TRIGGER account_balance AFTER INSERT ON account
 REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION books_open_accounts()
 """
-# One call for each INSERT, however many postings it brings: a call for each row is the cost of the books.
+# One call per INSERT, however many postings it has: calls per row would dominate the cost.
 _PG_POST = """
 CREATE FUNCTION books_take_postings() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

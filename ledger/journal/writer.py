@@ -1,8 +1,8 @@
-"""Journal write: the one function that writes entries, and the reads it stands on.
+"""Writer: appends entries and their Merkle leaves to the journal, and reads the balances this needs.
 
 Room: ledger (edge: inside a transaction that the caller opened). SQLAlchemy Core,
-a few statements per batch however many entries it holds: commits are what costs.
-Entries and their leaves of the Merkle log are one transaction, so neither is ever without the other.
+a few statements per batch however many entries it holds: commits dominate the cost.
+Entries and their leaves of the Merkle log are written in one transaction.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ _BALANCE, _PENDING = TABLES["balance"], TABLES["pending_entry"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvailableBalance:
-    """What an account's entries come to; minor units."""
+    """An account's posted and pending sums, in minor units."""
 
     posted: int = 0  # debits less credits
-    debits_pending: int = 0  # of entries that wait
+    debits_pending: int = 0  # of pending entries
     credits_pending: int = 0
 
     def available(self, side: Side) -> int:
-        """What can still be taken from an account of this side: what is promised away is not there."""
+        """Available balance of an account of this side: posted less what pending entries reserve."""
         return self.posted * side - (self.credits_pending if side is Side.DEBIT else self.debits_pending)
 
 
 def write_entries(db: Connection, entries: Sequence[Entry], recorded_ms: int) -> list[int]:
     """Append entries and return their numbers, in order.
 
-    An entry whose key is on record, and which says the same, gives the number it had.
+    Idempotent by key: an equal entry that is stored already gives its existing number.
 
     Args:
         db: A writing transaction.
@@ -52,8 +52,8 @@ def write_entries(db: Connection, entries: Sequence[Entry], recorded_ms: int) ->
         recorded_ms: Unix time in milliseconds.
 
     Raises:
-        BooksError: a key is on record with other content or waits as a pending entry, an entry is
-            reversed that is not there or was reversed before, or an account would stand on its wrong side.
+        BooksError: a key is stored with other content or pending, a reversed entry does not exist or was
+            reversed before, or an account would be overdrawn.
     """
     keys = {entry.key for entry in entries} | {entry.reverses for entry in entries if entry.reverses}
     known = {
@@ -105,7 +105,7 @@ def write_entries(db: Connection, entries: Sequence[Entry], recorded_ms: int) ->
 
 
 def read_entry(db: Connection, key: str) -> Entry | None:
-    """The entry with this key, as it was posted; None if there is none."""
+    """The posted entry with this key; None if there is none."""
     head = db.execute(sa.select(_ENTRY).where(_ENTRY.c.key == key)).first()
     if head is None:
         return None
@@ -128,10 +128,10 @@ def read_entry(db: Connection, key: str) -> Entry | None:
 
 
 def open_accounts(db: Connection, entries: Sequence[Entry]) -> dict[Account, int]:
-    """The numbers of the accounts that these entries touch; new ones are opened.
+    """The ids of the accounts that these entries touch; opens new ones.
 
     Raises:
-        BooksError: one of them, in this order, would take what is not there.
+        BooksError: one of them, in this order, would overdraw an account.
     """
     wanted = {posting.account for entry in entries for posting in entry.postings}
     numbers, standing = _known_accounts(db, wanted)
@@ -146,12 +146,12 @@ def open_accounts(db: Connection, entries: Sequence[Entry]) -> dict[Account, int
 
 
 def read_stake_status(db: Connection, account: Account) -> AvailableBalance:
-    """One account's posted and pending sums; zeros if it was never used."""
+    """One account's posted and pending sums; zeros if it is unused."""
     return _known_accounts(db, {account})[1].get(account, AvailableBalance())
 
 
 def read_posted(db: Connection) -> dict[Account, int]:
-    """`read_balances` from the sums that the database keeps, without adding up the journal."""
+    """`read_balances` from the sums that the triggers keep, without adding up the journal."""
     rows = db.execute(
         sa.select(_ACCOUNT, _BALANCE.c.posted)
         .join_from(_BALANCE, _ACCOUNT, _BALANCE.c.account == _ACCOUNT.c.id)
@@ -175,7 +175,7 @@ def read_balances(db: Connection) -> dict[Account, int]:
 
 
 def _check_reversals(db: Connection, fresh: Sequence[Entry], numbers: Mapping[str, int]) -> None:
-    """Raise unless each reversal undoes an entry that stands; the database says so too, in fewer words."""
+    """Raise unless each reversal refers to an entry not reversed yet; the triggers check the same."""
     undone = [entry.reverses for entry in fresh if entry.reverses]
     missing = [key for key in undone if key not in numbers]
     if missing:
@@ -202,14 +202,14 @@ def _check_none_waits(db: Connection, keys: Sequence[str]) -> None:
 
 
 def account_of(row: Any) -> Account:
-    """The account that a row of its table spells."""
+    """The account of a row of its table."""
     return Account(kind=Kind(row.kind), owner=row.owner, role=row.role, epoch=row.epoch, asset=row.asset)
 
 
 def _known_accounts(
     db: Connection, wanted: Collection[Account]
 ) -> tuple[dict[Account, int], dict[Account, AvailableBalance]]:
-    """Number and standing of each of these accounts that is there."""
+    """Id and sums of each of these accounts that exists."""
     by_code = {account.code: account for account in wanted}
     asked = (_ACCOUNT.c.id, _ACCOUNT.c.code, *(column for column in _BALANCE.c if column.name != "account"))
     rows = _where_in(db, asked, _ACCOUNT.c.code, by_code, _ACCOUNT.join(_BALANCE))
@@ -222,7 +222,7 @@ def _known_accounts(
 
 
 def _new_accounts(db: Connection, new: Collection[Account]) -> dict[Account, int]:
-    """Open accounts; the database gives each its balance of zero."""
+    """Open accounts; a trigger creates each one's balance of zero."""
     if not new:
         return {}
     numbers = dict(zip(sorted(new, key=lambda one: one.code), count(next_id(db, _ACCOUNT)), strict=False))
@@ -246,7 +246,7 @@ def _new_accounts(db: Connection, new: Collection[Account]) -> dict[Account, int
 
 
 def next_id(db: Connection, table: sa.Table) -> int:
-    """The number of a table's next row; nobody else writes while we do."""
+    """The id of a table's next row; safe because the caller holds the writer's lock."""
     return int(db.execute(sa.select(sa.func.coalesce(sa.func.max(table.c.id), 0))).scalar_one()) + 1
 
 
@@ -257,7 +257,7 @@ def _where_in(
     names: Iterable[Any],
     source: sa.FromClause | None = None,
 ) -> list[Any]:
-    """Rows whose `column` is one of `names`; on SQLite asked for in portions."""
+    """Rows whose `column` is one of `names`; on SQLite queried in batches."""
     asked = sa.select(*columns) if source is None else sa.select(*columns).select_from(source)
     ordered = sorted(names)
     if db.dialect.name != "sqlite":

@@ -1,9 +1,9 @@
-"""Log audit: do the books still say what was logged, and what was signed about it?
+"""Audit: checks a run's whole books against the Merkle log and every signed checkpoint.
 
-Room: ledger (edge: reads the store). Every leaf is made again from the rows, in
+Room: ledger (edge: reads the store). Every leaf is recomputed from the rows, in
 order, so the first difference names its entry; then the root, the sums, the balances and
-every checkpoint. What a checkpoint cannot show: that something was never written, and
-that somebody else was shown another log.
+every checkpoint. A checkpoint cannot show that something was never written, nor
+that another reader was shown another log (split view).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _BALANCE, _PENDING, _WAITING = TABLES["balance"], TABLES["pending_entry"], TABLE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audited:
-    """What an audit found good."""
+    """The result of a passed audit."""
 
     entries: int
     postings: int
     root: bytes
     assets: tuple[str, ...]
     checkpoints: tuple[Checkpoint, ...]  # smallest first
-    cosigners: Mapping[PeerId, int]  # of the newest: which of the run's verifiers, and when, Unix seconds
+    cosigners: Mapping[PeerId, int]  # of the newest checkpoint: verifier to Unix seconds
 
 
 def audit(
@@ -52,8 +52,8 @@ def audit(
     Args:
         db: A reading transaction.
         origin: The log's name.
-        key: Whose checkpoints count; None takes the key that the newest one in the books names.
-        published: Checkpoints kept outside the books: a name and the note.
+        key: The log's public key; None takes the key that the newest checkpoint in the books names.
+        published: Checkpoints stored outside the books: a name and the note.
         witnesses: The run's verifiers, as far as they are known.
 
     Raises:
@@ -109,7 +109,7 @@ def _sums(db: Connection) -> dict[str, int]:
 
 
 def _check_balances(db: Connection) -> None:
-    """The sums that the database keeps against their lines, and what was posted against the journal."""
+    """Compare the sums kept by triggers with their lines, and the posted sums with the journal."""
     posted = _totals(db, sa.select(_POSTING.c.account, _POSTING.c.amount))
     waiting = sa.select(_WAITING.c.account, _WAITING.c.amount).join_from(_WAITING, _PENDING)
     waiting = waiting.where(_PENDING.c.state == "pending")
@@ -137,7 +137,7 @@ def _totals(db: Connection, lines: sa.Select[Any]) -> dict[int, int]:
 def _check_notes(
     told: Sequence[tuple[str, str]], origin: str, key: bytes | None, roots: Sequence[bytes]
 ) -> tuple[Checkpoint, ...]:
-    """Each note against the roots by size; smallest first, so that a difference is as narrow as it can be."""
+    """Compare each note with the roots by size, smallest first, to find the narrowest difference."""
     found: dict[Checkpoint, str] = {}
     for name, text in told:
         if key is None:
@@ -166,9 +166,9 @@ def _check_notes(
 def _check_cosignatures(
     told: Sequence[tuple[str, str]], checkpoints: Sequence[Checkpoint], witnesses: Collection[PeerId]
 ) -> dict[PeerId, int]:
-    """Every line that names a verifier; who of them cosigned the newest checkpoint.
+    """Check every cosignature line of a verifier; return those that cosigned the newest checkpoint.
 
-    `told` was found good by `_check_notes`: each note is one of `checkpoints`.
+    `told` has passed `_check_notes`: each note is one of `checkpoints`.
     """
     newest: dict[PeerId, int] = {}
     by_text = {one.text(): one for one in checkpoints}

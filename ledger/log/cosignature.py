@@ -1,9 +1,9 @@
-"""Log cosign: a witness's word that a checkpoint continues all that it has seen of the log before.
+"""Cosignature: signs and checks witness cosignatures of log checkpoints (C2SP tlog-cosignature).
 
-Room: ledger (pure). The C2SP format tlog-cosignature, version 1 with Ed25519: the time and
-the checkpoint's text are signed, and a line below the note carries both. The first
-line of what is signed is the beginning of nothing else that a peer key signs. A witness here
-is a verifier, and its name holds its peer id.
+Room: ledger (pure). Version 1 with Ed25519: the time and the checkpoint's text are signed,
+and a line below the note carries both. A cosignature says that the checkpoint is consistent with all
+that the witness cosigned before. The first signed line domain-separates it from everything else that a
+peer key signs. A witness is a verifier, and its key name contains its peer id.
 
     cosignature/v1
     time 1700000000
@@ -45,10 +45,10 @@ def witness_key(peer: PeerId) -> str:
 
 
 def cosign(checkpoint: Checkpoint, key: SigningKey, unix_s: int) -> SignatureLine:
-    """A verifier's cosignature as a line of the note.
+    """A verifier's cosignature as a signature line of the note.
 
     Args:
-        checkpoint: Shown to continue what this verifier has cosigned before.
+        checkpoint: Proven consistent with what this verifier has cosigned before.
         key: The verifier's peer key.
         unix_s: Now, Unix seconds.
     """
@@ -61,7 +61,7 @@ def cosign(checkpoint: Checkpoint, key: SigningKey, unix_s: int) -> SignatureLin
 
 
 def read_cosignature(line: SignatureLine, checkpoint: Checkpoint, peer: PeerId) -> int:
-    """When this verifier cosigned this checkpoint, Unix seconds.
+    """Time at which this verifier cosigned this checkpoint, Unix seconds.
 
     Raises:
         BadNoteError: the line is not its cosignature of it.
@@ -81,12 +81,12 @@ def read_cosignature(line: SignatureLine, checkpoint: Checkpoint, peer: PeerId) 
 
 
 def cosigners(note: str, checkpoint: Checkpoint, witnesses: Collection[PeerId]) -> dict[PeerId, int]:
-    """Which of these verifiers cosigned a note, and when; lines of anybody else are passed over.
+    """The verifiers among `witnesses` that cosigned a note, and when; other lines are ignored.
 
     Args:
         note: The whole text.
-        checkpoint: What it says; see `read_checkpoint`.
-        witnesses: Whose word counts.
+        checkpoint: The note's checkpoint; see `read_checkpoint`.
+        witnesses: The verifiers that count.
 
     Raises:
         BadNoteError: a line has the name of one of them and is not its cosignature.

@@ -1,9 +1,8 @@
-"""Log note: a checkpoint of the Merkle log as signed text that other tools can read.
+"""Note: writes and parses signed checkpoints of the Merkle log (C2SP signed-note, tlog-checkpoint).
 
-Room: ledger (pure). The C2SP formats signed-note and tlog-checkpoint with the log's
-Ed25519 signature: origin, size and root each on a line, an empty line, then the
-signature behind the key's name. The origin is the key's name and holds the run's
-id; it cannot be the beginning of anything else that a peer key signs. Lines of others
+Room: ledger (pure). Origin, size and root each on a line, an empty line, then the log's Ed25519
+signature behind the key's name. The origin is the key's name and contains the run's
+id; nothing else that a peer key signs begins with it. Lines of other keys
 may follow, such as cosignatures (ledger/log/cosignature.py).
 
     assay/books/<run id in hexadecimal>
@@ -29,7 +28,7 @@ from nacl.signing import SigningKey, VerifyKey
 from assay.ledger.merkle_log import HASH_BYTES, SIZE_MAX
 from assay.protocol.errors import AssayError
 
-NOTE_CHARS_MAX = 20_000  # of a note that we read; ours have some 350 and 190 for each cosignature
+NOTE_CHARS_MAX = 20_000  # of a note that we read; ours have about 350, and 190 for each cosignature
 SIGNATURES_MAX = 1 + 64  # the log's own and those of as many verifiers as a run may have
 _ED25519 = b"\x01"  # signed-note's name for the algorithm
 _KEY_HASH_BYTES = 4
@@ -38,12 +37,12 @@ _LINE = re.compile(r"— ([!-*,-~]{1,200}) ([0-9A-Za-z+/]+={0,2})")  # a name ha
 
 
 class BadNoteError(AssayError):
-    """Not a checkpoint, or not one that this key signed."""
+    """Not a checkpoint, or not signed by this key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What a log held when it was signed."""
+    """Origin, size and root of a log."""
 
     origin: str
     size: int
@@ -61,7 +60,7 @@ def origin_of(run_id: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SignatureLine:
-    """One line below a note's text: whose key, and what it signed with."""
+    """One signature line below a note's text: key name and signature."""
 
     name: str
     key_hash: bytes
@@ -90,13 +89,13 @@ def read_checkpoint(note: str, origin: str, key: bytes) -> Checkpoint:
     """The checkpoint in a note, if this key signed it for this log.
 
     Args:
-        note: The text; notes with extension lines are refused. The log's signature comes first, and what
-            other lines are worth is not looked at.
-        origin: Whose log it must be of.
+        note: The text; notes with extension lines are refused. The log's signature comes first, and other
+            lines are not checked.
+        origin: The expected log.
         key: Ed25519 public key, 32 bytes.
 
     Raises:
-        BadNoteError: another form, another log, another key, or the signature does not cover the text.
+        BadNoteError: malformed, another log, another key, or the signature does not cover the text.
     """
     lines = note.split("\n") if len(note) <= NOTE_CHARS_MAX else []
     if len(lines) < 6 or lines[3] or lines[-1]:
@@ -121,7 +120,7 @@ def read_checkpoint(note: str, origin: str, key: bytes) -> Checkpoint:
 
 
 def signature_lines(note: str) -> tuple[SignatureLine, ...]:
-    """The signatures below a note's text, in their order; at least one.
+    """The signature lines below a note's text, in order; at least one.
 
     Raises:
         BadNoteError: there are none or too many, or one has another form.
@@ -151,7 +150,7 @@ def verifier_key(origin: str, key: bytes, algorithm: bytes = _ED25519) -> str:
 
 
 def key_hash(name: str, algorithm: bytes, key: bytes) -> bytes:
-    """How a signature line names its key."""
+    """The 4-byte key hash in a signature line."""
     return hashlib.sha256(name.encode() + b"\n" + algorithm + key).digest()[:_KEY_HASH_BYTES]
 
 
@@ -160,7 +159,7 @@ def _base64(value: bytes) -> str:
 
 
 def from_base64(text: str, length: int | None = None) -> bytes:
-    """Base64 in its one spelling, of exactly so many bytes if a length is given.
+    """Decodes canonical base64, of exactly `length` bytes if given.
 
     Raises:
         BadNoteError: it is not.

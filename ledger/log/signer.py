@@ -1,9 +1,9 @@
-"""Log keeper: signs checkpoints of the books as they grow, and refuses books that went back.
+"""Signer: signs checkpoints of the books as they grow, and refuses books that were rolled back.
 
 Room: ledger (edge: database and one folder). A note is in the database before its
-file is there, so a process killed in between writes the file when it returns. The
-files are what a restored or edited database is held against at the next start; keep
-copies of them elsewhere, for who can rewrite both can rewrite what was signed last.
+file exists, so a process killed in between writes the file at its next start. At each start
+the database is compared with the files; keep copies of them elsewhere, because
+an attacker that can rewrite both can rewrite what was signed last.
 
     checkpoints/000000000042.note
 """
@@ -46,17 +46,17 @@ from assay.protocol.errors import ConfigError, Unavailable
 from assay.protocol.types import PeerId
 
 SUFFIX = ".note"
-SETTLES = "ResultFinalized"  # the entry by which an epoch's pay becomes due
+SETTLES = "ResultFinalized"  # the entry by which an epoch's payouts become due
 _ENTRY = TABLES["journal_entry"]
 _CURE = "put back the newest ledger.db, or keep this folder as evidence and start with an empty one"
 
 
 class LedgerRolledBack(ConfigError):
-    """The books are not those that were signed, cosigned or anchored: stop, and sign nothing."""
+    """The books contradict a signed, cosigned or anchored checkpoint: stop, and sign nothing."""
 
 
 class CheckpointSigner:
-    """Checkpoints of one run's books. Threads may share it; they take turns at the files."""
+    """Signs and publishes the checkpoints of one run's books. Thread-safe."""
 
     def __init__(
         self, books: BookStore, key: SigningKey, folder: Path, witnesses: Collection[PeerId] = ()
@@ -65,8 +65,8 @@ class CheckpointSigner:
 
         Args:
             books: The store.
-            key: The keeper's peer key.
-            folder: Where the notes are; made if missing.
+            key: The ledger service's peer key.
+            folder: For the notes; created if missing.
             witnesses: The run's verifiers.
 
         Raises:
@@ -85,11 +85,11 @@ class CheckpointSigner:
         self._publish()
 
     def sign_due(self) -> Checkpoint | None:
-        """A checkpoint if an epoch was settled since the last one."""
+        """Sign a checkpoint if an epoch was settled since the last one."""
         return self._sign(is_last=False)
 
     def sign_last(self) -> Checkpoint | None:
-        """A checkpoint of all there is, unless the last one is."""
+        """Sign a checkpoint of the whole log, unless the last one covers it."""
         return self._sign(is_last=True)
 
     def newest(self) -> Note | None:
@@ -98,14 +98,14 @@ class CheckpointSigner:
             return next(iter(read_notes(db, newest=1)), None)
 
     def check(self, told: Checkpoint, who: str) -> None:
-        """Do nothing if the books hold what somebody else remembers of them.
+        """Do nothing if the books are consistent with a checkpoint that another party holds.
 
         Args:
-            told: A checkpoint that we signed, or that is on chain by our hand.
-            who: Who remembers it.
+            told: A checkpoint that we signed or anchored on chain.
+            who: The party that holds it.
 
         Raises:
-            LedgerRolledBack: they do not.
+            LedgerRolledBack: the books contradict it.
             Unavailable: the books cannot be read now.
         """
         try:
@@ -127,7 +127,7 @@ class CheckpointSigner:
         """The newest checkpoint, and the proof that it continues the log of `old_size` entries.
 
         Raises:
-            Unavailable: there is no checkpoint, or none of so many entries.
+            Unavailable: there is no checkpoint, or none of at least `old_size` entries.
         """
         with self._books.reading() as db:
             notes = read_notes(db, newest=1)
@@ -137,11 +137,11 @@ class CheckpointSigner:
         return Request(old_size=old_size, proof=proof, note=notes[0].text)
 
     def add_cosignature(self, size: int, verifier: PeerId, line: SignatureLine) -> None:
-        """Keep a verifier's word on a checkpoint and publish it.
+        """Store a verifier's cosignature of a checkpoint and publish it.
 
         Raises:
-            BadNoteError: it is not its word on that checkpoint.
-            Unavailable: disk or database refused.
+            BadNoteError: it is not this verifier's cosignature of that checkpoint.
+            Unavailable: disk or database failed.
         """
         with writing(self._books.engine) as db:
             note = next((one for one in read_notes(db) if one.size == size), None)
@@ -165,7 +165,7 @@ class CheckpointSigner:
         return checkpoint
 
     def _publish(self) -> None:
-        """Write the notes that have no file yet, or one without the newest cosignatures."""
+        """Write the notes whose file is missing or lacks the newest cosignatures."""
         try:
             with self._files:
                 with self._books.reading() as db:
@@ -188,7 +188,7 @@ def read_published(folder: Path) -> list[tuple[str, str]]:
 
 
 def _write(path: Path, body: bytes) -> None:
-    """The whole file or none, on disk when this returns."""
+    """Write a file atomically; it is durable on return."""
     fresh = path.with_suffix(".new")
     with open(fresh, "wb") as file:
         file.write(body)

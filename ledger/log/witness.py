@@ -1,9 +1,9 @@
-"""Log witness: what a keeper sends a witness, and when the witness cosigns.
+"""Witness: the request for a cosignature (C2SP tlog-witness), and the witness's consistency check.
 
-Room: ledger (pure). The C2SP protocol tlog-witness, its bodies without HTTP: the size the
-witness knows, the proof from there, an empty line, the note. A witness remembers the newest
-checkpoint it cosigned, and cosigns only what continues it; a signed checkpoint that does not is
-evidence that the ledger was rolled back or shown in two versions.
+Room: ledger (pure). Request bodies as in tlog-witness, without HTTP: the size the
+witness knows, the proof from there, an empty line, the note. A witness stores the newest
+checkpoint it cosigned, and cosigns only one that is consistent with it; a signed checkpoint that is not
+is evidence of a rollback or a split view.
 
     old 20
     <hash in base64>
@@ -27,16 +27,16 @@ _OLD = re.compile(r"old (0|[1-9][0-9]{0,18})")
 
 
 class RolledBackError(AssayError):
-    """The log's own key signed a checkpoint that does not continue one that was cosigned."""
+    """The log's own key signed a checkpoint that is inconsistent with a cosigned one."""
 
 
 class OtherSizeError(AssayError):
-    """The proof does not start where the witness stands: ask it, and prove from there."""
+    """The proof does not start at the witness's size: request that size, and prove from there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A checkpoint to cosign, and the proof that it continues the one of `old_size` entries."""
+    """A checkpoint to cosign, and its consistency proof from `old_size` entries."""
 
     old_size: int
     proof: tuple[bytes, ...]
@@ -52,7 +52,7 @@ def read_request(body: bytes) -> Request:
     """Inverts `Request.encode`.
 
     Raises:
-        MalformedMessage: another form, or beyond the bounds above.
+        MalformedMessage: malformed, or beyond the bounds above.
     """
     try:
         if len(body) > REQUEST_BYTES_MAX:
@@ -69,18 +69,18 @@ def read_request(body: bytes) -> Request:
 
 
 def continued(held: Checkpoint | None, asked: Request, origin: str, key: bytes) -> Checkpoint:
-    """The checkpoint that is asked about, if it is the log's own and continues the one we hold.
+    """The requested checkpoint, if it is signed by the log and consistent with the one we hold.
 
     Args:
         held: The newest that this witness cosigned; None if it never did.
-        asked: What arrived.
+        asked: The request.
         origin: The log's name.
         key: The log's Ed25519 key.
 
     Raises:
         BadNoteError: not a checkpoint of this log, signed by its key.
-        OtherSizeError: the proof starts elsewhere; nothing is wrong with the log.
-        RolledBackError: the key signed something that does not continue what we hold.
+        OtherSizeError: the proof starts at another size; the log is not at fault.
+        RolledBackError: the key signed a checkpoint inconsistent with the one we hold.
     """
     shown = read_checkpoint(asked.note, origin, key)
     size, root = (held.size, held.root) if held is not None else (0, EMPTY_ROOT)

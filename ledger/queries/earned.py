@@ -1,8 +1,8 @@
-"""Earned: what a node was paid for, and for every step it was not, why and by which evidence.
+"""Earned: a node's earnings per epoch, and for every unpaid step the reason and its evidence.
 
-Room: ledger (edge: reads the store). Steps, rulings and tables are what the certified
-chain made of them; `assay ledger settle --check` computes them again. What was claimed is
-by the journal, each of those entries compared with the log.
+Room: ledger (edge: reads the store). Steps, audit results and tables are as derived from the certified
+chain; `assay ledger settle --check` recomputes them. Claims come from
+the journal, each of those entries compared with the log.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class EpochEarned:
     tokens: int
     unpaid: int  # accepted steps that earn nothing
     is_settled: bool
-    account: Address | None  # whom the table pays; None where it pays nothing
+    account: Address | None  # payee; None if nothing is paid
     amount: int
     claimed: int
 
     @property
     def is_claimed(self) -> bool:
-        """Whether all that is due was taken."""
+        """Whether everything due was claimed."""
         return self.amount > 0 and self.claimed >= self.amount
 
 
@@ -53,13 +53,13 @@ class Earned:
 
     @property
     def total(self) -> int:
-        """What the settled epochs pay."""
+        """Sum of the settled epochs, in token units."""
         return sum(one.amount for one in self.epochs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """A step was drawn for an audit."""
+    """The draw of a step for an audit."""
 
     round: int
     offence_id: bytes
@@ -77,7 +77,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How an audit ended, and by which manifest."""
+    """Final status of an audit, and the manifest that closed it."""
 
     ruling: str
     round: int
@@ -86,7 +86,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """The audit of one step: who found what in which manifest, and how it ended."""
+    """The audit of one step: its draw, verdicts and final status."""
 
     draws: tuple[Draw, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -95,7 +95,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpaidStep:
-    """An accepted step that earned nothing, and the digests that show why."""
+    """An accepted step that earned nothing, with the digests that prove the reason."""
 
     round: int
     reason: str
@@ -104,13 +104,13 @@ class UnpaidStep:
     update: bytes
     manifest: bytes
     evidence: Evidence
-    fault_round: int | None  # of another step, whose upheld fault is the reason
+    fault_round: int | None  # of another step, whose confirmed fault is the reason
     fault: Evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpaid:
-    """One node's epoch, by what it was not paid for."""
+    """The unpaid steps of one node in one epoch."""
 
     peer: bytes
     epoch: int
@@ -119,7 +119,7 @@ class Unpaid:
 
 
 def read_earned(db: Connection, node: str) -> Earned:
-    """What a node earned, epoch by epoch.
+    """A node's earnings, epoch by epoch.
 
     Args:
         db: A reading transaction.
@@ -127,7 +127,7 @@ def read_earned(db: Connection, node: str) -> Earned:
 
     Raises:
         ConfigError: no such node.
-        LedgerIntegrityError: a claim is not what was logged.
+        LedgerIntegrityError: a claim differs from the log.
     """
     peer = find_peer(db, node)
     steps = _ask(
@@ -223,7 +223,7 @@ def read_unpaid(db: Connection, node: str, epoch: int) -> Unpaid:
 
 
 def find_peer(db: Connection, node: str) -> bytes:
-    """The one node with an accepted step whose peer id begins so.
+    """The peer id of the only node with an accepted step whose id begins with `node`.
 
     Raises:
         ConfigError: there is none, or several.
@@ -272,7 +272,7 @@ def _evidence(db: Connection, peer: bytes, round_id: int) -> Evidence:
 
 
 def _claims(db: Connection, places: set[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """What left each of these operators' payable accounts by claims, by the journal."""
+    """Amounts claimed from each of these operators' payable accounts, from the journal."""
     codes = {payable(OPERATOR, account, epoch).code: (account, epoch) for account, epoch in places}
     numbers = db.execute(
         sa.select(_POSTING.c.entry)

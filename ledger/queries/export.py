@@ -1,7 +1,7 @@
-"""Export: the journal as text for other people's tools, every amount to the last unit.
+"""Export: the journal as CSV or beancount text, every amount to the last unit.
 
-Room: ledger (pure). CSV has one line per posting. Beancount text can be added up
-again by beancount itself: each transaction sums to zero, and each account's balance
+Room: ledger (pure). CSV has one line per posting. Beancount can check its text:
+each transaction sums to zero, and each account's balance
 is asserted on the day after the last entry. Dates are when entries were written, UTC.
 """
 
@@ -28,7 +28,7 @@ def csv_text(written: Sequence[Written]) -> str:
 
 
 def csv_lines(written: Iterable[Written]) -> Iterator[str]:
-    """`csv_text` in pieces, the head and then one for each entry, so that a long journal needs no room."""
+    """`csv_text` in pieces, the header and then one for each entry, so that memory use is constant."""
     yield _csv([COLUMNS])
     for one in written:
         entry = one.entry
@@ -61,14 +61,14 @@ def beancount_lines(journal: Callable[[], Iterable[Written]], title: str) -> Ite
     """`beancount_text` line by line.
 
     Args:
-        journal: Gives the entries, oldest first; asked twice: accounts are opened before they are used.
+        journal: Returns the entries, oldest first; called twice, since accounts are opened before use.
         title: Of the file.
     """
     return (f"{line}\n" for line in _beancount(journal, title))
 
 
 def recorded_at(one: Written) -> datetime:
-    """When an entry was written."""
+    """Time at which an entry was written."""
     return datetime.fromtimestamp(one.recorded_ms / 1000, timezone.utc)
 
 
@@ -107,7 +107,7 @@ def _beancount(journal: Callable[[], Iterable[Written]], title: str) -> Iterator
 
 
 def beancount_account(account: Account) -> str:
-    """An account's name there: parts begin with a capital letter or a digit."""
+    """An account's beancount name: parts begin with a capital letter or a digit."""
     root = "Assets" if account.kind.side is Side.DEBIT else "Liabilities"
     kind = account.kind.value.removeprefix("asset:").capitalize()
     what = "Case" if account.kind in (Kind.HELD, Kind.CASE_BOND) else "Run"
@@ -133,7 +133,7 @@ def _csv(rows: Iterable[Sequence[object]]) -> str:
 
 
 def decimal_text(amount: int) -> str:
-    """Token units as tokens, to the last unit: 1234567890 is 1234.567890."""
+    """Token units as decimal tokens, to the last unit: 1234567890 is 1234.567890."""
     whole, part = divmod(abs(amount), 10**DECIMALS)
     return f"{'-' if amount < 0 else ''}{whole}.{part:0{DECIMALS}d}"
 

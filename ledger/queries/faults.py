@@ -1,7 +1,7 @@
-"""Faults: what the books say was proved of verifiers and nodes, and what it cost them.
+"""Faults: the proven faults of verifiers and nodes in the books, and the slashes that followed.
 
-Room: ledger (edge: reads the store). The rows came in the transaction of the round whose manifest
-proved them; the slash, if there was one, is an event of the chain with the offence's id.
+Room: ledger (edge: reads the store). The rows were written with the round whose manifest
+proved them; the slash, if there was one, is a chain event with the offence id.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CURSOR = TABLES["cursor"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierFault:
-    """A verdict of a verifier on a step, proved wrong by the manifest of round `in_round`."""
+    """A verifier's verdict on a step, proved wrong by the manifest of round `in_round`."""
 
     verifier: PeerId
     round: int
@@ -48,16 +48,16 @@ class NodeContradiction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """In the order in which they were proved."""
+    """All faults, in the order in which they were proved."""
 
     verifiers: tuple[VerifierFault, ...]
     nodes: tuple[NodeContradiction, ...]
-    kept_rounds: int  # faults are on record of so many of the run's first rounds
-    rounds: int  # that are on record
+    kept_rounds: int  # count of the run's first rounds whose faults are stored
+    rounds: int  # count of stored rounds
 
 
 def read_faults(db: Connection, verifier: str = "") -> Faults:
-    """Everything on record, or of the verifiers whose peer id begins so and of no node.
+    """All stored faults, or those of verifiers whose peer id begins with `verifier`, without nodes.
 
     Args:
         db: A reading transaction.

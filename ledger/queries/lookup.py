@@ -1,9 +1,8 @@
-"""Lookup: what people ask of a run's books, as values: balances, entries, proofs, checkpoints.
+"""Lookup: queries on a run's books for commands and the API: balances, entries, proofs, checkpoints.
 
-Room: ledger (edge: reads the store). Commands print these and the API serves them.
-Every entry that an answer rests on passes through the log first (ledger/journal/reader.py),
-and an answer reads only the entries it rests on: a proof is two or three small
-subtrees of the log, whatever the journal's length.
+Room: ledger (edge: reads the store). Every entry that an answer uses is compared with the log
+(ledger/journal/reader.py), and an answer reads only the entries it needs: a proof is two or three
+small subtrees of the log, whatever the journal's length.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _ACCOUNT, _ENTRY, _POSTING = TABLES["account"], TABLES["journal_entry"], TABLES[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What the first `edge.size` entries come to; debits positive."""
+    """Account totals over the first `edge.size` entries; debits positive."""
 
     edge: Edge = field(default_factory=Edge)
     amounts: Mapping[Account, int] = field(default_factory=dict)  # none of them zero
@@ -42,35 +41,35 @@ class Totals:
 
     @property
     def trial_balance(self) -> int:
-        """The sum of all accounts: zero, or the books are wrong."""
+        """The sum of all accounts; anything but zero means that the books are wrong."""
         return sum(self.amounts.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryPage:
-    """Some entries, oldest first."""
+    """One page of entries, oldest first."""
 
     entries: tuple[Written, ...]
-    next_after: int | None  # where the next page begins; None: there was nothing more
+    next_after: int | None  # cursor of the next page; None: this is the last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryProof:
-    """An entry, and that it is in the log that a signed checkpoint names."""
+    """An entry with its inclusion proof in the log of a signed checkpoint."""
 
     written: Written
-    leaf: bytes  # what the leaf's hash is made of
+    leaf: bytes  # preimage of the leaf's hash
     path: tuple[bytes, ...]
     checkpoint: Checkpoint
-    note: str  # the checkpoint as it was signed
-    verifier_key: str  # of who signed it, in signed-note's form
+    note: str  # the signed checkpoint
+    verifier_key: str  # of the signer, in signed-note's form
 
 
 def log_edge(db: Connection) -> Edge:
-    """The log as it stands.
+    """The log's present edge.
 
     Raises:
-        LedgerIntegrityError: what is on record is no edge of a log.
+        LedgerIntegrityError: the stored edge is invalid.
     """
     try:
         return read_edge(db)
@@ -79,15 +78,15 @@ def log_edge(db: Connection) -> Edge:
 
 
 def add_up(db: Connection, so_far: Totals | None = None) -> Totals:
-    """The balances by the journal, each entry compared with the log.
+    """The balances from the journal, each entry compared with the log.
 
     Args:
         db: A reading transaction.
-        so_far: What was added up before: only later entries are read. None reads all of them.
+        so_far: Earlier totals: only later entries are read. None reads all of them.
 
     Raises:
-        LedgerIntegrityError: an entry is not what was logged, or the log is not the one that was added up
-            before.
+        LedgerIntegrityError: an entry differs from the log, or the log does not continue the one
+            of `so_far`.
     """
     at = so_far or Totals()
     edge = log_edge(db)
@@ -114,12 +113,12 @@ def entry_page(db: Connection, *, after: int = 0, limit: int = PAGE_MAX, account
 
     Args:
         db: A reading transaction.
-        after: The number of the last entry that is not wanted.
-        limit: How many at most, up to `PAGE_MAX`.
-        account: Only entries that touch an account whose code begins so.
+        after: Number of the last entry before the page.
+        limit: Largest number of entries, up to `PAGE_MAX`.
+        account: Only entries that touch an account whose code begins with it.
 
     Raises:
-        LedgerIntegrityError: one of them is not what was logged.
+        LedgerIntegrityError: one of them differs from the log.
     """
     limit = max(1, min(limit, PAGE_MAX))
     asked = sa.select(_ENTRY.c.id).where(_ENTRY.c.id > after).order_by(_ENTRY.c.id).limit(limit + 1)
@@ -132,12 +131,12 @@ def entry_page(db: Connection, *, after: int = 0, limit: int = PAGE_MAX, account
 
 
 def has_account(db: Connection, prefix: str) -> bool:
-    """Whether any account's code begins so."""
+    """Whether any account's code begins with `prefix`."""
     return db.execute(sa.select(_ACCOUNT.c.id).where(_begins(prefix)).limit(1)).first() is not None
 
 
 def account_kinds(db: Connection) -> list[str]:
-    """What kinds of accounts there are."""
+    """The account kinds in these books."""
     return [
         str(kind).removeprefix("asset:")
         for kind in db.execute(sa.select(_ACCOUNT.c.kind).distinct()).scalars()
@@ -163,22 +162,22 @@ def read_entry_numbered(db: Connection, number: int) -> Written:
     """One entry, compared with the log.
 
     Raises:
-        LedgerIntegrityError: it is not what was logged, or not there.
+        LedgerIntegrityError: it differs from the log, or is missing.
     """
     return next(read_entries(db, [number]))
 
 
 def prove_entry(db: Connection, origin: str, entry: str) -> EntryProof:
-    """An entry and the proof that it is in the log that the newest checkpoint names.
+    """An entry and its inclusion proof in the log of the newest checkpoint.
 
     Args:
         db: A reading transaction.
-        origin: The log's name; empty takes the one that the checkpoint names.
+        origin: The log's name; empty takes the checkpoint's.
         entry: Its number or its key.
 
     Raises:
         ConfigError: there is no such entry, or no checkpoint covers it yet.
-        LedgerIntegrityError: the books are not what was logged and signed.
+        LedgerIntegrityError: the books differ from what was logged and signed.
     """
     one = read_entry_numbered(db, number_of(db, entry))
     note = newest_note(db)
@@ -208,16 +207,16 @@ def prove_entry(db: Connection, origin: str, entry: str) -> EntryProof:
 
 
 def newest_note(db: Connection) -> Note | None:
-    """The checkpoint of most entries; None before the first."""
+    """The largest checkpoint; None before the first."""
     notes = read_notes(db, newest=1)
     return notes[0] if notes else None
 
 
 def checkpoint_of(note: Note, origin: str) -> Checkpoint:
-    """What a note in the books says, if it is signed as the books say.
+    """The checkpoint in a stored note, if the recorded signer signed it.
 
     Raises:
-        LedgerIntegrityError: it is not.
+        LedgerIntegrityError: it did not.
     """
     try:
         checkpoint = read_checkpoint(note.text, origin or note.text.split("\n")[0], note.signer)

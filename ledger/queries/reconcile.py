@@ -1,8 +1,7 @@
-"""Books check: do the books say what the contracts hold?
+"""Reconcile: compares every account in the books with its counterpart in the contracts, in token units.
 
-Room: ledger (edge: reads the chain; blocking). Every account that has a counterpart
-on chain is compared with it, so a difference names the account. Read the newest
-blocks into the store first: the chain answers for now.
+Room: ledger (edge: reads the chain; blocking). A difference names the account. Read the newest
+blocks into the store first: contract state is read at the newest block.
 """
 
 from __future__ import annotations
@@ -53,13 +52,13 @@ def reconcile(
 ) -> tuple[Difference, ...]:
     """Every difference between the books and the contracts; none means they match.
 
-    Tokens that somebody sent to a contract without being asked are a difference too: nobody is
-    owed them, and the books must not be made to fit.
+    Tokens that were sent to a contract by a plain transfer are a difference too: they are owed to
+    no account, and the books must not be made to fit.
 
     Args:
         store: The books, up to the newest block.
         chain: The contracts.
-        tables: Settlements of this run's ripe epochs, by epoch.
+        tables: Settlements of this run's final epochs, by epoch.
 
     Raises:
         Unavailable: the chain gave no answer.
@@ -83,7 +82,7 @@ def reconcile(
 
 
 def trial_balance(store: BookStore) -> int:
-    """The sum over all accounts. Zero, or the file was tampered with."""
+    """The sum over all accounts; anything but zero means that the file was altered."""
     return sum(store.balances().values())
 
 
@@ -118,7 +117,7 @@ def _stakes(store: BookStore, chain: ChainReader) -> Iterator[tuple[Account, int
 
 
 def _waiting(store: BookStore, chain: ChainReader) -> Iterator[tuple[Account, int]]:
-    """Slashes not paid out yet, and bonds that their owners still have to come or to lose."""
+    """On-chain amounts of slashes not paid out yet, and of bonds not yet returned or burnt."""
     challengers = set()
     for event in store.events(Slashed, BondLocked, BondReleased):
         match event:
@@ -135,7 +134,7 @@ def _waiting(store: BookStore, chain: ChainReader) -> Iterator[tuple[Account, in
 def _claims(
     store: BookStore, chain: ChainReader, tables: Mapping[int, Settlement]
 ) -> Iterator[tuple[Account, int]]:
-    """What each payee of a final epoch still has to come, by the contract's own marks."""
+    """Unclaimed amount of each payee of a final epoch, by the contract's `isClaimed`."""
     for epoch, table in tables.items():
         state = chain.epoch_state(store.run_id, epoch)
         if state.phase is not EpochPhase.FINAL:

@@ -1,4 +1,4 @@
-"""Report: what the books say about a run, as values for people and pages.
+"""Report: a run's figures for people and pages: money, nodes, verifiers, rounds, audits.
 
 Room: ledger (edge: reads the store). Every number is a query over rows; nothing
 replays the chain. Amounts are token units.
@@ -26,7 +26,7 @@ PASSED, FAILED = ("passed", "dismissed"), ("confirmed",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Money:
-    """Where the buyer's money and the slashed stake went.
+    """Uses of the buyer's money and of the slashed stake, in token units.
 
     Once a run is settled: funded = paid_operators + paid_verifiers + fees + refunded, and always
     slashed = burnt + to_buyer + to_challengers.
@@ -44,7 +44,7 @@ class Money:
 
 
 def money(store: BookStore) -> Money:
-    """The run's money so far, by the journal."""
+    """The run's money so far, from the journal."""
     free = budget(store.run_id).owner
     with store.reading() as db:
         funded = -_flow(db, Kind.BUDGET, ("RunOpened", "RunToppedUp"), owner=free)
@@ -93,7 +93,7 @@ def nodes(store: BookStore, spec: RunSpec) -> list[dict[str, Any]]:
 
 
 def verifiers(store: BookStore, spec: RunSpec) -> list[dict[str, Any]]:
-    """Per verifier: shares of the beacon that counted, verdicts in the chain, slashes and pay."""
+    """Per verifier: beacon shares that counted, verdicts in the chain, slashes and pay."""
     slashed = _slashed(store, VERIFIER)
     with store.reading() as db:
         votes = _count(db, "SELECT verifier, count(*) FROM reveal GROUP BY verifier")
@@ -112,7 +112,7 @@ def verifiers(store: BookStore, spec: RunSpec) -> list[dict[str, Any]]:
 
 
 def _slashes(store: BookStore) -> list[Slashed]:
-    """Every slash that no veto gave back."""
+    """Every slash that no veto reversed."""
     found = store.events(Slashed, SlashReversed)
     reversed_ = {event.offence_id for event in found if isinstance(event, SlashReversed)}
     return [
@@ -123,7 +123,7 @@ def _slashes(store: BookStore) -> list[Slashed]:
 
 
 def _slashed(store: BookStore, role: int) -> dict[str, int]:
-    """What each account lost in one role."""
+    """Slashed amount of each account in one role."""
     found: dict[str, int] = {}
     for event in _slashes(store):
         if event.role == role:
@@ -132,9 +132,9 @@ def _slashed(store: BookStore, role: int) -> dict[str, int]:
 
 
 def round_line(store: BookStore, spec: RunSpec, round_id: int) -> dict[str, Any]:
-    """One final round: who took part, what it cost to send, and the audits up to here.
+    """One final round: participants, bytes sent, and the audits up to this round.
 
-    Escrow and slashes are those of now: the chain's clock is not the round's.
+    Escrow and slashes are the present ones: chain time does not map to rounds.
     """
     balance = store.balances().get(budget(store.run_id), 0)
     with store.reading() as db:
@@ -164,7 +164,7 @@ def round_line(store: BookStore, spec: RunSpec, round_id: int) -> dict[str, Any]
 
 
 def audits(store: BookStore, up_to_round: int) -> dict[str, int]:
-    """Audits drawn, passed and failed by the manifests up to a round; lapsed ones are neither."""
+    """Audits drawn, passed and failed by the manifests up to a round; expired ones are neither."""
     with store.reading() as db:
         ruled = "SELECT count(*) FROM ruling WHERE closed_round <= :round AND ruling IN :rulings"
         drawn = "SELECT count(*) FROM audit WHERE drawn_round <= :round"
@@ -176,7 +176,7 @@ def audits(store: BookStore, up_to_round: int) -> dict[str, int]:
 
 
 def open_offences(store: BookStore) -> frozenset[bytes]:
-    """Upheld audits whose case has not ended on chain, and likewise faults of verifiers."""
+    """Offence ids of confirmed audits, and of verifiers' faults, whose case is not closed on chain."""
     with store.reading() as db:
         told = db.execute(
             sa.text(
@@ -190,7 +190,7 @@ def open_offences(store: BookStore) -> frozenset[bytes]:
 
 
 def settled_line(differences: tuple[Difference, ...], trial_balance: int) -> dict[str, Any]:
-    """The last word of the check of books against chain."""
+    """Summary of the reconciliation of books and chain."""
     return {
         "trial_balance": trial_balance,
         "chain_matches_books": not differences,
@@ -218,7 +218,7 @@ GROUP BY account.owner
 
 
 def _flow(db: Connection, account: Kind, kinds: tuple[str, ...], *, owner: str = "", role: str = "") -> int:
-    """What entries of these kinds moved on accounts of one kind; a reversal has its entry's kind."""
+    """Sum that entries of these kinds moved on one kind of account; a reversal has its entry's kind."""
     return _number(db, _FLOW, account=account.value, kinds=kinds, owner=owner, role=role)
 
 

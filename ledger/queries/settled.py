@@ -1,7 +1,7 @@
-"""Settled: payout tables and the windows of results, as the books have them.
+"""Settled: the payout tables and challenge windows that the books hold.
 
-Room: ledger (edge: reads the store). A table here is the books' own word; what was
-settled is the root on chain, so whoever acts on a table compares it first.
+Room: ledger (edge: reads the store). A table here is only as good as the books; the
+settled root is on chain, so compare a table with it before acting on it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KINDS = (ResultProposed, Challenged, Resolved, ResultRejected, ResultFinalized)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookedTable:
-    """One epoch's payout table, and for each row in what role it pays."""
+    """One epoch's payout table, with each row's role."""
 
     epoch: int
     tree: PayoutTree
@@ -35,9 +35,9 @@ class BookedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appeal:
-    """What became of one proposed result, by the contract's events."""
+    """Challenge window of one proposed result, from the contract's events."""
 
-    ends_at: int  # of the time to challenge it, Unix seconds of chain time
+    ends_at: int  # end of the challenge window, Unix seconds of chain time
     is_challenged: bool = False
     is_upheld: bool = False
     is_final: bool = False
@@ -51,7 +51,7 @@ def read_tables(db: Connection, run_id: bytes) -> Iterator[BookedTable]:
         run_id: Of the run; it is part of every root.
 
     Raises:
-        LedgerIntegrityError: rows are missing, or one is none.
+        LedgerIntegrityError: rows are missing or invalid.
     """
     for epoch in db.execute(sa.select(_SETTLEMENT.c.epoch).order_by(_SETTLEMENT.c.epoch)).scalars():
         rows = db.execute(
@@ -70,7 +70,7 @@ def read_tables(db: Connection, run_id: bytes) -> Iterator[BookedTable]:
 
 
 def read_appeal(db: Connection, run_id: bytes, epoch: int) -> Appeal | None:
-    """What the contract said last about an epoch's result; None if none is proposed.
+    """Challenge window of an epoch's result, from its last event; None if none is proposed.
 
     Args:
         db: A reading transaction.
@@ -109,10 +109,10 @@ def read_appeal(db: Connection, run_id: bytes, epoch: int) -> Appeal | None:
 
 
 def appeal_by_books(found: Appeal | None, now: int) -> str:
-    """Until when a result can be challenged, as far as the books know.
+    """Text that says until when a result can be challenged, by the books alone.
 
     Args:
-        found: What `read_appeal` found.
+        found: From `read_appeal`.
         now: Unix seconds by the reader's own clock; the chain's may differ.
     """
     if found is None:

@@ -1,4 +1,4 @@
-"""Settlement: who is paid what for an epoch, as a function of the finalised chain alone.
+"""Payouts: an epoch's payout table in token units, as a function of the finalised chain alone.
 
 Room: ledger (pure). Anyone with the manifests computes the same table, and so the
 same root; verifiers sign only what they computed. Integers throughout; what a
@@ -27,9 +27,9 @@ from assay.protocol.state_transition import RunState, StepId
 from assay.protocol.types import Digest, PeerId
 
 WATERFALL_VERSION = 2
-VERDICT_WEIGHT = 10  # of a verdict that the ruling did not contradict
-KNOWN_ANSWER_WEIGHT = 200  # of finding a fault that was planted: what keeps an auditor awake
-REVEAL_WEIGHT = 1  # of one round's share of the beacon
+VERDICT_WEIGHT = 10  # of a verdict that the audit's status does not contradict
+KNOWN_ANSWER_WEIGHT = 200  # of solving a known-answer task: makes real recomputation pay
+REVEAL_WEIGHT = 1  # of one round's beacon share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpaid:
-    """A step that earned nothing, and why."""
+    """An accepted step that earned nothing, and the reason."""
 
     round: int
     node: PeerId
@@ -53,7 +53,7 @@ class Unpaid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """One epoch's payout table and what it rests on."""
+    """One epoch's payout table with its inputs."""
 
     run_id: Digest
     epoch: int
@@ -64,7 +64,7 @@ class Settlement:
 
     @property
     def total(self) -> int:
-        """What leaves the escrow, token units."""
+        """Token units that leave the escrow."""
         return sum(row.amount for row in self.rows)
 
     def paid(self, role: str) -> int:
@@ -82,14 +82,14 @@ class Settlement:
 
 
 def settle(run_state: RunState, epoch: int) -> Settlement:
-    """The payout table of a ripe epoch.
+    """The payout table of an epoch that is final for settlement.
 
     Args:
-        history: After the manifest of round `spec.settled_at(epoch)`, or one more.
+        run_state: After the manifest of round `spec.settled_at(epoch)`, or one more.
         epoch: From 0.
 
     Raises:
-        ValueError: the epoch is not ripe, or so old that the fold forgot it.
+        ValueError: the epoch is not final yet, or so old that the state no longer holds it.
     """
     spec = run_state.spec
     ripe = spec.settled_at(epoch)
@@ -161,7 +161,7 @@ def _verifier_weights(run_state: RunState, epoch: int, audits: Mapping[StepId, A
 
     def add(verifier: PeerId, weight: int) -> None:
         fault_round = run_state.verifiers[verifier].fault_round
-        if weight and not 0 <= fault_round <= last:  # whoever judged falsely earns nothing from that epoch on
+        if weight and not 0 <= fault_round <= last:  # a verifier at fault earns nothing from that epoch on
             weights[verifier] = weights.get(verifier, 0) + weight
 
     last = (epoch + 1) * run_state.spec.money.epoch_rounds - 1

@@ -1,7 +1,7 @@
-"""Results: the EIP-712 statements that follow from a settlement or an upheld audit.
+"""Results: builds the EIP-712 statements that follow from a settlement or a confirmed audit.
 
-Room: ledger (pure). Every verifier, the keeper of the books and anybody offline
-build the same statement from the finalised chain, or they disagree about it.
+Room: ledger (pure). Every verifier, the ledger service and any offline reader build
+equal statements from the same finalised chain.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from assay.protocol.encoding.codec import digest
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest, PeerId
 
-SET_VERSION = 1  # the verifier set a run of this deployment is opened with
+SET_VERSION = 1  # version of the verifier set with which runs of this deployment are opened
 
 
 def epoch_result(spec: RunSpec, settlement: Settlement, model: Digest, previous: Digest) -> EpochResult:
-    """What verifiers sign for an epoch.
+    """The result that verifiers sign for an epoch.
 
     Args:
         spec: The run.
@@ -53,14 +53,14 @@ def result_digest(deployment: Deployment, result: EpochResult) -> Digest:
 def model_record(
     spec: RunSpec, result: EpochResult, last_result: Digest, inventory: Digest, parent: Digest
 ) -> ModelRecord:
-    """What verifiers sign for the model of a whole run.
+    """The record that verifiers sign for the model of a whole run.
 
     Args:
         spec: The run.
         result: Of its last epoch.
         last_result: That result's digest.
-        inventory: SHA-256 of what the model was trained on; training/data/inventory.py.
-        parent: Record of the model that the run started from; zero if it started from none on record.
+        inventory: SHA-256 of the training data's inventory; training/data/inventory.py.
+        parent: Record of the model that the run started from; zero if none is registered.
 
     Raises:
         ValueError: the result is of an earlier epoch.
@@ -79,23 +79,23 @@ def model_record(
 
 
 def run_id_of(spec: RunSpec) -> Digest:
-    """The escrow contract's name for a run: keccak256(abi.encode(deploymentId, buyer, specHash))."""
+    """The run's id in the escrow contract: keccak256(abi.encode(deploymentId, buyer, specHash))."""
     parts = [spec.deployment_id, evm_address(spec.buyer), digest(spec)]
     return Digest(keccak(encode(["bytes32", "address", "bytes32"], parts)))
 
 
 def epoch_end(spec: RunSpec, epoch: int) -> int:
-    """The round whose parameters an epoch's result names: those after its last step."""
+    """The round after an epoch's last step; the result names the parameters that this round starts from."""
     return min((epoch + 1) * spec.money.epoch_rounds, spec.rounds)
 
 
 def slash_ppm(spec: RunSpec, audit: Audit) -> int:
-    """What an upheld audit costs: of a step that enough verifiers found false, or of one never opened."""
+    """Slash of a confirmed audit, in millionths of stake: for a false step, or for one never opened."""
     return spec.money.slash_ppm if audit.is_false else spec.money.withheld_ppm
 
 
 def slash_order_of(spec: RunSpec, run_id: Digest, audit: Audit) -> SlashOrder:
-    """The slash that an upheld audit asks for. The first accuser in the chain is the challenger.
+    """The slash order of a confirmed audit. The first accuser in the chain is the challenger.
 
     Raises:
         ValueError: the audit carries no adverse verdict.
@@ -116,10 +116,10 @@ def slash_order_of(spec: RunSpec, run_id: Digest, audit: Audit) -> SlashOrder:
 
 
 def fault_ruling_of(spec: RunSpec, run_id: Digest, audit: Audit, fault: Fault) -> SlashOrder:
-    """The slash that a verifier's fault asks for. The first one that the ruling bore out is the challenger.
+    """The slash order of a verifier's fault. The first verifier on the winning side is the challenger.
 
     Raises:
-        ValueError: the ruling bore nobody out.
+        ValueError: no verifier is on the winning side.
     """
     right = accusers_of(audit, fault)
     if not right:
@@ -138,7 +138,7 @@ def fault_ruling_of(spec: RunSpec, run_id: Digest, audit: Audit, fault: Fault) -
 
 
 def accusers_of(audit: Audit, fault: Fault | None = None) -> tuple[PeerId, ...]:
-    """Whose word led to a ruling against a node, or against one of the verifiers, in the chain's order."""
+    """Verifiers whose verdicts led to the status, against a node or a verifier, in the chain's order."""
     if fault is None:
         return tuple(verdict.verifier for verdict in audit.adverse)
     failed = {other.verdict.verifier for other in audit.faults}

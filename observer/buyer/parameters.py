@@ -1,9 +1,8 @@
-"""Replay: the buyer's own parameters, stepped from the certified aggregates alone.
+"""Parameters: recomputes the model for the buyer from the certified aggregates alone.
 
-Room: observer (edge: blobs, store, checkpoint files). Nobody's word is taken for
-the model: on every round that checks states, each commit's digest of the
-parameters it used is compared with ours. Findings are durable; after a restart the
-steps since the last checkpoint are made again and found again.
+Room: observer (edge: blobs, store, checkpoint files). Nobody is trusted for the model: each commit's digest
+of the parameters it used is compared with ours. Mismatches are durable; after a restart the steps since the
+last checkpoint are repeated, and their mismatches found again.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ FETCHES_AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
-    """Somebody named other parameters, or another result, than ours."""
+    """A commit or a settled result that names other parameters than ours."""
 
     round: int  # before whose step
-    who: str  # the node's peer id in hexadecimal, or what of an epoch
+    who: str  # the node's peer id in hexadecimal, or the part of an epoch
     claimed: str
     ours: str
 
@@ -68,7 +67,7 @@ class Replay:
         """Fetch everything a final manifest names, check its states, apply it; our state after it.
 
         Raises:
-            Unavailable: a blob is not to be had now; nothing has changed.
+            Unavailable: a blob is unavailable now; nothing has changed.
             MalformedMessage: what a quorum certified is no aggregate.
         """
         manifest = certified.manifest
@@ -81,7 +80,7 @@ class Replay:
         return state
 
     def compared(self) -> tuple[int, tuple[Mismatch, ...]]:
-        """On how many rounds commits named their parameters, and who named others than ours."""
+        """The number of rounds whose commits named their parameters, and the mismatches."""
         rounds, wrong = 0, []
         for round_id in range(0, self._me.spec.rounds, self._me.spec.state_every):
             body = self._me.store.value(f"agreement/{round_id}")
@@ -108,10 +107,10 @@ class Replay:
         return self._parameters.apply(self.round, aggregate)
 
     async def _hold(self, host: Host, names: list[Digest]) -> None:
-        """Return once all these blobs are ours.
+        """Return once all these blobs are stored here.
 
         Raises:
-            Unavailable: one of them is not to be had.
+            Unavailable: one of them is unavailable.
         """
         limit, missing = trio.CapacityLimiter(FETCHES_AT_ONCE), list[Unavailable]()
 

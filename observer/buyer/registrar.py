@@ -1,8 +1,8 @@
-"""Registrar: the buyer has its model put on record, and asks what the verifiers witnessed of the books.
+"""Registrar: registers the buyer's model on chain, and collects the verifiers' ledger cosignatures.
 
-Room: observer (edge: host, chain, store). The record is what we computed; each verifier signs it only if it
-computed the same. What was collected is kept before it is sent, so a buyer that was killed
-sends the same again, and the contract takes it once.
+Room: observer (edge: host, chain, store). The record is what the buyer computed; each verifier signs it only
+if it computed the same. Collected signatures are stored before they are sent, so a buyer that was killed
+sends the same again, and the contract accepts it once.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from assay.protocol.types import NO_DIGEST, Digest, PeerId
 log = logging.getLogger(__name__)
 ANSWER_S_MAX = 20.0
 CERTIFIED = "model/certified"  # parent and certificate, as they were first collected
-NOTE_LINES = 5  # of a checkpoint with its keeper's signature alone
+NOTE_LINES = 5  # of a checkpoint with the ledger service's signature alone
 
 
 async def register_model(
     me: Participant, host: Host, chain: Chain, last: Settled, inventory: Digest
 ) -> Registered:
-    """Put the run's model on record on chain; doing it again goes on where it stood.
+    """Register the run's model on chain; a repeated call resumes.
 
     Args:
         me: The buyer.
         host: Our network.
         chain: Our account on chain.
         last: The run's last epoch, final on chain.
-        inventory: Of what the model was trained on.
+        inventory: Of the data the model was trained on.
 
     Raises:
         Unavailable, ChainRefused: not possible now.
@@ -68,12 +68,12 @@ async def register_model(
         me.store.set_value(CERTIFIED, kept)
     record, cert = record_of(Digest(kept[:32])), kept[32:]
     record_id = await trio.to_thread.run_sync(chain.register_model, record, cert)
-    log.info("model is on record", extra={"record": record_id.hex()[:8]})
+    log.info("model registered", extra={"record": record_id.hex()[:8]})
     return Registered(record=record, record_id=record_id, certificate=cert)
 
 
 def parent_on_chain(chain: Chain, me: Participant) -> Digest:
-    """The oldest record of the model that this run started from; zero if it started from none on record."""
+    """The oldest record of the model that this run started from; zero if it has none."""
     if me.spec.model.base == NO_DIGEST:
         return NO_DIGEST
     for event in chain.events(me.deployment.block):
@@ -83,7 +83,7 @@ def parent_on_chain(chain: Chain, me: Participant) -> Digest:
 
 
 async def certified_record(me: Participant, host: Host, record: ModelRecord) -> bytes:
-    """A quorum's signatures on the record that we computed, asked for all at once.
+    """A quorum's signatures on the record that we computed, requested from all verifiers at once.
 
     Raises:
         Unavailable: no quorum signs it now.
@@ -115,7 +115,7 @@ def _checked(member: Member, answer: ModelSignature, record: ModelRecord, messag
     """The signature, if it is this verifier's on our record.
 
     Raises:
-        PeerFault: it is not; the words name the field.
+        PeerFault: it is not; the message names the field.
     """
     for field in ("model_hash", "data_inventory_hash", "config_hash", "last_result"):
         if getattr(answer, field) != getattr(record, field):
@@ -133,9 +133,9 @@ def _checked(member: Member, answer: ModelSignature, record: ModelRecord, messag
 
 
 async def witnessed_point(me: Participant, host: Host) -> LogPoint | None:
-    """The largest checkpoint of the keeper's books that a quorum of verifiers cosigned; None without one.
+    """The largest ledger checkpoint that a quorum of verifiers cosigned; None without one.
 
-    Of each verifier's answer only its own line counts, so none can spoil what the others say.
+    Of each verifier's answer only its own signature line counts, so none can spoil the others' answers.
     """
     ledger_service = me.config.ledger_service
     if ledger_service is None:
@@ -150,7 +150,7 @@ async def witnessed_point(me: Participant, host: Host) -> LogPoint | None:
                 own, line = _own_line(note, me.run_id, ledger_service, peer)
                 lines.setdefault(own, {})[peer] = line
         except AssayError as error:
-            log.info("no word on the books", extra={"peer": peer.hex()[:8], "reason": str(error)})
+            log.info("no cosigned checkpoint", extra={"peer": peer.hex()[:8], "reason": str(error)})
 
     async with trio.open_nursery() as nursery:
         for member in me.spec.verifiers:
@@ -166,10 +166,10 @@ async def witnessed_point(me: Participant, host: Host) -> LogPoint | None:
 
 
 def _own_line(note: str, run_id: Digest, ledger_service: PeerId, peer: PeerId) -> tuple[str, SignatureLine]:
-    """The keeper's own part of a note, and this verifier's line of it.
+    """The ledger service's part of a note, and this verifier's signature line.
 
     Raises:
-        BadNoteError: not the keeper's checkpoint of this run's books, or the verifier did not cosign it.
+        BadNoteError: not the ledger service's checkpoint of this run, or the verifier did not cosign it.
     """
     checkpoint = read_checkpoint(note, origin_of(run_id), ledger_service)
     for line in signature_lines(note):

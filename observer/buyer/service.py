@@ -1,11 +1,11 @@
-"""Buyer: follows a run, computes its model, takes back what was not spent, and packs the proof.
+"""Buyer service: follows a run, recomputes its model, refunds the unspent escrow, and writes the bundle.
 
-Room: observer (edge). One trio process; arithmetic, chain and files in threads. It
-needs no torch, and of the data no more than the manifest: parameters follow from the certified aggregates.
+Room: observer (edge). One trio process; arithmetic, chain and files in threads. It needs no torch, and of the
+data only the manifest: parameters follow from the certified aggregates.
 
-    replay every round --> all epochs final --> close --> collect, refund --> model on record --> bundle
-Every stage reads where it stands from the chain or from its own files, so it may be
-killed at any instant and started again.
+    replay every round --> all epochs final --> close --> collect, refund --> register model --> bundle
+Every stage reads its progress from the chain or from its own files, so the process may be killed at any
+instant and started again.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from assay.training.data.inventory import inventory, inventory_digest
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 POLL_S = 1.0
-CASES_S_MAX = 120.0  # how long slash rewards are waited for
+CASES_S_MAX = 120.0  # wait for slash rewards
 CERTIFICATE_TRIES = 5
-PROOF_S_MAX = 30.0  # how long a result waits for the proof that it is final
-REGISTER_S_MAX = 120.0  # how long the model waits for its record
+PROOF_S_MAX = 30.0  # wait for the proof that a result is final
+REGISTER_S_MAX = 120.0  # wait for the model's record
 FACTS = {CertifiedManifest.TAG: CertifiedManifest}
 
 
@@ -71,7 +71,7 @@ async def run_buyer(config: Config, status_path: Path, bundle: Path) -> None:
 
 
 class Buyer:
-    """The buyer's parts."""
+    """The buyer's parts and tasks."""
 
     def __init__(self, me: Participant, status_path: Path, bundle: Path) -> None:
         self.me, self.bundle = me, bundle
@@ -120,7 +120,7 @@ class Buyer:
     # ---- the model
 
     async def _replay_all(self) -> None:
-        """Our own parameters, round by round, until the chain is complete."""
+        """Apply every round's aggregate until the chain is complete."""
         while self.replay.round <= self.me.spec.last_round:
             at = self.replay.round
             await self.follower.grown(at)
@@ -129,7 +129,7 @@ class Buyer:
             self.status.write_once("round", str(at), round=at, state=state.hex())
 
     def _tell_agreement(self, settled: dict[int, Settled]) -> None:
-        """Whether everybody's words about the parameters are ours: commits', and the settled results'."""
+        """Report whether commits and settled results name the parameters that we computed."""
         rounds, wrong = self.replay.compared()
         found = list(wrong)
         for epoch, one in settled.items():
@@ -138,7 +138,7 @@ class Buyer:
             if model != ours:
                 found.append(Mismatch(round=at, who=f"epoch {epoch}", claimed=model.hex(), ours=ours.hex()))
             result = self.me.deployment.digest(one.result)
-            if one.digest != result:  # the table is another than ours
+            if one.digest != result:  # its table differs from ours
                 who = f"result of epoch {epoch}"
                 found.append(Mismatch(round=at, who=who, claimed=one.digest.hex(), ours=result.hex()))
         mismatches = [dataclasses.asdict(one) for one in found]
@@ -168,7 +168,7 @@ class Buyer:
         return found
 
     async def _certify(self, settled: dict[int, Settled]) -> None:
-        """Fill in the verifiers' signatures where a quorum gives them again."""
+        """Collect the verifiers' signatures on results where a quorum still gives them."""
         for epoch, one in settled.items():
             tries = 0 if one.certificate else CERTIFICATE_TRIES
             for _ in range(tries):
@@ -184,24 +184,24 @@ class Buyer:
                 break
 
     async def _show_final(self, chain: Chain, settled: dict[int, Settled]) -> None:
-        """Fill in the proofs that results are final, where the chain's blocks can be made again."""
+        """Collect the proofs that results are final, where the chain's blocks can be fetched."""
         for epoch, one in settled.items():
             with trio.move_on_after(PROOF_S_MAX):
                 while settled[epoch].anchor is None:
                     try:
                         proof = await trio.to_thread.run_sync(self._proof, chain, epoch, one)
                     except AssayError as error:
-                        log.info("result not shown final", extra={"epoch": epoch, "reason": str(error)})
+                        log.info("result not proved final", extra={"epoch": epoch, "reason": str(error)})
                         await trio.sleep(POLL_S)
                         continue
                     settled[epoch] = dataclasses.replace(one, anchor=proof)
 
     def _proof(self, chain: Chain, epoch: int, one: Settled) -> EventProof:
-        """That an epoch's result is final.
+        """Proof that an epoch's result is final.
 
         Raises:
-            Unavailable: the chain does not say so now, or its blocks cannot be made again.
-            MalformedMessage: what it says is not about our result.
+            Unavailable: the chain has no proof now, or its blocks cannot be rebuilt.
+            MalformedMessage: the proof is not about our result.
         """
         for event in chain.events(self.me.deployment.block):
             if not isinstance(event, ResultFinalized):
@@ -213,10 +213,10 @@ class Buyer:
         raise Unavailable(f"no event that epoch {epoch} is final")
 
     async def _take_back(self, chain: Chain) -> None:
-        """Close the run, collect our share of slashes, and get the free rest of the escrow.
+        """Close the run, collect our share of slashes, and withdraw the rest of the escrow.
 
         Raises:
-            Unavailable, ChainRefused: not possible now; doing it again goes on.
+            Unavailable, ChainRefused: not possible now; a repeated call resumes.
         """
         in_thread, run_id = trio.to_thread.run_sync, self.me.run_id
         await in_thread(chain.request_close, run_id)
@@ -234,7 +234,7 @@ class Buyer:
         self.status.write_once("refunded", "", amount=returned, collected=collected)
 
     def _collected(self, chain: Chain) -> int:
-        """Our share of slashes so far, in this life of the process or an earlier one."""
+        """Our share of slashes so far, across restarts."""
         return sum(
             event.amount
             for event in chain.events(self.me.deployment.block)
@@ -242,7 +242,7 @@ class Buyer:
         )
 
     async def _cases_end(self, chain: Chain) -> None:
-        """Wait until the court has closed the case of every upheld audit, within bounds."""
+        """Wait until the court has closed the case of every confirmed fault, within bounds."""
         offences = {
             bytes(audit.offence_id)
             for one in facts_of(self.me.spec, self.me.run_id, self.me.store.links(), {})
@@ -262,7 +262,7 @@ class Buyer:
     # ---- the proof
 
     async def _anchored(self, chain: Chain) -> Anchored | None:
-        """What the keeper, whose account the fee goes to, last anchored of its books; None if nothing."""
+        """The ledger's last anchor by the account that receives the fee; None if there is none."""
         ledger_service = evm_address(self.me.spec.money.treasury)
         events = await trio.to_thread.run_sync(chain.events, self.me.deployment.block)
         for event in reversed(events):
@@ -327,7 +327,7 @@ class Buyer:
 
 
 async def _patiently(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Do it again until it works: what is missing now may come, and nobody else would do it."""
+    """Retry until it works: what is unavailable now may come later."""
     while True:
         try:
             return await attempt()

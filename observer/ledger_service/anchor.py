@@ -1,10 +1,10 @@
-"""Anchor: the newest checkpoint of the books on chain, and books that went back refused by it.
+"""Anchor: puts the newest ledger checkpoint on chain, and detects rolled-back books by it.
 
-Room: observer (edge: chain and log; blocking, callers run it in a thread). The contract keeps
-one size and root for each keeper and run, and only ever takes a larger one (docs/decisions/0001). Who puts
-the keeper's disk back cannot put the chain back.
+Room: observer (edge: chain and log; blocking, callers run it in a thread). The contract keeps one size and
+root for each ledger account and run, and accepts only larger sizes (docs/decisions/0001). Restoring an old
+disk does not roll back the chain.
 
-    checkpoint --anchor--> ModelRegistry --log_anchor--> the books hold it, or the keeper stops
+    checkpoint --anchor--> ModelRegistry --log_anchor--> the books hold it, or the service stops
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 
 
 def compare_with_anchor(chain: Chain, checkpoint_signer: CheckpointSigner, run_id: Digest) -> int:
-    """How many entries are anchored by our account, all of them in the books; 0 before the first.
+    """Entries anchored by our account, all of which are in the books; 0 before the first anchor.
 
     Raises:
-        LedgerRolledBack: the books are not those that were anchored.
+        LedgerRolledBack: the books differ from what was anchored.
         Unavailable: chain or books cannot be read now.
     """
     anchored = chain.log_anchor(chain.address, run_id)
@@ -38,11 +38,11 @@ def compare_with_anchor(chain: Chain, checkpoint_signer: CheckpointSigner, run_i
 
 
 def anchor_newest(chain: Chain, checkpoint_signer: CheckpointSigner, run_id: Digest) -> int:
-    """Put the newest checkpoint on chain unless it is there; how many entries are anchored then.
+    """Put the newest checkpoint on chain unless it is there; returns the anchored entry count.
 
     Raises:
-        LedgerRolledBack: something is anchored that the books do not hold.
-        Unavailable, ChainRefused: not now; doing it again goes on.
+        LedgerRolledBack: an anchored root is not in the books.
+        Unavailable, ChainRefused: not possible now; a repeated call resumes.
     """
     size, newest = compare_with_anchor(chain, checkpoint_signer, run_id), checkpoint_signer.newest()
     if newest is None or newest.size <= size:

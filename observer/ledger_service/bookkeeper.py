@@ -1,10 +1,10 @@
-"""Bookkeeper: reads manifests and chain events into the books, and tells what it found.
+"""Bookkeeper: records certified manifests and chain events in the books, and reports them.
 
-Room: observer (edge: store, chain and status file; blocking, callers run it in a
-thread). It books what the store's cursors say is next, so running it again is free.
-A chain may go back. Each look asks whether the block that the look before ended in still has its
-hash; if not, it walks back over earlier looks to one that has, reads on from there, and the store
-reverses what is no longer there. The first look reads from the deployment.
+Room: observer (edge: store, chain and status file; blocking, callers run it in a thread). It records what the
+store's cursors name next, so a repeated call changes nothing. The chain may reorganise: each poll checks that
+the last block of the poll before still has its hash; if not, it goes back to the newest earlier poll whose
+block has, reads on from there, and the store reverses what is no longer on chain. The first poll reads from
+the deployment.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import RunState, advance, start
 from assay.protocol.types import Digest
 
-LOOKS_KEPT = 256  # 40 bytes each; a chain that goes back further is read from the deployment
+LOOKS_KEPT = 256  # 40 bytes each; after a deeper reorganisation the chain is read from the deployment
 
 
 class Bookkeeper:
-    """The books of one run as they grow. One thread at a time."""
+    """Grows the books of one run. One thread at a time."""
 
     def __init__(self, spec: RunSpec, run_id: Digest, books: BookStore, status: StatusFile) -> None:
         self.books, self._spec, self._run_id, self._status = books, spec, run_id, status
         self._run_state: RunState = start(spec, run_id)
-        self._looks: list[Head] = []  # where earlier ones ended, oldest first
+        self._looks: list[Head] = []  # last blocks of earlier polls, oldest first
         self._names = {evm_address(m.account): m.peer.hex() for m in spec.nodes + spec.verifiers}
         self._told_rounds = 0
 
     @property
     def next_round(self) -> int:
-        """The link that `book_rounds` expects next; from 0 after a restart."""
+        """The round that `book_rounds` expects next; 0 after a restart."""
         return int(self._run_state.round)
 
     def book_rounds(self, links: Sequence[CertifiedManifest], settlements: Mapping[int, Settlement]) -> None:
-        """Fold in the next links of the checked chain and keep what is new.
+        """Fold in the next certified manifests of the checked chain and record what is new.
 
         Args:
             links: Consecutive, from `next_round` on.
-            settlements: Of the epochs they make ripe, by epoch.
+            settlements: Of the epochs they complete, by epoch.
         """
         run_state = self._run_state
         ripe = {self._spec.settled_at(epoch): found for epoch, found in settlements.items()}
@@ -65,20 +65,20 @@ class Bookkeeper:
         self._run_state = run_state
 
     def book_blocks(self, chain: Providers, settlements: Mapping[int, Settlement]) -> bool:
-        """Read the newest blocks; whether the books changed.
+        """Read the newest blocks; returns whether the books changed.
 
         Raises:
-            BooksError: the answer cannot be all that happened; nothing was written, and the next look
-                starts from the deployment.
-            Unavailable: no answer, endpoints that disagree, or the chain went back while we read; likewise.
+            BooksError: the answer is incomplete; nothing was written, and the next poll starts from the
+                deployment.
+            Unavailable: no answer, endpoints that disagree, or a reorganisation while reading; likewise.
         """
-        auditors_wanted, self._looks = self._looks, []  # whatever fails below, the next look is a first one
+        auditors_wanted, self._looks = self._looks, []  # whatever fails below, the next poll is a first one
         head = chain.head()
         while auditors_wanted and chain.block_hash(auditors_wanted[-1].number) != auditors_wanted[-1].hash:
             auditors_wanted.pop()
         if (
             auditors_wanted and auditors_wanted[-1].number > head.number
-        ):  # an endpoint that lags; what we read still stands
+        ):  # an endpoint that lags; what was read stays valid
             self._looks = auditors_wanted
             return False
         at = (
@@ -96,7 +96,7 @@ class Bookkeeper:
     # ---- status lines
 
     def tell_rounds(self) -> None:
-        """One line per round on record that has none yet."""
+        """Report every recorded round that has no status line yet."""
         for round_id in range(self._told_rounds, self.books.next_round):
             if not self._status.has("round", str(round_id)):
                 line = report.round_line(self.books, self._spec, round_id)
@@ -104,7 +104,7 @@ class Bookkeeper:
             self._told_rounds = round_id + 1
 
     def tell_events(self) -> None:
-        """One line per slash, step of an epoch, claim and refund on record that has none yet."""
+        """Report every recorded slash, epoch event, claim and refund that has no status line yet."""
         kinds = (Slashed, SlashReversed, ResultProposed, ResultFinalized, Claimed, Refunded)
         for event in self.books.events(*kinds):
             match event:
@@ -142,7 +142,7 @@ class Bookkeeper:
                     self._status.write_once("refunded", event.tx_hash.hex(), amount=event.amount)
 
     def settled_line(self, chain: ChainReader, settlements: Mapping[int, Settlement]) -> dict[str, Any]:
-        """The summary of a run whose money has all moved."""
+        """The summary of a run whose money has all been paid out."""
         differences = reconcile(self.books, chain, settlements)
         return {
             "money": dataclasses.asdict(report.money(self.books)),
@@ -172,5 +172,5 @@ class Bookkeeper:
         return budget(self._run_id) not in left and not any(one.kind is Kind.PAYABLE for one in left)
 
     def has_open_cases(self) -> bool:
-        """Whether a slash that the chain of manifests decided has not ended in court."""
+        """Whether a slash that the manifests decided is still open in court."""
         return bool(report.open_offences(self.books))

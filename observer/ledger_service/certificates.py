@@ -1,7 +1,7 @@
-"""Certificates: verifiers' signatures on an epoch's result, asked for and checked.
+"""Certificates: collects and checks the verifiers' signatures on an epoch's result.
 
-Room: observer (edge: host). Everything in a result but the model's digest we
-compute ourselves; that one a quorum must name alike.
+Room: observer (edge: host). The ledger service computes everything in a result but the model's digest; on
+that a quorum must agree.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ANSWER_S_MAX = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertifiedResult:
-    """An epoch's result with a quorum's signatures, as the contract takes them."""
+    """An epoch's result with a quorum's signatures, as the contract expects them."""
 
     result: EpochResult
     certificate: bytes
@@ -39,16 +39,16 @@ class CertifiedResult:
 async def certified_result(
     me: Participant, host: Host, settlement: Settlement, previous: Digest
 ) -> CertifiedResult:
-    """Ask every verifier to sign a ripe epoch, all at once.
+    """Ask all verifiers at once to sign the result of an epoch that is ready.
 
     Args:
-        me: Who asks.
+        me: The requesting participant.
         host: Our network.
         settlement: What we computed for the epoch.
         previous: Digest of the result before, zero for epoch 0.
 
     Raises:
-        Unavailable: no quorum signs one and the same result now.
+        Unavailable: no quorum signs the same result now.
     """
     answers: dict[Digest, list[bytes]] = {}
     reasons: list[str] = []
@@ -61,7 +61,7 @@ async def certified_result(
             )
         except AssayError as error:
             reasons.append(str(error))
-            log.info("no signature on a result", extra={"epoch": settlement.epoch, "reason": str(error)})
+            log.info("result not signed", extra={"epoch": settlement.epoch, "reason": str(error)})
 
     async with trio.open_nursery() as nursery:
         for member in me.spec.verifiers:
@@ -78,10 +78,10 @@ async def certified_result(
 
 
 async def certified_resolution(me: Participant, host: Host, epoch: int) -> tuple[bool, bytes]:
-    """Ask every verifier whether a challenged result stands; the quorum's answer and its signatures.
+    """Ask every verifier whether a challenged result is right; the quorum's answer and its signatures.
 
     Raises:
-        Unavailable: no quorum gives one and the same answer now.
+        Unavailable: no quorum gives the same answer now.
     """
     answers: dict[tuple[Digest, bool], list[bytes]] = {}
 
@@ -94,7 +94,7 @@ async def certified_resolution(me: Participant, host: Host, epoch: int) -> tuple
             if recover(message, answer.signature) == evm_address(member.hot):
                 answers.setdefault((answer.result, answer.stands), []).append(answer.signature)
         except AssayError as error:
-            log.info("no answer to a challenge", extra={"epoch": epoch, "reason": str(error)})
+            log.info("challenge not answered", extra={"epoch": epoch, "reason": str(error)})
 
     async with trio.open_nursery() as nursery:
         for member in me.spec.verifiers:
@@ -126,7 +126,7 @@ def _checked(
     """The signature, if it is this verifier's on the result that we computed.
 
     Raises:
-        PeerFault: it is not; the words name the field.
+        PeerFault: it is not; the message names the field.
     """
     ours = epoch_result(me.spec, settlement, answer.model_hash, previous)
     for field in ("epoch", "prev_result", "root", "table_hash", "total"):

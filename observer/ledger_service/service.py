@@ -1,16 +1,16 @@
-"""Keeper: the ledger's process. Follow both chains, keep the books, settle every epoch.
+"""Ledger service: follows both chains, keeps a run's books, and settles every epoch.
 
-Room: observer (edge). One trio process; store and chain are read in threads. What
-it owes nobody remembers but the two chains and its own files, so it may be killed
-at any instant and started again. Of several that are started on one database, one works and the
-others wait for its end (ledger/journal/lease.py).
+Room: observer (edge). One trio process; store and chain are read in threads. All its state is in the two
+chains and its own files, so it may be killed at any instant and started again. Of several services on one
+database, one works and the others stand by (ledger/journal/lease.py).
 
-    manifests --> books <-- chain events        status: one line per fact
-    ripe epoch --> quorum's signatures --> proposed --> final --> fee claimed
+    manifests --> books <-- chain events        status: one line per recorded event
+    complete epoch --> quorum's signatures --> proposed --> final --> fee claimed
     final epoch --> signed checkpoint of the books' Merkle log --> cosigned by the verifiers, anchored
 
-Nothing is signed before a quorum of verifiers has said what it cosigned last, and nothing booked that is
-behind the anchor on chain: a keeper whose books were rolled back stops (witnesses.py, anchor.py).
+Nothing is signed before a quorum of verifiers has returned what it cosigned last, and nothing is recorded
+while the books are behind the anchor on chain: a service whose books were rolled back stops (witnesses.py,
+anchor.py).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from assay.protocol.messages import CertifiedManifest
 log = logging.getLogger(__name__)
 POLL_S = 1.0
 LINKS_PER_STEP = 64
-CASES_S_MAX = 120.0  # how long a paid-out run waits for cases that nobody brings to an end
-WITNESSES_S_MAX = 60.0  # how long the end of a run waits for verifiers that are gone
+CASES_S_MAX = 120.0  # wait of a paid-out run for open court cases
+WITNESSES_S_MAX = 60.0  # wait at the end of a run for unreachable verifiers
 CHECKS_MAX = 5  # the books may be a block behind the chain they are compared with
 FACTS = {CertifiedManifest.TAG: CertifiedManifest}
 
@@ -67,27 +67,27 @@ async def run_ledger_service(config: Config, status_path: Path) -> None:
 
 
 def books_of(config: Config) -> Path | str:
-    """Where a keeper's books are."""
+    """Location of a ledger service's books."""
     return config.books or config.folder / "ledger.db"
 
 
 async def _wait_for(lease: Lease) -> None:
-    """Return once it is our turn: at once, or when the keeper that has the books ends, however it does."""
+    """Return once this process holds the lease: at once, or when its holder ends in any way."""
     has_told = False
     while True:
         try:
             if await trio.to_thread.run_sync(lease.try_take):
                 return
             if not has_told:
-                log.info("another keeper has the books; waiting for its end")
+                log.info("another ledger service holds the lease; standing by")
                 has_told = True
         except Unavailable as error:
-            log.warning("the books are away", extra={"reason": str(error)})
+            log.warning("books unavailable", extra={"reason": str(error)})
         await trio.sleep(POLL_S)
 
 
 class LedgerService:
-    """The keeper's parts."""
+    """The ledger service's parts and tasks."""
 
     def __init__(self, me: Participant, status_path: Path) -> None:
         self.me = me
@@ -102,7 +102,7 @@ class LedgerService:
         self.bookkeeper = Bookkeeper(me.spec, me.run_id, books, self.status)
         urls, one_suffices = (me.config.rpc_url, *me.config.rpc_urls), me.config.one_rpc_suffices
         self.providers = Providers(urls, me.deployment, one_suffices=one_suffices)
-        settlers = Providers(urls, me.deployment, one_suffices=one_suffices)  # its thread is another
+        settlers = Providers(urls, me.deployment, one_suffices=one_suffices)  # used by another thread
         self.settler = Settler(me, self.follower, settlers.check)
         self._has_told = False
 
@@ -119,7 +119,7 @@ class LedgerService:
             nursery.start_soon(claim_everything, self.me, self.follower)
             nursery.start_soon(self.witnesses.run, host)
             self.status.write("up")
-            log.info("keeper is up", extra={"peer": self.me.me.hex()[:8]})
+            log.info("ledger service is up", extra={"peer": self.me.me.hex()[:8]})
             await self._keep_books()
             nursery.cancel_scope.cancel()
         self.bookkeeper.books.close()
@@ -134,7 +134,7 @@ class LedgerService:
     # ---- the books
 
     async def _keep_books(self) -> None:
-        """Book and report until the summary is out."""
+        """Record and report until the summary is written."""
         chain: Chain | None = None
         paid_out_at: float | None = None
         while True:
@@ -153,11 +153,11 @@ class LedgerService:
             except (LedgerRolledBack, LeaseLost):
                 raise
             except AssayError as error:
-                log.warning("the books wait", extra={"reason": str(error)})
+                log.warning("books retried", extra={"reason": str(error)})
             await trio.sleep(POLL_S)
 
     async def _book_rounds(self) -> None:
-        """Everything the follower has; also the first time, when all of it is folded again."""
+        """Record everything the follower has; after a start, everything is folded again."""
         while self.bookkeeper.next_round < int(self.follower.run_state.round):
             links = list(self.me.store.links(self.bookkeeper.next_round, LINKS_PER_STEP))
             settlements = dict(self.follower.settlements)
@@ -167,7 +167,7 @@ class LedgerService:
     def _look(self, chain: Chain) -> None:
         compare_with_anchor(chain, self.checkpoint_signer, self.me.run_id)
         is_new = self.bookkeeper.book_blocks(self.providers, dict(self.follower.settlements))
-        if is_new or not self._has_told:  # killed between booking and telling, we tell now
+        if is_new or not self._has_told:  # report now if we were killed between recording and reporting
             self.bookkeeper.tell_events()
             self._has_told = True
         if self.witnesses.is_compared:
@@ -180,7 +180,7 @@ class LedgerService:
         return not await trio.to_thread.run_sync(self.bookkeeper.has_open_cases)
 
     async def _report(self, chain: Chain) -> None:
-        """The summary; differences are reported only if they stay."""
+        """Write the summary; differences are reported only if they persist."""
         line: dict[str, Any] = {}
         for _ in range(CHECKS_MAX):
             await trio.to_thread.run_sync(self._look, chain)
@@ -191,7 +191,7 @@ class LedgerService:
                 break
             await trio.sleep(POLL_S)
         if not await self.witnesses.compared(WITNESSES_S_MAX):
-            log.warning("signing the last checkpoint, though no quorum of verifiers said what it cosigned")
+            log.warning("signing the last checkpoint without a quorum of verifiers' newest cosigned ones")
         await trio.to_thread.run_sync(self.checkpoint_signer.sign_last)
         await trio.to_thread.run_sync(anchor_newest, chain, self.checkpoint_signer, self.me.run_id)
         if not await self.witnesses.cosigned(WITNESSES_S_MAX):

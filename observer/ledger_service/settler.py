@@ -1,13 +1,13 @@
-"""Settler: brings every ripe epoch to a final result on chain, in order.
+"""Settler: brings every complete epoch to a final result on chain, in order.
 
-Room: observer (edge: host and chain). It holds no state of its own: where an epoch
-stands is read from the contract each time, so it may be killed, run twice, or meet
-a local chain that went back, and does what is next.
+Room: observer (edge: host and chain). It holds no state of its own: an epoch's status is read from the
+contract each time, so the process may be killed, run twice, or meet a local chain that was rolled back, and
+does what is next.
 
     NONE --quorum signs--> PROPOSED --window over--> FINAL
                              '--somebody objects--> CHALLENGED --quorum says it stands--> CONFIRMED -> FINAL
                                                        '--it does not, or no answer in time--> NONE
-An epoch whose total is zero takes the same road: the next result must name it.
+An epoch whose total is zero takes the same path: the next result must name it.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from assay.protocol.types import NO_DIGEST, Digest
 
 log = logging.getLogger(__name__)
 POLL_S = 1.0
-CLAIM_FOR_OTHERS_S = 30.0  # a payee that is gone for so long after the last result is paid by us
+CLAIM_FOR_OTHERS_S = 30.0  # a payee that has not claimed this long after the last result is paid by us
 
 
 class Settler:
-    """Proposes, finalises, and in the end claims what nobody else claimed."""
+    """Proposes and finalises results, and in the end claims for payees that did not."""
 
     def __init__(self, me: Participant, follower: Follower, check: Callable[[], None] = lambda: None) -> None:
-        """Nothing happens before `run`.
+        """Does nothing before `run`.
 
         Args:
-            me: The keeper.
+            me: The ledger service.
             follower: Its chain of manifests.
             check: Called in a thread before each step; while it raises, nothing is settled.
         """
@@ -63,11 +63,11 @@ class Settler:
                     await self._claim_for_others(chain)
                     all_final_at = trio.current_time()
             except AssayError as error:
-                log.warning("settling goes on", extra={"reason": str(error)})
+                log.warning("settling retried", extra={"reason": str(error)})
             await trio.sleep(POLL_S)
 
     async def _advance(self, chain: Chain) -> bool:
-        """Do what is next for each ripe epoch; whether all epochs of the run are final."""
+        """Do what is next for each complete epoch; returns whether all epochs of the run are final."""
         previous, is_settled = NO_DIGEST, True
         for epoch in range(self._me.spec.epochs):
             if epoch not in self._follower.settlements:
@@ -88,13 +88,13 @@ class Settler:
         return is_settled
 
     async def _is_due(self, chain: Chain, state: EpochState) -> bool:
-        """Whether nothing stands between this result and being final but its predecessor."""
+        """Whether this result only waits for its predecessor to be final."""
         if state.phase is EpochPhase.PROPOSED:
             return await trio.to_thread.run_sync(chain.timestamp) >= state.until
         return state.phase is EpochPhase.CONFIRMED
 
     async def _answer(self, chain: Chain, epoch: int) -> None:
-        """Bring the verifiers' word on a challenge to the chain."""
+        """Post the verifiers' answer to a challenge on chain."""
         stands, cert = await certified_resolution(self._me, self._host, epoch)
         await trio.to_thread.run_sync(chain.resolve, self._me.run_id, epoch, stands, cert)
         log.info("challenge answered", extra={"epoch": epoch, "stands": stands})

@@ -1,8 +1,8 @@
-"""Status: what a service reports, one JSON object per line, for displays and summaries.
+"""Status: a service's report file, one JSON object per line, for displays and summaries.
 
-Room: observer (edge: one file). A line is written by one call and read by others at
-any time. Lines that report a fact carry its `id`, so a service that was killed
-does not report it twice; a half-written last line is cut off when it returns.
+Room: observer (edge: one file). A line is written by one call and read by others at any time. Lines that
+report an event carry its `id`, so a service that was killed does not report it twice; a half-written last
+line is cut off at the next start.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class StatusFile:
-    """The file, and which facts it already holds."""
+    """The file, and the ids of the events in it."""
 
     def __init__(self, path: Path) -> None:
         """Open or create, and read what is there."""
@@ -37,11 +37,11 @@ class StatusFile:
             os.close(descriptor)
 
     def write_once(self, kind: str, name: str, /, **fields: Any) -> None:
-        """Append a line about a fact, unless the file has it.
+        """Append a line about an event, unless the file has it.
 
         Args:
             kind: The line's kind.
-            name: Names the fact among those of its kind.
+            name: Identifies the event among those of its kind.
             fields: The rest of the line.
         """
         fact = f"{kind}/{name}" if name else kind
@@ -50,5 +50,5 @@ class StatusFile:
             self._told.add(fact)
 
     def has(self, kind: str, name: str = "") -> bool:
-        """Whether this fact is in the file."""
+        """Whether this event is in the file."""
         return (f"{kind}/{name}" if name else kind) in self._told

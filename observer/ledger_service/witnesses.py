@@ -1,11 +1,12 @@
-"""Witnesses: the keeper shows its checkpoints to the verifiers, and learns from them what it signed before.
+"""Witnesses: has the verifiers cosign the ledger's checkpoints, and detects rolled-back books by their
+answers.
 
-Room: observer (edge: host and log). Each verifier is asked for the newest checkpoint it
-cosigned. What it answers carries the keeper's own signature, so no verifier can make it up: if the books
-do not hold it, they were rolled back, and the keeper stops. Then it is shown the
-newest one with the proof from there, and its line is kept with the note.
+Room: observer (edge: host and log). Each verifier is asked for the newest checkpoint it cosigned. Its answer
+carries the ledger service's own signature, so no verifier can invent it: if the books do not hold it, they
+were rolled back, and the service stops. Then the verifier gets the newest checkpoint with the proof from
+there, and its signature line is stored with the note.
 
-    verifier --newest it cosigned--> keeper --checkpoint, proof--> verifier --line--> books, note
+    verifier --newest it cosigned--> ledger service --checkpoint, proof--> verifier --line--> books, note
 """
 
 from __future__ import annotations
@@ -26,29 +27,29 @@ from assay.protocol.types import PeerId
 
 log = logging.getLogger(__name__)
 POLL_S = 1.0
-RETRY_S = 5.0  # how long a verifier that did not cosign is left alone
+RETRY_S = 5.0  # wait before asking a verifier again that did not cosign
 ANSWER_S_MAX = 10.0
 LINE_BYTES_MAX = 1_000
 
 
 class Witnesses:
-    """The run's verifiers as witnesses of one keeper's log."""
+    """The run's verifiers as witnesses of one ledger's log."""
 
     def __init__(self, me: Participant, checkpoint_signer: CheckpointSigner) -> None:
         self._me, self._log = me, checkpoint_signer
         self._need = quorum(len(me.spec.verifiers))
-        self._heard: set[PeerId] = set()  # have said, in this life of ours, what they cosigned last
+        self._heard: set[PeerId] = set()  # have reported since our start what they cosigned last
         self._unwilling: set[PeerId] = set()  # or that they are no witnesses
         self._changed = trio.Event()
 
     @property
     def is_compared(self) -> bool:
-        """Whether a quorum remembers nothing of our log that our books do not hold."""
+        """Whether a quorum has reported no checkpoint of ours that our books do not hold."""
         return len(self._heard) >= self._need
 
     @property
     def is_cosigned(self) -> bool:
-        """Whether a quorum cosigned the newest checkpoint; so it is if there is none."""
+        """Whether a quorum cosigned the newest checkpoint; true if there is none."""
         newest = self._log.newest()
         return newest is None or len(newest.cosignatures) >= self._need
 
@@ -63,17 +64,19 @@ class Witnesses:
                 nursery.start_soon(self._keep_asking, host, peer)
 
     async def compared(self, wait_s: float) -> bool:
-        """Wait until a quorum has answered, so long at most; whether one has."""
+        """Wait until a quorum has answered, up to a limit; returns whether one has."""
         with trio.move_on_after(wait_s):
             while not self.is_compared:
                 await self._changed.wait()
         return self.is_compared
 
     async def cosigned(self, wait_s: float) -> bool:
-        """Wait until a quorum cosigned the newest checkpoint, or none will; whether one did in time."""
+        """Wait until a quorum cosigned the newest checkpoint, or none will; returns whether one did in
+        time.
+        """
         with trio.move_on_after(wait_s):
             while len(self._me.spec.verifiers) - len(self._unwilling) >= self._need:
-                changed = self._changed  # before we look: what comes meanwhile must wake us
+                changed = self._changed  # read first: a change after this must wake us
                 if await trio.to_thread.run_sync(lambda: self.is_cosigned):
                     break
                 await changed.wait()
@@ -91,11 +94,12 @@ class Witnesses:
             await trio.sleep(POLL_S)
 
     async def _ask(self, host: Host, peer: PeerId) -> None:
-        """One verifier's memory compared with our books, then our newest checkpoint cosigned by it.
+        """Compare one verifier's newest cosigned checkpoint with our books, then have our newest one
+        cosigned.
 
         Raises:
             LedgerRolledBack: it holds a checkpoint of ours that the books do not.
-            PeerFault, BadNoteError, Unavailable: it could not or would not.
+            PeerFault, BadNoteError, Unavailable: it could not or would not answer.
         """
         held = await self._held(host, peer)
         if held is not None:
@@ -116,10 +120,10 @@ class Witnesses:
         self._tell()
 
     async def _held(self, host: Host, peer: PeerId) -> Checkpoint | None:
-        """The newest checkpoint of ours that a verifier cosigned, by our signature and its own."""
+        """The newest checkpoint of ours that a verifier cosigned, with our signature and its own."""
         try:
             body = await host.request(peer, "witnessed", b"", timeout_s=ANSWER_S_MAX)
-        except RemoteError as error:  # it is there, and no witness
+        except RemoteError as error:  # it is reachable, and no witness
             log.info("no witness", extra={"verifier": peer.hex()[:8], "reason": str(error)})
             self._unwilling.add(peer)
             self._tell()

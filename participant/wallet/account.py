@@ -1,8 +1,8 @@
-"""Account: a participant's account on the chain, for the moves its owner makes by hand.
+"""Account: opens a participant's on-chain account for transactions that its owner sends by hand.
 
-Room: participant (edge: files, the chain). The same files as the participant's process
-reads, with the same checks, but none of what only the process may open: no store,
-no port. It may therefore be used while the process runs.
+Room: participant (edge: files, the chain). Reads the same files as the participant's process,
+with the same checks, but opens neither its store nor its port,
+so it may be used while the process runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROLE_NAMES = {OPERATOR: "operator", VERIFIER: "verifier"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Who moves, on which contracts, and the run that it is all about."""
+    """An account with its keys, contracts and run."""
 
     config: Config = field(repr=False)  # it holds the password
     keys: Keys = field(repr=False)
@@ -35,21 +35,21 @@ class Account:
 
     @property
     def address(self) -> Address:
-        """Of the account."""
+        """Address of the account."""
         return evm_address(self.keys.account_address)
 
     @property
     def hot_address(self) -> Address:
-        """Of the hot key."""
+        """Address of the hot key."""
         return evm_address(self.keys.hot_address)
 
 
 def open_account(config: Config) -> Account:
-    """The account of a configuration, on a chain that was checked to be its deployment's.
+    """The account of a configuration, on an endpoint checked to serve its deployment.
 
     Raises:
         ConfigError: a file is missing, damaged or of another run, or the endpoint is another chain.
-        Unavailable: nobody answers there.
+        Unavailable: the endpoint does not answer.
     """
     spec, deployment = read_run(config)
     keys = load_keys(config.folder / "keys", config.password)
@@ -61,10 +61,10 @@ def open_account(config: Config) -> Account:
 
 
 def role_in(spec: RunSpec, account: Address) -> int:
-    """The role in which this account has a stake: what it is in the run.
+    """The account's staking role in the run.
 
     Raises:
-        ConfigError: it is neither node nor verifier there.
+        ConfigError: it is neither node nor verifier of the run.
     """
     for role, members in ((OPERATOR, spec.nodes), (VERIFIER, spec.verifiers)):
         if any(evm_address(member.account) == account for member in members):

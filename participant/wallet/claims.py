@@ -1,7 +1,7 @@
-"""Claims: what every payee does when an epoch is final on chain.
+"""Claims: claims a participant's own payouts as soon as an epoch is final on chain.
 
 Room: participant (edge: the chain, in threads). The payout table is recomputed from
-the finalised chain, so a payee needs nobody to tell it its amount or its proof.
+the finalised chain, so a payee trusts no other party for its amount or proof.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ POLL_S = 2.0
 
 
 def open_chain(me: Participant) -> Chain:
-    """This participant's client of the contracts, checked against its deployment.
+    """This participant's chain client, checked against its deployment.
 
     Raises:
         ConfigError: another chain, or not these contracts.
         Unavailable: no answer.
     """
     from assay.chain.client import (
-        Chain,  # web3 costs every process a second to import; wait until it is needed
+        Chain,  # web3 takes a second to import; import it only when needed
     )
 
     chain = Chain(me.config.rpc_url, me.deployment, me.keys.account)
@@ -40,7 +40,7 @@ def open_chain(me: Participant) -> Chain:
 
 
 async def claim_everything(me: Participant, follower: Follower) -> None:
-    """Claim our rows of every epoch once it is final; return when nothing is left to claim."""
+    """Claim our rows of every epoch once it is final; returns when nothing is left to claim."""
     chain: Chain | None = None
     for epoch in range(me.spec.epochs):
         while epoch not in follower.settlements:
@@ -62,5 +62,5 @@ async def claim_everything(me: Participant, follower: Follower) -> None:
                     )
                     break
             except AssayError as error:
-                log.warning("claim not done yet", extra={"epoch": epoch, "reason": str(error)})
+                log.warning("claim postponed", extra={"epoch": epoch, "reason": str(error)})
             await trio.sleep(POLL_S)

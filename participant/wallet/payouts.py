@@ -1,8 +1,8 @@
-"""Payouts: claiming rows of payout tables by hand, for oneself or for anybody.
+"""Payouts: claims rows of payout tables by hand, for any account.
 
-Room: participant (edge: the chain). A table is believed only if its root and its sum are
-the ones that the chain settled: nothing is sent before all of them are compared. A
-claim pays the account that the row names, whoever sends it, and pays it once.
+Room: participant (edge: the chain). A table is used only if its root and its sum are
+those settled on chain: nothing is sent before all tables are compared. A
+claim pays the account that the row names, whoever sends it, and only once.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ SETTLED = (EpochPhase.FINAL, EpochPhase.SWEPT)
 
 
 class WrongTable(AssayError):
-    """A payout table at hand is not the one the chain settled; nothing was sent."""
+    """A local payout table differs from the one settled on chain; nothing was sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """One epoch's payout table, and for each row in what role it pays."""
+    """One epoch's payout table, with each row's role."""
 
     tree: PayoutTree
     roles: tuple[str, ...]
@@ -53,13 +53,13 @@ class Claimable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPay:
-    """What one epoch pays an account, and where its settlement stands on chain."""
+    """One epoch's payouts to an account, and the epoch's settlement state on chain."""
 
     epoch: int
     state: EpochState
     now: int
-    rows: tuple[Claimable, ...] | None  # None: no table of it is at hand yet
-    is_other: bool = False  # what is proposed on chain is another table than the one at hand
+    rows: tuple[Claimable, ...] | None  # None: no local table yet
+    is_other: bool = False  # the result proposed on chain is of another table than the local one
 
     @property
     def due(self) -> tuple[Claimable, ...]:
@@ -70,17 +70,17 @@ class EpochPay:
 
 
 def table_of(settlement: Settlement) -> Table:
-    """A settlement's table as it is claimed from."""
+    """The table of a settlement, for claims."""
     return Table(tree=settlement.tree(), roles=tuple(row.role for row in settlement.rows))
 
 
 def read_pay(
     chain: ChainReader, run_id: bytes, tables: Mapping[int, Table], account: Address, epochs: Iterable[int]
 ) -> list[EpochPay]:
-    """What these epochs pay an account.
+    """An account's payouts in these epochs.
 
     Raises:
-        WrongTable: a table differs from what the chain settled.
+        WrongTable: a table differs from the one settled on chain.
         Unavailable: the endpoint is gone.
     """
     now, found = chain.timestamp(), []
@@ -106,10 +106,10 @@ def read_pay(
 
 
 def check_table(epoch: int, table: Table, state: EpochState) -> None:
-    """Do nothing if this is the table that is on chain.
+    """Do nothing if this is the table settled on chain.
 
     Raises:
-        WrongTable: its root or its sum is another.
+        WrongTable: its root or its sum differs.
     """
     if not _is_same(table, state):
         raise WrongTable(
@@ -124,17 +124,17 @@ def _is_same(table: Table, state: EpochState) -> bool:
 
 
 def is_finalizable(pay: EpochPay) -> bool:
-    """Whether its result can be made final, if the one before it is, and is the table at hand."""
+    """Whether the epoch's result is of the local table and can be finalised once its predecessor is."""
     return pay.rows is not None and not pay.is_other and is_ready(pay.state, pay.now)
 
 
 def finalize_ready(chain: Chain, run_id: bytes, pays: Iterable[EpochPay]) -> list[int]:
-    """Make final what nothing but a transaction keeps from it, in order; which epochs that were.
+    """Finalise, in order, every result that can be; returns their epochs.
 
-    A result whose table is not at hand, or is another, is left to those who know better.
+    A result without an equal local table is left alone.
 
     Raises:
-        ChainRefused, Unavailable: one was not possible; those before it were.
+        ChainRefused, Unavailable: one failed; those before it succeeded.
     """
     done = []
     for pay in pays:
@@ -142,18 +142,18 @@ def finalize_ready(chain: Chain, run_id: bytes, pays: Iterable[EpochPay]) -> lis
             chain.finalize(run_id, pay.epoch)
             done.append(pay.epoch)
         elif pay.state.phase not in SETTLED:
-            break  # none after it can be final before it is
+            break  # later epochs cannot be final before this one
     return done
 
 
 def tables_in_store(path: Path, spec: RunSpec, run_id: Digest) -> dict[int, Table]:
-    """Every ripe epoch's table, from the finalised chain that a participant keeps.
+    """The table of every final epoch, recomputed from a participant's store.
 
-    The file is only read: its process may go on writing. Every signature is checked again.
+    The file is only read: its process may keep writing. Every signature is checked again.
 
     Raises:
         ConfigError: there is no store.
-        AssayError: it is damaged, or a link in it is not what it claims to be.
+        AssayError: it is damaged, or a certified manifest in it is invalid.
     """
     run_state, found = start(spec, run_id), {}
     for body in _links(path):

@@ -1,10 +1,10 @@
-"""Stake: what of an account's money is at stake, and what it may do with it now.
+"""Stake: an account's stake status, and checks of staking transactions before they are sent.
 
 Room: participant (edge: the chain, in `read_stake_status` alone). The rest is pure: each
-move is judged by the vault's own rules before it costs gas, and refused in words.
-The contract has the last word all the same.
+transaction is checked by the vault's rules before it costs gas, and refused with a reason.
+The contract still decides.
 
-    wallet --add--> active --remove--> a ticket --ripe, not frozen--> wallet
+    wallet --add--> active --remove--> a ticket --unbonded, not frozen--> wallet
                         a slash takes the same share of both
 """
 
@@ -23,18 +23,18 @@ from assay.protocol.errors import ConfigError, Unavailable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StakeStatus:
-    """One account's stake in its role at a moment of chain time."""
+    """One account's stake in its role, at one chain time; amounts in token units."""
 
     account: Address
     role: int
     now: int
     stake: StakeState
-    tickets: Mapping[int, Ticket]  # not spent yet, in any role
+    tickets: Mapping[int, Ticket]  # unspent, in any role
     wallet: int  # token units outside the contracts
     rewards: int  # slash rewards to collect
     is_banned: bool
     hot_address: Address
-    hot: HotKey | None  # whom the hot key speaks for
+    hot: HotKey | None  # the hot key's delegation
     unbonding_s: int
 
     @property
@@ -43,12 +43,12 @@ class StakeStatus:
         return ROLE_NAMES[self.role]
 
     def free_at(self, ticket: Ticket) -> int:
-        """From when a ticket can be withdrawn, by what is known now."""
+        """Earliest time at which a ticket can be withdrawn, as known now."""
         return max(ticket.ready_at, self.stake.frozen_until)
 
 
 def read_stake_status(account: Account) -> StakeStatus:
-    """Everything above, from the chain.
+    """Read an account's stake status from the chain.
 
     Raises:
         ConfigError: the account has no stake in this run.
@@ -72,7 +72,7 @@ def read_stake_status(account: Account) -> StakeStatus:
 
 
 def to_add(standing: StakeStatus, *, amount: int | None = None, to: int | None = None) -> int:
-    """How much to stake: `amount`, or what active stake lacks to reach `to`; 0 if it is there.
+    """Amount to stake: `amount`, or what active stake lacks to reach `to`; 0 if none.
 
     Raises:
         ConfigError: neither or both were given, or the vault would refuse.
@@ -94,7 +94,7 @@ def to_add(standing: StakeStatus, *, amount: int | None = None, to: int | None =
 
 
 def to_remove(standing: StakeStatus, *, amount: int | None = None, to: int | None = None) -> int:
-    """How much should leave: `amount`, or what is active above `to`; 0 if there is nothing.
+    """Amount to unstake: `amount`, or active stake above `to`; 0 if none.
 
     Raises:
         ConfigError: neither or both were given, or the vault would refuse.
@@ -112,7 +112,7 @@ def to_remove(standing: StakeStatus, *, amount: int | None = None, to: int | Non
 
 
 def ripe(standing: StakeStatus) -> dict[int, Ticket]:
-    """The tickets that can be withdrawn now and are worth something."""
+    """The tickets of non-zero value that can be withdrawn now."""
     return {
         number: ticket
         for number, ticket in standing.tickets.items()
@@ -121,11 +121,11 @@ def ripe(standing: StakeStatus) -> dict[int, Ticket]:
 
 
 def check_ticket(standing: StakeStatus, number: int, ticket: Ticket) -> None:
-    """Do nothing if the ticket is this account's, and either spent or ripe.
+    """Do nothing if the ticket is this account's, and either spent or withdrawable.
 
     Raises:
-        ConfigError: it is somebody else's or nobody's.
-        Unavailable: it has to wait.
+        ConfigError: it is another account's or does not exist.
+        Unavailable: it cannot be withdrawn yet.
     """
     if not int(ticket.account, 16):
         raise ConfigError(f"there is no ticket {number}")
@@ -136,7 +136,7 @@ def check_ticket(standing: StakeStatus, number: int, ticket: Ticket) -> None:
 
 
 def waits_for(standing: StakeStatus, ticket: Ticket) -> str:
-    """Why and until when a ticket cannot be withdrawn."""
+    """Reason, and end time, for which a ticket cannot be withdrawn."""
     when = when_text(standing.free_at(ticket), standing.now)
     if standing.stake.frozen_until > max(ticket.ready_at, standing.now):
         return f"frozen by a case in court until {when}"

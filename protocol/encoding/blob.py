@@ -1,8 +1,8 @@
-"""Blob: bulk bytes named by what they are, in chunks that can each be checked alone.
+"""Blob: content-addressed bulk data in 256 KiB chunks, each of which can be verified alone.
 
 Room: protocol (pure). A blob of any size has one digest, over its size and the
-SHA-256 of each 256 KiB chunk. Whoever holds the chunk list (32 bytes per chunk)
-can check any chunk before using it, so one bad chunk blames exactly one sender.
+SHA-256 of each chunk. With the chunk list (32 bytes per chunk) a receiver
+checks any chunk before using it, so one bad chunk blames exactly one sender.
 
     digest = SHA-256(TAG | size u64 | SHA-256(chunk 0) | SHA-256(chunk 1) | ...)
 
@@ -28,7 +28,7 @@ _SIZE = struct.Struct(">Q")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkList:
-    """What a blob consists of: its size in bytes and the SHA-256 of each chunk, in order.
+    """A blob's size in bytes and the SHA-256 of each chunk, in order.
 
     Raises:
         ValueError: the number of hashes does not follow from the size.
@@ -46,7 +46,7 @@ class ChunkList:
             raise ValueError("a chunk hash is not 32 bytes")
 
     def digest(self) -> Digest:
-        """The name of the blob."""
+        """The blob's digest."""
         return Digest(hashlib.sha256(TAG + _SIZE.pack(self.size) + b"".join(self.hashes)).digest())
 
     def span(self, index: int) -> tuple[int, int]:
@@ -97,7 +97,7 @@ def chunk_list_of(data: bytes | memoryview) -> ChunkList:
 
 
 def blob_digest(data: bytes | memoryview) -> Digest:
-    """The name of these bytes: equal names mean equal bytes."""
+    """The blob digest of these bytes."""
     return chunk_list_of(data).digest()
 
 
@@ -107,10 +107,10 @@ def encode_chunk_list(chunks: ChunkList) -> bytes:
 
 
 def decode_chunk_list(data: bytes, *, size_max: int) -> ChunkList:
-    """The chunk list that `data` encodes; what it costs is bounded by `size_max`.
+    """The chunk list that `data` encodes; its cost is bounded by `size_max`.
 
     Args:
-        data: As `encode_chunk_list` returns it, from a stranger.
+        data: As `encode_chunk_list` returns it; untrusted.
         size_max: The largest blob the reader would accept, in bytes.
 
     Raises:

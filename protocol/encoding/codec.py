@@ -1,4 +1,4 @@
-"""Codec: one value has one encoding, and a stranger's bytes cost no more than their length.
+"""Codec: canonical CBOR encoding and digest of messages, and a bounded decoder for untrusted bytes.
 
 Room: protocol (pure). A message is a frozen dataclass with a `TAG`; its encoding,
 digest, bounds and random test values all derive from its fields, listed once.
@@ -28,7 +28,7 @@ from assay.protocol.errors import MalformedMessage
 from assay.protocol.types import FIXED_BYTES, Digest
 
 MESSAGE_BYTES_MAX = 4 << 20  # a manifest of 1,000 commits is 0.6 MB
-DEPTH_MAX = 10  # links, link, manifest, contradictions, pair, commit, inner states
+DEPTH_MAX = 10  # manifest range, certified manifest, manifest, contradictions, pair, commit, inner states
 ITEMS_MIN = 4096  # a message may hold this many items, and one more for every 8 bytes;
 ITEM_BYTES = 8  # the densest that repeat, inside Opening, Manifest and Links, are far under that
 INT_MAX = 2**64 - 1
@@ -52,7 +52,7 @@ M = TypeVar("M", bound=Message)
 
 
 def encode(message: Message) -> bytes:
-    """The one byte string that stands for this message.
+    """The canonical encoding of this message.
 
     Raises:
         ValueError: a field is outside its declared type or bound (our own mistake).
@@ -64,9 +64,9 @@ def decode(kind: type[M], data: bytes, bytes_max: int = MESSAGE_BYTES_MAX) -> M:
     """The message that `data` encodes.
 
     Args:
-        kind: What it should be.
-        data: From anybody.
-        bytes_max: Its bound; only an opening, which travels as a blob, has another than messages.
+        kind: The expected message type.
+        data: Untrusted.
+        bytes_max: Largest size; only an opening, which travels as a blob, has another than messages.
 
     Raises:
         MalformedMessage: anything but the one canonical encoding of a `kind`.
@@ -99,7 +99,7 @@ def decode_any(kinds: Mapping[bytes, type[M]], data: bytes) -> M:
 
 
 def digest(message: Message) -> Digest:
-    """SHA-256 of the encoding. It covers every field: what is not hashed, an attacker may vary."""
+    """SHA-256 of the encoding, which covers every field."""
     return Digest(hashlib.sha256(encode(message)).digest())
 
 
@@ -197,9 +197,9 @@ _SHORTEST = {24: 24, 25: 1 << 8, 26: 1 << 16, 27: 1 << 32}  # smallest value eac
 
 
 def _read(data: bytes, at: int, depth: int, left: list[int]) -> tuple[Any, int]:
-    """One CBOR item of the accepted subset, starting at `at`; the item and where it ends.
+    """Reads one CBOR item of the accepted subset at offset `at`; returns it and the offset of its end.
 
-    `left` holds one number, the items that may still come; it is counted down.
+    `left` holds one number, the count of items still allowed; it is decremented.
     """
     if depth > DEPTH_MAX:
         raise MalformedMessage(f"nested deeper than {DEPTH_MAX}")

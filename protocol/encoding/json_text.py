@@ -1,4 +1,4 @@
-"""JSON text: parsing what strangers wrote without letting them end the process, and one spelling of a value.
+"""JSON text: parses untrusted JSON with bounded nesting, and writes canonical JSON.
 
 Room: protocol (pure). Python's parser recurses in C. Its guard is the recursion limit, which py_ecc,
 part of every chain client, raises to 100,000: far above what the stack holds.
@@ -15,10 +15,10 @@ _MARK = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
 
 
 def parse_json(body: bytes | str) -> Any:
-    """The value of a JSON text in UTF-8.
+    """The value of an untrusted JSON text in UTF-8.
 
     Raises:
-        ValueError: it is none, or is nested more than `NESTED_MAX` deep.
+        ValueError: it is not JSON, or is nested more than `NESTED_MAX` deep.
     """
     text = body.decode() if isinstance(body, bytes) else body
     if text.count("[") + text.count("{") > NESTED_MAX and _depth(text) > NESTED_MAX:
@@ -27,10 +27,10 @@ def parse_json(body: bytes | str) -> Any:
 
 
 def canonical_json(value: Any) -> bytes:
-    """The one spelling of a value: keys ascending, no spaces, UTF-8, a line's end. Floats have none.
+    """The canonical JSON of a value: keys ascending, no spaces, UTF-8, a final newline. Floats have none.
 
     Raises:
-        TypeError: the value holds what JSON has no word for, or a float.
+        TypeError: the value holds what JSON cannot express, or a float.
     """
     _refuse_floats(value)
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -51,7 +51,7 @@ def _refuse_floats(value: Any) -> None:
 
 
 def _depth(text: str) -> int:
-    """Of brackets outside of strings; counting ends where it is too much."""
+    """Nesting depth of brackets outside of strings; counting stops above the bound."""
     depth = most = 0
     for mark in _MARK.finditer(text):
         if mark[0] in "[{":

@@ -1,6 +1,6 @@
-"""Merkle: one root over many blocks, and the shortest proof that one of them was there.
+"""Merkle: BLAKE3 Merkle trees over blocks, with inclusion proofs.
 
-Room: protocol (pure). BLAKE3, domain separated, RFC 6962 shape (the left subtree
+Room: protocol (pure). Domain separated, RFC 6962 shape (the left subtree
 is the largest power of two), so no leaf is ever duplicated and a tree of n leaves
 has one form. The leaf binds its position, so an opening cannot be moved.
 """
@@ -22,7 +22,7 @@ _HASH_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """All hashes over some leaves, so that a proof costs its own length and hashes nothing.
+    """All hashes of a tree, so that a proof costs its own length and no hashing.
 
     count: leaves. hashes: 32 bytes each, the leaves first, then level upon level to the root.
     """
@@ -59,7 +59,7 @@ class Tree:
 
 def leaf_hash(domain: bytes, index: int, data: bytes | memoryview) -> Digest:
     """Hash of one leaf: BLAKE3(0x00 | domain | index | data). `domain` is 32 bytes."""
-    # In one piece: after a head of its own, the hasher would take what follows a kilobyte at a time.
+    # One buffer: after a separate header, the hasher would take the rest a kilobyte at a time.
     return Digest(blake3(b"".join((b"\x00", domain, index.to_bytes(8, "big"), data))).digest())
 
 
@@ -78,7 +78,7 @@ def tree(leaves: Sequence[Digest]) -> Tree:
 
 
 def tree_bytes(count: int) -> int:
-    """Length of `Tree.hashes`: two hashes a leaf, and at most one a level besides."""
+    """Length of `Tree.hashes` in bytes: about two hashes a leaf."""
     return _HASH_BYTES * sum(_widths(count))
 
 
@@ -88,7 +88,7 @@ def root(leaves: Sequence[Digest]) -> Digest:
 
 
 def proof(leaves: Sequence[Digest], index: int) -> tuple[Digest, ...]:
-    """Siblings from the leaf up to the root; who wants more than one makes the tree once."""
+    """Siblings from the leaf up to the root; for several proofs, build a `Tree` once."""
     return tree(leaves).proof(index)
 
 
@@ -103,10 +103,10 @@ def check(leaf: Digest, index: int, count: int, path: Sequence[Digest], expected
 
 
 def root_of_path(leaf: Digest, index: int, count: int, path: Sequence[Digest]) -> Digest:
-    """The root that `leaf` has at `index` of `count` leaves, beside these siblings.
+    """The root that follows from `leaf` at `index` of `count` leaves and these siblings.
 
     Raises:
-        MalformedMessage: there is no such leaf, or there are too few or too many siblings.
+        MalformedMessage: the index is out of range, or there are too few or too many siblings.
     """
     if not 0 <= index < count <= LEAVES_MAX:
         raise MalformedMessage(f"leaf {index} of {count} does not exist")
@@ -127,7 +127,7 @@ def root_of_path(leaf: Digest, index: int, count: int, path: Sequence[Digest]) -
 
 
 def _widths(count: int) -> Iterator[int]:
-    """Hashes on each level, from the leaves to the root."""
+    """Number of hashes on each level, from the leaves to the root."""
     while count > 1:
         yield count
         count = (count + 1) // 2

@@ -1,8 +1,8 @@
-"""Drand: randomness that nobody in the network makes, times or chooses.
+"""Drand: external randomness for the beacon, from a drand network's future rounds, and its BLS check.
 
-Room: protocol (pure). With every verifier's share in it the beacon is known beforehand only to whoever has
-all shares; a run may mix in what not even all verifiers together can know. A manifest names a round of a
-drand network that is still to come, and the one after it carries that round's signature:
+Room: protocol (pure). A coalition of all verifiers would know the beacon beforehand; a run may mix in
+randomness that not even such a coalition can know. A manifest names a future round of a drand network, and
+the next manifest carries that round's signature:
 
     manifest t fixes its commits and names D  ->  D is released  ->  manifest t+1 carries it  ->  draws
 
@@ -24,9 +24,9 @@ from assay.protocol.errors import MalformedMessage
 from assay.protocol.types import NO_DIGEST, Digest
 
 KEY_BYTES, SIGNATURE_BYTES = 96, 48  # compressed points of G2 and G1
-AHEAD_S = 120  # a round named later than so many seconds from now would hold the agreement up
-SLACK_S = 3  # clocks and lines differ; a leader names at least two periods, and this, ahead
-GRACE_S = 5  # after its release, a round that nobody here holds yet is taken for not to be had
+AHEAD_S = 120  # a named round may be at most this far ahead, or consensus would stall
+SLACK_S = 3  # clock skew and latency; a leader names at least two periods, and this, ahead
+GRACE_S = 5  # after its release, a round that no verifier holds is taken as unavailable
 NUMBER_MAX = (1 << 53) - 1
 _POINTS = "py_ecc.bls.point_compression"
 _SCHEME = b"BLS_SIG_BLS12381G1_XMD:SHA-256_SSWU_RO_NUL_"
@@ -34,7 +34,7 @@ _SCHEME = b"BLS_SIG_BLS12381G1_XMD:SHA-256_SSWU_RO_NUL_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrandSpec:
-    """A drand network; none where the key is empty."""
+    """Parameters of a drand network; unused if the key is empty."""
 
     TAG: ClassVar[bytes] = b"assay/drand-spec/1"
     key: Annotated[bytes, Max(KEY_BYTES)]
@@ -43,12 +43,12 @@ class DrandSpec:
 
     @property
     def is_used(self) -> bool:
-        """Manifests name rounds of it."""
+        """Whether the run uses drand."""
         return bool(self.key)
 
 
 NO_DRAND = DrandSpec(key=b"", genesis_s=0, period_s=0)
-# The League of Entropy's network, as it says of itself: docs.drand.love/developer.
+# The League of Entropy's network, from docs.drand.love/developer.
 QUICKNET = DrandSpec(
     key=bytes.fromhex(
         "83cf0f2896adee7eb8b5f01fcad3912212c437e0073e911fb90022d3e760183c8c4b450b6a0a6c3ac6a5776a2d106451"
@@ -60,7 +60,7 @@ QUICKNET = DrandSpec(
 
 
 def drand_faults(spec: DrandSpec) -> tuple[str, ...]:
-    """What is wrong with a network as it is written, in words."""
+    """Errors in a network's parameters, as text; empty if valid."""
     if not spec.is_used:
         return () if spec == NO_DRAND else ("drand has a genesis or a period and no key",)
     found = []
@@ -76,38 +76,38 @@ def drand_faults(spec: DrandSpec) -> tuple[str, ...]:
 
 
 def released_s(spec: DrandSpec, number: int) -> int:
-    """Unix time at which a round is released; nobody knows its signature before."""
+    """Unix time, in seconds, at which a round's signature is released."""
     return spec.genesis_s + (number - 1) * spec.period_s
 
 
 def named_at(spec: DrandSpec, now_s: int) -> int:
-    """The round that a leader names at a time: the first whose release is far enough away."""
+    """The round that a leader names at `now_s`: the first whose release is far enough ahead."""
     due_s = now_s + 2 * spec.period_s + SLACK_S
     return max(1, -(-(due_s - spec.genesis_s) // spec.period_s) + 1)
 
 
 def longest_wait_s(spec: DrandSpec) -> int:
-    """Seconds after naming a round by which a leader has it, or takes it for not to be had."""
+    """Seconds after naming a round until a leader holds it or takes it as unavailable."""
     return 3 * spec.period_s + SLACK_S + GRACE_S
 
 
 def may_be_named(spec: DrandSpec, number: int, now_s: int) -> bool:
-    """Whether a round is still to come, by this clock, and soon: a leader cannot know what it chooses."""
+    """Whether a round lies in the near future by this clock, so that a leader cannot know its randomness."""
     return now_s < released_s(spec, number) <= now_s + AHEAD_S
 
 
 def is_overdue(spec: DrandSpec, number: int, now_s: int) -> bool:
-    """Whether a round has been out for so long that whoever could have it has it."""
+    """Whether a round's release is so long past that it counts as unavailable if not held."""
     return now_s > released_s(spec, number) + GRACE_S
 
 
 def randomness(signature: bytes) -> Digest:
-    """What a round's signature gives: 32 bytes; zero bytes for none."""
+    """Randomness from a round's signature: 32 bytes; zero bytes without a signature."""
     return Digest(hashlib.sha256(signature).digest()) if signature else NO_DIGEST
 
 
 def check_signature(spec: DrandSpec, number: int, signature: bytes) -> None:
-    """Do nothing if this is the signature of a round; there is exactly one. Takes 0.2 s the first time.
+    """Do nothing if this is the round's unique signature. Takes 0.2 s the first time.
 
     Raises:
         MalformedMessage: it is not.
@@ -141,10 +141,10 @@ def _holds(key: bytes, number: int, signature: bytes) -> bool:
 
 @functools.lru_cache(maxsize=16)
 def _key_point(key: bytes) -> Any:
-    """The point of G2 that a key is.
+    """The G2 point of an encoded key.
 
     Raises:
-        ValueError: it is none, or not of the group.
+        ValueError: it is no point, or not in the group.
     """
     curve = import_module("py_ecc.optimized_bls12_381")
     if len(key) != KEY_BYTES:

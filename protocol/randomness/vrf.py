@@ -1,4 +1,4 @@
-"""VRF: a verifier's share of the beacon, which it cannot choose and everybody can check.
+"""VRF: verifiable random function (RFC 9381) whose proofs are the verifiers' shares of the beacon.
 
 Room: protocol (pure). ECVRF-EDWARDS25519-SHA512-TAI of RFC 9381 (suite 0x03);
 names and steps are the RFC's. The key is the peer key, so its seed is the only
@@ -6,7 +6,7 @@ secret; for one public key and one input, one output verifies.
 
 libsodium does the curve arithmetic and refuses points outside the prime-order
 group where it may. RFC 9381 works with such points (Gamma is only checked to
-be on the curve), so what a stranger sends is multiplied through `_times_small`
+be on the curve), so untrusted points are multiplied through `_times_small`
 and additions; keys are full-order or refused (RFC 9381, 5.4.5).
 """
 
@@ -33,7 +33,7 @@ def prove(seed: bytes, alpha: bytes) -> bytes:
 
     Args:
         seed: The 32-byte Ed25519 seed of a peer key.
-        alpha: The public input; it must say what it is for, so that proofs cannot be moved.
+        alpha: The public input; it must be domain-separated, so that proofs cannot be reused.
     """
     hashed = hashlib.sha512(seed).digest()
     secret = int.from_bytes(hashed[:32], "little") & ((1 << 254) - 8) | (1 << 254)
@@ -66,7 +66,7 @@ def verify(peer: PeerId, alpha: bytes, proof: bytes) -> bytes:
 
 
 def proof_to_hash(proof: bytes) -> bytes:
-    """The 64-byte output that a proof stands for; only `verify` says whether the proof holds.
+    """The 64-byte output of a proof, without checking the proof; see `verify`.
 
     Raises:
         MalformedMessage: not the encoding of any proof.

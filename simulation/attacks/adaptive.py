@@ -1,9 +1,9 @@
-"""Adaptive: attacks that know the rule and what the honest nodes are about to say.
+"""Adaptive: attacks that know the aggregation rule and the honest nodes' next updates.
 
-Room: simulation (pure, seeded). `adaptive` is the optimum against one round of the mean over
-senders. The others try to keep their standing with it (verifier/aggregation/reputation.py): they spend
-votes on being borne out and lie with the rest. Their shares are the worst of a sweep
-(docs/results/robustness.md); none is proved to be the worst there is.
+Room: simulation (pure, seeded). `adaptive` is the optimum against one round of the mean over senders. The
+others try to keep their reputation meanwhile (verifier/aggregation/reputation.py): they spend some votes on
+agreement and attack with the rest. Their shares are the worst of a sweep (docs/results/robustness.md); none
+is proved to be the worst possible.
 
 Shape suffixes: N = blocks, C = 4096, B = live blocks.
 """
@@ -16,16 +16,16 @@ from assay.protocol.params import BLOCK_SIZE
 from assay.simulation.attacks.scene import Dense, Scene, honest_count, honest_votes, is_live, update_at
 from assay.training.codec.wire import Update
 
-EVASIVE_SHARE = 0.25  # of its votes an evasive liar spends on agreeing
+EVASIVE_SHARE = 0.25  # of its votes an evasive attacker spends on agreeing
 FRONT_SHARE = 0.6  # of its votes a front-runner spends on helping
 SLEEP_ROUNDS, LIE_ROUNDS = 24, 8
 
 
 def adaptive(scene: Scene) -> tuple[Update, ...]:
-    """The best the liars can do against the mean over senders: least progress along `direction_NC`.
+    """The strongest attack on the mean over senders: least progress along `direction_NC`.
 
     At an index that c honest nodes sent with sum S (signed along the direction), the m-th
-    liar's vote against moves the mean from (S - m + 1) / (c + m - 1) to (S - m) / (c + m). These
+    attacker's vote against moves the mean from (S - m + 1) / (c + m - 1) to (S - m) / (c + m). These
     steps shrink with m, so taking the k * f votes worth most in each block (step times
     the direction's size there) is optimal for the block, not a heuristic. An index nobody
     sent is worth most: there one vote alone turns 0 into -1.
@@ -41,12 +41,12 @@ def adaptive(scene: Scene) -> tuple[Update, ...]:
             for m in range(liars)
         ],
         axis=1,
-    ).reshape(scene.block_count, -1)  # (N, liars * C): all first votes, then all second ones
+    ).reshape(scene.block_count, -1)  # (N, attackers * C): all first votes, then all second ones
     blocks = np.flatnonzero(is_live(scene))
     best = np.argsort(-worth[blocks], axis=1, kind="stable")[:, : scene.k * liars]
     index = np.sort(
         best % BLOCK_SIZE, axis=1
-    )  # votes on one index are neighbours: they go to different liars
+    )  # votes on one index are neighbours: they go to different attackers
     return tuple(
         update_at(scene, blocks, mine, -np.take_along_axis(direction[blocks], mine, axis=1))
         for mine in (index[:, liar::liars] for liar in range(liars))
@@ -54,10 +54,10 @@ def adaptive(scene: Scene) -> tuple[Update, ...]:
 
 
 def evasive(scene: Scene) -> tuple[Update, ...]:
-    """Agree where most say the same, and lie where nobody is there to contradict.
+    """Agree where most honest nodes agree, and attack where no honest node sends.
 
     A quarter of the votes repeats what most honest nodes send. The others go against the
-    direction, where it is largest among what no honest node sends; liars share those out.
+    direction, where it is largest among what no honest node sends; the attackers divide those.
     """
     total, count = honest_votes(scene), honest_count(scene)
     copied = round(scene.k * EVASIVE_SHARE)
@@ -76,10 +76,10 @@ def evasive(scene: Scene) -> tuple[Update, ...]:
 
 
 def front_runner(scene: Scene) -> tuple[Update, ...]:
-    """Say first what honest nodes will say next, and lie with the rest.
+    """Send early what honest nodes will send later, and attack with the rest.
 
     Most votes go along the direction where it is largest among what nobody sends yet, so later
-    rounds bear them out, better than honest ones; the others go against it at the next largest.
+    rounds support them, better than honest ones; the others go against it at the next largest.
     """
     liars, helped = len(scene.own), round(scene.k * FRONT_SHARE)
     blocks = np.flatnonzero(is_live(scene))
@@ -104,7 +104,7 @@ def sleeper(scene: Scene) -> tuple[Update, ...]:
 
 
 def _mean_after(along: Dense, count: Dense, votes: int) -> Dense:
-    """Mean over senders, along the direction, after so many votes against it."""
+    """Mean over senders, along the direction, after this many votes against it."""
     mean: Dense = (along - votes) / np.maximum(count + votes, 1)
     return mean
 
@@ -116,10 +116,10 @@ def _direction(scene: Scene) -> Dense:
 
 
 def _free(scene: Scene, count: Dense) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """By live block, what no honest node sends, by falling size of the direction. Shape (B, C).
+    """By live block, the coefficients no honest node sends, by falling size of the direction. Shape (B, C).
 
     Raises:
-        ValueError: the wire is dense, so that nothing is left unsaid.
+        ValueError: the wire is dense, so that every coefficient is sent.
     """
     blocks = np.flatnonzero(is_live(scene))
     if np.any(np.count_nonzero(count[blocks] == 0, axis=1) < scene.k * len(scene.own)):

@@ -1,8 +1,8 @@
-"""Attacks: what liars would send, as legal updates, by name.
+"""Attacks: the updates that Byzantine nodes send, as legal updates, by name.
 
-Room: simulation (pure, seeded). What liars know and the wire's limits: scene.py. Attacks that
-know the rule: adaptive.py. Names as in byzfl where the attack is there. A value-domain attack
-is sent as the k largest coefficients of what it would have sent, ties to the lower index.
+Room: simulation (pure, seeded). What attackers know and the wire's limits: scene.py. Attacks that know the
+rule: adaptive.py. Names as in byzfl where it has the attack. A value-domain attack is sent as the k largest
+coefficients of its update, ties to the lower index.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from assay.training.codec.wire import Update
 
 Attack = Callable[[Scene], tuple[Update, ...]]
 ALIE_DEVIATIONS = 1.5
-SINGLE_BLOCK_SHARE = 8  # one block of so many is attacked, at least one
+SINGLE_BLOCK_SHARE = 8  # one block in this many is attacked, at least one
 
 
 def sign_flip(scene: Scene) -> tuple[Update, ...]:
-    """Each liar sends the opposite of what it should (Allen-Zhu et al., arXiv:2012.14368)."""
+    """Each attacker sends the opposite of its honest update (Allen-Zhu et al., arXiv:2012.14368)."""
     return tuple(replace(own, value_BK=-own.value_BK) for own in scene.own)
 
 
@@ -53,25 +53,25 @@ def little_is_enough(scene: Scene) -> tuple[Update, ...]:
 
 
 def mimic(scene: Scene) -> tuple[Update, ...]:
-    """All copy one honest node and so drown the others (Karimireddy et al., arXiv:2006.09365)."""
+    """All copy one honest node, to outvote the others (Karimireddy et al., arXiv:2006.09365)."""
     victim = scene.honest[scene.seed % len(scene.honest)]
     return (victim,) * len(scene.own)
 
 
 def free_rider(scene: Scene) -> tuple[Update, ...]:
-    """Each liar copies another honest node's update, to be paid without work."""
+    """Each attacker copies another honest node's update, to be paid without work."""
     return tuple(scene.honest[(scene.seed + i) % len(scene.honest)] for i in range(len(scene.own)))
 
 
 def gaussian(scene: Scene) -> tuple[Update, ...]:
-    """Each liar sends the k largest of normal noise: uniform indices and signs."""
+    """Each attacker sends the k largest of normal noise: uniform indices and signs."""
     rng = np.random.default_rng(scene.seed)
     shape = (scene.block_count, BLOCK_SIZE)
     return tuple(strongest(scene, rng.standard_normal(shape)) for _ in scene.own)
 
 
 def ghost(scene: Scene) -> tuple[Update, ...]:
-    """All send the same random signs on indices that no honest node sends, so nobody contradicts."""
+    """All send the same random signs on indices that no honest node sends, so nobody contradicts them."""
     noise = np.random.default_rng(scene.seed).standard_normal((scene.block_count, BLOCK_SIZE))
     is_free = honest_count(scene) == 0
     return all_send(scene, np.where(is_free, noise, noise * 1e-6))
@@ -84,7 +84,7 @@ def single_block(scene: Scene) -> tuple[Update, ...]:
 
 
 def split(scene: Scene) -> tuple[Update, ...]:
-    """The liars flip disjoint parts of the k * f largest honest coefficients: no vote is spent twice."""
+    """The attackers flip disjoint parts of the k * f largest honest coefficients: no vote is spent twice."""
     total = honest_sum(scene)
     order = np.argsort(-np.abs(total), axis=1, kind="stable")[:, : scene.k * len(scene.own)]
     blocks = np.flatnonzero(is_live(scene))
@@ -98,7 +98,7 @@ def split(scene: Scene) -> tuple[Update, ...]:
 
 
 def label_flip(scene: Scene) -> tuple[Update, ...]:
-    """Honest work on `flipped_labels`: what the liars' own updates then are."""
+    """Honest work on `flipped_labels`: the attackers' own updates."""
     return tuple(scene.own)
 
 
@@ -109,7 +109,7 @@ def flipped_labels(tokens: NDArray[np.int64], vocabulary: int) -> NDArray[np.int
 
 
 def blow_up(scene: Scene) -> tuple[Update, ...]:
-    """Inner-product manipulation as loud as any wire allows; a sign wire has no volume to turn up."""
+    """Inner-product manipulation with the largest amplitude of the wire; no effect on a sign wire."""
     highest = exponent_window(Values.INT16)[1]
     return tuple(
         update

@@ -1,11 +1,10 @@
-"""Scene: what the liars of a round see, and how they say what they want to.
+"""Scene: what the attackers of a simulated round see, and how they encode their updates.
 
-Room: simulation (pure, seeded). For tests and for `assay sim train`; no node runs these.
-On a sign wire an attacker has no amplitude to blow up: k indices and k signs a block is
-all there is to choose. With amplitudes it also has whole levels and a scale within the wire's
-window; there is no code for NaN or Inf on either. Liars see the honest updates of the
-round before they send, and act together: the worst case, which a network that hides
-updates until commits are in makes harder.
+Room: simulation (pure, seeded). For tests and for `assay sim train`; no node runs these. On a sign wire an
+attacker has no amplitude to enlarge: it chooses k indices and k signs a block. With amplitudes it also
+chooses levels and a scale within the wire's window; neither has a code for NaN or Inf. Attackers see the
+honest updates of the round before they send, and collude: the worst case, which a network that hides updates
+until commits are in makes harder.
 
 Shape suffixes: N = blocks, C = 4096, K = sent per block, H = honest nodes, B = live blocks.
 """
@@ -27,11 +26,11 @@ Blocks = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What the liars of one round know.
+    """What the attackers of one round know.
 
-    honest: updates of the honest nodes. own: what each liar would have sent if honest.
+    honest: updates of the honest nodes. own: each attacker's honest update.
     direction_NC: where the model would go, mean momentum of the honest nodes with this round's
-        gradient, before anything is sent; float32. Only the attacks of `adaptive` look at it.
+    gradient, before anything is sent; float32. Only the attacks of `adaptive` use it.
     round: number of the round.
     """
 
@@ -69,7 +68,7 @@ def honest_count(scene: Scene) -> Dense:
 
 
 def is_live(scene: Scene) -> NDArray[np.bool_]:
-    """Blocks that anybody would send: a lie about a dead block would be seen at once."""
+    """Blocks that an honest node would send: an attack on a dead block would be detected at once."""
     live = np.zeros(scene.block_count, bool)
     for update in (*scene.honest, *scene.own):
         live[update.blocks_B] = True
@@ -77,7 +76,7 @@ def is_live(scene: Scene) -> NDArray[np.bool_]:
 
 
 def all_send(scene: Scene, wanted_NC: Dense) -> tuple[Update, ...]:
-    """Every liar sends the same."""
+    """Every attacker sends the same."""
     return (strongest(scene, wanted_NC),) * len(scene.own)
 
 
@@ -89,9 +88,9 @@ def strongest(scene: Scene, wanted_NC: Dense) -> Update:
 
 
 def update_at(scene: Scene, blocks_B: Blocks, index_BK: Blocks, value_BK: Dense) -> Update:
-    """The signs of these values at these places, in the order the wire wants; zero goes as +.
+    """The signs of these values at these positions, in wire order; zero goes as +.
 
-    On a wire with amplitudes each block is as loud as an honest one: its scale, and its median level.
+    On a wire with amplitudes each block has an honest one's scale and median level.
     """
     order = np.argsort(index_BK, axis=1)
     sign_BK = np.where(np.take_along_axis(value_BK, order, axis=1) < 0, -1, 1).astype(np.int8)

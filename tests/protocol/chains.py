@@ -33,7 +33,7 @@ from assay.protocol.state_transition import (
     RunState,
     advance,
     may_commit_verdict,
-    may_share_beacon,
+    may_open_verdict,
     next_chain,
     start,
 )
@@ -222,7 +222,7 @@ def words(run_state: RunState, votes: Votes, mute: Iterable[PeerId] = ()) -> dic
             signed = a_verdict(audit, verifier, outcome, **lies)
             if may_commit_verdict(run_state, audit, verifier):
                 said["commitments"].append(a_commitment(signed.verdict, audit.pattern))
-            elif may_share_beacon(run_state, audit, signed.verdict) and verifier not in mute:
+            elif may_open_verdict(run_state, audit, signed.verdict) and verifier not in mute:
                 said["verdicts"].append(signed)
         if may_open_sketch(audit, int(run_state.round)) and audit.node not in mute:
             said["sketch_openings"].append(an_unsealing(audit))

@@ -15,7 +15,7 @@ from assay.protocol.commitments import known_answer_proof, known_answer_root
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Outcome
 from assay.protocol.params import PPM
-from assay.protocol.state_transition import advance, judges_of, may_commit_verdict, may_share_beacon, start
+from assay.protocol.state_transition import advance, judges_of, may_commit_verdict, may_open_verdict, start
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from tests.protocol.chains import (
     NODES,
@@ -81,7 +81,7 @@ def test_no_verdict_and_no_sketch_is_shown_before_all_who_look_are_bound():
     while run_state.audits[STEP].open_from < 0:
         audit = run_state.audits[STEP]
         assert not may_open_sketch(audit, int(run_state.round))
-        assert not may_share_beacon(run_state, audit, a_verdict(audit, order[0], MATCH).verdict)
+        assert not may_open_verdict(run_state, audit, a_verdict(audit, order[0], MATCH).verdict)
         run_state = grow(run_state, 1, votes)
 
     assert {commitment.verifier for commitment in run_state.audits[STEP].commitments} == set(order[:2])
@@ -121,13 +121,13 @@ def test_only_the_verdict_that_was_sealed_opens_the_seal():
     run_state = grow(run_state, 2, {STEP: {order[0]: MATCH}})
     audit = run_state.audits[STEP]
 
-    assert may_share_beacon(run_state, audit, a_verdict(audit, order[0], MATCH).verdict)
+    assert may_open_verdict(run_state, audit, a_verdict(audit, order[0], MATCH).verdict)
     for other in (
         a_verdict(audit, order[0], MISMATCH),
         a_verdict(audit, order[0], MATCH, salt=Digest(b"x" * 32)),
         a_verdict(audit, order[1], MATCH),
     ):
-        assert not may_share_beacon(run_state, audit, other.verdict)
+        assert not may_open_verdict(run_state, audit, other.verdict)
 
 
 def test_verifiers_take_over_in_turn_while_nobody_has_sealed():

@@ -14,7 +14,7 @@ from assay.training.model.loss import use_one_thread
 
 QUICK = [attack for attack in ATTACKS if not attack.is_slow]
 SWITCHED = [attack for attack in QUICK if attack.has_off]
-# What this system does not stop. A row that leaves or joins this list changes README's as well.
+# What this system does not stop. A row that leaves or joins this list changes docs/threat-model.md as well.
 OPEN = {
     "momentum injection, one block, once",
     "two of four verifiers pass a node's lies",

@@ -1,8 +1,8 @@
-"""Contribution: a node's message of one round, whatever the method, as everybody reads it.
+"""Contribution: decodes a node's message of one round, and a round's aggregate, for any method.
 
-Room: training (pure, without torch: the network's processes read these). Behind one
-door stand the codecs of `wire` and of `lowrank`; what comes out is an `Update`. A round's
-aggregate likewise: coefficients (`wire`) or the step itself (`signs`).
+Room: training (pure, without torch: the network's processes read these). One entry point to the codecs of
+`wire` and `lowrank`; the result is an `Update`. A round's aggregate likewise: coefficients (`wire`) or the
+step itself (`signs`).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from assay.training.layout import Layout
 
 
 def contribution_bytes_max(rule: RuleSpec, block_count: int) -> int:
-    """No legal message is longer. It bounds what a receiver stores for a stranger."""
+    """Upper bound in bytes of any legal message. It bounds what a receiver stores for a peer."""
     if rule.compress.rank:
         return factor_bytes_max(block_count, rule.compress.rank)
     return update_bytes_max(block_count, rule.compress.k, rule.compress.values)
 
 
 def decode_contribution(spec: RunSpec, layout: Layout, round_id: int, data: bytes) -> Update:
-    """What a node sends in this round.
+    """The update that a node's message of this round encodes.
 
     Raises:
-        MalformedMessage: not canonical, or it speaks of blocks that are not synced in this round.
+        MalformedMessage: not canonical, or it has blocks that are not synced in this round.
     """
     rule = spec.rule
     if rule.compress.rank:
@@ -58,14 +58,14 @@ def decode_contribution(spec: RunSpec, layout: Layout, round_id: int, data: byte
 
 
 def encode_round(rule: RuleSpec, aggregate: Aggregate, block_count: int) -> bytes:
-    """The bytes of a round's aggregate, as the rule's wire has it."""
+    """The bytes of a round's aggregate, in the format of the rule's wire."""
     if rule.aggregation.wire is Wire.SIGNS:
         return encode_signs(step_signs(rule, aggregate, block_count))
     return encode_aggregate(aggregate, block_count, has_scale=rule.has_scale)
 
 
 def decode_round(rule: RuleSpec, data: bytes, block_count: int) -> Aggregate:
-    """The coefficients that an aggregate's bytes stand for, of a rule whose wire has them.
+    """The coefficients that an aggregate's bytes encode, for rules whose wire has them.
 
     Raises:
         MalformedMessage: they are not its canonical bytes.
@@ -75,10 +75,10 @@ def decode_round(rule: RuleSpec, data: bytes, block_count: int) -> Aggregate:
 
 
 def decode_step(rule: RuleSpec, data: bytes, block_count: int) -> NDArray[np.int8]:
-    """The sign step that an aggregate's bytes stand for, whatever the wire. Shape (N, 64, 64), int8.
+    """The sign step that an aggregate's bytes encode, for any wire. Shape (N, 64, 64), int8.
 
     Raises:
-        MalformedMessage: they are not the canonical bytes of any.
+        MalformedMessage: they are not the canonical bytes of any step.
     """
     if rule.aggregation.wire is Wire.SIGNS:
         return decode_signs(data, block_count)
@@ -86,7 +86,7 @@ def decode_step(rule: RuleSpec, data: bytes, block_count: int) -> NDArray[np.int
 
 
 def step_signs(rule: RuleSpec, aggregate: Aggregate, block_count: int) -> NDArray[np.int8]:
-    """The sign at every position of every block of what an aggregate moves. Shape (N, 64, 64), int8."""
+    """The sign at every position of every block that an aggregate moves. Shape (N, 64, 64), int8."""
     dense = scatter_values(block_count, aggregate.block_T, aggregate.index_T, aggregate.value_T)
     if rule.compress.transform is Transform.DCT:
         return inverse_signs(dense)

@@ -1,4 +1,4 @@
-"""Factors: an update as two thin matrices per block, in canonical bytes.
+"""Factors: codec of an update as two thin matrices per block, in canonical bytes.
 
 Room: training (pure, without torch: the network's processes read these). A block is
 left * right^T * 2^exponent with int8 factors of 64 x rank, so it costs rank / 4 bits a
@@ -56,12 +56,12 @@ def product(factors: Factors) -> NDArray[np.float32]:
 
 
 def factor_bytes_max(block_count: int, rank: int) -> int:
-    """No legal message is longer."""
+    """Upper bound in bytes of any legal message."""
     return -(-block_count // 8) + block_count * (1 + 2 * S * rank)
 
 
 def encode_factors(factors: Factors, block_count: int) -> bytes:
-    """The one byte string for these factors."""
+    """The canonical bytes of these factors."""
     flags = np.zeros(block_count, np.uint8)
     flags[factors.blocks_B] = 1
     exponents = factors.exponent_B.astype(np.int8)
@@ -70,7 +70,7 @@ def encode_factors(factors: Factors, block_count: int) -> bytes:
 
 
 def decode_factors(data: bytes, block_count: int, rank: int) -> Factors:
-    """The factors these bytes stand for, as read-only views of them.
+    """The factors these bytes encode, as read-only views of them.
 
     Raises:
         MalformedMessage: not canonical, not `block_count` blocks of this rank, an exponent beyond its

@@ -1,4 +1,4 @@
-"""Rice: ascending indices as gaps, in the one byte string that stands for them.
+"""Rice: codec of ascending indices as Rice-coded gaps, in canonical bytes.
 
 Room: training (pure). Integers only, vectorised, canonical: equal content means
 equal bytes, so a digest of the bytes is a digest of the content. Each gap is

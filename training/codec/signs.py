@@ -1,9 +1,9 @@
-"""Signs: the step itself as canonical bytes, one bit per position of every block that moves.
+"""Signs: codec of a sign step, one bit per position of every block that moves.
 
-Room: training (pure). For sign steps only. The union of all nodes' coefficients grows with
-the nodes; this does not, and is shorter from about two dozen nodes on (`benchmarks/download.py`).
-It is also the only form that a decoded rule's result has. `Wire.SIGNS` orders it. The price: verifiers
-do the inverse transform, and a round's aggregate no longer says which coefficients moved.
+Room: training (pure). For sign steps only. The union of all nodes' coefficients grows with the nodes; this
+does not, and is shorter from about two dozen nodes on (`benchmarks/download.py`). It is also the only form
+that a decoded rule's result has. `Wire.SIGNS` selects it. The price: verifiers compute the inverse transform,
+and a round's aggregate no longer tells which coefficients moved.
 
     signs = live flags | count of zeros | sign bits | gaps between zeros: low bits, then unary
 
@@ -23,12 +23,14 @@ _COUNT_BYTES = 8
 
 
 def signs_bytes_max(block_count: int) -> int:
-    """No legal signs are longer: no more than every position is a zero, with two bits of gap at most."""
+    """Upper bound in bytes of any legal signs: at most every position is a zero, with two bits of gap
+    each.
+    """
     return -(-block_count // 8) + _COUNT_BYTES + 3 * block_count * BLOCK_SIZE // 8 + 2
 
 
 def encode_signs(signs_NSS: NDArray[np.int8]) -> bytes:
-    """The one byte string for these signs: -1, 0 or 1 per position. A block of zeros is not written."""
+    """The canonical bytes of these signs: -1, 0 or 1 per position. A block of zeros is not written."""
     flat_NC = signs_NSS.reshape(-1, BLOCK_SIZE)
     live_N: NDArray[np.bool_] = np.any(flat_NC, axis=1)
     sign_T = flat_NC[live_N].reshape(-1)
@@ -46,7 +48,7 @@ def encode_signs(signs_NSS: NDArray[np.int8]) -> bytes:
 
 
 def decode_signs(data: bytes, block_count: int) -> NDArray[np.int8]:
-    """The signs these bytes stand for. Shape (N, 64, 64), int8.
+    """The signs these bytes encode. Shape (N, 64, 64), int8.
 
     Raises:
         MalformedMessage: not the canonical bytes of the signs of `block_count` blocks.

@@ -1,15 +1,15 @@
-"""Values: the coefficients that are sent, as small whole numbers with one scale per block.
+"""Values: quantises the sent coefficients to small integers with one scale per block.
 
-Room: training (pure). A coefficient is level * mantissa * 2^exponent: the level is what each
-coefficient writes, mantissa (128 to 255) and exponent are the block's scale. Value = level *
-mantissa is what aggregation sums. Every operation is by element, or by row in a fixed order, so
-any subset of blocks has the bits of all blocks, on every machine.
+Room: training (pure). A coefficient is level * mantissa * 2^exponent: the level is encoded per coefficient,
+mantissa (128 to 255) and exponent are the block's scale. Value = level * mantissa is what aggregation sums.
+Every operation is by element, or by row in a fixed order, so any subset of blocks has the bits of all blocks,
+on every machine.
 
-Every coefficient is a multiple of 2^-51 and smaller than 2^4: fixed point, so that the sum of 128
-nodes is exact in an int64. A block that cannot be written so is dead: it sends nothing, and its error
-stays where it is. Dead are blocks of zeros, blocks whose exponent would lie under -51, and blocks
-with a value that is not finite. Above, the scale is the largest there is, and the levels saturate:
-what did not fit stays in the error.
+Every coefficient is a multiple of 2^-51 and smaller than 2^4: fixed point, so that the sum of 128 nodes is
+exact in an int64. A block that has no such representation is dead: it sends nothing, and its error stays
+where it is. Dead are blocks of zeros, blocks whose exponent would lie under -51, and blocks with a value that
+is not finite. Above, the scale is the largest there is, and the levels saturate: the excess stays in the
+error.
 
 Shape suffixes: B = blocks given, K = sent per block.
 """
@@ -36,7 +36,7 @@ _TWO_BIT_START = 0.75  # of the mean: within 7 % of the best error both for equa
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """What is written of some blocks, and what a receiver sees of it.
+    """The encoded values of some blocks, and what a receiver decodes.
 
     is_live_B: False where a block is dead; its rows are then 0. value_BK: int8 with SIGN, else int32;
     with SIGN -1 or 1, else level * mantissa. sent_BK: value * 2^exponent, exactly, float32; with
@@ -57,14 +57,14 @@ def exponent_window(values: Values) -> tuple[int, int]:
 
 
 def quantise(values: Values, moved_BK: NDArray[np.float32]) -> Quantised:
-    """The nearest levels to these coefficients, under the scale that the kind prescribes.
+    """The nearest levels to these coefficients, under the scale that the format prescribes.
 
     Args:
         values: How values are written. SIGN and SIGN_MEAN: the mean magnitude. TWO_BIT: the least
             squares scale of levels chosen at 1.5 times the mean. E3M0: the power of two that
             brings the largest nearest to level 64. INT8, INT16: the largest at the last level, so
             the mantissa is rounded up; else it is rounded to nearest, ties to even.
-        moved_BK: What is to be sent. Shape (B, K), float32; not modified.
+        moved_BK: The coefficients to send. Shape (B, K), float32; not modified.
 
     Returns:
         Levels to nearest; ties go to even (INT8, INT16) or away from 0 (TWO_BIT, E3M0). Exact

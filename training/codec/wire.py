@@ -1,4 +1,4 @@
-"""Wire: a node's update and the network's aggregate as canonical bytes.
+"""Wire: codec of a node's update and of the network's aggregate, in canonical bytes.
 
 Room: training (pure). An update is k (index, value) pairs of every block that is not dead: 9.5 bits
 a pair at k = 32 with a sign. With k = 4096 every coefficient is sent and no index is written.
@@ -45,7 +45,7 @@ _LEVELS: dict[Values, NDArray[Any]] = {
     Values.TWO_BIT: np.array([-1, 1, -3, 3], np.int32),
     Values.E3M0: np.array([*_E3M0, *(-level for level in _E3M0)], np.int32),
 }
-_MINUS_ZERO = 8  # the code of E3M0 that stands for nothing
+_MINUS_ZERO = 8  # the code of E3M0 that is not used
 _BIAS = 256  # of the 9 exponent bits of a scale
 _WIDTH_MAX = 15  # of an aggregate's value: 2^14 sizes and a sign, without 0
 # By which an aggregate's values of 14 bits are scaled: the mean over 128 nodes of multiples of 2^-51 fits.
@@ -54,12 +54,12 @@ AGGREGATE_EXPONENTS = (-80, 0)
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One node's message: B non-empty blocks, k coefficients each.
+    """One node's decoded message: B non-empty blocks, k coefficients each.
 
     blocks_B: block numbers, ascending. index_BK: ascending in each row, 0..4095.
-    value_BK: whole numbers; a coefficient is value * 2^exponent of its block. -1 or 1 on a sign wire.
-    exponent_B: None where no amplitude is sent (a sign wire): a block's scale is then free.
-    mantissa_B: 128..255, what every value of the block is a multiple of; None on a sign wire.
+    value_BK: integers; a coefficient is value * 2^exponent of its block. -1 or 1 on a sign wire.
+    exponent_B: None where no amplitude is sent (a sign wire): a block's scale is then arbitrary.
+    mantissa_B: 128..255, a factor of every value of the block; None on a sign wire.
     """
 
     blocks_B: NDArray[np.int64]
@@ -71,11 +71,11 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """What the network moves by: integer coefficients, by block and index ascending.
+    """The aggregate of a round: integer coefficients, by block and index ascending.
 
     block_T, index_T: positions. value_T: magnitude <= 2^14.
     exponent_N: by block of the layout, a coefficient is value * 2^exponent, and an empty block has 0;
-        None where a sign follows, so that the scale of a block is free.
+    None where only the sign is used, so that a block's scale is arbitrary.
     """
 
     block_T: NDArray[np.int64]
@@ -85,7 +85,7 @@ class Aggregate:
 
 
 def update_bytes_max(block_count: int, k: int, values: Values = Values.SIGN) -> int:
-    """No legal update is longer. It bounds what a receiver stores for a stranger."""
+    """Upper bound in bytes of any legal update. It bounds what a receiver stores for a peer."""
     per_block = k * CODE_BITS[values] + (0 if values is Values.SIGN else 16)
     if k < BLOCK_SIZE:
         bits = rice_bits(BLOCK_SIZE, k)
@@ -94,7 +94,7 @@ def update_bytes_max(block_count: int, k: int, values: Values = Values.SIGN) -> 
 
 
 def encode_update(update: Update, block_count: int, k: int, values: Values = Values.SIGN) -> bytes:
-    """The one byte string for this update."""
+    """The canonical bytes of this update."""
     flags = np.zeros(block_count, np.uint8)
     flags[update.blocks_B] = 1
     scales, level_BK = b"", update.value_BK
@@ -113,7 +113,7 @@ def encode_update(update: Update, block_count: int, k: int, values: Values = Val
 
 
 def decode_update(data: bytes, block_count: int, k: int, values: Values = Values.SIGN) -> Update:
-    """The update these bytes stand for. Dense indices are a read-only view.
+    """The update these bytes encode. Dense indices are a read-only view.
 
     Raises:
         MalformedMessage: not canonical, not `block_count` blocks, an index beyond its block, a scale
@@ -160,7 +160,7 @@ def decode_update(data: bytes, block_count: int, k: int, values: Values = Values
 
 
 def _codes(level_X: NDArray[Any], values: Values) -> NDArray[Any]:
-    """Codes of levels. Levels that the kind does not have are our own mistake."""
+    """Codes of levels. A level that the format does not have is a bug here."""
     most = LEVEL_MAX[values]
     assert not len(level_X) or (level_X.min() >= -most and level_X.max() <= most)
     if values in (Values.SIGN, Values.SIGN_MEAN):
@@ -190,7 +190,7 @@ def _decode_levels(data: bytes, count: int, values: Values) -> NDArray[Any]:
 
 
 def aggregate_bytes_max(block_count: int, k: int, node_count: int, has_scale: bool = False) -> int:
-    """No aggregate of this many nodes is longer."""
+    """Upper bound in bytes of an aggregate of this many nodes."""
     union = min(BLOCK_SIZE, k * node_count)
     if has_scale:
         # A gap's quotient costs at most 3 bits on average: 1 / 0.69 doubled by the floor, and its end. The
@@ -201,9 +201,9 @@ def aggregate_bytes_max(block_count: int, k: int, node_count: int, has_scale: bo
 
 
 def encode_aggregate(aggregate: Aggregate, block_count: int, has_scale: bool = False) -> bytes:
-    """The one byte string for this aggregate.
+    """The canonical bytes of this aggregate.
 
-    With `has_scale` no value is 0 (what is 0 is left out), and an empty block's exponent is 0.
+    With `has_scale` no value is 0 (zeros are left out), and an empty block's exponent is 0.
     """
     value_T = aggregate.value_T
     counts = np.bincount(aggregate.block_T, minlength=block_count)
@@ -227,7 +227,7 @@ def encode_aggregate(aggregate: Aggregate, block_count: int, has_scale: bool = F
 
 
 def decode_aggregate(data: bytes, block_count: int, has_scale: bool = False) -> Aggregate:
-    """The aggregate these bytes stand for.
+    """The aggregate these bytes encode.
 
     Raises:
         MalformedMessage: not the canonical bytes of an aggregate of `block_count` blocks.

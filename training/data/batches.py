@@ -1,8 +1,7 @@
-"""Data: a committed token stream, and who trains on which part of it in which round.
+"""Batches: which part of the committed token stream each node trains on in each round.
 
-Room: training (pure, but for `read_tokens`, which opens a folder). The batch of a
-node is a function of the run's seed, the round and the node: no choice is left
-to anybody. The last part of the stream is held out.
+Room: training (pure, but for `read_tokens`, which opens a folder). The batch of a node is a function of the
+run's seed, the round and the node: nobody can choose it. The last part of the stream is held out.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from assay.protocol.params import DataSpec, RunSpec
 from assay.protocol.types import Digest, PeerId
 from assay.training.data.shards import DataManifest, ShardedTokens, checked_shards, read_manifest
 
-Tokens = ShardedTokens | NDArray[Any]  # anything that is sliced into tokens
+Tokens = ShardedTokens | NDArray[Any]  # any sliceable sequence of tokens
 
 
 def describe(manifest: DataManifest, *, validation_tokens: int, source: str, licence: str) -> DataSpec:
-    """What the parties of a run are told about a data set."""
+    """The `DataSpec` that a run's spec states about a data set."""
     return DataSpec(
         root=manifest.root,
         manifest=manifest.digest(),
@@ -41,7 +40,7 @@ def read_tokens(folder: Path, spec: DataSpec) -> ShardedTokens:
     """The token stream from disk, read-only and memory-mapped, every byte of it checked once.
 
     Raises:
-        ConfigError: something is missing, altered, or is not the data this run committed to.
+        ConfigError: something is missing, modified, or is not the data this run committed to.
     """
     manifest = read_manifest(folder)
     is_this = (
@@ -82,7 +81,7 @@ def batch_positions(spec: RunSpec, node: PeerId, round_id: int) -> tuple[int, ..
 
 
 def batch_root(spec: RunSpec, positions: tuple[int, ...]) -> Digest:
-    """What a commit says about its batch: the data root and the positions."""
+    """The digest in a commit that binds its batch: of the data root and the positions."""
     body = spec.data.root + b"".join(at.to_bytes(8, "big") for at in positions)
     return Digest(hashlib.sha256(b"assay/batch-root/1" + body).digest())
 

@@ -1,8 +1,7 @@
-"""Documents: text out of plain files, JSON Lines and Parquet, a piece at a time.
+"""Documents: reads text out of plain files, JSON Lines and Parquet in bounded memory.
 
-Room: training (edge: reads files). A document is an iterator of chunks of UTF-8
-bytes; a file larger than memory is one like any other. What cannot be read is
-named: the file, and the line or row in it.
+Room: training (edge: reads files). A document is an iterator of chunks of UTF-8 bytes, so a file may be
+larger than memory. An error names the file, and the line or row in it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Document = Iterator[bytes]
 
 
 def format_of(path: Path, wanted: Format) -> str:
-    """What kind of file this is: as told, else by its suffix, else text."""
+    """The format of a file: as given, else by its suffix, else text."""
     return SUFFIXES.get(path.suffix.lower(), "text") if wanted == "auto" else wanted
 
 

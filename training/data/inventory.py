@@ -1,7 +1,7 @@
-"""Inventory: what a model was trained on, as one value that buyer and verifiers spell alike.
+"""Inventory: a canonical value that lists the data a model was trained on.
 
-Room: training (pure). It follows from the run's spec and the data's manifest, which the spec names by hash;
-its own hash is what a model's record on chain carries as `dataInventoryHash`.
+Room: training (pure). It follows from the run's spec and the data's manifest, which the spec names by hash,
+so buyer and verifiers compute the same; its own hash is `dataInventoryHash` in a model's record on chain.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ FORMAT = "assay/data-inventory/1"
 
 
 def inventory(data: DataSpec, manifest: DataManifest) -> dict[str, Any]:
-    """Every source with its licence and size, and what the tokens are.
+    """Every source with its licence and size, and the kind of tokens.
 
     Args:
         data: The run's.
-        manifest: The one that `data` names.
+        manifest: The manifest that `data` names.
 
     Raises:
-        ValueError: it names another one.
+        ValueError: `data` names another manifest.
     """
     if manifest.digest() != data.manifest:
         raise ValueError(f"manifest {manifest.digest().hex()}, the run names {data.manifest.hex()}")
@@ -45,5 +45,5 @@ def inventory(data: DataSpec, manifest: DataManifest) -> dict[str, Any]:
 
 
 def inventory_digest(told: dict[str, Any]) -> Digest:
-    """SHA-256 of an inventory's one spelling."""
+    """SHA-256 of an inventory's canonical JSON."""
     return Digest(hashlib.sha256(canonical_json(told)).digest())

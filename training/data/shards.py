@@ -1,8 +1,8 @@
 """Shards: tokens on disk, in files named by their hash, under one manifest and one root.
 
-Room: training (edge: files of one folder). Text is tokenised once, by whoever orders
-the run; everybody else receives this folder and checks it. Writing and checking hold
-one shard in memory, whatever the size of the whole.
+Room: training (edge: files of one folder). The buyer tokenises the text once; every other participant
+receives this folder and checks it. Writing and checking hold one shard in memory, whatever the size of the
+whole.
 
     DATA/manifest.json   sources with licence, files, documents, bytes, tokens; shards; root
     DATA/shards/HASH.bin tokens, little-endian, 1 MiB each but the last
@@ -41,7 +41,7 @@ _DOMAIN = hashlib.sha256(b"assay/data/2").digest()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What one source gave. bytes: of text, before it was tokenised."""
+    """One source of text. bytes: of text, before it was tokenised."""
 
     source: str
     licence: str
@@ -53,7 +53,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataManifest:
-    """A data set, complete: whoever holds this knows every shard and where it is from.
+    """The manifest of a data set: every shard, and the source it is from.
 
     tokenizer: SHA-256 of its file; zero for bytes. separator: the token after each document, if any.
     """
@@ -72,7 +72,7 @@ class DataManifest:
         return shard_root(self.shards)
 
     def to_json(self) -> bytes:
-        """The bytes whose SHA-256 is the manifest's digest: one value has one spelling."""
+        """The canonical bytes whose SHA-256 is the manifest's digest."""
         body = {
             "format": FORMAT,
             "tokenizer": self.tokenizer.hex(),
@@ -149,7 +149,7 @@ class ShardWriter:
 
 
 def shard_path(folder: Path, name: Digest) -> Path:
-    """Where a shard lies."""
+    """Path of a shard's file."""
     return folder / SHARDS / f"{name.hex()}.bin"
 
 
@@ -157,7 +157,7 @@ def read_manifest(folder: Path) -> DataManifest:
     """The manifest in a folder.
 
     Raises:
-        ConfigError: it is missing, or is not one.
+        ConfigError: it is missing or malformed.
     """
     path = folder / MANIFEST
     try:
@@ -186,7 +186,7 @@ def checked_shards(folder: Path, manifest: DataManifest) -> Iterator[NDArray[Any
     """Every shard in order, read and compared with its name, one at a time.
 
     Raises:
-        ConfigError: which shard is missing, altered, of another length or holds a token out of range.
+        ConfigError: which shard is missing, modified, of another length or holds a token out of range.
     """
     kind = token_type(manifest.token_bytes)
     per_shard = SHARD_BYTES // kind.itemsize
@@ -213,10 +213,10 @@ def checked_shards(folder: Path, manifest: DataManifest) -> Iterator[NDArray[Any
 
 
 class ShardedTokens:
-    """A token stream over shards, mapped read-only; a slice copies what it names and nothing else."""
+    """A token stream over shards, mapped read-only; a slice copies only its own tokens."""
 
     def __init__(self, folder: Path, manifest: DataManifest) -> None:
-        """Open nothing yet. The shards must have been checked."""
+        """Opens no file. The shards must have been checked."""
         self._folder, self._manifest = folder, manifest
         self._type = token_type(manifest.token_bytes)
         self._open: OrderedDict[int, NDArray[Any]] = OrderedDict()
@@ -255,7 +255,7 @@ def write_tokens(
     licence: str = "none",
     tokenizer: Digest = NO_DIGEST,
 ) -> DataManifest:
-    """A data set of tokens that are already there: one source, one document, no separator.
+    """Write tokens that exist already as a data set: one source, one document, no separator.
 
     Without a folder nothing is written.
 

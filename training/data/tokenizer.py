@@ -27,13 +27,13 @@ PIECE_BYTES = 1 << 20
 FILE_BYTES_MAX = 1 << 28
 BYTE_VOCABULARY = 256
 BYTE_SEPARATOR = 0
-# What follows a document, where nobody said: the first of these that the tokenizer knows.
+# Default separators: the first of these that the tokenizer knows follows each document.
 SEPARATORS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<|eot_id|>", "[SEP]")
 
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """How pieces of text become tokens.
+    """Converts pieces of text to tokens.
 
     digest: SHA-256 of the file; zero for bytes. separator: the token after each document, if any.
     body: the file, or nothing for bytes. encode: one piece of UTF-8 text to token numbers.
@@ -106,7 +106,7 @@ def load_tokenizer(path: Path, separator: str | None = None) -> Tokenizer:
 
 
 def pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """A document cut where its tokens will not mind: at most `PIECE_BYTES` each, whatever the chunks.
+    """A document cut into pieces of at most `PIECE_BYTES`, the same whatever the chunks it arrives in.
 
     A piece ends with the last newline that fits; without one, before the last UTF-8 character
     that would be cut in two.
@@ -133,7 +133,7 @@ def _cut(held: bytes) -> int:
 
 
 def byte_tokenizer_json() -> bytes:
-    """The byte tokenizer as a `tokenizer.json`, for programs that want one: token n is byte n."""
+    """The byte tokenizer as a `tokenizer.json`, for other programs: token n is byte n."""
     # Byte-level BPE without merges. Its alphabet writes each byte as a visible character: bytes
     # that are printable stand for themselves, the others for code points from 256 on (GPT-2).
     visible = [*range(33, 127), *range(161, 173), *range(174, 256)]

@@ -1,10 +1,9 @@
-"""Challenge: a small fixed computation whose bits say which code a machine's gradients come from.
+"""Challenge: a small fixed computation whose bits identify the code that computes a machine's gradients.
 
-Room: training (pure). What a node says of its execution class is only its word. Three steps of two small
-models, whose parameters and tokens come from a hash, run through the kernels that training runs
-through: attention, both norms and activations, matrix products of several shapes, loss and gather,
-and their backward passes. Every step starts where the one before led, so a difference
-in one bit spreads.
+Room: training (pure). A node only declares its execution class; the fingerprint is computed. Three steps of
+two small models, whose parameters and tokens come from a hash, run through the kernels that training uses:
+attention, both norms and activations, matrix products of several shapes, loss and gather, and their backward
+passes. Every step starts from the result of the one before, so a difference in one bit spreads.
 
 Equal classes give equal fingerprints, in every process. Unequal fingerprints prove that bits cannot be
 compared. The reverse does not hold for everything: kernels may agree on small shapes and not on
@@ -56,10 +55,10 @@ def fingerprint(compute: ComputeSpec, device: str = "cpu") -> Digest:
 
 
 def challenge_tokens(model: ModelSpec, number: int, sequences: int = SEQUENCES) -> NDArray[np.int64]:
-    """Made-up text with a pattern to learn: steps of a few sizes over the vocabulary, from a hash.
+    """Synthetic text with a pattern to learn: steps of a few sizes over the vocabulary, from a hash.
 
     Returns:
-        Shape (sequences, context + 1), int64; every machine's are the same.
+        Shape (sequences, context + 1), int64; equal on every machine.
     """
     count = sequences * (model.context + 1)
     head = b"assay/challenge-tokens/1" + number.to_bytes(8, "big")

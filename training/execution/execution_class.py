@@ -1,8 +1,8 @@
-"""Execution: which machine's gradients can be compared with which, bit for bit.
+"""Execution class: a digest of what decides a machine's gradient bits; equal classes compare bit for bit.
 
-Room: training (pure). A class is what the operator's configuration and build say,
-and the fingerprint of what this process really computes (`challenge`): kernels that
-no flag names, such as oneDNN's and MKL's own choice by processor, differ in it.
+Room: training (pure). A class consists of the operator's configuration and build, and the fingerprint of what
+this process really computes (`challenge`): kernels that no flag names, such as oneDNN's and MKL's own choice
+by processor, differ in it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from assay.training.execution.challenge import fingerprint
 
 
 def execution_class(compute: ComputeSpec, device: str = "cpu") -> Digest:
-    """Digest of what decides the bits of a gradient on this machine; equal means comparable bit for bit.
+    """Digest of what decides the bits of a gradient on this machine; equal classes compare bit for bit.
 
     The first call for a configuration runs the challenge, which takes about a quarter of a second.
     """

@@ -1,4 +1,4 @@
-"""Threads: how many a process computes with, measured once and then kept.
+"""Threads: measures once how many threads a process computes with, and keeps the choice.
 
 Room: training (edge: a clock, one file). More threads are not always faster: where
 cores are shared, two can take eight times as long as one. The number is part of the
@@ -34,10 +34,10 @@ KEPT = "threads.json"
 
 
 def prepare(folder: Path, *, device: str, threads: int) -> int:
-    """Set this process up to compute; how many threads it uses. Call once, before any work.
+    """Set this process up to compute; returns its thread count. Call once, before any work.
 
     Args:
-        folder: The participant's; a probed choice is kept there.
+        folder: The participant's; a measured choice is kept there.
         device: "cpu" or "cuda".
         threads: A number, or `AUTO` to probe at the first start.
 

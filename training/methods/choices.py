@@ -1,6 +1,6 @@
-"""Choices: what whoever orders a run may say about its method; the method fills in the rest.
+"""Choices: what an order may set about a training method; the method's defaults fill the rest.
 
-Room: training (pure). Units as in protocol/update_rule.py. None: the method's own value.
+Room: training (pure). Units as in protocol/update_rule.py. None: the method's default.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from assay.protocol.update_rule import (
 
 T = TypeVar("T")
 NO_RATE = ScheduleSpec(curve=Curve.CONSTANT, peak_nano=0, floor_ppm=0, warmup_rounds=0, decay_rounds=0)
-SEGMENT_STEPS = 5  # inner steps that an audit repeats, unless told otherwise
+SEGMENT_STEPS = 5  # inner steps that an audit repeats, unless set otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """Everything a run file can say of [train] and [comm]."""
+    """Every setting of [train] and [comm] in a run file."""
 
     sequences: int | None = None  # per inner step
     steps: int | None = None
@@ -66,12 +66,12 @@ class Choices:
 
 
 def given(chosen: T | None, otherwise: T) -> T:
-    """What was chosen, else the method's own value."""
+    """The chosen value, else the method's default."""
     return otherwise if chosen is None else chosen
 
 
 def schedule(choices: Choices, *, peak_nano: int, floor_ppm: int, warmup_rounds: int) -> ScheduleSpec:
-    """The outer rate as chosen."""
+    """The outer rate's schedule, as chosen."""
     return ScheduleSpec(
         curve=given(choices.curve, Curve.COSINE),
         peak_nano=given(choices.lr_nano, peak_nano),
@@ -84,7 +84,7 @@ def schedule(choices: Choices, *, peak_nano: int, floor_ppm: int, warmup_rounds:
 def inner_loop(
     choices: Choices, optimiser: Optimiser, *, steps: int, lr_nano: int, decay_micro: int, warmup_rounds: int
 ) -> LocalSpec:
-    """Local work of several optimiser steps, as chosen."""
+    """The inner optimiser steps, as chosen."""
     count = given(choices.steps, steps)
     is_adam = optimiser is Optimiser.ADAMW
     return LocalSpec(
@@ -111,7 +111,7 @@ def inner_loop(
 
 
 def outer_step(choices: Choices, kind: Outer, rate: ScheduleSpec, *, momentum_micro: int = 0) -> OuterSpec:
-    """The network's step, as chosen."""
+    """The outer optimiser, as chosen."""
     chosen = given(choices.outer, kind)
     is_adaptive = chosen in (Outer.ADAM, Outer.YOGI)
     return OuterSpec(
@@ -133,7 +133,7 @@ def compressor(
     feedback_micro: int,
     keeps_error: bool,
 ) -> CompressSpec:
-    """What is sent, as chosen."""
+    """The compression, as chosen."""
     rank = given(choices.rank, 0)
     keeps = keeps_error if choices.feedback_micro is None else choices.feedback_micro > 0
     return CompressSpec(
@@ -157,7 +157,7 @@ def assembled(
     merge_ppm: int = 0,
     apply_lag: int = 0,
 ) -> RuleSpec:
-    """The rule of these parts; of what is given by name, what was chosen instead."""
+    """The rule made of these parts; choices replace the values given by name."""
     return RuleSpec(
         local=local,
         compress=compress,

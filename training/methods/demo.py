@@ -1,4 +1,4 @@
-"""DeMo: one gradient a round into a momentum in the DCT domain, of which the largest part is sent.
+"""DeMo: preset of one gradient per round, a momentum in the DCT domain, and its largest coefficients sent.
 
 Room: training (pure).
 

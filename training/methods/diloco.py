@@ -1,4 +1,4 @@
-"""DiLoCo: AdamW on its own for some steps, then the whole way gone, and a Nesterov step.
+"""DiLoCo: preset of inner AdamW steps, the whole pseudo-gradient sent, and an outer Nesterov step.
 
 Room: training (pure).
 

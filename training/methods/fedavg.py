@@ -1,4 +1,4 @@
-"""FedAvg and its kin: SGD on its own, then the mean; FedProx with a proximal weight, FedOpt with outer Adam.
+"""FedAvg: preset of inner SGD steps, then the mean; FedProx adds a proximal weight, FedOpt an outer Adam.
 
 Room: training (pure).
 

@@ -1,4 +1,4 @@
-"""SparseLoCo: AdamW on its own for some steps, then the largest part of the way gone, in two bits.
+"""SparseLoCo: preset of inner AdamW steps, then the largest part of the pseudo-gradient in two bits.
 
 Room: training (pure).
 

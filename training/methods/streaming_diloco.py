@@ -1,4 +1,4 @@
-"""Streaming DiLoCo: one fragment of the model is synced each round, while the rest trains on.
+"""Streaming DiLoCo: preset that syncs one fragment of the model each round, while the rest trains on.
 
 Room: training (pure).
 

@@ -1,4 +1,4 @@
-"""FLOP: how many floating-point operations training on so many tokens takes, by one formula.
+"""FLOP: floating-point operations of training on a number of tokens, by one integer formula.
 
 Room: training (pure). Only what a forward and backward pass multiplies is counted: no optimiser, transform,
 aggregation or evaluation. Integers throughout, so every party gets the same figure.

@@ -1,4 +1,4 @@
-"""GPT: next-token loss of a pre-norm decoder with learned positions and GELU.
+"""GPT: logits of a pre-norm decoder with learned positions and GELU.
 
 Room: training (pure). Radford et al., "Language Models are Unsupervised Multitask
 Learners", 2019, without biases in linear layers. With zeros for these biases it is

@@ -1,8 +1,7 @@
-"""HF: a run starts from, and ends as, a folder that `transformers` loads.
+"""Hugging Face: imports a run's starting model from, and exports its result to, a `transformers` folder.
 
-Room: training (edge: reads one folder). A Llama here is a LlamaForCausalLM. A GPT here
-has no biases in its linear layers and leaves as a GPT2LMHeadModel whose biases are zero;
-one whose biases are not zero cannot come in, and is refused.
+Room: training (edge: reads one folder). A Llama here is a LlamaForCausalLM. A GPT here has no biases in its
+linear layers and is exported as a GPT2LMHeadModel with zero biases; a GPT-2 with other biases is refused.
 
     FOLDER/config.json, *.safetensors, tokenizer.json
 """
@@ -61,11 +60,11 @@ _GPT_WHOLE = {
 _GPT_TRANSPOSED = ("attention.qkv", "attention.out", "mlp.up", "mlp.down")  # GPT-2 keeps (in, out)
 
 
-# ---- out
+# ---- export
 
 
 def export_config(model: ModelSpec, separator: int | None) -> dict[str, Any]:
-    """What config.json says. `separator`: the token after each document, if there is one."""
+    """Content of config.json. `separator`: the token after each document, if there is one."""
     common = {
         "dtype": "float32",
         "tie_word_embeddings": model.is_tied,
@@ -113,7 +112,7 @@ def export_config(model: ModelSpec, separator: int | None) -> dict[str, Any]:
 
 
 def export_tensors(model: ModelSpec, theta_P: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
-    """The parameters under the names, and in the shapes, that `transformers` knows them by."""
+    """The parameters under the names, and in the shapes, of `transformers`."""
     tensors: dict[str, NDArray[np.float32]] = {}
     for name, (at, shape) in layout_of(model).offsets().items():
         value = theta_P[at : at + int(np.prod(shape))].reshape(shape)
@@ -124,14 +123,14 @@ def export_tensors(model: ModelSpec, theta_P: NDArray[np.float32]) -> dict[str, 
     return tensors
 
 
-# ---- in
+# ---- import
 
 
 def read_sizes(folder: Path) -> ModelSpec:
     """The model that a folder's config.json describes; its `base` is zero.
 
     Raises:
-        ConfigError: it cannot be read, or is of a kind that cannot be trained here; why.
+        ConfigError: it cannot be read, or is of a kind that cannot be trained here; the reason is given.
     """
     path = folder / CONFIG
     try:
@@ -205,7 +204,7 @@ def read_theta(folder: Path, model: ModelSpec) -> NDArray[np.float32]:
 
 
 def _places(folder: Path) -> dict[str, Path]:
-    """Which file holds each tensor."""
+    """The file that holds each tensor."""
     from safetensors import SafetensorError, safe_open
 
     index = folder / WEIGHTS_INDEX

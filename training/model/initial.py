@@ -1,4 +1,4 @@
-"""Start: the parameters a run begins with, drawn from its seed or imported.
+"""Initial: the parameters a run begins with, drawn from its seed or imported.
 
 Room: training (edge: reads one file). Imported parameters travel as a file beside the
 data; the spec names their digest, so a wrong file stops a participant at its first step.
@@ -33,10 +33,10 @@ def starting_parameters(spec: RunSpec, base: Path | None) -> NDArray[np.float32]
 
     Args:
         spec: The run.
-        base: The file of the imported parameters; not looked at where there are none.
+        base: The file of the imported parameters; ignored if the run imports none.
 
     Raises:
-        ConfigError: the run starts from imported parameters, and these are not they.
+        ConfigError: the run starts from imported parameters, and these are others.
     """
     layout = layout_of(spec.model)
     if spec.model.base == NO_DIGEST:

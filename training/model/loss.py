@@ -1,9 +1,8 @@
-"""Model: loss and gradient as a pure function of the flat parameter vector.
+"""Loss: mean loss and gradient as a pure function of the flat parameter vector.
 
-Room: training (pure). The family says which decoder (`gpt`, `llama`); everything
-else that decides bits is fixed here and named in `execution_class`: precision,
-attention kernel, accumulation, threads, device. Parameters and gradients are float32
-on the CPU whatever a pass is computed in and on.
+Room: training (pure). The family selects the decoder (`gpt`, `llama`); everything else that decides bits is
+fixed here and named in `execution_class`: precision, attention kernel, accumulation, threads, device.
+Parameters and gradients are float32 on the CPU whatever a pass is computed in and on.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ def use_threads(count: int) -> None:
 
 
 def use_one_thread() -> None:
-    """`use_threads(1)`: what all participants do unless told otherwise."""
+    """`use_threads(1)`: the default of all participants."""
     use_threads(1)
 
 
 def check_device(device: str) -> None:
-    """Do nothing if this machine can compute there.
+    """Do nothing if this machine can compute on the device.
 
     Raises:
         ConfigError: no such device, or torch cannot use it.

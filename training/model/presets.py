@@ -1,7 +1,7 @@
 """Presets: model sizes by name, from one million parameters to one billion.
 
-Room: training (pure). A name says the parameters with the vocabulary it is meant
-for: 256 (bytes) up to 15M, 32,000 above; a test holds the exact counts.
+Room: training (pure). A name states the parameter count with its intended vocabulary: 256 (bytes) up to 15M,
+32,000 above; a test holds the exact counts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Inner: the optimiser steps a node takes on its own between two syncs.
+"""Inner: the optimiser steps a node takes between two syncs, from committed state to committed state.
 
 Room: training (pure). Every step but the gradient is elementwise float32, each
 operation rounded on its own, so equal gradients give equal bits on any machine. A long
@@ -33,7 +33,7 @@ _MOMENTS_DOMAIN = b"assay/inner-moments/2"
 
 @dataclass(frozen=True, slots=True)
 class InnerState:
-    """Where a node's inner optimiser stands.
+    """State of a node's inner optimiser.
 
     theta_P: its own parameters. moments: AdamW's two, else none. count: steps since they were zero.
     """
@@ -45,7 +45,7 @@ class InnerState:
 
 @dataclass(frozen=True, slots=True)
 class InnerRoots:
-    """What an inner state's digest binds: Merkle roots of its parameters and of its moments, by block.
+    """Merkle roots that an inner state's digest binds: of its parameters and of its moments, by block.
 
     moments: zeros where the optimiser has none.
     """
@@ -56,13 +56,13 @@ class InnerRoots:
 
     @property
     def digest(self) -> Digest:
-        """The entry of a commit."""
+        """The inner state's entry in a commit."""
         body = self.count.to_bytes(8, "big") + self.theta + self.moments
         return Digest(blake3(b"assay/inner/2" + body).digest())
 
 
 def fresh(local: LocalSpec, theta_P: Floats) -> InnerState:
-    """Moments of zero at these parameters."""
+    """An inner state with zero moments at these parameters."""
     has_moments = local.optimiser is Optimiser.ADAMW
     moments = (np.zeros_like(theta_P), np.zeros_like(theta_P)) if has_moments else ()
     return InnerState(theta_P, moments, 0)
@@ -74,7 +74,7 @@ def theta_leaves(run_id: Digest, layout: Layout, theta_P: Floats) -> list[Digest
 
 
 def theta_domain(run_id: Digest) -> bytes:
-    """Domain of these leaves: one run's blocks never stand for another's."""
+    """Domain of parameter leaves: one run's blocks never verify as another's."""
     return blake3(_THETA_DOMAIN + run_id).digest()
 
 
@@ -95,12 +95,12 @@ def moments_root(run_id: Digest, layout: Layout, moments: tuple[Floats, ...]) ->
 
 
 def moments_domain(run_id: Digest) -> bytes:
-    """Domain of these leaves: no parameters, and no other run's moments, stand for them."""
+    """Domain of moment leaves: no parameters, and no other run's moments, verify as them."""
     return blake3(_MOMENTS_DOMAIN + run_id).digest()
 
 
 def roots_of(run_id: Digest, layout: Layout, state: InnerState) -> InnerRoots:
-    """What a commit says of an inner state."""
+    """The Merkle roots that a commit binds of an inner state."""
     root = merkle.root(theta_leaves(run_id, layout, state.theta_P))
     return InnerRoots(state.count, root, moments_root(run_id, layout, state.moments))
 
@@ -118,7 +118,7 @@ def segments(
     Args:
         spec: The run.
         round_id: The round.
-        start: Where the node begins.
+        start: The inner state the node begins with.
         anchor_P: theta_0 of the proximal term.
         tokens: The round's batch. Shape (steps * sequences, context + 1).
         gradient: Loss and gradient of one step.

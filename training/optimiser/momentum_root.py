@@ -1,4 +1,4 @@
-"""Momentum: what a commit binds of a node's private state.
+"""Momentum root: the Merkle root by which a commit binds a node's private state.
 
 Room: training (pure, without torch: the network's process computes these too). One
 Merkle leaf per 64 x 64 block, so that an audit opens a few blocks of any model; one
@@ -32,7 +32,7 @@ def block_leaves(domain: bytes, blocks_NC: NDArray[np.float32]) -> list[Digest]:
 
 
 def momentum_domain(run_id: Digest) -> bytes:
-    """Domain of momentum leaves: one run's blocks never stand for another's."""
+    """Domain of momentum leaves: one run's blocks never verify as another's."""
     return hashlib.sha256(b"assay/momentum/1" + run_id).digest()
 
 
@@ -43,7 +43,7 @@ def private_leaves(run_id: Digest, error_NC: NDArray[np.float32], carried: Diges
 
 
 def carried_leaf(run_id: Digest, block_count: int, carried: Digest) -> Digest:
-    """The leaf after the blocks' leaves."""
+    """The leaf of the inner state, after the blocks' leaves."""
     return merkle.leaf_hash(momentum_domain(run_id), block_count, carried)
 
 

@@ -1,4 +1,4 @@
-"""Private: what a node carries from round to round, and the root by which commits bind it.
+"""Node state: what a node carries from round to round, and the root by which commits bind it.
 
 Room: training (pure, without torch: the network's process opens these).
 
@@ -21,9 +21,9 @@ from assay.training.optimiser.momentum_root import private_leaves
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node's own state after a round.
+    """A node's private state after a round.
 
-    error_NC: momentum, or what was not sent yet; float32. inner: where its optimiser stands, of
+    error_NC: momentum, or what was not sent yet; float32. inner: state of its optimiser, for
     rules that carry it. round: the last round it contributed to, or -1.
     """
 
@@ -33,7 +33,7 @@ class NodeState:
 
 
 def start_private(layout: Layout) -> NodeState:
-    """Before a node's first contribution, and whenever it starts afresh."""
+    """The private state before a node's first contribution, and after a reset."""
     return NodeState(np.zeros((layout.blocks, BLOCK_SIZE), np.float32))
 
 

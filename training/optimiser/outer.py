@@ -1,4 +1,4 @@
-"""Outer: how everybody's parameters move by the aggregate of a round.
+"""Outer: the optimiser step by which a round's aggregate moves the shared parameters.
 
 Room: training (pure). Everything here is exact: integers up to the aggregate's values,
 then elementwise float32 operations, each rounded on its own as IEEE 754 says, square
@@ -32,7 +32,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class OuterState:
-    """What everybody shares after a round.
+    """The public state after a round, equal at all participants.
 
     theta_P: the parameters. buffers: the outer optimiser's, none, one or two, as theta_P.
     pending: aggregates that are not applied yet, oldest first; `apply_lag` of them.
@@ -44,13 +44,13 @@ class OuterState:
 
 
 def start_public(spec: RunSpec, theta_P: Floats) -> OuterState:
-    """Before the first round."""
+    """The public state before the first round."""
     count = {Outer.SIGN: 0, Outer.SGD: 0, Outer.NESTEROV: 1, Outer.ADAM: 2, Outer.YOGI: 2}
     return OuterState(theta_P, tuple(np.zeros_like(theta_P) for _ in range(count[spec.rule.outer.kind])))
 
 
 def public_digest(public: OuterState) -> Digest:
-    """BLAKE3 of the parameters, and of whatever else the next rounds depend on."""
+    """BLAKE3 of the parameters and the rest of the public state."""
     whole = blake3(b"assay/state/1|float32|" + len(public.theta_P).to_bytes(8, "big"))
     for part_P in (public.theta_P, *public.buffers):
         whole.update(np.ascontiguousarray(part_P, "<f4").tobytes())
@@ -60,14 +60,14 @@ def public_digest(public: OuterState) -> Digest:
 
 
 def apply(spec: RunSpec, layout: Layout, public: OuterState, round_id: int, aggregate: bytes) -> OuterState:
-    """The state after a round. Empty bytes (a round without commits) move nothing.
+    """The public state after a round. Empty bytes (a round without commits) move nothing.
 
     Args:
         spec: The run.
         layout: Order and shapes of the parameters.
         public: The state before; not modified.
         round_id: The round that ends.
-        aggregate: What its manifest names; applied `apply_lag` rounds later.
+        aggregate: The bytes that its manifest names; applied `apply_lag` rounds later.
 
     Raises:
         MalformedMessage: these are not the bytes of an aggregate.
@@ -100,7 +100,7 @@ def applied_fragments(spec: RunSpec, rounds: Iterable[int]) -> list[int]:
 
 
 def _outer_step(outer: OuterSpec, lr: np.float32, public: OuterState, step_P: Floats) -> OuterState:
-    """One step of the outer optimiser, which takes the mean distance for a gradient.
+    """One step of the outer optimiser; the mean displacement takes the place of the gradient.
 
     Reference:
         Douillard et al., arXiv:2311.08105 (DiLoCo: Nesterov, as in torch.optim.SGD);
@@ -142,7 +142,7 @@ def _distance(spec: RunSpec, layout: Layout, sparse: Aggregate) -> Floats:
     exponent_N11 = sparse.exponent_N[:, None, None]
     if spec.rule.compress.transform is Transform.DCT:
         whole, shift = inverse_values(dense)
-        # Whole numbers below 2^53 times a power of two: exact until the one rounding to float32.
+        # Integers below 2^53 times a power of two: exact until the one rounding to float32.
         blocks = np.ldexp(whole, exponent_N11 - shift)
     else:
         blocks = np.ldexp(dense.astype(np.float64), exponent_N11)

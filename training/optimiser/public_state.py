@@ -1,9 +1,8 @@
-"""Parameters: the public state of recent rounds, rebuilt from certified aggregates alone.
+"""Public state: parameters of recent rounds, rebuilt from certified aggregates alone.
 
-Room: training (edge: checkpoint files). Every honest process holds the same bits
-at every round: theta, the outer optimiser's buffers, aggregates not yet applied. Recent
-rounds' theta stays in memory because audits look back; a checkpoint every `keep`
-rounds bounds what a restart must replay.
+Room: training (edge: checkpoint files). Every honest process holds the same bits at every round: theta, the
+outer optimiser's buffers, aggregates not yet applied. Recent rounds' theta stays in memory for audits; a
+checkpoint every `keep` rounds bounds what a restart must replay.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from assay.training.optimiser.outer import OuterState, apply, public_digest, sta
 
 
 def kept_rounds(spec: RunSpec) -> int:
-    """Rounds that audits can look back, and so must be held."""
+    """Rounds back for which audits need theta, so that it must be kept."""
     return spec.closing_rounds + 2 + spec.rule.read_lag
 
 
@@ -50,14 +49,14 @@ class PublicState:
         self._recent = {self.round: self.public.theta_P}
 
     def digest(self) -> Digest:
-        """Of the newest state."""
+        """Digest of the newest state."""
         return public_digest(self.public)
 
     def read(self, round_id: int) -> NDArray[np.float32]:
         """theta that local work of a round starts from: `read_lag` rounds old.
 
         Raises:
-            Diverged: that round is ahead of us or too long ago.
+            Diverged: that round is ahead of us or too old.
         """
         return self.at(max(round_id - self.spec.rule.read_lag, 0))
 
@@ -65,7 +64,7 @@ class PublicState:
         """theta of a recent round.
 
         Raises:
-            Diverged: that round is ahead of us or too long ago.
+            Diverged: that round is ahead of us or too old.
         """
         if round_id not in self._recent:
             raise Diverged(
@@ -74,10 +73,10 @@ class PublicState:
         return self._recent[round_id]
 
     def apply(self, round_id: int, aggregate: bytes) -> Digest:
-        """Step from `round_id` to the next round; the digest of what results.
+        """Step from `round_id` to the next round; returns the digest of the new state.
 
         Raises:
-            Diverged: this is not the round we are at.
+            Diverged: this is not our newest round.
         """
         if round_id != self.round:
             raise Diverged(f"the aggregate of round {round_id} arrived while at round {self.round}")
@@ -91,12 +90,12 @@ class PublicState:
         return self.digest()
 
     def replace(self, theta_P: NDArray[np.float32]) -> None:
-        """Put other values in the newest round's place. Only a fault that is made on purpose does this."""
+        """Overwrite the newest round's parameters. Only fault injection calls this."""
         self.public = replace(self.public, theta_P=theta_P)
         self._recent[self.round] = theta_P
 
     def reset(self) -> None:
-        """Forget everything and start from round 0: what a diverged process does."""
+        """Discard everything and start from round 0: what a diverged process does."""
         for round_id in self._checkpoints():
             self._path(round_id).unlink()
         self.round = 0

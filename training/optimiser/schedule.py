@@ -1,4 +1,4 @@
-"""Schedule: a rate over a run as a table of integers that every machine reads alike.
+"""Schedule: the learning rate over a run from integer parameters, with equal bits on every machine.
 
 Room: training (pure). No machine's libm enters: the cosine is Bhaskara's rational
 approximation (largest error 0.0022 of the peak), and one division by 10^9 ends in float32.

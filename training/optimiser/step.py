@@ -1,4 +1,4 @@
-"""Rule: one round of any method, as pure functions of public state, private state and work.
+"""Step: one round of any method, as pure functions of public state, private state and local work.
 
 Room: training (pure). The family of methods is one pipeline with numbers in it
 (`protocol/update_rule.py`); a method is a preset of those numbers (`training/methods/`).
@@ -44,7 +44,7 @@ from assay.training.transform.compress import (
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What local work leads to.
+    """Result of local work.
 
     x_NC: what enters the compressor, by block. loss: mean over the batch, nats. ends: the inner
     state at the end of every segment; none for a single gradient. start: the one before the first.
@@ -115,7 +115,7 @@ def local(
 
 
 def sketches(layout: Layout, work: Work, pattern: Digest) -> tuple[Digest, ...]:
-    """What a commit seals of some work: the digest of one sketch for each segment, or for the gradient."""
+    """The sketch digests that a commit binds: one for each segment, or one for the gradient."""
     if work.start is None:
         return (sketch_digest(work_sketch(pattern, work.x_NC)),)
     states = (work.start, *work.ends)
@@ -123,7 +123,7 @@ def sketches(layout: Layout, work: Work, pattern: Digest) -> tuple[Digest, ...]:
 
 
 def way_sketch(layout: Layout, start: InnerState, end: InnerState, pattern: Digest) -> Digest:
-    """Digest of the sketch of the way that a segment of inner steps went."""
+    """Digest of the sketch of a segment's displacement (pseudo-gradient)."""
     way_NC = to_blocks(layout, start.theta_P - end.theta_P).reshape(-1, BLOCK_SIZE)
     return sketch_digest(work_sketch(pattern, way_NC))
 
@@ -131,7 +131,7 @@ def way_sketch(layout: Layout, start: InnerState, end: InnerState, pattern: Dige
 def compress(
     spec: RunSpec, layout: Layout, round_id: int, before_NC: Floats, x_NC: Floats, *, uses_up: bool = False
 ) -> Transition:
-    """What is sent of some work and what is kept back, over all blocks. `uses_up`: see `encode`."""
+    """The sent and the retained part of some work, over all blocks. `uses_up`: see `encode`."""
     rule = spec.rule
     if rule.fragments == 1:
         return transition(rule.compress, before_NC, x_NC, before_NC if uses_up else None)
@@ -149,7 +149,7 @@ def encode(
 ) -> tuple[NodeState, bytes]:
     """The private state after a round, and the message.
 
-    With `uses_up` the error before the round may become the one after it where it lies.
+    With `uses_up` the error before the round may be overwritten by the one after it.
     """
     rule = spec.rule
     moved = compress(spec, layout, round_id, private.error_NC, work.x_NC, uses_up=uses_up)
@@ -160,5 +160,5 @@ def encode(
 
 
 def message(spec: RunSpec, layout: Layout, update: Update) -> bytes:
-    """An update's bytes, of a rule without factors."""
+    """The bytes of an update, for rules without factors."""
     return encode_update(update, layout.blocks, spec.rule.compress.k, spec.rule.compress.values)

@@ -1,4 +1,4 @@
-"""Forward: the blocks of a flat vector in the DCT basis, without cutting them out first.
+"""Blocked DCT: the 64 x 64 blocks of a flat vector in the DCT basis, without copying them out first.
 
 Room: training (pure). Each tensor is transformed where it lies; the vectors, which share
 blocks, are laid out first. A block's bits are those that it has alone.
@@ -72,7 +72,7 @@ def spectra(blocks_BSS: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def length(flat_P: NDArray[np.float32]) -> float:
-    """Euclidean length of a vector: squares, exact in float64, are added up in one fixed order."""
+    """Euclidean length of a vector: squares, exact in float64, are added in one fixed order."""
     lane = np.zeros(_LANES)
     return math.sqrt(_squares(floats(flat_P), lane))
 

@@ -1,16 +1,16 @@
-"""Compiled: a function in machine code, whose arithmetic is that of its Python text and of every machine.
+"""Compiled: decorator that compiles a function with numba so that its bits equal those of its Python text.
 
-Room: training (edge: the folder of compiled code). numba, with nothing that could change a bit: no
-fast-math, so no sum is reordered and no product is fused into an addition; one thread. What is
-by element then has the same bits with and without vectors (tests/training/test_same_steps.py).
+Room: training (edge: the folder of compiled code). numba, with nothing that could change a bit: no fast-math,
+so no sum is reordered and no product is fused into an addition; one thread. Elementwise operations then have
+the same bits with and without vectors (tests/training/test_same_steps.py).
 
-The code of a file is kept where Python keeps its bytecode, by processor, Python and numba, and is made
-again when the file has changed: a compiled function calls only functions of its own file, and who changes
-`OPTIONS` deletes what is kept. Who can write there can run code anyway, as with bytecode. Where neither
-that folder nor the user's own for such things can be written, every process compiles anew, in two seconds.
+A file's compiled code is cached where Python keeps its bytecode, by processor, Python and numba, and is
+rebuilt when the file has changed: a compiled function calls only functions of its own file, and a change of
+`OPTIONS` needs the cache deleted by hand. Write access there allows code execution anyway, as with bytecode.
+If neither that folder nor the user's cache folder is writable, every process compiles anew, in two seconds.
 
-Nothing in it looks at sizes: a wrong shape would read and write what is not ours. The Python
-around a compiled function checks, and hands over contiguous arrays.
+Compiled code checks no sizes: a wrong shape would read and write foreign memory. The Python around a compiled
+function checks shapes, and passes contiguous arrays.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# Arguments: arrays that are only read (also those that nobody may write), and arrays that are filled.
+# Argument types: arrays that are only read (also read-only ones), and arrays that are filled.
 READ_1, READ_2 = (types.Array(types.float32, dims, "C", readonly=True) for dims in (1, 2))
 FILL_1, FILL_2 = (types.Array(types.float32, dims, "C") for dims in (1, 2))
 FILL_BOOL_1 = types.Array(types.boolean, 1, "C")
@@ -55,5 +55,5 @@ def compiled(returns: Any, *arguments: Any) -> Callable[[Function], Function]:
 
 
 def floats(array: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The array itself where compiled code can read it, else a copy that it can."""
+    """The array itself if compiled code can read it, else a copy that it can."""
     return np.require(array, np.float32, ["C", "A"])

@@ -1,9 +1,9 @@
-"""Compress: what a node sends of its local result, and what it keeps back, block by block.
+"""Compress: splits a node's local result into what is sent and what is retained, block by block.
 
 Room: training (pure). DeMo's decoupled momentum (Peng, Quesnelle & Kingma,
 arXiv:2411.19870) and the error feedback of SparseLoCo are one operator:
 
-    U  = beta * E + x              x = lr * DCT(clip(g)), g equalised, or the distance local steps went
+    U  = beta * E + x              x = lr * DCT(clip(g)), g equalised, or the displacement of local steps
     q  = values of the k largest |U| of every block (or all of them, or two factors)
     E' = U - q                     exactly what the receiver will see, so the error stays
 
@@ -41,7 +41,7 @@ _ALL = np.arange(BLOCK_SIZE)
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What one step does to some blocks: what is sent and what is kept back.
+    """Result of one step for some blocks: what is sent and what is retained.
 
     sent: `blocks_B` are positions within the blocks given. after_BC: the error (DeMo: the
     momentum) after the step, all blocks given, float32. factors: only with a rank.
@@ -97,13 +97,13 @@ def transition(
     """Error update, selection and exact error feedback for the blocks given.
 
     Args:
-        compress: What is sent and how.
+        compress: The compression rule: what is sent and how.
         before_BC: The error before the step. Shape (B, C), float32; not modified.
         x_BC: What the step adds, for the same blocks; not modified.
-        into_BC: Filled with the error after the step. `before_BC` itself may be given, and is used up then.
+        into_BC: Filled with the error after the step. May be `before_BC`, which is then overwritten.
 
     Returns:
-        What is sent and the error after. Ties in size go to the lower index. A block with
+        The sent part and the error after. Ties in size go to the lower index. A block with
         fewer than k non-zero coefficients sends nothing.
     """
     after_BC = np.empty(x_BC.shape, np.float32) if into_BC is None else into_BC
@@ -124,7 +124,7 @@ def _send_largest(
     x_BC: NDArray[np.float32],
     after_BC: NDArray[np.float32],
 ) -> Transition:
-    """Fill `after_BC`, choose and write what is sent, and take it out again."""
+    """Fill `after_BC`, choose and write the sent coefficients, and subtract them."""
     if compress.keeps_error:
         beta = np.float32(compress.feedback_micro / PPM)
         live_B, index_BK = add_and_choose(before_BC, x_BC, beta, compress.k, after_BC)
@@ -140,7 +140,7 @@ def _send_largest(
 
 
 def _send_all(compress: CompressSpec, after_BC: NDArray[np.float32]) -> Transition:
-    """Write all of it, in values or as factors, and take out what a receiver will see."""
+    """Write all coefficients, as values or as factors, and subtract what a receiver will see."""
     if compress.rank:
         factors, sent_BC = compress_lowrank(after_BC, compress.rank)
         after_BC -= sent_BC
@@ -170,7 +170,7 @@ def _add(
 
 
 def _update(blocks_B: NDArray[np.int64], index_BK: NDArray[np.int64], written: Quantised) -> Update:
-    """The message, without the blocks that cannot be written."""
+    """The message, without the dead blocks."""
     kept, scales = written.is_live_B, (written.exponent_B, written.mantissa_B)
     if kept.all():
         return Update(blocks_B, index_BK, written.value_BK, *scales)
@@ -182,9 +182,9 @@ def work_sketch(pattern: Digest, x_NC: NDArray[np.float32]) -> bytes:
     """64 signed sums of a step's work by block, which only a recompute can yield. 512 bytes.
 
     Args:
-        pattern: What the signs are drawn from: the digest of the manifest before the step, so that no
-            sketch can be prepared; or what an alarm chose, so that none can be copied.
-        x_NC: The gradient as the step adds it, or the way that one segment of inner steps went.
+        pattern: Seed of the signs: the digest of the manifest before the step, so that no sketch can be
+            prepared; or one drawn when a dispute opened, so that none can be copied.
+        x_NC: The gradient as the step adds it, or the displacement of one segment of inner steps.
     """
     patterns = np.frombuffer(
         hashlib.shake_256(b"assay/sketch/1" + pattern).digest(BLOCK_SIZE // 8 * 64), np.uint8

@@ -1,4 +1,4 @@
-"""Cosine: the two-dimensional DCT of 64 x 64 blocks by a fast algorithm, in the same bits on every machine.
+"""DCT: the two-dimensional DCT of 64 x 64 blocks by a fast algorithm, with equal bits on every machine.
 
 Room: training (pure). The orthonormal DCT-II of 64 numbers is 249 operations on two of them at a time:
 sums and differences, and turns by a known angle (Plonka & Tasche, "Fast and numerically stable
@@ -36,7 +36,7 @@ TABLE_SHA256 = "6c9e82283f3189c02772f41fe51811bd9fcc2c2a88c511eaa38ebaca6edf8f0d
 
 
 def _second(rows: list[int], operations: list[Operation]) -> list[int]:
-    """DCT-II of the numbers that lie at these places, times sqrt(n); where its frequencies lie."""
+    """DCT-II of the numbers at these positions, times sqrt(n); returns the positions of its frequencies."""
     half = len(rows) // 2
     if not half:
         return rows
@@ -47,7 +47,7 @@ def _second(rows: list[int], operations: list[Operation]) -> list[int]:
 
 
 def _fourth(rows: list[int], operations: list[Operation]) -> list[int]:
-    """DCT-IV of the numbers that lie at these places, times sqrt(n); where its frequencies lie."""
+    """DCT-IV of the numbers at these positions, times sqrt(n); returns the positions of its frequencies."""
     count, half = len(rows), len(rows) // 2
     if not half:
         return rows
@@ -104,7 +104,7 @@ def block_spectra(
 
 @compiled(None, FILL_2, FLOAT, FILL_2)
 def _turned(block_SS: NDArray[np.float32], factor: np.float32, out_SS: NDArray[np.float32]) -> None:
-    """DCT of every column, in place, and the transposed of that times a factor."""
+    """DCT of every column, in place, and its transpose times a factor."""
     for n in range(len(_PLACES)):
         i, j = _PLACES[n, 0], _PLACES[n, 1]
         if _IS_SUM[n]:

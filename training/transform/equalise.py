@@ -1,9 +1,9 @@
-"""Equalise: a gradient's rows and columns, brought half of the way to one size.
+"""Equalise: brings the rows and columns of a gradient's matrices half of the way to one size.
 
-Room: training (pure). AdamW gives every parameter a size of its own. DeMo sends the largest coefficients
-of a block, and one loud row fills them all: the quiet rows then move by its ripples. Dividing every entry
-by the roots of its row's and its column's size lets the others be heard, without any state: an
-auditor needs nothing more to repeat it.
+Room: training (pure). AdamW scales every parameter by itself. DeMo sends the largest coefficients of a block,
+and one large row takes them all: the small rows then move only by its ripples. Dividing every entry by the
+roots of its row's and its column's size lets the others be sent too, without any state: an auditor needs
+nothing more to repeat it.
 
     G'_ij = G_ij * m / sqrt(r_i * c_j)      r, c: root mean square of the row, the column; m: of the matrix
 
@@ -34,13 +34,14 @@ from assay.training.transform.compiled import DOUBLE, FILL_2, FILL_DOUBLE_1, REA
 Floats = NDArray[np.float32]
 Sizes = NDArray[np.float64]
 
-QUIETEST = 2.0**-10  # of the matrix: below it a row counts as this loud, so that nothing grows over 2^10
+# of the matrix: smaller rows count as this large, so that nothing grows by more than 2^10
+QUIETEST = 2.0**-10
 _LANES = 8  # sums that a row is added up in
 _ROWS = 8  # that are added up side by side, so that a processor's vectors are full
 
 
 def equalising(layout: Layout, gradient_P: Floats) -> Scales:
-    """By what every tensor's rows and columns are to be multiplied: first the row's, then the column's.
+    """The factors of every tensor's rows and columns; the row's is applied first.
 
     Args:
         layout: Order and shapes of the parameters.

@@ -1,4 +1,4 @@
-"""Lowrank: the best two thin matrices for a block, by power iteration that every machine repeats in bits.
+"""Low rank: the best two thin matrices for a block, by power iteration with equal bits on every machine.
 
 Room: training (pure). PowerSGD (Vogels, Karimireddy & Jaggi, arXiv:1905.13727) on 64 x 64
 blocks. It starts from a public matrix, not from the last round's factors: a warm
@@ -36,10 +36,10 @@ _START_SR = _bits.reshape(RANK_MAX, S).T.astype(np.float64) * 2 - 1
 
 
 def compress_lowrank(moved_BC: NDArray[np.float32], rank: int) -> tuple[Factors, NDArray[np.float32]]:
-    """Factors near the best ones of this rank, and what a receiver makes of them.
+    """Factors near the best ones of this rank, and what a receiver decodes.
 
     Args:
-        moved_BC: What is to be sent. Shape (B, C), float32; not modified.
+        moved_BC: The coefficients to send. Shape (B, C), float32; not modified.
         rank: 1 to 8.
 
     Returns:
@@ -60,7 +60,7 @@ def compress_lowrank(moved_BC: NDArray[np.float32], rank: int) -> tuple[Factors,
         axis=(1, 2), keepdims=True, initial=0
     )  # never 0: a live block has a direction
     left_BSR = np.rint(left_BSR / np.where(size_B11 > 0, size_B11, 1.0) * FACTOR_MAX)
-    # What is left of the rounding of the left factor is made up for: each column by its own length.
+    # The rounding of the left factor is compensated: each column by its own length.
     square_B1R = np.maximum(_over_rows(left_BSR * left_BSR), 1.0)[:, None]
     right_BSR = np.matmul(turned_BSS, left_BSR) / square_B1R
     part_B, shift_B = np.frexp(np.abs(right_BSR).max(axis=(1, 2), initial=0))
@@ -95,7 +95,7 @@ def _orthonormal(columns_BSR: Floats) -> Floats:
 
 
 def _whole(part_BSR: Floats, bits: int) -> Floats:
-    """Blocks scaled by powers of two to whole numbers of at most 2^bits."""
+    """Blocks scaled by powers of two to integers of at most 2^bits."""
     flat_BX = part_BSR.reshape(len(part_BSR), S * part_BSR.shape[2])
     exponent_B = np.frexp(np.abs(flat_BX).max(axis=1, initial=0))[1].astype(np.int64)
     return np.rint(_times_power(flat_BX, bits - exponent_B)).reshape(part_BSR.shape)

@@ -1,4 +1,4 @@
-"""Largest: the k coefficients of every block that are largest in size, exactly, without sorting the block.
+"""Top k: the k coefficients of every block that are largest in magnitude, exactly, without sorting the block.
 
 Room: training (pure). The k-th largest of many group maxima is a size that at least k elements
 reach; few others do, and only in groups whose maximum does, so what has to be ordered is about k
@@ -34,7 +34,7 @@ _INFINITY = 0x7F800000  # the bits of infinity: above are those of NaN
 
 
 def largest(moved_BC: NDArray[np.float32], k: int) -> Chosen:
-    """Which blocks have k coefficients that are not 0, and where in them the k largest are, ascending.
+    """The blocks with k non-zero coefficients, and the positions of the k largest in each, ascending.
 
     Args:
         moved_BC: Coefficients. Shape (B, C), float32, C a power of two; not modified. NaN is never chosen.

@@ -1,7 +1,7 @@
-"""Combine: all updates of a round in, the bytes of its aggregate out, as the run's spec says.
+"""Combine: the updates of a round in, the bytes of its aggregate out, by the rule in the run's spec.
 
-Room: verifier (pure). The one place that knows how the rule, the standing of nodes and
-the wire fit together; a verifier, a leader and an offline check call it alike.
+Room: verifier (pure). The one place that joins the rule, the nodes' reputation and the wire format; a
+verifier, a leader and an offline check call it alike.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from assay.verifier.aggregation.reputation import PAST, WINDOW, Reputation, hear
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """What becomes of a round's updates.
+    """Result of aggregating one round's updates.
 
-    body: the aggregate, empty where nothing moves. standing: of the nodes after the round.
-    refusal: why nothing moves, in the rule's words; empty if something does.
+    body: the encoded aggregate, empty if no parameter moves. reputation: of the nodes after the round.
+    refusal: why no parameter moves, in the rule's text; empty if the round has an aggregate.
     """
 
     body: bytes
@@ -41,14 +41,14 @@ def combine(
     before: Reputation,
     updates: Mapping[PeerId, Update],
 ) -> Combined:
-    """The round's aggregate, and the standing that the next round begins with.
+    """The round's aggregate, and the reputation that the next round begins with.
 
     Args:
         spec: The run.
         layout: Order and shapes of the parameters.
         parent: Digest of the manifest before: public, and new in each round.
-        f: Liars that may be among the nodes still in the run: see `tolerated`.
-        before: Standing after the round before; rounds without commits leave it as it is.
+        f: Byzantine nodes to tolerate among those still in the run: see `tolerated`.
+        before: Reputation after the round before; rounds without commits leave it as it is.
         updates: Of every commit that the manifest carries, decoded.
     """
     if not updates:
@@ -61,22 +61,24 @@ def combine(
         if named.name in DECODED:
             return Combined(encode_signs(decoded_rule_of(named.name, f)(updates, layout.blocks)), reputation)
         aggregate = rule_of(named.name, f, parent)(updates, layout.blocks)
-    except ValueError as refusal:  # too few for f liars: everybody stays where they are
+    except ValueError as refusal:  # too few nodes for f Byzantine ones: the parameters stay as they are
         return Combined(b"", reputation, str(refusal))
     return Combined(encode_round(spec.rule, aggregate, layout.blocks), reputation)
 
 
 def tolerated(run_state: RunState) -> int:
-    """Liars to reckon with in the next round: each node barred for a proven fault is one less."""
+    """Byzantine nodes to tolerate in the next round: each node banned for a proven fault is one less."""
     banned = sum(record.banned for record in run_state.nodes.values())
     return max(run_state.spec.rule.aggregation.f - banned, 0)
 
 
 def rounds_remembered(spec: RunSpec) -> int:
-    """Rounds whose updates the next one is compared with: where fragments take turns, so many of each."""
+    """Rounds whose updates the next one is compared with, multiplied by the count of fragments if they
+    rotate.
+    """
     return (1 if spec.rule.is_dense else PAST) * spec.rule.fragments
 
 
 def rounds_behind(spec: RunSpec) -> int:
-    """Rounds with commits from whose updates the present standing can be rebuilt; 0 if there is none."""
+    """Rounds with commits from whose updates the present reputation can be rebuilt; 0 if it is unused."""
     return rounds_remembered(spec) + WINDOW if uses_reputation(spec.rule.aggregation.name) else 0

@@ -1,17 +1,16 @@
-"""Decoded: robust rules on parameters instead of coefficients, where every node has a word.
+"""Decoded: robust aggregation rules on decoded parameters instead of transform coefficients.
 
-Room: verifier (pure). A coefficient is mostly sent by one node of eight, so trimming
-coefficients has nobody to compare with. After the inverse transform every node has a
-value at every position, and a trimmed mean has its textbook bound there. The price:
-one inverse transform per node, and a result that is no longer sparse.
+Room: verifier (pure). Most coefficients are sent by only one node in eight, so trimming per coefficient has
+nothing to compare. After the inverse transform every node has a value at every position, and a trimmed mean
+has its textbook bound there. The cost: one inverse transform per node, and a result that is no longer sparse.
 
-The result is `Signs`, not an `Aggregate`: the step's sign at every position, as
-training/exact.py would give it for an aggregate; training/codec/signs.py writes it down.
+The result is `Signs`, not an `Aggregate`: the step's sign at every position, as training/exact would compute
+it for an aggregate; training/codec/signs.py encodes it.
 
-Exactness: the transform of training/exact.py for coefficients of 2^14, whose one rounding divides
-by 2^14 and so has nothing to round: signs go through both products as they are. Amplitudes count
-at unit energy per node and block, in units of 2^-16. Values stay below 2^45 and sums of 128 of
-them below 2^52: exact in float64.
+Exactness: the transform is that of training/exact for coefficients of 2^14, whose one rounding divides by
+2^14 and so has nothing to round: signs go through both products as they are. Amplitudes count at unit energy
+per node and block, in units of 2^-16. Values stay below 2^45 and sums of 128 of them below 2^52: exact in
+float64.
 
 Shape suffixes: N = nodes, B = blocks of a slab, S = 64.
 """
@@ -41,8 +40,8 @@ _SLAB_BLOCKS = 8  # of 16 nodes: 4 MB of float64, and a copy
 def trimmed_mean_signs(updates: Mapping[PeerId, Update], block_count: int, *, f: int) -> Signs:
     """Sign of the mean, per position, of all values but the f largest and the f smallest.
 
-    Every position has n values, so f liars move the result no further than honest values
-    reach: where all honest nodes agree on a sign, liars cannot change it. All messages have
+    Every position has n values, so f Byzantine nodes move the result no further than honest values
+    reach: where all honest nodes agree on a sign, they cannot change it. All messages have
     unit energy per block; a block that a node left out is zero.
 
     Args:

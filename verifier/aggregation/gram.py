@@ -1,12 +1,11 @@
-"""Gram: robust rules as weights on nodes, from inner products alone.
+"""Gram: robust aggregation rules that compute each node's weight from inner products alone.
 
-Room: verifier (pure). A rule whose result is a weighted sum of the messages never
-needs the messages to find the weights, only their Gram matrix. Integers throughout:
-weights in units of 2^-14, distances as whole roots, divisions that round down; the
-same bits on every machine, because nothing here is a float sum.
+Room: verifier (pure). A rule whose result is a weighted sum of the messages needs only their Gram matrix to
+find the weights. Integers throughout: weights in units of 2^-14, distances as integer roots, divisions that
+round down; equal bits on every machine, because nothing here is a float sum.
 
-Magnitudes: whoever calls sees to it that the squared norm of a row is below 2^31 (a sum of c
-messages, each below 2^31 / c^2); a squared distance times 2^28 then stays below 2^61.
+Magnitudes: callers ensure that the squared norm of a row is below 2^31 (a sum of c messages, each below 2^31
+/ c^2); a squared distance times 2^28 then stays below 2^61.
 
 Shape suffixes: B = blocks (1 if all are one), N = rows (nodes, or mixtures of them),
 M = nodes behind mixtures.
@@ -25,7 +24,7 @@ from assay.training.exact import VALUE_MAX
 ONE = VALUE_MAX  # weight 1
 MIX_MAX = 1 << 10  # largest sum of a row of a mixing matrix
 GRAM_BITS = 31  # of a squared norm
-SMOOTHING = 10  # the geometric median takes no distance for less than 1 / 10 (byzfl's nu)
+SMOOTHING = 10  # the geometric median treats smaller distances as 1 / 10 (byzfl's nu)
 
 Ints = NDArray[np.int64]
 
@@ -97,7 +96,8 @@ def krum_weights(gram_BNN: Ints, *, f: int, kept: int) -> Ints:
         raise ValueError(f"Krum against f = {f} needs {2 * f + 3} rows, {count} arrived")
     if not 1 <= kept <= count:
         raise ValueError(f"Krum keeps {kept} of {count} rows")
-    nearest_BNN = np.sort(squared_distances(gram_BNN), axis=2)[:, :, : count - f - 1]  # one is itself, at 0
+    # each row is at distance 0 from itself
+    nearest_BNN = np.sort(squared_distances(gram_BNN), axis=2)[:, :, : count - f - 1]
     order_BN = np.argsort(nearest_BNN.sum(axis=2), axis=1, kind="stable")
     weight_BN = np.zeros(gram_BNN.shape[:2], np.int64)
     np.put_along_axis(weight_BN, order_BN[:, :kept], ONE // kept, axis=1)
@@ -124,9 +124,9 @@ def nearest_neighbours(gram_BMM: Ints, *, f: int) -> Ints:
 
 
 def buckets(gram_BMM: Ints, *, size: int, seed: bytes) -> Ints:
-    """Mixing matrix of random groups of `size` rows; all rows of it have the same sum.
+    """Mixing matrix of random groups of `size` rows; all rows of a group have the same sum.
 
-    Who shares a bucket follows from the seed alone, so it must be drawn after the
+    Membership of a bucket follows from the seed alone, so the seed must be drawn after the
     messages are committed. Shape (1, ceil(M / size), M).
 
     Raises:
@@ -150,7 +150,7 @@ def buckets(gram_BMM: Ints, *, size: int, seed: bytes) -> Ints:
 
 
 def need_majority(count: int, f: int) -> None:
-    """Do nothing if `count` rows have an honest majority in spite of f liars.
+    """Do nothing if `count` rows have an honest majority despite f Byzantine ones.
 
     Raises:
         ValueError: count <= 2f, or f is negative. No rule falls back to the mean instead.
@@ -169,7 +169,7 @@ def squared_distances(gram_BNN: Ints) -> Ints:
 
 
 def whole_root(square: Ints) -> Ints:
-    """Largest integers whose squares are not larger. For 0 to 2^62.
+    """Integer square roots, rounded down. For 0 to 2^62.
 
     IEEE 754 rounds square roots correctly. Above 2^53 the square itself is rounded first, by
     too little to push a root below a whole number but enough to push it up to one.
@@ -184,4 +184,4 @@ def _squared_offsets(gram_BNN: Ints, weight_BN: Ints) -> Ints:
     center_B1 = (inner_BN * weight_BN).sum(axis=1, keepdims=True)
     norm_BN = np.diagonal(gram_BNN, axis1=1, axis2=2)
     offsets: Ints = norm_BN * (ONE * ONE) - 2 * ONE * inner_BN + center_B1
-    return np.maximum(offsets, 0)  # where low bits were left out, rounding may say less than nothing
+    return np.maximum(offsets, 0)  # where low bits were left out, rounding may give a negative value

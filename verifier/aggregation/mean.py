@@ -1,14 +1,13 @@
-"""Aggregation: many updates in, one integer aggregate out, each node's share bounded.
+"""Mean: the default aggregation rule, an exact integer mean with a bounded share for each node.
 
-Room: verifier (pure). Default rule: every node has unit energy in every block,
-then the mean over the nodes that sent a coefficient. On a sign wire all messages
-have k signs per block and so the same energy already: the mean of signs is the rule and the
-common factor is dropped, because only the sign of the inverse transform is used. With
-amplitudes, `scale` decides first how much of each block counts (verifier/aggregation/scales.py).
+Room: verifier (pure). Every node has unit energy in every block, then each coefficient is averaged over the
+nodes that sent it. On a sign wire all messages have k signs per block and so equal energy already: the rule
+is the mean of signs, without the common factor, because only the sign of the inverse transform is used. With
+amplitudes, `scale` first decides how much of each block counts (verifier/aggregation/scales.py).
 
-Measured (docs/results/robustness.md): alone it has no bound on harm, only on influence, and liars
-who are one quarter of the nodes cost it a fifth of a nat and more. So it comes with reputation.py, which
-stops hearing them, and with audits, which punish them.
+Measured (docs/results/robustness.md): alone it bounds influence, not harm, and one quarter of Byzantine nodes
+cost it a fifth of a nat and more. It is therefore combined with reputation.py, which leaves such nodes out,
+and with audits, which punish them.
 
 Shape suffixes: T = coefficients sent by anybody, C = coefficients of a slab.
 """
@@ -32,13 +31,13 @@ _SLAB_BLOCKS = 64
 def mean_over_senders(updates: Mapping[PeerId, Update], block_count: int, *, scale: Scale = raw) -> Aggregate:
     """Mean of each coefficient over the nodes that sent it.
 
-    A node moves a block by at most what the scale leaves it; colluders on one index
-    count once. Order of nodes does not matter: sums of integers.
+    A node moves a block by at most what the scale leaves it; nodes that collude on one index
+    count once. The order of nodes does not matter: sums of integers.
 
     Args:
         updates: Decoded, checked updates by node. At least one.
         block_count: Blocks of the layout.
-        scale: What of each block counts, where updates have amplitudes.
+        scale: How much of each block counts, where updates have amplitudes.
 
     Returns:
         The aggregate, in units of 2^-14 of a sign or with an exponent per block; means round

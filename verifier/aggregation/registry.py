@@ -1,16 +1,17 @@
-"""Rules: aggregation by name, as a run's spec and a simulation name it.
+"""Registry: aggregation rules by name, as run specs and simulations give them.
 
 Room: verifier (pure). A name is a pipeline, read from left to right, joined by +:
 
-    reputation  only nodes whose words others bear out are heard (verifier/aggregation/reputation.py)
-    normalize, clipping, arc    what of each node's block counts, where updates have amplitudes
-    nnm, bucketing              nodes are replaced by sums of near ones, or of random pairs
-    mean, trimmed-mean, ...     what makes one update of all
+    reputation  keeps the nodes whose earlier updates later rounds support
+    (verifier/aggregation/reputation.py)
+    normalize, clipping, arc    scale each node's blocks, where updates have amplitudes
+    nnm, bucketing              replace nodes by sums of near ones, or of random pairs
+    mean, trimmed-mean, ...     make one update of all
 
-The words are those of byzfl (Normalize, Clipping, ARC, NNM, Bucketing, Average, TrMean, Median,
-CenteredClipping, GeometricMedian, Krum, MultiKrum; SignVote is `decoded-vote`). Rules without
-amplitudes to scale ignore the scale. An order may name `RULE_NAMES` and `DECODED`; other combinations
-work. Decoded rules make a step and no coefficients, so their wire is SIGNS.
+The names are those of byzfl (Normalize, Clipping, ARC, NNM, Bucketing, Average, TrMean, Median,
+CenteredClipping, GeometricMedian, Krum, MultiKrum; SignVote is `decoded-vote`). Rules without amplitudes to
+scale ignore the scale. An order may name `RULE_NAMES` and `DECODED`; other combinations work. Decoded rules
+compute signs and no coefficients, so their wire is SIGNS.
 """
 
 from __future__ import annotations
@@ -60,18 +61,18 @@ _ROBUST: Mapping[str, Callable[..., Aggregate]] = {
 
 
 def uses_reputation(name: str) -> bool:
-    """Whether the rule is given only the updates of nodes that `reputation.heard` names."""
+    """Whether the rule gets only the updates of nodes in `reputation.heard`."""
     return name.startswith(REPUTATION)
 
 
 def rule_of(name: str, f: int, seed: bytes) -> Rule:
-    """The rule of this name, set up to stand f liars.
+    """The aggregation rule of this name, parametrised to tolerate f Byzantine nodes.
 
     Args:
         name: One of `RULE_NAMES`, or stages in their order: at most one scale, then at most one
-            mixing, then a rule. `reputation` goes with the mean, which needs no f of its own for those
-            who are left; it says nothing here, who calls leaves out whom it must.
-        f: Liars. A robust rule refuses n <= 2f with a ValueError.
+            mixing, then a rule. `reputation` goes with the mean, which then needs no f; it has no
+            effect here: the caller leaves the nodes out.
+        f: Byzantine nodes. A robust rule refuses n <= 2f with a ValueError.
         seed: Public, and new in each round; bucketing draws from it.
 
     Raises:
@@ -93,10 +94,10 @@ def rule_of(name: str, f: int, seed: bytes) -> Rule:
 
 
 def check_aggregation(rule: RuleSpec) -> None:
-    """Do nothing if there is a rule of this name: `check_spec` knows numbers, names are ours.
+    """Do nothing if there is a rule of this name; `check_spec` checks numbers only.
 
     Raises:
-        ValueError: there is none, and every round would move nothing; or a decoded one has no wire.
+        ValueError: there is none, and no round would move a parameter; or a decoded rule has no wire.
     """
     named = rule.aggregation
     if named.name not in DECODED:

@@ -1,25 +1,24 @@
-"""Standing: whose words later rounds have borne out. Who has none is not heard.
+"""Reputation: leaves out up to f nodes whose recent updates later rounds contradict.
 
-Room: verifier (pure). Over 90 % of what an honest node sends nobody else sends in the same
-round, so a lie there meets no contradiction. It meets one a few rounds later: parameters that
-were moved the wrong way come back with the opposite sign in what others send. So every node's
-messages of the last rounds are compared with what every *other* node sends now:
+Room: verifier (pure). Over 90 % of the coefficients an honest node sends are sent by no other node in that
+round, so a false value there is not contradicted at once. It is contradicted a few rounds later: parameters
+that were moved the wrong way return with the opposite sign in what others send. So every node's messages of
+the last rounds are compared with what every *other* node sends now:
 
     net(i, j) = sum of sign(i, then) * sign(j, now) over the coefficients both sent
     score(i)  = median over j of the net of the last rounds
 
-Most nodes are honest, so the median is within what honest nodes say of i: f colluders who praise
-each other, or smear somebody, do not move it further. A node with less than half the median
-node's score is left out of the aggregate, at most f of them, and comes back once it is borne out
-again: it keeps sending, and is judged, meanwhile. A newcomer is heard after half a window of
-agreement, so a new name does not wash an old one. Agreement within a round does not count:
-whoever sees the others' messages first can copy it.
+Most nodes are honest, so the median lies within the honest nodes' nets for i: f colluders who support each
+other, or discredit a node, do not move it further. A node with less than half the median node's score is left
+out of the aggregate, at most f of them, until later rounds support it again: it keeps sending and being
+scored meanwhile. A new node counts after half a window of agreement, so a new identity does not restore a bad
+reputation. Agreement within a round does not count: whoever sees the others' messages first can copy it.
 
-It bounds the share of votes that go against the others, not the harm of those that do; liars who
-help as often as they hurt stay (docs/results/robustness.md measures that attack). Integers only.
-The state is a function of the last `past + WINDOW` rounds' updates, so anyone can rebuild it.
+This bounds the share of votes that go against the others, not the harm of those that do; Byzantine nodes that
+help as often as they hurt stay (docs/results/robustness.md measures that attack). Integers only. The state is
+a function of the last `past + WINDOW` rounds' updates, so anyone can rebuild it.
 
-Shape suffixes: N = nodes of a round, C = coefficients of a slab, T = what one node says of them.
+Shape suffixes: N = nodes of a round, C = coefficients of a slab, T = coefficients one node sent of them.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ from assay.verifier.aggregation.gram import Ints, need_majority
 
 Updates = Mapping[PeerId, Update]
 PAST = 8  # rounds that a message is remembered; overshoot makes older ones disagree
-WINDOW = 16  # rounds whose nets make a score: liars are found within about four
+WINDOW = 16  # rounds whose nets make a score: Byzantine nodes are found within about four
 _SLAB_BLOCKS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class RoundAgreement:
-    """One round's comparison. Row i: how the nodes now bear out what node i said before, int64."""
+    """One round's comparison. Row i: how far each node now agrees with what node i sent before, int64."""
 
     peers: tuple[PeerId, ...]
     net_NN: Ints
@@ -51,7 +50,7 @@ class RoundAgreement:
 
 @dataclass(frozen=True, slots=True)
 class RememberedUpdate:
-    """An update as it is remembered: signs and places in 3 bytes a coefficient."""
+    """An update as it is remembered: signs and positions in 3 bytes a coefficient."""
 
     blocks_B: Ints
     index_BK: NDArray[np.uint16]
@@ -60,21 +59,23 @@ class RememberedUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Reputation:
-    """After a round: what the next one is compared with, and the window's nets, oldest first."""
+    """Reputation state after a round: the updates to compare the next one with, and the window's nets,
+    oldest first.
+    """
 
     past: tuple[Mapping[PeerId, RememberedUpdate], ...] = ()
     window: tuple[RoundAgreement, ...] = ()
 
 
 def observe(before: Reputation, updates: Updates, block_count: int, *, past: int = PAST) -> Reputation:
-    """The standing after a round, its updates compared and remembered.
+    """The reputation after a round: its updates are compared with earlier ones and remembered.
 
     Args:
         before: After the round before.
-        updates: All checked updates of the round, also of nodes that are not heard.
+        updates: All checked updates of the round, also of nodes that are left out.
         block_count: Blocks of the layout.
-        past: Rounds to remember; times the number of fragments, where rounds take turns. Costs
-            3 bytes per coefficient and round, so 1 or 2 do where every coefficient is sent.
+        past: Rounds to remember; times the number of fragments, if they rotate. Costs
+            3 bytes per coefficient and round, so 1 or 2 suffice where every coefficient is sent.
     """
     said = {
         peer: RememberedUpdate(
@@ -87,14 +88,14 @@ def observe(before: Reputation, updates: Updates, block_count: int, *, past: int
 
 
 def heard(reputation: Reputation, *, f: int) -> tuple[PeerId, ...]:
-    """The nodes of the last round that count, ascending: all but at most f.
+    """The nodes of the last round whose updates count, ascending: all but at most f.
 
-    Left out is who has less than half the median node's score. Where steps overshoot, or liars
-    are many, the median node too is contradicted more than borne out: then who is contradicted
-    more than twice as much.
+    A node is left out if it has less than half the median node's score. Where steps overshoot, or
+    many nodes are Byzantine, the median score too is negative: then a node is left out if its score
+    is below twice the median.
 
     Raises:
-        ValueError: n <= 2f, where the median is nobody's word in particular.
+        ValueError: n <= 2f, where the median is bounded by no honest node.
     """
     scores = scores_of(reputation)
     need_majority(len(scores), f)
@@ -109,7 +110,7 @@ def heard(reputation: Reputation, *, f: int) -> tuple[PeerId, ...]:
 
 
 def scores_of(reputation: Reputation) -> dict[PeerId, int]:
-    """Score of every node of the last round, by ascending peer id. 0 for who is alone."""
+    """Score of every node of the last round, by ascending peer id. 0 for a node that is alone."""
     peers = reputation.window[-1].peers
     total_NN = np.zeros((len(peers), len(peers)), np.int64)
     for nets in reputation.window:
@@ -120,7 +121,7 @@ def scores_of(reputation: Reputation) -> dict[PeerId, int]:
     if len(peers) == 1:
         return {peers[0]: 0}
     others_NM = total_NN[~np.eye(len(peers), dtype=bool)].reshape(len(peers), -1)
-    # The upper median of the n - 1 others: with n >= 2f + 1 it has f + 1 honest words at or below it.
+    # The upper median of the n - 1 others: with n >= 2f + 1, f + 1 honest nets lie at or below it.
     score_N = np.sort(others_NM, axis=1)[:, (len(peers) - 1) // 2]
     return dict(zip(peers, score_N.tolist(), strict=True))
 
@@ -143,13 +144,13 @@ def _nets(
                     said_CN[where_T, row] += sign_T  # indices of one update are distinct
         for row, one in enumerate(now.values()):
             where_T, sign_T = _within(one, first)
-            # At most 64 rounds times 2^16 places: whole numbers below 2^24, exact in any order.
+            # At most 64 rounds times 2^16 positions: integers below 2^24, exact in any order.
             net_NN[:, row] += (sign_T @ said_CN[where_T]).astype(np.int64)
     return net_NN
 
 
 def _within(said: RememberedUpdate, first: int) -> tuple[Ints, NDArray[np.float32]]:
-    """Position within the slab, and sign, of all that was said about its blocks."""
+    """Position within the slab, and sign, of all that an update sent for its blocks."""
     low, high = np.searchsorted(said.blocks_B, (first, first + _SLAB_BLOCKS))
     where_BK = (said.blocks_B[low:high, None] - first) * BLOCK_SIZE + said.index_BK[low:high]
     return where_BK.reshape(-1), said.sign_BK[low:high].reshape(-1).astype(np.float32)

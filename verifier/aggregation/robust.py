@@ -1,17 +1,17 @@
-"""Robust: rules with a stated bound on liars, on sparse or dense updates, in integers.
+"""Robust: aggregation rules with a stated bound on f Byzantine nodes, on sparse or dense updates, in
+integers.
 
-Room: verifier (pure). Each is a function of the same shape as `mean_over_senders`
-and as exact. None is the default: docs/decisions/0004-aggregation.md says why, and
-which attack breaks which. `f` is the number of liars a rule is to stand; n <= 2f is
-refused, never answered with a mean.
+Room: verifier (pure). Each is a function of the same shape as `mean_over_senders` and as exact. None is the
+default: docs/decisions/0004-aggregation.md gives the reasons, and the attack that breaks each. `f` is the
+number of Byzantine nodes a rule is to tolerate; n <= 2f is refused, never answered with a mean.
 
-A node that leaves a block out (a dead block) counts there as zero under every rule
-with weights and under `zeros="implied"`. On a sign wire every message has k signs in every
-block that it sends, hence unit energy up to one common factor; with amplitudes, `scale` decides
-first how much of each block counts. Mixing comes after the scale and before the rule.
+A node that leaves a block out (a dead block) counts there as zero under every rule with weights and under
+`zeros="implied"`. On a sign wire every message has k signs in every block that it sends, hence unit energy up
+to one common factor; with amplitudes, `scale` first decides how much of each block counts. Mixing comes after
+the scale and before the rule.
 
-With amplitudes, rules with weights leave out the bits of a block's values beyond 20, and the
-bits of inner products beyond what their distances can hold: 2^-29 of a block's largest energy.
+With amplitudes, rules with weights leave out the bits of a block's values beyond 20, and the bits of inner
+products beyond what their distances can hold: 2^-29 of a block's largest energy.
 
 Shape suffixes: T = coefficients sent by anybody; B, N, U as in slabs.py; M = mixtures of nodes.
 """
@@ -63,24 +63,25 @@ def trimmed_mean(
     scale: Scale = raw,
     mixing: Mixing | None = None,
 ) -> Aggregate:
-    """Per coefficient, the mean of what is left without the f largest and the f smallest.
+    """Per coefficient, the mean without the f largest and the f smallest values.
 
-    Equal values need no tie rule here: which of them goes does not change the mean.
+    Equal values need no tie rule: which of them is trimmed does not change the mean.
 
     Args:
         updates: Decoded, checked updates by node.
         block_count: Blocks of the layout.
         f: Values trimmed on each side.
-        zeros: "senders" trims among those who sent the coefficient, at most down to their
-            median: f liars never decide where 2f + 1 nodes sent, and where fewer did there is no
-            bound. "implied" counts silence as zero and trims among all n: the textbook bound.
-        scale: What of each block counts, where updates have amplitudes.
-        mixing: Pre-aggregation, a function from Gram matrices per block to mixing matrices. What is
-            trimmed are then mixtures, which all say something everywhere: `zeros` has no meaning.
+        zeros: "senders" trims among the nodes that sent the coefficient, at most down to their
+            median: f Byzantine nodes never decide where 2f + 1 nodes sent, and where fewer did there
+            is no bound. "implied" counts a missing value as zero and trims among all n: the
+            textbook bound.
+        scale: How much of each block counts, where updates have amplitudes.
+        mixing: Pre-aggregation, a function from Gram matrices per block to mixing matrices. The
+            trimmed values are then mixtures, which all have every coefficient: `zeros` has no meaning.
 
     Raises:
         ValueError: n <= 2f; or implied zeros with fewer than 2f + 1 senders per coefficient
-            on average, where the trim removes what honest nodes say (measured with DeMo:
+            on average, where the trim removes what honest nodes send (measured with DeMo:
             0.1 % of the energy survives).
 
     Reference:
@@ -98,7 +99,7 @@ def median(
     scale: Scale = raw,
     mixing: Mixing | None = None,
 ) -> Aggregate:
-    """Per coefficient, the median of those who sent it (or of all, silence as zero).
+    """Per coefficient, the median of the nodes that sent it (or of all, a missing value as zero).
 
     With an even number it is the mean of the middle two. Arguments and refusals as `trimmed_mean`.
     """
@@ -120,11 +121,11 @@ def centered_clip(
     Args:
         updates: Decoded, checked updates by node.
         block_count: Blocks of the layout.
-        f: Liars; only refused if too many, the radius needs no f.
+        f: Byzantine nodes; only checked against n, the radius needs no f.
         steps: Iterations from zero.
         scope: Distances "block" by block, or over "all". Sign steps make every block equally
             valuable, so "all" leaves the attack on few blocks open (measured: 3.58 against 2.68).
-        scale: What of each block counts, where updates have amplitudes.
+        scale: How much of each block counts, where updates have amplitudes.
         mixing: Pre-aggregation, a function from Gram matrices to mixing matrices.
 
     Raises:
@@ -239,7 +240,7 @@ def _weighted(
     common = 0
     if scope == "all":
         if scaled is not None:
-            # Blocks are compared with each other, so all give up the low bits that the largest must.
+            # Blocks are compared with each other, so all drop the low bits that the largest must.
             bits = [int(slab.bits.max()) for slab in slabs(updates, block_count, scaled=scaled)]
             common = int(working_drop(np.array([max(bits, default=0)]))[0])
         total = np.zeros((1, len(updates), len(updates)), np.int64)
@@ -324,7 +325,7 @@ def _trimmed(
 
 
 def _trimmed_signs(slab: Slab, sent_T: Ints, trim_T: Ints, left_T: Ints) -> Ints:
-    """Sum of what is left of signs: counting them is enough, no sort is needed."""
+    """Sum of the signs left after trimming: counting them is enough, no sort is needed."""
     net_T = slab.value_BNU.sum(axis=1)[slab.block_T, slab.rank_T].astype(np.int64)
     plus_T, minus_T = (sent_T + net_T) // 2, (sent_T - net_T) // 2
     kept_T: Ints = np.clip(plus_T - trim_T, 0, left_T) - np.clip(minus_T - trim_T, 0, left_T)
@@ -332,7 +333,7 @@ def _trimmed_signs(slab: Slab, sent_T: Ints, trim_T: Ints, left_T: Ints) -> Ints
 
 
 def _trimmed_values(value_TM: Ints, is_sent_TM: NDArray[np.bool_], trim_T: Ints, left_T: Ints) -> Ints:
-    """Sum of what is left of values: of at most 128 below 2^55, so below 2^62."""
+    """Sum of the values left after trimming: at most 128 below 2^55, so below 2^62."""
     last = np.iinfo(np.int64).max
     sorted_TM = np.sort(np.where(is_sent_TM, value_TM, last), axis=1)
     rank_M = np.arange(value_TM.shape[1])
@@ -359,7 +360,7 @@ def _unit(mix_BMN: Ints) -> int:
 
 
 def _fitted(gram_BNN: Ints, unit: int) -> Ints:
-    """Inner products without the low bits that distances between sums of so many could not hold."""
+    """Inner products without the low bits that distances between sums of `unit` messages could not hold."""
     energy_B = np.diagonal(gram_BNN, axis1=1, axis2=2).max(axis=1)
     drop_B = np.maximum(bit_lengths(energy_B) - GRAM_BITS + 2 * (unit.bit_length() - 1), 0)
     return gram_BNN >> drop_B[:, None, None]

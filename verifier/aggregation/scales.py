@@ -1,17 +1,17 @@
-"""Scales: how much of every node's block counts, decided before anything is added up.
+"""Scales: a factor per node and block, applied to amplitudes before they are aggregated.
 
-Room: verifier (pure). On a wire with amplitudes one node's block can be 2^55 times larger than
-another's, so a scale is chosen per node and block first, and only then are values brought to one
-grid of fixed point: clip, then align. On a sign wire every block has the same k signs, hence
-the same energy, and there is nothing to scale.
+Room: verifier (pure). On a wire with amplitudes one node's block can be 2^55 times larger than another's, so
+a scale is chosen per node and block first, and only then are values brought to one fixed-point grid: clip,
+then align. On a sign wire every block has the same k signs, hence the same energy, and there is nothing to
+scale.
 
-    raw        as it came
-    unit       L2 norm 1 per node and block: amplitude is lost, for rules that a sign follows
-    clipped    at most the lower median of all nodes' norms (SparseLoCo's rule): amplitude is kept
+    raw        as received
+    unit       L2 norm 1 per node and block: loses the amplitude, for rules that use only signs
+    clipped    at most the lower median of all nodes' norms (SparseLoCo's rule): keeps the amplitude
     adaptive   the floor(2 f (n - f) / n) largest norms are cut to the next one (ARC)
 
-A node that leaves a block out has norm 0 there. So a block that most nodes leave out stands
-still under `clipped`, and few who fill it alone cannot move it.
+A node that leaves a block out has norm 0 there. So a block that most nodes leave out does not
+move under `clipped`, and a minority that fills it cannot move it.
 
 Exactness: a factor is m * 2^s with a whole m <= 2^25. Grids: -51 for values (|v| < 2^55, as in
 training/codec/values.py, so sums of 128 nodes stay below 2^62), -30 for units (|v| <= 2^30).
@@ -51,7 +51,7 @@ class Scaled:
     grid: int = EXPONENT_MIN
 
     def of(self, value_BK: NDArray[Any], rows: slice) -> Ints:
-        """These blocks' values on the grid, what does not fit truncated toward zero."""
+        """These blocks' values on the grid, truncated toward zero."""
         product_BK = value_BK.astype(np.int64) * self.m_B[rows, None]
         up_B1 = np.maximum(self.s_B[rows, None], 0)
         down_B1 = np.clip(-self.s_B[rows, None], 0, 63)
@@ -63,17 +63,19 @@ Scale = Callable[[Mapping[PeerId, Update], int], dict[PeerId, Scaled]]
 
 
 def has_amplitude(updates: Mapping[PeerId, Update]) -> bool:
-    """Whether these are of a wire with amplitudes; all updates of a run are of one kind."""
+    """Whether these updates have amplitudes; all updates of a run are of one kind."""
     return any(update.exponent_B is not None for update in updates.values())
 
 
 def raw(updates: Mapping[PeerId, Update], block_count: int) -> dict[PeerId, Scaled]:
-    """As they came: a liar's block is as large as the wire allows. Arguments as `clipped`."""
+    """Updates as received: a Byzantine node's block is as large as the wire allows. Arguments as
+    `clipped`.
+    """
     return {peer: _as_sent(update) for peer, update in updates.items()}
 
 
 def unit(updates: Mapping[PeerId, Update], block_count: int) -> dict[PeerId, Scaled]:
-    """Every live block of every node at norm 1, good to 22 bits."""
+    """Every live block of every node at norm 1, to 22 bits."""
     found = {}
     for peer, update in updates.items():
         root_B, shift_B = _root(_energy(update))
@@ -85,7 +87,7 @@ def unit(updates: Mapping[PeerId, Update], block_count: int) -> dict[PeerId, Sca
 def clipped(
     updates: Mapping[PeerId, Update], block_count: int, *, scope: Scope = "block"
 ) -> dict[PeerId, Scaled]:
-    """No norm above the lower median of all nodes'; what is below stays as it is.
+    """Norms above the lower median of all nodes' are cut to it; others stay as they are.
 
     Args:
         updates: Decoded, checked updates with amplitudes, by node.
@@ -123,7 +125,7 @@ SCALE_NAMES = ("normalize", "clipping", "arc")
 
 
 def _cut(updates: Mapping[PeerId, Update], block_count: int, rank: int, scope: Scope) -> dict[PeerId, Scaled]:
-    """Norms above the one of this rank, from below, cut to it."""
+    """Norms above the one of this rank, counted from below, are cut to it."""
     ordered = [update for _, update in sorted(updates.items())]
     key_NL = np.full((len(ordered), block_count), _NOTHING, np.int64)
     for row, update in enumerate(ordered):
@@ -132,7 +134,7 @@ def _cut(updates: Mapping[PeerId, Update], block_count: int, rank: int, scope: S
         else:
             assert update.exponent_B is not None
             root_B, shift_B = _root(_energy(update))
-            # In order of the norms: a higher exponent outweighs any root.
+            # Order of the norms: a higher exponent outweighs any root.
             key_B = (update.exponent_B - shift_B << _ROOT_BITS) + root_B
             key_NL[row, update.blocks_B] = np.where(root_B > 0, key_B, _NOTHING)
     radius_L = np.sort(key_NL, axis=0)[rank]
@@ -170,7 +172,7 @@ def _root(energy_B: Ints) -> tuple[Ints, Ints]:
 
 
 def _whole_key(update: Update) -> int:
-    """The key of a whole message's norm, in Python's integers: amplitudes span 110 bits squared."""
+    """Sort key of a whole message's norm, in Python's integers: amplitudes span 110 bits squared."""
     assert update.exponent_B is not None
     rises = (2 * (update.exponent_B - EXPONENT_MIN)).tolist()
     energy: int = sum(part << rise for part, rise in zip(_energy(update).tolist(), rises, strict=True))

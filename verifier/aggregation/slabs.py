@@ -1,9 +1,8 @@
-"""Slabs: the updates of a round as small dense matrices over the coefficients anybody sent.
+"""Slabs: a round's updates as small dense matrices over the coefficients that any node sent.
 
-Room: verifier (pure). The transform is orthonormal, so norms, distances and Gram
-matrices of the messages are those of the parameters, and a coefficient that nobody
-sent is zero under every rule. A slab holds a few blocks, so no rule ever builds the
-dense n x P matrix: memory is one slab's, whatever the model's size.
+Room: verifier (pure). The transform is orthonormal, so norms, distances and Gram matrices of the messages are
+those of the parameters, and a coefficient that no node sent is zero under every rule. A slab holds a few
+blocks, so no rule builds the dense n x P matrix: memory is one slab's, whatever the model's size.
 
 Shape suffixes: N = nodes, T = coefficients sent by anybody in the slab, B = blocks
 of the slab, U = the most such coefficients in one of its blocks.
@@ -27,7 +26,7 @@ from assay.verifier.aggregation.scales import Scaled
 SLAB_BLOCKS = 64  # 64 blocks of 16 nodes at k = 32 take 2 MB; larger slabs leave the cache
 _ENTRIES_MAX = 1 << 20  # of a slab's matrix, so that dense wires and many nodes stay in memory too
 _BLOCK_BITS = BLOCK_SIZE.bit_length() - 1  # shifts are several times faster than divisions
-_WORKING_BITS = 20  # sums of 4096 products of such stay below 2^53
+_WORKING_BITS = 20  # sums of 4096 products of values this wide stay below 2^53
 
 Ints = NDArray[np.int64]
 Part = tuple[Ints, Ints] | tuple[Ints, Ints, Ints]  # position and value; with amplitude, exponent too
@@ -35,13 +34,13 @@ Part = tuple[Ints, Ints] | tuple[Ints, Ints, Ints]  # position and value; with a
 
 @dataclass(frozen=True, slots=True)
 class Slab:
-    """Some blocks of all updates.
+    """Some blocks of all updates as dense arrays.
 
     at_T: block * 4096 + index over the whole layout, ascending.
-    block_T, rank_T: block within the slab, and place among that block's coefficients.
+    block_T, rank_T: block within the slab, and rank among that block's coefficients.
     value_BNU: nodes by ascending peer id. -1, 0 or 1, float32, on a sign wire; else whole numbers
         in units of 2^grid, int64. Zero also where a block has fewer than U.
-    is_sent_BNU: with amplitudes, who sent a coefficient, be it a zero. None on a sign wire.
+    is_sent_BNU: with amplitudes, which nodes sent a coefficient, even if zero. None on a sign wire.
     grid: None on a sign wire.
     """
 
@@ -60,7 +59,7 @@ class Slab:
         return bit_lengths(np.abs(self.value_BNU).max(axis=(1, 2), initial=0))
 
     def working(self, drop_B: Ints) -> NDArray[Any]:
-        """Values without so many low bits, truncated toward zero, as floats that hold them exactly."""
+        """`value >> drop_B` toward zero, as floats that hold it exactly."""
         if self.grid is None:
             return self.value_BNU
         size_BNU = np.abs(self.value_BNU) >> drop_B[:, None, None]
@@ -80,7 +79,7 @@ def gram_of(value_BNU: NDArray[Any]) -> Ints:
 
 
 def working_drop(bits_B: Ints) -> Ints:
-    """Low bits to leave out of values of so many bits, for `Slab.working`."""
+    """Low bits to drop from values this wide, for `Slab.working`."""
     drop_B: Ints = np.maximum(bits_B - _WORKING_BITS, 0)
     return drop_B
 
@@ -97,7 +96,7 @@ def slabs(
         updates: Decoded, checked updates by node, in any order.
         block_count: Blocks of the layout.
         slab_blocks: Blocks at a time, at most; changes the memory and no result.
-        scaled: How values count; None for the signs alone, of any wire.
+        scaled: How values count; None for signs alone, of any wire.
     """
     ordered = [(update, scaled[peer] if scaled else None) for peer, update in sorted(updates.items())]
     width = min(BLOCK_SIZE, sum(update.index_BK.shape[1] for update in updates.values()))
@@ -175,7 +174,7 @@ def _fourteen_bits(at_T: Ints, value_T: Ints, exponent_T: Ints, exponent_N: Ints
 
 
 def places_of(update: Update, scale: Scaled | None, first: int, count: int) -> tuple[Ints, NDArray[Any]]:
-    """Position within the slab, and sign or scaled value, of all an update says about these blocks."""
+    """Position within the slab, and sign or scaled value, of all an update sends for these blocks."""
     low, high = np.searchsorted(update.blocks_B, (first, first + count))
     where = (update.blocks_B[low:high, None] - first) * BLOCK_SIZE + update.index_BK[low:high]
     value_BK = update.value_BK[low:high]

@@ -1,7 +1,7 @@
-"""Watch: what one auditor remembers of the nodes it audits, past the end of its process.
+"""Bias memory: one auditor's drift statistics of the nodes it audits, kept across restarts.
 
-Room: verifier (edge: one file). A file that is missing, damaged or of another run is a memory that begins
-again: a drift is then found some audits later, and nothing else changes.
+Room: verifier (edge: one file). If the file is missing, damaged or of another run, the memory starts empty: a
+bias is then found some audits later, and nothing else changes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from assay.verifier.audit.limits import Limit
 from assay.verifier.audit.tolerance import Measured
 
 log = logging.getLogger(__name__)
-ROUNDS_KEPT = 256  # of a node's audits, to count none twice; disputes end long before
+ROUNDS_KEPT = 256  # of a node's audits, so that none counts twice; disputes end long before
 FILE_BYTES_MAX = 1 << 24  # 7 KiB a node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
-    """One node. sums: 512 float64, then weight and level, little-endian."""
+    """The record of one node. sums: 512 float64, then weight and level, little-endian."""
 
     TAG: ClassVar[bytes] = b"assay/remembered/1"
     node: PeerId
@@ -41,7 +41,7 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What is on disk: of one run."""
+    """The file's content: the records of one run."""
 
     TAG: ClassVar[bytes] = b"assay/memory/1"
     spec: Digest
@@ -49,12 +49,12 @@ class Memory:
 
 
 class BiasMemory:
-    """Drifts by node, of its present execution class; each step counts once."""
+    """Drift statistics by node, for its present execution class; each step counts once."""
 
     def __init__(self, path: Path | None = None, spec: Digest = NO_DIGEST) -> None:
         """
         Args:
-            path: Where it is kept; None: nowhere.
+            path: The file; None keeps nothing.
             spec: Digest of the run's; a file of another run is not read.
         """
         self._path, self._spec = path, spec
@@ -64,17 +64,17 @@ class BiasMemory:
             try:
                 self._read(path)
             except (OSError, MalformedMessage, ValueError) as error:
-                log.warning("what was remembered of nodes is lost", extra={"reason": str(error)})
+                log.warning("bias memory is lost", extra={"reason": str(error)})
                 self._drifts, self._rounds = {}, {}
 
     def is_biased(self, commit: Commit, measured: Measured, blocks: Sequence[int], limit: Limit) -> bool:
-        """Whether, with this audit that was a match, the node leans; then its record begins again."""
+        """Whether the node is biased, given this matching audit as well; its record then starts again."""
         node, rounds = commit.node, self._rounds.get(commit.node, ())
         if commit.round in rounds:
             return False  # of a dispute, or of a second try
         self._rounds[node] = (*rounds, commit.round)[-ROUNDS_KEPT:]
         known, before = self._drifts.get(node, (commit.exec_class, Drift()))
-        if known != commit.exec_class:  # a node has one machine, or lies about it
+        if known != commit.exec_class:  # a node has one execution class, or declares a false one
             before = Drift()
         drift, is_leaning = observe(before, measured, blocks, limit)
         self._drifts[node] = commit.exec_class, Drift() if is_leaning else drift
@@ -112,4 +112,4 @@ class BiasMemory:
             partial.write_bytes(encode(Memory(spec=self._spec, nodes=nodes)))
             os.replace(partial, self._path)
         except OSError as error:  # a full disk must not stop an audit
-            log.warning("what is remembered of nodes is not kept", extra={"reason": str(error)})
+            log.warning("bias memory is not kept", extra={"reason": str(error)})

@@ -1,4 +1,4 @@
-"""Rows: the fields of a calibration's rows, each checked by itself.
+"""Calibration rows: parses and checks the fields of one row of a calibration file.
 
 Room: verifier (pure).
 """
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 def checked_fields(row: Any, names: set[str], where: str) -> dict[str, Any]:
-    """An object with exactly these fields.
+    """The object, if it has exactly these fields.
 
     Raises:
-        ValueError: it is another.
+        ValueError: it has others.
     """
     if not isinstance(row, dict) or set(row) != names:
         raise ValueError(f"{where}: expected exactly the fields {', '.join(sorted(names))}")
@@ -27,7 +27,7 @@ def checked_fields(row: Any, names: set[str], where: str) -> dict[str, Any]:
 
 
 def one_of(value: Any, kinds: Mapping[str, T], where: str) -> T:
-    """What a name stands for.
+    """The value that a name stands for.
 
     Raises:
         ValueError: no such name.
@@ -38,7 +38,7 @@ def one_of(value: Any, kinds: Mapping[str, T], where: str) -> T:
 
 
 def count(value: Any, where: str) -> int:
-    """A whole number that every reader of JSON keeps.
+    """An integer that every JSON reader represents exactly.
 
     Raises:
         ValueError: it is not.
@@ -49,7 +49,7 @@ def count(value: Any, where: str) -> int:
 
 
 def name(value: Any, where: str) -> str:
-    """A short name that can be printed.
+    """A short printable name.
 
     Raises:
         ValueError: it is not.
@@ -77,7 +77,7 @@ def execution_class(value: Any, where: str) -> Digest:
 
 
 def check_order(median: int, p99: int, most: int, profile: int, where: str) -> None:
-    """Do nothing if these can be facts about one sample.
+    """Do nothing if these can be statistics of one sample: median, percentile and maximum in order.
 
     Raises:
         ValueError: they cannot.

@@ -1,15 +1,15 @@
-"""Movement: did a segment of inner steps go where ours goes, on a machine that differs in the last bits?
+"""Displacement: judges whether a segment of inner steps moved as ours did, on another execution class.
 
-Room: verifier (pure). Both segments begin in one opened state. What each part of the state gained is
-compared block by block, relative to what ours gained:
+Room: verifier (pure). Both segments begin in one opened state. The displacement of each part of the state is
+compared block by block, relative to ours:
 
     parameters      theta' - theta                 noise turns small gradients' steps: the widest limit
     first moment    m' - beta1^steps m             linear in the gradients: the sharpest
     second moment   v' - beta2^steps v             what the next steps are divided by
 
-A segment of one AdamW step is judged more sharply: its parameters follow, by element, from the moments
-the node opened, so nobody's noise is in them. What was sent is no matter of limits: it follows from
-the last parameters, which are opened too, bit for bit on every machine (audit.compare).
+A segment of one AdamW step is judged more sharply: its parameters follow, by element, from the moments the
+node opened, so they contain nobody's noise. The message has no tolerance: it follows from the last
+parameters, which are opened too, bit for bit on every machine (`exact.compare`).
 
 Shape suffixes: N = blocks, B = opened blocks, C = 4096.
 """
@@ -35,7 +35,7 @@ from assay.verifier.audit.tolerance import Grade, Measured, excess, floor_of, gr
 
 Doubles = NDArray[np.float64]
 
-# Of what follows from what the node itself has opened: float32's rounding.
+# Of what follows from the node's own opened values: float32's rounding.
 OWN_WORK = Limit(t1=2_000, t2=4_000, t3=1_000, t4=1_000)
 _ROUNDING = 2.0**-23  # of a part, each step: its roundings on two machines
 _PPB = 1e-9
@@ -45,7 +45,7 @@ _RANKS = {Outcome.MATCH: 0, Outcome.BORDERLINE: 1, Outcome.MISMATCH: 2}
 
 @dataclass(frozen=True, slots=True)
 class ModelledSegment:
-    """A segment as we went it. steps: of it. lr: the rate of its last step."""
+    """A segment as we recomputed it. steps: their count. lr: the rate of its last step."""
 
     local: LocalSpec
     layout: Layout
@@ -63,20 +63,20 @@ def judge_movement(
     *,
     recomputed: Digest,
 ) -> tuple[Finding, tuple[Measured, ...]]:
-    """Judge where a segment of another execution class ended.
+    """Judge the end state of a segment of another execution class.
 
     Args:
         walked: Our own steps from the start that the node opened.
-        shown: The opened blocks of where the node's ended; finite.
+        shown: The opened blocks of the node's end state; finite.
         limits: For this pair of classes, part by part.
         blocks: The opened blocks, ascending.
-        recomputed: Stands in the verdict for what was recomputed.
+        recomputed: Digest of the recomputed sketch, copied into the verdict.
 
     Returns:
         MATCH, MISMATCH or BORDERLINE, with the block that differs most; and what was measured of each part.
-        Where our own steps do not stay finite, nothing can be said: borderline, nothing measured.
+        If our own steps do not stay finite, the result is BORDERLINE with nothing measured.
     """
-    if shown.count != walked.end.count:  # the optimiser's own arithmetic, on no machine another
+    if shown.count != walked.end.count:  # integer arithmetic of the optimiser: equal on every machine
         return Finding(Outcome.MISMATCH, recomputed, DISTANCE_PPB_MAX, 0), ()
     if not len(blocks):
         return Finding(Outcome.MATCH, recomputed, 0, 0), ()
@@ -99,17 +99,18 @@ def judge_movement(
 
 
 def sharpened(walked: ModelledSegment, limits: Sequence[Limit]) -> tuple[Limit, ...]:
-    """The limits of a segment's parts, where one step leaves nobody's noise in the parameters."""
+    """The limits of a segment's parts, tighter where the parameters follow from one step's opened moments."""
     first = replace(OWN_WORK, profile=0) if _is_one_step(walked) else limits[0]
     return (first, *limits[1:])
 
 
 @dataclass(frozen=True, slots=True)
 class RelativeMovement:
-    """One part of our own state, in the opened blocks.
+    """Displacement of one part of our own state, in the opened blocks.
 
-    before_BC, after_BC: at the segment's start and end. size_B: of what it gained. floor: what counts as
-    the size of a smaller block.
+    before_BC, after_BC: at the segment's start and end. size_B: of the displacement. floor: the size that
+    smaller
+    blocks count as.
     """
 
     before_BC: Floats
@@ -119,12 +120,13 @@ class RelativeMovement:
 
 
 def gained(walked: ModelledSegment, blocks: Sequence[int]) -> tuple[RelativeMovement, ...]:
-    """What each part of our own state gained in the segment."""
+    """The displacement of each part of our own state in the segment."""
     local, layout, found = walked.local, walked.layout, []
     kept = (1.0, *(beta / PPM for beta in (local.beta1_micro, local.beta2_micro)))
     before = (walked.start.theta_P, *walked.start.moments)
     after = (walked.end.theta_P, *walked.end.moments)
-    with np.errstate(all="ignore"):  # from a liar's start anything may come; it must end in a verdict
+    # a Byzantine node's start may hold any value; the audit must still end in a verdict
+    with np.errstate(all="ignore"):
         for share, before_P, after_P in zip(kept, before, after, strict=False):  # SGD has the first part only
             gain_NC = _rows(layout, after_P - before_P * np.float32(share**walked.steps))
             before_BC, after_BC = (_rows(layout, part_P)[blocks] for part_P in (before_P, after_P))
@@ -135,7 +137,7 @@ def gained(walked: ModelledSegment, blocks: Sequence[int]) -> tuple[RelativeMove
 def measure_movement(
     walked: ModelledSegment, own: Sequence[RelativeMovement], shown: OpenedSegment
 ) -> tuple[Measured, ...]:
-    """How far each part of the opened end is from ours, of what ours gained.
+    """Distance of each part of the opened end state from ours, relative to our displacement.
 
     Args:
         walked: Our own steps.
@@ -169,7 +171,7 @@ def measure_movement(
 def as_one(
     measured: Sequence[Measured], limits: Sequence[Limit], blocks: Sequence[int], block_count: int
 ) -> tuple[Measured, list[int], Limit]:
-    """All parts of a segment as the drift watch takes a gradient: every part leans by itself.
+    """All parts of a segment as one residual for the drift statistics; every part may be biased by itself.
 
     Returns:
         The part that is farthest from what honest audits keep to, with the directions of all parts, each of

@@ -1,15 +1,15 @@
-"""Drift: does one node lean the same way in audit after audit, each within tolerance?
+"""Drift: detects a node whose audits deviate in one direction, each within tolerance (T5).
 
-Room: verifier (pure). T5. The noise between two machines points elsewhere in every step; a node that
-steers inside the tolerance does not. Two sums over a node's audits see it:
+Room: verifier (pure). The noise between two machines points in a new direction in every step; a node that
+uses the tolerance to steer does not. Two statistics over a node's audits detect it:
 
-    lean    residuals of unit length, added: noise grows as sqrt(n), a bias as n. It needs blocks that
-            are drawn again, so it is for models of up to some hundred blocks.
-    level   CUSUM (Page 1954) of the median distance over what honest audits of this pair of classes
-            keep to, whatever the direction. It needs a measured pair.
+    bias    sum of residuals of unit length: noise grows as sqrt(n), a bias as n. It needs blocks that are
+    drawn more than once, so it is for models of up to some hundred blocks.
+    level   CUSUM (Page 1954) of the median distance over the profile of honest audits of this pair of
+    classes, whatever the direction. It needs a measured pair.
 
-What is remembered of each node is `watch`'s. An alarm is no fault: once more than f verifiers have raised
-one, its node is on probation again.
+`bias_memory` stores the state of each node. A detection is no fault: once more than f verifiers report one,
+the node is put back on probation.
 
 Shape suffixes: B = opened blocks, C = 4096, J = buckets.
 """
@@ -29,14 +29,15 @@ from assay.verifier.audit.limits import Limit
 from assay.verifier.audit.tolerance import Measured, median_of
 
 BUCKETS = 512
-MEMORY = 1 - 1 / 64  # of what was, with each audit: what is remembered is some 64 audits
+MEMORY = 1 - 1 / 64  # of the old state, kept with each audit: the memory is about 64 audits
 BIAS_MAX = 4.0  # |sum|^2 over its weight; 1 for noise, up to 1.8 for honest pairs that were measured
-SLACK, LEVEL_MAX, STEP_MAX = 1.2, 4.0, 1.0  # times the profile that is still honest; alarm; most of one audit
+# times the profile that is still honest; detection threshold; most of one audit
+SLACK, LEVEL_MAX, STEP_MAX = 1.2, 4.0, 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """What is remembered of one node. sum_J: shape (512,), float64; weight: of its noise."""
+    """Drift statistics of one node. sum_J: shape (512,), float64; weight: of its noise."""
 
     sum_J: NDArray[np.float64] = field(default_factory=lambda: np.zeros(BUCKETS))
     weight: float = 0.0
@@ -44,21 +45,21 @@ class Drift:
 
     @property
     def bias(self) -> float:
-        """The squared length of the sum over what noise would have: 1, and up to 128 for one direction."""
+        """Squared length of the sum over its expectation under noise: 1, and up to 128 for one direction."""
         return float(tree_sum((self.sum_J * self.sum_J)[None])[0]) / self.weight if self.weight else 0.0
 
 
 def observe(drift: Drift, measured: Measured, blocks: Sequence[int], limit: Limit) -> tuple[Drift, bool]:
-    """One more audit that was not a mismatch.
+    """The state after one more audit that was not a mismatch, and whether the node is biased.
 
     Args:
         drift: Before it.
-        measured: What it showed.
+        measured: The audit's distances and residuals.
         blocks: The opened blocks, ascending.
-        limit: Of this pair of classes; without a profile, `level` stays.
+        limit: For this pair of classes; without a profile, `level` stays.
 
     Returns:
-        The state after it, and whether the node leans. After an alarm the caller starts a fresh state.
+        The state, and whether the node is biased. After a detection the caller starts a fresh state.
     """
     folded_J = _folded(measured.residual_BC, blocks)
     length = float(np.sqrt(tree_sum((folded_J * folded_J)[None])[0]))
@@ -74,7 +75,7 @@ def observe(drift: Drift, measured: Measured, blocks: Sequence[int], limit: Limi
 
 
 def _folded(residual_BC: NDArray[np.float64], blocks: Sequence[int]) -> NDArray[np.float64]:
-    """Every coefficient into one bucket with one sign, always the same for a block: inner products stay."""
+    """Each coefficient added to one bucket with one sign, fixed per block: keeps inner products."""
     folded_J = np.zeros(BUCKETS)
     for block, residual_C in zip(blocks, residual_BC, strict=True):
         drawn = hashlib.shake_256(b"assay/drift/1" + int(block).to_bytes(8, "big")).digest(2 * BLOCK_SIZE)

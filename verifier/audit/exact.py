@@ -1,9 +1,8 @@
-"""Audit: does the opened part of a step follow from the parameters and the batch?
+"""Exact audit: checks bit for bit whether the opened blocks of a step follow from parameters and batch.
 
-Room: verifier (pure). The node opened blocks of both roots of its commit. With what its
-local work must have led to, recomputed here (`x`), each block before the step determines
-the block after it and what was sent, bit for bit, within one execution class. Inner
-steps, where a rule has them, are in segment.py.
+Room: verifier (pure). For a node of the auditor's own execution class. The node opened blocks of both roots
+of its commit. With the result of its local work, recomputed here (`x`), each block before the step determines
+the block after it and the message. Inner steps, where a rule has them, are in segment.py.
 
     before --beta--> + x --top-k, feedback--> after, (index, value)
 
@@ -33,10 +32,10 @@ DISTANCE_PPB_MAX = 10**12
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a recompute showed. `distance_ppb` is relative to the gradient's own block norm.
+    """Result of a recompute. `distance_ppb` is relative to the gradient's own block norm.
 
     recomputed, witness: digests of the sketch of the work, in the node's pattern and in the dispute's.
-    leans: in audit after audit here, the node differs in one direction; see `assay.verifier.audit.drift`.
+    is_biased: over several audits here, the node deviates in one direction; see `assay.verifier.audit.drift`.
     """
 
     outcome: Outcome
@@ -50,7 +49,7 @@ class Finding:
 def check_opening(
     opening: Opening, commit: Commit, blocks: Sequence[int], rule: RuleSpec, block_count: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The opened error (or momentum) before and after the step, if it is what the commit binds.
+    """The opened error (or momentum) before and after the step, if the commit binds them.
 
     Returns:
         Two arrays of shape (B, C), float32, in the order of `blocks`.
@@ -89,18 +88,18 @@ def compare(
     is_work_equal: bool,
     witness: Digest = NO_DIGEST,
 ) -> Finding:
-    """Judge checked blocks against what the auditor's own recompute puts into them, in the exact class.
+    """Judge checked blocks of the same execution class: every bit must equal the auditor's recompute.
 
     Args:
-        compress: What is sent and how.
+        compress: The compression rule: what is sent and how.
         blocks: The opened blocks, ascending.
-        is_synced_B: Which of them are sent in this round; others must not change.
+        is_synced_B: Which of them are sent in this round; the others must not change.
         before_BC: Error or momentum before the step, opened blocks.
         after_BC: What the node claims after it.
         update: The node's whole message.
         x_BC: What the step adds to the opened blocks, recomputed.
-        recomputed, witness: Stand in the verdict for what was recomputed.
-        is_work_equal: Whether the rest of the recompute agrees: a sealed sketch, the inner state.
+        recomputed, witness: Sketch digests of the recompute, copied into the verdict.
+        is_work_equal: Whether the rest of the recompute agrees: a committed sketch, the inner state.
 
     Returns:
         MATCH if every bit agrees, else MISMATCH with the block that differs most.
@@ -159,7 +158,7 @@ def checked_blocks(
 def _sends_what(
     update: Update, opened_B: NDArray[np.int64], synced_B: NDArray[np.int64], expected: Update
 ) -> bool:
-    """Whether the message says, for the opened blocks, exactly what the recompute says."""
+    """Whether the message holds, for the opened blocks, exactly what the recompute yields."""
     said = np.isin(update.blocks_B, opened_B)
     pairs = [
         (update.blocks_B[said], synced_B[expected.blocks_B]),

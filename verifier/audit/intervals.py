@@ -1,7 +1,7 @@
-"""Intervals: how sure a count of successes makes us of a rate.
+"""Intervals: exact confidence bounds of a rate, from a count of successes.
 
-Room: verifier (pure). Exact (Clopper & Pearson, Biometrika 1934): covers the true rate at least as
-often as it says, for any number of trials; for display, never for a rule.
+Room: verifier (pure). Clopper & Pearson, Biometrika 1934: covers the true rate at least at the stated
+confidence, for any number of trials; for display, never for a rule.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ LEVEL = 0.95
 
 
 def exact_interval(found: int, trials: int, level: float = LEVEL) -> tuple[float, float]:
-    """Lower and upper bound of a rate after `found` of `trials`; (0, 1) without trials."""
+    """Lower and upper bound of a rate after `found` successes in `trials`; (0, 1) without trials."""
     if not trials:
         return 0.0, 1.0
     tail = (1 - level) / 2
@@ -23,7 +23,7 @@ def exact_interval(found: int, trials: int, level: float = LEVEL) -> tuple[float
 
 
 def rule_of_three(trials: int, level: float = LEVEL) -> float:
-    """Upper bound of a rate after no event in so many trials: 1 - 0.05^(1/n), about 3 / n."""
+    """Upper bound of a rate after no event in `trials` trials: 1 - 0.05^(1/n), about 3 / n."""
     return 1.0 if not trials else 1 - (1 - level) ** (1 / trials)
 
 
@@ -45,7 +45,7 @@ def _at_most(count: int, trials: int, rate: float) -> float:
 
 
 def _solve(rising: Callable[[float], float], target: float) -> float:
-    """Where a rising function of a rate reaches the target."""
+    """The rate at which a rising function reaches the target."""
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2

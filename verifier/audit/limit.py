@@ -1,4 +1,4 @@
-"""Limit: what one quantity of a step is judged by between two execution classes.
+"""Limit: the tolerances by which one quantity of a step is judged between two execution classes.
 
 Room: verifier (pure).
 """
@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-TIMES_P99 = 10  # a limit over what honest blocks do
-TIGHTEST = 2  # by which a calibration may divide a policy: pairs without noise here have some elsewhere
+TIMES_P99 = 10  # a limit over the 99th percentile of honest blocks
+TIGHTEST = 2  # most a calibration may divide a policy by: pairs without noise here have some elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """What one pair of classes is judged by, in 10^-9.
+    """Tolerances for one pair of classes, in 10^-9.
 
-    t1: median distance of the implied gradient, or of what a segment of inner steps added to one part of
-    a state. t2: its 95th percentile. t3: by how much of the block's largest coefficient one that was left
-    out may exceed one that was sent. t4: the same of a value that was sent. profile: the median distance
-    that honest audits keep to; 0 where nobody measured it.
+    t1: median distance of the implied gradient, or of the displacement of one part of a state in a segment of
+    inner steps. t2: its 95th percentile. t3: by how much of the block's largest coefficient one that was left
+    out may exceed one that was sent. t4: the same for a value that was sent. profile: the median distance
+    of honest audits; 0 if nobody measured it.
     """
 
     t1: int
@@ -29,6 +29,6 @@ class Limit:
 
 
 def within(policy: Limit, p99: int, profile: int) -> Limit:
-    """What samples with this 99th percentile allow: between half the policy and the policy."""
+    """The limit that samples with this 99th percentile yield: between half the policy and the policy."""
     t1 = min(max(TIMES_P99 * p99, policy.t1 // TIGHTEST), policy.t1)
     return Limit(t1=t1, t2=t1 * policy.t2 // policy.t1, t3=policy.t3, t4=policy.t4, profile=profile)

@@ -1,13 +1,13 @@
-"""Limits: how far two honest machines may be apart, from a calibration file that all auditors share.
+"""Limits: how far two honest execution classes may differ, from a calibration file that all auditors share.
 
-Room: verifier (pure; `shipped` and `agreed_limits` read a file). What is measured between two execution
-classes (`assay audit calibrate`) may tighten a precision's policy, never loosen it: a pair that
-nobody measured, or measured badly, is judged by the policy. Segments of inner steps have rows of their own,
-and nothing to fall back on (segment_limits.py).
+Room: verifier (pure; `shipped` and `agreed_limits` read a file). Measurements between two execution classes
+(`assay audit calibrate`) may tighten a precision's policy, never loosen it: a pair that nobody measured, or
+measured badly, is judged by the policy. Segments of inner steps have rows of their own, and no policy to fall
+back on (segment_limits.py).
 
     limit = ten times the 99th percentile of honest blocks, between half the policy and the policy
 
-All limits are whole numbers, 10^-9 of a block's own size.
+All limits are integers, 10^-9 of a block's own size.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from assay.protocol.params import Precision, RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.verifier.audit import calibration_rows as rows
 from assay.verifier.audit.limit import TIGHTEST as TIGHTEST
-from assay.verifier.audit.limit import Limit as Limit  # most who judge by limits need both
+from assay.verifier.audit.limit import Limit as Limit  # most callers need both
 from assay.verifier.audit.limit import within
 from assay.verifier.audit.segment_limits import SegmentPair, plain_segment, segment_pair
 
 FORMAT = "assay/calibration/2"
-LIMITS = "limits.json"  # the file of a run, beside its spec
+LIMITS = "limits.json"  # a run's calibration file, beside its spec
 SHIPPED = Path(__file__).with_name("calibration.json")
 BYTES_MAX = 1 << 20
 PAIRS_MAX = 4096
@@ -39,7 +39,7 @@ _COUNTS = ("blocks", "median", "p99", "most", "profile")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """One measured pair of code paths: whose step, who judges, what was seen.
+    """One measured pair of code paths: the node's, the auditor's and their distances.
 
     node, auditor: names for people. node_class, auditor_class: their execution classes.
     blocks: samples. median, p99, most: of their distances, 10^-9. profile: the largest median of
@@ -59,7 +59,7 @@ class Pair:
 
     @property
     def limit(self) -> Limit:
-        """What these samples allow, within the policy."""
+        """The limit that these samples yield, within the policy."""
         return within(POLICIES[self.dtype], self.p99, self.profile)
 
 
@@ -72,15 +72,15 @@ POLICIES: Mapping[Precision, Limit] = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The pairs of a calibration, and the policies behind them. segments: of inner steps."""
+    """The pairs of a calibration, and their policies. segments: pairs for inner steps."""
 
     pairs: tuple[Pair, ...] = ()
     segments: tuple[SegmentPair, ...] = ()
 
     def between(self, node: Digest, auditor: Digest, dtype: Precision) -> Limit:
-        """What a step of one class is judged by in another.
+        """The limit for a step of one class judged in another.
 
-        Where several measured pairs have these classes, the loosest of them: it holds for all.
+        If several measured pairs have these classes, the loosest: it holds for all.
         """
         found = [
             pair.limit
@@ -90,11 +90,11 @@ class Limits:
         return max(found, key=lambda limit: (limit.t1, limit.profile), default=POLICIES[dtype])
 
     def digest(self) -> Digest:
-        """What two auditors compare to know that they judge alike."""
+        """Digest by which auditors check that they use the same limits."""
         return Digest(hashlib.sha256(self.encode()).digest())
 
     def encode(self) -> bytes:
-        """The one file for these limits."""
+        """The canonical file of these limits."""
         pairs, segments = (
             ",\n".join(json.dumps(row, sort_keys=True) for row in lines)
             for lines in (map(_plain, self.pairs), map(plain_segment, self.segments))
@@ -106,7 +106,7 @@ def parse_limits(body: bytes) -> Limits:
     """The limits of a calibration file.
 
     Raises:
-        ValueError: not JSON of this form, not canonical, a number that cannot be, or one pair twice.
+        ValueError: not JSON of this form, not canonical, a number out of range, or one pair twice.
     """
     if len(body) > BYTES_MAX:
         raise ValueError(f"calibration: {len(body)} bytes, at most {BYTES_MAX} expected")
@@ -136,14 +136,14 @@ def shipped() -> Limits:
 
 
 def agreed_limits(spec: RunSpec, path: Path | None = None) -> Limits | None:
-    """What a run judges other execution classes by; None where its spec names no calibration.
+    """The limits a run uses for other execution classes; None if its spec names no calibration.
 
     Args:
         spec: The run.
-        path: The calibration file, where it is not the one that comes with this build.
+        path: The calibration file, if it is not the one that comes with this build.
 
     Raises:
-        ConfigError: the file cannot be read, or is another than the spec names.
+        ConfigError: the file cannot be read, or is not the one that the spec names.
     """
     named = spec.audit.limits
     if named == NO_DIGEST:

@@ -1,13 +1,13 @@
-"""Segment: do the inner steps of a round follow from one another?
+"""Segment: the opening of one segment of inner steps, checked against the commit that binds it.
 
-Room: verifier (pure). A node that takes several optimiser steps between two syncs commits
-to its inner state after each segment of them. An audit repeats one drawn segment from the
-state before it, and checks in the drawn blocks that the message speaks of the last state:
+Room: verifier (pure). A node that takes several optimiser steps between two syncs commits to its inner state
+after each segment of them. An audit repeats one drawn segment from the state before it, and checks in the
+drawn blocks that the message follows from the last state:
 
     before the round ... inner[s-1] --repeated here--> inner[s] ... inner[-1] --drawn blocks--> message
 
-Of inner[s] the drawn blocks are opened too, moments with them: within an execution class its digest
-says more; between classes they are what our own steps are compared with (displacement.py).
+Of inner[s] the drawn blocks are opened too, with moments: within an execution class its digest suffices;
+between classes our own steps are compared with them (displacement.py).
 
 Shape suffixes: P = parameters, B = opened blocks, C = 4096.
 """
@@ -45,8 +45,8 @@ BLOCK_OPENING_BYTES_MAX = 9 << 20  # 256 blocks of two roots, with their paths
 class OpenedSegment:
     """A checked opening of one segment.
 
-    start: the committed state it begins from; None where nothing is carried into the round.
-    Its parameters are empty where the network's are the start. count: of the state it ends in, as
+    start: the committed state it begins from; None if nothing is carried into the round.
+    Its parameters are empty if the network's are the start. count: of the end state, as
     committed. end: its opened blocks, parameters and then each moment, all of shape (B, C).
     last_BC: the last parameters of the round.
     """
@@ -60,7 +60,7 @@ class OpenedSegment:
 def check_inner_opening(
     opened: InnerOpening, commit: Commit, rule: RuleSpec, layout: Layout, blocks: Sequence[int], segment: int
 ) -> OpenedSegment:
-    """What is opened of the inner steps, if it is what the commit binds.
+    """The opened inner states, if the commit binds them.
 
     Raises:
         MalformedMessage: another segment than drawn, wrong sizes, a digest or path that does
@@ -88,7 +88,7 @@ def check_inner_opening(
 
 
 def opening_bytes_max(rule: RuleSpec, layout: Layout) -> int:
-    """No opening of a step of this rule is longer."""
+    """Upper bound in bytes of any opening of a step of this rule."""
     if rule.is_gradient:
         return BLOCK_OPENING_BYTES_MAX
     # Blocks of two roots of the private state, and of an inner state: its parameters, moments, the last ones.
@@ -105,7 +105,7 @@ def _checked_state(
     *,
     is_shown: bool,
 ) -> tuple[Floats, ...]:
-    """The opened blocks of an inner state, if they lead to its entry: parameters, then the moments shown."""
+    """The opened blocks of an inner state, if they lead to its entry: parameters, then the opened moments."""
     if InnerRoots(shown.count, shown.theta_root, shown.moments_root).digest != commit.inner[entry]:
         which = "last inner state" if entry < 0 else f"inner state after segment {entry}"
         raise MalformedMessage(f"opening: the {which} is not the committed one")
@@ -138,7 +138,7 @@ def _checked_state(
 def _checked_start(
     opened: InnerOpening, commit: Commit, rule: RuleSpec, layout: Layout, segment: int
 ) -> InnerState | None:
-    # What nothing binds must be empty: a step has one opening, and the verdict names it.
+    # Fields that nothing binds must be empty: a step has one opening, and the verdict names it.
     if segment == 0 and not (rule.carries_inner and commit.base > 0):
         shown = (opened.start_theta, opened.start_moments, opened.start_count, opened.start_path.hashes)
         if any(shown) or opened.start_theta_root != NO_DIGEST:

@@ -1,12 +1,12 @@
-"""Segment limits: how far two honest machines may be apart after a segment of inner steps.
+"""Segment limits: how far two honest machines may differ after a segment of inner steps.
 
-Room: verifier (pure). A segment is judged only between classes that were measured, over at least as
-many steps: what noise becomes in several steps depends on more than kernels, so there is no
-policy to fall back on, only one that no measurement loosens.
+Room: verifier (pure). A segment is judged only between classes that were measured, over at least as many
+steps: how noise grows over several steps depends on more than kernels. So an unmeasured pair has no limits,
+and no measurement may loosen the policy.
 
-AdamW's first steps turn noise where a gradient is nearly zero into whole steps, so segments that
-begin with almost fresh moments are a kind of their own. Three parts of a state are
-compared, each relative to what the segment added to it (displacement.py).
+AdamW's first steps turn noise where a gradient is nearly zero into whole steps, so segments that begin with
+almost fresh moments are a regime of their own. Three parts of a state are compared, each relative to its
+displacement in the segment (displacement.py).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from assay.verifier.audit.limit import Limit, within
 
 FRESH_STEPS = 5  # inner steps after which moments are no longer fresh
 STEPS_MAX = 1 << 16
-_NO_MESSAGE = 1  # a part of a state is not sent: T3 and T4 have nothing to look at
+_NO_MESSAGE = 1  # a part of a state is not sent: T3 and T4 do not apply
 
 
 class Regime(enum.Enum):
-    """What kind of segment it is."""
+    """Kind of segment: optimiser, and whether its moments are fresh at the start."""
 
     SGD = "sgd"
     ADAMW = "adamw"
@@ -41,7 +41,7 @@ class Regime(enum.Enum):
 
 
 def regime_of(local: LocalSpec, count: int) -> Regime:
-    """The kind of a segment that begins so many inner steps after the moments were zero."""
+    """The regime of a segment that begins this many inner steps after the moments were zero."""
     if local.optimiser is Optimiser.SGD:
         return Regime.SGD
     return Regime.FRESH if count < FRESH_STEPS else Regime.ADAMW
@@ -90,7 +90,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentPair:
-    """One measured pair of code paths, of segments of one kind of up to `steps` steps.
+    """One measured pair of code paths, for segments of one regime of up to `steps` steps.
 
     node, auditor: names for people. node_class, auditor_class: their execution classes. blocks:
     samples of each part. seen: the parameters, then the moments.
@@ -108,7 +108,7 @@ class SegmentPair:
 
     @property
     def limits(self) -> tuple[Limit, ...] | None:
-        """What these samples allow for each part; None if honest blocks exceed what may be allowed."""
+        """The limits that these samples yield for each part; None if honest blocks exceed the policy."""
         policies = SEGMENT_POLICIES[self.dtype, self.regime]
         parts = tuple(zip(policies, self.seen, strict=True))
         if any(part.p99 > policy.t1 for policy, part in parts):
@@ -124,10 +124,10 @@ def limits_between(
     regime: Regime,
     steps: int,
 ) -> tuple[Limit, ...] | None:
-    """What a segment of one class is judged by in another, part by part; None if it is not judged.
+    """The limits for a segment of one class judged in another, part by part; None if it is not judged.
 
-    The shortest measured length that covers it counts. Where several measured pairs have these classes,
-    the loosest of them: it holds for all.
+    The shortest measured length that covers it counts. If several measured pairs have these classes,
+    the loosest: it holds for all.
     """
     sought = node, auditor, dtype, regime
     found = [
@@ -144,7 +144,7 @@ def limits_between(
 
 
 def plain_segment(pair: SegmentPair) -> dict[str, Any]:
-    """A row for JSON."""
+    """A pair as a JSON row."""
     return {
         "dtype": pair.dtype.name.lower(),
         "regime": pair.regime.value,
@@ -164,10 +164,10 @@ _FIELDS = {
 
 
 def segment_pair(row: Any, where: str) -> SegmentPair:
-    """The pair of a row.
+    """The pair of a JSON row.
 
     Raises:
-        ValueError: not of this form, or numbers that cannot be.
+        ValueError: not of this form, or numbers out of range.
     """
     given = rows.checked_fields(row, _FIELDS, where)
     dtypes = {dtype.name.lower(): dtype for dtype in (Precision.FLOAT32, Precision.BFLOAT16)}

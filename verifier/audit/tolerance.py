@@ -1,15 +1,15 @@
-"""Tolerance: does an opened step hold between two machines whose gradients differ in the last bits?
+"""Tolerance: judges an opened step between two execution classes whose gradients differ in the last bits.
 
-Room: verifier (pure). An opening fixes what local work put into each block, whatever message was
-made of it; that *implied* x is compared with the auditor's own. What the node chose and wrote is
-then judged from the node's own coefficients, which the opening also fixes, so that no
-near tie between two machines matters: indices of two machines are never compared.
+Room: verifier (pure). An opening fixes what local work put into each block, whatever message was made of it;
+that *implied* x is compared with the auditor's own. The node's choice and values are then judged from the
+node's own coefficients, which the opening also fixes, so that no near tie between two machines matters:
+indices of two machines are never compared.
 
     after + q - beta * before = implied x  ~  x recomputed       T1, T2: distance by block
     after + q = U:  q is what the rule sends of U                T3: choice, T4: values
 
-Every limit is a `Limit` (limits.py), every test passes, fails, or fails by so little that it is
-BORDERLINE: that is for a committee, never for a slash. T5 (drift.py) looks at many audits of one node.
+Every limit is a `Limit` (limits.py). A test passes, fails, or fails so narrowly that it is BORDERLINE: that
+is for a committee, never for a slash. T5 (drift.py) covers many audits of one node.
 
 Shape suffixes: B = opened blocks, C = 4096, L = opened blocks that were sent, K = sent per block.
 """
@@ -37,19 +37,19 @@ from assay.verifier.audit.limits import Limit
 
 Doubles = NDArray[np.float64]
 
-FLOOR = 1e-3  # of the mean block's size: what counts as the size of a smaller block
+FLOOR = 1e-3  # of the mean block's size: the size that smaller blocks count as
 CAP, SMALL_CAP = 10, 100  # times T1: the distance no block may exceed; of blocks at the floor
 BAND, CAP_BAND = 5, 2  # times its limit: up to there a failing test is borderline
 _ROUNDING = 2.0**-23  # of U: more than the two roundings of beta * before + x and of U - q can do
 _NUDGE = 2.0**-20  # of U: covers the rounding of U - q, so that ties may fall either way
 _FACTOR_STEPS = 16 / 127  # of the largest: one rounding moved blocks of almost lower rank by up to 4.7
 _PPB = 1e-9
-_GROUP_BLOCKS = 256  # the squares of so many are in memory at once
+_GROUP_BLOCKS = 256  # the squares of this many are in memory at once
 _TINY = 2.0**-120
 
 
 class Grade(enum.IntEnum):
-    """How a test came out."""
+    """Outcome of one test."""
 
     PASSED = 0
     BORDERLINE = 1
@@ -58,12 +58,12 @@ class Grade(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What an opening shows, by opened block, before any limit is applied.
+    """Distances of an opening from the recompute, by opened block, before any limit is applied.
 
-    rho_B: distance of the implied x, of the size of x. rounding_B: how much of it float32 arithmetic may
-    make up. is_small_B: the size of x is at the floor. choice_B: T3's shortfall, of the largest |U|;
-    inf where sending, or not sending, was not the rule's. doubt_B: how much of it a rho of 1 explains.
-    value_B: T4's, likewise. residual_BC: implied x less x, of the size of x.
+    rho_B: distance of the implied x, relative to x. rounding_B: how much of it float32 arithmetic may
+    explain. is_small_B: the size of x is at the floor. choice_B: T3's shortfall, relative to the largest |U|;
+    inf where sending, or not sending, broke the rule. doubt_B: how much of it a rho of 1 explains.
+    value_B: T4's, likewise. residual_BC: implied x less x, relative to the size of x.
     """
 
     rho_B: Doubles
@@ -83,7 +83,7 @@ def excess(measured: Measured) -> Doubles:
 
 @dataclass(frozen=True, slots=True)
 class Grades:
-    """Every test's outcome. ratios: what each saw, in units of its limit."""
+    """Outcome of every test. ratios: each distance in units of its limit."""
 
     t1: Grade
     t2: Grade
@@ -93,12 +93,12 @@ class Grades:
 
     @property
     def worst(self) -> Grade:
-        """A step holds only if every test does."""
+        """The worst outcome: a step passes only if every test does."""
         return max(self.t1, self.t2, self.t3, self.t4)
 
 
 def floor_of(x_NC: NDArray[np.float32]) -> float:
-    """What counts as the size of a block that has less: a thousandth of the mean block's."""
+    """The least size a block counts as: a thousandth of the mean block's."""
     parts = [_norm(x_NC[at : at + _GROUP_BLOCKS]) for at in range(0, len(x_NC), _GROUP_BLOCKS)]
     return FLOOR * math.sqrt(math.fsum(float(n) ** 2 for n in np.concatenate(parts)) / len(x_NC))
 
@@ -118,7 +118,7 @@ def judge(
     """Judge checked blocks of another execution class.
 
     Args:
-        compress: What is sent and how.
+        compress: The compression rule: what is sent and how.
         limit: For this pair of classes.
         blocks: The opened blocks, ascending.
         before_BC: Momentum before the step, opened blocks; finite.
@@ -126,11 +126,11 @@ def judge(
         update: The node's whole message.
         x_BC: What the step adds to the opened blocks, recomputed.
         floor: `floor_of` all recomputed blocks.
-        recomputed: Stands in the verdict for what was recomputed.
+        recomputed: Digest of the recomputed sketch, copied into the verdict.
 
     Returns:
         MATCH, MISMATCH or BORDERLINE, with the block that differs most; and what was measured.
-        Where the recompute itself is not finite, nothing can be said: borderline, nothing measured.
+        If the recompute itself is not finite, the result is BORDERLINE with nothing measured.
     """
     if not len(blocks):
         return Finding(Outcome.MATCH, recomputed, 0, 0), None
@@ -152,12 +152,12 @@ def judge(
 
 
 def grades(measured: Measured, limit: Limit) -> Grades:
-    """T1 to T4.
+    """The outcomes of T1 to T4.
 
     T1: the median distance is at most t1; borderline up to 5 t1. T2: the 95th percentile is at most t2
     (up to 5 t2), and no block is above 10 t1 (up to 20 t1), at the floor above 100 t1 (up to 200 t1).
     T3, T4: no block's shortfall is above t3, t4 (up to 5 times it); where the amplitude is not sent, t3
-    grows by what t2 leaves unknown of it. Blocks at the floor take no part in median and percentile:
+    grows by its uncertainty under t2. Blocks at the floor are left out of median and percentile:
     the others could hide behind them.
     """
     excess_B, median = excess(measured), median_of(measured)
@@ -192,11 +192,12 @@ def measure(
     *,
     floor: float,
 ) -> Measured:
-    """How far an opening is from what its rule and the recompute say; arguments as of `judge`.
+    """Distances of an opening from its rule and the recompute; arguments as of `judge`.
 
     Sums are fixed trees in float64: the same on every machine for the same x.
     """
-    with np.errstate(all="ignore"):  # a liar's momentum may overflow; it must end in a verdict
+    # a Byzantine node's momentum may overflow; the audit must still end in a verdict
+    with np.errstate(all="ignore"):
         # beta * before rounds here as it must have rounded there: only what follows can differ.
         due_BC = (before_BC * np.float32(compress.feedback_micro / PPM)).astype(np.float64) + x_BC
         sent = _sent(compress, blocks, update, due_BC)
@@ -302,7 +303,7 @@ def _miswritten_levels(compress: CompressSpec, sent: _Sent, own_LK: Doubles) -> 
             is_scale_L = (written.mantissa_B == sent.mantissa_L) & (written.exponent_B == sent.exponent_L)
             is_same_L1 = (is_scale_L & written.is_live_B)[:, None]
             np.minimum(best_LK, gap_LK, out=best_LK, where=is_same_L1)
-    # No such scale: then nothing of the block is what the rule writes.
+    # No such scale: then the rule would not write any of the block's values.
     worst_L: Doubles = np.where(np.isinf(best_LK), np.abs(own_LK), best_LK).max(axis=1, initial=0)
     return worst_L
 

@@ -1,8 +1,7 @@
-"""Examiner: an auditor's recomputing half, in the process that holds torch.
+"""Audit worker: recomputes drawn steps for a verifier, in the child process that holds torch.
 
-Room: verifier (edge: checkpoint files; runs as a `assay.participant.worker` worker). It
-follows the parameters like every honest process and answers one question: what
-should this step have been?
+Room: verifier (edge: checkpoint files; runs as an `assay.participant.worker` worker). It follows the run's
+parameters as every honest process does, and recomputes what a given step should have been.
 """
 
 from __future__ import annotations
@@ -50,11 +49,11 @@ _INCONCLUSIVE = Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Redone:
-    """What a recompute has to compare: what the node opened, and what should stand there.
+    """The two sides of a comparison: what the node opened, and what was recomputed.
 
     before_BC, after_BC: the error as opened. x_BC: what local work adds, recomputed. sketch: digest of
-    its sketch in a pattern. is_equal: whether it is what the commit binds, as far as that is open.
-    floor: what counts as the size of a smaller block, between classes.
+    its sketch in a pattern. is_equal: whether the commit binds it, as far as the opening shows.
+    floor: the size that smaller blocks count as, between classes.
     """
 
     before_BC: NDArray[np.float32]
@@ -67,7 +66,9 @@ class Redone:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """A checked opening of inner steps. x_BC: the distance it says the round went. start: of the segment."""
+    """A checked opening of inner steps. x_BC: the displacement it claims for the round. start: of the
+    segment.
+    """
 
     before_BC: NDArray[np.float32]
     after_BC: NDArray[np.float32]
@@ -77,11 +78,11 @@ class _Opened:
 
 
 class RecomputeWorker:
-    """theta of recent rounds and the data: all that a recompute needs.
+    """Parameters of recent rounds and the data: all that a recompute needs.
 
-    limits: what steps of other execution classes are judged by; without them they are not judged, nor are
+    limits: tolerances for steps of other execution classes; without them such steps are not judged, nor are
     inner steps of a class that was not measured against this one.
-    memory: the file in which what is remembered of nodes outlives us; None: nowhere.
+    memory: file of the bias memory, which outlives this process; None keeps nothing.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class RecomputeWorker:
         committed: Digest = NO_DIGEST,
         pattern: Digest = NO_DIGEST,
     ) -> Finding:
-        """Recompute the drawn part of a step and judge the opened blocks by it.
+        """Recompute the drawn part of a step and judge the opened blocks against it.
 
         Args:
             commit: The step.
@@ -120,13 +121,13 @@ class RecomputeWorker:
             opening: An encoded `Opening`; of a rule with inner steps, an `InnerOpening`.
             blocks: The drawn blocks, ascending.
             segment: The drawn segment of inner steps.
-            sealed: In a dispute, the sketch digest that the node has shown, if it has; one that a
-                recompute does not yield is a mismatch.
-            pattern: In a dispute, what the witness is drawn from.
+            committed: In a dispute, the sketch digest that the node has opened, if it has; a recompute that
+                does not yield it is a mismatch.
+            pattern: In a dispute, the pattern that the witness sketch is drawn from.
 
         Raises:
-            MalformedMessage: these bytes are not the opening the commit binds. Whoever
-                handed them over is to blame, which need not be the node: not a verdict.
+            MalformedMessage: these bytes are not the opening the commit binds. The fault is the
+                sender's, which need not be the node: not a verdict.
         """
         spec, layout = self.spec, self.parameters.layout
         is_exact = commit.exec_class == self.exec_class
@@ -139,7 +140,8 @@ class RecomputeWorker:
         if not is_exact and not spec.rule.is_gradient:
             return self._between_classes(commit, opening, blocks, segment, theta_P, batch, sent)
         redo = self._one_gradient if spec.rule.is_gradient else self._one_segment
-        with np.errstate(all="ignore"):  # a liar's state may overflow; it must end in a verdict
+        # a Byzantine node's state may overflow; the audit must still end in a verdict
+        with np.errstate(all="ignore"):
             redone = redo(commit, opening, blocks, segment, theta_P, batch)
             recomputed = redone.sketch(commit.parent)
             witness = NO_DIGEST if pattern == NO_DIGEST else redone.sketch(pattern)
@@ -188,7 +190,7 @@ class RecomputeWorker:
         _loss, slope_P = self._gradient(theta_P, batch)
         lr = rate(spec.rule.outer.schedule, spec.rounds, int(commit.round))
         x_NC = gradient_blocks(spec.rule, layout, slope_P, lr)
-        # Where our gradient is not finite an honest node has none to send: a commit is a lie then.
+        # Where our gradient is not finite an honest node has none to send: a commit is then false.
         is_equal = bool(np.isfinite(slope_P).all())
         return Redone(
             before,
@@ -208,7 +210,7 @@ class RecomputeWorker:
         theta_P: NDArray[np.float32],
         batch: NDArray[np.int64],
     ) -> Redone:
-        """The inner steps of the drawn segment, from the state before them that the node opened."""
+        """Recompute the inner steps of the drawn segment, from the state before them that the node opened."""
         layout = self.parameters.layout
         opened = self._opened_segment(commit, opening, blocks, segment, theta_P)
         start, (first, last) = opened.start, _steps_of(self.spec, segment)
@@ -235,11 +237,14 @@ class RecomputeWorker:
         batch: NDArray[np.int64],
         sent: Update,
     ) -> Finding:
-        """Of a node of another class: where its segment went, and what it sent of its last state."""
+        """For a node of another class: judge the displacement of its segment, and the message against its
+        last state.
+        """
         spec, layout, round_id = self.spec, self.parameters.layout, int(commit.round)
         assert self.limits is not None
         local, (first, last) = spec.rule.local, _steps_of(spec, segment)
-        with np.errstate(all="ignore"):  # a liar's state may overflow; it must end in a verdict
+        # a Byzantine node's state may overflow; the audit must still end in a verdict
+        with np.errstate(all="ignore"):
             opened = self._opened_segment(commit, opening, blocks, segment, theta_P)
             start = opened.start
             limits = limits_between(
@@ -283,7 +288,7 @@ class RecomputeWorker:
         segment: int,
         theta_P: NDArray[np.float32],
     ) -> _Opened:
-        """What the node shows of a segment, checked.
+        """The node's opening of a segment, checked.
 
         Raises:
             MalformedMessage: it is not what the commit binds.
@@ -328,7 +333,7 @@ def _steps_of(spec: RunSpec, segment: int) -> tuple[int, int]:
 
 
 def methods() -> Mapping[str, Callable[..., Any]]:
-    """What the parent may call; `open` comes first."""
+    """The methods that the parent process may call; `open` comes first."""
     held: list[RecomputeWorker] = []
 
     def open_(

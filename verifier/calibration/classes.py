@@ -1,9 +1,10 @@
-"""Calibrate: how far honest machines are apart, what that makes of the limits, and whether lies stand out.
+"""Calibrate: measures how far honest code paths differ, the limits that follow, and whether false steps
+exceed them.
 
 Room: verifier (edge: drives code paths, prints, writes one file). Every ordered pair of code paths is one
-node and one auditor: the node's momentum is its own, the trajectory is public. All blocks are
-measured; audits open 64 of them, drawn from a hash. A lie is told by a node on the leading
-path, whose books are honest until then, and judged on every other path.
+node and one auditor: the node's momentum is its own, the trajectory is public. All blocks are measured;
+audits open 64 of them, drawn from a hash. A false step comes from a node on the leading path, whose state is
+honest until then, and is judged on every other path.
 
 Shape suffixes: N = blocks, C = 4096, K = sent per block.
 """
@@ -52,7 +53,9 @@ _NOISE = 10  # times T1
 
 @dataclass(frozen=True, slots=True)
 class HonestRow:
-    """One pair: its samples, and how its audits came out under its own limit. bound: 3 / blocks."""
+    """One pair of paths: its samples, and the outcomes of its audits under its own limit. bound: 3 /
+    blocks.
+    """
 
     pair: Pair
     limit: Limit
@@ -63,7 +66,7 @@ class HonestRow:
 
 @dataclass(frozen=True, slots=True)
 class LieRow:
-    """One lie. margin: the least by which an audit of it exceeded the limit that it failed by most."""
+    """One kind of false step. margin: the least by which an audit of it exceeded its most exceeded limit."""
 
     dtype: str
     lie: str
@@ -76,7 +79,7 @@ class LieRow:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Everything that was measured. missing: code paths that this machine does not have, and why."""
+    """All measurements. missing: code paths that this machine does not have, and why."""
 
     steps: int
     honest: tuple[HonestRow, ...]
@@ -87,12 +90,12 @@ class Calibration:
 
     @property
     def limits(self) -> Limits:
-        """What the honest rows amount to."""
+        """The limits that the honest rows yield."""
         return Limits(tuple(row.pair for row in self.honest), tuple(row.pair for row in self.segments))
 
     @property
     def is_sound(self) -> bool:
-        """Every honest audit matched, and no lie did."""
+        """Whether every honest audit matched, and no false step did."""
         honest = [(row.matches, row.audits) for row in self.honest]
         honest += [(row.matches, row.audits) for row in self.segments]
         lies = [(row.mismatches + row.borderline, row.audits) for row in self.lies]
@@ -109,7 +112,7 @@ def calibrate(
     """Measure this machine's code paths against one another.
 
     Args:
-        models: Names of `assay.training.model.presets`; their samples are put together.
+        models: Names of `assay.training.model.presets`; their samples are pooled.
         steps: Of each model and precision.
         paths: Which of `PATHS`, besides the leading one.
         segment: Inner steps of the longest segment to be judged; 0 for none.
@@ -159,7 +162,7 @@ def calibrate(
 def _honest_rows(
     rule: RuleSpec, dtype: Precision, runs: dict[str, dict[str, Done]], steps: int
 ) -> Iterator[HonestRow]:
-    """One row of every ordered pair, over all models."""
+    """One row for every ordered pair, over all models."""
     common = [path for path in PATHS if all(path in done for done in runs.values())]
     seen: dict[tuple[str, str], list[_Seen]] = {}
     for model, done in runs.items():
@@ -196,7 +199,7 @@ def _honest_rows(
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Of one honest step of a pair: the distance of all blocks, and an audit of the drawn ones."""
+    """One honest step of a pair: the distance of all blocks, and an audit of the drawn ones."""
 
     rho_B: NDArray[np.float64]
     median: float
@@ -211,7 +214,7 @@ def _opened(
     x_NC: Floats,
     floor: float,
 ) -> Measured:
-    """What an auditor with this x sees of a step in these blocks."""
+    """What an auditor with this x measures of a step in these blocks."""
     after_BC = moved.after_BC[blocks_B]
     return measure(
         compress, blocks_B.tolist(), before_NC[blocks_B], after_BC, moved.sent, x_NC[blocks_B], floor=floor
@@ -226,13 +229,13 @@ def _lie_rows(
     steps: int,
     limits: Limits,
 ) -> Iterator[LieRow]:
-    """One row of every lie, over all models, steps and auditors."""
+    """One row for every kind of false step, over all models, steps and auditors."""
     found: dict[str, list[tuple[Grade, float, str]]] = {}
     by_name = {(pair.node, pair.auditor): pair.limit for pair in limits.pairs if pair.dtype is dtype}
     for model, done in runs.items():
         for step, x, moved, before in _steps_of(rule, {LEAD: done[LEAD]}, steps):
             if step < min(WARMUP_ROUNDS - 1, steps - 1):
-                continue  # the momentum is still too small to lie about
+                continue  # the momentum is still too small to falsify
             worse = lower[model][LEAD].x(step) if lower else None
             others = {path: done[path].x(step) for path in done if path != LEAD and (LEAD, path) in by_name}
             t1 = POLICIES[dtype].t1 * 1e-9
@@ -262,7 +265,7 @@ def _lies(
     t1: float,
     worse_NC: Floats | None,
 ) -> Iterator[tuple[str, Transition]]:
-    """What a liar commits to and sends, by name."""
+    """What a lying node commits to and sends, by name of the lie."""
     for lie in LIES:
         yield lie, transition(compress, before_NC, done.x(step, lie))
     if worse_NC is not None:
@@ -289,7 +292,7 @@ def _lies(
 
 
 def _told(own_NC: Floats, sent: Update) -> Transition:
-    """A message of the liar's choice, with books that agree with it."""
+    """A false message of the node's choice, with an error state that is consistent with it."""
     after_NC, at = own_NC.copy(), (sent.blocks_B[:, None], sent.index_BK)
     mean_N1 = np.abs(own_NC[at]).mean(axis=1, keepdims=True)
     after_NC[at] -= sent.value_BK * mean_N1
@@ -340,7 +343,7 @@ def as_plain(found: Calibration) -> dict[str, Any]:
 
 
 def calibration_group(found: Calibration) -> Group:
-    """All tables, and what they amount to."""
+    """All tables of a calibration, and the result."""
     honest = table(
         "node", "auditor", "blocks", "median", "p99", "max", "95 % bound", "T1", "T2", "audits matched"
     )

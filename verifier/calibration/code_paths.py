@@ -1,12 +1,12 @@
-"""Code paths: the same steps of one honest node, computed by child processes through other kernels.
+"""Code paths: computes the steps of one honest node in child processes, each with other kernels.
 
 Room: verifier (edge: child processes, their environment, files of one temporary folder). One machine stands
-in for many: instruction sets, oneDNN and MKL branches, threads and batch groups are chosen by
-environment and flags before torch starts, so each path is a process of its own.
+in for many: instruction sets, oneDNN and MKL branches, threads and batch groups are chosen by environment and
+flags before torch starts, so each path is a process of its own.
 
     python -m assay.verifier.calibration.code_paths FOLDER PATH    computes one path, as FOLDER/task.json says
 
-The first path leads: it fixes the public trajectory, and the lies of a node on that path.
+The first path leads: it fixes the public trajectory, and the false steps of a node on that path.
 Shape suffixes: P = parameters, N = blocks, C = 4096.
 """
 
@@ -44,7 +44,7 @@ Floats = NDArray[np.float32]
 
 SEQUENCES, WARMUP_ROUNDS = 8, 5
 SEGMENTS = 3  # of every optimiser; the first begins with fresh moments, the others when they no longer are
-SEGMENT_METHODS = ("diloco", "fedavg")  # AdamW and SGD, as these methods come
+SEGMENT_METHODS = ("diloco", "fedavg")  # AdamW and SGD, with these methods' defaults
 HONEST = "honest"
 LIES = ("one sequence of 8 left out", "parameters one step old", "other data")
 _FEWER, _FEWER_LAST = "one sequence of 8 left out", "one sequence of 8 left out of the last step"
@@ -58,7 +58,9 @@ _NO_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}  # torch refuses AMX under 
 
 @dataclass(frozen=True, slots=True)
 class CodePath:
-    """One way through the libraries. rows: sequences per pass, 0 for all; order: of the sequences."""
+    """One numerical path through the libraries. rows: sequences per pass, 0 for all.
+    is_permuted: whether the sequences are reordered.
+    """
 
     environment: Mapping[str, str] = field(default_factory=dict)
     has_onednn: bool = True
@@ -92,26 +94,26 @@ class Task:
 
     @property
     def rule(self) -> RuleSpec:
-        """DeMo as it comes, with a short warm-up."""
+        """DeMo with its defaults and a short warm-up."""
         return METHODS["demo"](Choices(sequences=SEQUENCES, warmup_rounds=WARMUP_ROUNDS))
 
     @property
     def marks(self) -> tuple[int, ...]:
-        """After how many steps of a segment its state is looked at."""
+        """The steps of a segment after which its state is recorded."""
         return tuple(sorted({1, self.segment}))
 
     @property
     def segment_lies(self) -> tuple[str, ...]:
-        """Segments of the leading path that are false."""
+        """False segments of the leading path."""
         lies = (_FEWER, _FEWER_LAST, _OTHER, _TURNED, _SHORT)
         return (*lies, _ROUGH) if self.dtype == "float32" else lies
 
     def local(self, method: str) -> LocalSpec:
-        """The inner steps of a method as it comes, at their full rate from the first on."""
+        """The inner steps of a method with its defaults, at their full rate from the first on."""
         return METHODS[method](Choices(sequences=SEQUENCES, inner_warmup_rounds=0)).local
 
     def rate(self, method: str, step: int) -> np.float32:
-        """Of one inner step."""
+        """Learning rate of one inner step."""
         return rate(self.local(method).schedule, 1, 0, steps=begin_of(self.segment, SEGMENTS), step=step)
 
     @property
@@ -137,7 +139,7 @@ class Done:
         return found
 
     def inner(self, method: str, number: int, mark: int, kind: str = HONEST) -> InnerState:
-        """Where a segment's first `mark` steps led; of the leading path also 0 steps: where it began."""
+        """State after a segment's first `mark` steps; for the leading path also after 0 steps: the start."""
         parts = np.load(self.folder / _name(self.path, kind, _inner(method, number, mark)))
         return InnerState(parts[0], tuple(parts[1:]), begin_of(self.segment, number) + mark)
 
@@ -199,7 +201,7 @@ def compute(folder: Path, name: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Here:
-    """What this process computes with."""
+    """Model, data and device that this process computes with."""
 
     folder: Path
     path: str
@@ -222,7 +224,9 @@ class _Here:
 
 
 def _steps(here: _Here) -> None:
-    """x of every step at the public trajectory; on the leading path also that trajectory, and the lies."""
+    """x of every step at the public trajectory; on the leading path also that trajectory, and the false
+    steps.
+    """
     rule, layout = here.task.rule, here.layout
     theta_P = before_P = here.start()
     error_NC = np.zeros((layout.blocks, BLOCK_SIZE), np.float32)
@@ -246,7 +250,9 @@ def _steps(here: _Here) -> None:
 
 
 def _segments(here: _Here, method: str) -> None:
-    """Where each segment of inner steps leads from the leading path's states; on that path also the lies."""
+    """End states of each segment, started from the leading path's states; on that path also the false
+    ones.
+    """
     task, lead = here.task, Done(here.folder, LEAD, "", "", "", here.task.segment)
     local, anchor_P, length = task.local(method), here.start(), task.segment
 

@@ -1,8 +1,9 @@
-"""Calibration of segments: how far apart inner steps lead honest machines, and whether lies stand out.
+"""Calibration of segments: how far honest machines differ after inner steps, and whether false segments
+exceed it.
 
-Room: verifier (pure; reads what the code paths left in a folder). Every ordered pair of code paths is a node
-and an auditor who both walk a segment from the leading path's state. All blocks are measured; audits open 64
-of them. A lie is told by a node on the leading path and judged on every other.
+Room: verifier (pure; reads the code paths' files from a folder). Every ordered pair of code paths is a node
+and an auditor who both compute a segment from the leading path's state. All blocks are measured; audits open
+64 of them. A false segment comes from a node on the leading path and is judged on every other.
 
 Shape suffixes: N = blocks, C = 4096.
 """
@@ -52,7 +53,7 @@ _NOWHERE = InnerState(np.zeros(0, np.float32), (), 0)  # states are megabytes, a
 
 @dataclass(frozen=True, slots=True)
 class SegmentRow:
-    """One pair and kind of segment: its samples, and how its audits came out under its own limits."""
+    """One pair of paths and regime: its samples, and the outcomes of its audits under its own limits."""
 
     pair: SegmentPair
     audits: int
@@ -61,7 +62,9 @@ class SegmentRow:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLieRow:
-    """One lie. margin: the least by which an audit of it exceeded the limit that it failed by most."""
+    """One kind of false segment. margin: the least by which an audit of it exceeded its most exceeded
+    limit.
+    """
 
     dtype: str
     regime: str
@@ -75,7 +78,7 @@ class SegmentLieRow:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """The first `mark` steps of one segment of one model. what: its name, for draws."""
+    """The first `mark` steps of one segment of one model."""
 
     task: Task
     layout: Layout
@@ -93,7 +96,7 @@ class _Case:
         return regime_of(self.task.local(self.method), self.start.count)
 
     def walked(self, done: Done) -> ModelledSegment:
-        """The segment as a path went it."""
+        """The segment as a path computed it."""
         local, lr = (
             self.task.local(self.method),
             self.task.rate(self.method, self.start.count + self.mark - 1),
@@ -102,13 +105,13 @@ class _Case:
         return ModelledSegment(local, self.layout, self.mark, lr, self.start, end)
 
     def shown(self, end: InnerState, blocks_B: NDArray[np.int64] | slice = slice(None)) -> OpenedSegment:
-        """An opening of an end."""
+        """An opening of an end state."""
         parts = tuple(_rows(self.layout, part_P)[blocks_B] for part_P in (end.theta_P, *end.moments))
         return OpenedSegment(self.start, self.start.count + self.mark, parts, parts[0])
 
 
 def segment_rows(dtype: Precision, segment: int, runs: dict[str, dict[str, Done]]) -> Iterator[SegmentRow]:
-    """One row of every ordered pair and kind of segment, over all models."""
+    """One row for every ordered pair and regime, over all models."""
     common = [path for path in PATHS if all(path in done for done in runs.values())]
     seen: dict[tuple[str, str, Regime], list[tuple[Measured, ...]]] = {}
     audits: dict[tuple[str, str, Regime], list[tuple[ModelledSegment, tuple[Measured, ...]]]] = {}
@@ -158,7 +161,7 @@ def segment_lie_rows(
     runs: dict[str, dict[str, Done]],
     limits: Limits,
 ) -> Iterator[SegmentLieRow]:
-    """One row of every lie and kind of segment, over all models and auditors."""
+    """One row for every kind of false segment and regime, over all models and auditors."""
     found: dict[tuple[str, str], list[tuple[Outcome, float, str]]] = {}
     for case, done in _cases(dtype, segment, runs):
         if case.mark != segment:
@@ -185,7 +188,7 @@ def segment_lie_rows(
 
 
 def segment_tables(rows: Sequence[SegmentRow], lies: Sequence[SegmentLieRow]) -> tuple[Table, Table]:
-    """Honest pairs, all of them together by kind and by the part that is farthest off; and every lie."""
+    """Tables of honest pairs, pooled by regime and by the part that differs most; and of every lie."""
     honest = table("inner steps", "pairs", "blocks a pair", "part", "median", "p99", "max", "T1", "matched")
     kinds = {(row.pair.dtype, row.pair.regime, row.pair.steps) for row in rows}
     for dtype, regime, steps in sorted(kinds, key=lambda kind: (kind[0], kind[1].value)):
@@ -220,7 +223,7 @@ def _cases(
 
 
 def _slim(measured: Measured, blocks_B: NDArray[np.int64] | slice = slice(None)) -> Measured:
-    """Without the residual, which is megabytes; in these blocks only."""
+    """The measurement in these blocks only, without the residual, which is megabytes."""
     kept = {
         name: getattr(measured, name)[blocks_B]
         for name in ("rho_B", "rounding_B", "is_small_B", "choice_B", "doubt_B", "value_B")
@@ -229,7 +232,7 @@ def _slim(measured: Measured, blocks_B: NDArray[np.int64] | slice = slice(None))
 
 
 def _seen(every: Sequence[Measured], opened: Sequence[Measured]) -> Seen:
-    """What one part of a pair's segments showed."""
+    """Statistics of one part of a pair's segments."""
     whole = np.concatenate([excess(one)[~one.is_small_B] for one in every])
     ppb = [int(np.ceil(value * 1e9)) for value in np.quantile(whole, (0.5, 0.99, 1.0), method="higher")]
     profile = max(int(np.ceil(median_of(one) * 1e9)) for one in opened)
@@ -238,7 +241,7 @@ def _seen(every: Sequence[Measured], opened: Sequence[Measured]) -> Seen:
 
 
 def _margin(measured: Sequence[Measured], limits: Sequence[Limit]) -> tuple[float, str]:
-    """By how much the test that fails by most fails, and which it is."""
+    """By how much the test that fails by most exceeds its limit, and which it is."""
     seen = [
         (ratio, f"T{test + 1} of the {PARTS[part]}")
         for part, (one, limit) in enumerate(zip(measured, limits, strict=True))
@@ -248,7 +251,7 @@ def _margin(measured: Sequence[Measured], limits: Sequence[Limit]) -> tuple[floa
 
 
 def _lies(case: _Case, lead: Done, policies: Sequence[Limit]) -> Iterator[tuple[str, InnerState]]:
-    """Where a liar says the segment ended, by name; the count is always the right one."""
+    """False end states of a segment, by name of the lie; the step count is always right."""
     for lie in case.task.segment_lies:
         yield lie, lead.inner(case.method, case.number, case.mark, lie)
     true, start = case.walked(lead).end, case.start
@@ -271,7 +274,7 @@ def _lies(case: _Case, lead: Done, policies: Sequence[Limit]) -> Iterator[tuple[
 def _noisy(
     case: _Case, rng: np.random.Generator, true: InnerState, part: int, policies: Sequence[Limit]
 ) -> Floats:
-    """One part of a state with noise of `_NOISE` T1 of what it gained, all over."""
+    """One part of a state with noise of `_NOISE` T1 of its displacement in every block."""
     local = case.task.local(case.method)
     before_P, after_P = ((state.theta_P, *state.moments)[part] for state in (case.start, true))
     kept = (1.0, local.beta1_micro / PPM)[part] ** case.mark

@@ -1,4 +1,4 @@
-"""Calibration tables: which blocks an audit opens, and how rows are shown.
+"""Calibration tables: the blocks a calibration audit opens, and the layout of its result tables.
 
 Room: verifier (pure).
 """

@@ -1,8 +1,7 @@
-"""Consensus chain: questions about the certified blocks that are not final yet.
+"""Consensus chain: queries over the certified blocks above the last final one.
 
-Room: verifier (pure). Nothing here changes a state. A *path* is the blocks
-after the tip up to and including one block, oldest first; it exists when we
-hold every body on it.
+Room: verifier (pure). No function here changes a state. A *path* is the blocks after the tip up to and
+including one block, oldest first; it exists when this verifier holds every body on it.
 """
 
 from __future__ import annotations
@@ -19,25 +18,27 @@ BACKOFF_MAX = 4  # timeouts grow to 2**4 times their configured length
 
 @functools.lru_cache(maxsize=4096)
 def block_digest(block: Block) -> Digest:
-    """`codec.digest` of a block, remembered because every event asks for some."""
+    """`codec.digest` of a block, cached because every event needs it."""
     return digest(block)
 
 
 def certified_block(state: State, iteration: Iteration) -> QuorumCertificate | None:
-    """The certificate of the one block of this iteration that a quorum stands behind."""
+    """The NOTARISE certificate of an iteration; a quorum voted for its one block."""
     notarised = state.certificates.get((iteration, VoteKind.NOTARISE))
     return notarised or state.certificates.get((iteration, VoteKind.FINALISE))
 
 
 def is_certified(state: State, block: Block) -> bool:
-    """Whether a quorum stands behind this very block."""
+    """Whether a NOTARISE certificate exists for exactly this block."""
     certificate = certified_block(state, block.iteration)
     named = block_digest(block)
     return named in state.settled or (certificate is not None and certificate.vote.block == named)
 
 
 def path(state: State, block: Digest) -> tuple[Proposal, ...] | None:
-    """The blocks after the tip up to `block`, or None where a body is missing or the tip is not on it."""
+    """The blocks after the tip up to `block`, oldest first; None if a body is missing or the tip is not below
+    it.
+    """
     found: list[Proposal] = []
     while block != state.tip.block:
         body = state.bodies.get(block)
@@ -51,7 +52,7 @@ def path(state: State, block: Digest) -> tuple[Proposal, ...] | None:
 def best_parent(state: State) -> tuple[Proposal, ...] | None:
     """The path to the latest block that a proposal of this iteration can prove it may extend.
 
-    None where we lack the proof: a certificate of some iteration since the tip's.
+    None if this verifier lacks a certificate of some iteration since the tip's.
     """
     for number in range(state.iteration - 1, state.tip.iteration, -1):
         certificate = certified_block(state, Iteration(number))
@@ -66,7 +67,7 @@ def best_parent(state: State) -> tuple[Proposal, ...] | None:
 
 
 def link(state: State, ancestors: tuple[Proposal, ...]) -> BuildProposal:
-    """What the block of this iteration after `ancestors` must be."""
+    """The round, parent and ancestors that this iteration's block on top of `ancestors` must have."""
     parent, manifest, above = state.tip.block, state.tip.manifest, state.tip.round
     if ancestors:
         block = ancestors[-1].block
@@ -82,19 +83,19 @@ def link(state: State, ancestors: tuple[Proposal, ...]) -> BuildProposal:
 
 
 def manifests(ancestors: tuple[Proposal, ...]) -> tuple[Manifest, ...]:
-    """The bodies alone."""
+    """The manifests of these blocks, without their proposals."""
     return tuple(proposal.manifest for proposal in ancestors)
 
 
 def parent_iteration(state: State, ancestors: tuple[Proposal, ...]) -> Iteration:
-    """The iteration of the last block of a path; the tip's where the path is empty."""
+    """The iteration of the last block of a path; the tip's if the path is empty."""
     return ancestors[-1].block.iteration if ancestors else state.tip.iteration
 
 
 def dummies_between(
     state: State, after: Iteration, before: Iteration
 ) -> tuple[QuorumCertificate, ...] | None:
-    """Dummy certificates of all iterations strictly between the two, or None where one is missing."""
+    """Dummy certificates of all iterations strictly between the two; None if one is missing."""
     found = []
     for number in range(after + 1, before):
         certificate = state.certificates.get((Iteration(number), VoteKind.DUMMY))
@@ -105,7 +106,7 @@ def dummies_between(
 
 
 def wanted_bodies(state: State) -> tuple[Digest, ...]:
-    """Blocks that a quorum certified and whose body we lack, ascending by iteration."""
+    """Blocks that a quorum certified and whose body this verifier lacks, ascending by iteration."""
     named = {
         certificate.vote.iteration: certificate.vote.block
         for (iteration, kind), certificate in state.certificates.items()
@@ -115,13 +116,12 @@ def wanted_bodies(state: State) -> tuple[Digest, ...]:
 
 
 def deadline_ms(state: State) -> int:
-    """When this verifier votes DUMMY.
+    """When this verifier votes DUMMY, in its own milliseconds.
 
-    Usually nodes are still training, so the leader has long; it has only the
-    short time once we hold all the next manifest needs, or while its parent is
-    not final yet (nobody trains on that, so there is nothing to wait for).
-    Both grow while rotations of leaders pass without a block, so that they
-    outgrow whatever delay the network really has.
+    The leader usually gets the long timeout, because nodes are still training. It gets the short one once
+    this verifier holds all that the next manifest needs, or while the parent is not final (nobody trains on
+    it, so there is nothing to wait for). Both double while leaders rotate without a block, until they exceed
+    the network's real delay.
     """
     config, ancestors = state.config, best_parent(state) or ()
     blocks = [number for number, kind in state.certificates if kind is not VoteKind.DUMMY]

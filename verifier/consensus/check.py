@@ -1,11 +1,10 @@
-"""Consensus check: everything about a message that needs no state.
+"""Consensus check: the validity of a consensus message that needs no state.
 
-Room: verifier (pure). The driver calls `authenticate` before `step`, so the
-rules may take signatures, sizes and inner agreement for granted.
+Room: verifier (pure). The driver calls `authenticate` before `step`, so the state machine takes signatures,
+sizes and internal consistency for granted.
 
-Who is to blame: for what its signature covers, the signer (`PeerFault`); for
-the rest, whoever sent the bytes (`MalformedMessage`), because anybody can
-wrap a leader's signed block in other certificates and pass it on.
+Fault attribution: for what a signature covers, the signer (`PeerFault`); for the rest, the sender
+(`MalformedMessage`), because anybody can wrap a leader's signed block in other certificates and forward it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from assay.protocol.quorum import check_certificate
 from assay.protocol.types import NO_DIGEST
 from assay.verifier.consensus.types import ConsensusConfig
 
-DUMMIES_MAX = 64  # as in `Proposal.dummies`; older ones the receiver must hold already
+DUMMIES_MAX = 64  # as in `Proposal.dummies`; the receiver must hold older ones already
 
 
 def authenticate(
@@ -32,8 +31,8 @@ def authenticate(
     """Do nothing if `message` is well formed, of this run, and every signature in it holds.
 
     Raises:
-        PeerFault: a verifier signed nonsense, or a signature is not the claimed signer's.
-        MalformedMessage: the sender put together what its signer did not sign.
+        PeerFault: a verifier signed an invalid statement, or a signature is not the claimed signer's.
+        MalformedMessage: the sender combined parts that their signer did not sign together.
     """
     match message:
         case SignedVote():
@@ -98,7 +97,7 @@ def _check_proposal(config: ConsensusConfig, domain: Domain, proposal: Proposal)
 
 
 def _check_proof(config: ConsensusConfig, domain: Domain, proposal: Proposal) -> None:
-    """The certificates lead from the parent, without a hole, to the iteration before this one."""
+    """Check that the certificates cover every iteration from the parent's to the one before this."""
     block = proposal.block
     covered = 0  # the parent's iteration
     if block.parent == NO_DIGEST:

@@ -1,9 +1,8 @@
-"""Consensus follow: what a verifier does next, given what it holds.
+"""Consensus follow: the votes and requests that follow from what one verifier holds.
 
-Room: verifier (pure). `consensus.step` first takes an event in, then calls
-`progress`: each function here looks at the whole state and does what is due,
-so it does not matter which message came last, or whether a restart came between.
-Every vote is persisted before it is signed, and these are the only places that vote.
+Room: verifier (pure). `machine.step` first applies an event, then calls `progress`. Each function here
+inspects the whole state and does what is due, so neither the order of messages nor a restart matters. Every
+vote is persisted before it is signed, and votes are cast nowhere else.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ from assay.verifier.consensus.types import (
     Tip,
 )
 
-BEHIND = 16  # iterations before ours whose votes are kept; certificates heal the rest
-GAP_RESENT = 8  # dummy certificates repeated per resend, taking turns
+BEHIND = 16  # iterations before ours whose votes are kept; certificates cover older ones
+GAP_RESENT = 8  # dummy certificates repeated per resend, in rotation
 
 
 def progress(state: State, out: list[Effect]) -> State:
-    """All that follows from what we hold, except what waits for a deadline."""
+    """Everything due now, except what waits for a deadline."""
     state = _finalise(state, out)
     state = _enter(state)
     state = _confirm(state, out)
@@ -54,12 +53,12 @@ def progress(state: State, out: list[Effect]) -> State:
 
 
 def notarise(state: State, proposal: Proposal, out: list[Effect]) -> State:
-    """Say NOTARISE for this block of the present iteration, unless we said it for some block."""
+    """Vote NOTARISE for this block of the present iteration, unless we already voted for some block."""
     if not may_notarise(state):
         return state
     out.append(Persist(proposal))  # whoever votes for a block keeps its body
     state = _vote(state, state.iteration, VoteKind.NOTARISE, block_digest(proposal.block), out)
-    # We held all it takes to check this manifest: from now on its certificate is late.
+    # We hold all that is needed to check this manifest: from now on its certificate is late.
     if state.ready is None or state.ready[0] < proposal.block.round:
         state = replace(state, ready=(proposal.block.round, state.now_ms))
     return state
@@ -83,7 +82,7 @@ def may_finalise(state: State, iteration: Iteration) -> bool:
 
 
 def on_tick(state: State, out: list[Effect]) -> State:
-    """What waits for a deadline: repeating what may have been lost, and giving up on a leader."""
+    """What waits for a deadline: resending what may be lost, and voting DUMMY against a late leader."""
     if state.now_ms >= state.resend_at_ms:
         _resend(state, out)
         resend_at_ms = state.now_ms + state.config.resend_ms
@@ -94,7 +93,7 @@ def on_tick(state: State, out: list[Effect]) -> State:
 
 
 def follow(state: State, certified: CertifiedManifest, out: list[Effect]) -> State:
-    """Take over a link of the finalised chain that others reached without us."""
+    """Adopt a certified manifest of the finalised chain that others reached without us."""
     manifest, block = certified.manifest, certified.block
     if block.round <= state.tip.round:
         return state
@@ -106,7 +105,7 @@ def follow(state: State, certified: CertifiedManifest, out: list[Effect]) -> Sta
 
 
 def tip_of(certified: CertifiedManifest) -> Tip:
-    """The place in the chain that this link leads to."""
+    """The tip that this certified manifest leads to."""
     block = certified.block
     return Tip(
         block=block_digest(block), manifest=block.manifest, round=block.round, iteration=block.iteration
@@ -114,7 +113,7 @@ def tip_of(certified: CertifiedManifest) -> Tip:
 
 
 def pruned(state: State) -> State:
-    """The state without what can no longer matter; see the bounds in `consensus`."""
+    """The state without what can no longer matter; for the bounds see `consensus.machine`."""
     after, now = state.tip.iteration, state.iteration
     endorsed = {vote.block for (_, kind), vote in state.own.items() if kind is VoteKind.NOTARISE}
 
@@ -155,7 +154,7 @@ def _final_certificate(state: State, proposal: Proposal) -> QuorumCertificate | 
 
 
 def _finalise(state: State, out: list[Effect]) -> State:
-    """Settle the ancestors of the latest final block, and hand out what has its own certificate."""
+    """Make the ancestors of the latest final block final, and emit those with a certificate of their own."""
     final = [one.vote.block for (_, kind), one in state.certificates.items() if kind is VoteKind.FINALISE]
     chain = max((path(state, block) or () for block in (*final, *state.settled)), key=len, default=())
     for proposal in chain:
@@ -194,20 +193,20 @@ def _enter(state: State) -> State:
 
 
 def _confirm(state: State, out: list[Effect]) -> State:
-    """Say FINALISE for every notarised block whose iteration we did not give up."""
+    """Vote FINALISE for every notarised block of an iteration in which we did not vote DUMMY."""
     for (iteration, kind), certificate in sorted(state.certificates.items()):
         if kind is not VoteKind.NOTARISE or not may_finalise(state, iteration):
             continue
         if (iteration, VoteKind.FINALISE) in state.certificates:
             continue
         if (iteration, VoteKind.DUMMY) in state.certificates:
-            continue  # too late: a quorum gave this iteration up, so it can have no final block
+            continue  # too late: a quorum voted DUMMY in this iteration, so it can have no final block
         state = _vote(state, iteration, VoteKind.FINALISE, certificate.vote.block, out)
     return state
 
 
 def _consider(state: State, out: list[Effect]) -> State:
-    """Have the leader's block examined, once it provably extends blocks whose bodies we hold."""
+    """Request the check of the leader's block once it provably extends blocks whose bodies we hold."""
     proposal = state.proposals.get(state.iteration)
     if proposal is None or not may_notarise(state):
         return state
@@ -216,7 +215,7 @@ def _consider(state: State, out: list[Effect]) -> State:
         return state
     expected = link(state, ancestors)
     if (block.round, proposal.manifest.parent) != (expected.round, expected.parent_manifest):
-        return state  # it came before its parent did; a leader that lies only loses its turn
+        return state  # it came before its parent; a Byzantine leader only loses its iteration
     if dummies_between(state, parent_iteration(state, ancestors), state.iteration) is None:
         return state
     if proposal.proposer == state.config.me:
@@ -226,7 +225,7 @@ def _consider(state: State, out: list[Effect]) -> State:
 
 
 def _ask(state: State, out: list[Effect]) -> State:
-    """Ask the driver for a manifest when we lead and can prove what we extend."""
+    """Ask the driver for a manifest if we lead and can prove what we extend."""
     if state.config.leader(state.iteration) != state.config.me:
         return state
     if state.iteration in state.drafts or state.asked is not None:
@@ -240,7 +239,7 @@ def _ask(state: State, out: list[Effect]) -> State:
 
 
 def _resend(state: State, out: list[Effect]) -> None:
-    """Repeat our own words, and the certificates that bring a laggard here."""
+    """Resend our own votes, and the certificates that bring a lagging verifier to this iteration."""
     config, now = state.config, state.iteration
     for (iteration, kind), vote in sorted(state.own.items()):
         is_open = kind is VoteKind.FINALISE and (iteration, kind) not in state.certificates
@@ -261,7 +260,9 @@ def _resend(state: State, out: list[Effect]) -> None:
 
 
 def _guiding_certificates(state: State) -> tuple[QuorumCertificate, ...]:
-    """Why we are in this iteration, what it may extend, what is final; of a long gap a few in turn."""
+    """Certificates that prove our iteration, its possible parents and the final tip; of a long gap a few in
+    rotation.
+    """
     now = state.iteration
     latest = dict.fromkeys(VoteKind, 0)
     for iteration, kind in state.certificates:
@@ -277,7 +278,7 @@ def _guiding_certificates(state: State) -> tuple[QuorumCertificate, ...]:
 
 
 def _rumoured_blocks(state: State) -> tuple[Digest, ...]:
-    """Blocks of this iteration that an honest verifier voted for and that never reached us."""
+    """Blocks of this iteration that at least one honest verifier voted for and that never reached us."""
     counts: dict[Digest, int] = {}
     for (_, kind), signed in state.votes.get(state.iteration, {}).items():
         if kind is VoteKind.NOTARISE:

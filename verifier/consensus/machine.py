@@ -1,38 +1,33 @@
-"""Consensus: verifiers agree on one manifest per training round (Simplex).
+"""Consensus machine: the verifiers agree on one manifest per training round (Simplex).
 
-Room: verifier (pure). Authenticated messages and the time come in as values;
-what should happen next goes out as effects, in the order they must happen.
-Types: `consensus_types`; checks that need no state: `consensus_check`; what is
-due next: `consensus_follow`. Why so: docs/decisions/0002-simplex.md.
-Callers pass only messages that `authenticate` accepted, our own among them
-(a fault on one of our own messages means only that it came too late).
+Room: verifier (pure). Authenticated messages and the time come in as values; effects go out, in the order in
+which they must be performed. Types: `types`; stateless checks: `check`; what is due next: `follow`.
+Rationale: docs/decisions/0002-simplex.md.
+Callers pass only messages that `authenticate` accepted, our own among them (a fault on one of our own
+messages only means that it came too late).
 
-    iteration h:   WAIT --proposal, its body examined--> NOTARISE said
-                     |                                        |
-                     +---------------- deadline --------------+--> DUMMY said too
+    iteration h:   WAIT --proposal, body examined--> voted NOTARISE
+                     |                                     |
+                     +-------------- deadline -------------+--> voted DUMMY too
 
-    leave h for h+1 on a quorum of NOTARISE for one block, or of DUMMY.
-    On the former, without having said DUMMY in h: say FINALISE for the block.
+    Leave h for h+1 on a quorum of NOTARISE for one block, or of DUMMY.
+    On the former, without a DUMMY vote in h: vote FINALISE for the block.
     A quorum of FINALISE makes a block and all its ancestors final.
 
-Why it is safe, with at most f of n = 3f+1 lying: two quorums share an honest
-verifier. It says NOTARISE once per iteration, so one block at most is notarised
-in h; it never says both DUMMY and FINALISE in h, so a finalised h has no dummy
-certificate, and no later proposal can prove that it may skip h's block.
+Safety, with at most f of n = 3f+1 Byzantine: two quorums share an honest verifier. It votes NOTARISE once per
+iteration, so at most one block is notarised in h; it never votes both DUMMY and FINALISE in h, so a finalised
+h has no dummy certificate, and no later proposal can prove that it may skip h's block.
 
-Every manifest needs a FINALISE certificate of its own, also an ancestor that
-became final through a descendant. Its verifiers may have said DUMMY in its
-iteration, so they cannot say FINALISE there. They say FINALISE in iteration
-`SETTLED` instead: "a block after this one is final". An honest verifier says
-so only when it holds that block's certificate and the path between, which is a
-fact that cannot change; f+1 of a quorum's signers are honest, so the
-certificate is true. SETTLED votes are about no iteration, so they can
-contradict nothing, and DUMMY with FINALISE in one iteration stays evidence.
+Every manifest needs a FINALISE certificate of its own, also an ancestor that became final through a
+descendant. Its verifiers may have voted DUMMY in its iteration, so they cannot vote FINALISE there. They vote
+FINALISE in iteration `SETTLED` instead: "a block after this one is final". An honest verifier does so only
+when it holds that block's certificate and the path between, which cannot change; f+1 of a quorum's signers
+are honest, so the certificate is true. SETTLED votes belong to no iteration, so they contradict no vote, and
+DUMMY with FINALISE in one iteration stays evidence.
 
-Bounds: per iteration one proposal, three votes per verifier, three
-certificates; votes only AHEAD and BEHIND of our iteration. What outlives that
-window (certificates, certified bodies) takes a quorum to make: one certificate
-per timed-out iteration, until the next block is final and all of it is pruned.
+Bounds: per iteration one proposal, three votes per verifier, three certificates; votes only AHEAD and BEHIND
+of our iteration. What outlives that window (certificates, certified bodies) takes a quorum to make: one
+certificate per timed-out iteration, until the next block is final and all of it is pruned.
 """
 
 from __future__ import annotations
@@ -119,17 +114,17 @@ __all__ = [
     "step",
 ]
 
-AHEAD = 16  # iterations after ours whose votes are kept; certificates heal the rest
+AHEAD = 16  # iterations after ours whose votes are kept; certificates cover later ones
 
 
 def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
-    """Next state and what to do about it.
+    """Next state and the effects to perform.
 
     Raises:
-        OutOfPhase: a message that is of no use now; state is unchanged.
+        OutOfPhase: the message is of no use now; state is unchanged.
         PeerFault: a signed statement breaks a rule; state is unchanged.
-        MalformedMessage: links that are no chain; state is unchanged.
-        Diverged: somebody else signs with our key, or more than f verifiers lie: stop.
+        MalformedMessage: the certified manifests form no chain; state is unchanged.
+        Diverged: somebody else signs with our key, or more than f verifiers are Byzantine: stop.
     """
     out: list[Effect] = []
     if isinstance(event, Received | Tick | Ready | Synced):
@@ -163,15 +158,15 @@ def restore(
 ) -> State:
     """The state after a start or a restart: `records` in the order they were persisted.
 
-    What the crash cut off (a vote, a question to the driver, a `Finalised`)
-    comes out of the first `Tick`.
+    What a crash cut off (a vote, a request to the driver, a `Finalised`)
+    is emitted again on the first `Tick`.
 
     Args:
         config: As before the restart.
         records: The journal; empty at the first start. Records of iterations
             up to `last`'s may be missing.
         now_ms: The driver's clock.
-        last: The last `Finalised` link that the driver made durable.
+        last: The last `Finalised` manifest that the driver made durable.
     """
     tip = Tip(manifest=config.genesis)
     own: dict[tuple[Iteration, VoteKind], Vote] = {}
@@ -222,7 +217,7 @@ def body(state: State, block: Digest) -> Proposal | None:
     return state.bodies.get(block)
 
 
-# ---- what arrives ----
+# ---- incoming messages ----
 
 
 def _on_vote(state: State, signed: SignedVote, out: list[Effect]) -> State:
@@ -239,7 +234,7 @@ def _on_vote(state: State, signed: SignedVote, out: list[Effect]) -> State:
     opposite = {VoteKind.DUMMY: VoteKind.FINALISE, VoteKind.FINALISE: VoteKind.DUMMY}.get(vote.kind)
     clash = known or (box.get((peer, opposite)) if opposite is not None else None)
     if clash is not None:
-        # The first word stands and is the only one counted, so a liar still has one voice.
+        # The first vote stands and is the only one counted, so an equivocator still has one vote.
         return _accuse(state, clash, signed, out)
     box = {**box, (peer, vote.kind): signed}
     state = replace(state, votes={**state.votes, vote.iteration: box})
@@ -282,7 +277,7 @@ def _on_proposal(state: State, proposal: Proposal, out: list[Effect]) -> State:
 
 
 def _check_link(state: State, proposal: Proposal) -> None:
-    """Where the parent is known, the leader's block must be the round after it."""
+    """Check that the leader's block is the round after its parent, if the parent is known."""
     block = proposal.block
     ancestors = path(state, block.parent)
     if ancestors is None:
@@ -295,7 +290,7 @@ def _check_link(state: State, proposal: Proposal) -> None:
 
 
 def _learn(state: State, certificate: QuorumCertificate, out: list[Effect]) -> State:
-    """Keep a certificate, once, and durably: the votes that follow from it must survive with it."""
+    """Keep a certificate, once and durably: the votes that follow from it must survive with it."""
     vote = certificate.vote
     if vote.iteration == SETTLED:
         if vote.block not in state.bodies or vote.block in state.settled:
@@ -311,7 +306,9 @@ def _learn(state: State, certificate: QuorumCertificate, out: list[Effect]) -> S
 
 
 def _check_agreement(state: State, vote: Vote) -> None:
-    """Two certificates that exclude each other prove more than f liars: nothing we sign is worth more."""
+    """Raise if two certificates conflict: then more than f verifiers are Byzantine, and our signatures are
+    worthless.
+    """
     said = {vote.kind: vote.block}
     for kind in VoteKind:
         known = state.certificates.get((vote.iteration, kind))
@@ -322,7 +319,7 @@ def _check_agreement(state: State, vote: Vote) -> None:
     blocks = {block for kind, block in said.items() if kind is not VoteKind.DUMMY}
     if vote.iteration == state.tip.iteration:
         blocks.add(state.tip.block)
-    # DUMMY beside NOTARISE is no conflict, also where a descendant made that block final.
+    # DUMMY beside NOTARISE is no conflict, even if a descendant made that block final.
     if len(blocks) > 1 or {VoteKind.DUMMY, VoteKind.FINALISE} <= set(said):
         raise Diverged(f"certificates of iteration {vote.iteration} exclude each other")
 
@@ -330,7 +327,7 @@ def _check_agreement(state: State, vote: Vote) -> None:
 def _accuse(
     state: State, first: SignedVote | Proposal, second: SignedVote | Proposal, out: list[Effect]
 ) -> State:
-    """Hand out the evidence, once per verifier and iteration."""
+    """Emit the evidence, once per verifier and iteration."""
     if isinstance(first, Proposal):
         culprit = (first.block.iteration, first.proposer)
     else:

@@ -1,8 +1,7 @@
-"""Consensus types: what the agreement remembers, what reaches it and what it asks for.
+"""Consensus types: state, events and effects of the consensus machine.
 
-Room: verifier (pure). Values only; the rules are in `consensus`. Every record
-is a protocol message, so a journal is `codec.encode` on the way in and
-`codec.decode_any` on the way out.
+Room: verifier (pure). Values only; the rules are in `consensus.machine`. Every record is a protocol message,
+so a journal is `codec.encode` on the way in and `codec.decode_any` on the way out.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Certificates = Mapping[tuple[Iteration, VoteKind], QuorumCertificate]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsensusConfig:
-    """What one verifier must know before the first event. All but `me` is shared by all."""
+    """What one verifier must know before the first event. All but `me` is the same for all verifiers."""
 
     run_id: Digest
     genesis: Digest  # digest of the run's spec: `Manifest.parent` of round 0
@@ -48,13 +47,13 @@ class ConsensusConfig:
             raise ConfigError("timeouts must be positive")
 
     def leader(self, iteration: Iteration) -> PeerId:
-        """Whose turn it is to propose: round robin over the sorted verifiers."""
+        """The verifier that proposes in an iteration: round robin over the sorted verifiers."""
         return self.verifiers[iteration % len(self.verifiers)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tip:
-    """The last block that was handed out as `Finalised`; before round 0, the genesis."""
+    """The last block that was emitted as `Finalised`; before round 0, the genesis."""
 
     block: Digest = NO_DIGEST
     manifest: Digest
@@ -66,8 +65,8 @@ class Tip:
 class State:
     """Everything one verifier remembers. Made by `restore`, changed only by `step`.
 
-    Mappings are never changed in place. All of it is about iterations after the
-    tip's (certificates: from the tip's on); what lies before is pruned.
+    Mappings are never changed in place. Entries concern iterations after the
+    tip's (certificates: from the tip's on); older ones are pruned.
     """
 
     config: ConsensusConfig
@@ -77,7 +76,7 @@ class State:
     entered_ms: int
     resend_at_ms: int
     resend_count: int = 0
-    ready: tuple[int, int] | None = None  # (round, since when), told by the driver
+    ready: tuple[int, int] | None = None  # (round, since when), reported by the driver
     own: Mapping[tuple[Iteration, VoteKind], Vote] = field(default_factory=dict)
     vouched: Mapping[Digest, Vote] = field(default_factory=dict)  # our votes for settled ancestors
     drafts: Mapping[Iteration, Block] = field(default_factory=dict)  # blocks we signed as leader
@@ -85,7 +84,7 @@ class State:
     examining: Digest | None = None
     votes: Mapping[Iteration, Mapping[tuple[PeerId, VoteKind], SignedVote]] = field(default_factory=dict)
     settling: Mapping[Digest, Mapping[PeerId, SignedVote]] = field(default_factory=dict)
-    proposals: Mapping[Iteration, Proposal] = field(default_factory=dict)  # the first word of each leader
+    proposals: Mapping[Iteration, Proposal] = field(default_factory=dict)  # the first proposal of each leader
     bodies: Mapping[Digest, Proposal] = field(default_factory=dict)  # by block digest
     certificates: Certificates = field(default_factory=dict)
     settled: Mapping[Digest, QuorumCertificate] = field(default_factory=dict)
@@ -105,14 +104,14 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passes; every 200 ms or so."""
+    """Time passes; about every 200 ms."""
 
     now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """This verifier holds all that the manifest of `round` needs, so a leader that stays silent is late."""
+    """This verifier holds all that the manifest of `round` needs, so from now on a silent leader is late."""
 
     round: RoundId
     now_ms: int
@@ -128,7 +127,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What the check of a proposal's body found. A later `ok=True` may follow an `ok=False`."""
+    """Result of checking a proposal's body. A later `ok=True` may follow an `ok=False`."""
 
     block: Digest
     ok: bool
@@ -136,7 +135,7 @@ class Examined:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """Links of the finalised chain, ascending, each of which passed `authenticate`."""
+    """Certified manifests of the finalised chain, ascending, each of which passed `authenticate`."""
 
     certified: tuple[CertifiedManifest, ...]
     now_ms: int
@@ -174,7 +173,7 @@ class SignAndSendProposal:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send this message, which is signed already, to all verifiers."""
+    """Send this message, already signed, to all verifiers."""
 
     message: Proposal | QuorumCertificate
 
@@ -185,10 +184,10 @@ class BuildProposal:
 
     `ancestors` are the manifests between the last `Finalised` one and the new
     one, oldest first: notarised, so almost surely part of the chain, but not final yet.
-    Where there are some, nodes have nothing to train on: if their `Finalised` does
-    not come within a second or so, answer with a manifest without commits. It makes
+    If there are any, nodes have nothing to train on: if their `Finalised` does
+    not come within about a second, answer with a manifest without commits. It makes
     them final, and an empty round costs less than a wait that only timeouts end.
-    `follows` is whether the iteration before is the parent's own: nobody's was given up between.
+    `follows`: the iteration before is the parent's own, so none was skipped between.
     """
 
     iteration: Iteration
@@ -223,7 +222,7 @@ class NeedSync:
 
 @dataclass(frozen=True, slots=True)
 class Accuse:
-    """Two statements signed by one verifier of which an honest one signs at most one."""
+    """Two statements signed by one verifier of which an honest verifier signs at most one."""
 
     first: SignedVote | Proposal
     second: SignedVote | Proposal
@@ -231,7 +230,7 @@ class Accuse:
 
 @dataclass(frozen=True, slots=True)
 class Finalised:
-    """The next link of the chain, for good: once per round and in order.
+    """The next manifest of the chain, irrevocably: once per round and in order.
 
     Once it is durable, journal records of iterations up to its block's may be dropped.
     """

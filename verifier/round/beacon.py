@@ -1,8 +1,8 @@
-"""Shares: the verifiers' shares of the beacon, which a leader collects and must not choose among.
+"""Beacon: collects and checks the verifiers' VRF shares of a round's randomness beacon.
 
-Room: verifier (pure). Each verifier's share is its VRF's output over the last manifest: one value that only
-it can make and anybody can check. Only whether a share is there could be chosen, so a leader that follows
-its predecessor at once must carry all of them.
+Room: verifier (pure). A verifier's share is its VRF output over the last manifest: only that verifier can
+make it, anybody can check it, and its value cannot be chosen. A leader could still choose which shares to
+include, so one that follows its predecessor at once must include all of them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from assay.protocol.types import PeerId, RoundId
 REVEALS_PER_VERIFIER = 4  # pooled: of the last manifest, and of those notarised but not final here
 
 
-def valid_reveals(
+def valid_shares(
     pool: Mapping[PeerId, Sequence[BeaconShare]], run_state: RunState
 ) -> tuple[BeaconShare, ...]:
-    """Pooled reveals that hold for the last manifest of `run_state`, ascending by verifier."""
+    """Pooled shares that are valid for the last manifest of `run_state`, ascending by verifier."""
     holding = (
         next((beacon_share for beacon_share in beacon_shares if _holds(run_state, beacon_share)), None)
         for verifier, beacon_shares in sorted(pool.items())
@@ -34,16 +34,16 @@ def valid_reveals(
 
 
 def reveals_needed(run_state: RunState, *, follows: bool) -> int:
-    """All shares where the parent's leader is followed at once, else a quorum: a leader chooses none."""
+    """Shares a manifest needs: all if it follows the parent's leader at once, else a quorum."""
     return len(run_state.beacon) if follows else quorum(len(run_state.spec.verifiers))
 
 
 def pooled(
     known: Sequence[BeaconShare], beacon_share: BeaconShare, run_state: RunState
 ) -> tuple[BeaconShare, ...]:
-    """A verifier's pool with one more reveal: the newest, and never without the one that holds now.
+    """A verifier's pool with one more share: the newest ones, and always the one that is valid now.
 
-    Anybody can send nonsense in a verifier's name; it must not push the true word out.
+    Anybody can send an invalid share in a verifier's name; it must not evict the valid one.
     """
     newest = (*(other for other in known if other != beacon_share), beacon_share)[-REVEALS_PER_VERIFIER:]
     true = next((other for other in known if _holds(run_state, other)), None)
@@ -51,10 +51,10 @@ def pooled(
 
 
 def check_reveals(run_state: RunState, manifest: Manifest, *, follows: bool) -> None:
-    """Do nothing if a proposed manifest carries the shares that it must, all of them true.
+    """Do nothing if a proposed manifest carries the shares that it must, all of them valid.
 
     Raises:
-        MalformedMessage, PeerFault: what is wrong with them.
+        MalformedMessage, PeerFault: a share is missing, superfluous or invalid.
     """
     if not run_state.round:
         if manifest.beacon_shares:

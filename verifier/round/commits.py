@@ -1,7 +1,7 @@
-"""Commits: which one the next manifest may carry, and which two prove their node a liar.
+"""Commits: which commit the next manifest may carry, and which two prove equivocation of their node.
 
-Room: verifier (pure). Every verifier judges by these rules alike, when a commit
-arrives and once more inside a proposal. The updates' bytes are the driver's.
+Room: verifier (pure). Every verifier applies these rules alike, when a commit arrives and again inside a
+proposal. The driver holds the updates' bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOSS_MICRO_MAX = 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What never changes during a run."""
+    """What never changes during a run: the inputs of `check_commit`."""
 
     deployment: Deployment
     domain: Domain
@@ -76,16 +76,17 @@ def check_commit(rules: Rules, run_state: RunState, state: Digest, signed: Signe
 
 
 def contradiction(one: SignedCommit, other: SignedCommit) -> Contradiction:
-    """The pair in its one order."""
+    """The pair of commits as evidence, in its one canonical order."""
     first, second = sorted((one, other), key=lambda signed: digest(signed.commit))
     return Contradiction(first=first, second=second)
 
 
 def check_contradiction(rules: Rules, run_state: RunState, pair: Contradiction) -> None:
-    """Do nothing if a node has signed both of two commits, with both of its keys, and it still matters.
+    """Do nothing if one node signed both of two different commits, with both of its keys, and the evidence
+    still counts.
 
     Raises:
-        OutOfPhase: it is no pair, or too old, or of a node that is barred already.
+        OutOfPhase: it is no pair, or too old, or of a node that is banned already.
         PeerFault, MalformedMessage: a signature is not the node's.
     """
     node = pair.first.commit.node

@@ -1,13 +1,12 @@
-"""Round: what a verifier collects for the next manifest, and what it lets pass.
+"""Round: what one verifier collects for the next manifest, and which proposed manifests it accepts.
 
-Room: verifier (pure). Messages come in as values; the driver holds the updates'
-bytes and has checked that they decode. A commit is judged by the rules below, by
-every verifier alike, and once more inside a proposal: an honest leader never
-proposes what another honest verifier must refuse.
+Room: verifier (pure). Messages come in as values; the driver holds the updates' bytes and has checked that
+they decode. Every verifier applies the same rules to a commit, on arrival and again inside a proposal: an
+honest leader never proposes what another honest verifier must refuse.
 
     Submitted --> kept once per node; a different second one is evidence
-    Contradicted --> the evidence is pooled: the next manifest bars the node
-    Revealed, and words about audits --> pooled until a manifest carries them
+    Contradicted --> the evidence is pooled: the next manifest bans the node
+    Revealed, and audit messages --> pooled until a manifest carries them
     Advanced --> the next round begins empty
 """
 
@@ -49,18 +48,18 @@ from assay.protocol.state_transition import (
     may_back,
     may_commit_verdict,
     may_contradict,
-    may_share_beacon,
+    may_open_verdict,
     next_chain,
 )
 from assay.protocol.types import Digest, PeerId, RoundId, Signature
 from assay.verifier.round import drand as outside
-from assay.verifier.round.beacon import check_reveals, pooled, reveals_needed, valid_reveals
+from assay.verifier.round.beacon import check_reveals, pooled, reveals_needed, valid_shares
 from assay.verifier.round.commits import Rules, check_commit, check_contradiction, contradiction
 
-MESSAGES_PER_VERIFIER = 1024  # seals and verdicts pooled for later rounds, each; 250 and 450 bytes
-MESSAGES_PER_MANIFEST = 110  # of each kind, oldest first; the rest goes into the next one
+MESSAGES_PER_VERIFIER = 1024  # commitments and verdicts pooled for later rounds, each; 250 and 450 bytes
+MESSAGES_PER_MANIFEST = 110  # of each kind, oldest first; the rest goes into later manifests
 APPRAISALS_PER_MANIFEST = 32
-AuditMessage = tuple[RoundId, PeerId, PeerId]  # of a verifier about a step
+AuditMessage = tuple[RoundId, PeerId, PeerId]  # a verifier's message about a step
 T = TypeVar("T")
 
 
@@ -86,49 +85,51 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A commit whose update is held and decodes."""
+    """Event: a commit whose update is held and decodes."""
 
     signed: SignedCommit
 
 
 @dataclass(frozen=True, slots=True)
 class Revealed:
-    """A verifier's share of the beacon."""
+    """Event: a verifier's share of the beacon."""
 
     beacon_share: BeaconShare
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A verifier's sealed verdict; its signature is checked here."""
+    """Event: a verifier's commitment to a verdict; its signature is checked here."""
 
     signed: SignedVerdictCommitment
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A verdict; its signature is checked here."""
+    """Event: a verdict; its signature is checked here."""
 
     signed: SignedVerdict
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A node opens the seal of a drawn step, or shows that its fault was planted."""
+    """Event: a node opens its sketch commitment of a drawn step, or proves that the step is a known-answer
+    task.
+    """
 
     word: SketchOpening | KnownAnswer
 
 
 @dataclass(frozen=True, slots=True)
 class Contradicted:
-    """Two commits of one node for one round; both are checked here."""
+    """Event: two commits of one node for one round; both are checked here."""
 
     pair: Contradiction
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A round of the run's drand network; its signature is checked already."""
+    """Event: a signed round of the run's drand network; its signature is checked already."""
 
     number: int
     signature: bytes
@@ -136,21 +137,21 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Valued:
-    """A verifier's word on a node's evidence; its signature is checked here."""
+    """Event: a verifier's appraisal of a node's attestation evidence; its signature is checked here."""
 
     signed: SignedAppraisal
 
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """A verifier's word on the stake behind a node; its signature is checked here."""
+    """Event: a verifier's report of a node's stake; its signature is checked here."""
 
     signed: SignedStakeReport
 
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """A manifest became final and the parameters followed."""
+    """Event: a manifest became final and the parameters are updated."""
 
     run_state: RunState
     state: Digest
@@ -180,7 +181,7 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
             known = state.commits.get(signed.commit.node)
             if known is None:
                 return replace(state, commits={**state.commits, signed.commit.node: signed}), ()
-            # The first word stands; a second, different one is evidence and nothing else.
+            # The first commit stands; a second, different one is evidence and nothing else.
             if known.commit == signed.commit:
                 return state, ()
             return _contradicted(state, contradiction(known, signed))
@@ -250,14 +251,14 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
 
 
 def missing(state: Round, ancestors: tuple[Manifest, ...] = ()) -> tuple[str, ...]:
-    """What a leader still waits for, in words; empty when the manifest can be made."""
+    """What a leader still waits for, as text for logs; empty when the manifest can be made."""
     run_state = base_history(state.run_state, ancestors)
     lacking = []
     if not ancestors:
         absent = len(set(run_state.active) - set(state.commits))
         if absent:
             lacking.append(f"{absent} commits")
-    if run_state.round and len(valid_reveals(state.beacon_shares, run_state)) < len(run_state.beacon):
+    if run_state.round and len(valid_shares(state.beacon_shares, run_state)) < len(run_state.beacon):
         lacking.append("beacon_shares")
     if outside.is_waited_for(run_state, state.drand):
         lacking.append("drand")
@@ -267,19 +268,19 @@ def missing(state: Round, ancestors: tuple[Manifest, ...] = ()) -> tuple[str, ..
 
 
 def may_propose(state: Round, ancestors: tuple[Manifest, ...], now_ms: int, *, follows: bool) -> bool:
-    """Whether a leader should propose now: everything is in, or enough is and time is up.
+    """Whether a leader should propose now: everything is in, or enough is and the deadline has passed.
 
     Args:
         state: What it holds.
         ancestors: Notarised manifests it builds on.
         now_ms: The time.
-        follows: No iteration was given up since the parent's; then every share of the beacon is needed.
+        follows: No iteration was skipped since the parent's; then every share of the beacon is needed.
     """
     lacking = missing(state, ancestors)
     if not lacking:
         return True
     run_state = base_history(state.run_state, ancestors)
-    shares = len(valid_reveals(state.beacon_shares, run_state))
+    shares = len(valid_shares(state.beacon_shares, run_state))
     if run_state.round and shares < reveals_needed(run_state, follows=follows):
         return False
     if follows and outside.is_waited_for(run_state, state.drand):
@@ -289,10 +290,10 @@ def may_propose(state: Round, ancestors: tuple[Manifest, ...], now_ms: int, *, f
 
 
 def is_held_up(state: Round, now_ms: int, *, wall_s: int = 0) -> bool:
-    """Whether nothing but parts of the beacon keeps a leader that follows from proposing.
+    """Whether only missing beacon parts keep a leader that follows at once from proposing.
 
-    Then waiting longer helps nobody: once this leader's iteration is given up, the next may do without.
-    A drand round that is still to come is worth waiting for. wall_s: Unix time, for runs with one.
+    Waiting longer is then useless: once this leader's iteration is skipped, the next may do without them.
+    A drand round that is not published yet is worth waiting for. wall_s: Unix time, for runs with drand.
     """
     if outside.is_coming(state.run_state, state.drand, wall_s):
         return False
@@ -308,7 +309,7 @@ def manifest_of(
     Args:
         state: What it holds.
         ancestors: Notarised manifests it builds on.
-        aggregate: Zero where no commit is carried, or the rule refuses.
+        aggregate: Its digest; zero if no commit is carried, or the rule refuses.
         wall_s: Unix time, for runs with a drand network.
     """
     run_state = base_history(state.run_state, ancestors)
@@ -324,14 +325,14 @@ def manifest_of(
         signed
         for (round_id, node, _), signed in sorted(state.verdicts.items())
         if (audit := run_state.audits.get((round_id, node))) is not None
-        and may_share_beacon(run_state, audit, signed.verdict)
+        and may_open_verdict(run_state, audit, signed.verdict)
     )
     return Manifest(
         run_id=run_state.run_id,
         round=run_state.round,
         parent=run_state.parent,
         commits=commits,
-        beacon_shares=valid_reveals(state.beacon_shares, run_state) if run_state.round else (),
+        beacon_shares=valid_shares(state.beacon_shares, run_state) if run_state.round else (),
         drand=outside.carried(run_state, state.drand),
         drand_next=outside.next_number(run_state, wall_s),
         commitments=_first(commitments),
@@ -363,13 +364,13 @@ def examine(
     follows: bool = False,
     wall_s: int = 0,
 ) -> None:
-    """Do nothing if this verifier may vote for a proposed manifest, its aggregate aside.
+    """Do nothing if this verifier may vote for a proposed manifest. Its aggregate is not checked here.
 
     Args:
         state: What it holds.
         ancestors: Notarised manifests that the proposed one builds on.
         manifest: The proposed one.
-        follows: No iteration was given up since the parent's.
+        follows: No iteration was skipped since the parent's.
         wall_s: Unix time, for runs with a drand network.
 
     Raises:
@@ -404,16 +405,16 @@ def examine(
 
 
 def _oldest(state: Round, run_state: RunState) -> tuple[SignedStakeReport, ...]:
-    """Words on stake for a manifest, in its order: those that have waited longest."""
+    """Stake reports for a manifest, in its canonical order: those that have waited longest."""
     fit = (item for item in sorted(state.stake_reports.items()) if may_back(run_state, item[1].stake_report))
     first = sorted(fit, key=lambda item: item[1].stake_report.round)[:STAKE_REPORTS_MAX]
     return tuple(signed for _, signed in sorted(first, key=lambda item: item[0]))
 
 
 def base_history(run_state: RunState, ancestors: tuple[Manifest, ...]) -> RunState:
-    """The history a manifest on top of these notarised, not yet final manifests extends."""
+    """The history that a manifest on top of these notarised, not yet final manifests extends."""
     for manifest in ancestors:
-        # One that does not extend us was overtaken: the chain went on beside it.
+        # One that does not extend our history was overtaken: the chain went on beside it.
         if manifest.round == run_state.round and manifest.parent == run_state.parent:
             run_state = advance(run_state, manifest)
     return run_state
@@ -425,7 +426,7 @@ def _check_message(
     signature: Signature,
     pool: Mapping[AuditMessage, SignedVerdictCommitment] | Mapping[AuditMessage, SignedVerdict],
 ) -> None:
-    """Do nothing if this is a verifier's word that may be pooled. Its newest stands: it alone can sign it."""
+    """Do nothing if this is a verifier's message that may be pooled; only its newest is kept."""
     run_state, verifier = state.run_state, word.verifier
     if word.run_id != run_state.run_id or verifier not in run_state.spec.verifier_peers:
         raise PeerFault(verifier, f"{type(word).__name__} of another run or by a stranger")
@@ -476,12 +477,12 @@ def _first(words: Iterable[T]) -> tuple[T, ...]:
 
 
 def _is_near(run_state: RunState, step: StepId) -> bool:
-    """Whether words about this step can still come, or could if we were a little ahead."""
+    """Whether messages about this step can still arrive in time, allowing for our being a little behind."""
     return run_state.round - run_state.spec.closing_rounds <= step[0] <= run_state.round + 2
 
 
 def _is_wanted(run_state: RunState, key: AuditMessage) -> bool:
-    """Whether the chain may still take this verifier's word on this step."""
+    """Whether the chain may still accept this verifier's message about this step."""
     audit: Audit | None = run_state.audits.get((key[0], key[1]))
     if audit is None:
         return _is_near(run_state, (key[0], key[1]))
@@ -489,7 +490,7 @@ def _is_wanted(run_state: RunState, key: AuditMessage) -> bool:
 
 
 def _lacks_messages(state: Round, run_state: RunState, step: StepId) -> bool:
-    """Whether a word is not here for which the next manifest is the last chance."""
+    """Whether a message is missing for which the next manifest is the last chance."""
     audit = run_state.audits[step]
     commitments, verdicts, wants_sketch = audits.awaits(run_state.spec.audit, audit, int(run_state.round))
     pooled = ((v, state.commitments.get((*step, v))) for v in commitments)
@@ -501,6 +502,6 @@ def _lacks_messages(state: Round, run_state: RunState, step: StepId) -> bool:
     ):
         return True
     held = (state.verdicts.get((*step, v)) for v in verdicts)
-    if any(one is None or not may_share_beacon(run_state, audit, one.verdict) for one in held):
+    if any(one is None or not may_open_verdict(run_state, audit, one.verdict) for one in held):
         return True
     return wants_sketch and step not in state.sketch_openings

@@ -1,8 +1,8 @@
-"""Appraiser: what nodes' evidence of their hardware is worth, said by one verifier.
+"""Appraiser: one verifier's appraisals of the hardware attestation evidence that nodes submit.
 
-Room: verifier (edge: the clock, one file of collateral). The nonce is the digest of a
-final manifest, which nobody knew before; when it became final here dates the evidence.
-The word goes to all verifiers, and counts once a manifest carries a quorum of such words.
+Room: verifier (edge: the clock, one file of collateral). The nonce is the digest of a final manifest, which
+nobody knew before; the time at which it became final here dates the evidence. The appraisal goes to all
+verifiers, and counts once a manifest carries a quorum of them.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from assay.protocol.state_transition import may_appraise
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 
 log = logging.getLogger(__name__)
-POLICY = "attestation.cbor"  # the policy that a run names, as every verifier is handed it
+POLICY = "attestation.cbor"  # the policy that a run names, as every verifier receives it
 POLICY_BYTES_MAX = 1 << 20
 RESULTS_KEPT = 4  # of one node's; two count at a time, and each may have 130 KiB
 
 
 def agreed_policy(spec: RunSpec, path: Path | None) -> AppraisalPolicy | None:
-    """The policy that the run names; None if it names none.
+    """The attestation policy that the run names; None if it names none.
 
     Raises:
         ConfigError: it is not in the file.
@@ -64,7 +64,7 @@ def agreed_policy(spec: RunSpec, path: Path | None) -> AppraisalPolicy | None:
 
 
 class Appraiser:
-    """One verifier's answers to nodes that show evidence."""
+    """Answers nodes that submit evidence, for one verifier."""
 
     def __init__(
         self,
@@ -73,12 +73,12 @@ class Appraiser:
         say: Callable[[SignedAppraisal], Awaitable[None]],
         unix_s: Callable[[], int],
     ) -> None:
-        """Nothing happens before `run`.
+        """Does nothing before `run`.
 
         Args:
             me: The verifier.
             follower: Its chain.
-            say: Takes a word of ours to the round and to all verifiers.
+            say: Passes our appraisal to the round and to all verifiers.
             unix_s: The clock, Unix seconds.
 
         Raises:
@@ -89,13 +89,13 @@ class Appraiser:
         self._nonces: dict[int, tuple[Digest, int]] = {}  # round -> digest of its manifest, final since
 
     async def run(self) -> None:
-        """Remember when manifests became final; ends only by cancellation."""
+        """Record when manifests become final; ends only by cancellation."""
         while True:
             self.remember()
             await self._follower.grown(int(self._follower.run_state.round))
 
     def remember(self) -> None:
-        """The newest final manifest is known as of now: its digest may be a nonce."""
+        """Record now as the time of the newest final manifest: its digest may be a nonce."""
         run_state, life = self._follower.run_state, self._me.spec.audit.attested_rounds
         if int(run_state.round):
             self._nonces.setdefault(int(run_state.round) - 1, (run_state.parent, self._unix_s()))
@@ -107,8 +107,8 @@ class Appraiser:
         Raises:
             PeerFault: the peer is no node of this run.
             MalformedMessage: this is no evidence.
-            Unavailable: evidence counts nothing here, or its nonce is not known here.
-            OutOfPhase: the nonce is too old, or the node has shown evidence of it already.
+            Unavailable: the run accepts no evidence, or its nonce is not known here.
+            OutOfPhase: the nonce is too old, or the node has submitted evidence for it already.
         """
         if self._policy is None:
             raise Unavailable("this run names no policy for attestation")
@@ -125,7 +125,7 @@ class Appraiser:
             evidence=NO_DIGEST,
             result=NO_DIGEST,
         )
-        if not may_appraise(self._follower.run_state, word):  # before any work for a stranger's sake
+        if not may_appraise(self._follower.run_state, word):  # before any work for an unauthorised request
             raise OutOfPhase(peer, f"shows evidence over the manifest of round {shown.round}")
         result = await trio.to_thread.run_sync(self._appraised, self._policy, peer, shown, evidence)
         told = {
@@ -144,7 +144,7 @@ class Appraiser:
         return token.encode()
 
     def _keep(self, round_id: int, node: PeerId, token: bytes) -> None:
-        """The result that our word names, for whoever doubts it; of each node only the newest."""
+        """Store the result that our appraisal names, for checking; of each node only the newest."""
         prefix = f"attestation/{node.hex()}/"
         self._me.store.set_value(f"{prefix}{round_id:012}", token)
         self._me.store.drop_values(prefix, set(sorted(self._me.store.values(prefix))[-RESULTS_KEPT:]))

@@ -1,10 +1,9 @@
-"""Bench: where a verifier's audits are done.
+"""Audit runner: fetches openings, recomputes drawn steps, commits to verdicts and reveals them.
 
-Room: verifier (edge). Who must judge what follows from the chain; this file waits
-for openings, has them recomputed, and signs what was found. A verdict is kept before
-its seal is sent, and stays secret until the chain opens all seals at once.
+Room: verifier (edge). The chain determines who must judge which step. A verdict is stored before its
+commitment is sent, and stays secret until the chain reveals all verdicts at once.
 
-    may seal --> opening --> recompute --> keep --> seal --final--> all seals in --> verdict
+    may commit --> opening --> recompute --> store --> commitment --final--> all commitments in --> verdict
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from assay.protocol.messages import (
     Verdict,
     VerdictCommitment,
 )
-from assay.protocol.state_transition import RunState, StepId, may_commit_verdict, may_share_beacon
+from assay.protocol.state_transition import RunState, StepId, may_commit_verdict, may_open_verdict
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.training.codec.contribution import decode_contribution
 from assay.training.layout import layout_of
@@ -46,7 +45,7 @@ from assay.verifier.service.proposer import GetUpdate
 log = logging.getLogger(__name__)
 OPENING_SHARE = 0.6  # of `collect_ms`: how long a node has to open, a restart included
 ASK_AFTER_S = 3.0  # a node pushes its opening unasked; we ask when a restart may have lost it
-OPENINGS_TRIED_MAX = 3  # per audit: who announces rubbish may not go on for ever
+OPENINGS_TRIED_MAX = 3  # per audit: bounds the work that announcers of invalid openings cause
 
 
 class AuditRunner:
@@ -74,7 +73,7 @@ class AuditRunner:
         self._behaviour = parse_behaviour(me.config.behaviour)
 
     def opened(self, node: PeerId, opened: OpeningNotice) -> None:
-        """A node says where its opening of a recent step can be fetched; the newest word counts.
+        """A node announces where its opening of a recent step can be fetched; the newest notice counts.
 
         Raises:
             PeerFault: it is no node of this run, or the step is not one that can be drawn now.
@@ -89,7 +88,7 @@ class AuditRunner:
         self._announced = trio.Event()
 
     async def run(self) -> None:
-        """Seal and open verdicts as the chain asks for them; ends only by cancellation."""
+        """Commit to verdicts and reveal them as the chain asks for them; ends only by cancellation."""
         while True:
             run_state = self._follower.run_state
             for audit in run_state.audits.values():
@@ -103,9 +102,9 @@ class AuditRunner:
             await self._follower.grown(int(run_state.round))
 
     def _forget_closed(self, run_state: RunState) -> None:
-        """Openings are the largest thing we hold; once an audit is closed nobody needs them.
+        """Remove the openings of closed audits: they are the largest thing stored.
 
-        Only what we stored as an opening is removed, never what somebody announced as one.
+        Only blobs stored as openings are removed, never those that a node merely announced as one.
         """
         for step in list(self._openings):
             audit = run_state.audits.get(step)
@@ -117,14 +116,14 @@ class AuditRunner:
                 self._me.blobs.remove(self._stored.pop(step))
 
     async def _bind(self, audit: Audit, task: str) -> None:
-        """Judge an audit, and say so without saying what: again and again until the chain has it."""
+        """Judge an audit and send the commitment to the verdict, repeatedly until the chain has it."""
         try:
-            while True:  # a leader may be waiting for this seal, so the next round is no time to retry
+            while True:  # a leader may be waiting for this commitment, so do not wait for the next round
                 try:
                     signed = self._kept(audit) or await self._find(audit)
                     self._me.store.set_value(task, encode(signed))
                     if not self._is_wanted(audit, task):
-                        return  # the alarm came while we looked: its hearing has another pattern
+                        return  # a dispute opened meanwhile; its round has another pattern
                     self._say(self._commitment(signed.verdict, audit.pattern))
                 except OutOfPhase:
                     return  # our own round has to follow first; `run` comes back to it
@@ -137,7 +136,9 @@ class AuditRunner:
             self._busy.discard(task)
 
     def _is_wanted(self, audit: Audit, task: str) -> bool:
-        """Whether the chain still takes our seal on this audit in the hearing that it was made for."""
+        """Whether the chain still accepts our commitment for this audit in the dispute round it was made
+        for.
+        """
         run_state = self._follower.run_state
         current = run_state.audits.get((audit.round, audit.node))
         return (
@@ -147,15 +148,15 @@ class AuditRunner:
         )
 
     def _open(self, run_state: RunState, audit: Audit) -> None:
-        """Show what we sealed, if the chain takes it now."""
+        """Reveal the verdict that we committed to, if the chain accepts it now."""
         signed = self._kept(audit)
         is_lie = self._behaviour == "never-open"
-        if signed is None or is_lie or not may_share_beacon(run_state, audit, signed.verdict):
+        if signed is None or is_lie or not may_open_verdict(run_state, audit, signed.verdict):
             return
         try:
             self._say(signed)
         except AssayError as error:
-            log.warning("verdict not said", extra={"round": int(audit.round), "reason": str(error)})
+            log.warning("verdict not revealed", extra={"round": int(audit.round), "reason": str(error)})
             return
         log.info(
             "verdict",
@@ -184,7 +185,7 @@ class AuditRunner:
         spec, layout = self._me.spec, self._layout
         live = [int(b) for b in decode_contribution(spec, layout, int(commit.round), update).blocks_B]
         blocks = opened_blocks(audit.seed, audit.node, spec.audit, layout.blocks, live)
-        # A leader waits `collect_ms` for a seal that is due; ours must exist before that.
+        # A leader waits `collect_ms` for a commitment that is due; ours must exist before that.
         deadline = trio.current_time() + self._me.spec.timing.collect_ms / 1000 * OPENING_SHARE
         tried: set[Digest] = set()
         while True:
@@ -211,19 +212,20 @@ class AuditRunner:
             return self._sign(audit, found, opened.opening, len(body))
 
     def _made_up(self, audit: Audit) -> SignedVerdict:
-        """What the cheats that recompute nothing say."""
+        """Verdicts of the test behaviours that recompute nothing."""
         outcome = Outcome.MATCH if self._behaviour == "pass-all" else Outcome.MISMATCH
         guess = Digest(os.urandom(32)) if audit.sketch is None else audit.sketch
         said = {"outcome": outcome, "exec_class": audit.commit.exec_class, "recomputed": guess}
         return self._sign(audit, {**said, "witness": Digest(os.urandom(32))}, NO_DIGEST, 0)
 
     async def _next_opening(self, audit: Audit, tried: set[Digest], deadline: float) -> OpeningNotice | None:
-        """The next announced opening not tried yet: the node's own, or one that an accuser judged."""
+        """The next announced opening not tried yet: the node's own, or one that an accusing verdict names."""
         step = (audit.round, audit.node)
         has_asked = False
         while trio.current_time() < deadline:
             mine = self._openings.get(step)
-            others = {verdict.opening for verdict in self._adverse(step)}  # liars must not use up its tries
+            # Byzantine auditors must not use up its tries
+            others = {verdict.opening for verdict in self._adverse(step)}
             if mine is not None and mine.opening not in tried and len(tried - others) < OPENINGS_TRIED_MAX:
                 return mine
             for verdict in self._adverse(step):
@@ -251,7 +253,7 @@ class AuditRunner:
             if body:
                 self.opened(audit.node, decode(OpeningNotice, body))
         except (PeerFault, MalformedMessage, Unavailable) as error:
-            log.info("node does not open", extra={"node": audit.node.hex()[:8], "reason": str(error)})
+            log.info("node sends no opening", extra={"node": audit.node.hex()[:8], "reason": str(error)})
 
     async def _fetch_opening(self, audit: Audit, opened: OpeningNotice, deadline: float) -> bytes:
         if opened.opening_bytes > self._opening_bytes_max:
@@ -267,7 +269,7 @@ class AuditRunner:
             raise MalformedMessage(f"opening that nobody serves: {error}") from None
 
     def _sign(self, audit: Audit, found: Mapping[str, Any], opening: Digest, size: int) -> SignedVerdict:
-        """The verdict that says what an examination found, under a fresh salt."""
+        """A verdict with the result of a recompute, under a fresh salt."""
         verdict = Verdict(
             run_id=self._me.run_id,
             round=audit.round,
@@ -301,5 +303,5 @@ class AuditRunner:
 
 
 def _name(audit: Audit) -> str:
-    """The fact that keeps our verdict of this hearing."""
+    """Key under which the store keeps our verdict of this dispute round."""
     return f"verdict/{int(audit.round)}/{audit.node.hex()}/{audit.pattern.hex()[:16]}"

@@ -1,7 +1,7 @@
-"""Behaviours: ways for an auditor to cheat, so that the defences can be seen to work.
+"""Behaviours: ways in which a test auditor cheats, to show that the defences work.
 
-Room: verifier (pure). A local network runs them by name (`--behave v2=pass-all`); an
-honest operator's configuration has no such key.
+Room: verifier (pure). A local network selects them by name (`--behave v2=pass-all`); an honest operator's
+configuration has no such key.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ CHEATS = {
     "accuse-all": "says MISMATCH of every step and recomputes none",
     "never-open": "seals every verdict and opens none",
 }
-SLASHED = ("pass-all", "accuse-all")  # whose verdicts a committee proves false
+SLASHED = ("pass-all", "accuse-all")  # auditors whose verdicts a committee proves false
 NAMES = ("honest", *CHEATS)
 
 

@@ -1,8 +1,7 @@
-"""Duties: what a verifier owes the chain: signatures on results and rulings, and prosecution.
+"""Chain duties: a verifier's work for the contracts: signs results and slash orders, and prosecutes faults.
 
-Room: verifier (edge: the chain, in threads). A hot key signs only what this
-process computed from its own copy of the finalised chain; what others ask is
-which epoch or step, never which bytes.
+Room: verifier (edge: the chain, in threads). A hot key signs only what this process computed from its own
+copy of the finalised chain; a request names an epoch or step, never bytes to sign.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ NOBODY = PeerId(bytes(32))
 
 
 class ChainDuties:
-    """Handlers `sign-result`, `sign-slash-order` and `sign-model`, and a task that prosecutes and claims."""
+    """Handlers `sign-result`, `sign-ruling` and `sign-model`, and a task that prosecutes and claims pay."""
 
     def __init__(self, me: Participant, follower: Follower, state_sync: StateSync) -> None:
         self._me, self._follower, self._state_sync = me, follower, state_sync
@@ -81,7 +80,7 @@ class ChainDuties:
         }
 
     async def run(self, host: Host) -> None:
-        """Prosecute upheld audits and claim our pay; ends only by cancellation."""
+        """Prosecute confirmed audits and claim our pay; ends only by cancellation."""
         self._host = host
         async with trio.open_nursery() as nursery:
             nursery.start_soon(claim_everything, self._me, self._follower)
@@ -97,7 +96,7 @@ class ChainDuties:
                             nursery.start_soon(self._prosecute, request, slash_order, place)
                 await self._follower.grown(int(run_state.round))
 
-    # ---- signatures others ask for ----
+    # ---- signatures that others request ----
 
     async def _sign_result(self, _peer: PeerId, body: bytes) -> bytes:
         result = await self._result(decode(StepRequest, body).number)
@@ -116,7 +115,7 @@ class ChainDuties:
         )
 
     async def _sign_resolution(self, _peer: PeerId, body: bytes) -> bytes:
-        """Whether the result the chain holds for a challenged epoch is the one we compute."""
+        """Whether the result on the contract for a challenged epoch is the one we compute."""
         ours = await self._result(decode(StepRequest, body).number)
         chain = await trio.to_thread.run_sync(open_chain, self._me)
         state = await trio.to_thread.run_sync(chain.epoch_state, self._me.run_id, ours.epoch)
@@ -153,10 +152,10 @@ class ChainDuties:
         )
 
     async def _record(self, parent: Digest) -> ModelRecord:
-        """The record of the run's model, from our own chain, data's manifest and parameters.
+        """The record of the run's model, from our own chain, data manifest and parameters.
 
         Raises:
-            Unavailable: the run is not that far here, or the parent is not the model that it started from.
+            Unavailable: the run has not ended here, or the parent is not the model that it started from.
             ConfigError: our data folder is not the run's.
         """
         spec = self._me.spec
@@ -179,10 +178,10 @@ class ChainDuties:
             raise ConfigError(f"data {data}: {error}") from None
 
     async def _result(self, epoch: int) -> EpochResult:
-        """What we compute for a ripe epoch.
+        """The result we compute for an epoch that is ready to settle.
 
         Raises:
-            Unavailable: it is not ripe here.
+            Unavailable: it is not ready here.
         """
         if epoch not in self._follower.settlements:
             raise Unavailable(f"epoch {epoch} is not ripe here")
@@ -198,7 +197,7 @@ class ChainDuties:
         return sign_digest(self._me.deployment.digest(slash_order), self._me.keys.hot)
 
     def _due(self) -> list[SlashOrderRequest]:
-        """Every slash that the chain calls for, of nodes and of verifiers."""
+        """Every slash that the chain implies, of nodes and of verifiers."""
         nodes = [(step, NOBODY) for step in self._follower.upheld]
         verifiers = [
             ((audit.round, audit.node), fault.verdict.verifier)
@@ -210,10 +209,10 @@ class ChainDuties:
         ]
 
     def _charge(self, request: SlashOrderRequest) -> tuple[SlashOrder, tuple[PeerId, ...]]:
-        """The slash a request names, and whose word proved it.
+        """The slash a request names, and the verifier whose verdict proved it.
 
         Raises:
-            Unavailable: our chain does not call for it.
+            Unavailable: our chain does not imply it.
         """
         step, spec, run_id = (request.round, request.node), self._me.spec, self._me.run_id
         if request.verifier == NOBODY:
@@ -228,7 +227,7 @@ class ChainDuties:
     # ---- prosecution ----
 
     async def _report_contradictions(self) -> None:
-        """Take every pair of contradicting commits to court; the pair alone is proof."""
+        """Report every contradiction of commits to the slash court; the pair alone is proof."""
         done: set[str] = set()
         while True:
             for name, body in self._me.store.values(EVIDENCE).items():
@@ -237,7 +236,7 @@ class ChainDuties:
             await trio.sleep(RETRY_S)
 
     async def _report(self, body: bytes) -> bool:
-        """Whether the node's stake is gone, by our report or another's."""
+        """Whether the node's stake is slashed, by our report or another's."""
         try:
             found = decode(Contradiction, body)
             both = (found.first, found.second)
@@ -246,7 +245,7 @@ class ChainDuties:
             await trio.to_thread.run_sync(chain.report_equivocation, *pair[0], *pair[1])
             await trio.to_thread.run_sync(chain.collect)
         except AssayError as error:
-            log.warning("report not taken yet", extra={"reason": str(error)})
+            log.warning("report not accepted yet", extra={"reason": str(error)})
             return False
         log.info("contradiction reported", extra={"node": found.first.commit.node.hex()[:8]})
         return True
@@ -254,7 +253,7 @@ class ChainDuties:
     async def _prosecute(self, request: SlashOrderRequest, slash_order: SlashOrder, place: int) -> None:
         """Open the case with a quorum of signatures, execute it after the veto window, and have it paid out.
 
-        Each step is done by whoever comes first; a veto, before or after the slash, ends our part.
+        Each step is done by the first verifier to reach it; a veto, before or after the slash, ends our part.
         """
         await trio.sleep(TAKEOVER_S * place)
         told = {"offender": slash_order.offender, "round": int(request.round)}
@@ -273,7 +272,7 @@ class ChainDuties:
                     and await trio.to_thread.run_sync(chain.timestamp) >= case.execute_by
                 ):
                     await trio.to_thread.run_sync(chain.expire_case, slash_order.offence_id)
-                    log.warning("case came too late", extra=told)
+                    log.warning("case opened too late", extra=told)
                     return
                 if case.phase is CasePhase.OPEN:
                     await self._until(chain, case.veto_ends_at)
@@ -286,23 +285,23 @@ class ChainDuties:
                 log.info("case paid out", extra=told)
                 return
             except AssayError as error:
-                log.warning("prosecution goes on", extra={"reason": str(error)})
+                log.warning("prosecution retried", extra={"reason": str(error)})
                 await trio.sleep(RETRY_S)
 
     async def _is_done(self, chain: Chain, slash_order: SlashOrder) -> bool:
-        """Whether the case is over; our share and our bond, if we have any there, are then collected."""
+        """Whether the case is closed; our share and our bond, if any, are then collected."""
         case = await trio.to_thread.run_sync(chain.case, slash_order.offence_id)
         if case.phase.is_over:
             await trio.to_thread.run_sync(chain.collect)
         return case.phase.is_over
 
     async def _until(self, chain: Chain, second: int) -> None:
-        """Wait until a block is later than this second of chain time."""
+        """Wait for a block later than this second of chain time."""
         while await trio.to_thread.run_sync(chain.timestamp) <= second:
             await trio.sleep(RETRY_S / 2)
 
     async def _signatures(self, wanted: SlashOrderRequest, slash_order: SlashOrder) -> bytes:
-        """A quorum's signatures on the ruling, sorted as the contract wants them.
+        """A quorum's signatures on the slash order, sorted as the contract expects them.
 
         Raises:
             Unavailable: fewer than a quorum sign now.

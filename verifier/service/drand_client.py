@@ -1,7 +1,8 @@
-"""Drand client: asks a drand network for the rounds that manifests name.
+"""Drand client: fetches the rounds of a drand network that manifests name.
 
-Room: verifier (edge: HTTP in a thread). Who answers need not be trusted: a round has one signature, and it is
-checked before anybody here sees it. An address that is slow, wrong or away costs a try at the next one.
+Room: verifier (edge: HTTP in a thread). Servers need not be trusted: a round has exactly one valid signature,
+which is checked before any other code sees it. A server that is slow, wrong or down costs a try at the next
+one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 ANSWER_BYTES_MAX = 1 << 16
 TIMEOUT_S = 5.0
 RETRY_S = 0.5
-GIVE_UP_S = 600  # a round that nobody has given us by then is of no use any more
+GIVE_UP_S = 600  # a round that no server has returned by then is of no use any more
 
 
 class DrandClient:
@@ -34,7 +35,7 @@ class DrandClient:
         Args:
             spec: The network.
             urls: Its addresses, each as in `https://api.drand.sh/<chain hash>`; tried in turn.
-            released: Takes a round's number and its signature, which is checked.
+            released: Called with a round's number and its checked signature.
         """
         self._spec, self._urls, self._released = spec, tuple(url.rstrip("/") for url in urls), released
         self._wanted, self._numbers = trio.open_memory_channel[int](KEPT)
@@ -47,7 +48,7 @@ class DrandClient:
         try:
             self._wanted.send_nowait(number)
         except trio.WouldBlock:  # the manifests that follow name others
-            log.warning("drand round not asked for", extra={"number": number})
+            log.warning("drand round not queued", extra={"number": number})
             return
         self._seen = {*sorted(self._seen)[-KEPT:], number}
 
@@ -72,7 +73,7 @@ class DrandClient:
                         abandon_on_cancel=True,  # type: ignore[call-arg]  # the stubs are of an older trio
                     )
                 except (Unavailable, MalformedMessage) as error:
-                    log.info("drand round not to be had", extra={"number": number, "reason": str(error)})
+                    log.info("drand round unavailable", extra={"number": number, "reason": str(error)})
                     turn += 1
                     await trio.sleep(RETRY_S)
                     continue
@@ -81,10 +82,10 @@ class DrandClient:
         log.warning("drand round given up", extra={"number": number})
 
     def _ask(self, url: str, number: int) -> bytes:
-        """A round's signature from one address, checked.
+        """A round's signature from one server, checked.
 
         Raises:
-            Unavailable: no answer, or none that is one.
+            Unavailable: no answer, or no well-formed one.
             MalformedMessage: the answer is not the round's signature.
         """
         signature = read_answer(_get_bytes(f"{url}/public/{number}"), number)
@@ -96,7 +97,7 @@ def read_answer(body: bytes, number: int) -> bytes:
     """The signature in a drand node's answer.
 
     Raises:
-        MalformedMessage: it is none, or of another round.
+        MalformedMessage: it has none, or is for another round.
     """
     try:
         told = parse_json(body)

@@ -1,8 +1,8 @@
-"""Driver: carries out what the agreement asks for, and has no rules of its own.
+"""Driver: runs the consensus and round state machines and performs their effects.
 
-Room: verifier (edge). Events go into `consensus.step` and `round.step`; effects
-come out and are performed in order: persist first, then sign and send. While one
-event's effects run, further events wait in a queue, so nothing ever interleaves.
+Room: verifier (edge). It has no rules of its own. Events go into `consensus.machine.step` and
+`round.machine.step`; effects come out and are performed in order: persist first, then sign and send. While
+one event's effects run, further events wait in a queue, so no two events interleave.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ from assay.verifier.service.proposer import GetUpdate, Proposer, now_ms
 
 log = logging.getLogger(__name__)
 RETRY_S = 1.0
-EVIDENCE = "evidence/commit/"  # facts in the store that `chain_duties` takes to court
+EVIDENCE = "evidence/commit/"  # keys in the store of evidence that `chain_duties` takes to court
 
 
 class Driver:
-    """The agreement and the present round, with hands."""
+    """Runs one verifier's consensus and present round."""
 
     def __init__(
         self,
@@ -104,10 +104,10 @@ class Driver:
     ) -> None:
         """
         Args:
-            me, host, follower, pace, nursery: What the verifier's process has opened.
+            me, host, follower, state_sync, nursery: What the verifier's process has opened.
             opening: The round to begin with.
             get_update: An update's bytes, ours or a peer's.
-            named: Told of every drand round that a manifest names, when it is notarised or final.
+            named: Called with every drand round that a manifest names, when it is notarised or final.
         """
         self._me, self._host, self._follower, self._state_sync = me, host, follower, state_sync
         self._nursery, self._named = nursery, named
@@ -143,19 +143,19 @@ class Driver:
     # ---- events in ----
 
     def receive(self, message: SignedVote | Proposal | QuorumCertificate) -> None:
-        """A message of the agreement from a peer.
+        """A consensus message from a peer.
 
         Raises:
-            PeerFault, MalformedMessage: it is not what it claims to be.
+            PeerFault, MalformedMessage: its content or signature is invalid.
         """
         consensus.authenticate(self._config, self._me.domain, message)
         self._feed(Received(message, now_ms()))
 
     def synced(self, links: tuple[CertifiedManifest, ...]) -> None:
-        """Links of the finalised chain from a peer.
+        """Certified manifests of the finalised chain from a peer.
 
         Raises:
-            PeerFault, MalformedMessage: a link is not what it claims to be.
+            PeerFault, MalformedMessage: one of them is invalid.
         """
         fresh = tuple(one for one in links if one.manifest.round >= self._follower.run_state.round)
         for one in fresh:
@@ -164,11 +164,11 @@ class Driver:
             self._feed(Synced(fresh, now_ms()))
 
     def tick(self) -> None:
-        """Time has passed. A complete chain needs no more votes; who lags asks for links."""
+        """Time has passed. A complete chain needs no more votes; a lagging verifier asks for manifests."""
         if self._follower.run_state.is_complete:
             return
         self._feed(Tick(now_ms()))
-        if now_ms() >= self._reveal_again_ms:  # the last reveal may have met verifiers that were away
+        if now_ms() >= self._reveal_again_ms:  # the last share may have met verifiers that were down
             self._reveal_again_ms = now_ms() + self._me.spec.timing.resend_ms
             self._reveal_last()
         self._proposer.consider()
@@ -196,10 +196,10 @@ class Driver:
     def message_received(
         self, word: SignedVerdictCommitment | SignedVerdict | SketchOpening | KnownAnswer
     ) -> None:
-        """A word about an audit, from a peer or from our own bench.
+        """An audit message, from a peer or from our own audit runner.
 
         Raises:
-            PeerFault, OutOfPhase: it is not its signer's, proves nothing, or comes at the wrong time.
+            PeerFault, OutOfPhase: its signature or content is invalid, or it comes at the wrong time.
         """
         match word:
             case SignedVerdictCommitment():
@@ -210,22 +210,22 @@ class Driver:
                 self._to_round(Shown(word))
 
     def contradiction_received(self, pair: Contradiction) -> None:
-        """Evidence against a node, from another verifier. Raises PeerFault or OutOfPhase if it is none."""
+        """Evidence against a node, from another verifier. Raises PeerFault or OutOfPhase if it is invalid."""
         self._to_round(Contradicted(pair))
 
     def appraisal_received(self, signed: SignedAppraisal) -> None:
-        """A verifier's word on a node's evidence, ours or another's.
+        """A verifier's appraisal of a node's evidence, ours or another's.
 
         Raises:
-            PeerFault, OutOfPhase: it is not its signer's, or comes at the wrong time.
+            PeerFault, OutOfPhase: its signature is invalid, or it comes at the wrong time.
         """
         self._to_round(Valued(signed))
 
     def stake_report_received(self, signed: SignedStakeReport) -> None:
-        """A verifier's word on a node's stake, ours or another's.
+        """A verifier's report of a node's stake, ours or another's.
 
         Raises:
-            PeerFault, OutOfPhase: it is not its signer's, or comes at the wrong time.
+            PeerFault, OutOfPhase: its signature is invalid, or it comes at the wrong time.
         """
         self._to_round(Weighed(signed))
 
@@ -238,7 +238,7 @@ class Driver:
         return consensus.body(self._state, block)
 
     async def round_opened(self) -> None:
-        """Wait for the next round to open here."""
+        """Wait until the next round opens here."""
         await self._opened.wait()
 
     async def follow_parameters(self) -> None:
@@ -263,7 +263,7 @@ class Driver:
             await self._follower.grown(int(run_state.round))
 
     async def sync(self) -> None:
-        """Ask one peer after another for links we lack."""
+        """Ask one peer after another for certified manifests that we lack."""
         if self._is_syncing:
             return
         self._is_syncing = True
@@ -275,7 +275,7 @@ class Driver:
     async def _sync_from_anyone(self) -> None:
         before = self._follower.run_state.round
         peers = [peer for peer in self._me.verifiers if peer in self._host.connected()]
-        random.shuffle(peers)  # none of them can starve us with links we have
+        random.shuffle(peers)  # so that no single peer can starve us with manifests that we have
         for peer in peers:
             try:
                 self.synced(await self._links_from(peer))
@@ -285,12 +285,12 @@ class Driver:
                 log.info("sync failed", extra={"peer": peer.hex()[:8], "reason": str(error)})
 
     def broadcast(self, body: bytes) -> None:
-        """A fact for all other verifiers. `check_spec` keeps runs small enough for facts to fit."""
+        """A notification to all other verifiers. `check_spec` keeps runs small enough for it to fit."""
         for peer in self._me.verifiers:
             try:
                 self._host.post(peer, body)
             except ValueError as error:
-                log.error("fact not sent", extra={"reason": str(error)})
+                log.error("notification not sent", extra={"reason": str(error)})
 
     # ---- the two state machines ----
 
@@ -358,7 +358,7 @@ class Driver:
             case Accuse(first, second):
                 name = f"evidence/consensus/{digest(first).hex()}"
                 self._me.store.set_value(name, encode(first) + encode(second))
-                log.warning("a verifier said two things", extra={"evidence": name})
+                log.warning("verifier equivocated", extra={"evidence": name})
             case Finalised(certified):
                 self._finalised(certified)
 
@@ -366,7 +366,7 @@ class Driver:
         self._follower.take(certified)
         self._me.store.drop_records(int(certified.block.iteration))
         manifest = certified.manifest
-        for signed in manifest.commits:  # who told us something else told two stories
+        for signed in manifest.commits:  # a node that sent us another commit has equivocated
             told = self.round.commits.get(signed.commit.node)
             if told is None or told.commit.round != signed.commit.round:
                 continue  # our own round lags behind what was just synced
@@ -393,7 +393,7 @@ class Driver:
     # ---- the beacon ----
 
     def _reveal_notarised(self) -> None:
-        """Reveal for a block as soon as it is notarised: the next leader may have to build on it."""
+        """Send our share for a block as soon as it is notarised: the next leader may have to build on it."""
         for (_, kind), certificate in self._state.certificates.items():
             if kind is VoteKind.NOTARISE and certificate.vote.block not in self._revealed:
                 proposal = consensus.body(self._state, certificate.vote.block)
@@ -402,7 +402,7 @@ class Driver:
                     self._reveal(proposal.manifest)
 
     def _reveal_last(self) -> None:
-        """Reveal for the last final manifest once more: the same proof, whenever it is made."""
+        """Send our share for the last final manifest once more: the same VRF proof, whenever it is made."""
         if self._follower.run_state.round:
             last = next(iter(self._me.store.links(int(self._follower.run_state.round) - 1, 1)))
             self._reveal(last.manifest)
@@ -420,7 +420,7 @@ class Driver:
         self.broadcast(encode(beacon_share))
         self._to_round(Revealed(beacon_share))
 
-    # ---- what others hold ----
+    # ---- what others store ----
 
     async def _fetch_proposal(self, block: Digest) -> None:
         if block in self._fetching:
@@ -438,7 +438,7 @@ class Driver:
             body = await self._host.request(peer, "proposal", block, timeout_s=10)
             self.receive(decode(Proposal, body))
         except (PeerFault, MalformedMessage, Unavailable) as error:
-            log.info("proposal not to be had", extra={"peer": peer.hex()[:8], "reason": str(error)})
+            log.info("proposal unavailable", extra={"peer": peer.hex()[:8], "reason": str(error)})
             return False
         return True
 
@@ -449,19 +449,19 @@ class Driver:
         ).links
 
     def _contradicted(self, pair: Contradiction) -> None:
-        """Evidence of our own: for the court even where the chain has no more use for it."""
+        """Evidence that we found: for the court even if the chain has no more use for it."""
         self._keep_evidence(pair)
         try:
             self._to_round(Contradicted(pair))
-        except (OutOfPhase, PeerFault, MalformedMessage) as late:  # barred already, or too old
-            log.info("contradiction not for the chain", extra={"reason": str(late)})
+        except (OutOfPhase, PeerFault, MalformedMessage) as late:  # banned already, or too old
+            log.info("contradiction of no use to the chain", extra={"reason": str(late)})
 
     def _keep_evidence(self, pair: Contradiction) -> None:
         commit = pair.first.commit
         name = f"{EVIDENCE}{int(commit.round)}/{commit.node.hex()}"
         if self._me.store.value(name) is None:
             self._me.store.set_value(name, encode(pair))
-            log.warning("a node committed to two updates", extra={"evidence": name})
+            log.warning("node equivocated", extra={"evidence": name})
 
 
 def _iteration_of(record: Record) -> int:

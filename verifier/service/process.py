@@ -1,9 +1,8 @@
-"""Service: a verifier's process. It reads, calls pure rules, and carries out what they ask.
+"""Verifier process: opens a verifier's parts and answers its peers.
 
-Room: verifier (edge). One trio process owns sockets, store and state machines;
-torch lives in the examiner's child process. Nothing is signed before the store
-has it. The parts: `driver` runs the agreement, `audit_runner` the audits, `chain_duties` the
-chain; this file opens them and answers the network.
+Room: verifier (edge). One trio process owns sockets, store and state machines; torch runs in the audit
+worker's child process. Nothing is signed before it is stored. The parts: `driver` runs consensus,
+`audit_runner` the audits, `chain_duties` the work for the contracts.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ async def run_verifier(config: Config) -> None:
 
     Raises:
         ConfigError: the operator can fix it.
-        Diverged: our own state is not what we signed for; stop rather than sign nonsense.
+        Diverged: our state is not the one we signed for; stop rather than sign a wrong one.
     """
     me = open_participant(config)
     try:
@@ -110,7 +109,7 @@ async def run_verifier(config: Config) -> None:
 
 
 class Service:
-    """A verifier's parts and the handlers that peers reach."""
+    """A verifier's parts, and the handlers that peers can call."""
 
     def __init__(self, me: Participant) -> None:
         self.me = me
@@ -246,7 +245,7 @@ class Service:
             await trio.sleep(TICK_S)
 
     async def _poll_when_stuck(self) -> None:
-        """A verifier that was away asks for what it missed even if nobody tells it that it lags."""
+        """Poll for missed manifests when the chain stands still, even if no peer reports that we lag."""
         while True:
             before = self.follower.run_state.round
             await trio.sleep(5)
@@ -254,9 +253,11 @@ class Service:
                 await self.driver.sync()
 
     async def _make_room(self) -> None:
-        """Forget the oldest updates when the disk's share fills; aggregates stay, parameters need them."""
+        """Delete the oldest updates when their share of the disk fills; aggregates stay, parameters need
+        them.
+        """
         oldest = 0
-        # Audits look back so far, and a restart rebuilds the standing of nodes from so many rounds.
+        # Audits reach back this far, and a restart rebuilds the nodes' reputation from this many rounds.
         window = self.me.spec.closing_rounds + 2 + 2 * rounds_behind(self.me.spec)
         while True:
             await trio.sleep(MAKE_ROOM_S)
@@ -278,7 +279,7 @@ class Service:
         try:
             await self._take(submission, peer)
         except OutOfPhase:
-            raise  # of another round: nothing is wrong with it as such
+            raise  # of another round: no fault in itself
         except (PeerFault, MalformedMessage) as fault:
             log.warning("commit refused", extra={"node": peer.hex()[:8], "reason": str(fault)})
             refusal = Refusal(
@@ -305,17 +306,17 @@ class Service:
         """
         commit = submission.signed.commit
         with trio.move_on_after(SUBMIT_WAIT_S):
-            # One round ahead of us is a node that heard of the last manifest first; further is nonsense.
+            # One round ahead of us: the node learned of the last manifest first. Anything further is a fault.
             while self.driver.round.run_state.round < commit.round <= self.follower.run_state.round + 1:
                 await self.driver.round_opened()
-        self.driver.may_count(submission.signed)  # before we store anything for a stranger's sake
+        self.driver.may_count(submission.signed)  # before we store anything for a peer
         await self._hold_update(
             int(commit.round), commit.update, commit.update_bytes, submission.update, peer
         )
         self.driver.submitted(Submitted(submission.signed))
 
     async def _hold_update(self, round_id: int, name: Digest, size: int, inline: bytes, peer: PeerId) -> None:
-        """Hold the update of a commit, whole and decodable; what is already here is checked alike."""
+        """Store the update of a commit, complete and decodable; one already stored is checked alike."""
         is_here = self.me.blobs.size(name) is not None
         if is_here:
             data = self.me.blobs.load(name)
@@ -328,7 +329,7 @@ class Service:
             self.me.blobs.put(data)
 
     async def _on_proposal_request(self, peer: PeerId, body: bytes) -> bytes:
-        if peer not in self.me.spec.verifier_peers:  # nobody else sees commits before their round is final
+        if peer not in self.me.spec.verifier_peers:  # only verifiers see commits before their round is final
             raise PeerFault(peer, "asks for a proposal, which only verifiers may")
         found = self.driver.body(Digest(body))
         if found is None:
@@ -340,7 +341,7 @@ class Service:
         return b""
 
     async def _on_shown(self, peer: PeerId, body: bytes) -> bytes:
-        """A drawn node opens its seal, or a canary shows its list."""
+        """A drawn node opens its sketch commitment, or proves a known-answer task."""
         word: SketchOpening | KnownAnswer = decode_any(SHOWN, body)
         if word.node != peer:
             raise PeerFault(peer, f"speaks for {word.node.hex()[:8]}")
@@ -348,18 +349,18 @@ class Service:
         return b""
 
     async def _say(self, word: SignedAppraisal) -> None:
-        """Our own word on a node's evidence: to our round, once it has come so far, and to all verifiers."""
+        """Pass our own appraisal to our round, once it has come so far, and to all verifiers."""
         while self.driver.round.run_state.round <= word.appraised.round:
             await self.driver.round_opened()
         self.driver.appraisal_received(word)
         self.driver.broadcast(encode(word))
 
     def _report_stake(self, word: SignedStakeReport) -> None:
-        """Our own word on the stake behind a node: to our round, and to all verifiers."""
+        """Pass our own stake report to our round, and to all verifiers."""
         try:
             self.driver.stake_report_received(word)
         except OutOfPhase as late:
-            log.debug("word on stake not for now", extra={"reason": str(late)})
+            log.debug("stake report out of phase", extra={"reason": str(late)})
         self.driver.broadcast(encode(word))
 
     def _released(self, number: int, signature: bytes) -> None:

@@ -1,7 +1,7 @@
-"""Proposer: makes the manifest a leader proposes, and checks the one a leader proposed.
+"""Proposer: builds the manifest that this verifier proposes, and checks those that other leaders propose.
 
-Room: verifier (edge: updates from disk and peers, arithmetic in a thread). The
-rules are `round`'s; here they are given the updates' bytes and the time.
+Room: verifier (edge: updates from disk and peers, arithmetic in a thread). The rules are those of
+`round.machine`; this file supplies the updates' bytes and the time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GetUpdate = Callable[[int, Digest, tuple[PeerId, ...]], Awaitable[bytes]]
 
 
 class Proposer:
-    """Answers `BuildProposal` and `Examine` of the agreement."""
+    """Answers the consensus machine's `BuildProposal` and `Examine`."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class Proposer:
     ) -> None:
         """
         Args:
-            me: Who proposes.
+            me: The verifier.
             follower: The finalised chain.
             get_update: An update's bytes, ours or a peer's.
-            present: The round as it is now.
+            present: The present round.
             round_opened: Waits for the next one.
-            feed: Takes events of the agreement.
+            feed: Takes consensus events.
             nursery: For work that takes time.
         """
         self._me, self._follower, self._get_update = me, follower, get_update
@@ -66,12 +66,12 @@ class Proposer:
         self._standings: dict[tuple[Digest, ...], Reputation] = {}
 
     def ask(self, build: BuildProposal) -> None:
-        """We lead: a manifest is wanted. `consider` answers when one can be made."""
+        """We lead: a manifest is requested. `consider` answers when one can be made."""
         self._build, self._asked_ms = build, now_ms()
         self._nursery.start_soon(self._consider_soon)
 
     def consider(self) -> None:
-        """Tell the agreement when the round is complete, and answer its request to build."""
+        """Report to consensus when the round is complete, and answer its request to build."""
         state, run_state = self._present(), self._follower.run_state
         if run_state.round != state.run_state.round or run_state.is_complete:
             return
@@ -83,7 +83,7 @@ class Proposer:
         pending = self._not_final(build.ancestors)
         if rounds.base_history(state.run_state, pending).parent != build.parent_manifest:
             return
-        # A parent that is notarised is final a moment later, or not for a long while; only then
+        # A notarised parent is final a moment later, or not for a long while; only in the latter case
         # is an empty manifest on top of it worth a round.
         if pending and now_ms() < self._asked_ms + self._me.spec.timing.ready_ms:
             return
@@ -92,13 +92,14 @@ class Proposer:
             self._nursery.start_soon(self._answer, build, pending, state)
 
     async def examine(self, proposal: Proposal, ancestors: tuple[Manifest, ...]) -> None:
-        """Check a proposal's body and tell the agreement what was found."""
+        """Check a proposal's body and report the result to consensus."""
         manifest, block = proposal.manifest, digest(proposal.block)
-        seen_s = wall_s()  # from here on the block is fixed: what it names must be to come now
+        # the block is fixed from here on: the drand round it names must be in the future now
+        seen_s = wall_s()
         try:
             with trio.fail_after(self._me.spec.timing.iteration_ms / 1000):
                 while self._not_final(ancestors) and manifest.commits:
-                    await self._round_opened()  # commits stand on a final parent: ours is about to be
+                    await self._round_opened()  # commits need a final parent: ours is about to be
                 while self._follower.run_state.round > self._present().run_state.round:
                     await self._round_opened()
             follows = not proposal.dummies
@@ -114,7 +115,7 @@ class Proposer:
                         proposal.proposer, "proposes an aggregate that is not that of its commits"
                     )
         except trio.TooSlowError:
-            log.info("examination gave up", extra={"round": int(manifest.round)})
+            log.info("proposal check cancelled", extra={"round": int(manifest.round)})
         except (AssayError, ValueError) as error:
             log.warning("proposal refused", extra={"round": int(manifest.round), "reason": str(error)})
             self._feed(Examined(block, False))
@@ -122,14 +123,14 @@ class Proposer:
             self._feed(Examined(block, True))
 
     def _check_drand(self, named: int, signature: bytes) -> None:
-        """A pairing takes a fifth of a second: for a thread. Asked again, the answer is at hand."""
+        """Check drand signatures in a thread: a pairing takes a fifth of a second. Results are cached."""
         drand.check_signature(self._me.spec.audit.drand, named, signature)
 
     async def _consider_soon(self) -> None:
         self.consider()
 
     def _not_final(self, ancestors: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
-        """The ancestors that are still only notarised here."""
+        """The ancestors that are notarised but not final here."""
         return tuple(manifest for manifest in ancestors if manifest.round >= self._present().run_state.round)
 
     async def _answer(self, build: BuildProposal, pending: tuple[Manifest, ...], state: Round) -> None:
@@ -148,7 +149,7 @@ class Proposer:
             self._is_building = False
 
     async def _aggregate(self, manifest: Manifest, holders: tuple[PeerId, ...]) -> Digest:
-        """Aggregate the manifest's updates, keep the bytes; their digest, or zero where the rule refuses."""
+        """Aggregate the manifest's updates and store the bytes; their digest, or zero if the rule refuses."""
         before = await self._reputation_before(manifest)
         f = tolerated(self._present().run_state)
         combined = await self._combined(manifest, f, before, holders)
@@ -160,7 +161,7 @@ class Proposer:
         return self._me.blobs.put(combined.body) if combined.body else NO_DIGEST
 
     async def _reputation_before(self, manifest: Manifest) -> Reputation:
-        """Standing that a manifest begins with: the one found before, else rebuilt from final rounds."""
+        """Reputation that a manifest begins with: the cached one, else rebuilt from final rounds."""
         behind = rounds_behind(self._me.spec)
         last = self._with_commits(int(manifest.round), min(behind, 1))
         found = self._standings.get(_place(last[0])) if last else None
@@ -200,12 +201,12 @@ class Proposer:
 
 
 def _place(manifest: Manifest) -> tuple[Digest, ...]:
-    """What the standing after a manifest follows from, known before its aggregate is."""
+    """Key of the reputation after a manifest, known before its aggregate is."""
     return (manifest.parent, *(signed.commit.update for signed in manifest.commits))
 
 
 def wall_s() -> int:
-    """The clock that drand's rounds go by: Unix time."""
+    """Unix time in seconds, by which drand's rounds are scheduled."""
     return int(time.time())
 
 

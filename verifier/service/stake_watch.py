@@ -1,8 +1,9 @@
-"""Backers: whether the stake that stood behind each node at the start still does.
+"""Stake watch: reports whether the stake behind each node at the run's start is still there.
 
-Room: verifier (edge: the chain, in threads). An operator's stake deters only while it is there: stake that
-has left can be slashed until it is paid out, not longer, and a run may be longer. Once more than f verifiers
-see that some has left, every step of the node is audited until it is back, and then it begins on probation.
+Room: verifier (edge: the chain, in threads). An operator's stake deters only while it can be slashed:
+unstaked amounts stay slashable until they are paid out, and a run may be longer than that. Once more than f
+verifiers report a decrease, every step of the node is audited until the stake is back; the node then begins
+on probation.
 """
 
 from __future__ import annotations
@@ -29,30 +30,30 @@ if TYPE_CHECKING:
     from assay.chain.client import Chain
 
 log = logging.getLogger(__name__)
-POLL_S = 60.0  # leaving takes days
-FACT = "stake/"  # in the store: a node's active stake when this verifier first looked
+POLL_S = 60.0  # unstaking takes days
+FACT = "stake/"  # key in the store: a node's active stake when this verifier first read it
 
 
 class StakeWatch:
-    """One verifier's watch over operators' stakes."""
+    """One verifier's watch of operators' stakes."""
 
     def __init__(self, me: Participant, follower: Follower, say: Callable[[SignedStakeReport], None]) -> None:
         """
         Args:
             me: The verifier.
             follower: Its chain.
-            say: Takes a word of ours to the round and to all verifiers.
+            say: Passes our stake report to the round and to all verifiers.
         """
         self._me, self._follower, self._say = me, follower, say
         self._chain: Chain | None = None
 
     async def run(self) -> None:
-        """Look at every operator's stake again and again; ends only by cancellation."""
+        """Poll every operator's stake; ends only by cancellation."""
         while not self._follower.run_state.is_complete:
             try:
                 stakes = await trio.to_thread.run_sync(self._stakes)
-            except AssayError as error:  # a chain that is away says nothing about stake
-                log.info("stakes not seen", extra={"reason": str(error)})
+            except AssayError as error:  # an unreachable chain says nothing about stake
+                log.info("stakes not read", extra={"reason": str(error)})
             else:
                 for word in self.words(stakes):
                     signature = sign(self._me.keys.peer, self._me.domain, word)
@@ -60,7 +61,7 @@ class StakeWatch:
             await trio.sleep(POLL_S)
 
     def words(self, stakes: Mapping[PeerId, StakeState]) -> list[StakeReport]:
-        """What there is to say of these stakes now, said before or not: it may not have been heard."""
+        """The stake reports due now, whether sent before or not: they may have been lost."""
         run_state = self._follower.run_state
         found = []
         for node, stake in sorted(stakes.items()):

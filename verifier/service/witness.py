@@ -1,9 +1,9 @@
-"""Witness: a verifier cosigns the ledger's checkpoints, each only if it continues the one before.
+"""Witness: cosigns the ledger's checkpoints for one verifier, each only if it extends the one before.
 
-Room: verifier (edge: the store). The rules are ledger/log/witness.py's. What was cosigned is
-on disk before the cosignature leaves, and nothing is awaited in between, so no two requests
-and no kill can make this verifier vouch for two histories. A signed checkpoint that goes back is
-kept, with what it contradicts: whoever restores an old ledger signs the proof of it.
+Room: verifier (edge: the store). The rules are in ledger/log/witness.py. A cosigned checkpoint is on disk
+before the cosignature leaves, and nothing is awaited in between, so no two requests and no kill can make this
+verifier cosign two histories. A signed checkpoint that forks or rolls back the log is kept, with the one it
+contradicts: a ledger restored from an old backup signs the proof of it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from assay.protocol.errors import MalformedMessage, PeerFault, Unavailable
 from assay.protocol.types import PeerId
 
 log = logging.getLogger(__name__)
-NEWEST = "witness/newest"  # the note that we cosigned last, with our line
-EVIDENCE = "witness/evidence/"  # a checkpoint that goes back, and the one it contradicts
+NEWEST = "witness/newest"  # the note that we cosigned last, with our signature line
+EVIDENCE = "witness/evidence/"  # a checkpoint that rolls back, and the one it contradicts
 EVIDENCE_MAX = 16  # one is proof enough; each is at most 40 KB
 
 
 class Witness:
-    """One verifier's word on one keeper's ledger: handlers `witness` and `witnessed`."""
+    """One verifier's cosignatures of one ledger service's log: handlers `witness` and `witnessed`."""
 
     def __init__(self, me: Participant, unix_s: Callable[[], int]) -> None:
-        """The keeper is the one that the verifier's own file names; without one, nothing is cosigned.
+        """The ledger service is the one named in the verifier's own configuration; without one, nothing is
+        cosigned.
 
         Args:
             me: The verifier.
@@ -46,9 +47,10 @@ class Witness:
         """A checkpoint and its proof in, our signature line out.
 
         Raises:
-            PeerFault: the asker is not the keeper, or its ledger goes back.
+            PeerFault: the sender is not the ledger service, or its log rolls back.
             MalformedMessage: not a request, or not a checkpoint of this run's ledger.
-            Unavailable: no keeper is named here, or the proof starts elsewhere than where we stand.
+            Unavailable: no ledger service is named here, or the proof does not start at our newest
+                checkpoint.
         """
         ledger_service = self._me.config.ledger_service
         if ledger_service is None:
@@ -79,7 +81,7 @@ class Witness:
         return None if note is None else read_checkpoint(note.decode(), self._origin, ledger_service)
 
     def _keep_evidence(self, shown: str, reason: str) -> None:
-        log.warning("the ledger goes back", extra={"reason": reason})
+        log.warning("ledger rolled back", extra={"reason": reason})
         name = EVIDENCE + hashlib.sha256(shown.encode()).hexdigest()[:16]
         if len(self._me.store.values(EVIDENCE)) < EVIDENCE_MAX:
             held = self._me.store.value(NEWEST) or b""
@@ -89,5 +91,5 @@ class Witness:
 
 
 def _own(note: str) -> str:
-    """A checkpoint's text and the keeper's signature; lines of others are not ours to keep."""
+    """A checkpoint's text and the ledger service's signature, without other signature lines."""
     return "\n".join(note.split("\n")[:5]) + "\n"

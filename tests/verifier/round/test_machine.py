@@ -21,7 +21,7 @@ from assay.protocol.types import NO_DIGEST, RoundId
 from assay.training.codec.wire import update_bytes_max
 from assay.training.layout import layout_of
 from assay.training.optimiser.momentum_root import zero_root
-from assay.verifier.round.beacon import REVEALS_PER_VERIFIER, valid_reveals
+from assay.verifier.round.beacon import REVEALS_PER_VERIFIER, valid_shares
 from assay.verifier.round.commits import LOSS_MICRO_MAX, Rules, check_commit, contradiction
 from assay.verifier.round.machine import (
     MESSAGES_PER_VERIFIER,
@@ -405,7 +405,7 @@ def test_a_reveal_counts_for_the_last_manifest_if_its_proof_holds():
     wrong_key = a_reveal("vito", run_state, verifier=peer("viktor"))
     state = after(run_state, Revealed(good), Revealed(wrong_key))
 
-    assert valid_reveals(state.beacon_shares, run_state) == (good,)
+    assert valid_shares(state.beacon_shares, run_state) == (good,)
 
 
 @pytest.mark.parametrize(
@@ -416,7 +416,7 @@ def test_a_reveal_of_another_place_or_without_a_proof_does_not_count(changes):
     run_state = grown(the_start(), 1)
     state = after(run_state, Revealed(a_reveal("vera", run_state, **changes)))
 
-    assert valid_reveals(state.beacon_shares, run_state) == ()
+    assert valid_shares(state.beacon_shares, run_state) == ()
 
 
 def test_a_stranger_may_not_reveal():
@@ -431,7 +431,7 @@ def test_nonsense_in_a_verifiers_name_never_pushes_out_the_reveal_that_counts():
 
     state = after(run_state, Revealed(good), *(Revealed(one) for one in junk))
 
-    assert valid_reveals(state.beacon_shares, run_state) == (good,)
+    assert valid_shares(state.beacon_shares, run_state) == (good,)
     assert len(state.beacon_shares[peer("vera")]) == REVEALS_PER_VERIFIER
 
 
@@ -452,7 +452,7 @@ def test_a_reveal_that_came_before_its_manifest_was_final_counts_after():
 
     state, _ = step(state, Advanced(later, STATE, 7))
 
-    assert valid_reveals(state.beacon_shares, later) == (a_reveal("vera", later),)
+    assert valid_shares(state.beacon_shares, later) == (a_reveal("vera", later),)
 
 
 # ---- words about audits
@@ -654,7 +654,7 @@ def test_whose_share_was_missing_is_away_for_a_while_and_then_asked_again():
         examine(a_round(run_state), (), the_next(run_state, NODES), follows=True)
     state = after(run_state, *(Revealed(a_reveal(name, run_state)) for name in VERIFIERS))
     assert absent not in {
-        beacon_share.verifier for beacon_share in valid_reveals(state.beacon_shares, run_state)
+        beacon_share.verifier for beacon_share in valid_shares(state.beacon_shares, run_state)
     }
     for _ in range(BEACON_PAUSE):
         assert absent not in run_state.beacon
