@@ -68,9 +68,7 @@ class LogPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """The release key, which signs the provenance. A checker has no key: its `sign` returns a read
-    signature.
-    """
+    """The release key, which signs the provenance. A checker's `sign` returns the signature it read."""
 
     public_key: bytes  # ECDSA P-256, PEM
     sign: Callable[[bytes], bytes]  # a DER signature, of SHA-256

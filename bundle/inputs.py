@@ -22,9 +22,7 @@ from assay.training.model.initial import starting_parameters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInputs:
-    """Inputs checked against the spec. tokenizer: the file, empty for bytes. base: None if drawn from the
-    seed.
-    """
+    """Inputs checked against the spec. tokenizer: empty for bytes. base: None if drawn from the seed."""
 
     manifest: DataManifest
     tokenizer: bytes

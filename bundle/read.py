@@ -171,9 +171,7 @@ def local_nodes(root: Path) -> dict[PeerId, LocalNode]:
 
 
 def claimed_behaviours(root: Path, group: str = "nodes") -> dict[PeerId, str]:
-    """Test behaviours of nodes, or "verifiers", by the run's summary: mostly "honest"; empty without a
-    summary.
-    """
+    """Test behaviours of nodes, or "verifiers", by the run's summary; empty without a summary."""
     try:
         return {
             PeerId(bytes.fromhex(one["peer"])): str(one["behaviour"])

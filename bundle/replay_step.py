@@ -349,9 +349,7 @@ class _Remake:
         self._at, self._count = -1, 0
 
     def step(self, commit: Commit) -> None:
-        """Recompute this step by the spec and compare it with the commit; after a difference, nothing is
-        known.
-        """
+        """Recompute this step and compare it with the commit; after a difference, nothing is known."""
         if self._differs:
             return
         delivered, layout = self._delivered, self._recompute_worker.parameters.layout

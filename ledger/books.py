@@ -135,7 +135,7 @@ class Books:
 
 
 def event_key(event: ChainEvent, orphaned_count: int = 0) -> str:
-    """An event's idempotency key; `orphaned_count` counts how often a reorganisation has orphaned it before."""
+    """An event's idempotency key; `orphaned_count`: how often a reorganisation has orphaned it before."""
     return place_key(event.block_hash, event.log_index, orphaned_count)
 
 

@@ -170,9 +170,7 @@ class Service:
             log.info("no work ahead", extra={"round": int(commit.round) + 1, "reason": str(error)})
 
     async def _submission(self, run_state: RunState) -> Submission:
-        """The one commit for this round: the stored one, or a new one that is stored before it is
-        returned.
-        """
+        """The one commit for this round: the stored one, or a new one, stored before it is returned."""
         name = f"commit/{int(run_state.round)}"
         kept = self.me.store.value(name)
         if kept is not None:

@@ -151,7 +151,7 @@ def cost_at_most(terms: Terms) -> Cost:
 
 
 def cost_expected(terms: Terms, cheats_from: Mapping[int, int]) -> Cost:
-    """The cost if every honest step counts, and no false one.
+    """The cost if every honest step counts, and no known-answer task.
 
     Args:
         terms: Of the run.

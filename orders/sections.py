@@ -71,9 +71,7 @@ class RunSection(Section):
 
 
 class ModelSection(Section):
-    """[model]: a preset or a Hugging Face folder to start from; a size written besides replaces the
-    preset's.
-    """
+    """[model]: a preset or a Hugging Face folder to start from; single sizes replace the preset's."""
 
     preset: Preset | None = None  # "gpt-1m" if neither preset, family nor base is written
     base: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # config.json, *.safetensors

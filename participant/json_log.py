@@ -37,18 +37,5 @@ def log_as_json(level: int = logging.INFO) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
-    for room in (
-        "protocol",
-        "training",
-        "network",
-        "ledger",
-        "replica",
-        "verifier",
-        "node",
-        "observer",
-        "orders",
-        "api",
-        "cli",
-    ):
-        logging.getLogger(room).setLevel(level)
+    logging.getLogger("assay").setLevel(level)
     logging.getLogger("libp2p").setLevel(logging.ERROR)

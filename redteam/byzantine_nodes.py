@@ -95,9 +95,7 @@ def _coasting(is_defended: bool, seed: int) -> Outcome:
 
 
 def _trust_farming(is_defended: bool, seed: int) -> Outcome:
-    """Honest for 200,000 audits, then every step is false: at 1 / clean without a floor it is hardly
-    drawn.
-    """
+    """Honest for 200,000 audits, then always false: at 1 / clean without a floor it is hardly drawn."""
     rng, runs, steps = random.Random(seed), 60, 400
     rules = a_spec(probation=10, floor_ppm=50_000).audit
     caught = 0

@@ -251,9 +251,7 @@ def _without_replication(network: Network) -> Network:
 
 
 def _power(seed: int, replication_ppm: int) -> str:
-    """Share of a node's false steps that one audit finds with one of four auditors bought: measured, by
-    formula.
-    """
+    """Share of false steps that one audit finds with one of four auditors bought: measured, by formula."""
     draws, found = 3000, 0
     for number in range(draws):
         order = auditors(mark("beacon", seed, number), NODE, VERIFIERS)

@@ -121,9 +121,7 @@ def _other_set(is_defended: bool, seed: int) -> Outcome:
 
 
 def _short(is_defended: bool, seed: int) -> Outcome:
-    """Five identities share one step's work, each with a fifth of its tokens; or another batch than its
-    own.
-    """
+    """Five identities share one step's work, each with a fifth of its tokens; or claim a wrong batch."""
     fake_verifier = a_fake_verifier(seed)
     other = batch_root(fake_verifier.run_state.spec, batch_positions(fake_verifier.run_state.spec, NODE, 30))
     lies: tuple[dict[str, Any], ...] = (
@@ -220,9 +218,7 @@ def _sybil_pay(is_defended: bool, seed: int) -> Outcome:
 
 
 def _updates(seed: int, nodes: int, liars: int, loud: int) -> dict[PeerId, Update]:
-    """Equal node updates but for noise, on a wire with amplitudes; attackers oppose them, 2^loud times as
-    large.
-    """
+    """Equal updates but for noise, with amplitudes; attackers oppose them, 2^loud times as large."""
     rng = np.random.default_rng(seed)
     direction = rng.standard_normal((4, 64)) * 100
     index = np.tile(np.arange(64), (4, 1))

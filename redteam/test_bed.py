@@ -293,7 +293,5 @@ def _scratch() -> tempfile.TemporaryDirectory[str]:
 
 @functools.lru_cache(maxsize=4)
 def lab_of(seed: int) -> TestBed:
-    """The test bed of a seed, made once per process: adversaries leave nothing in it that the next would
-    see.
-    """
+    """The test bed of a seed, made once per process: adversaries leave no trace in it."""
     return TestBed(Path(_scratch().name) / f"lab-{seed}", seed)

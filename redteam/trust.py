@@ -72,9 +72,7 @@ def _audits_until_alarm(limit: Limit, bias: float, seed: int) -> int | None:
 
 
 def _other_machine(is_defended: bool, seed: int) -> Outcome:
-    """Trust is earned on one machine, then the steps come from another; undefended, trust belongs to the
-    node.
-    """
+    """Trust is earned on one machine, the steps come from another; undefended, trust is the node's."""
     run_state = a_network(seed=seed, rounds=30, probation=2).grow(10).run_state
     moved = replace(a_commit(run_state, NODE), exec_class=mark("another class"))
     trusted = replace(run_state.nodes[NODE], clean=1000)

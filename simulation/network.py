@@ -102,9 +102,7 @@ class Network(Generic[Host]):
         self._push(delay_ms, life, Alarm(target, name))
 
     def partition(self, one: Collection[Host], other: Collection[Host], heal_ms: int) -> None:
-        """Block all messages between the two sides until `heal_ms` from now; hosts on neither side reach
-        both.
-        """
+        """Block messages between the two sides until `heal_ms` from now; other hosts reach both."""
         self._partitions.append(_Partition((frozenset(one), frozenset(other)), self.now_ms + heal_ms))
 
     def crash(self, host: Host) -> None:

@@ -1,5 +1,4 @@
-"""Annex XI: the technical documentation that the EU AI Act asks of a model's provider, as far as a run knows
-it.
+"""Annex XI: the EU AI Act's technical documentation of a model, as far as a run knows it.
 
 Room: bundle (pure). Markdown. What a run cannot know is left to the provider.
 

@@ -103,11 +103,11 @@ def _work(entry: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def _people(entry: dict[str, Any]) -> Iterator[tuple[str, str]]:
     audits, people = entry["audits"], entry["participants"]
     for one in people["operators"]:
-        banned = f"; barred: {one['barred']}" if one["banned"] else ""
+        banned = f"; banned: {one['banned']}" if one["banned"] else ""
         told = f"{one['accepted']:,} of {one['contributions']:,} contributions accepted{banned}"
         yield f"operator {one['peer'][:8]}", told
     for one in people["verifiers"]:
-        disqualified = f"; excluded: {one['excluded']}" if one["disqualified"] else ""
+        disqualified = f"; disqualified: {one['disqualified']}" if one["disqualified"] else ""
         yield f"verifier {one['peer'][:8]}", f"{one['verdicts']:,} verdicts{disqualified}"
     counts = ", ".join(f"{name} {count}" for name, count in audits["rulings"].items() if count)
     yield "audits", f"{audits['drawn']:,} drawn: {counts or 'none ruled'}"

@@ -25,18 +25,13 @@ from assay.ledger.journal.triggers import triggers
 from assay.protocol.errors import ConfigError, Unavailable
 
 BUSY_S_MAX = 20.0
-VERSION = sa.Table(  # as Alembic declares it
-    "alembic_version",
+VERSION = sa.Table(
+    "schema_version",
     sa.MetaData(),
     sa.Column("version_num", sa.String(32), nullable=False),
-    sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+    sa.PrimaryKeyConstraint("version_num", name="schema_version_pkc"),
 )
 Place: TypeAlias = Path | str  # a file, or the URL of a PostgreSQL database
-
-
-def revision(version: int) -> str:
-    """A schema version's revision id in the database and in the migrations."""
-    return f"{version:04d}"
 
 
 def engine_of(place: Place, busy_s: float = BUSY_S_MAX) -> Engine:
@@ -99,7 +94,7 @@ def make_schema(db: Connection) -> None:
     for statement in triggers(db.dialect.name):
         db.exec_driver_sql(statement)
     VERSION.create(db, checkfirst=True)
-    db.execute(sa.insert(VERSION), [{"version_num": revision(SCHEMA_VERSION)}])
+    db.execute(sa.insert(VERSION), [{"version_num": f"{SCHEMA_VERSION:04d}"}])
     if db.dialect.name == "sqlite":
         db.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
@@ -108,9 +103,12 @@ def version_of(db: Connection) -> int:
     """Schema version of the books in this database; 0 if there are none."""
     if db.dialect.name == "sqlite":
         return int(db.exec_driver_sql("PRAGMA user_version").scalar_one())
-    if not sa.inspect(db).has_table(VERSION.name):
-        return 0
-    return int(db.execute(sa.select(VERSION.c.version_num)).scalar() or 0)
+    for name in (VERSION.name, "alembic_version"):  # the second: PostgreSQL books of schemas 3 to 7
+        if sa.inspect(db).has_table(name):
+            return int(
+                db.execute(sa.select(sa.column("version_num")).select_from(sa.table(name))).scalar() or 0
+            )
+    return 0
 
 
 @contextmanager
@@ -162,8 +160,7 @@ def told(place: Place) -> str:
 def _other_schema(place: Place, found: int) -> str:
     return (
         f"{told(place)}: books of schema {found}, {SCHEMA_VERSION} expected; "
-        "`python -m assay.ledger.journal.migrate` brings a copy of them there "
-        "if a way leads from it; else use the release that wrote them"
+        "books of another schema are read by the release that wrote them"
     )
 
 

@@ -214,17 +214,17 @@ class BookStore:
             books = Books(run_id=self.run_id, tables=tables, results=_results(db), balances=read_posted(db))
             entries: list[Entry] = []
             for block_hash, log_index in reversed(gone):
-                lease = known[(block_hash, log_index)][1]
-                undone = read_entry(db, place_key(block_hash, log_index, lease))
+                orphaned_count = known[(block_hash, log_index)][1]
+                undone = read_entry(db, place_key(block_hash, log_index, orphaned_count))
                 if undone is not None:
                     entries.append(reversal_of(undone))
                     books = post(books, entries[-1])
             for event in fresh:
-                lease = known.get(place_of(event), (False, 0))[1]
-                books, made = book(books, event, lease)
+                orphaned_count = known.get(place_of(event), (False, 0))[1]
+                books, made = book(books, event, orphaned_count)
                 entries += [] if made is None else [made]
                 if place_of(event) in known:
-                    _mark(db, place_of(event), "seen", lease)
+                    _mark(db, place_of(event), "seen", orphaned_count)
             new = [event_row(event) for event in fresh if place_of(event) not in known]
             if new:
                 db.execute(sa.insert(_EVENT), new)

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlmodel import Field, SQLModel
 
 # 2: the Merkle log; 3: balances, and entries that are pending; 4: subtrees of the log; 5: invoices
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8  # the baseline; 1 to 7 were schemas of development and are refused
 BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # STRICT knows INTEGER only; it has 64 bits
 _PENDING = sa.text("state = 'pending'")
 STRICT: dict[str, Any] = {"sqlite_strict": True}

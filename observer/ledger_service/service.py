@@ -191,7 +191,7 @@ class LedgerService:
                 break
             await trio.sleep(POLL_S)
         if not await self.witnesses.compared(WITNESSES_S_MAX):
-            log.warning("signing the last checkpoint without a quorum of verifiers' newest cosigned ones")
+            log.warning("signing the last checkpoint without a quorum of cosignatures on earlier ones")
         await trio.to_thread.run_sync(self.checkpoint_signer.sign_last)
         await trio.to_thread.run_sync(anchor_newest, chain, self.checkpoint_signer, self.me.run_id)
         if not await self.witnesses.cosigned(WITNESSES_S_MAX):

@@ -1,5 +1,4 @@
-"""Witnesses: has the verifiers cosign the ledger's checkpoints, and detects rolled-back books by their
-answers.
+"""Witnesses: has verifiers cosign the ledger's checkpoints, and detects rolled-back books by their answers.
 
 Room: observer (edge: host and log). Each verifier is asked for the newest checkpoint it cosigned. Its answer
 carries the ledger service's own signature, so no verifier can invent it: if the books do not hold it, they
@@ -71,9 +70,7 @@ class Witnesses:
         return self.is_compared
 
     async def cosigned(self, wait_s: float) -> bool:
-        """Wait until a quorum cosigned the newest checkpoint, or none will; returns whether one did in
-        time.
-        """
+        """Wait until a quorum cosigned the newest checkpoint, or none will; whether one did in time."""
         with trio.move_on_after(wait_s):
             while len(self._me.spec.verifiers) - len(self._unwilling) >= self._need:
                 changed = self._changed  # read first: a change after this must wake us
@@ -94,8 +91,7 @@ class Witnesses:
             await trio.sleep(POLL_S)
 
     async def _ask(self, host: Host, peer: PeerId) -> None:
-        """Compare one verifier's newest cosigned checkpoint with our books, then have our newest one
-        cosigned.
+        """Compare a verifier's newest cosigned checkpoint with our books; then have ours cosigned.
 
         Raises:
             LedgerRolledBack: it holds a checkpoint of ours that the books do not.

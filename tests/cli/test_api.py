@@ -55,7 +55,11 @@ def test_tokens_are_made_shown_used_and_revoked(file: Path):
             assert _soon(asked, secret).status_code == 401
         finally:
             server.stdin.close()
-            server.wait(30)
+            try:
+                server.wait(30)
+            except subprocess.TimeoutExpired:
+                server.kill()  # `Popen.__exit__` would wait for it without limit
+                raise
     assert server.returncode == 0
 
 

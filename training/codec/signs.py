@@ -23,9 +23,7 @@ _COUNT_BYTES = 8
 
 
 def signs_bytes_max(block_count: int) -> int:
-    """Upper bound in bytes of any legal signs: at most every position is a zero, with two bits of gap
-    each.
-    """
+    """Upper bound in bytes of legal signs: every position a zero, with two bits of gap each."""
     return -(-block_count // 8) + _COUNT_BYTES + 3 * block_count * BLOCK_SIZE // 8 + 2
 
 

@@ -73,9 +73,7 @@ def tolerated(run_state: RunState) -> int:
 
 
 def rounds_remembered(spec: RunSpec) -> int:
-    """Rounds whose updates the next one is compared with, multiplied by the count of fragments if they
-    rotate.
-    """
+    """Rounds whose updates the next one is compared with; times the fragments, as they rotate."""
     return (1 if spec.rule.is_dense else PAST) * spec.rule.fragments
 
 

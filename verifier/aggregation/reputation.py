@@ -59,9 +59,7 @@ class RememberedUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Reputation:
-    """Reputation state after a round: the updates to compare the next one with, and the window's nets,
-    oldest first.
-    """
+    """State after a round: the updates to compare the next one with, and the window's nets, oldest first."""
 
     past: tuple[Mapping[PeerId, RememberedUpdate], ...] = ()
     window: tuple[RoundAgreement, ...] = ()

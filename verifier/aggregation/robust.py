@@ -1,5 +1,4 @@
-"""Robust: aggregation rules with a stated bound on f Byzantine nodes, on sparse or dense updates, in
-integers.
+"""Robust: integer aggregation rules that tolerate f Byzantine nodes, on sparse or dense updates.
 
 Room: verifier (pure). Each is a function of the same shape as `mean_over_senders` and as exact. None is the
 default: docs/decisions/0004-aggregation.md gives the reasons, and the attack that breaks each. `f` is the

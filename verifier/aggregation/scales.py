@@ -68,9 +68,7 @@ def has_amplitude(updates: Mapping[PeerId, Update]) -> bool:
 
 
 def raw(updates: Mapping[PeerId, Update], block_count: int) -> dict[PeerId, Scaled]:
-    """Updates as received: a Byzantine node's block is as large as the wire allows. Arguments as
-    `clipped`.
-    """
+    """As received: a Byzantine node's block is as large as the wire allows. Arguments as `clipped`."""
     return {peer: _as_sent(update) for peer, update in updates.items()}
 
 

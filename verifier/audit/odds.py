@@ -52,8 +52,7 @@ def steps_until(one: Fraction, chance: Fraction) -> int | None:
 def caught_by_rule(
     rules: AuditSpec, cheat: float, steps: int, power: float = 1.0, *, honest: int = 0
 ) -> float:
-    """Probability of detection within `steps` steps under the run's own rule: probation, then its falling
-    rate.
+    """Probability of detection within `steps` steps under the run's rule: probation, then a falling rate.
 
     The rate depends on consecutive passed audits, and each drawn step that is not detected adds one. So
     this follows the distribution of their count, exactly, up to where the rate stands at its floor.
@@ -155,7 +154,5 @@ def auditor_stake(cost: int, known: Fraction, safety: Fraction = SAFETY) -> int:
 
 
 def power_under_collusion(bought: Fraction, second: Fraction) -> Fraction:
-    """d = 1 - a (1 - q2) - a^2 q2: power with this stake share colluding and a share q2 of audits
-    replicated.
-    """
+    """d = 1 - a (1 - q2) - a^2 q2: power if a share a of stake colludes and q2 of audits are replicated."""
     return 1 - bought * (1 - second) - bought**2 * second

@@ -66,9 +66,7 @@ class Redone:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """A checked opening of inner steps. x_BC: the displacement it claims for the round. start: of the
-    segment.
-    """
+    """A checked opening of inner steps. x_BC: the round's claimed displacement. start: of the segment."""
 
     before_BC: NDArray[np.float32]
     after_BC: NDArray[np.float32]
@@ -237,9 +235,7 @@ class RecomputeWorker:
         batch: NDArray[np.int64],
         sent: Update,
     ) -> Finding:
-        """For a node of another class: judge the displacement of its segment, and the message against its
-        last state.
-        """
+        """Another class: judge the segment's displacement, and the message against its last state."""
         spec, layout, round_id = self.spec, self.parameters.layout, int(commit.round)
         assert self.limits is not None
         local, (first, last) = spec.rule.local, _steps_of(spec, segment)

@@ -1,5 +1,4 @@
-"""Calibrate: measures how far honest code paths differ, the limits that follow, and whether false steps
-exceed them.
+"""Classes: measures how far honest code paths differ, and whether false steps exceed the resulting limits.
 
 Room: verifier (edge: drives code paths, prints, writes one file). Every ordered pair of code paths is one
 node and one auditor: the node's momentum is its own, the trajectory is public. All blocks are measured;
@@ -53,9 +52,7 @@ _NOISE = 10  # times T1
 
 @dataclass(frozen=True, slots=True)
 class HonestRow:
-    """One pair of paths: its samples, and the outcomes of its audits under its own limit. bound: 3 /
-    blocks.
-    """
+    """One pair of paths: its samples, and its audits' outcomes under its own limit. bound: 3 / blocks."""
 
     pair: Pair
     limit: Limit

@@ -224,9 +224,7 @@ class _Here:
 
 
 def _steps(here: _Here) -> None:
-    """x of every step at the public trajectory; on the leading path also that trajectory, and the false
-    steps.
-    """
+    """x of every step at the public trajectory; on the leading path also that and the false steps."""
     rule, layout = here.task.rule, here.layout
     theta_P = before_P = here.start()
     error_NC = np.zeros((layout.blocks, BLOCK_SIZE), np.float32)
@@ -250,9 +248,7 @@ def _steps(here: _Here) -> None:
 
 
 def _segments(here: _Here, method: str) -> None:
-    """End states of each segment, started from the leading path's states; on that path also the false
-    ones.
-    """
+    """End states of each segment from the leading path's states; on that path also the false ones."""
     task, lead = here.task, Done(here.folder, LEAD, "", "", "", here.task.segment)
     local, anchor_P, length = task.local(method), here.start(), task.segment
 

@@ -1,5 +1,4 @@
-"""Calibration of segments: how far honest machines differ after inner steps, and whether false segments
-exceed it.
+"""Segments: measures how far honest machines differ after inner steps, and whether false segments exceed it.
 
 Room: verifier (pure; reads the code paths' files from a folder). Every ordered pair of code paths is a node
 and an auditor who both compute a segment from the leading path's state. All blocks are measured; audits open
@@ -62,9 +61,7 @@ class SegmentRow:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLieRow:
-    """One kind of false segment. margin: the least by which an audit of it exceeded its most exceeded
-    limit.
-    """
+    """One kind of false segment. margin: the least by which an audit of it exceeded its worst limit."""
 
     dtype: str
     regime: str

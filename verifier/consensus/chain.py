@@ -13,7 +13,7 @@ from assay.protocol.messages import Block, Manifest, Proposal, QuorumCertificate
 from assay.protocol.types import Digest, Iteration, RoundId
 from assay.verifier.consensus.types import BuildProposal, State
 
-BACKOFF_MAX = 4  # timeouts grow to 2**4 times their configured length
+BACKOFF_MAX = 4  # timeouts grow to at most 2**4 times their configured length
 
 
 @functools.lru_cache(maxsize=4096)
@@ -36,9 +36,7 @@ def is_certified(state: State, block: Block) -> bool:
 
 
 def path(state: State, block: Digest) -> tuple[Proposal, ...] | None:
-    """The blocks after the tip up to `block`, oldest first; None if a body is missing or the tip is not below
-    it.
-    """
+    """The blocks after the tip up to `block`, oldest first; None if a body or the tip is missing."""
     found: list[Proposal] = []
     while block != state.tip.block:
         body = state.bodies.get(block)
@@ -120,8 +118,8 @@ def deadline_ms(state: State) -> int:
 
     The leader usually gets the long timeout, because nodes are still training. It gets the short one once
     this verifier holds all that the next manifest needs, or while the parent is not final (nobody trains on
-    it, so there is nothing to wait for). Both double while leaders rotate without a block, until they exceed
-    the network's real delay.
+    it, so there is nothing to wait for). Both double with each rotation of leaders without a block, up to
+    2**BACKOFF_MAX times, to exceed the network's real delay.
     """
     config, ancestors = state.config, best_parent(state) or ()
     blocks = [number for number, kind in state.certificates if kind is not VoteKind.DUMMY]

@@ -260,9 +260,7 @@ def _resend(state: State, out: list[Effect]) -> None:
 
 
 def _guiding_certificates(state: State) -> tuple[QuorumCertificate, ...]:
-    """Certificates that prove our iteration, its possible parents and the final tip; of a long gap a few in
-    rotation.
-    """
+    """Certificates of our iteration, its possible parents and the tip; of a long gap a few in rotation."""
     now = state.iteration
     latest = dict.fromkeys(VoteKind, 0)
     for iteration, kind in state.certificates:

@@ -306,9 +306,7 @@ def _learn(state: State, certificate: QuorumCertificate, out: list[Effect]) -> S
 
 
 def _check_agreement(state: State, vote: Vote) -> None:
-    """Raise if two certificates conflict: then more than f verifiers are Byzantine, and our signatures are
-    worthless.
-    """
+    """Raise if two certificates conflict: more than f are Byzantine, so our signatures are worthless."""
     said = {vote.kind: vote.block}
     for kind in VoteKind:
         known = state.certificates.get((vote.iteration, kind))

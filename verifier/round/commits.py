@@ -82,8 +82,7 @@ def contradiction(one: SignedCommit, other: SignedCommit) -> Contradiction:
 
 
 def check_contradiction(rules: Rules, run_state: RunState, pair: Contradiction) -> None:
-    """Do nothing if one node signed both of two different commits, with both of its keys, and the evidence
-    still counts.
+    """Do nothing if one node signed two different commits, with both of its keys, and it still matters.
 
     Raises:
         OutOfPhase: it is no pair, or too old, or of a node that is banned already.

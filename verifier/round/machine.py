@@ -113,9 +113,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Event: a node opens its sketch commitment of a drawn step, or proves that the step is a known-answer
-    task.
-    """
+    """Event: a node opens its sketch commitment of a drawn step, or proves a known-answer task."""
 
     word: SketchOpening | KnownAnswer
 

@@ -136,9 +136,7 @@ class AuditRunner:
             self._busy.discard(task)
 
     def _is_wanted(self, audit: Audit, task: str) -> bool:
-        """Whether the chain still accepts our commitment for this audit in the dispute round it was made
-        for.
-        """
+        """Whether the chain still accepts our commitment for this audit in its dispute round."""
         run_state = self._follower.run_state
         current = run_state.audits.get((audit.round, audit.node))
         return (

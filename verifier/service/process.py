@@ -253,9 +253,7 @@ class Service:
                 await self.driver.sync()
 
     async def _make_room(self) -> None:
-        """Delete the oldest updates when their share of the disk fills; aggregates stay, parameters need
-        them.
-        """
+        """Delete the oldest updates when their share of the disk is full; aggregates are kept for replay."""
         oldest = 0
         # Audits reach back this far, and a restart rebuilds the nodes' reputation from this many rounds.
         window = self.me.spec.closing_rounds + 2 + 2 * rounds_behind(self.me.spec)

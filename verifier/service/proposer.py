@@ -115,7 +115,7 @@ class Proposer:
                         proposal.proposer, "proposes an aggregate that is not that of its commits"
                     )
         except trio.TooSlowError:
-            log.info("proposal check cancelled", extra={"round": int(manifest.round)})
+            log.info("proposal check timed out", extra={"round": int(manifest.round)})
         except (AssayError, ValueError) as error:
             log.warning("proposal refused", extra={"round": int(manifest.round), "reason": str(error)})
             self._feed(Examined(block, False))

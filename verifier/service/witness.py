@@ -32,8 +32,7 @@ class Witness:
     """One verifier's cosignatures of one ledger service's log: handlers `witness` and `witnessed`."""
 
     def __init__(self, me: Participant, unix_s: Callable[[], int]) -> None:
-        """The ledger service is the one named in the verifier's own configuration; without one, nothing is
-        cosigned.
+        """The ledger service is the one in the verifier's configuration; without one, nothing is cosigned.
 
         Args:
             me: The verifier.

@@ -247,7 +247,7 @@ def test_the_audit_compares_with_the_anchor_of_whom_the_fee_goes_to(
         code, _, err = assay(*asked)
         assert (code, words in err) == (1, True), err
     contract.anchor = (1, root_at(folder, 1))
-    assert assay(*asked, "--keeper", "0x" + "2" * 40)[0] == 0
+    assert assay(*asked, "--ledger-service", "0x" + "2" * 40)[0] == 0
     treasury = evm_address(SPEC.money.treasury)
     assert set(contract.asked) == {(treasury, RUN_ID), ("0x" + "2" * 40, RUN_ID)}
 
@@ -481,5 +481,5 @@ def test_every_unpaid_step_has_its_reason_and_the_digests_that_show_it(assay: As
 
     assert "1 unpaid, see --why 0" in short
     assert out.startswith("round 1: nobody could judge it")
-    for words in (commit.hex(), "verdict  match by", "ruling   cleared in round", "1 of 3 steps in epoch 0"):
+    for words in (commit.hex(), "verdict  match by", "ruling   passed in round", "1 of 3 steps in epoch 0"):
         assert words in out

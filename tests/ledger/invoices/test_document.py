@@ -22,7 +22,6 @@ from assay.ledger.invoices.document import Document, Party, csv_text, from_json,
 from assay.ledger.invoices.pdf import pdf_bytes
 from assay.ledger.invoices.store import credit, issue, pro_forma, read_document, read_documents
 from assay.ledger.journal.database import Place, open_engine, reading
-from assay.ledger.journal.migrate import migrate
 from assay.ledger.journal.reader import LedgerIntegrityError
 from assay.protocol.errors import ConfigError
 from tests.ledger.a_database import attempt, edit
@@ -307,14 +306,6 @@ def test_a_credit_note_takes_a_whole_invoice_back_once(books: Engine):
     for reason in ("", "  ", "a\nb", "x" * 300):
         with pytest.raises(ConfigError, match="needs a reason"):
             credit(books, SPEC, RUN, 2, reason, NOW_MS)
-
-
-def test_books_with_an_invoice_keep_the_schema_that_has_a_place_for_it(books: Engine, place: Place):
-    an_invoice(books, 0)
-    books.dispose()
-
-    with pytest.raises(ConfigError, match="no place for invoices"):
-        migrate(place, 4)
 
 
 def test_a_pro_forma_takes_no_number(books: Engine):

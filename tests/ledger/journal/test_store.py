@@ -542,7 +542,7 @@ def test_books_of_another_schema_are_refused(place: Place):
         if is_sqlite(place):
             db.exec_driver_sql("PRAGMA user_version = 99")
         else:
-            db.exec_driver_sql("UPDATE alembic_version SET version_num = '0099'")
+            db.exec_driver_sql("UPDATE schema_version SET version_num = '0099'")
 
     with pytest.raises(ConfigError, match="schema 99"):
         open_books(place)

@@ -541,10 +541,11 @@ def test_what_is_no_book_is_refused_with_words(tmp_path: Path):
         open_engine_to_read(place)
     place.unlink()
     open_books(place).close()
-    edit(place, "PRAGMA user_version = 1")
-    for opened in (open_engine_to_read, open_books):
-        with pytest.raises(ConfigError, match=f"schema 1, {SCHEMA_VERSION} expected"):
-            opened(place)
+    for found in (1, SCHEMA_VERSION - 1, SCHEMA_VERSION + 1):
+        edit(place, f"PRAGMA user_version = {found}")
+        for opened in (open_engine_to_read, open_books):
+            with pytest.raises(ConfigError, match=f"schema {found}, {SCHEMA_VERSION} expected"):
+                opened(place)
 
 
 def test_an_empty_database_and_another_schema_are_refused_to_readers_too(postgres: Server):
@@ -552,7 +553,12 @@ def test_an_empty_database_and_another_schema_are_refused_to_readers_too(postgre
     with pytest.raises(ConfigError, match="no books here"):
         open_engine_to_read(place)
     open_books(place).close()
-    edit(place, "UPDATE alembic_version SET version_num = '0001'")
+    edit(place, "UPDATE schema_version SET version_num = '0001'")
     for opened in (open_engine_to_read, open_books):
         with pytest.raises(ConfigError, match=f"schema 1, {SCHEMA_VERSION} expected"):
+            opened(place)
+    edit(place, "ALTER TABLE schema_version RENAME TO alembic_version")
+    edit(place, "UPDATE alembic_version SET version_num = '0007'")  # books from before the baseline
+    for opened in (open_engine_to_read, open_books):
+        with pytest.raises(ConfigError, match=f"schema 7, {SCHEMA_VERSION} expected"):
             opened(place)

@@ -1,1 +1,0 @@
-DROP TABLE log_node;

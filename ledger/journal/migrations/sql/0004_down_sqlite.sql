@@ -1,3 +1,0 @@
-DROP TABLE log_node;
-
-PRAGMA user_version = 3;

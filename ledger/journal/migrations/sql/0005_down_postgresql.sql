@@ -1,3 +1,0 @@
-DROP TABLE invoice;
-
-DROP FUNCTION books_invoice_in_order;

@@ -1,3 +1,0 @@
-DROP TABLE invoice;
-
-PRAGMA user_version = 4;

@@ -1,3 +1,0 @@
-DROP TABLE cosignature;
-
-PRAGMA user_version = 5;
