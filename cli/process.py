@@ -68,7 +68,7 @@ class ProcessFile(BaseModel):
     threads: Annotated[int, Field(ge=1, le=THREADS_MAX)] | Literal["auto"] = 1
     peers: Path
     behaviour: str = "honest"
-    known_answer: Path | None = None  # list of this node's known-answer tasks
+    known_answers: Path | None = None  # list of this node's known-answer tasks
     limits: Path | None = None  # calibration for audits of other execution classes
     attestation: Path | None = None  # a verifier's copy of the policy that the run names
     collateral: Path | None = None  # a verifier's: the data that vendors publish about their devices
@@ -124,7 +124,7 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         data=base / given.data,
         peers=base / given.peers,
         behaviour=given.behaviour,
-        known_answer=placed(given.known_answer),
+        known_answers=placed(given.known_answers),
         limits=placed(given.limits),
         attestation=placed(given.attestation),
         collateral=placed(given.collateral),

@@ -41,8 +41,8 @@ def read_known_answers(
             known_answers = decode(KnownAnswer, bytes.fromhex(line))
             check_known_answer(known_answers, spec.audit.known_answers, spec.audit.known_answer_count)
             if (known_answers.run_id, known_answers.node) != (run_id, node):
-                raise MalformedMessage("planted: for another run or node")
+                raise MalformedMessage("known-answer task of another run or node")
             found[int(known_answers.round)] = known_answers
     except (OSError, ValueError, MalformedMessage) as error:
-        raise ConfigError(f"canary {path}: {error}") from None
+        raise ConfigError(f"known answers {path}: {error}") from None
     return found

@@ -79,7 +79,7 @@ class Service:
     def __init__(self, me: Participant) -> None:
         self.me = me
         self.behaviour = parse_behaviour(me.config.behaviour)
-        self.known_answer = read_known_answers(me.config.known_answer, me.spec, me.run_id, me.me)
+        self.known_answers = read_known_answers(me.config.known_answers, me.spec, me.run_id, me.me)
         self.follower = Follower(me.spec, me.run_id, me.store)
         self.layout = layout_of(me.spec.model)
         self.state_sync = StateSync(
@@ -91,7 +91,7 @@ class Service:
                 **me.workplace,
                 "behaviour": self.behaviour.name,
                 "start": self.behaviour.from_round,
-                "known_answers": sorted(self.known_answer),
+                "known_answers": sorted(self.known_answers),
             },
             log_path=me.config.folder / "trainer.log",
             store=me.store,
@@ -292,7 +292,7 @@ class Service:
                 yield self.steps.sketch_openings(audit.commit, audit.segment)
             except Diverged as lost:
                 log.warning("sketch not opened", extra={"round": int(audit.round), "reason": str(lost)})
-        known_answers = self.known_answer.get(int(audit.round))
+        known_answers = self.known_answers.get(int(audit.round))
         if known_answers is not None and audits.may_plant(run_state.spec.audit, audit, int(run_state.round)):
             yield known_answers
 

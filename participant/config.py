@@ -50,7 +50,7 @@ class Config:
     data: Path  # a data set's folder; training/data/shards.py
     peers: Path  # JSON: hex peer id -> [ip, port]
     behaviour: str = "honest"
-    known_answer: Path | None = None  # of a node with known-answer tasks; node/known_answer.py
+    known_answers: Path | None = None  # of a node with known-answer tasks; node/known_answer.py
     ledger_service: PeerId | None = (
         None  # whose ledger a verifier cosigns, and whose checkpoint goes into the buyer's bundle
     )

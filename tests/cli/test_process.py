@@ -36,7 +36,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 
 def test_what_a_role_may_add_is_handed_on(tmp_path: Path) -> None:
     url = "postgresql://assay@localhost/books"
-    given = {"known_answers": '"canary.txt"', "limits": '"../limits.json"', "books": f'"{url}"'}
+    given = {"known_answers": '"known-answers.txt"', "limits": '"../limits.json"', "books": f'"{url}"'}
     peer, urls = "0f" * 32, ("http://a.example", "http://b.example")
     given |= {
         "ledger_service": f'"{peer}"',
@@ -49,7 +49,7 @@ def test_what_a_role_may_add_is_handed_on(tmp_path: Path) -> None:
         urls,
         True,
     )
-    assert (config.known_answer, config.limits) == (
+    assert (config.known_answers, config.limits) == (
         tmp_path / "known-answers.txt",
         tmp_path / "../limits.json",
     )
