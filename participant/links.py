@@ -142,7 +142,7 @@ def check_messages(run_state: RunState, manifest: Manifest) -> None:
         )
         need(
             is_fit or not verdict.is_biased,
-            f"says that {verdict.node.hex()[:8]} leans, which only a match between classes can show",
+            f"says that {verdict.node.hex()[:8]} is biased, which only a match between classes can show",
         )
     for one in manifest.commitments:  # a commitment from before a dispute must not bind its verifier in it
         pattern = audit_of(one.commitment.round, one.commitment.node).pattern

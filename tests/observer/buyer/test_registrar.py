@@ -56,7 +56,7 @@ class Me:
 
     @property
     def store(self) -> Any:
-        return SimpleNamespace(fact=self.facts.get, set_record=self.facts.__setitem__)
+        return SimpleNamespace(value=self.facts.get, set_value=self.facts.__setitem__)
 
 
 class OnChain:

@@ -123,7 +123,7 @@ ANCHOR = bundle.Anchored(
     tx_hash=b"t" * 32,
 )
 TEXT = (
-    '{"keeper": "0x' + "1" * 40 + '", "size": 3, "root": "' + "72" * 32 + '", "block_number": 9, '
+    '{"ledger_service": "0x' + "1" * 40 + '", "size": 3, "root": "' + "72" * 32 + '", "block_number": 9, '
     '"block_hash": "' + "62" * 32 + '", "tx_hash": "' + "74" * 32 + '"}'
 )
 

@@ -83,7 +83,7 @@ def test_what_was_cosigned_is_on_disk_before_the_answer(desk: Desk, monkeypatch:
     def refuse(*_: object) -> None:
         raise Unavailable("the disk is full")
 
-    monkeypatch.setattr(desk.store, "set_record", refuse)
+    monkeypatch.setattr(desk.store, "set_value", refuse)
     with pytest.raises(Unavailable, match="full"):
         desk.ask(a_request(3, 0))
 
