@@ -24,8 +24,8 @@ from assay.api.routes import moves as move_routes
 from assay.api.routes import signin as signin_routes
 from assay.api.schemas import Health, ProblemAnswer
 from assay.api.server import NotModified, Server, TheServer
-from assay.chain.addresses import Deployment
-from assay.protocol.errors import ConfigError, Unavailable
+from assay.participant.config import read_deployment
+from assay.protocol.errors import Unavailable
 
 DESCRIPTION = """Read a run's books, with proofs; sign in with a wallet; ask for a quote; prepare a move of
 money, sign it at home, and have it sent. The server holds nobody's keys.
@@ -41,11 +41,7 @@ def make_server(config: ServerFile, base: Path) -> Server:
     """
     gateway = None
     if config.chain is not None:
-        path = base / config.chain.deployment
-        try:
-            deployment = Deployment.from_json(path.read_text())
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"deployment {path}: cannot be read ({error})") from None
+        deployment = read_deployment(base / config.chain.deployment)
         gateway = Gateway(config.chain.rpc_url, deployment)
         with suppress(Unavailable):  # the chain may come back; until then its routes answer so
             gateway.check_deployment()

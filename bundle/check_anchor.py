@@ -10,12 +10,12 @@ from pathlib import Path
 
 from assay.bundle.books import Place, find_books, log_origin, opened, spec_of
 from assay.bundle.finished import Anchored
-from assay.chain.addresses import Deployment
 from assay.chain.commit_statement import evm_address
 from assay.ledger.journal.log_store import read_edge, read_notes, read_root
 from assay.ledger.journal.reader import LedgerIntegrityError
 from assay.ledger.log.audit import audit
 from assay.ledger.settlement.results import run_id_of
+from assay.participant.config import read_deployment
 from assay.participant.index import IntegrityError
 from assay.protocol.errors import ConfigError, Unavailable
 
@@ -38,7 +38,8 @@ def chain_line(run: Path, rpc: str, ledger_service: str | None) -> str:
     from assay.chain.reader import ChainReader  # importing web3 takes a second
 
     place = find_books(run)
-    spec, deployment = spec_of(place), _deployment(place)
+    spec = spec_of(place)
+    deployment = read_deployment((place.spec or Path()).parent / DEPLOYMENT)
     chain = ChainReader(rpc, deployment)
     chain.check_deployment()
     account = ledger_service or evm_address(spec.money.treasury)
@@ -54,8 +55,11 @@ def chain_line(run: Path, rpc: str, ledger_service: str | None) -> str:
     return f"anchored: {_compare(place, *found)} by {account} on chain {deployment.chain_id}"
 
 
-def anchored_line(folder: Path, anchor: Anchored) -> str:
+def check_books_anchor(folder: Path, anchor: Anchored) -> str:
     """Check offline that the delivered books hold the root that the bundle proves to be on chain.
+
+    Returns:
+        How many of the books' entries are anchored, as text.
 
     Raises:
         IntegrityError: they do not.
@@ -64,12 +68,9 @@ def anchored_line(folder: Path, anchor: Anchored) -> str:
         place = find_books(folder)
         with opened(place) as db:
             audit(db, log_origin(place, db), None, ())
-        told = _compare(place, anchor.size, anchor.root)
+        return _compare(place, anchor.size, anchor.root)
     except (LedgerIntegrityError, ConfigError, Unavailable) as error:
         raise IntegrityError(f"ledger.db: {error}") from None
-    block = f"block {anchor.block_number} ({anchor.block_hash.hex()[:16]})"
-    asked = "`assay ledger audit --rpc` asks the chain itself"
-    return f"anchor: {told} in {block} by {anchor.ledger_service}; {asked}"
 
 
 def _compare(place: Place, size: int, root: bytes) -> str:
@@ -90,11 +91,3 @@ def _compare(place: Place, size: int, root: bytes) -> str:
             f"root {root.hex()[:16]} of {size} entries is anchored, the books have {ours.hex()[:16]} there"
         )
     return f"{size} of {have} entries, root {root.hex()},"
-
-
-def _deployment(place: Place) -> Deployment:
-    path = (place.spec or Path()).parent / DEPLOYMENT
-    try:
-        return Deployment.from_json(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error})") from None

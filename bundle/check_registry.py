@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from assay.bundle.finished import LogPoint, Registered, Release, Settled
+from assay.bundle.finished import LogPoint, Registered, Release
 from assay.bundle.inputs import RunInputs
+from assay.bundle.read import Delivered
 from assay.bundle.registry.files import CHECKPOINT, ENTRY, FOLDER, PROVENANCE, RECORD, RELEASE
 from assay.bundle.registry.log_point import read_point
 from assay.bundle.registry.provenance import signature_in
 from assay.bundle.release import signed_already
-from assay.chain.addresses import Deployment
 from assay.chain.commit_statement import evm_address
 from assay.chain.statements import BadSignatureError, verify_certificate
 from assay.ledger.log.note import BadNoteError
@@ -26,7 +26,6 @@ from assay.participant.declarations import Declarations, read_declarations
 from assay.participant.index import IntegrityError
 from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import AssayError
-from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.training.data.inventory import inventory, inventory_digest
 
@@ -43,63 +42,56 @@ class RegistryClaims:
     release: Release
 
 
-def read_registry_claims(
-    bundle: Path, spec: RunSpec, run_id: Digest, deployment: Deployment, inputs: RunInputs, last: Settled
-) -> RegistryClaims:
+def read_registry_claims(delivered: Delivered, inputs: RunInputs) -> RegistryClaims:
     """Everything in the folder that somebody signed or declared, checked.
 
     Args:
-        bundle: The bundle's folder.
-        spec: The run.
-        run_id: Its id.
-        deployment: Its contracts.
-        inputs: Checked against the spec.
-        last: The last epoch's result, recomputed.
+        delivered: The run.
+        inputs: Checked against its spec.
 
     Raises:
         IntegrityError: the first invalid part; the message begins with the file's name.
     """
+    bundle = delivered.bundle
     entry = _parsed(bundle, ENTRY)
     try:
         declarations = read_declarations(entry["declared"])
-        ledger_service = (
-            None if entry["log"] is None else PeerId(bytes.fromhex(entry["log"]["ledger_service"]))
-        )
+        log = entry["log"]
+        ledger_service = None if log is None else PeerId(bytes.fromhex(log["ledger_service"]))
     except (ValueError, KeyError, TypeError) as error:
         raise _altered(ENTRY, error) from None
     return RegistryClaims(
-        registered=_registered(bundle, spec, deployment, inputs, last),
+        registered=_registered(delivered, inputs),
         declarations=declarations,
-        log_point=_log_point(bundle, spec, run_id, ledger_service),
+        log_point=_log_point(delivered, ledger_service),
         release=_release(bundle),
     )
 
 
-def _registered(
-    bundle: Path, spec: RunSpec, deployment: Deployment, inputs: RunInputs, last: Settled
-) -> Registered | None:
+def _registered(delivered: Delivered, inputs: RunInputs) -> Registered | None:
+    bundle, spec = delivered.bundle, delivered.spec
     if not (bundle / FOLDER / RECORD).is_file():
         return None
-    told = _parsed(bundle, RECORD)
+    given, last = _parsed(bundle, RECORD), delivered.settled[spec.epochs - 1]
     try:
-        parent, certificate = Digest(bytes.fromhex(told["parent"])), bytes.fromhex(told["certificate"])
+        parent, certificate = Digest(bytes.fromhex(given["parent"])), bytes.fromhex(given["certificate"])
         if len(parent) != len(NO_DIGEST):
             raise ValueError(f"a parent of {len(parent)} bytes, expected {len(NO_DIGEST)}")
         trained_on = inventory_digest(inventory(spec.data, inputs.manifest))
         record = model_record(spec, last.result, Digest(last.digest), trained_on, parent)
-        record_id = deployment.digest(record)
+        record_id = delivered.deployment.digest(record)
         verify_certificate(record_id, certificate, [evm_address(member.hot) for member in spec.verifiers])
     except (ValueError, KeyError, TypeError, BadSignatureError, AssayError) as error:
         raise _altered(RECORD, error) from None
     return Registered(record=record, record_id=record_id, certificate=certificate)
 
 
-def _log_point(bundle: Path, spec: RunSpec, run_id: Digest, ledger_service: PeerId | None) -> LogPoint | None:
+def _log_point(delivered: Delivered, ledger_service: PeerId | None) -> LogPoint | None:
     if ledger_service is None:
         return None
     try:
-        note = _read(bundle, CHECKPOINT).decode()
-        return read_point(note, run_id, ledger_service, spec.verifier_peers)
+        note = _read(delivered.bundle, CHECKPOINT).decode()
+        return read_point(note, delivered.run_id, ledger_service, delivered.spec.verifier_peers)
     except (UnicodeDecodeError, BadNoteError) as error:
         raise _altered(CHECKPOINT, error) from None
 

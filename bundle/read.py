@@ -1,39 +1,44 @@
-"""Read: loads the certified chain of a delivered run and checks every manifest, without torch.
+"""Read: loads the certified chain and the settlements of a delivered run and checks both, without torch.
 
-Room: bundle (edge: reads a folder). Receipts, reports and replays start here. Nothing in the folder is
-trusted but the spec, whose digest the run id names.
+Room: bundle (edge: reads a folder). Verification, receipts, reports and replays start here. Nothing in the
+folder is trusted but the spec, whose digest the run id names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from assay.bundle.receipt_pay import Pay, read_result
+from assay.bundle.finished import Settled
+from assay.bundle.settlement_file import SETTLEMENTS, epoch_name, read_settlement
 from assay.chain.addresses import Deployment
-from assay.chain.commit_statement import evm_address
-from assay.chain.proofs.event_proof import EventProof
 from assay.chain.proofs.result_anchor import ANCHORS, read_anchor_json
-from assay.chain.statements import verify_certificate
 from assay.ledger.settlement.payouts import Settlement, settle
-from assay.ledger.settlement.results import run_id_of
+from assay.ledger.settlement.results import epoch_end, run_id_of
 from assay.orders.toml import read_toml
 from assay.participant.index import IntegrityError
 from assay.participant.links import extend
+from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode
 from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import AssayError, ConfigError
-from assay.protocol.messages import CertifiedManifest
+from assay.protocol.messages import CertifiedManifest, Commit
 from assay.protocol.params import RunSpec, check_spec
 from assay.protocol.state_transition import RunState, start
-from assay.protocol.types import Digest, PeerId
+from assay.protocol.types import NO_DIGEST, Digest, PeerId
+
+BUNDLE = "bundle"  # of a delivered run's folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """A finished run's chain. run_states[r] is before the manifest of round r, the last one after all."""
+    """A finished run: its certified chain, and what follows from this without the parameters.
+
+    run_states[r] is the state before the manifest of round r, the last one the state after all.
+    """
 
     root: Path
     spec: RunSpec
@@ -41,49 +46,65 @@ class Delivered:
     deployment: Deployment
     links: tuple[CertifiedManifest, ...]
     run_states: tuple[RunState, ...]
-    pays: Mapping[int, Pay]
+    settled: Mapping[int, Settled]  # by epoch
 
     @property
     def bundle(self) -> Path:
         """The bundle's folder."""
-        return self.root / "bundle"
+        return self.root / BUNDLE
 
     @property
     def tables(self) -> dict[int, Settlement]:
         """Payout tables by epoch, recomputed from the chain."""
-        return {epoch: pay.settlement for epoch, pay in self.pays.items()}
+        return {epoch: one.settlement for epoch, one in self.settled.items()}
+
+    def update(self, commit: Commit) -> bytes:
+        """The update that a commit binds. Raises IntegrityError: missing or altered."""
+        return self._blob("updates", commit.update)
+
+    def aggregate(self, round_id: int) -> bytes:
+        """The aggregate of a round, empty if it has none. Raises IntegrityError: missing or altered."""
+        name = self.links[round_id].manifest.aggregate
+        return b"" if name == NO_DIGEST else self._blob("aggregates", name)
+
+    def load(self, name: Digest) -> bytes:
+        """An update or an aggregate by its digest. Raises IntegrityError: missing or altered."""
+        is_update = (self.bundle / "updates" / f"{name.hex()}.bin").exists()
+        return self._blob("updates" if is_update else "aggregates", name)
+
+    def _blob(self, folder: str, name: Digest) -> bytes:
+        path = f"{BUNDLE}/{folder}/{name.hex()}.bin"
+        body = _bytes(self.root, path)
+        if blob_digest(body) != name:
+            raise IntegrityError(f"{path}: altered")
+        return body
 
 
-def open_delivered(root: Path) -> Delivered:
-    """Read and check the chain of a run's folder.
+def read(root: Path) -> Delivered:
+    """Read a delivered run's chain and settlements, and check them.
+
+    Everything but the spec is checked: certificates, the manifests' rules, payout tables recomputed from the
+    chain, and the quorum's signatures on each result. The parameters are not replayed: `bundle/verify.py`.
 
     Raises:
         ConfigError: this is no run's folder.
         IntegrityError: a certified manifest or a settlement is invalid; the message begins with its file.
     """
-    bundle = root / "bundle"
-    if not bundle.is_dir():
-        raise ConfigError(f"{root}: no delivered run, expected a folder with `bundle` in it")
-    try:
-        spec = decode(RunSpec, (bundle / "spec.cbor").read_bytes())
+    if not (root / BUNDLE).is_dir():
+        raise ConfigError(f"{root}: no delivered run, expected a folder with `{BUNDLE}` in it")
+    with _about(f"{BUNDLE}/spec.cbor") as name:
+        spec = decode(RunSpec, _bytes(root, name))
         check_spec(spec)
-    except (OSError, AssayError, ValueError) as error:
-        raise IntegrityError(f"bundle/spec.cbor: {error}") from None
-    try:
-        deployment = Deployment.from_json((bundle / "deployment.json").read_text())
-    except (OSError, ValueError, AssayError) as error:
-        raise IntegrityError(f"bundle/deployment.json: {error}") from None
-    if deployment.deployment_id != spec.deployment_id:
-        raise IntegrityError("bundle/deployment.json: another deployment than the spec's")
+    with _about(f"{BUNDLE}/deployment.json") as name:
+        deployment = Deployment.from_json(_bytes(root, name).decode())
+        if deployment.deployment_id != spec.deployment_id:
+            raise ValueError("another deployment than the spec's")
     run_id = run_id_of(spec)
     links, run_states = [], [start(spec, run_id)]
     for round_id in range(spec.last_round + 1):
-        name = f"links/{round_id:06d}.cbor"
-        try:
-            link = decode(CertifiedManifest, (bundle / name).read_bytes())
+        with _about(f"{BUNDLE}/links/{round_id:06d}.cbor") as name:
+            link = decode(CertifiedManifest, _bytes(root, name))
             run_states.append(extend(run_states[-1], link))
-        except (OSError, AssayError) as error:
-            raise IntegrityError(f"bundle/{name}: {error}") from None
         links.append(link)
     return Delivered(
         root=root,
@@ -92,23 +113,58 @@ def open_delivered(root: Path) -> Delivered:
         deployment=deployment,
         links=tuple(links),
         run_states=tuple(run_states),
-        pays=dict(_pays(bundle, spec, run_id, deployment, run_states)),
+        settled=dict(_settled(root, spec, deployment, links, run_states)),
     )
 
 
-def read_result_anchor(bundle: Path, epoch: int) -> EventProof | None:
-    """Proof that an epoch's result is final, as a bundle holds it; None if it has none.
+def _settled(
+    root: Path,
+    spec: RunSpec,
+    deployment: Deployment,
+    links: Sequence[CertifiedManifest],
+    run_states: Sequence[RunState],
+) -> Iterator[tuple[int, Settled]]:
+    committed = {
+        int(signed.commit.round): signed.commit.state
+        for link in links
+        for signed in link.manifest.commits
+        if signed.commit.state != NO_DIGEST
+    }
+    previous = NO_DIGEST
+    for epoch in range(spec.epochs):
+        table = settle(run_states[spec.settled_at(epoch) + 1], epoch)
+        anchor = None
+        with _about(f"{BUNDLE}/{epoch_name(ANCHORS, epoch)}") as name:
+            if (root / name).exists():
+                anchor = read_anchor_json(parse_json(_bytes(root, name)))
+        with _about(f"{BUNDLE}/{epoch_name(SETTLEMENTS, epoch)}") as name:
+            content = parse_json(_bytes(root, name))
+            one = read_settlement(content, spec, deployment, table, previous, anchor)
+            state = committed.get(epoch_end(spec, epoch), one.result.model_hash)
+            if state != one.result.model_hash:
+                raise ValueError(
+                    f"parameters {one.result.model_hash.hex()[:16]}, nodes committed to {state.hex()[:16]}"
+                )
+        previous = Digest(one.digest)
+        yield epoch, one
 
-    Raises:
-        ValueError: the file is no anchor.
-    """
-    path = bundle / ANCHORS / f"epoch-{epoch:03d}.json"
-    if not path.exists():
-        return None
+
+@contextmanager
+def _about(name: str) -> Iterator[str]:
+    """Name the file in whatever its content raises."""
     try:
-        return read_anchor_json(parse_json(path.read_bytes()))
-    except (OSError, RecursionError) as error:
-        raise ValueError(f"cannot be read ({error})") from None
+        yield name
+    except IntegrityError:
+        raise
+    except (ValueError, RecursionError, AssayError) as error:
+        raise IntegrityError(f"{name}: {error}") from None
+
+
+def _bytes(root: Path, name: str) -> bytes:
+    try:
+        return (root / name).read_bytes()
+    except OSError as error:
+        raise IntegrityError(f"{name}: missing or unreadable ({error.strerror})") from None
 
 
 def find_node(spec: RunSpec, text: str) -> PeerId:
@@ -123,26 +179,6 @@ def find_node(spec: RunSpec, text: str) -> PeerId:
         words = "several nodes begin" if fits else "no node of this run begins"
         raise ConfigError(f"{words} with {text!r}; there are {names}")
     return fits[0]
-
-
-def _pays(
-    bundle: Path, spec: RunSpec, run_id: Digest, deployment: Deployment, run_states: list[RunState]
-) -> Iterator[tuple[int, Pay]]:
-    hot = [evm_address(member.hot) for member in spec.verifiers]
-    for epoch in range(spec.epochs):
-        name = f"bundle/settlements/epoch-{epoch:03d}.json"
-        table = settle(run_states[spec.settled_at(epoch) + 1], epoch)
-        try:
-            told = parse_json((bundle.parent / name).read_text())
-            result, certificate = read_result(told["result"]), bytes.fromhex(told["certificate"])
-            made = (run_id, epoch, table.tree().root, table.table_hash, table.total)
-            if (result.run_id, result.epoch, result.root, result.table_hash, result.total) != made:
-                raise ValueError("differs from what the certified chain says")
-            verify_certificate(deployment.digest(result), certificate, hot)
-            anchor = read_result_anchor(bundle, epoch)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, AssayError) as error:
-            raise IntegrityError(f"{name}: {error}") from None
-        yield epoch, Pay(result=result, certificate=certificate, settlement=table, anchor=anchor)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,14 @@ from typing import Any
 
 from eth_abi.exceptions import EncodingError
 
+from assay.bundle.finished import Settled
+from assay.bundle.settlement_file import with_hex
 from assay.chain.addresses import Deployment
 from assay.chain.commit_statement import evm_address
-from assay.chain.proofs.event_proof import BlockPoint, EventProof
+from assay.chain.proofs.event_proof import BlockPoint
 from assay.chain.proofs.payout_tree import leaf, root_of_proof
 from assay.chain.proofs.result_anchor import anchor_json, check_result_anchor, read_anchor_json
 from assay.chain.statements import EpochResult, verify_certificate
-from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import SET_VERSION
 from assay.participant.index import IntegrityError
 from assay.protocol.errors import AssayError
@@ -33,16 +34,6 @@ _ROW = ("index", "account", "amount")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pay:
-    """A settled epoch: the result a quorum signed, and the node's row of the table if it has one."""
-
-    result: EpochResult
-    certificate: bytes
-    settlement: Settlement
-    anchor: EventProof | None  # that the result is final on chain
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Paid:
     """What a receipt's pay part proves."""
 
@@ -51,22 +42,19 @@ class Paid:
     anchor: BlockPoint | None  # where the result became final; None without the proof
 
 
-def pay_json(pay: Pay, node: PeerId) -> dict[str, Any]:
+def pay_json(settled: Settled, node: PeerId) -> dict[str, Any]:
     """The JSON of a node's pay in a receipt."""
-    rows, tree = pay.settlement.rows, pay.settlement.tree()
+    rows, tree = settled.settlement.rows, settled.settlement.tree()
     index = next((i for i, r in enumerate(rows) if r.role == "operator" and r.peer == node), None)
     row = None
     if index is not None:
         row = {"index": index, "account": evm_address(rows[index].account), "amount": rows[index].amount}
     return {
-        "epoch": pay.settlement.epoch,
-        "result": {
-            name: value.hex() if isinstance(value, bytes) else value
-            for name, value in dataclasses.asdict(pay.result).items()
-        },
-        "certificate": pay.certificate.hex(),
+        "epoch": settled.settlement.epoch,
+        "result": with_hex(dataclasses.asdict(settled.result)),
+        "certificate": settled.certificate.hex(),
         "row": row,
-        "anchor": None if pay.anchor is None else anchor_json(pay.anchor),
+        "anchor": None if settled.anchor is None else anchor_json(settled.anchor),
         "proof": [one.hex() for one in tree.proof(index)] if index is not None else [],
     }
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from assay.ledger.journal.round_facts import RoundFacts, round_facts
-from assay.ledger.settlement.payouts import Settlement
+from assay.ledger.settlement.payouts import Settlement, UnpaidReason
 from assay.protocol.audits import Audit
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import CertifiedManifest, Commit
@@ -96,11 +96,11 @@ def _pay_of(spec: RunSpec, commit: Commit, settlements: Mapping[int, Settlement]
     epoch = int(commit.round) // spec.money.epoch_rounds
     settlement = settlements.get(epoch)
     if settlement is None:
-        return {"epoch": epoch, "row": None, "reason": "the epoch is not settled"}
+        return {"epoch": epoch, "row": None, "reason": UnpaidReason.UNSETTLED.value}
     for one in settlement.unpaid:
         if (one.round, one.node) == (int(commit.round), commit.node):
-            return {"epoch": epoch, "row": None, "reason": one.reason}
+            return {"epoch": epoch, "row": None, "reason": one.reason.value}
     for index, row in enumerate(settlement.rows):
         if row.role == "operator" and row.peer == commit.node:
             return {"epoch": epoch, "row": index, "reason": None}
-    return {"epoch": epoch, "row": None, "reason": "its share rounds to nothing"}
+    return {"epoch": epoch, "row": None, "reason": UnpaidReason.ROUNDED.value}

@@ -20,10 +20,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.bundle.read import Delivered, find_node, local_nodes, open_delivered
+from assay.bundle.read import Delivered, find_node, local_nodes, read
 from assay.bundle.report.audits import final_audits
 from assay.node.steps import StepFiles
-from assay.participant.index import IntegrityError
 from assay.protocol.audits import Audit
 from assay.protocol.commitments import check_sketch_opening
 from assay.protocol.draws import (
@@ -121,7 +120,7 @@ def replay(
         ConfigError: no such run, step or data.
         IntegrityError: the run's chain or blobs are invalid.
     """
-    delivered = open_delivered(run)
+    delivered = read(run)
     spec, peer = delivered.spec, find_node(delivered.spec, node)
     commits = _commits_of(delivered, peer)
     if round_id not in commits:
@@ -146,8 +145,8 @@ def replay(
             if remake is not None and number in lineage:
                 remake.step(commits[number])
             if number < round_id:
-                recompute_worker.parameters.apply(number, _aggregate(delivered, number))
-        update = _blob(delivered, "updates", commit.update)
+                recompute_worker.parameters.apply(number, delivered.aggregate(number))
+        update = delivered.update(commit)
         _check_public(done, delivered, recompute_worker, update)
         _redraw(done, delivered, recompute_worker, update)
         _judge(done, delivered, recompute_worker, update, use_opening=use_opening)
@@ -233,22 +232,6 @@ def _lineage(commits: dict[int, Commit], round_id: int) -> set[int]:
         round_id = commits[round_id].base - 1
         found.add(round_id)
     return found
-
-
-def _blob(delivered: Delivered, kind: str, name: Digest) -> bytes:
-    path = delivered.bundle / kind / f"{name.hex()}.bin"
-    try:
-        body = path.read_bytes()
-    except OSError:
-        raise IntegrityError(f"bundle/{kind}/{name.hex()}.bin: missing") from None
-    if blob_digest(body) != name:
-        raise IntegrityError(f"bundle/{kind}/{name.hex()}.bin: altered")
-    return body
-
-
-def _aggregate(delivered: Delivered, round_id: int) -> bytes:
-    name = delivered.links[round_id].manifest.aggregate
-    return b"" if name == NO_DIGEST else _blob(delivered, "aggregates", name)
 
 
 def _check_public(
@@ -403,7 +386,7 @@ def _compare_signs(done: Replayed, delivered: Delivered, recompute_worker: Recom
     others = []
     for signed in delivered.links[number].manifest.commits:
         try:
-            body = _blob(delivered, "updates", signed.commit.update)
+            body = delivered.update(signed.commit)
             agreed = sign_agreement(decode_contribution(spec, layout, number, body), work.x_NC)
         except AssayError:
             continue

@@ -18,7 +18,8 @@ from typing import Any
 
 from eth_abi.exceptions import EncodingError
 
-from assay.bundle.receipt_pay import Paid, Pay, bytes_of, check_pay, keys_of, pay_json
+from assay.bundle.finished import Settled
+from assay.bundle.receipt_pay import Paid, bytes_of, check_pay, keys_of, pay_json
 from assay.chain.addresses import Deployment
 from assay.chain.commit_statement import check_commit_statement
 from assay.chain.statements import EpochResult
@@ -76,7 +77,7 @@ def make_receipt(
     run_id: Digest,
     deployment: Deployment,
     links: Sequence[CertifiedManifest],
-    pays: Mapping[int, Pay],
+    settled: Mapping[int, Settled],
     round_id: int,
     node: PeerId,
 ) -> str:
@@ -102,7 +103,7 @@ def make_receipt(
         "headers": [
             [encode(link.block).hex(), encode(link.certificate).hex()] for link in links[closed + 1 :]
         ],
-        "pay": pay_json(pays[epoch], node) if epoch in pays else None,
+        "pay": pay_json(settled[epoch], node) if epoch in settled else None,
     }
     return json.dumps(body, indent=1) + "\n"
 

@@ -11,266 +11,213 @@ recomputed; then the whole bundle is written a second time and must be equal byt
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from assay.bundle.check_anchor import anchored_line
+from assay.bundle.check_anchor import check_books_anchor
 from assay.bundle.check_registry import read_registry_claims
-from assay.bundle.finished import Anchored, Finished, Registered, Settled
+from assay.bundle.finished import Anchored, Finished, LogPoint, Registered
 from assay.bundle.inputs import RunInputs, read_inputs
-from assay.bundle.read import read_result_anchor
+from assay.bundle.read import BUNDLE, Delivered
 from assay.bundle.registry.files import FOLDER, PROVENANCE
 from assay.bundle.release import BadReleaseError
+from assay.bundle.settlement_file import SETTLEMENTS, epoch_name
 from assay.bundle.write import ANCHOR, read_anchor, write_bundle
-from assay.chain.addresses import Deployment
 from assay.chain.commit_statement import evm_address
-from assay.chain.proofs.event_proof import EventProof, read_event
-from assay.chain.proofs.result_anchor import ANCHORS, check_result_anchor
-from assay.chain.statements import EpochResult, verify_certificate
-from assay.ledger.settlement.payouts import Settlement, settle
-from assay.ledger.settlement.results import epoch_end, epoch_result, result_digest, run_id_of
+from assay.chain.proofs.event_proof import BlockPoint, read_event
+from assay.ledger.settlement.results import epoch_end
 from assay.participant.index import IntegrityError, check_index
-from assay.participant.links import extend
 from assay.protocol.encoding.blob import blob_digest
-from assay.protocol.encoding.codec import decode, digest
+from assay.protocol.encoding.codec import digest
 from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import AssayError, ConfigError
-from assay.protocol.messages import CertifiedManifest
-from assay.protocol.params import RunSpec, check_spec
-from assay.protocol.state_transition import RunState, start
+from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.training.codec.contribution import decode_contribution
 from assay.training.fragments import check_fragments
 from assay.training.layout import layout_of
 from assay.training.model.initial import BASE, starting_parameters
-from assay.training.optimiser.outer import apply, public_digest, start_public
+from assay.training.optimiser.outer import OuterState, apply, public_digest, start_public
 from assay.verifier.aggregation.combine import combine, tolerated
 from assay.verifier.aggregation.registry import check_aggregation
 from assay.verifier.aggregation.reputation import Reputation
 
 
-def verify_run(folder: Path) -> Iterator[str]:
-    """Check a run's folder; yields one line for each check passed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a delivered run proves, after every check passed."""
+
+    delivered: Delivered
+    inputs: RunInputs
+    index_files: int
+    bundle_files: int
+    state: Digest  # of the delivered parameters and the outer optimiser's buffers
+    final: tuple[BlockPoint, ...]  # blocks in which results became final; shorter than the epochs if unproved
+    registered: Registered | None
+    log_point: LogPoint | None
+    anchor: Anchored | None
+    anchored: str  # how the books compare with the anchor; empty without one
+
+
+def verify(delivered: Delivered, *, on_round: Callable[[int], None] = lambda _: None) -> Report:
+    """Check everything of a delivered run that `read` has not.
+
+    Args:
+        delivered: The run.
+        on_round: Called with each round that was replayed; this takes the longest.
 
     Raises:
         IntegrityError: the first check that fails; the message begins with the file's name.
-        ConfigError: this is no run's folder.
     """
-    bundle = folder / "bundle"
-    if not bundle.is_dir():
-        raise ConfigError(f"{folder}: no delivered run, expected a folder with `bundle` in it")
-    spec = _spec(bundle / "spec.cbor")
-    count = check_index(folder, spec.buyer)
-    yield f"index: {count} files as the buyer {evm_address(spec.buyer)} signed them"
-    deployment = Deployment.from_json((bundle / "deployment.json").read_text())
-    if deployment.deployment_id != spec.deployment_id:
-        raise IntegrityError("bundle/deployment.json: another deployment than the spec's")
-    run_id = run_id_of(spec)
-    yield f"run {run_id.hex()}, spec hash {digest(spec).hex()}: compare them with the chain's"
-
-    inputs = _inputs(spec, bundle)
-    yield f"data: {len(inputs.manifest.sources)} sources, {inputs.manifest.tokens} tokens, as the spec says"
-    replay = _Replay(spec, run_id, bundle, inputs)
-    for round_id in range(spec.last_round + 1):
-        replay.take(round_id)
-    quorum_size = min(len(link.certificate.verifiers) for link in replay.links)
-    of_all = f"at least {quorum_size} of {len(spec.verifiers)} verifiers"
-    yield f"chain: {len(replay.links)} manifests, each certified by {of_all}"
-    updates = sum(len(link.manifest.commits) for link in replay.links)
-    yield f"updates: {updates} signed contributions, each aggregate recomputed from them"
-    start_words = "the seed" if inputs.base is None else "the imported parameters"
-    yield f"parameters: replayed from {start_words}, state {public_digest(replay.public).hex()}"
-
-    settled = dict(_settled(spec, deployment, bundle, replay))
-    total = sum(one.settlement.total for one in settled.values())
-    yield f"settlements: {len(settled)} epochs, {total} units, roots recomputed and signed by a quorum"
-    yield _anchor_words(settled)
-    told = read_registry_claims(bundle, spec, run_id, deployment, inputs, settled[spec.epochs - 1])
-    if told.registered is None:
-        yield "registry: the model was not on record when it was delivered"
-    else:
-        record = told.registered.record_id.hex()
-        yield f"registry: record {record}, signed by a quorum: compare it with the chain's"
-    if told.log_point is not None:
-        size, signers = told.log_point.size, len(told.log_point.cosigners)
-        yield f"books: {size} leaves at a checkpoint cosigned by {signers} of {len(spec.verifiers)} verifiers"
+    root, spec = delivered.root, delivered.spec
+    index_files = check_index(root, spec.buyer)
+    _check_rules(spec)
+    inputs = _inputs(delivered)
+    public = replay(delivered, inputs, on_round)
+    claims = read_registry_claims(delivered, inputs)
     finished = Finished(
         spec=spec,
-        run_id=run_id,
-        deployment=deployment,
-        links=tuple(replay.links),
-        settled=settled,
-        theta=replay.public.theta_P,
-        state=public_digest(replay.public),
+        run_id=delivered.run_id,
+        deployment=delivered.deployment,
+        links=delivered.links,
+        settled=delivered.settled,
+        theta=public.theta_P,
+        state=public_digest(public),
         inputs=inputs,
-        load=replay.load,
-        anchor=_anchor(bundle / ANCHOR, spec),
-        registered=told.registered,
-        declarations=told.declarations,
-        log_point=told.log_point,
-        release=told.release,
+        load=delivered.load,
+        anchor=_anchor(delivered),
+        registered=claims.registered,
+        declarations=claims.declarations,
+        log_point=claims.log_point,
+        release=claims.release,
     )
     with tempfile.TemporaryDirectory() as scratch:
-        again = Path(scratch) / "bundle"
+        again = Path(scratch) / BUNDLE
         try:
             write_bundle(again, finished)
         except BadReleaseError as error:
-            raise IntegrityError(f"bundle/{FOLDER}/{PROVENANCE}: {error}") from None
-        files = _compare(again, bundle)
-    yield f"bundle: written again from the certified chain, all {files} files the same byte for byte"
-    _check_summary(folder / "summary.json", spec, run_id, settled, told.registered)
+            raise IntegrityError(f"{BUNDLE}/{FOLDER}/{PROVENANCE}: {error}") from None
+        bundle_files = _compare(again, delivered.bundle)
+    _check_summary(delivered, claims.registered)
+    proofs = [one.anchor for one in delivered.settled.values() if one.anchor is not None]
+    return Report(
+        delivered=delivered,
+        inputs=inputs,
+        index_files=index_files,
+        bundle_files=bundle_files,
+        state=finished.state,
+        final=tuple(read_event(proof).block for proof in proofs),
+        registered=claims.registered,
+        log_point=claims.log_point,
+        anchor=finished.anchor,
+        anchored="" if finished.anchor is None else check_books_anchor(root, finished.anchor),
+    )
+
+
+def report_lines(report: Report) -> Iterator[str]:
+    """The report for a person, one line for each check."""
+    run, inputs = report.delivered, report.inputs
+    spec, members = run.spec, len(run.spec.verifiers)
+    yield f"index: {report.index_files} files as the buyer {evm_address(spec.buyer)} signed them"
+    yield f"run {run.run_id.hex()}, spec hash {digest(spec).hex()}: compare them with the chain's"
+    yield f"data: {len(inputs.manifest.sources)} sources, {inputs.manifest.tokens} tokens, as the spec says"
+    signers = min(len(link.certificate.verifiers) for link in run.links)
+    yield f"chain: {len(run.links)} manifests, each certified by at least {signers} of {members} verifiers"
+    updates = sum(len(link.manifest.commits) for link in run.links)
+    yield f"updates: {updates} signed contributions, each aggregate recomputed from them"
+    start = "the seed" if inputs.base is None else "the imported parameters"
+    yield f"parameters: replayed from {start}, state {report.state.hex()}"
+    total = sum(table.total for table in run.tables.values())
+    yield f"settlements: {len(run.settled)} epochs, {total} units, roots recomputed and signed by a quorum"
+    if report.final:
+        last = report.final[-1]
+        yield (
+            f"finality: {len(report.final)} of {len(run.settled)} results are final on chain, the last in "
+            f"block {last.number} (0x{last.hash.hex()}): compare that hash with the chain's"
+        )
+    else:
+        yield "finality: no proof that any result is final on chain"
+    if report.registered is None:
+        yield "registry: the model was not on record when it was delivered"
+    else:
+        record = report.registered.record_id.hex()
+        yield f"registry: record {record}, signed by a quorum: compare it with the chain's"
+    if report.log_point is not None:
+        size, cosigners = report.log_point.size, len(report.log_point.cosigners)
+        yield f"books: {size} leaves at a checkpoint cosigned by {cosigners} of {members} verifiers"
+    count = report.bundle_files
+    yield f"bundle: written again from the certified chain, all {count} files equal byte for byte"
     yield "summary: money as settled, the model's record as registered"
-    if finished.anchor is not None:
-        yield anchored_line(folder, finished.anchor)
+    if report.anchor is not None:
+        block = f"block {report.anchor.block_number} ({report.anchor.block_hash.hex()[:16]})"
+        yield (
+            f"anchor: {report.anchored} in {block} by {report.anchor.ledger_service}; "
+            "`assay ledger audit --rpc` asks the chain itself"
+        )
 
 
-def _anchor(path: Path, spec: RunSpec) -> Anchored | None:
+def replay(delivered: Delivered, inputs: RunInputs, on_round: Callable[[int], None]) -> OuterState:
+    """The parameters after the last round, each aggregate recomputed from the updates that it combines.
+
+    Raises:
+        IntegrityError: a blob is missing or altered, or an aggregate, a commit or a result has other
+            parameters than the updates lead to.
+    """
+    spec, layout = delivered.spec, layout_of(delivered.spec.model)
+    public = start_public(spec, starting_parameters(spec, None) if inputs.base is None else inputs.base)
+    reputation, states = Reputation(), [public_digest(public)]
+    for round_id, link in enumerate(delivered.links):
+        manifest, name = link.manifest, f"{BUNDLE}/links/{round_id:06d}.cbor"
+        updates = {}
+        for signed in manifest.commits:
+            if signed.commit.state not in (NO_DIGEST, states[round_id]):
+                raise IntegrityError(f"{name}: a commit on other parameters than replayed")
+            body = delivered.update(signed.commit)
+            updates[signed.commit.node] = decode_contribution(spec, layout, round_id, body)
+        f = tolerated(delivered.run_states[round_id])
+        combined = combine(spec, layout, manifest.parent, f, reputation, updates)
+        aggregate, reputation = combined.body, combined.reputation
+        if (blob_digest(aggregate) if aggregate else NO_DIGEST) != manifest.aggregate:
+            raise IntegrityError(f"{name}: its aggregate does not follow from its updates")
+        public = apply(spec, layout, public, round_id, delivered.aggregate(round_id))
+        states.append(public_digest(public))
+        on_round(round_id)
+    for epoch, one in delivered.settled.items():
+        state = states[epoch_end(spec, epoch)]
+        if one.result.model_hash != state:
+            given = one.result.model_hash.hex()[:16]
+            name = f"{BUNDLE}/{epoch_name(SETTLEMENTS, epoch)}"
+            raise IntegrityError(f"{name}: parameters {given}, the updates lead to {state.hex()[:16]}")
+    return public
+
+
+def _check_rules(spec: RunSpec) -> None:
+    try:
+        check_aggregation(spec.rule)
+        check_fragments(layout_of(spec.model), spec.rule.fragments)
+    except (AssayError, ValueError) as error:
+        raise IntegrityError(f"{BUNDLE}/spec.cbor: {error}") from None
+
+
+def _inputs(delivered: Delivered) -> RunInputs:
+    try:
+        return read_inputs(delivered.spec, delivered.bundle / "data", delivered.bundle / BASE)
+    except ConfigError as error:
+        raise IntegrityError(f"{BUNDLE}: {error}") from None
+
+
+def _anchor(delivered: Delivered) -> Anchored | None:
+    path = delivered.bundle / ANCHOR
     if not path.exists():
         return None
     try:
         found = read_anchor(path.read_text())
-        if found.ledger_service != evm_address(spec.money.treasury):
-            raise ValueError(f"of {found.ledger_service}, who is not the run's keeper")
+        if found.ledger_service != evm_address(delivered.spec.money.treasury):
+            raise ValueError(f"by {found.ledger_service}, which is not the run's ledger service")
     except (OSError, ValueError, RecursionError) as error:
-        raise IntegrityError(f"bundle/{ANCHOR}: {error}") from None
+        raise IntegrityError(f"{BUNDLE}/{ANCHOR}: {error}") from None
     return found
-
-
-def _inputs(spec: RunSpec, bundle: Path) -> RunInputs:
-    try:
-        return read_inputs(spec, bundle / "data", bundle / BASE)
-    except ConfigError as error:
-        raise IntegrityError(f"bundle: {error}") from None
-
-
-class _Replay:
-    """State of a replay of the run from its first manifest."""
-
-    def __init__(self, spec: RunSpec, run_id: Digest, bundle: Path, inputs: RunInputs) -> None:
-        self.spec, self.layout, self._bundle = spec, layout_of(spec.model), bundle
-        self.run_state: RunState = start(spec, run_id)
-        self.links: list[CertifiedManifest] = []
-        self.settlements: dict[int, Settlement] = {}
-        theta_P = starting_parameters(spec, None) if inputs.base is None else inputs.base
-        self.public = start_public(spec, theta_P)
-        self.states: dict[int, Digest] = {0: public_digest(self.public)}
-        self._reputation = Reputation()
-        self._blobs: dict[Digest, bytes] = {}
-
-    def load(self, name: Digest) -> bytes:
-        """A blob, checked."""
-        return self._blobs[name]
-
-    def take(self, round_id: int) -> None:
-        """Check one certified manifest and what it names, and apply it."""
-        name = f"bundle/links/{round_id:06d}.cbor"
-        try:
-            link = decode(CertifiedManifest, (self._bundle / "links" / f"{round_id:06d}.cbor").read_bytes())
-            f = tolerated(self.run_state)
-            self.run_state = extend(self.run_state, link)
-        except (OSError, AssayError) as error:
-            raise IntegrityError(f"{name}: {error}") from None
-        self.links.append(link)
-        for epoch in range(self.spec.epochs):
-            if self.spec.settled_at(epoch) == round_id:
-                self.settlements[epoch] = settle(self.run_state, epoch)
-        self._step(round_id, f, link)
-
-    def _step(self, round_id: int, f: int, link: CertifiedManifest) -> None:
-        manifest = link.manifest
-        updates = {}
-        for signed in manifest.commits:
-            commit = signed.commit
-            if commit.state not in (NO_DIGEST, self.states[round_id]):
-                raise IntegrityError(
-                    f"bundle/links/{round_id:06d}.cbor: a commit on other parameters than replayed"
-                )
-            body = self._blob("updates", commit.update)
-            updates[commit.node] = decode_contribution(self.spec, self.layout, round_id, body)
-        combined = combine(self.spec, self.layout, manifest.parent, f, self._reputation, updates)
-        aggregate, self._reputation = combined.body, combined.reputation
-        if (blob_digest(aggregate) if aggregate else NO_DIGEST) != manifest.aggregate:
-            raise IntegrityError(
-                f"bundle/links/{round_id:06d}.cbor: its aggregate does not follow from its updates"
-            )
-        if aggregate:
-            self._blob("aggregates", manifest.aggregate)
-        self.public = apply(self.spec, self.layout, self.public, round_id, aggregate)
-        self.states[round_id + 1] = public_digest(self.public)
-
-    def _blob(self, kind: str, name: Digest) -> bytes:
-        path = self._bundle / kind / f"{name.hex()}.bin"
-        body = path.read_bytes() if path.is_file() else None
-        if body is None or blob_digest(body) != name:
-            raise IntegrityError(
-                f"bundle/{kind}/{name.hex()}.bin: {'missing' if body is None else 'altered'}"
-            )
-        self._blobs[name] = body
-        return body
-
-
-def _spec(path: Path) -> RunSpec:
-    try:
-        spec = decode(RunSpec, path.read_bytes())
-        check_spec(spec)
-        check_aggregation(spec.rule)
-        check_fragments(layout_of(spec.model), spec.rule.fragments)
-    except (OSError, AssayError, ValueError) as error:
-        raise IntegrityError(f"bundle/spec.cbor: {error}") from None
-    return spec
-
-
-def _settled(
-    spec: RunSpec, deployment: Deployment, bundle: Path, replay: _Replay
-) -> Iterator[tuple[int, Settled]]:
-    """Every epoch's result, recomputed, and the quorum's signatures on it."""
-    hot_keys = [evm_address(member.hot) for member in spec.verifiers]
-    previous = NO_DIGEST
-    for epoch, settlement in sorted(replay.settlements.items()):
-        name = f"settlements/epoch-{epoch:03d}.json"
-        result = epoch_result(spec, settlement, replay.states[epoch_end(spec, epoch)], previous)
-        previous = result_digest(deployment, result)
-        try:
-            told: dict[str, Any] = parse_json((bundle / name).read_text())
-            certificate = bytes.fromhex(told["certificate"])
-            verify_certificate(previous, certificate, hot_keys)
-        except (OSError, ValueError, KeyError, TypeError, AssayError) as error:
-            raise IntegrityError(f"bundle/{name}: {error}") from None
-        yield (
-            epoch,
-            Settled(
-                settlement=settlement,
-                result=result,
-                digest=previous,
-                certificate=certificate,
-                anchor=_result_anchor(bundle, epoch, deployment, result),
-            ),
-        )
-
-
-def _result_anchor(
-    bundle: Path, epoch: int, deployment: Deployment, result: EpochResult
-) -> EventProof | None:
-    try:
-        proof = read_result_anchor(bundle, epoch)
-        if proof is not None:
-            check_result_anchor(proof, deployment, result)
-    except (ValueError, AssayError) as error:
-        raise IntegrityError(f"bundle/{ANCHORS}/epoch-{epoch:03d}.json: {error}") from None
-    return proof
-
-
-def _anchor_words(settled: dict[int, Settled]) -> str:
-    """The blocks in which results became final, as text: what is left to compare."""
-    proofs = [one.anchor for one in settled.values() if one.anchor is not None]
-    if not proofs:
-        return "finality: of no result is there a proof that the chain has it"
-    block = read_event(proofs[-1]).block
-    return (
-        f"finality: {len(proofs)} of {len(settled)} results are final on chain, the last in block "
-        f"{block.number} (0x{block.hash.hex()}): compare that hash with the chain's"
-    )
 
 
 def _compare(made: Path, given: Path) -> int:
@@ -287,25 +234,27 @@ def _compare(made: Path, given: Path) -> int:
     return len(ours)
 
 
-def _check_summary(
-    path: Path, spec: RunSpec, run_id: Digest, settled: dict[int, Settled], registered: Registered | None
-) -> None:
+def _check_summary(delivered: Delivered, registered: Registered | None) -> None:
+    paid = {
+        role: sum(table.paid(role) for table in delivered.tables.values())
+        for role in ("operator", "verifier", "fee")
+    }
+    expected = (
+        delivered.run_id.hex(),
+        delivered.spec.rounds,
+        None if registered is None else registered.record_id.hex(),
+        *paid.values(),
+    )
     try:
-        summary = parse_json(path.read_text())
-        record = None if registered is None else registered.record_id.hex()
-        paid = {
-            role: sum(one.settlement.paid(role) for one in settled.values())
-            for role in ("operator", "verifier", "fee")
-        }
-        told = summary["money"]
-        is_same = (
-            summary["run_id"] == run_id.hex()
-            and summary["rounds_finalised"] == spec.rounds
-            and summary["record"] == record
-            and (told["paid_operators"], told["paid_verifiers"], told["fees"])
-            == (paid["operator"], paid["verifier"], paid["fee"])
+        summary = parse_json((delivered.root / "summary.json").read_text())
+        money = summary["money"]
+        given = (
+            summary["run_id"],
+            summary["rounds_finalised"],
+            summary["record"],
+            *(money[name] for name in ("paid_operators", "paid_verifiers", "fees")),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise IntegrityError(f"summary.json: {error}") from None
-    if not is_same:
+    if given != expected:
         raise IntegrityError("summary.json: differs from the settlements or the model's record")

@@ -29,7 +29,7 @@ from assay.bundle.inputs import RunInputs
 from assay.bundle.receipts import facts_of, round_receipts
 from assay.bundle.registry.files import FOLDER, registry_files
 from assay.bundle.registry.model_card import model_card
-from assay.chain.commit_statement import evm_address
+from assay.bundle.settlement_file import SETTLEMENTS, epoch_name, settlement_json, with_hex
 from assay.chain.proofs.result_anchor import ANCHORS, anchor_json
 from assay.protocol.encoding.codec import encode
 from assay.protocol.encoding.json_text import parse_json
@@ -58,10 +58,9 @@ def write_bundle(folder: Path, run: Finished) -> Digest:
     (partial / "spec.cbor").write_bytes(encode(run.spec))
     (partial / "deployment.json").write_text(run.deployment.to_json())
     if run.anchor is not None:
-        _write_json(partial / ANCHOR, _plain(dataclasses.asdict(run.anchor)))
+        _write_json(partial / ANCHOR, with_hex(dataclasses.asdict(run.anchor)))
     _write_chain(partial, run)
-    _write_settlements(partial / "settlements", run)
-    _write_anchors(partial / ANCHORS, run)
+    _write_settlements(partial, run)
     _write_inputs(partial, run.inputs)
     _write_receipts_and_model(partial, run, run.state)
     os.replace(partial, folder)
@@ -74,7 +73,7 @@ def read_anchor(text: str) -> Anchored:
     Raises:
         ValueError: it is no anchor.
     """
-    told: Any = parse_json(text)
+    content: Any = parse_json(text)
     kinds = {
         "ledger_service": str,
         "size": int,
@@ -83,10 +82,10 @@ def read_anchor(text: str) -> Anchored:
         "block_hash": str,
         "tx_hash": str,
     }
-    if not isinstance(told, dict) or {name: type(one) for name, one in told.items()} != kinds:
+    if not isinstance(content, dict) or {name: type(value) for name, value in content.items()} != kinds:
         raise ValueError(f"expected {', '.join(kinds)}")
-    hashes = {name: bytes.fromhex(told[name]) for name in ("root", "block_hash", "tx_hash")}
-    return Anchored(**{**told, **hashes})
+    hashes = {name: bytes.fromhex(content[name]) for name in ("root", "block_hash", "tx_hash")}
+    return Anchored(**{**content, **hashes})
 
 
 def _write_chain(folder: Path, run: Finished) -> None:
@@ -104,41 +103,12 @@ def _write_chain(folder: Path, run: Finished) -> None:
 
 
 def _write_settlements(folder: Path, run: Finished) -> None:
-    folder.mkdir()
+    (folder / SETTLEMENTS).mkdir()
+    (folder / ANCHORS).mkdir()
     for epoch, one in run.settled.items():
-        rows = [
-            {
-                "index": index,
-                "role": row.role,
-                "peer": row.peer.hex(),
-                "account": evm_address(row.account),
-                "amount": row.amount,
-            }
-            for index, row in enumerate(one.settlement.rows)
-        ]
-        unpaid = [
-            {"round": step.round, "node": step.node.hex(), "reason": step.reason}
-            for step in one.settlement.unpaid
-        ]
-        _write_json(
-            folder / f"epoch-{epoch:03d}.json",
-            {
-                "epoch": epoch,
-                "tokens_paid": one.settlement.tokens_paid,
-                "rows": rows,
-                "unpaid": unpaid,
-                "result": _plain(dataclasses.asdict(one.result)),
-                "digest": one.digest.hex(),
-                "certificate": one.certificate.hex(),
-            },
-        )
-
-
-def _write_anchors(folder: Path, run: Finished) -> None:
-    folder.mkdir()
-    for epoch, one in run.settled.items():
+        _write_json(folder / epoch_name(SETTLEMENTS, epoch), settlement_json(one))
         if one.anchor is not None:
-            _write_json(folder / f"epoch-{epoch:03d}.json", anchor_json(one.anchor))
+            _write_json(folder / epoch_name(ANCHORS, epoch), anchor_json(one.anchor))
 
 
 def _write_inputs(folder: Path, inputs: RunInputs) -> None:
@@ -187,8 +157,3 @@ def _sha256(path: Path) -> bytes:
 
 def _write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n")
-
-
-def _plain(fields: dict[str, Any]) -> dict[str, Any]:
-    """Bytes as hexadecimal."""
-    return {name: value.hex() if isinstance(value, bytes) else value for name, value in fields.items()}

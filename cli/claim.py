@@ -139,10 +139,10 @@ def _of_store(account: Account) -> Source:
 
 def _of_bundle(run: Path, account: Account) -> Source:
     """The tables of a delivered run."""
-    from assay.bundle.read import open_delivered
+    from assay.bundle.read import read
     from assay.participant.wallet.payouts import table_of
 
-    found = open_delivered(run)
+    found = read(run)
     _check_deployment(run, found.spec.deployment_id, account)
     tables = {epoch: table_of(settlement) for epoch, settlement in found.tables.items()}
     return Source(run_id=found.run_id, epochs=found.spec.epochs, tables=tables)

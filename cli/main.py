@@ -119,9 +119,10 @@ def chain_dev(
 @run_app.command("verify")
 def run_verify(folder: Annotated[Path, typer.Argument(metavar="RUNS/NAME")]) -> None:
     """Check a delivered run offline: weights, certificates, receipts, settlements, every file."""
-    from assay.bundle.verify import verify_run
+    from assay.bundle.read import read
+    from assay.bundle.verify import report_lines, verify
 
-    for line in verify_run(folder):
+    for line in report_lines(verify(read(folder))):
         typer.echo(line)
 
 

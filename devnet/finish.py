@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from assay.bundle.read import Delivered, read
 from assay.bundle.registry.files import FOLDER, RECORD
 from assay.devnet.provision import ProvisionedNetwork
 from assay.devnet.summary import AuditCounts, Losses, MethodWire, make_summary
 from assay.node.behaviours import parse_behaviour
 from assay.participant.index import write_index
-from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import AssayError
 from assay.protocol.identity import peer_of
-from assay.protocol.messages import CertifiedManifest, Commit
+from assay.protocol.messages import Commit
 from assay.protocol.params import RunSpec
 from assay.training.data.batches import read_tokens, validation_tokens
 from assay.training.layout import layout_of
@@ -38,7 +38,8 @@ def finish(network: ProvisionedNetwork, settled: Mapping[str, Any], wall_s: floa
         AssayError: the bundle or a status line that must be there is not.
     """
     root, spec = network.root, network.spec
-    links = list(read_links(root / "bundle"))
+    delivered = read(root)
+    links = delivered.links
     commits = [[signed.commit for signed in link.manifest.commits] for link in links]
     training = commits[: spec.rounds]
     reports = [
@@ -64,7 +65,7 @@ def finish(network: ProvisionedNetwork, settled: Mapping[str, Any], wall_s: floa
             validation_last=validation_last,
         ),
         state_agreement=bool(agreement["ok"]),
-        wire=_wire(spec, root / "bundle", accepted),
+        wire=_wire(delivered, accepted),
         audits=AuditCounts(
             drawn=settled["audits"]["drawn"],
             passed=settled["audits"]["passed"],
@@ -90,12 +91,6 @@ def finish(network: ProvisionedNetwork, settled: Mapping[str, Any], wall_s: floa
     return summary
 
 
-def read_links(bundle: Path) -> Iterator[CertifiedManifest]:
-    """The delivered chain, oldest link first."""
-    for path in sorted((bundle / "links").glob("*.cbor")):
-        yield decode(CertifiedManifest, path.read_bytes())
-
-
 def _record(path: Path) -> str | None:
     return str(json.loads(path.read_text())["record_id"]) if path.is_file() else None
 
@@ -112,17 +107,12 @@ def _mean_loss(commits: list[Commit]) -> float:
     return sum(commit.loss_micro for commit in commits) / len(commits) / 1e6
 
 
-def _wire(spec: RunSpec, bundle: Path, commits: list[Commit]) -> MethodWire:
+def _wire(delivered: Delivered, commits: list[Commit]) -> MethodWire:
     from assay.training.codec.contribution import decode_contribution
 
-    layout = layout_of(spec.model)
+    spec, layout = delivered.spec, layout_of(delivered.spec.model)
     coefficients = sum(
-        decode_contribution(
-            spec,
-            layout,
-            int(commit.round),
-            (bundle / "updates" / f"{commit.update.hex()}.bin").read_bytes(),
-        ).index_BK.size
+        decode_contribution(spec, layout, int(commit.round), delivered.update(commit)).index_BK.size
         for commit in commits
     )
     return MethodWire(

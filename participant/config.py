@@ -138,11 +138,7 @@ def read_run(config: Config) -> tuple[RunSpec, Deployment]:
     Raises:
         ConfigError: a file is missing or damaged, or the two are not of one run.
     """
-    spec = read_spec(config.spec)
-    try:
-        deployment = Deployment.from_json(_read(config.deployment, "deployment").decode())
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"deployment {config.deployment}: not a text file ({error.reason})") from None
+    spec, deployment = read_spec(config.spec), read_deployment(config.deployment)
     if spec.deployment_id != deployment.deployment_id:
         raise ConfigError(f"{config.spec} is for another deployment than {config.deployment}")
     if run_id_of(spec) != config.run_id:
@@ -162,6 +158,18 @@ def read_spec(path: Path) -> RunSpec:
     except (MalformedMessage, ValueError) as error:
         raise ConfigError(f"run spec {path}: {error}") from None
     return spec
+
+
+def read_deployment(path: Path) -> Deployment:
+    """A deployment's contract addresses from their file.
+
+    Raises:
+        ConfigError: missing or damaged.
+    """
+    try:
+        return Deployment.from_json(_read(path, "deployment").decode())
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"deployment {path}: not a text file ({error.reason})") from None
 
 
 def read_addresses(path: Path) -> dict[PeerId, PeerAddress]:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from assay.bundle.read import open_delivered
-from assay.bundle.verify import verify_run
+from assay.bundle.read import read
+from assay.bundle.verify import report_lines, verify
 from assay.participant.index import IntegrityError
 
 VECTORS = Path(__file__).parent / "vectors"
@@ -31,7 +31,7 @@ def golden_run(tmp_path: Path) -> Path:
 
 def figures_of(run: Path) -> dict[str, Any]:
     """What must not change: the fold's digest after every round, and who is paid what for every epoch."""
-    delivered = open_delivered(run)
+    delivered = read(run)
     return {
         "run_id": delivered.run_id.hex(),
         "chain": [run_state.chain.hex() for run_state in delivered.run_states],
@@ -51,7 +51,7 @@ def test_the_recorded_run_has_the_recorded_digests_and_payouts(golden_run: Path)
 
 
 def test_the_recorded_run_verifies(golden_run: Path) -> None:
-    lines = list(verify_run(golden_run))
+    lines = list(report_lines(verify(read(golden_run))))
 
     assert any(line.startswith("bundle: written again") for line in lines)
 
@@ -63,7 +63,7 @@ def test_one_flipped_bit_of_the_recorded_run_is_named(golden_run: Path) -> None:
     link.write_bytes(bytes(data))
 
     with pytest.raises(IntegrityError, match="links/000003"):
-        list(verify_run(golden_run))
+        verify(read(golden_run))
 
 
 if __name__ == "__main__":

@@ -256,7 +256,7 @@ def why(server: TheServer, who: Reader, run: RunName, peer: Peer, epoch: Epoch) 
         unpaid=[
             UnpaidAnswer(
                 round=one.round,
-                reason=one.reason,
+                reason=one.reason.value,
                 tokens=one.tokens,
                 commit=one.commit.hex(),
                 update=one.update.hex(),

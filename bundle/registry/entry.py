@@ -150,7 +150,7 @@ def _work(run: Finished, facts: Sequence[RoundFacts]) -> dict[str, Any]:
                 accepted += commit.tokens
             else:
                 discarded += commit.tokens
-                reasons[reason] += 1
+                reasons[reason.value] += 1
     recomputed = sum(
         _segment_tokens(spec, audit)
         for one in facts

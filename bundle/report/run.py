@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from assay.bundle.read import claimed_behaviours, local_nodes, open_delivered
+from assay.bundle.read import claimed_behaviours, local_nodes, read
 from assay.bundle.report.auditors import auditors_of
 from assay.bundle.report.audits import as_plain, final_audits, node_reports
 from assay.node.behaviours import parse_behaviour
@@ -22,7 +22,7 @@ def report_of(run: Path) -> dict[str, Any]:
         ConfigError: this is no run's folder.
         IntegrityError: its chain is invalid.
     """
-    delivered = open_delivered(run)
+    delivered = read(run)
     behaviours = {}
     for peer, seat in local_nodes(run).items():
         if seat.behaviour:

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from assay.bundle.read import Delivered, find_node, open_delivered
+from assay.bundle.read import Delivered, find_node, read
 from assay.bundle.receipts import facts_of, round_receipts
 from assay.bundle.step_receipt import FORMAT, RECEIPT_BYTES_MAX, Checked, check_receipt, make_receipt
 from assay.chain.commit_statement import evm_address
@@ -35,7 +35,7 @@ def write_receipt(run: Path, round_id: int, node: str, out: Path | None) -> str:
         ConfigError: no such run, round or node, or the file exists already.
         IntegrityError: the run's chain is invalid.
     """
-    delivered = open_delivered(run)
+    delivered = read(run)
     peer = find_node(delivered.spec, node)
     if not 0 <= round_id < delivered.spec.rounds:
         raise ConfigError(f"round {round_id}: the run trained in rounds 0 to {delivered.spec.rounds - 1}")
@@ -45,7 +45,7 @@ def write_receipt(run: Path, round_id: int, node: str, out: Path | None) -> str:
             delivered.run_id,
             delivered.deployment,
             delivered.links,
-            delivered.pays,
+            delivered.settled,
             round_id,
             peer,
         )
@@ -185,7 +185,7 @@ def _summary_lines(
     bundle = path.resolve().parent.parent
     if path.resolve().parent.name != "receipts" or not (bundle / "spec.cbor").is_file():
         raise ConfigError(f"{path}: a round's summary; it can be checked only where it lies, in its bundle")
-    delivered: Delivered = open_delivered(bundle.parent)
+    delivered: Delivered = read(bundle.parent)
     if run_id is not None and run_id != delivered.run_id:
         raise IntegrityError(f"run_id: {delivered.run_id.hex()}, expected {run_id.hex()}")
     if verifiers is not None and sorted(verifiers) != list(delivered.spec.verifier_peers):

@@ -102,8 +102,12 @@ def settle(
 ) -> None:
     """Compute an epoch's payout table again from the certified chain, and compare."""
     from assay.bundle.check_settlement import check_epoch
+    from assay.bundle.read import read
 
-    _show(check_epoch(check))
+    name, _, number = check.rpartition(":")
+    if not name or not number.isdecimal() or not number.isascii():
+        raise ConfigError(f"{check!r}: expected RUN:EPOCH, such as runs/quickstart:0")
+    _show(check_epoch(read(Path(name)), int(number)))
 
 
 def earnings(

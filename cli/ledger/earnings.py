@@ -62,7 +62,7 @@ def reason_lines(run: Path, node: str, epoch: int, config: Path | None = None) -
         whose = run_id if asked is None else asked.run_id
         booked = None if whose is None else read_appeal(db, whose, epoch)
     for step in found.unpaid:
-        yield f"round {step.round}: {step.reason} ({step.tokens:,} tokens)"
+        yield f"round {step.round}: {step.reason.text} ({step.tokens:,} tokens)"
         yield f"    commit   {step.commit.hex()}"
         yield f"    update   {step.update.hex()}"
         yield f"    manifest {step.manifest.hex()}"

@@ -95,7 +95,8 @@ def invoice_lines(run: Path, wanted: Wanted) -> Iterator[str]:
         amount = made.sign * sum(line.amount for line in lines)
         yield f"    {what:<14}{money_text(amount):>20} {UNIT}{tokens}"
     for one in made.facts.not_charged:
-        yield f"    not charged   {one.steps} steps of epoch {one.epoch}, {one.tokens:,} tokens: {one.reason}"
+        steps = f"{one.steps} steps of epoch {one.epoch}, {one.tokens:,} tokens"
+        yield f"    not charged   {steps}: {one.reason.text}"
     if made.series == "credit":
         yield f"takes back invoice {made.corrects}: {made.reason}"
     if made.series == "pro forma":

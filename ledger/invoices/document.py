@@ -22,6 +22,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from assay.chain.units import UNIT
+from assay.ledger.settlement.payouts import UnpaidReason
 from assay.protocol.errors import ConfigError
 
 TEXT_CHARS_MAX, LINES_MAX = 200, 8  # of a party's name, and of its address
@@ -66,7 +67,7 @@ class NotCharged:
     """Accepted steps that earned nothing, with the price they would have had."""
 
     epoch: int
-    reason: str
+    reason: UnpaidReason
     steps: int
     tokens: int
     worth: int
@@ -229,7 +230,7 @@ def _rows(document: Document) -> Iterator[tuple[object, ...]]:
         tokens = line.tokens if line.what == "training" else ""
         yield (line.epoch, line.what, line.peer, line.account, tokens, sign * line.amount, UNIT, "")
     for one in facts.not_charged:
-        yield (one.epoch, "not charged", "", "", one.tokens, 0, UNIT, f"{one.steps} steps: {one.reason}")
+        yield (one.epoch, "not charged", "", "", one.tokens, 0, UNIT, f"{one.steps} steps: {one.reason.text}")
     yield ("", "total", "", document.buyer.account, "", document.total, UNIT, document.reason)
 
 

@@ -23,6 +23,7 @@ from assay.ledger.journal.reader import LedgerIntegrityError, read_entries
 from assay.ledger.journal.rows import event_of_row
 from assay.ledger.journal.tables import TABLES
 from assay.ledger.log.note import origin_of
+from assay.ledger.queries.earned import unpaid_reason
 from assay.ledger.queries.lookup import checkpoint_of
 from assay.ledger.settlement.payouts import Row, table_hash
 from assay.protocol.errors import ConfigError
@@ -228,7 +229,7 @@ def _not_charged(db: Connection, spec: RunSpec, epoch: int) -> list[NotCharged]:
     return [
         NotCharged(
             epoch=epoch,
-            reason=row.reason,
+            reason=unpaid_reason(row.reason),
             steps=row.steps,
             tokens=int(row.tokens),
             worth=int(row.tokens) * spec.money.price_per_mtoken // 10**6,

@@ -162,7 +162,7 @@ def _rows_of_settlement(settlement: Settlement) -> dict[str, list[Row]]:
             for index, row in enumerate(settlement.rows)
         ],
         "unpaid": [
-            {"round": one.round, "node": one.node, "epoch": epoch, "reason": one.reason}
+            {"round": one.round, "node": one.node, "epoch": epoch, "reason": one.reason.value}
             for one in settlement.unpaid
         ],
     }

@@ -16,12 +16,13 @@ from sqlalchemy.engine import Connection
 from assay.chain.events import Claimed
 from assay.chain.statements import Address
 from assay.ledger.accounts import payable
-from assay.ledger.journal.reader import read_entries
+from assay.ledger.journal.reader import LedgerIntegrityError, read_entries
 from assay.ledger.journal.tables import TABLES
+from assay.ledger.settlement.payouts import UnpaidReason
 from assay.protocol.errors import ConfigError
 
 OPERATOR = "operator"
-HALF_SHARE = "its share rounds to nothing"
+FAULTS = (UnpaidReason.FAULT, UnpaidReason.EARLIER_FAULT)
 _ACCOUNT, _ENTRY, _POSTING = TABLES["account"], TABLES["journal_entry"], TABLES["posting"]
 
 
@@ -98,7 +99,7 @@ class UnpaidStep:
     """An accepted step that earned nothing, with the digests that prove the reason."""
 
     round: int
-    reason: str
+    reason: UnpaidReason
     tokens: int
     commit: bytes
     update: bytes
@@ -202,10 +203,10 @@ def read_unpaid(db: Connection, node: str, epoch: int) -> Unpaid:
     fault = _ask(db, upheld, node=peer)[0].round
     found = []
     for row in steps:
-        reason = row.reason or (None if is_paid else HALF_SHARE)
-        if reason is None:
+        if row.reason is None and is_paid:
             continue
-        is_elsewhere = fault is not None and fault != row.round and "fault" in reason
+        reason = unpaid_reason(row.reason) if row.reason else UnpaidReason.ROUNDED
+        is_elsewhere = fault is not None and fault != row.round and reason in FAULTS
         found.append(
             UnpaidStep(
                 round=row.round,
@@ -220,6 +221,14 @@ def read_unpaid(db: Connection, node: str, epoch: int) -> Unpaid:
             )
         )
     return Unpaid(peer=peer, epoch=epoch, steps=len(steps), unpaid=tuple(found))
+
+
+def unpaid_reason(code: str) -> UnpaidReason:
+    """The reason of a row of the table `unpaid`. Raises LedgerIntegrityError."""
+    try:
+        return UnpaidReason(code)
+    except ValueError:
+        raise LedgerIntegrityError(f"ledger: table unpaid has the reason {code!r}, which is none") from None
 
 
 def find_peer(db: Connection, node: str) -> bytes:

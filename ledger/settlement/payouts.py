@@ -13,8 +13,9 @@ Unpaid steps are not charged: they stay in the buyer's escrow.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 import cbor2
 
@@ -42,13 +43,45 @@ class Row:
     amount: int  # token units, above 0
 
 
+class UnpaidReason(str, Enum):
+    """Why an accepted step earned nothing: a stable code for books and files. `text` is for people."""
+
+    CONTRADICTION = "contradiction"
+    EARLIER_FAULT = "earlier-fault"
+    FAULT = "fault"
+    KNOWN_ANSWER = "known-answer"
+    ACCUSED = "accused"
+    UNOPENED = "unopened"
+    UNJUDGED = "unjudged"
+    ROUNDED = "rounded"
+    UNSETTLED = "unsettled"
+
+    @property
+    def text(self) -> str:
+        """The reason as a sentence about the step."""
+        return _REASONS[self]
+
+
+_REASONS = {
+    UnpaidReason.CONTRADICTION: "its node signed two commits for one round",
+    UnpaidReason.EARLIER_FAULT: "a fault of its node had been confirmed before",
+    UnpaidReason.FAULT: "a fault of its node was confirmed in this epoch",
+    UnpaidReason.KNOWN_ANSWER: "it was a known-answer task",
+    UnpaidReason.ACCUSED: "it was accused, and the accusation was not dismissed",
+    UnpaidReason.UNOPENED: "its node did not open the sketch commitment",
+    UnpaidReason.UNJUDGED: "no auditor could judge it",
+    UnpaidReason.ROUNDED: "its share rounds to nothing",
+    UnpaidReason.UNSETTLED: "its epoch is not settled",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpaid:
     """An accepted step that earned nothing, and the reason."""
 
     round: int
     node: PeerId
-    reason: str
+    reason: UnpaidReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,27 +136,11 @@ def settle(run_state: RunState, epoch: int) -> Settlement:
     paid: dict[PeerId, int] = {}
     unpaid = []
     for (round_id, node), tokens in steps.items():
-        audit = audits.get((round_id, node))
-        record = run_state.nodes[node]
-        if record.banned and record.fault_round <= int(round_id):
-            reason = "after it contradicted itself" if record.has_contradicted else "after an upheld fault"
-            unpaid.append(Unpaid(round=int(round_id), node=node, reason=reason))
-        elif node in guilty:
-            unpaid.append(Unpaid(round=int(round_id), node=node, reason="fault upheld in this epoch"))
-        elif audit is not None and audit.is_known_answer and audit.ruling is not AuditStatus.DISMISSED:
-            unpaid.append(Unpaid(round=int(round_id), node=node, reason="a planted fault"))
-        elif (
-            audit is not None
-            and audit.dispute_opened_round >= 0
-            and audit.ruling in (AuditStatus.EXPIRED, AuditStatus.SUPERSEDED)
-        ):
-            unpaid.append(Unpaid(round=int(round_id), node=node, reason="accused, and not cleared"))
-        elif audit is not None and audit.ruling is AuditStatus.EXPIRED and audit.verdicts:
-            has_match = any(verdict.outcome is Outcome.MATCH for verdict in audit.verdicts)
-            reason = "it did not open its seal" if has_match else "nobody could judge it"
-            unpaid.append(Unpaid(round=int(round_id), node=node, reason=reason))
-        else:
+        reason = _unpaid_reason(run_state, int(round_id), node, audits.get((round_id, node)), guilty)
+        if reason is None:
             paid[node] = paid.get(node, 0) + tokens
+        else:
+            unpaid.append(Unpaid(round=int(round_id), node=node, reason=reason))
     tokens_paid = sum(paid.values())
     gross = tokens_paid * spec.money.price_per_mtoken // 10**6
     to_operators = _share(gross * spec.money.operators_ppm // PPM, paid)
@@ -145,6 +162,26 @@ def settle(run_state: RunState, epoch: int) -> Settlement:
         tokens_paid=tokens_paid,
         table_hash=table_hash(spec, run_state.run_id, epoch, tuple(rows)),
     )
+
+
+def _unpaid_reason(
+    run_state: RunState, round_id: int, node: PeerId, audit: Audit | None, guilty: Collection[PeerId]
+) -> UnpaidReason | None:
+    record = run_state.nodes[node]
+    if record.banned and record.fault_round <= round_id:
+        return UnpaidReason.CONTRADICTION if record.has_contradicted else UnpaidReason.EARLIER_FAULT
+    if node in guilty:
+        return UnpaidReason.FAULT
+    if audit is None:
+        return None
+    if audit.is_known_answer and audit.ruling is not AuditStatus.DISMISSED:
+        return UnpaidReason.KNOWN_ANSWER
+    if audit.dispute_opened_round >= 0 and audit.ruling in (AuditStatus.EXPIRED, AuditStatus.SUPERSEDED):
+        return UnpaidReason.ACCUSED
+    if audit.ruling is AuditStatus.EXPIRED and audit.verdicts:
+        has_match = any(verdict.outcome is Outcome.MATCH for verdict in audit.verdicts)
+        return UnpaidReason.UNOPENED if has_match else UnpaidReason.UNJUDGED
+    return None
 
 
 def table_hash(spec: RunSpec, run_id: Digest, epoch: int, rows: tuple[Row, ...]) -> Digest:

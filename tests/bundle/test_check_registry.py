@@ -12,6 +12,7 @@ import pytest
 
 from assay.bundle.check_registry import RegistryClaims, read_registry_claims
 from assay.bundle.finished import Finished, LogPoint
+from assay.bundle.read import Delivered
 from assay.bundle.release import BadReleaseError
 from assay.bundle.write import write_bundle
 from assay.chain.statements import certificate, sign_digest
@@ -42,8 +43,16 @@ def bundle(tmp_path: Path) -> Path:
 
 def told(bundle: Path) -> RegistryClaims:
     run = finished()
-    last = run.settled[max(run.settled)]
-    return read_registry_claims(bundle, run.spec, RUN_ID, run.deployment, run.inputs, last)
+    delivered = Delivered(
+        root=bundle.parent,
+        spec=run.spec,
+        run_id=run.run_id,
+        deployment=run.deployment,
+        links=run.links,
+        run_states=(),
+        settled=run.settled,
+    )
+    return read_registry_claims(delivered, run.inputs)
 
 
 def edit(bundle: Path, name: str, change: Callable[[dict[str, Any]], None]) -> None:

@@ -17,7 +17,7 @@ from eth_utils.crypto import keccak
 
 import tests.a_drand as a_drand
 import tests.builders as builders
-from assay.bundle.receipt_pay import Pay
+from assay.bundle.finished import Settled
 from assay.bundle.step_receipt import Checked, check_receipt, make_receipt
 from assay.chain.proofs.result_anchor import anchor_json
 from assay.chain.statements import EpochResult, certificate, sign
@@ -50,7 +50,7 @@ def signed() -> Iterator[None]:
         yield
 
 
-def a_whole_chain(accuse: str = "") -> tuple[list[CertifiedManifest], dict[int, Pay]]:
+def a_whole_chain(accuse: str = "") -> tuple[list[CertifiedManifest], dict[int, Settled]]:
     """A finished chain and its settlements; every verifier accuses every step of the node named."""
     run_state, links, pays, previous = start(SPEC, RUN), [], {}, NO_DIGEST
     for round_id in range(SPEC.last_round + 1):
@@ -70,7 +70,8 @@ def a_whole_chain(accuse: str = "") -> tuple[list[CertifiedManifest], dict[int, 
                 table = settle(run_state, epoch)
                 result = epoch_result(SPEC, table, builders.a_digest("model"), previous)
                 previous = result_digest(DEPLOYMENT, result)
-                pays[epoch] = Pay(
+                pays[epoch] = Settled(
+                    digest=previous,
                     result=result,
                     certificate=a_certificate(result),
                     settlement=table,
@@ -85,12 +86,12 @@ def a_certificate(result: EpochResult, names: list[str] = VERIFIERS[:3]) -> byte
 
 
 @pytest.fixture(scope="module")
-def chain(signed: None) -> tuple[list[CertifiedManifest], dict[int, Pay]]:
+def chain(signed: None) -> tuple[list[CertifiedManifest], dict[int, Settled]]:
     return a_whole_chain()
 
 
 @pytest.fixture(scope="module")
-def text(chain: tuple[list[CertifiedManifest], dict[int, Pay]]) -> str:
+def text(chain: tuple[list[CertifiedManifest], dict[int, Settled]]) -> str:
     return make_receipt(SPEC, RUN, DEPLOYMENT, *chain, 1, peer("nora"))
 
 

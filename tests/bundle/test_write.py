@@ -18,7 +18,7 @@ from assay.bundle.receipts import facts_of, round_receipts
 from assay.bundle.release import release_of
 from assay.bundle.write import write_bundle
 from assay.chain.statements import certificate, sign_digest
-from assay.ledger.settlement.payouts import Unpaid
+from assay.ledger.settlement.payouts import Unpaid, UnpaidReason
 from assay.ledger.settlement.results import epoch_result, model_record
 from assay.participant.declarations import Declarations
 from assay.participant.links import extend
@@ -170,7 +170,9 @@ def test_a_receipt_names_signers_and_every_verdict_on_the_step(folder: Path):
 def test_a_step_without_pay_says_why():
     table = TABLES[0]
     node = table.rows[0].peer
-    unpaid = replace(table, unpaid=(Unpaid(round=1, node=node, reason="a reason"),), rows=table.rows[1:])
+    unpaid = replace(
+        table, unpaid=(Unpaid(round=1, node=node, reason=UnpaidReason.UNJUDGED),), rows=table.rows[1:]
+    )
 
     receipts = list(round_receipts(SPEC, LINKS, facts_of(SPEC, RUN_ID, LINKS, TABLES), {0: unpaid}))
 
@@ -179,9 +181,9 @@ def test_a_step_without_pay_says_why():
         for receipt in receipts
         for one in receipt["contributions"]
     }
-    assert pays[(1, node.hex())] == {"epoch": 0, "row": None, "reason": "a reason"}
-    assert pays[(0, node.hex())]["reason"] == "its share rounds to nothing"
-    assert pays[(3, node.hex())]["reason"] == "the epoch is not settled"
+    assert pays[(1, node.hex())] == {"epoch": 0, "row": None, "reason": "unjudged"}
+    assert pays[(0, node.hex())]["reason"] == "rounded"
+    assert pays[(3, node.hex())]["reason"] == "unsettled"
 
 
 def test_the_card_has_front_matter_and_the_digest_of_what_is_delivered(folder: Path):

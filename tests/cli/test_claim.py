@@ -52,7 +52,7 @@ def a_bundle(market: Market, tables: dict[int, Settlement]) -> Path:
         before = Digest(market.deployment.digest(result))
         signed = certificate(before, [sign_digest(before, a_hot_key(name)) for name in VERIFIERS])
         settled[epoch] = Settled(settlement=table, result=result, digest=before, certificate=signed)
-    _write_settlements(folder / "bundle" / "settlements", cast(Finished, SimpleNamespace(settled=settled)))
+    _write_settlements(folder / "bundle", cast(Finished, SimpleNamespace(settled=settled)))
     (folder / "bundle" / "spec.cbor").write_bytes(encode(market.spec))
     (folder / "bundle" / "deployment.json").write_text(market.deployment.to_json())
     for link in market.links:

@@ -14,7 +14,7 @@ from assay.bundle.receipts import facts_of
 from assay.bundle.registry.entry import registry_entry
 from assay.bundle.registry.files import FOLDER, registry_files
 from assay.ledger.journal.round_facts import RoundFacts
-from assay.ledger.settlement.payouts import Unpaid
+from assay.ledger.settlement.payouts import Unpaid, UnpaidReason
 from assay.participant.declarations import ACCELERATOR_FLOP_PER_JOULE, Declarations, read_declarations
 from assay.protocol.encoding.json_text import canonical_json
 from assay.protocol.types import NO_DIGEST
@@ -61,10 +61,10 @@ def test_work_is_split_into_what_was_paid_what_was_not_and_what_was_recomputed()
     verdicts = [s.verdict for link in run.links for s in link.manifest.verdicts]
     recomputed = sum(verdict.exec_class != NO_DIGEST for verdict in verdicts)
 
-    entry = entry_of(with_unpaid(run, Unpaid(round=1, node=node, reason="a reason")))
+    entry = entry_of(with_unpaid(run, Unpaid(round=1, node=node, reason=UnpaidReason.UNJUDGED)))
 
     assert (entry["tokens"]["accepted"], entry["tokens"]["discarded"]) == (17 * STEP_TOKENS, STEP_TOKENS)
-    assert entry["tokens"]["discarded_steps_by_reason"] == {"a reason": 1}
+    assert entry["tokens"]["discarded_steps_by_reason"] == {"unjudged": 1}
     assert entry["flop"]["accepted"] == 17 * STEP_TOKENS * unit
     assert entry["flop"]["discarded"] == STEP_TOKENS * unit
     assert entry["flop"]["verification"] == recomputed * STEP_TOKENS * unit > 0

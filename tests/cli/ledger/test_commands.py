@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 from nacl.signing import SigningKey
 
-from assay.bundle import books, check_anchor, check_settlement
+from assay.bundle import books, check_anchor, read
 from assay.bundle.finished import Anchored, Settled
 from assay.bundle.write import write_bundle
 from assay.chain import reader
@@ -92,7 +92,7 @@ def assay(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
     """The command line: exit status, standard output, standard error."""
     for module in (
         books,
-        check_settlement,
+        read,
     ):  # the builders' run has a name of its own
         monkeypatch.setattr(module, "run_id_of", lambda _: RUN_ID)
 
@@ -258,14 +258,14 @@ def test_the_delivered_books_are_held_against_the_anchor_in_the_bundle(folder: P
         block_hash=b"b" * 32, tx_hash=b"t" * 32,
     )  # fmt: skip
     assert assay is not None
-    assert "anchor: 5 of" in check_anchor.anchored_line(folder, anchor)
+    assert check_anchor.check_books_anchor(folder, anchor).startswith("5 of")
 
     for wrong, words in ((replace(anchor, size=4), "is anchored"), (replace(anchor, size=99), "rolled back")):
         with pytest.raises(IntegrityError, match=words):
-            check_anchor.anchored_line(folder, wrong)
+            check_anchor.check_books_anchor(folder, wrong)
     edit(folder / "ledger.db", "UPDATE posting SET amount = amount * 2 WHERE entry = 2")
     with pytest.raises(IntegrityError, match="entry 2"):
-        check_anchor.anchored_line(folder, anchor)
+        check_anchor.check_books_anchor(folder, anchor)
 
 
 def test_a_settled_run_has_a_trial_balance_of_zero_and_nothing_left(assay: Assay, made: Path):
@@ -347,12 +347,12 @@ def test_books_that_are_older_than_a_checkpoint_on_disk_fail_the_audit(assay: As
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda told: told["rows"][0].update(amount=told["rows"][0]["amount"] + 1), "payout rows"),
-        (lambda told: told["rows"].pop(), "payout rows"),
-        (lambda told: told["unpaid"].append({"round": 0, "node": "00", "reason": "x"}), "unpaid steps"),
+        (lambda told: told["rows"][0].update(amount=told["rows"][0]["amount"] + 1), "rows[0].amount"),
+        (lambda told: told["rows"].pop(), "rows: "),
+        (lambda told: told["unpaid"].append({"round": 0, "node": "00", "reason": "x"}), "unpaid: "),
         (lambda told: told["result"].update(root="00" * 32), "root"),
-        (lambda told: told["result"].update(model_hash="00" * 32), "result digest"),
-        (lambda told: told.update(digest="00" * 32), "result digest"),
+        (lambda told: told["result"].update(model_hash="00" * 32), "digest: "),
+        (lambda told: told.update(digest="00" * 32), "digest: "),
         (lambda told: told.update(certificate=""), "signatures"),
         (lambda told: told.pop("rows"), "rows"),
     ],
@@ -439,7 +439,7 @@ def test_an_altered_link_fails_the_check(assay: Assay, folder: Path):
         (["ledger", "settle", "--check", "{}"], "expected RUN:EPOCH"),
         (["ledger", "settle", "--check", "{}:two"], "expected RUN:EPOCH"),
         (["ledger", "settle", "--check", "{}:7"], "there is no epoch 7"),
-        (["ledger", "settle", "--check", "nowhere:0"], "cannot be read"),
+        (["ledger", "settle", "--check", "nowhere:0"], "no delivered run"),
         (["earnings", "{}", "--node", "zz"], "no node with an accepted step begins with 'zz'"),
         (["earnings", "{}", "--node", ""], "no node"),
         (["earnings", "{}", "--node", peer("nora").hex(), "--why", "7"], "no accepted step in epoch 7"),
@@ -467,7 +467,7 @@ def test_every_unpaid_step_has_its_reason_and_the_digests_that_show_it(assay: As
     member = SPEC.nodes[0]
     edit(
         folder / "ledger.db",
-        f"INSERT INTO unpaid VALUES (1, x'{member.peer.hex()}', 0, 'nobody could judge it')",
+        f"INSERT INTO unpaid VALUES (1, x'{member.peer.hex()}', 0, 'unjudged')",
     )
     for leftover in folder.glob("ledger.db-*"):
         leftover.unlink()
@@ -480,6 +480,6 @@ def test_every_unpaid_step_has_its_reason_and_the_digests_that_show_it(assay: As
     _, out, _ = assay("earnings", folder, "--node", member.peer.hex(), "--why", 0)
 
     assert "1 unpaid, see --why 0" in short
-    assert out.startswith("round 1: nobody could judge it")
+    assert out.startswith("round 1: no auditor could judge it")
     for words in (commit.hex(), "verdict  match by", "ruling   passed in round", "1 of 3 steps in epoch 0"):
         assert words in out

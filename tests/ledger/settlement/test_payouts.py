@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.ledger.settlement.payouts import REVEAL_WEIGHT, VERDICT_WEIGHT, settle
+from assay.ledger.settlement.payouts import REVEAL_WEIGHT, VERDICT_WEIGHT, UnpaidReason, settle
 from assay.protocol.audits import AuditStatus
 from assay.protocol.messages import Outcome
 from tests.ledger.a_run import a_history, a_spec, an_audit, peer
@@ -61,7 +61,7 @@ def test_an_upheld_fault_costs_the_node_all_of_its_epoch_and_nobody_else_anythin
     table = settle(a_history(SPEC, STEPS, [audit]), 0)
 
     assert {(one.round, one.node) for one in table.unpaid} == {(r, peer("node-1")) for r in range(4)}
-    assert {one.reason for one in table.unpaid} == {"fault upheld in this epoch"}
+    assert {one.reason for one in table.unpaid} == {UnpaidReason.FAULT}
     assert table.tokens_paid == 8_000
     others = [row for row in honest.rows if row.role == "operator" and row.peer != peer("node-1")]
     assert [row for row in table.rows if row.role == "operator"] == others
@@ -94,8 +94,8 @@ def test_a_node_that_contradicted_itself_is_paid_for_nothing_from_that_round_on_
     table = settle(replace(run_state, nodes={**run_state.nodes, peer("node-1"): liar}), 0)
 
     assert [(one.round, one.reason) for one in table.unpaid] == [
-        (2, "after it contradicted itself"),
-        (3, "after it contradicted itself"),
+        (2, UnpaidReason.CONTRADICTION),
+        (3, UnpaidReason.CONTRADICTION),
     ]
 
 

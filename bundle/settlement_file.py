@@ -1,0 +1,117 @@
+"""Settlement file: the JSON of one settled epoch in a bundle, written and read.
+
+Room: bundle (pure). The certified chain determines every field but two: the digest of the parameters, which a
+reader without torch takes from the file, and the quorum's signatures, which bind it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from assay.bundle.finished import Settled
+from assay.chain.addresses import Deployment
+from assay.chain.commit_statement import evm_address
+from assay.chain.proofs.event_proof import EventProof
+from assay.chain.proofs.result_anchor import check_result_anchor
+from assay.chain.statements import verify_certificate
+from assay.ledger.settlement.payouts import Settlement
+from assay.ledger.settlement.results import epoch_result, result_digest
+from assay.protocol.errors import AssayError
+from assay.protocol.params import RunSpec
+from assay.protocol.types import Digest
+
+SETTLEMENTS = "settlements"  # folder of a bundle with one file an epoch
+
+
+def epoch_name(folder: str, epoch: int) -> str:
+    """The path of an epoch's file in a bundle: of its settlement, or of the proof that this is final."""
+    return f"{folder}/epoch-{epoch:03d}.json"
+
+
+def settlement_json(settled: Settled) -> dict[str, Any]:
+    """The file's content, bytes in hexadecimal."""
+    table = settled.settlement
+    return {
+        "epoch": table.epoch,
+        "tokens_paid": table.tokens_paid,
+        "rows": [
+            {
+                "index": index,
+                "role": row.role,
+                "peer": row.peer.hex(),
+                "account": evm_address(row.account),
+                "amount": row.amount,
+            }
+            for index, row in enumerate(table.rows)
+        ],
+        "unpaid": [
+            {"round": step.round, "node": step.node.hex(), "reason": step.reason.value}
+            for step in table.unpaid
+        ],
+        "result": with_hex(dataclasses.asdict(settled.result)),
+        "digest": settled.digest.hex(),
+        "certificate": settled.certificate.hex(),
+    }
+
+
+def read_settlement(
+    content: Any,
+    spec: RunSpec,
+    deployment: Deployment,
+    table: Settlement,
+    previous: Digest,
+    anchor: EventProof | None,
+) -> Settled:
+    """The settled epoch that a file states, if the certified chain gives the same and a quorum signed it.
+
+    Args:
+        content: The file, parsed.
+        spec: The run.
+        deployment: Its contracts.
+        table: The epoch's payout table, recomputed from the chain.
+        previous: Digest of the result before, zero for epoch 0.
+        anchor: The bundle's proof that the result is final on chain, if it has one.
+
+    Raises:
+        ValueError, AssayError: what differs first, and what the chain gives.
+    """
+    try:
+        model = Digest(bytes.fromhex(content["result"]["model_hash"]))
+        certificate = bytes.fromhex(content["certificate"])
+        result = epoch_result(spec, table, model, previous)
+        digest = result_digest(deployment, result)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a settlement ({error})") from None
+    settled = Settled(settlement=table, result=result, digest=digest, certificate=certificate, anchor=anchor)
+    _compare("", content, settlement_json(settled))
+    verify_certificate(digest, certificate, [evm_address(member.hot) for member in spec.verifiers])
+    if anchor is not None:
+        try:
+            check_result_anchor(anchor, deployment, result)
+        except AssayError as error:
+            raise ValueError(f"its proof of finality: {error}") from None
+    return settled
+
+
+def with_hex(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object of these fields, bytes in hexadecimal."""
+    return {name: value.hex() if isinstance(value, bytes) else value for name, value in fields.items()}
+
+
+def _compare(name: str, given: Any, made: Any) -> None:
+    """Raise ValueError for the first part in which the file differs."""
+    if isinstance(made, dict) and isinstance(given, dict) and made.keys() == given.keys():
+        for key in made:
+            _compare(f"{name}.{key}".lstrip("."), given[key], made[key])
+    elif isinstance(made, list) and isinstance(given, list) and len(made) == len(given):
+        for index, (there, here) in enumerate(zip(given, made, strict=True)):
+            _compare(f"{name}[{index}]", there, here)
+    elif type(given) is not type(made) or given != made:
+        raise ValueError(f"{name or 'file'}: {_short(given)}, the certified chain gives {_short(made)}")
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 100 else text[:100] + "..."
