@@ -20,13 +20,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from assay.node.behaviours import Behaviour
+from assay.node.messages import StepRecord
 from assay.node.trainer import Trainer
 from assay.protocol.draws import opened_blocks
 from assay.protocol.encoding import merkle
@@ -34,7 +34,7 @@ from assay.protocol.encoding.codec import decode
 from assay.protocol.messages import Commit, Outcome
 from assay.protocol.openings import InnerOpening, Opening
 from assay.protocol.params import RunSpec
-from assay.protocol.types import NO_DIGEST, Digest, RoundId
+from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import BLOCK_SIZE
 from assay.simulation.spec import SimSpec, sim_run_spec
 from assay.training.codec.contribution import decode_contribution
@@ -132,39 +132,19 @@ class _Pair:
     spec: RunSpec
     trainer: _Trainer
     recompute_worker: _RecomputeWorker
-    record: dict[str, Any]
+    record: StepRecord
     step_s: float
     gradient_s: float
 
     @property
     def commit(self) -> Commit:
         """What the node says of the step."""
-        names = (
-            "state",
-            "batch_root",
-            "momentum_before",
-            "momentum_after",
-            "commitment",
-            "exec_class",
-            "tokens",
-        )
-        return Commit(
-            run_id=RUN_ID,
-            round=RoundId(1),
-            node=self.trainer.node,
-            parent=self.record["parent"],
-            update=self.record["update_digest"],
-            update_bytes=len(self.record["update"]),
-            loss_micro=self.record["loss_micro"],
-            base=1,
-            inner=tuple(self.record["inner"]),
-            **{name: self.record[name] for name in names},
-        )
+        return self.record.commit
 
     def drawn(self) -> list[int]:
         """The blocks that are opened."""
         layout = self.trainer.layout
-        live = decode_contribution(self.spec, layout, 1, self.record["update"]).blocks_B.tolist()
+        live = decode_contribution(self.spec, layout, 1, self.record.update).blocks_B.tolist()
         return list(opened_blocks(SEED, self.trainer.node, self.spec.audit, layout.blocks, live))
 
 
@@ -186,17 +166,16 @@ def _pair(folder: Path, name: str, method: str, choices: Choices, repeats: int) 
         node=node,
         data=folder / "data",
         folder=folder / "node",
-        behaviour=Behaviour("honest", 0),
     )
     recompute_worker = _RecomputeWorker(spec=spec, data=folder / "data", folder=folder / "auditor")
-    first = trainer.step(0, _parent(0), -1, NO_DIGEST)
+    first = trainer.step(0, _parent(0), 0, NO_DIGEST)
     trainer.apply(0, b"")  # the parameters stand still; momentum and error do not
     recompute_worker.parameters.apply(0, b"")
     best = (float("inf"), 0.0, first)
     for repeat in range(repeats):
         trainer.gradient_s = 0.0
         spent_s, record = _timed(
-            lambda repeat=repeat: trainer.step(1, _parent(repeat), 0, first["momentum_after"])  # type: ignore[misc]
+            lambda repeat=repeat: trainer.step(1, _parent(repeat), 1, first.commit.momentum_after)  # type: ignore[misc]
         )
         best = min(best, (spent_s, trainer.gradient_s, record), key=lambda one: one[0])
         last = record
@@ -211,7 +190,7 @@ def _demo(name: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         pair = _pair(Path(folder), name, "demo", Choices(sequences=1 if large else 4), repeats)
         rule, layout, blocks = pair.spec.rule, pair.trainer.layout, pair.drawn()
-        steps, update = pair.trainer.steps, pair.record["update"]
+        steps, update = pair.trainer.steps, pair.record.update
         opening_s, body = _best(lambda: steps.opening(1, blocks), 5)
         audit_s, gradient_s = float("inf"), 0.0
         for _ in range(repeats):
@@ -247,7 +226,7 @@ def _demo(name: str) -> str:
 def _commitment(name: str, pair: _Pair, opening_s: float, blocks: list[int]) -> str:
     """The second table's row."""
     steps = pair.trainer.steps
-    private = steps.private(1)
+    private = steps.private(2)
     assert private is not None
     error_NC = private.error_NC
     leaves_s, leaves = _best(lambda: momentum_leaves(RUN_ID, error_NC), 5)
@@ -284,7 +263,7 @@ def _inner(name: str) -> None:
             shown = decode(InnerOpening, body, opening_bytes_max(pair.spec.rule, pair.trainer.layout))
             audit_s, found = _timed(
                 lambda body=body, segment=segment: pair.recompute_worker.examine(  # type: ignore[misc]
-                    pair.commit, pair.record["update"], body, blocks, segment
+                    pair.commit, pair.record.update, body, blocks, segment
                 )
             )
             assert found.outcome is Outcome.MATCH

@@ -79,10 +79,10 @@ def print_share(rounds: int, floor: float = FLOORS[0], settled: int = 20) -> Non
                 network.terminate()
         if network.returncode:
             raise RuntimeError((Path(folder) / "log").read_text()[-2000:])
-        steps = [s for log in out.rglob("trainer.log") for s in _calls(log, "step")]
-        examined = [s for log in out.rglob("recompute-worker.log") for s in _calls(log, "examine")]
+        steps = [s for log in out.rglob("trainer.log") for s in _calls(log, "TakeStep")]
+        examined = [s for log in out.rglob("recompute-worker.log") for s in _calls(log, "Examine")]
         drawn = json.loads((out / "summary.json").read_text())["audits"]["drawn"]
-        applied = [s for log in out.rglob("*er.log") for s in _calls(log, "apply")]
+        applied = [s for log in out.rglob("*er.log") for s in _calls(log, "Apply")]
     _print(settled, drawn, seconds, steps, examined, applied)
 
 
@@ -115,15 +115,15 @@ def _print(
         print(f"- at q = {floor}, q m e / t with {shares} (to reach: {REACH:.0%})")
 
 
-def _calls(log: Path, method: str) -> Iterator[tuple[int, float]]:
+def _calls(log: Path, request: str) -> Iterator[tuple[int, float]]:
     """The round by whose count of steps over the parameters a call came, and its CPU seconds."""
     followed = 0
     for line in log.read_text().splitlines():
         found = json.loads(line)
         if found.get("event") == "answered":
-            if found["method"] == method:
+            if found["request"] == request:
                 yield followed, found["cpu_ms"] / 1e3
-            followed += found["method"] == "apply"
+            followed += found["request"] == "Apply"
 
 
 def _watch(network: subprocess.Popen[bytes]) -> dict[str, float]:

@@ -183,16 +183,15 @@ def find_node(spec: RunSpec, text: str) -> PeerId:
 
 @dataclass(frozen=True, slots=True)
 class LocalNode:
-    """A node's folder in a local network, and its test behaviour (`NAME@ROUND`; empty if honest)."""
+    """A node's folder in a local network."""
 
     folder: Path
-    behaviour: str
 
 
 def local_nodes(root: Path) -> dict[PeerId, LocalNode]:
     """Node folders that a local network left behind, by peer; empty if there are none.
 
-    Their content is a label for a report or a file to be checked, never evidence.
+    Their content is to be checked, never evidence.
     """
     try:
         ports = {port: PeerId(bytes.fromhex(p)) for p, (_, port) in _json(root / "peers.json").items()}
@@ -200,21 +199,10 @@ def local_nodes(root: Path) -> dict[PeerId, LocalNode]:
         for path in sorted((root / "participants").glob("node-*/config.toml")):
             given = read_toml(path)
             if given.get("port") in ports:
-                found[ports[given["port"]]] = LocalNode(path.parent, str(given.get("behaviour", "")))
+                found[ports[given["port"]]] = LocalNode(path.parent)
     except (OSError, ValueError, TypeError, AttributeError, ConfigError):
         return {}
     return found
-
-
-def claimed_behaviours(root: Path, group: str = "nodes") -> dict[PeerId, str]:
-    """Test behaviours of nodes, or "verifiers", by the run's summary; empty without a summary."""
-    try:
-        return {
-            PeerId(bytes.fromhex(one["peer"])): str(one["behaviour"])
-            for one in _json(root / "summary.json")[group]
-        }
-    except (OSError, ValueError, TypeError, KeyError):
-        return {}
 
 
 def _json(path: Path) -> Any:

@@ -81,6 +81,20 @@ def verifier_run(file: ConfigFile, tethered: Tethered = False) -> None:
     run_process(lambda: run_verifier(config), is_tethered=tethered)
 
 
+@app.command(hidden=True)
+def misbehave(
+    file: ConfigFile,
+    behaviour: Annotated[str, typer.Option("--as", help="NAME[@ROUND]")],
+    tethered: Tethered = False,
+) -> None:
+    """Take part in a local network as a node or verifier that cheats or fails; `assay localnet` starts it."""
+    from assay.cli.process import read_process_file, run_process
+    from assay.devnet.faults.process import run_faulty
+
+    config, _ = read_process_file(file)
+    run_process(lambda: run_faulty(config, behaviour), is_tethered=tethered)
+
+
 @ledger_app.command("serve")
 def ledger_serve(file: ConfigFile, tethered: Tethered = False) -> None:
     """Keep the books of a run and post its settlements, until all is paid."""
@@ -156,9 +170,10 @@ def localnet(
 
     overrides = {
         "nodes": nodes, "verifiers": verifiers, "rounds": rounds,
-        "behave": behave, "seed": seed, "data": data,
+        "seed": seed, "data": data,
     }  # fmt: skip
-    is_ok = run_localnet(file, {k: v for k, v in overrides.items() if v is not None}, out, as_json=as_json)
+    chosen = {k: v for k, v in overrides.items() if v is not None}
+    is_ok = run_localnet(file, chosen, behave or (), out, as_json=as_json)
     raise typer.Exit(0 if is_ok else 1)
 
 

@@ -67,7 +67,6 @@ class ProcessFile(BaseModel):
     device: Literal["cpu", "cuda"] = "cpu"
     threads: Annotated[int, Field(ge=1, le=THREADS_MAX)] | Literal["auto"] = 1
     peers: Path
-    behaviour: str = "honest"
     known_answers: Path | None = None  # list of this node's known-answer tasks
     limits: Path | None = None  # calibration for audits of other execution classes
     attestation: Path | None = None  # a verifier's copy of the policy that the run names
@@ -123,7 +122,6 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         run_id=Digest(run_id),
         data=base / given.data,
         peers=base / given.peers,
-        behaviour=given.behaviour,
         known_answers=placed(given.known_answers),
         limits=placed(given.limits),
         attestation=placed(given.attestation),

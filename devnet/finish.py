@@ -15,14 +15,16 @@ from typing import Any
 
 from assay.bundle.read import Delivered, read
 from assay.bundle.registry.files import FOLDER, RECORD
+from assay.bundle.report.labels import Labels, write_labels
+from assay.devnet.faults.behaviours import Behaviour, parse_behaviour
 from assay.devnet.provision import ProvisionedNetwork
 from assay.devnet.summary import AuditCounts, Losses, MethodWire, make_summary
-from assay.node.behaviours import parse_behaviour
 from assay.participant.index import write_index
 from assay.protocol.errors import AssayError
 from assay.protocol.identity import peer_of
 from assay.protocol.messages import Commit
 from assay.protocol.params import RunSpec
+from assay.protocol.types import PeerId
 from assay.training.data.batches import read_tokens, validation_tokens
 from assay.training.layout import layout_of
 from assay.training.model.hugging_face import read_theta
@@ -52,6 +54,9 @@ def finish(network: ProvisionedNetwork, settled: Mapping[str, Any], wall_s: floa
     validation_first, validation_last = _validation(spec, root)
     accepted = [commit for group in commits for commit in group]
     verdicts = [signed.verdict for link in links for signed in link.manifest.verdicts]
+    behaviours, auditors = _behaviours(network)
+    labels = {peer: behaviour.label() for peer, behaviour in behaviours.items()}
+    write_labels(root, Labels(nodes=labels, verifiers=auditors))
     summary = make_summary(
         run_id=network.run_id,
         deployment_id=spec.deployment_id,
@@ -73,22 +78,23 @@ def finish(network: ProvisionedNetwork, settled: Mapping[str, Any], wall_s: floa
             opening_bytes_max=max((verdict.opening_bytes for verdict in verdicts), default=0),
         ),
         settled=settled,
-        behaviours={
-            peer_of(member.keys.peer): parse_behaviour(member.behaviour)
-            for member in network.seats
-            if member.role == "node"
-        },
-        auditors={
-            peer_of(member.keys.peer): member.behaviour
-            for member in network.seats
-            if member.role == "verifier"
-        },
+        behaviours=behaviours,
+        auditors=auditors,
         record=_record(root / "bundle" / FOLDER / RECORD),
     )
     (root / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     _copy_books(network.member("ledger").folder / "ledger.db", root / "ledger.db")
     write_index(root, network.member("buyer").keys.account)
     return summary
+
+
+def _behaviours(network: ProvisionedNetwork) -> tuple[dict[PeerId, Behaviour], dict[PeerId, str]]:
+    """The scenario's behaviours of all nodes, and of all verifiers."""
+    texts = {
+        role: {peer_of(member.keys.peer): member.behaviour for member in network.seats if member.role == role}
+        for role in ("node", "verifier")
+    }
+    return {peer: parse_behaviour(text) for peer, text in texts["node"].items()}, texts["verifier"]
 
 
 def _record(path: Path) -> str | None:

@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.deployment.anvil import Anvil
 from assay.chain.deployment.deploy import LOCALNET, deploy
 from assay.chain.statements import OPERATOR, VERIFIER, Delegation, sign
+from assay.devnet.faults.behaviours import HONEST
 from assay.node.known_answer import write_known_answers
 from assay.orders.amounts import DECIMALS, scaled
 from assay.orders.drand import DrandNetwork
@@ -54,7 +55,7 @@ class LocalMember:
     folder: Path
     keys: Keys
     port: int
-    behaviour: str = "honest"
+    behaviour: str = HONEST
     attester: Path | None = None  # key of its software attester
 
     @property
@@ -80,6 +81,7 @@ class ProvisionedNetwork:
 
 def establish(
     order: Order,
+    scenario: Mapping[str, str],
     root: Path,
     anvil: Anvil,
     data: DataSpec,
@@ -90,6 +92,7 @@ def establish(
 
     Args:
         order: What is bought.
+        scenario: Behaviours of those that are not honest, by name.
         root: The run's folder; `data/` is already there, with `base.npy` if parameters are imported.
         anvil: Running.
         data: Describes `data/`.
@@ -100,7 +103,7 @@ def establish(
         ConfigError, Unavailable, ChainRefused: with the message of the failed step.
     """
     step("keys")
-    seats = _make_seats(order, root)
+    seats = _make_seats(order, scenario, root)
     nodes = [member for member in seats if member.role == "node"]
     verifiers = [member for member in seats if member.role == "verifier"]
     buyer = next(member for member in seats if member.role == "buyer")
@@ -115,7 +118,7 @@ def establish(
         secrets.token_bytes(32),
         [(evm_address(s.keys.account_address), evm_address(s.keys.hot_address)) for s in verifiers],
     )
-    known_answer = next((node for node in reversed(nodes) if node.behaviour == "honest"), nodes[-1])
+    known_answer = next((node for node in reversed(nodes) if node.behaviour == HONEST), nodes[-1])
     known_answers = _known_answers(order, peer_of(known_answer.keys.peer))
     spec = build_spec(
         order,
@@ -180,7 +183,7 @@ def free_ports(count: int) -> list[int]:
             one.close()
 
 
-def _make_seats(order: Order, root: Path) -> list[LocalMember]:
+def _make_seats(order: Order, scenario: Mapping[str, str], root: Path) -> list[LocalMember]:
     names = [
         *((f"node-{i}", "node") for i in range(order.run.nodes)),
         *((f"verifier-{i}", "verifier") for i in range(order.run.verifiers)),
@@ -196,15 +199,14 @@ def _make_seats(order: Order, root: Path) -> list[LocalMember]:
         folder = root / "participants" / name
         if role == "buyer":
             release_key(folder / "keys", password)
-        number = name.replace("node-", "").replace("verifier-", "v")
         return LocalMember(
             name=name,
             role=role,
             folder=folder,
             keys=create_keys(folder / "keys", password),
             port=port,
-            behaviour=order.run.behave.get(number, "honest"),
-            attester=order.attester(number),
+            behaviour=scenario.get(name, HONEST),
+            attester=order.attester(name.removeprefix("node-")),
         )
 
     with ThreadPoolExecutor(2) as pool:  # two at a time: each key costs 64 MiB to encrypt
@@ -275,8 +277,6 @@ def _write_files(
         }
         if network.spec.model.base != NO_DIGEST:
             lines["base"] = f"../../data/{BASE}"
-        if member.role in ("node", "verifier"):
-            lines["behaviour"] = member.behaviour
         if member.role in ("verifier", "buyer"):
             lines["ledger_service"] = peer_of(network.member("ledger").keys.peer).hex()
         if limits is not None and member.role == "verifier":

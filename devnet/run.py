@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from rich.console import Console
 from assay import contracts
 from assay.chain.deployment.anvil import Anvil, find_anvil
 from assay.devnet.display import Display
+from assay.devnet.faults.scenario import load_scenario
 from assay.devnet.finish import finish
 from assay.devnet.provision import ProvisionedNetwork, establish
 from assay.devnet.supervisor import Supervisor
@@ -36,12 +37,20 @@ QUIET = ("up", "claimed")  # kinds of report that the final tables show better
 STALL_S = 600.0  # without a report of the ledger service for this long, the run is aborted
 
 
-def run_localnet(file: Path | None, overrides: Mapping[str, Any], out: Path | None, *, as_json: bool) -> bool:
+def run_localnet(
+    file: Path | None,
+    overrides: Mapping[str, Any],
+    behave: Sequence[str],
+    out: Path | None,
+    *,
+    as_json: bool,
+) -> bool:
     """Run a whole network; returns whether every invariant held.
 
     Args:
-        file: A run.toml, or None for the defaults.
-        overrides: Values from the command line: nodes, verifiers, rounds, seed, data, behave.
+        file: A run.toml, beside which there may be a scenario; None for the defaults.
+        overrides: Values from the command line: nodes, verifiers, rounds, seed, data.
+        behave: Behaviours from the command line, see `load_scenario`.
         out: Folder of the run; `runs/<name>` if None. An earlier run there is replaced.
         as_json: Print the summary alone.
 
@@ -49,6 +58,7 @@ def run_localnet(file: Path | None, overrides: Mapping[str, Any], out: Path | No
         ConfigError, AssayError: before or instead of a summary.
     """
     order = load_order(file, _by_key(overrides))
+    scenario = load_scenario(order.run, file, behave)
     root = (out or Path("runs") / order.run.name).resolve()
     binary = find_anvil(Path(contracts.__file__).parent)
     staged = root.with_name(root.name + ".staged")  # bad data must not cost an earlier run
@@ -65,7 +75,7 @@ def run_localnet(file: Path | None, overrides: Mapping[str, Any], out: Path | No
     is_live = sys.stdout.isatty() and not as_json
     with Display(order.run.rounds, is_live, None if is_live and not as_json else _plain(as_json)) as display:
         with Anvil(binary=binary, state_dir=root / "chain") as anvil, Supervisor(root / "logs") as supervisor:
-            network = _set_up(order, root, manifest, base, anvil, display)
+            network = _set_up(order, scenario, root, manifest, base, anvil, display)
             for member in network.seats:
                 supervisor.start(member)
             display.setup("participants")
@@ -97,7 +107,13 @@ def serve_chain(folder: Path, port: int, block_time_s: int) -> None:
 
 
 def _set_up(
-    order: Order, root: Path, manifest: DataManifest, base: Digest, anvil: Anvil, display: Display
+    order: Order,
+    scenario: Mapping[str, str],
+    root: Path,
+    manifest: DataManifest,
+    base: Digest,
+    anvil: Anvil,
+    display: Display,
 ) -> ProvisionedNetwork:
     current: list[tuple[str, float]] = []
 
@@ -110,9 +126,11 @@ def _set_up(
 
     step(f"data: {manifest.tokens:,} tokens")
     described = data_spec(order, manifest)
-    network = establish(order, root, anvil, described, step, base)
+    network = establish(order, scenario, root, anvil, described, step, base)
     before, since = current.pop()
     display.setup_done(before, time.monotonic() - since)
+    for name, behaviour in scenario.items():
+        display.event(f"{name} is made to misbehave: {behaviour}")
     return network
 
 
@@ -181,21 +199,9 @@ def _by_key(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Command-line options by their key in run.toml."""
     keys = {"nodes": "run.nodes", "verifiers": "run.verifiers", "rounds": "run.rounds", "seed": "run.seed"}
     chosen: dict[str, Any] = {keys[k]: v for k, v in overrides.items() if k in keys}
-    if overrides.get("behave"):
-        chosen["run.behave"] = dict(_behaviour(text) for text in overrides["behave"])
     if overrides.get("data"):
         chosen["data"] = [{"source": str(Path(overrides["data"]).resolve())}]
     return chosen
-
-
-def _behaviour(text: str) -> tuple[str, str]:
-    node, sign, behaviour = text.partition("=")
-    if not sign or not node.removeprefix("v").isdigit():
-        raise ConfigError(
-            f"--behave {text!r}: expected NODE=BEHAVIOUR or vVERIFIER=BEHAVIOUR, for example "
-            "2=stale-parameters or v1=pass-all"
-        )
-    return node, behaviour
 
 
 def _make_room(root: Path) -> None:

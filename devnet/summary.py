@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from assay.node.behaviours import CHEATS, Behaviour
+from assay.devnet.faults.behaviours import HONEST, NODE_CHEATS, SLASHED_VERIFIERS, Behaviour
 from assay.orders.amounts import DECIMALS, UNIT
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest, PeerId
 from assay.training.layout import layout_of
-from assay.verifier.service.behaviours import SLASHED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +119,7 @@ def make_summary(
         ],
         "verifiers": [
             {
-                "behaviour": auditors.get(PeerId(bytes.fromhex(verifier["peer"])), "honest"),
+                "behaviour": auditors.get(PeerId(bytes.fromhex(verifier["peer"])), HONEST),
                 **{key: verifier[key] for key in ("peer", "votes", "audits", "slashed", "paid")},
             }
             for verifier in settled["verifiers"]
@@ -199,13 +198,16 @@ def _broken_justice(nodes: list[Mapping[str, Any]], verifiers: list[Mapping[str,
     """Every cheater was slashed, and nobody else."""
     broken = []
     for one in verifiers:
-        is_cheater, name = one["behaviour"] in SLASHED, f"verifier {one['peer'][:8]} ({one['behaviour']})"
+        is_cheater, name = (
+            one["behaviour"] in SLASHED_VERIFIERS,
+            f"verifier {one['peer'][:8]} ({one['behaviour']})",
+        )
         if is_cheater and one["audits"] and one["slashed"] <= 0:
             broken.append(f"{name} cheated and was not slashed")
         if not is_cheater and one["slashed"] != 0:
             broken.append(f"{name} did not cheat and was slashed {one['slashed']} units")
     for node in nodes:
-        is_cheater, name = node["behaviour"] in CHEATS, f"node {node['peer'][:8]} ({node['behaviour']})"
+        is_cheater, name = node["behaviour"] in NODE_CHEATS, f"node {node['peer'][:8]} ({node['behaviour']})"
         if is_cheater and node["slashed"] <= 0:
             broken.append(f"{name} cheated and was not slashed")
         if not is_cheater and node["slashed"] != 0:

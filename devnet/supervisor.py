@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from assay.devnet.faults.behaviours import HONEST
 from assay.devnet.provision import LocalMember
 from assay.participant.worker import ONE_THREAD
 from assay.protocol.errors import AssayError
@@ -24,6 +25,7 @@ COMMANDS = {
     "ledger": ("ledger", "serve"),
     "buyer": ("buyer", "run"),
 }
+FAULTY = ("misbehave", "--as")  # instead, and a behaviour
 RESTARTS_MAX = 20
 STOP_S = 10.0
 
@@ -46,11 +48,12 @@ class Supervisor:
 
     def start(self, member: LocalMember) -> None:
         """Start one participant."""
+        words = COMMANDS[member.role] if member.behaviour == HONEST else (*FAULTY, member.behaviour)
         command = [
             sys.executable,
             "-m",
             "assay.cli.main",
-            *COMMANDS[member.role],
+            *words,
             str(member.config_path),
             "--tethered",
         ]

@@ -17,7 +17,13 @@ from assay.protocol.messages import KnownAnswer
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest, PeerId
 
-KNOWN_ANSWER_ERROR = "wrong-data"  # does the model little harm, and every auditor that recomputes detects it
+
+def trained_as(spec: RunSpec, round_id: int) -> int:
+    """The round whose sequences a known-answer task takes in place of its own round's.
+
+    Such a step does the model little harm, and every auditor that recomputes it detects it.
+    """
+    return round_id + spec.rounds
 
 
 def write_known_answers(path: Path, faults: list[KnownAnswer]) -> None:

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
 
 import trio
 
 from assay.chain.commit_statement import sign_commit
 from assay.network.host import Host
 from assay.node.attestation import attester_of, keep_attested
-from assay.node.behaviours import parse_behaviour
 from assay.node.known_answer import read_known_answers
+from assay.node.messages import StepRecord, TakeStep, TrainerStart, WorkAhead
 from assay.node.steps import StepFiles
+from assay.participant.compute import AtRound
 from assay.participant.config import Config, Participant, open_network, open_participant
 from assay.participant.follower import Follower, fetch_blob
 from assay.participant.sync import StateSync
@@ -30,7 +29,7 @@ from assay.participant.wallet.claims import claim_everything
 from assay.protocol import audits
 from assay.protocol.audits import Audit
 from assay.protocol.draws import opened_blocks
-from assay.protocol.encoding.codec import decode, decode_any, digest, encode
+from assay.protocol.encoding.codec import Message, decode, decode_any, digest, encode
 from assay.protocol.errors import AssayError, Diverged, MalformedMessage, PeerFault, Unavailable
 from assay.protocol.identity import sign, verify
 from assay.protocol.messages import (
@@ -47,7 +46,7 @@ from assay.protocol.messages import (
     Submission,
 )
 from assay.protocol.state_transition import RunState, StepId, may_commit_verdict
-from assay.protocol.types import NO_DIGEST, Digest, PeerId
+from assay.protocol.types import Digest, PeerId, RoundId
 from assay.training.codec.contribution import decode_contribution
 from assay.training.layout import layout_of
 from assay.training.optimiser.public_state import kept_rounds
@@ -78,21 +77,13 @@ class Service:
 
     def __init__(self, me: Participant) -> None:
         self.me = me
-        self.behaviour = parse_behaviour(me.config.behaviour)
         self.known_answers = read_known_answers(me.config.known_answers, me.spec, me.run_id, me.me)
         self.follower = Follower(me.spec, me.run_id, me.store)
         self.layout = layout_of(me.spec.model)
+        module, start = self._trainer()
         self.state_sync = StateSync(
-            module="assay.node.trainer",
-            opening={
-                "spec": encode(me.spec),
-                "run_id": me.run_id,
-                "node": me.me,
-                **me.workplace,
-                "behaviour": self.behaviour.name,
-                "start": self.behaviour.from_round,
-                "known_answers": sorted(self.known_answers),
-            },
+            module=module,
+            start=start,
             log_path=me.config.folder / "trainer.log",
             store=me.store,
             blobs=me.blobs,
@@ -110,6 +101,16 @@ class Service:
         self._host: Host
         self._opened: dict[StepId, OpeningNotice] = {}
 
+    def _trainer(self) -> tuple[str, Message]:
+        """The module of our trainer and its start, see `WorkerProcess`."""
+        return "assay.node.trainer", TrainerStart(
+            spec=self.me.spec,
+            run_id=self.me.run_id,
+            node=self.me.me,
+            workplace=self.me.workplace,
+            known_answers=tuple(sorted(map(RoundId, self.known_answers))),
+        )
+
     async def run(self) -> None:
         """Serve until cancelled."""
         handlers = {"links": self.follower.answer_links, "open": self._on_open_request}
@@ -122,7 +123,7 @@ class Service:
             nursery.start_soon(claim_everything, self.me, self.follower)
             if self.attester is not None:
                 nursery.start_soon(keep_attested, self.me, host, self.follower, self.attester)
-            log.info("node is up", extra={"peer": self.me.me.hex()[:8], "behaviour": self.behaviour.name})
+            log.info("node is up", extra={"peer": self.me.me.hex()[:8]})
             await self._train()
             await trio.sleep_forever()
 
@@ -151,21 +152,17 @@ class Service:
                 log.warning("no step yet", extra={"round": int(run_state.round), "reason": str(error)})
                 await trio.sleep(RETRY_S)
         async with trio.open_nursery() as nursery:
-            for place, verifier in enumerate(self.me.spec.verifier_peers):
-                is_lie = place % 2 and self.behaviour.at(int(run_state.round)) == "two-commits"
-                nursery.start_soon(self._submit, verifier, self._twin(submission) if is_lie else submission)
+            for verifier in self.me.spec.verifier_peers:
+                nursery.start_soon(self._submit, verifier, submission)
             if self.me.spec.rule.read_lag and run_state.round + 1 < self.me.spec.rounds:
                 nursery.start_soon(self._work_ahead, submission.signed.commit)
 
     async def _work_ahead(self, commit: Commit) -> None:
         """Do the next round's local work during consensus on this one; it ends before the round begins."""
         try:
-            await self.state_sync.child.call(
-                "ahead",
-                round_id=int(commit.round) + 1,
-                base_round=int(commit.round),
-                base_root=commit.momentum_after,
-            )
+            ahead = RoundId(commit.round + 1)
+            request = WorkAhead(round=ahead, base=commit.round + 1, base_root=commit.momentum_after)
+            await self.state_sync.child.call(request, AtRound)
         except (Unavailable, Diverged) as error:
             log.info("no work ahead", extra={"round": int(commit.round) + 1, "reason": str(error)})
 
@@ -176,39 +173,14 @@ class Service:
         if kept is not None:
             return decode(Submission, kept)
         record = await self._step(run_state)
-        commit = Commit(
-            run_id=self.me.run_id,
-            round=run_state.round,
-            node=self.me.me,
-            parent=run_state.parent,
-            state=Digest(record["state"])
-            if int(run_state.round) % self.me.spec.state_every == 0
-            else NO_DIGEST,
-            batch_root=Digest(record["batch_root"]),
-            update=Digest(record["update_digest"]),
-            update_bytes=len(record["update"]),
-            base=record["base_round"] + 1,
-            momentum_before=Digest(record["momentum_before"]),
-            momentum_after=Digest(record["momentum_after"]),
-            inner=tuple(Digest(one) for one in record["inner"]),
-            commitment=Digest(record["commitment"]),
-            exec_class=Digest(record["exec_class"]),
-            tokens=record["tokens"],
-            loss_micro=record["loss_micro"],
-        )
-        self.me.blobs.put(record["update"])
-        inline = record["update"] if len(record["update"]) <= INLINE_UPDATE_BYTES else b""
-        submission = Submission(signed=self._signed(commit), update=inline)
+        self.me.blobs.put(record.update)
+        inline = record.update if len(record.update) <= INLINE_UPDATE_BYTES else b""
+        submission = Submission(signed=self._signed(record.commit), update=inline)
         self.me.store.set_value(name, encode(submission))
         self.me.store.drop_values(
             "commit/", {f"commit/{r}" for r in range(int(run_state.round) - 2, int(run_state.round) + 1)}
         )
         return submission
-
-    def _twin(self, submission: Submission) -> Submission:
-        """A second commit for the same round, which no honest node ever signs."""
-        commit = replace(submission.signed.commit, loss_micro=submission.signed.commit.loss_micro + 1)
-        return replace(submission, signed=self._signed(commit))
 
     def _signed(self, commit: Commit) -> SignedCommit:
         return SignedCommit(
@@ -217,17 +189,16 @@ class Service:
             statement=sign_commit(self.me.spec, self.me.deployment, commit, self.me.keys.hot),
         )
 
-    async def _step(self, run_state: RunState) -> dict[str, Any]:
+    async def _step(self, run_state: RunState) -> StepRecord:
         """The trainer's step, starting from our last accepted momentum."""
         accepted = run_state.nodes[self.me.me]
-        record: dict[str, Any] = await self.state_sync.child.call(
-            "step",
-            round_id=int(run_state.round),
+        request = TakeStep(
+            round=run_state.round,
             parent=run_state.parent,
-            base_round=accepted.round,
+            base=accepted.base,
             base_root=accepted.momentum,
         )
-        return record
+        return await self.state_sync.child.call(request, StepRecord)
 
     async def _submit(self, verifier: PeerId, submission: Submission) -> None:
         """Send the commit to one verifier until cancelled: a restarted verifier has lost it."""
@@ -308,17 +279,18 @@ class Service:
         told.add(((audit.round, audit.node), verifier))
         try:
             opened = await self._opening(audit)
-            if opened is None:
-                return
             await self._host.request(verifier, "opened", encode(opened), timeout_s=10)
         except AssayError as error:
             told.discard(((audit.round, audit.node), verifier))
             log.warning("opening not delivered", extra={"round": int(audit.round), "reason": str(error)})
 
-    async def _opening(self, audit: Audit) -> OpeningNotice | None:
+    async def _opening(self, audit: Audit) -> OpeningNotice:
+        """Where the opening of a drawn step of ours can be fetched.
+
+        Raises:
+            AssayError: it cannot be made.
+        """
         step = (audit.round, audit.node)
-        if self.behaviour.at(int(audit.round)) == "withhold-opening":
-            return None
         if step not in self._opened:
             update = self.me.blobs.load(audit.commit.update)
             spec, round_id = self.me.spec, int(audit.round)
@@ -333,8 +305,7 @@ class Service:
         request = decode(StepRequest, body)
         for (round_id, node), audit in self.follower.run_state.audits.items():
             if round_id == request.number and node == self.me.me and audit.is_open:
-                opened = await self._opening(audit)
-                return b"" if opened is None else encode(opened)
+                return encode(await self._opening(audit))
         return b""
 
     # ---- the network ----

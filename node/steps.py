@@ -13,16 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile
 
-import cbor2
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.node.messages import StepRecord
 from assay.protocol.commitments import open_commitment
 from assay.protocol.encoding import merkle
-from assay.protocol.encoding.codec import encode
+from assay.protocol.encoding.codec import INT_MAX, decode, encode
 from assay.protocol.encoding.merkle import Tree
 from assay.protocol.errors import Diverged, MalformedMessage
 from assay.protocol.messages import Commit, SketchOpening
@@ -58,41 +57,38 @@ class StepFiles:
         self._run_id, self._node, self._keep = run_id, node, keep
         self._rule, self._layout = rule, layout
 
-    def record(self, round_id: int) -> dict[str, Any] | None:
+    def record(self, round_id: int) -> StepRecord | None:
         """The stored step of a round; None if there is none, or the file is damaged."""
         try:
-            found = cbor2.loads(self._record_path(round_id).read_bytes())
-        except (OSError, ValueError, cbor2.CBORError):
+            return decode(StepRecord, self._record_path(round_id).read_bytes(), INT_MAX)
+        except (OSError, MalformedMessage):
             return None
-        return found if isinstance(found, dict) and found.get("round") == round_id else None
 
-    def private(self, round_id: int) -> NodeState | None:
-        """The private state after the step of a round, fresh for -1; None if it is absent or damaged."""
-        if round_id < 0:
+    def private(self, base: int) -> NodeState | None:
+        """The private state that a commit with this `base` continues; None if it is absent or damaged."""
+        if base == 0:
             return start_private(self._layout)
         try:
-            error: NDArray[np.float32] = np.load(self._momentum_path(round_id), allow_pickle=False)
+            error: NDArray[np.float32] = np.load(self._momentum_path(base - 1), allow_pickle=False)
         except (OSError, ValueError, EOFError):
             return None
         if error.shape != (self._layout.blocks, BLOCK_SIZE) or error.dtype != np.float32:
             return None
         if not self._rule.carries_inner:
-            return NodeState(error, None, round_id)
-        carried = self._inner(round_id, self._rule.segments - 1)
-        return None if carried is None else NodeState(error, carried, round_id)
+            return NodeState(error, None, base)
+        carried = self._inner(base - 1, self._rule.segments - 1)
+        return None if carried is None else NodeState(error, carried, base)
 
     def tree(self, private: NodeState) -> Tree:
         """The Merkle tree over this state, whose root a commit names."""
         carried = carried_digest(self._run_id, self._rule, self._layout, private)
         return merkle.tree(private_leaves(self._run_id, private.error_NC, carried))
 
-    def inner_digests(self, ends: Sequence[InnerState]) -> list[Digest]:
+    def inner_digests(self, ends: Sequence[InnerState]) -> tuple[Digest, ...]:
         """The digests in a commit of the state after each segment."""
-        return [roots_of(self._run_id, self._layout, end).digest for end in ends]
+        return tuple(roots_of(self._run_id, self._layout, end).digest for end in ends)
 
-    def keep(
-        self, record: dict[str, Any], after: NodeState, tree: Tree, ends: Sequence[InnerState] = ()
-    ) -> None:
+    def keep(self, record: StepRecord, after: NodeState, tree: Tree, ends: Sequence[InnerState] = ()) -> None:
         """Make a step durable, the private state first, and delete those too old to be audited.
 
         Args:
@@ -101,7 +97,7 @@ class StepFiles:
             tree: The tree over that state.
             ends: The inner state after each segment.
         """
-        round_id = int(record["round"])
+        round_id = int(record.commit.round)
         for segment, end in enumerate(ends):
             arrays = {f"moment{i}": moment for i, moment in enumerate(end.moments)}
             write_arrays(
@@ -110,7 +106,7 @@ class StepFiles:
             )
         write_durably(self._tree_path(round_id), tree.hashes)
         write_array(self._momentum_path(round_id), after.error_NC)
-        write_durably(self._record_path(round_id), cbor2.dumps(record))
+        write_durably(self._record_path(round_id), encode(record))
         self._forget(round_id)
 
     def sketch_openings(self, commit: Commit, segment: int) -> SketchOpening:
@@ -120,10 +116,9 @@ class StepFiles:
             Diverged: that step is absent or damaged.
         """
         record = self.record(int(commit.round))
-        if record is None or record["commitment"] != commit.commitment:
+        if record is None or record.commit.commitment != commit.commitment:
             raise _gone(int(commit.round))
-        sketches = [Digest(one) for one in record["sketches"]]
-        return open_commitment(commit, Digest(record["salt"]), sketches, segment)
+        return open_commitment(commit, record.salt, record.sketches, segment)
 
     def opening(self, round_id: int, blocks: list[int], segment: int = 0) -> bytes:
         """The encoded opening of a recent step for the blocks and the segment drawn.
@@ -134,8 +129,9 @@ class StepFiles:
         record = self.record(round_id)
         if record is None:
             raise _gone(round_id)
-        was = self._opened(record["base_round"], blocks, record["momentum_before"])
-        now = self._opened(round_id, blocks, record["momentum_after"])
+        base = record.commit.base
+        was = self._opened(base, blocks, record.commit.momentum_before)
+        now = self._opened(round_id + 1, blocks, record.commit.momentum_after)
         if was is None or now is None:
             raise _gone(round_id)
         (before, tree_before), (after, tree_after) = was, now
@@ -152,14 +148,13 @@ class StepFiles:
         if self._rule.is_gradient:
             return encode(opening)
         carries, last = self._rule.carries_inner, self._layout.blocks
-        base = record["base_round"]
         start = self._inner(round_id, segment - 1) if segment else None
-        if carries and segment == 0 and base >= 0:
-            start = self._inner(base, self._rule.segments - 1)
+        if carries and segment == 0 and base:
+            start = self._inner(base - 1, self._rule.segments - 1)
         end = self._inner(round_id, segment)
         is_last = segment == self._rule.segments - 1
         final = end if is_last else self._inner(round_id, self._rule.segments - 1)
-        if end is None or final is None or (start is None and (segment or (carries and base >= 0))):
+        if end is None or final is None or (start is None and (segment or (carries and base))):
             raise Diverged(f"the inner steps of round {round_id} are not on this disk any more")
         shows_theta = start is not None and (segment > 0 or self._rule.is_local_kept)
         return encode(
@@ -199,20 +194,20 @@ class StepFiles:
             moments_paths=_paths(moments, blocks) if moments and is_shown else (),
         )
 
-    def _opened(self, round_id: int, blocks: list[int], root: Digest) -> tuple[bytes, Tree] | None:
-        """Blocks of the private state after a round, -1 for none, and the tree in which they are leaves.
+    def _opened(self, base: int, blocks: list[int], root: Digest) -> tuple[bytes, Tree] | None:
+        """Blocks of the private state of this base, and the tree in which they are leaves.
 
         None if they are absent, or differ from what this root binds.
         """
-        error_NC = self._mapped(round_id)
+        error_NC = self._mapped(base)
         if error_NC is None:
             return None
         shown = error_NC[blocks].astype("<f4").tobytes()
-        tree = self._kept_tree(round_id)
+        tree = self._kept_tree(base - 1)
         if tree is not None and self._leads(tree, shown, blocks, root):
             return shown, tree
         # Before the first step, or damaged: the whole state is hashed again.
-        private = self.private(round_id)
+        private = self.private(base)
         made = None if private is None else self.tree(private)
         return None if made is None or made.root != root else (shown, made)
 
@@ -241,13 +236,13 @@ class StepFiles:
             return False
         return True
 
-    def _mapped(self, round_id: int) -> NDArray[np.float32] | None:
-        """The error after a round, memory-mapped; None as in `private`."""
-        if round_id < 0:
+    def _mapped(self, base: int) -> NDArray[np.float32] | None:
+        """The error in `private`, memory-mapped; None as there."""
+        if base == 0:
             return start_private(self._layout).error_NC
         try:
             error: NDArray[np.float32] = np.load(
-                self._momentum_path(round_id), mmap_mode="r", allow_pickle=False
+                self._momentum_path(base - 1), mmap_mode="r", allow_pickle=False
             )
         except (OSError, ValueError, EOFError):
             return None
@@ -284,12 +279,12 @@ class StepFiles:
         """Delete what no audit can ask for: old steps, and momenta that no kept step began from."""
         oldest = round_id - self._keep
         kept = (self.record(number) for number in range(oldest, round_id + 1))
-        bases = {record["base_round"] for record in kept if record is not None}
+        continued = {record.commit.base - 1 for record in kept if record is not None}
         for path in self.folder.iterdir():
             number = path.stem.removeprefix("momentum-").removeprefix("tree-").removeprefix("inner-")[:8]
             if not number.isdigit() or int(number) >= oldest:
                 continue
-            if path.suffix == ".cbor" or int(number) not in bases:
+            if path.suffix == ".cbor" or int(number) not in continued:
                 path.unlink()
 
 

@@ -45,7 +45,6 @@ def check_order(path: Path | None) -> list[str]:
     use_one_thread()  # as nodes and verifiers do, so that the class below equals theirs
     rows = {
         "run": f"{order.run.name}: {order.run.nodes} nodes, {order.run.verifiers} verifiers",
-        "cheaters": ", ".join(f"node {n}: {b.name}@{b.from_round}" for n, b in order.behaviours().items()),
         "model": f"{model_words(order, model)}: {layout.parameters:,} parameters in {layout.blocks:,} blocks",
         "data": f"{data.tokens:,} tokens, {data.validation_tokens:,} held out: "
         f"{data.source} ({data.licence})",

@@ -20,7 +20,6 @@ from pydantic import (
 
 from assay.attestation.policy import AppraisalPolicy
 from assay.attestation.policy_file import policy_of
-from assay.node.behaviours import Behaviour, parse_behaviour
 from assay.orders.amounts import DECIMALS, TOKENS_MAX, UNIT, money_text, scaled
 from assay.orders.config_errors import ConfigProblem, problems_of
 from assay.orders.drand import QUICKNET_ASKED, DrandNetwork, check_wait, read_network
@@ -50,7 +49,6 @@ from assay.protocol.update_rule import (
 from assay.training.data.tokenizer import Tokenizer
 from assay.verifier.aggregation.registry import DECODED
 from assay.verifier.audit.limits import Limits, parse_limits, shipped
-from assay.verifier.service.behaviours import NAMES as AUDITORS
 
 SIGNS_FROM_NODES = 25  # docs/results/aggregation.md: from here on signs are shorter than the union
 COMMAND_LINE = "command line"
@@ -162,11 +160,6 @@ class Order(Section):
         """Settlements of the run."""
         return -(-self.run.rounds // self.budget.epoch_rounds)
 
-    def behaviours(self) -> dict[int, Behaviour]:
-        """Test behaviour of each node that is not simply honest, by its number."""
-        nodes = ((number, text) for number, text in self.run.behave.items() if number.isdigit())
-        return {int(number): parse_behaviour(text) for number, text in nodes}
-
     def epoch_units_max(self) -> int:
         """The most that one epoch can cost, in token units: the escrow's cap per epoch."""
         return self._gross_units(min(self.budget.epoch_rounds, self.run.rounds))
@@ -191,8 +184,7 @@ def load_order(path: Path | None, overrides: Mapping[str, Any] | None = None) ->
 
     Args:
         path: A run.toml; without one, the defaults.
-        overrides: By key path ("run.rounds", "data"). None keeps the file's value;
-            "run.behave" adds to the file's table, everything else replaces.
+        overrides: By key path ("run.rounds", "data"), in place of the file's; None keeps that.
 
     Raises:
         ConfigError: one line for each problem, with the file, the key and what was expected.
@@ -246,27 +238,6 @@ def _contradictions(order: Order) -> Iterator[ConfigProblem]:
             yield ConfigProblem(place, text, f"no such node; nodes are 0 to {run.nodes - 1}")
         elif order.verify.attestation is None:
             yield ConfigProblem(place, text, "evidence counts nothing without [verify] attestation")
-    for number, text in run.behave.items():
-        place = ("run", "behave", number)
-        if number.startswith("v"):
-            if number not in (f"v{i}" for i in range(run.verifiers)):
-                yield ConfigProblem(place, text, f"no such verifier; they are v0 to v{run.verifiers - 1}")
-            elif text not in AUDITORS:
-                yield ConfigProblem(
-                    place, text, f"behaviour {text!r} is unknown; expected one of {', '.join(AUDITORS)}"
-                )
-            continue
-        if number not in map(str, range(run.nodes)):
-            yield ConfigProblem(place, text, f"no such node; nodes are 0 to {run.nodes - 1}")
-            continue
-        try:
-            behaviour = parse_behaviour(text)
-        except ConfigError as fault:
-            yield ConfigProblem(place, text, str(fault))
-            continue
-        if behaviour.name != "honest" and behaviour.from_round >= run.rounds:
-            words = f"would begin in round {behaviour.from_round} of a run whose last is {run.rounds - 1}"
-            yield ConfigProblem(place, text, f"{words}; write {behaviour.name}@ROUND")
     steps = run.rounds * run.nodes
     if order.verify.known_answers * 20 > steps or order.verify.known_answers > run.rounds:
         words = f"at most one step in 20 can be planted, and one a round: {steps} steps, {run.rounds} rounds"
@@ -304,18 +275,12 @@ def _override(raw: dict[str, Any], key: list[str], value: Any) -> None:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
             return  # an error in the file; it is reported as such
-    present = table.get(key[-1])
-    if key == ["run", "behave"] and isinstance(present, dict):
-        value = {**present, **value}
     table[key[-1]] = value
 
 
 def _origin(path: Path | None, chosen: Mapping[str, Any], problem: ConfigProblem) -> str:
     """Where a value was set: in the file, or on the command line."""
     parts = [str(part) for part in problem.place]
-    for key, value in chosen.items():
-        if parts[: key.count(".") + 1] != key.split("."):
-            continue
-        if key != "run.behave" or (len(parts) > 2 and parts[2] in value):
-            return COMMAND_LINE
+    if any(parts[: key.count(".") + 1] == key.split(".") for key in chosen):
+        return COMMAND_LINE
     return str(path) if path else "default order"

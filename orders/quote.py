@@ -10,7 +10,6 @@ run's spec that an order alone determines; a spec keeps a quote if its own terms
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, ClassVar
 
@@ -150,30 +149,17 @@ def cost_at_most(terms: Terms) -> Cost:
     return _cost(terms, [terms.nodes * _rounds_in(terms, epoch) for epoch in range(terms.epochs)])
 
 
-def cost_expected(terms: Terms, cheats_from: Mapping[int, int]) -> Cost:
-    """The cost if every honest step counts, and no known-answer task.
-
-    Args:
-        terms: Of the run.
-        cheats_from: Misbehaving nodes and the round in which they begin: from that epoch on none of
-            their steps is counted.
-    """
+def cost_expected(terms: Terms) -> Cost:
+    """The cost if every step counts but the known-answer tasks."""
     steps = []
     for epoch in range(terms.epochs):
         rounds = _rounds_in(terms, epoch)
-        end = epoch * terms.money.epoch_rounds + rounds
-        cheats = sum(begins < end for begins in cheats_from.values())
         # Nobody may know where the known-answer tasks are; their expected spread is even.
         known_answers = terms.audit.known_answer_count // terms.epochs + (
             epoch < terms.audit.known_answer_count % terms.epochs
         )
-        steps.append(max((terms.nodes - cheats) * rounds - known_answers, 0))
+        steps.append(max(terms.nodes * rounds - known_answers, 0))
     return _cost(terms, steps)
-
-
-def cheats_of(order: Order) -> dict[int, int]:
-    """The misbehaving nodes of an order, and the round in which each begins."""
-    return {node: one.from_round for node, one in order.behaviours().items() if one.name != "honest"}
 
 
 def verification_ppm(order: Order) -> int:

@@ -57,7 +57,7 @@ class Section(BaseModel):
 
 
 class RunSection(Section):
-    """[run]: length, members, and the nodes that misbehave for a demonstration."""
+    """[run]: length and members."""
 
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = (
         "quickstart"
@@ -67,7 +67,6 @@ class RunSection(Section):
     nodes: Annotated[int, Field(ge=1, le=NODES_MAX)] = 5
     verifiers: Annotated[int, Field(ge=1, le=VERIFIERS_MAX)] = 4
     attesters: dict[str, str] = Field(default_factory=dict)  # node number -> key file of a software attester
-    behave: dict[str, str] = Field(default_factory=dict)  # node number -> NAME or NAME@ROUND; v0 -> NAME
 
 
 class ModelSection(Section):

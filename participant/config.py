@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from assay.chain.addresses import Deployment
 from assay.chain.endpoint import check_endpoint
 from assay.ledger.settlement.results import run_id_of
 from assay.network.blob_store import DiskBlobs
 from assay.network.host import Handler, Host, PeerAddress, open_host
+from assay.participant.compute import Workplace
 from assay.participant.declarations import NO_DECLARATIONS, Declarations
 from assay.participant.keyring import Keys, load_keys
 from assay.participant.store import Store
@@ -49,7 +49,6 @@ class Config:
     run_id: Digest
     data: Path  # a data set's folder; training/data/shards.py
     peers: Path  # JSON: hex peer id -> [ip, port]
-    behaviour: str = "honest"
     known_answers: Path | None = None  # of a node with known-answer tasks; node/known_answer.py
     ledger_service: PeerId | None = (
         None  # whose ledger a verifier cosigns, and whose checkpoint goes into the buyer's bundle
@@ -81,16 +80,16 @@ class Participant:
     blobs: DiskBlobs
 
     @property
-    def workplace(self) -> dict[str, Any]:
-        """Arguments of a compute worker's `open` that depend on this machine."""
+    def workplace(self) -> Workplace:
+        """Where and on what our compute worker computes."""
         config = self.config
-        return {
-            "data": str(config.data),
-            "folder": str(config.folder),
-            "base": None if config.base is None else str(config.base),
-            "device": config.device,
-            "threads": config.threads,
-        }
+        return Workplace(
+            data=str(config.data),
+            folder=str(config.folder),
+            base="" if config.base is None else str(config.base),
+            device=config.device,
+            threads=config.threads,
+        )
 
     @property
     def me(self) -> PeerId:

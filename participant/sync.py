@@ -8,18 +8,19 @@ from the chain alone: after a crash of the worker or the process, or a bit flip.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import trio
 
 from assay.network.blob_store import DiskBlobs
+from assay.participant.compute import Apply, AtRound, GetRound, GetState, Reset, State
 from assay.participant.store import Store
 from assay.participant.worker import WorkerProcess
+from assay.protocol.encoding.codec import Message
 from assay.protocol.errors import Diverged
 from assay.protocol.messages import CertifiedManifest
-from assay.protocol.types import NO_DIGEST, Digest
+from assay.protocol.types import NO_DIGEST, Digest, RoundId
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ class StateSync:
         self,
         *,
         module: str,
-        opening: Mapping[str, Any],
+        start: Message,
         log_path: Path,
         store: Store,
         blobs: DiskBlobs,
@@ -40,15 +41,15 @@ class StateSync:
         """Configure the worker; it starts with the first call.
 
         Args:
-            module: A `assay.participant.worker` worker with `open`, `apply` and `reset`.
-            opening: Arguments of its `open`.
+            module: The worker's, see `WorkerProcess`.
+            start: Its start.
             log_path: Its standard error.
             store: Holds the manifests to replay, and state digests.
             blobs: Our own blobs.
             fetch: Gets a blob from peers; raises Unavailable.
         """
-        self.child = WorkerProcess(module, log_path, self._prepare)
-        self._opening, self._store, self._blobs, self._fetch = dict(opening), store, blobs, fetch
+        self.child = WorkerProcess(module, start, log_path, self._started)
+        self._store, self._blobs, self._fetch = store, blobs, fetch
         self._at = -1
         self._lock = trio.Lock()
         self._repaired: set[int] = set()
@@ -65,7 +66,7 @@ class StateSync:
 
     async def _reach(self, round_id: int) -> Digest:
         if self._at < 0:
-            await self.child.call("round")
+            await self.child.call(GetRound(), AtRound)
         while self._at < round_id:
             link = next(iter(self._store.links(self._at, 1)), None)
             if link is None or link.manifest.round != self._at:
@@ -101,7 +102,7 @@ class StateSync:
         name = f"state/{self._at}"
         found = self._store.value(name)
         if found is None:
-            found = bytes(await self.child.call("digest"))
+            found = (await self.child.call(GetState(), State)).digest
             self._store.set_value(name, found)
         return Digest(found)
 
@@ -118,20 +119,20 @@ class StateSync:
             )
         self._repaired.add(round_id)
         log.error("parameters diverged: rebuilding them from the chain", extra={"round": round_id})
-        await self.child.call("reset")
+        await self.child.call(Reset(), AtRound)
         self._store.drop_values("state/", set())
         self._at = 0
 
     async def _apply(self, round_id: int, aggregate: bytes) -> None:
         try:
-            digest = await self.child.call("apply", round_id=round_id, aggregate=aggregate)
+            applied = await self.child.call(Apply(round=RoundId(round_id), aggregate=aggregate), State)
         except Diverged as error:
             # The worker has restarted from a checkpoint and reports its round.
             log.warning("worker is at another round", extra={"reason": str(error)})
-            self._at = int(await self.child.call("round"))
+            self._started((await self.child.call(GetRound(), AtRound)).round)
             return
         self._at = round_id + 1
-        self._store.set_value(f"state/{self._at}", digest)
+        self._store.set_value(f"state/{self._at}", applied.digest)
 
-    async def _prepare(self, child: WorkerProcess) -> None:
-        self._at = int(await child.call_now("open", **self._opening))
+    def _started(self, round_id: RoundId) -> None:
+        self._at = int(round_id)

@@ -1,11 +1,11 @@
 """Worker: a child process for torch computations, called over pipes, so that they never block the network.
 
 Room: participant (edge). The parent is a trio process that owns the sockets; the child
-answers one call after the other over its pipes. The child
+answers one request after the other over its pipes. The child
 ends when its parent does, however the parent ends; if the child dies, the call
 in flight raises `Unavailable` and the next call starts a new one.
 
-    frame = u32 length | CBOR of [method, arguments] or of [ok, result]
+    frame = u32 length | message. The first request of a child is its start, answered by `AtRound`.
 """
 
 from __future__ import annotations
@@ -18,59 +18,75 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, BinaryIO, ClassVar, TypeVar
 
-import cbor2
 import trio
 
+from assay.participant.compute import AtRound, ComputeWorker, GetRound
 from assay.participant.json_log import log_as_json
 from assay.protocol import errors
+from assay.protocol.encoding.codec import INT_MAX, Max, Message, decode, decode_any, encode
 from assay.protocol.errors import AssayError, PeerFault, Unavailable
+from assay.protocol.types import RoundId
 
 log = logging.getLogger("assay.participant.worker")  # the worker runs this file as __main__
 _LENGTH = struct.Struct(">I")
 # numpy's BLAS would use a thread per core for every product; its work here is small or exact.
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+A = TypeVar("A", bound=Message)
+S = TypeVar("S", bound=Message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The answer to a request that ended in an error: its class and its text."""
+
+    TAG: ClassVar[bytes] = b"assay/worker/failure/1"
+    kind: Annotated[str, Max(64)]
+    text: Annotated[str, Max(INT_MAX)]
 
 
 class WorkerProcess:
-    """A worker process serving the functions of one module's `methods()`."""
+    """A worker process."""
 
     def __init__(
-        self, module: str, log_path: Path, prepare: Callable[[WorkerProcess], Awaitable[None]] | None = None
+        self, module: str, start: Message, log_path: Path, started: Callable[[RoundId], None]
     ) -> None:
         """Configure the worker; it starts with the first call.
 
         Args:
-            module: Import name of a module with `methods() -> Mapping[str, function]`.
+            module: Import name of a module with `START`, a type of message, and
+                `open_worker(start) -> ComputeWorker`.
+            start: The first request to each new process.
             log_path: File for its standard error.
-            prepare: Called after each (re)start, before the call that caused it.
+            started: Told the round that a new process is at, before the call that caused it.
         """
-        self._module, self._log_path, self._prepare = module, log_path, prepare
+        self._module, self._start, self._log_path, self._started = module, start, log_path, started
         self._process: trio.Process | None = None
         self._lock = trio.Lock()
 
-    async def call(self, method: str, **arguments: Any) -> Any:
-        """Run one function in the worker and return its result.
+    async def call(self, request: Message, answer: type[A]) -> A:
+        """Have the worker do what a request asks for.
 
         A call that has begun, or a restart, is awaited even if its caller is cancelled: half an
         exchange would desynchronise the pipe, and work under way is rarely useless.
 
+        Args:
+            request: One of the worker's `REQUESTS`.
+            answer: The type of its answer.
+
         Raises:
-            AssayError: the function raised it, with the same text.
+            AssayError: the worker raised it, with the same text.
             Unavailable: the worker died.
         """
         async with self._lock:
             with trio.CancelScope(shield=True):
                 if self._process is None or self._process.poll() is not None:
                     await self._restart()
-                return await self._exchange(method, arguments)
-
-    async def call_now(self, method: str, **arguments: Any) -> Any:
-        """Like `call`, for use inside `prepare` only: the lock is already held."""
-        return await self._exchange(method, arguments)
+                return await self._exchange(request, answer)
 
     async def close(self) -> None:
         """End the worker."""
@@ -90,31 +106,30 @@ class WorkerProcess:
                 env={**ONE_THREAD, **os.environ},
             )
         try:
-            if self._prepare is not None:
-                await self._prepare(self)
+            self._started((await self._exchange(self._start, AtRound)).round)
         except BaseException:
-            await self.close()  # an unprepared worker must not be used as a prepared one
+            await self.close()  # a worker that did not start must not be used as one that did
             raise
 
-    async def _exchange(self, method: str, arguments: Mapping[str, Any]) -> Any:
+    async def _exchange(self, request: Message, answer: type[A]) -> A:
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
-        body = cbor2.dumps([method, dict(arguments)])
+        body = encode(request)
         try:
             await process.stdin.send_all(_LENGTH.pack(len(body)) + body)
             (length,) = _LENGTH.unpack(await self._receive(process, 4))
-            is_ok, result = cbor2.loads(await self._receive(process, length))
+            received = await self._receive(process, length)
         except (trio.BrokenResourceError, trio.ClosedResourceError, EOFError):
             await self.close()
             raise Unavailable(
-                f"the {self._module} worker died during {method}; its log is {self._log_path}"
+                f"the {self._module} worker died during {type(request).__name__}; its log is {self._log_path}"
             ) from None
-        if not is_ok:
-            kind = getattr(errors, result[0], AssayError)
-            raise (AssayError if issubclass(kind, PeerFault) else kind)(
-                result[1]
-            )  # a fault's text names its peer
-        return result
+        kinds: dict[bytes, type[A] | type[Failure]] = {answer.TAG: answer, Failure.TAG: Failure}
+        found = decode_any(kinds, received, INT_MAX)
+        if not isinstance(found, Failure):
+            return found
+        kind = getattr(errors, found.kind, AssayError)
+        raise (AssayError if issubclass(kind, PeerFault) else kind)(found.text)  # a fault's text has its peer
 
     @staticmethod
     async def _receive(process: trio.Process, length: int) -> bytes:
@@ -128,22 +143,28 @@ class WorkerProcess:
         return bytes(data)
 
 
-def serve(methods: Mapping[str, Callable[..., Any]], source: BinaryIO, sink: BinaryIO) -> None:
-    """Serve calls until the parent has ended."""
-    while True:
-        head = source.read(4)
-        if len(head) < 4:
-            return
-        (length,) = _LENGTH.unpack(head)
-        method, arguments = cbor2.loads(source.read(length))
+def serve(
+    start: type[S], open_worker: Callable[[S], ComputeWorker], source: BinaryIO, sink: BinaryIO
+) -> None:
+    """Start a worker and answer requests until the parent has ended."""
+    worker: ComputeWorker | None = None
+    while len(head := source.read(_LENGTH.size)) == _LENGTH.size:
+        body = source.read(*_LENGTH.unpack(head))
         since_s = time.process_time()
+        request: Message = GetRound()
+        answer: Message
         try:
-            answer = [True, methods[method](**arguments)]
+            if worker is None:
+                worker = open_worker(decode(start, body, INT_MAX))
+            else:
+                request = decode_any({kind.TAG: kind for kind in worker.REQUESTS}, body, INT_MAX)
+            answer = worker.answer(request)
         except AssayError as error:
-            answer = [False, [type(error).__name__, str(error)]]
+            answer = Failure(kind=type(error).__name__, text=str(error))
         cpu_ms = round(1e3 * (time.process_time() - since_s), 1)
-        log.info("answered", extra={"method": method, "cpu_ms": cpu_ms})  # for CPU time accounting
-        body = cbor2.dumps(answer)
+        told = {"request": type(request).__name__, "cpu_ms": cpu_ms}  # for CPU time accounting
+        log.info("answered", extra=told)
+        body = encode(answer)
         sink.write(_LENGTH.pack(len(body)) + body)
         sink.flush()
 
@@ -153,7 +174,8 @@ def _main() -> None:
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a library's prints go to the log, not into the frames
     log_as_json()
-    serve(importlib.import_module(sys.argv[1]).methods(), sys.stdin.buffer, sink)
+    module = importlib.import_module(sys.argv[1])
+    serve(module.START, module.open_worker, sys.stdin.buffer, sink)
 
 
 if __name__ == "__main__":

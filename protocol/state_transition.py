@@ -42,7 +42,7 @@ class NodeRecord:
     """What the chain records about one node."""
 
     momentum: Digest = NO_DIGEST  # root after its last accepted step; zero before the first
-    round: int = -1  # of that step
+    base: int = 0  # 1 + the round of that step, as the commit that continues it says; 0 before the first
     accepted: int = 0
     clean: int = 0  # audits passed in a row, since it was last on probation
     is_biased: frozenset[PeerId] = frozenset()  # verifiers that report it, since it was last on probation
@@ -332,7 +332,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         nodes[commit.node] = replace(
             record,
             momentum=commit.momentum_after,
-            round=now,
+            base=now + 1,
             accepted=record.accepted + 1,
             exec_class=commit.exec_class,
         )

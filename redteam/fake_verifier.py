@@ -108,7 +108,7 @@ class FakeVerifier:
             peer,
             state=STATE if int(self.run_state.round) % spec.state_every == 0 else NO_DIGEST,
             batch_root=batch_root(spec, positions),
-            momentum_before=record.momentum if record.round >= 0 else self.rules.zero_momentum,
+            momentum_before=record.momentum if record.base else self.rules.zero_momentum,
         )
         return replace(honest, **changes)
 

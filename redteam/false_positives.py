@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assay.protocol.messages import Outcome
-from assay.redteam.test_bed import TestBed, commit_of
+from assay.redteam.test_bed import TestBed
 from assay.training.model.presets import gpt_spec
 from assay.verifier.audit.intervals import rule_of_three
 
@@ -60,11 +60,11 @@ def audit_honest(rounds: int, seed: int, folder: Path) -> Honest:
     for _ in range(rounds):
         for peer in sorted(lab.trainers):
             record = lab.step_of(peer)
-            blocks = lab.drawn(record["update"], lab.round)
+            blocks = lab.drawn(record.update, lab.round)
             opening = lab.trainers[peer].steps.opening(lab.round, blocks)
-            found = lab.recompute_worker.examine(commit_of(record, peer), record["update"], opening, blocks)
+            found = lab.recompute_worker.examine(record.commit, record.update, opening, blocks)
             audits, tests = audits + 1, tests + len(blocks)
-            false += found.outcome is not Outcome.MATCH or found.recomputed != record["sketches"][0]
+            false += found.outcome is not Outcome.MATCH or found.recomputed != record.sketches[0]
         lab.pass_round()
     return Honest(_path(), audits, tests, false)
 

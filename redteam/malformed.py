@@ -64,7 +64,7 @@ def _not_finite(is_defended: bool, seed: int) -> Outcome:
         after[:, seed % 4096] = value
 
         def act(after: Any = after) -> object:
-            return lab.judge(replace(told, after=NodeState(after, None, lab.round)))
+            return lab.judge(replace(told, after=NodeState(after, None, lab.round + 1)))
 
         members.append(act)
     off = nullcontext() if is_defended else without(assay.verifier.audit.exact, "np", _Lenient())

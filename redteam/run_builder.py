@@ -131,7 +131,7 @@ def a_commit(run_state: RunState, node: PeerId, **changes: Any) -> Commit:
         batch_root=mark("batch", round_id, node),
         update=mark("update", round_id, node),
         update_bytes=10,
-        base=run_state.nodes[node].round + 1,
+        base=run_state.nodes[node].base,
         momentum_before=mark("before", round_id, node),
         momentum_after=mark("after", round_id, node),
         inner=(),

@@ -130,7 +130,7 @@ def _compare_without_state(*args: Any, **kwargs: Any) -> Finding:
 
 
 def _copies(lab: TestBed) -> list[Trial]:
-    peer = lab.step_of(PEER)["update"]
+    peer = lab.step_of(PEER).update
     idle = lab.tell(np.zeros_like(lab.truth()), cost=0.0)
     told = replace(idle, update=peer)
     return [Trial(told, _unseen(told))]
@@ -139,7 +139,7 @@ def _copies(lab: TestBed) -> list[Trial]:
 def _replays(lab: TestBed) -> list[Trial]:
     record = lab.trainer.steps.record(lab.round - 1)
     assert record is not None
-    told = replace(lab.tell(np.zeros_like(lab.truth()), cost=0.0), update=record["update"], after=lab.before)
+    told = replace(lab.tell(np.zeros_like(lab.truth()), cost=0.0), update=record.update, after=lab.before)
     return [Trial(told, _unseen(told))]
 
 
@@ -225,7 +225,7 @@ def _crafted(lab: TestBed) -> list[Trial]:
         return decode_contribution(lab.spec, layout, lab.round, body)
 
     scene = Scene(
-        honest=(decoded(lab.step_of(PEER)["update"]),), own=(decoded(true.update),),
+        honest=(decoded(lab.step_of(PEER).update),), own=(decoded(true.update),),
         block_count=layout.blocks, k=lab.spec.rule.compress.k, seed=lab.seed,
         direction_NC=lab.before.error_NC + own, round=30,
     )  # fmt: skip
@@ -312,7 +312,7 @@ def _prepared_sketch(lab: TestBed) -> list[Trial]:
     told = lab.tell(x)
     old = lab.trainer.steps.record(ROUNDS_BEFORE - 1)
     assert old is not None
-    told = replace(told, sketches=tuple(old["sketches"]))
+    told = replace(told, sketches=old.sketches)
     return [Trial(told, _unseen(told))]
 
 

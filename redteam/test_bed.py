@@ -13,7 +13,6 @@ import functools
 import hashlib
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.node.behaviours import Behaviour
+from assay.node.messages import StepRecord
 from assay.node.trainer import Trainer
 from assay.protocol.commitments import commitment_of, sketch_digest
 from assay.protocol.draws import opened_blocks
@@ -114,7 +113,7 @@ class TestBed:
         self.spec = lab_spec(seed, data_spec(self.data, seed), **choices)
         self.trainers = {peer: self._trainer(peer) for peer in (NODE, PEER)}
         self.recompute_worker = RecomputeWorker(spec=self.spec, data=self.data, folder=folder / "auditor")
-        self.bases: dict[PeerId, tuple[int, Digest]] = dict.fromkeys(self.trainers, (-1, NO_DIGEST))
+        self.bases: dict[PeerId, tuple[int, Digest]] = dict.fromkeys(self.trainers, (0, NO_DIGEST))
         for _ in range(rounds):
             self.pass_round()
 
@@ -140,22 +139,22 @@ class TestBed:
         assert found is not None
         return found
 
-    def step_of(self, peer: PeerId) -> dict[str, Any]:
+    def step_of(self, peer: PeerId) -> StepRecord:
         """An honest node's step of this round."""
         return self.trainers[peer].step(self.round, self.parent, *self.bases[peer])
 
-    def pass_round(self) -> dict[PeerId, dict[str, Any]]:
+    def pass_round(self) -> dict[PeerId, StepRecord]:
         """A round in which everybody is honest; returns the records of its steps."""
         records = {peer: self.step_of(peer) for peer in sorted(self.trainers)}
         number, layout = self.round, self.trainer.layout
         updates = {
-            peer: decode_contribution(self.spec, layout, number, record["update"])
+            peer: decode_contribution(self.spec, layout, number, record.update)
             for peer, record in records.items()
         }
         aggregate = encode_round(self.spec.rule, mean_over_senders(updates, layout.blocks), layout.blocks)
         for peer, record in records.items():
             self.trainers[peer].apply(number, aggregate)
-            self.bases[peer] = (number, record["momentum_after"])
+            self.bases[peer] = (number + 1, record.commit.momentum_after)
         self.recompute_worker.parameters.apply(number, aggregate)
         return records
 
@@ -219,26 +218,27 @@ class TestBed:
         """Store a claimed step where an honest one would be, and sign for it."""
         steps, salt = self.trainer.steps, Digest(os.urandom(32))
         tree = steps.tree(told.after)
-        record: dict[str, Any] = {
-            "round": self.round,
-            "parent": self.parent,
-            "base_round": told.before.round,
-            "state": self.trainer.parameters.digest(),
-            "batch_root": batch_root(self.spec, batch_positions(self.spec, NODE, self.round)),
-            "update": told.update,
-            "update_digest": blob_digest(told.update),
-            "momentum_before": steps.tree(told.before).root,
-            "momentum_after": tree.root,
-            "inner": [],
-            "commitment": commitment_of(salt, told.sketches),
-            "salt": salt,
-            "sketches": list(told.sketches),
-            "exec_class": self.recompute_worker.exec_class,
-            "tokens": self.spec.tokens_per_step,
-            "loss_micro": 5_000_000,
-        }
+        commit = Commit(
+            run_id=RUN_ID,
+            round=RoundId(self.round),
+            node=NODE,
+            parent=self.parent,
+            state=self.trainer.parameters.digest(),
+            batch_root=batch_root(self.spec, batch_positions(self.spec, NODE, self.round)),
+            update=blob_digest(told.update),
+            update_bytes=len(told.update),
+            base=told.before.base,
+            momentum_before=steps.tree(told.before).root,
+            momentum_after=tree.root,
+            inner=(),
+            commitment=commitment_of(salt, told.sketches),
+            exec_class=self.recompute_worker.exec_class,
+            tokens=self.spec.tokens_per_step,
+            loss_micro=5_000_000,
+        )
+        record = StepRecord(commit=commit, update=told.update, salt=salt, sketches=told.sketches)
         steps.keep(record, told.after, tree)
-        return commit_of(record, NODE)
+        return commit
 
     def judge(self, told: Told, beacon: int = 0) -> Finding:
         """The auditor's finding on a claimed step when this beacon draws its blocks."""
@@ -257,33 +257,8 @@ class TestBed:
     def _trainer(self, peer: PeerId) -> Trainer:
         return Trainer(
             spec=self.spec, run_id=RUN_ID, node=peer, data=self.data,
-            folder=self.folder / peer.hex()[:8], behaviour=Behaviour(),
+            folder=self.folder / peer.hex()[:8],
         )  # fmt: skip
-
-
-def commit_of(record: Mapping[str, Any], node: PeerId) -> Commit:
-    """The commit to a record of a step."""
-    names: Sequence[str] = (
-        "parent",
-        "state",
-        "batch_root",
-        "momentum_before",
-        "momentum_after",
-        "commitment",
-        "exec_class",
-        "tokens",
-        "loss_micro",
-    )
-    return Commit(
-        run_id=RUN_ID,
-        round=RoundId(record["round"]),
-        node=node,
-        update=record["update_digest"],
-        update_bytes=len(record["update"]),
-        base=record["base_round"] + 1,
-        inner=tuple(record["inner"]),
-        **{name: record[name] for name in names},
-    )
 
 
 @functools.lru_cache(maxsize=1)

@@ -165,7 +165,7 @@ def a_commit(name: str, run_state: RunState, **changes: Any) -> Commit:
         batch_root=batch_root(spec, batch_positions(spec, node, int(run_state.round))),
         update=a_digest(f"update of {name} in {run_state.round}"),
         update_bytes=100,
-        base=run_state.nodes[node].round + 1,
+        base=run_state.nodes[node].base,
         momentum_before=_momentum_of(run_state, node),
         momentum_after=a_digest(f"momentum of {name} after {run_state.round}"),
         inner=(),

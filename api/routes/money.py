@@ -30,7 +30,7 @@ from assay.chain.statements import OPERATOR, VERIFIER
 from assay.ledger.invoices.document import Document, to_json
 from assay.ledger.invoices.pdf import pdf_bytes
 from assay.ledger.invoices.store import read_document, read_documents
-from assay.orders.quote import Cost, cheats_of, cost_at_most, cost_expected, quote_of
+from assay.orders.quote import Cost, cost_at_most, cost_expected, quote_of
 from assay.protocol.errors import ConfigError
 
 router = APIRouter(route_class=StrictRoute, prefix="/v1", tags=["money"])
@@ -118,7 +118,7 @@ def quote(
     try:
         order = read_order(body.decode())
         found = quote_of(order)
-        at_most, expected = cost_at_most(found.terms), cost_expected(found.terms, cheats_of(order))
+        at_most, expected = cost_at_most(found.terms), cost_expected(found.terms)
     except UnicodeDecodeError:
         raise Problem(422, "the run file is not UTF-8 text") from None
     except ConfigError as error:

@@ -1,7 +1,7 @@
 """Audit report: what a finished run's audits drew, found and missed, with confidence bounds.
 
-Room: bundle (pure). All counts are folded from the certified chain; only the test behaviours of nodes, and
-their first round, come from the local network's own files, because no chain can know them.
+Room: bundle (pure). All counts are folded from the certified chain; only the labels of nodes come from
+whoever ran the network, because no chain can know them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from assay.node.behaviours import CHEATS, Behaviour
+from assay.bundle.report.labels import Label
 from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.messages import CertifiedManifest, Outcome
 from assay.protocol.params import PPM, RunSpec
@@ -19,7 +19,6 @@ from assay.protocol.state_transition import RunState, StepId
 from assay.protocol.types import PeerId
 from assay.verifier.audit.intervals import exact_interval, rule_of_three
 
-NOT_BY_AUDIT = ("two-commits",)  # equivocation: the pair of commits is the evidence
 CLASSES = (
     "match",
     "mismatch",
@@ -65,11 +64,10 @@ class Counts:
 
 @dataclass(slots=True, kw_only=True)
 class NodeReport:
-    """Counts of one node. behaviour: `NAME@ROUND` or a bare name; empty if unknown."""
+    """Counts of one node. label: None if nothing is known of it, and then it counts as honest."""
 
     peer: PeerId
-    behaviour: str
-    is_cheat: bool
+    label: Label | None
     is_caught: bool  # a fault was confirmed
     counts: Counts = field(default_factory=Counts)
 
@@ -109,8 +107,7 @@ def node_reports(
     spec: RunSpec,
     links: tuple[CertifiedManifest, ...],
     run_states: tuple[RunState, ...],
-    behaviours: Mapping[PeerId, Behaviour],
-    names: Mapping[PeerId, str],
+    labels: Mapping[PeerId, Label],
 ) -> list[NodeReport]:
     """One report per node, in the order of the spec.
 
@@ -118,21 +115,17 @@ def node_reports(
         spec: The run.
         links: Its whole chain.
         run_states: Before each certified manifest, and after the last.
-        behaviours: Of nodes whose first false round is known.
-        names: The behaviours by the summary.
+        labels: Of nodes of which more is known.
     """
     audits, last = final_audits(run_states), run_states[-1]
-    reports = {}
-    for member in spec.nodes:
-        known = behaviours.get(member.peer)
-        name = known.name if known else names.get(member.peer, "")
-        told = f"{name}@{known.from_round}" if known and name in CHEATS else name
-        reports[member.peer] = NodeReport(
+    reports = {
+        member.peer: NodeReport(
             peer=member.peer,
-            behaviour=told,
-            is_cheat=name in CHEATS,
+            label=labels.get(member.peer),
             is_caught=last.nodes[member.peer].fault_round >= 0,
         )
+        for member in spec.nodes
+    }
     unseen = dict.fromkeys(reports, 1.0)
     for round_id, link in enumerate(links):
         for signed in link.manifest.commits:
@@ -140,7 +133,7 @@ def node_reports(
             report = reports[node]
             rate = run_states[round_id + 1].rate_ppm(node) / PPM
             audit = audits.get((signed.commit.round, node))
-            is_false = _is_false(behaviours.get(node), round_id) or is_known_answer(audit)
+            is_false = _is_false(report.label, round_id) or is_known_answer(audit)
             _count(report, rate, is_false, audit)
             if is_false:
                 unseen[node] *= 1 - rate
@@ -155,8 +148,8 @@ def as_plain(spec: RunSpec, run_id: bytes, reports: list[NodeReport]) -> dict[st
     for report in reports:
         total.add(report.counts)
     decided = total.false_found + total.false_missed
-    cheats = [report for report in reports if report.is_cheat]
-    by_audit = [r for r in cheats if r.behaviour.split("@")[0] not in NOT_BY_AUDIT and r.counts.false_steps]
+    cheats = [report for report in reports if report.label is not None and report.label.is_cheat]
+    by_audit = [r for r in cheats if r.label and r.label.false_from is not None and r.counts.false_steps]
     caught = sum(report.is_caught for report in by_audit)
     expected = sum(report.counts.expected_caught for report in by_audit)
     spread = math.sqrt(total.variance)
@@ -168,7 +161,7 @@ def as_plain(spec: RunSpec, run_id: bytes, reports: list[NodeReport]) -> dict[st
         "nodes": [
             {
                 "peer": r.peer.hex(),
-                "behaviour": r.behaviour,
+                "behaviour": "" if r.label is None else r.label.behaviour,
                 "caught": r.is_caught,
                 **asdict(r.counts),
             }
@@ -204,17 +197,13 @@ def as_plain(spec: RunSpec, run_id: bytes, reports: list[NodeReport]) -> dict[st
                 else exact_interval(total.honest_accused, total.honest_judged)[1]
             ),
         },
-        "unlabelled": any(not report.behaviour for report in reports),
+        "unlabelled": any(report.label is None for report in reports),
     }
 
 
-def _is_false(behaviour: Behaviour | None, round_id: int) -> bool:
+def _is_false(label: Label | None, round_id: int) -> bool:
     """Whether an audit of the step must not pass."""
-    if behaviour is None or behaviour.name not in CHEATS or behaviour.name in NOT_BY_AUDIT:
-        return False
-    if behaviour.name == "stale-parameters" and round_id == 0:
-        return False  # there are no older parameters
-    return round_id >= behaviour.from_round
+    return label is not None and label.false_from is not None and round_id >= label.false_from
 
 
 def _count(report: NodeReport, rate: float, is_false: bool, audit: Audit | None) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from assay.bundle.read import claimed_behaviours, local_nodes, read
+from assay.bundle.read import read
 from assay.bundle.report.auditors import auditors_of
 from assay.bundle.report.audits import as_plain, final_audits, node_reports
-from assay.node.behaviours import parse_behaviour
+from assay.bundle.report.labels import read_labels
 from assay.protocol.errors import ConfigError
 
 
@@ -22,16 +22,10 @@ def report_of(run: Path) -> dict[str, Any]:
         ConfigError: this is no run's folder.
         IntegrityError: its chain is invalid.
     """
-    delivered = read(run)
-    behaviours = {}
-    for peer, seat in local_nodes(run).items():
-        if seat.behaviour:
-            behaviours[peer] = parse_behaviour(seat.behaviour)
-    reports = node_reports(
-        delivered.spec, delivered.links, delivered.run_states, behaviours, claimed_behaviours(run)
-    )
+    delivered, labels = read(run), read_labels(run)
+    reports = node_reports(delivered.spec, delivered.links, delivered.run_states, labels.nodes)
     audits = final_audits(delivered.run_states).values()
-    auditors = auditors_of(delivered.spec, audits, claimed_behaviours(run, "verifiers"))
+    auditors = auditors_of(delivered.spec, audits, labels.verifiers)
     return {**as_plain(delivered.spec, delivered.run_id, reports), **auditors}
 
 

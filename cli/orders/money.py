@@ -29,7 +29,7 @@ from assay.orders.purchase import (
     read_escrow,
     to_top_up,
 )
-from assay.orders.quote import Cost, cheats_of, cost_at_most, cost_expected, quote_of, verification_ppm
+from assay.orders.quote import Cost, cost_at_most, cost_expected, quote_of, verification_ppm
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
 
@@ -48,7 +48,7 @@ def quote_lines(order: Order) -> Iterator[str]:
     """What an order costs, for a person."""
     quote = quote_of(order)
     terms = quote.terms
-    most, expected = cost_at_most(terms), cost_expected(terms, cheats_of(order))
+    most, expected = cost_at_most(terms), cost_expected(terms)
     yield f"quote     {quote.name.hex()}"
     yield f"run       {terms.name}: {terms.rounds:,} rounds, {terms.nodes} nodes, {terms.verifiers} verifiers"
     yield f"price     {_money(terms.money.price_per_mtoken)} per 10^6 tokens"
@@ -74,7 +74,7 @@ def quote_json(order: Order) -> str:
         "unit": f"10^-6 {UNIT}",
         "price_per_mtoken": terms.money.price_per_mtoken,
         "at_most": _cost_plain(cost_at_most(terms)),
-        "expected": _cost_plain(cost_expected(terms, cheats_of(order))),
+        "expected": _cost_plain(cost_expected(terms)),
         "epochs": terms.epochs,
         "epoch_cap": quote.epoch_cap,
         "verification_ppm": verification_ppm(order),

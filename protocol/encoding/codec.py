@@ -79,14 +79,14 @@ def decode(kind: type[M], data: bytes, bytes_max: int = MESSAGE_BYTES_MAX) -> M:
     return typing.cast(M, _from_plain(kind, value))
 
 
-def decode_any(kinds: Mapping[bytes, type[M]], data: bytes) -> M:
+def decode_any(kinds: Mapping[bytes, type[M]], data: bytes, bytes_max: int = MESSAGE_BYTES_MAX) -> M:
     """The message that `data` encodes, its type chosen by its TAG among `kinds`.
 
     Raises:
         MalformedMessage: unknown TAG, or not the canonical encoding.
     """
-    if len(data) > MESSAGE_BYTES_MAX:
-        raise MalformedMessage(f"message: {len(data)} bytes, at most {MESSAGE_BYTES_MAX} expected")
+    if len(data) > bytes_max:
+        raise MalformedMessage(f"message: {len(data)} bytes, at most {bytes_max} expected")
     value, end = _read(data, 0, 0, [ITEMS_MIN + len(data) // ITEM_BYTES])
     if end != len(data):
         raise MalformedMessage(f"message: {len(data) - end} bytes after the end")

@@ -224,7 +224,7 @@ def test_a_run_file_is_sent_as_toml(world_api: ApiWorld):
 def test_every_key_of_an_order_that_is_text_was_looked_at():
     """A new key that names a file must be refused on a server; this list is what was looked at."""
     harmless = {
-        ("run", "name"), ("run", "behave"), ("run", "audit"), ("model", "separator"), ("data", "licence"),
+        ("run", "name"), ("run", "audit"), ("model", "separator"), ("data", "licence"),
         ("data", "field"), ("comm", "aggregation"), ("comm", "method"), ("verify", "code"),
         ("verify", "drand_urls"),  # verifiers ask there, nobody who reads an order does
     }  # fmt: skip

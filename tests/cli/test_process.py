@@ -81,6 +81,7 @@ def test_what_a_buyer_states_of_its_model_is_handed_on(tmp_path: Path) -> None:
         ({"run_id": '"xyz"'}, "run_id is not hexadecimal"),
         ({"run_id": '"abcd"'}, "run_id has 2 bytes, expected 32"),
         ({"password_file": '"elsewhere"'}, "password_file cannot be read"),
+        ({"behaviour": '"stale-parameters"'}, "unknown key"),
         ({"books": '"ledger.db"'}, "books"),
         ({"ledger_service": '"0F"'}, "ledger_service"),
         ({"rpc_urls": '"http://one"'}, "rpc_urls"),

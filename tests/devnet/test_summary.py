@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from assay.devnet.faults.behaviours import Behaviour
 from assay.devnet.summary import AuditCounts, Losses, MethodWire, invariants, make_summary
 from assay.devnet.tables import (
     money_table,
@@ -20,7 +21,6 @@ from assay.devnet.tables import (
     training_table,
     verifiers_table,
 )
-from assay.node.behaviours import Behaviour
 from assay.orders.order import load_order
 from assay.orders.spec import build_spec, data_spec
 from assay.protocol.params import Member

@@ -26,7 +26,6 @@ TINY = """
 name = "tiny"
 rounds = {rounds}
 nodes = 4
-behave = {{ 3 = "{cheat}" }}
 [model]
 layers = 1
 width = 64
@@ -71,11 +70,12 @@ def need_anvil() -> None:
 def write_order(
     folder: Path, *, rounds: int = 10, cheat: str = "stale-parameters@2", train: str = DEMO
 ) -> Path:
-    """A run file with data to learn: digits that repeat."""
+    """A run file with data to learn, digits that repeat, and a scenario in which the last node cheats."""
     text = folder / "text.txt"
     text.write_text("".join(f"{n % 97} bottles on the wall, {n % 89} left; " for n in range(3000)))
     path = folder / "run.toml"
-    path.write_text(TINY.format(rounds=rounds, cheat=cheat, data=text, train=train))
+    path.write_text(TINY.format(rounds=rounds, data=text, train=train))
+    path.with_suffix(".scenario.toml").write_text(f'[nodes]\n3 = "{cheat}"\n')
     return path
 
 

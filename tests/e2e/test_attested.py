@@ -50,7 +50,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], 
         summary = summary_of(process)
         assert process.returncode == 0, summary
     logs = [path.read_text() for path in (folder / "run" / "participants").glob("node-*/trainer.log")]
-    assert logs and all('"method": "ahead"' in log for log in logs)
+    assert logs and all('"request": "WorkAhead"' in log for log in logs)
     return summary, run_states(folder / "run" / "bundle", bytes.fromhex(summary["run_id"]))
 
 

@@ -48,7 +48,7 @@ def test_a_node_that_joins_late_catches_up_and_contributes(tmp_path: Path) -> No
     manifest = collect_data(order, root / "data")
     binary = find_anvil(Path(contracts.__file__).parent)
     with Anvil(binary=binary, state_dir=root / "chain") as anvil, Supervisor(root / "logs") as supervisor:
-        network = establish(order, root, anvil, data_spec(order, manifest), lambda _: None)
+        network = establish(order, {}, root, anvil, data_spec(order, manifest), lambda _: None)
         late = network.member("node-1")
         for member in network.seats:
             if member.role in ("node", "verifier") and member is not late:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from assay.node.behaviours import Behaviour
 from assay.node.trainer import Trainer
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import Unavailable
@@ -26,7 +25,6 @@ def test_a_node_without_a_finite_gradient_sends_nothing(
         node=a_member(NODES[0]).peer,
         data=data,
         folder=tmp_path,
-        behaviour=Behaviour(),
     )
     monkeypatch.setattr(
         "assay.node.trainer.loss_and_gradient",
@@ -34,6 +32,6 @@ def test_a_node_without_a_finite_gradient_sends_nothing(
     )
 
     with pytest.raises(Unavailable, match="not finite"):
-        trainer.step(0, digest(spec), -1, NO_DIGEST)
+        trainer.step(0, digest(spec), 0, NO_DIGEST)
 
     assert not list((tmp_path / "steps").iterdir())

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import trio
 
+from assay.node.messages import TakeStep
 from assay.node.service import Service
 from assay.protocol.types import RoundId
 from assay.training.layout import layout_of
@@ -21,26 +22,26 @@ NORA = peer("nora")
 class WorkerProcess:
     """A trainer that answers with what it was asked."""
 
-    async def call(self, name: str, **arguments: Any) -> dict[str, Any]:
-        return {"name": name, **arguments}
+    async def call(self, request: TakeStep, _answer: Any) -> TakeStep:
+        return request
 
 
-def asked(run_state: Any) -> dict[str, Any]:
+def asked(run_state: Any) -> TakeStep:
     service = SimpleNamespace(me=SimpleNamespace(me=NORA), state_sync=SimpleNamespace(child=WorkerProcess()))
-    return cast(dict[str, Any], trio.run(Service._step, service, run_state))
+    return cast(TakeStep, trio.run(Service._step, service, run_state))
 
 
 def test_before_its_first_accepted_step_a_node_starts_afresh():
-    assert asked(a_history())["base_round"] == -1
+    assert asked(a_history()).base == 0
 
 
 def test_a_step_continues_the_last_accepted_one_though_later_ones_had_the_same_root():
     """FedAvg keeps nothing back, so every root is the zero root and says nothing of its round."""
     run_state = a_history(rule=a_rule("fedavg"))
     root = zero_root(run_state.run_id, run_state.spec.rule, layout_of(run_state.spec.model).blocks)
-    record = replace(run_state.nodes[NORA], momentum=root, round=4)
+    record = replace(run_state.nodes[NORA], momentum=root, base=5)
     run_state = replace(run_state, round=RoundId(7), nodes={**run_state.nodes, NORA: record})
 
     request = asked(run_state)
 
-    assert (request["round_id"], request["base_round"], request["base_root"]) == (7, 4, root)
+    assert (request.round, request.base, request.base_root) == (7, 5, root)

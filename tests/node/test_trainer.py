@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from assay.devnet.faults.behaviours import NODE_BEHAVIOURS, NODE_CHEATS
 from assay.node import trainer as trainers
-from assay.node.behaviours import CHEATS, NAMES, Behaviour
 from assay.node.trainer import Trainer
 from assay.protocol.draws import opened_blocks
 from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import Diverged, Unavailable
-from assay.protocol.messages import Commit, Outcome
+from assay.protocol.messages import Outcome
 from assay.protocol.openings import Opening
-from assay.protocol.types import NO_DIGEST, RoundId
+from assay.protocol.types import NO_DIGEST
 from assay.training.codec.wire import decode_update, encode_aggregate
 from assay.training.optimiser.momentum_root import zero_root as start_root
 from assay.training.optimiser.public_state import state_digest
@@ -25,10 +25,11 @@ from assay.verifier.audit import worker as examiners
 from assay.verifier.audit.exact import DISTANCE_PPB_MAX, check_opening
 from assay.verifier.audit.worker import RecomputeWorker
 from tests.builders import RUN_ID, a_data_folder, a_digest, a_spec, peer
+from tests.faulty import a_faulty_trainer
 
 SPEC = a_spec(rounds=40)
 NODE = peer("nora")
-LIES_ELSEWHERE = ("withhold-opening", "two-commits")  # the step itself is true; node/service.py lies
+LIES_ELSEWHERE = ("withhold-opening", "two-commits")  # the step itself is true; its node lies
 KEEP = SPEC.audit.audit_rounds + SPEC.audit.dispute_rounds + 2
 
 
@@ -42,9 +43,9 @@ def folder(tmp_path):
     return tmp_path / "node"
 
 
-def a_trainer(data, folder, name="honest", start=0):
-    return Trainer(
-        spec=SPEC, run_id=RUN_ID, node=NODE, data=data, folder=folder, behaviour=Behaviour(name, start)
+def a_trainer(data, folder, name="honest", start=0, **more):
+    return a_faulty_trainer(
+        name, start, spec=SPEC, run_id=RUN_ID, node=NODE, data=data, folder=folder, **more
     )
 
 
@@ -54,8 +55,8 @@ def parent_of(round_id):
 
 def step(trainer, round_id, base=None):
     """This round's step on top of a record, or of zero momentum."""
-    base_round, root = (-1, NO_DIGEST) if base is None else (base["round"], base["momentum_after"])
-    return trainer.step(round_id, parent_of(round_id), base_round, root)
+    last, root = (0, NO_DIGEST) if base is None else (base.commit.round + 1, base.commit.momentum_after)
+    return trainer.step(round_id, parent_of(round_id), last, root)
 
 
 def aggregate_of(trainer, record):
@@ -64,7 +65,7 @@ def aggregate_of(trainer, record):
 
 
 def sent_by(trainer, record):
-    return decode_update(record["update"], trainer.layout.blocks, SPEC.rule.compress.k)
+    return decode_update(record.update, trainer.layout.blocks, SPEC.rule.compress.k)
 
 
 def trained(trainer, count):
@@ -83,24 +84,6 @@ def skip(trainer, count):
         trainer.apply(trainer.parameters.round, b"")
 
 
-def commit_of(record):
-    fields = (
-        "state",
-        "batch_root",
-        "momentum_before",
-        "momentum_after",
-        "commitment",
-        "exec_class",
-        "tokens",
-    )
-    return Commit(
-        run_id=RUN_ID, round=RoundId(record["round"]), node=NODE, parent=record["parent"],
-        update=record["update_digest"], update_bytes=len(record["update"]), loss_micro=record["loss_micro"],
-        base=record["base_round"] + 1, inner=tuple(record["inner"]),
-        **{name: record[name] for name in fields},
-    )  # fmt: skip
-
-
 def blocks_drawn(trainer, record):
     live = [int(b) for b in sent_by(trainer, record).blocks_B]
     return list(opened_blocks(a_digest("seed"), NODE, SPEC.audit, trainer.layout.blocks, live))
@@ -109,8 +92,8 @@ def blocks_drawn(trainer, record):
 def opens(trainer, record):
     """Return only if the node can open this step so that every auditor takes it for an opening."""
     blocks = blocks_drawn(trainer, record)
-    opening = decode(Opening, trainer.steps.opening(record["round"], blocks))
-    check_opening(opening, commit_of(record), blocks, SPEC.rule, trainer.layout.blocks)
+    opening = decode(Opening, trainer.steps.opening(record.commit.round, blocks))
+    check_opening(opening, record.commit, blocks, SPEC.rule, trainer.layout.blocks)
 
 
 def zero_root(trainer):
@@ -144,10 +127,10 @@ def test_on_another_parent_it_is_another_step(data, folder):
     trainer = a_trainer(data, folder)
     first = step(trainer, 0)
 
-    second = trainer.step(0, a_digest("another parent"), -1, NO_DIGEST)
+    second = trainer.step(0, a_digest("another parent"), 0, NO_DIGEST)
 
-    assert second["commitment"] != first["commitment"]
-    assert second["update"] == first["update"]  # same parameters, same batch
+    assert second.commit.commitment != first.commit.commitment
+    assert second.update == first.update  # same parameters, same batch
 
 
 def test_a_round_whose_parameters_are_not_here_is_refused(data, folder):
@@ -162,7 +145,7 @@ def test_a_crash_between_momentum_and_record_leaves_the_round_to_be_done_again(d
 
     again = step(a_trainer(data, folder), 0)
 
-    assert again["momentum_after"] == first["momentum_after"]
+    assert again.commit.momentum_after == first.commit.momentum_after
     opens(trainer, again)
 
 
@@ -205,8 +188,8 @@ def test_the_first_step_starts_from_zero_and_the_next_from_the_one_before(data, 
     trainer = a_trainer(data, folder)
     first, second = trained(trainer, 2)
 
-    assert first["momentum_before"] == zero_root(trainer)
-    assert second["momentum_before"] == first["momentum_after"] != zero_root(trainer)
+    assert first.commit.momentum_before == zero_root(trainer)
+    assert second.commit.momentum_before == first.commit.momentum_after != zero_root(trainer)
 
 
 def test_the_state_that_a_step_starts_from_is_read_and_hashed_beside_its_gradient(data, folder, monkeypatch):
@@ -237,15 +220,15 @@ def test_momentum_that_is_missing_damaged_or_not_the_chains_is_not_used(data, fo
 
     for number, body in enumerate([b"", whole[:100], whole[:-4], flipped, b"no array"]):
         path.write_bytes(body)
-        record = trainer.step(1, a_digest(f"parent {number}"), 0, first["momentum_after"])
-        assert record["momentum_before"] == zero_root(trainer) and record["base_round"] == -1
+        record = trainer.step(1, a_digest(f"parent {number}"), 1, first.commit.momentum_after)
+        assert record.commit.momentum_before == zero_root(trainer) and record.commit.base == 0
         opens(trainer, record)
     path.unlink()
-    record = trainer.step(1, a_digest("no file"), 0, first["momentum_after"])
-    assert record["momentum_before"] == zero_root(trainer)
+    record = trainer.step(1, a_digest("no file"), 1, first.commit.momentum_after)
+    assert record.commit.momentum_before == zero_root(trainer)
     path.write_bytes(whole)
-    other_root = trainer.step(1, a_digest("other root"), 0, a_digest("what the chain says"))
-    assert other_root["momentum_before"] == zero_root(trainer)
+    other_root = trainer.step(1, a_digest("other root"), 1, a_digest("what the chain says"))
+    assert other_root.commit.momentum_before == zero_root(trainer)
 
 
 # ---- openings
@@ -272,7 +255,7 @@ def test_a_step_on_an_old_momentum_can_be_opened_for_as_long_as_it_can_be_drawn(
     (old,) = trained(trainer, 1)
     skip(trainer, gap - 1)
     record = step(trainer, gap, old)
-    assert record["base_round"] == 0
+    assert record.commit.base == 1
     trainer.apply(gap, aggregate_of(trainer, record))
 
     latest = record
@@ -301,11 +284,11 @@ def test_after_a_reset_training_goes_on_from_the_momentum_that_the_chain_knows(d
     first, second = trained(trainer, 2)
     trainer.reset()
     for record in (first, second):
-        trainer.apply(record["round"], aggregate_of(trainer, record))
+        trainer.apply(record.commit.round, aggregate_of(trainer, record))
 
     third = step(trainer, 2, second)
 
-    assert third["momentum_before"] == second["momentum_after"]
+    assert third.commit.momentum_before == second.commit.momentum_after
     assert step(trainer, 1, first) == second
 
 
@@ -317,8 +300,8 @@ def test_a_step_that_is_gone_or_damaged_is_said_to_be(data, folder):
         trainer.steps.opening(7, [0])
     (folder / "steps" / "momentum-00000000.npy").write_bytes(b"")
     for record in (first, second):
-        with pytest.raises(Diverged, match=f"round {record['round']}"):
-            trainer.steps.opening(record["round"], [0])
+        with pytest.raises(Diverged, match=f"round {record.commit.round}"):
+            trainer.steps.opening(record.commit.round, [0])
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -326,7 +309,7 @@ def test_a_step_that_is_gone_or_damaged_is_said_to_be(data, folder):
 def test_a_tree_that_is_gone_or_damaged_is_made_again_from_the_state(data, folder, number, place):
     trainer = a_trainer(data, folder)
     records = trained(trainer, 2)
-    opened = [trainer.steps.opening(record["round"], [0, 1, 2]) for record in records]
+    opened = [trainer.steps.opening(record.commit.round, [0, 1, 2]) for record in records]
     path = folder / "steps" / f"tree-{number:08d}.bin"
     body = bytearray(path.read_bytes())
     if place is None:
@@ -335,7 +318,7 @@ def test_a_tree_that_is_gone_or_damaged_is_made_again_from_the_state(data, folde
         body[place] ^= 1
         path.write_bytes(body)
 
-    assert [trainer.steps.opening(record["round"], [0, 1, 2]) for record in records] == opened
+    assert [trainer.steps.opening(record.commit.round, [0, 1, 2]) for record in records] == opened
 
 
 def test_an_opening_reads_only_the_drawn_blocks(data, folder):
@@ -372,23 +355,41 @@ def test_what_is_kept_on_disk_stays_bounded_over_many_rounds(data, folder):
 # ---- lies
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_audit_finds_every_cheat_that_opens_and_clears_everybody_else(data, folder, tmp_path, name):
-    trainer = a_trainer(data, folder, name, start=2)
+def audited(data, tmp_path, trainer):
+    """What an audit finds of each of four accepted steps."""
     recompute_worker = RecomputeWorker(spec=SPEC, data=data, folder=tmp_path / "recompute_worker")
     records = trained(trainer, 4)
     for record in records:
-        recompute_worker.parameters.apply(record["round"], aggregate_of(trainer, record))
+        recompute_worker.parameters.apply(record.commit.round, aggregate_of(trainer, record))
 
-    for record in records:
+    def outcome(record):
         blocks = blocks_drawn(trainer, record)
-        opening = trainer.steps.opening(record["round"], blocks)
-        found = recompute_worker.examine(commit_of(record), record["update"], opening, blocks)
-        lies = record["round"] >= 2 and name in CHEATS and name not in LIES_ELSEWHERE
-        assert found.outcome is (Outcome.MISMATCH if lies else Outcome.MATCH), (name, record["round"])
+        opening = trainer.steps.opening(record.commit.round, blocks)
+        return recompute_worker.examine(record.commit, record.update, opening, blocks).outcome
+
+    return [outcome(record) for record in records]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NODE_BEHAVIOURS)
+def test_an_audit_finds_every_cheat_that_opens_and_clears_everybody_else(data, folder, tmp_path, name):
+    lies = name in NODE_CHEATS and name not in LIES_ELSEWHERE
+    expected = [Outcome.MATCH] * 2 + [Outcome.MISMATCH if lies else Outcome.MATCH] * 2
+
+    assert audited(data, tmp_path, a_trainer(data, folder, name, start=2)) == expected
+
+
+@pytest.mark.parametrize("name", ["honest", "no-feedback"])
+def test_a_known_answer_task_is_a_false_step_that_opens_and_the_rest_is_as_it_was(
+    data, folder, tmp_path, name
+):
+    trainer = a_trainer(data, folder, name, start=3, known_answers=frozenset({1}))
+
+    last = Outcome.MATCH if name == "honest" else Outcome.MISMATCH
+    expected = [Outcome.MATCH, Outcome.MISMATCH, Outcome.MATCH, last]
+    assert audited(data, tmp_path, trainer) == expected
+
+
+@pytest.mark.parametrize("name", NODE_BEHAVIOURS)
 def test_only_a_diverged_node_names_other_parameters_than_the_chains(data, folder, name):
     """A cheat lies about its step, not about what everybody can see."""
     trainer = a_trainer(data, folder, name, start=1)
@@ -396,7 +397,7 @@ def test_only_a_diverged_node_names_other_parameters_than_the_chains(data, folde
     trained(trainer, 1)
     trained(honest, 1)
 
-    says_the_truth = step(trainer, 1)["state"] == step(honest, 1)["state"]
+    says_the_truth = step(trainer, 1).commit.state == step(honest, 1).commit.state
     assert says_the_truth == (name != "diverge")
 
 
@@ -409,7 +410,7 @@ def test_a_diverged_node_is_honest_after_its_reset_and_after_a_restart(data, fol
         assert step(one, 0) == wrong  # the word of this round was given
         skip(one, number - one.parameters.round)
         right = step(one, number)
-        assert right["state"] == state_digest(one.parameters.at(number))
+        assert right.commit.state == state_digest(one.parameters.at(number))
 
 
 # ---- what an auditor does with it
@@ -418,9 +419,9 @@ def test_a_diverged_node_is_honest_after_its_reset_and_after_a_restart(data, fol
 def judged(data, tmp_path, trainer, record, **changes):
     recompute_worker = RecomputeWorker(spec=SPEC, data=data, folder=tmp_path / "recompute_worker")
     blocks = blocks_drawn(trainer, record)
-    commit = replace(commit_of(record), **changes)
+    commit = replace(record.commit, **changes)
     return recompute_worker.examine(
-        commit, record["update"], trainer.steps.opening(record["round"], blocks), blocks
+        commit, record.update, trainer.steps.opening(record.commit.round, blocks), blocks
     )
 
 
@@ -451,12 +452,12 @@ def test_the_largest_momenta_are_judged_like_any_others(data, folder, tmp_path, 
     huge = np.full((trainer.layout.blocks, 4096), np.finfo(np.float32).max, np.float32)
     true = trainers.rules.transition
     monkeypatch.setattr(trainers.rules, "transition", lambda *a: replace(true(*a), after_BC=huge))
-    lie = trainer.step(0, a_digest("for the lie"), -1, NO_DIGEST)
+    lie = trainer.step(0, a_digest("for the lie"), 0, NO_DIGEST)
 
     found = judged(data, tmp_path, trainer, lie)
 
     assert (found.outcome, found.distance_ppb) == (Outcome.MISMATCH, DISTANCE_PPB_MAX)
-    assert record["update"] == lie["update"]
+    assert record.update == lie.update
 
 
 @pytest.mark.parametrize("name", ["honest", "no-feedback"])
@@ -480,7 +481,7 @@ def test_memory_that_is_kept_between_steps_changes_no_byte(data, tmp_path, monke
 def test_who_subtracts_nothing_keeps_all_of_its_work(data, folder):
     liar = a_trainer(data, folder, "no-feedback")
     step(liar, 0)
-    state = liar.steps.private(0)
+    state = liar.steps.private(1)
 
     assert liar._room is not None and state is not None
     assert np.array_equal(state.error_NC, liar._room)  # on top of a momentum of zeros
@@ -495,9 +496,7 @@ OLD = replace(SPEC, rule=replace(SPEC.rule, read_lag=1))
 @pytest.fixture
 def counted(data, folder, monkeypatch):
     """A trainer whose rule reads old parameters, and how many gradients it has made."""
-    trainer = Trainer(
-        spec=OLD, run_id=RUN_ID, node=NODE, data=data, folder=folder, behaviour=Behaviour("honest", 0)
-    )
+    trainer = Trainer(spec=OLD, run_id=RUN_ID, node=NODE, data=data, folder=folder)
     made = []
     gradient = trainer._gradient
     monkeypatch.setattr(trainer, "_gradient", lambda *seen: (made.append(1), gradient(*seen))[1])
@@ -506,7 +505,7 @@ def counted(data, folder, monkeypatch):
 
 def facts_of(record):
     """What of a step is not drawn anew each time it is made."""
-    return {name: value for name, value in record.items() if name not in ("salt", "commitment")}
+    return replace(record, salt=NO_DIGEST, commit=replace(record.commit, commitment=NO_DIGEST))
 
 
 def test_work_done_ahead_is_the_step_that_would_have_been_made_then(counted, data, tmp_path):
@@ -517,13 +516,12 @@ def test_work_done_ahead_is_the_step_that_would_have_been_made_then(counted, dat
         node=NODE,
         data=data,
         folder=tmp_path / "other",
-        behaviour=Behaviour("honest", 0),
     )
     record = other = None
     for round_id in range(4):
         record, other = step(trainer, round_id, record), step(plain, round_id, other)
         assert facts_of(record) == facts_of(other)
-        assert trainer.ahead(round_id + 1, round_id, record["momentum_after"])
+        assert trainer.ahead(round_id + 1, round_id + 1, record.commit.momentum_after)
         count = len(made)
         for one, its in ((trainer, record), (plain, other)):
             one.apply(round_id, aggregate_of(one, its))
@@ -533,19 +531,19 @@ def test_work_done_ahead_is_the_step_that_would_have_been_made_then(counted, dat
 def test_work_on_a_contribution_that_was_not_accepted_is_done_again(counted, data, tmp_path):
     trainer, made = counted
     first = step(trainer, 0)
-    assert trainer.ahead(1, 0, first["momentum_after"])
+    assert trainer.ahead(1, 1, first.commit.momentum_after)
     trainer.apply(0, b"")
 
     again = step(trainer, 1, None)
 
     assert len(made) == 3
-    assert again["momentum_before"] == zero_root(trainer)
+    assert again.commit.momentum_before == zero_root(trainer)
 
 
 def test_work_ahead_is_forgotten_with_the_parameters(counted):
     trainer, made = counted
     first = step(trainer, 0)
-    assert trainer.ahead(1, 0, first["momentum_after"])
+    assert trainer.ahead(1, 1, first.commit.momentum_after)
     trainer.reset()
     trainer.apply(0, aggregate_of(trainer, first))
 
@@ -557,9 +555,9 @@ def test_work_ahead_is_forgotten_with_the_parameters(counted):
 def test_nothing_is_done_ahead_that_is_not_one_round_ahead_or_needs_new_parameters(counted, data, folder):
     trainer, made = counted
     first = step(trainer, 0)
-    root = first["momentum_after"]
-    assert not trainer.ahead(0, -1, NO_DIGEST)  # the present round is `step`'s
-    assert not trainer.ahead(2, 0, root)
+    root = first.commit.momentum_after
+    assert not trainer.ahead(0, 0, NO_DIGEST)  # the present round is `step`'s
+    assert not trainer.ahead(2, 1, root)
     plain = a_trainer(data, folder)
-    assert not plain.ahead(1, 0, root)
+    assert not plain.ahead(1, 1, root)
     assert len(made) == 1

@@ -8,12 +8,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from assay.node.behaviours import CHEATS
 from assay.orders.amounts import money_text, scaled
 from assay.orders.order import Order, load_order
 from assay.protocol.errors import ConfigError
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
+EXAMPLES = [
+    path
+    for path in sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
+    if not path.name.endswith(".scenario.toml")
+]
 
 
 @pytest.fixture
@@ -44,27 +47,17 @@ def test_every_example_is_an_order(path):
     assert load_order(path).run.name == path.stem
 
 
-def test_the_quickstart_is_the_default_order_with_a_cheater():
+def test_the_quickstart_is_the_default_order_with_known_answer_tasks():
     quickstart = load_order(EXAMPLES[[path.stem for path in EXAMPLES].index("quickstart")])
 
-    assert quickstart.run.behave == {"4": "stale-parameters@6"}
-    honest = quickstart.model_copy(update={"run": quickstart.run.model_copy(update={"behave": {}})})
-    data = honest.data[0].model_copy(update={"licence": None, "max_bytes": None})
+    data = quickstart.data[0].model_copy(update={"licence": None, "max_bytes": None})
     assert (quickstart.data[0].licence, quickstart.data[0].max_bytes) == (data.licence_text, data.bytes_max)
-    assert (honest.sizes(), honest.rule()) == (Order().sizes(), Order().rule())
+    assert (quickstart.sizes(), quickstart.rule()) == (Order().sizes(), Order().rule())
     assert quickstart.verify.known_answers == 2
     verify = quickstart.verify.model_copy(update={"known_answers": 0})
     same = {"model": Order().model, "train": Order().train, "comm": Order().comm, "verify": verify}
-    plain = honest.model_copy(update={"data": (data,), **same})
+    plain = quickstart.model_copy(update={"data": (data,), **same})
     assert plain.model_dump() == Order().model_dump()
-
-
-def test_the_example_with_every_cheat_has_every_cheat_and_more_honest_nodes():
-    order = load_order(EXAMPLES[[path.stem for path in EXAMPLES].index("all-cheats")])
-
-    played = [behaviour.name for behaviour in order.behaviours().values()]
-    assert sorted(played) == sorted(CHEATS)
-    assert len(played) < order.run.nodes / 2
 
 
 @pytest.mark.parametrize(
@@ -124,12 +117,8 @@ def test_the_example_with_every_cheat_has_every_cheat_and_more_honest_nodes():
         ("a = " + "[" * 100_000, "run.toml: is not TOML"),
         (b"name = '\xff'", "run.toml: is not UTF-8 text"),
         ("#" * ((1 << 20) + 1), "run.toml: more than 1048576 bytes"),
-        ('[run.behave]\n1 = "lazy"', "[run.behave] 1 = \"lazy\": behaviour 'lazy' is unknown"),
-        ('[run.behave]\n5 = "diverge"', "[run.behave] 5 = \"diverge\": no such node; nodes are 0 to 4"),
-        ('[run.behave]\n01 = "diverge"', "[run.behave] 01 = \"diverge\": no such node"),
-        ('[run.behave]\n1 = "diverge@60"', "would begin in round 60 of a run whose last is 59"),
-        ('[run.behave]\n1 = "diverge@x"', "expected NAME@ROUND"),
-        ('[run.behave]\n1 = ["diverge"]', '[run.behave] 1 = ["diverge"]: expected text'),
+        ('[run.attesters]\n1 = ["key"]', '[run.attesters] 1 = ["key"]: expected text'),
+        ('[run.attesters]\n5 = "key"', '[run.attesters] 5 = "key": no such node; nodes are 0 to 4'),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_with_its_place_and_what_was_expected(write, text, expected):
@@ -172,13 +161,13 @@ def test_words_from_a_file_cannot_move_the_cursor(write):
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6)
-KEYS = st.sampled_from(["run", "data", "rounds", "source", "behave", "4", "lr", "amount", "method"])
+KEYS = st.sampled_from(["run", "data", "rounds", "source", "attesters", "4", "lr", "amount", "method"])
 TREES = st.recursive(
     SCALARS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
     max_leaves=8,
 )
-PATHS = ["run", "train", "data", "run.behave", "run.rounds", "budget.amount", "budget.slash", "train.lr"]
+PATHS = ["run", "train", "data", "run.attesters", "run.rounds", "budget.amount", "budget.slash", "train.lr"]
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])  # how fast values are drawn is not the claim
@@ -210,19 +199,10 @@ def test_a_choice_replaces_the_files_word_and_none_leaves_it(write):
     assert (order.run.rounds, order.run.seed, order.run.nodes) == (10, 1, 3)
 
 
-def test_behaviours_from_the_command_line_add_to_the_files(write):
-    path = write('[run]\nbehave = { 4 = "stale-parameters@6" }')
-
-    order = load_order(path, {"run.behave": {"2": "no-feedback", "4": "wrong-data@2"}})
-
-    behaviours = {number: (b.name, b.from_round) for number, b in order.behaviours().items()}
-    assert behaviours == {4: ("wrong-data", 2), 2: ("no-feedback", 6)}
-
-
 def test_a_mistake_is_blamed_on_where_it_was_made(write):
-    path = write('[run]\nbehave = { 4 = "lazy" }')
+    path = write("[run]\nnodes = 0")
 
-    lines = lines_of(path, {"run.behave": {"2": "idle"}, "run.rounds": 9})
+    lines = lines_of(path, {"run.verifiers": 0, "run.rounds": 9})
 
     assert [line.split(":")[0] for line in lines] == ["run.toml", "command line"]
     assert lines_of(None, {"run.rounds": 0}) == ["command line: [run] rounds = 0: expected at least 1"]

@@ -222,7 +222,7 @@ def test_the_standard_library_is_sources_only_and_the_same_every_time():
 def test_the_check_names_sizes_price_budget_and_audits(tmp_path):
     (tmp_path / "text").write_bytes(TEXT)
     path = tmp_path / "run.toml"
-    path.write_text('[run]\nbehave = {4 = "wrong-data"}\n[[data]]\nsource = "text"\nlicence = "MIT"')
+    path.write_text('[[data]]\nsource = "text"\nlicence = "MIT"')
 
     report = "\n".join(check_order(path))
 
@@ -232,7 +232,6 @@ def test_the_check_names_sizes_price_budget_and_audits(tmp_path):
         "18,400 bytes in 1 documents, a token each byte",
         "float32, the whole batch per forward and backward pass",
         "5 nodes, 4 verifiers",
-        "node 4: wrong-data@6",
         "text (MIT)",
         "0.07 bits per parameter",
         "60 rounds of 2,560 tokens, 6 epochs",

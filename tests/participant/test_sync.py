@@ -11,10 +11,11 @@ import pytest
 import trio
 
 from assay.network.blob_store import DiskBlobs
+from assay.node.messages import TrainerStart
+from assay.participant.compute import AtRound, GetRound, GetState, State, Workplace
 from assay.participant.store import Store
 from assay.participant.sync import StateSync
 from assay.protocol.encoding.blob import blob_digest
-from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import Diverged, Unavailable
 from assay.protocol.state_transition import advance, start
 from assay.protocol.types import NO_DIGEST
@@ -74,11 +75,12 @@ async def a_state_sync(disk, fetched=None, folder="me"):
     (disk / folder).mkdir(exist_ok=True)
     state_sync = StateSync(
         module="assay.node.trainer",
-        opening={
-            "spec": encode(SPEC), "run_id": RUN_ID, "node": peer("nora"), "data": str(disk / "data"),
-            "folder": str(disk / folder), "base": None, "device": "cpu", "threads": 1,
-            "behaviour": "honest", "start": 0, "known_answers": [],
-        },
+        start=TrainerStart(
+            spec=SPEC, run_id=RUN_ID, node=peer("nora"), known_answers=(),
+            workplace=Workplace(
+                data=str(disk / "data"), folder=str(disk / folder), base="", device="cpu", threads=1
+            ),
+        ),
         log_path=disk / "worker.log",
         store=Store(disk / "store.db"),
         blobs=DiskBlobs(disk / folder / "blobs", bytes_max=1 << 20),
@@ -140,7 +142,7 @@ def test_a_worker_that_was_killed_is_replayed_to_the_same_parameters(disk, tmp_p
             with trio.move_on_after(60):
                 await process.wait()
             assert await state_sync.reach(4) == expected(4, tmp_path)
-            assert await state_sync.child.call("digest") == expected(4, tmp_path)
+            assert (await state_sync.child.call(GetState(), State)).digest == expected(4, tmp_path)
 
     trio.run(main)
 
@@ -164,6 +166,7 @@ def test_parameters_that_a_quorum_contradicts_are_rebuilt_once_and_then_it_stops
             assert await state_sync.reach(1) == expected(1, tmp_path)
             with pytest.raises(Diverged, match="rebuilt or not"):
                 await state_sync.reach(2)
-            assert await state_sync.child.call("round") == 1  # rebuilt from zero, to the same end
+            at = await state_sync.child.call(GetRound(), AtRound)
+            assert at.round == 1  # rebuilt from zero, to the same end
 
     trio.run(main)

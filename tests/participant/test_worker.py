@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 import trio
 
+from assay.participant.compute import AtRound
 from assay.participant.worker import WorkerProcess
 from assay.protocol.errors import AssayError, ConfigError, Diverged, MalformedMessage, OutOfPhase, Unavailable
+from tests.participant.a_worker import Crash, Echo, GetPid, Kill, Pid, Raise, Shout, Start, WaitFor
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = "tests.participant.a_worker"
@@ -22,9 +24,10 @@ OWNER = """
 import sys, trio
 from pathlib import Path
 from assay.participant.worker import WorkerProcess
+from tests.participant.a_worker import GetPid, Pid, Start
 async def main():
-    child = WorkerProcess("tests.participant.a_worker", Path(sys.argv[1]))
-    print(await child.call("pid"), flush=True)
+    child = WorkerProcess("tests.participant.a_worker", Start(), Path(sys.argv[1]), lambda _: None)
+    print((await child.call(GetPid(), Pid)).pid, flush=True)
     await trio.sleep_forever()
 trio.run(main)
 """
@@ -36,12 +39,20 @@ def log(tmp_path):
 
 
 @asynccontextmanager
-async def a_child(log, prepare=None):
-    child = WorkerProcess(MODULE, log, prepare)
+async def a_child(log, start=None, started=lambda _: None):
+    child = WorkerProcess(MODULE, start or Start(), log, started)
     try:
         yield child
     finally:
         await child.close()
+
+
+async def pid_of(child):
+    return (await child.call(GetPid(), Pid)).pid
+
+
+async def echoed(child, value):
+    return (await child.call(Echo(value=value), Echo)).value
 
 
 def run(main):
@@ -63,18 +74,10 @@ async def until_ended(pid):
             await trio.sleep(0.02)
 
 
-def test_a_call_returns_what_the_function_returned(log):
-    async def main():
-        async with a_child(log) as child:
-            assert await child.call("echo", value=[1, b"two", "three", None]) == [1, b"two", "three", None]
-
-    run(main)
-
-
 def test_a_large_value_goes_both_ways_whole(log):
     async def main():
         async with a_child(log) as child:
-            assert await child.call("echo", value=bytes(5 << 20)) == bytes(5 << 20)
+            assert await echoed(child, bytes(5 << 20)) == bytes(5 << 20)
 
     run(main)
 
@@ -83,11 +86,11 @@ def test_a_large_value_goes_both_ways_whole(log):
 def test_an_error_of_ours_arrives_with_its_class_and_its_words_and_the_worker_lives(log, kind):
     async def main():
         async with a_child(log) as child:
-            pid = await child.call("pid")
+            pid = await pid_of(child)
             with pytest.raises(kind, match="these words") as caught:
-                await child.call("raise", kind=kind.__name__, words="these words")
+                await child.call(Raise(kind=kind.__name__), AtRound)
             assert type(caught.value) is kind
-            assert await child.call("pid") == pid
+            assert await pid_of(child) == pid
 
     run(main)
 
@@ -97,7 +100,7 @@ def test_a_fault_of_a_peer_arrives_as_words_that_name_the_peer(log, kind):
     async def main():
         async with a_child(log) as child:
             with pytest.raises(AssayError, match="peer 00000000: these words"):
-                await child.call("raise", kind=kind, words="these words")
+                await child.call(Raise(kind=kind), AtRound)
 
     run(main)
 
@@ -105,43 +108,39 @@ def test_a_fault_of_a_peer_arrives_as_words_that_name_the_peer(log, kind):
 def test_what_the_worker_prints_goes_to_its_log_and_not_into_the_answers(log):
     async def main():
         async with a_child(log) as child:
-            assert await child.call("shout") == "heard"
-            assert await child.call("echo", value=1) == 1
+            assert (await child.call(Shout(), AtRound)).round == 7
+            assert await echoed(child, b"1") == b"1"
 
     run(main)
     assert "a library greets" in log.read_text()
     assert "and so does its C part" in log.read_text()
 
 
-@pytest.mark.parametrize("end", ["crash", "kill"])
-def test_a_worker_that_dies_is_unavailable_and_the_next_call_starts_and_prepares_another(log, end):
-    prepared = []
-
-    async def prepare(child):
-        prepared.append(await child.call_now("open", value=len(prepared)))
+@pytest.mark.parametrize("end", [Crash(), Kill()])
+def test_a_worker_that_dies_is_unavailable_and_the_next_call_starts_another_and_tells_its_round(log, end):
+    rounds = []
 
     async def main():
-        async with a_child(log, prepare) as child:
-            first = await child.call("pid")
-            with pytest.raises(Unavailable, match=r"a_worker worker died during (crash|kill)"):
-                await child.call(end)
-            assert await child.call("pid") != first
-            assert await child.call("held") == {"value": 1}
+        async with a_child(log, started=rounds.append) as child:
+            first = await pid_of(child)
+            with pytest.raises(Unavailable, match=r"a_worker worker died during (Crash|Kill)"):
+                await child.call(end, AtRound)
+            assert await pid_of(child) != first
 
     run(main)
-    assert prepared == ["opened", "opened"]
+    assert rounds == [7, 7]
 
 
 def test_a_worker_killed_between_two_calls_is_replaced(log):
     async def main():
         async with a_child(log) as child:
-            first = await child.call("pid")
+            first = await pid_of(child)
             os.kill(first, signal.SIGKILL)
             await until_ended(first)
             try:
-                second = await child.call("pid")
+                second = await pid_of(child)
             except Unavailable:  # the kernel had not told us yet when we wrote
-                second = await child.call("pid")
+                second = await pid_of(child)
             assert second != first
 
     run(main)
@@ -151,7 +150,7 @@ def test_the_reason_of_a_crash_is_in_the_log(log):
     async def main():
         async with a_child(log) as child:
             with pytest.raises(Unavailable, match=r"worker\.log"):
-                await child.call("crash")
+                await child.call(Crash(), AtRound)
 
     run(main)
     assert "RuntimeError: a bug" in log.read_text()
@@ -159,9 +158,9 @@ def test_the_reason_of_a_crash_is_in_the_log(log):
 
 def test_a_module_that_is_no_worker_is_unavailable(log):
     async def main():
-        child = WorkerProcess("tests.participant.no_such_module", log)
+        child = WorkerProcess("tests.participant.no_such_module", Start(), log, lambda _: None)
         with pytest.raises(Unavailable):
-            await child.call("pid")
+            await pid_of(child)
         await child.close()
 
     run(main)
@@ -170,15 +169,15 @@ def test_a_module_that_is_no_worker_is_unavailable(log):
 def test_a_cancelled_caller_does_not_shift_the_answers_of_the_next(log, tmp_path):
     async def main():
         async with a_child(log) as child:
-            await child.call("pid")
+            await pid_of(child)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(abandon, child, nursery.cancel_scope)
-            assert await child.call("echo", value="mine") == "mine"
+            assert await echoed(child, b"mine") == b"mine"
 
     async def abandon(child, scope):
         async with trio.open_nursery() as inner:
             inner.start_soon(cancel_when_begun, scope, tmp_path / "go")
-            await child.call("wait_for", path=str(tmp_path / "go"))
+            await child.call(WaitFor(path=str(tmp_path / "go")), AtRound)
 
     run(main)
 
@@ -192,55 +191,44 @@ async def cancel_when_begun(scope, path):
     path.touch()
 
 
-def test_a_caller_cancelled_while_the_worker_starts_leaves_it_prepared_and_in_step(log, tmp_path):
+def test_a_caller_cancelled_while_the_worker_starts_leaves_it_started_and_in_step(log, tmp_path):
     """A node's step is cancelled whenever a round ends, often while torch is still being imported."""
-    starts, scope = [], trio.CancelScope()
-
-    async def prepare(child):
-        starts.append(await child.call_now("pid"))
-        await child.call_now("wait_for", path=str(tmp_path / "go"))
-        await child.call_now("open", value=1)
+    rounds, scope = [], trio.CancelScope()
 
     async def abandon(child):
         with scope:
-            await child.call("echo", value="abandoned")
+            await echoed(child, b"abandoned")
 
     async def main():
-        async with a_child(log, prepare) as child:
+        start = Start(wait_for=str(tmp_path / "go"))
+        async with a_child(log, start, rounds.append) as child:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(cancel_when_begun, scope, tmp_path / "go")
                 nursery.start_soon(abandon, child)
-            assert await child.call("echo", value="mine") == "mine"
-            assert await child.call("held") == {"value": 1}
+            assert await echoed(child, b"mine") == b"mine"
 
     run(main)
-    assert len(starts) == 1  # rounds may be shorter than a start
+    assert rounds == [7]  # rounds may be shorter than a start
 
 
-def test_a_worker_whose_preparation_failed_is_prepared_again_and_never_used_as_it_is(log):
-    attempts = []
-
-    async def prepare(child):
-        attempts.append(await child.call_now("pid"))
-        if len(attempts) == 1:
-            await child.call_now("raise", kind="ConfigError", words="no data")
-        await child.call_now("open", value=2)
-
+def test_a_worker_whose_start_failed_is_started_again_and_never_used_as_it_is(log, tmp_path):
     async def main():
-        async with a_child(log, prepare) as child:
+        async with a_child(log, Start(needs=str(tmp_path / "data"))) as child:
             with pytest.raises(ConfigError, match="no data"):
-                await child.call("held")
-            assert await child.call("held") == {"value": 2}
+                await pid_of(child)
+            with pytest.raises(ConfigError, match="no data"):
+                await pid_of(child)
+            (tmp_path / "data").touch()
+            assert await pid_of(child)
 
     run(main)
-    assert len(set(attempts)) == 2
 
 
 def test_calls_of_many_tasks_each_get_their_own_answer(log):
     answers = {}
 
     async def ask(child, number):
-        answers[number] = await child.call("echo", value=number)
+        answers[number] = await echoed(child, b"%d" % number)
 
     async def main():
         async with a_child(log) as child, trio.open_nursery() as nursery:
@@ -248,13 +236,13 @@ def test_calls_of_many_tasks_each_get_their_own_answer(log):
                 nursery.start_soon(ask, child, number)
 
     run(main)
-    assert answers == {number: number for number in range(50)}
+    assert answers == {number: b"%d" % number for number in range(50)}
 
 
 def test_closing_ends_the_worker(log):
     async def main():
         async with a_child(log) as child:
-            pid = await child.call("pid")
+            pid = await pid_of(child)
         assert has_ended(pid)
         await child.close()
 
@@ -265,6 +253,7 @@ def test_the_child_ends_when_its_parent_is_killed(log):
     owner = subprocess.Popen([sys.executable, "-c", OWNER, str(log)], stdout=subprocess.PIPE, cwd=ROOT)
     assert owner.stdout is not None
     try:
+        assert b"greets" in owner.stdout.readline()
         child_pid = int(owner.stdout.readline())
         assert not has_ended(child_pid)
     finally:

@@ -24,12 +24,13 @@ class NodeState:
     """A node's private state after a round.
 
     error_NC: momentum, or what was not sent yet; float32. inner: state of its optimiser, for
-    rules that carry it. round: the last round it contributed to, or -1.
+    rules that carry it. base: 1 + the round of the step that led to it, as a commit that continues it says;
+    0 before the first.
     """
 
     error_NC: Floats
     inner: InnerState | None = None
-    round: int = -1
+    base: int = 0
 
 
 def start_private(layout: Layout) -> NodeState:

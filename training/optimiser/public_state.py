@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -88,11 +87,6 @@ class PublicState:
         if self.round % self._keep == 0:
             self._save(self.round)
         return self.digest()
-
-    def replace(self, theta_P: NDArray[np.float32]) -> None:
-        """Overwrite the newest round's parameters. Only fault injection calls this."""
-        self.public = replace(self.public, theta_P=theta_P)
-        self._recent[self.round] = theta_P
 
     def reset(self) -> None:
         """Discard everything and start from round 0: what a diverged process does."""

@@ -74,7 +74,7 @@ def begin(spec: RunSpec, layout: Layout, theta_P: Floats, private: NodeState, ro
         return replace(started, theta_P=theta_P)
     mine = np.float32(rule.merge_ppm / PPM)
     merged_P = carried.theta_P
-    missed = range(max(private.round, round_id - rule.fragments), round_id)  # more only repeat fragments
+    missed = range(max(private.base - 1, round_id - rule.fragments), round_id)  # more only repeat fragments
     for fragment in applied_fragments(spec, missed):
         is_in = fragment_positions(layout, rule.fragments, fragment)
         mixed_P = theta_P * (np.float32(1) - mine) + merged_P * mine
@@ -153,7 +153,7 @@ def encode(
     """
     rule = spec.rule
     moved = compress(spec, layout, round_id, private.error_NC, work.x_NC, uses_up=uses_up)
-    after = NodeState(moved.after_BC, work.ends[-1] if rule.carries_inner else None, round_id)
+    after = NodeState(moved.after_BC, work.ends[-1] if rule.carries_inner else None, round_id + 1)
     if moved.factors is not None:
         return after, encode_factors(moved.factors, layout.blocks)
     return after, message(spec, layout, moved.sent)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,7 @@ class Finding:
     is_biased: over several audits here, the node deviates in one direction; see `assay.verifier.audit.drift`.
     """
 
+    TAG: ClassVar[bytes] = b"assay/worker/finding/1"
     outcome: Outcome
     recomputed: Digest
     distance_ppb: int

@@ -6,16 +6,17 @@ parameters as every honest process does, and recomputes what a given step should
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.participant.compute import ComputeWorker
 from assay.protocol.commitments import sketch_digest
-from assay.protocol.encoding.codec import decode, digest
+from assay.protocol.encoding.codec import Message, decode, digest
 from assay.protocol.messages import Commit, Outcome
 from assay.protocol.openings import InnerOpening, Opening
 from assay.protocol.params import RunSpec
@@ -39,6 +40,7 @@ from assay.verifier.audit.bias_memory import BiasMemory
 from assay.verifier.audit.displacement import ModelledSegment, as_one, judge_movement, worse_of
 from assay.verifier.audit.exact import Finding, check_opening, compare
 from assay.verifier.audit.limits import Limits, agreed_limits
+from assay.verifier.audit.messages import Examine, Examined, RecomputeStart
 from assay.verifier.audit.segment import OpenedSegment, check_inner_opening, opening_bytes_max
 from assay.verifier.audit.segment_limits import limits_between, regime_of
 from assay.verifier.audit.tolerance import floor_of, judge
@@ -75,13 +77,15 @@ class _Opened:
     start: InnerState
 
 
-class RecomputeWorker:
+class RecomputeWorker(ComputeWorker):
     """Parameters of recent rounds and the data: all that a recompute needs.
 
     limits: tolerances for steps of other execution classes; without them such steps are not judged, nor are
     inner steps of a class that was not measured against this one.
     memory: file of the bias memory, which outlives this process; None keeps nothing.
     """
+
+    REQUESTS: ClassVar = (*ComputeWorker.REQUESTS, Examine)
 
     def __init__(
         self,
@@ -94,11 +98,19 @@ class RecomputeWorker:
         limits: Limits | None = None,
         memory: Path | None = None,
     ) -> None:
+        super().__init__(PublicState(spec, folder / "theta", kept_rounds(spec), base))
         self.spec, self.device, self.limits = spec, device, limits
         self.exec_class = execution_class(spec.compute, device)
-        self.parameters = PublicState(spec, folder / "theta", kept_rounds(spec), base)
         self.tokens = read_tokens(data, spec.data)
         self.watch = BiasMemory(memory, digest(spec))
+
+    def answer(self, request: Message) -> Message:
+        """Do what a request asks for, see `ComputeWorker.answer`."""
+        if not isinstance(request, Examine):
+            return super().answer(request)
+        seen = request.commit, request.update, request.opening, list(request.blocks), request.segment
+        found = self.examine(*seen, committed=request.committed, pattern=request.pattern)
+        return Examined(finding=found, exec_class=self.exec_class)
 
     def examine(
         self,
@@ -295,7 +307,7 @@ class RecomputeWorker:
         shown = check_inner_opening(opened, commit, spec.rule, layout, blocks, segment)
         start = shown.start
         if segment == 0 or start is None:
-            private = NodeState(np.zeros((0, 0), np.float32), start, commit.base - 1)
+            private = NodeState(np.zeros((0, 0), np.float32), start, commit.base)
             start = begin(spec, layout, theta_P, private, int(commit.round))
         start_BC = to_blocks(layout, theta_P)[blocks].reshape(shown.last_BC.shape)
         way_BSS = (start_BC - shown.last_BC).reshape(len(blocks), BLOCK_SIDE, BLOCK_SIDE)
@@ -328,57 +340,19 @@ def _steps_of(spec: RunSpec, segment: int) -> tuple[int, int]:
     return first, min(first + spec.rule.local.segment, spec.rule.local.steps)
 
 
-def methods() -> Mapping[str, Callable[..., Any]]:
-    """The methods that the parent process may call; `open` comes first."""
-    held: list[RecomputeWorker] = []
+def open_worker(start: RecomputeStart) -> RecomputeWorker:
+    """The recompute worker that a start describes; sets this process up to compute."""
+    place, folder = start.workplace, Path(start.workplace.folder)
+    prepare(folder, device=place.device, threads=place.threads)
+    return RecomputeWorker(
+        spec=start.spec,
+        data=Path(place.data),
+        folder=folder,
+        base=place.base_path,
+        device=place.device,
+        limits=agreed_limits(start.spec, Path(start.limits) if start.limits else None),
+        memory=folder / MEMORY,
+    )
 
-    def open_(
-        spec: bytes, data: str, folder: str, base: str | None, device: str, threads: int, limits: str | None
-    ) -> int:
-        prepare(Path(folder), device=device, threads=threads)
-        run = decode(RunSpec, spec)
-        held[:] = [
-            RecomputeWorker(
-                spec=run,
-                data=Path(data),
-                folder=Path(folder),
-                base=None if base is None else Path(base),
-                device=device,
-                limits=agreed_limits(run, None if limits is None else Path(limits)),
-                memory=Path(folder) / MEMORY,
-            )
-        ]
-        return held[0].parameters.round
 
-    def examine(
-        commit: bytes,
-        update: bytes,
-        opening: bytes,
-        blocks: list[int],
-        segment: int,
-        committed: bytes,
-        pattern: bytes,
-    ) -> dict[str, Any]:
-        seen = decode(Commit, commit), update, opening, blocks, segment
-        found = held[0].examine(*seen, committed=Digest(committed), pattern=Digest(pattern))
-        return {
-            "outcome": int(found.outcome),
-            "exec_class": held[0].exec_class,
-            "recomputed": found.recomputed,
-            "witness": found.witness,
-            "is_biased": found.is_biased,
-            "distance_ppb": found.distance_ppb,
-            "block": found.block,
-        }
-
-    def apply(round_id: int, aggregate: bytes) -> Digest:
-        return held[0].parameters.apply(round_id, aggregate)
-
-    return {
-        "open": open_,
-        "round": lambda: held[0].parameters.round,
-        "digest": lambda: held[0].parameters.digest(),
-        "apply": apply,
-        "examine": examine,
-        "reset": lambda: held[0].parameters.reset(),
-    }
+START = RecomputeStart

@@ -63,7 +63,7 @@ def check_commit(rules: Rules, run_state: RunState, state: Digest, signed: Signe
     )
     record = run_state.nodes[commit.node]
     begins = record.momentum if commit.base else rules.zero_momentum
-    need(commit.base in (0, record.round + 1), f"continues base {commit.base}, not its last accepted step")
+    need(commit.base in (0, record.base), f"continues base {commit.base}, not its last accepted step")
     need(commit.momentum_before == begins, "momentum does not continue its last accepted step")
     need(
         len(commit.inner) == spec.rule.segments,

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
-from typing import Any
 
 import trio
 
@@ -37,8 +35,9 @@ from assay.protocol.state_transition import RunState, StepId, may_commit_verdict
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.training.codec.contribution import decode_contribution
 from assay.training.layout import layout_of
+from assay.verifier.audit.exact import Finding
+from assay.verifier.audit.messages import Examine, Examined
 from assay.verifier.audit.segment import opening_bytes_max
-from assay.verifier.service.behaviours import parse_behaviour
 from assay.verifier.service.driver import Driver
 from assay.verifier.service.proposer import GetUpdate
 
@@ -46,6 +45,9 @@ log = logging.getLogger(__name__)
 OPENING_SHARE = 0.6  # of `collect_ms`: how long a node has to open, a restart included
 ASK_AFTER_S = 3.0  # a node pushes its opening unasked; we ask when a restart may have lost it
 OPENINGS_TRIED_MAX = 3  # per audit: bounds the work that announcers of invalid openings cause
+
+
+WITHHELD = Examined(finding=Finding(Outcome.WITHHELD, NO_DIGEST, 0, 0), exec_class=NO_DIGEST)
 
 
 class AuditRunner:
@@ -70,7 +72,6 @@ class AuditRunner:
         self._stored: dict[StepId, Digest] = {}
         self._announced = trio.Event()
         self._busy: set[str] = set()
-        self._behaviour = parse_behaviour(me.config.behaviour)
 
     def opened(self, node: PeerId, opened: OpeningNotice) -> None:
         """A node announces where its opening of a recent step can be fetched; the newest notice counts.
@@ -148,8 +149,7 @@ class AuditRunner:
     def _open(self, run_state: RunState, audit: Audit) -> None:
         """Reveal the verdict that we committed to, if the chain accepts it now."""
         signed = self._kept(audit)
-        is_lie = self._behaviour == "never-open"
-        if signed is None or is_lie or not may_open_verdict(run_state, audit, signed.verdict):
+        if signed is None or not may_open_verdict(run_state, audit, signed.verdict):
             return
         try:
             self._say(signed)
@@ -175,8 +175,7 @@ class AuditRunner:
         return None if body is None else decode(SignedVerdict, body)
 
     async def _find(self, audit: Audit) -> SignedVerdict:
-        if self._behaviour in ("pass-all", "accuse-all"):
-            return self._made_up(audit)
+        """Our verdict on a step: recomputed from its opening, or that nobody opened it."""
         commit = audit.commit
         update = await self._get_update(int(commit.round), commit.update, self._me.verifiers)
         await self._state_sync.reach(min(int(self._follower.run_state.round), self._me.spec.rounds))
@@ -189,32 +188,25 @@ class AuditRunner:
         while True:
             opened = await self._next_opening(audit, tried, deadline)
             if opened is None:
-                return self._sign(audit, {"outcome": Outcome.WITHHELD}, NO_DIGEST, 0)
+                return self._sign(audit, WITHHELD, NO_DIGEST, 0)
             tried.add(opened.opening)
             try:
                 body = await self._fetch_opening(audit, opened, deadline)
-                found = await self._state_sync.child.call(
-                    "examine",
-                    commit=encode(commit),
+                request = Examine(
+                    commit=commit,
                     update=update,
                     opening=body,
-                    blocks=list(blocks),
+                    blocks=blocks,
                     segment=audit.segment,
                     committed=audit.sketch or NO_DIGEST,
                     pattern=audit.pattern,
                 )
+                examined = await self._state_sync.child.call(request, Examined)
             except (PeerFault, MalformedMessage) as fault:
                 log.warning("opening discarded", extra={"node": audit.node.hex()[:8], "reason": str(fault)})
                 continue
             self._stored[(audit.round, audit.node)] = self._me.blobs.put(body)  # a committee may ask for it
-            return self._sign(audit, found, opened.opening, len(body))
-
-    def _made_up(self, audit: Audit) -> SignedVerdict:
-        """Verdicts of the test behaviours that recompute nothing."""
-        outcome = Outcome.MATCH if self._behaviour == "pass-all" else Outcome.MISMATCH
-        guess = Digest(os.urandom(32)) if audit.sketch is None else audit.sketch
-        said = {"outcome": outcome, "exec_class": audit.commit.exec_class, "recomputed": guess}
-        return self._sign(audit, {**said, "witness": Digest(os.urandom(32))}, NO_DIGEST, 0)
+            return self._sign(audit, examined, opened.opening, len(body))
 
     async def _next_opening(self, audit: Audit, tried: set[Digest], deadline: float) -> OpeningNotice | None:
         """The next announced opening not tried yet: the node's own, or one that an accusing verdict names."""
@@ -266,23 +258,24 @@ class AuditRunner:
         except Unavailable as error:
             raise MalformedMessage(f"opening that nobody serves: {error}") from None
 
-    def _sign(self, audit: Audit, found: Mapping[str, Any], opening: Digest, size: int) -> SignedVerdict:
+    def _sign(self, audit: Audit, examined: Examined, opening: Digest, size: int) -> SignedVerdict:
         """A verdict with the result of a recompute, under a fresh salt."""
+        found = examined.finding
         verdict = Verdict(
             run_id=self._me.run_id,
             round=audit.round,
             node=audit.node,
             verifier=self._me.me,
             salt=Digest(os.urandom(32)),
-            outcome=Outcome(found["outcome"]),
-            exec_class=Digest(found.get("exec_class", NO_DIGEST)),
-            recomputed=Digest(found.get("recomputed", NO_DIGEST)),
-            witness=Digest(found.get("witness", NO_DIGEST)),
-            is_biased=found.get("is_biased", False),
+            outcome=found.outcome,
+            exec_class=examined.exec_class,
+            recomputed=found.recomputed,
+            witness=found.witness,
+            is_biased=found.is_biased,
             opening=opening,
             opening_bytes=size,
-            distance_ppb=found.get("distance_ppb", 0),
-            block=found.get("block", 0),
+            distance_ppb=found.distance_ppb,
+            block=found.block,
         )
         return SignedVerdict(verdict=verdict, signature=sign(self._me.keys.peer, self._me.domain, verdict))
 

@@ -51,6 +51,7 @@ from assay.training.optimiser.momentum_root import zero_root
 from assay.verifier.aggregation.combine import rounds_behind
 from assay.verifier.aggregation.registry import check_aggregation
 from assay.verifier.audit.limits import agreed_limits
+from assay.verifier.audit.messages import RecomputeStart
 from assay.verifier.round.commits import Rules
 from assay.verifier.round.machine import Released, Round, Submitted
 from assay.verifier.service.appraiser import Appraiser
@@ -89,8 +90,12 @@ SHOWN: dict[bytes, type[SketchOpening] | type[KnownAnswer]] = {
 }
 
 
-async def run_verifier(config: Config) -> None:
+async def run_verifier(config: Config, audit_runner: type[AuditRunner] = AuditRunner) -> None:
     """Take part in a run as a verifier until cancelled.
+
+    Args:
+        config: The operator's.
+        audit_runner: What does its audits.
 
     Raises:
         ConfigError: the operator can fix it.
@@ -105,23 +110,23 @@ async def run_verifier(config: Config) -> None:
         raise ConfigError(f"this run cannot be verified by us: {fault}") from None
     if me.spec.audit.drand.is_used and not me.config.drand:
         raise ConfigError("this run draws by a drand network too: say in the file where to ask it, as drand")
-    await Service(me).run()
+    await Service(me, audit_runner).run()
 
 
 class Service:
     """A verifier's parts, and the handlers that peers can call."""
 
-    def __init__(self, me: Participant) -> None:
-        self.me = me
+    def __init__(self, me: Participant, audit_runner: type[AuditRunner]) -> None:
+        self.me, self._audit_runner_type = me, audit_runner
         self.follower = Follower(me.spec, me.run_id, me.store)
         self.layout = layout_of(me.spec.model)
         self.state_sync = StateSync(
             module="assay.verifier.audit.worker",
-            opening={
-                "spec": encode(me.spec),
-                **me.workplace,
-                "limits": None if me.config.limits is None else str(me.config.limits),
-            },
+            start=RecomputeStart(
+                spec=me.spec,
+                workplace=me.workplace,
+                limits="" if me.config.limits is None else str(me.config.limits),
+            ),
             log_path=me.config.folder / "recompute-worker.log",
             store=me.store,
             blobs=me.blobs,
@@ -180,7 +185,7 @@ class Service:
                 self._update,
                 self._drand.want,
             )
-            self.audit_runner = AuditRunner(
+            self.audit_runner = self._audit_runner_type(
                 self.me, host, self.follower, self.state_sync, nursery, self.driver, self._update
             )
             ready.set()

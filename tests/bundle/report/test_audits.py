@@ -11,8 +11,8 @@ from rich.console import Console
 
 from assay.bundle.report.auditors import auditors_of
 from assay.bundle.report.audits import CLASSES, as_plain, final_audits, kind_of, node_reports
+from assay.bundle.report.labels import Label, Labels, read_labels, write_labels
 from assay.bundle.report.page import report_group, report_page
-from assay.node.behaviours import Behaviour
 from assay.protocol.audits import AuditStatus, Fault, FaultKind
 from assay.protocol.messages import Outcome
 from assay.protocol.state_transition import advance
@@ -30,7 +30,8 @@ from tests.builders import (
 )
 
 SPEC = a_spec(rounds=12)
-LIE = {peer("mallory"): Behaviour("wrong-data", 2)}
+HONEST = Label(behaviour="honest", is_cheat=False, false_from=None)
+LIE = Label(behaviour="wrong-data@2", is_cheat=True, false_from=2)
 
 
 def a_run(says, nodes=NODES):
@@ -49,14 +50,14 @@ def a_run(says, nodes=NODES):
 
 
 def honestly(audit, _name):
-    behaviour = LIE.get(audit.node)
-    return Outcome.MISMATCH if behaviour and audit.round >= behaviour.from_round else Outcome.MATCH
+    is_false = audit.node == peer("mallory") and audit.round >= 2
+    return Outcome.MISMATCH if is_false else Outcome.MATCH
 
 
-def found(says, behaviours=LIE, names=None):
+def found(says, mallory=LIE):
     links, run_states = a_run(says)
-    names = names or {peer(name): "honest" for name in NODES}
-    plain = as_plain(SPEC, RUN_ID, node_reports(SPEC, links, run_states, behaviours, names))
+    labels = {**{peer(name): HONEST for name in NODES}, peer("mallory"): mallory}
+    plain = as_plain(SPEC, RUN_ID, node_reports(SPEC, links, run_states, labels))
     return {**plain, **auditors_of(SPEC, final_audits(run_states).values(), {})}
 
 
@@ -86,7 +87,7 @@ def test_an_accused_honest_step_is_a_false_alarm_however_it_ends():
     def one_liar(audit, name):
         return Outcome.MISMATCH if name == name_of(audit.order[0]) else Outcome.MATCH
 
-    told = found(one_liar, behaviours={})
+    told = found(one_liar, mallory=HONEST)
 
     assert told["false_alarms"]["accused"] > 0
     assert told["false_alarms"]["confirmed"] == 0
@@ -103,7 +104,7 @@ def test_an_accused_honest_step_is_a_false_alarm_however_it_ends():
     ],
 )
 def test_an_audit_is_counted_under_how_it_ended(says, kind):
-    told = found(says, behaviours={})
+    told = found(says, mallory=HONEST)
     assert told["all"][kind] > 0
 
 
@@ -124,7 +125,9 @@ def test_every_drawn_step_is_in_exactly_one_class_and_the_rate_is_the_rules(says
 
 
 def test_who_sends_two_commits_is_not_held_against_the_audits():
-    told = found(lambda *_: Outcome.MATCH, behaviours={peer("mallory"): Behaviour("two-commits", 0)})
+    told = found(
+        lambda *_: Outcome.MATCH, mallory=Label(behaviour="two-commits@0", is_cheat=True, false_from=None)
+    )
     assert told["cheats"]["nodes"] == 1
     assert told["cheats"]["by_audit"] == 0
     assert told["cheats"]["power"] is None
@@ -132,7 +135,7 @@ def test_who_sends_two_commits_is_not_held_against_the_audits():
 
 def test_without_labels_the_report_says_so_and_counts_all_as_honest():
     links, run_states = a_run(honestly)
-    told = as_plain(SPEC, RUN_ID, node_reports(SPEC, links, run_states, {}, {}))
+    told = as_plain(SPEC, RUN_ID, node_reports(SPEC, links, run_states, {}))
     assert told["unlabelled"] is True
     assert told["cheats"]["nodes"] == 0
     assert told["false_alarms"]["confirmed"] == 1
@@ -183,10 +186,24 @@ def test_a_step_before_the_first_lie_is_honest():
     told = found(honestly)
     node = next(one for one in told["nodes"] if one["peer"] == peer("mallory").hex())
     assert node["false_steps"] == node["steps"] - 2
-    stale = found(honestly, behaviours={peer("mallory"): Behaviour("stale-parameters", 0)})
-    node = next(one for one in stale["nodes"] if one["peer"] == peer("mallory").hex())
-    assert node["false_steps"] == node["steps"] - 1
-    assert replace(LIE[peer("mallory")], from_round=0).at(0) == "wrong-data"
+
+
+def test_labels_are_read_as_they_were_written_and_damage_leaves_none(tmp_path):
+    labels = Labels(nodes={peer("nora"): HONEST, peer("mallory"): LIE}, verifiers={peer("vera"): "pass-all"})
+    none = Labels(nodes={}, verifiers={})
+    assert read_labels(tmp_path) == none
+
+    write_labels(tmp_path, labels)
+    assert read_labels(tmp_path) == labels
+
+    for body in (
+        b"",
+        b"[]",
+        b'{"nodes": {"zz": {}}, "verifiers": {}}',
+        b'{"nodes": {"00": {"behaviour": "x", "is_cheat": true, "false_from": "soon"}}, "verifiers": {}}',
+    ):
+        (tmp_path / "labels.json").write_bytes(body)
+        assert read_labels(tmp_path) == none
 
 
 # ---- auditors

@@ -13,7 +13,7 @@ from assay.training.optimiser.outer import apply, public_digest, start_public
 from assay.training.optimiser.public_state import PublicState, kept_rounds
 from tests.builders import a_spec
 from tests.specs import a_rule
-from tests.training.optimiser.test_outer import LAYOUT, a_distance, aggregate_of, signs_of, some
+from tests.training.optimiser.test_outer import LAYOUT, a_distance, aggregate_of, signs_of
 
 KEEP, ROUNDS = 4, 11
 CASES = {
@@ -117,16 +117,3 @@ def test_a_round_out_of_order_is_refused_and_changes_nothing(tmp_path):
     with pytest.raises(Diverged, match="round 1 arrived while at round 0"):
         parameters.apply(1, bodies_of(spec)[1])
     assert parameters.digest() == before
-
-
-def test_a_fault_made_on_purpose_changes_the_digest_and_keeps_the_rest(tmp_path):
-    spec = a_run("late")
-    parameters = PublicState(spec, tmp_path, KEEP)
-    parameters.apply(0, bodies_of(spec)[0])
-    before, pending = parameters.digest(), parameters.public.pending
-
-    parameters.replace(some(9))
-
-    assert parameters.digest() != before
-    assert parameters.public.pending == pending
-    assert np.array_equal(parameters.at(1), some(9))

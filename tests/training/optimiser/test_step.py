@@ -145,7 +145,7 @@ def test_two_parties_that_hear_the_nodes_in_any_order_hold_the_same_bits(name):
 def test_a_round_repeated_is_the_same_bytes_and_the_same_private_state(name):
     spec = a_run(name)
     states = play(spec, 2)
-    before = NodeState(some(5, 0.01, BLOCKS * BLOCK_SIZE).reshape(BLOCKS, -1), None, 1)
+    before = NodeState(some(5, 0.01, BLOCKS * BLOCK_SIZE).reshape(BLOCKS, -1), None, 2)
     if spec.rule.carries_inner:
         state = fresh(spec.rule.local, some(6, 0.1))
         before = replace(
@@ -157,7 +157,7 @@ def test_a_round_repeated_is_the_same_bytes_and_the_same_private_state(name):
     (_, one, body), (_, other, again) = results
     assert body == again
     assert commit(RUN_ID, spec.rule, LAYOUT, one) == commit(RUN_ID, spec.rule, LAYOUT, other)
-    assert one.round == 2
+    assert one.base == 3
 
 
 @every_method
@@ -249,7 +249,9 @@ def test_reading_late_starts_from_the_parameters_of_that_many_rounds_ago():
 
 def carrying(theta: np.ndarray, round_id: int) -> NodeState:
     return NodeState(
-        np.zeros((BLOCKS, BLOCK_SIZE), np.float32), InnerState(theta, (some(2), np.abs(some(3))), 9), round_id
+        np.zeros((BLOCKS, BLOCK_SIZE), np.float32),
+        InnerState(theta, (some(2), np.abs(some(3))), 9),
+        round_id + 1,
     )
 
 
@@ -358,7 +360,7 @@ def test_each_part_of_a_private_state_changes_its_root_and_the_round_does_not():
     roots = {commit(RUN_ID, rule, LAYOUT, one) for one in (private, *others)}
 
     assert len(roots) == 1 + len(others)
-    assert commit(RUN_ID, rule, LAYOUT, replace(private, round=5)) in roots  # `Commit.base` binds the round
+    assert commit(RUN_ID, rule, LAYOUT, replace(private, base=5)) in roots  # `Commit.base` binds the round
 
 
 @every_method

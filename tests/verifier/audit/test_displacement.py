@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.protocol.encoding.codec import encode
+from assay.node.messages import StepRecord
+from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.messages import Outcome
 from assay.protocol.params import ComputeSpec, Precision
 from assay.protocol.types import NO_DIGEST, Digest
@@ -46,7 +47,7 @@ from assay.verifier.audit.tolerance import Grade, grades
 from assay.verifier.calibration.code_paths import PATHS
 from tests.builders import a_data_folder
 from tests.specs import a_rule
-from tests.verifier.audit.test_segment import CASES, Pair, commit_of, each_method, every_case
+from tests.verifier.audit.test_segment import CASES, Pair, each_method, every_case
 
 ROOT = Path(__file__).parents[3]
 MATCH, MISMATCH, BORDERLINE = Outcome.MATCH, Outcome.MISMATCH, Outcome.BORDERLINE
@@ -532,15 +533,13 @@ def test_an_auditor_on_other_kernels_matches_an_honest_node_and_finds_one_that_s
     recompute_worker = pair.recompute_worker
     for number in range(3):
         step = cbor2.loads((tmp_path / "there" / f"{number}.cbor").read_bytes())
-        record, is_false = step["record"], number == 2
-        node = Digest(record["exec_class"])
+        record, is_false = decode(StepRecord, step["record"]), number == 2
+        node = record.commit.exec_class
         if node == recompute_worker.exec_class:
             pytest.skip("this machine has no other kernels")
         recompute_worker.limits = measured_pairs(node, recompute_worker.exec_class)
         for segment, opening in enumerate(step["openings"]):
-            found = recompute_worker.examine(
-                commit_of(record), record["update"], opening, step["blocks"], segment
-            )
+            found = recompute_worker.examine(record.commit, record.update, opening, step["blocks"], segment)
             expected = MISMATCH if is_false and segment == 1 else MATCH
             assert found.outcome is expected, (number, segment, found)
         recompute_worker.parameters.apply(number, step["aggregate"])
@@ -557,10 +556,10 @@ def _rounds(data: Path, folder: Path, name: str, dtype: str) -> None:
                 told(patch, {1: lambda start, end: replace(start, count=end.count)})
             record = pair.step()
         layout, named = pair.trainer.layout, pair.spec.rule.aggregation
-        update = decode_contribution(pair.spec, layout, number, record["update"])
+        update = decode_contribution(pair.spec, layout, number, record.update)
         mean = rule_of(named.name, named.f, bytes(32))({pair.trainer.node: update}, layout.blocks)
         step = {
-            "record": record,
+            "record": encode(record),
             "openings": [encode(pair.opening(record, segment)) for segment in range(3)],
             "blocks": pair.drawn(record),
             "aggregate": encode_round(pair.spec.rule, mean, layout.blocks),

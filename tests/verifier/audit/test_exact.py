@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from assay.node.behaviours import CHEATS, Behaviour
-from assay.node.trainer import Trainer
+from assay.devnet.faults.behaviours import NODE_CHEATS
 from assay.protocol.commitments import commitment_of, sketch_digest
 from assay.protocol.encoding import merkle
 from assay.protocol.encoding.codec import decode, encode
@@ -28,6 +27,7 @@ from assay.training.transform.compress import transition, work_sketch
 from assay.verifier.aggregation.mean import mean_over_senders
 from assay.verifier.audit.exact import Finding, check_opening, compare
 from assay.verifier.audit.worker import RecomputeWorker
+from tests.faulty import a_faulty_trainer
 from tests.protocol.chains import NODES, RUN_ID, a_spec
 from tests.specs import a_rule
 
@@ -306,44 +306,28 @@ def trained_and_audited(folder, behaviour: str, rounds: int = CHEAT_ROUND + 1) -
     """What an auditor finds in each round of a node with this behaviour, all rounds audited."""
     spec, node = a_run(), NODES[0]
     write_tokens(folder / "data", [TEXT])
-    trainer = Trainer(
+    trainer = a_faulty_trainer(
+        behaviour,
+        CHEAT_ROUND,
         spec=spec,
         run_id=RUN_ID,
         node=node,
         data=folder / "data",
         folder=folder / "node",
-        behaviour=Behaviour(behaviour, CHEAT_ROUND),
     )
     recompute_worker = RecomputeWorker(spec=spec, data=folder / "data", folder=folder / "verifier")
     blocks, findings = trainer.layout.blocks, []
-    base_round, base_root = -1, NO_DIGEST
+    base, base_root = 0, NO_DIGEST
     for number in range(rounds):
         parent = Digest(hashlib.sha256(b"manifest %d" % number).digest())
-        step = trainer.step(number, parent, base_round, base_root)
-        commit = Commit(
-            run_id=RUN_ID,
-            round=RoundId(number),
-            node=node,
-            parent=parent,
-            update=step["update_digest"],
-            update_bytes=len(step["update"]),
-            base=step["base_round"] + 1,
-            inner=tuple(step["inner"]),
-            **{
-                key: step[key]
-                for key in (
-                    "state", "batch_root", "momentum_before", "momentum_after", "commitment", "exec_class",
-                    "tokens", "loss_micro",
-                )
-            },
-        )  # fmt: skip
+        step = trainer.step(number, parent, base, base_root)
         findings.append(
-            recompute_worker.examine(commit, step["update"], trainer.steps.opening(number, DRAWN), DRAWN)
+            recompute_worker.examine(step.commit, step.update, trainer.steps.opening(number, DRAWN), DRAWN)
         )
-        update = decode_update(step["update"], blocks, spec.rule.compress.k)
+        update = decode_update(step.update, blocks, spec.rule.compress.k)
         aggregate = encode_aggregate(mean_over_senders({node: update}, blocks), blocks)
         assert trainer.apply(number, aggregate) == recompute_worker.parameters.apply(number, aggregate)
-        base_round, base_root = number, commit.momentum_after
+        base, base_root = number + 1, step.commit.momentum_after
     return findings
 
 
@@ -353,7 +337,7 @@ def test_an_honest_node_matches_in_every_round(tmp_path):
     assert [finding.outcome for finding in findings] == [Outcome.MATCH] * len(findings)
 
 
-@pytest.mark.parametrize("cheat", sorted(set(CHEATS) - {"withhold-opening", "two-commits"}))
+@pytest.mark.parametrize("cheat", sorted(set(NODE_CHEATS) - {"withhold-opening", "two-commits"}))
 def test_every_lie_in_a_step_is_found_in_the_round_it_begins_and_not_before(tmp_path, cheat):
     findings = trained_and_audited(tmp_path, cheat)
 

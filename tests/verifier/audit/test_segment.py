@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.node.behaviours import Behaviour
-from assay.node.trainer import Trainer
+from assay.node.messages import StepRecord
 from assay.protocol.draws import opened_blocks, opened_segment
 from assay.protocol.encoding.codec import MESSAGE_BYTES_MAX, decode, encode
 from assay.protocol.errors import MalformedMessage, Unavailable
-from assay.protocol.messages import Commit, Outcome
+from assay.protocol.messages import Outcome
 from assay.protocol.openings import InnerBlocks, InnerOpening, Path
 from assay.protocol.params import ComputeSpec
-from assay.protocol.types import NO_DIGEST, Digest, RoundId
+from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import Outer, Transform, Values
 from assay.training.codec.contribution import decode_contribution, encode_round
 from assay.training.model.loss import use_one_thread
@@ -30,6 +29,7 @@ from assay.verifier.audit.exact import Finding
 from assay.verifier.audit.segment import opening_bytes_max
 from assay.verifier.audit.worker import RecomputeWorker
 from tests.builders import RUN_ID, a_data_folder, a_digest, a_spec, peer
+from tests.faulty import a_faulty_trainer
 from tests.specs import FLOAT32_WHOLE, a_rule
 
 NODE = peer("nora")
@@ -76,29 +76,29 @@ class Pair:
         method, choices = CASES[name]
         rule = a_rule(method, steps=5, segment=2, sequences=1, inner_lr_nano=2_000_000, **choices, **more)
         self.spec, self._folder, self._data = a_spec(rule=rule, rounds=20, compute=compute), folder, data
-        self._behaviour = Behaviour(cheat, start)
+        self._cheat = cheat, start
         self.reopen()
         self.recompute_worker = RecomputeWorker(spec=self.spec, data=data, folder=folder / "auditor")
-        self.base = (-1, NO_DIGEST)
+        self.base = (0, NO_DIGEST)
 
     def reopen(self) -> None:
         """The node's process starts again."""
-        self.trainer = Trainer(
-            spec=self.spec, run_id=RUN_ID, node=NODE, data=self._data, folder=self._folder / "node",
-            behaviour=self._behaviour,
+        self.trainer = a_faulty_trainer(
+            *self._cheat, spec=self.spec, run_id=RUN_ID, node=NODE, data=self._data,
+            folder=self._folder / "node",
         )  # fmt: skip
 
     @property
     def round(self) -> int:
         return self.trainer.parameters.round
 
-    def step(self) -> dict:
+    def step(self) -> StepRecord:
         return self.trainer.step(self.round, a_digest(f"manifest before {self.round}"), *self.base)
 
-    def accept(self, record: dict) -> None:
-        self.base = (record["round"], record["momentum_after"])
+    def accept(self, record: StepRecord) -> None:
+        self.base = (record.commit.round + 1, record.commit.momentum_after)
         layout, named = self.trainer.layout, self.spec.rule.aggregation
-        update = decode_contribution(self.spec, layout, self.round, record["update"])
+        update = decode_contribution(self.spec, layout, self.round, record.update)
         mean = rule_of(named.name, named.f, bytes(32))({NODE: update}, layout.blocks)
         self.pass_by(encode_round(self.spec.rule, mean, layout.blocks))
 
@@ -108,42 +108,26 @@ class Pair:
             round_id, aggregate
         )
 
-    def drawn(self, record: dict) -> list[int]:
+    def drawn(self, record: StepRecord) -> list[int]:
         layout = self.trainer.layout
-        live = decode_contribution(self.spec, layout, record["round"], record["update"]).blocks_B.tolist()
+        live = decode_contribution(self.spec, layout, record.commit.round, record.update).blocks_B.tolist()
         return list(opened_blocks(a_digest("seed"), NODE, self.spec.audit, layout.blocks, live))
 
-    def opening(self, record: dict, segment: int) -> InnerOpening:
-        body = self.trainer.steps.opening(record["round"], self.drawn(record), segment)
+    def opening(self, record: StepRecord, segment: int) -> InnerOpening:
+        body = self.trainer.steps.opening(record.commit.round, self.drawn(record), segment)
         return decode(InnerOpening, body, opening_bytes_max(self.spec.rule, self.trainer.layout))
 
-    def judge(self, record: dict, segment: int, opening: InnerOpening | None = None, **changes) -> Finding:
+    def judge(
+        self, record: StepRecord, segment: int, opening: InnerOpening | None = None, **changes
+    ) -> Finding:
         shown = opening or self.opening(record, segment)
-        commit = replace(commit_of(record), **changes)
+        commit = replace(record.commit, **changes)
         return self.recompute_worker.examine(
-            commit, record["update"], encode(shown), self.drawn(record), segment
+            commit, record.update, encode(shown), self.drawn(record), segment
         )
 
-    def outcomes(self, record: dict) -> list[Outcome]:
+    def outcomes(self, record: StepRecord) -> list[Outcome]:
         return [self.judge(record, segment).outcome for segment in range(self.spec.rule.segments)]
-
-
-def commit_of(record: dict) -> Commit:
-    fields = (
-        "state",
-        "batch_root",
-        "momentum_before",
-        "momentum_after",
-        "commitment",
-        "exec_class",
-        "tokens",
-    )
-    return Commit(
-        run_id=RUN_ID, round=RoundId(record["round"]), node=NODE, parent=record["parent"],
-        update=record["update_digest"], update_bytes=len(record["update"]), loss_micro=record["loss_micro"],
-        base=record["base_round"] + 1, inner=tuple(record["inner"]),
-        **{name: record[name] for name in fields},
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -171,14 +155,14 @@ def test_a_node_that_missed_rounds_or_lost_its_state_matches_too(data, tmp_path,
     pair.step()  # this one is not accepted, and must leave no trace
     pair.pass_by()
     record = pair.step()
-    assert record["base_round"] == 0
+    assert record.commit.base == 1
     assert pair.outcomes(record) == [MATCH] * 3
     pair.accept(record)
 
     (tmp_path / "node" / "steps" / "momentum-00000003.npy").unlink()
     fresh = pair.step()
-    assert fresh["base_round"] == -1
-    assert fresh["momentum_before"] == zero_root(RUN_ID, pair.spec.rule, pair.trainer.layout.blocks)
+    assert fresh.commit.base == 0
+    assert fresh.commit.momentum_before == zero_root(RUN_ID, pair.spec.rule, pair.trainer.layout.blocks)
     assert pair.outcomes(fresh) == [MATCH] * 3
     pair.accept(fresh)
     assert pair.outcomes(pair.step()) == [MATCH] * 3
@@ -206,7 +190,7 @@ def test_an_inner_state_that_is_lost_or_damaged_makes_a_node_start_afresh(data, 
     for body in (b"", whole[: len(whole) // 2], whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:]):
         path.write_bytes(body)
         record = pair.trainer.step(1, a_digest(f"parent {len(body)}"), *pair.base)
-        assert record["base_round"] == -1
+        assert record.commit.base == 0
 
 
 def test_moments_that_overflow_are_no_step_though_the_distance_is_finite(data, tmp_path, monkeypatch):
@@ -316,7 +300,9 @@ def test_which_segment_is_drawn_follows_from_the_seed_and_every_one_comes_up():
 # ---- openings that are no openings
 
 
-def refused(pair: Pair, record: dict, segment: int, opening: InnerOpening, words: str, **changes) -> None:
+def refused(
+    pair: Pair, record: StepRecord, segment: int, opening: InnerOpening, words: str, **changes
+) -> None:
     with pytest.raises(MalformedMessage, match=words):
         pair.judge(record, segment, opening, **changes)
 
@@ -435,7 +421,7 @@ def test_a_root_of_moments_is_refused_where_the_optimiser_has_none_even_if_it_is
     entry = InnerRoots(state.count, state.theta_root, state.moments_root).digest
 
     lie = replace(shown, end=state)
-    refused(pair, record, 2, lie, "optimiser has none", inner=(*record["inner"][:2], entry))
+    refused(pair, record, 2, lie, "optimiser has none", inner=(*record.commit.inner[:2], entry))
 
 
 def test_moments_in_the_place_of_parameters_and_of_one_another_are_refused(data, tmp_path):
@@ -506,9 +492,7 @@ def test_a_missing_shortened_or_altered_path_of_the_carried_state_is_refused(thi
 def test_end_blocks_of_another_state_or_with_other_paths_are_refused(third):
     pair, record = third
     shown = pair.opening(record, 1)
-    earlier = pair.opening(
-        {**record, "round": 0, "update": pair.trainer.steps.record(0)["update"]}, 1
-    )  # of the step before
+    earlier = pair.opening(pair.trainer.steps.record(0), 1)  # of the step before
 
     for (which, was), (_, state) in zip(states_of(earlier), states_of(shown), strict=True):
         for lie in (was, replace(state, theta=was.theta[: len(state.theta)])):
@@ -530,7 +514,7 @@ def test_a_state_that_is_not_finite_is_refused_even_if_the_node_committed_to_it(
             if part == "theta"
             else replace(states[0], moments=(bad, states[0].moments[1]))
         )
-        inner = (steps.inner_digests([state])[0], *record["inner"][1:])
+        inner = (steps.inner_digests([state])[0], *record.commit.inner[1:])
         shown = replace(
             pair.opening(record, 1),
             start_theta=state.theta_P.tobytes(),

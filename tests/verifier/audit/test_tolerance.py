@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.node.behaviours import CHEATS
+from assay.devnet.faults.behaviours import NODE_CHEATS
 from assay.protocol.messages import Outcome
 from assay.protocol.params import BLOCK_SIZE, Precision, Values
 from assay.protocol.types import NO_DIGEST, Digest
@@ -540,7 +540,7 @@ def test_an_examiner_without_limits_does_not(tmp_path, monkeypatch):
     assert {finding.outcome for finding in findings} == {Outcome.INCONCLUSIVE}
 
 
-@pytest.mark.parametrize("cheat", sorted(set(CHEATS) - test_audit.ELSEWHERE))
+@pytest.mark.parametrize("cheat", sorted(set(NODE_CHEATS) - test_audit.ELSEWHERE))
 def test_every_lie_in_a_step_is_found_by_another_class_too(tmp_path, monkeypatch, cheat):
     findings = audited_by_another_class(tmp_path, monkeypatch, cheat, Limits())
 

@@ -24,9 +24,7 @@ NODE = a_member(NODES[0]).peer
 def an_audit_runner(folder: Path, round_id: int = 30) -> Any:
     """A bench at some round, with a real disk; it never gets to use the network here."""
     spec = a_spec()
-    me = SimpleNamespace(
-        spec=spec, config=SimpleNamespace(behaviour="honest"), blobs=DiskBlobs(folder, bytes_max=1 << 20)
-    )
+    me = SimpleNamespace(spec=spec, blobs=DiskBlobs(folder, bytes_max=1 << 20))
     follower = SimpleNamespace(run_state=replace(start(spec, RUN_ID), round=RoundId(round_id)))
     nothing: Any = None
     return AuditRunner(me, nothing, follower, nothing, nothing, nothing, nothing)  # type: ignore[arg-type]

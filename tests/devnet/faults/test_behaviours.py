@@ -1,14 +1,21 @@
-"""Cheats by name: what an operator may write, and from which round on it holds."""
+"""Cheats by name: what a scenario may say, and from which round on it holds."""
 
 from __future__ import annotations
 
 import pytest
 
-from assay.node.behaviours import CHEATS, FAULTS, NAMES, Behaviour, parse_behaviour
+from assay.devnet.faults.behaviours import (
+    NODE_BEHAVIOURS,
+    NODE_CHEATS,
+    NODE_FAULTS,
+    VERIFIER_BEHAVIOURS,
+    Behaviour,
+    parse_behaviour,
+)
 from assay.protocol.errors import ConfigError
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NODE_BEHAVIOURS)
 def test_a_name_alone_holds_from_round_6_on(name):
     behaviour = parse_behaviour(name)
 
@@ -36,5 +43,21 @@ def test_a_round_that_is_no_number_is_refused(text):
 
 
 def test_no_behaviour_is_two_things_at_once():
-    assert not set(CHEATS) & set(FAULTS)
-    assert len(NAMES) == len(set(NAMES))
+    assert not set(NODE_CHEATS) & set(NODE_FAULTS)
+    assert set(NODE_BEHAVIOURS) & set(VERIFIER_BEHAVIOURS) == {"honest"}
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("honest", ("honest", False, None)),
+        ("diverge@3", ("diverge", False, None)),
+        ("wrong-data@2", ("wrong-data@2", True, 2)),
+        ("stale-parameters@0", ("stale-parameters@0", True, 1)),  # there are no older parameters in round 0
+        ("two-commits@2", ("two-commits@2", True, None)),  # the pair of commits is the evidence
+    ],
+)
+def test_a_label_says_from_which_round_on_an_audit_must_not_pass(text, label):
+    found = parse_behaviour(text).label()
+
+    assert (found.behaviour, found.is_cheat, found.false_from) == label

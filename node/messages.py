@@ -1,0 +1,62 @@
+"""Messages between a node's two processes: the record of a step, and what the trainer is asked.
+
+Room: node (pure).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from assay.participant.compute import Workplace
+from assay.protocol.encoding.codec import INT_MAX, Max
+from assay.protocol.messages import Commit
+from assay.protocol.params import RunSpec
+from assay.protocol.types import Digest, PeerId, RoundId
+from assay.protocol.update_rule import SEGMENTS_MAX
+
+KNOWN_ANSWERS_MAX = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One step as its trainer keeps it: the commit to it, and what that commit binds and does not hold."""
+
+    TAG: ClassVar[bytes] = b"assay/node/step-record/1"
+    commit: Commit
+    update: Annotated[bytes, Max(INT_MAX)]
+    salt: Digest  # of the commitment to the sketches
+    sketches: Annotated[tuple[Digest, ...], Max(SEGMENTS_MAX)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerStart:
+    """The start of a trainer."""
+
+    TAG: ClassVar[bytes] = b"assay/worker/trainer-start/1"
+    spec: RunSpec
+    run_id: Digest
+    node: PeerId
+    workplace: Workplace
+    known_answers: Annotated[tuple[RoundId, ...], Max(KNOWN_ANSWERS_MAX)]  # rounds of its known-answer tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeStep:
+    """Asks for a round's step, answered by its `StepRecord`; the fields are those of `Trainer.step`."""
+
+    TAG: ClassVar[bytes] = b"assay/worker/take-step/1"
+    round: RoundId
+    parent: Digest
+    base: int
+    base_root: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkAhead:
+    """Asks for the local work of a round to come, see `Trainer.ahead`; answered by `AtRound`."""
+
+    TAG: ClassVar[bytes] = b"assay/worker/work-ahead/1"
+    round: RoundId
+    base: int
+    base_root: Digest
