@@ -13,6 +13,7 @@ help:           ; @sed -n 's/^## /make /p' Makefile
 ## sim         200 simulated networks with liars and storms
 ## lint        format, lint, types and import contracts
 ## check       lint and test
+## mutants     break one rule at a time, list what no test notices: make mutants ROOM=protocol ARGS="--sample 60"
 ## bench       the short benchmarks
 ## contracts   compile the contracts and test them
 ## slither     static analysis of the contracts
@@ -28,6 +29,8 @@ localnet: setup ; $(PY) -m assay.cli.main localnet $(ARGS)
 test: setup-dev ; $(PY) -m pytest -n 2 --dist loadfile
 sim: setup      ; $(PY) -m tests.simulation.run --seeds 200
 check: setup-dev lint test
+.PHONY: mutants
+mutants: setup-dev ; $(PY) -m tests.mutants $(ROOM) $(ARGS)
 .PHONY: lint
 lint:           ; $(PY) -m ruff format --check . && $(PY) -m ruff check . && $(PY) -m mypy && .venv/bin/lint-imports --no-cache
 bench: setup    ; for file in transport wire demo_step aggregation ledger; do $(PY) -m benchmarks.$$file; done

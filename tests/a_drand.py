@@ -13,7 +13,7 @@ from threading import Thread
 
 from py_ecc.bls.hash_to_curve import hash_to_G1
 from py_ecc.bls.point_compression import compress_G1, compress_G2
-from py_ecc.optimized_bls12_381 import G2, multiply
+from py_ecc.optimized_bls12_381.optimized_curve import G2, multiply
 
 from assay.protocol.randomness.drand import DrandSpec, released_s
 

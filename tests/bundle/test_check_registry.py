@@ -13,10 +13,10 @@ import pytest
 from assay.bundle.check_registry import RegistryClaims, read_registry_claims
 from assay.bundle.finished import Finished, LogPoint
 from assay.bundle.read import Delivered
+from assay.bundle.registry.log_point import read_point
 from assay.bundle.release import BadReleaseError
 from assay.bundle.write import write_bundle
 from assay.chain.statements import certificate, sign_digest
-from assay.observer.buyer.registrar import read_point
 from assay.participant.index import IntegrityError
 from assay.protocol.types import PeerId
 from tests.builders import RUN_ID, VERIFIERS, a_digest, a_hot_key

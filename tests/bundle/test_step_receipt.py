@@ -161,8 +161,9 @@ def test_a_receipt_without_a_settled_epoch_says_nothing_about_pay(chain):
 
 
 def test_there_is_no_receipt_of_a_step_that_was_not_accepted(chain):
+    links, pays = chain
     with pytest.raises(ValueError, match="no accepted step"):
-        make_receipt(SPEC, RUN, DEPLOYMENT, *chain, 6, peer("nora"))
+        make_receipt(SPEC, RUN, DEPLOYMENT, links, pays, 6, peer("nora"))
 
 
 def flip(hexadecimal: str, at: int = -1) -> str:

@@ -55,7 +55,12 @@ def test_being_second_with_a_move_that_is_still_being_mined_is_success(world: Wo
     cert = world.cert(result)
     first, second = world.as_(world.buyer), world.as_(world.bystander)
     refused, wait = Event(), second._rpc.wait_for_pending
-    second._rpc.wait_for_pending = lambda: refused.set() or wait()  # type: ignore[method-assign]
+
+    def wait_and_tell() -> None:
+        refused.set()
+        wait()
+
+    second._rpc.wait_for_pending = wait_and_tell  # type: ignore[method-assign]
     world.rpc("evm_setAutomine", False)
     try:
         with ThreadPoolExecutor(2) as pool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from eth_abi.abi import encode
@@ -41,7 +42,7 @@ def test_every_digest_equals_the_contracts(world: World):
         last_result=c,
     )
     binding = PeerBinding(deployment_id=there, account=who, peer_key=a, hot_key=hot, expiry=5)
-    asked = [
+    asked: list[tuple[Any, str, tuple[object, ...]]] = [
         (result, "resultDigest", (values(result),)),
         (slash_order, "slashOrderDigest", (values(slash_order),)),
         (said, "statementDigest", (values(said),)),

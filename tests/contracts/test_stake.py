@@ -9,6 +9,7 @@ import pytest
 
 from assay.chain.client import ALREADY_DONE, MAINNET, UNIT, ChainRefused
 from assay.chain.deployment.deploy import deploy
+from assay.chain.events import Slashed
 from assay.chain.statements import OPERATOR, VERIFIER, Delegation
 from assay.protocol.errors import ConfigError
 from tests.contracts.chain_world import PURSE, Person, World, view
@@ -80,7 +81,7 @@ def test_slashed_is_burnt_plus_rewards_to_the_unit(world: World, amount: int, pp
     world.advance(world.params.payout_delay_s)
     world.bank.pay_out_case(case_id)
 
-    slashed = next(e for e in world.bank.events(world.deployment.block) if type(e).__name__ == "Slashed")
+    slashed = next(e for e in world.bank.events(world.deployment.block) if isinstance(e, Slashed))
     assert slashed.amount == -(-amount * ppm // 10**6)  # rounded up, against the offender
     assert slashed.buyer_amount == slashed.amount * world.params.slash_buyer_ppm // 10**6
     assert slashed.challenger_amount == slashed.amount * world.params.slash_challenger_ppm // 10**6

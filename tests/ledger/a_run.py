@@ -178,7 +178,7 @@ class Tale:
     """Chain events one after another, each in a block of its own; `fork` names another history."""
 
     def __init__(self, fork: str = "main", height: int = 0) -> None:
-        self.events: list[ChainEvent] = []
+        self.events: list[Any] = []  # of ChainEvent
         self.fork, self.height = fork, height
 
     def tell(self, kind: type[ChainEvent], **fields: Any) -> ChainEvent:

@@ -153,6 +153,8 @@ class Reference:
 class World:
     """One history. The same seed gives the same one."""
 
+    store: BookStore
+
     def __init__(self, place: Place, seed: int, *, crash_rate: float = 0.02) -> None:
         self.place, self.seed, self.crash_rate = place, seed, crash_rate
         self.rng = random.Random(seed)

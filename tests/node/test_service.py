@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import trio
 
@@ -28,7 +28,7 @@ class WorkerProcess:
 
 def asked(run_state: Any) -> TakeStep:
     service = SimpleNamespace(me=SimpleNamespace(me=NORA), state_sync=SimpleNamespace(child=WorkerProcess()))
-    return cast(TakeStep, trio.run(Service._step, service, run_state))
+    return trio.run(Service._step, service, run_state)
 
 
 def test_before_its_first_accepted_step_a_node_starts_afresh():

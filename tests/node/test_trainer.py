@@ -18,8 +18,11 @@ from assay.protocol.messages import Outcome
 from assay.protocol.openings import Opening
 from assay.protocol.types import NO_DIGEST
 from assay.training.codec.wire import decode_update, encode_aggregate
+from assay.training.model.loss import loss_and_gradient
+from assay.training.optimiser import step as rules
 from assay.training.optimiser.momentum_root import zero_root as start_root
 from assay.training.optimiser.public_state import state_digest
+from assay.training.transform.compress import transition
 from assay.verifier.aggregation.mean import mean_over_senders
 from assay.verifier.audit import worker as examiners
 from assay.verifier.audit.exact import DISTANCE_PPB_MAX, check_opening
@@ -161,7 +164,7 @@ def test_a_record_that_disk_has_damaged_is_made_again(data, folder, body):
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_a_step_whose_loss_is_not_finite_is_no_step(data, folder, monkeypatch, loss):
     trainer = a_trainer(data, folder)
-    true = trainers.loss_and_gradient
+    true = loss_and_gradient
     monkeypatch.setattr(trainers, "loss_and_gradient", lambda *a, **k: (loss, true(*a, **k)[1]))
 
     with pytest.raises(Unavailable, match="not finite"):
@@ -172,7 +175,7 @@ def test_a_step_whose_loss_is_not_finite_is_no_step(data, folder, monkeypatch, l
 def test_a_step_whose_gradient_is_not_finite_is_no_step(data, folder, monkeypatch):
     """Its opening would be discarded and the node slashed for withholding it."""
     trainer = a_trainer(data, folder)
-    true = trainers.loss_and_gradient
+    true = loss_and_gradient
     monkeypatch.setattr(
         trainers, "loss_and_gradient", lambda *a, **k: (1.0, true(*a, **k)[1] * np.float32("nan"))
     )
@@ -437,7 +440,7 @@ def test_an_auditor_of_another_execution_class_finds_nothing(data, folder, tmp_p
 def test_a_commit_on_a_gradient_that_is_not_finite_is_a_lie(data, folder, tmp_path, monkeypatch):
     trainer = a_trainer(data, folder)
     record = step(trainer, 0)
-    true = examiners.loss_and_gradient
+    true = loss_and_gradient
     monkeypatch.setattr(
         examiners, "loss_and_gradient", lambda *a, **k: (1.0, true(*a, **k)[1] * np.float32("nan"))
     )
@@ -450,8 +453,8 @@ def test_the_largest_momenta_are_judged_like_any_others(data, folder, tmp_path, 
     trainer = a_trainer(data, folder)
     record = step(trainer, 0)
     huge = np.full((trainer.layout.blocks, 4096), np.finfo(np.float32).max, np.float32)
-    true = trainers.rules.transition
-    monkeypatch.setattr(trainers.rules, "transition", lambda *a: replace(true(*a), after_BC=huge))
+    true = transition
+    monkeypatch.setattr(rules, "transition", lambda *a: replace(true(*a), after_BC=huge))
     lie = trainer.step(0, a_digest("for the lie"), 0, NO_DIGEST)
 
     found = judged(data, tmp_path, trainer, lie)
@@ -499,7 +502,12 @@ def counted(data, folder, monkeypatch):
     trainer = Trainer(spec=OLD, run_id=RUN_ID, node=NODE, data=data, folder=folder)
     made = []
     gradient = trainer._gradient
-    monkeypatch.setattr(trainer, "_gradient", lambda *seen: (made.append(1), gradient(*seen))[1])
+
+    def counted_gradient(*seen):
+        made.append(1)
+        return gradient(*seen)
+
+    monkeypatch.setattr(trainer, "_gradient", counted_gradient)
     return trainer, made
 
 

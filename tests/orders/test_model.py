@@ -8,6 +8,7 @@ import sys
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def a_base(folder: Path, model=LLAMA) -> np.ndarray:
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_can_be_named_in_an_order_with_the_vocabulary_of_its_tokenizer(name):
     assert sizes(preset=name) == replace(PRESETS[name], vocabulary=256)
-    assert name in Preset.__args__
+    assert name in get_args(Preset)
 
 
 def test_a_size_written_beside_a_preset_replaces_its_own_and_what_follows_from_it():

@@ -18,7 +18,7 @@ from assay.protocol.messages import MESSAGES
 from assay.protocol.params import RunSpec
 from assay.protocol.types import FIXED_BYTES
 
-KINDS = (*MESSAGES.values(), RunSpec)
+KINDS: tuple[type[Any], ...] = (*MESSAGES.values(), RunSpec)
 ITEMS_MAX = 3  # per tuple: enough for order and emptiness to matter
 BYTES_MAX = 300  # crosses the one- and two-byte lengths of CBOR
 

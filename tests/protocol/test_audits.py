@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.participant.links import check_place
-from assay.protocol.audits import AuditStatus, FaultKind, awaits, may_open_sketch, may_plant
+from assay.protocol.audits import (
+    AuditStatus,
+    FaultKind,
+    awaits,
+    draw_replication,
+    may_open_sketch,
+    may_plant,
+)
 from assay.protocol.commitments import known_answer_proof, known_answer_root
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Outcome
@@ -96,6 +103,21 @@ def test_the_second_look_is_drawn_only_after_the_first_auditor_is_bound():
     assert {audit.auditors_wanted for audit in bound.audits.values() if audit.commitments} == {0}
     auditors_wanted = [grow(bound, 1).audits[step].auditors_wanted for step in votes]
     assert set(auditors_wanted) <= {1, 2}
+
+
+def test_two_audits_of_one_node_are_replicated_apart_though_one_beacon_decides_on_both():
+    run_state, order = audited()
+    rules = replace(run_state.spec.audit, replication_ppm=500_000)
+    audit = grow(run_state, 1, {STEP: {order[0]: MATCH}}).audits[STEP]
+    seed, now = Digest(b"s" * 32), audit.commitments[0].round + 1
+
+    wanted = [
+        draw_replication(replace(audit, round=RoundId(round_id)), now, seed, rules).auditors_wanted
+        for round_id in range(40)
+    ]
+
+    assert 10 < wanted.count(2) < 30
+    assert set(wanted) == {1, 2}
 
 
 def test_replicated_audits_come_as_often_as_the_spec_says():

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.protocol.draws import audit_rate_ppm, audit_seed, auditors, beacon_input, is_drawn, opened_blocks
+from assay.protocol.draws import (
+    audit_rate_ppm,
+    audit_seed,
+    auditors,
+    beacon_input,
+    is_drawn,
+    is_replicated,
+    opened_blocks,
+)
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.params import PPM
 from assay.protocol.randomness.vrf import prove
@@ -80,6 +88,12 @@ def test_nodes_are_drawn_as_often_as_the_rate_says(rate):
     assert abs(share - rate / PPM) < 0.03  # over five standard deviations
     if rate in (0, PPM):
         assert share == rate / PPM
+
+
+def test_two_steps_of_one_node_are_replicated_apart_under_one_seed():
+    drawn = [is_replicated(SEED, NODES[0], round_id, 500_000) for round_id in range(40)]
+
+    assert 10 < sum(drawn) < 30  # three standard deviations of a fair coin
 
 
 def test_every_verifier_is_first_equally_often():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from tests.protocol.strategies import KINDS, sample
 VECTORS = Path(__file__).parents[1] / "vectors" / "messages.json"
 
 
-def vector_of(kind: type) -> dict[str, str]:
+def vector_of(kind: type[Any]) -> dict[str, str]:
     """The frozen facts of one fixed value."""
     return {
         "tag": kind.TAG.decode(),

@@ -15,8 +15,9 @@ from assay.cli.main import app
 from assay.orders.data import collect_tokens
 from assay.orders.spec import data_spec
 from assay.protocol.errors import ConfigError
+from assay.simulation.round import SimRound
 from assay.simulation.spec import AttackName, RuleName, SimSpec, load_sim, sim_run_spec
-from assay.simulation.train import SimRound, simulate
+from assay.simulation.train import simulate
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "sim").glob("*.toml"))
 TINY = """

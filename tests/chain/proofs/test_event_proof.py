@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import rlp
 from eth_utils.crypto import keccak
-from trie import HexaryTrie
+from trie.hexary import HexaryTrie
 
 from assay.chain.proofs.event_proof import EventProof, read_event
 from assay.chain.proofs.result_anchor import anchor_json, read_anchor_json

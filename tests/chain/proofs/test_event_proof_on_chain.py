@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from eth_utils.crypto import keccak
 
+from assay.chain.client import UNIT
 from assay.chain.events import ResultFinalized, Staked
 from assay.chain.proofs.event_proof import read_event
 from assay.chain.proofs.event_prover import prove_event
@@ -14,7 +15,7 @@ from assay.chain.proofs.result_anchor import FINALIZED, anchor_json, check_resul
 from assay.chain.rpc import artefact
 from assay.chain.statements import OPERATOR
 from assay.protocol.errors import MalformedMessage, Unavailable
-from tests.contracts.chain_world import UNIT, World
+from tests.contracts.chain_world import World
 
 
 def test_the_event_is_the_contracts_own():

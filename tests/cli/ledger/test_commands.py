@@ -36,7 +36,7 @@ from assay.protocol.identity import peer_of
 from assay.protocol.types import NO_DIGEST, Digest
 from tests.builders import RUN_ID, STATE, VERIFIERS, a_digest, a_hot_key, a_peer_key, peer
 from tests.bundle.test_write import DEPLOYMENT, SPEC, finished
-from tests.ledger.log.test_log_of_books import edit
+from tests.ledger.a_database import edit
 from tests.observer.ledger_service.test_bookkeeper import LINKS, TABLES, Blocks, Desk, a_whole_tale
 
 KEY = SigningKey(b"k" * 32)

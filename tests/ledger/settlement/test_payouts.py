@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.ledger.settlement.payouts import REVEAL_WEIGHT, VERDICT_WEIGHT, UnpaidReason, settle
+from assay.ledger.settlement.payouts import (
+    KNOWN_ANSWER_WEIGHT,
+    REVEAL_WEIGHT,
+    VERDICT_WEIGHT,
+    UnpaidReason,
+    settle,
+)
 from assay.protocol.audits import AuditStatus
 from assay.protocol.messages import Outcome
 from tests.ledger.a_run import a_history, a_spec, an_audit, peer
@@ -52,6 +58,15 @@ def test_equal_work_differs_by_one_unit_at_most_and_the_smaller_peer_gets_it():
 
     assert [row.amount for row in table.rows if row.role == "operator"] == [800, 800, 800]
     assert [row.amount for row in odd.rows if row.role == "operator"] == [801, 800, 800]
+
+
+def test_a_unit_left_over_goes_to_the_largest_remainder_and_not_to_the_smaller_peer():
+    # Gross 10; of 8 for operators, 8 * 1/10 = 0.8, 8 * 2/10 = 1.6 and 8 * 7/10 = 5.6: two units are left.
+    spec = replace(SPEC, money=replace(SPEC.money, price_per_mtoken=10**6))
+
+    table = settle(a_history(spec, {(0, "node-0"): 1, (0, "node-1"): 2, (0, "node-2"): 7}), 0)
+
+    assert [row.amount for row in table.rows if row.role == "operator"] == [1, 2, 5]
 
 
 def test_an_upheld_fault_costs_the_node_all_of_its_epoch_and_nobody_else_anything():
@@ -137,6 +152,38 @@ def test_verifiers_are_paid_for_verdicts_the_ruling_did_not_contradict_and_for_r
     assert set(amounts) == {peer(name) for name in weights}
     for name, weight in weights.items():
         assert abs(amounts[peer(name)] - sum(amounts.values()) * weight / whole) < 1
+
+
+@pytest.mark.parametrize(("fault_round", "is_paid"), [(-1, True), (0, False), (3, False), (4, True)])
+def test_a_verifier_at_fault_earns_nothing_up_to_the_last_round_of_the_epoch(fault_round, is_paid):
+    run_state = a_history(SPEC, STEPS, beacon_shares={0: ["verifier-0", "verifier-1"]})
+    record = replace(run_state.verifiers[peer("verifier-0")], fault_round=fault_round)
+
+    table = settle(replace(run_state, verifiers={**run_state.verifiers, peer("verifier-0"): record}), 0)
+
+    assert (peer("verifier-0") in {row.peer for row in table.rows}) == is_paid
+    assert peer("verifier-1") in {row.peer for row in table.rows}
+
+
+def test_only_a_recomputation_earns_the_bonus_for_a_known_answer():
+    audit = replace(
+        an_audit(
+            "node-1", 0, AuditStatus.KNOWN_ANSWER, True,
+            v0=Outcome.MISMATCH, v1=Outcome.WITHHELD, v2=Outcome.MATCH,
+        ),
+        is_known_answer=True,
+    )  # fmt: skip
+    spec = replace(SPEC, money=replace(SPEC.money, price_per_mtoken=1_000_000))
+
+    table = settle(a_history(spec, STEPS, [audit]), 0)
+
+    amounts = {row.peer: row.amount for row in table.rows if row.role == "verifier"}
+    whole = KNOWN_ANSWER_WEIGHT + VERDICT_WEIGHT
+    pool = sum(amounts.values())
+    assert amounts == {
+        peer("verifier-0"): round(pool * KNOWN_ANSWER_WEIGHT / whole),
+        peer("verifier-1"): round(pool * VERDICT_WEIGHT / whole),
+    }
 
 
 def test_when_no_verifier_worked_their_share_is_part_of_the_fee():

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 import trio
 
+from assay.bundle.registry.log_point import read_point
 from assay.chain.client import Chain
 from assay.chain.commit_statement import evm_address
 from assay.chain.events import ModelRegistered
@@ -16,7 +17,7 @@ from assay.chain.statements import ModelRecord, sign_digest, verify_certificate
 from assay.ledger.log.cosignature import cosign
 from assay.ledger.log.note import BadNoteError, Checkpoint, origin_of, read_line, sign_checkpoint, with_lines
 from assay.network.host import Host
-from assay.observer.buyer.registrar import parent_on_chain, read_point, register_model, witnessed_point
+from assay.observer.buyer.registrar import parent_on_chain, register_model, witnessed_point
 from assay.participant.config import Participant
 from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import Unavailable

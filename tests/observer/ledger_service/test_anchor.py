@@ -10,6 +10,7 @@ import pytest
 from nacl.signing import SigningKey
 
 from assay.bundle import write as bundle
+from assay.bundle.finished import Anchored
 from assay.ledger.journal.log_store import read_root
 from assay.ledger.journal.store import BookStore
 from assay.ledger.log.signer import CheckpointSigner, LedgerRolledBack
@@ -114,7 +115,7 @@ def test_an_anchor_of_somebody_else_says_nothing_of_our_books(desk: Desk):
 
 # ---- in the bundle
 
-ANCHOR = bundle.Anchored(
+ANCHOR = Anchored(
     ledger_service="0x" + "1" * 40,
     size=3,
     root=b"r" * 32,

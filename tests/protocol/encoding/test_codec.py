@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import tracemalloc
+import typing
 
 import cbor2
 import pytest
@@ -224,6 +225,20 @@ def test_deep_nesting_is_refused_before_the_stack_ends(depth):
     for data in (b"\x81" * depth, b"\x81" * depth + b"\x00", b"\xc1" * depth):
         with pytest.raises(MalformedMessage):
             decode(Path, data)
+
+
+def test_nesting_is_allowed_for_every_message_to_depth_ten_and_no_further():
+    def levels(hint) -> int:
+        bare, _ = split_bound(hint)
+        if typing.get_origin(bare) is tuple:
+            return 1 + levels(typing.get_args(bare)[0])
+        return 1 + max(levels(h) for _, h in field_types(bare)) if dataclasses.is_dataclass(bare) else 0
+
+    assert max(map(levels, KINDS)) <= DEPTH_MAX
+    with pytest.raises(MalformedMessage, match="starts with a tag"):
+        decode_any(MESSAGES, b"\x81" * 10 + b"\x00")
+    with pytest.raises(MalformedMessage, match="nested deeper than 10"):
+        decode_any(MESSAGES, b"\x81" * 11 + b"\x00")
 
 
 def test_more_bytes_than_a_message_may_have_are_refused_unread():

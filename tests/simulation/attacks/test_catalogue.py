@@ -10,14 +10,21 @@ import pytest
 
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.params import BLOCK_SIZE, Values
-from assay.simulation.attacks import adaptive
 from assay.simulation.attacks import catalogue as attacks
+from assay.simulation.attacks.adaptive import (
+    FRONT_SHARE,
+    SLEEP_ROUNDS,
+    adaptive,
+    evasive,
+    front_runner,
+    sleeper,
+)
 from assay.simulation.attacks.scene import Scene
 from assay.training.codec.wire import Update, decode_update, encode_update
 
 BLOCKS, K, LIARS = 9, 6, 2
 ATTACKS = [attack for name, attack in attacks.ATTACKS.items() if name != "none"]
-BLIND = [attack for attack in ATTACKS if attack not in (attacks.adaptive,)]
+BLIND = [attack for attack in ATTACKS if attack not in (adaptive,)]
 every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
 
 
@@ -191,7 +198,7 @@ def test_an_evasive_liar_contradicts_nobody():
     scene = a_scene(8)
     total = honest_sum(scene)
 
-    for update in attacks.evasive(scene):
+    for update in evasive(scene):
         mine = dense(update)
         assert np.all((mine * np.sign(total))[total != 0] >= 0)
         assert np.any((mine != 0) & (total != 0))
@@ -202,19 +209,19 @@ def test_an_evasive_liar_contradicts_nobody():
 def test_a_front_runner_helps_more_often_than_it_hurts():
     scene = a_scene(9)
 
-    first, second = attacks.front_runner(scene)
+    first, second = front_runner(scene)
 
     along = dense(first) * np.sign(scene.direction_NC)
-    assert (along > 0).sum() == round(K * adaptive.FRONT_SHARE) * len(first.blocks_B)
-    assert (along < 0).sum() == (K - round(K * adaptive.FRONT_SHARE)) * len(first.blocks_B)
+    assert (along > 0).sum() == round(K * FRONT_SHARE) * len(first.blocks_B)
+    assert (along < 0).sum() == (K - round(K * FRONT_SHARE)) * len(first.blocks_B)
     assert not (np.any(dense(first) * dense(second)) or np.any(dense(first) * honest_sum(scene)))
 
 
 def test_a_sleeper_is_honest_first_and_then_adaptive():
-    asleep, awake = a_scene(), replace(a_scene(), round=adaptive.SLEEP_ROUNDS)
+    asleep, awake = a_scene(), replace(a_scene(), round=SLEEP_ROUNDS)
 
-    assert attacks.sleeper(asleep) == tuple(asleep.own)
-    for mine, lie in zip(attacks.sleeper(awake), attacks.adaptive(awake), strict=True):
+    assert sleeper(asleep) == tuple(asleep.own)
+    for mine, lie in zip(sleeper(awake), adaptive(awake), strict=True):
         assert np.array_equal(dense(mine), dense(lie))
 
 
@@ -226,7 +233,7 @@ def test_flipped_labels_flip_back():
 
 def test_who_needs_unsaid_coefficients_says_so_on_a_dense_wire():
     with pytest.raises(ValueError, match="too few"):
-        attacks.evasive(replace(a_scene(), k=BLOCK_SIZE))
+        evasive(replace(a_scene(), k=BLOCK_SIZE))
 
 
 def progress(scene: Scene, sent: tuple[Update, ...]) -> float:
@@ -241,7 +248,7 @@ def progress(scene: Scene, sent: tuple[Update, ...]) -> float:
 def test_no_other_attack_costs_the_default_rule_more_progress(other, seed):
     scene = a_scene(seed)
 
-    assert progress(scene, attacks.adaptive(scene)) <= progress(scene, other(scene)) + 1e-6
+    assert progress(scene, adaptive(scene)) <= progress(scene, other(scene)) + 1e-6
 
 
 def test_the_adaptive_attack_is_the_optimum_of_a_small_block():
@@ -256,7 +263,7 @@ def test_the_adaptive_attack_is_the_optimum_of_a_small_block():
         ]
         scene = Scene(honest=honest, own=honest[:2], block_count=1, k=1, seed=0, direction_NC=direction)
 
-        found = _progress_of(scene, attacks.adaptive(scene))
+        found = _progress_of(scene, adaptive(scene))
 
         votes = [
             Update(np.array([0]), np.array([[i]]), np.array([[s]], np.int8))
@@ -277,4 +284,4 @@ def _progress_of(scene: Scene, sent: tuple[Update, ...]) -> float:
 
 def test_the_adaptive_attack_asks_for_its_direction():
     with pytest.raises(ValueError, match="direction"):
-        attacks.adaptive(replace(a_scene(), direction_NC=None))
+        adaptive(replace(a_scene(), direction_NC=None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 
 import pytest
@@ -108,7 +109,7 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(documents.importlib, "import_module", missing)
+    monkeypatch.setattr(importlib, "import_module", missing)
 
     with pytest.raises(ConfigError, match=r"pip install 'assay\[parquet\]'"):
         texts_in(a_file(tmp_path, "a.parquet", b""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,11 +83,11 @@ def test_sgd_is_the_one_of_torch_with_decoupled_decay(clip_micro, decay_micro):
     theta, gradients = some(1, 5000), [some(2 + n, 5000) for n in range(5)]
 
     class Decoupled(torch.optim.SGD):
-        def step(self):
+        def step(self, closure: Any = None) -> Any:
             for group in self.param_groups:
                 for parameter in group["params"]:
                     parameter.data.mul_(1 - group["lr"] * decay_micro / PPM)
-            super().step()
+            return super().step(closure)
 
     theirs = by_torch(lambda p: Decoupled(p, lr=1), theta, gradients, clip_micro / PPM, RATES)
 

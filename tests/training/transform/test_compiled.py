@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 import pytest
 
@@ -23,7 +24,7 @@ def test_without_a_folder_to_keep_code_in_it_is_compiled_all_the_same(monkeypatc
             raise RuntimeError("cannot cache function 'doubled': no locator available for file 'x.py'")
         return really(signature, **options)
 
-    really = compiler.njit
+    really = numba.njit
     monkeypatch.setattr(compiler, "njit", njit)
     made, out = compiled(None, READ_1, FLOAT, FILL_1)(doubled), np.zeros(3, np.float32)
     made(np.arange(3, dtype=np.float32), np.float32(2), out)

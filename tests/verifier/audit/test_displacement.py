@@ -25,10 +25,12 @@ from assay.protocol.params import ComputeSpec, Precision
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import BLOCK_SIZE, Optimiser
 from assay.training.codec.contribution import decode_contribution, encode_round
+from assay.training.fragments import fragment_blocks
 from assay.training.layout import Layout, from_blocks, to_blocks
 from assay.training.model.loss import use_one_thread
 from assay.training.optimiser import step as rules
 from assay.training.optimiser.inner import InnerState, fresh, inner_step, run_steps
+from assay.training.transform.compress import distance_blocks
 from assay.verifier.aggregation.registry import rule_of
 from assay.verifier.audit.displacement import (
     ModelledSegment,
@@ -294,7 +296,7 @@ def test_a_node_that_sends_another_distance_than_it_went_is_found_in_every_segme
     data, tmp_path, monkeypatch, name
 ):
     pair = a_pair(data, tmp_path, name)
-    true = rules.distance_blocks
+    true = distance_blocks
     monkeypatch.setattr(rules, "distance_blocks", lambda *a: true(*a) * np.float32(1.01))
     record = pair.step()
     monkeypatch.undo()
@@ -320,7 +322,7 @@ def test_a_message_that_is_not_the_rules_of_the_distance_is_found(data, tmp_path
             factors = found.factors and replace(found.factors, left_BSR=-found.factors.left_BSR)
             return replace(found, sent=replace(found.sent, value_BK=-found.sent.value_BK), factors=factors)
         after = found.after_BC.copy()
-        mine = rules.fragment_blocks(layout, spec.rule.fragments) == round_id % spec.rule.fragments
+        mine = fragment_blocks(layout, spec.rule.fragments) == round_id % spec.rule.fragments
         after[~mine] += np.float32(1e-3)
         return replace(found, after_BC=after)
 

@@ -24,6 +24,7 @@ from assay.training.model.loss import use_one_thread
 from assay.training.optimiser import step as rules
 from assay.training.optimiser.inner import InnerRoots
 from assay.training.optimiser.momentum_root import zero_root
+from assay.training.transform.compress import distance_blocks
 from assay.verifier.aggregation.registry import rule_of
 from assay.verifier.audit.exact import Finding
 from assay.verifier.audit.segment import opening_bytes_max
@@ -253,7 +254,7 @@ def test_a_node_that_sends_another_distance_than_it_went_is_found_in_every_segme
     data, tmp_path, monkeypatch, name
 ):
     pair = Pair(data, tmp_path, name)
-    true = rules.distance_blocks
+    true = distance_blocks
     monkeypatch.setattr(rules, "distance_blocks", lambda *a: true(*a) * np.float32(1.5))
     record = pair.step()
     monkeypatch.undo()

@@ -368,8 +368,8 @@ LIMIT = Limit(t1=1000, t2=4000, t3=1000, t4=1000)
 def measured(rho=0.0, *, count: int = 40, **changes) -> Measured:
     zeros = np.zeros(count)
     base = Measured(
-        np.full(count, rho, np.float64), zeros, np.zeros(count, bool), *(zeros.copy() for _ in range(3)),
-        np.zeros((count, 0)),
+        np.full(count, rho, np.float64), zeros, np.zeros(count, bool),
+        zeros.copy(), zeros.copy(), zeros.copy(), np.zeros((count, 0)),
     )  # fmt: skip
     return replace(base, **changes)
 
@@ -480,9 +480,9 @@ def test_any_message_in_any_book_ends_in_a_verdict(seed, wire, size):
     x = rng.standard_normal((4, BLOCK_SIZE)).astype(np.float32)
     with np.errstate(all="ignore"):
         books = [(rng.standard_normal(x.shape) * size).astype(np.float32) for _ in range(2)]
-    books = [np.where(np.isfinite(book), book, np.float32(3e38)) for book in books]
+    before, after = (np.where(np.isfinite(book), book, np.float32(3e38)) for book in books)
 
-    seen = measure(wire, range(4), *books, Update(blocks, index, value, *scales), x, floor=floor_of(x))
+    seen = measure(wire, range(4), before, after, Update(blocks, index, value, *scales), x, floor=floor_of(x))
 
     assert not np.isnan(seen.rho_B).any() and not np.isnan(seen.choice_B).any()
     assert not np.isnan(seen.value_B).any()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from assay.chain.client import UNIT
 from assay.chain.statements import OPERATOR
 from assay.participant.store import Store
 from assay.protocol.messages import SignedStakeReport
@@ -19,7 +20,7 @@ from assay.verifier.service import stake_watch as stake_watch
 from tests.builders import DOMAIN, NODES, RUN_ID, a_peer_key, a_spec, peer
 from tests.builders import a_history as the_start
 from tests.builders import a_manifest as the_next
-from tests.contracts.chain_world import UNIT, World
+from tests.contracts.chain_world import World
 
 VERA = peer("vera")
 

@@ -1,0 +1,307 @@
+"""Mutants: breaks one rule of a room at a time and lists the breaks that none of the room's tests notices.
+
+    python -m tests.mutants protocol ledger/settlement --sample 60 --seed 1
+
+Each mutant is one changed expression in a copy of the tree. The test files under tests/ROOM whose imports
+reach the changed module run on it, nearest first, in a forked process that has imported everything foreign.
+Survivors are printed with their place; each is a missing test, or a change that no run can show.
+
+A script of our own because mutmut names mutants by path, where `protocol/` is imported as `assay.protocol`,
+and changes functions only, neither constants nor bounds of message fields; cosmic-ray changes the working
+tree in place, starts an interpreter for each mutant, cannot sample, and leaves `min` and `sorted` alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import Phase, settings
+
+ROOT = Path(__file__).parents[1]
+COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult, ast.Div: ast.Mult,
+    ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.LShift: ast.RShift, ast.RShift: ast.LShift,
+    ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+}  # fmt: skip
+CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
+CPU_SECONDS = 10  # a mutant's tests may compute for so long, and three times as long as unchanged
+WALL_SECONDS = 60  # and may take so long, and five times as long as unchanged: other work slows them
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One changed expression of one file, as the bytes `start` to `end` and what replaces them."""
+
+    path: Path  # from the root
+    line: int
+    start: int
+    end: int
+    text: str
+
+    def apply(self, source: bytes) -> bytes:
+        """The file with the change."""
+        return source[: self.start] + self.text.encode() + source[self.end :]
+
+    def shown(self, source: bytes) -> str:
+        """Place and changed line."""
+        changed = self.apply(source).decode().splitlines()[self.line - 1]
+        return f"{self.path}:{self.line}: {changed.strip()}"
+
+
+def mutants_of(path: Path, source: bytes) -> Iterator[Mutant]:
+    """Every mutant of a file, in the order of its syntax tree."""
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for node in _rules(ast.parse(source)):
+        for text in _changes(node):
+            assert isinstance(node, (ast.expr, ast.stmt))
+            assert node.end_lineno is not None and node.end_col_offset is not None
+            start = starts[node.lineno - 1] + node.col_offset
+            yield Mutant(
+                path, node.lineno, start, starts[node.end_lineno - 1] + node.end_col_offset, text
+            )  # fmt: skip
+
+
+def _rules(node: ast.AST, *, is_type: bool = False) -> Iterator[ast.AST]:
+    """Nodes that hold a rule: no messages, assertions or types, but the bounds that a type calls for."""
+    if isinstance(node, (ast.JoinedStr, ast.Assert)):
+        return
+    if not is_type:
+        yield node
+    for name, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                inside = (is_type and not isinstance(child, ast.Call)) or name in ("annotation", "returns")
+                yield from _rules(child, is_type=inside)
+
+
+def _changes(node: ast.AST) -> Iterator[str]:
+    """What may replace this node, as source text."""
+    match node:
+        case ast.Compare(ops=ops):
+            for index, op in enumerate(ops):
+                other = deepcopy(node)
+                other.ops[index] = COMPARISONS[type(op)]()
+                yield f"({ast.unparse(other)})"
+        case ast.BoolOp(op=op, values=values):
+            yield f"({ast.unparse(ast.BoolOp(ast.Or() if isinstance(op, ast.And) else ast.And(), values))})"
+        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
+            yield f"({ast.unparse(operand)})"
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in ARITHMETIC:
+            if not any(_is_text(side) for side in (left, right)):
+                yield f"({ast.unparse(ast.BinOp(left, ARITHMETIC[type(op)](), right))})"
+        case ast.AugAssign(target=target, op=op, value=value) if type(op) in ARITHMETIC:
+            yield ast.unparse(ast.AugAssign(target, ARITHMETIC[type(op)](), value))
+        case ast.Constant(value=value) if type(value) is int:
+            yield str(value + 1)
+            yield str(value - 1)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in CALLS:
+            yield ast.unparse(ast.Call(ast.Name(CALLS[name]), args, keywords))
+        case ast.Call(func=ast.Name(id="sorted"), args=args, keywords=keywords):
+            yield f"({ast.unparse(ast.Call(ast.Name('sorted'), args, keywords))})[::-1]"
+            if any(word.arg == "key" for word in keywords):
+                rest = [word for word in keywords if word.arg != "key"]
+                yield ast.unparse(ast.Call(ast.Name("sorted"), args, rest))
+
+
+def _is_text(node: ast.AST) -> bool:
+    """Whether joining it with anything but `+` is a type error, which any test notices."""
+    return isinstance(node, ast.JoinedStr) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
+    )
+
+
+# ---- which tests run
+
+
+def imports(root: Path) -> dict[Path, set[Path]]:
+    """Every module and test file, with the files it imports."""
+    files = [path for path in root.rglob("*.py") if "node_modules" not in path.parts and path.is_file()]
+    names = {}
+    for path in files:
+        parts = path.relative_to(root).with_suffix("").parts
+        package = parts[:-1] if parts[-1] == "__init__" else parts
+        names[".".join(package if parts[0] in ("tests", "benchmarks") else ("assay", *package))] = path
+    found: dict[Path, set[Path]] = {}
+    for path in files:
+        wanted: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Import):
+                wanted |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                wanted |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        found[path] = {names[name] for name in wanted & names.keys()}
+    return found
+
+
+def reaching(graph: dict[Path, set[Path]], module: Path, tests: Path) -> list[Path]:
+    """Test files below `tests` whose imports lead to the module, those with the shortest way first.
+
+    Where there is none, the test files anywhere that import the module themselves.
+    """
+    distance, front = {module: 0}, [module]
+    while front:
+        front = [path for path, used in graph.items() if path not in distance and used & {*front}]
+        distance |= {path: max(distance.values()) + 1 for path in front}
+    found = [path for path in distance if path.name.startswith("test_") and "e2e" not in path.parts]
+    near = [path for path in found if tests in path.parents]
+    near = near or [path for path in found if distance[path] == 1]
+    return sorted(near, key=lambda path: (path.stem != f"test_{module.stem}", distance[path], path))
+
+
+# ---- one run
+
+
+def run_tests(
+    root: Path, files: list[Path], cpu_seconds: int, wall_seconds: float, report: Path | None = None
+) -> bool:
+    """Whether these test files pass in a forked process. Too slow is a failure: a loop that does not end.
+
+    Args:
+        root: The tree to run in.
+        files: Test files.
+        cpu_seconds: How long they may compute.
+        wall_seconds: How long they may take.
+        report: If given, gets the names of the modules that the tests imported.
+    """
+    child = os.fork()
+    if not child:
+        os.setpgid(0, 0)
+        os.chdir(root)
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
+        sys.path[:0] = [str(root / "build/import_root"), str(root)]
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        options = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider"]
+        code = 1
+        try:
+            code = int(pytest.main([*options, *map(str, files)], plugins=[_Unshrunk()]))
+            if report:
+                report.write_text("\n".join(sys.modules))
+        finally:
+            os._exit(code)
+    deadline = time.monotonic() + wall_seconds
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return status == 0
+        time.sleep(0.02)
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return False
+
+
+class _Unshrunk:
+    """Hypothesis tries the same examples for every mutant, and stops at the first that fails."""
+
+    def pytest_configure(self) -> None:
+        settings.register_profile(
+            "mutants", settings(), derandomize=True, database=None, phases=[Phase.explicit, Phase.generate]
+        )
+        settings.load_profile("mutants")
+
+
+def _copy(target: Path) -> None:
+    """Copies the tracked and new files of this tree, with an import root of its own."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    for name in listed.split("\0"):
+        if name and (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, target / name)
+    (target / "build/import_root").mkdir(parents=True)
+    (target / "build/import_root/assay").symlink_to("../..")
+    with suppress(FileExistsError):
+        (target / "contracts/node_modules").symlink_to(ROOT / "contracts/node_modules")
+
+
+def main() -> None:
+    """Runs the mutants of each room and prints the survivors and the score."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants")
+    parser.add_argument("rooms", nargs="+", help="folders or files, such as protocol or ledger/settlement")
+    parser.add_argument("--tests", help="folder of the tests; otherwise tests/ROOM")
+    parser.add_argument("--sample", type=int, default=0, help="so many mutants of each; otherwise all")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="mutants-") as name:
+        root = Path(name).resolve()
+        _copy(root)
+        graph = imports(root)
+        for room in options.rooms:
+            place = root / room
+            paths = [place] if place.is_file() else sorted(place.rglob("*.py"))
+            mutants = [m for path in paths for m in mutants_of(path.relative_to(root), path.read_bytes())]
+            if not mutants:
+                parser.error(f"{room}: nothing to change there")
+            if 0 < options.sample < len(mutants):
+                chosen = random.Random(options.seed).sample(range(len(mutants)), options.sample)
+                mutants = [mutants[index] for index in sorted(chosen)]
+            folder = place.parent if place.is_file() else place
+            tests = root / (options.tests or Path("tests") / folder.relative_to(root))
+            killed = sum(_kills(root, graph, mutants, tests))
+            print(
+                f"{room}: {killed} of {len(mutants)} mutants killed, {100 * killed / len(mutants):.0f} %",
+                flush=True,
+            )
+
+
+def _kills(root: Path, graph: dict[Path, set[Path]], mutants: list[Mutant], tests: Path) -> Iterator[bool]:
+    """Whether a test fails, for each mutant; prints those that survive."""
+    limits: dict[Path, tuple[int, float]] = {}
+    for number, mutant in enumerate(mutants):
+        path = root / mutant.path
+        files = reaching(graph, path, tests)
+        if files and path not in limits:
+            cpu_seconds, wall_seconds = _try_unchanged(root, files, mutant.path)
+            limits[path] = CPU_SECONDS + 3 * cpu_seconds, WALL_SECONDS + 5 * wall_seconds
+        source = path.read_bytes()
+        path.write_bytes(mutant.apply(source))
+        os.utime(path, (number, number))  # another time for each, so that no cached byte code is taken
+        is_killed = bool(files) and not run_tests(root, files, *limits[path])
+        if not is_killed:
+            print(mutant.shown(source) + ("" if files else "  [no test reaches it]"), flush=True)
+        path.write_bytes(source)
+        yield is_killed
+
+
+def _try_unchanged(root: Path, files: list[Path], module: Path) -> tuple[int, float]:
+    """Seconds that the tests compute, and take, on the unchanged tree; imports here what is foreign to it."""
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    if not run_tests(root, files, 3600, 3600, root / "modules"):
+        sys.exit(f"{module}: its tests fail before anything is changed")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    for name in (root / "modules").read_text().split():
+        if not name.startswith(("assay", "tests", "conftest", "__")):
+            with suppress(Exception):  # what cannot be imported early, the tests import
+                importlib.import_module(name)
+    return int(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime), time.monotonic() - began
+
+
+if __name__ == "__main__":
+    main()
