@@ -110,17 +110,7 @@ def settle(run_state: RunState, epoch: int) -> Settlement:
             unpaid.append(Unpaid(round=int(round_id), node=node, reason=reason))
         elif node in guilty:
             unpaid.append(Unpaid(round=int(round_id), node=node, reason="fault upheld in this epoch"))
-        elif audit is not None and audit.is_known_answer and audit.ruling is not AuditStatus.DISMISSED:
-            unpaid.append(Unpaid(round=int(round_id), node=node, reason="a planted fault"))
-        elif (
-            audit is not None
-            and audit.dispute_opened_round >= 0
-            and audit.ruling in (AuditStatus.EXPIRED, AuditStatus.SUPERSEDED)
-        ):
-            unpaid.append(Unpaid(round=int(round_id), node=node, reason="accused, and not cleared"))
-        elif audit is not None and audit.ruling is AuditStatus.EXPIRED and audit.verdicts:
-            has_match = any(verdict.outcome is Outcome.MATCH for verdict in audit.verdicts)
-            reason = "it did not open its seal" if has_match else "nobody could judge it"
+        elif audit is not None and (reason := why_unpaid(audit)):
             unpaid.append(Unpaid(round=int(round_id), node=node, reason=reason))
         else:
             paid[node] = paid.get(node, 0) + tokens
@@ -145,6 +135,18 @@ def settle(run_state: RunState, epoch: int) -> Settlement:
         tokens_paid=tokens_paid,
         table_hash=table_hash(spec, run_state.run_id, epoch, tuple(rows)),
     )
+
+
+def why_unpaid(audit: Audit) -> str:
+    """Why a step with this closed audit earns nothing; empty if it is paid, unless its node is at fault."""
+    if audit.is_known_answer and audit.ruling is not AuditStatus.DISMISSED:
+        return "a planted fault"
+    if audit.ruling in (AuditStatus.EXPIRED, AuditStatus.SUPERSEDED) and audit.dispute_opened_round >= 0:
+        return "accused, and not cleared"
+    if audit.ruling is AuditStatus.EXPIRED and audit.verdicts:
+        has_match = any(verdict.outcome is Outcome.MATCH for verdict in audit.verdicts)
+        return "it did not open its seal" if has_match else "nobody could judge it"
+    return ""
 
 
 def table_hash(spec: RunSpec, run_id: Digest, epoch: int, rows: tuple[Row, ...]) -> Digest:

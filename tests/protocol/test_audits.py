@@ -377,8 +377,22 @@ def test_a_node_that_sealed_another_sketch_than_it_earned_is_convicted_and_its_a
     assert audit.ruling is AuditStatus.CONFIRMED
     assert audit.is_false
     assert run_state.nodes[NODE].banned
-    # His blocks agreed and his sketch is true: but he called a step a match that is false.
-    assert {f.failing for f in audit.faults} <= {FaultKind.PASSED}
+    assert not audit.faults  # the blocks did agree, and the auditor could not know the node's sketch
+
+
+def test_matches_from_before_a_dispute_do_not_clear_a_node_whose_sketch_is_false():
+    run_state, order = audited(replication_ppm=PPM, audit_rounds=9)
+    true = {"recomputed": Digest(b"t" * 32)}
+    votes = {STEP: dict.fromkeys(order[:2], (MATCH, true))}
+    while run_state.audits[STEP].ruling is not AuditStatus.DISPUTED:
+        run_state = grow(run_state, 1, votes)
+    assert len(run_state.audits[STEP].verdicts) == 2  # more than f
+    assert all(may_commit_verdict(run_state, run_state.audits[STEP], verifier) for verifier in order)
+
+    audit = grow(run_state, 3, {STEP: dict.fromkeys(order, (MISMATCH, true))}).audits[STEP]
+
+    assert audit.ruling is AuditStatus.CONFIRMED
+    assert not audit.faults
 
 
 def test_who_passes_a_false_step_is_at_fault_when_another_looks():
