@@ -6,7 +6,7 @@ commit-reveal: every auditor commits to its verdict before any verdict is reveal
 
     OPEN:      commit --beacon--> replicated? second commit --> verdicts revealed, node opens its sketch
                |--all MATCH, sketches equal--> PASSED
-               |--MISMATCH, WITHHELD, BORDERLINE, or a sketch that differs--> DISPUTED
+               |--MISMATCH, WITHHELD, BORDERLINE, a sketch that differs or stays shut--> DISPUTED
                '--no verdict in time--> EXPIRED (paid: the node did its part)
     DISPUTED:  the committee commits, then reveals; its sketch pattern is drawn from the disputing manifest
                |--quorum against--> CONFIRMED (slash, ban); for a known-answer task KNOWN_ANSWER (neither)
@@ -198,8 +198,12 @@ def may_open_verdict(audit: Audit, verdict: Verdict, at: int) -> bool:
 
 
 def may_open_sketch(audit: Audit, at: int) -> bool:
-    """Whether the node may open its sketch now: only after every auditor of the step has committed."""
-    return audit.is_open and audit.sketch is None and 0 <= audit.open_from <= at
+    """Whether the node may open its sketch now: once every auditor has committed, and in a dispute at once.
+
+    A committee gains nothing by copying it: its verdicts need a sketch in the dispute's own pattern too.
+    """
+    is_due = audit.ruling is AuditStatus.DISPUTED or 0 <= audit.open_from <= at
+    return audit.is_open and audit.sketch is None and is_due
 
 
 def may_plant(rules: AuditSpec, audit: Audit, at: int) -> bool:
@@ -295,16 +299,11 @@ def _investigated(audit: Audit, now: int, rules: AuditSpec, manifest: Digest) ->
     is_heard = all(commitment.verifier in said for commitment in audit.commitments)
     matches = outcomes.count(Outcome.MATCH)
     is_last = now >= last_word(rules, audit)
-    if (
-        matches
-        and audit.sketch is not None
-        and is_heard
-        and (is_last or matches >= max(audit.auditors_wanted, 1))
-    ):
+    is_enough = is_last or (is_heard and matches >= max(audit.auditors_wanted, 1))
+    if matches and audit.sketch is not None and is_enough:
         return _closed(audit, AuditStatus.PASSED, now)
-    if is_last:
-        is_clear = matches and audit.sketch is not None
-        return _closed(audit, AuditStatus.PASSED if is_clear else AuditStatus.EXPIRED, now)
+    if is_last:  # where auditors match and the node's commitment is still shut, a committee asks for it
+        return _alarmed(audit, now, manifest) if matches else _closed(audit, AuditStatus.EXPIRED, now)
     needs_more = len(audit.commitments) < audit.wanted
     if audit.open_from >= 0:
         # A replacement auditor commits first, like every auditor.

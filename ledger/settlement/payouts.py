@@ -144,8 +144,7 @@ def why_unpaid(audit: Audit) -> str:
     if audit.ruling in (AuditStatus.EXPIRED, AuditStatus.SUPERSEDED) and audit.dispute_opened_round >= 0:
         return "accused, and not cleared"
     if audit.ruling is AuditStatus.EXPIRED and audit.verdicts:
-        has_match = any(verdict.outcome is Outcome.MATCH for verdict in audit.verdicts)
-        return "it did not open its seal" if has_match else "nobody could judge it"
+        return "nobody could judge it"
     return ""
 
 

@@ -33,7 +33,14 @@ HONEST = (MATCH, MATCH, TRUE)
 FALSE = (MISMATCH, MISMATCH, MADE_UP)
 FALSE_WITH_A_TRUE_SKETCH = (MISMATCH, MISMATCH, TRUE)
 TRUE_WITH_A_FALSE_SKETCH = (MATCH, MISMATCH, MADE_UP)
-TRUTHS = (HONEST, FALSE, FALSE_WITH_A_TRUE_SKETCH, TRUE_WITH_A_FALSE_SKETCH)
+SHUT = (MATCH, WITHHELD, None)
+TRUTHS = {
+    "honest": HONEST,
+    "false": FALSE,
+    "false with a true sketch": FALSE_WITH_A_TRUE_SKETCH,
+    "true with a false sketch": TRUE_WITH_A_FALSE_SKETCH,
+    "commitment stays shut": SHUT,
+}
 
 
 SPEC = a_spec()
@@ -115,7 +122,7 @@ def first_words(order, liars):
     return [(None,)] if order[0] not in liars else [(lie,) for lie in LIES if lie is not None]
 
 
-@pytest.mark.parametrize("truth", TRUTHS, ids=["honest", "false", "false-true-sketch", "true-false-sketch"])
+@pytest.mark.parametrize("truth", TRUTHS.values(), ids=TRUTHS)
 @pytest.mark.parametrize("count", COUNTS)
 def test_f_liars_of_a_committee_convict_clear_and_frame_nobody(count, truth):
     order, f = EVERYBODY[:count], faults_tolerated(count)
@@ -136,7 +143,7 @@ def test_f_liars_of_a_committee_convict_clear_and_frame_nobody(count, truth):
                         check(at_the_end(after), liars, truth)
 
 
-@pytest.mark.parametrize("truth", TRUTHS, ids=["honest", "false", "false-true-sketch", "true-false-sketch"])
+@pytest.mark.parametrize("truth", TRUTHS.values(), ids=TRUTHS)
 @pytest.mark.parametrize("count", COUNTS)
 def test_a_committee_of_all_decides_whatever_f_liars_say_and_frames_nobody(count, truth):
     order = EVERYBODY[:count]
@@ -155,7 +162,7 @@ def test_a_committee_of_all_decides_whatever_f_liars_say_and_frames_nobody(count
             check(at_the_end(after), liars, truth)
 
 
-@pytest.mark.parametrize("truth", TRUTHS, ids=["honest", "false", "false-true-sketch", "true-false-sketch"])
+@pytest.mark.parametrize("truth", TRUTHS.values(), ids=TRUTHS)
 @pytest.mark.parametrize("count", [4, 5, 6, 7])
 def test_only_the_counts_of_votes_matter(count, truth):
     """Every placement of the liars in the committee, with votes in any order: one result."""

@@ -216,9 +216,9 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
                 state, signed_commitment.commitment, signed_commitment.signature, state.commitments
             )
             key = _message_of(signed_commitment.commitment)
-            known = state.commitments.get(key)
-            if known is not None and _outlasts(
-                state.run_state, known.commitment, signed_commitment.commitment
+            bound = state.commitments.get(key)
+            if bound is not None and _outlasts(
+                state.run_state, bound.commitment, signed_commitment.commitment
             ):
                 return state, ()
             return replace(state, commitments={**state.commitments, key: signed_commitment}), ()

@@ -45,6 +45,7 @@ from assay.verifier.service.proposer import GetUpdate
 log = logging.getLogger(__name__)
 OPENING_SHARE = 0.6  # of `collect_ms`: how long a node has to open, a restart included
 ASK_AFTER_S = 3.0  # a node pushes its opening unasked; we ask when a restart may have lost it
+SKETCH_POLL_S = 0.1
 OPENINGS_TRIED_MAX = 3  # per audit: bounds the work that announcers of invalid openings cause
 
 
@@ -191,6 +192,9 @@ class AuditRunner:
             if opened is None:
                 return self._sign(audit, {"outcome": Outcome.WITHHELD}, NO_DIGEST, 0)
             tried.add(opened.opening)
+            sketch = await self._sketch(audit, deadline)
+            if sketch is None:
+                return self._sign(audit, {"outcome": Outcome.WITHHELD}, NO_DIGEST, 0)
             try:
                 body = await self._fetch_opening(audit, opened, deadline)
                 found = await self._state_sync.child.call(
@@ -200,7 +204,7 @@ class AuditRunner:
                     opening=body,
                     blocks=list(blocks),
                     segment=audit.segment,
-                    committed=audit.sketch or NO_DIGEST,
+                    committed=sketch,
                     pattern=audit.pattern,
                 )
             except (PeerFault, MalformedMessage) as fault:
@@ -238,6 +242,21 @@ class AuditRunner:
                 has_asked = True
                 await self._ask(audit)
         return None
+
+    async def _sketch(self, audit: Audit, deadline: float) -> Digest | None:
+        """The node's own sketch; zero before a dispute, None if a dispute's deadline passes without it."""
+        step = (audit.round, audit.node)
+        while audit.ruling is AuditStatus.DISPUTED:
+            known = self._follower.run_state.audits.get(step, audit).sketch
+            if known is not None:
+                return known
+            shown = self._driver.round.sketch_openings.get(step)
+            if shown is not None:
+                return shown.sketch
+            if trio.current_time() >= deadline:
+                return None
+            await trio.sleep(SKETCH_POLL_S)
+        return NO_DIGEST
 
     def _adverse(self, step: StepId) -> tuple[Verdict, ...]:
         """The chain's verdicts against an audit in dispute."""
