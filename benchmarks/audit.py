@@ -186,6 +186,7 @@ def _pair(folder: Path, name: str, method: str, choices: Choices, repeats: int) 
         node=node,
         data=folder / "data",
         folder=folder / "node",
+        salt_key=bytes(32),
         behaviour=Behaviour("honest", 0),
     )
     recompute_worker = _RecomputeWorker(spec=spec, data=folder / "data", folder=folder / "auditor")

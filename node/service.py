@@ -29,6 +29,7 @@ from assay.participant.sync import StateSync
 from assay.participant.wallet.claims import claim_everything
 from assay.protocol import audits
 from assay.protocol.audits import Audit
+from assay.protocol.commitments import derived_salt
 from assay.protocol.draws import opened_blocks
 from assay.protocol.encoding.codec import decode, decode_any, digest, encode
 from assay.protocol.errors import AssayError, Diverged, MalformedMessage, PeerFault, Unavailable
@@ -89,6 +90,7 @@ class Service:
                 "run_id": me.run_id,
                 "node": me.me,
                 **me.workplace,
+                "salt_key": derived_salt(bytes(me.keys.peer), b"trainer", me.run_id),
                 "behaviour": self.behaviour.name,
                 "start": self.behaviour.from_round,
                 "known_answers": sorted(self.known_answers),

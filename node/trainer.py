@@ -7,7 +7,6 @@ step, so a crash can never lead to two different commits for one round.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from assay.node.behaviours import Behaviour
 from assay.node.known_answer import KNOWN_ANSWER_ERROR
 from assay.node.steps import StepFiles, write_durably
-from assay.protocol.commitments import commitment_of
+from assay.protocol.commitments import commitment_of, derived_salt
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import Diverged, Unavailable
@@ -61,12 +60,14 @@ class Trainer:
         node: PeerId,
         data: Path,
         folder: Path,
+        salt_key: bytes,
         behaviour: Behaviour,
         base: Path | None = None,
         device: str = "cpu",
         known_answers: frozenset[int] = frozenset(),
     ) -> None:
         self.spec, self.run_id, self.node, self.behaviour = spec, run_id, node, behaviour
+        self._salt_key = salt_key
         self.keep, self.device, self.known_answers = kept_rounds(spec), device, known_answers
         self.parameters = PublicState(spec, folder / "theta", self.keep, base)
         self.layout = self.parameters.layout
@@ -129,7 +130,11 @@ class Trainer:
             beta = np.float32(rule.compress.feedback_micro / PPM)
             after = replace(after, error_NC=before.error_NC * beta + work.x_NC)
         tree = self.steps.tree(after)
-        salt, sketches = Digest(os.urandom(32)), rules.sketches(self.layout, work, parent)
+        place = round_id.to_bytes(8, "big") + parent + root_before
+        salt, sketches = (
+            derived_salt(self._salt_key, b"commit", place),
+            rules.sketches(self.layout, work, parent),
+        )
         record: dict[str, Any] = {
             "round": round_id,
             "parent": parent,
@@ -249,6 +254,7 @@ def methods() -> Mapping[str, Callable[..., Any]]:
         node: bytes,
         data: str,
         folder: str,
+        salt_key: bytes,
         behaviour: str,
         start: int,
         known_answers: list[int],
@@ -264,6 +270,7 @@ def methods() -> Mapping[str, Callable[..., Any]]:
                 node=PeerId(node),
                 data=Path(data),
                 folder=Path(folder),
+                salt_key=salt_key,
                 behaviour=Behaviour(behaviour, start),
                 known_answers=frozenset(known_answers),
                 base=None if base is None else Path(base),

@@ -20,6 +20,7 @@ from assay.participant.config import Participant
 from assay.participant.follower import Follower, fetch_blob
 from assay.participant.sync import StateSync
 from assay.protocol.audits import Audit, AuditStatus
+from assay.protocol.commitments import derived_salt
 from assay.protocol.draws import opened_blocks
 from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault, Unavailable
@@ -286,13 +287,17 @@ class AuditRunner:
             raise MalformedMessage(f"opening that nobody serves: {error}") from None
 
     def _sign(self, audit: Audit, found: Mapping[str, Any], opening: Digest, size: int) -> SignedVerdict:
-        """A verdict with the result of a recompute, under a fresh salt."""
+        """A verdict with the result of a recompute."""
         verdict = Verdict(
             run_id=self._me.run_id,
             round=audit.round,
             node=audit.node,
             verifier=self._me.me,
-            salt=Digest(os.urandom(32)),
+            salt=derived_salt(
+                bytes(self._me.keys.peer),
+                b"verdict",
+                self._me.run_id + audit.round.to_bytes(8, "big") + audit.node + audit.pattern,
+            ),
             outcome=Outcome(found["outcome"]),
             exec_class=Digest(found.get("exec_class", NO_DIGEST)),
             recomputed=Digest(found.get("recomputed", NO_DIGEST)),

@@ -85,7 +85,7 @@ class Pair:
         """The node's process starts again."""
         self.trainer = Trainer(
             spec=self.spec, run_id=RUN_ID, node=NODE, data=self._data, folder=self._folder / "node",
-            behaviour=self._behaviour,
+            salt_key=bytes(32), behaviour=self._behaviour,
         )  # fmt: skip
 
     @property
