@@ -166,6 +166,7 @@ def _pair(folder: Path, name: str, method: str, choices: Choices, repeats: int) 
         node=node,
         data=folder / "data",
         folder=folder / "node",
+        salt_key=bytes(32),
     )
     recompute_worker = _RecomputeWorker(spec=spec, data=folder / "data", folder=folder / "auditor")
     first = trainer.step(0, _parent(0), 0, NO_DIGEST)

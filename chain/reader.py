@@ -141,6 +141,10 @@ class ChainReader:
         """Seconds between a buyer's close request and the end of a run."""
         return int(self._ask("RunEscrow", "closeDelay"))
 
+    def case_ppm_max(self) -> int:
+        """The most that one slash order may take of a stake, in millionths."""
+        return int(self._ask("SlashCourt", "casePpmMax"))
+
     def unbonding_delay(self) -> int:
         """Seconds between an unstake request and the withdrawal."""
         return int(self._ask("StakeVault", "unbondingDelay"))

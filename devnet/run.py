@@ -27,6 +27,7 @@ from assay.devnet.supervisor import Supervisor
 from assay.devnet.tables import report
 from assay.orders.data import collect_data, write_base
 from assay.orders.order import Order, load_order
+from assay.orders.quote import quote_of
 from assay.orders.spec import data_spec
 from assay.protocol.errors import AssayError, ConfigError
 from assay.protocol.types import Digest
@@ -59,6 +60,7 @@ def run_localnet(
     """
     order = load_order(file, _by_key(overrides))
     scenario = load_scenario(order.run, file, behave)
+    quote_of(order)  # refuses what `assay order check` refuses, before anything is started
     root = (out or Path("runs") / order.run.name).resolve()
     binary = find_anvil(Path(contracts.__file__).parent)
     staged = root.with_name(root.name + ".staged")  # bad data must not cost an earlier run

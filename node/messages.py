@@ -37,6 +37,7 @@ class TrainerStart:
     spec: RunSpec
     run_id: Digest
     node: PeerId
+    salt_key: Digest  # from which it derives the salts of its commitments
     workplace: Workplace
     known_answers: Annotated[tuple[RoundId, ...], Max(KNOWN_ANSWERS_MAX)]  # rounds of its known-answer tasks
 

@@ -28,6 +28,7 @@ from assay.participant.sync import StateSync
 from assay.participant.wallet.claims import claim_everything
 from assay.protocol import audits
 from assay.protocol.audits import Audit
+from assay.protocol.commitments import derived_salt
 from assay.protocol.draws import opened_blocks
 from assay.protocol.encoding.codec import Message, decode, decode_any, digest, encode
 from assay.protocol.errors import AssayError, Diverged, MalformedMessage, PeerFault, Unavailable
@@ -107,6 +108,7 @@ class Service:
             spec=self.me.spec,
             run_id=self.me.run_id,
             node=self.me.me,
+            salt_key=derived_salt(bytes(self.me.keys.peer), b"trainer", self.me.run_id),
             workplace=self.me.workplace,
             known_answers=tuple(sorted(map(RoundId, self.known_answers))),
         )

@@ -7,7 +7,6 @@ step, so a crash can never lead to two different commits for one round.
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from assay.node.known_answer import trained_as
 from assay.node.messages import StepRecord, TakeStep, TrainerStart, WorkAhead
 from assay.node.steps import StepFiles
 from assay.participant.compute import AtRound, ComputeWorker
-from assay.protocol.commitments import commitment_of
+from assay.protocol.commitments import commitment_of, derived_salt
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import Message
 from assay.protocol.errors import Diverged, Unavailable
@@ -66,6 +65,7 @@ class Trainer(ComputeWorker):
         node: PeerId,
         data: Path,
         folder: Path,
+        salt_key: bytes,
         base: Path | None = None,
         device: str = "cpu",
         known_answers: frozenset[int] = frozenset(),
@@ -74,6 +74,7 @@ class Trainer(ComputeWorker):
         super().__init__(PublicState(spec, folder / "theta", keep, base))
         self.spec, self.run_id, self.node = spec, run_id, node
         self.device, self.known_answers = device, known_answers
+        self._salt_key = salt_key
         self.layout = self.parameters.layout
         self.tokens = read_tokens(data, spec.data)
         self.steps = StepFiles(
@@ -91,6 +92,7 @@ class Trainer(ComputeWorker):
             spec=start.spec,
             run_id=start.run_id,
             node=start.node,
+            salt_key=start.salt_key,
             data=Path(place.data),
             folder=Path(place.folder),
             base=place.base_path,
@@ -145,7 +147,9 @@ class Trainer(ComputeWorker):
             raise Unavailable(f"round {round_id}: the gradient is not finite, so there is nothing to send")
         after, update = self._encode(round_id, before, work)
         tree = self.steps.tree(after)
-        salt, sketches = Digest(os.urandom(32)), rules.sketches(self.layout, work, parent)
+        place = round_id.to_bytes(8, "big") + parent + root_before
+        salt = derived_salt(self._salt_key, b"commit", place)
+        sketches = rules.sketches(self.layout, work, parent)
         commit = Commit(
             run_id=self.run_id,
             round=RoundId(round_id),

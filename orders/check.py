@@ -9,14 +9,15 @@ import math
 from fractions import Fraction
 from pathlib import Path
 
+from assay.chain.penalties import CASE_PPM_MAX, check_penalties
 from assay.orders.amounts import DECIMALS, UNIT, bytes_text, money_text, scaled
 from assay.orders.data import collect_data
 from assay.orders.order import Order, load_order
-from assay.orders.spec import audit_spec, compute_spec, data_spec, model_spec
+from assay.orders.spec import audit_spec, compute_spec, data_spec, model_spec, money_spec
 from assay.protocol.draws import audit_rate_ppm
 from assay.protocol.params import PPM, AuditSpec, DataSpec, ModelSpec
 from assay.protocol.randomness.drand import NO_DRAND
-from assay.protocol.types import NO_DIGEST
+from assay.protocol.types import NO_DIGEST, Address
 from assay.protocol.update_rule import BLOCK_SIDE, BLOCK_SIZE, RuleSpec, Values
 from assay.training.codec.contribution import contribution_bytes_max
 from assay.training.codec.rice import rice_bits
@@ -34,6 +35,7 @@ def check_order(path: Path | None) -> list[str]:
         ConfigError: one line per problem of the order, or the problem of its data.
     """
     order = load_order(path)
+    check_penalties(money_spec(order, Address(bytes(20))), CASE_PPM_MAX)
     audit_spec(order, NO_DIGEST, 0)  # reads the files that [verify] names
     manifest = collect_data(order, None)
     data, model = data_spec(order, manifest), model_spec(order)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from assay.chain.client import ChainReader, EpochState, EscrowState
 from assay.chain.commit_statement import evm_address
+from assay.chain.penalties import check_penalties
 from assay.chain.state import EpochPhase
 from assay.chain.times import span_text, time_text, when_text
 from assay.chain.units import UNIT, money_text
@@ -73,7 +74,7 @@ def need_escrow(account: Account) -> Escrow:
 
 
 def check_place(account: Account, quote: Quote) -> None:
-    """Do nothing if spec, deployment and quote agree, and this account is the buyer.
+    """Do nothing if spec, contracts and quote agree, and this account is the buyer.
 
     Raises:
         ConfigError: what does not agree.
@@ -81,6 +82,7 @@ def check_place(account: Account, quote: Quote) -> None:
     """
     spec, chain = account.spec, account.chain
     check_spec_keeps(quote, spec)
+    check_penalties(spec.money, chain.case_ppm_max())
     if evm_address(spec.buyer) != account.address:
         raise ConfigError(f"the spec's buyer is {evm_address(spec.buyer)}, this account is {account.address}")
     if chain.set_version() != SET_VERSION:

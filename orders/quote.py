@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, ClassVar
 
+from assay.chain.penalties import CASE_PPM_MAX, check_penalties
 from assay.orders.check import audit_share
 from assay.orders.order import Order
 from assay.orders.spec import audit_spec, compute_spec, model_spec, money_spec, timing_spec
@@ -96,8 +97,10 @@ def quote_of(order: Order) -> Quote:
     """The quote of an order.
 
     Raises:
-        ConfigError: a file that the order names cannot be read.
+        ConfigError: a file that the order names cannot be read, or a penalty is above the slash court's cap.
     """
+    money = money_spec(order, _NOBODY)
+    check_penalties(money, CASE_PPM_MAX)
     terms = Terms(
         name=order.run.name,
         seed=order.run.seed,
@@ -109,7 +112,7 @@ def quote_of(order: Order) -> Quote:
         compute=compute_spec(order),
         rule=order.rule(),
         audit=audit_spec(order, NO_DIGEST, order.verify.known_answers),
-        money=money_spec(order, _NOBODY),
+        money=money,
         timing=timing_spec(order),
     )
     return Quote(terms=terms, budget=order.budget_units(), epoch_cap=order.epoch_units_max())

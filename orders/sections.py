@@ -190,7 +190,7 @@ class BudgetSection(Section):
     amount: Annotated[int | Literal["auto"], PlainValidator(_amount)] = "auto"
     operators: Share = 0.87
     verifiers: Share = 0.08  # the rest is the fee
-    slash: PositiveShare = 0.5  # of the stake
+    slash: PositiveShare = 0.3  # of the stake; the slash court has a cap
     withheld: PositiveShare | None = None  # of the stake, for a withheld opening; as `slash` if left out
     verifier_slash: PositiveShare = 0.1  # of an auditor's stake, for a false verdict
     epoch_rounds: Positive = 10

@@ -6,12 +6,13 @@ commit-reveal: every auditor commits to its verdict before any verdict is reveal
 
     OPEN:      commit --beacon--> replicated? second commit --> verdicts revealed, node opens its sketch
                |--all MATCH, sketches equal--> PASSED
-               |--MISMATCH, WITHHELD, BORDERLINE, or a sketch that differs--> DISPUTED
+               |--MISMATCH, WITHHELD, BORDERLINE, a sketch that differs or stays shut--> DISPUTED
                '--no verdict in time--> EXPIRED (paid: the node did its part)
     DISPUTED:  the committee commits, then reveals; its sketch pattern is drawn from the disputing manifest
                |--quorum against--> CONFIRMED (slash, ban); for a known-answer task KNOWN_ANSWER (neither)
-               |--enough matches--> DISMISSED
-               '--neither--> a second, larger committee, once; then EXPIRED (this step unpaid, no slash)
+               |--more than f matches, and not more than f mismatches--> DISMISSED
+               '--neither--> a second committee of all verifiers, once; then EXPIRED (unpaid, no slash)
+    A MATCH from before a dispute does not count in it: its verifier had not seen the node's sketch.
     When one audit of a node is CONFIRMED, or the node contradicts itself, its other open audits are
     SUPERSEDED: one slash, and nothing from the faulty step on is paid.
 A verifier whose verdict the committee has proved false is at fault: see `FaultKind`.
@@ -93,6 +94,7 @@ class Audit:
     commitments: tuple[CommittedVerdict, ...] = ()  # of this dispute round
     open_from: int = -1  # the first manifest that may reveal them; -1 while commitments are taken
     verdicts: tuple[Verdict, ...] = ()
+    undisputed: int = 0  # how many of `verdicts` precede the dispute
     earlier: int = 0  # how many of `verdicts` precede this dispute round
     silent: tuple[PeerId, ...] = ()  # committed to a verdict and did not reveal it in time
     sketch: Digest | None = None  # digest of the node's own sketch, once opened
@@ -141,9 +143,15 @@ class Audit:
         useless = sum(v.outcome is Outcome.INCONCLUSIVE for v in self.verdicts)
         return max(self.auditors_wanted, 1) + useless + len(self.silent)
 
+    @property
+    def standing(self) -> tuple[Verdict, ...]:
+        """Verdicts that count now, at most one a verifier: in a dispute, no MATCH from before it."""
+        late = self.verdicts[self.undisputed :]
+        return (*(v for v in self.verdicts[: self.undisputed] if v.outcome is not Outcome.MATCH), *late)
+
     def has_judged(self, verifier: PeerId) -> bool:
-        """Whether the chain carries this verifier's verdict."""
-        return any(verdict.verifier == verifier for verdict in self.verdicts)
+        """Whether this verifier has nothing more to judge: its verdict stands."""
+        return any(verdict.verifier == verifier for verdict in self.standing)
 
     def committed_by(self, verifier: PeerId) -> CommittedVerdict | None:
         """This verifier's commitment in this dispute round, if any."""
@@ -190,8 +198,12 @@ def may_open_verdict(audit: Audit, verdict: Verdict, at: int) -> bool:
 
 
 def may_open_sketch(audit: Audit, at: int) -> bool:
-    """Whether the node may open its sketch now: only after every auditor of the step has committed."""
-    return audit.is_open and audit.sketch is None and 0 <= audit.open_from <= at
+    """Whether the node may open its sketch now: once every auditor has committed, and in a dispute at once.
+
+    A committee gains nothing by copying it: its verdicts need a sketch in the dispute's own pattern too.
+    """
+    is_due = audit.ruling is AuditStatus.DISPUTED or 0 <= audit.open_from <= at
+    return audit.is_open and audit.sketch is None and is_due
 
 
 def may_plant(rules: AuditSpec, audit: Audit, at: int) -> bool:
@@ -287,16 +299,11 @@ def _investigated(audit: Audit, now: int, rules: AuditSpec, manifest: Digest) ->
     is_heard = all(commitment.verifier in said for commitment in audit.commitments)
     matches = outcomes.count(Outcome.MATCH)
     is_last = now >= last_word(rules, audit)
-    if (
-        matches
-        and audit.sketch is not None
-        and is_heard
-        and (is_last or matches >= max(audit.auditors_wanted, 1))
-    ):
+    is_enough = is_last or (is_heard and matches >= max(audit.auditors_wanted, 1))
+    if matches and audit.sketch is not None and is_enough:
         return _closed(audit, AuditStatus.PASSED, now)
-    if is_last:
-        is_clear = matches and audit.sketch is not None
-        return _closed(audit, AuditStatus.PASSED if is_clear else AuditStatus.EXPIRED, now)
+    if is_last:  # where auditors match and the node's commitment is still shut, a committee asks for it
+        return _alarmed(audit, now, manifest) if matches else _closed(audit, AuditStatus.EXPIRED, now)
     needs_more = len(audit.commitments) < audit.wanted
     if audit.open_from >= 0:
         # A replacement auditor commits first, like every auditor.
@@ -313,13 +320,12 @@ def _decided(audit: Audit, now: int, rules: AuditSpec, manifest: Digest) -> Audi
     if audit.is_known_answer and conclusive and all(v.outcome is Outcome.MISMATCH for v in conclusive):
         return _closed(audit, AuditStatus.KNOWN_ANSWER, now)  # false on purpose, and found false: no fault
     judges = set(audit.committee)
-    need = quorum(len(judges))
     against = sum(v.verifier in judges for v in audit.adverse)
-    matches = sum(v.outcome is Outcome.MATCH and v.verifier in judges for v in audit.verdicts)
-    if against >= need:
+    matches = sum(v.outcome is Outcome.MATCH and v.verifier in judges for v in audit.standing)
+    if against >= quorum(len(judges)):
         found = AuditStatus.KNOWN_ANSWER if audit.is_known_answer else AuditStatus.CONFIRMED
         return _with_faults(_closed(audit, found, now))
-    if matches > len(judges) - need:
+    if matches > faults_tolerated(len(audit.order)) and not audit.is_false:
         return _with_faults(_closed(audit, AuditStatus.DISMISSED, now))
     if now >= last_word(rules, audit):
         if committee_size(len(audit.order), 1) > len(judges) and audit.dispute_round == 0:
@@ -340,6 +346,7 @@ def _alarmed(audit: Audit, now: int, manifest: Digest) -> Audit:
         pattern=witness_pattern(manifest, audit.round, audit.node),
         commitments=(),
         open_from=-1,
+        undisputed=audit.undisputed if audit.ruling is AuditStatus.DISPUTED else len(audit.verdicts),
         earlier=len(audit.verdicts),
         closed_round=-1,
     )
@@ -373,23 +380,28 @@ def _with_faults(audit: Audit) -> Audit:
     """The audit with the faults of verifiers that its status, or the winning side's sketches, refute."""
     is_false = audit.ruling is not AuditStatus.DISMISSED and audit.is_false
     right = Outcome.MISMATCH if is_false else Outcome.MATCH
-    sided = [v for v in _comparable(audit) if v.outcome is right and v.verifier in audit.committee]
+    comparable = _comparable(audit)
+    sided = [v for v in audit.standing if v in comparable and v.outcome is right]
+    sided = [v for v in sided if v.verifier in audit.committee]
     need = faults_tolerated(len(audit.order)) + 1
     recomputed = _shared([v.recomputed for v in sided], need)
     in_time = audit.verdicts[audit.earlier :]
     witness = _shared([v.witness for v in in_time if v in sided], need)
-    faults = []
+    # A node that committed to another sketch than its work has: who recomputed that work may have matched.
+    is_misled = audit.sketch is not None and recomputed not in (NO_DIGEST, audit.sketch)
+    faults: dict[PeerId, Fault] = {}  # one a verifier, however often it judged
     for verdict in audit.verdicts:
-        if verdict.outcome is Outcome.MATCH and is_false:
-            faults.append(Fault(verdict, FaultKind.PASSED))
+        is_true = verdict in comparable and verdict.recomputed == recomputed
+        if verdict.outcome is Outcome.MATCH and is_false and not (is_misled and is_true):
+            faults.setdefault(verdict.verifier, Fault(verdict, FaultKind.PASSED))
         elif verdict.outcome is Outcome.MISMATCH and audit.ruling is AuditStatus.DISMISSED:
-            faults.append(Fault(verdict, FaultKind.ACCUSED))
-        elif verdict in _comparable(audit) and (
+            faults.setdefault(verdict.verifier, Fault(verdict, FaultKind.ACCUSED))
+        elif verdict in comparable and (
             recomputed not in (NO_DIGEST, verdict.recomputed)
             or (verdict in in_time and witness not in (NO_DIGEST, verdict.witness))
         ):
-            faults.append(Fault(verdict, FaultKind.NOT_RECOMPUTED))
-    return replace(audit, faults=tuple(faults))
+            faults.setdefault(verdict.verifier, Fault(verdict, FaultKind.NOT_RECOMPUTED))
+    return replace(audit, faults=tuple(faults.values()))
 
 
 def _shared(digests: Sequence[Digest], need: int) -> Digest:

@@ -9,6 +9,7 @@ purpose (known-answer tasks) before the run begins.
 from __future__ import annotations
 
 import hashlib
+import hmac
 from collections.abc import Sequence
 
 from assay.protocol.encoding import merkle
@@ -18,6 +19,19 @@ from assay.protocol.types import Digest, PeerId, RoundId
 
 _SKETCHES = hashlib.sha256(b"assay/sketches/1").digest()
 _KNOWN_ANSWERS = hashlib.sha256(b"assay/canaries/1").digest()
+
+
+def derived_salt(secret: bytes, purpose: bytes, *parts: bytes) -> Digest:
+    """A commitment's salt: unknown without `secret`, and the same again after a restart from a backup.
+
+    A random salt would make the second commit for a repeated step another commit, which is equivocation.
+
+    Args:
+        secret: 32 bytes: a peer's secret key, or a salt derived from it.
+        purpose: What is salted; part of the domain separation.
+        parts: What identifies the commitment, each of a fixed length.
+    """
+    return Digest(hmac.digest(secret, b"assay/salt/1/" + purpose + b"|" + b"".join(parts), "sha256"))
 
 
 def sketch_digest(sketch: bytes) -> Digest:

@@ -90,7 +90,7 @@ class Verdict:
     round: RoundId
     node: PeerId
     verifier: PeerId
-    salt: Digest  # 32 random bytes: the commitment does not give the verdict away
+    salt: Digest  # the verifier's secret: the commitment does not give the verdict away
     outcome: Outcome
     exec_class: Digest  # of the machine that recomputed; zero where nothing was
     recomputed: Digest  # SHA-256 of the auditor's own sketch of the work; zero where it has none

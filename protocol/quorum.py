@@ -13,7 +13,7 @@ from assay.protocol.identity import Domain, verify
 from assay.protocol.messages import QuorumCertificate, SignedVote
 from assay.protocol.types import PeerId
 
-FIRST_COMMITTEE, SECOND_COMMITTEE = 5, 15
+FIRST_COMMITTEE = 5
 
 
 def quorum(verifier_count: int) -> int:
@@ -27,11 +27,13 @@ def faults_tolerated(verifier_count: int) -> int:
 
 
 def committee_size(verifier_count: int, dispute_round: int) -> int:
-    """Number of verifiers that decide a dispute: 5, then 15 in the second round, or all if fewer.
+    """Number of verifiers that decide a dispute: 5, or all if fewer; all in the second round.
 
     Never so few that f Byzantine verifiers are a quorum of the committee.
     """
-    size = (FIRST_COMMITTEE, SECOND_COMMITTEE)[dispute_round]
+    if dispute_round:
+        return verifier_count
+    size = FIRST_COMMITTEE
     while quorum(size) <= faults_tolerated(verifier_count):
         size += 1
     return min(size, verifier_count)

@@ -186,7 +186,8 @@ def _committed_for_ever(is_defended: bool, seed: int) -> Outcome:
 
     with nullcontext() if is_defended else without(assay.protocol.audits, "hear", guessed):
         paid = pay_of(network, NODE)
-    return one_act(False, paid > 0, 0.0, f"paid {paid}: a step whose seal stays shut earns nothing")
+    is_banned = network.run_state.nodes[NODE].banned
+    return one_act(is_banned, not is_banned, 0.0, f"paid {paid}: a commitment that stays shut is withheld")
 
 
 def _no_class(seed: int) -> Network:
@@ -272,7 +273,7 @@ LIAR_ATTACKS = (
     Attack(name="withhold in the dispute", number=20, where=Where.CHAIN, run=_withholds_in_dispute,
            defence="referees rule by default"),
     Attack(name="never open the seal", number=19, where=Where.CHAIN, run=_committed_for_ever,
-           defence="no clearing without the node's sketch"),
+           defence="a commitment that stays shut is withheld"),
     Attack(name="class that nobody has, for pay", number=30, where=Where.CHAIN, run=_class_for_pay,
            defence="who cannot be judged is not paid"),
     Attack(name="class that nobody has, to sabotage", number=30, where=Where.CHAIN, run=_class_for_sabotage,

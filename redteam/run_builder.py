@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from assay.participant.links import check_place
-from assay.protocol.audits import RECOMPUTED, Audit, may_open_sketch, may_plant
+from assay.protocol.audits import RECOMPUTED, Audit, AuditStatus, may_open_sketch, may_plant
 from assay.protocol.commitments import commitment_of, open_commitment
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import (
@@ -158,7 +158,8 @@ def honest(network: Network, audit: Audit) -> Said:
     """The verdict of a recompute."""
     false = (audit.round, audit.node) in network.false
     withheld = (audit.round, audit.node) in network.withheld
-    if withheld:
+    is_shut = audit.ruling is AuditStatus.DISPUTED and audit.node in network.committed
+    if withheld or is_shut:
         return Outcome.WITHHELD, {}
     return (Outcome.MISMATCH, {"recomputed": mark("true", audit.round, audit.node)}) if false else (
         Outcome.MATCH, {}

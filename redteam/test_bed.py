@@ -257,7 +257,7 @@ class TestBed:
     def _trainer(self, peer: PeerId) -> Trainer:
         return Trainer(
             spec=self.spec, run_id=RUN_ID, node=peer, data=self.data,
-            folder=self.folder / peer.hex()[:8],
+            folder=self.folder / peer.hex()[:8], salt_key=peer,
         )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from web3.types import Nonce
 from web3.utils import get_create_address
 
 from assay.chain.addresses import CONTRACTS, Deployment
+from assay.chain.penalties import CASE_PPM_MAX
 from assay.chain.rpc import Rpc, artefact
 from assay.chain.statements import Address
 from assay.protocol.errors import ConfigError, Unavailable
@@ -73,7 +74,7 @@ LOCALNET = ChainParams(
     min_verifier_stake=100 * UNIT,
     slash_buyer_ppm=200_000,
     slash_challenger_ppm=300_000,
-    case_ppm_max=500_000,
+    case_ppm_max=CASE_PPM_MAX,
     token_supply=1_000_000_000 * UNIT,
 )
 MAINNET = ChainParams(
@@ -95,7 +96,7 @@ MAINNET = ChainParams(
     min_verifier_stake=10_000 * UNIT,
     slash_buyer_ppm=200_000,
     slash_challenger_ppm=300_000,
-    case_ppm_max=300_000,
+    case_ppm_max=CASE_PPM_MAX,
     token_supply=1_000_000_000 * UNIT,
 )
 

@@ -51,7 +51,6 @@ class UnpaidReason(str, Enum):
     FAULT = "fault"
     KNOWN_ANSWER = "known-answer"
     ACCUSED = "accused"
-    UNOPENED = "unopened"
     UNJUDGED = "unjudged"
     ROUNDED = "rounded"
     UNSETTLED = "unsettled"
@@ -68,7 +67,6 @@ _REASONS = {
     UnpaidReason.FAULT: "a fault of its node was confirmed in this epoch",
     UnpaidReason.KNOWN_ANSWER: "it was a known-answer task",
     UnpaidReason.ACCUSED: "it was accused, and the accusation was not dismissed",
-    UnpaidReason.UNOPENED: "its node did not open the sketch commitment",
     UnpaidReason.UNJUDGED: "no auditor could judge it",
     UnpaidReason.ROUNDED: "its share rounds to nothing",
     UnpaidReason.UNSETTLED: "its epoch is not settled",
@@ -172,15 +170,17 @@ def _unpaid_reason(
         return UnpaidReason.CONTRADICTION if record.has_contradicted else UnpaidReason.EARLIER_FAULT
     if node in guilty:
         return UnpaidReason.FAULT
-    if audit is None:
-        return None
+    return None if audit is None else why_unpaid(audit)
+
+
+def why_unpaid(audit: Audit) -> UnpaidReason | None:
+    """Why a step with this closed audit earns nothing; None if it is paid, unless its node is at fault."""
     if audit.is_known_answer and audit.ruling is not AuditStatus.DISMISSED:
         return UnpaidReason.KNOWN_ANSWER
-    if audit.dispute_opened_round >= 0 and audit.ruling in (AuditStatus.EXPIRED, AuditStatus.SUPERSEDED):
+    if audit.ruling in (AuditStatus.EXPIRED, AuditStatus.SUPERSEDED) and audit.dispute_opened_round >= 0:
         return UnpaidReason.ACCUSED
     if audit.ruling is AuditStatus.EXPIRED and audit.verdicts:
-        has_match = any(verdict.outcome is Outcome.MATCH for verdict in audit.verdicts)
-        return UnpaidReason.UNOPENED if has_match else UnpaidReason.UNJUDGED
+        return UnpaidReason.UNJUDGED
     return None
 
 

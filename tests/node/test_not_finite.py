@@ -25,6 +25,7 @@ def test_a_node_without_a_finite_gradient_sends_nothing(
         node=a_member(NODES[0]).peer,
         data=data,
         folder=tmp_path,
+        salt_key=bytes(32),
     )
     monkeypatch.setattr(
         "assay.node.trainer.loss_and_gradient",

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from assay.devnet.faults.behaviours import NODE_BEHAVIOURS, NODE_CHEATS
 from assay.node import trainer as trainers
+from assay.node.service import Service
 from assay.node.trainer import Trainer
 from assay.protocol.draws import opened_blocks
-from assay.protocol.encoding.codec import decode
+from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import Diverged, Unavailable
 from assay.protocol.messages import Outcome
 from assay.protocol.openings import Opening
@@ -27,11 +30,22 @@ from assay.verifier.aggregation.mean import mean_over_senders
 from assay.verifier.audit import worker as examiners
 from assay.verifier.audit.exact import DISTANCE_PPB_MAX, check_opening
 from assay.verifier.audit.worker import RecomputeWorker
-from tests.builders import RUN_ID, a_data_folder, a_digest, a_spec, peer
+from tests.builders import (
+    DOMAIN,
+    RUN_ID,
+    a_data_folder,
+    a_deployment,
+    a_digest,
+    a_hot_key,
+    a_peer_key,
+    a_spec,
+    peer,
+)
 from tests.faulty import a_faulty_trainer
 
 SPEC = a_spec(rounds=40)
 NODE = peer("nora")
+SALT_KEY = b"k" * 32
 LIES_ELSEWHERE = ("withhold-opening", "two-commits")  # the step itself is true; its node lies
 KEEP = SPEC.audit.audit_rounds + SPEC.audit.dispute_rounds + 2
 
@@ -48,7 +62,7 @@ def folder(tmp_path):
 
 def a_trainer(data, folder, name="honest", start=0, **more):
     return a_faulty_trainer(
-        name, start, spec=SPEC, run_id=RUN_ID, node=NODE, data=data, folder=folder, **more
+        name, start, spec=SPEC, run_id=RUN_ID, node=NODE, data=data, folder=folder, salt_key=SALT_KEY, **more
     )
 
 
@@ -116,6 +130,41 @@ def test_asked_again_after_a_restart_it_returns_the_same_bytes(data, folder):
     first = step(a_trainer(data, folder), 0)
 
     assert step(a_trainer(data, folder), 0) == first
+
+
+def test_a_node_restored_from_a_snapshot_signs_the_same_bytes_for_the_same_step(data, folder, tmp_path):
+    """Another commit for the round would be equivocation, and cost an honest node its whole stake."""
+    trainer = a_trainer(data, folder)
+    base = step(trainer, 0)
+    aggregate = aggregate_of(trainer, base)
+    snapshot = tmp_path / "snapshot"
+    shutil.copytree(folder, snapshot)
+    me = SimpleNamespace(
+        spec=SPEC,
+        deployment=a_deployment(),
+        domain=DOMAIN,
+        keys=SimpleNamespace(peer=a_peer_key("nora"), hot=a_hot_key("nora")),
+    )
+
+    signed = []
+    for disk in (folder, snapshot):
+        trainer = a_trainer(data, disk)
+        trainer.apply(0, aggregate)
+        record = step(trainer, 1, base)
+        signed.append(encode(Service._signed(SimpleNamespace(me=me), record.commit)))
+
+    assert signed[0] == signed[1]
+
+
+def test_salts_differ_by_key_and_parent(data, folder, tmp_path):
+    first = step(a_trainer(data, folder), 0)
+    other = Trainer(
+        spec=SPEC, run_id=RUN_ID, node=NODE, data=data, folder=tmp_path / "other",
+        salt_key=b"another secret of 32 bytes......",
+    )  # fmt: skip
+    again = a_trainer(data, folder).step(0, a_digest("another parent"), 0, NO_DIGEST)
+
+    assert len({first.salt, step(other, 0).salt, again.salt}) == 3
 
 
 def test_a_step_stays_the_same_when_the_parameters_have_moved_on(data, folder):
@@ -469,14 +518,14 @@ def test_memory_that_is_kept_between_steps_changes_no_byte(data, tmp_path, monke
     record, kept = None, []
     for round_id in range(3):
         record = step(keeps, round_id, record)
-        kept.append(facts_of(record))
+        kept.append(record)
         keeps.apply(round_id, aggregate_of(keeps, record))
     assert keeps._room is not None
     monkeypatch.setattr(trainers, "ROOM_BYTES_MAX", 0)
     plain, record = a_trainer(data, tmp_path / "plain", name), None
     for round_id in range(3):
         record = step(plain, round_id, record)
-        assert facts_of(record) == kept[round_id]
+        assert record == kept[round_id]
         plain.apply(round_id, aggregate_of(plain, record))
     assert plain._room is None
 
@@ -499,7 +548,7 @@ OLD = replace(SPEC, rule=replace(SPEC.rule, read_lag=1))
 @pytest.fixture
 def counted(data, folder, monkeypatch):
     """A trainer whose rule reads old parameters, and how many gradients it has made."""
-    trainer = Trainer(spec=OLD, run_id=RUN_ID, node=NODE, data=data, folder=folder)
+    trainer = Trainer(spec=OLD, run_id=RUN_ID, node=NODE, data=data, folder=folder, salt_key=SALT_KEY)
     made = []
     gradient = trainer._gradient
 
@@ -511,11 +560,6 @@ def counted(data, folder, monkeypatch):
     return trainer, made
 
 
-def facts_of(record):
-    """What of a step is not drawn anew each time it is made."""
-    return replace(record, salt=NO_DIGEST, commit=replace(record.commit, commitment=NO_DIGEST))
-
-
 def test_work_done_ahead_is_the_step_that_would_have_been_made_then(counted, data, tmp_path):
     trainer, made = counted
     plain = Trainer(
@@ -524,11 +568,12 @@ def test_work_done_ahead_is_the_step_that_would_have_been_made_then(counted, dat
         node=NODE,
         data=data,
         folder=tmp_path / "other",
+        salt_key=SALT_KEY,
     )
     record = other = None
     for round_id in range(4):
         record, other = step(trainer, round_id, record), step(plain, round_id, other)
-        assert facts_of(record) == facts_of(other)
+        assert record == other
         assert trainer.ahead(round_id + 1, round_id + 1, record.commit.momentum_after)
         count = len(made)
         for one, its in ((trainer, record), (plain, other)):

@@ -66,7 +66,7 @@ def test_the_default_order_makes_a_spec_in_exact_integers():
     assert (rule.compress.k, rule.outer.schedule.warmup_rounds, rule.local.sequences) == (32, 20, 4)
     assert (audit.probation, audit.floor_ppm, audit.blocks) == (4, 50_000, 64)
     assert (money.price_per_mtoken, money.operators_ppm, money.verifiers_ppm) == (20_000_000, 870_000, 80_000)
-    assert (money.slash_ppm, money.epoch_rounds, money.treasury) == (500_000, 10, b"t" * 20)
+    assert (money.slash_ppm, money.epoch_rounds, money.treasury) == (300_000, 10, b"t" * 20)
     assert (timing.collect_ms, timing.ready_ms, timing.iteration_ms, timing.resend_ms) == (
         30_000,
         4_000,

@@ -76,7 +76,7 @@ async def a_state_sync(disk, fetched=None, folder="me"):
     state_sync = StateSync(
         module="assay.node.trainer",
         start=TrainerStart(
-            spec=SPEC, run_id=RUN_ID, node=peer("nora"), known_answers=(),
+            spec=SPEC, run_id=RUN_ID, node=peer("nora"), salt_key=NO_DIGEST, known_answers=(),
             workplace=Workplace(
                 data=str(disk / "data"), folder=str(disk / folder), base="", device="cpu", threads=1
             ),

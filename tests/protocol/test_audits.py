@@ -191,12 +191,33 @@ def test_who_seals_and_does_not_open_is_replaced_and_counted():
     assert [verdict.verifier for verdict in audit.verdicts] == [order[1]]
 
 
-def test_a_node_that_does_not_open_its_seal_is_not_cleared():
-    run_state, audit = judged([MATCH], rounds=5, mute=[NODE])
+def test_a_commitment_that_stays_shut_counts_as_an_opening_withheld():
+    run_state, order = audited()
+    run_state = grow(run_state, 5, {STEP: {order[0]: MATCH}}, mute=[NODE])
+    assert run_state.audits[STEP].ruling is AuditStatus.DISPUTED
 
-    assert audit.ruling is AuditStatus.EXPIRED
-    assert run_state.nodes[NODE].clean == 0
-    assert not run_state.nodes[NODE].banned
+    run_state = grow(run_state, 2, {STEP: dict.fromkeys(order, WITHHELD)}, mute=[NODE])
+
+    assert run_state.audits[STEP].ruling is AuditStatus.CONFIRMED
+    assert not run_state.audits[STEP].is_false
+    assert run_state.nodes[NODE].banned
+    assert run_state.disqualified == ()
+
+
+def test_a_commitment_that_is_opened_in_the_dispute_clears_its_node():
+    run_state, order = audited()
+    run_state = grow(run_state, 5, {STEP: {order[0]: MATCH}}, mute=[NODE])
+    audit = run_state.audits[STEP]
+    assert may_open_sketch(
+        audit, int(run_state.round)
+    )  # before the committee commits: it was cut off, and is back
+
+    run_state = grow(run_state, 2, {STEP: dict.fromkeys(order, MATCH)})
+
+    assert run_state.audits[STEP].ruling is AuditStatus.DISMISSED
+    assert run_state.audits[STEP].sketch is not None
+    assert run_state.nodes[NODE].clean == 1
+    assert run_state.disqualified == ()
 
 
 def test_an_audit_without_verdict_lapses_and_harms_nobody():
@@ -399,8 +420,22 @@ def test_a_node_that_sealed_another_sketch_than_it_earned_is_convicted_and_its_a
     assert audit.ruling is AuditStatus.CONFIRMED
     assert audit.is_false
     assert run_state.nodes[NODE].banned
-    # His blocks agreed and his sketch is true: but he called a step a match that is false.
-    assert {f.failing for f in audit.faults} <= {FaultKind.PASSED}
+    assert not audit.faults  # the blocks did agree, and the auditor could not know the node's sketch
+
+
+def test_matches_from_before_a_dispute_do_not_clear_a_node_whose_sketch_is_false():
+    run_state, order = audited(replication_ppm=PPM, audit_rounds=9)
+    true = {"recomputed": Digest(b"t" * 32)}
+    votes = {STEP: dict.fromkeys(order[:2], (MATCH, true))}
+    while run_state.audits[STEP].ruling is not AuditStatus.DISPUTED:
+        run_state = grow(run_state, 1, votes)
+    assert len(run_state.audits[STEP].verdicts) == 2  # more than f
+    assert all(may_commit_verdict(run_state, run_state.audits[STEP], verifier) for verifier in order)
+
+    audit = grow(run_state, 3, {STEP: dict.fromkeys(order, (MISMATCH, true))}).audits[STEP]
+
+    assert audit.ruling is AuditStatus.CONFIRMED
+    assert not audit.faults
 
 
 def test_who_passes_a_false_step_is_at_fault_when_another_looks():

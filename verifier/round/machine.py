@@ -21,6 +21,7 @@ from assay.participant.links import check_place
 from assay.protocol import audits
 from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.commitments import check_known_answer, check_sketch_opening
+from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.identity import verify
 from assay.protocol.messages import (
@@ -215,10 +216,18 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
                 state, signed_commitment.commitment, signed_commitment.signature, state.commitments
             )
             key = _message_of(signed_commitment.commitment)
+            bound = state.commitments.get(key)
+            if bound is not None and _outlasts(
+                state.run_state, bound.commitment, signed_commitment.commitment
+            ):
+                return state, ()
             return replace(state, commitments={**state.commitments, key: signed_commitment}), ()
         case Judged(signed_verdict):
             _check_message(state, signed_verdict.verdict, signed_verdict.signature, state.verdicts)
             key = _message_of(signed_verdict.verdict)
+            judged = state.verdicts.get(key)
+            if judged is not None and _outlasts(state.run_state, judged.verdict, signed_verdict.verdict):
+                return state, ()
             return replace(state, verdicts={**state.verdicts, key: signed_verdict}), ()
         case Shown(word):
             return _shown(state, word), ()
@@ -433,6 +442,26 @@ def _check_message(
     verify(verifier, state.rules.domain, word, signature)
     if _message_of(word) not in pool and sum(key[2] == verifier for key in pool) >= MESSAGES_PER_VERIFIER:
         raise PeerFault(verifier, f"more than {MESSAGES_PER_VERIFIER} words waiting")
+
+
+def _outlasts(
+    run_state: RunState, known: VerdictCommitment | Verdict, new: VerdictCommitment | Verdict
+) -> bool:
+    """Whether a pooled message stays: it fits the audit's present stage, and the new one does not.
+
+    Anybody can send again what a verifier signed before a dispute; it must not evict what it signs now.
+    """
+    return _is_current(run_state, known) and not _is_current(run_state, new)
+
+
+def _is_current(run_state: RunState, word: VerdictCommitment | Verdict) -> bool:
+    audit = run_state.audits.get((word.round, word.node))
+    if audit is None:
+        return False
+    if isinstance(word, VerdictCommitment):
+        return word.pattern == audit.pattern
+    committed = audit.committed_by(word.verifier)
+    return committed is not None and committed.verdict == digest(word)
 
 
 def _contradicted(state: Round, pair: Contradiction) -> tuple[Round, tuple[Equivocation, ...]]:

@@ -9,7 +9,6 @@ commitment is sent, and stays secret until the chain reveals all verdicts at onc
 from __future__ import annotations
 
 import logging
-import os
 
 import trio
 
@@ -18,6 +17,7 @@ from assay.participant.config import Participant
 from assay.participant.follower import Follower, fetch_blob
 from assay.participant.sync import StateSync
 from assay.protocol.audits import Audit, AuditStatus
+from assay.protocol.commitments import derived_salt
 from assay.protocol.draws import opened_blocks
 from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault, Unavailable
@@ -44,6 +44,7 @@ from assay.verifier.service.proposer import GetUpdate
 log = logging.getLogger(__name__)
 OPENING_SHARE = 0.6  # of `collect_ms`: how long a node has to open, a restart included
 ASK_AFTER_S = 3.0  # a node pushes its opening unasked; we ask when a restart may have lost it
+SKETCH_POLL_S = 0.1
 OPENINGS_TRIED_MAX = 3  # per audit: bounds the work that announcers of invalid openings cause
 
 
@@ -190,6 +191,9 @@ class AuditRunner:
             if opened is None:
                 return self._sign(audit, WITHHELD, NO_DIGEST, 0)
             tried.add(opened.opening)
+            sketch = await self._sketch(audit, deadline)
+            if sketch is None:
+                return self._sign(audit, WITHHELD, NO_DIGEST, 0)
             try:
                 body = await self._fetch_opening(audit, opened, deadline)
                 request = Examine(
@@ -198,7 +202,7 @@ class AuditRunner:
                     opening=body,
                     blocks=blocks,
                     segment=audit.segment,
-                    committed=audit.sketch or NO_DIGEST,
+                    committed=sketch,
                     pattern=audit.pattern,
                 )
                 examined = await self._state_sync.child.call(request, Examined)
@@ -231,6 +235,21 @@ class AuditRunner:
                 await self._ask(audit)
         return None
 
+    async def _sketch(self, audit: Audit, deadline: float) -> Digest | None:
+        """The node's own sketch; zero before a dispute, None if a dispute's deadline passes without it."""
+        step = (audit.round, audit.node)
+        while audit.ruling is AuditStatus.DISPUTED:
+            known = self._follower.run_state.audits.get(step, audit).sketch
+            if known is not None:
+                return known
+            shown = self._driver.round.sketch_openings.get(step)
+            if shown is not None:
+                return shown.sketch
+            if trio.current_time() >= deadline:
+                return None
+            await trio.sleep(SKETCH_POLL_S)
+        return NO_DIGEST
+
     def _adverse(self, step: StepId) -> tuple[Verdict, ...]:
         """The chain's verdicts against an audit in dispute."""
         audit = self._follower.run_state.audits.get(step)
@@ -259,14 +278,18 @@ class AuditRunner:
             raise MalformedMessage(f"opening that nobody serves: {error}") from None
 
     def _sign(self, audit: Audit, examined: Examined, opening: Digest, size: int) -> SignedVerdict:
-        """A verdict with the result of a recompute, under a fresh salt."""
+        """A verdict with the result of a recompute."""
         found = examined.finding
         verdict = Verdict(
             run_id=self._me.run_id,
             round=audit.round,
             node=audit.node,
             verifier=self._me.me,
-            salt=Digest(os.urandom(32)),
+            salt=derived_salt(
+                bytes(self._me.keys.peer),
+                b"verdict",
+                self._me.run_id + audit.round.to_bytes(8, "big") + audit.node + audit.pattern,
+            ),
             outcome=found.outcome,
             exec_class=examined.exec_class,
             recomputed=found.recomputed,

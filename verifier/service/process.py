@@ -12,10 +12,12 @@ import time
 
 import trio
 
+from assay.chain.penalties import check_penalties
 from assay.network.host import Handler, Host, Notification
 from assay.participant.config import BLOB_STORE_BYTES, Config, Participant, open_network, open_participant
 from assay.participant.follower import Follower, fetch_blob
 from assay.participant.sync import StateSync
+from assay.participant.wallet.claims import open_chain
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode, decode_any, digest, encode
 from assay.protocol.errors import ConfigError, MalformedMessage, OutOfPhase, PeerFault, Unavailable
@@ -110,7 +112,16 @@ async def run_verifier(config: Config, audit_runner: type[AuditRunner] = AuditRu
         raise ConfigError(f"this run cannot be verified by us: {fault}") from None
     if me.spec.audit.drand.is_used and not me.config.drand:
         raise ConfigError("this run draws by a drand network too: say in the file where to ask it, as drand")
+    await trio.to_thread.run_sync(_check_court, me)
     await Service(me, audit_runner).run()
+
+
+def _check_court(me: Participant) -> None:
+    """Refuse a run whose penalties the contracts would not carry out; without an endpoint, only say so."""
+    try:
+        check_penalties(me.spec.money, open_chain(me).case_ppm_max())
+    except Unavailable as error:
+        log.warning("penalties not compared with the contracts", extra={"reason": str(error)})
 
 
 class Service:

@@ -8,14 +8,17 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from assay.chain.client import UNIT
 from assay.ledger.settlement.results import run_id_of
 from assay.orders.order import load_order
+from assay.orders.purchase import check_place
 from assay.orders.quote import quote_of
 from assay.protocol.encoding.codec import encode
+from assay.protocol.errors import ConfigError
 from tests.builders import NODES, VERIFIERS, a_member
 from tests.cli.conftest import Assay
 from tests.cli.market import ORDER, PURSE, Market, account_key, wallet
@@ -235,3 +238,21 @@ def test_processes_of_their_own_quote_place_and_show_no_key(market: Market):
     said = "".join(one.stdout + one.stderr for one in done).lower()
     assert "traceback" not in said and account_key("buyer").hex() not in said
     assert "a password of nobody" not in said
+
+
+def test_an_order_that_the_contracts_cannot_carry_out_is_not_placed(assay: Assay, market: Market):
+    assert market.bank.case_ppm_max() == market.params.case_ppm_max
+    harsh = market.order_file.with_name("harsh.toml")
+    harsh.write_text(market.order_file.read_text().replace("[budget]", "[budget]\nslash = 0.4"))
+
+    code, _, err = assay("order", "place", market.config_of("buyer"), harsh)
+
+    assert code == 2 and "slash takes 0.4 of a stake" in err and "at most 0.3" in err
+    assert held(market) == PURSE
+
+
+def test_the_cap_that_counts_when_a_run_is_placed_is_that_of_its_own_contracts(market: Market):
+    account = SimpleNamespace(spec=market.spec, chain=SimpleNamespace(case_ppm_max=lambda: 299_999))
+
+    with pytest.raises(ConfigError, match=r"at most 0\.299999"):
+        check_place(account, quote_of(load_order(market.order_file)))  # type: ignore[arg-type]

@@ -314,6 +314,7 @@ def trained_and_audited(folder, behaviour: str, rounds: int = CHEAT_ROUND + 1) -
         node=node,
         data=folder / "data",
         folder=folder / "node",
+        salt_key=bytes(32),
     )
     recompute_worker = RecomputeWorker(spec=spec, data=folder / "data", folder=folder / "verifier")
     blocks, findings = trainer.layout.blocks, []

@@ -86,7 +86,7 @@ class Pair:
         """The node's process starts again."""
         self.trainer = a_faulty_trainer(
             *self._cheat, spec=self.spec, run_id=RUN_ID, node=NODE, data=self._data,
-            folder=self._folder / "node",
+            folder=self._folder / "node", salt_key=bytes(32),
         )  # fmt: skip
 
     @property

@@ -759,6 +759,20 @@ def test_a_leader_leaves_out_a_seal_that_was_made_before_the_alarm_and_goes_on_w
     assert missing(step(state, fresh[0])[0]) == ()
 
 
+def test_what_a_verifier_signed_before_a_dispute_does_not_evict_what_it_signs_in_it():
+    step_id = (RoundId(0), peer("nora"))
+    run_state = grown(the_start(), 2, votes={})
+    order = [name_of(verifier) for verifier in run_state.audits[step_id].order]
+    early = spoken(order[1], run_state.audits[step_id])
+    disputed = grown(run_state, 3, votes={step_id: {order[0]: Outcome.MISMATCH}})
+    fresh = spoken(order[1], disputed.audits[step_id])
+    committed = grown(disputed, 1, votes={step_id: dict.fromkeys(order[1:], Outcome.MATCH)})
+    key = (*step_id, peer(order[1]))
+
+    assert after(disputed, Bound(fresh[0]), Bound(early[0])).commitments[key] == fresh[0]
+    assert after(committed, Judged(fresh[1]), Judged(early[1])).verdicts[key] == fresh[1]
+
+
 def test_in_a_dispute_the_last_chance_waits_for_the_whole_committee():
     step_id = (RoundId(0), peer("nora"))
     start = grown(the_start(), 2, votes={})

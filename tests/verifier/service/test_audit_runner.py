@@ -8,15 +8,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 
 from assay.network.blob_store import DiskBlobs
+from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.errors import PeerFault
-from assay.protocol.messages import OpeningNotice
-from assay.protocol.state_transition import start
-from assay.protocol.types import PeerId, RoundId
+from assay.protocol.messages import OpeningNotice, Outcome, SketchOpening
+from assay.protocol.state_transition import StepId, start
+from assay.protocol.types import Digest, PeerId, RoundId
 from assay.verifier.service.audit_runner import AuditRunner
 from tests.builders import NODES, RUN_ID, a_member, a_spec
+from tests.protocol import chains
 
 NODE = a_member(NODES[0]).peer
 
@@ -73,3 +77,27 @@ def test_a_node_that_announces_again_and_again_takes_one_place(tmp_path: Path) -
     for number in range(1000):
         audit_runner.opened(NODE, an_announcement(30, b"%d" % number))
     assert len(audit_runner._openings) == 1
+
+
+def a_disputed_audit() -> Audit:
+    run_state = chains.grow(chains.a_history(), 2)
+    step = (0, chains.NODES[0])
+    accuser = run_state.audits[step].order[0]
+    return chains.grow(run_state, 3, {step: {accuser: Outcome.MISMATCH}}, mute=[step[1]]).audits[step]
+
+
+def test_a_committee_member_judges_by_the_sketch_that_the_node_shows_it_and_without_one_by_none(
+    tmp_path: Path,
+) -> None:
+    audit, audit_runner = a_disputed_audit(), an_audit_runner(tmp_path)
+    shown: dict[StepId, SketchOpening] = {}
+    audit_runner._driver = SimpleNamespace(round=SimpleNamespace(sketch_openings=shown))
+    assert audit.ruling is AuditStatus.DISPUTED
+
+    async def sketch() -> Digest | None:
+        return await audit_runner._sketch(audit, trio.current_time() + 5)
+
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    assert trio.run(sketch, clock=clock) is None
+    shown[(audit.round, audit.node)] = chains.an_unsealing(audit)
+    assert trio.run(sketch, clock=clock) == chains.sketch_of(audit.commit)

@@ -1,0 +1,35 @@
+"""Penalties: whether the slash court of a deployment can carry out what a run's money rules threaten.
+
+Room: chain (pure). The court refuses every slash order above its cap, for ever: a run that asks for more
+would confirm faults and take nothing.
+"""
+
+from __future__ import annotations
+
+from assay.protocol.errors import ConfigError
+from assay.protocol.params import PPM, MoneySpec
+
+CASE_PPM_MAX = 300_000  # what both parameter sets in `deployment.deploy` allow one slash order to take
+
+
+def check_penalties(money: MoneySpec, case_ppm_max: int) -> None:
+    """Do nothing if a court with this cap can take every penalty of a run.
+
+    Args:
+        money: The run's rules.
+        case_ppm_max: `SlashCourt.casePpmMax` of its deployment, in millionths of a stake.
+
+    Raises:
+        ConfigError: each penalty above the cap, with both numbers.
+    """
+    shares = {
+        "slash": money.slash_ppm, "withheld": money.withheld_ppm, "verifier_slash": money.verifier_slash_ppm,
+    }  # fmt: skip
+    above = [
+        f"[budget] {name} takes {ppm / PPM:g} of a stake, the slash court of this deployment at most "
+        f"{case_ppm_max / PPM:g}: every slash order would be refused"
+        for name, ppm in shares.items()
+        if ppm > case_ppm_max
+    ]
+    if above:
+        raise ConfigError("\n".join(above))
