@@ -37,8 +37,8 @@ from assay.redteam.run_builder import RUN_ID, a_network, a_spec, mark, peers
 from assay.training.codec.wire import Update
 from assay.training.data.batches import batch_positions, batch_root
 from assay.verifier.aggregation.registry import rule_of
-from assay.verifier.round.commits import check_commit, contradiction
-from assay.verifier.round.machine import Equivocation, Submitted, examine, manifest_of, step
+from assay.verifier.round.commits import admit, check_commit, contradiction
+from assay.verifier.round.machine import Equivocation, examine, manifest_of, step
 
 
 def _unchecked(is_defended: bool) -> AbstractContextManager[Any]:
@@ -58,9 +58,7 @@ def _replayed(is_defended: bool, seed: int) -> Outcome:
     elsewhere = replace(old, commit=replace(old.commit, run_id=mark("another run")))
     now = fake_verifier.passes().round
     with _unchecked(is_defended):
-        return tally(
-            [lambda: step(now, Submitted(old)), lambda: step(now, Submitted(elsewhere))], 0.0, "none: refused"
-        )
+        return tally([lambda: step(now, old), lambda: step(now, elsewhere)], 0.0, "none: refused")
 
 
 def _late(is_defended: bool, seed: int) -> Outcome:
@@ -69,16 +67,16 @@ def _late(is_defended: bool, seed: int) -> Outcome:
     ready = fake_verifier.signed(NODE)
     now = fake_verifier.passes(2).round
     with _unchecked(is_defended):
-        return tally([lambda: step(now, Submitted(ready))], 1.0, "none: refused, so unpaid")
+        return tally([lambda: step(now, ready)], 1.0, "none: refused, so unpaid")
 
 
 def _equivocates(is_defended: bool, seed: int) -> Outcome:
     """One commit for half of the verifiers, another for the rest; undefended, they do not compare."""
     fake_verifier = a_fake_verifier(seed)
     first, second = fake_verifier.signed(NODE), fake_verifier.signed(NODE, update=mark("another update"))
-    state, _ = step(fake_verifier.round, Submitted(first))
+    state, _ = step(fake_verifier.round, first)
     other = state if is_defended else fake_verifier.round
-    seen, effects = step(other, Submitted(second))
+    seen, effects = step(other, second)
     is_proved = effects == (Equivocation(contradiction(first, second)),)
     if is_proved:
         hot = a_member(NODE).hot
@@ -129,9 +127,7 @@ def _short(is_defended: bool, seed: int) -> Outcome:
         {"momentum_before": mark("invented")},
     )  # fmt: skip
     with _unchecked(is_defended):
-        members = [
-            partial(step, fake_verifier.round, Submitted(fake_verifier.signed(NODE, **lie))) for lie in lies
-        ]
+        members = [partial(step, fake_verifier.round, fake_verifier.signed(NODE, **lie)) for lie in lies]
         return tally(members, 0.2, "none: refused")
 
 
@@ -140,6 +136,7 @@ def _signed_by_another(is_defended: bool, seed: int) -> Outcome:
     stolen = fake_verifier.signed(NODE, key=thief)
     honest = fake_verifier.signed(NODE)
     half = replace(honest, statement=stolen.statement)  # one of two keys stolen
+    held = fake_verifier.round
     with ExitStack() as stack:
         if not is_defended:
             stack.enter_context(without(assay.verifier.round.commits, "verify", lambda *_: None))
@@ -148,8 +145,8 @@ def _signed_by_another(is_defended: bool, seed: int) -> Outcome:
             )
         return tally(
             [
-                lambda: step(fake_verifier.round, Submitted(stolen)),
-                lambda: step(fake_verifier.round, Submitted(half)),
+                partial(admit, held.rules, held.run_state, held.state, stolen),
+                partial(admit, held.rules, held.run_state, held.state, half),
             ],
             0.0,
             "none: refused; both keys are needed",

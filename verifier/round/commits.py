@@ -33,7 +33,7 @@ class Rules:
 
 
 def check_commit(rules: Rules, run_state: RunState, state: Digest, signed: SignedCommit) -> None:
-    """Do nothing if the next manifest may carry this commit.
+    """Do nothing if the next manifest may carry this commit, apart from its signatures.
 
     Raises:
         OutOfPhase: it is for another round or parent.
@@ -41,9 +41,9 @@ def check_commit(rules: Rules, run_state: RunState, state: Digest, signed: Signe
     """
     commit, spec = signed.commit, run_state.spec
 
-    def need(holds: bool, words: str) -> None:
+    def need(holds: bool, broken: str) -> None:
         if not holds:
-            raise PeerFault(commit.node, f"Commit of round {commit.round}: {words}")
+            raise PeerFault(commit.node, f"Commit of round {commit.round}: {broken}")
 
     need(commit.run_id == run_state.run_id, "is of another run")
     if commit.round != run_state.round or commit.parent != run_state.parent:
@@ -70,9 +70,24 @@ def check_commit(rules: Rules, run_state: RunState, state: Digest, signed: Signe
         f"{len(commit.inner)} inner states, expected {spec.rule.segments}",
     )
     need(commit.loss_micro <= LOSS_MICRO_MAX, f"a loss of {commit.loss_micro} millionths")
-    verify(commit.node, rules.domain, commit, signed.signature)
-    member = next(m for m in spec.nodes if m.peer == commit.node)
-    check_commit_statement(spec, rules.deployment, signed, member.hot)
+
+
+def admit(rules: Rules, run_state: RunState, state: Digest, signed: SignedCommit) -> None:
+    """Do nothing if the next manifest may carry this commit and its node signed it with both of its keys.
+
+    Called once for each commit, where it arrives; an admitted commit need not be authenticated again.
+
+    Raises:
+        OutOfPhase, PeerFault: as `check_commit`, or a signature is not the node's.
+    """
+    check_commit(rules, run_state, state, signed)
+    _authenticate(rules, run_state, signed)
+
+
+def _authenticate(rules: Rules, run_state: RunState, signed: SignedCommit) -> None:
+    member = next(m for m in run_state.spec.nodes if m.peer == signed.commit.node)
+    verify(member.peer, rules.domain, signed.commit, signed.signature)
+    check_commit_statement(run_state.spec, rules.deployment, signed, member.hot)
 
 
 def contradiction(one: SignedCommit, other: SignedCommit) -> Contradiction:
@@ -91,7 +106,5 @@ def check_contradiction(rules: Rules, run_state: RunState, pair: Contradiction) 
     node = pair.first.commit.node
     if not may_contradict(run_state, pair):
         raise OutOfPhase(node, f"Contradiction of round {pair.first.commit.round} at {run_state.round}")
-    member = next(m for m in run_state.spec.nodes if m.peer == node)
     for signed in (pair.first, pair.second):
-        verify(node, rules.domain, signed.commit, signed.signature)
-        check_commit_statement(run_state.spec, rules.deployment, signed, member.hot)
+        _authenticate(rules, run_state, signed)

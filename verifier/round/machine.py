@@ -4,9 +4,9 @@ Room: verifier (pure). Messages come in as values; the driver holds the updates'
 they decode. Every verifier applies the same rules to a commit, on arrival and again inside a proposal: an
 honest leader never proposes what another honest verifier must refuse.
 
-    Submitted --> kept once per node; a different second one is evidence
-    Contradicted --> the evidence is pooled: the next manifest bans the node
-    Revealed, and audit messages --> pooled until a manifest carries them
+    SignedCommit --> kept once per node; a different second one is evidence
+    Contradiction --> the evidence is pooled: the next manifest bans the node
+    BeaconShare, audit messages --> pooled until a manifest carries them
     Advanced --> the next round begins empty
 """
 
@@ -55,7 +55,7 @@ from assay.protocol.state_transition import (
 from assay.protocol.types import Digest, PeerId, RoundId, Signature
 from assay.verifier.round import drand as outside
 from assay.verifier.round.beacon import check_reveals, pooled, reveals_needed, valid_shares
-from assay.verifier.round.commits import Rules, check_commit, check_contradiction, contradiction
+from assay.verifier.round.commits import Rules, admit, check_commit, check_contradiction, contradiction
 
 MESSAGES_PER_VERIFIER = 1024  # commitments and verdicts pooled for later rounds, each; 250 and 450 bytes
 MESSAGES_PER_MANIFEST = 110  # of each kind, oldest first; the rest goes into later manifests
@@ -85,67 +85,11 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Submitted:
-    """Event: a commit whose update is held and decodes."""
-
-    signed: SignedCommit
-
-
-@dataclass(frozen=True, slots=True)
-class Revealed:
-    """Event: a verifier's share of the beacon."""
-
-    beacon_share: BeaconShare
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """Event: a verifier's commitment to a verdict; its signature is checked here."""
-
-    signed: SignedVerdictCommitment
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """Event: a verdict; its signature is checked here."""
-
-    signed: SignedVerdict
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """Event: a node opens its sketch commitment of a drawn step, or proves a known-answer task."""
-
-    word: SketchOpening | KnownAnswer
-
-
-@dataclass(frozen=True, slots=True)
-class Contradicted:
-    """Event: two commits of one node for one round; both are checked here."""
-
-    pair: Contradiction
-
-
-@dataclass(frozen=True, slots=True)
-class Released:
+class DrandRound:
     """Event: a signed round of the run's drand network; its signature is checked already."""
 
     number: int
     signature: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Valued:
-    """Event: a verifier's appraisal of a node's attestation evidence; its signature is checked here."""
-
-    signed: SignedAppraisal
-
-
-@dataclass(frozen=True, slots=True)
-class Weighed:
-    """Event: a verifier's report of a node's stake; its signature is checked here."""
-
-    signed: SignedStakeReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +108,21 @@ class Equivocation:
     pair: Contradiction
 
 
-Event = Submitted | Revealed | Bound | Judged | Shown | Contradicted | Released | Valued | Weighed | Advanced
+# Messages are events. A commit was admitted (`commits.admit`) and its update is held; every other message is
+# checked here, with its signature.
+Event = (
+    SignedCommit
+    | BeaconShare
+    | SignedVerdictCommitment
+    | SignedVerdict
+    | SketchOpening
+    | KnownAnswer
+    | Contradiction
+    | SignedAppraisal
+    | SignedStakeReport
+    | DrandRound
+    | Advanced
+)
 
 
 def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
@@ -175,7 +133,7 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
         OutOfPhase: it belongs to another round.
     """
     match event:
-        case Submitted(signed):
+        case SignedCommit() as signed:
             check_commit(state.rules, state.run_state, state.state, signed)
             known = state.commits.get(signed.commit.node)
             if known is None:
@@ -184,53 +142,44 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
             if known.commit == signed.commit:
                 return state, ()
             return _contradicted(state, contradiction(known, signed))
-        case Contradicted(pair):
+        case Contradiction() as pair:
             check_contradiction(state.rules, state.run_state, pair)
             return _contradicted(state, pair)
-        case Released(number, signature):
+        case DrandRound(number, signature):
             return replace(state, drand=outside.pooled(state.drand, number, signature)), ()
-        case Valued(signed_message):
-            word = signed_message.appraised
-            if not may_appraise(state.run_state, word):
-                raise OutOfPhase(word.verifier, f"Appraised of evidence of round {word.round}")
-            verify(word.verifier, state.rules.domain, word, signed_message.signature)
-            appraised = {**state.appraised, (word.node, word.verifier): signed_message}
+        case SignedAppraisal(appraised=appraisal):
+            if not may_appraise(state.run_state, appraisal):
+                raise OutOfPhase(appraisal.verifier, f"Appraisal of evidence of round {appraisal.round}")
+            verify(appraisal.verifier, state.rules.domain, appraisal, event.signature)
+            appraised = {**state.appraised, (appraisal.node, appraisal.verifier): event}
             return replace(state, appraised=appraised), ()
-        case Weighed(signed_stake_report):
-            stake_report = signed_stake_report.stake_report
-            if not may_back(state.run_state, stake_report):
-                raise OutOfPhase(stake_report.verifier, f"Backing of round {stake_report.round}")
-            verify(stake_report.verifier, state.rules.domain, stake_report, signed_stake_report.signature)
-            stake_reports = {
-                **state.stake_reports,
-                (stake_report.node, stake_report.verifier): signed_stake_report,
-            }
+        case SignedStakeReport(stake_report=report):
+            if not may_back(state.run_state, report):
+                raise OutOfPhase(report.verifier, f"StakeReport of round {report.round}")
+            verify(report.verifier, state.rules.domain, report, event.signature)
+            stake_reports = {**state.stake_reports, (report.node, report.verifier): event}
             return replace(state, stake_reports=stake_reports), ()
-        case Revealed(beacon_share):
-            if beacon_share.verifier not in state.run_state.spec.verifier_peers:
-                raise PeerFault(beacon_share.verifier, "Reveal by a stranger to this run")
-            kept = pooled(state.beacon_shares.get(beacon_share.verifier, ()), beacon_share, state.run_state)
-            return replace(state, beacon_shares={**state.beacon_shares, beacon_share.verifier: kept}), ()
-        case Bound(signed_commitment):
-            _check_message(
-                state, signed_commitment.commitment, signed_commitment.signature, state.commitments
-            )
-            key = _message_of(signed_commitment.commitment)
+        case BeaconShare(verifier=verifier):
+            if verifier not in state.run_state.spec.verifier_peers:
+                raise PeerFault(verifier, "BeaconShare by a stranger to this run")
+            kept = pooled(state.beacon_shares.get(verifier, ()), event, state.run_state)
+            return replace(state, beacon_shares={**state.beacon_shares, verifier: kept}), ()
+        case SignedVerdictCommitment(commitment=commitment):
+            _check_message(state, commitment, event.signature, state.commitments)
+            key = _message_of(commitment)
             bound = state.commitments.get(key)
-            if bound is not None and _outlasts(
-                state.run_state, bound.commitment, signed_commitment.commitment
-            ):
+            if bound is not None and _outlasts(state.run_state, bound.commitment, commitment):
                 return state, ()
-            return replace(state, commitments={**state.commitments, key: signed_commitment}), ()
-        case Judged(signed_verdict):
-            _check_message(state, signed_verdict.verdict, signed_verdict.signature, state.verdicts)
-            key = _message_of(signed_verdict.verdict)
+            return replace(state, commitments={**state.commitments, key: event}), ()
+        case SignedVerdict(verdict=verdict):
+            _check_message(state, verdict, event.signature, state.verdicts)
+            key = _message_of(verdict)
             judged = state.verdicts.get(key)
-            if judged is not None and _outlasts(state.run_state, judged.verdict, signed_verdict.verdict):
+            if judged is not None and _outlasts(state.run_state, judged.verdict, verdict):
                 return state, ()
-            return replace(state, verdicts={**state.verdicts, key: signed_verdict}), ()
-        case Shown(word):
-            return _shown(state, word), ()
+            return replace(state, verdicts={**state.verdicts, key: event}), ()
+        case SketchOpening() | KnownAnswer():
+            return _opened(state, event), ()
         case Advanced(run_state, parameters, now_ms):
             return Round(
                 rules=state.rules,
@@ -345,10 +294,10 @@ def manifest_of(
         commitments=_first(commitments),
         verdicts=_first(verdicts),
         sketch_openings=_first(
-            word for _, word in sorted(state.sketch_openings.items()) if _may_show(run_state, word)
+            message for _, message in sorted(state.sketch_openings.items()) if _may_carry(run_state, message)
         ),
         known_answers=_first(
-            word for _, word in sorted(state.known_answers.items()) if _may_show(run_state, word)
+            message for _, message in sorted(state.known_answers.items()) if _may_carry(run_state, message)
         ),
         contradictions=tuple(
             pair for _, pair in sorted(state.contradictions.items()) if may_contradict(run_state, pair)
@@ -389,12 +338,13 @@ def examine(
     for signed in manifest.commits:
         if ancestors:
             raise MalformedMessage("manifest with commits on a parent that is not final")
-        check_commit(state.rules, run_state, state.state, signed)
+        if state.commits.get(signed.commit.node) != signed:  # ours were admitted under the same rules
+            admit(state.rules, run_state, state.state, signed)
     check_reveals(run_state, manifest, follows=follows)
     for signed_commitment in manifest.commitments:
         commitment = signed_commitment.commitment
         if commitment.run_id != run_state.run_id:
-            raise MalformedMessage("manifest carries a sealed verdict of another run")
+            raise MalformedMessage("manifest carries a verdict commitment of another run")
         verify(commitment.verifier, state.rules.domain, commitment, signed_commitment.signature)
     for signed_verdict in manifest.verdicts:
         verdict = signed_verdict.verdict
@@ -406,9 +356,9 @@ def examine(
     for signed_stake_report in manifest.stake_reports:
         stake_report = signed_stake_report.stake_report
         verify(stake_report.verifier, state.rules.domain, stake_report, signed_stake_report.signature)
-    for signed_message in manifest.appraised:
-        word = signed_message.appraised
-        verify(word.verifier, state.rules.domain, word, signed_message.signature)
+    for signed_appraisal in manifest.appraised:
+        appraisal = signed_appraisal.appraised
+        verify(appraisal.verifier, state.rules.domain, appraisal, signed_appraisal.signature)
 
 
 def _oldest(state: Round, run_state: RunState) -> tuple[SignedStakeReport, ...]:
@@ -429,19 +379,19 @@ def base_history(run_state: RunState, ancestors: tuple[Manifest, ...]) -> RunSta
 
 def _check_message(
     state: Round,
-    word: VerdictCommitment | Verdict,
+    message: VerdictCommitment | Verdict,
     signature: Signature,
     pool: Mapping[AuditMessage, SignedVerdictCommitment] | Mapping[AuditMessage, SignedVerdict],
 ) -> None:
     """Do nothing if this is a verifier's message that may be pooled; only its newest is kept."""
-    run_state, verifier = state.run_state, word.verifier
-    if word.run_id != run_state.run_id or verifier not in run_state.spec.verifier_peers:
-        raise PeerFault(verifier, f"{type(word).__name__} of another run or by a stranger")
-    if not _is_near(run_state, (word.round, word.node)):
-        raise OutOfPhase(verifier, f"{type(word).__name__} on round {word.round} at {run_state.round}")
-    verify(verifier, state.rules.domain, word, signature)
-    if _message_of(word) not in pool and sum(key[2] == verifier for key in pool) >= MESSAGES_PER_VERIFIER:
-        raise PeerFault(verifier, f"more than {MESSAGES_PER_VERIFIER} words waiting")
+    run_state, verifier = state.run_state, message.verifier
+    if message.run_id != run_state.run_id or verifier not in run_state.spec.verifier_peers:
+        raise PeerFault(verifier, f"{type(message).__name__} of another run or by a stranger")
+    if not _is_near(run_state, (message.round, message.node)):
+        raise OutOfPhase(verifier, f"{type(message).__name__} on round {message.round} at {run_state.round}")
+    verify(verifier, state.rules.domain, message, signature)
+    if _message_of(message) not in pool and sum(key[2] == verifier for key in pool) >= MESSAGES_PER_VERIFIER:
+        raise PeerFault(verifier, f"more than {MESSAGES_PER_VERIFIER} messages waiting")
 
 
 def _outlasts(
@@ -454,14 +404,14 @@ def _outlasts(
     return _is_current(run_state, known) and not _is_current(run_state, new)
 
 
-def _is_current(run_state: RunState, word: VerdictCommitment | Verdict) -> bool:
-    audit = run_state.audits.get((word.round, word.node))
+def _is_current(run_state: RunState, message: VerdictCommitment | Verdict) -> bool:
+    audit = run_state.audits.get((message.round, message.node))
     if audit is None:
         return False
-    if isinstance(word, VerdictCommitment):
-        return word.pattern == audit.pattern
-    committed = audit.committed_by(word.verifier)
-    return committed is not None and committed.verdict == digest(word)
+    if isinstance(message, VerdictCommitment):
+        return message.pattern == audit.pattern
+    committed = audit.committed_by(message.verifier)
+    return committed is not None and committed.verdict == digest(message)
 
 
 def _contradicted(state: Round, pair: Contradiction) -> tuple[Round, tuple[Equivocation, ...]]:
@@ -471,36 +421,40 @@ def _contradicted(state: Round, pair: Contradiction) -> tuple[Round, tuple[Equiv
     return replace(state, contradictions={**state.contradictions, node: pair}), (Equivocation(pair),)
 
 
-def _shown(state: Round, word: SketchOpening | KnownAnswer) -> Round:
-    run_state, step = state.run_state, (word.round, word.node)
+def _opened(state: Round, message: SketchOpening | KnownAnswer) -> Round:
+    run_state, step = state.run_state, (message.round, message.node)
     audit = run_state.audits.get(step)
-    if word.run_id != run_state.run_id or audit is None:
-        raise OutOfPhase(word.node, f"{type(word).__name__} of round {word.round}, which is not audited here")
+    if message.run_id != run_state.run_id or audit is None:
+        raise OutOfPhase(
+            message.node, f"{type(message).__name__} of round {message.round}, which is not audited here"
+        )
     try:
-        if isinstance(word, SketchOpening):
-            check_sketch_opening(word, audit.commit, audit.segment)
-            return replace(state, sketch_openings={**state.sketch_openings, step: word})
-        check_known_answer(word, run_state.spec.audit.known_answers, run_state.spec.audit.known_answer_count)
+        if isinstance(message, SketchOpening):
+            check_sketch_opening(message, audit.commit, audit.segment)
+            return replace(state, sketch_openings={**state.sketch_openings, step: message})
+        check_known_answer(
+            message, run_state.spec.audit.known_answers, run_state.spec.audit.known_answer_count
+        )
     except MalformedMessage as fault:
-        raise PeerFault(word.node, str(fault)) from None
-    return replace(state, known_answers={**state.known_answers, step: word})
+        raise PeerFault(message.node, str(fault)) from None
+    return replace(state, known_answers={**state.known_answers, step: message})
 
 
-def _may_show(run_state: RunState, word: SketchOpening | KnownAnswer) -> bool:
-    audit = run_state.audits.get((word.round, word.node))
+def _may_carry(run_state: RunState, message: SketchOpening | KnownAnswer) -> bool:
+    audit = run_state.audits.get((message.round, message.node))
     if audit is None:
         return False
-    if isinstance(word, SketchOpening):
+    if isinstance(message, SketchOpening):
         return audits.may_open_sketch(audit, int(run_state.round))
     return audits.may_plant(run_state.spec.audit, audit, int(run_state.round))
 
 
-def _message_of(word: VerdictCommitment | Verdict) -> AuditMessage:
-    return word.round, word.node, word.verifier
+def _message_of(message: VerdictCommitment | Verdict) -> AuditMessage:
+    return message.round, message.node, message.verifier
 
 
-def _first(words: Iterable[T]) -> tuple[T, ...]:
-    return tuple(itertools.islice(words, MESSAGES_PER_MANIFEST))
+def _first(messages: Iterable[T]) -> tuple[T, ...]:
+    return tuple(itertools.islice(messages, MESSAGES_PER_MANIFEST))
 
 
 def _is_near(run_state: RunState, step: StepId) -> bool:

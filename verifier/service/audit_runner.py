@@ -126,7 +126,7 @@ class AuditRunner:
                     self._me.store.set_value(task, encode(signed))
                     if not self._is_wanted(audit, task):
                         return  # a dispute opened meanwhile; its round has another pattern
-                    self._say(self._commitment(signed.verdict, audit.pattern))
+                    self._publish(self._commitment(signed.verdict, audit.pattern))
                 except OutOfPhase:
                     return  # our own round has to follow first; `run` comes back to it
                 except AssayError as error:
@@ -153,7 +153,7 @@ class AuditRunner:
         if signed is None or not may_open_verdict(run_state, audit, signed.verdict):
             return
         try:
-            self._say(signed)
+            self._publish(signed)
         except AssayError as error:
             log.warning("verdict not revealed", extra={"round": int(audit.round), "reason": str(error)})
             return
@@ -167,9 +167,9 @@ class AuditRunner:
             },
         )
 
-    def _say(self, word: SignedVerdictCommitment | SignedVerdict) -> None:
-        self._driver.broadcast(encode(word))
-        self._driver.message_received(word)
+    def _publish(self, signed: SignedVerdictCommitment | SignedVerdict) -> None:
+        self._driver.broadcast(encode(signed))
+        self._driver.take(signed)
 
     def _kept(self, audit: Audit) -> SignedVerdict | None:
         body = self._me.store.value(_name(audit))

@@ -28,18 +28,12 @@ from assay.protocol.messages import (
     BeaconShare,
     CertifiedManifest,
     Contradiction,
-    KnownAnswer,
     Manifest,
     ManifestRange,
     Proposal,
     QuorumCertificate,
-    SignedAppraisal,
     SignedCommit,
-    SignedStakeReport,
-    SignedVerdict,
-    SignedVerdictCommitment,
     SignedVote,
-    SketchOpening,
     StepRequest,
     Vote,
     VoteKind,
@@ -67,20 +61,8 @@ from assay.verifier.consensus.machine import (
     Tick,
 )
 from assay.verifier.round import machine as rounds
-from assay.verifier.round.commits import check_commit, contradiction
-from assay.verifier.round.machine import (
-    Advanced,
-    Bound,
-    Contradicted,
-    Judged,
-    Released,
-    Revealed,
-    Round,
-    Shown,
-    Submitted,
-    Valued,
-    Weighed,
-)
+from assay.verifier.round.commits import admit, contradiction
+from assay.verifier.round.machine import Advanced, Round
 from assay.verifier.service.proposer import GetUpdate, Proposer, now_ms
 
 log = logging.getLogger(__name__)
@@ -173,65 +155,29 @@ class Driver:
             self._reveal_last()
         self._proposer.consider()
 
-    def may_count(self, signed: SignedCommit) -> None:
-        """Check a commit before its update is held.
+    def admit(self, signed: SignedCommit) -> None:
+        """Check and authenticate a commit before its update is held.
 
         Raises:
             PeerFault, OutOfPhase: it may not count; a contradiction of an earlier one is kept as evidence.
         """
-        check_commit(self.round.rules, self.round.run_state, self.round.state, signed)
+        admit(self.round.rules, self.round.run_state, self.round.state, signed)
         known = self.round.commits.get(signed.commit.node)
         if known is not None and known.commit != signed.commit:
-            self._to_round(Submitted(signed))
+            self.take(signed)
             raise PeerFault(signed.commit.node, f"two commits for round {signed.commit.round}")
 
-    def submitted(self, event: Submitted) -> None:
-        """A commit whose update is held. Raises PeerFault or OutOfPhase if it may not count."""
-        self._to_round(event)
-
-    def reveal_received(self, beacon_share: BeaconShare) -> None:
-        """A verifier's share of the beacon. Raises PeerFault for a stranger's."""
-        self._to_round(Revealed(beacon_share))
-
-    def message_received(
-        self, word: SignedVerdictCommitment | SignedVerdict | SketchOpening | KnownAnswer
-    ) -> None:
-        """An audit message, from a peer or from our own audit runner.
+    def take(self, event: rounds.Event) -> None:
+        """Give the round an admitted commit whose update is held, or another message, ours or a peer's.
 
         Raises:
-            PeerFault, OutOfPhase: its signature or content is invalid, or it comes at the wrong time.
+            PeerFault, OutOfPhase, MalformedMessage: it is invalid, or it comes at the wrong time.
         """
-        match word:
-            case SignedVerdictCommitment():
-                self._to_round(Bound(word))
-            case SignedVerdict():
-                self._to_round(Judged(word))
-            case _:
-                self._to_round(Shown(word))
-
-    def contradiction_received(self, pair: Contradiction) -> None:
-        """Evidence against a node, from another verifier. Raises PeerFault or OutOfPhase if it is invalid."""
-        self._to_round(Contradicted(pair))
-
-    def appraisal_received(self, signed: SignedAppraisal) -> None:
-        """A verifier's appraisal of a node's evidence, ours or another's.
-
-        Raises:
-            PeerFault, OutOfPhase: its signature is invalid, or it comes at the wrong time.
-        """
-        self._to_round(Valued(signed))
-
-    def stake_report_received(self, signed: SignedStakeReport) -> None:
-        """A verifier's report of a node's stake, ours or another's.
-
-        Raises:
-            PeerFault, OutOfPhase: its signature is invalid, or it comes at the wrong time.
-        """
-        self._to_round(Weighed(signed))
-
-    def released(self, event: Released) -> None:
-        """A checked round of the run's drand network."""
-        self._to_round(event)
+        self.round, effects = rounds.step(self.round, event)
+        for effect in effects:
+            self._keep_evidence(effect.pair)
+            self.broadcast(encode(effect.pair))
+        self._proposer.consider()
 
     def body(self, block: Digest) -> Proposal | None:
         """A proposal by its block digest, for a peer that lacks it."""
@@ -256,7 +202,7 @@ class Driver:
                         )
                         await trio.sleep(RETRY_S)
                         continue
-                self._to_round(Advanced(run_state, state, now_ms()))
+                self.take(Advanced(run_state, state, now_ms()))
                 self._opened.set()
                 self._opened = trio.Event()
                 continue
@@ -293,13 +239,6 @@ class Driver:
                 log.error("notification not sent", extra={"reason": str(error)})
 
     # ---- the two state machines ----
-
-    def _to_round(self, event: rounds.Event) -> None:
-        self.round, effects = rounds.step(self.round, event)
-        for effect in effects:
-            self._keep_evidence(effect.pair)
-            self.broadcast(encode(effect.pair))
-        self._proposer.consider()
 
     def _feed(self, event: Event) -> None:
         self._queue.append(event)
@@ -367,11 +306,11 @@ class Driver:
         self._me.store.drop_records(int(certified.block.iteration))
         manifest = certified.manifest
         for signed in manifest.commits:  # a node that sent us another commit has equivocated
-            told = self.round.commits.get(signed.commit.node)
-            if told is None or told.commit.round != signed.commit.round:
+            held = self.round.commits.get(signed.commit.node)
+            if held is None or held.commit.round != signed.commit.round:
                 continue  # our own round lags behind what was just synced
-            if told.commit != signed.commit:
-                self._contradicted(contradiction(told, signed))
+            if held.commit != signed.commit:
+                self._contradicted(contradiction(held, signed))
         for pair in manifest.contradictions:
             self._keep_evidence(pair)
         log.info(
@@ -418,7 +357,7 @@ class Driver:
             proof=self._prove(alpha),
         )
         self.broadcast(encode(beacon_share))
-        self._to_round(Revealed(beacon_share))
+        self.take(beacon_share)
 
     # ---- what others store ----
 
@@ -452,7 +391,7 @@ class Driver:
         """Evidence that we found: for the court even if the chain has no more use for it."""
         self._keep_evidence(pair)
         try:
-            self._to_round(Contradicted(pair))
+            self.take(pair)
         except (OutOfPhase, PeerFault, MalformedMessage) as late:  # banned already, or too old
             log.info("contradiction of no use to the chain", extra={"reason": str(late)})
 

@@ -42,8 +42,6 @@ from assay.protocol.messages import (
     SignedVote,
     SketchOpening,
     Submission,
-    Verdict,
-    VerdictCommitment,
 )
 from assay.protocol.types import Digest, PeerId
 from assay.training.codec.contribution import contribution_bytes_max, decode_contribution
@@ -54,8 +52,9 @@ from assay.verifier.aggregation.combine import rounds_behind
 from assay.verifier.aggregation.registry import check_aggregation
 from assay.verifier.audit.limits import agreed_limits
 from assay.verifier.audit.messages import RecomputeStart
+from assay.verifier.round import machine as rounds
 from assay.verifier.round.commits import Rules
-from assay.verifier.round.machine import Released, Round, Submitted
+from assay.verifier.round.machine import DrandRound, Round
 from assay.verifier.service.appraiser import Appraiser
 from assay.verifier.service.audit_runner import AuditRunner
 from assay.verifier.service.chain_duties import ChainDuties
@@ -86,7 +85,7 @@ FACTS = {
         CertifiedManifest,
     )
 }
-SHOWN: dict[bytes, type[SketchOpening] | type[KnownAnswer]] = {
+OPENED: dict[bytes, type[SketchOpening] | type[KnownAnswer]] = {
     SketchOpening.TAG: SketchOpening,
     KnownAnswer.TAG: KnownAnswer,
 }
@@ -151,7 +150,7 @@ class Service:
     async def run(self) -> None:
         """Serve until cancelled."""
         chain_duties = ChainDuties(self.me, self.follower, self.state_sync)
-        appraiser = Appraiser(self.me, self.follower, self._say, lambda: int(time.time()))
+        appraiser = Appraiser(self.me, self.follower, self._publish, lambda: int(time.time()))
         handlers: dict[str, Handler] = {
             "links": self.follower.answer_links,
             "submit": self._on_submit,
@@ -231,29 +230,21 @@ class Service:
         match message:
             case SignedVote() | Proposal() | QuorumCertificate():
                 self.driver.receive(message)
-            case BeaconShare():
-                if notification.peer != message.verifier:
-                    raise PeerFault(notification.peer, "sends another verifier's reveal")
-                self.driver.reveal_received(message)
-            case (
-                SignedVerdictCommitment(commitment=VerdictCommitment(verifier=speaker))
-                | SignedVerdict(verdict=Verdict(verifier=speaker))
-            ):
-                if notification.peer != speaker:
-                    raise PeerFault(notification.peer, "passes on another verifier's verdict")
-                self.driver.message_received(message)
-            case Contradiction():
-                self.driver.contradiction_received(message)
-            case SignedAppraisal():
-                if notification.peer != message.appraised.verifier:
-                    raise PeerFault(notification.peer, "passes on another verifier's appraisal")
-                self.driver.appraisal_received(message)
-            case SignedStakeReport():
-                if notification.peer != message.stake_report.verifier:
-                    raise PeerFault(notification.peer, "passes on another verifier's word on stake")
-                self.driver.stake_report_received(message)
             case CertifiedManifest():
                 self.driver.synced((message,))
+            case (
+                BeaconShare()
+                | SignedVerdictCommitment()
+                | SignedVerdict()
+                | Contradiction()
+                | SignedAppraisal()
+                | SignedStakeReport()
+            ):
+                if notification.peer != _author(message, notification.peer):
+                    raise PeerFault(
+                        notification.peer, f"passes on another verifier's {type(message).__name__}"
+                    )
+                self.driver.take(message)
 
     async def _tick(self) -> None:
         while True:
@@ -323,11 +314,11 @@ class Service:
             # One round ahead of us: the node learned of the last manifest first. Anything further is a fault.
             while self.driver.round.run_state.round < commit.round <= self.follower.run_state.round + 1:
                 await self.driver.round_opened()
-        self.driver.may_count(submission.signed)  # before we store anything for a peer
+        self.driver.admit(submission.signed)  # before we store anything for a peer
         await self._hold_update(
             int(commit.round), commit.update, commit.update_bytes, submission.update, peer
         )
-        self.driver.submitted(Submitted(submission.signed))
+        self.driver.take(submission.signed)
 
     async def _hold_update(self, round_id: int, name: Digest, size: int, inline: bytes, peer: PeerId) -> None:
         """Store the update of a commit, complete and decodable; one already stored is checked alike."""
@@ -356,29 +347,29 @@ class Service:
 
     async def _on_shown(self, peer: PeerId, body: bytes) -> bytes:
         """A drawn node opens its sketch commitment, or proves a known-answer task."""
-        word: SketchOpening | KnownAnswer = decode_any(SHOWN, body)
-        if word.node != peer:
-            raise PeerFault(peer, f"speaks for {word.node.hex()[:8]}")
-        self.driver.message_received(word)
+        message: SketchOpening | KnownAnswer = decode_any(OPENED, body)
+        if message.node != peer:
+            raise PeerFault(peer, f"sends a {type(message).__name__} of {message.node.hex()[:8]}")
+        self.driver.take(message)
         return b""
 
-    async def _say(self, word: SignedAppraisal) -> None:
+    async def _publish(self, signed: SignedAppraisal) -> None:
         """Pass our own appraisal to our round, once it has come so far, and to all verifiers."""
-        while self.driver.round.run_state.round <= word.appraised.round:
+        while self.driver.round.run_state.round <= signed.appraised.round:
             await self.driver.round_opened()
-        self.driver.appraisal_received(word)
-        self.driver.broadcast(encode(word))
+        self.driver.take(signed)
+        self.driver.broadcast(encode(signed))
 
-    def _report_stake(self, word: SignedStakeReport) -> None:
+    def _report_stake(self, signed: SignedStakeReport) -> None:
         """Pass our own stake report to our round, and to all verifiers."""
         try:
-            self.driver.stake_report_received(word)
+            self.driver.take(signed)
         except OutOfPhase as late:
             log.debug("stake report out of phase", extra={"reason": str(late)})
-        self.driver.broadcast(encode(word))
+        self.driver.broadcast(encode(signed))
 
     def _released(self, number: int, signature: bytes) -> None:
-        self.driver.released(Released(number, signature))
+        self.driver.take(DrandRound(number, signature))
 
     async def _update(self, round_id: int, name: Digest, holders: tuple[PeerId, ...]) -> bytes:
         """An update's bytes, ours or fetched; decodable, or the sender is at fault.
@@ -395,3 +386,15 @@ class Service:
 
     async def _fetch(self, name: Digest) -> bytes:
         return await fetch_blob(self._host, name, self.me.verifiers, FETCH_S)
+
+
+def _author(message: rounds.Event, sender: PeerId) -> PeerId:
+    """The verifier that signed a message which only its author may send; of evidence, any sender."""
+    match message:
+        case BeaconShare(verifier=author):
+            return author
+        case SignedVerdictCommitment(commitment=signed) | SignedVerdict(verdict=signed):
+            return signed.verifier
+        case SignedAppraisal(appraised=signed) | SignedStakeReport(stake_report=signed):
+            return signed.verifier
+    return sender

@@ -15,8 +15,7 @@ from assay.protocol.state_transition import advance, beacon_of
 from assay.protocol.types import NO_DIGEST, RoundId
 from assay.verifier.round.drand import KEPT
 from assay.verifier.round.machine import (
-    Released,
-    Revealed,
+    DrandRound,
     examine,
     is_held_up,
     manifest_of,
@@ -60,7 +59,7 @@ def test_a_leader_names_a_round_to_come_and_the_next_one_carries_it():
     waiting = ready(run_state)
     assert missing(waiting) == ("drand",)
     assert not may_propose(waiting, (), 1 << 40, follows=True)
-    held = ready(run_state, Released(NAMED, a_signature(NAMED)))
+    held = ready(run_state, DrandRound(NAMED, a_signature(NAMED)))
     assert missing(held) == () and may_propose(held, (), 0, follows=True)
     second = manifest_of(held, (), AGGREGATE, wall_s=NOW_S + 10)
 
@@ -146,7 +145,7 @@ def test_the_last_manifest_names_nothing():
     run_state = a_start()
     while run_state.round < run_state.spec.last_round:
         run_state = advance(run_state, the_next(run_state, NODES, drand_next=NAMED))
-    state = after(run_state, *(Revealed(a_reveal(name, run_state)) for name in VERIFIERS))
+    state = after(run_state, *(a_reveal(name, run_state) for name in VERIFIERS))
 
     last = manifest_of(state, (), NO_DIGEST, wall_s=NOW_S)
 
@@ -155,7 +154,7 @@ def test_the_last_manifest_names_nothing():
 
 
 def test_only_the_newest_rounds_are_kept():
-    state = after(a_start(), *(Released(number, b"%d" % number) for number in range(3 * KEPT)))
+    state = after(a_start(), *(DrandRound(number, b"%d" % number) for number in range(3 * KEPT)))
 
     assert sorted(state.drand) == list(range(2 * KEPT, 3 * KEPT))
 
@@ -164,8 +163,8 @@ def test_a_manifest_on_one_that_is_only_notarised_carries_what_that_one_named():
     run_state = a_start()
     parent = the_next(run_state, NODES, drand_next=NAMED)
     on_top = advance(run_state, parent)
-    shares = [Revealed(a_reveal(name, on_top)) for name in VERIFIERS]
-    state = after(run_state, Released(NAMED, a_signature(NAMED)), *shares)
+    shares = [a_reveal(name, on_top) for name in VERIFIERS]
+    state = after(run_state, DrandRound(NAMED, a_signature(NAMED)), *shares)
 
     manifest = manifest_of(state, (parent,), NO_DIGEST, wall_s=NOW_S)
 

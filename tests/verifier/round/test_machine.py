@@ -14,7 +14,15 @@ from assay.participant.links import extend
 from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.identity import Domain, sign
-from assay.protocol.messages import Appraisal, Discount, KnownAnswer, Outcome, SignedAppraisal
+from assay.protocol.messages import (
+    Appraisal,
+    BeaconShare,
+    Discount,
+    KnownAnswer,
+    Outcome,
+    SignedAppraisal,
+    SignedCommit,
+)
 from assay.protocol.quorum import faults_tolerated, quorum
 from assay.protocol.state_transition import BEACON_PAUSE, advance, next_chain
 from assay.protocol.types import NO_DIGEST, RoundId
@@ -22,19 +30,12 @@ from assay.training.codec.wire import update_bytes_max
 from assay.training.layout import layout_of
 from assay.training.optimiser.momentum_root import zero_root
 from assay.verifier.round.beacon import REVEALS_PER_VERIFIER, valid_shares
-from assay.verifier.round.commits import LOSS_MICRO_MAX, Rules, check_commit, contradiction
+from assay.verifier.round.commits import LOSS_MICRO_MAX, Rules, admit, check_commit, contradiction
 from assay.verifier.round.machine import (
     MESSAGES_PER_VERIFIER,
     Advanced,
-    Bound,
-    Contradicted,
     Equivocation,
-    Judged,
-    Revealed,
     Round,
-    Shown,
-    Submitted,
-    Valued,
     base_history,
     examine,
     is_held_up,
@@ -109,15 +110,15 @@ def words_on(run_state, votes=None):
     """As events, what may be said for the next manifest."""
     said = words(run_state, everyone(run_state) if votes is None else votes)
     return [
-        *map(Bound, said["commitments"]), *map(Judged, said["verdicts"]), *map(Shown, said["sketch_openings"])
+        *said["commitments"], *said["verdicts"], *said["sketch_openings"]
     ]  # fmt: skip
 
 
 def everything(run_state, nodes=NODES, verifiers=VERIFIERS, votes=None):
     """All that may arrive for the next manifest."""
-    events = [Submitted(a_signed_commit(name, run_state)) for name in nodes if peer(name) in run_state.active]
+    events = [a_signed_commit(name, run_state) for name in nodes if peer(name) in run_state.active]
     if run_state.round:
-        events += [Revealed(a_reveal(name, run_state)) for name in verifiers]
+        events += [a_reveal(name, run_state) for name in verifiers]
     return [*events, *words_on(run_state, votes)]
 
 
@@ -135,7 +136,7 @@ def test_a_commit_that_keeps_every_rule_is_taken():
     run_state = the_start()
     signed = a_signed_commit("nora", run_state)
 
-    state, effects = step(a_round(run_state), Submitted(signed))
+    state, effects = step(a_round(run_state), signed)
 
     assert effects == ()
     assert state.commits == {peer("nora"): signed}
@@ -165,7 +166,7 @@ def test_a_commit_beside_one_rule_is_refused_and_the_words_name_the_rule(changes
     state = a_round(run_state)
 
     with pytest.raises(PeerFault, match=words):
-        step(state, Submitted(signed))
+        step(state, signed)
 
     assert not state.commits
 
@@ -288,18 +289,18 @@ def test_a_commit_for_another_run_with_the_same_spec_is_not_replayed_here():
 
 def test_the_same_commit_again_changes_nothing():
     signed = a_signed_commit("mallory", the_start())
-    state = after(the_start(), Submitted(signed))
+    state = after(the_start(), signed)
 
-    assert step(state, Submitted(signed)) == (state, ())
+    assert step(state, signed) == (state, ())
 
 
 def test_two_different_commits_are_evidence_and_the_first_word_stands():
     run_state = the_start()
     first = a_signed_commit("mallory", run_state)
     second = a_signed_commit("mallory", run_state, update=a_digest("another update"))
-    state = after(run_state, Submitted(first))
+    state = after(run_state, first)
 
-    later, effects = step(state, Submitted(second))
+    later, effects = step(state, second)
 
     pair = contradiction(first, second)
     assert effects == (Equivocation(pair),)
@@ -311,9 +312,9 @@ def test_the_evidence_is_two_statements_about_one_slot_that_the_court_recovers_t
     run_state, spec, deployment = the_start(), a_spec(), a_deployment()
     first = a_signed_commit("mallory", run_state)
     second = a_signed_commit("mallory", run_state, loss_micro=1)
-    state = after(run_state, Submitted(first))
+    state = after(run_state, first)
 
-    ((evidence,),) = step(state, Submitted(second))[1:]
+    ((evidence,),) = step(state, second)[1:]
 
     statements = [
         commit_statement(spec, signed.commit) for signed in (evidence.pair.first, evidence.pair.second)
@@ -333,9 +334,9 @@ def test_evidence_from_another_verifier_bars_the_node_in_the_next_manifest():
         a_signed_commit("mallory", run_state),
         a_signed_commit("mallory", run_state, update=a_digest("another")),
     )
-    state, effects = step(a_round(run_state), Contradicted(pair))
+    state, effects = step(a_round(run_state), pair)
     assert effects == (Equivocation(pair),)
-    assert step(state, Contradicted(pair)) == (state, ())  # told again, it is not told on again
+    assert step(state, pair) == (state, ())  # told again, it is not told on again
 
     manifest = manifest_of(state, (), NO_DIGEST)
     examine(a_round(run_state), (), manifest)
@@ -355,11 +356,11 @@ def test_a_pair_that_the_node_did_not_sign_with_both_keys_is_no_evidence_anywher
     ):
         pair = contradiction(mine, forged)
         with pytest.raises((PeerFault, MalformedMessage)):
-            step(a_round(run_state), Contradicted(pair))
+            step(a_round(run_state), pair)
         with pytest.raises((PeerFault, MalformedMessage)):
             examine(a_round(run_state), (), the_next(run_state, contradictions=(pair,)))
     with pytest.raises(OutOfPhase):
-        step(a_round(run_state), Contradicted(contradiction(mine, mine)))
+        step(a_round(run_state), contradiction(mine, mine))
 
 
 def test_a_verifiers_word_on_evidence_is_pooled_carried_and_forgotten_and_a_forged_one_is_refused():
@@ -371,29 +372,31 @@ def test_a_verifiers_word_on_evidence_is_pooled_carried_and_forgotten_and_a_forg
     )  # fmt: skip
     signed = SignedAppraisal(appraised=word, signature=sign(a_peer_key("vera"), DOMAIN, word))
     forged = replace(signed, signature=sign(a_peer_key("vito"), DOMAIN, word))
-    state = after(run_state, Valued(signed), *everything(run_state))
+    state = after(run_state, signed, *everything(run_state))
 
     manifest = manifest_of(state, (), NO_DIGEST)
 
     assert manifest.appraised == (signed,)
     examine(state, (), replace(manifest, aggregate=NO_DIGEST))
     with pytest.raises(PeerFault):
-        step(state, Valued(forged))
+        step(state, forged)
     with pytest.raises(PeerFault):
         examine(state, (), replace(manifest, appraised=(forged,)))
     with pytest.raises(OutOfPhase):
-        step(state, Valued(replace(signed, appraised=replace(word, round=RoundId(1)))))
+        step(state, replace(signed, appraised=replace(word, round=RoundId(1))))
     later, _ = step(state, Advanced(advance(run_state, manifest), STATE, 0))
     assert later.appraised == {}
 
 
 def test_a_forged_second_commit_is_no_evidence():
     run_state = the_start()
-    state = after(run_state, Submitted(a_signed_commit("nora", run_state)))
+    state = after(run_state, a_signed_commit("nora", run_state))
     forged = a_signed_commit("nora", run_state, loss_micro=1, peer_key="mallory")
 
     with pytest.raises(PeerFault, match="signature"):
-        step(state, Submitted(forged))
+        admit(state.rules, run_state, state.state, forged)
+    with pytest.raises(PeerFault, match="signature"):
+        examine(state, (), manifest_of(after(run_state, forged), (), a_digest("aggregate")))
 
 
 # ---- reveals
@@ -403,7 +406,7 @@ def test_a_reveal_counts_for_the_last_manifest_if_its_proof_holds():
     run_state = grown(the_start(), 1)
     good = a_reveal("vera", run_state)
     wrong_key = a_reveal("vito", run_state, verifier=peer("viktor"))
-    state = after(run_state, Revealed(good), Revealed(wrong_key))
+    state = after(run_state, good, wrong_key)
 
     assert valid_shares(state.beacon_shares, run_state) == (good,)
 
@@ -414,14 +417,14 @@ def test_a_reveal_counts_for_the_last_manifest_if_its_proof_holds():
 )
 def test_a_reveal_of_another_place_or_without_a_proof_does_not_count(changes):
     run_state = grown(the_start(), 1)
-    state = after(run_state, Revealed(a_reveal("vera", run_state, **changes)))
+    state = after(run_state, a_reveal("vera", run_state, **changes))
 
     assert valid_shares(state.beacon_shares, run_state) == ()
 
 
 def test_a_stranger_may_not_reveal():
     with pytest.raises(PeerFault, match="stranger"):
-        step(a_round(), Revealed(a_reveal("vera", grown(the_start(), 1), verifier=peer("nora"))))
+        step(a_round(), a_reveal("vera", grown(the_start(), 1), verifier=peer("nora")))
 
 
 def test_nonsense_in_a_verifiers_name_never_pushes_out_the_reveal_that_counts():
@@ -429,7 +432,7 @@ def test_nonsense_in_a_verifiers_name_never_pushes_out_the_reveal_that_counts():
     good = a_reveal("vera", run_state)
     junk = [a_reveal("vera", run_state, proof=bytes([i]) * 80) for i in range(3 * REVEALS_PER_VERIFIER)]
 
-    state = after(run_state, Revealed(good), *(Revealed(one) for one in junk))
+    state = after(run_state, good, *(one for one in junk))
 
     assert valid_shares(state.beacon_shares, run_state) == (good,)
     assert len(state.beacon_shares[peer("vera")]) == REVEALS_PER_VERIFIER
@@ -437,7 +440,7 @@ def test_nonsense_in_a_verifiers_name_never_pushes_out_the_reveal_that_counts():
 
 def test_a_verifiers_pool_of_reveals_is_bounded():
     run_state = grown(the_start(), 1)
-    junk = [Revealed(a_reveal("vera", run_state, proof=bytes([i]) * 80)) for i in range(50)]
+    junk = [a_reveal("vera", run_state, proof=bytes([i]) * 80) for i in range(50)]
 
     state = after(run_state, *junk)
 
@@ -448,7 +451,7 @@ def test_a_reveal_that_came_before_its_manifest_was_final_counts_after():
     run_state = the_start()
     manifest = the_next(run_state, NODES)
     later = advance(run_state, manifest)
-    state = after(run_state, Revealed(a_reveal("vera", later)))
+    state = after(run_state, a_reveal("vera", later))
 
     state, _ = step(state, Advanced(later, STATE, 7))
 
@@ -482,40 +485,40 @@ def spoken(name, audit, outcome=Outcome.MATCH, **changes):
     return a_commitment(signed, pattern=audit.pattern), signed
 
 
-@pytest.mark.parametrize(("kind", "which", "pool"), [(Bound, 0, "commitments"), (Judged, 1, "verdicts")])
-def test_a_word_is_pooled_with_its_signature_checked_and_the_newest_stands(kind, which, pool):
+@pytest.mark.parametrize(("which", "pool"), [(0, "commitments"), (1, "verdicts")])
+def test_a_word_is_pooled_with_its_signature_checked_and_the_newest_stands(which, pool):
     run_state, audit = audited()
     first, second = spoken("vera", audit)[which], spoken("vera", audit, Outcome.MISMATCH)[which]
 
-    state = after(run_state, kind(first))
+    state = after(run_state, first)
     assert list(getattr(state, pool).values()) == [first]
-    state, _ = step(state, kind(second))
+    state, _ = step(state, second)
     assert list(getattr(state, pool).values()) == [second]
 
 
-@pytest.mark.parametrize(("kind", "which"), [(Bound, 0), (Judged, 1)])
-def test_a_word_by_a_stranger_of_another_run_or_signed_by_somebody_else_is_refused(kind, which):
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_word_by_a_stranger_of_another_run_or_signed_by_somebody_else_is_refused(which):
     run_state, audit = audited()
     mine, other = spoken("vera", audit)[which], spoken("vito", audit)[which]
 
     with pytest.raises(PeerFault, match="stranger"):
-        step(a_round(run_state), kind(spoken("nils", audit)[which]))
+        step(a_round(run_state), spoken("nils", audit)[which])
     with pytest.raises(PeerFault, match="another run"):
-        step(a_round(run_state), kind(spoken("vera", audit, run_id=a_digest("other run"))[which]))
+        step(a_round(run_state), spoken("vera", audit, run_id=a_digest("other run"))[which])
     with pytest.raises(PeerFault, match="signature"):
-        step(a_round(run_state), kind(replace(mine, signature=other.signature)))
+        step(a_round(run_state), replace(mine, signature=other.signature))
 
 
-@pytest.mark.parametrize(("kind", "which", "pool"), [(Bound, 0, "commitments"), (Judged, 1, "verdicts")])
-def test_a_verifier_may_have_only_so_many_words_waiting_and_takes_nobody_elses_room(kind, which, pool):
+@pytest.mark.parametrize(("which", "pool"), [(0, "commitments"), (1, "verdicts")])
+def test_a_verifier_may_have_only_so_many_words_waiting_and_takes_nobody_elses_room(which, pool):
     run_state, audit = audited()
     word = spoken("vera", audit)[which]
     full = {(RoundId(i), peer("nora"), peer("vera")): word for i in range(100, 100 + MESSAGES_PER_VERIFIER)}
     state = replace(a_round(run_state), **{pool: full})
 
-    with pytest.raises(PeerFault, match="words waiting"):
-        step(state, kind(word))
-    state, _ = step(state, kind(spoken("vito", audit)[which]))
+    with pytest.raises(PeerFault, match="messages waiting"):
+        step(state, word)
+    state, _ = step(state, spoken("vito", audit)[which])
     assert len(getattr(state, pool)) == MESSAGES_PER_VERIFIER + 1
 
 
@@ -525,24 +528,22 @@ def test_a_word_about_another_time_is_late_and_nobodys_lie():
     for round_id in (50, int(run_state.round) + 3):
         far = replace(audit, round=RoundId(round_id))
         with pytest.raises(OutOfPhase):
-            step(a_round(run_state), Judged(a_verdict("vera", far)))
+            step(a_round(run_state), a_verdict("vera", far))
 
 
 def test_a_node_opens_only_the_seal_of_a_step_that_is_audited_and_only_truly():
     run_state, audit = audited()
     word = an_unsealing(audit)
 
-    assert list(after(run_state, Shown(word)).sketch_openings.values()) == [word]
+    assert list(after(run_state, word).sketch_openings.values()) == [word]
     with pytest.raises(PeerFault, match="do not open"):
-        step(a_round(run_state), Shown(replace(word, salt=a_digest("other"))))
+        step(a_round(run_state), replace(word, salt=a_digest("other")))
     with pytest.raises(OutOfPhase):
-        step(a_round(run_state), Shown(replace(word, round=RoundId(40))))
+        step(a_round(run_state), replace(word, round=RoundId(40)))
     with pytest.raises(PeerFault, match="does not exist"):
         step(
             a_round(run_state),
-            Shown(
-                KnownAnswer(run_id=RUN_ID, round=word.round, node=word.node, index=0, salt=word.salt, path=())
-            ),
+            KnownAnswer(run_id=RUN_ID, round=word.round, node=word.node, index=0, salt=word.salt, path=()),
         )
 
 
@@ -551,7 +552,7 @@ def test_the_next_round_begins_empty_but_for_words_that_may_still_count():
     run_state = grown(run_state, 2, votes={(0, audit.node): {name_of(audit.order[0]): Outcome.MATCH}})
     votes = {(0, audit.node): {name_of(audit.order[0]): Outcome.MATCH}}
     waiting = a_verdict(name_of(audit.order[1]), run_state.audits[(RoundId(1), audit.node)])
-    state = after(run_state, *everything(run_state, votes=votes), Judged(waiting))
+    state = after(run_state, *everything(run_state, votes=votes), waiting)
     assert len(state.verdicts) == 2
     later = advance(run_state, the_next(run_state, NODES, votes))
 
@@ -565,7 +566,7 @@ def test_the_next_round_begins_empty_but_for_words_that_may_still_count():
 
 def test_words_are_forgotten_once_no_manifest_can_carry_them():
     run_state, audit = audited()
-    state = after(run_state, Bound(spoken("vera", audit)[0]), Judged(spoken("vera", audit)[1]))
+    state = after(run_state, spoken("vera", audit)[0], spoken("vera", audit)[1])
     bare = replace(run_state, audits={})
     last = int(audit.round) + run_state.spec.closing_rounds
 
@@ -581,12 +582,12 @@ def test_words_are_forgotten_once_no_manifest_can_carry_them():
 
 def test_a_leader_waits_for_every_active_node():
     run_state = the_start()
-    state = after(run_state, *(Submitted(a_signed_commit(name, run_state)) for name in NODES[:2]))
+    state = after(run_state, *(a_signed_commit(name, run_state) for name in NODES[:2]))
 
     assert missing(state) == ("1 commits",)
     assert not may_propose(state, (), 0, follows=True)
 
-    state, _ = step(state, Submitted(a_signed_commit(NODES[2], run_state)))
+    state, _ = step(state, a_signed_commit(NODES[2], run_state))
     assert missing(state) == ()
     assert may_propose(state, (), 0, follows=True)
 
@@ -604,7 +605,7 @@ def test_after_the_deadline_a_leader_proposes_what_it_has_and_without_a_commit_i
     run_state = the_start()
     collect_ms = run_state.spec.timing.collect_ms
     nothing = a_round(run_state, opened_ms=50)
-    something, _ = step(nothing, Submitted(a_signed_commit("nora", run_state)))
+    something, _ = step(nothing, a_signed_commit("nora", run_state))
 
     assert not may_propose(something, (), 50 + collect_ms - 1, follows=True)
     assert may_propose(something, (), 50 + collect_ms, follows=True)
@@ -614,10 +615,10 @@ def test_after_the_deadline_a_leader_proposes_what_it_has_and_without_a_commit_i
 def test_a_leader_waits_for_all_reveals_until_the_deadline_and_for_a_quorum_for_ever():
     run_state = grown(the_start(), 1, votes={})
     collect_ms = run_state.spec.timing.collect_ms
-    commits = [Submitted(a_signed_commit(name, run_state)) for name in NODES]
-    with_two = after(run_state, *commits, *(Revealed(a_reveal(name, run_state)) for name in VERIFIERS[:2]))
-    with_three, _ = step(with_two, Revealed(a_reveal(VERIFIERS[2], run_state)))
-    with_four, _ = step(with_three, Revealed(a_reveal(VERIFIERS[3], run_state)))
+    commits = [a_signed_commit(name, run_state) for name in NODES]
+    with_two = after(run_state, *commits, *(a_reveal(name, run_state) for name in VERIFIERS[:2]))
+    with_three, _ = step(with_two, a_reveal(VERIFIERS[2], run_state))
+    with_four, _ = step(with_three, a_reveal(VERIFIERS[3], run_state))
 
     for follows in (True, False):
         assert not may_propose(with_two, (), 100 * collect_ms, follows=follows)
@@ -652,7 +653,7 @@ def test_whose_share_was_missing_is_away_for_a_while_and_then_asked_again():
 
     with pytest.raises(MalformedMessage, match="that was away"):
         examine(a_round(run_state), (), the_next(run_state, NODES), follows=True)
-    state = after(run_state, *(Revealed(a_reveal(name, run_state)) for name in VERIFIERS))
+    state = after(run_state, *(a_reveal(name, run_state) for name in VERIFIERS))
     assert absent not in {
         beacon_share.verifier for beacon_share in valid_shares(state.beacon_shares, run_state)
     }
@@ -676,13 +677,13 @@ def test_too_many_away_are_all_asked_again():
 def test_reveals_are_due_after_a_round_without_commits_too():
     run_state = grown(the_start(), 1, nodes=(), votes={})
 
-    state = after(run_state, *(Submitted(a_signed_commit(name, run_state)) for name in NODES))
+    state = after(run_state, *(a_signed_commit(name, run_state) for name in NODES))
 
     assert missing(state) == ("beacon_shares",)
 
 
 def without_words(run_state):
-    return [event for event in everything(run_state) if isinstance(event, (Submitted, Revealed))]
+    return [event for event in everything(run_state) if isinstance(event, (SignedCommit, BeaconShare))]
 
 
 def test_a_leader_waits_for_one_seal_on_each_audit_whose_last_chance_this_is():
@@ -693,10 +694,10 @@ def test_a_leader_waits_for_one_seal_on_each_audit_whose_last_chance_this_is():
 
     for audit in audits:  # words on other steps decide nothing about these
         other = run_state.audits[(RoundId(1), audit.node)]
-        state, _ = step(state, Bound(spoken(name_of(audit.order[0]), other)[0]))
+        state, _ = step(state, spoken(name_of(audit.order[0]), other)[0])
     assert missing(state) == ("verdicts",)
     for audit in audits:
-        state, _ = step(state, Bound(spoken(name_of(audit.order[1]), audit)[0]))
+        state, _ = step(state, spoken(name_of(audit.order[1]), audit)[0])
     assert missing(state) == ()
 
 
@@ -708,13 +709,13 @@ def test_a_leader_waits_for_sealed_verdicts_and_the_nodes_sketch_at_their_last_c
     assert missing(state) == ("verdicts",)
 
     for audit in (a for a in run_state.audits.values() if a.round == 0):
-        state, _ = step(state, Judged(spoken(name_of(audit.order[0]), audit)[1]))
+        state, _ = step(state, spoken(name_of(audit.order[0]), audit)[1])
     assert missing(state) == ("verdicts",)
     for audit in (a for a in run_state.audits.values() if a.round == 0):
-        state, _ = step(state, Shown(an_unsealing(audit)))
+        state, _ = step(state, an_unsealing(audit))
     # Round 1's audits have one more chance to be sealed now, and that is waited for too.
     for audit in (a for a in run_state.audits.values() if a.round == 1):
-        state, _ = step(state, Bound(spoken(name_of(audit.order[0]), audit)[0]))
+        state, _ = step(state, spoken(name_of(audit.order[0]), audit)[0])
     assert missing(state) == ()
 
 
@@ -725,7 +726,7 @@ def test_a_verdict_that_does_not_open_its_seal_is_not_what_a_leader_waits_for():
     run_state = grown(run_state, 2, votes={step_id: {auditor: Outcome.MATCH}})
 
     other = spoken(auditor, run_state.audits[step_id], Outcome.MISMATCH)[1]
-    state = after(run_state, *without_words(run_state), Judged(other))
+    state = after(run_state, *without_words(run_state), other)
 
     assert manifest_of(state, (), AGGREGATE).verdicts == ()
     assert missing(state) == ("verdicts",)
@@ -741,12 +742,12 @@ def test_a_leader_leaves_out_a_seal_that_was_made_before_the_alarm_and_goes_on_w
     step_id = (RoundId(0), peer("nora"))
     run_state = grown(the_start(), 2, votes={})
     order = [name_of(verifier) for verifier in run_state.audits[step_id].order]
-    early = Bound(spoken(order[1], run_state.audits[step_id])[0])
+    early = spoken(order[1], run_state.audits[step_id])[0]
     alarm = grown(run_state, 3, votes={step_id: {order[0]: Outcome.MISMATCH}})
     calm = {step: v for step, v in everyone(alarm).items() if step != step_id}
     run_state = grown(alarm, 1, votes=calm)
     calm = {step: v for step, v in everyone(run_state).items() if step != step_id}
-    fresh = [Bound(spoken(name, run_state.audits[step_id])[0]) for name in order[1:]]
+    fresh = [spoken(name, run_state.audits[step_id])[0] for name in order[1:]]
 
     state = after(run_state, *everything(run_state, votes=calm), *fresh[1:], early)
 
@@ -769,8 +770,8 @@ def test_what_a_verifier_signed_before_a_dispute_does_not_evict_what_it_signs_in
     committed = grown(disputed, 1, votes={step_id: dict.fromkeys(order[1:], Outcome.MATCH)})
     key = (*step_id, peer(order[1]))
 
-    assert after(disputed, Bound(fresh[0]), Bound(early[0])).commitments[key] == fresh[0]
-    assert after(committed, Judged(fresh[1]), Judged(early[1])).verdicts[key] == fresh[1]
+    assert after(disputed, fresh[0], early[0]).commitments[key] == fresh[0]
+    assert after(committed, fresh[1], early[1]).verdicts[key] == fresh[1]
 
 
 def test_in_a_dispute_the_last_chance_waits_for_the_whole_committee():
@@ -788,7 +789,7 @@ def test_in_a_dispute_the_last_chance_waits_for_the_whole_committee():
 
     for name in order[1:]:
         assert missing(state) == ("verdicts",)
-        state, _ = step(state, Bound(spoken(name, run_state.audits[step_id])[0]))
+        state, _ = step(state, spoken(name, run_state.audits[step_id])[0])
 
     assert missing(state) == ()
 
@@ -813,8 +814,8 @@ def test_on_a_parent_that_is_not_final_a_manifest_carries_no_commits_and_waits_f
     on_top = base_history(run_state, (parent,))
     state = after(
         run_state,
-        *(Submitted(a_signed_commit(name, run_state)) for name in NODES),
-        *(Revealed(a_reveal(name, on_top)) for name in VERIFIERS),
+        *(a_signed_commit(name, run_state) for name in NODES),
+        *(a_reveal(name, on_top) for name in VERIFIERS),
     )
 
     assert missing(state, (parent,)) == ()
@@ -864,18 +865,16 @@ def test_whatever_an_honest_leader_proposes_another_honest_verifier_accepts(data
     for _ in range(data.draw(st.integers(1, 9), "rounds")):
         outcomes = st.sampled_from(list(Outcome))
         lies = [
-            kind(word)
+            message
             for audit in run_state.audits.values()
             for name in VERIFIERS
-            for kind, word in zip((Bound, Judged), spoken(name, audit, data.draw(outcomes)), strict=True)
+            for message in spoken(name, audit, data.draw(outcomes))
         ]
         nonsense = [
-            Revealed(
-                replace(a_reveal("vera", grown(the_start(), 1)), round=run_state.round, proof=bytes(80))
-            ),
-            Submitted(a_signed_commit("mallory", run_state, loss_micro=3)),
-            Submitted(a_signed_commit("nora", run_state, tokens=1)),
-            Judged(a_verdict("vlad", an_audit_of_nothing())),
+            replace(a_reveal("vera", grown(the_start(), 1)), round=run_state.round, proof=bytes(80)),
+            a_signed_commit("mallory", run_state, loss_micro=3),
+            a_signed_commit("nora", run_state, tokens=1),
+            a_verdict("vlad", an_audit_of_nothing()),
         ]
         events = data.draw(st.permutations([*everything(run_state), *lies, *nonsense]), "order")
         events = events[: data.draw(st.integers(0, len(events)), "arrived")]

@@ -16,7 +16,7 @@ from assay.protocol.identity import sign
 from assay.protocol.messages import STAKE_REPORTS_MAX, SignedStakeReport, StakeReport
 from assay.protocol.state_transition import RunState, advance
 from assay.protocol.types import NO_DIGEST, RoundId
-from assay.verifier.round.machine import Weighed, examine, manifest_of, step
+from assay.verifier.round.machine import examine, manifest_of, step
 from assay.verifier.service.stake_watch import StakeWatch
 from tests.builders import DOMAIN, NODES, RUN_ID, VERIFIERS, a_peer_key, peer
 from tests.builders import a_history as the_start
@@ -87,7 +87,7 @@ def test_what_the_chain_has_heard_is_not_said_again(desk: Desk):
 
 def test_a_leader_carries_words_and_every_verifier_checks_whose_they_are():
     run_state = advance(the_start(), the_next(the_start(), NODES))
-    state, _ = step(a_round(run_state), Weighed(a_word(run_state)))
+    state, _ = step(a_round(run_state), a_word(run_state))
 
     carried = manifest_of(state, (), NO_DIGEST).stake_reports
 
@@ -95,13 +95,13 @@ def test_a_leader_carries_words_and_every_verifier_checks_whose_they_are():
     examine(a_round(run_state), (), the_next(run_state, NODES, stake_reports=carried))
     forged = a_word(run_state, key="vito")
     with pytest.raises(PeerFault):
-        step(a_round(run_state), Weighed(forged))
+        step(a_round(run_state), forged)
     with pytest.raises(PeerFault):
         examine(a_round(run_state), (), the_next(run_state, NODES, stake_reports=(forged,)))
     with pytest.raises(OutOfPhase):
         step(
             a_round(advance(run_state, the_next(run_state, NODES, stake_reports=carried))),
-            Weighed(a_word(run_state)),
+            a_word(run_state),
         )
 
 
@@ -112,7 +112,7 @@ def test_a_manifest_takes_so_many_and_the_oldest_first():
     old = a_word(run_state, VERIFIERS[-1], NODES[-1])
     state = a_round(later)
     for word in [*words, old]:
-        state, _ = step(state, Weighed(word))
+        state, _ = step(state, word)
     assert len(words) > STAKE_REPORTS_MAX
 
     carried = manifest_of(state, (), NO_DIGEST).stake_reports
