@@ -22,8 +22,9 @@ from assay.node.known_answer import read_known_answers
 from assay.node.messages import StepRecord, TakeStep, TrainerStart, WorkAhead
 from assay.node.steps import StepFiles
 from assay.participant.compute import AtRound
-from assay.participant.config import Config, Participant, open_network, open_participant
+from assay.participant.config import Config, Participant, open_participant
 from assay.participant.follower import Follower, fetch_blob
+from assay.participant.run import participate
 from assay.participant.sync import StateSync
 from assay.participant.wallet.claims import claim_everything
 from assay.protocol import audits
@@ -35,7 +36,6 @@ from assay.protocol.errors import AssayError, Diverged, MalformedMessage, PeerFa
 from assay.protocol.identity import sign, verify
 from assay.protocol.messages import (
     INLINE_UPDATE_BYTES,
-    CertifiedManifest,
     Commit,
     KnownAnswer,
     OpeningNotice,
@@ -57,7 +57,6 @@ RETRY_S = 1.0
 RESUBMIT_S = 15.0
 SUBMIT_S = 40.0
 FETCH_S = 60.0
-FACTS = {CertifiedManifest.TAG: CertifiedManifest}
 ANSWERS: dict[bytes, type[SignedReceipt] | type[SignedRefusal]] = {
     SignedReceipt.TAG: SignedReceipt,
     SignedRefusal.TAG: SignedRefusal,
@@ -115,12 +114,8 @@ class Service:
 
     async def run(self) -> None:
         """Serve until cancelled."""
-        handlers = {"links": self.follower.answer_links, "open": self._on_open_request}
-        async with open_network(self.me, handlers) as host, trio.open_nursery() as nursery:
+        async with participate(self.me, self.follower, {"open": self._on_open_request}) as (host, nursery):
             self._host = host
-            nursery.start_soon(host.keep_connected, list(self.me.addresses.values()))
-            nursery.start_soon(self._read_notifications)
-            nursery.start_soon(self.follower.poll, host, self.me.spec.verifier_peers)
             nursery.start_soon(self._open_when_drawn)
             nursery.start_soon(claim_everything, self.me, self.follower)
             if self.attester is not None:
@@ -311,14 +306,6 @@ class Service:
         return b""
 
     # ---- the network ----
-
-    async def _read_notifications(self) -> None:
-        async for fact in self._host.notifications:
-            try:
-                if not self.follower.take(decode_any(FACTS, fact.payload)):
-                    continue
-            except (PeerFault, MalformedMessage) as fault:
-                log.warning("peer fault", extra={"peer": fact.peer.hex()[:8], "reason": str(fault)})
 
     async def _fetch(self, name: Digest) -> bytes:
         return await fetch_blob(self._host, name, self.me.spec.verifier_peers, FETCH_S)

@@ -34,14 +34,13 @@ from assay.observer.buyer.parameters import Mismatch, Replay
 from assay.observer.buyer.registrar import register_model, witnessed_point
 from assay.observer.ledger_service.certificates import certified_result
 from assay.observer.ledger_service.status import StatusFile
-from assay.participant.config import Config, Participant, open_network, open_participant
+from assay.participant.config import Config, Participant, open_participant
 from assay.participant.follower import Follower
 from assay.participant.keyring import release_key
+from assay.participant.run import participate
 from assay.participant.wallet.claims import open_chain
 from assay.protocol.audits import AuditStatus
-from assay.protocol.encoding.codec import decode_any
-from assay.protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
-from assay.protocol.messages import CertifiedManifest
+from assay.protocol.errors import AssayError, Unavailable
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.training.data.inventory import inventory, inventory_digest
 
@@ -52,7 +51,6 @@ CASES_S_MAX = 120.0  # wait for slash rewards
 CERTIFICATE_TRIES = 5
 PROOF_S_MAX = 30.0  # wait for the proof that a result is final
 REGISTER_S_MAX = 120.0  # wait for the model's record
-FACTS = {CertifiedManifest.TAG: CertifiedManifest}
 
 
 async def run_buyer(config: Config, status_path: Path, bundle: Path) -> None:
@@ -82,14 +80,8 @@ class Buyer:
 
     async def run(self) -> None:
         """Serve until the bundle is written."""
-        async with (
-            open_network(self.me, {"links": self.follower.answer_links}) as host,
-            trio.open_nursery() as nursery,
-        ):
+        async with participate(self.me, self.follower) as (host, _):
             self._host = host
-            nursery.start_soon(host.keep_connected, list(self.me.addresses.values()))
-            nursery.start_soon(self._read_notifications)
-            nursery.start_soon(self.follower.poll, host, self.me.spec.verifier_peers)
             self.status.write("up")
             log.info("buyer is up", extra={"peer": self.me.me.hex()[:8]})
             await self._replay_all()
@@ -105,14 +97,6 @@ class Buyer:
             registered = await self._register(chain, settled, inputs)
             anchor = await _patiently(lambda: self._anchored(chain))
             await self._pack(settled, inputs, registered, anchor)
-            nursery.cancel_scope.cancel()
-
-    async def _read_notifications(self) -> None:
-        async for fact in self._host.notifications:
-            try:
-                self.follower.take(decode_any(FACTS, fact.payload))
-            except (PeerFault, MalformedMessage) as fault:
-                log.warning("peer fault", extra={"peer": fact.peer.hex()[:8], "reason": str(fault)})
 
     async def _open_chain(self) -> Chain:
         return await trio.to_thread.run_sync(open_chain, self.me)

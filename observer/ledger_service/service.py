@@ -26,18 +26,16 @@ from assay.chain.providers import Providers
 from assay.ledger.journal.lease import Lease, LeaseLost, begin_term
 from assay.ledger.journal.store import BookStore
 from assay.ledger.log.signer import CheckpointSigner, LedgerRolledBack
-from assay.network.host import Host
 from assay.observer.ledger_service.anchor import anchor_newest, compare_with_anchor
 from assay.observer.ledger_service.bookkeeper import Bookkeeper
 from assay.observer.ledger_service.settler import Settler
 from assay.observer.ledger_service.status import StatusFile
 from assay.observer.ledger_service.witnesses import Witnesses
-from assay.participant.config import Config, Participant, open_network, open_participant
+from assay.participant.config import Config, Participant, open_participant
 from assay.participant.follower import Follower
+from assay.participant.run import participate
 from assay.participant.wallet.claims import claim_everything, open_chain
-from assay.protocol.encoding.codec import decode_any
-from assay.protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
-from assay.protocol.messages import CertifiedManifest
+from assay.protocol.errors import AssayError, Unavailable
 
 log = logging.getLogger(__name__)
 POLL_S = 1.0
@@ -45,7 +43,6 @@ LINKS_PER_STEP = 64
 CASES_S_MAX = 120.0  # wait of a paid-out run for open court cases
 WITNESSES_S_MAX = 60.0  # wait at the end of a run for unreachable verifiers
 CHECKS_MAX = 5  # the books may be a block behind the chain they are compared with
-FACTS = {CertifiedManifest.TAG: CertifiedManifest}
 
 
 async def run_ledger_service(config: Config, status_path: Path) -> None:
@@ -108,28 +105,14 @@ class LedgerService:
 
     async def run(self) -> None:
         """Serve until the run is settled."""
-        async with (
-            open_network(self.me, {"links": self.follower.answer_links}) as host,
-            trio.open_nursery() as nursery,
-        ):
-            nursery.start_soon(host.keep_connected, list(self.me.addresses.values()))
-            nursery.start_soon(self._read_notifications, host)
-            nursery.start_soon(self.follower.poll, host, self.me.spec.verifier_peers)
+        async with participate(self.me, self.follower) as (host, nursery):
             nursery.start_soon(self.settler.run, host)
             nursery.start_soon(claim_everything, self.me, self.follower)
             nursery.start_soon(self.witnesses.run, host)
             self.status.write("up")
             log.info("ledger service is up", extra={"peer": self.me.me.hex()[:8]})
             await self._keep_books()
-            nursery.cancel_scope.cancel()
         self.bookkeeper.books.close()
-
-    async def _read_notifications(self, host: Host) -> None:
-        async for fact in host.notifications:
-            try:
-                self.follower.take(decode_any(FACTS, fact.payload))
-            except (PeerFault, MalformedMessage) as fault:
-                log.warning("peer fault", extra={"peer": fact.peer.hex()[:8], "reason": str(fault)})
 
     # ---- the books
 

@@ -14,8 +14,9 @@ import trio
 
 from assay.chain.penalties import check_penalties
 from assay.network.host import Handler, Host, Notification
-from assay.participant.config import BLOB_STORE_BYTES, Config, Participant, open_network, open_participant
+from assay.participant.config import BLOB_STORE_BYTES, Config, Participant, open_participant
 from assay.participant.follower import Follower, fetch_blob
+from assay.participant.run import participate
 from assay.participant.sync import StateSync
 from assay.participant.wallet.claims import open_chain
 from assay.protocol.encoding.blob import blob_digest
@@ -152,7 +153,6 @@ class Service:
         chain_duties = ChainDuties(self.me, self.follower, self.state_sync)
         appraiser = Appraiser(self.me, self.follower, self._publish, lambda: int(time.time()))
         handlers: dict[str, Handler] = {
-            "links": self.follower.answer_links,
             "submit": self._on_submit,
             "proposal": self._on_proposal_request,
             "opened": self._on_opened,
@@ -163,19 +163,11 @@ class Service:
         }
         ready = trio.Event()
 
-        def gated(handler: Handler) -> Handler:
-            async def wait_then_answer(peer: PeerId, body: bytes) -> bytes:
-                await ready.wait()
-                return await handler(peer, body)
-
-            return wait_then_answer
-
-        async with (
-            open_network(self.me, {name: gated(handler) for name, handler in handlers.items()}) as host,
-            trio.open_nursery() as nursery,
+        async with participate(self.me, self.follower, handlers, self._take_notification, ready) as (
+            host,
+            nursery,
         ):
             self._host = host
-            nursery.start_soon(host.keep_connected, list(self.me.addresses.values()))
             first = self.follower.run_state
             state = await self.state_sync.reach(min(int(first.round), self.me.spec.rounds))
             rules = Rules(
@@ -203,22 +195,13 @@ class Service:
             nursery.start_soon(appraiser.run)
             nursery.start_soon(self._drand.run)
             nursery.start_soon(StakeWatch(self.me, self.follower, self._report_stake).run)
-            nursery.start_soon(self._read_notifications)
             nursery.start_soon(self._tick)
             nursery.start_soon(self.driver.follow_parameters)
             nursery.start_soon(self.audit_runner.run)
             nursery.start_soon(chain_duties.run, host)
             nursery.start_soon(self._poll_when_stuck)
             nursery.start_soon(self._make_room)
-
-    async def _read_notifications(self) -> None:
-        async for notification in self._host.notifications:
-            try:
-                self._take_notification(notification)
-            except OutOfPhase as late:
-                log.debug("out of phase", extra={"reason": str(late)})
-            except (PeerFault, MalformedMessage) as fault:
-                log.warning("peer fault", extra={"peer": notification.peer.hex()[:8], "reason": str(fault)})
+            await trio.sleep_forever()
 
     def _take_notification(self, notification: Notification) -> None:
         message = decode_any(FACTS, notification.payload)

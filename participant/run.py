@@ -1,0 +1,79 @@
+"""Run: what every participant's process does beside its own tasks: stay connected and follow the chain.
+
+Room: participant (edge). The caller starts its tasks in the nursery; all of them end with the block.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+import trio
+
+from assay.network.host import Handler, Host, Notification
+from assay.participant.config import Participant, open_network
+from assay.participant.follower import Follower
+from assay.protocol.encoding.codec import decode_any
+from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault
+from assay.protocol.messages import CertifiedManifest
+from assay.protocol.types import PeerId
+
+log = logging.getLogger(__name__)
+FACTS = {CertifiedManifest.TAG: CertifiedManifest}
+
+
+@asynccontextmanager
+async def participate(
+    me: Participant,
+    follower: Follower,
+    handlers: Mapping[str, Handler] | None = None,
+    take: Callable[[Notification], None] | None = None,
+    ready: trio.Event | None = None,
+) -> AsyncIterator[tuple[Host, trio.Nursery]]:
+    """Open the participant's host, and serve the certified chain to its peers.
+
+    Args:
+        me: The participant.
+        follower: Its chain.
+        handlers: Requests that it answers besides `links`, by method.
+        take: Takes each notification and raises what is wrong with it; by default certified manifests are
+            taken into the chain, and peers are asked when none comes.
+        ready: If given, `handlers` and `take` are not called before it is set; peers' messages wait.
+    """
+    is_ready = trio.Event() if ready is None else ready
+    if ready is None:
+        is_ready.set()
+
+    def follow(notification: Notification) -> None:
+        follower.take(decode_any(FACTS, notification.payload))
+
+    def after_ready(handler: Handler) -> Handler:
+        async def answer(peer: PeerId, body: bytes) -> bytes:
+            await is_ready.wait()
+            return await handler(peer, body)
+
+        return answer
+
+    waiting = {name: after_ready(handler) for name, handler in (handlers or {}).items()}
+    async with (
+        open_network(me, {"links": follower.answer_links, **waiting}) as host,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(host.keep_connected, list(me.addresses.values()))
+        nursery.start_soon(_read_notifications, host, take or follow, is_ready)
+        if take is None:
+            nursery.start_soon(follower.poll, host, me.spec.verifier_peers)
+        yield host, nursery
+        nursery.cancel_scope.cancel()
+
+
+async def _read_notifications(host: Host, take: Callable[[Notification], None], is_ready: trio.Event) -> None:
+    await is_ready.wait()
+    async for notification in host.notifications:
+        try:
+            take(notification)
+        except OutOfPhase as late:
+            log.debug("out of phase", extra={"reason": str(late)})
+        except (PeerFault, MalformedMessage) as fault:
+            log.warning("peer fault", extra={"peer": notification.peer.hex()[:8], "reason": str(fault)})
