@@ -30,7 +30,7 @@ from assay.training.codec.wire import update_bytes_max
 from assay.training.layout import layout_of
 from assay.training.optimiser.momentum_root import zero_root
 from assay.verifier.round.beacon import REVEALS_PER_VERIFIER, valid_shares
-from assay.verifier.round.commits import LOSS_MICRO_MAX, Rules, admit, check_commit, contradiction
+from assay.verifier.round.commits import LOSS_MICRO_MAX, Rules, admit, contradiction
 from assay.verifier.round.machine import (
     MESSAGES_PER_VERIFIER,
     Advanced,
@@ -124,7 +124,7 @@ def everything(run_state, nodes=NODES, verifiers=VERIFIERS, votes=None):
 
 def refusal(run_state, signed, state=STATE):
     with pytest.raises(PeerFault) as caught:
-        check_commit(RULES, run_state, state, signed)
+        admit(RULES, run_state, state, signed)
     assert caught.value.peer == signed.commit.node
     return str(caught.value)
 
@@ -176,13 +176,13 @@ def test_a_commit_beside_one_rule_is_refused_and_the_words_name_the_rule(changes
     [{"update_bytes": update_bytes_max(BLOCKS, 32)}, {"loss_micro": LOSS_MICRO_MAX}, {"loss_micro": 0}],
 )
 def test_a_commit_at_a_bound_is_taken(changes):
-    check_commit(RULES, the_start(), STATE, a_signed_commit("nora", the_start(), **changes))
+    admit(RULES, the_start(), STATE, a_signed_commit("nora", the_start(), **changes))
 
 
 @pytest.mark.parametrize("changes", [{"round": RoundId(1)}, {"parent": a_digest("other parent")}])
 def test_a_commit_of_another_place_is_late_and_nobodys_lie(changes):
     with pytest.raises(OutOfPhase):
-        check_commit(RULES, the_start(), STATE, a_signed_commit("nora", the_start(), **changes))
+        admit(RULES, the_start(), STATE, a_signed_commit("nora", the_start(), **changes))
 
 
 def test_a_stranger_may_not_commit():
@@ -196,7 +196,7 @@ def test_a_barred_node_may_not_commit_and_the_others_may():
     run_state = banned_run_state("mallory")
 
     assert "may not train" in refusal(run_state, a_signed_commit("mallory", run_state))
-    check_commit(RULES, run_state, STATE, a_signed_commit("nora", run_state))
+    admit(RULES, run_state, STATE, a_signed_commit("nora", run_state))
 
 
 def test_nobody_may_commit_once_training_is_over():
@@ -208,15 +208,15 @@ def test_nobody_may_commit_once_training_is_over():
 
 def test_the_parameters_are_named_on_every_state_every_th_round_and_on_no_other():
     run_state = the_start(state_every=2)
-    check_commit(RULES, run_state, STATE, a_signed_commit("nora", run_state))
+    admit(RULES, run_state, STATE, a_signed_commit("nora", run_state))
 
     run_state = grown(run_state, 1)
-    check_commit(RULES, run_state, STATE, a_signed_commit("nora", run_state))
+    admit(RULES, run_state, STATE, a_signed_commit("nora", run_state))
     assert a_commit("nora", run_state).state == NO_DIGEST
     assert "diverged" in refusal(run_state, a_signed_commit("nora", run_state, state=STATE))
 
     run_state = grown(run_state, 1)
-    check_commit(RULES, run_state, STATE, a_signed_commit("nora", run_state))
+    admit(RULES, run_state, STATE, a_signed_commit("nora", run_state))
     assert "diverged" in refusal(run_state, a_signed_commit("nora", run_state, state=NO_DIGEST))
 
 
@@ -227,9 +227,7 @@ def test_momentum_continues_from_the_last_accepted_step_or_from_zero_and_from_no
     assert last == a_digest("momentum of nora after 1")
 
     for base, root in ((2, last), (0, RULES.zero_momentum)):
-        check_commit(
-            RULES, run_state, STATE, a_signed_commit("nora", run_state, base=base, momentum_before=root)
-        )
+        admit(RULES, run_state, STATE, a_signed_commit("nora", run_state, base=base, momentum_before=root))
     for base, root in (
         (2, before),
         (2, a_digest("momentum of nils after 1")),
@@ -252,10 +250,10 @@ def test_a_commit_names_one_inner_state_for_each_segment_of_the_rule(method, sta
         inner = tuple(a_digest(f"state {number}") for number in range(count))
         signed = a_signed_commit("nora", run_state, inner=inner)
         if count == states:
-            check_commit(rules, run_state, STATE, signed)
+            admit(rules, run_state, STATE, signed)
             continue
         with pytest.raises(PeerFault, match=f"{count} inner states, expected {states}"):
-            check_commit(rules, run_state, STATE, signed)
+            admit(rules, run_state, STATE, signed)
 
 
 def test_a_commit_signed_by_another_peer_key_is_refused():
