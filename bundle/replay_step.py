@@ -26,9 +26,7 @@ from assay.node.steps import StepFiles
 from assay.protocol.audits import Audit
 from assay.protocol.commitments import check_sketch_opening
 from assay.protocol.draws import (
-    audit_seed,
     auditors,
-    beacon_input,
     is_drawn,
     opened_blocks,
     opened_segment,
@@ -38,8 +36,7 @@ from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import AssayError, ConfigError, Diverged, MalformedMessage
 from assay.protocol.messages import Commit, Outcome
 from assay.protocol.params import PPM
-from assay.protocol.randomness.drand import randomness
-from assay.protocol.state_transition import judges_of
+from assay.protocol.state_transition import beacon_of, judges_of
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.training.codec.contribution import decode_contribution
 from assay.training.codec.wire import Update
@@ -257,15 +254,19 @@ def _check_public(
 
 
 def _redraw(done: Replayed, delivered: Delivered, recompute_worker: RecomputeWorker, update: bytes) -> None:
-    """The draw that decided about the step, from the beacon in the link after it."""
+    """The draw that decided about the step.
+
+    From the beacon in the manifest after its own; if that is partial, from a later one, of the audit.
+    """
     spec, commit, after = delivered.spec, done.commit, int(done.commit.round) + 1
-    manifest = delivered.links[after].manifest
-    alpha = beacon_input(spec.deployment_id, delivered.run_id, commit.round, manifest.parent)
-    shares = [(beacon_share.verifier, beacon_share.proof) for beacon_share in manifest.beacon_shares]
-    seed = audit_seed(alpha, shares, drand=randomness(manifest.drand))
-    done.rate_ppm = delivered.run_states[after].rate_ppm(commit.node)
-    done.is_drawn = is_drawn(seed, commit.node, done.rate_ppm)
+    manifest, before = delivered.links[after].manifest, delivered.run_states[after]
+    done.audit = final_audits(delivered.run_states).get((commit.round, commit.node))
+    seed = beacon_of(before, manifest) if done.audit is None else done.audit.seed
+    done.rate_ppm = before.rate_ppm(commit.node)
+    done.is_drawn = manifest.is_partial or is_drawn(seed, commit.node, done.rate_ppm)
     done.order = auditors(seed, commit.node, judges_of(spec, manifest.disqualified))
+    if done.audit is not None:
+        done.order = done.audit.order
     layout = recompute_worker.parameters.layout
     live: list[int] = []
     if not done.faults:
@@ -273,7 +274,6 @@ def _redraw(done: Replayed, delivered: Delivered, recompute_worker: RecomputeWor
         live = [int(block) for block in sent.blocks_B]
     done.blocks = opened_blocks(seed, commit.node, spec.audit, layout.blocks, live)
     done.segment = opened_segment(seed, commit.node, spec.rule.segments)
-    done.audit = final_audits(delivered.run_states).get((commit.round, commit.node))
 
 
 def _judge(

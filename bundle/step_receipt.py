@@ -158,7 +158,9 @@ def check_receipt(
         signers=min(len(certificate.verifiers) for certificate in certificates),
         last_round=int(headers[-1][0].round if headers else links[-1].block.round),
         audit=audit,
-        drawn_from_ppm=bisect_left(range(PPM + 1), True, key=lambda rate: is_drawn(seed, node, rate)),
+        drawn_from_ppm=0
+        if links[1].manifest.is_partial
+        else bisect_left(range(PPM + 1), True, key=lambda rate: is_drawn(seed, node, rate)),
         shares=len(links[1].manifest.beacon_shares),
         drand=links[0].manifest.drand_next if links[1].manifest.drand else 0,
         paid=paid,

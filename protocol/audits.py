@@ -261,11 +261,14 @@ def hear(
     )
 
 
-def draw_replication(audit: Audit, now: int, seed: Digest, rules: AuditSpec) -> Audit:
-    """Decide by the beacon on replication if round `now - 1` carried the audit's first commitment."""
+def draw_replication(audit: Audit, now: int, seed: Digest, rules: AuditSpec, *, is_partial: bool) -> Audit:
+    """Decide by the beacon on replication if round `now - 1` carried the audit's first commitment.
+
+    A leader may have chosen the shares of a partial beacon, so by that one every audit is replicated.
+    """
     if audit.auditors_wanted or not audit.commitments or audit.commitments[0].round != now - 1:
         return audit
-    again = is_replicated(seed, audit.node, int(audit.round), rules.replication_ppm)
+    again = is_partial or is_replicated(seed, audit.node, int(audit.round), rules.replication_ppm)
     return replace(audit, auditors_wanted=1 + again)
 
 

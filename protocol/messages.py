@@ -235,7 +235,7 @@ class SignedStakeReport:
 class Manifest:
     """Manifest of one round: the block body that verifiers agree on."""
 
-    TAG: ClassVar[bytes] = b"assay/manifest/6"
+    TAG: ClassVar[bytes] = b"assay/manifest/7"
     run_id: Digest
     round: RoundId
     parent: Digest  # digest of the manifest before; of the run's spec in round 0
@@ -243,6 +243,7 @@ class Manifest:
     beacon_shares: Annotated[tuple[BeaconShare, ...], Max(VERIFIERS_MAX)]  # for the round before, ascending
     drand: Annotated[bytes, Max(SIGNATURE_BYTES)]  # of the drand round that the manifest before named
     drand_next: int  # a future drand round, for the next manifest; 0: none
+    is_partial: bool  # a due beacon share, or the named drand round, is missing: no step is drawn yet
     commitments: Annotated[
         tuple[SignedVerdictCommitment, ...], Max(VERDICTS_MAX)
     ]  # by (round, node, verifier)
@@ -320,7 +321,7 @@ class Proposal:
     `parent` is the parent block's notarisation (absent, so empty, for round 0).
     """
 
-    TAG: ClassVar[bytes] = b"assay/proposal/5"
+    TAG: ClassVar[bytes] = b"assay/proposal/6"
     block: Block
     manifest: Manifest
     parent: Annotated[tuple[QuorumCertificate, ...], Max(1)]
@@ -333,7 +334,7 @@ class Proposal:
 class CertifiedManifest:
     """A manifest with its finality certificate: anyone who knows the verifiers can check it."""
 
-    TAG: ClassVar[bytes] = b"assay/certified/5"
+    TAG: ClassVar[bytes] = b"assay/certified/6"
     manifest: Manifest
     block: Block
     certificate: QuorumCertificate
@@ -424,7 +425,7 @@ class SlashOrderRequest:
 class ManifestRange:
     """Consecutive certified manifests, as many as fit one response."""
 
-    TAG: ClassVar[bytes] = b"assay/manifest-range/5"
+    TAG: ClassVar[bytes] = b"assay/manifest-range/6"
     links: Annotated[tuple[CertifiedManifest, ...], Max(256)]
 
 

@@ -86,6 +86,7 @@ class RunState:
     beacon_shares: Mapping[int, tuple[PeerId, ...]] = field(default_factory=dict)  # by round they are for
     away: Mapping[PeerId, int] = field(default_factory=dict)  # the round from which on it is asked again
     last_commits: tuple[Commit, ...] = ()
+    undrawn: tuple[Commit, ...] = ()  # of rounds with a partial beacon: a later beacon draws them all
     stake_reports: Mapping[tuple[PeerId, PeerId], StakeReport] = field(
         default_factory=dict
     )  # (node, verifier)
@@ -268,7 +269,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
     now = int(manifest.round)
     spec, nodes, verifiers = run_state.spec, dict(run_state.nodes), dict(run_state.verifiers)
     audits, steps, beacon_shares = _prune(run_state, now)
-    away = dict(run_state.away)
+    away, undrawn = dict(run_state.away), run_state.undrawn
     if now:
         shared = {beacon_share.verifier for beacon_share in manifest.beacon_shares}
         away |= {peer: now + 1 + BEACON_PAUSE for peer in run_state.beacon if peer not in shared}
@@ -276,8 +277,11 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
             beacon_shares[now - 1] = tuple(beacon_share.verifier for beacon_share in manifest.beacon_shares)
         seed = beacon_of(run_state, manifest)
         for step, audit in audits.items():
-            audits[step] = rules.draw_replication(audit, now, seed, spec.audit)
-        audits |= drawn(run_state, manifest, seed)
+            audits[step] = rules.draw_replication(
+                audit, now, seed, spec.audit, is_partial=manifest.is_partial
+            )
+        opened, undrawn = drawn(run_state, manifest, seed)
+        audits |= opened
 
     for pair in manifest.contradictions:
         nodes[pair.first.commit.node] = _contradicted(nodes[pair.first.commit.node], pair)
@@ -350,6 +354,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         beacon_shares=beacon_shares,
         away=away,
         last_commits=commits,
+        undrawn=undrawn,
         stake_reports=stake_reports,
         drand_next=manifest.drand_next,
         appraised=appraised,
@@ -364,10 +369,25 @@ def beacon_of(run_state: RunState, manifest: Manifest) -> Digest:
     return audit_seed(alpha, shares, drand=randomness(manifest.drand))
 
 
-def drawn(run_state: RunState, manifest: Manifest, seed: Digest) -> dict[StepId, Audit]:
-    """The audits that `manifest` opens, of steps in the previous manifest."""
-    judges = judges_of(run_state.spec, manifest.disqualified)
-    return {
+def drawn(
+    run_state: RunState, manifest: Manifest, seed: Digest
+) -> tuple[dict[StepId, Audit], tuple[Commit, ...]]:
+    """The audits that `manifest` opens, and the commits that wait for a later manifest's beacon.
+
+    After a given-up iteration a leader may leave out shares, and so choose among seeds. Such a partial
+    beacon draws nothing: every step of its round is audited, by the seed of the next complete beacon, or
+    of whichever beacon comes at the last chance for a verdict commitment.
+    """
+    now, judges = int(manifest.round), judges_of(run_state.spec, manifest.disqualified)
+    last_chance = now + 2 - run_state.spec.audit.audit_rounds
+    due = [c for c in run_state.undrawn if not manifest.is_partial or int(c.round) <= last_chance]
+    waiting = [c for c in run_state.undrawn if c not in due]
+    if manifest.is_partial:
+        waiting += run_state.last_commits
+    else:
+        fresh = run_state.last_commits
+        due += [c for c in fresh if is_drawn(seed, c.node, run_state.rate_ppm(c.node))]
+    opened = {
         (commit.round, commit.node): Audit(
             round=commit.round,
             node=commit.node,
@@ -375,9 +395,9 @@ def drawn(run_state: RunState, manifest: Manifest, seed: Digest) -> dict[StepId,
             seed=seed,
             order=auditors(seed, commit.node, judges),
         )
-        for commit in run_state.last_commits
-        if is_drawn(seed, commit.node, run_state.rate_ppm(commit.node))
+        for commit in due
     }
+    return opened, tuple(waiting)
 
 
 def judges_of(spec: RunSpec, disqualified: Sequence[PeerId]) -> tuple[PeerId, ...]:

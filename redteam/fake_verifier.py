@@ -40,6 +40,7 @@ from assay.redteam.run_builder import RUN_ID, a_commit, a_network, a_spec, mark
 from assay.training.data.batches import batch_positions, batch_root
 from assay.training.layout import layout_of
 from assay.training.optimiser.momentum_root import zero_root
+from assay.verifier.round.beacon import is_partial
 from assay.verifier.round.commits import Rules
 from assay.verifier.round.machine import Round
 
@@ -136,7 +137,8 @@ class FakeVerifier:
         empty.run_state = self.run_state
         empty.absent = set(NODE_KEYS)
         made = replace(empty.manifest(), commitments=(), verdicts=(), sketch_openings=(), known_answers=())
-        return replace(made, **changes)
+        made = replace(made, **changes)
+        return replace(made, is_partial=is_partial(self.run_state, made.beacon_shares, made.drand))
 
     def link(self, manifest: Manifest, signers: int) -> CertifiedManifest:
         """The manifest with a certificate by this many verifiers."""

@@ -236,6 +236,7 @@ class Network:
             beacon_shares=beacon_shares,
             drand=b"",
             drand_next=0,
+            is_partial=False,
             commitments=tuple(commitments),
             verdicts=tuple(verdicts),
             sketch_openings=tuple(sketch_openings),

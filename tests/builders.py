@@ -58,6 +58,7 @@ from assay.training.data.batches import batch_positions, batch_root
 from assay.training.data.shards import write_tokens
 from assay.training.layout import layout_of
 from assay.training.optimiser.momentum_root import zero_root
+from assay.verifier.round.beacon import is_partial
 from tests.specs import FLOAT32_WHOLE, a_model, a_rule, an_audit_spec, data_of
 
 DEPLOYMENT_ID = Digest(hashlib.sha256(b"deployment").digest())
@@ -280,6 +281,7 @@ def a_manifest(
         beacon_shares=tuple(a_reveal(name, run_state) for name in VERIFIERS) if run_state.round else (),
         drand=b"",
         drand_next=0,
+        is_partial=False,
         **words(run_state, votes or {}),
         known_answers=(),
         contradictions=(),
@@ -289,7 +291,9 @@ def a_manifest(
         aggregate=named,
         chain=next_chain(run_state.chain, tuple(signed.commit for signed in commits), named),
     )
-    return replace(manifest, **changes)
+    manifest = replace(manifest, **changes)
+    partial = is_partial(run_state, manifest.beacon_shares, manifest.drand)
+    return replace(manifest, is_partial=changes.get("is_partial", partial))
 
 
 def a_certified(

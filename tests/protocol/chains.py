@@ -189,6 +189,7 @@ def a_manifest(
         beacon_shares=beacon_shares,
         drand=b"",
         drand_next=0,
+        is_partial=False,
         commitments=tuple(
             sorted(commitments, key=lambda s: (s.commitment.round, s.commitment.node, s.commitment.verifier))
         ),

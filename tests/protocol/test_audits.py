@@ -112,7 +112,9 @@ def test_two_audits_of_one_node_are_replicated_apart_though_one_beacon_decides_o
     seed, now = Digest(b"s" * 32), audit.commitments[0].round + 1
 
     wanted = [
-        draw_replication(replace(audit, round=RoundId(round_id)), now, seed, rules).auditors_wanted
+        draw_replication(
+            replace(audit, round=RoundId(round_id)), now, seed, rules, is_partial=False
+        ).auditors_wanted
         for round_id in range(40)
     ]
 

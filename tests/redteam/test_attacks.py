@@ -19,7 +19,6 @@ OPEN = {
     "momentum injection, one block, once",
     "two of four verifiers pass a node's lies",
     "three of four verifiers frame a node",
-    "choose a share after a given-up iteration",
     "five liars of eight nodes",
 }
 

@@ -157,6 +157,7 @@ class Liar:
             beacon_shares=(),
             drand=b"",
             drand_next=0,
+            is_partial=False,
             commitments=(),
             verdicts=(),
             sketch_openings=(),

@@ -396,6 +396,7 @@ def _toy_manifest(asked: BuildProposal, host: int) -> Manifest:
         beacon_shares=(),
         drand=b"",
         drand_next=0,
+        is_partial=False,
         commitments=(),
         verdicts=(),
         sketch_openings=(),

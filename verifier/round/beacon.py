@@ -2,7 +2,8 @@
 
 Room: verifier (pure). A verifier's share is its VRF output over the last manifest: only that verifier can
 make it, anybody can check it, and its value cannot be chosen. A leader could still choose which shares to
-include, so one that follows its predecessor at once must include all of them.
+include, so one that follows its predecessor at once must include all of them, and what a later one leaves
+out makes the beacon partial: then every step of the round is audited.
 """
 
 from __future__ import annotations
@@ -38,6 +39,12 @@ def reveals_needed(run_state: RunState, *, follows: bool) -> int:
     return len(run_state.beacon) if follows else quorum(len(run_state.spec.verifiers))
 
 
+def is_partial(run_state: RunState, shares: Sequence[BeaconShare], drand: bytes) -> bool:
+    """Whether the next manifest, with these shares, lacks one that is due or the drand round named for it."""
+    lacks_drand = bool(run_state.drand_next) and not drand
+    return bool(run_state.round) and (len(shares) < len(run_state.beacon) or lacks_drand)
+
+
 def pooled(
     known: Sequence[BeaconShare], beacon_share: BeaconShare, run_state: RunState
 ) -> tuple[BeaconShare, ...]:
@@ -51,13 +58,14 @@ def pooled(
 
 
 def check_reveals(run_state: RunState, manifest: Manifest, *, follows: bool) -> None:
-    """Do nothing if a proposed manifest carries the shares that it must, all of them valid.
+    """Do nothing if a proposed manifest carries the shares that it must, all valid, and says if any lacks.
 
     Raises:
         MalformedMessage, PeerFault: a share is missing, superfluous or invalid.
     """
+    partial = is_partial(run_state, manifest.beacon_shares, manifest.drand)
     if not run_state.round:
-        if manifest.beacon_shares:
+        if manifest.beacon_shares or manifest.is_partial:
             raise MalformedMessage("manifest carries reveals before there is a round to reveal for")
         return
     alpha = _alpha(run_state)
@@ -70,6 +78,8 @@ def check_reveals(run_state: RunState, manifest: Manifest, *, follows: bool) -> 
     need = reveals_needed(run_state, follows=follows)
     if len(manifest.beacon_shares) < need:
         raise MalformedMessage(f"manifest carries {len(manifest.beacon_shares)} reveals, expected {need}")
+    if manifest.is_partial != partial:
+        raise MalformedMessage(f"manifest says is_partial = {manifest.is_partial}, expected {partial}")
 
 
 def _holds(run_state: RunState, beacon_share: BeaconShare) -> bool:

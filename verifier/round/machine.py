@@ -54,7 +54,7 @@ from assay.protocol.state_transition import (
 )
 from assay.protocol.types import Digest, PeerId, RoundId, Signature
 from assay.verifier.round import drand as outside
-from assay.verifier.round.beacon import check_reveals, pooled, reveals_needed, valid_shares
+from assay.verifier.round.beacon import check_reveals, is_partial, pooled, reveals_needed, valid_shares
 from assay.verifier.round.commits import Rules, admit, check_commit, check_contradiction, contradiction
 
 MESSAGES_PER_VERIFIER = 1024  # commitments and verdicts pooled for later rounds, each; 250 and 450 bytes
@@ -283,14 +283,17 @@ def manifest_of(
         if (audit := run_state.audits.get((round_id, node))) is not None
         and may_open_verdict(run_state, audit, signed.verdict)
     )
+    shares = valid_shares(state.beacon_shares, run_state) if run_state.round else ()
+    signature = outside.carried(run_state, state.drand)
     return Manifest(
         run_id=run_state.run_id,
         round=run_state.round,
         parent=run_state.parent,
         commits=commits,
-        beacon_shares=valid_shares(state.beacon_shares, run_state) if run_state.round else (),
-        drand=outside.carried(run_state, state.drand),
+        beacon_shares=shares,
+        drand=signature,
         drand_next=outside.next_number(run_state, wall_s),
+        is_partial=is_partial(run_state, shares, signature),
         commitments=_first(commitments),
         verdicts=_first(verdicts),
         sketch_openings=_first(

@@ -74,6 +74,7 @@ def a_manifest(number=0, parent=GENESIS, mark=b"a"):
         beacon_shares=(),
         drand=b"",
         drand_next=0,
+        is_partial=False,
         commitments=(),
         verdicts=(),
         sketch_openings=(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -24,7 +25,7 @@ from assay.protocol.messages import (
     SignedCommit,
 )
 from assay.protocol.quorum import faults_tolerated, quorum
-from assay.protocol.state_transition import BEACON_PAUSE, advance, next_chain
+from assay.protocol.state_transition import BEACON_PAUSE, advance, beacon_of, may_commit_verdict, next_chain
 from assay.protocol.types import NO_DIGEST, RoundId
 from assay.training.codec.wire import update_bytes_max
 from assay.training.layout import layout_of
@@ -634,12 +635,76 @@ def test_a_leader_waits_for_all_reveals_until_the_deadline_and_for_a_quorum_for_
 def test_a_leader_that_follows_at_once_is_refused_without_every_share_of_the_beacon():
     run_state = grown(the_start(), 2, votes={})
     whole = the_next(run_state, NODES)
-    part = replace(whole, beacon_shares=whole.beacon_shares[:3])
+    part = replace(whole, beacon_shares=whole.beacon_shares[:3], is_partial=True)
 
     examine(a_round(run_state), (), whole, follows=True)
     examine(a_round(run_state), (), part, follows=False)
     with pytest.raises(MalformedMessage, match="3 reveals, expected 4"):
         examine(a_round(run_state), (), part, follows=True)
+
+
+def test_a_manifest_says_truly_whether_its_beacon_is_partial():
+    run_state = grown(the_start(), 2, votes={})
+    whole = the_next(run_state, NODES)
+    part = replace(whole, beacon_shares=whole.beacon_shares[:3])
+
+    for manifest in (replace(whole, is_partial=True), replace(part, is_partial=False)):
+        with pytest.raises(MalformedMessage, match="says is_partial"):
+            examine(a_round(run_state), (), manifest, follows=False)
+
+
+RARE = 10**6  # clean audits: drawn at the floor's rate
+
+
+def rarely_drawn(rounds, count=2):
+    """Before the manifest that draws the steps of round `count - 1`, whose nodes are hardly ever drawn."""
+    run_state = grown(the_start(rounds=rounds), count, votes={})
+    nodes = {node: replace(record, clean=RARE) for node, record in run_state.nodes.items()}
+    return replace(run_state, audits={}, nodes=nodes)
+
+
+@pytest.mark.parametrize("count", range(2, 12))
+def test_whatever_shares_a_leader_leaves_out_the_drawn_steps_do_not_get_fewer(count):
+    run_state = rarely_drawn(30, count)
+    manifest = the_next(run_state, NODES)
+    steps = {(RoundId(count - 1), peer(name)) for name in NODES}
+    drawn = set(advance(run_state, manifest).audits)
+    assert drawn <= steps
+
+    for size in (3, 2):
+        for shares in itertools.combinations(manifest.beacon_shares, size):
+            partial = advance(run_state, replace(manifest, beacon_shares=shares, is_partial=True))
+            assert not partial.audits  # nothing is drawn by a seed that a leader could choose
+            following = the_next(partial, NODES)
+            after_it = advance(partial, replace(following, is_partial=False))
+            found = {step: audit for step, audit in after_it.audits.items() if step[0] == count - 1}
+            assert set(found) == steps
+            assert {audit.seed for audit in found.values()} == {beacon_of(partial, following)}
+            assert not after_it.undrawn
+
+
+def test_partial_beacons_one_after_another_postpone_a_draw_only_to_its_last_chance():
+    run_state = rarely_drawn(30)
+    last = int(run_state.round) - 1 + run_state.spec.audit.audit_rounds - 2
+    while int(run_state.round) <= last:
+        assert not run_state.audits
+        run_state = advance(run_state, replace(the_next(run_state, NODES), is_partial=True))
+
+    assert {step for step in run_state.audits if step[0] == 1} == {(RoundId(1), peer(name)) for name in NODES}
+    audit = run_state.audits[(RoundId(1), peer(NODES[0]))]
+    assert may_commit_verdict(run_state, audit, audit.order[0])
+
+
+def test_by_a_partial_beacon_every_audit_is_replicated():
+    run_state = grown(the_start(), 2, votes={})
+    step_id = (RoundId(0), peer(NODES[0]))
+    run_state = grown(
+        run_state, 1, votes={step_id: {name_of(run_state.audits[step_id].order[0]): Outcome.MATCH}}
+    )
+    manifest = the_next(run_state, NODES)
+
+    assert advance(run_state, replace(manifest, is_partial=True)).audits[step_id].auditors_wanted == 2
+    assert advance(run_state, manifest).audits[step_id].auditors_wanted == 1
 
 
 def test_whose_share_was_missing_is_away_for_a_while_and_then_asked_again():
@@ -956,7 +1021,9 @@ def test_reveals_are_a_quorum_of_true_ones_of_this_round():
     late = replace(first, round=RoundId(1))
     stranger = replace(first, verifier=peer("nora"))
 
-    examine(a_round(run_state), (), replace(manifest, beacon_shares=manifest.beacon_shares[:3]))
+    examine(
+        a_round(run_state), (), replace(manifest, beacon_shares=manifest.beacon_shares[:3], is_partial=True)
+    )
     refused(run_state, replace(manifest, beacon_shares=manifest.beacon_shares[:2]), "expected 3")
     refused(run_state, replace(manifest, beacon_shares=()), "expected 3")
     refused(run_state, replace(manifest, beacon_shares=(false, *rest)), "VRF proof")
