@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import OutOfPhase
 from assay.protocol.messages import VoteKind
 from assay.protocol.types import RoundId
@@ -16,7 +17,6 @@ from tests.verifier.consensus.test_machine import (
     a_proposal,
     a_state,
     a_vote,
-    digest,
     of,
     run,
     voted,
