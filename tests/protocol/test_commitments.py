@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 import pytest
 
-from assay.protocol.commitments import check_sketch_opening, commitment_of, open_commitment
+from assay.protocol.commitments import (
+    check_sketch_opening,
+    commitment_of,
+    known_answer_root,
+    open_commitment,
+    witness_pattern,
+)
+from assay.protocol.encoding import merkle
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.types import NO_DIGEST, Digest, RoundId
 from tests.protocol.chains import NODE_SALT, NODES, a_commit
@@ -35,6 +43,23 @@ def test_an_opening_of_another_run_round_or_node_is_refused(lie):
 
     with pytest.raises(MalformedMessage, match="another step"):
         check_sketch_opening(opening, COMMIT, 0)
+
+
+def test_what_is_hashed_is_as_the_protocol_says():
+    def sha(*parts: bytes) -> bytes:
+        return hashlib.sha256(b"".join(parts)).digest()
+
+    alarm, node, root = Digest(b"a" * 32), NODES[0], Digest(b"k" * 32)
+    step = (258).to_bytes(8, "big") + node
+    assert witness_pattern(alarm, RoundId(258), node) == sha(b"assay/witness/1", alarm, step)
+
+    def leaf(context: bytes, index: int, body: bytes) -> Digest:
+        return merkle.leaf_hash(sha(context), index, body)
+
+    sketch_leaf, answer_leaf = b"assay/sketches/1", b"assay/canaries/1"
+    leaves = [leaf(sketch_leaf, index, sketch) for index, sketch in enumerate(SKETCHES)]
+    assert commitment_of(NODE_SALT, SKETCHES) == sha(b"assay/seal/2", NODE_SALT, merkle.root(leaves))
+    assert known_answer_root([(root, RoundId(258), node)]) == leaf(answer_leaf, 0, root + step)
 
 
 def test_a_step_without_segments_has_one_sketch():

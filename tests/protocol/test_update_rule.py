@@ -219,6 +219,27 @@ def test_every_method_passes_as_it_is_and_with_usual_choices(method, choices):
     check_spec(a_spec(rule=rule))
 
 
+@pytest.mark.parametrize(
+    ("method", "choices", "traits", "segments", "sequences"),
+    [
+        ("demo", {}, {"is_gradient"}, 0, 2),
+        ("sparseloco", {}, {"has_scale", "carries_inner"}, 2, 20),
+        ("sparseloco", {"rank": 1}, {"is_dense", "has_scale", "carries_inner"}, 2, 20),
+        ("diloco", {}, {"is_dense", "has_scale", "carries_inner"}, 2, 20),
+        (STREAM, {}, {"is_dense", "has_scale", "is_local_kept", "carries_inner"}, 1, 10),
+        ("fedavg", {}, {"is_dense", "has_scale"}, 2, 20),
+    ],
+)
+def test_what_follows_from_a_method(method, choices, traits, segments, sequences):
+    rule = a_rule(method, **choices)
+
+    named = ("is_gradient", "is_dense", "has_scale", "is_local_kept", "carries_inner")
+    assert {name for name in named if getattr(rule, name)} == traits
+    assert (rule.segments, rule.sequences_per_round) == (segments, sequences)
+    uneven = changed(rule, local__steps=7, local__segment=3)
+    assert uneven.segments == (0 if rule.is_gradient else 3)
+
+
 def test_a_node_can_be_lost_to_every_liar_the_rule_is_to_stand():
     """Three nodes stand one liar; two liars would need five."""
     check_spec(a_spec(rule=a_rule(f=1)))

@@ -12,7 +12,8 @@ import pytest
 import sqlalchemy as sa
 from nacl.signing import SigningKey
 
-from assay.ledger.books import Entry
+from assay.ledger.accounts import budget, reserved
+from assay.ledger.books import Entry, Posting
 from assay.ledger.journal.database import Place, open_engine_to_read, reading
 from assay.ledger.journal.leaf import leaf_of
 from assay.ledger.journal.log_store import (
@@ -369,6 +370,22 @@ def test_the_audit_sees_what_belongs_to_no_entry(place: Place, statements: list[
 
     with pytest.raises(LedgerIntegrityError, match=words):
         audited(place)
+
+
+def test_the_audit_counts_what_waits_to_the_unit_on_both_sides(place: Place):
+    store = open_books(place)
+    live(store, 1)
+    moved = [Posting(account=budget(RUN), amount=1), Posting(account=reserved(RUN, 0), amount=-1)]
+    entry = Entry(key="move", kind="test", block_number=1, block_hash=bytes(32), postings=tuple(moved))
+    store.hold(entry, expires_ms=1_800_000_000_000)
+    store.close()
+
+    assert audited(place).entries == 1
+    for column in ("debits_pending", "credits_pending"):
+        edit(place, f"UPDATE balance SET {column} = {column} + 1 WHERE {column} = 1")
+        with pytest.raises(LedgerIntegrityError, match="balance of"):
+            audited(place)
+        edit(place, f"UPDATE balance SET {column} = {column} - 1 WHERE {column} = 2")
 
 
 def _rewritten(place: Place, into: Place, *, keep: int | None = None) -> None:

@@ -124,6 +124,31 @@ def test_an_accusation_that_was_not_answered_leaves_its_one_step_unpaid(ruling: 
     assert table.tokens_paid == 11_000
 
 
+@pytest.mark.parametrize(
+    ("verdicts", "reason"),
+    [
+        ({"v0": Outcome.INCONCLUSIVE}, "nobody could judge it"),
+        ({"v0": Outcome.INCONCLUSIVE, "v1": Outcome.MATCH}, "it did not open its seal"),
+    ],
+)
+def test_a_judged_step_that_was_not_cleared_is_unpaid_and_says_whose_part_was_missing(verdicts, reason):
+    audit = an_audit("node-0", 1, AuditStatus.EXPIRED, **verdicts)
+
+    table = settle(a_history(SPEC, STEPS, [audit]), 0)
+
+    assert [(one.round, one.node, one.reason) for one in table.unpaid] == [(1, peer("node-0"), reason)]
+
+
+def test_a_known_answer_task_is_unpaid_unless_its_node_did_the_step_after_all():
+    for ruling, unpaid in (
+        (AuditStatus.KNOWN_ANSWER, 1),
+        (AuditStatus.PASSED, 1),
+        (AuditStatus.DISMISSED, 0),
+    ):
+        audit = replace(an_audit("node-0", 1, ruling, v0=Outcome.MATCH), is_known_answer=True)
+        assert len(settle(a_history(SPEC, STEPS, [audit]), 0).unpaid) == unpaid
+
+
 @pytest.mark.parametrize("ruling", [AuditStatus.PASSED, AuditStatus.DISMISSED, AuditStatus.EXPIRED])
 def test_a_step_is_paid_when_nobody_judged_it_or_the_alarm_was_false(ruling):
     audit = an_audit("node-0", 1, ruling, alarm=ruling is AuditStatus.DISMISSED)
@@ -163,6 +188,16 @@ def test_a_verifier_at_fault_earns_nothing_up_to_the_last_round_of_the_epoch(fau
 
     assert (peer("verifier-0") in {row.peer for row in table.rows}) == is_paid
     assert peer("verifier-1") in {row.peer for row in table.rows}
+
+
+def test_a_verdict_weighs_ten_shares_and_a_solved_known_answer_two_hundred():
+    assert (REVEAL_WEIGHT, VERDICT_WEIGHT, KNOWN_ANSWER_WEIGHT) == (1, 10, 200)
+
+
+def test_the_fee_goes_to_the_treasury_under_the_zero_peer():
+    fee = settle(a_history(SPEC, STEPS), 0).rows[-1]
+
+    assert (fee.role, fee.peer, fee.account) == ("fee", bytes(32), SPEC.money.treasury)
 
 
 def test_only_a_recomputation_earns_the_bonus_for_a_known_answer():

@@ -265,6 +265,21 @@ def test_many_tiny_items_are_refused_before_they_cost_memory(item, nested):
     assert peak < 20 * len(data)
 
 
+def test_a_message_holds_as_many_items_as_its_length_allows_and_not_one_more():
+    def flat(count: int) -> bytes:
+        return b"\x99" + count.to_bytes(2, "big") + bytes(count)
+
+    def nested(count: int) -> bytes:
+        return b"\x82" + flat(count // 2) + flat(count - count // 2)
+
+    # 4096 items and one for every 8 bytes; the arrays themselves count too.
+    for make, most in ((flat, 4680), (nested, 4678)):
+        with pytest.raises(MalformedMessage, match="starts with a tag"):
+            decode_any(MESSAGES, make(most))
+        with pytest.raises(MalformedMessage, match=r"longer than the message|more items than"):
+            decode_any(MESSAGES, make(most + 1))
+
+
 def test_the_densest_messages_there_can_be_are_inside_the_bound_on_items():
     opening = dataclasses.replace(
         sample(Opening),

@@ -40,6 +40,12 @@ def test_a_round_of_the_league_of_entropy_is_taken_as_that_round_only():
     assert randomness(THOUSANDTH).hex() == "fe290beca10872ef2fb164d2aa4442de4566183ec51c56ff3cd603d930e54fdd"
 
 
+def test_rounds_of_the_league_of_entropy_come_every_three_seconds_from_its_genesis():
+    assert released_s(QUICKNET, 1) == 1_692_803_367  # https://docs.drand.love/developer
+    assert released_s(QUICKNET, 1000) == 1_692_803_367 + 999 * 3
+    assert DrandSpec(key=b"", genesis_s=0, period_s=0) == NO_DRAND
+
+
 @pytest.mark.parametrize(
     "signature",
     [

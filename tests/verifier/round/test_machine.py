@@ -524,10 +524,18 @@ def test_a_verifier_may_have_only_so_many_words_waiting_and_takes_nobody_elses_r
 def test_a_word_about_another_time_is_late_and_nobodys_lie():
     run_state, audit = audited()
 
-    for round_id in (50, int(run_state.round) + 3):
-        far = replace(audit, round=RoundId(round_id))
+    def told(at, about):
+        step(
+            a_round(replace(run_state, round=RoundId(at))),
+            a_verdict("vera", replace(audit, round=about)),
+        )
+
+    oldest = 40 - run_state.spec.closing_rounds
+    for about in (RoundId(oldest), RoundId(42)):
+        told(40, about)
+    for about in (RoundId(oldest - 1), RoundId(43)):
         with pytest.raises(OutOfPhase):
-            step(a_round(run_state), a_verdict("vera", far))
+            told(40, about)
 
 
 def test_a_node_opens_only_the_seal_of_a_step_that_is_audited_and_only_truly():

@@ -1,0 +1,107 @@
+"""Consensus: what a verifier keeps, repeats and waits for, just inside each bound and just outside."""
+
+from __future__ import annotations
+
+import pytest
+
+from assay.protocol.encoding.codec import digest
+from assay.protocol.errors import OutOfPhase
+from assay.protocol.messages import VoteKind
+from assay.protocol.types import RoundId
+from assay.verifier.consensus.machine import NeedBlock, Ready, Received, Send, Tick, restore, step
+from tests.verifier.consensus.test_machine import (
+    PEERS,
+    a_certificate,
+    a_config,
+    a_dummy,
+    a_proposal,
+    a_state,
+    a_vote,
+    of,
+    run,
+    voted,
+)
+
+DUMMY, NOTARISE, FINALISE = VoteKind.DUMMY, VoteKind.NOTARISE, VoteKind.FINALISE
+
+
+def given_up(count):
+    """A state in which a quorum gave up the first `count` iterations."""
+    return run(a_state(), *(a_dummy(number) for number in range(1, count + 1)))[0]
+
+
+@pytest.mark.parametrize("iteration", [5, 37])
+def test_votes_of_sixteen_iterations_before_and_after_are_kept(iteration):
+    state, _ = run(given_up(20), a_vote(0, iteration, DUMMY))
+
+    assert state.iteration == 21
+    assert set(state.votes) == {iteration}
+
+
+@pytest.mark.parametrize("iteration", [4, 38])
+def test_votes_of_the_seventeenth_iteration_before_or_after_are_refused(iteration):
+    with pytest.raises(OutOfPhase):
+        step(given_up(20), Received(a_vote(0, iteration, DUMMY), 0))
+
+
+def test_votes_are_forgotten_once_their_iteration_is_sixteen_back():
+    state, _ = run(a_state(), a_vote(0, 1, DUMMY), a_vote(0, 2, DUMMY))
+    dummies = [a_dummy(number) for number in range(1, 18)]
+
+    assert set(run(state, *dummies[:16])[0].votes) == {1, 2}
+    assert set(run(state, *dummies[:17])[0].votes) == {2}
+
+
+def test_an_equivocator_is_remembered_until_its_iteration_is_final():
+    first, other = a_proposal(), a_proposal(mark=b"b")
+    lies = [a_vote(0, number, NOTARISE, block) for number in (1, 2) for block in (first, other)]
+    state, _ = run(a_state(), first, *lies)
+    assert state.accused == {(1, PEERS[0]), (2, PEERS[0])}
+
+    state, _ = run(state, a_certificate(first, FINALISE))
+
+    assert state.accused == {(2, PEERS[0])}
+
+
+@pytest.mark.parametrize(("count", "factor"), [(3, 1), (4, 2), (11, 4), (15, 8), (16, 16), (40, 16)])
+def test_deadlines_double_with_each_rotation_of_leaders_up_to_sixteen_times(count, factor):
+    state = given_up(count)
+
+    assert voted(state, Tick(60_000 * factor - 1)) == []
+    assert [vote.kind for vote in voted(state, Tick(60_000 * factor))] == [DUMMY]
+
+
+def test_a_block_that_more_than_f_voted_for_is_fetched_and_one_that_a_liar_made_up_is_not():
+    block = a_proposal()
+    one, _ = run(a_state(), a_vote(0, 1, NOTARISE, block))
+    two, _ = run(one, a_vote(1, 1, NOTARISE, block))
+
+    assert of(NeedBlock, run(one, Tick(1))[1]) == []
+    assert of(NeedBlock, run(two, Tick(1))[1]) == [NeedBlock(digest(block.block))]
+
+
+def test_certificates_of_a_long_gap_are_repeated_a_few_at_a_time_until_all_were_sent():
+    state, sent = given_up(30), []
+    for number in range(4):
+        state, effects = run(state, Tick(number * 1_000))
+        sent.append({one.message.vote.iteration for one in of(Send, effects)})
+
+    assert all(len(once) <= 8 + 1 for once in sent)
+    assert set().union(*sent) == set(range(1, 31))
+
+
+def test_after_a_restart_blocks_are_finalised_in_the_order_of_their_iterations():
+    first = a_proposal()
+    journal = [a_certificate(first), a_certificate(a_proposal(2, after=first))]
+
+    votes = voted(restore(a_config(), journal, 0), Ready(RoundId(0), 0))
+
+    assert [(vote.iteration, vote.kind) for vote in votes] == [(1, FINALISE), (2, FINALISE)]
+
+
+def test_readiness_for_a_round_counts_from_its_first_moment_and_for_a_later_round_anew():
+    state, _ = run(a_state(), Ready(RoundId(0), 1_000), Ready(RoundId(0), 3_000))
+    assert state.ready == (0, 1_000)
+
+    state, _ = run(state, Ready(RoundId(1), 2_000), Ready(RoundId(0), 4_000))
+    assert state.ready == (1, 2_000)
