@@ -57,7 +57,9 @@ def read_facts(db: Connection, spec: RunSpec, run_id: Digest, first: int, last: 
     missing = [epoch for epoch in range(first, last + 1) if epoch not in final]
     if missing or first > last:
         known = ", ".join(map(str, final)) or "none"
-        raise ConfigError(f"epoch {(missing or [first])[0]} is not final, so it has no invoice yet; final epochs: {known}")
+        raise ConfigError(
+            f"epoch {(missing or [first])[0]} is not final: no invoice yet; final epochs: {known}"
+        )
     opened = [event for event in _events(db, RunOpened) if event.run_id == run_id]
     if [event.buyer for event in opened] != [evm_address(spec.buyer)]:
         raise LedgerIntegrityError("ledger: the run was not opened by the buyer that its spec names")
@@ -175,7 +177,7 @@ def _result(db: Connection, run_id: bytes, epoch: int) -> tuple[ResultFinalized,
     finalized = [e for e in _events(db, ResultFinalized) if (e.run_id, e.epoch) == (run_id, epoch)]
     claims = [e for e in _events(db, ResultProposed) if finalized and e.digest == finalized[-1].digest]
     if not claims:
-        raise LedgerIntegrityError(f"ledger: epoch {epoch} has no event ResultFinalized with its event ResultProposed")
+        raise LedgerIntegrityError(f"ledger: epoch {epoch} has no ResultFinalized with its ResultProposed")
     return finalized[-1], claims[-1]
 
 
@@ -242,7 +244,7 @@ def _covering(db: Connection, number: int) -> Note:
     for note in read_notes(db):
         if note.size >= max(number, 1):
             return note
-    raise ConfigError(f"no checkpoint covers entry {number} yet: the ledger service signs one for each settled epoch")
+    raise ConfigError(f"no checkpoint covers entry {number} yet: one is signed for each settled epoch")
 
 
 def _anchor(db: Connection, run_id: bytes, least: int) -> str:

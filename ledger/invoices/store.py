@@ -194,14 +194,14 @@ def _insert(db: Connection, made: Document) -> None:
 def _document(row: Any) -> Document:
     name = f"{row.series} {row.number}"
     if hash_of(row.body) != bytes(row.body_hash):
-        raise LedgerIntegrityError(f"{name}: its text does not have the hash that was recorded when it was issued")
+        raise LedgerIntegrityError(f"{name}: its text does not have the recorded hash")
     try:
         found = from_json(row.body)
     except ValueError as error:
         raise LedgerIntegrityError(f"{name}: {error}") from None
-    columns = (row.series, row.number, row.first_epoch, row.last_epoch, row.corrects, row.total, row.issued_ms)
+    head = (row.series, row.number, row.first_epoch, row.last_epoch, row.corrects, row.total, row.issued_ms)
     facts = found.facts
     contents = (found.series, found.number, facts.first_epoch, facts.last_epoch)
-    if columns != (*contents, found.corrects, found.total, found.issued_ms):
+    if head != (*contents, found.corrects, found.total, found.issued_ms):
         raise LedgerIntegrityError(f"{name}: its text and its table row differ")
     return found

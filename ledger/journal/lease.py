@@ -124,7 +124,7 @@ def begin_term(books: BookStore) -> int:
     def check(db: Connection) -> None:
         if not db.get_execution_options().get("reads_only", False) and (now := _term(db)) != term:
             raise LeaseLost(
-                f"another ledger service holds the lease (term {now}, this one had term {term}): this one stops"
+                f"another ledger service took the lease (term {now}, ours was {term}): this one stops"
             )
 
     hook: Any = check  # after the hook that takes the writers' lock, so that the term read is current

@@ -46,10 +46,10 @@ from assay.ledger.journal.rows import (
 from assay.ledger.journal.tables import TABLES
 from assay.ledger.journal.writer import (
     AvailableBalance,
+    read_available_balance,
     read_balances,
     read_entry,
     read_posted,
-    read_available_balance,
     write_entries,
 )
 from assay.ledger.settlement.payouts import Settlement

@@ -141,7 +141,7 @@ def open_accounts(db: Connection, entries: Sequence[Entry]) -> dict[Account, int
             account = posting.account
             left[account] = left.get(account, 0) + posting.amount * account.kind.side
             if left[account] < 0:
-                raise BooksError(f"{entry.kind} {entry.key}: {account.code} would have a balance of {left[account]}")
+                raise BooksError(f"{entry.kind} {entry.key}: {account.code} would fall to {left[account]}")
     return {**numbers, **_new_accounts(db, touched - set(numbers))}
 
 
@@ -186,9 +186,7 @@ def _check_reversals(db: Connection, fresh: Sequence[Entry], numbers: Mapping[st
     }
     again = [key for at, key in enumerate(undone) if numbers[key] in gone or key in undone[:at]]
     if again:
-        raise BooksError(
-            f"entry {again[0]} was reversed before; to correct a reversal, reverse the reversal"
-        )
+        raise BooksError(f"entry {again[0]} was reversed before; to correct a reversal, reverse the reversal")
 
 
 def _check_none_waits(db: Connection, keys: Sequence[str]) -> None:
@@ -198,7 +196,9 @@ def _check_none_waits(db: Connection, keys: Sequence[str]) -> None:
     }
     for key in keys:
         if key in waiting:
-            raise BooksError(f"entry {key} is on record as {waiting[key]}; it enters the journal only when it is posted")
+            raise BooksError(
+                f"entry {key} is on record as {waiting[key]}; it enters the journal only when it is posted"
+            )
 
 
 def account_of(row: Any) -> Account:

@@ -95,9 +95,7 @@ def _check_log(db: Connection, edge: Edge, nodes: Nodes) -> None:
             f"the entries make {edge.size} with root {short(edge.root)}"
         )
     if read_nodes(db) != nodes:
-        raise LedgerIntegrityError(
-            "log: the roots stored for proofs differ from those of the entries"
-        )
+        raise LedgerIntegrityError("log: the roots stored for proofs differ from those of the entries")
 
 
 def _sums(db: Connection) -> dict[str, int]:
@@ -141,7 +139,9 @@ def _check_notes(
     found: dict[Checkpoint, str] = {}
     for name, text in named_notes:
         if key is None:
-            raise LedgerIntegrityError(f"{name}: the books hold no checkpoint, so they are older or of another run")
+            raise LedgerIntegrityError(
+                f"{name}: the books hold no checkpoint, so they are older or of another run"
+            )
         try:
             found.setdefault(read_checkpoint(text, origin, key), name)
         except BadNoteError as error:

@@ -79,9 +79,7 @@ class CheckpointSigner:
             with books.reading() as db:
                 audit(db, self.origin, bytes(key.verify_key), read_published(folder), witnesses)
         except (LedgerIntegrityError, Unavailable) as error:
-            raise LedgerRolledBack(
-                f"the books contradict a signed checkpoint ({error}); {_CURE}"
-            ) from None
+            raise LedgerRolledBack(f"the books contradict a signed checkpoint ({error}); {_CURE}") from None
         self._publish()
 
     def sign_due(self) -> Checkpoint | None:
@@ -113,7 +111,7 @@ class CheckpointSigner:
                 root = read_root(db, checkpoint.size)
         except IndexError as error:
             raise LedgerRolledBack(
-                f"{holder} has a checkpoint of {checkpoint.size} entries: the books were rolled back ({error}); {_CURE}"
+                f"{holder} has {checkpoint.size} entries: the books were rolled back ({error}); {_CURE}"
             ) from None
         except ValueError as error:
             raise LedgerRolledBack(f"the books' log cannot be read ({error}); {_CURE}") from None

@@ -85,7 +85,9 @@ def continued(held: Checkpoint | None, request: Request, origin: str, key: bytes
     shown = read_checkpoint(request.note, origin, key)
     size, root = (held.size, held.root) if held is not None else (0, EMPTY_ROOT)
     if shown.size < size:
-        raise RolledBackError(f"a checkpoint of {shown.size} entries arrived, one of {size} was cosigned before")
+        raise RolledBackError(
+            f"a checkpoint of {shown.size} entries arrived, one of {size} was cosigned before"
+        )
     if shown.size == size and shown.root != root:
         raise RolledBackError(
             f"two checkpoints of {size} entries: root {shown.root.hex()[:16]} arrived, "

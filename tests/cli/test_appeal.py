@@ -90,7 +90,7 @@ def test_books_without_their_spec_say_so(assay: Assay, market: Market, tables: d
     market.propose(tables, 0)
     books = market.ledger(tables) / "ledger.db"
 
-    assert "do not say of which run" in appeals(assay, books)
+    assert "do not name their run" in appeals(assay, books)
     assert "can be challenged until" in appeals(assay, books, "--config", market.config_of(NODE))
 
 

@@ -105,7 +105,7 @@ def test_the_whole_run_is_one_invoice_with_the_lines_of_all_epochs(books: Engine
          "(SELECT id FROM journal_entry WHERE kind = 'ResultFinalized' AND epoch = 0)", "entry "),
         ("UPDATE journal_entry SET kind = 'Claimed' WHERE kind = 'ResultFinalized' AND epoch = 0",
          "journal's entry"),
-        ("DELETE FROM chain_event WHERE kind = 'ResultProposed'", "no event ResultFinalized with"),
+        ("DELETE FROM chain_event WHERE kind = 'ResultProposed'", "no ResultFinalized with"),
         ("DELETE FROM settlement WHERE epoch = 0", "0 payout tables"),
         ("UPDATE chain_event SET kind = 'RunClosing' WHERE kind = 'RunOpened'", "not opened by the buyer"),
         ("UPDATE checkpoint SET note = replace(note, '—', '-')", "checkpoint of"),
@@ -130,7 +130,7 @@ def test_an_epoch_that_is_not_final_has_no_invoice_yet(place: Place, tmp_path: P
     books = open_engine(place)
 
     for first, last in ((1, 1), (0, 1), (5, 5), (-1, 0), (1, 0)):
-        with pytest.raises(ConfigError, match="not final, so it has no invoice yet; final epochs: 0"):
+        with pytest.raises(ConfigError, match="not final: no invoice yet; final epochs: 0"):
             an_invoice(books, first, last)
     assert an_invoice(books, 0).number == 1
     books.dispose()
