@@ -25,12 +25,12 @@ def phase_text(state: EpochState, now: int) -> str:
                 f"{total} proposed, challenged by {state.challenger}: the verifiers may answer until {when}"
             )
         case EpochPhase.CHALLENGED:
-            return f"{total} proposed, challenged, and not answered by {when}: it falls, and nobody is paid"
+            return f"{total} proposed, challenged, not answered by {when}: it will be rejected"
         case EpochPhase.CONFIRMED:
             return f"{total} proposed, challenged and confirmed by the verifiers: anyone may make it final"
         case EpochPhase.FINAL:
             left = f"{money_text(state.claimed)} of {total} claimed"
-            rest = "the rest goes back to the buyer once anyone sweeps it, possible since"
+            rest = "the rest returns to the buyer when anyone sweeps it, possible since"
             return f"final, {left}; " + (f"claim until {when}" if now < state.until else f"{rest} {when}")
         case EpochPhase.SWEPT:
             return f"{money_text(state.claimed)} of {total} were claimed, the rest went back to the buyer"

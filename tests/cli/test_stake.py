@@ -91,8 +91,8 @@ def test_a_dry_run_says_what_it_would_send_and_sends_nothing(assay: Assay, marke
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["add", FILE, "1e400"], "is no amount"),
-        (["add", "--", FILE, "-1"], "is no amount"),
+        (["add", FILE, "1e400"], "is not an amount"),
+        (["add", "--", FILE, "-1"], "is not an amount"),
         (["add", FILE, "-1"], "No such option"),
         (["add", FILE, "0"], "nothing to move"),
         (["add", FILE, "1.0000000000000000001"], "19 decimals"),
