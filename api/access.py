@@ -196,7 +196,7 @@ class AccessStore:
         if unknown or not scopes:
             raise ConfigError(f"scope {(unknown or ['(none)'])[0]!r}: expected some of {', '.join(SCOPES)}")
         if "move" in scopes and account is None:
-            raise ConfigError("a token that moves money needs the account it moves for: --account 0x...")
+            raise ConfigError("a token with scope move needs an account: --account 0x...")
         if not 0 <= spend_limit <= AMOUNT_MAX or not 1 <= days <= 366:
             raise ConfigError("expected a spend limit of at least 0, and 1 to 366 days")
         secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
@@ -225,7 +225,7 @@ class AccessStore:
             )
             return done.rowcount == 1
 
-    def who(self, secret: str, now_s: int) -> Principal | None:
+    def authenticate(self, secret: str, now_s: int) -> Principal | None:
         """The caller that a valid session or token authenticates; None if unknown or expired."""
         if not secret.isascii() or len(secret) > 80:
             return None
@@ -280,8 +280,8 @@ class AccessStore:
                     raise InProgress
             elif row is None:
                 self._room(db, "answer", ANSWERS_MAX)
-                mine = "SELECT count(*) FROM answer WHERE principal = ?"
-                if db.execute(mine, (principal,)).fetchone()[0] >= PRINCIPAL_ANSWERS_MAX:
+                own_count = "SELECT count(*) FROM answer WHERE principal = ?"
+                if db.execute(own_count, (principal,)).fetchone()[0] >= PRINCIPAL_ANSWERS_MAX:
                     raise NoRoom("too many requests with an Idempotency-Key in one day")
             db.execute(
                 "INSERT OR REPLACE INTO answer VALUES (?, ?, ?, NULL, NULL, ?)",
@@ -311,7 +311,7 @@ class AccessStore:
         with self._writing() as db:
             waiting = "SELECT count(*) FROM move WHERE account = ? AND state = 'prepared' AND expires_s > ?"
             if db.execute(waiting, (move.account, now_s)).fetchone()[0] >= PREPARED_MAX:
-                raise NoRoom(f"{PREPARED_MAX} moves of this account wait to be signed")
+                raise NoRoom(f"{PREPARED_MAX} prepared moves of this account are not sent yet")
             db.execute(
                 "INSERT INTO move VALUES (?, ?, ?, ?, ?, ?, ?, 'prepared', NULL)",
                 (
@@ -399,8 +399,8 @@ def _hash(secret: str) -> bytes:
 
 
 def _token(row: sqlite3.Row) -> Token:
-    told = {name: row[name] for name in row.keys() if name != "hash"}  # noqa: SIM118 - a Row iterates values
-    return Token(**{**told, "scopes": frozenset(told["scopes"].split())})
+    columns = {name: row[name] for name in row.keys() if name != "hash"}  # noqa: SIM118 - a Row iterates values
+    return Token(**{**columns, "scopes": frozenset(columns["scopes"].split())})
 
 
 def _kept(row: sqlite3.Row) -> Kept:

@@ -54,8 +54,8 @@ class Gateway(ChainReader):
             ChainRefused: the first of them would revert.
         """
         eth = self._rpc.web3.eth
-        who: Any = account
-        nonce = self._rpc.read("nonce", lambda: eth.get_transaction_count(who, "pending"))
+        sender: Any = account
+        nonce = self._rpc.read("nonce", lambda: eth.get_transaction_count(sender, "pending"))
         base_fee = self._rpc.read("fees", lambda: eth.get_block("latest")["baseFeePerGas"])
         made = []
         for at, call in enumerate(calls):
@@ -88,8 +88,8 @@ class Gateway(ChainReader):
         except ChainRefused as refused:
             return str(refused)[:200]
         except Unavailable as error:
-            said = str(error).lower()
-            if any(words in said for words in _KNOWN):
+            message = str(error).lower()
+            if any(phrase in message for phrase in _KNOWN):
                 return ""
             if not isinstance(error.__cause__, Web3RPCError):
                 raise
@@ -116,10 +116,10 @@ class Gateway(ChainReader):
         data = _MAGIC + encode(["bytes32", "bytes"], [digest, signature])
         question = {"to": account, "data": "0x" + data.hex(), "gas": hex(_ASKED_GAS)}
         try:
-            told = self._raw("eth_call", question, "latest")
+            result = self._raw("eth_call", question, "latest")
         except ChainRefused:
             return False
-        answer = bytes.fromhex(str(told).removeprefix("0x"))
+        answer = bytes.fromhex(str(result).removeprefix("0x"))
         return len(answer) == 32 and answer[:4] == _MAGIC and not any(answer[4:])
 
     def _raw(self, method: str, *arguments: Any) -> Any:
@@ -128,10 +128,10 @@ class Gateway(ChainReader):
         def ask() -> Any:
             answer = make(method, list(arguments))
             if "error" in answer:
-                words = str(answer["error"].get("message", ""))
+                message = str(answer["error"].get("message", ""))
                 if method == "eth_call":
                     raise ChainRefused(method, "Reverted")
-                raise Unavailable(f"{method}: {words[:200]}")
+                raise Unavailable(f"{method}: {message[:200]}")
             return answer.get("result")
 
         return self._rpc.read(method, ask)

@@ -92,16 +92,16 @@ def plan(server: Server, account: str, action: str, parameters: Mapping[str, Any
     if kind is None:
         raise Problem(422, f"no action {action[:32]!r}; expected one of {', '.join(_ACTIONS)}")
     try:
-        asked = kind.model_validate(dict(parameters))
+        given = kind.model_validate(dict(parameters))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part)[:40] for part in first["loc"])
         raise Problem(422, f"parameters.{where}: {first['msg'][:200]}") from None
-    return _planned(server, server.chain(), account, action, asked)
+    return _planned(server, server.chain(), account, action, given)
 
 
-def _planned(server: Server, chain: Gateway, account: str, action: str, asked: BaseModel) -> Planned:
-    match action, asked:
+def _planned(server: Server, chain: Gateway, account: str, action: str, given: BaseModel) -> Planned:
+    match action, given:
         case "stake.add", _Stake(role=role, amount=amount):
             calls = _paid(chain, account, "StakeVault", "stake", int(amount), ROLES[role], int(amount))
             return Planned(calls=calls, amount=int(amount), summary=f"stake {_money(amount)} as {role}")
@@ -115,9 +115,9 @@ def _planned(server: Server, chain: Gateway, account: str, action: str, asked: B
             call = chain.call_of("StakeVault", "withdraw", ticket)
             return Planned(calls=(call,), amount=0, summary=f"withdraw the stake of ticket {ticket}")
         case "claim", _Claim():
-            return _claim(server, chain, asked)
+            return _claim(server, chain, given)
         case "order.place", _Place():
-            return _place(chain, account, asked)
+            return _place(chain, account, given)
         case "order.topup", _TopUp(run_id=run_id, amount=amount):
             _run(chain, run_id)
             raw = bytes.fromhex(run_id[2:])
@@ -127,41 +127,41 @@ def _planned(server: Server, chain: Gateway, account: str, action: str, asked: B
             )
         case _, _Run(run_id=run_id):
             run = _run(chain, run_id)
-            function, words = ("refund", "take the rest of") if action == "order.refund" else (
+            function, verb = ("refund", "take the rest of") if action == "order.refund" else (
                 "requestClose", "ask to close")  # fmt: skip
             if action == "order.cancel" and run.buyer != account:
                 raise Problem(403, "only the run's buyer may close it")
             call = chain.call_of("RunEscrow", function, bytes.fromhex(run_id[2:]))
-            return Planned(calls=(call,), amount=0, summary=f"{words} run {run_id[2:10]}")
+            return Planned(calls=(call,), amount=0, summary=f"{verb} run {run_id[2:10]}")
     raise AssertionError(f"action {action} has no case")
 
 
-def _claim(server: Server, chain: Gateway, asked: _Claim) -> Planned:
-    served_run = server.catalogue.find(asked.run)
+def _claim(server: Server, chain: Gateway, given: _Claim) -> Planned:
+    served_run = server.catalogue.find(given.run)
     run_id = served_run.spec()[1]
     with served_run.opened() as db:
-        table = payouts(db, run_id, asked.epoch)
-    if asked.index >= len(table.rows):
-        raise Problem(404, f"the table of epoch {asked.epoch} has {len(table.rows)} rows")
-    row = table.rows[asked.index]
+        table = payouts(db, run_id, given.epoch)
+    if given.index >= len(table.rows):
+        raise Problem(404, f"the table of epoch {given.epoch} has {len(table.rows)} rows")
+    row = table.rows[given.index]
     proof = [bytes.fromhex(one[2:]) for one in row.proof]
     call = chain.call_of(
-        "EpochSettlement", "claim", run_id, asked.epoch, asked.index, row.account, int(row.amount), proof
+        "EpochSettlement", "claim", run_id, given.epoch, given.index, row.account, int(row.amount), proof
     )
     return Planned(
-        calls=(call,), amount=0, summary=f"pay {_money(row.amount)} of epoch {asked.epoch} to {row.account}"
+        calls=(call,), amount=0, summary=f"pay {_money(row.amount)} of epoch {given.epoch} to {row.account}"
     )
 
 
-def _place(chain: Gateway, account: str, asked: _Place) -> Planned:
-    budget = int(asked.budget)
+def _place(chain: Gateway, account: str, given: _Place) -> Planned:
+    budget = int(given.budget)
     calls = _paid(
         chain, account, "RunEscrow", "openRun", budget,
-        bytes.fromhex(asked.spec_hash[2:]), budget, int(asked.epoch_cap), asked.epochs, asked.deadline,
+        bytes.fromhex(given.spec_hash[2:]), budget, int(given.epoch_cap), given.epochs, given.deadline,
         chain.set_version(),
     )  # fmt: skip
-    words = f"open run of spec {asked.spec_hash[2:10]} with {_money(asked.budget)} in escrow"
-    return Planned(calls=calls, amount=budget, summary=words)
+    summary = f"open run of spec {given.spec_hash[2:10]} with {_money(given.budget)} in escrow"
+    return Planned(calls=calls, amount=budget, summary=summary)
 
 
 def _paid(
@@ -180,7 +180,7 @@ def _paid(
 def _run(chain: Gateway, run_id: str) -> EscrowState:
     found = chain.run(bytes.fromhex(run_id[2:]))
     if found is None:
-        raise Problem(404, "nobody opened a run of this id")
+        raise Problem(404, "no run of this id was opened")
     return found
 
 

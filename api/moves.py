@@ -165,14 +165,14 @@ def check_transaction(raw: bytes, prepared: Unsigned, account: str) -> bytes:
     except (ValueError, TypeError, KeyError, BadSignature, ValidationError, rlp.exceptions.RLPException):
         raise MoveRefused("not a signed transaction of type 2 (EIP-1559)") from None
     expected = prepared.plain()
-    told = {
+    fields = {
         **{name: int(found[name]) for name in ("chainId", "nonce", "value", "gas")},
         "to": "0x" + bytes(found["to"]).hex(),
         "data": "0x" + bytes(found["data"]).hex(),
     }
-    for name, value in told.items():
+    for name, value in fields.items():
         if value != (expected[name].lower() if name == "to" else expected[name]):
-            raise MoveRefused(f"the transaction's {name} is not the prepared one's")
+            raise MoveRefused(f"the transaction's {name} differs from the prepared one's")
     if found["accessList"]:
         raise MoveRefused("the transaction has an access list, and the prepared one has none")
     if signer != account:

@@ -32,7 +32,7 @@ def payouts(db: Connection, run_id: bytes, epoch: int) -> SettlementAnswer:
         run_id, epoch, [Payout(account=Address(row.account), amount=row.amount) for row in rows]
     )
     if tree.root != head.root or [row.row_index for row in rows] != list(range(len(rows))):
-        raise LedgerIntegrityError(f"ledger: the payout table of epoch {epoch} does not make its root")
+        raise LedgerIntegrityError(f"ledger: the payout table of epoch {epoch} has another root")
     return SettlementAnswer(
         epoch=epoch,
         table_hash=head.table_hash.hex(),

@@ -44,8 +44,8 @@ def read_order(text: str) -> Order:
         ConfigError: it is not TOML, names a file, is too long a run, or is no valid order.
     """
     raw = _tables(text)
-    for words in _file_words(raw):
-        raise ConfigError(words)
+    for problem in _file_problems(raw):
+        raise ConfigError(problem)
     order = order_of(raw, NOWHERE)
     if order.run.rounds > ROUNDS_MAX:
         raise ConfigError(f"[run] rounds = {order.run.rounds}: at most {ROUNDS_MAX} are quoted here")
@@ -78,11 +78,11 @@ def _tables(text: str) -> dict[str, Any]:
     return raw
 
 
-def _file_words(raw: Mapping[str, Any]) -> Iterator[str]:
+def _file_problems(raw: Mapping[str, Any]) -> Iterator[str]:
     for (table, key), allowed in FILE_KEYS.items():
         found = raw.get(table)
         for one in found if isinstance(found, list) else [found]:
             if isinstance(one, dict) and key in one and one[key] not in allowed:
-                told = " or ".join(f'"{word}"' for word in allowed)
-                expected = f"expected {told}" if told else "leave it out"
-                yield f"[{table}] {key} names a file, and this server reads none for you: {expected}"
+                choices = " or ".join(f'"{choice}"' for choice in allowed)
+                expected = f"expected {choices}" if choices else "leave it out"
+                yield f"[{table}] {key} names a file, which this server does not read: {expected}"

@@ -87,7 +87,7 @@ class EntryAnswer(Answer):
 
 class Entries(Answer):
     entries: list[EntryAnswer]
-    next: int | None = Field(description="`after` of the next page; null: there is nothing more")
+    next: int | None = Field(description="`after` of the next page; null on the last page")
 
 
 class ProofAnswer(Answer):
@@ -108,7 +108,9 @@ class CheckpointAnswer(Answer):
 
 class AuditResult(Answer):
     ok: bool
-    difference: str | None = Field(description="the first thing that is not what was logged or signed")
+    difference: str | None = Field(
+        description="the first difference from the log or from a signed checkpoint"
+    )
     entries: int | None
     postings: int | None
     root: Hash | None
@@ -201,7 +203,7 @@ class QuoteCost(Answer):
 
 
 class QuoteAnswer(Answer):
-    quote: Hash = Field(description="the quote's digest: the same order has the same everywhere")
+    quote: Hash = Field(description="digest of the quote; equal orders have equal digests on every server")
     budget: Amount
     epoch_cap: Amount
     epochs: int
@@ -251,7 +253,7 @@ class SignInAsked(Asked):
 
 
 class SessionAnswer(Answer):
-    token: str = Field(description="send it as `Authorization: Bearer ...`; it is not kept")
+    token: str = Field(description="send it as `Authorization: Bearer ...`; it is not stored")
     account: str
     expires_at: int
 
@@ -296,7 +298,7 @@ class SentTransaction(Answer):
     hash: Hash
     state: str = Field(description='"unknown", "pending", "mined", "reverted" or "final"')
     block: int | None
-    refused: str | None = Field(description="what the chain's endpoint said against it")
+    refused: str | None = Field(description="the chain endpoint's error text")
 
 
 class MoveAnswer(Answer):

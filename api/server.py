@@ -50,7 +50,7 @@ class Server:
         self._accounts = Buckets(rate=Rate(per_minute=limits.account_per_minute, burst=limits.account_burst))
         self._tokens = Buckets(rate=Rate(per_minute=limits.token_per_minute, burst=limits.token_burst))
 
-    def who(self, request: Request) -> Principal | None:
+    def authenticate(self, request: Request) -> Principal | None:
         """The authenticated caller; None without credentials.
 
         Raises:
@@ -60,9 +60,9 @@ class Server:
         if not scheme:
             return None
         now_s = self.now_s()
-        found = self.access.who(secret.strip(), now_s) if scheme.lower() == "bearer" else None
+        found = self.access.authenticate(secret.strip(), now_s) if scheme.lower() == "bearer" else None
         if found is None:
-            raise Problem(401, "the session or token is not valid (any more)", headers=_CHALLENGE)
+            raise Problem(401, "the session or token is unknown, expired or revoked", headers=_CHALLENGE)
         with self._lock:
             is_sweeping, self._swept_s = now_s >= self._swept_s + SWEEP_S, max(self._swept_s, now_s - 1)
             if is_sweeping:
@@ -108,7 +108,7 @@ def needs(scope: str) -> Callable[..., Principal | None]:
     def check(
         request: Request, server: TheServer, _shown: Annotated[Any, Depends(bearer)]
     ) -> Principal | None:
-        found = server.who(request)
+        found = server.authenticate(request)
         if found is None:
             if scope == "read" and server.config.public_read:
                 return None
@@ -129,11 +129,11 @@ def check_etag(request: Request, edge: Edge, more: str = "") -> str:
     Raises:
         HTTPException: 304, if the caller has this response already.
     """
-    asked = f"{request.url.path}?{request.url.query}"
-    made = hashlib.sha256(f"{asked}\n{edge.size}\n{edge.root.hex()}\n{more}".encode()).hexdigest()[:32]
+    target = f"{request.url.path}?{request.url.query}"
+    made = hashlib.sha256(f"{target}\n{edge.size}\n{edge.root.hex()}\n{more}".encode()).hexdigest()[:32]
     tag = f'"{made}"'
-    told = request.headers.get("if-none-match", "")
-    if tag in [one.strip().removeprefix("W/") for one in told.split(",")[:16]]:
+    known_tags = request.headers.get("if-none-match", "")
+    if tag in [one.strip().removeprefix("W/") for one in known_tags.split(",")[:16]]:
         raise NotModified(tag)
     return tag
 
@@ -150,7 +150,7 @@ def once(
     server: Server,
     caller: Principal,
     request: Request,
-    asked: BaseModel,
+    given: BaseModel,
     carry_out: Callable[[], tuple[int, BaseModel]],
 ) -> Response:
     """Execute a request, or return the stored response of its Idempotency-Key.
@@ -161,15 +161,15 @@ def once(
     key = request.headers.get("idempotency-key", "")
     if not 1 <= len(key) <= KEY_CHARS_MAX or not key.isascii() or not key.isprintable():
         raise Problem(400, f"expected a header Idempotency-Key of 1 to {KEY_CHARS_MAX} characters")
-    body = f"{request.method} {request.url.path}\n{asked.model_dump_json()}"
+    body = f"{request.method} {request.url.path}\n{given.model_dump_json()}"
     request_hash = hashlib.sha256(body.encode()).digest()
     stale_s = int(server.config.limits.request_s) + 1
     try:
         before = server.access.begin(caller.name, key, request_hash, server.now_s(), stale_s)
     except KeyReused:
-        raise Problem(422, "this Idempotency-Key was given for another request") from None
+        raise Problem(422, "this Idempotency-Key was used for another request") from None
     except InProgress:
-        raise Problem(409, "the request with this Idempotency-Key is being carried out") from None
+        raise Problem(409, "the request with this Idempotency-Key is still being processed") from None
     except NoRoom as error:
         raise Problem(429, str(error), headers={"Retry-After": "3600"}) from None
     if before is not None:

@@ -122,7 +122,7 @@ def parse_signin(text: str) -> SignIn:
         resources=listed,
     )
     if message.text() != text:
-        raise SignInRefused("a sign-in message in another spelling than its own")
+        raise SignInRefused("a sign-in message that is not in its canonical form")
     for name in ("issued_at", "expires_at", "not_before"):
         if part[name] is not None:
             _moment(part[name])
@@ -146,7 +146,7 @@ def check_signin(message: SignIn, *, origin: str, chain_id: int, now: datetime) 
         raise SignInRefused(f"a sign-in for {message.domain[:80]!r}, {domain!r} expected")
     where = _AUTHORITY.fullmatch(message.uri)
     if where is None or (where["scheme"], where["domain"]) != (scheme, domain):
-        raise SignInRefused(f"a sign-in to another site than {origin}")
+        raise SignInRefused(f"a sign-in for another origin than {origin}")
     if message.chain_id != chain_id:
         raise SignInRefused(f"a sign-in on chain {message.chain_id}, {chain_id} expected")
     issued = _moment(message.issued_at)
@@ -180,4 +180,4 @@ def _moment(text: str) -> datetime:
         found = datetime.fromisoformat(f"{day}T{clock}{offset}")
         return found.astimezone(timezone.utc) + timedelta(microseconds=int((part or "0").ljust(6, "0")[:6]))
     except (ValueError, OverflowError):
-        raise SignInRefused(f"{text!r} is no time") from None
+        raise SignInRefused(f"{text!r} is not a time") from None

@@ -55,8 +55,8 @@ def appraise(
     """
     check_policy(policy)
     is_gpu = evidence.main.family is DeviceFamily.NVIDIA_CC
-    wanted = gpu_nonce(binding) if is_gpu else report_data(binding, evidence.gpus)
-    main, main_end_s = examine(evidence.main, wanted, policy, collateral, at_s)
+    expected = gpu_nonce(binding) if is_gpu else report_data(binding, evidence.gpus)
+    main, main_end_s = examine(evidence.main, expected, policy, collateral, at_s)
     gpus = [examine(gpu, gpu_nonce(binding), policy, collateral, at_s) for gpu in evidence.gpus]
     reasons = _reasons_of_all(evidence, binding, policy, collateral, at_s)
     named = [gpu.ueid for gpu, _ in gpus] + [main.ueid]

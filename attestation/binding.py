@@ -66,8 +66,8 @@ def report_data(binding: Binding, gpus: Sequence[Report]) -> bytes:
         binding: Of the evidence.
         gpus: The GPU reports that the guest has checked, in their order in the evidence.
     """
-    said = b"".join(_prefixed(encode(gpu)) for gpu in gpus)
-    head = _hash(b"assay/report-data/v1", context(binding), hashlib.sha256(said).digest())
+    reports = b"".join(_prefixed(encode(gpu)) for gpu in gpus)
+    head = _hash(b"assay/report-data/v1", context(binding), hashlib.sha256(reports).digest())
     return head + binding.nonce
 
 

@@ -108,7 +108,7 @@ def read_certificate(der: bytes) -> Certificate:
             unknown,
         )
     except _UNREADABLE as cause:
-        raise MalformedMessage(f"certificate: is no X.509 in DER ({_one_line(cause)})") from None
+        raise MalformedMessage(f"certificate: not X.509 in DER ({_one_line(cause)})") from None
 
 
 def check_path(
@@ -210,7 +210,7 @@ def _read_crl(der: bytes) -> x509.CertificateRevocationList:
     try:
         return x509.load_der_x509_crl(der)
     except _UNREADABLE as cause:
-        raise MalformedMessage(f"revocation list: is no X.509 CRL in DER ({_one_line(cause)})") from None
+        raise MalformedMessage(f"revocation list: not an X.509 CRL in DER ({_one_line(cause)})") from None
 
 
 def _revocation(

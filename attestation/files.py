@@ -34,12 +34,12 @@ def _base64(text: object) -> bytes:
         raise ValueError("expected text in base64")
     raw = base64.b64decode(text, validate=True)
     if base64.b64encode(raw).decode() != text:
-        raise ValueError("expected base64 in its one form, without line breaks")
+        raise ValueError("expected canonical base64, without line breaks")
     return raw
 
 
-def _family(word: object) -> object:
-    return next((family for family in DeviceFamily if family.word == word), word)
+def _family(name: object) -> object:
+    return next((family for family in DeviceFamily if family.word == name), name)
 
 
 _Bytes = Annotated[bytes, BeforeValidator(_base64)]
@@ -91,8 +91,8 @@ def read_evidence(text: bytes) -> Evidence:
 
 def write_evidence(evidence: Evidence) -> str:
     """The JSON text of evidence whose `gpus` are GPUs; `read_evidence` inverts it."""
-    said = {"family": evidence.main.family.word, **_report(evidence.main)}
-    return json.dumps(said | {"gpus": [_report(gpu) for gpu in evidence.gpus]}, indent=1) + "\n"
+    main = {"family": evidence.main.family.word, **_report(evidence.main)}
+    return json.dumps(main | {"gpus": [_report(gpu) for gpu in evidence.gpus]}, indent=1) + "\n"
 
 
 def read_collateral(text: bytes) -> Collateral:

@@ -30,12 +30,12 @@ from assay.protocol.types import Digest
 DAY_S = 86_400
 
 
-def _family(word: object) -> object:
-    return next((family for family in DeviceFamily if family.word == word), word)
+def _family(name: object) -> object:
+    return next((family for family in DeviceFamily if family.word == name), name)
 
 
-def _status(word: object) -> object:
-    return next((status for status in TcbStatus if status.word == word), word)
+def _status(name: object) -> object:
+    return next((status for status in TcbStatus if status.word == name), name)
 
 
 def _sha256(text: object) -> object:

@@ -45,10 +45,10 @@ class Reader:
         """The next `count` bytes as a little-endian unsigned integer."""
         return int.from_bytes(self.take(count, name), "little")
 
-    def expect(self, found: int | bytes, wanted: int | bytes, name: str) -> None:
+    def expect(self, found: int | bytes, expected: int | bytes, name: str) -> None:
         """Do nothing if a field has the value that the format fixes."""
-        if found != wanted:
-            raise MalformedMessage(f"{self._what}: {name} is {_shown(found)}, expected {_shown(wanted)}")
+        if found != expected:
+            raise MalformedMessage(f"{self._what}: {name} is {_shown(found)}, expected {_shown(expected)}")
 
     def zeros(self, count: int, name: str) -> None:
         """Skip a reserved field, which must be zero since no signature need cover it."""

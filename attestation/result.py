@@ -31,7 +31,7 @@ TOKEN_BYTES_MAX = 256 << 10  # 16 GPUs with 64 blocks each take 130 KiB
 REASONS_MAX = 64
 COAP_JSON = 50  # RFC 9711 identifies the format of measurements by CoAP content format
 UEID_RANDOM = b"\x01"  # type of a UEID that is a random or hashed number
-_DEBUG_WORDS = {Debug.NOT_STATED: None, Debug.DISABLED: "disabled-since-boot", Debug.ENABLED: "enabled"}
+_DEBUG_NAMES = {Debug.NOT_STATED: None, Debug.DISABLED: "disabled-since-boot", Debug.ENABLED: "enabled"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +92,8 @@ def read_token(text: str | bytes, verifier: PeerId, domain: Domain) -> Attestati
     if len(text) > TOKEN_BYTES_MAX:
         raise MalformedMessage(f"token: {len(text)} bytes, at most {TOKEN_BYTES_MAX} expected")
     try:
-        said = text.decode() if isinstance(text, bytes) else text
-        found = parse_json(said)
+        plain = text.decode() if isinstance(text, bytes) else text
+        found = parse_json(plain)
         result = _result(found["eat"])
         signer = PeerId(bytes.fromhex(found["verifier"]))
         signature = Signature(bytes.fromhex(found["signature"]))
@@ -103,8 +103,8 @@ def read_token(text: str | bytes, verifier: PeerId, domain: Domain) -> Attestati
         raise MalformedMessage(
             f"token: {type(cause).__name__} {str(cause)[:100]}, expected a result"
         ) from None
-    if said != again:
-        raise MalformedMessage("token: not as its result is written, expected no other spelling")
+    if plain != again:
+        raise MalformedMessage("token: not in its canonical form")
     if signer != verifier:
         raise PeerFault(verifier, f"did not sign this token, {signer.hex()[:8]} did")
     verify(verifier, domain, result, signature)
@@ -143,20 +143,20 @@ def _text(result: AttestationResult, signer: PeerId, signature: Signature) -> st
 
 
 def _device_claims(device: DeviceResult) -> dict[str, Any]:
-    said: dict[str, Any] = {}
+    claims: dict[str, Any] = {}
     if any(device.ueid):
-        said["ueid"] = base64.urlsafe_b64encode(UEID_RANDOM + device.ueid).rstrip(b"=").decode()
+        claims["ueid"] = base64.urlsafe_b64encode(UEID_RANDOM + device.ueid).rstrip(b"=").decode()
     if device.debug is not Debug.NOT_STATED:
-        said["dbgstat"] = _DEBUG_WORDS[device.debug]
-    said["measurements"] = [[COAP_JSON, {claim.name: claim.value for claim in device.claims}]]
-    said["assay_device"] = {
+        claims["dbgstat"] = _DEBUG_NAMES[device.debug]
+    claims["measurements"] = [[COAP_JSON, {claim.name: claim.value for claim in device.claims}]]
+    claims["assay_device"] = {
         "family": device.family.word,
         "verdict": device.verdict.word,
         "reasons": [reason.word for reason in device.reasons],
         "tcb": device.tcb.word,
         "advisories": list(device.advisories),
     }
-    return said
+    return claims
 
 
 def _result(eat: dict[str, Any]) -> AttestationResult:
@@ -172,10 +172,10 @@ def _result(eat: dict[str, Any]) -> AttestationResult:
             nonce=_digest(eat["eat_nonce"]),
             nonce_at_s=bound["nonce_at"],
         ),
-        verdict=_worded(TrustTier, eat["assay_verdict"]),
-        reasons=tuple(_worded(Reason, word) for word in eat["assay_reasons"]),
+        verdict=_member(TrustTier, eat["assay_verdict"]),
+        reasons=tuple(_member(Reason, name) for name in eat["assay_reasons"]),
         main=_device(eat),
-        gpus=tuple(_device(said) for said in eat["submods"].values()),
+        gpus=tuple(_device(claims) for claims in eat["submods"].values()),
         evidence=_digest(eat["assay_evidence"]),
         collateral=_digest(eat["assay_collateral"]),
         policy=_digest(eat["assay_policy"]),
@@ -184,18 +184,20 @@ def _result(eat: dict[str, Any]) -> AttestationResult:
     )
 
 
-def _device(said: dict[str, Any]) -> DeviceResult:
-    ours = said["assay_device"]
-    ((_, measured),) = said["measurements"]
-    ueid = base64.urlsafe_b64decode(said["ueid"] + "==")[1:] if "ueid" in said else bytes(32)
+def _device(device_claims: dict[str, Any]) -> DeviceResult:
+    own = device_claims["assay_device"]
+    ((_, measured),) = device_claims["measurements"]
+    ueid = (
+        base64.urlsafe_b64decode(device_claims["ueid"] + "==")[1:] if "ueid" in device_claims else bytes(32)
+    )
     return DeviceResult(
-        family=_worded(DeviceFamily, ours["family"]),
-        verdict=_worded(TrustTier, ours["verdict"]),
-        reasons=tuple(_worded(Reason, word) for word in ours["reasons"]),
+        family=_member(DeviceFamily, own["family"]),
+        verdict=_member(TrustTier, own["verdict"]),
+        reasons=tuple(_member(Reason, name) for name in own["reasons"]),
         ueid=Digest(ueid),
-        debug=_debug(said.get("dbgstat")),
-        tcb=_worded(TcbStatus, ours["tcb"]),
-        advisories=tuple(ours["advisories"]),
+        debug=_debug(device_claims.get("dbgstat")),
+        tcb=_member(TcbStatus, own["tcb"]),
+        advisories=tuple(own["advisories"]),
         claims=tuple(Claim(name=name, value=value) for name, value in measured.items()),
     )
 
@@ -203,18 +205,18 @@ def _device(said: dict[str, Any]) -> DeviceResult:
 _Worded = TypeVar("_Worded", DeviceFamily, TrustTier, Reason, TcbStatus)
 
 
-def _worded(kind: type[_Worded], word: object) -> _Worded:
+def _member(kind: type[_Worded], name: object) -> _Worded:
     for member in kind:
-        if member.word == word:
+        if member.word == name:
             return member
-    raise ValueError(f"{str(word)[:40]!r} is no {kind.__name__}")
+    raise ValueError(f"{str(name)[:40]!r} is not a {kind.__name__}")
 
 
-def _debug(word: object) -> Debug:
-    for debug, known in _DEBUG_WORDS.items():
-        if known == word:
+def _debug(name: object) -> Debug:
+    for debug, known in _DEBUG_NAMES.items():
+        if known == name:
             return debug
-    raise ValueError(f"{str(word)[:40]!r} is no dbgstat")
+    raise ValueError(f"{str(name)[:40]!r} is not a dbgstat")
 
 
 def _digest(text: str) -> Digest:

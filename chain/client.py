@@ -85,9 +85,9 @@ class Chain(ChainReader):
 
     def collect(self, account: str | None = None) -> Sent:
         """Pays an account's slash rewards and returned bonds out to it; anyone may."""
-        whose = account or self.address
+        payee = account or self.address
         return self._once(
-            lambda: self.rewards_of(whose) == 0, lambda: self._move("collect", "StakeVault", "collect", whose)
+            lambda: self.rewards_of(payee) == 0, lambda: self._move("collect", "StakeVault", "collect", payee)
         )
 
     # ---- stake
@@ -228,10 +228,10 @@ class Chain(ChainReader):
 
     def collect_bond(self, account: str | None = None) -> Sent:
         """Pays out the unburnt bonds of an account's challenges; anyone may."""
-        whose = account or self.address
+        payee = account or self.address
         return self._once(
-            lambda: self.bonds_owed(whose) == 0,
-            lambda: self._move("collect bond", "EpochSettlement", "collectBond", whose),
+            lambda: self.bonds_owed(payee) == 0,
+            lambda: self._move("collect bond", "EpochSettlement", "collectBond", payee),
         )
 
     def clear_orphan(self, run_id: bytes, epoch: int) -> Sent:

@@ -41,9 +41,9 @@ def _ask(rpc_url: str, method: str, parameters: list[Any]) -> Any:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             found = parse_json(answer.read(ANSWER_BYTES_MAX))
     except ValueError as error:
-        raise ConfigError(f"{rpc_url}: no chain endpoint ({error})") from None
+        raise ConfigError(f"{rpc_url}: not a chain endpoint ({error})") from None
     except (urllib.error.URLError, OSError) as error:
         raise Unavailable(f"{rpc_url}: {error}") from None
     if not isinstance(found, dict) or "result" not in found:
-        raise ConfigError(f"{rpc_url}: does not answer {method} as a chain does")
+        raise ConfigError(f"{rpc_url}: invalid answer to {method}")
     return found["result"]

@@ -31,7 +31,7 @@ def read_events(rpc: Rpc, deployment: Deployment, from_block: int, to_block: int
         Unavailable: the endpoint gave no usable answer.
     """
     addresses = [deployment.address(contract) for contract in sorted({kind.CONTRACT for kind in EVENTS})]
-    return _asked(rpc, {"address": addresses}, from_block, to_block)
+    return _query(rpc, {"address": addresses}, from_block, to_block)
 
 
 def read_events_of(
@@ -47,10 +47,10 @@ def read_events_of(
         "address": deployment.address(kind.CONTRACT),
         "topics": [f"0x{topic.hex()}", f"0x{account[2:].lower():0>64}"],
     }
-    return [event for event in _asked(rpc, question, from_block, to_block) if isinstance(event, kind)]
+    return [event for event in _query(rpc, question, from_block, to_block) if isinstance(event, kind)]
 
 
-def _asked(rpc: Rpc, question: dict[str, Any], from_block: int, to_block: int) -> list[ChainEvent]:
+def _query(rpc: Rpc, question: dict[str, Any], from_block: int, to_block: int) -> list[ChainEvent]:
     found: list[ChainEvent] = []
     for start in range(from_block, to_block + 1, BLOCKS_PER_QUESTION):
         end = min(start + BLOCKS_PER_QUESTION - 1, to_block)
@@ -71,7 +71,7 @@ def event_of(log: Any) -> ChainEvent | None:
     kind, inputs = known
     indexed = iter(bytes(topic) for topic in log["topics"][1:])
     plain = iter(decode([one["type"] for one in inputs if not one["indexed"]], bytes(log["data"])))
-    told = {
+    fields = {
         snake(one["name"]): _value(one["type"], decode([one["type"]], next(indexed))[0])
         if one["indexed"]
         else _value(one["type"], next(plain))
@@ -82,7 +82,7 @@ def event_of(log: Any) -> ChainEvent | None:
         block_hash=bytes(log["blockHash"]),
         tx_hash=bytes(log["transactionHash"]),
         log_index=log["logIndex"],
-        **told,
+        **fields,
     )
 
 

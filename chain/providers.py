@@ -75,7 +75,7 @@ class Providers:
         number = min(number for _, number in self._ask("newest block", _newest))
         found = self._hash("block", number)
         if found is None:
-            raise Unavailable(f"block {number} is gone; the chain moved while we looked")
+            raise Unavailable(f"block {number} is gone: the chain was reorganised during the query")
         return Head(number, found)
 
     def block_hash(self, number: int) -> bytes | None:
@@ -94,42 +94,42 @@ class Providers:
             Unavailable: one of them does not answer, and all are needed.
         """
         answers = self._ask("events", lambda rpc: read_events(rpc, self._deployment, from_block, to_block))
-        (first, ours), *others = answers
-        for url, theirs in others:
-            for mine, other in zip([*ours, None], [*theirs, None], strict=False):
-                if mine != other:
-                    raise ProvidersDisagree(_difference(first, mine, url, other))
-        return ours
+        (first, expected), *others = answers
+        for url, answer in others:
+            for event, other in zip([*expected, None], [*answer, None], strict=False):
+                if event != other:
+                    raise ProvidersDisagree(_difference(first, event, url, other))
+        return expected
 
     def _hash(self, what: str, number: int) -> bytes | None:
-        (first, ours), *others = self._ask(what, lambda rpc: _hash_of(rpc, number))
-        for url, theirs in others:
-            if theirs != ours:
+        (first, expected), *others = self._ask(what, lambda rpc: _hash_of(rpc, number))
+        for url, answer in others:
+            if answer != expected:
                 raise ProvidersDisagree(
-                    f"{what} {number}: {_short(ours)} at {first}, {_short(theirs)} at {url}; nothing is "
-                    "booked or settled until both say the same"
+                    f"{what} {number}: {_short(expected)} at {first}, {_short(answer)} at {url}; nothing is "
+                    "booked or settled until they agree"
                 )
-        return ours
+        return expected
 
     def _ask(self, what: str, question: Callable[[Rpc], T]) -> list[tuple[str, T]]:
         answers: list[tuple[str, T]] = []
         for rpc in self._rpcs:
             try:
-                answers.append((told(rpc.url), question(rpc)))
+                answers.append((url_text(rpc.url), question(rpc)))
             except Unavailable as error:
                 if len(self._rpcs) == 1:
                     raise
-                log.warning("endpoint unavailable", extra={"endpoint": told(rpc.url), "asked": what})
+                log.warning("endpoint unavailable", extra={"endpoint": url_text(rpc.url), "query": what})
                 if not self._one_suffices:
                     raise Unavailable(
-                        f"{what}: {told(rpc.url)} is away, and one_rpc_suffices is not set ({error})"
+                        f"{what}: {url_text(rpc.url)} is unreachable, one_rpc_suffices is not set ({error})"
                     ) from None
         if not answers:
-            raise Unavailable(f"{what}: all {len(self._rpcs)} endpoints are away")
+            raise Unavailable(f"{what}: all {len(self._rpcs)} endpoints are unreachable")
         return answers
 
 
-def told(url: str) -> str:
+def url_text(url: str) -> str:
     """An endpoint's URL for logs, without path and user name, which may hold API keys."""
     found = urlsplit(url)
     return f"{found.scheme}://{found.hostname}" + (f":{found.port}" if found.port else "")
@@ -153,19 +153,19 @@ def _hash_of(rpc: Rpc, number: int) -> bytes | None:
     return rpc.read("block", ask)
 
 
-def _difference(first: str, ours: Any, second: str, theirs: Any) -> str:
+def _difference(first: str, event: Any, second: str, other: Any) -> str:
     """Names the differing event, its block and the endpoint that has it."""
-    both = [one for one in (ours, theirs) if one is not None]
+    both = [one for one in (event, other) if one is not None]
     number, index = min((one.block_number, one.log_index) for one in both)
 
-    def at(url: str, one: ChainEvent | None) -> str:
-        if one is None or (one.block_number, one.log_index) != (number, index):
+    def at(url: str, found: ChainEvent | None) -> str:
+        if found is None or (found.block_number, found.log_index) != (number, index):
             return f"none at {url}"
-        return f"{type(one).__name__} in block {_short(one.block_hash)} at {url}"
+        return f"{type(found).__name__} in block {_short(found.block_hash)} at {url}"
 
     return (
-        f"log {index} of block {number}: {at(first, ours)}, {at(second, theirs)}; nothing is booked or "
-        "settled until both say the same"
+        f"log {index} of block {number}: {at(first, event)}, {at(second, other)}; nothing is booked or "
+        "settled until they agree"
     )
 
 

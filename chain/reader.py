@@ -106,8 +106,8 @@ class ChainReader:
 
     def native_balance(self, account: str | None = None) -> int:
         """An account's native balance in wei."""
-        whose: Any = account or self.address
-        return self._rpc.read("balance", lambda: int(self._rpc.web3.eth.get_balance(whose)))
+        holder: Any = account or self.address
+        return self._rpc.read("balance", lambda: int(self._rpc.web3.eth.get_balance(holder)))
 
     def stake_of(self, account: str, role: int) -> StakeState:
         """Active and unbonding stake of an account; both can be slashed."""
@@ -121,9 +121,9 @@ class ChainReader:
 
     def ticket(self, ticket: int) -> Ticket:
         """An unstake ticket, with its present value."""
-        who, role, _, ready_at, shares = self._ask("StakeVault", "tickets", ticket)
+        account, role, _, ready_at, shares = self._ask("StakeVault", "tickets", ticket)
         return Ticket(
-            account=who,
+            account=account,
             role=role,
             ready_at=ready_at,
             is_spent=shares == 0,
@@ -133,8 +133,8 @@ class ChainReader:
     def tickets_of(self, account: Address) -> dict[int, Ticket]:
         """Every unstake ticket of an account, in any role, spent ones included, ascending."""
         first, last = self.deployment.block, self.block_number()
-        asked = read_events_of(self._rpc, self.deployment, UnstakeRequested, account, first, last)
-        found = {event.ticket: self.ticket(event.ticket) for event in asked}
+        events = read_events_of(self._rpc, self.deployment, UnstakeRequested, account, first, last)
+        found = {event.ticket: self.ticket(event.ticket) for event in events}
         return {number: ticket for number, ticket in sorted(found.items()) if ticket.account == account}
 
     def close_delay(self) -> int:
@@ -164,8 +164,8 @@ class ChainReader:
 
     def verifier_set(self, version: int | None = None) -> tuple[tuple[Address, Address], ...]:
         """(account, hot key) of each member, ascending by hot key; of the current set by default."""
-        wanted = self.set_version() if version is None else version
-        return tuple((account, hot) for account, hot in self._ask("VerifierSet", "members", wanted))
+        number = self.set_version() if version is None else version
+        return tuple((account, hot) for account, hot in self._ask("VerifierSet", "members", number))
 
     def set_version(self) -> int:
         """The current verifier set's number, from 1."""
@@ -228,10 +228,18 @@ class ChainReader:
         size, root = self._ask("ModelRegistry", "logAnchor", ledger_service, run_id)
         return (int(size), bytes(root)) if size else None
 
-    def equivocation_id(self, signer: str, said: Statement) -> bytes:
+    def equivocation_id(self, signer: str, statement: Statement) -> bytes:
         """Offence id of an equivocation by `signer` in this statement's slot."""
         return bytes(
-            self._ask("SlashCourt", "equivocationId", signer, said.run_id, said.epoch, said.kind, said.slot)
+            self._ask(
+                "SlashCourt",
+                "equivocationId",
+                signer,
+                statement.run_id,
+                statement.epoch,
+                statement.kind,
+                statement.slot,
+            )
         )
 
     def events(self, from_block: int, to_block: int | None = None) -> list[ChainEvent]:

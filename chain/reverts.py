@@ -12,56 +12,56 @@ from assay.chain.times import time_text
 from assay.chain.units import UNIT, money_text
 
 # {0:money} is an amount, {0:moment} a chain time, {0} anything.
-_WORDS = {
+_TEXTS = {
     # stake
-    "AccountBanned": "the account {0} contradicted itself, lost its stake and can never stake again",
+    "AccountBanned": "the account {0} equivocated, was slashed and can never stake again",
     "AccountFrozen": "a case against this account is open; nothing can be withdrawn until {0:moment}, "
     "or until the case ends",
     "BelowMinimum": "{0:money} would be active; expected nothing, or at least {1:money}",
-    "HotKeyTaken": "this hot key belongs to the account {0} for ever",
-    "BadConsent": "the hot key's own signature is missing: {0} signed",
+    "HotKeyTaken": "this hot key is bound to the account {0} for ever",
+    "BadConsent": "the delegation is signed by {0}, expected the hot key's signature",
     "NotYourTicket": "ticket {0} belongs to another account, or to nobody",
     "TicketSpent": "ticket {0} was withdrawn or cancelled before",
     "TooEarly": "not before {0:moment}",
-    "ZeroAmount": "there is nothing to move",
+    "ZeroAmount": "the amount is 0",
     "UnknownRole": "there is no role {0}",
     # a run's escrow
-    "AboveBudget": "the result asks for {0:money}, and the escrow has {1:money} free",
-    "AboveEpochCap": "the result asks for {0:money}, and one epoch may cost {1:money}",
+    "AboveBudget": "the result pays {0:money}, but the escrow has only {1:money} free",
+    "AboveEpochCap": "the result pays {0:money}, but one epoch may cost only {1:money}",
     "AlreadyClosing": "the run already closes at {0:moment}",
-    "BadRun": "the contract takes no such run: amounts above 0, a deadline between the close delay and "
+    "BadRun": "the escrow refuses this run; expected amounts above 0, a deadline between the close delay and "
     "366 days from now, and the current verifiers",
     "EpochOutOfRange": "there is no epoch {0} in a run of {1}",
     "NotClosed": "the run is open until {0:moment}",
-    "NothingToRefund": "everything free was returned before",
-    "OnlyBuyer": "only the run's buyer may",
+    "NothingToRefund": "everything unspent was returned before",
+    "OnlyBuyer": "only the run's buyer may do this",
     "ResultsPending": "{0} results are neither final nor rejected yet",
     "RunClosed": "the run closed at {0:moment}",
     "RunExists": "this buyer opened this specification before",
-    "UnknownRun": "nobody opened this run",
+    "UnknownRun": "no run of this id was opened",
     # settlement
-    "AboveTotal": "the row would bring what is paid to {0:money} of {1:money}",
+    "AboveTotal": "with this row {0:money} would be paid, the result's total is {1:money}",
     "AlreadyClaimed": "row {0} was paid before",
-    "NotAnOrphan": "the result before it stands",
-    "NothingOwed": "no bond waits for the account {0}",
+    "NotAnOrphan": "its predecessor was not rejected",
+    "NothingOwed": "the account {0} has no bond to collect",
     "PreviousNotFinal": "epoch {0} has to be final first",
     "RejectedBefore": "this result was rejected before",
     "WindowOver": "the window ended at {0:moment}",
-    "WrongPrevious": "another result precedes it",
+    "WrongPrevious": "it names another predecessor than the chain's",
     "WrongProof": "row {0} is not in the table that was settled",
     "WrongSetVersion": "signed for verifier set {0}, the run has set {1}",
     "QuorumNotReached": "{0} signatures, {1} needed",
     # the court
-    "AboveCap": "a ruling may take up to {1} ppm of a stake; {0} arrived",
-    "AlreadyPunished": "the offence {0} has had its case",
-    "CommittedInThisBlock": "the promise to report is of this very block; the report belongs in a later one",
+    "AboveCap": "a slash order may take up to {1} ppm of a stake; {0} arrived",
+    "AlreadyPunished": "the offence {0} has a case already",
+    "CommittedInThisBlock": "the report's commitment is in the same block; send the report in a later block",
     "DifferentSigners": "one statement is signed by {0}, the other by {1}",
     "NotAContradiction": "the two statements do not contradict each other",
-    "NotCommitted": "this account promised no such report; without a promise, report for nothing",
-    "UnknownSigner": "the key {0} speaks for no account",
+    "NotCommitted": "this account committed to no such report; without a commitment there is no reward",
+    "UnknownSigner": "no account delegated to the key {0}",
     # money and gas
-    "ERC20InsufficientBalance": "the account {0} has {1:money}, and {2:money} are needed",
-    "ERC20InsufficientAllowance": "the contract may take {1:money}, and {2:money} are needed",
+    "ERC20InsufficientBalance": "the account {0} has {1:money}, but {2:money} are needed",
+    "ERC20InsufficientAllowance": "the contract may take {1:money}, but {2:money} are needed",
     "InsufficientFunds": "the account cannot pay the gas: send it some of the chain's own coin",
 }
 
@@ -71,16 +71,16 @@ def revert_text(name: str, arguments: tuple[Any, ...]) -> str:
     if name == "NotEnoughStake":  # two contracts declare this error
         first, second = arguments
         if isinstance(first, int):
-            return f"{_money(second)} were asked for, and {_money(first)} are active"
+            return f"{_money(second)} were requested, but only {_money(first)} are active"
         return f"the stake of {first} is {_money(second)}, less than a verifier needs"
-    words = _WORDS.get(name, "")
+    text = _TEXTS.get(name, "")
     try:
-        return words.format(*map(_Told, arguments))
+        return text.format(*map(_Argument, arguments))
     except (IndexError, ValueError, TypeError):  # not our error of this name
         return ""
 
 
-class _Told:
+class _Argument:
     """An error argument that formats itself as `money`, as `moment` (chain time) or plainly."""
 
     def __init__(self, value: Any) -> None:

@@ -54,9 +54,9 @@ class ChainRefused(AssayError):
     """A contract reverted. `name` is its custom error, `arguments` the error's arguments."""
 
     def __init__(self, action: str, name: str, arguments: tuple[Any, ...] = ()) -> None:
-        told = ", ".join(f"0x{one.hex()}" if isinstance(one, bytes) else str(one) for one in arguments)
-        plain, words = f"{name}({told})" if told else name, revert_text(name, arguments)
-        super().__init__(f"{action}: {words} [{plain}]" if words else f"{action}: {plain}")
+        shown = ", ".join(f"0x{one.hex()}" if isinstance(one, bytes) else str(one) for one in arguments)
+        plain, text = f"{name}({shown})" if shown else name, revert_text(name, arguments)
+        super().__init__(f"{action}: {text} [{plain}]" if text else f"{action}: {plain}")
         self.name = name
         self.arguments = arguments
 
@@ -73,7 +73,7 @@ class _Endpoint(HTTPProvider):
         """
         answer = parse_json(raw_response)
         if not isinstance(answer, dict):
-            raise ValueError("no JSON object")
+            raise ValueError("not a JSON object")
         return cast(RPCResponse, answer)
 
 
@@ -152,8 +152,8 @@ class Rpc:
         except Web3RPCError as error:
             # A revert that web3 did not recognise, such as one from eth_estimateGas.
             answer: Any = error.rpc_response or {}
-            told = answer.get("error")
-            data = told.get("data") if isinstance(told, dict) else None
+            failure = answer.get("error")
+            data = failure.get("data") if isinstance(failure, dict) else None
             if isinstance(data, str) and data.startswith("0x"):
                 raise refusal(action, data) from error
             if "insufficient funds" in str(error).lower():
@@ -162,7 +162,7 @@ class Rpc:
         except (requests.RequestException, OSError, Web3Exception) as error:
             raise Unavailable(f"{action}: {self.url}: {_short(error)}") from error
         except _NONSENSE as error:
-            raise Unavailable(f"{action}: {self.url} answers as no chain does: {_short(error)}") from error
+            raise Unavailable(f"{action}: {self.url} malformed answer: {_short(error)}") from error
 
     def send(self, action: str, transaction: dict[str, Any], *, wait: bool = True) -> Sent:
         """Signs, sends and waits until mined. At most one transaction of this call is ever mined.
@@ -197,7 +197,7 @@ class Rpc:
             except _NonceTaken:
                 if self._knows(action, tx_hash):
                     return tx_hash  # our own bytes arrived in an earlier try
-        raise Unavailable(f"{action}: {NONCE_RETRIES_MAX} nonces of {sender} were taken by others")
+        raise Unavailable(f"{action}: {NONCE_RETRIES_MAX} nonces of {sender} were used by other transactions")
 
     def _signed(self, action: str, draft: dict[str, Any]) -> tuple[bytes, bytes]:
         eth = self.web3.eth
@@ -224,7 +224,7 @@ class Rpc:
                 self.read(action, lambda: self.web3.eth.send_raw_transaction(raw))
                 return
             except Unavailable as error:
-                if any(words in str(error).lower() for words in _NONCE_TAKEN):
+                if any(phrase in str(error).lower() for phrase in _NONCE_TAKEN):
                     raise _NonceTaken from error
                 if attempt == 3 or isinstance(error.__cause__, Web3RPCError):
                     raise
@@ -319,8 +319,10 @@ def refusal(action: str, data: Any) -> ChainRefused:
         known = _errors().get(raw[:4])
         if known is not None:
             name, types = known
-            told = tuple(one[:WORDS_MAX] if isinstance(one, str) else one for one in decode(types, raw[4:]))
-            return ChainRefused(action, name, told)
+            arguments = tuple(
+                one[:WORDS_MAX] if isinstance(one, str) else one for one in decode(types, raw[4:])
+            )
+            return ChainRefused(action, name, arguments)
     except _NONSENSE:
         raw = b""
     return ChainRefused(action, f"Reverted 0x{raw[:4].hex()}" if raw else "Reverted")

@@ -25,12 +25,12 @@ def phase_text(state: EpochState, now: int) -> str:
                 f"{total} proposed, challenged by {state.challenger}: the verifiers may answer until {when}"
             )
         case EpochPhase.CHALLENGED:
-            return f"{total} proposed, challenged, and not answered by {when}: it falls, and nobody is paid"
+            return f"{total} proposed, challenged, not answered by {when}: it will be rejected"
         case EpochPhase.CONFIRMED:
-            return f"{total} proposed, challenged and upheld by the verifiers: anyone may make it final"
+            return f"{total} proposed, challenged and confirmed by the verifiers: anyone may make it final"
         case EpochPhase.FINAL:
             left = f"{money_text(state.claimed)} of {total} claimed"
-            rest = "the rest goes back to the buyer once anyone sweeps it, possible since"
+            rest = "the rest returns to the buyer when anyone sweeps it, possible since"
             return f"final, {left}; " + (f"claim until {when}" if now < state.until else f"{rest} {when}")
         case EpochPhase.SWEPT:
             return f"{money_text(state.claimed)} of {total} were claimed, the rest went back to the buyer"
@@ -54,7 +54,7 @@ def appeal_text(state: EpochState, now: int, window_ended: int | None, bond: int
     """
     match state.phase:
         case EpochPhase.NONE:
-            return "no result is on chain; once it is proposed it can be challenged"
+            return "no result is on chain; it can be challenged once it is proposed"
         case EpochPhase.PROPOSED if now < state.until:
             return f"can be challenged until {when_text(state.until, now)}, with a bond of {_money(bond)}"
         case EpochPhase.PROPOSED:
@@ -64,7 +64,7 @@ def appeal_text(state: EpochState, now: int, window_ended: int | None, bond: int
                 f"challenged by {state.challenger}; the verifiers answer until {when_text(state.until, now)}"
             )
         case EpochPhase.CONFIRMED:
-            return "challenged, and upheld by the verifiers: there is no second challenge"
+            return "challenged, and confirmed by the verifiers: there is no second challenge"
         case EpochPhase.FINAL | EpochPhase.SWEPT:
             since = f" since {when_text(window_ended, now)}" if window_ended is not None else ""
             return f"over{since}: the result is final"

@@ -136,10 +136,10 @@ def state_of(kind: type[S], struct: Any) -> S:
     Raises:
         TypeError: the struct's fields are not this kind's.
     """
-    told = {snake(name): value for name, value in struct._asdict().items()}
+    fields = {snake(name): value for name, value in struct._asdict().items()}
     if kind in _PHASES:
-        told["phase"] = _PHASES[kind](told.pop("state"))
-    return kind(**told)
+        fields["phase"] = _PHASES[kind](fields.pop("state"))
+    return kind(**fields)
 
 
 def snake(camel: str) -> str:

@@ -219,7 +219,7 @@ def digest(statement: Signable, domain: Domain) -> bytes:
         ValueError: the domain names another contract than the one that verifies this statement.
     """
     if domain.name != f"Assay{statement.CONTRACT}":
-        raise ValueError(f"{type(statement).__name__} is judged by {statement.CONTRACT}, not {domain.name}")
+        raise ValueError(f"{type(statement).__name__} is checked by {statement.CONTRACT}, not {domain.name}")
     return keccak(b"\x19\x01" + domain.separator() + struct_hash(statement))
 
 
@@ -270,7 +270,7 @@ def recover(message_digest: bytes, signature: bytes) -> Address:
     if signature[64] not in (27, 28):
         raise BadSignatureError(f"a signature with v {signature[64]}; 27 or 28 expected")
     if int.from_bytes(signature[32:64], "big") > _SECP256K1_N // 2:
-        raise BadSignatureError("a signature with high s: it has a second form")
+        raise BadSignatureError("a signature with high s: not in its canonical form")
     try:
         parsed = Signature(signature[:64] + bytes([signature[64] - 27]))
         return Address(parsed.recover_public_key_from_msg_hash(message_digest).to_checksum_address())
@@ -340,7 +340,7 @@ def _members_of(kind: type) -> tuple[tuple[str, str], ...]:
 
 def _camel(snake: str) -> str:
     head, *rest = snake.split("_")
-    return head + "".join(word.capitalize() for word in rest)
+    return head + "".join(part.capitalize() for part in rest)
 
 
 @cache

@@ -31,11 +31,13 @@ def parse_money(text: str) -> int:
     found = _WRITTEN.fullmatch(text)
     if found is None:
         shown = ascii(text if len(text) <= 40 else text[:37] + "...")
-        raise ConfigError(f"{shown} is no amount: expected tokens such as 250 or 12.5, digits and one point")
+        raise ConfigError(
+            f"{shown} is not an amount, expected tokens such as 250 or 12.5, digits and one point"
+        )
     whole, part = found[1], found[2] or ""
     if len(part) > DECIMALS:
         raise ConfigError(f"{text} has {len(part)} decimals; a token has {DECIMALS}")
     units: int = int(whole) * 10**DECIMALS + int(part.ljust(DECIMALS, "0"))
     if units > TOKENS_MAX * 10**DECIMALS:
-        raise ConfigError(f"{text} is more than there can be: at most {TOKENS_MAX:,} tokens")
+        raise ConfigError(f"{text} is too large: at most {TOKENS_MAX:,} tokens")
     return units

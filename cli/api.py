@@ -15,7 +15,7 @@ import typer
 from assay.protocol.errors import ConfigError
 
 api_app = typer.Typer(no_args_is_help=True, help="Serve a run's books and money moves over HTTP.")
-token_app = typer.Typer(no_args_is_help=True, help="Tokens of an API server.")
+token_app = typer.Typer(no_args_is_help=True, help="Create, list and revoke the API tokens of a server.")
 api_app.add_typer(token_app, name="token")
 File = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The server's configuration.")]
 
@@ -25,7 +25,7 @@ def serve(
     file: File,
     tethered: Annotated[bool, typer.Option("--tethered", hidden=True)] = False,
 ) -> None:
-    """Serve until stopped."""
+    """Serve the HTTP API until stopped."""
     from assay.api.serve import run_server
 
     run_server(file, is_tethered=tethered)
@@ -34,13 +34,15 @@ def serve(
 @token_app.command()
 def create(
     file: File,
-    name: Annotated[str, typer.Option(help="What for.")],
-    scope: Annotated[list[str], typer.Option(help="read, invoice, quote, move; repeatable.")],
-    account: Annotated[str | None, typer.Option(help="0x...: whose money it may move.")] = None,
-    spend_limit: Annotated[str, typer.Option(help="Tokens that its moves may pull in all.")] = "0",
-    days: Annotated[int, typer.Option(help="Until it expires.")] = 30,
+    name: Annotated[str, typer.Option(help="Name of the token: its purpose.")],
+    scope: Annotated[list[str], typer.Option(help="Scope: read, invoice, quote or move; repeatable.")],
+    account: Annotated[
+        str | None, typer.Option(help="Account, 0x..., whose money the token may move.")
+    ] = None,
+    spend_limit: Annotated[str, typer.Option(help="Sum of tokens that all moves with it may spend.")] = "0",
+    days: Annotated[int, typer.Option(help="Days until the token expires.")] = 30,
 ) -> None:
-    """Make a token and print it, once."""
+    """Create an API token and print it; it cannot be shown again."""
     from assay.api.serve import open_access
     from assay.chain.units import parse_money
 
@@ -52,13 +54,13 @@ def create(
         now_s=int(time.time()),
         days=days,
     )
-    typer.echo(f"token {made.id} until {_day(made.expires_s)}; it is not kept, so write it down:", err=True)
+    typer.echo(f"token {made.id} until {_day(made.expires_s)}; it is not stored, so write it down:", err=True)
     typer.echo(secret)
 
 
 @token_app.command("list")
 def list_tokens(file: File) -> None:
-    """All tokens: what they may do, until when, and what they have spent."""
+    """List all API tokens: scopes, account, amount spent, spend limit and expiry."""
     from assay.api.serve import open_access
     from assay.chain.units import UNIT, money_text
 
@@ -70,8 +72,10 @@ def list_tokens(file: File) -> None:
 
 
 @token_app.command()
-def revoke(file: File, token: Annotated[int, typer.Argument(help="Its number, as `list` shows it.")]) -> None:
-    """End a token now."""
+def revoke(
+    file: File, token: Annotated[int, typer.Argument(help="Number of the token, as `list` prints it.")]
+) -> None:
+    """Revoke an API token now."""
     from assay.api.serve import open_access
 
     if not open_access(file).revoke(token, int(time.time())):
@@ -83,7 +87,7 @@ def _address(text: str) -> str:
     from eth_utils.address import is_address, to_checksum_address
 
     if not is_address(text):
-        raise ConfigError(f"{text!r} is no account: expected 0x and 40 hexadecimal digits")
+        raise ConfigError(f"{text!r} is not an account, expected 0x and 40 hexadecimal digits")
     return str(to_checksum_address(text))
 
 

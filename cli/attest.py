@@ -22,32 +22,36 @@ if TYPE_CHECKING:
 
 FILE_BYTES_MAX = 4 << 20
 
-attest_app = typer.Typer(no_args_is_help=True, help="What hardware vouches for.")
+attest_app = typer.Typer(no_args_is_help=True, help="Appraise hardware attestation evidence.")
 
 
 @attest_app.callback()
 def attest() -> None:
-    """What hardware vouches for."""
+    """Appraise hardware attestation evidence."""
 
 
 @attest_app.command("appraise")
 def attest_appraise(
-    evidence: Annotated[Path, typer.Argument(metavar="EVIDENCE.json", help="As attestation/files.py says.")],
-    policy: Annotated[Path, typer.Option(help="TOML or JSON; examples/attestation/policy.toml is one.")],
-    collateral: Annotated[Path, typer.Option(help="JSON, as attestation/files.py says.")],
-    at: Annotated[str, typer.Option(help="The moment it is for: 2026-11-20T00:00:00Z.")],
+    evidence: Annotated[
+        Path, typer.Argument(metavar="EVIDENCE.json", help="Evidence; format: attestation/files.py.")
+    ],
+    policy: Annotated[
+        Path, typer.Option(help="Appraisal policy, TOML or JSON; example: examples/attestation/policy.toml.")
+    ],
+    collateral: Annotated[Path, typer.Option(help="Vendor collateral, JSON; format: attestation/files.py.")],
+    at: Annotated[str, typer.Option(help="Time of the appraisal, such as 2026-11-20T00:00:00Z.")],
     binding_deployment: Annotated[str, typer.Option(metavar="HEX", help="The deployment's id.")],
     binding_node: Annotated[str, typer.Option(metavar="HEX", help="The node's peer key.")],
     binding_run: Annotated[str, typer.Option(metavar="HEX", help="The run's id.")],
-    binding_epoch: Annotated[int, typer.Option(min=0)],
+    binding_epoch: Annotated[int, typer.Option(min=0, help="The epoch's number.")],
     binding_code: Annotated[str, typer.Option(metavar="HEX", help="SHA-256 of what the guest runs.")],
     binding_nonce: Annotated[str, typer.Option(metavar="HEX", help="The verifiers' nonce.")],
-    binding_nonce_at: Annotated[str, typer.Option(help="When it was drawn.")],
+    binding_nonce_at: Annotated[str, typer.Option(help="Time at which the nonce was drawn.")],
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the claims as JSON, and nothing else.")
     ] = False,
 ) -> None:
-    """What a node's evidence is worth; exit status 1 if that is not "affirming"."""
+    """Appraise a node's evidence by a policy; exit status 1 if the verdict is not "affirming"."""
     from assay.attestation.appraisal import appraise
     from assay.attestation.binding import Binding
     from assay.attestation.files import read_collateral, read_evidence
@@ -80,23 +84,23 @@ def attest_appraise(
 
 def result_lines(result: AttestationResult) -> list[str]:
     """A result for people: verdict, reasons, devices, digests, and until when."""
-    words = [reason.word for reason in result.all_reasons]
-    lines = [f"verdict     {result.verdict.word}", f"reasons     {', '.join(words) or '-'}"]
+    reasons = [reason.word for reason in result.all_reasons]
+    lines = [f"verdict     {result.verdict.word}", f"reasons     {', '.join(reasons) or '-'}"]
     lines += [_device_line("processor" if not index else f"gpu {index - 1}", device)
               for index, device in enumerate((result.main, *result.gpus))]  # fmt: skip
     lines += [
         f"evidence    {result.evidence.hex()}",
         f"collateral  {result.collateral.hex()}",
         f"policy      {result.policy.hex()}",
-        f"good for    {result.expires_s - result.at_s} s",
+        f"valid for   {result.expires_s - result.at_s} s",
     ]
     return lines
 
 
 def _device_line(what: str, device: DeviceResult) -> str:
-    said = f"{device.family.word} {device.verdict.word}, TCB {device.tcb.word}"
+    findings = f"{device.family.word} {device.verdict.word}, TCB {device.tcb.word}"
     advisories = f", advisories {' '.join(device.advisories)}" if device.advisories else ""
-    return one_line(f"{what:<11} {said}{advisories}")
+    return one_line(f"{what:<11} {findings}{advisories}")
 
 
 def _tables(path: Path) -> dict[str, Any]:

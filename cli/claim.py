@@ -28,20 +28,23 @@ _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
 
 
 def claim(
-    what: Annotated[Path, typer.Argument(metavar="RUN|FILE.toml", help="A run's folder, or your own file.")],
+    what: Annotated[
+        Path, typer.Argument(metavar="RUN|FILE.toml", help="A run's folder, or your configuration.")
+    ],
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE.toml", help="With RUN: who sends, and on which chain.")
+        Path | None,
+        typer.Option(metavar="FILE.toml", help="With RUN: configuration of the account that sends."),
     ] = None,
-    epoch: Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="Only this one.")] = None,
+    epoch: Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="Claim only this epoch.")] = None,
     account: Annotated[
-        str | None, typer.Option(metavar="0x...", help="Whose rows; yours if left out.")
+        str | None, typer.Option(metavar="0x...", help="Account that is paid; default: your own.")
     ] = None,
     finalize: Annotated[
-        bool, typer.Option("--finalize", help="First make final what only waits for somebody to do so.")
+        bool, typer.Option("--finalize", help="First finalize the results whose challenge window is over.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Claim every row of final epochs that pays you, or --account; repeated, what is left."""
+    """Claim every unclaimed payout row of the final epochs that pays you, or --account."""
     show(claim_lines(what, config, epoch, account, is_finalizing=finalize, is_dry=dry_run))
 
 
@@ -58,7 +61,7 @@ def claim_lines(
     what: Path,
     config: Path | None,
     epoch: int | None,
-    whose: str | None,
+    payee_text: str | None,
     *,
     is_finalizing: bool,
     is_dry: bool,
@@ -73,7 +76,7 @@ def claim_lines(
     from assay.chain.settlement_phase import phase_text
     from assay.participant.wallet.payouts import finalize_ready, is_finalizable, read_pay
 
-    payee = None if whose is None else _address(whose)
+    payee = None if payee_text is None else _address(payee_text)
     account, source = _opened(what, config)
     payee = payee or account.address
     if epoch is not None and epoch >= source.epochs:
@@ -83,7 +86,7 @@ def claim_lines(
     pays = read_pay(chain, run_id, source.tables, payee, chosen)
     if is_finalizing and not is_dry:
         for number in finalize_ready(chain, run_id, pays):
-            yield f"epoch {number}: made final"
+            yield f"epoch {number}: finalized"
         pays = read_pay(chain, run_id, source.tables, payee, chosen)
     elif is_finalizing:
         for pay in pays:
@@ -94,7 +97,7 @@ def claim_lines(
     total = 0
     for pay in pays:
         if not pay.due:
-            yield f"epoch {pay.epoch}: {_standing(pay)}{phase_text(pay.state, pay.now)}"
+            yield f"epoch {pay.epoch}: {_table_note(pay)}{phase_text(pay.state, pay.now)}"
         for row in pay.rows or ():
             name = f"epoch {pay.epoch} row {row.index}, {row.role}: {_money(row.amount)}"
             if row not in pay.due:
@@ -109,22 +112,26 @@ def claim_lines(
     yield f"claimed now {_money(total)}"
 
 
-def _standing(pay: EpochPay) -> str:
+def _table_note(pay: EpochPay) -> str:
     if pay.rows is None:
-        return "no table of it here yet; "
+        return "its payout table is not here yet; "
     if pay.is_other:
-        return "ANOTHER table than the one here, challenge it while there is time; "
+        return "the chain has ANOTHER table than the one here: challenge it before the window ends; "
     return "" if pay.rows else "pays this account nothing; "
 
 
 def _opened(what: Path, config: Path | None) -> tuple[Account, Source]:
     if what.suffix == ".toml" and not what.is_dir():
         if config is not None:
-            raise ConfigError("--config goes with a run's folder; FILE.toml already says who sends")
+            raise ConfigError(
+                "--config goes with a run's folder; FILE.toml already names the account that sends"
+            )
         account = account_of(what)
         return account, _of_store(account)
     if config is None:
-        raise ConfigError(f"{what}: expected --config FILE.toml besides: whose account sends, on which chain")
+        raise ConfigError(
+            f"{what}: expected also --config FILE.toml, which names the account that sends and its chain"
+        )
     account = account_of(config)
     return account, _of_bundle(what, account) if (what / "bundle").is_dir() else _of_books(what, account)
 
@@ -176,7 +183,7 @@ def _address(text: str) -> Address:
     from assay.chain.commit_statement import evm_address
 
     if not _ADDRESS.fullmatch(text):
-        raise ConfigError(f"{text[:60]!a} is no account: expected 0x and 40 hexadecimal digits")
+        raise ConfigError(f"{text[:60]!a} is not an account, expected 0x and 40 hexadecimal digits")
     return evm_address(bytes.fromhex(text[2:]))
 
 

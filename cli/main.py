@@ -27,12 +27,12 @@ from assay.protocol.errors import AssayError, ConfigError
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 node_app = typer.Typer(no_args_is_help=True, help="Run a node: train and be paid per accepted contribution.")
 verifier_app = typer.Typer(no_args_is_help=True, help="Run a verifier: agree, aggregate, audit.")
-ledger_app = typer.Typer(no_args_is_help=True, help="Keep the books of a run, and look into them.")
+ledger_app = typer.Typer(no_args_is_help=True, help="Keep the books of a run, query and audit them.")
 buyer_app = typer.Typer(no_args_is_help=True, help="Follow a funded run and receive the model.")
-chain_app = typer.Typer(no_args_is_help=True, help="A local chain.")
-order_app = typer.Typer(no_args_is_help=True, help="Describe a run, know its price, buy it, end it.")
-run_app = typer.Typer(no_args_is_help=True, help="Look at runs.")
-sim_app = typer.Typer(no_args_is_help=True, help="Try rules and attacks in one process.")
+chain_app = typer.Typer(no_args_is_help=True, help="Run a local chain.")
+order_app = typer.Typer(no_args_is_help=True, help="Check, quote, fund, watch and end a run.")
+run_app = typer.Typer(no_args_is_help=True, help="Verify delivered runs.")
+sim_app = typer.Typer(no_args_is_help=True, help="Simulate aggregation rules and attacks in one process.")
 for name, sub in (
     ("node", node_app),
     ("verifier", verifier_app),
@@ -97,7 +97,7 @@ def misbehave(
 
 @ledger_app.command("serve")
 def ledger_serve(file: ConfigFile, tethered: Tethered = False) -> None:
-    """Keep the books of a run and post its settlements, until all is paid."""
+    """Run a ledger service: keep the books of a run and post its settlements, until all is final."""
     from assay.cli.process import read_process_file, run_process
     from assay.observer.ledger_service.service import run_ledger_service
 
@@ -108,7 +108,7 @@ def ledger_serve(file: ConfigFile, tethered: Tethered = False) -> None:
 
 @buyer_app.command("run")
 def buyer_run(file: ConfigFile, tethered: Tethered = False) -> None:
-    """Follow a funded run, check every round, take refund and model."""
+    """Follow a funded run: check every round, claim the refund, receive the model."""
     from assay.cli.process import read_process_file, run_process
     from assay.observer.buyer.service import run_buyer
 
@@ -120,8 +120,8 @@ def buyer_run(file: ConfigFile, tethered: Tethered = False) -> None:
 
 @chain_app.command("dev")
 def chain_dev(
-    folder: Annotated[Path, typer.Option(help="Where the chain keeps its state.")] = Path("chain"),
-    port: Annotated[int, typer.Option(help="TCP port on 127.0.0.1; 0 = any.")] = 8545,
+    folder: Annotated[Path, typer.Option(help="Folder of the chain's state.")] = Path("chain"),
+    port: Annotated[int, typer.Option(help="TCP port on 127.0.0.1; 0: any free port.")] = 8545,
     block_time: Annotated[int, typer.Option(help="Seconds per block.")] = 1,
 ) -> None:
     """Run a local chain until stopped; its state survives a restart."""
@@ -132,7 +132,7 @@ def chain_dev(
 
 @run_app.command("verify")
 def run_verify(folder: Annotated[Path, typer.Argument(metavar="RUNS/NAME")]) -> None:
-    """Check a delivered run offline: weights, certificates, receipts, settlements, every file."""
+    """Verify a delivered run offline: weights, certificates, receipts, settlements, every file."""
     from assay.bundle.read import read
     from assay.bundle.verify import report_lines, verify
 
@@ -143,7 +143,9 @@ def run_verify(folder: Annotated[Path, typer.Argument(metavar="RUNS/NAME")]) -> 
 @sim_app.command("train")
 def sim_train(
     file: Annotated[Path, typer.Argument(metavar="SPEC.toml")],
-    out: Annotated[Path | None, typer.Option(help="Folder of the figures; default runs/sim-<file>.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for tables and plots; default runs/sim-<file>.")
+    ] = None,
 ) -> None:
     """Train virtual nodes with any aggregation rule under any attack, in this process."""
     from assay.simulation.train import run_sim
@@ -154,9 +156,9 @@ def sim_train(
 @app.command()
 def localnet(
     file: Annotated[Path | None, typer.Argument(metavar="[RUN.toml]")] = None,
-    nodes: Annotated[int | None, typer.Option(help="How many nodes.")] = None,
-    verifiers: Annotated[int | None, typer.Option(help="How many verifiers.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Training rounds.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Number of nodes.")] = None,
+    verifiers: Annotated[int | None, typer.Option(help="Number of verifiers.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of training rounds.")] = None,
     behave: Annotated[list[str] | None, typer.Option(help="NODE=BEHAVIOUR[@ROUND]; repeatable.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of data order and initial parameters.")] = None,
     data: Annotated[Path | None, typer.Option(help="A text file or a folder to train on.")] = None,
@@ -165,7 +167,7 @@ def localnet(
         bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")
     ] = False,
 ) -> None:
-    """Train, audit, settle and pay: a whole network of processes on this machine."""
+    """Run a whole network on this machine: train, audit, settle and pay."""
     from assay.devnet.run import run_localnet
 
     overrides = {

@@ -75,7 +75,7 @@ class ProcessFile(BaseModel):
     attester_key: Path | None = None  # a node's: the key of a software attester, for tests
     attester_command: tuple[str, ...] = ()  # a node's: ["tdx", "/usr/local/bin/quote"]
     ledger_service: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = (
-        None  # a verifier's: whose ledger it cosigns; a buyer's: whose checkpoint it packs
+        None  # a verifier's: peer key of the ledger it cosigns; a buyer's: of the checkpoint it packs
     )
     books: Annotated[str, Field(pattern=r"^postgresql://")] | None = None  # a ledger's
     status: Path | None = None  # status file of the ledger and the buyer
@@ -163,7 +163,7 @@ def _declarations(name: str, given: DeclarationsSection | None) -> Declarations:
 
 
 def run_process(main: Callable[[], Awaitable[None]], *, is_tethered: bool = False) -> None:
-    """Run a participant until it is done or told to stop by SIGTERM or Ctrl-C.
+    """Run a participant until it is done or stopped by SIGTERM or Ctrl-C.
 
     Args:
         main: What to run.

@@ -18,19 +18,19 @@ from assay.protocol.errors import ConfigError
 
 
 def redteam(
-    attack: Annotated[str, typer.Option(help="Only attacks with this in their name.")] = "",
-    seeds: Annotated[int, typer.Option(help="Runs of each attack.", min=1)] = 3,
-    quick: Annotated[bool, typer.Option("--quick", help="One seed, a small honest share, no chain.")] = False,
+    attack: Annotated[str, typer.Option(help="Run only attacks whose name contains this text.")] = "",
+    seeds: Annotated[int, typer.Option(help="Number of runs of each attack.", min=1)] = 3,
+    quick: Annotated[bool, typer.Option("--quick", help="One seed, fewer honest steps, no chain.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
-    markdown: Annotated[Path | None, typer.Option(help="Write the table into this file too.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Also write the table to this Markdown file.")] = None,
 ) -> None:
-    """Try every known attack with its defence on, and audit honest steps; exit 1 if one is slashed."""
+    """Run every known attack against its defence, and audit honest steps; exit 1 if one is slashed."""
     from assay.redteam.false_positives import Honest, audit_everywhere
     from assay.redteam.table import as_markdown, as_plain, counts, honest_lines, named, try_all
 
     chosen = [one for one in named(attack) if not (quick and one.is_slow)]
     if not chosen:
-        raise ConfigError(f'attack "{attack}": none has this in its name')
+        raise ConfigError(f'attack "{attack}": no attack has this text in its name')
     console = Console(highlight=False)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("attack", "caught", "cost", "harm", "verdict"):

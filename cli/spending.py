@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from assay.participant.wallet.account import Account
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The participant's configuration.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be sent, and send nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the transactions, and send none.")]
 
 
 def account_of(file: Path) -> Account:
@@ -36,7 +36,7 @@ def account_of(file: Path) -> Account:
 def sent_text(sent: Sent) -> str:
     """The transaction's place on chain, as text."""
     if sent.tx_hash is None:
-        return "it was done before; nothing was sent"
+        return "already done; nothing was sent"
     return f"block {sent.block_number}, transaction 0x{sent.tx_hash.hex()}"
 
 

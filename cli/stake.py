@@ -14,7 +14,7 @@ import typer
 
 from assay.cli.spending import ConfigFile, DryRun, account_of, sent_text, show
 
-stake_app = typer.Typer(no_args_is_help=True, help="Your stake: add, remove, withdraw, show.")
+stake_app = typer.Typer(no_args_is_help=True, help="Add, remove, withdraw and show your stake.")
 Amount = Annotated[str | None, typer.Argument(metavar="[AMOUNT]", help="Tokens, such as 250 or 12.5.")]
 TICKET_MAX = 2**64 - 1
 
@@ -23,10 +23,12 @@ TICKET_MAX = 2**64 - 1
 def add(
     file: ConfigFile,
     amount: Amount = None,
-    to: Annotated[str | None, typer.Option(metavar="AMOUNT", help="Only what lacks to this.")] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="AMOUNT", help="Add only what is missing to this amount.")
+    ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Stake AMOUNT more, each time; or, with --to, what active stake lacks, which may be repeated."""
+    """Add AMOUNT to your stake; or, with --to, only what it lacks, so that repeating it adds nothing."""
     show(add_lines(file, amount, to, is_dry=dry_run))
 
 
@@ -34,32 +36,36 @@ def add(
 def remove(
     file: ConfigFile,
     amount: Amount = None,
-    to: Annotated[str | None, typer.Option(metavar="AMOUNT", help="Only what is above this.")] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="AMOUNT", help="Remove only what exceeds this amount.")
+    ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Start to leave with AMOUNT, each time; or, with --to, with all above that, which may be repeated."""
+    """Start to unstake AMOUNT; or, with --to, only the excess, so that repeating it removes nothing."""
     show(remove_lines(file, amount, to, is_dry=dry_run))
 
 
 @stake_app.command()
 def withdraw(
     file: ConfigFile,
-    ticket: Annotated[int | None, typer.Option(min=1, max=TICKET_MAX, help="Only this one.")] = None,
+    ticket: Annotated[
+        int | None, typer.Option(min=1, max=TICKET_MAX, help="Withdraw only this ticket.")
+    ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Take out what can be taken: every ticket that is ripe, or one."""
+    """Withdraw every ticket whose unbonding time is over, or one ticket."""
     show(withdraw_lines(file, ticket, is_dry=dry_run))
 
 
 @stake_app.command()
 def collect(file: ConfigFile, dry_run: DryRun = False) -> None:
-    """Take this account's share of others' slashes, as challenger or as buyer."""
+    """Collect this account's rewards from slashes, as challenger or as buyer."""
     show(collect_lines(file, is_dry=dry_run))
 
 
 @stake_app.command("show")
 def show_stake(file: ConfigFile) -> None:
-    """Active and leaving stake, tickets, the hot key, and whatever stands in the way."""
+    """Print active and unbonding stake, tickets, the hot key, and whatever blocks a withdrawal."""
     show(stake_lines(file))
 
 
@@ -73,19 +79,19 @@ def add_lines(file: Path, amount: str | None, to: str | None, *, is_dry: bool) -
 
     units, target = _amount(amount), _amount(to)
     account = account_of(file)
-    standing = read_stake_status(account)
-    added = to_add(standing, amount=units, to=target)
-    active = standing.stake.active
-    yield f"{standing.account}, {standing.role_name}: {_money(active)} active"
+    status = read_stake_status(account)
+    added = to_add(status, amount=units, to=target)
+    active = status.stake.active
+    yield f"{status.account}, {status.role_name}: {_money(active)} active"
     if not added:
         yield "nothing to add"
         return
     if is_dry:
         vault = account.deployment.stake_vault
-        yield f"would send to StakeVault {vault}: stake({standing.role_name}, {_money(added)})"
-        yield f"and before it, to the token, leave for the vault to take {_money(added)}"
+        yield f"would send to StakeVault {vault}: stake({status.role_name}, {_money(added)})"
+        yield f"and before it, to the token: approve(StakeVault, {_money(added)})"
         return
-    sent = account.chain.stake(standing.role, added)
+    sent = account.chain.stake(status.role, added)
     yield f"added {_money(added)}, {_money(active + added)} active: {sent_text(sent)}"
 
 
@@ -100,20 +106,20 @@ def remove_lines(file: Path, amount: str | None, to: str | None, *, is_dry: bool
 
     units, target = _amount(amount), _amount(to)
     account = account_of(file)
-    standing = read_stake_status(account)
-    removed = to_remove(standing, amount=units, to=target)
-    yield f"{standing.account}, {standing.role_name}: {_money(standing.stake.active)} active"
+    status = read_stake_status(account)
+    removed = to_remove(status, amount=units, to=target)
+    yield f"{status.account}, {status.role_name}: {_money(status.stake.active)} active"
     if not removed:
         yield "nothing to remove"
         return
     if is_dry:
         vault = account.deployment.stake_vault
-        yield f"would send to StakeVault {vault}: requestUnstake({standing.role_name}, {_money(removed)})"
-        yield f"it could be withdrawn {span_text(standing.unbonding_s)} later; until then a slash reaches it"
+        yield f"would send to StakeVault {vault}: requestUnstake({status.role_name}, {_money(removed)})"
+        yield f"it could be withdrawn {span_text(status.unbonding_s)} later; until then it can be slashed"
         return
-    number = account.chain.request_unstake(standing.role, removed)
+    number = account.chain.request_unstake(status.role, removed)
     ticket, now = account.chain.ticket(number), account.chain.timestamp()
-    yield f"{_money(removed)} leave with ticket {number}; until it is withdrawn a slash reaches it"
+    yield f"{_money(removed)} unbonding with ticket {number}; until it is withdrawn it can be slashed"
     yield f"withdraw from {when_text(ticket.ready_at, now)}"
 
 
@@ -126,16 +132,16 @@ def withdraw_lines(file: Path, number: int | None, *, is_dry: bool) -> Iterator[
     from assay.participant.wallet.stake import check_ticket, read_stake_status, ripe, waits_for
 
     account = account_of(file)
-    standing = read_stake_status(account)
+    status = read_stake_status(account)
     if number is None:
-        chosen = ripe(standing)
-        for other, ticket in standing.tickets.items():
+        chosen = ripe(status)
+        for other, ticket in status.tickets.items():
             if other not in chosen:
-                words = waits_for(standing, ticket) if ticket.amount else "worth nothing after a slash"
-                yield f"ticket {other}: {_money(ticket.amount)}, {words}"
+                reason = waits_for(status, ticket) if ticket.amount else "worth nothing after a slash"
+                yield f"ticket {other}: {_money(ticket.amount)}, {reason}"
     else:
         ticket = account.chain.ticket(number)
-        check_ticket(standing, number, ticket)
+        check_ticket(status, number, ticket)
         if ticket.is_spent:
             yield f"ticket {number}: withdrawn or cancelled before; nothing was sent"
             return
@@ -148,7 +154,7 @@ def withdraw_lines(file: Path, number: int | None, *, is_dry: bool) -> Iterator[
             yield f"would send to StakeVault {vault}: withdraw({at}), worth {_money(ticket.amount)}"
             continue
         sent = account.chain.withdraw(at)
-        yield f"ticket {at}: {_money(ticket.amount)} withdrawn to {standing.account}: {sent_text(sent)}"
+        yield f"ticket {at}: {_money(ticket.amount)} withdrawn to {status.account}: {sent_text(sent)}"
 
 
 def collect_lines(file: Path, *, is_dry: bool) -> Iterator[str]:
@@ -160,7 +166,7 @@ def collect_lines(file: Path, *, is_dry: bool) -> Iterator[str]:
     account = account_of(file)
     waiting = account.chain.rewards_of(account.address)
     if not waiting:
-        yield f"{account.address}: no reward waits"
+        yield f"{account.address}: no reward to collect"
     elif is_dry:
         where = f"StakeVault {account.deployment.stake_vault}"
         yield f"would send to {where}: collect({account.address}), worth {_money(waiting)}"
@@ -173,33 +179,33 @@ def stake_lines(file: Path) -> Iterator[str]:
     from assay.chain.times import time_text, when_text
     from assay.participant.wallet.stake import read_stake_status, waits_for
 
-    standing = read_stake_status(account_of(file))
-    stake, now = standing.stake, standing.now
-    yield f"account   {standing.account}, {standing.role_name}"
+    status = read_stake_status(account_of(file))
+    stake, now = status.stake, status.now
+    yield f"account   {status.account}, {status.role_name}"
     yield f"active    {_money(stake.active)}, least {_money(stake.minimum)}" + (
         "" if stake.active >= stake.minimum else ": NOT enough to take part"
     )
-    yield f"leaving   {_money(stake.unbonding)}"
-    for number, ticket in standing.tickets.items():
-        is_ripe = standing.free_at(ticket) <= now
-        words = "can be withdrawn now" if is_ripe else waits_for(standing, ticket)
-        yield f"ticket    {number}: {_money(ticket.amount)}, {words}"
-    yield f"wallet    {_money(standing.wallet)}"
-    if standing.rewards:
-        yield f"rewards   {_money(standing.rewards)} from slashes, see `assay stake collect`"
+    yield f"unbonding {_money(stake.unbonding)}"
+    for number, ticket in status.tickets.items():
+        is_ripe = status.free_at(ticket) <= now
+        when = "can be withdrawn now" if is_ripe else waits_for(status, ticket)
+        yield f"ticket    {number}: {_money(ticket.amount)}, {when}"
+    yield f"wallet    {_money(status.wallet)}"
+    if status.rewards:
+        yield f"rewards   {_money(status.rewards)} from slashes, see `assay stake collect`"
     if stake.frozen_until > now:
         yield f"frozen    by a case in court until {when_text(stake.frozen_until, now)}"
-    if standing.is_banned:
-        yield "barred    for ever: this account contradicted itself"
-    hot = standing.hot
+    if status.is_banned:
+        yield "banned    for ever: this account equivocated"
+    hot = status.hot
     if hot is None:
-        yield f"hot key   {standing.hot_address} speaks for nobody yet"
-    elif hot.account != standing.account:
-        yield f"hot key   {standing.hot_address} speaks for {hot.account}, NOT for this account"
+        yield f"hot key   {status.hot_address} is not delegated by any account yet"
+    elif hot.account != status.account:
+        yield f"hot key   {status.hot_address} is delegated by {hot.account}, NOT by this account"
     elif hot.expiry <= now:
-        yield f"hot key   {standing.hot_address} EXPIRED {when_text(hot.expiry, now)}"
+        yield f"hot key   {status.hot_address} EXPIRED {when_text(hot.expiry, now)}"
     else:
-        yield f"hot key   {standing.hot_address} until {when_text(hot.expiry, now)}"
+        yield f"hot key   {status.hot_address} until {when_text(hot.expiry, now)}"
     yield f"as of     {time_text(now)}, the chain's clock"
 
 

@@ -156,7 +156,7 @@ def post(books: Books, entry: Entry) -> Books:
     for posting in entry.postings:
         left = balances[posting.account] * posting.account.kind.side
         if left < 0:
-            raise BooksError(f"{entry.kind} {entry.key}: {posting.account.code} would stand at {left}")
+            raise BooksError(f"{entry.kind} {entry.key}: {posting.account.code} would fall to {left}")
         if left == 0:
             del balances[posting.account]
     return replace(books, balances=balances)

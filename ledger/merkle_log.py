@@ -143,7 +143,7 @@ def consistency_spans(size: int, old_size: int) -> list[Span]:
         IndexError: the older log is the longer one.
     """
     if not 0 <= old_size <= size:
-        raise IndexError(f"a log of {size} leaves never had {old_size}")
+        raise IndexError(f"a log of {size} leaves has no earlier size {old_size}")
     if old_size in (0, size):
         return []
     first, count, old = 0, size, old_size

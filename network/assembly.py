@@ -24,17 +24,17 @@ class Assembly:
         self._missing: dict[int, None] = dict.fromkeys(
             range(len(chunks.hashes))
         )  # ordered, so holders read forward
-        self._asked: set[int] = set()
+        self._requested: set[int] = set()
 
     @property
     def is_complete(self) -> bool:
         """Whether every chunk is present."""
-        return not self._missing and not self._asked
+        return not self._missing and not self._requested
 
     @property
     def present_count(self) -> int:
         """How many chunks are present."""
-        return len(self.chunks.hashes) - len(self._missing) - len(self._asked)
+        return len(self.chunks.hashes) - len(self._missing) - len(self._requested)
 
     def take(self) -> int | None:
         """The next missing chunk's index, marked as requested; None if none is missing."""
@@ -42,7 +42,7 @@ class Assembly:
             return None
         index = next(iter(self._missing))
         del self._missing[index]
-        self._asked.add(index)
+        self._requested.add(index)
         return index
 
     def accept(self, index: int, chunk: bytes) -> None:
@@ -51,7 +51,7 @@ class Assembly:
         Raises:
             KeyError: it was not requested, or is present already.
         """
-        self._asked.remove(index)
+        self._requested.remove(index)
         offset, length = self.chunks.span(index)
         assert len(chunk) == length
         self.data[offset : offset + length] = chunk
@@ -59,6 +59,6 @@ class Assembly:
     def give_back(self, indices: Iterable[int]) -> None:
         """Mark requested chunks as missing again, so that another session may request them."""
         for index in sorted(indices):
-            if index in self._asked:
-                self._asked.remove(index)
+            if index in self._requested:
+                self._requested.remove(index)
                 self._missing[index] = None

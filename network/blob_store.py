@@ -64,7 +64,7 @@ class MemoryBlobs:
         """
         blob = self._blobs.get(digest)
         if blob is None:
-            raise Unavailable(f"blob {digest.hex()[:8]} is not here")
+            raise Unavailable(f"blob {digest.hex()[:8]} is not in the store")
         return blob[offset : offset + length]
 
     def put(self, data: bytes) -> Digest:
@@ -138,7 +138,7 @@ class DiskBlobs:
         """
         size = self.size(digest)
         if size is None:
-            raise Unavailable(f"blob {digest.hex()[:8]} is not here")
+            raise Unavailable(f"blob {digest.hex()[:8]} is not in the store")
         data = self.read(digest, 0, size)
         if blob_digest(data) != digest:
             self.discard_damaged(digest)

@@ -68,16 +68,16 @@ class Pull:
         async with self._adopting:
             if self.assembly is None:
                 self.assembly = Assembly(chunks)
-                self.tell()
+                self.wake()
             return self.assembly
 
     def accept(self, index: int, chunk: bytes) -> None:
         """Keep a verified chunk."""
         assert self.assembly is not None
         self.assembly.accept(index, chunk)
-        self.tell()
+        self.wake()
 
-    def tell(self) -> None:
+    def wake(self) -> None:
         """Wake all tasks that wait for a change."""
         self.changed.set()
         self.changed = trio.Event()
@@ -165,26 +165,26 @@ async def _pull_on(stream: Any, pull: Pull, timing: limits.Timing) -> None:
     if chunks.digest() != pull.digest:
         raise MalformedMessage("the chunk list does not match the digest")
     assembly = await pull.adopt(chunks)
-    asked: set[int] = set()
+    requested: set[int] = set()
     try:
         while not assembly.is_complete:
-            while len(asked) < limits.CHUNKS_IN_FLIGHT and (index := assembly.take()) is not None:
-                asked.add(index)
+            while len(requested) < limits.CHUNKS_IN_FLIGHT and (index := assembly.take()) is not None:
+                requested.add(index)
                 await frames.write_frame(stream, Kind.WANT_CHUNK, frames.pack_id(index))
-            if not asked:
+            if not requested:
                 await pull.changed.wait()  # other sessions have requested the rest, and may give some back
                 continue
             with trio.fail_after(timing.chunk_s):
                 _, body = await frames.read_frame(stream, (Kind.CHUNK,))
             index, chunk = frames.unpack_id(body)
-            if index not in asked:
-                raise MalformedMessage(f"chunk {index} was not asked for")
+            if index not in requested:
+                raise MalformedMessage(f"chunk {index} was not requested")
             await pull.threads.run(chunks.verify, index, chunk)
-            asked.remove(index)
+            requested.remove(index)
             pull.accept(index, chunk)
     finally:
-        assembly.give_back(asked)
-        pull.tell()
+        assembly.give_back(requested)
+        pull.wake()
 
 
 async def blaming(peer: PeerId, call: Callable[..., Awaitable[T]], *args: Any) -> T:

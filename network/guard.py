@@ -78,7 +78,7 @@ def _logging(fn: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]
         try:
             await fn(*args)
         except Exception as error:
-            log.info("libp2p task ended", extra={"task": fn.__name__, "error": _words(error)})
+            log.info("libp2p task ended", extra={"task": fn.__name__, "error": _error_text(error)})
 
     return run
 
@@ -91,7 +91,9 @@ def _restarting(fn: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[An
                 await fn(*args)
                 return
             except Exception as error:
-                log.warning("libp2p service task failed", extra={"task": fn.__name__, "error": _words(error)})
+                log.warning(
+                    "libp2p service task failed", extra={"task": fn.__name__, "error": _error_text(error)}
+                )
                 await trio.sleep(_RESTART_S)
 
     return run
@@ -105,7 +107,7 @@ def _contain_streams() -> None:
         try:
             await handle(self, stream)
         except Exception as error:
-            log.debug("stream ended", extra={"error": _words(error)})
+            log.debug("stream ended", extra={"error": _error_text(error)})
             await reset_quietly(stream)
 
     BasicHost._swarm_stream_handler = handle_safely
@@ -123,7 +125,7 @@ def _contain_streams() -> None:
         try:
             await accept(self, muxed_stream)
         except Exception as error:
-            log.debug("stream refused", extra={"error": _words(error)})
+            log.debug("stream refused", extra={"error": _error_text(error)})
         finally:
             self.assay_serving -= 1
 
@@ -163,7 +165,7 @@ def _release_inbound_slots() -> None:
             muxed = await self.upgrade_inbound_raw_conn(raw, maddr)
             await muxed.event_closed.wait()
         except Exception as error:
-            log.debug("inbound connection refused", extra={"error": _words(error)})
+            log.debug("inbound connection refused", extra={"error": _error_text(error)})
         finally:
             with trio.CancelScope(shield=True), trio.move_on_after(1):
                 await _close_quietly(raw)
@@ -212,15 +214,15 @@ async def reset_quietly(stream: Any) -> None:
         try:
             await stream.reset()
         except Exception as error:
-            log.debug("reset ended", extra={"error": _words(error)})
+            log.debug("reset ended", extra={"error": _error_text(error)})
 
 
 async def _close_quietly(raw: RawConnection) -> None:
     try:
         await raw.close()
     except Exception as error:
-        log.debug("close ended", extra={"error": _words(error)})
+        log.debug("close ended", extra={"error": _error_text(error)})
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[: limits.REASON_CHARS_MAX]

@@ -83,7 +83,7 @@ class RequestServer:
                     else:
                         self._start(peer, body, nursery, send)
             except Exception as error:  # supervision: this stream is over, nothing else
-                log.debug("control stream ended", extra={"peer": peer.hex()[:8], "error": _words(error)})
+                log.debug("control stream ended", extra={"peer": peer.hex()[:8], "error": _error_text(error)})
             nursery.cancel_scope.cancel()
         # Responses that were queued but never written still hold their slots.
         while True:
@@ -165,7 +165,7 @@ class RequestServer:
             try:
                 await frames.write_pieces(stream, frame)
             except Exception as error:  # supervision: the peer does not read, or is gone
-                log.debug("answer not written", extra={"peer": peer.hex()[:8], "error": _words(error)})
+                log.debug("answer not written", extra={"peer": peer.hex()[:8], "error": _error_text(error)})
                 scope.cancel()
                 return
             finally:
@@ -182,9 +182,9 @@ def _refusal(number: int, reason: str, *, is_busy: bool = False) -> bytes:
     return frames.encode_frame(Kind.REFUSAL, frames.pack_refusal(number, reason, is_busy=is_busy))
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     if isinstance(error, trio.WouldBlock):
-        return "the peer does not read its answers"
+        return "the peer does not read the answers it requested"
     if isinstance(error, (EOFError, MalformedMessage)):
         return str(error)
     return frames.printable(f"{type(error).__name__}: {error}")

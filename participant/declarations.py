@@ -23,7 +23,7 @@ FLOP_MAX = 10**30
 class Declarations:
     """A buyer's declarations. Empty text and None mean not declared."""
 
-    provider: str = ""  # that places the model on the market
+    provider: str = ""  # whoever places the model on the market
     licence: str = ""  # of the model
     base_flop: int | None = None  # spent on the imported parameters before this run
     flop_per_joule: int = ACCELERATOR_FLOP_PER_JOULE
@@ -42,18 +42,18 @@ class Declarations:
         if self.flop_per_joule != ACCELERATOR_FLOP_PER_JOULE and self.flop_source == ACCELERATOR_SOURCE:
             raise ValueError("flop_per_joule is not the default, so flop_source must say where it is from")
 
-    def told(self) -> dict[str, Any]:
+    def as_plain(self) -> dict[str, Any]:
         """JSON form, as in the registry entry."""
         return asdict(self)
 
 
-def read_declarations(told: Mapping[str, Any]) -> Declarations:
-    """Inverts `Declarations.told`.
+def read_declarations(given: Mapping[str, Any]) -> Declarations:
+    """Inverts `Declarations.as_plain`.
 
     Raises:
         ValueError, TypeError: it is not that form.
     """
-    return Declarations(**told)
+    return Declarations(**given)
 
 
 def _is_count(value: object) -> bool:

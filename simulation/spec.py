@@ -104,7 +104,7 @@ def load_sim(path: Path) -> SimSpec:
     if sim.nodes <= 2 * max(sim.liars, spec.tolerated):
         faults.append(f"[sim] nodes = {sim.nodes}: expected more than twice liars and f")
     if sim.attack != "none" and not sim.liars:
-        faults.append(f'[sim] attack = "{sim.attack}": nobody does it; expected liars of at least 1')
+        faults.append(f'[sim] attack = "{sim.attack}": no node carries it out; expected liars of at least 1')
     if sim.attack == "none" and sim.liars:
         faults.append(f"[sim] liars = {sim.liars}: expected an attack")
     if spec.rule.endswith("krum") and sim.nodes < 2 * spec.tolerated + 3:

@@ -121,7 +121,9 @@ def simulate(spec: SimSpec, run: RunSpec, tokens: Tokens, tell: Callable[[SimRou
         try:
             sent[honest_count:] = attack(scene)
         except ValueError as refusal:
-            raise ConfigError(f'round {number}: attack "{sim.attack}" cannot: {refusal}') from None
+            raise ConfigError(
+                f'round {number}: attack "{sim.attack}" cannot be carried out: {refusal}'
+            ) from None
         try:
             result = rule(dict(zip(peers, sent, strict=True)), layout.blocks)
         except ValueError as refusal:
@@ -169,10 +171,10 @@ def _run(spec: SimSpec, run: RunSpec, tokens: Tokens, folder: Path) -> None:
     with console.status("round 0") as status:
 
         def tell(one: SimRound) -> None:
-            words = f"round {one.round + 1}/{run.rounds}  loss {one.loss:.4f}"
-            status.update(words)
+            line = f"round {one.round + 1}/{run.rounds}  loss {one.loss:.4f}"
+            status.update(line)
             if one.validation is not None:
-                console.print(f"{words}  validation {one.validation:.4f}")
+                console.print(f"{line}  validation {one.validation:.4f}")
 
         rounds = simulate(spec, run, tokens, tell)
     console.print(_table(spec, run, rounds, time.monotonic() - since_s))

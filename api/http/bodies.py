@@ -49,7 +49,7 @@ class _StrictRequest(Request):
         try:
             return read_json(body)
         except (ValueError, RecursionError) as error:
-            raise Problem(400, f"the body is not JSON as expected: {str(error)[:200]}") from None
+            raise Problem(400, f"the body is not valid JSON: {str(error)[:200]}") from None
 
 
 def _check_depth(value: Any, depth: int = 0) -> None:
@@ -61,7 +61,7 @@ def _check_depth(value: Any, depth: int = 0) -> None:
 
 
 def _not_a_number(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON number")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _finite(text: str) -> float:
@@ -74,5 +74,5 @@ def _finite(text: str) -> float:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("a duplicate key")
     return found

@@ -73,9 +73,9 @@ class Guard:
     async def _served(self, scope: Message, receive: Receive, answer: _Answer) -> None:
         limits = self._limits
         limit_s = limits.export_s if scope["path"].endswith("/export") else limits.request_s
-        asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+        request = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         try:
-            await asyncio.wait_for(self._app(asked, self._bounded(receive), answer.send), limit_s)
+            await asyncio.wait_for(self._app(request, self._bounded(receive), answer.send), limit_s)
         except asyncio.TimeoutError:
             late = problem_answer(503, f"not answered within {limit_s:g} seconds", {"Retry-After": "5"})
             await answer.instead(late, scope, receive)
@@ -90,12 +90,12 @@ class Guard:
         limits = self._limits
         size = sum(len(name) + len(value) for name, value in scope["headers"])
         if size > limits.header_bytes:
-            return problem_answer(431, f"the headers may have {limits.header_bytes} bytes")
+            return problem_answer(431, f"headers too long, at most {limits.header_bytes} bytes expected")
         if len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"") > PATH_BYTES_MAX:
-            return problem_answer(414, f"the path may have {PATH_BYTES_MAX} bytes")
+            return problem_answer(414, f"path too long, at most {PATH_BYTES_MAX} bytes expected")
         for name, value in scope["headers"]:
             if name == b"content-length" and (not value.isdigit() or int(value) > limits.body_bytes):
-                return problem_answer(413, f"the body may have {limits.body_bytes} bytes")
+                return problem_answer(413, f"body too long, at most {limits.body_bytes} bytes expected")
         wait = self._addresses.take(_address(scope), self._clock())
         if wait:
             seconds = str(int(wait) + 1)
@@ -112,7 +112,7 @@ class Guard:
             message = await receive()
             left -= len(message.get("body") or b"")
             if left < 0:
-                raise Problem(413, f"the body may have {self._limits.body_bytes} bytes")
+                raise Problem(413, f"body too long, at most {self._limits.body_bytes} bytes expected")
             return message
 
         return read

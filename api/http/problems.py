@@ -37,8 +37,8 @@ class Problem(HTTPException):
 def problem_body(status: int, detail: str, **more: Any) -> bytes:
     """The JSON text of a problem."""
     title = HTTPStatus(status).phrase
-    told = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
-    return json.dumps(told, ensure_ascii=True).encode()
+    problem = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
+    return json.dumps(problem, ensure_ascii=True).encode()
 
 
 def problem_answer(
@@ -73,12 +73,12 @@ async def _on_http(request: Request, error: Exception) -> Response:
 
 async def _on_validation(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    told = [
+    errors = [
         {"at": ".".join(str(part)[:40] for part in one["loc"])[:200], "expected": str(one["msg"])[:200]}
         for one in error.errors()[:ERRORS_MAX]
     ]
-    first = f"{told[0]['at']}: {told[0]['expected']}" if told else "the request is not as documented"
-    return problem_answer(422, first, errors=told)
+    first = f"{errors[0]['at']}: {errors[0]['expected']}" if errors else "not the documented request"
+    return problem_answer(422, first, errors=errors)
 
 
 async def _on_refused(request: Request, error: Exception) -> Response:

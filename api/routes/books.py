@@ -64,13 +64,13 @@ Peer = Annotated[str, Path(pattern=r"^[0-9a-fA-F]{1,64}$")]
 
 
 @router.get("/runs")
-def runs(server: TheServer, who: Reader) -> list[RunAnswer]:
+def runs(server: TheServer, caller: Reader) -> list[RunAnswer]:
     """The served runs."""
     return [_run(run) for run in server.catalogue.runs.values()]
 
 
 @router.get("/runs/{run}")
-def run(server: TheServer, who: Reader, run: RunName) -> RunAnswer:
+def run(server: TheServer, caller: Reader, run: RunName) -> RunAnswer:
     """One run, with the size of its log."""
     return _run(server.catalogue.find(run))
 
@@ -95,7 +95,9 @@ def _run(run: ServedRun) -> RunAnswer:
 
 
 @router.get("/runs/{run}/balances")
-def balances(server: TheServer, who: Reader, run: RunName, request: Request, response: Response) -> Balances:
+def balances(
+    server: TheServer, caller: Reader, run: RunName, request: Request, response: Response
+) -> Balances:
     """Every non-zero account balance, on its own side, from the journal."""
     found = server.catalogue.find(run).totals()
     response.headers["ETag"] = check_etag(request, found.edge)
@@ -113,13 +115,13 @@ def balances(server: TheServer, who: Reader, run: RunName, request: Request, res
 @router.get("/runs/{run}/entries")
 def entries(
     server: TheServer,
-    who: Reader,
+    caller: Reader,
     run: RunName,
     request: Request,
     response: Response,
-    after: Annotated[int, Query(ge=0, lt=2**63, description="the last number that is not wanted")] = 0,
+    after: Annotated[int, Query(ge=0, lt=2**63, description="number of the last entry before the page")] = 0,
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
-    account: Annotated[str, Query(max_length=200, description="only accounts whose code begins so")] = "",
+    account: Annotated[str, Query(max_length=200, description="prefix of the account codes")] = "",
 ) -> Entries:
     """The journal, oldest first, page by page; each entry is compared with the log."""
     with server.catalogue.find(run).opened() as db:
@@ -131,11 +133,11 @@ def entries(
 @router.get("/runs/{run}/proof")
 def proof(
     server: TheServer,
-    who: Reader,
+    caller: Reader,
     run: RunName,
     request: Request,
     response: Response,
-    entry: Annotated[str, Query(min_length=1, max_length=200, description="its number or its key")],
+    entry: Annotated[str, Query(min_length=1, max_length=200, description="number or key of the entry")],
 ) -> ProofAnswer:
     """An entry with its inclusion proof in the signed log."""
     served_run = server.catalogue.find(run)
@@ -156,9 +158,11 @@ def proof(
 @router.get("/runs/{run}/checkpoints")
 def checkpoints(
     server: TheServer,
-    who: Reader,
+    caller: Reader,
     run: RunName,
-    limit: Annotated[int, Query(ge=1, le=500, description="so many of the newest")] = 100,
+    limit: Annotated[
+        int, Query(ge=1, le=500, description="largest number of checkpoints, newest first")
+    ] = 100,
 ) -> list[CheckpointAnswer]:
     """Signed checkpoints of the log, smallest first."""
     served_run = server.catalogue.find(run)
@@ -177,7 +181,7 @@ def checkpoints(
 
 
 @router.get("/runs/{run}/audit")
-def audit(server: TheServer, who: Reader, run: RunName) -> AuditResult:
+def audit(server: TheServer, caller: Reader, run: RunName) -> AuditResult:
     """Audit of the books: recomputes every leaf, root, sum and checkpoint; cached for a while."""
 
     found = server.catalogue.find(run).audited(server.config.limits.audit_every_s)
@@ -196,7 +200,7 @@ def audit(server: TheServer, who: Reader, run: RunName) -> AuditResult:
 @router.get("/runs/{run}/export", responses={200: {"content": {"text/csv": {}, "text/plain": {}}}})
 def export(
     server: TheServer,
-    who: Reader,
+    caller: Reader,
     run: RunName,
     language: Annotated[Literal["csv", "beancount"], Query()] = "csv",
 ) -> StreamingResponse:
@@ -222,7 +226,7 @@ def export(
 
 
 @router.get("/runs/{run}/earnings/{peer}")
-def earnings(server: TheServer, who: Reader, run: RunName, peer: Peer) -> Earnings:
+def earnings(server: TheServer, caller: Reader, run: RunName, peer: Peer) -> Earnings:
     """A node's earnings in each epoch, by its peer id or a prefix of it."""
     with server.catalogue.find(run).opened() as db, missing():
         found = read_earned(db, peer)
@@ -245,7 +249,7 @@ def earnings(server: TheServer, who: Reader, run: RunName, peer: Peer) -> Earnin
 
 
 @router.get("/runs/{run}/earnings/{peer}/why/{epoch}")
-def why(server: TheServer, who: Reader, run: RunName, peer: Peer, epoch: Epoch) -> Reasons:
+def why(server: TheServer, caller: Reader, run: RunName, peer: Peer, epoch: Epoch) -> Reasons:
     """Every unpaid step of an epoch, with the digests that prove the reason."""
     with server.catalogue.find(run).opened() as db, missing():
         found = read_unpaid(db, peer, epoch)
@@ -282,7 +286,7 @@ def why(server: TheServer, who: Reader, run: RunName, peer: Peer, epoch: Epoch) 
 
 
 @router.get("/runs/{run}/settlements/{epoch}")
-def settlement(server: TheServer, who: Reader, run: RunName, epoch: Epoch) -> SettlementAnswer:
+def settlement(server: TheServer, caller: Reader, run: RunName, epoch: Epoch) -> SettlementAnswer:
     """An epoch's payout table, each row with its claim proof."""
     served_run = server.catalogue.find(run)
     run_id = served_run.spec()[1]
@@ -312,14 +316,14 @@ def missing() -> Iterator[None]:
         raise Problem(404, str(error)[:500]) from None
 
 
-def may_see(who: Principal | None, buyer: str) -> None:
+def may_see(caller: Principal | None, buyer: str) -> None:
     """Do nothing if the caller may see a buyer's documents.
 
     Raises:
         Problem: they belong to another account.
     """
-    if who is not None and who.account is not None and who.account != buyer:
-        raise Problem(403, "these papers are the buyer's")
+    if caller is not None and caller.account is not None and caller.account != buyer:
+        raise Problem(403, "only the run's buyer may read its invoices")
 
 
 def _entry(one: Written) -> EntryAnswer:

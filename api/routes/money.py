@@ -43,10 +43,10 @@ Quoter = Annotated[Principal | None, Depends(needs("quote"))]
 
 
 @router.get("/runs/{run}/invoices")
-def invoices(server: TheServer, who: InvoiceReader, run: RunName) -> list[InvoiceHead]:
+def invoices(server: TheServer, caller: InvoiceReader, run: RunName) -> list[InvoiceHead]:
     """Invoices and credit notes of a run; for its buyer, and the server's own tokens."""
     served_run = server.catalogue.find(run)
-    may_see(who, evm_address(served_run.spec()[0].buyer))
+    may_see(caller, evm_address(served_run.spec()[0].buyer))
     with served_run.opened() as db:
         found = read_documents(db)
     return [
@@ -64,19 +64,21 @@ def invoices(server: TheServer, who: InvoiceReader, run: RunName) -> list[Invoic
 
 
 @router.get("/runs/{run}/invoices/{series}/{number}", responses={200: {"content": {"application/json": {}}}})
-def invoice(server: TheServer, who: InvoiceReader, run: RunName, series: Series, number: Number) -> Response:
+def invoice(
+    server: TheServer, caller: InvoiceReader, run: RunName, series: Series, number: Number
+) -> Response:
     """One document, in the canonical JSON that its hash covers."""
-    return Response(to_json(_document(server, who, run, series, number)), media_type="application/json")
+    return Response(to_json(_document(server, caller, run, series, number)), media_type="application/json")
 
 
 @router.get(
     "/runs/{run}/invoices/{series}/{number}/pdf", responses={200: {"content": {"application/pdf": {}}}}
 )
 def invoice_pdf(
-    server: TheServer, who: InvoiceReader, run: RunName, series: Series, number: Number
+    server: TheServer, caller: InvoiceReader, run: RunName, series: Series, number: Number
 ) -> Response:
     """One document as PDF."""
-    found = _document(server, who, run, series, number)
+    found = _document(server, caller, run, series, number)
     try:
         body = pdf_bytes(found)
     except ConfigError:
@@ -85,9 +87,9 @@ def invoice_pdf(
     return Response(body, media_type="application/pdf", headers=headers)
 
 
-def _document(server: TheServer, who: Principal | None, run: str, series: str, number: int) -> Document:
+def _document(server: TheServer, caller: Principal | None, run: str, series: str, number: int) -> Document:
     served_run = server.catalogue.find(run)
-    may_see(who, evm_address(served_run.spec()[0].buyer))
+    may_see(caller, evm_address(served_run.spec()[0].buyer))
     with served_run.opened() as db, missing():
         return read_document(db, series, number)
 
@@ -108,7 +110,7 @@ def _document(server: TheServer, who: Principal | None, run: str, series: str, n
 )
 def quote(
     server: TheServer,
-    who: Quoter,
+    caller: Quoter,
     request: Request,
     body: Annotated[bytes, Body(include_in_schema=False, media_type="application/toml")],
 ) -> QuoteAnswer:
@@ -145,13 +147,13 @@ def _cost(found: Cost) -> QuoteCost:
 
 
 @router.get("/orders/{run_id}")
-def order(server: TheServer, who: Reader, run_id: Annotated[HashGiven, Path()]) -> OrderAnswer:
+def order(server: TheServer, caller: Reader, run_id: Annotated[HashGiven, Path()]) -> OrderAnswer:
     """A run's present escrow, from the contract."""
     chain = server.chain()
     raw = bytes.fromhex(run_id[2:])
     found = chain.run(raw)
     if found is None:
-        raise Problem(404, "nobody opened a run of this id")
+        raise Problem(404, "no run of this id was opened")
     return OrderAnswer(
         run_id=raw.hex(),
         buyer=found.buyer,
@@ -172,22 +174,22 @@ def order(server: TheServer, who: Reader, run_id: Annotated[HashGiven, Path()]) 
 @router.get("/stakes/{role}/{account}")
 def stake(
     server: TheServer,
-    who: Reader,
+    caller: Reader,
     role: Annotated[Literal["operator", "verifier"], Path()],
     account: Annotated[AddressText, Path()],
 ) -> StakeAnswer:
     """An account's present stake in one role, from the contract."""
     from eth_utils.address import to_checksum_address
 
-    chain, whose = server.chain(), to_checksum_address(account)
-    found = chain.stake_of(whose, ROLES[role])
+    chain, holder = server.chain(), to_checksum_address(account)
+    found = chain.stake_of(holder, ROLES[role])
     return StakeAnswer(
-        account=whose,
+        account=holder,
         role=role,
         active=str(found.active),
         leaving=str(found.unbonding),
         minimum=str(found.minimum),
         frozen_until=found.frozen_until,
-        rewards=str(chain.rewards_of(whose)),
-        banned=chain.is_banned(whose),
+        rewards=str(chain.rewards_of(holder)),
+        banned=chain.is_banned(holder),
     )

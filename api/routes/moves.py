@@ -45,50 +45,50 @@ _HEADERS: Any = {
 
 
 @router.post("/prepare", status_code=201, response_model=PreparedAnswer, openapi_extra=_HEADERS)
-def prepare(server: TheServer, who: Mover, asked: PrepareAsked, request: Request) -> Response:
+def prepare(server: TheServer, caller: Mover, body: PrepareAsked, request: Request) -> Response:
     """The unsigned transactions of a move, and the statement that the account signs with them.
 
     Actions: stake.add {role, amount}, stake.remove {role, amount}, stake.withdraw {ticket},
     claim {run, epoch, index}, order.place {spec_hash, budget, epoch_cap, epochs, deadline},
     order.topup {run_id, amount}, order.cancel {run_id}, order.refund {run_id}.
     """
-    return once(server, who, request, asked, lambda: (201, _prepare(server, who, asked)))
+    return once(server, caller, request, body, lambda: (201, _prepare(server, caller, body)))
 
 
 @router.post("", status_code=202, response_model=MoveAnswer, openapi_extra=_HEADERS)
-def send(server: TheServer, who: Mover, asked: MoveAsked, request: Request) -> Response:
+def send(server: TheServer, caller: Mover, body: MoveAsked, request: Request) -> Response:
     """Send a prepared move: its statement and its transactions, signed by the account."""
-    return once(server, who, request, asked, lambda: (202, _send(server, who, asked)))
+    return once(server, caller, request, body, lambda: (202, _send(server, caller, body)))
 
 
 @router.get("/{move_id}")
-def state(server: TheServer, who: Mover, move_id: MoveId) -> MoveAnswer:
+def state(server: TheServer, caller: Mover, move_id: MoveId) -> MoveAnswer:
     """State of a move; transactions unknown to the chain are submitted again."""
-    return _told(server, _mine(server, who, move_id))
+    return _answer(server, _mine(server, caller, move_id))
 
 
-def _prepare(server: Server, who: Principal, asked: PrepareAsked) -> PreparedAnswer:
-    chain, account, now_s = server.chain(), _account(who), server.now_s()
-    planned: Planned = plan(server, account, asked.action, asked.parameters)
+def _prepare(server: Server, caller: Principal, body: PrepareAsked) -> PreparedAnswer:
+    chain, account, now_s = server.chain(), _account(caller), server.now_s()
+    planned: Planned = plan(server, account, body.action, body.parameters)
     transactions = chain.unsigned(account, planned.calls)
     nonce = secrets.token_bytes(32)
     typed = typed_data(
         chain.deployment,
-        action=asked.action,
+        action=body.action,
         summary=planned.summary,
         account=account,
         amount=planned.amount,
-        parameters=asked.parameters,
+        parameters=body.parameters,
         transactions=transactions,
         nonce=nonce,
         expiry=now_s + MOVE_S,
     )
     kept = Kept(
         id=nonce.hex(),
-        principal=who.name,
+        principal=caller.name,
         account=account,
         body={
-            "action": asked.action,
+            "action": body.action,
             "typed": typed,
             "transactions": [_plain(one) for one in transactions],
         },
@@ -104,7 +104,7 @@ def _prepare(server: Server, who: Principal, asked: PrepareAsked) -> PreparedAns
     return PreparedAnswer(
         id=kept.id,
         account=account,
-        action=asked.action,
+        action=body.action,
         amount=str(planned.amount),
         expires_at=kept.expires_s,
         typed_data=typed,
@@ -112,45 +112,45 @@ def _prepare(server: Server, who: Principal, asked: PrepareAsked) -> PreparedAns
     )
 
 
-def _send(server: Server, who: Principal, asked: MoveAsked) -> MoveAnswer:
-    kept, now_s = _mine(server, who, asked.id), server.now_s()
-    raws = tuple(one.lower() for one in asked.transactions)
+def _send(server: Server, caller: Principal, body: MoveAsked) -> MoveAnswer:
+    kept, now_s = _mine(server, caller, body.id), server.now_s()
+    raws = tuple(one.lower() for one in body.transactions)
     if kept.state == "sent":
         if kept.raw != raws:
             raise Problem(409, "this move was sent before, with other transactions")
-        return _told(server, kept)
+        return _answer(server, kept)
     if kept.expires_s <= now_s:
         raise Problem(409, "this move has expired; prepare it again")
     prepared = [Unsigned(**one) for one in kept.body["transactions"]]
     if len(prepared) != len(raws):
         raise Problem(422, f"{len(raws)} transactions, {len(prepared)} were prepared")
     try:
-        check_move(kept.body["typed"], bytes.fromhex(asked.signature[2:]), kept.account)
+        check_move(kept.body["typed"], bytes.fromhex(body.signature[2:]), kept.account)
         for raw, one in zip(raws, prepared, strict=True):
             check_transaction(bytes.fromhex(raw[2:]), one, kept.account)
     except MoveRefused as error:
         raise Problem(422, str(error)) from None
     try:
-        if not server.access.send_move(kept.id, raws, who.token, now_s):
+        if not server.access.send_move(kept.id, raws, caller.token, now_s):
             raise Problem(409, "this move was sent before, or has expired")
     except OverLimit:
         raise Problem(403, "the token's spend limit does not cover this move") from None
     sent = server.access.move(kept.id)
     assert sent is not None
-    return _told(server, sent)
+    return _answer(server, sent)
 
 
-def _told(server: Server, kept: Kept) -> MoveAnswer:
+def _answer(server: Server, kept: Kept) -> MoveAnswer:
     """The state of a move on chain."""
     chain = server.chain()
-    told = []
+    sent = []
     for raw in (bytes.fromhex(one[2:]) for one in kept.raw):
         tx_hash = keccak(raw)
         found, refused = chain.mined(tx_hash), ""
         if found.state == "unknown":
             refused = chain.offer(raw)
             found = chain.mined(tx_hash)
-        told.append(
+        sent.append(
             SentTransaction(
                 hash=f"0x{tx_hash.hex()}", state=found.state, block=found.block, refused=refused or None
             )
@@ -160,8 +160,8 @@ def _told(server: Server, kept: Kept) -> MoveAnswer:
         action=kept.body["action"],
         account=kept.account,
         amount=str(kept.amount),
-        state=_state([one.state for one in told], kept, server.now_s()),
-        transactions=told,
+        state=_state([one.state for one in sent], kept, server.now_s()),
+        transactions=sent,
     )
 
 
@@ -173,17 +173,17 @@ def _state(states: list[str], kept: Kept, now_s: int) -> str:
     return next((one for one in ("final", "mined") if all(s in ("final", one) for s in states)), "sent")
 
 
-def _mine(server: Server, who: Principal, move_id: str) -> Kept:
+def _mine(server: Server, caller: Principal, move_id: str) -> Kept:
     kept = server.access.move(move_id)
-    if kept is None or kept.account != _account(who):
-        raise Problem(404, "there is no such move of this account")
+    if kept is None or kept.account != _account(caller):
+        raise Problem(404, "this account has no such move")
     return kept
 
 
-def _account(who: Principal) -> str:
-    if who.account is None:
-        raise Problem(403, "this token speaks for no account")
-    return who.account
+def _account(caller: Principal) -> str:
+    if caller.account is None:
+        raise Problem(403, "this token has no account")
+    return caller.account
 
 
 def _plain(one: Unsigned) -> dict[str, Any]:

@@ -40,29 +40,29 @@ def nonce(server: TheServer) -> NonceAnswer:
 
 
 @router.post("", status_code=201)
-def sign_in(server: TheServer, asked: SignInAsked) -> SessionAnswer:
+def sign_in(server: TheServer, body: SignInAsked) -> SessionAnswer:
     """A session for the account that signed an EIP-4361 message with one of our nonces."""
     now_s, chain = server.now_s(), server.chain()
     try:
-        message = parse_signin(asked.message)
+        message = parse_signin(body.message)
         now = datetime.fromtimestamp(now_s, timezone.utc)
         check_signin(message, origin=server.config.origin, chain_id=chain.deployment.chain_id, now=now)
     except SignInRefused as error:
         raise Problem(401, str(error)) from None
-    if not _is_signed(server, asked.message, message.address, bytes.fromhex(asked.signature[2:])):
+    if not _is_signed(server, body.message, message.address, bytes.fromhex(body.signature[2:])):
         raise Problem(401, f"the message is not signed by {message.address}")
     if not server.access.use_nonce(message.nonce, now_s):
-        raise Problem(401, "the nonce is not one of ours, has expired, or was used")
+        raise Problem(401, "the nonce is unknown, expired or used")
     secret, expires_at = server.access.open_session(message.address, now_s)
     return SessionAnswer(token=secret, account=message.address, expires_at=expires_at)
 
 
 @router.delete("", status_code=204)
-def sign_out(server: TheServer, who: Caller, request: Request) -> Response:
+def sign_out(server: TheServer, caller: Caller, request: Request) -> Response:
     """End the caller's session."""
     secret = request.headers.get("authorization", "").partition(" ")[2].strip()
-    if who is None or not secret.startswith(SESSION_PREFIX):
-        raise Problem(409, "only a session is ended so; a token is revoked by its server's operator")
+    if caller is None or not secret.startswith(SESSION_PREFIX):
+        raise Problem(409, "only a session can sign out; a token is revoked by the server's operator")
     server.access.close_session(secret)
     return Response(status_code=204)
 

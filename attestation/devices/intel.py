@@ -28,7 +28,7 @@ HEX = ("root_ca_crl", "pck_crl", "tcb_info_signature", "qe_identity_signature")
 
 # dcap-qvl raises ValueError with free text for everything it refuses. The tests cause each of
 # these texts; any other text maps to NOT_ENDORSED, which refuses as well.
-_WORDS = (
+_REFUSALS = (
     ("in the future", Reason.COLLATERAL_IN_FUTURE),
     ("xpired", Reason.COLLATERAL_EXPIRED),
     ("No matching TCB level", Reason.TCB_UNKNOWN),
@@ -145,7 +145,7 @@ def _verified(quote: bytes, given: Mapping[str, str], root_der: bytes, at_s: int
         )
         verifier = dcap_qvl.QuoteVerifier(root_der)
         policy = dcap_qvl.QuotePolicy.claims_only(at_s)
-        said = verifier.verify_with_policy(quote, collateral, at_s, policy).to_json()
+        claims_json = verifier.verify_with_policy(quote, collateral, at_s, policy).to_json()
     except (ValueError, OverflowError) as refusal:
         return reason_of(str(refusal))
     except BaseException as panic:
@@ -154,15 +154,15 @@ def _verified(quote: bytes, given: Mapping[str, str], root_der: bytes, at_s: int
         if type(panic).__name__ == "PanicException":
             return Reason.NOT_ENDORSED
         raise
-    claims: dict[str, Any] = json.loads(said)
+    claims: dict[str, Any] = json.loads(claims_json)
     if claims.get("claims_version") != CLAIMS_VERSION:
         raise ConfigError(f"dcap-qvl's claims are of version {claims.get('claims_version')}, expected 1")
     return claims
 
 
-def reason_of(words: str) -> Reason:
+def reason_of(text: str) -> Reason:
     """The code for dcap-qvl's refusal text; NOT_ENDORSED for an unknown text."""
-    return next((reason for part, reason in _WORDS if part in words), Reason.NOT_ENDORSED)
+    return next((reason for part, reason in _REFUSALS if part in text), Reason.NOT_ENDORSED)
 
 
 def _confirm(quote: Quote, claims: Mapping[str, Any]) -> None:
@@ -174,9 +174,9 @@ def _confirm(quote: Quote, claims: Mapping[str, Any]) -> None:
     (report,) = claims["report"].values()
     report |= report.get("base", {})
     names = {"rtmr0": "rt_mr0", "rtmr1": "rt_mr1", "rtmr2": "rt_mr2", "rtmr3": "rt_mr3"}
-    said = {"report_data": quote.report_data.hex()}
-    said |= {names.get(name, name): value for name, value in quote.claims.items() if len(value) >= 64}
-    for name, value in said.items():
+    expected = {"report_data": quote.report_data.hex()}
+    expected |= {names.get(name, name): value for name, value in quote.claims.items() if len(value) >= 64}
+    for name, value in expected.items():
         if report.get(name) != value:
             raise MalformedMessage(f"quote: dcap-qvl reads {name} as {report.get(name)}, expected {value}")
 

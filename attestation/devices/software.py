@@ -102,26 +102,28 @@ def examine(
         MalformedMessage: it is not the canonical encoding of a signed statement.
     """
     signed = decode(SignedStatement, report.body, REPORT_BYTES_MAX)
-    said = signed.statement
+    statement = signed.statement
     try:
-        VerifyKey(said.key).verify(digest(said), signed.signature)
+        VerifyKey(statement.key).verify(digest(statement), signed.signature)
     except (BadSignatureError, ValueError):
         return DeviceFinding(reasons=(Reason.SIGNATURE,))
-    if key_digest(said.key) not in policy.pinned(DeviceFamily.SOFTWARE):
+    if key_digest(statement.key) not in policy.pinned(DeviceFamily.SOFTWARE):
         return DeviceFinding(reasons=(Reason.ROOT,))
-    claims = {"measurement": said.measurement.hex()}
+    claims = {"measurement": statement.measurement.hex()}
     unmatched, until_s = match_reference(policy, DeviceFamily.SOFTWARE, claims, at_s)
     faults = {
         Reason.CHAIN: bool(report.certificates),
-        Reason.BINDING: said.report_data != expected,
-        Reason.DEBUG: said.is_debug,
+        Reason.BINDING: statement.report_data != expected,
+        Reason.DEBUG: statement.is_debug,
     }
     return DeviceFinding(
-        reasons=tuple(r for r, holds in faults.items() if holds) + tcb_faults(policy, said.tcb) + unmatched,
-        device=said.key,
+        reasons=tuple(r for r, holds in faults.items() if holds)
+        + tcb_faults(policy, statement.tcb)
+        + unmatched,
+        device=statement.key,
         claims=claims,
-        debug=Debug.ENABLED if said.is_debug else Debug.DISABLED,
-        tcb=said.tcb,
+        debug=Debug.ENABLED if statement.is_debug else Debug.DISABLED,
+        tcb=statement.tcb,
         not_after_s=until_s,
     )
 

@@ -69,7 +69,7 @@ def registry_entry(run: Finished, facts: Sequence[RoundFacts], weights: bytes) -
         "log_anchor": _anchor(run.anchor),
         "record": claimed_record(run.registered),
         "thresholds": _thresholds(run, work["flop"]["accepted"] + work["flop"]["discarded"]),
-        "declared": run.declarations.told(),
+        "declared": run.declarations.as_plain(),
     }
 
 

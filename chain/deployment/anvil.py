@@ -59,7 +59,7 @@ def find_anvil(contracts_dir: Path, binary: Path | None = None) -> Path:
     if not launcher.exists():
         raise ConfigError(f"anvil is not installed: {INSTALL_HINT}")
     if shutil.which("node") is None:
-        raise ConfigError("anvil needs Node 20 or newer, and there is no 'node' on PATH")
+        raise ConfigError("anvil needs Node 20 or newer, and no 'node' is on PATH")
     return launcher
 
 
@@ -107,9 +107,9 @@ class Anvil:
     def keys(self) -> tuple[bytes, ...]:
         """Private keys of the accounts that the chain funds at genesis, 32 bytes each."""
         Account.enable_unaudited_hdwallet_features()
-        words = self._mnemonic()
+        mnemonic = self._mnemonic()
         return tuple(
-            bytes(Account.from_mnemonic(words, account_path=f"m/44'/60'/0'/0/{index}").key)
+            bytes(Account.from_mnemonic(mnemonic, account_path=f"m/44'/60'/0'/0/{index}").key)
             for index in range(self.account_count)
         )
 
@@ -203,11 +203,11 @@ class Anvil:
         if not path.exists():
             self.state_dir.mkdir(parents=True, exist_ok=True)
             Account.enable_unaudited_hdwallet_features()
-            _, words = Account.create_with_mnemonic()
+            _, mnemonic = Account.create_with_mnemonic()
             fresh = path.with_suffix(".new")
             fresh.unlink(missing_ok=True)
             with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(words)
+                file.write(mnemonic)
             os.replace(fresh, path)
         return path.read_text().strip()
 
@@ -227,8 +227,8 @@ class Anvil:
         deadline = time.monotonic() + START_S_MAX
         while time.monotonic() < deadline:
             if self._child.poll() is not None:
-                words = (self.state_dir / "anvil.log").read_text(errors="replace").strip()[-500:]
-                raise ConfigError(f"anvil stopped with code {self._child.returncode}: {words}")
+                output = (self.state_dir / "anvil.log").read_text(errors="replace").strip()[-500:]
+                raise ConfigError(f"anvil stopped with code {self._child.returncode}: {output}")
             if _chain_id_at(self.rpc_url) == self.chain_id:
                 return
             time.sleep(0.05)

@@ -45,7 +45,9 @@ def check_code(contract: str, where: str, code: bytes, artefact: Mapping[str, An
         for place in _PLACE.finditer(expected):
             masked[place.start() + 1 : place.end()] = bytes(32)
     if bytes(masked) != expected:
-        raise ConfigError(f"{contract} at {where} has other code than this release has: send it nothing")
+        raise ConfigError(
+            f"{contract} at {where} has other code than this release expects: do not send transactions to it"
+        )
 
 
 def links_of(abi: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:

@@ -144,7 +144,7 @@ def deploy(
             raise AssertionError("a deployment is always sent")
         receipt = rpc.receipt(f"deploy {contract}", one.tx_hash)
         if receipt["status"] != 1:
-            raise ConfigError(f"{contract} refused to be deployed: check the windows, shares and verifiers")
+            raise ConfigError(f"{contract} could not be deployed: check the windows, shares and verifiers")
         if receipt["contractAddress"] != addresses[contract]:
             raise Unavailable(f"deploy {contract}: another transaction of {rpc.address} came in between")
     return Deployment(

@@ -90,7 +90,7 @@ def _leaf(root: bytes, key: bytes, nodes: Sequence[bytes]) -> bytes:
     expected: Any = root
     for node in nodes:
         if keccak(node) != expected:
-            raise MalformedMessage("event proof: a node is not the one that its parent names")
+            raise MalformedMessage("event proof: a node does not have the hash in its parent")
         item = _list(node, "node")
         while True:  # a node shorter than its hash is embedded in its parent
             expected, nibbles, value = _descend(item, nibbles)
@@ -111,25 +111,25 @@ def _descend(item: Any, nibbles: list[int]) -> tuple[Any, list[int], bytes | Non
             return b"", [], _value(item[16])
         return item[nibbles[0]], nibbles[1:], None
     if not isinstance(item, list) or len(item) != 2 or not isinstance(item[0], bytes) or not item[0]:
-        raise MalformedMessage("event proof: no node of a trie")
+        raise MalformedMessage("event proof: not a trie node")
     path = [half for byte in item[0] for half in (byte >> 4, byte & 15)]
     flag = path[0]
     if flag > 3 or (flag & 1 == 0 and path[1]):
-        raise MalformedMessage("event proof: a path that begins as none does")
+        raise MalformedMessage("event proof: a trie path with an invalid prefix")
     rest = path[1:] if flag & 1 else path[2:]
     if nibbles[: len(rest)] != rest:
-        raise MalformedMessage("event proof: another receipt than it says")
+        raise MalformedMessage("event proof: the path leads to another receipt than its index")
     left = nibbles[len(rest) :]
     if flag < 2:
         return item[1], left, None
     if left:
-        raise MalformedMessage("event proof: another receipt than it says")
+        raise MalformedMessage("event proof: the path leads to another receipt than its index")
     return b"", [], _value(item[1])
 
 
 def _value(item: Any) -> bytes:
     if not isinstance(item, bytes) or not item:
-        raise MalformedMessage("event proof: no receipt")
+        raise MalformedMessage("event proof: not a receipt")
     return item
 
 
@@ -148,13 +148,13 @@ def _log(receipt: bytes, position: int) -> tuple[bytes, tuple[bytes, ...], bytes
         or not all(isinstance(one, bytes) for one in event[1])
         or not isinstance(event[2], bytes)
     ):
-        raise MalformedMessage("event proof: no event")
+        raise MalformedMessage("event proof: not an event")
     return event[0], tuple(event[1]), event[2]
 
 
 def _number(field: Any) -> int:
     if not isinstance(field, bytes) or len(field) > 8 or field[:1] == b"\0":
-        raise MalformedMessage("event proof: a header whose number is none")
+        raise MalformedMessage("event proof: a header field that is not a number")
     return int.from_bytes(field, "big")
 
 
@@ -168,9 +168,9 @@ def _list(data: bytes, what: str) -> list[Any]:
         _check_depth(data)
         found = rlp.decode(data)
     except (RLPException, ValueError, TypeError, IndexError) as error:
-        raise MalformedMessage(f"event proof: a {what} that is no RLP ({str(error)[:100]})") from None
+        raise MalformedMessage(f"event proof: a {what} that is not RLP ({str(error)[:100]})") from None
     if not isinstance(found, list):
-        raise MalformedMessage(f"event proof: a {what} that is no list")
+        raise MalformedMessage(f"event proof: a {what} that is not a list")
     return found
 
 

@@ -39,18 +39,23 @@ def prove_event(rpc: Rpc, event: ChainEvent) -> EventProof:
         Unavailable: the endpoint does not answer, or the block's hashes cannot be recomputed.
     """
     what, name = "event proof", f"0x{event.block_hash.hex()}"
-    block = _asked(rpc, what, "eth_getBlockByHash", [name, False])
+    block = _request(rpc, what, "eth_getBlockByHash", [name, False])
     header = _header(block)
     if keccak(header) != event.block_hash:
-        raise Unavailable(f"{what}: block {event.block_number} has a header that cannot be made again here")
+        raise Unavailable(
+            f"{what}: block {event.block_number} has a header whose hash cannot be recomputed here"
+        )
     receipts = [
-        _asked(rpc, what, "eth_getTransactionReceipt", [transaction]) for transaction in block["transactions"]
+        _request(rpc, what, "eth_getTransactionReceipt", [transaction])
+        for transaction in block["transactions"]
     ]
     tree: Any = HexaryTrie({})
     for index, receipt in enumerate(receipts):
         tree[rlp.encode(index)] = _encoded(receipt)
     if tree.root_hash != to_bytes(hexstr=block["receiptsRoot"]):
-        raise Unavailable(f"{what}: block {event.block_number} has receipts that cannot be made again here")
+        raise Unavailable(
+            f"{what}: block {event.block_number} has receipts whose root cannot be recomputed here"
+        )
     for index, receipt in enumerate(receipts):
         for position, log in enumerate(receipt["logs"]):
             if int(log["logIndex"], 16) == event.log_index:
@@ -64,7 +69,7 @@ def _own(nodes: tuple[bytes, ...]) -> tuple[bytes, ...]:
     return tuple(node for place, node in enumerate(nodes) if place == 0 or len(node) >= 32)
 
 
-def _asked(rpc: Rpc, what: str, method: str, parameters: list[Any]) -> Any:
+def _request(rpc: Rpc, what: str, method: str, parameters: list[Any]) -> Any:
     def question() -> Any:
         answer: Any = rpc.web3.provider.make_request(method, parameters)  # type: ignore[arg-type]
         if not isinstance(answer.get("result"), dict):
@@ -82,7 +87,7 @@ def _header(block: dict[str, Any]) -> bytes:
             if name in block
         ]
     except (ValueError, TypeError) as error:
-        raise Unavailable(f"event proof: a block that is none ({error})") from None
+        raise Unavailable(f"event proof: a malformed block ({error})") from None
     encoded: bytes = rlp.encode(fields)
     return encoded
 
@@ -108,5 +113,5 @@ def _encoded(receipt: dict[str, Any]) -> bytes:
         )
         kind = int(receipt.get("type", "0x0"), 16)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Unavailable(f"event proof: a receipt that is none ({error!r})") from None
+        raise Unavailable(f"event proof: a malformed receipt ({error!r})") from None
     return body if kind == 0 else bytes([kind]) + body

@@ -91,8 +91,8 @@ def leaf(run_id: bytes, epoch: int, index: int, account: str, amount: int) -> by
         ValueError: a number that no EVM word holds, no address, or no run id.
     """
     # Five fixed-size EVM words: packing them by hand takes a third of the general encoder's time.
-    words = (run_id, _word(epoch), _word(index), _address(account), _word(amount))
-    row = b"".join(words)
+    encoded = (run_id, _word(epoch), _word(index), _address(account), _word(amount))
+    row = b"".join(encoded)
     if len(row) != 5 * WORD_BYTES:
         raise ValueError(f"a run id of {len(run_id)} bytes")
     return keccak(keccak(row))
@@ -100,14 +100,14 @@ def leaf(run_id: bytes, epoch: int, index: int, account: str, amount: int) -> by
 
 def _word(number: int) -> bytes:
     if not 0 <= number < 1 << 8 * WORD_BYTES:
-        raise ValueError(f"a number of {number.bit_length()} bits is no unsigned word")
+        raise ValueError(f"a number of {number.bit_length()} bits does not fit into an unsigned EVM word")
     return number.to_bytes(WORD_BYTES, "big")
 
 
 def _address(account: str) -> bytes:
     plain = bytes.fromhex(account.removeprefix("0x"))
     if len(plain) != ADDRESS_BYTES:
-        raise ValueError(f"{account!r} is no address")
+        raise ValueError(f"{account!r} is not an address")
     return plain.rjust(WORD_BYTES, b"\0")
 
 

@@ -34,7 +34,9 @@ def check_result_anchor(proof: EventProof, deployment: Deployment, result: Epoch
             f"anchor: an event of 0x{event.address.hex()}, expected {deployment.epoch_settlement}"
         )
     if event.topics != (FINALIZED, result.run_id, result.epoch.to_bytes(32, "big")):
-        raise MalformedMessage(f"anchor: not the event that epoch {result.epoch} of this run is final")
+        raise MalformedMessage(
+            f"anchor: expected the event ResultFinalized of epoch {result.epoch} of this run"
+        )
     if event.data[:64] != deployment.digest(result) + result.total.to_bytes(32, "big"):
         raise MalformedMessage(f"anchor: another result of epoch {result.epoch} is final")
     return event.block
@@ -50,20 +52,20 @@ def anchor_json(proof: EventProof) -> dict[str, Any]:
     }
 
 
-def read_anchor_json(told: Any) -> EventProof:
+def read_anchor_json(given: Any) -> EventProof:
     """Inverts `anchor_json`.
 
     Raises:
         ValueError: it is not an anchor.
     """
-    if not isinstance(told, dict) or set(told) != set(_FIELDS):
+    if not isinstance(given, dict) or set(given) != set(_FIELDS):
         raise ValueError(f"an anchor has the fields {', '.join(_FIELDS)}")
-    index, log, nodes = told["index"], told["log"], told["nodes"]
+    index, log, nodes = given["index"], given["log"], given["nodes"]
     if any(type(one) is not int or not 0 <= one < 1 << 32 for one in (index, log)):
         raise ValueError("an anchor's index and log are whole numbers")
     if not isinstance(nodes, list) or len(nodes) > NODES_MAX:
         raise ValueError(f"an anchor has a list of at most {NODES_MAX} nodes")
-    texts = [told["header"], *nodes]
+    texts = [given["header"], *nodes]
     if any(not isinstance(one, str) or bytes.fromhex(one).hex() != one for one in texts):
         raise ValueError("an anchor's bytes are lower-case hexadecimal")
     header, *rest = (bytes.fromhex(one) for one in texts)

@@ -1,4 +1,4 @@
-"""Audit commands: receipts, odds, reports and replays, for anybody; none of them needs a key or a stake.
+"""Audit commands: receipts, odds, reports and replays; none of them needs a key or a stake.
 
 Room: cli (edge). A command parses, calls one library function, prints one result.
 """
@@ -11,8 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-audit_app = typer.Typer(no_args_is_help=True, help="What audits catch, caught, and would catch again.")
-receipt_app = typer.Typer(no_args_is_help=True, help="Receipts that anyone can check.")
+audit_app = typer.Typer(
+    no_args_is_help=True, help="Compute audit odds, report and replay audits, calibrate tolerances."
+)
+receipt_app = typer.Typer(no_args_is_help=True, help="Write and verify the receipt of one step.")
 
 Run = Annotated[Path, typer.Argument(metavar="RUNS/NAME", help="The folder of a finished run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
@@ -22,10 +24,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing el
 def receipt_make(
     run: Run,
     round_id: Annotated[int, typer.Argument(metavar="ROUND")],
-    node: Annotated[str, typer.Argument(metavar="NODE", help="The beginning of its name.")],
-    out: Annotated[Path | None, typer.Option(help="File; default receipt-<round>-<node>.json.")] = None,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="The node's peer id, or its beginning.")],
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; default receipt-<round>-<node>.json.")
+    ] = None,
 ) -> None:
-    """Write one step's receipt: a file that anyone can check without the run."""
+    """Write the receipt of one step, which anyone can verify without the run's files."""
     from assay.cli.audit.receipt import write_receipt
 
     typer.echo(write_receipt(run, round_id, node, out))
@@ -36,15 +40,15 @@ def receipt_verify(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="A step's receipt, or a bundle's round-*.json.")
     ],
-    run_id: Annotated[str | None, typer.Option(help="What the escrow contract calls the run.")] = None,
+    run_id: Annotated[str | None, typer.Option(help="The run's id in the escrow contract.")] = None,
     verifier: Annotated[
-        list[str] | None, typer.Option(help="A verifier's key; repeat for all of them.")
+        list[str] | None, typer.Option(help="Peer key of a verifier; repeat for every verifier.")
     ] = None,
     rpc: Annotated[
-        str | None, typer.Option(help="A chain's endpoint, asked for the run and the anchor's block.")
+        str | None, typer.Option(help="Chain endpoint at which the run and the anchor's block are looked up.")
     ] = None,
 ) -> None:
-    """Check a receipt offline: signatures, certificates, the chain to its end, ruling, pay, anchor."""
+    """Verify a receipt offline: signatures, certificates, the chain to its end, audit, pay, anchor."""
     from assay.cli.audit.receipt import receipt_lines
 
     for line in receipt_lines(file, run_id, verifier or (), rpc):
@@ -55,39 +59,43 @@ def receipt_verify(
 def audit_odds(
     rate: Annotated[float, typer.Option(help="p: share of steps that are audited.")] = 0.05,
     cheat: Annotated[float, typer.Option(help="x: share of steps that are false.")] = 0.1,
-    steps: Annotated[int, typer.Option(help="n: steps in which it can be found out.")] = 1000,
+    steps: Annotated[int, typer.Option(help="n: number of steps of the node.")] = 1000,
     power: Annotated[float, typer.Option(help="d: chance that an audit of a false step finds it.")] = 0.95,
-    probation: Annotated[int, typer.Option(help="Clean audits until the rate may fall; 0: one rate.")] = 0,
-    stake: Annotated[float, typer.Option(help="An operator's, in tokens.")] = 0.0,
-    slash: Annotated[float, typer.Option(help="Share of it that a fault takes.")] = 0.5,
-    price: Annotated[float, typer.Option(help="What a step earns, in tokens.")] = 0.0,
-    cost: Annotated[float, typer.Option(help="What a step, or its audit, costs to compute.")] = 0.0,
-    late: Annotated[int, typer.Option(help="L: false steps more before the ruling.")] = 12,
-    gain: Annotated[float, typer.Option(help="B: a saboteur's gain elsewhere, in tokens.")] = 0.0,
-    false_steps: Annotated[int, typer.Option(help="k: false steps that it takes.")] = 1,
-    known: Annotated[float, typer.Option(help="kappa: share of audits whose answer is known.")] = 0.0,
-    auditor_stake: Annotated[float, typer.Option(help="What a lazy auditor loses, in tokens.")] = 0.0,
+    probation: Annotated[
+        int, typer.Option(help="Passed audits before the rate may fall; 0: a constant rate.")
+    ] = 0,
+    stake: Annotated[float, typer.Option(help="Operator's stake, in tokens.")] = 0.0,
+    slash: Annotated[float, typer.Option(help="Share of the stake that is slashed for a fault.")] = 0.5,
+    price: Annotated[float, typer.Option(help="Pay for one step, in tokens.")] = 0.0,
+    cost: Annotated[float, typer.Option(help="Cost of computing one step, or its audit, in tokens.")] = 0.0,
+    late: Annotated[int, typer.Option(help="L: further false steps before the audit is decided.")] = 12,
+    gain: Annotated[float, typer.Option(help="B: gain of a saboteur from outside the run, in tokens.")] = 0.0,
+    false_steps: Annotated[int, typer.Option(help="k: false steps that sabotage needs.")] = 1,
+    known: Annotated[float, typer.Option(help="kappa: share of audits that are known-answer tasks.")] = 0.0,
+    auditor_stake: Annotated[float, typer.Option(help="Stake that a lazy auditor loses, in tokens.")] = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """What audits find over a run, and what stakes and pay make cheating a loss."""
+    """Compute the chance that audits detect cheating, and the stakes and pay that make cheating a loss."""
     from assay.cli.audit.odds import Question, answers, as_plain, odds_table
 
-    asked = Question(
+    question = Question(
         rate=rate, cheat=cheat, steps=steps, power=power, probation=probation, stake=stake, slash=slash,
         price=price, cost=cost, late=late, gain=gain, false_steps=false_steps, known=known,
         auditor_stake=auditor_stake,
     )  # fmt: skip
-    found = answers(asked)
-    _print(as_plain(asked, found) if as_json else odds_table(found), as_json=as_json)
+    found = answers(question)
+    _print(as_plain(question, found) if as_json else odds_table(found), as_json=as_json)
 
 
 @audit_app.command("report")
 def audit_report(
     run: Run,
     as_json: AsJson = False,
-    html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write the report to this file, as one self-contained HTML page.")
+    ] = None,
 ) -> None:
-    """What a finished run's audits drew, found and missed."""
+    """Report which steps of a finished run were audited, and with which results."""
     from assay.bundle.report.page import report_group, report_page
     from assay.bundle.report.run import report_of, write_page
 
@@ -100,13 +108,17 @@ def audit_report(
 @audit_app.command("replay")
 def audit_replay(
     step: Annotated[str, typer.Argument(metavar="RUN:ROUND:NODE")],
-    opening: Annotated[bool, typer.Option(help="Use the node's own records, where they are here.")] = True,
+    opening: Annotated[
+        bool, typer.Option(help="Use the node's opening where the run's folder has it.")
+    ] = True,
     from_start: Annotated[
-        bool, typer.Option("--from-start", help="Make its private state again from its fresh start.")
+        bool, typer.Option("--from-start", help="Recompute the private state from the node's first step.")
     ] = False,
-    threads: Annotated[int, typer.Option(min=1, help="As the participants used.")] = 1,
+    threads: Annotated[
+        int, typer.Option(min=1, help="Torch threads; the number that the participants used.")
+    ] = 1,
 ) -> None:
-    """Recompute one step of a finished run; anyone can, without a stake."""
+    """Recompute one step of a finished run and compare it with its commit; needs no stake."""
     from assay.bundle.replay_step import parse_step, replay, replay_lines
 
     run, round_id, node = parse_step(step)
@@ -118,15 +130,15 @@ def audit_replay(
 
 @audit_app.command("calibrate")
 def audit_calibrate(
-    out: Annotated[Path | None, typer.Option(help="Write the limits to this file.")] = None,
-    model: Annotated[list[str] | None, typer.Option(help="A preset; repeat for several.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Of each model and precision.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to which the tolerances are written.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="Model preset; repeatable.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps measured for each model and precision.")] = None,
     segment: Annotated[
-        int | None, typer.Option(help="Inner steps of the longest segment; 0: none are measured.")
+        int | None, typer.Option(help="Inner steps of the longest segment; 0 measures no segments.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """How far honest code paths of this machine are apart, and by how much lies exceed the limits."""
+    """Measure how far honest code paths on this machine differ, and derive audit tolerances from that."""
     from assay.verifier.calibration.classes import (
         MODELS,
         SEGMENT_STEPS,
@@ -154,5 +166,5 @@ def _print(what: Any, *, as_json: bool) -> None:
     from rich.console import Console
 
     console = Console()
-    # A table folds what is too wide; where nobody looks, lines may be as long as they are.
+    # A table folds cells that are too wide for a terminal; elsewhere lines may be long.
     (console if console.is_terminal else Console(width=160, no_color=True)).print(what)

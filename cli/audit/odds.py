@@ -58,22 +58,22 @@ class Answer:
     is_met: bool | None = None
 
 
-def answers(asked: Question) -> list[Answer]:
+def answers(question: Question) -> list[Answer]:
     """Every figure for which the question gives the numbers.
 
     Raises:
         ConfigError: a number out of its range.
     """
     try:
-        found = [*_detection(asked), *_deterrence(asked), *_auditor(asked)]
+        found = [*_detection(question), *_deterrence(question), *_auditor(question)]
     except (ValueError, OverflowError) as error:
         raise ConfigError(f"odds: {error}") from None
     return found
 
 
-def as_plain(asked: Question, found: list[Answer]) -> dict[str, Any]:
+def as_plain(question: Question, found: list[Answer]) -> dict[str, Any]:
     """The question and the figures, for JSON; amounts in units of 10^-6 token."""
-    plain = {name: getattr(asked, name) for name in asked.__dataclass_fields__}
+    plain = {name: getattr(question, name) for name in question.__dataclass_fields__}
     rows = [{name: getattr(one, name) for name in one.__dataclass_fields__} for one in found]
     return {"asked": plain, "unit": f"10^-{DECIMALS} {UNIT}", "answers": rows}
 
@@ -89,22 +89,23 @@ def odds_table(found: list[Answer]) -> Table:
     return table
 
 
-def _detection(asked: Question) -> list[Answer]:
-    rate, cheat, power = (_share(asked, name) for name in ("rate", "cheat", "power"))
-    if asked.steps < 0:
-        raise ValueError(f"steps is {asked.steps}, expected at least 0")
+def _detection(question: Question) -> list[Answer]:
+    rate, cheat, power = (_share(question, name) for name in ("rate", "cheat", "power"))
+    if question.steps < 0:
+        raise ValueError(f"steps is {question.steps}, expected at least 0")
     one = odds.hit(rate, cheat, power)
-    chance = odds.caught(one, asked.steps)
+    chance = odds.caught(one, question.steps)
     found = [
         Answer(
-            "found out within the run", chance, f"{chance:.4%}", "1 - (1 - p d x)^n", f"{PAGE} 1",
-            f"p = {asked.rate:g} in every step, independently; an audit finds a lie with d = {asked.power:g}",
+            "detected within the run", chance, f"{chance:.4%}", "1 - (1 - p d x)^n", f"{PAGE} 1",
+            f"p = {question.rate:g} in every step, independently; "
+            f"an audit of a false step finds it with d = {question.power:g}",
         )
     ]  # fmt: skip
-    if asked.probation:
+    if question.probation:
         rules = AuditSpec(
-            probation=asked.probation,
-            floor_ppm=scaled(asked.rate, 6),
+            probation=question.probation,
+            floor_ppm=scaled(question.rate, 6),
             blocks=1,
             replication_ppm=0,
             takeover_rounds=1,
@@ -118,56 +119,58 @@ def _detection(asked: Question) -> list[Answer]:
             code=NO_DIGEST,
             drand=NO_DRAND,
         )
-        chance = odds.caught_by_rule(rules, asked.cheat, asked.steps, asked.power)
+        chance = odds.caught_by_rule(rules, question.cheat, question.steps, question.power)
         found.append(
             Answer(
                 "same, with probation", chance, f"{chance:.4%}",
                 "sum over clean audits, rate(clean) = max(p, probation / clean)",
                 "docs/protocol.md 5.2, protocol/draws.py",
-                "verdicts before the next draw; lies from the first step on",
+                "verdicts before the next draw; false steps from the first step on",
             )
         )  # fmt: skip
     for percent in (50, 99):
         steps = odds.steps_until(one, Fraction(percent, 100))
         text = "never" if steps is None else f"{steps:,} steps"
-        name = f"until found out with {percent} %"
+        name = f"until detected with {percent} %"
         found.append(Answer(name, steps, text, "log(1 - P) / log(1 - p d x)", f"{PAGE} 1", "as above"))
     return found
 
 
-def _deterrence(asked: Question) -> list[Answer]:
-    rate, power, slash = (_share(asked, name) for name in ("rate", "power", "slash"))
-    stake, found = _units(asked, "stake"), []
+def _deterrence(question: Question) -> list[Answer]:
+    rate, power, slash = (_share(question, name) for name in ("rate", "power", "slash"))
+    stake, found = _units(question, "stake"), []
     ways = [("", slash)]
-    if asked.withheld is not None:
-        ways.append((" if the liar refuses to open", _share(asked, "withheld")))
+    if question.withheld is not None:
+        ways.append((" if the node refuses to open", _share(question, "withheld")))
     for how, share in ways if stake else ():
         lost = int(stake * share)
-        saving = odds.saving_deterred(lost, rate, power, in_flight=asked.late)
+        saving = odds.saving_deterred(lost, rate, power, in_flight=question.late)
         found.append(
             Answer(
                 f"saving per step deterred{how}", saving, f"{money_text(saving)} {UNIT}",
                 "S slash / (2 (1 / (p d) + L))", f"{PAGE} 2",
-                f"{money_text(lost)} {UNIT} are lost; L = {asked.late} steps in flight; factor 2",
+                f"{money_text(lost)} {UNIT} are lost; L = {question.late} steps in flight; factor 2",
             )
         )  # fmt: skip
     asked_for = [
         (
-            f"stake if a lie saves the {what} of a step",
-            odds.stake_against_laziness(amount, rate, power, in_flight=asked.late),
+            f"stake if a false step saves the {what} of a step",
+            odds.stake_against_laziness(amount, rate, power, in_flight=question.late),
             "2 c (1 / (p d) + L) / slash",
-            f"c = {money_text(amount)} {UNIT}; no held-back pay counted; nothing earned once found out",
+            f"c = {money_text(amount)} {UNIT}; withheld pay not counted; nothing earned after detection",
         )
-        for what, amount in (("cost", _units(asked, "cost")), ("price", _units(asked, "price")))
+        for what, amount in (("cost", _units(question, "cost")), ("price", _units(question, "price")))
         if amount
     ]
-    if asked.gain:
+    if question.gain:
         asked_for.append(
             (
                 SABOTAGE,
-                odds.stake_against_sabotage(_units(asked, "gain"), rate, power, steps=asked.false_steps),
+                odds.stake_against_sabotage(
+                    _units(question, "gain"), rate, power, steps=question.false_steps
+                ),
                 "B (1 - p d)^k / (1 - (1 - p d)^k) / slash",
-                f"B = {asked.gain:g} {UNIT} only if all k = {asked.false_steps} false steps pass",
+                f"B = {question.gain:g} {UNIT} only if all k = {question.false_steps} false steps pass",
             )
         )
     for name, need, formula, assumes in asked_for:
@@ -179,35 +182,44 @@ def _deterrence(asked: Question) -> list[Answer]:
     return found
 
 
-def _auditor(asked: Question) -> list[Answer]:
-    cost = _units(asked, "cost")
+def _auditor(question: Question) -> list[Answer]:
+    cost = _units(question, "cost")
     if not cost:
         return []
     source = f"{PAGE} 4"
-    pays = "auditor's pay that beats lazy passing"
-    if not asked.known:
-        words = "no audit's answer is known beforehand: add --known, the share of known-answer tasks"
-        return [Answer(pays, None, "none does", "v / kappa - S_v", source, words)]
-    known, stake = _share(asked, "known"), _units(asked, "auditor_stake")
+    pays = "least pay that deters lazy auditing"
+    if not question.known:
+        assumes = "no known-answer tasks: add --known, their share of audits"
+        return [Answer(pays, None, "none suffices", "v / kappa - S_v", source, assumes)]
+    known, stake = _share(question, "known"), _units(question, "auditor_stake")
     pay, safe = odds.auditor_pay(cost, known, stake), odds.auditor_stake(cost, known)
-    words = f"v = {money_text(cost)} {UNIT} an audit; kappa = {asked.known:g} of audits look like all others"
+    assumes = (
+        f"v = {money_text(cost)} {UNIT} an audit; kappa = {question.known:g} of audits are known-answer tasks"
+    )
     safe_text = f"{money_text(safe)} {UNIT}"
     return [
-        Answer(pays, pay, f"{money_text(pay)} {UNIT}", "max(1.2 v, v / kappa - S_v)", source, words),
-        Answer("auditor's stake at which 1.2 v will do", safe, safe_text, "2 v / kappa", source, words),
+        Answer(pays, pay, f"{money_text(pay)} {UNIT}", "max(1.2 v, v / kappa - S_v)", source, assumes),
+        Answer(
+            "auditor's stake at which a pay of 1.2 v suffices",
+            safe,
+            safe_text,
+            "2 v / kappa",
+            source,
+            assumes,
+        ),
     ]
 
 
-def _share(asked: Question, name: str) -> Fraction:
-    share = Fraction(str(getattr(asked, name)))
+def _share(question: Question, name: str) -> Fraction:
+    share = Fraction(str(getattr(question, name)))
     if not 0 <= share <= 1:
         raise ValueError(f"{name} is {float(share):g}, expected 0 to 1")
     return share
 
 
-def _units(asked: Question, name: str) -> int:
+def _units(question: Question, name: str) -> int:
     try:
-        amount = scaled(getattr(asked, name), DECIMALS)
+        amount = scaled(getattr(question, name), DECIMALS)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
     if amount < 0:

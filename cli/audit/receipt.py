@@ -23,8 +23,8 @@ from assay.protocol.params import PPM
 from assay.protocol.types import Digest, PeerId
 
 PROVES_NOT = (
-    "does not prove: that this run id is the one in the escrow (compare it with the chain's); that pay was",
-    "claimed; that an unaudited step is honest; anything, if more verifiers lie than a quorum tolerates",
+    "not proved: that this run id is the one in the escrow (compare it with the chain's); that pay was",
+    "claimed; that an unaudited step is honest; anything, if too many verifiers are dishonest for a quorum",
 )
 
 
@@ -63,7 +63,7 @@ def write_receipt(run: Path, round_id: int, node: str, out: Path | None) -> str:
 def receipt_lines(
     path: Path, run_id: str | None, verifiers: Sequence[str], rpc: str | None = None
 ) -> Iterator[str]:
-    """Check a receipt; returns one line per thing it proves.
+    """Verify a receipt; returns one line for each proved statement.
 
     Args:
         path: The file.
@@ -78,7 +78,7 @@ def receipt_lines(
     """
     try:
         if path.stat().st_size > RECEIPT_BYTES_MAX:
-            raise ConfigError(f"{path}: more than {RECEIPT_BYTES_MAX} bytes, so no receipt")
+            raise ConfigError(f"{path}: more than {RECEIPT_BYTES_MAX} bytes, so it is not a receipt")
         text = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
@@ -88,28 +88,28 @@ def receipt_lines(
         yield from _summary_lines(path, text, expected, keys)
     else:
         checked = check_receipt(text, run_id=expected, verifiers=keys)
-        told = [] if rpc is None else list(_chain_lines(checked, rpc))
+        chain_lines = [] if rpc is None else list(_chain_lines(checked, rpc))
         yield from checked_lines(checked, expected is not None)
-        yield from told
+        yield from chain_lines
 
 
 def checked_lines(checked: Checked, is_run_known: bool) -> Iterator[str]:
     """What a valid receipt proves, and what it does not."""
     spec, commit = checked.spec, checked.commit.commit
-    word = "as expected" if is_run_known else "compare it with the chain's"
-    yield f"run      {checked.run_id.hex()}: follows from the spec in the receipt; {word}"
+    comparison = "as expected" if is_run_known else "compare it with the chain's"
+    yield f"run      {checked.run_id.hex()}: follows from the spec in the receipt; {comparison}"
     yield f"step     round {commit.round} of node {commit.node.hex()}, {commit.tokens:,} tokens"
     yield f"commit   {digest(commit).hex()}: signed by the node and by its hot key, on the assigned batch"
     yield f"update   {commit.update.hex()}, {commit.update_bytes:,} bytes"
     yield (
-        f"final    at least {checked.signers} of {len(spec.verifiers)} verifiers signed every link and "
+        f"final    at least {checked.signers} of {len(spec.verifiers)} verifiers signed every manifest and "
         f"header from round {commit.round} to {checked.last_round}, the run's last"
     )
     drand = f" and drand round {checked.drand}" if checked.drand else ""
     yield f"beacon   shares of {checked.shares} verifiers{drand}, all of them checked"
-    yield f"audit    {_audit_words(checked)}"
-    yield f"pay      {_pay_words(checked)}"
-    yield f"anchor   {_anchor_words(checked)}"
+    yield f"audit    {_audit_text(checked)}"
+    yield f"pay      {_pay_text(checked)}"
+    yield f"anchor   {_anchor_text(checked)}"
     yield from PROVES_NOT
 
 
@@ -124,7 +124,7 @@ def _chain_lines(checked: Checked, rpc: str) -> Iterator[str]:
     chain = ChainReader(rpc, checked.deployment)
     chain.check_deployment()
     if chain.run(checked.run_id) is None:
-        raise IntegrityError(f"run_id: the escrow on chain {checked.deployment.chain_id} knows no such run")
+        raise IntegrityError(f"run_id: the escrow on chain {checked.deployment.chain_id} holds no such run")
     yield f"chain    {rpc}: the escrow holds this run"
     block = None if checked.paid is None else checked.paid.anchor
     if block is not None:
@@ -134,24 +134,24 @@ def _chain_lines(checked: Checked, rpc: str) -> Iterator[str]:
         yield f"chain    {rpc}: block {block.number} has that hash"
 
 
-def _audit_words(checked: Checked) -> str:
+def _audit_text(checked: Checked) -> str:
     if checked.audit is None:
         share = f"{checked.drawn_from_ppm / PPM:.4%}"
         if checked.drawn_from_ppm <= checked.spec.audit.floor_ppm:
-            return f"drawn (at any rate from {share}, the floor is above), and judged by nobody in time"
-        return f"no verdict in the chain; drawn only at rates from {share}, by the node's clean audits then"
-    told = ", ".join(
+            return f"drawn (at any rate from {share}, the floor is above), but no verdict arrived in time"
+        return f"no verdict in the chain; drawn only at rates of at least {share}, by its passed audits"
+    verdicts = ", ".join(
         f"{verdict.outcome.name} by {verdict.verifier.hex()[:8]}" for verdict in checked.audit.verdicts
     )
-    return f"drawn, {told}: {checked.audit.ruling.value.upper()}"
+    return f"drawn, {verdicts}: {checked.audit.ruling.value.upper()}"
 
 
-def _pay_words(checked: Checked) -> str:
+def _pay_text(checked: Checked) -> str:
     paid = checked.paid
     if paid is None:
         return "not in this receipt"
     if paid.amount is None:
-        return f"no row of the node claimed in epoch {paid.epoch}, whose table a quorum signed"
+        return f"no payout row of the node in epoch {paid.epoch}, whose table a quorum signed"
     node = next(member for member in checked.spec.nodes if member.peer == checked.commit.commit.node)
     return (
         f"{money_text(paid.amount)} {UNIT} to {evm_address(node.account)} for all its paid steps of epoch "
@@ -159,10 +159,10 @@ def _pay_words(checked: Checked) -> str:
     )
 
 
-def _anchor_words(checked: Checked) -> str:
+def _anchor_text(checked: Checked) -> str:
     block = None if checked.paid is None else checked.paid.anchor
     if block is None:
-        return "none: that the chain made the pay final is not shown here"
+        return "none: this receipt does not show that the pay is final on chain"
     when = datetime.fromtimestamp(block.time_s, timezone.utc).isoformat()
     return (
         f"the epoch's result is final in block {block.number} of {when}, hash 0x{block.hash.hex()}: "
@@ -172,10 +172,10 @@ def _anchor_words(checked: Checked) -> str:
 
 def _is_round_summary(text: bytes) -> bool:
     try:
-        told = parse_json(text)
+        found = parse_json(text)
     except (ValueError, RecursionError):
         return False
-    return isinstance(told, dict) and "contributions" in told and told.get("format") != FORMAT
+    return isinstance(found, dict) and "contributions" in found and found.get("format") != FORMAT
 
 
 def _summary_lines(
@@ -184,7 +184,7 @@ def _summary_lines(
     """A round's summary proves nothing alone: it is recomputed from the chain of its bundle."""
     bundle = path.resolve().parent.parent
     if path.resolve().parent.name != "receipts" or not (bundle / "spec.cbor").is_file():
-        raise ConfigError(f"{path}: a round's summary; it can be checked only where it lies, in its bundle")
+        raise ConfigError(f"{path}: a round's summary; it can be verified only inside its bundle")
     delivered: Delivered = read(bundle.parent)
     if run_id is not None and run_id != delivered.run_id:
         raise IntegrityError(f"run_id: {delivered.run_id.hex()}, expected {run_id.hex()}")
@@ -192,17 +192,17 @@ def _summary_lines(
         raise IntegrityError("spec: its verifiers are not the ones expected")
     spec, links, tables = delivered.spec, delivered.links, delivered.tables
     facts = facts_of(spec, delivered.run_id, links, tables)
-    told: dict[str, Any] = parse_json(text)
+    given: dict[str, Any] = parse_json(text)
     for made in round_receipts(spec, links, facts, tables):
-        if made["round"] == told.get("round"):
-            if made != told:
-                raise IntegrityError(f"{path.name}: differs from what the certified chain says")
+        if made["round"] == given.get("round"):
+            if made != given:
+                raise IntegrityError(f"{path.name}: differs from the certified chain")
             break
     else:
-        raise IntegrityError(f"{path.name}: of no round of this run")
+        raise IntegrityError(f"{path.name}: its round is not in this run")
     yield f"run      {delivered.run_id.hex()}: follows from the spec in the bundle"
-    yield f"chain    {len(links)} links, each certified by a quorum; every table made again, and signed"
-    yield f"round    {told['round']}: {len(told['contributions'])} contributions, audits and pay as told"
+    yield f"chain    {len(links)} manifests, each certified by a quorum; payout tables recomputed, and signed"
+    yield f"round    {given['round']}: {len(given['contributions'])} contributions, audits and pay as stated"
     yield from PROVES_NOT
 
 

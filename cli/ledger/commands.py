@@ -1,6 +1,6 @@
 """Ledger commands: query, prove, audit and invoice the books of a run.
 
-Room: cli (edge). All of them only read. RUN is a run's folder or a ledger.db.
+Room: cli (edge). All but `invoice` only read. RUN is a run's folder or a ledger.db.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def add_commands(app: typer.Typer) -> None:
 
 
 def balance(run: Run) -> None:
-    """Every account that is not at zero."""
+    """Print the balance of every account that is not zero."""
     from assay.cli.ledger.lines import balance_lines
 
     _show(balance_lines(run))
@@ -31,9 +31,11 @@ def balance(run: Run) -> None:
 
 def entries(
     run: Run,
-    account: Annotated[str | None, typer.Option(help="Only accounts whose code begins so.")] = None,
+    account: Annotated[
+        str | None, typer.Option(help="Only accounts whose code begins with this text.")
+    ] = None,
 ) -> None:
-    """The journal, oldest entry first."""
+    """Print the journal, oldest entry first."""
     from assay.cli.ledger.lines import entry_lines
 
     _show(entry_lines(run, account))
@@ -41,19 +43,21 @@ def entries(
 
 def export(
     run: Run,
-    csv: Annotated[bool, typer.Option("--csv", help="One line per posting.")] = False,
-    beancount: Annotated[bool, typer.Option("--beancount", help="For beancount, with assertions.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="CSV, one line per posting.")] = False,
+    beancount: Annotated[
+        bool, typer.Option("--beancount", help="Beancount, with balance assertions.")
+    ] = False,
 ) -> None:
-    """The journal for other tools, on standard output."""
+    """Print the whole journal as CSV or for beancount."""
     from assay.cli.ledger.lines import export_text
 
     typer.echo(export_text(run, is_csv=csv, is_beancount=beancount), nl=False)
 
 
 def prove(
-    run: Run, entry: Annotated[str, typer.Argument(metavar="ENTRY", help="Its number or its key.")]
+    run: Run, entry: Annotated[str, typer.Argument(metavar="ENTRY", help="Number or key of the entry.")]
 ) -> None:
-    """An entry with the proof that the signed log holds it, as JSON."""
+    """Print an entry and its inclusion proof in the signed log, as JSON."""
     from assay.cli.ledger.lines import proof_text
 
     typer.echo(proof_text(run, entry))
@@ -61,19 +65,22 @@ def prove(
 
 def audit(
     run: Run,
-    key: Annotated[str | None, typer.Option(help="The keeper's public key, if you know it.")] = None,
+    key: Annotated[str | None, typer.Option(help="The ledger service's public key, if you know it.")] = None,
     witnessed: Annotated[
-        bool, typer.Option("--witnessed", help="Require that a quorum of verifiers cosigned.")
+        bool, typer.Option("--witnessed", help="Require cosignatures of a quorum of verifiers.")
     ] = False,
     rpc: Annotated[
         str | None,
-        typer.Option(metavar="URL|FILE", help="Compare with what is anchored on chain, at this endpoint."),
+        typer.Option(metavar="URL|FILE", help="Compare with the anchor on chain, read at this endpoint."),
     ] = None,
     ledger_service: Annotated[
-        str | None, typer.Option(metavar="ACCOUNT", help="Who anchored; default: whom the run's fee goes to.")
+        str | None,
+        typer.Option(
+            metavar="ACCOUNT", help="Account of the anchor; default: the account that receives the fee."
+        ),
     ] = None,
 ) -> None:
-    """Make every leaf, root and sum again, and check every signed checkpoint."""
+    """Recompute every leaf, root and balance of the books, and verify every signed checkpoint."""
     from assay.cli.ledger.lines import audit_lines
 
     _show(audit_lines(run, key, must_be_witnessed=witnessed))
@@ -88,19 +95,22 @@ def audit(
 def faults(
     run: Run,
     verifier: Annotated[
-        str, typer.Option(metavar="PEER", help="Only of this verifier: its peer id, or the beginning of it.")
+        str,
+        typer.Option(
+            metavar="PEER", help="Only faults of this verifier: its peer id, or the beginning of it."
+        ),
     ] = "",
 ) -> None:
-    """What was proved of verifiers, and which nodes contradicted themselves."""
+    """Print the proved faults of verifiers and the contradictions of nodes."""
     from assay.cli.ledger.faults import fault_lines
 
     _show(fault_lines(run, verifier))
 
 
 def settle(
-    check: Annotated[str, typer.Option(metavar="RUN:EPOCH", help="Which epoch of which run.")],
+    check: Annotated[str, typer.Option(metavar="RUN:EPOCH", help="Folder of a run, and the epoch.")],
 ) -> None:
-    """Compute an epoch's payout table again from the certified chain, and compare."""
+    """Recompute an epoch's payout table from the certified chain, and compare it with the books."""
     from assay.bundle.check_settlement import check_epoch
     from assay.bundle.read import read
 
@@ -114,14 +124,18 @@ def earnings(
     run: Run,
     node: Annotated[str, typer.Option(metavar="PEER", help="The node's peer id, or its beginning.")],
     why: Annotated[
-        int | None, typer.Option(metavar="EPOCH", help="Every unpaid step, with evidence.")
+        int | None,
+        typer.Option(metavar="EPOCH", help="Print every unpaid step of this epoch, with evidence."),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.toml", help="With --why: ask this one's chain until when to object."),
+        typer.Option(
+            metavar="FILE.toml",
+            help="With --why: configuration whose chain gives the end of the challenge window.",
+        ),
     ] = None,
 ) -> None:
-    """What a node earned in each epoch, and what it did not."""
+    """Print what a node earned in each epoch, and its unpaid steps."""
     from assay.cli.ledger.earnings import earning_lines, reason_lines
 
     if why is None and config is not None:
@@ -131,26 +145,31 @@ def earnings(
 
 def invoice(
     run: Run,
-    epoch: Annotated[int | None, typer.Option(help="Only this epoch; default: all of the run's.")] = None,
-    pdf: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it on paper.")] = None,
-    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one line per item.")] = None,
+    epoch: Annotated[int | None, typer.Option(help="Invoice only this epoch; default: all epochs.")] = None,
+    pdf: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the document to this PDF file.")
+    ] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the document to this CSV file, one line per item."),
+    ] = None,
     supplier: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.toml", help="Who sells; default: supplier.toml beside the keeper's books."
-        ),
+        typer.Option(metavar="FILE.toml", help="The supplier; default: supplier.toml beside the books."),
     ] = None,
     credit: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="Take this invoice back by a credit note.")
+        int | None, typer.Option(metavar="NUMBER", help="Cancel this invoice with a credit note.")
     ] = None,
-    reason: Annotated[str, typer.Option(help="Of the credit note.")] = "",
-    font: Annotated[Path | None, typer.Option(metavar="FILE.ttf", help="Of the PDF.")] = None,
+    reason: Annotated[str, typer.Option(help="Reason printed on the credit note.")] = "",
+    font: Annotated[Path | None, typer.Option(metavar="FILE.ttf", help="TrueType font of the PDF.")] = None,
 ) -> None:
-    """Invoice settled epochs to the buyer; without a supplier's file, pro forma."""
-    from assay.cli.ledger.invoice import Wanted, invoice_lines
+    """Write the invoice for settled epochs; without a supplier's file, a pro forma invoice."""
+    from assay.cli.ledger.invoice import InvoiceOptions, invoice_lines
 
-    wanted = Wanted(epoch=epoch, pdf=pdf, csv=csv, supplier=supplier, credit=credit, reason=reason, font=font)
-    _show(invoice_lines(run, wanted))
+    options = InvoiceOptions(
+        epoch=epoch, pdf=pdf, csv=csv, supplier=supplier, credit=credit, reason=reason, font=font
+    )
+    _show(invoice_lines(run, options))
 
 
 def _show(lines: Iterable[str]) -> None:

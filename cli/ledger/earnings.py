@@ -38,15 +38,15 @@ def earning_lines(run: Path, node: str) -> Iterator[str]:
         state = "" if not one.amount else ", claimed" if one.is_claimed else ", to be claimed"
         why = f"; {one.unpaid} unpaid, see --why {one.epoch}" if one.unpaid else ""
         yield f"{counted}, {money_text(one.amount)} {UNIT}{state}{why}"
-    yield f"in all {money_text(found.total)} {UNIT}"
+    yield f"total {money_text(found.total)} {UNIT}"
 
 
 def reason_lines(run: Path, node: str, epoch: int, config: Path | None = None) -> Iterator[str]:
     """Every unpaid step of the epoch, the digests that show why, and the deadline for objections.
 
     Args:
-        run: Whose books.
-        node: Its peer id, or the beginning of it.
+        run: Folder of the run, or its ledger.db.
+        node: Peer id of the node, or the beginning of it.
         epoch: From 0.
         config: A participant's file whose endpoint is queried for the deadline; None reads the books alone.
 
@@ -56,11 +56,11 @@ def reason_lines(run: Path, node: str, epoch: int, config: Path | None = None) -
     """
     place = find_books(run)
     run_id = None if place.spec is None else run_id_of(spec_of(place))
-    asked = None if config is None else _ask_chain(config, run_id, epoch)
+    on_chain = None if config is None else _ask_chain(config, run_id, epoch)
     with opened(place) as db:
         found = read_unpaid(db, node, epoch)
-        whose = run_id if asked is None else asked.run_id
-        booked = None if whose is None else read_appeal(db, whose, epoch)
+        known_run = run_id if on_chain is None else on_chain.run_id
+        booked = None if known_run is None else read_appeal(db, known_run, epoch)
     for step in found.unpaid:
         yield f"round {step.round}: {step.reason.text} ({step.tokens:,} tokens)"
         yield f"    commit   {step.commit.hex()}"
@@ -71,17 +71,17 @@ def reason_lines(run: Path, node: str, epoch: int, config: Path | None = None) -
             yield f"    because of round {step.fault_round}:"
             yield from _evidence_lines(step.fault)
     yield f"{len(found.unpaid)} of {found.steps} steps in epoch {epoch} were not paid"
-    if asked is not None:
+    if on_chain is not None:
         ended = None if booked is None else booked.ends_at
-        yield f"appeal: {appeal_text(asked.state, asked.now, ended, asked.bond)}"
-    elif whose is None:
-        yield "appeal: these books alone do not say of which run; name the run's folder, or --config"
+        yield f"appeal: {appeal_text(on_chain.state, on_chain.now, ended, on_chain.bond)}"
+    elif known_run is None:
+        yield "appeal: these books do not name their run: give the run's folder, or --config"
     else:
         yield f"appeal: {appeal_by_books(booked, int(time.time()))}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _ChainView:
     """The chain's data about one epoch."""
 
     run_id: bytes
@@ -90,7 +90,7 @@ class _Asked:
     bond: int
 
 
-def _ask_chain(config: Path, run_id: bytes | None, epoch: int) -> _Asked:
+def _ask_chain(config: Path, run_id: bytes | None, epoch: int) -> _ChainView:
     from assay.chain.reader import ChainReader  # importing web3 takes a second
     from assay.cli.process import read_process_file
     from assay.participant.config import read_run
@@ -105,7 +105,7 @@ def _ask_chain(config: Path, run_id: bytes | None, epoch: int) -> _Asked:
         raise ConfigError(f"the run has {spec.epochs} epochs, counted from 0; there is no epoch {epoch}")
     chain = ChainReader(given.rpc_url, deployment)
     chain.check_deployment()
-    return _Asked(
+    return _ChainView(
         run_id=given.run_id,
         state=chain.epoch_state(given.run_id, epoch),
         now=chain.timestamp(),

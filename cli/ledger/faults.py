@@ -36,6 +36,6 @@ def fault_lines(run: Path, verifier: str) -> Iterator[str]:
     yield counted if verifier else f"{counted}, {len(found.nodes)} contradictions of nodes"
     if found.kept_rounds < found.rounds:
         yield (
-            f"faults are on record of {found.kept_rounds} of {found.rounds} rounds: the books are from "
-            "before they were kept, and a keeper that opens them fills them in"
+            f"the books hold faults of only {found.kept_rounds} of {found.rounds} rounds: they are from "
+            "an older release, and a ledger service that opens them adds the rest"
         )

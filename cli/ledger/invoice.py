@@ -60,7 +60,7 @@ class SupplierFile(BaseModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class InvoiceOptions:
     """The command line's options."""
 
     epoch: int | None = None
@@ -72,22 +72,22 @@ class Wanted:
     font: Path | None = None
 
 
-def invoice_lines(run: Path, wanted: Wanted) -> Iterator[str]:
+def invoice_lines(run: Path, options: InvoiceOptions) -> Iterator[str]:
     """Make the document, write the requested files, and return lines about it.
 
     Args:
         run: A run's folder, or the ledger service's ledger.db.
-        wanted: See `assay invoice --help`.
+        options: See `assay invoice --help`.
 
     Raises:
         ConfigError: nothing to invoice yet, no supplier where one is needed, or a file cannot be written.
         LedgerIntegrityError: the records of an epoch differ.
     """
-    made = make_document(run, wanted, time.time_ns() // 1_000_000)
-    if wanted.pdf is not None:
-        _write(wanted.pdf, pdf_bytes(made, wanted.font))
-    if wanted.csv is not None:
-        _write(wanted.csv, csv_text(made).encode())
+    made = make_document(run, options, time.time_ns() // 1_000_000)
+    if options.pdf is not None:
+        _write(options.pdf, pdf_bytes(made, options.font))
+    if options.csv is not None:
+        _write(options.csv, csv_text(made).encode())
     yield f"{made.series} {made.name}: {made.epochs_text}, {money_text(made.total)} {UNIT}"
     for what in ("training", "verification", "fee"):
         lines = [line for line in made.facts.lines if line.what == what]
@@ -98,33 +98,33 @@ def invoice_lines(run: Path, wanted: Wanted) -> Iterator[str]:
         steps = f"{one.steps} steps of epoch {one.epoch}, {one.tokens:,} tokens"
         yield f"    not charged   {steps}: {one.reason.text}"
     if made.series == "credit":
-        yield f"takes back invoice {made.corrects}: {made.reason}"
+        yield f"cancels invoice {made.corrects}: {made.reason}"
     if made.series == "pro forma":
-        yield f"pro forma: no number was given; an invoice needs the supplier's file, {SUPPLIER}"
-    for path in (wanted.pdf, wanted.csv):
+        yield f"pro forma: it has no number; an invoice needs the supplier's file, {SUPPLIER}"
+    for path in (options.pdf, options.csv):
         if path is not None:
             yield f"wrote {path}"
 
 
-def make_document(run: Path, wanted: Wanted, now_ms: int) -> Document:
+def make_document(run: Path, options: InvoiceOptions, now_ms: int) -> Document:
     """The requested invoice, credit note or pro forma."""
-    supplier = _supplier_file(run, wanted.supplier)
-    if supplier is None and wanted.credit is None:
+    supplier = _supplier_file(run, options.supplier)
+    if supplier is None and options.credit is None:
         place = find_books(run)
         spec, run_id = run_of(place)
         with opened(place) as db:
-            first, last = _epochs(wanted.epoch, final_epochs(db, run_id), spec.epochs)
+            first, last = _epochs(options.epoch, final_epochs(db, run_id), spec.epochs)
             return pro_forma(db, spec, run_id, first, last, now_ms)
     parties = None if supplier is None else read_supplier(supplier)
     place = find_keepers_books(run)
     spec, run_id = run_of(place)
     engine = open_engine(place.books)
     try:
-        if wanted.credit is not None:
-            return credit(engine, spec, run_id, wanted.credit, wanted.reason, now_ms)
+        if options.credit is not None:
+            return credit(engine, spec, run_id, options.credit, options.reason, now_ms)
         assert parties is not None
         with opened(place) as db:
-            first, last = _epochs(wanted.epoch, final_epochs(db, run_id), spec.epochs)
+            first, last = _epochs(options.epoch, final_epochs(db, run_id), spec.epochs)
         return issue(engine, spec, run_id, first, last, parties, now_ms)
     finally:
         engine.dispose()
@@ -151,12 +151,12 @@ def read_supplier(path: Path) -> Parties:
         raise ConfigError(f"{path.name}: {error}") from None
 
 
-def _epochs(wanted: int | None, final: list[int], count: int) -> tuple[int, int]:
-    if wanted is not None:
-        return wanted, wanted
+def _epochs(chosen: int | None, final: list[int], count: int) -> tuple[int, int]:
+    if chosen is not None:
+        return chosen, chosen
     if final != list(range(count)):
-        told = ", ".join(map(str, final)) or "none"
-        raise ConfigError(f"the run has {count} epochs and only these are final: {told}; --epoch names one")
+        listed = ", ".join(map(str, final)) or "none"
+        raise ConfigError(f"the run has {count} epochs and only these are final: {listed}; --epoch names one")
     return 0, count - 1
 
 

@@ -1,4 +1,4 @@
-"""Ledger lines: a run's ledger as lines on a terminal, read-only.
+"""Ledger lines: print a run's ledger on a terminal, read-only.
 
 Room: cli (edge: reads files). The values come from ledger/queries/lookup.py: an entry that differs from what
 was logged is an error, never a line of output.
@@ -136,20 +136,20 @@ def audit_lines(run: Path, key: str | None, *, must_be_witnessed: bool = False) 
         published = [] if place.checkpoints is None else read_published(place.checkpoints)
         found: Audited = audit(db, origin, signer, published, verifiers)
         notes = read_notes(db)
-    yield f"entries: {found.entries} with {found.postings} postings, each makes the leaf that was logged"
+    yield f"entries: {found.entries} with {found.postings} postings, each with the leaf that the log holds"
     yield f"log: {found.entries} leaves, root {found.root.hex()}"
     yield f"trial balance: zero in {', '.join(found.assets) or 'empty books'}"
     if not found.checkpoints:
         if must_be_witnessed:
             raise LedgerIntegrityError("no checkpoint is signed yet, so none is cosigned")
-        yield "checkpoints: none yet, so nothing outside the books vouches for them"
+        yield "checkpoints: none yet, so no signature covers the books"
         return
     used = signer or notes[-1].signer
     newest = found.checkpoints[-1].size
     count = len(found.checkpoints)
     yield f"checkpoints: {count}, {len(published)} as files; the newest is of {newest} entries"
-    told = "the key you gave" if signer else "compare the key with one you had before"
-    yield f"signed by {verifier_key(origin, used)}: {told}"
+    advice = "the key you gave" if signer else "compare it with the key you know"
+    yield f"signed by {verifier_key(origin, used)}: {advice}"
     if verifiers:
         yield _witness_line(found, verifiers, must_be_witnessed=must_be_witnessed)
     if found.entries > newest:
@@ -163,13 +163,15 @@ def _witness_line(found: Audited, verifiers: tuple[PeerId, ...], *, must_be_witn
         LedgerIntegrityError: fewer than a quorum, and a quorum was required.
     """
     have, need, of = len(found.cosigners), quorum(len(verifiers)), len(verifiers)
-    told = f"the checkpoint of {found.checkpoints[-1].size} entries is cosigned by {have} of {of} verifiers"
+    count_text = (
+        f"the checkpoint of {found.checkpoints[-1].size} entries is cosigned by {have} of {of} verifiers"
+    )
     if have >= need:
         last = datetime.fromtimestamp(sorted(found.cosigners.values())[need - 1], timezone.utc)
-        return f"witnessed: {told}, a quorum by {last.isoformat(sep=' ')[:19]} UTC"
+        return f"witnessed: {count_text}, a quorum by {last.isoformat(sep=' ')[:19]} UTC"
     if must_be_witnessed:
-        raise LedgerIntegrityError(f"{told}, {need} expected")
-    return f"witnesses: {told}; a quorum is {need}"
+        raise LedgerIntegrityError(f"{count_text}, {need} expected")
+    return f"witnesses: {count_text}; a quorum is {need}"
 
 
 def proof_text(run: Path, entry: str) -> str:
@@ -183,5 +185,7 @@ def _public_key(text: str) -> bytes:
     except (ValueError, IndexError):
         key = b""
     if len(key) != 32:
-        raise ConfigError(f"{text!r} is no Ed25519 key: expected 64 hexadecimal digits or name+hash+base64")
+        raise ConfigError(
+            f"{text!r} is not an Ed25519 key, expected 64 hexadecimal digits or name+hash+base64"
+        )
     return key

@@ -13,7 +13,7 @@ import typer
 
 from assay.cli.spending import ConfigFile, DryRun, show
 
-OrderFile = Annotated[Path, typer.Argument(metavar="RUN.toml", help="What is ordered.")]
+OrderFile = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The order.")]
 
 
 def add_order_commands(app: typer.Typer) -> None:
@@ -23,7 +23,7 @@ def add_order_commands(app: typer.Typer) -> None:
 
 
 def check(file: Annotated[Path, typer.Argument(metavar="RUN.toml")]) -> None:
-    """Say what a run file asks for, and what it can cost at most."""
+    """Check a run file, and print what it orders and its largest cost."""
     from assay.orders.check import check_order
 
     typer.echo("\n".join(check_order(file)))
@@ -31,7 +31,10 @@ def check(file: Annotated[Path, typer.Argument(metavar="RUN.toml")]) -> None:
 
 def data(
     file: Annotated[Path, typer.Argument(metavar="RUN.toml")],
-    out: Annotated[Path, typer.Argument(metavar="FOLDER", help="Made new; every participant needs a copy.")],
+    out: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="New folder for the shards; every participant needs a copy."),
+    ],
 ) -> None:
     """Tokenise a run's data into shards, with its manifest and any imported parameters."""
     from assay.orders.data import make_data
@@ -43,7 +46,7 @@ def quote(
     file: OrderFile,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
 ) -> None:
-    """Say what a run costs at most, what it is expected to cost, and who gets it; without a chain."""
+    """Print the largest and the expected cost of a run, and how it is shared; needs no chain."""
     from assay.cli.orders.money import quote_json, quote_lines
     from assay.orders.order import load_order
 
@@ -58,19 +61,19 @@ def place(
     file: ConfigFile,
     order: OrderFile,
     quote: Annotated[
-        str | None, typer.Option(metavar="DIGEST", help="Only if the quote has this digest.")
+        str | None, typer.Option(metavar="DIGEST", help="Refuse a quote with another digest.")
     ] = None,
-    days: Annotated[int, typer.Option(help="The run closes by itself after so many.")] = 30,
+    days: Annotated[int, typer.Option(help="Days after which the run closes by itself.")] = 30,
     dry_run: DryRun = False,
 ) -> None:
-    """Open the run with the quoted escrow, if spec, contracts and order agree; repeated, find it open."""
+    """Open the run with the quoted escrow if spec, contracts and order agree; repeating it does nothing."""
     from assay.cli.orders.money import place_lines
 
     show(place_lines(file, order, quote, days, is_dry=dry_run))
 
 
 def status(file: ConfigFile) -> None:
-    """Say where the money of a run is, and how each epoch's settlement stands."""
+    """Print the escrow of a run and the state of each epoch's settlement."""
     from assay.cli.orders.money import status_lines
 
     show(status_lines(file))
@@ -80,25 +83,26 @@ def topup(
     file: ConfigFile,
     amount: Annotated[str | None, typer.Argument(metavar="[AMOUNT]", help="Tokens to add.")] = None,
     to: Annotated[
-        str | None, typer.Option(metavar="AMOUNT", help="Only what the budget lacks to it.")
+        str | None,
+        typer.Option(metavar="AMOUNT", help="Add only what the budget lacks to reach this amount."),
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Add AMOUNT to the escrow, each time; or, with --to, what it lacks, which may be repeated."""
+    """Add AMOUNT to the escrow; or, with --to, only what it lacks, so that repeating it adds nothing."""
     from assay.cli.orders.money import topup_lines
 
     show(topup_lines(file, amount, to, is_dry=dry_run))
 
 
 def cancel(file: ConfigFile, dry_run: DryRun = False) -> None:
-    """Ask the run to stop; results of work already done are paid until the close delay is over."""
+    """Request the end of the run; finished work is still paid until the close delay is over."""
     from assay.cli.orders.money import cancel_lines
 
     show(cancel_lines(file, is_dry=dry_run))
 
 
 def refund(file: ConfigFile, dry_run: DryRun = False) -> None:
-    """Take back what a closed run did not spend; or say how long that has to wait."""
+    """Return the unspent escrow of a closed run to the buyer, or print when that becomes possible."""
     from assay.cli.orders.money import refund_lines
 
     show(refund_lines(file, is_dry=dry_run))

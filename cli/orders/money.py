@@ -34,8 +34,8 @@ from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
 
 RETURNS = (
-    "what no counted step earned returns when the run is closed: at its deadline, or the close delay after "
-    "`assay order cancel`",
+    "escrow that no accepted step earned returns when the run is closed: at its deadline, or the close delay "
+    "after `assay order cancel`",
     "steps that are late, false, withheld, or cannot be judged are not charged",
     "audits are paid out of the verifiers' share, not on top",
 )
@@ -45,7 +45,7 @@ RETURNS = (
 
 
 def quote_lines(order: Order) -> Iterator[str]:
-    """What an order costs, for a person."""
+    """The costs of an order, as text lines."""
     quote = quote_of(order)
     terms = quote.terms
     most, expected = cost_at_most(terms), cost_expected(terms)
@@ -117,7 +117,7 @@ def place_lines(
         is_dry: Send nothing.
 
     Raises:
-        ConfigError: something does not agree. ChainRefused: the escrow said no.
+        ConfigError: spec, contracts, order and quote disagree. ChainRefused: the escrow refused.
     """
     quote = quote_of(load_order(order_file))
     name = quote.name.hex()
@@ -133,7 +133,7 @@ def place_lines(
     found = read_escrow(account.chain, account.run_id)
     if found is not None:
         check_found(found, quote, spec)
-        yield f"found it open with {_money(found.run.budget)}; nothing was sent"
+        yield f"already open with {_money(found.run.budget)}; nothing was sent"
         yield f"deadline  {when_text(found.run.closes_at, found.now)}"
         return
     deadline = deadline_after(account, days)
@@ -141,7 +141,7 @@ def place_lines(
         check_wallet(account, quote.budget)
         yield f"would send to RunEscrow {account.deployment.run_escrow}: openRun({digest(spec).hex()},"
         yield f"    {_money(quote.budget)}, {_money(quote.epoch_cap)}, {spec.epochs}, {deadline})"
-        yield f"and before it, to the token, leave for the escrow to take {_money(quote.budget)}"
+        yield f"and before it, to the token: approve(RunEscrow, {_money(quote.budget)})"
         return
     opened = place(account, quote, deadline)
     yield f"opened with {_money(opened.run.budget)} in escrow"
@@ -187,7 +187,7 @@ def topup_lines(file: Path, amount: str | None, to: str | None, *, is_dry: bool)
     if is_dry:
         where = f"RunEscrow {account.deployment.run_escrow}"
         yield f"would send to {where}: topUp({account.run_id.hex()}, {_money(added)})"
-        yield f"and before it, to the token, leave for the escrow to take {_money(added)}"
+        yield f"and before it, to the token: approve(RunEscrow, {_money(added)})"
         return
     sent = account.chain.top_up(account.run_id, added)
     yield f"added {_money(added)}, {_money(escrow.run.budget + added)} in escrow: {sent_text(sent)}"
@@ -214,7 +214,7 @@ def cancel_lines(file: Path, *, is_dry: bool) -> Iterator[str]:
         escrow = need_escrow(account)
         yield f"{_closing(escrow)}: {sent_text(sent)}"
     if not escrow.is_closed:
-        yield "until then results of work already done are taken, and paid; nothing proposed later is"
+        yield "until then results for finished work are accepted and paid; later proposals are not"
         yield f"then `assay order refund` returns the rest, now {_money(escrow.run.free)}"
 
 

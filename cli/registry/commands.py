@@ -10,20 +10,20 @@ from typing import Annotated
 
 import typer
 
-registry_app = typer.Typer(no_args_is_help=True, help="What a delivered model is made of.")
+registry_app = typer.Typer(no_args_is_help=True, help="Show the registry entry of a delivered model.")
 
 
 @registry_app.callback()
 def registry() -> None:
-    """What a delivered model is made of."""
+    """Show the registry entry of a delivered model."""
 
 
 @registry_app.command()
 def show(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or its bundle.")],
-    as_json: Annotated[bool, typer.Option("--json", help="The entry itself.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the entry as JSON, unchanged.")] = False,
 ) -> None:
-    """The registry entry: data, work, energy, people, audits, money, record."""
+    """Print the registry entry of a model: data, work, energy, participants, audits, payments, record."""
     from assay.cli.registry.lines import entry_lines, read_entry
 
     text, entry = read_entry(run)

@@ -39,9 +39,9 @@ def read_entry(place: Path) -> tuple[str, dict[str, Any]]:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:
-        raise ConfigError(f"{path}: no registry entry ({error})") from None
+        raise ConfigError(f"{path}: not a registry entry ({error})") from None
     if not isinstance(found, dict):
-        raise ConfigError(f"{path}: no registry entry (not an object)")
+        raise ConfigError(f"{path}: not a registry entry (not a JSON object)")
     return text, found
 
 
@@ -104,8 +104,8 @@ def _people(entry: dict[str, Any]) -> Iterator[tuple[str, str]]:
     audits, people = entry["audits"], entry["participants"]
     for one in people["operators"]:
         banned = f"; banned: {one['banned']}" if one["banned"] else ""
-        told = f"{one['accepted']:,} of {one['contributions']:,} contributions accepted{banned}"
-        yield f"operator {one['peer'][:8]}", told
+        accepted = f"{one['accepted']:,} of {one['contributions']:,} contributions accepted{banned}"
+        yield f"operator {one['peer'][:8]}", accepted
     for one in people["verifiers"]:
         disqualified = f"; disqualified: {one['disqualified']}" if one["disqualified"] else ""
         yield f"verifier {one['peer'][:8]}", f"{one['verdicts']:,} verdicts{disqualified}"

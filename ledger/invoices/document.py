@@ -203,9 +203,9 @@ def from_json(text: str) -> Document:
     try:
         document = _DOCUMENT.validate_python(json.loads(text))
     except (ValidationError, RecursionError, TypeError) as error:
-        raise ValueError(f"no invoice: {error}") from None
+        raise ValueError(f"not an invoice: {error}") from None
     if to_json(document) != text:
-        raise ValueError("an invoice in another spelling than its own")
+        raise ValueError("an invoice that is not in its canonical encoding")
     return document
 
 

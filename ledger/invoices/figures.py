@@ -57,8 +57,10 @@ def read_facts(db: Connection, spec: RunSpec, run_id: Digest, first: int, last: 
     final = final_epochs(db, run_id)
     missing = [epoch for epoch in range(first, last + 1) if epoch not in final]
     if missing or first > last:
-        told = ", ".join(map(str, final)) or "none"
-        raise ConfigError(f"epoch {(missing or [first])[0]} is not final: no invoice yet; final are {told}")
+        known = ", ".join(map(str, final)) or "none"
+        raise ConfigError(
+            f"epoch {(missing or [first])[0]} is not final: no invoice yet; final epochs: {known}"
+        )
     opened = [event for event in _events(db, RunOpened) if event.run_id == run_id]
     if [event.buyer for event in opened] != [evm_address(spec.buyer)]:
         raise LedgerIntegrityError("ledger: the run was not opened by the buyer that its spec names")
@@ -134,8 +136,8 @@ def _epoch(db: Connection, spec: RunSpec, run_id: Digest, epoch: int) -> tuple[B
     gross = table.tokens_paid * spec.money.price_per_mtoken // 10**6
     _same(epoch, "price of its tokens", table.total, gross)
     final, proposed = _result(db, run_id, epoch)
-    told = (bytes(table.table_hash), bytes(table.root), table.total)
-    _same(epoch, "contract's result", told, (proposed.table_hash, proposed.root, proposed.total))
+    recorded = (bytes(table.table_hash), bytes(table.root), table.total)
+    _same(epoch, "contract's result", recorded, (proposed.table_hash, proposed.root, proposed.total))
     tokens = _tokens(db, epoch)
     _same(epoch, "tokens of its paid steps", table.tokens_paid, sum(tokens.values()))
     entry = _booked(db, run_id, epoch, rows)
@@ -153,9 +155,9 @@ def _epoch(db: Connection, spec: RunSpec, run_id: Digest, epoch: int) -> tuple[B
     ]
     for role, what in (("verifier", _VERIFICATION), ("fee", _FEE)):
         paid = [row for row in rows if row.role == role]
-        whose = evm_address(paid[0].account) if role == "fee" and paid else ""
+        payee = evm_address(paid[0].account) if role == "fee" and paid else ""
         amount = sum(row.amount for row in paid)
-        lines.append(Line(epoch=epoch, what=what, peer="", account=whose, tokens=0, amount=amount))
+        lines.append(Line(epoch=epoch, what=what, peer="", account=payee, tokens=0, amount=amount))
     _same(epoch, "lines", table.total, sum(line.amount for line in lines))
     basis = Basis(
         epoch=epoch,
@@ -173,11 +175,11 @@ def _epoch(db: Connection, spec: RunSpec, run_id: Digest, epoch: int) -> tuple[B
 
 
 def _result(db: Connection, run_id: bytes, epoch: int) -> tuple[ResultFinalized, ResultProposed]:
-    mine = [e for e in _events(db, ResultFinalized) if (e.run_id, e.epoch) == (run_id, epoch)]
-    claims = [e for e in _events(db, ResultProposed) if mine and e.digest == mine[-1].digest]
+    finalized = [e for e in _events(db, ResultFinalized) if (e.run_id, e.epoch) == (run_id, epoch)]
+    claims = [e for e in _events(db, ResultProposed) if finalized and e.digest == finalized[-1].digest]
     if not claims:
-        raise LedgerIntegrityError(f"ledger: epoch {epoch} has no final result that was proposed before")
-    return mine[-1], claims[-1]
+        raise LedgerIntegrityError(f"ledger: epoch {epoch} has no ResultFinalized with its ResultProposed")
+    return finalized[-1], claims[-1]
 
 
 def _booked(db: Connection, run_id: bytes, epoch: int, rows: Iterable[Row]) -> Written | None:
@@ -243,7 +245,7 @@ def _covering(db: Connection, number: int) -> Note:
     for note in read_notes(db):
         if note.size >= max(number, 1):
             return note
-    raise ConfigError(f"no checkpoint covers entry {number} yet: the keeper signs one for each settled epoch")
+    raise ConfigError(f"no checkpoint covers entry {number} yet: one is signed for each settled epoch")
 
 
 def _anchor(db: Connection, run_id: bytes, least: int) -> str:
@@ -271,11 +273,11 @@ def _events(db: Connection, kind: Any) -> list[Any]:
 def _same(epoch: int, what: str, one: object, other: object) -> None:
     if one != other:
         raise LedgerIntegrityError(
-            f"epoch {epoch}: {what}: {_words(one)} on record, {_words(other)} expected"
+            f"epoch {epoch}: {what}: {_short_text(one)} on record, {_short_text(other)} expected"
         )
 
 
-def _words(value: object) -> str:
+def _short_text(value: object) -> str:
     return value.hex()[:16] if isinstance(value, bytes) else str(value)[:200]
 
 

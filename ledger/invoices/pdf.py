@@ -92,7 +92,7 @@ def _head(paper: FPDF, document: Document) -> None:
         _text(paper, "Not an invoice: the supplier's name and VAT number are not on record.", bold=True)
     if document.series == "credit":
         invoice = f"{facts.run_id[:8].upper()}-{document.corrects:06d}"
-        _text(paper, f"Takes back the whole of invoice {invoice}: {document.reason}", bold=True)
+        _text(paper, f"Cancels the whole of invoice {invoice}: {document.reason}", bold=True)
     paper.ln(3)
     _text(paper, "Supplier", bold=True)
     _party(paper, document.supplier)
@@ -138,7 +138,7 @@ def _not_charged(paper: FPDF, document: Document) -> None:
 
 def _basis(paper: FPDF, document: Document) -> None:
     facts = document.facts
-    _text(paper, "What this rests on", bold=True)
+    _text(paper, "Records behind this document", bold=True)
     _small(paper, [("run", facts.run_id), ("deployment", facts.deployment_id)])
     for one in facts.bases:
         _small(

@@ -62,14 +62,14 @@ def issue(
         LedgerIntegrityError: records differ, or the issued invoice differs from the books.
     """
     with writing(engine) as db:
-        for row in _standing(db):
+        for row in _uncredited(db):
             if row.first_epoch <= last and first <= row.last_epoch:
                 if (row.first_epoch, row.last_epoch) == (first, last):
                     return checked(db, spec, run_id, _document(row))
                 name = name_of(run_id.hex(), "invoice", row.number)
                 raise ConfigError(
                     f"invoice {name} already covers epochs {row.first_epoch} to {row.last_epoch}; "
-                    f"a credit note takes it back: --credit {row.number}"
+                    f"a credit note cancels it: --credit {row.number}"
                 )
         number = _next_number(db, "invoice")
         made = _drafted(db, spec, run_id, first, last, parties, issued_ms, "invoice", number)
@@ -125,11 +125,11 @@ def checked(db: Connection, spec: RunSpec, run_id: Digest, document: Document) -
     facts = document.facts
     now = read_facts(db, spec, run_id, facts.first_epoch, facts.last_epoch)
     # An anchor may come later; an invoice does not change for it.
-    told = {name: getattr(facts, name) for name in facts.__slots__ if name != "anchor_tx"}
-    for name, value in told.items():
+    issued = {name: getattr(facts, name) for name in facts.__slots__ if name != "anchor_tx"}
+    for name, value in issued.items():
         if getattr(now, name) != value:
             raise LedgerIntegrityError(
-                f"{document.name}: its {name.replace('_', ' ')} is not what the books say now"
+                f"{document.name}: its {name.replace('_', ' ')} differs from the books"
             )
     return document
 
@@ -159,11 +159,11 @@ def _drafted(
     )
 
 
-def _standing(db: Connection) -> list[Any]:
+def _uncredited(db: Connection) -> list[Any]:
     """Invoices without a credit note."""
     undone = sa.select(_INVOICE.c.corrects).where(_INVOICE.c.corrects.is_not(None))
-    asked = sa.select(_INVOICE).where(_INVOICE.c.series == "invoice", _INVOICE.c.number.not_in(undone))
-    return list(db.execute(asked.order_by(_INVOICE.c.number)))
+    query = sa.select(_INVOICE).where(_INVOICE.c.series == "invoice", _INVOICE.c.number.not_in(undone))
+    return list(db.execute(query.order_by(_INVOICE.c.number)))
 
 
 def _next_number(db: Connection, series: str) -> int:
@@ -194,14 +194,14 @@ def _insert(db: Connection, made: Document) -> None:
 def _document(row: Any) -> Document:
     name = f"{row.series} {row.number}"
     if hash_of(row.body) != bytes(row.body_hash):
-        raise LedgerIntegrityError(f"{name}: its text is not the one that was issued")
+        raise LedgerIntegrityError(f"{name}: its text does not have the recorded hash")
     try:
         found = from_json(row.body)
     except ValueError as error:
         raise LedgerIntegrityError(f"{name}: {error}") from None
-    told = (row.series, row.number, row.first_epoch, row.last_epoch, row.corrects, row.total, row.issued_ms)
+    head = (row.series, row.number, row.first_epoch, row.last_epoch, row.corrects, row.total, row.issued_ms)
     facts = found.facts
-    said = (found.series, found.number, facts.first_epoch, facts.last_epoch)
-    if told != (*said, found.corrects, found.total, found.issued_ms):
-        raise LedgerIntegrityError(f"{name}: its text and its row differ")
+    contents = (found.series, found.number, facts.first_epoch, facts.last_epoch)
+    if head != (*contents, found.corrects, found.total, found.issued_ms):
+        raise LedgerIntegrityError(f"{name}: its text and its table row differ")
     return found

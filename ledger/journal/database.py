@@ -80,9 +80,9 @@ def open_engine_to_read(place: Place) -> Engine:
         with engine.connect() as db:
             found = version_of(db)
     except SQLAlchemyError:
-        raise ConfigError(f"{told(place)}: not a book of accounts") from None
+        raise ConfigError(f"{place_text(place)}: not a book of accounts") from None
     if not isinstance(place, Path) and not found:
-        raise ConfigError(f"{told(place)}: there are no books here")
+        raise ConfigError(f"{place_text(place)}: there are no books here")
     if found != SCHEMA_VERSION:
         raise ConfigError(_other_schema(place, found))
     return engine
@@ -122,7 +122,7 @@ def writing(engine: Engine) -> Iterator[Connection]:
         with engine.begin() as db:
             yield db
     except SQLAlchemyError as error:
-        raise Unavailable(f"books: {_words(error)}") from error
+        raise Unavailable(f"books: {_error_text(error)}") from error
 
 
 @contextmanager
@@ -136,7 +136,7 @@ def reading(engine: Engine) -> Iterator[Connection]:
         with engine.connect().execution_options(reads_only=True) as db:
             yield db
     except SQLAlchemyError as error:
-        raise Unavailable(f"books: {_words(error)}") from error
+        raise Unavailable(f"books: {_error_text(error)}") from error
 
 
 def insert_rows(db: Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -152,21 +152,21 @@ def insert_rows(db: Connection, table: sa.Table, rows: Sequence[Mapping[str, Any
         )
 
 
-def told(place: Place) -> str:
+def place_text(place: Place) -> str:
     """A place for logs and errors: without its password."""
     return str(place) if isinstance(place, Path) else sa.make_url(place).render_as_string()
 
 
 def _other_schema(place: Place, found: int) -> str:
     return (
-        f"{told(place)}: books of schema {found}, {SCHEMA_VERSION} expected; "
+        f"{place_text(place)}: books of schema {found}, {SCHEMA_VERSION} expected; "
         "books of another schema are read by the release that wrote them"
     )
 
 
-def _words(error: SQLAlchemyError) -> str:
+def _error_text(error: SQLAlchemyError) -> str:
     """The database's error text, without the statement."""
-    said = getattr(error, "orig", None) or error
-    if journal_sqlite.is_busy(said) or journal_postgres.is_busy(said):
-        return "another writer has them and did not end in time; one process at a time keeps a run's books"
-    return str(said).strip()
+    cause = getattr(error, "orig", None) or error
+    if journal_sqlite.is_busy(cause) or journal_postgres.is_busy(cause):
+        return "another writer held the lock for too long; only one process at a time may write a run's books"
+    return str(cause).strip()

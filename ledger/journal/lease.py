@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from assay.ledger.journal.database import Place, engine_of, told, writing
+from assay.ledger.journal.database import Place, engine_of, place_text, writing
 from assay.ledger.journal.postgres import LOCK_SPACE
 from assay.ledger.journal.store import BookStore
 from assay.ledger.journal.tables import TABLES
@@ -102,7 +102,7 @@ class Lease:
             is_ours = bool(self._session.execute(_TRY).scalar_one())
         except SQLAlchemyError as error:
             self.give_up()
-            raise Unavailable(f"{told(place)}: {str(getattr(error, 'orig', error)).strip()}") from error
+            raise Unavailable(f"{place_text(place)}: {str(getattr(error, 'orig', error)).strip()}") from error
         return is_ours
 
 
@@ -124,7 +124,7 @@ def begin_term(books: BookStore) -> int:
     def check(db: Connection) -> None:
         if not db.get_execution_options().get("reads_only", False) and (now := _term(db)) != term:
             raise LeaseLost(
-                f"another keeper has the books (turn {now}, ours was {term}); it goes on, we stop"
+                f"another ledger service took the lease (term {now}, ours was {term}): this one stops"
             )
 
     hook: Any = check  # after the hook that takes the writers' lock, so that the term read is current

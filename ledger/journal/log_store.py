@@ -129,7 +129,7 @@ def read_root(db: Connection, size: int) -> bytes:
         ValueError: a leaf or a root is missing.
     """
     if not 0 <= size <= read_edge(db).size:
-        raise IndexError(f"the log has {read_edge(db).size} leaves, {size} asked for")
+        raise IndexError(f"the log has {read_edge(db).size} leaves, {size} requested")
     return _roots(db, [(0, size)])[0] if size else EMPTY_ROOT
 
 
@@ -145,8 +145,8 @@ def _roots(db: Connection, spans: Sequence[Span]) -> tuple[bytes, ...]:
                 small.append(part)
     nodes = {row.place: row.node_hash for row in db.execute(sa.select(_NODE).where(_NODE.c.place.in_(whole)))}
     ranges = [_LEAF.c.seq.between(first, first + count - 1) for first, count in small]
-    asked = sa.select(_LEAF.c.seq, _LEAF.c.leaf_hash).where(sa.or_(sa.false(), *ranges))
-    leaves = {row.seq: row.leaf_hash for row in db.execute(asked)}
+    query = sa.select(_LEAF.c.seq, _LEAF.c.leaf_hash).where(sa.or_(sa.false(), *ranges))
+    leaves = {row.seq: row.leaf_hash for row in db.execute(query)}
     try:
         return tuple(_root(span, nodes, leaves) for span in spans)
     except KeyError as missing:
@@ -191,8 +191,8 @@ def read_edge(db: Connection) -> Edge:
 
 def read_leaves(db: Connection, count: int | None = None) -> list[bytes]:
     """The first `count` leaf hashes, or all of them, in order."""
-    asked = sa.select(_LEAF.c.leaf_hash).order_by(_LEAF.c.seq)
-    return list(db.execute(asked if count is None else asked.limit(count)).scalars())
+    query = sa.select(_LEAF.c.leaf_hash).order_by(_LEAF.c.seq)
+    return list(db.execute(query if count is None else query.limit(count)).scalars())
 
 
 def add_note(db: Connection, note: Note) -> None:
@@ -205,8 +205,8 @@ def read_notes(db: Connection, newest: int | None = None) -> list[Note]:
     rows = db.execute(sa.select(_CHECKPOINT).order_by(_CHECKPOINT.c.size.desc()).limit(newest)).all()
     lines: dict[int, list[tuple[PeerId, str]]] = {}
     if rows:
-        asked = sa.select(_COSIGNATURE).where(_COSIGNATURE.c.size >= rows[-1].size)
-        for row in db.execute(asked.order_by(_COSIGNATURE.c.size, _COSIGNATURE.c.verifier)):
+        query = sa.select(_COSIGNATURE).where(_COSIGNATURE.c.size >= rows[-1].size)
+        for row in db.execute(query.order_by(_COSIGNATURE.c.size, _COSIGNATURE.c.verifier)):
             lines.setdefault(row.size, []).append((PeerId(row.verifier), row.line))
     return [
         Note(size=row.size, signer=row.signer, text=row.note, cosignatures=tuple(lines.get(row.size, ())))

@@ -60,14 +60,14 @@ def hold(db: Connection, entry: Entry, expires_ms: int, now_ms: int) -> PendingS
         ValueError: it is a reversal.
     """
     if entry.reverses:
-        raise ValueError(f"entry {entry.key}: a reversal does not wait")
+        raise ValueError(f"entry {entry.key}: a reversal cannot be pending")
     known = _head(db, entry.key)
     if known is not None:
         if known.request_hash != _request_hash(entry, expires_ms):
             raise BooksError(f"pending entry {entry.key} is on record with another request")
         return PendingState(known.state)
     if read_entry(db, entry.key) is not None:
-        raise BooksError(f"entry {entry.key} is in the journal, so it cannot wait")
+        raise BooksError(f"entry {entry.key} is in the journal, so it cannot be pending")
     if not now_ms < expires_ms <= TIME_MS_MAX:
         raise BooksError(f"pending entry {entry.key} would expire at {expires_ms} ms, it is {now_ms} ms")
     accounts = open_accounts(db, [entry])
@@ -174,7 +174,7 @@ def _head(db: Connection, key: str) -> Any:
 def _resolve(db: Connection, key: str, state: PendingState, now_ms: int) -> None:
     moved = sa.update(_PENDING).where(_PENDING.c.key == key, _PENDING.c.state == PendingState.PENDING.value)
     count = db.execute(moved.values(state=state.value, resolved_ms=now_ms)).rowcount
-    assert count == 1, f"pending entry {key} was resolved by somebody else while we held the lock"
+    assert count == 1, f"pending entry {key} was resolved by another writer while this one held the lock"
 
 
 def _request_hash(entry: Entry, expires_ms: int) -> bytes:

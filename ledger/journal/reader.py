@@ -48,12 +48,12 @@ def read_journal(db: Connection) -> Iterator[Written]:
             raise LedgerIntegrityError(f"entry {at + 1} is missing")
         if number is not None and number < head.id:
             raise LedgerIntegrityError(f"entry {number}: postings without an entry")
-        mine: Sequence[Any] = ()
+        own: Sequence[Any] = ()
         if number == head.id:
-            mine = postings
+            own = postings
             number, postings = next(lines, (None, []))
         keys[head.id] = head.key
-        yield _as_logged(head, mine, keys, logged[at] if at < len(logged) else None)
+        yield _as_logged(head, own, keys, logged[at] if at < len(logged) else None)
     if number is not None:
         raise LedgerIntegrityError(f"entry {number}: postings without an entry")
     if len(logged) > len(heads):
@@ -66,15 +66,15 @@ def read_entries(db: Connection, numbers: Iterable[int]) -> Iterator[Written]:
     Raises:
         LedgerIntegrityError: one of them is missing, incomplete, or its leaf differs from the log's.
     """
-    wanted = sorted(set(numbers))
-    for start in range(0, len(wanted), PORTION):
-        yield from _portion(db, wanted[start : start + PORTION])
+    ordered = sorted(set(numbers))
+    for start in range(0, len(ordered), PORTION):
+        yield from _portion(db, ordered[start : start + PORTION])
 
 
 def _portion(db: Connection, numbers: Sequence[int]) -> Iterator[Written]:
     heads = {row.id: row for row in db.execute(sa.select(_ENTRY).where(_ENTRY.c.id.in_(numbers)))}
-    asked = _LINES.where(_POSTING.c.entry.in_(numbers)).order_by(_POSTING.c.entry, _POSTING.c.line)
-    lines = dict(_grouped(db.execute(asked)))
+    query = _LINES.where(_POSTING.c.entry.in_(numbers)).order_by(_POSTING.c.entry, _POSTING.c.line)
+    lines = dict(_grouped(db.execute(query)))
     logged = {row.entry: row for row in db.execute(sa.select(_LEAF).where(_LEAF.c.entry.in_(numbers)))}
     undone = [head.reverses for head in heads.values() if head.reverses is not None]
     keys = {
@@ -127,7 +127,7 @@ def _entry(head: Any, lines: Sequence[Any], keys: dict[int, str]) -> Entry:
             postings=tuple(Posting(account=_account(line), amount=line.amount) for line in lines),
         )
         if entry.request_hash != head.request_hash:
-            raise ValueError("its request hash is another")
+            raise ValueError("its request hash differs")
     except (ValueError, KeyError, TypeError) as error:
         raise LedgerIntegrityError(f"{_name(head)}: {error}") from None
     return entry

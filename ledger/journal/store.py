@@ -46,10 +46,10 @@ from assay.ledger.journal.rows import (
 from assay.ledger.journal.tables import TABLES
 from assay.ledger.journal.writer import (
     AvailableBalance,
+    read_available_balance,
     read_balances,
     read_entry,
     read_posted,
-    read_stake_status,
     write_entries,
 )
 from assay.ledger.settlement.payouts import Settlement
@@ -118,10 +118,10 @@ class BookStore:
         with self.reading() as db:
             return read_balances(db)
 
-    def standing(self, account: Account) -> AvailableBalance:
+    def available_balance(self, account: Account) -> AvailableBalance:
         """One account's posted and pending sums."""
         with self.reading() as db:
-            return read_stake_status(db, account)
+            return read_available_balance(db, account)
 
     def pending(self, key: str) -> Pending | None:
         """The pending or resolved entry with this key."""

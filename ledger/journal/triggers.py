@@ -105,7 +105,7 @@ _INVOICE_IN_ORDER = "\n".join(
     [
         "CREATE TRIGGER invoice_in_order BEFORE INSERT ON invoice",
         "BEGIN",
-        *(f"    SELECT RAISE(ABORT, '{words}') WHERE {rule};" for words, rule in _INVOICE_RULES),
+        *(f"    SELECT RAISE(ABORT, '{message}') WHERE {rule};" for message, rule in _INVOICE_RULES),
         "END",
     ]
 )
@@ -290,8 +290,8 @@ _PG_INVOICE = "\n".join(
         "CREATE FUNCTION books_invoice_in_order() RETURNS trigger LANGUAGE plpgsql AS $$",
         "BEGIN",
         *(
-            f"    IF {rule} THEN\n        RAISE EXCEPTION '{words}' USING ERRCODE = '23000';\n    END IF;"
-            for words, rule in _INVOICE_RULES
+            f"    IF {rule} THEN\n        RAISE EXCEPTION '{message}' USING ERRCODE = '23000';\n    END IF;"
+            for message, rule in _INVOICE_RULES
         ),
         "    RETURN NEW;",
         "END $$",

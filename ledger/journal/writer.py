@@ -64,8 +64,8 @@ def write_entries(db: Connection, entries: Sequence[Entry], recorded_ms: int) ->
     first_id = next_id(db, _ENTRY)
     for entry in entries:
         request = entry.request_hash
-        number, said = known.setdefault(entry.key, (first_id + len(fresh), request))
-        if said != request:
+        number, recorded = known.setdefault(entry.key, (first_id + len(fresh), request))
+        if recorded != request:
             raise BooksError(f"entry {entry.key} is on record with other content")
         if number == first_id + len(fresh):
             fresh[number] = entry
@@ -133,19 +133,19 @@ def open_accounts(db: Connection, entries: Sequence[Entry]) -> dict[Account, int
     Raises:
         BooksError: one of them, in this order, would overdraw an account.
     """
-    wanted = {posting.account for entry in entries for posting in entry.postings}
-    numbers, standing = _known_accounts(db, wanted)
-    left = {account: one.available(account.kind.side) for account, one in standing.items()}
+    touched = {posting.account for entry in entries for posting in entry.postings}
+    numbers, balances = _known_accounts(db, touched)
+    left = {account: one.available(account.kind.side) for account, one in balances.items()}
     for entry in entries:
         for posting in entry.postings:
             account = posting.account
             left[account] = left.get(account, 0) + posting.amount * account.kind.side
             if left[account] < 0:
-                raise BooksError(f"{entry.kind} {entry.key}: {account.code} would stand at {left[account]}")
-    return {**numbers, **_new_accounts(db, wanted - set(numbers))}
+                raise BooksError(f"{entry.kind} {entry.key}: {account.code} would fall to {left[account]}")
+    return {**numbers, **_new_accounts(db, touched - set(numbers))}
 
 
-def read_stake_status(db: Connection, account: Account) -> AvailableBalance:
+def read_available_balance(db: Connection, account: Account) -> AvailableBalance:
     """One account's posted and pending sums; zeros if it is unused."""
     return _known_accounts(db, {account})[1].get(account, AvailableBalance())
 
@@ -179,26 +179,26 @@ def _check_reversals(db: Connection, fresh: Sequence[Entry], numbers: Mapping[st
     undone = [entry.reverses for entry in fresh if entry.reverses]
     missing = [key for key in undone if key not in numbers]
     if missing:
-        raise BooksError(f"entry {missing[0]} is reversed and not on record")
+        raise BooksError(f"entry {missing[0]} is to be reversed and is not in the journal")
     gone = {
         row.reverses
         for row in _where_in(db, (_ENTRY.c.reverses,), _ENTRY.c.reverses, [numbers[key] for key in undone])
     }
     again = [key for at, key in enumerate(undone) if numbers[key] in gone or key in undone[:at]]
     if again:
-        raise BooksError(
-            f"entry {again[0]} was reversed before; what is wrong in a reversal is reversed itself"
-        )
+        raise BooksError(f"entry {again[0]} was reversed before; to correct a reversal, reverse the reversal")
 
 
 def _check_none_waits(db: Connection, keys: Sequence[str]) -> None:
-    asked = (_PENDING.c.key, _PENDING.c.state)
+    columns = (_PENDING.c.key, _PENDING.c.state)
     waiting = {
-        row.key: row.state for row in _where_in(db, asked, _PENDING.c.key, keys) if row.state != "posted"
+        row.key: row.state for row in _where_in(db, columns, _PENDING.c.key, keys) if row.state != "posted"
     }
     for key in keys:
         if key in waiting:
-            raise BooksError(f"entry {key} is on record as {waiting[key]}; only posting it enters it")
+            raise BooksError(
+                f"entry {key} is on record as {waiting[key]}; it enters the journal only when it is posted"
+            )
 
 
 def account_of(row: Any) -> Account:
@@ -207,12 +207,12 @@ def account_of(row: Any) -> Account:
 
 
 def _known_accounts(
-    db: Connection, wanted: Collection[Account]
+    db: Connection, accounts: Collection[Account]
 ) -> tuple[dict[Account, int], dict[Account, AvailableBalance]]:
     """Id and sums of each of these accounts that exists."""
-    by_code = {account.code: account for account in wanted}
-    asked = (_ACCOUNT.c.id, _ACCOUNT.c.code, *(column for column in _BALANCE.c if column.name != "account"))
-    rows = _where_in(db, asked, _ACCOUNT.c.code, by_code, _ACCOUNT.join(_BALANCE))
+    by_code = {account.code: account for account in accounts}
+    columns = (_ACCOUNT.c.id, _ACCOUNT.c.code, *(column for column in _BALANCE.c if column.name != "account"))
+    rows = _where_in(db, columns, _ACCOUNT.c.code, by_code, _ACCOUNT.join(_BALANCE))
     return {by_code[row.code]: row.id for row in rows}, {
         by_code[row.code]: AvailableBalance(
             posted=row.posted, debits_pending=row.debits_pending, credits_pending=row.credits_pending
@@ -258,11 +258,11 @@ def _where_in(
     source: sa.FromClause | None = None,
 ) -> list[Any]:
     """Rows whose `column` is one of `names`; on SQLite queried in batches."""
-    asked = sa.select(*columns) if source is None else sa.select(*columns).select_from(source)
+    query = sa.select(*columns) if source is None else sa.select(*columns).select_from(source)
     ordered = sorted(names)
     if db.dialect.name != "sqlite":
-        return list(db.execute(asked.where(is_one_of(column, ordered)))) if ordered else []
+        return list(db.execute(query.where(is_one_of(column, ordered)))) if ordered else []
     rows: list[Any] = []
     for start in range(0, len(ordered), NAMES_PER_QUESTION):
-        rows += db.execute(asked.where(column.in_(ordered[start : start + NAMES_PER_QUESTION])))
+        rows += db.execute(query.where(column.in_(ordered[start : start + NAMES_PER_QUESTION])))
     return rows

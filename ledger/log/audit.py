@@ -72,15 +72,15 @@ def audit(
     _check_balances(db)
     notes = read_notes(db)
     key = key or (notes[-1].signer if notes else None)
-    told = [(f"checkpoint of {note.size} entries", note.published()) for note in notes] + list(published)
-    checkpoints = _check_notes(told, origin, key, roots)
+    all_notes = [(f"checkpoint of {note.size} entries", note.published()) for note in notes] + list(published)
+    checkpoints = _check_notes(all_notes, origin, key, roots)
     return Audited(
         entries=edge.size,
         postings=lines,
         root=edge.root,
         assets=tuple(sorted(sums)),
         checkpoints=checkpoints,
-        cosigners=_check_cosignatures(told, checkpoints, witnesses),
+        cosigners=_check_cosignatures(all_notes, checkpoints, witnesses),
     )
 
 
@@ -95,17 +95,15 @@ def _check_log(db: Connection, edge: Edge, nodes: Nodes) -> None:
             f"the entries make {edge.size} with root {short(edge.root)}"
         )
     if read_nodes(db) != nodes:
-        raise LedgerIntegrityError(
-            "log: the roots that are kept for proofs are not those that the entries make"
-        )
+        raise LedgerIntegrityError("log: the roots stored for proofs differ from those of the entries")
 
 
 def _sums(db: Connection) -> dict[str, int]:
     total = sa.func.sum(_POSTING.c.amount)
-    asked = sa.select(_ACCOUNT.c.asset, total).join_from(
+    query = sa.select(_ACCOUNT.c.asset, total).join_from(
         _POSTING, _ACCOUNT, _POSTING.c.account == _ACCOUNT.c.id
     )
-    return {asset: int(amount) for asset, amount in db.execute(asked.group_by(_ACCOUNT.c.asset))}
+    return {asset: int(amount) for asset, amount in db.execute(query.group_by(_ACCOUNT.c.asset))}
 
 
 def _check_balances(db: Connection) -> None:
@@ -130,18 +128,20 @@ def _check_balances(db: Connection) -> None:
 
 def _totals(db: Connection, lines: sa.Select[Any]) -> dict[int, int]:
     each = lines.subquery()
-    asked = sa.select(each.c.account, sa.func.sum(each.c.amount)).group_by(each.c.account)
-    return {account: int(total) for account, total in db.execute(asked)}
+    query = sa.select(each.c.account, sa.func.sum(each.c.amount)).group_by(each.c.account)
+    return {account: int(total) for account, total in db.execute(query)}
 
 
 def _check_notes(
-    told: Sequence[tuple[str, str]], origin: str, key: bytes | None, roots: Sequence[bytes]
+    named_notes: Sequence[tuple[str, str]], origin: str, key: bytes | None, roots: Sequence[bytes]
 ) -> tuple[Checkpoint, ...]:
     """Compare each note with the roots by size, smallest first, to find the narrowest difference."""
     found: dict[Checkpoint, str] = {}
-    for name, text in told:
+    for name, text in named_notes:
         if key is None:
-            raise LedgerIntegrityError(f"{name}: the books hold no checkpoint, so they are older or others")
+            raise LedgerIntegrityError(
+                f"{name}: the books hold no checkpoint, so they are older or of another run"
+            )
         try:
             found.setdefault(read_checkpoint(text, origin, key), name)
         except BadNoteError as error:
@@ -164,15 +164,15 @@ def _check_notes(
 
 
 def _check_cosignatures(
-    told: Sequence[tuple[str, str]], checkpoints: Sequence[Checkpoint], witnesses: Collection[PeerId]
+    named_notes: Sequence[tuple[str, str]], checkpoints: Sequence[Checkpoint], witnesses: Collection[PeerId]
 ) -> dict[PeerId, int]:
     """Check every cosignature line of a verifier; return those that cosigned the newest checkpoint.
 
-    `told` has passed `_check_notes`: each note is one of `checkpoints`.
+    `named_notes` has passed `_check_notes`: each note is one of `checkpoints`.
     """
     newest: dict[PeerId, int] = {}
     by_text = {one.text(): one for one in checkpoints}
-    for name, note in told:
+    for name, note in named_notes:
         checkpoint = by_text[note.partition("\n\n")[0] + "\n"]
         try:
             found = cosigners(note, checkpoint, witnesses)

@@ -67,16 +67,16 @@ def read_cosignature(line: SignatureLine, checkpoint: Checkpoint, peer: PeerId) 
         BadNoteError: the line is not its cosignature of it.
     """
     name = witness_name(peer)
-    told = f"cosignature of {peer.hex()[:8]}"
+    what = f"cosignature of {peer.hex()[:8]}"
     if line.name != name or line.key_hash != key_hash(name, _COSIGNATURE, peer):
-        raise BadNoteError(f"{told}: the line is of {line.name!r}")
+        raise BadNoteError(f"{what}: the line is of {line.name!r}")
     unix_s = int.from_bytes(line.signature[:_TIME_BYTES], "big")
     if len(line.signature) != _TIME_BYTES + 64 or unix_s > UNIX_S_MAX:
-        raise BadNoteError(f"{told}: {len(line.signature)} bytes, a time and a signature expected")
+        raise BadNoteError(f"{what}: {len(line.signature)} bytes, a time and a signature expected")
     try:
         VerifyKey(peer).verify(_message(checkpoint, unix_s), line.signature[_TIME_BYTES:])
     except (BadSignatureError, ValueError, TypeError):
-        raise BadNoteError(f"{told}: does not cover the checkpoint of {checkpoint.size} entries") from None
+        raise BadNoteError(f"{what}: does not cover the checkpoint of {checkpoint.size} entries") from None
     return unix_s
 
 

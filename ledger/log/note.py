@@ -107,9 +107,9 @@ def read_checkpoint(note: str, origin: str, key: bytes) -> Checkpoint:
     checkpoint = Checkpoint(origin=origin, size=int(lines[1]), root=from_base64(lines[2], HASH_BYTES))
     own, *others = signature_lines(note)
     if own.name != origin or len(own.signature) != 64:
-        raise BadNoteError("the checkpoint's first signature is not by the log's own name")
+        raise BadNoteError("the checkpoint's first signature does not bear the log's name")
     if any(other.name == origin for other in others):
-        raise BadNoteError("the checkpoint has two signatures by the log's own name")
+        raise BadNoteError("two of the checkpoint's signatures bear the log's name")
     if own.key_hash != key_hash(origin, _ED25519, key):
         raise BadNoteError(f"the checkpoint is signed by another key than {key.hex()[:16]}")
     try:
@@ -137,11 +137,11 @@ def read_line(line: str) -> SignatureLine:
     Raises:
         BadNoteError: it has another form.
     """
-    told = _LINE.fullmatch(line) if len(line) <= NOTE_CHARS_MAX else None
-    if told is None:
+    match = _LINE.fullmatch(line) if len(line) <= NOTE_CHARS_MAX else None
+    if match is None:
         raise BadNoteError(f"not a signature line: {line[:80]!r}")
-    signed = from_base64(told[2])
-    return SignatureLine(told[1], signed[:_KEY_HASH_BYTES], signed[_KEY_HASH_BYTES:])
+    signed = from_base64(match[2])
+    return SignatureLine(match[1], signed[:_KEY_HASH_BYTES], signed[_KEY_HASH_BYTES:])
 
 
 def verifier_key(origin: str, key: bytes, algorithm: bytes = _ED25519) -> str:
@@ -169,5 +169,5 @@ def from_base64(text: str, length: int | None = None) -> bytes:
     except (binascii.Error, ValueError):
         raise BadNoteError(f"not base64: {text[:80]!r}") from None
     if (length is not None and len(value) != length) or _base64(value) != text:
-        raise BadNoteError(f"{len(value)} bytes in base64, {length or 'another spelling'} expected")
+        raise BadNoteError(f"{len(value)} bytes in base64, {length or 'the canonical form'} expected")
     return value

@@ -48,7 +48,7 @@ from assay.protocol.types import PeerId
 SUFFIX = ".note"
 SETTLES = "ResultFinalized"  # the entry by which an epoch's payouts become due
 _ENTRY = TABLES["journal_entry"]
-_CURE = "put back the newest ledger.db, or keep this folder as evidence and start with an empty one"
+_CURE = "restore the newest ledger.db, or keep this folder as evidence and start with an empty one"
 
 
 class LedgerRolledBack(ConfigError):
@@ -79,9 +79,7 @@ class CheckpointSigner:
             with books.reading() as db:
                 audit(db, self.origin, bytes(key.verify_key), read_published(folder), witnesses)
         except (LedgerIntegrityError, Unavailable) as error:
-            raise LedgerRolledBack(
-                f"the books do not agree with what was signed about them ({error}); {_CURE}"
-            ) from None
+            raise LedgerRolledBack(f"the books contradict a signed checkpoint ({error}); {_CURE}") from None
         self._publish()
 
     def sign_due(self) -> Checkpoint | None:
@@ -97,12 +95,12 @@ class CheckpointSigner:
         with self._books.reading() as db:
             return next(iter(read_notes(db, newest=1)), None)
 
-    def check(self, told: Checkpoint, who: str) -> None:
+    def check(self, checkpoint: Checkpoint, holder: str) -> None:
         """Do nothing if the books are consistent with a checkpoint that another party holds.
 
         Args:
-            told: A checkpoint that we signed or anchored on chain.
-            who: The party that holds it.
+            checkpoint: A checkpoint that we signed or anchored on chain.
+            holder: The party that holds it.
 
         Raises:
             LedgerRolledBack: the books contradict it.
@@ -110,17 +108,17 @@ class CheckpointSigner:
         """
         try:
             with self._books.reading() as db:
-                root = read_root(db, told.size)
+                root = read_root(db, checkpoint.size)
         except IndexError as error:
             raise LedgerRolledBack(
-                f"{who} knows {told.size} entries: the books were rolled back ({error}); {_CURE}"
+                f"{holder} has {checkpoint.size} entries: the books were rolled back ({error}); {_CURE}"
             ) from None
         except ValueError as error:
-            raise LedgerRolledBack(f"the books do not hold their own log ({error}); {_CURE}") from None
-        if root != told.root:
+            raise LedgerRolledBack(f"the books' log cannot be read ({error}); {_CURE}") from None
+        if root != checkpoint.root:
             raise LedgerRolledBack(
-                f"{who} knows {told.size} entries with root {short(told.root)}, the books have {short(root)} "
-                f"there; {_CURE}"
+                f"{holder} has a checkpoint of {checkpoint.size} entries with root {short(checkpoint.root)}, "
+                f"the books have root {short(root)} at that size; {_CURE}"
             )
 
     def request(self, old_size: int) -> Request:

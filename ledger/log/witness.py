@@ -59,21 +59,21 @@ def read_request(body: bytes) -> Request:
             raise BadNoteError(f"{len(body)} bytes, at most {REQUEST_BYTES_MAX} expected")
         head, end, note = body.decode().partition("\n\n")
         old, *proof = head.split("\n")
-        told = _OLD.fullmatch(old)
-        if told is None or not end or int(told[1]) > SIZE_MAX or len(proof) > PROOF_HASHES_MAX:
+        match = _OLD.fullmatch(old)
+        if match is None or not end or int(match[1]) > SIZE_MAX or len(proof) > PROOF_HASHES_MAX:
             raise BadNoteError(f"{old[:40]!r} and {len(proof)} hashes, a size and a proof expected")
         hashes = tuple(from_base64(one, HASH_BYTES) for one in proof)
     except (UnicodeDecodeError, BadNoteError) as error:
         raise MalformedMessage(f"request to a witness: {error}") from None
-    return Request(old_size=int(told[1]), proof=hashes, note=note)
+    return Request(old_size=int(match[1]), proof=hashes, note=note)
 
 
-def continued(held: Checkpoint | None, asked: Request, origin: str, key: bytes) -> Checkpoint:
+def continued(held: Checkpoint | None, request: Request, origin: str, key: bytes) -> Checkpoint:
     """The requested checkpoint, if it is signed by the log and consistent with the one we hold.
 
     Args:
         held: The newest that this witness cosigned; None if it never did.
-        asked: The request.
+        request: The request.
         origin: The log's name.
         key: The log's Ed25519 key.
 
@@ -82,19 +82,21 @@ def continued(held: Checkpoint | None, asked: Request, origin: str, key: bytes) 
         OtherSizeError: the proof starts at another size; the log is not at fault.
         RolledBackError: the key signed a checkpoint inconsistent with the one we hold.
     """
-    shown = read_checkpoint(asked.note, origin, key)
+    shown = read_checkpoint(request.note, origin, key)
     size, root = (held.size, held.root) if held is not None else (0, EMPTY_ROOT)
     if shown.size < size:
-        raise RolledBackError(f"a ledger of {shown.size} entries is shown, one of {size} was cosigned")
+        raise RolledBackError(
+            f"a checkpoint of {shown.size} entries arrived, one of {size} was cosigned before"
+        )
     if shown.size == size and shown.root != root:
         raise RolledBackError(
-            f"two ledgers of {size} entries: root {shown.root.hex()[:16]} is shown, "
-            f"{root.hex()[:16]} was cosigned"
+            f"two checkpoints of {size} entries: root {shown.root.hex()[:16]} arrived, "
+            f"root {root.hex()[:16]} was cosigned before"
         )
-    if asked.old_size != size:
-        raise OtherSizeError(f"a proof from {asked.old_size} entries, from {size} expected")
+    if request.old_size != size:
+        raise OtherSizeError(f"a proof from {request.old_size} entries, from {size} expected")
     try:
-        verify_consistency(size, root, shown.size, shown.root, asked.proof)
+        verify_consistency(size, root, shown.size, shown.root, request.proof)
     except ProofError as error:
-        raise RolledBackError(f"the ledger is not the one that was cosigned: {error}") from None
+        raise RolledBackError(f"the log does not continue the one that was cosigned: {error}") from None
     return shown

@@ -199,8 +199,8 @@ def read_unpaid(db: Connection, node: str, epoch: int) -> Unpaid:
             epoch=epoch,
         )
     )
-    upheld = "SELECT min(round) AS round FROM ruling WHERE node = :node AND ruling = 'confirmed'"
-    fault = _ask(db, upheld, node=peer)[0].round
+    query = "SELECT min(round) AS round FROM ruling WHERE node = :node AND ruling = 'confirmed'"
+    fault = _ask(db, query, node=peer)[0].round
     found = []
     for row in steps:
         if row.reason is None and is_paid:
@@ -241,8 +241,8 @@ def find_peer(db: Connection, node: str) -> bytes:
     fits = [peer for peer in known if node and peer.hex().startswith(node.lower())]
     if len(fits) != 1:
         names = ", ".join(peer.hex()[:8] for peer in known)
-        words = "several nodes begin" if fits else "no node with an accepted step begins"
-        raise ConfigError(f"{words} with {node[:80]!r}; there are {names or 'none'}")
+        problem = "several nodes begin" if fits else "no node with an accepted step begins"
+        raise ConfigError(f"{problem} with {node[:80]!r}; there are {names or 'none'}")
     return fits[0]
 
 

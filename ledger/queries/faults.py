@@ -64,8 +64,8 @@ def read_faults(db: Connection, verifier: str = "") -> Faults:
         verifier: The beginning of a peer id in hexadecimal.
     """
     slashes: dict[bytes, int] = {}
-    asked = sa.select(_EVENT).where(_EVENT.c.state == "seen", _EVENT.c.kind == Slashed.__name__)
-    for row in db.execute(asked):
+    query = sa.select(_EVENT).where(_EVENT.c.state == "seen", _EVENT.c.kind == Slashed.__name__)
+    for row in db.execute(query):
         event = event_of_row(row)
         assert isinstance(event, Slashed)
         slashes[event.offence_id] = slashes.get(event.offence_id, 0) + event.amount

@@ -103,7 +103,7 @@ def add_up(db: Connection, so_far: Totals | None = None) -> Totals:
     made = append(at.edge, leaves)
     if made != edge:
         raise LedgerIntegrityError(
-            f"log: {edge.size} leaves are on record, and the entries make another root or number"
+            f"log: {edge.size} leaves are on record, but the entries have another root or count"
         )
     return Totals(edge=edge, amounts={account: amount for account, amount in amounts.items() if amount})
 
@@ -121,11 +121,11 @@ def entry_page(db: Connection, *, after: int = 0, limit: int = PAGE_MAX, account
         LedgerIntegrityError: one of them differs from the log.
     """
     limit = max(1, min(limit, PAGE_MAX))
-    asked = sa.select(_ENTRY.c.id).where(_ENTRY.c.id > after).order_by(_ENTRY.c.id).limit(limit + 1)
+    query = sa.select(_ENTRY.c.id).where(_ENTRY.c.id > after).order_by(_ENTRY.c.id).limit(limit + 1)
     if account:
         touching = sa.select(_POSTING.c.entry).join_from(_POSTING, _ACCOUNT).where(_begins(account))
-        asked = asked.where(_ENTRY.c.id.in_(touching))
-    numbers = list(db.execute(asked).scalars())
+        query = query.where(_ENTRY.c.id.in_(touching))
+    numbers = list(db.execute(query).scalars())
     found = tuple(read_entries(db, numbers[:limit]))
     return EntryPage(entries=found, next_after=numbers[limit - 1] if len(numbers) > limit else None)
 
@@ -155,7 +155,7 @@ def number_of(db: Connection, entry: str) -> int:
     count = log_edge(db).size
     if entry.isascii() and entry.isdecimal() and len(entry) < 20 and 1 <= int(entry) <= count:
         return int(entry)
-    raise ConfigError(f"no entry {entry[:200]!r}; they are numbered from 1 to {count}")
+    raise ConfigError(f"no entry {entry[:200]!r}; entries are numbered from 1 to {count}")
 
 
 def read_entry_numbered(db: Connection, number: int) -> Written:

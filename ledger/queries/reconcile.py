@@ -64,7 +64,7 @@ def reconcile(
         Unavailable: the chain gave no answer.
     """
     balances = store.balances()
-    told = [
+    on_chain = [
         *_assets(chain),
         *_budgets(store, chain),
         *_stakes(store, chain),
@@ -72,7 +72,7 @@ def reconcile(
         *_claims(store, chain, tables),
     ]
     seen: dict[Account, int] = {}
-    for account, amount in told:
+    for account, amount in on_chain:
         seen[account] = seen.get(account, 0) + amount
     return tuple(
         Difference(account=account.code, books=booked, chain=amount)

@@ -178,13 +178,13 @@ def audits(store: BookStore, up_to_round: int) -> dict[str, int]:
 def open_offences(store: BookStore) -> frozenset[bytes]:
     """Offence ids of confirmed audits, and of verifiers' faults, whose case is not closed on chain."""
     with store.reading() as db:
-        told = db.execute(
+        ids = db.execute(
             sa.text(
                 "SELECT audit.offence_id FROM ruling JOIN audit USING (round, node) "
                 "WHERE ruling.ruling = 'confirmed' UNION SELECT offence_id FROM fault"
             )
         ).scalars()
-        offences = frozenset(bytes(offence) for offence in told)
+        offences = frozenset(bytes(offence) for offence in ids)
     closed = {event.case_id for event in store.events(CaseClosed) if isinstance(event, CaseClosed)}
     return offences - closed
 
@@ -227,14 +227,14 @@ def _paid(db: Connection, role: str) -> dict[str, int]:
 
 
 def _number(db: Connection, question: str, **given: Any) -> int:
-    return int(db.execute(_asked(question, given), given).scalar_one())
+    return int(db.execute(_statement(question, given), given).scalar_one())
 
 
 def _count(db: Connection, question: str, **given: Any) -> dict[bytes, int]:
-    return {bytes(peer): int(count) for peer, count in db.execute(_asked(question, given), given)}
+    return {bytes(peer): int(count) for peer, count in db.execute(_statement(question, given), given)}
 
 
-def _asked(question: str, given: Mapping[str, Any]) -> sa.TextClause:
+def _statement(question: str, given: Mapping[str, Any]) -> sa.TextClause:
     lists: list[sa.BindParameter[Any]] = [
         sa.bindparam(name, expanding=True) for name, value in given.items() if isinstance(value, tuple)
     ]

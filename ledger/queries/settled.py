@@ -39,7 +39,7 @@ class Appeal:
 
     ends_at: int  # end of the challenge window, Unix seconds of chain time
     is_challenged: bool = False
-    is_upheld: bool = False
+    is_confirmed: bool = False
     is_final: bool = False
 
 
@@ -90,8 +90,8 @@ def read_appeal(db: Connection, run_id: bytes, epoch: int) -> Appeal | None:
         try:
             event = event_of_row(row)
         except (ValueError, KeyError, TypeError) as error:
-            words = f"ledger: an event of block {row.block_number} cannot be read ({error})"
-            raise LedgerIntegrityError(words) from None
+            message = f"ledger: an event of block {row.block_number} cannot be read ({error})"
+            raise LedgerIntegrityError(message) from None
         if not isinstance(event, _KINDS) or (event.run_id, event.epoch) != (run_id, epoch):
             continue
         match event:
@@ -102,7 +102,7 @@ def read_appeal(db: Connection, run_id: bytes, epoch: int) -> Appeal | None:
             case Challenged() if found is not None:
                 found = replace(found, is_challenged=True)
             case Resolved() if found is not None:
-                found = replace(found, is_upheld=event.stands)
+                found = replace(found, is_confirmed=event.stands)
             case ResultFinalized() if found is not None:
                 found = replace(found, is_final=True)
     return found
@@ -116,11 +116,11 @@ def appeal_by_books(found: Appeal | None, now: int) -> str:
         now: Unix seconds by the reader's own clock; the chain's may differ.
     """
     if found is None:
-        return "no result of it is in the books; once it is proposed it can be challenged"
+        return "no result of this epoch is in the books; it can be challenged once it is proposed"
     if found.is_final:
         return f"over since {when_text(found.ends_at, now)}: the result is final"
-    if found.is_upheld:
-        return "challenged, and upheld by the verifiers: there is no second challenge"
+    if found.is_confirmed:
+        return "challenged, and confirmed by the verifiers: there is no second challenge"
     if found.is_challenged:
         return "challenged, and not answered yet"
     if now < found.ends_at:

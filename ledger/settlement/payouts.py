@@ -126,7 +126,7 @@ def settle(run_state: RunState, epoch: int) -> Settlement:
     ripe = spec.settled_at(epoch)
     if not ripe < int(run_state.round) <= ripe + 2:
         raise ValueError(
-            f"epoch {epoch} settles after round {ripe}, this history is before round {run_state.round}"
+            f"epoch {epoch} settles after round {ripe}, this run state is before round {run_state.round}"
         )
     audits = {step: a for step, a in run_state.audits.items() if run_state.epoch_of(step[0]) == epoch}
     steps = {step: t for step, t in sorted(run_state.steps.items()) if run_state.epoch_of(step[0]) == epoch}

@@ -101,7 +101,7 @@ def slash_order_of(spec: RunSpec, run_id: Digest, audit: Audit) -> SlashOrder:
         ValueError: the audit carries no adverse verdict.
     """
     if not audit.adverse:
-        raise ValueError("nobody accused this step")
+        raise ValueError("the audit has no adverse verdict")
     nodes = {member.peer: member.account for member in spec.nodes}
     return _ruling(
         spec,
@@ -123,7 +123,7 @@ def fault_ruling_of(spec: RunSpec, run_id: Digest, audit: Audit, fault: Fault) -
     """
     right = accusers_of(audit, fault)
     if not right:
-        raise ValueError("nobody proved this verdict false")
+        raise ValueError("no verifier is on the winning side of this audit")
     accounts = {member.peer: member.account for member in spec.verifiers}
     return _ruling(
         spec,

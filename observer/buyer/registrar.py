@@ -106,8 +106,8 @@ async def certified_record(me: Participant, host: Host, record: ModelRecord) -> 
             nursery.start_soon(ask, member)
     need = quorum(len(me.spec.verifiers))
     if len(signatures) < need:
-        told = "; ".join(sorted(reasons)[:3])
-        raise Unavailable(f"{len(signatures)} signatures on the model's record, expected {need}; {told}")
+        listed = "; ".join(sorted(reasons)[:3])
+        raise Unavailable(f"{len(signatures)} signatures on the model's record, expected {need}; {listed}")
     return certificate(message, signatures)
 
 
@@ -119,7 +119,7 @@ def _checked(member: Member, answer: ModelSignature, record: ModelRecord, messag
     """
     for field in ("model_hash", "data_inventory_hash", "config_hash", "last_result"):
         if getattr(answer, field) != getattr(record, field):
-            raise PeerFault(member.peer, f"the model's record: another {field} than ours")
+            raise PeerFault(member.peer, f"the model's record: its {field} differs from ours")
     try:
         signer = recover(message, answer.signature)
     except BadSignatureError as error:
@@ -176,4 +176,4 @@ def _own_line(note: str, run_id: Digest, ledger_service: PeerId, peer: PeerId) -
         if line.name == witness_name(peer):
             read_cosignature(line, checkpoint, peer)
             return "\n".join(note.split("\n")[:NOTE_LINES]) + "\n", line
-    raise BadNoteError("a checkpoint without its own line")
+    raise BadNoteError("a checkpoint without the log's signature line")

@@ -87,7 +87,7 @@ class Buyer:
             await self._replay_all()
             chain = await _patiently(self._open_chain)
             settled = await _patiently(lambda: self._settled(chain))
-            self._tell_agreement(settled)
+            self._report_agreement(settled)
             await self._certify(settled)
             await self._show_final(chain, settled)
             await _patiently(lambda: self._take_back(chain))
@@ -112,19 +112,19 @@ class Buyer:
             state = await _patiently(lambda certified=certified: self.replay.step(self._host, certified))  # type: ignore[misc]
             self.status.write_once("round", str(at), round=at, state=state.hex())
 
-    def _tell_agreement(self, settled: dict[int, Settled]) -> None:
+    def _report_agreement(self, settled: dict[int, Settled]) -> None:
         """Report whether commits and settled results name the parameters that we computed."""
         rounds, wrong = self.replay.compared()
         found = list(wrong)
         for epoch, one in settled.items():
             at = epoch_end(self.me.spec, epoch)
-            model, ours = one.result.model_hash, self.replay.state(at)
-            if model != ours:
-                found.append(Mismatch(round=at, who=f"epoch {epoch}", claimed=model.hex(), ours=ours.hex()))
+            model, own = one.result.model_hash, self.replay.state(at)
+            if model != own:
+                found.append(Mismatch(round=at, who=f"epoch {epoch}", claimed=model.hex(), ours=own.hex()))
             result = self.me.deployment.digest(one.result)
             if one.digest != result:  # its table differs from ours
-                who = f"result of epoch {epoch}"
-                found.append(Mismatch(round=at, who=who, claimed=one.digest.hex(), ours=result.hex()))
+                subject = f"result of epoch {epoch}"
+                found.append(Mismatch(round=at, who=subject, claimed=one.digest.hex(), ours=result.hex()))
         mismatches = [dataclasses.asdict(one) for one in found]
         self.status.write_once("agreement", "", ok=not found, rounds=rounds, mismatches=mismatches)
 
@@ -175,7 +175,9 @@ class Buyer:
                     try:
                         proof = await trio.to_thread.run_sync(self._proof, chain, epoch, one)
                     except AssayError as error:
-                        log.info("result not proved final", extra={"epoch": epoch, "reason": str(error)})
+                        log.info(
+                            "no proof that the result is final", extra={"epoch": epoch, "reason": str(error)}
+                        )
                         await trio.sleep(POLL_S)
                         continue
                     settled[epoch] = dataclasses.replace(one, anchor=proof)
@@ -194,7 +196,7 @@ class Buyer:
                 proof = chain.prove(event)
                 check_result_anchor(proof, self.me.deployment, one.result)
                 return proof
-        raise Unavailable(f"no event that epoch {epoch} is final")
+        raise Unavailable(f"no event ResultFinalized of epoch {epoch}")
 
     async def _take_back(self, chain: Chain) -> None:
         """Close the run, collect our share of slashes, and withdraw the rest of the escrow.
@@ -208,7 +210,7 @@ class Buyer:
         await in_thread(chain.collect)
         run = await in_thread(chain.run, run_id)
         if run is None:
-            raise Unavailable("the chain does not know our run")
+            raise Unavailable("the escrow contract has no run of this id")
         while await in_thread(chain.timestamp) < run.closes_at:
             await trio.sleep(POLL_S / 2)
         await in_thread(chain.refund, run_id)

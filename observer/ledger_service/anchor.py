@@ -47,7 +47,7 @@ def anchor_newest(chain: Chain, checkpoint_signer: CheckpointSigner, run_id: Dig
     size, newest = compare_with_anchor(chain, checkpoint_signer, run_id), checkpoint_signer.newest()
     if newest is None or newest.size <= size:
         return size
-    told = read_checkpoint(newest.text, checkpoint_signer.origin, newest.signer)
-    chain.anchor_log(run_id, told.size, told.root)
-    log.info("ledger anchored", extra={"entries": told.size, "root": told.root.hex()[:16]})
-    return told.size
+    checkpoint = read_checkpoint(newest.text, checkpoint_signer.origin, newest.signer)
+    chain.anchor_log(run_id, checkpoint.size, checkpoint.root)
+    log.info("ledger anchored", extra={"entries": checkpoint.size, "root": checkpoint.root.hex()[:16]})
+    return checkpoint.size

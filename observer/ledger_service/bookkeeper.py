@@ -88,7 +88,7 @@ class Bookkeeper:
         )
         events = chain.events(at, head.number)
         if chain.block_hash(head.number) != head.hash:
-            raise Unavailable(f"block {head.number} changed while we read up to it")
+            raise Unavailable(f"block {head.number} was reorganised while its events were read")
         taken = self.books.take_blocks(events, at, head.number, settlements)
         self._looks = [*(one for one in auditors_wanted if one.number < head.number), head][-LOOKS_KEPT:]
         return bool(taken.seen or taken.orphaned)
@@ -126,9 +126,9 @@ class Bookkeeper:
                         amount=event.amount,
                     )
                 case ResultProposed(run_id=self._run_id):
-                    self._tell_phase(event, "proposed")
+                    self._report_phase(event, "proposed")
                 case ResultFinalized(run_id=self._run_id):
-                    self._tell_phase(event, "final")
+                    self._report_phase(event, "final")
                 case Claimed(run_id=self._run_id):
                     self._status.write_once(
                         "claimed",
@@ -153,7 +153,7 @@ class Bookkeeper:
             **report.settled_line(differences, trial_balance(self.books)),
         }
 
-    def _tell_phase(self, event: ResultProposed | ResultFinalized, phase: str) -> None:
+    def _report_phase(self, event: ResultProposed | ResultFinalized, phase: str) -> None:
         name = f"{event.epoch}/{phase}"
         self._status.write_once("epoch", name, epoch=event.epoch, phase=phase, total=event.total)
 

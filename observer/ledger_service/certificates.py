@@ -69,9 +69,9 @@ async def certified_result(
     need = quorum(len(me.spec.verifiers))
     model, signatures = max(answers.items(), key=lambda item: len(item[1]), default=(NO_DIGEST, []))
     if len(signatures) < need:
-        told = "; ".join(sorted(reasons)[:3])
+        listed = "; ".join(sorted(reasons)[:3])
         raise Unavailable(
-            f"epoch {settlement.epoch}: {len(signatures)} signatures on one result, expected {need}; {told}"
+            f"epoch {settlement.epoch}: {len(signatures)} signatures on one result, expected {need}; {listed}"
         )
     result = epoch_result(me.spec, settlement, model, previous)
     return CertifiedResult(result=result, certificate=certificate(me.deployment.digest(result), signatures))
@@ -104,7 +104,7 @@ async def certified_resolution(me: Participant, host: Host, epoch: int) -> tuple
         if len(signatures) >= need:
             message = me.deployment.digest(_resolution(me, epoch, result, stands))
             return stands, certificate(message, signatures)
-    raise Unavailable(f"epoch {epoch}: no quorum answers the challenge the same way")
+    raise Unavailable(f"epoch {epoch}: no quorum gives the same answer to the challenge")
 
 
 def _resolution(me: Participant, epoch: int, result: Digest, stands: bool) -> Resolution:
@@ -128,14 +128,14 @@ def _checked(
     Raises:
         PeerFault: it is not; the message names the field.
     """
-    ours = epoch_result(me.spec, settlement, answer.model_hash, previous)
+    own = epoch_result(me.spec, settlement, answer.model_hash, previous)
     for field in ("epoch", "prev_result", "root", "table_hash", "total"):
-        if getattr(answer, field) != getattr(ours, field):
-            raise PeerFault(member.peer, f"result of epoch {ours.epoch}: another {field} than ours")
+        if getattr(answer, field) != getattr(own, field):
+            raise PeerFault(member.peer, f"result of epoch {own.epoch}: its {field} differs from ours")
     try:
-        signer = recover(me.deployment.digest(ours), answer.signature)
+        signer = recover(me.deployment.digest(own), answer.signature)
     except BadSignatureError as error:
-        raise PeerFault(member.peer, f"result of epoch {ours.epoch}: {error}") from None
+        raise PeerFault(member.peer, f"result of epoch {own.epoch}: {error}") from None
     if signer != evm_address(member.hot):
-        raise PeerFault(member.peer, f"result of epoch {ours.epoch}: signed by {signer}, not its hot key")
+        raise PeerFault(member.peer, f"result of epoch {own.epoch}: signed by {signer}, not its hot key")
     return bytes(answer.signature)

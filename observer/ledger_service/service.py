@@ -70,14 +70,14 @@ def books_of(config: Config) -> Path | str:
 
 async def _wait_for(lease: Lease) -> None:
     """Return once this process holds the lease: at once, or when its holder ends in any way."""
-    has_told = False
+    has_reported = False
     while True:
         try:
             if await trio.to_thread.run_sync(lease.try_take):
                 return
-            if not has_told:
+            if not has_reported:
                 log.info("another ledger service holds the lease; standing by")
-                has_told = True
+                has_reported = True
         except Unavailable as error:
             log.warning("books unavailable", extra={"reason": str(error)})
         await trio.sleep(POLL_S)
@@ -101,7 +101,7 @@ class LedgerService:
         self.providers = Providers(urls, me.deployment, one_suffices=one_suffices)
         settlers = Providers(urls, me.deployment, one_suffices=one_suffices)  # used by another thread
         self.settler = Settler(me, self.follower, settlers.check)
-        self._has_told = False
+        self._has_reported = False
 
     async def run(self) -> None:
         """Serve until the run is settled."""
@@ -150,9 +150,9 @@ class LedgerService:
     def _look(self, chain: Chain) -> None:
         compare_with_anchor(chain, self.checkpoint_signer, self.me.run_id)
         is_new = self.bookkeeper.book_blocks(self.providers, dict(self.follower.settlements))
-        if is_new or not self._has_told:  # report now if we were killed between recording and reporting
+        if is_new or not self._has_reported:  # report now if we were killed between recording and reporting
             self.bookkeeper.tell_events()
-            self._has_told = True
+            self._has_reported = True
         if self.witnesses.is_compared:
             self.checkpoint_signer.sign_due()
         anchor_newest(chain, self.checkpoint_signer, self.me.run_id)

@@ -25,7 +25,7 @@ class StatusFile:
         if kept != whole:
             os.truncate(path, len(kept))
         lines = [json.loads(line) for line in kept.splitlines()]
-        self._told = {line["id"] for line in lines if "id" in line}
+        self._written = {line["id"] for line in lines if "id" in line}
 
     def write(self, kind: str, /, **fields: Any) -> None:
         """Append a line."""
@@ -44,11 +44,11 @@ class StatusFile:
             name: Identifies the event among those of its kind.
             fields: The rest of the line.
         """
-        fact = f"{kind}/{name}" if name else kind
-        if fact not in self._told:
-            self.write(kind, **fields, id=fact)
-            self._told.add(fact)
+        event_id = f"{kind}/{name}" if name else kind
+        if event_id not in self._written:
+            self.write(kind, **fields, id=event_id)
+            self._written.add(event_id)
 
     def has(self, kind: str, name: str = "") -> bool:
         """Whether this event is in the file."""
-        return (f"{kind}/{name}" if name else kind) in self._told
+        return (f"{kind}/{name}" if name else kind) in self._written

@@ -37,14 +37,14 @@ class Witnesses:
     def __init__(self, me: Participant, checkpoint_signer: CheckpointSigner) -> None:
         self._me, self._log = me, checkpoint_signer
         self._need = quorum(len(me.spec.verifiers))
-        self._heard: set[PeerId] = set()  # have reported since our start what they cosigned last
+        self._answered: set[PeerId] = set()  # have reported since our start what they cosigned last
         self._unwilling: set[PeerId] = set()  # or that they are no witnesses
         self._changed = trio.Event()
 
     @property
     def is_compared(self) -> bool:
         """Whether a quorum has reported no checkpoint of ours that our books do not hold."""
-        return len(self._heard) >= self._need
+        return len(self._answered) >= self._need
 
     @property
     def is_cosigned(self) -> bool:
@@ -83,7 +83,7 @@ class Witnesses:
         while True:
             try:
                 newest = await trio.to_thread.run_sync(self._log.newest)
-                if peer not in self._heard or (newest is not None and not _has(newest, peer)):
+                if peer not in self._answered or (newest is not None and not _has(newest, peer)):
                     await self._ask(host, peer)
             except (PeerFault, MalformedMessage, Unavailable, BadNoteError) as error:
                 log.info("not cosigned", extra={"verifier": peer.hex()[:8], "reason": str(error)})
@@ -100,20 +100,20 @@ class Witnesses:
         held = await self._held(host, peer)
         if held is not None:
             await trio.to_thread.run_sync(self._log.check, held, f"verifier {peer.hex()[:8]}")
-        self._heard.add(peer)
-        self._tell()
+        self._answered.add(peer)
+        self._report()
         newest = await trio.to_thread.run_sync(self._log.newest)
         if newest is None or _has(newest, peer) or (held is not None and held.size > newest.size):
             return
-        asked = await trio.to_thread.run_sync(self._log.request, 0 if held is None else held.size)
-        body = await host.request(peer, "witness", asked.encode(), timeout_s=ANSWER_S_MAX)
+        request = await trio.to_thread.run_sync(self._log.request, 0 if held is None else held.size)
+        body = await host.request(peer, "witness", request.encode(), timeout_s=ANSWER_S_MAX)
         if len(body) > LINE_BYTES_MAX or not body.endswith(b"\n"):
             raise PeerFault(peer, f"answers {len(body)} bytes, one signature line expected")
         line = read_line(body[:-1].decode(errors="replace"))
-        told = read_checkpoint(asked.note, self._log.origin, self._me.me)
-        await trio.to_thread.run_sync(self._log.add_cosignature, told.size, peer, line)
-        log.info("cosigned", extra={"verifier": peer.hex()[:8], "entries": told.size})
-        self._tell()
+        checkpoint = read_checkpoint(request.note, self._log.origin, self._me.me)
+        await trio.to_thread.run_sync(self._log.add_cosignature, checkpoint.size, peer, line)
+        log.info("cosigned", extra={"verifier": peer.hex()[:8], "entries": checkpoint.size})
+        self._report()
 
     async def _held(self, host: Host, peer: PeerId) -> Checkpoint | None:
         """The newest checkpoint of ours that a verifier cosigned, with our signature and its own."""
@@ -122,7 +122,7 @@ class Witnesses:
         except RemoteError as error:  # it is reachable, and no witness
             log.info("no witness", extra={"verifier": peer.hex()[:8], "reason": str(error)})
             self._unwilling.add(peer)
-            self._tell()
+            self._report()
             return None
         self._unwilling.discard(peer)
         if not body:
@@ -133,7 +133,7 @@ class Witnesses:
             read_cosignature(line, found, peer)
         return found
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
 

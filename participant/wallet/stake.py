@@ -71,56 +71,58 @@ def read_stake_status(account: Account) -> StakeStatus:
     )
 
 
-def to_add(standing: StakeStatus, *, amount: int | None = None, to: int | None = None) -> int:
+def to_add(status: StakeStatus, *, amount: int | None = None, to: int | None = None) -> int:
     """Amount to stake: `amount`, or what active stake lacks to reach `to`; 0 if none.
 
     Raises:
         ConfigError: neither or both were given, or the vault would refuse.
     """
-    active = standing.stake.active
+    active = status.stake.active
     added = _one_of(amount, to, max((to or 0) - active, 0))
     if not added:
         return 0
-    if standing.is_banned:
-        raise ConfigError(f"{standing.account} contradicted itself and can never stake again")
-    if added > standing.wallet:
-        raise ConfigError(f"{_money(added)} to stake, and {standing.account} holds {_money(standing.wallet)}")
-    if active + added < standing.stake.minimum:
+    if status.is_banned:
+        raise ConfigError(f"{status.account} equivocated and can never stake again")
+    if added > status.wallet:
         raise ConfigError(
-            f"{_money(active + added)} would be active; the least in the role of {standing.role_name} "
-            f"is {_money(standing.stake.minimum)}"
+            f"{_money(added)} to stake, but {status.account} holds only {_money(status.wallet)}"
+        )
+    if active + added < status.stake.minimum:
+        raise ConfigError(
+            f"{_money(active + added)} would be active; the least in the role of {status.role_name} "
+            f"is {_money(status.stake.minimum)}"
         )
     return added
 
 
-def to_remove(standing: StakeStatus, *, amount: int | None = None, to: int | None = None) -> int:
+def to_remove(status: StakeStatus, *, amount: int | None = None, to: int | None = None) -> int:
     """Amount to unstake: `amount`, or active stake above `to`; 0 if none.
 
     Raises:
         ConfigError: neither or both were given, or the vault would refuse.
     """
-    active, minimum = standing.stake.active, standing.stake.minimum
+    active, minimum = status.stake.active, status.stake.minimum
     removed = _one_of(amount, to, max(active - (to or 0), 0))
     if removed > active:
-        raise ConfigError(f"{_money(removed)} to remove, and {_money(active)} are active")
+        raise ConfigError(f"{_money(removed)} to remove, but only {_money(active)} are active")
     if removed and 0 < active - removed < minimum:
         raise ConfigError(
-            f"{_money(active - removed)} would stay active; what stays is nothing (--to 0) "
+            f"{_money(active - removed)} would stay active; expected nothing (--to 0), "
             f"or at least {_money(minimum)}"
         )
     return removed
 
 
-def ripe(standing: StakeStatus) -> dict[int, Ticket]:
+def ripe(status: StakeStatus) -> dict[int, Ticket]:
     """The tickets of non-zero value that can be withdrawn now."""
     return {
         number: ticket
-        for number, ticket in standing.tickets.items()
-        if ticket.amount and standing.free_at(ticket) <= standing.now
+        for number, ticket in status.tickets.items()
+        if ticket.amount and status.free_at(ticket) <= status.now
     }
 
 
-def check_ticket(standing: StakeStatus, number: int, ticket: Ticket) -> None:
+def check_ticket(status: StakeStatus, number: int, ticket: Ticket) -> None:
     """Do nothing if the ticket is this account's, and either spent or withdrawable.
 
     Raises:
@@ -129,16 +131,16 @@ def check_ticket(standing: StakeStatus, number: int, ticket: Ticket) -> None:
     """
     if not int(ticket.account, 16):
         raise ConfigError(f"there is no ticket {number}")
-    if ticket.account != standing.account:
-        raise ConfigError(f"ticket {number} belongs to {ticket.account}, not to {standing.account}")
-    if not ticket.is_spent and standing.free_at(ticket) > standing.now:
-        raise Unavailable(f"ticket {number}: {waits_for(standing, ticket)}")
+    if ticket.account != status.account:
+        raise ConfigError(f"ticket {number} belongs to {ticket.account}, not to {status.account}")
+    if not ticket.is_spent and status.free_at(ticket) > status.now:
+        raise Unavailable(f"ticket {number}: {waits_for(status, ticket)}")
 
 
-def waits_for(standing: StakeStatus, ticket: Ticket) -> str:
+def waits_for(status: StakeStatus, ticket: Ticket) -> str:
     """Reason, and end time, for which a ticket cannot be withdrawn."""
-    when = when_text(standing.free_at(ticket), standing.now)
-    if standing.stake.frozen_until > max(ticket.ready_at, standing.now):
+    when = when_text(status.free_at(ticket), status.now)
+    if status.stake.frozen_until > max(ticket.ready_at, status.now):
         return f"frozen by a case in court until {when}"
     return f"can be withdrawn from {when}"
 

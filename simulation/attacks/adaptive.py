@@ -68,9 +68,9 @@ def evasive(scene: Scene) -> tuple[Update, ...]:
     sent = []
     for liar in range(len(scene.own)):
         lie = free[:, liar :: len(scene.own)]
-        said = np.take_along_axis(total[blocks], common, axis=1), -np.take_along_axis(direction, lie, axis=1)
+        signs = np.take_along_axis(total[blocks], common, axis=1), -np.take_along_axis(direction, lie, axis=1)
         sent.append(
-            update_at(scene, blocks, np.concatenate([common, lie], axis=1), np.concatenate(said, axis=1))
+            update_at(scene, blocks, np.concatenate([common, lie], axis=1), np.concatenate(signs, axis=1))
         )
     return tuple(sent)
 
@@ -111,7 +111,7 @@ def _mean_after(along: Dense, count: Dense, votes: int) -> Dense:
 
 def _direction(scene: Scene) -> Dense:
     if scene.direction_NC is None:
-        raise ValueError("this attack needs the direction it works against")
+        raise ValueError("this attack needs the direction of the honest update")
     return scene.direction_NC.astype(np.float64)
 
 
@@ -123,7 +123,9 @@ def _free(scene: Scene, count: Dense) -> np.ndarray[tuple[int, int], np.dtype[np
     """
     blocks = np.flatnonzero(is_live(scene))
     if np.any(np.count_nonzero(count[blocks] == 0, axis=1) < scene.k * len(scene.own)):
-        raise ValueError(f"{len(scene.own)} liars with {scene.k} each find too few coefficients nobody sends")
+        raise ValueError(
+            f"{len(scene.own)} attackers of {scene.k} coefficients each: honest nodes leave too few unused"
+        )
     size = np.where(count[blocks] == 0, np.abs(_direction(scene)[blocks]), -1.0)
     order: np.ndarray[tuple[int, int], np.dtype[np.int64]] = np.argsort(-size, axis=1, kind="stable")
     return order

@@ -132,7 +132,7 @@ def test_a_session_alone_moves_nothing(world_api: ApiWorld, world: World):
         ({**body, "signature": signed(made, world.buyer.key)["signature"]}, "is signed by"),
         ({**body, "transactions": signed(made, world.buyer.key)["transactions"]}, "is signed by"),
         ({**body, "transactions": body["transactions"][:1]}, "1 transactions, 2 were prepared"),
-        ({**body, "transactions": body["transactions"][::-1]}, "is not the prepared one's"),
+        ({**body, "transactions": body["transactions"][::-1]}, "differs from the prepared one's"),
         ({**body, "transactions": ["0x02", "0x02"]}, "not a signed transaction"),
         ({**body, "transactions": [one + "00" for one in body["transactions"]]}, "not a signed transaction"),
     ):
@@ -146,12 +146,12 @@ def test_a_session_alone_moves_nothing(world_api: ApiWorld, world: World):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"to": "0x" + "99" * 20}, "to is not"),
-        ({"data": "0x1234"}, "data is not"),
-        ({"value": 1}, "value is not"),
-        ({"nonce": 99}, "nonce is not"),
-        ({"chainId": 1}, "chainId is not"),
-        ({"gas": 10**7}, "gas is not"),
+        ({"to": "0x" + "99" * 20}, "to differs"),
+        ({"data": "0x1234"}, "data differs"),
+        ({"value": 1}, "value differs"),
+        ({"nonce": 99}, "nonce differs"),
+        ({"chainId": 1}, "chainId differs"),
+        ({"gas": 10**7}, "gas differs"),
         ({"accessList": [{"address": "0x" + "99" * 20, "storageKeys": []}]}, "access list"),
     ],
 )
@@ -301,7 +301,7 @@ def test_so_many_moves_of_an_account_wait_and_no_more(world_api: ApiWorld, world
         stake(world_api, person, token)
 
     assert is_problem(
-        prepare(world_api, token, "stake.add", role="operator", amount="1"), 429, "wait to be signed"
+        prepare(world_api, token, "stake.add", role="operator", amount="1"), 429, "are not sent yet"
     )
     world_api.clock.now_s += MOVE_S
     stake(world_api, person, token)

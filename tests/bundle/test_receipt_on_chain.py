@@ -52,7 +52,7 @@ def test_a_run_or_a_block_that_the_chain_does_not_have_is_refused(world: World):
     ):
         with pytest.raises(IntegrityError, match=r"^anchor: block"):
             list(_chain_lines(replace(found, paid=replace(found.paid, anchor=block)), world.rpc_url))
-    with pytest.raises(IntegrityError, match=r"^run_id: .*knows no such run"):
+    with pytest.raises(IntegrityError, match=r"^run_id: .*holds no such run"):
         list(_chain_lines(replace(found, run_id=bytes(32)), world.rpc_url))
     far = replace(found.paid, anchor=replace(found.paid.anchor, number=10**9))
     with pytest.raises(Unavailable):

@@ -78,8 +78,11 @@ def _soon(url: str, secret: str) -> httpx.Response:
     [
         (["token", "revoke", "{}", 9], "there is no token 9"),
         (["token", "create", "{}", "--name", "x", "--scope", "everything"], "scope 'everything'"),
-        (["token", "create", "{}", "--name", "x", "--scope", "move"], "needs the account"),
-        (["token", "create", "{}", "--name", "x", "--scope", "read", "--account", "0x12"], "is no account"),
+        (["token", "create", "{}", "--name", "x", "--scope", "move"], "needs an account"),
+        (
+            ["token", "create", "{}", "--name", "x", "--scope", "read", "--account", "0x12"],
+            "is not an account",
+        ),
         (["token", "create", "{}", "--name", "x", "--scope", "read", "--days", 0], "1 to 366 days"),
         (["serve", "nowhere.toml"], "cannot be read"),
     ],

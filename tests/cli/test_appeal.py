@@ -41,7 +41,7 @@ def test_the_way_to_object_is_told_in_every_state(
         return appeals(assay, run, *config), appeals(assay, run)
 
     for line in both():
-        assert line.startswith("appeal: no result") and "once it is proposed it can be challenged" in line
+        assert line.startswith("appeal: no result") and "can be challenged once it is proposed" in line
     market.propose(tables, 0)
     for line in both():
         assert line.startswith("appeal: can be challenged until")
@@ -54,7 +54,7 @@ def test_the_way_to_object_is_told_in_every_state(
 
     answer(market, 0)
     for line in both():
-        assert line == "appeal: challenged, and upheld by the verifiers: there is no second challenge"
+        assert line == "appeal: challenged, and confirmed by the verifiers: there is no second challenge"
     market.bank.finalize(market.run_id, 0)
     for line in both():
         assert line.startswith("appeal: over") and line.endswith("the result is final")
@@ -90,7 +90,7 @@ def test_books_without_their_spec_say_so(assay: Assay, market: Market, tables: d
     market.propose(tables, 0)
     books = market.ledger(tables) / "ledger.db"
 
-    assert "do not say of which run" in appeals(assay, books)
+    assert "do not name their run" in appeals(assay, books)
     assert "can be challenged until" in appeals(assay, books, "--config", market.config_of(NODE))
 
 

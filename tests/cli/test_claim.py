@@ -102,7 +102,7 @@ def test_before_it_is_final_nothing_is_sent_and_the_time_is_told(
     assert "anyone may make it final" in assay("claim", file)[1]
     assert "would send" in assay("claim", file, "--finalize", "--dry-run")[1]
     code, out, _ = assay("claim", file, "--finalize")
-    assert code == 0 and "epoch 0: made final" in out and held(market) == PURSE + pay(tables, 0)
+    assert code == 0 and "epoch 0: finalized" in out and held(market) == PURSE + pay(tables, 0)
 
 
 def test_a_dry_run_names_each_row_and_sends_nothing(
@@ -190,7 +190,7 @@ def test_a_result_with_another_table_is_told_and_never_made_final_by_us(
     market.advance(market.params.challenge_window_s)
 
     code, out, _ = assay("claim", market.config_of(NODE), "--finalize")
-    assert code == 0 and "ANOTHER table" in out and "made final" not in out
+    assert code == 0 and "ANOTHER table" in out and "finalized" not in out
     market.bank.finalize(market.run_id, 0)
     code, _, err = assay("claim", market.config_of(NODE))
     assert code == 1 and "nothing was sent" in err and held(market) == PURSE
@@ -214,7 +214,7 @@ def test_a_store_that_holds_less_or_lies_is_told(assay: Assay, market: Market, t
     code, _, err = assay("claim", file)
     assert code == 2 and "keeps no chain yet" in err
     market.fill_store(OTHER, 2)
-    assert "no table of it here yet" in assay("claim", file)[1]
+    assert "its payout table is not here yet" in assay("claim", file)[1]
     store = market.folder / OTHER / "store.db"
     shutil.copy(market.folder / NODE / "store.db", store)
     edit(store, "UPDATE link SET body = (SELECT body FROM link WHERE round = 1) WHERE round = 2")
@@ -230,9 +230,9 @@ def test_a_store_that_holds_less_or_lies_is_told(assay: Assay, market: Market, t
     [
         (["--epoch", "2"], "there is no epoch 2"),
         (["--epoch", "-1"], "--epoch"),
-        (["--account", "0x12"], "is no account"),
-        (["--account", "0x" + "g" * 40], "is no account"),
-        (["--account", "\x1b[2J"], "is no account"),
+        (["--account", "0x12"], "is not an account"),
+        (["--account", "0x" + "g" * 40], "is not an account"),
+        (["--account", "\x1b[2J"], "is not an account"),
         (["--config", "other.toml"], "--config goes with a run's folder"),
     ],
 )

@@ -32,7 +32,7 @@ def test_stake_goes_in_leaves_late_and_comes_back_whole(assay: Assay, market: Ma
     assert assay("stake", "add", file, "300")[0] == 0
     code, out, _ = assay("stake", "remove", file, "200")
     assert (code, active(market)) == (0, 100 * UNIT)
-    assert "200.000000 aUSD leave with ticket 1" in out and "(in 21 d" in out
+    assert "200.000000 aUSD unbonding with ticket 1" in out and "(in 21 d" in out
 
     code, out, _ = assay("stake", "withdraw", file)
     assert code == 0 and "ticket 1: 200.000000 aUSD, can be withdrawn from" in out and "(in 2" in out
@@ -91,12 +91,12 @@ def test_a_dry_run_says_what_it_would_send_and_sends_nothing(assay: Assay, marke
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["add", FILE, "1e400"], "is no amount"),
-        (["add", "--", FILE, "-1"], "is no amount"),
+        (["add", FILE, "1e400"], "is not an amount"),
+        (["add", "--", FILE, "-1"], "is not an amount"),
         (["add", FILE, "-1"], "No such option"),
         (["add", FILE, "0"], "nothing to move"),
         (["add", FILE, "1.0000000000000000001"], "19 decimals"),
-        (["add", FILE, "10000.000001"], "holds 10,000.000000 aUSD"),
+        (["add", FILE, "10000.000001"], "holds only 10,000.000000 aUSD"),
         (["add", FILE, "99.999999"], "the least in the role of operator is 100.000000 aUSD"),
         (["add", FILE], "either AMOUNT or --to"),
         (["add", FILE, "1", "--to", "2"], "either AMOUNT or --to"),
@@ -122,7 +122,7 @@ def test_what_stays_is_nothing_or_the_least(assay: Assay, market: Market):
 
     code, _, err = assay("stake", "remove", file, "50.000001")
 
-    assert code == 2 and "nothing (--to 0) or at least 100.000000 aUSD" in err
+    assert code == 2 and "nothing (--to 0), or at least 100.000000 aUSD" in err
     assert assay("stake", "remove", file, "50")[0] == 0
 
 
@@ -153,7 +153,7 @@ def test_a_ticket_that_is_not_ripe_says_until_when(assay: Assay, market: Market)
 def test_show_tells_what_stands_in_the_way(assay: Assay, market: Market):
     chain, file = market.as_(NODE), market.config_of(NODE)
     code, out, _ = assay("stake", "show", file)
-    assert code == 0 and "NOT enough to take part" in out and "speaks for nobody yet" in out
+    assert code == 0 and "NOT enough to take part" in out and "is not delegated by any account yet" in out
     chain.stake(OPERATOR, 300 * UNIT)
     chain.request_unstake(OPERATOR, 100 * UNIT)
     expiry = market.bank.timestamp() + 3_600
@@ -192,12 +192,12 @@ def test_the_rewards_of_a_slash_are_collected_once(assay: Assay, market: Market)
     market.advance(market.params.veto_window_s)
     market.bank.execute_case(case)
     file = market.config_of(VERIFIERS[0])
-    assert "no reward waits" in assay("stake", "collect", file)[1]  # a veto could still undo the slash
+    assert "no reward to collect" in assay("stake", "collect", file)[1]  # a veto could still undo the slash
     market.advance(market.params.payout_delay_s)
     market.bank.pay_out_case(case)
 
     assert "22.500000 aUSD collected" in assay("stake", "collect", file)[1]
-    assert "no reward waits" in assay("stake", "collect", file)[1]
+    assert "no reward to collect" in assay("stake", "collect", file)[1]
     assert market.bank.token_balance(wallet(VERIFIERS[0])) == PURSE + 22_500_000
 
 

@@ -29,7 +29,7 @@ from assay.ledger.books import BooksError, Entry, Posting, reversal_of
 from assay.ledger.journal.database import Place
 from assay.ledger.journal.pending import PendingState
 from assay.ledger.journal.store import BookStore
-from assay.ledger.journal.writer import read_stake_status
+from assay.ledger.journal.writer import read_available_balance
 from assay.ledger.log.audit import audit
 from assay.ledger.log.note import origin_of
 from tests.ledger.a_postgres import a_server, binaries
@@ -349,7 +349,7 @@ class World:
         with self.store.reading() as db:
             total = db.execute(sa.text("SELECT coalesce(sum(posted), 0) FROM balance")).scalar_one()
             some = sorted(touched, key=lambda one: one.code)[:3]
-            found = {account: read_stake_status(db, account) for account in some}
+            found = {account: read_available_balance(db, account) for account in some}
         assert total == 0, f"trial balance {total}, replay: World(seed={self.seed})"
         for account, standing in found.items():
             told = (standing.posted, standing.available(account.kind.side))

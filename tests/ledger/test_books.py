@@ -435,7 +435,7 @@ def test_money_that_is_not_there_cannot_be_paid():
     tale.refunded(100)
     tale.refunded(1)
 
-    with pytest.raises(BooksError, match="would stand at -1"):
+    with pytest.raises(BooksError, match="would fall to -1"):
         booked(tale.events)
 
 

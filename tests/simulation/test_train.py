@@ -108,7 +108,7 @@ def test_every_attack_can_be_named(attack, honest_loss, tmp_path):
     ("sim", "words"),
     [
         ({"nodes": 4, "liars": 2, "attack": "split"}, "more than twice"),
-        ({"attack": "split"}, "nobody does it"),
+        ({"attack": "split"}, "no node carries it out"),
         ({"liars": 1}, "expected an attack"),
         ({"rule": "krum", "f": 2}, "at least 7 nodes"),
         ({"rule": "bucketing+centered-clip", "f": 2}, "more than 8 nodes"),

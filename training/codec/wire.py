@@ -184,7 +184,7 @@ def _decode_levels(data: bytes, count: int, values: Values) -> NDArray[Any]:
         return level_X
     code_X = unpack_numbers(data, count, CODE_BITS[values], "value codes")
     if values is Values.E3M0 and bool((code_X == _MINUS_ZERO).any()):
-        raise MalformedMessage("update: a zero with a minus")
+        raise MalformedMessage("update: a negative zero")
     level_X = _LEVELS[values][code_X]
     return level_X
 

@@ -52,7 +52,7 @@ def read_tokens(folder: Path, spec: DataSpec) -> ShardedTokens:
     )
     if not is_this:
         raise ConfigError(
-            f"data {folder}: {manifest.tokens} tokens that are not the data this run committed to"
+            f"data {folder}: {manifest.tokens} tokens, which are not the data that this run committed to"
         )
     for _ in checked_shards(folder, manifest):
         pass

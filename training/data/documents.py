@@ -23,13 +23,13 @@ SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 Document = Iterator[bytes]
 
 
-def format_of(path: Path, wanted: Format) -> str:
+def format_of(path: Path, given: Format) -> str:
     """The format of a file: as given, else by its suffix, else text."""
-    return SUFFIXES.get(path.suffix.lower(), "text") if wanted == "auto" else wanted
+    return SUFFIXES.get(path.suffix.lower(), "text") if given == "auto" else given
 
 
 def documents_in(path: Path, kind: str, field: str) -> Iterator[Document]:
-    """The documents of one file, in its order. Each must be read before the next is asked for.
+    """The documents of one file, in its order. Each must be read before the next is requested.
 
     Args:
         path: The file.

@@ -29,7 +29,7 @@ def inventory(data: DataSpec, manifest: DataManifest) -> dict[str, Any]:
         ValueError: `data` names another manifest.
     """
     if manifest.digest() != data.manifest:
-        raise ValueError(f"manifest {manifest.digest().hex()}, the run names {data.manifest.hex()}")
+        raise ValueError(f"manifest {manifest.digest().hex()}, the run spec has {data.manifest.hex()}")
     return {
         "format": FORMAT,
         "sources": [{**asdict(source), "kind": "text"} for source in manifest.sources],
@@ -44,6 +44,6 @@ def inventory(data: DataSpec, manifest: DataManifest) -> dict[str, Any]:
     }
 
 
-def inventory_digest(told: dict[str, Any]) -> Digest:
+def inventory_digest(inventory: dict[str, Any]) -> Digest:
     """SHA-256 of an inventory's canonical JSON."""
-    return Digest(hashlib.sha256(canonical_json(told)).digest())
+    return Digest(hashlib.sha256(canonical_json(inventory)).digest())

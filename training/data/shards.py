@@ -176,7 +176,7 @@ def read_manifest(folder: Path) -> DataManifest:
     except OSError as cause:
         raise ConfigError(f"data {path}: cannot be read ({cause.strerror or cause})") from None
     except (ValueError, KeyError, TypeError, RecursionError) as cause:
-        raise ConfigError(f"data {path}: is no manifest of a data set ({cause})") from None
+        raise ConfigError(f"data {path}: is not a manifest of a data set ({cause})") from None
     if manifest.token_bytes not in (1, 2, 4):
         raise ConfigError(f"data {path}: tokens of {manifest.token_bytes} bytes, expected 1, 2 or 4")
     return manifest
@@ -205,7 +205,9 @@ def checked_shards(folder: Path, manifest: DataManifest) -> Iterator[NDArray[Any
         if len(body) != count * kind.itemsize:
             raise ConfigError(f"data {path}: {len(body)} bytes, expected {count * kind.itemsize}")
         if blob_digest(body) != name:
-            raise ConfigError(f"data {path}: shard {index} was altered, its bytes do not have its name")
+            raise ConfigError(
+                f"data {path}: shard {index} was altered: its bytes do not have the hash in its name"
+            )
         tokens = np.frombuffer(body, kind)
         if int(tokens.max()) >= manifest.vocabulary:
             raise ConfigError(f"data {path}: token {tokens.max()}, expected under {manifest.vocabulary}")
@@ -226,7 +228,7 @@ class ShardedTokens:
 
     def __getitem__(self, span: slice) -> NDArray[Any]:
         start, stop, step = span.indices(len(self))
-        assert step == 1, "a stream is read forwards"
+        assert step == 1, "a stream can only be read forwards"
         per_shard = SHARD_BYTES // self._type.itemsize
         parts = []
         while start < stop:

@@ -79,7 +79,7 @@ def load_tokenizer(path: Path, separator: str | None = None) -> Tokenizer:
     try:
         library = Library.from_buffer(body)
     except Exception as cause:  # the library raises a bare Exception
-        raise ConfigError(f"tokenizer {path}: is no tokenizer.json ({cause})") from None
+        raise ConfigError(f"tokenizer {path}: is not a tokenizer.json ({cause})") from None
     library.no_truncation()
     library.no_padding()
     numbers = library.get_vocab(with_added_tokens=True)
@@ -88,7 +88,7 @@ def load_tokenizer(path: Path, separator: str | None = None) -> Tokenizer:
     if separator is None:
         after = next((numbers[name] for name in SEPARATORS if name in numbers), None)
     elif separator and separator not in numbers:
-        raise ConfigError(f'tokenizer {path}: knows no token "{separator}" to put between documents')
+        raise ConfigError(f'tokenizer {path}: has no token "{separator}" to separate documents')
     else:
         after = numbers.get(separator) if separator else None
 

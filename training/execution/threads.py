@@ -105,7 +105,7 @@ def _probe(path: Path) -> int:
         "threads chosen",
         extra={
             "threads": chosen,
-            "why": "fastest forward and backward pass; more only for a tenth of the time",
+            "why": "fastest forward and backward pass; more threads only if they save a tenth",
             "ms": {count: round(taken * 1000, 1) for count, taken in seconds.items()},
         },
     )

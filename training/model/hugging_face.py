@@ -213,7 +213,7 @@ def _places(folder: Path) -> dict[str, Path]:
             weights = dict(parse_json(index.read_bytes())["weight_map"])
             names = {str(name): str(file) for name, file in weights.items()}
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as cause:
-            raise ConfigError(f"base {index}: is no index of weights ({cause})") from None
+            raise ConfigError(f"base {index}: is not an index of weights ({cause})") from None
         if any(Path(file).name != file for file in names.values()):
             raise ConfigError(f"base {index}: names files outside its folder")
         return {name: folder / file for name, file in names.items()}

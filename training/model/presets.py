@@ -27,7 +27,7 @@ def gpt_spec(
     hidden: int = 0,
     is_tied: bool = False,
 ) -> ModelSpec:
-    """A GPT of these sizes; its MLP is four times as wide as the model unless said otherwise."""
+    """A GPT of these sizes; its MLP is four times as wide as the model by default."""
     return ModelSpec(
         family=Family.GPT,
         vocabulary=vocabulary,

@@ -67,7 +67,7 @@ class PublicState:
         """
         if round_id not in self._recent:
             raise Diverged(
-                f"no parameters of round {round_id}: rounds {min(self._recent)} to {self.round} are here"
+                f"no parameters of round {round_id}: rounds {min(self._recent)} to {self.round} are kept"
             )
         return self._recent[round_id]
 
@@ -78,7 +78,7 @@ class PublicState:
             Diverged: this is not our newest round.
         """
         if round_id != self.round:
-            raise Diverged(f"the aggregate of round {round_id} arrived while at round {self.round}")
+            raise Diverged(f"the aggregate of round {round_id} arrived at round {self.round}")
         self.public = apply(self.spec, self.layout, self.public, round_id, aggregate)
         self.round = round_id + 1
         self._recent[self.round] = self.public.theta_P

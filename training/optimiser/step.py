@@ -72,12 +72,12 @@ def begin(spec: RunSpec, layout: Layout, theta_P: Floats, private: NodeState, ro
     started = carried if rule.local.keeps_moments else fresh(rule.local, carried.theta_P)
     if not rule.is_local_kept:
         return replace(started, theta_P=theta_P)
-    mine = np.float32(rule.merge_ppm / PPM)
+    merge = np.float32(rule.merge_ppm / PPM)
     merged_P = carried.theta_P
     missed = range(max(private.base - 1, round_id - rule.fragments), round_id)  # more only repeat fragments
     for fragment in applied_fragments(spec, missed):
         is_in = fragment_positions(layout, rule.fragments, fragment)
-        mixed_P = theta_P * (np.float32(1) - mine) + merged_P * mine
+        mixed_P = theta_P * (np.float32(1) - merge) + merged_P * merge
         merged_P = np.where(is_in, mixed_P, merged_P)
     return replace(started, theta_P=merged_P)
 
@@ -135,11 +135,11 @@ def compress(
     rule = spec.rule
     if rule.fragments == 1:
         return transition(rule.compress, before_NC, x_NC, before_NC if uses_up else None)
-    mine = np.flatnonzero(fragment_blocks(layout, rule.fragments) == round_id % rule.fragments)
-    part = transition(rule.compress, before_NC[mine], x_NC[mine])
+    own = np.flatnonzero(fragment_blocks(layout, rule.fragments) == round_id % rule.fragments)
+    part = transition(rule.compress, before_NC[own], x_NC[own])
     after_NC = before_NC.copy()
-    after_NC[mine] = part.after_BC
-    sent = replace(part.sent, blocks_B=mine[part.sent.blocks_B])
+    after_NC[own] = part.after_BC
+    sent = replace(part.sent, blocks_B=own[part.sent.blocks_B])
     factors = part.factors and replace(part.factors, blocks_B=sent.blocks_B)
     return Transition(sent, after_NC, factors)
 

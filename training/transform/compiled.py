@@ -46,7 +46,7 @@ def compiled(returns: Any, *arguments: Any) -> Callable[[Function], Function]:
         try:
             made: Function = njit(signature, cache=True, **OPTIONS)(function)
         except RuntimeError as error:
-            if "no locator" not in str(error):  # numba's words where it finds no folder that it can write
+            if "no locator" not in str(error):  # numba's text where it finds no folder that it can write
                 raise
             made = njit(signature, **OPTIONS)(function)
         return made

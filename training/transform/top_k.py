@@ -89,10 +89,10 @@ def _kth_largest(size_X: NDArray[np.int32], count: int, k: int) -> int:
     """Of the first `count` numbers, at least k and none negative: bit by bit from the top."""
     found = 0
     for bit in range(30, -1, -1):
-        wanted = np.int32(found | 1 << bit)
+        candidate = np.int32(found | 1 << bit)
         reached = np.int32(0)
         for i in range(count):
-            reached += np.int32(size_X[i] >= wanted)
+            reached += np.int32(size_X[i] >= candidate)
         if reached >= k:
             found |= 1 << bit
     return found

@@ -175,7 +175,7 @@ def test_the_buyers_word_is_read_back_as_it_was_said():
         provider="Acme", base_flop=10**24, flop_per_joule=5, flop_source="a meter", version="1"
     )
 
-    assert read_declarations(declarations.told()) == declarations
+    assert read_declarations(declarations.as_plain()) == declarations
 
 
 @pytest.mark.parametrize(

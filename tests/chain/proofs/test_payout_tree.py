@@ -88,5 +88,5 @@ def test_an_amount_the_contract_cannot_hold_is_refused(amount):
 
 @pytest.mark.parametrize(("index", "amount"), [(1 << 256, 1), (0, 1 << 256), (-1, 1), (0, -1)])
 def test_a_number_that_no_word_holds_is_an_error_in_words(index: int, amount: int) -> None:
-    with pytest.raises(ValueError, match="no unsigned word"):
+    with pytest.raises(ValueError, match="does not fit into an unsigned EVM word"):
         leaf(b"r" * 32, 0, index, "0x" + "11" * 20, amount)

@@ -29,13 +29,13 @@ def value(name: str, **changes):
 
 def test_the_figures_are_those_of_the_formulas_in_token_units():
     rate, power = Fraction(1, 20), Fraction(19, 20)
-    found = value("stake if a lie saves the cost of a step", cost=0.01, stake=10, late=3)
+    found = value("stake if a false step saves the cost of a step", cost=0.01, stake=10, late=3)
     need = odds.stake_against_laziness(10_000, rate, power, in_flight=3)
 
     assert found.value == 2 * need
     assert found.is_met is True
-    assert value("stake if a lie saves the cost of a step", cost=0.01, stake=0.1).is_met is False
-    assert value("found out within the run").value == odds.caught(rate * power / 10, 1000)
+    assert value("stake if a false step saves the cost of a step", cost=0.01, stake=0.1).is_met is False
+    assert value("detected within the run").value == odds.caught(rate * power / 10, 1000)
     assert value("stake against sabotage", gain=5).value == 2 * odds.stake_against_sabotage(
         5_000_000, rate, power, steps=1
     )
@@ -44,19 +44,19 @@ def test_the_figures_are_those_of_the_formulas_in_token_units():
 def test_a_liar_who_refuses_to_open_is_deterred_by_what_that_costs():
     open_, silent = (
         value(f"saving per step deterred{how}", stake=1000, slash=0.5, withheld=0.01).value
-        for how in ("", " if the liar refuses to open")
+        for how in ("", " if the node refuses to open")
     )
     assert silent == open_ // 50
 
 
 def test_without_known_answers_no_pay_beats_lazy_passing():
-    assert value("auditor's pay that beats lazy passing", cost=0.01).value is None
-    paid = value("auditor's pay that beats lazy passing", cost=0.01, known=0.005, auditor_stake=1)
+    assert value("least pay that deters lazy auditing", cost=0.01).value is None
+    paid = value("least pay that deters lazy auditing", cost=0.01, known=0.005, auditor_stake=1)
     assert paid.value == odds.auditor_pay(10_000, Fraction(1, 200), 1_000_000)
 
 
 def test_probation_finds_more_than_the_floor_alone():
-    assert value("same, with probation", probation=4).value > value("found out within the run").value
+    assert value("same, with probation", probation=4).value > value("detected within the run").value
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,7 @@ def test_every_figure_names_its_formula_its_source_and_what_it_assumes():
     found = answers(asked(cost=0.01, price=0.02, stake=5, gain=1, known=0.01, probation=3, withheld=0.5))
     assert len(found) == 11
     assert all(one.formula and one.source and one.assumes for one in found)
-    assert (
-        json.loads(json.dumps(as_plain(asked(), found)))["answers"][0]["name"] == "found out within the run"
-    )
+    assert json.loads(json.dumps(as_plain(asked(), found)))["answers"][0]["name"] == "detected within the run"
 
 
 def test_the_command_prints_a_table_or_json_and_refuses_with_one_line():

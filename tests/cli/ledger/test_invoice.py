@@ -101,7 +101,7 @@ def test_a_credit_note_makes_room_for_another_invoice(assay: Assay, folder: Path
     assert (code, f"invoice {NAME} already covers" in err) == (2, True)
 
     code, out, _ = assay("invoice", folder, "--credit", 1, "--reason", "one for each epoch")
-    assert (code, "takes back invoice 1: one for each epoch" in out) == (0, True)
+    assert (code, "cancels invoice 1: one for each epoch" in out) == (0, True)
     assert f"{NAME[:-1]}2: epoch 1" in assay("invoice", folder, "--epoch", 1)[1]
 
 

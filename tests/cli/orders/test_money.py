@@ -45,12 +45,12 @@ def test_a_run_is_quoted_placed_cancelled_and_refunded(assay: Assay, market: Mar
     assert code == 0 and market.run_id.hex() in out and ("(in 29 d 23 h)" in out or "(in 30 d)" in out)
     assert held(market) == PURSE - quoted["escrow"]
     code, out, _ = assay("order", "place", file, order, "--days", 100)
-    assert code == 0 and "found it open" in out and held(market) == PURSE - quoted["escrow"]
+    assert code == 0 and "already open" in out and held(market) == PURSE - quoted["escrow"]
 
     code, _, err = assay("order", "refund", file)
     assert code == 1 and "the run is open until" in err
     code, out, _ = assay("order", "cancel", file)
-    assert code == 0 and "closing" in out and "work already done are taken, and paid" in out
+    assert code == 0 and "closing" in out and "finished work are accepted and paid" in out
     code, out, _ = assay("order", "cancel", file)
     assert code == 0 and "nothing was sent: closing" in out
     code, _, err = assay("order", "refund", file)

@@ -55,7 +55,7 @@ def test_what_is_no_entry_is_refused_in_words(tmp_path: Path, body: bytes) -> No
     (tmp_path / "registry").mkdir()
     (tmp_path / "registry" / "entry.json").write_bytes(body)
 
-    with pytest.raises(ConfigError, match="no registry entry"):
+    with pytest.raises(ConfigError, match="not a registry entry"):
         read_entry(tmp_path)
 
 

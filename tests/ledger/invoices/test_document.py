@@ -105,7 +105,7 @@ def test_the_whole_run_is_one_invoice_with_the_lines_of_all_epochs(books: Engine
          "(SELECT id FROM journal_entry WHERE kind = 'ResultFinalized' AND epoch = 0)", "entry "),
         ("UPDATE journal_entry SET kind = 'Claimed' WHERE kind = 'ResultFinalized' AND epoch = 0",
          "journal's entry"),
-        ("DELETE FROM chain_event WHERE kind = 'ResultProposed'", "no final result that was proposed"),
+        ("DELETE FROM chain_event WHERE kind = 'ResultProposed'", "no ResultFinalized with"),
         ("DELETE FROM settlement WHERE epoch = 0", "0 payout tables"),
         ("UPDATE chain_event SET kind = 'RunClosing' WHERE kind = 'RunOpened'", "not opened by the buyer"),
         ("UPDATE checkpoint SET note = replace(note, '—', '-')", "checkpoint of"),
@@ -130,7 +130,7 @@ def test_an_epoch_that_is_not_final_has_no_invoice_yet(place: Place, tmp_path: P
     books = open_engine(place)
 
     for first, last in ((1, 1), (0, 1), (5, 5), (-1, 0), (1, 0)):
-        with pytest.raises(ConfigError, match="not final: no invoice yet; final are 0"):
+        with pytest.raises(ConfigError, match="not final: no invoice yet; final epochs: 0"):
             an_invoice(books, first, last)
     assert an_invoice(books, 0).number == 1
     books.dispose()
@@ -288,7 +288,7 @@ def test_an_invoice_that_the_books_no_longer_bear_out_is_not_shown_as_good(place
     edit(place, "UPDATE unpaid SET reason = 'unopened' WHERE epoch = 0")
     books = open_engine(place)
 
-    with pytest.raises(LedgerIntegrityError, match="not charged is not what the books say now"):
+    with pytest.raises(LedgerIntegrityError, match="not charged differs from the books"):
         an_invoice(books, 0)
     books.dispose()
 

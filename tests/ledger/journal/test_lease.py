@@ -92,7 +92,7 @@ def test_a_keeper_that_others_took_over_from_writes_nothing_more(place: Place):
     first.add_entries([an_entry(1, -1, key="a")])
     assert begin_term(second) == 2
 
-    with pytest.raises(LeaseLost, match="turn 2, ours was 1"):
+    with pytest.raises(LeaseLost, match="term 2, ours was 1"):
         first.add_entries([an_entry(1, -1, key="b")])
     second.add_entries([an_entry(1, -1, key="c")])
     with first.reading() as db:  # to look is free

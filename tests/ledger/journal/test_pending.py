@@ -76,10 +76,10 @@ def state_of(store: BookStore, key: str = "move") -> PendingState:
 def test_what_waits_is_pending_on_both_accounts_and_has_moved_on_neither(store: BookStore):
     assert store.hold(a_move(30), expires_ms=10) is PendingState.PENDING
 
-    assert store.standing(FREE) == AvailableBalance(posted=-100, debits_pending=30)
-    assert store.standing(SET_ASIDE) == AvailableBalance(credits_pending=30)
-    assert store.standing(FREE).available(FREE.kind.side) == 70
-    assert store.standing(SET_ASIDE).available(SET_ASIDE.kind.side) == 0
+    assert store.available_balance(FREE) == AvailableBalance(posted=-100, debits_pending=30)
+    assert store.available_balance(SET_ASIDE) == AvailableBalance(credits_pending=30)
+    assert store.available_balance(FREE).available(FREE.kind.side) == 70
+    assert store.available_balance(SET_ASIDE).available(SET_ASIDE.kind.side) == 0
     assert store.balances() == {ESCROW: 100, FREE: -100}
     found = store.pending("move")
     assert found is not None and (found.entry, found.expires_ms) == (a_move(30), 10)
@@ -88,9 +88,9 @@ def test_what_waits_is_pending_on_both_accounts_and_has_moved_on_neither(store: 
 def test_what_is_promised_away_can_be_neither_spent_nor_promised_again(store: BookStore):
     store.hold(a_move(30), expires_ms=10)
 
-    with pytest.raises(BooksError, match="would stand at -1"):
+    with pytest.raises(BooksError, match="would fall to -1"):
         store.add_entries([a_move(71, key="spent")])
-    with pytest.raises(BooksError, match="would stand at -1"):
+    with pytest.raises(BooksError, match="would fall to -1"):
         store.hold(a_move(71, key="promised"), expires_ms=10)
     store.add_entries([a_move(70, key="rest")])
 
@@ -99,7 +99,7 @@ def test_what_is_only_promised_to_an_account_cannot_be_spent_there(store: BookSt
     store.hold(a_move(30), expires_ms=10)
     back = reversal_of(a_move(1))
 
-    with pytest.raises(BooksError, match="would stand at -1"):
+    with pytest.raises(BooksError, match="would fall to -1"):
         store.hold(
             Entry(key="k", kind="test", block_number=1, block_hash=bytes(32), postings=back.postings), 10
         )
@@ -114,8 +114,8 @@ def test_posting_writes_that_entry_and_frees_the_promise(store: BookStore):
     assert store.post_pending("move") == 2
 
     assert state_of(store) is PendingState.POSTED
-    assert store.standing(FREE) == AvailableBalance(posted=-70)
-    assert store.standing(SET_ASIDE) == AvailableBalance(posted=-30)
+    assert store.available_balance(FREE) == AvailableBalance(posted=-70)
+    assert store.available_balance(SET_ASIDE) == AvailableBalance(posted=-30)
     assert store.balances() == {ESCROW: 100, FREE: -70, SET_ASIDE: -30}
 
 
@@ -132,7 +132,7 @@ def test_voiding_frees_the_promise_and_writes_nothing(store: BookStore):
     store.void("move")
 
     assert state_of(store) is PendingState.VOIDED
-    assert (store.standing(FREE), store.standing(SET_ASIDE)) == (
+    assert (store.available_balance(FREE), store.available_balance(SET_ASIDE)) == (
         AvailableBalance(posted=-100),
         AvailableBalance(),
     )
@@ -148,7 +148,7 @@ def test_time_frees_the_promise_with_whatever_is_written_next(store: BookStore, 
     store.add_entries([a_move(100, key="all")])
 
     assert state_of(store) is PendingState.EXPIRED
-    assert store.standing(FREE) == AvailableBalance()
+    assert store.available_balance(FREE) == AvailableBalance()
 
 
 def test_a_moment_before_its_time_it_is_posted_and_at_its_time_no_more(store: BookStore, clock: Clock):
@@ -187,7 +187,7 @@ def test_a_promise_is_resolved_once(
 ):
     store.hold(a_move(30), expires_ms=10)
     (RESOLVE | {PendingState.EXPIRED: _expire})[first](store, clock)
-    before = (store.balances(), store.standing(FREE))
+    before = (store.balances(), store.available_balance(FREE))
 
     if first is second:  # a repetition
         RESOLVE[second](store, clock)
@@ -195,7 +195,7 @@ def test_a_promise_is_resolved_once(
         with pytest.raises(BooksError, match=f"is {first.value}, so it cannot be"):
             RESOLVE[second](store, clock)
 
-    assert (state_of(store), store.balances(), store.standing(FREE)) == (first, *before)
+    assert (state_of(store), store.balances(), store.available_balance(FREE)) == (first, *before)
 
 
 @pytest.mark.parametrize("state", ["posted", "voided", "expired"])
@@ -271,7 +271,7 @@ def test_what_makes_no_sense_is_refused_in_words(store: BookStore, clock: Clock)
         store.post_pending("move")
     with pytest.raises(BooksError, match="no pending entry move"):
         store.void("move")
-    with pytest.raises(ValueError, match="does not wait"):
+    with pytest.raises(ValueError, match="cannot be pending"):
         store.hold(reversal_of(a_move(30)), expires_ms=20)
 
 

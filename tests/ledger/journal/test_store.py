@@ -218,7 +218,7 @@ def test_commits_are_on_disk_whatever_the_servers_default_is(postgres: Server):
 
 def test_a_writer_that_does_not_get_its_turn_is_told_so(place: Place):
     first, second = open_engine(place), open_engine(place, busy_s=0.1)
-    with writing(first), pytest.raises(Unavailable, match="another writer has them"), writing(second):
+    with writing(first), pytest.raises(Unavailable, match="another writer held the lock"), writing(second):
         pass
     with writing(second):  # and gets it when the other is through
         pass
@@ -298,7 +298,7 @@ def test_an_entry_is_reversed_once_in_one_batch_and_in_the_database_too(place: P
 
 
 def test_what_is_not_on_record_cannot_be_reversed(store: BookStore):
-    with pytest.raises(BooksError, match="entry k is reversed and not on record"):
+    with pytest.raises(BooksError, match="entry k is to be reversed and is not in the journal"):
         store.add_entries([reversal_of(an_entry(5, -5))])
 
 

@@ -510,7 +510,7 @@ def test_the_audit_sees_a_kept_root_that_is_not_the_entries(databases: Databases
     assert audited(place).entries == KEPT_LEAVES
     edit(place, statement)
 
-    with pytest.raises(LedgerIntegrityError, match="kept for proofs"):
+    with pytest.raises(LedgerIntegrityError, match="stored for proofs"):
         audited(place)
 
 

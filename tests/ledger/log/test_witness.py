@@ -211,14 +211,14 @@ def test_whatever_continues_is_cosigned(old: int, new: int):
 
 
 def test_a_smaller_log_is_one_that_was_rolled_back():
-    with pytest.raises(RolledBackError, match="of 6 entries is shown, one of 7 was cosigned"):
+    with pytest.raises(RolledBackError, match="of 6 entries arrived, one of 7 was cosigned"):
         continued(a_checkpoint(7), a_request(6, 6), ORIGIN, PUBLIC)
 
 
 def test_two_logs_of_one_size_are_one_too_many():
     other = [*LEAVES[:6], leaf_hash(b"x")]
 
-    with pytest.raises(RolledBackError, match="two ledgers of 7 entries"):
+    with pytest.raises(RolledBackError, match="two checkpoints of 7 entries"):
         continued(a_checkpoint(7), a_request(7, 7, other), ORIGIN, PUBLIC)
 
 
@@ -227,7 +227,7 @@ def test_a_longer_log_with_another_beginning_is_refused_whatever_its_proof(size:
     other = [leaf_hash(b"x"), *LEAVES[1:]]
     for proof in (consistency_proof(other[:size], 7), consistency_proof(LEAVES[:size], 7), ()):
         asked = replace(a_request(size, 7, other), proof=proof)
-        with pytest.raises(RolledBackError, match="not the one that was cosigned"):
+        with pytest.raises(RolledBackError, match="does not continue the one that was cosigned"):
             continued(a_checkpoint(7), asked, ORIGIN, PUBLIC)
 
 

@@ -211,7 +211,7 @@ def test_books_that_lack_faults_say_so(tmp_path: Path):
     attempt(tmp_path / "ledger.db", "DELETE FROM cursor WHERE name = 'next_faults'")
     store.close()
 
-    assert f"on record of 0 of {len(FACTS)} rounds" in list(fault_lines(tmp_path / "ledger.db", ""))[-1]
+    assert f"faults of only 0 of {len(FACTS)} rounds" in list(fault_lines(tmp_path / "ledger.db", ""))[-1]
 
 
 def test_facts_hold_each_fault_once():

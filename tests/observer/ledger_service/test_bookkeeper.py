@@ -311,7 +311,7 @@ def test_a_chain_that_moves_while_it_is_read_is_read_again(desk: Desk):
 
     moving = Moving()
     moving.said, moving.height = blocks.said, blocks.height
-    with pytest.raises(Unavailable, match="changed while we read"):
+    with pytest.raises(Unavailable, match="was reorganised while its events"):
         desk.ledger_service.book_blocks(cast(Providers, moving), TABLES)
 
     assert desk.books.next_block == 0

@@ -13,7 +13,7 @@ import pytest
 import requests
 
 from assay.chain.deployment.anvil import Anvil
-from assay.chain.providers import Providers, ProvidersDisagree, told
+from assay.chain.providers import Providers, ProvidersDisagree, url_text
 from assay.ledger.journal.store import BookStore
 from assay.ledger.settlement.payouts import Settlement
 from assay.observer.ledger_service.bookkeeper import Bookkeeper
@@ -182,7 +182,9 @@ def test_one_that_is_away_stops_the_books_unless_the_file_says_that_one_suffices
 ):
     gone = "http://127.0.0.1:9/a-secret-key"
     strict = Desk(tmp_path, world, [world.rpc_url, gone])
-    with pytest.raises(Unavailable, match=r"http://127\.0\.0\.1:9 is away, and one_rpc_suffices is not set"):
+    with pytest.raises(
+        Unavailable, match=r"http://127\.0\.0\.1:9 is unreachable, one_rpc_suffices is not set"
+    ):
         strict.look()
     with pytest.raises(Unavailable):
         strict.chain.check()
@@ -195,13 +197,13 @@ def test_one_that_is_away_stops_the_books_unless_the_file_says_that_one_suffices
     assert any(one.message == "endpoint unavailable" for one in caplog.records)
     lenient.books.close()
     nobody = Providers([gone, "http://127.0.0.1:9/b"], world.deployment, one_suffices=True)
-    with pytest.raises(Unavailable, match="all 2 endpoints are away"):
+    with pytest.raises(Unavailable, match="all 2 endpoints are unreachable"):
         nobody.head()
 
 
 def test_keys_in_an_endpoints_address_are_not_shown():
-    assert told("https://me:secret@rpc.example:8545/v3/KEY?k=KEY") == "https://rpc.example:8545"
-    assert told("https://rpc.example/KEY") == "https://rpc.example"
+    assert url_text("https://me:secret@rpc.example:8545/v3/KEY?k=KEY") == "https://rpc.example:8545"
+    assert url_text("https://rpc.example/KEY") == "https://rpc.example"
 
 
 def test_a_chain_restored_from_an_older_state_is_followed_block_by_block(

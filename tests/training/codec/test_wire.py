@@ -316,7 +316,7 @@ def test_an_exponent_reaches_to_its_window_and_no_further():
     [
         (Values.INT8, bytes(BLOCK_SIZE), b"\x80" + b"\1" * (BLOCK_SIZE - 1), "a level of -128"),
         (Values.INT16, bytes(2 * BLOCK_SIZE), b"\0\x80" + b"\1" * (2 * BLOCK_SIZE - 2), "a level of -32768"),
-        (Values.E3M0, bytes(BLOCK_SIZE // 2), b"\x18" + b"\1" * (BLOCK_SIZE // 2 - 1), "a zero with a minus"),
+        (Values.E3M0, bytes(BLOCK_SIZE // 2), b"\x18" + b"\1" * (BLOCK_SIZE // 2 - 1), "a negative zero"),
     ],
 )
 def test_a_live_block_of_zeros_and_a_second_way_to_write_a_level_are_refused(values, zeros, wrong, words):

@@ -34,5 +34,5 @@ def test_a_changed_source_is_another_digest():
 
 
 def test_a_manifest_that_the_run_does_not_name_has_no_inventory():
-    with pytest.raises(ValueError, match="the run names"):
+    with pytest.raises(ValueError, match="the run spec has"):
         inventory(DATA, replace(MANIFEST, separator=7))

@@ -129,9 +129,9 @@ def test_data_of_another_run_are_refused(tmp_path):
     manifest = write_tokens(tmp_path, [some_tokens(256)])
     other = write_tokens(None, [some_tokens(256)[::-1]])
 
-    with pytest.raises(ConfigError, match="not the data this run committed to"):
+    with pytest.raises(ConfigError, match="not the data that this run committed to"):
         read_tokens(tmp_path, spec_of(other))
-    with pytest.raises(ConfigError, match="not the data this run committed to"):
+    with pytest.raises(ConfigError, match="not the data that this run committed to"):
         read_tokens(tmp_path, replace(spec_of(manifest), tokens=manifest.tokens - 1))
 
 
@@ -148,7 +148,7 @@ def test_a_token_out_of_range_is_refused_before_it_reaches_an_embedding(tmp_path
 def test_what_is_no_manifest_is_refused_in_words(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
 
-    with pytest.raises(ConfigError, match=r"manifest.json: is no manifest"):
+    with pytest.raises(ConfigError, match=r"manifest.json: is not a manifest"):
         read_manifest(tmp_path)
 
 

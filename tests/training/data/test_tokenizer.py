@@ -75,13 +75,13 @@ def test_the_separator_is_the_one_that_is_asked_for_or_the_first_that_is_known(
 
 def test_a_tokenizer_that_cannot_be_used_is_named(tmp_path):
     path = a_tokenizer(tmp_path / "tokenizer.json")
-    with pytest.raises(ConfigError, match='knows no token "<end>"'):
+    with pytest.raises(ConfigError, match='has no token "<end>"'):
         load_tokenizer(path, "<end>")
     with pytest.raises(ConfigError, match="nowhere: cannot be read"):
         load_tokenizer(tmp_path / "nowhere")
     for body in (b"", b"{}", b"\xff" * 40):
         path.write_bytes(body)
-        with pytest.raises(ConfigError, match=r"is no tokenizer.json"):
+        with pytest.raises(ConfigError, match=r"is not a tokenizer.json"):
             load_tokenizer(path)
 
 

@@ -114,6 +114,6 @@ def test_a_round_out_of_order_is_refused_and_changes_nothing(tmp_path):
     parameters = PublicState(spec, tmp_path, KEEP)
     before = parameters.digest()
 
-    with pytest.raises(Diverged, match="round 1 arrived while at round 0"):
+    with pytest.raises(Diverged, match="round 1 arrived at round 0"):
         parameters.apply(1, bodies_of(spec)[1])
     assert parameters.digest() == before

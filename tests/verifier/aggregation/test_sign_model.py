@@ -106,7 +106,7 @@ def test_nothing_is_signed_about_other_data_than_the_runs(tmp_path):
     write_tokens(tmp_path / "data", [np.zeros(40_000, np.uint8)])
     me = a_verifier(tmp_path, a_spec(), tmp_path / "data")
 
-    with pytest.raises(ConfigError, match="the run names"):
+    with pytest.raises(ConfigError, match="the run spec has"):
         ask(me, me.spec.last_round + 1)
 
 
