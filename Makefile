@@ -10,6 +10,7 @@ help:           ; @sed -n 's/^## /make /p' Makefile
 ## demo        a whole network on this machine, with a cheater; leaves runs/quickstart
 ## localnet    another network: make localnet ARGS="--nodes 8"
 ## test        all tests
+## test-fast   the tests that need seconds, in about two minutes
 ## sim         200 simulated networks with liars and storms
 ## lint        format, lint, types and import contracts
 ## check       lint and test
@@ -27,6 +28,8 @@ setup-dev:      ; ./setup.sh --dev
 demo: setup     ; $(PY) -m assay.cli.main localnet examples/quickstart.toml
 localnet: setup ; $(PY) -m assay.cli.main localnet $(ARGS)
 test: setup-dev ; $(PY) -m pytest -n 2 --dist loadfile
+.PHONY: test-fast
+test-fast:      ; $(PY) -m pytest -n 2 --dist loadfile -m "not slow"
 sim: setup      ; $(PY) -m tests.simulation.run --seeds 200
 check: setup-dev lint test
 .PHONY: mutants

@@ -20,6 +20,8 @@ from assay.chain.statements import OPERATOR
 from tests.api.a_server import ApiWorld, is_problem
 from tests.contracts.chain_world import Person, World
 
+pytestmark = pytest.mark.slow
+
 STAKE = 5_000_000_000
 _keys = count()
 

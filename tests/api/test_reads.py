@@ -27,6 +27,8 @@ from tests.api.a_server import ApiWorld, is_problem
 from tests.ledger.a_database import edit
 from tests.ledger.an_invoiced_run import KEY, NOW_MS, RUN, SELLER, SPEC, TABLES
 
+pytestmark = pytest.mark.slow
+
 BUYER = evm_address(SPEC.buyer)
 
 

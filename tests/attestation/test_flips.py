@@ -39,6 +39,8 @@ from tests.attestation.fake_intel_devices import (
 )
 from tests.attestation.test_appraisal import software, software_policy
 
+pytestmark = pytest.mark.slow
+
 FLIPS = 1000
 Case = tuple[Report, bytes, AppraisalPolicy, Collateral]
 

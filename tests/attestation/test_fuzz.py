@@ -25,6 +25,8 @@ from tests.attestation.fake_devices import a_gpu_report, amd_collateral, amd_pol
 from tests.attestation.fake_intel_devices import a_td_report, an_sgx_report, intel_collateral
 from tests.attestation.test_appraisal import gpus, snp_evidence, software
 
+pytestmark = pytest.mark.slow
+
 PARSERS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
     "quote": (parse_quote, a_td_report(bytes(64)).body),
     "quote 5": (parse_quote, a_td_report(bytes(64), version=5).body),

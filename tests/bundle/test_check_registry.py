@@ -23,6 +23,8 @@ from tests.builders import RUN_ID, VERIFIERS, a_digest, a_hot_key
 from tests.bundle.test_write import finished
 from tests.observer.buyer.test_registrar import LEDGER_SERVICE, a_note
 
+pytestmark = pytest.mark.slow
+
 LEDGER_SERVICE_PEER = PeerId(bytes(LEDGER_SERVICE.verify_key))
 
 

@@ -17,6 +17,8 @@ from assay.chain.statements import OPERATOR, VERIFIER
 from assay.protocol.errors import AssayError, ConfigError
 from tests.contracts.chain_world import PURSE, World, a_person
 
+pytestmark = pytest.mark.slow
+
 
 def test_repeating_a_settled_move_is_no_error_and_moves_nothing(world: World):
     result = world.a_result(world.a_table())

@@ -13,6 +13,8 @@ import pytest
 
 from tests.ledger.an_invoiced_run import an_invoiced_run
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 START_S_MAX = 90.0
 

@@ -16,6 +16,8 @@ from tests.builders import NODES, VERIFIERS, a_hot_key, peer
 from tests.cli.conftest import Assay
 from tests.cli.market import Market
 
+pytestmark = pytest.mark.slow
+
 NODE = NODES[0]
 
 

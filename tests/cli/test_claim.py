@@ -23,6 +23,8 @@ from tests.builders import NODES, STATE, VERIFIERS, a_hot_key
 from tests.cli.conftest import Assay
 from tests.cli.market import PURSE, Market, wallet
 
+pytestmark = pytest.mark.slow
+
 NODE, OTHER = NODES[0], NODES[1]
 
 

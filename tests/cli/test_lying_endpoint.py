@@ -15,6 +15,8 @@ from tests.builders import NODES
 from tests.cli.conftest import Assay
 from tests.cli.market import Market
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def an_endpoint(answer: bytes, chain: str, method: str | None = None) -> Iterator[str]:

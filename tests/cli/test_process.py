@@ -12,6 +12,8 @@ import pytest
 from assay.cli.process import read_process_file
 from assay.protocol.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 GOOD = {
     "name": '"node-0"', "folder": '"."', "password_file": '"password"', "port": "4001",
     "rpc_url": '"http://127.0.0.1:8545"', "deployment": '"deployment.json"', "spec": '"spec.cbor"',

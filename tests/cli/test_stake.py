@@ -17,6 +17,8 @@ from tests.builders import NODES, VERIFIERS, a_hot_key
 from tests.cli.conftest import Assay
 from tests.cli.market import PURSE, Market, account_key, wallet
 
+pytestmark = pytest.mark.slow
+
 NODE, OTHER = NODES[0], NODES[1]
 HOT = address_of(a_hot_key(NODE))
 FILE = "the participant's file"

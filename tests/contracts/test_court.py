@@ -11,6 +11,8 @@ from assay.chain.events import Equivocation, Slashed
 from assay.chain.statements import OPERATOR, VERIFIER, Veto, values
 from tests.contracts.chain_world import PURSE, Person, World, view
 
+pytestmark = pytest.mark.slow
+
 
 def report(world: World, offender: Person, reporter: Person, **changes: object) -> None:
     first = world.said(**changes)

@@ -24,6 +24,8 @@ from assay.chain.statements import (
 )
 from tests.contracts.chain_world import MODEL, Person, World, a_person, view
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_digest_equals_the_contracts(world: World):
     ours, there = world.deployment.digest, world.deployment.deployment_id

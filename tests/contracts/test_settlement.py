@@ -11,6 +11,8 @@ from assay.chain.proofs.payout_tree import Payout, payout_tree
 from assay.chain.statements import EpochResult, Resolution, certificate, sign_digest, values
 from tests.contracts.chain_world import BUDGET, MODEL, PURSE, World, a_person, view
 
+pytestmark = pytest.mark.slow
+
 N = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 
 

@@ -10,6 +10,8 @@ from assay.ledger.journal.store import BookStore
 from tests.ledger.a_database import Databases, content
 from tests.ledger.simulate import World
 
+pytestmark = pytest.mark.slow
+
 POSTINGS = 2_000
 
 

@@ -17,6 +17,8 @@ from assay.protocol.encoding.blob import CHUNK_BYTES, blob_digest, chunk_list_of
 from assay.protocol.errors import PeerFault, Unavailable
 from tests.network.loopback import a_host, answers, connected, run, until
 
+pytestmark = pytest.mark.slow
+
 DATA = b"".join(hashlib.sha256(bytes([n])).digest() * (CHUNK_BYTES // 32) for n in range(12)) + b"tail"
 DIGEST = blob_digest(DATA)
 CHUNK_COUNT = 13

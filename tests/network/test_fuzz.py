@@ -33,6 +33,8 @@ from tests.network.loopback import (
     until,
 )
 
+pytestmark = pytest.mark.slow
+
 
 class Attacker:
     """A member whose streams carry whatever it likes."""

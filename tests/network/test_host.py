@@ -27,6 +27,8 @@ from tests.network.loopback import (
     until,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_peer_id_is_the_key_that_pynacl_has_for_the_same_seed():
     async def main() -> None:

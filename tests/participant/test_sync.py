@@ -24,6 +24,8 @@ from assay.training.layout import layout_of
 from assay.training.optimiser.public_state import PublicState
 from tests.builders import NODES, RUN_ID, a_chain, a_data_folder, a_spec, peer
 
+pytestmark = pytest.mark.slow
+
 SPEC = a_spec(state_every=100)  # so only commits of round 0 name parameters, and those are made up
 ROUNDS = 5
 

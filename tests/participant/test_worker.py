@@ -17,6 +17,8 @@ from assay.participant.worker import WorkerProcess
 from assay.protocol.errors import AssayError, ConfigError, Diverged, MalformedMessage, OutOfPhase, Unavailable
 from tests.participant.a_worker import Crash, Echo, GetPid, Kill, Pid, Raise, Shout, Start, WaitFor
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = "tests.participant.a_worker"
 GONE_S = 60.0  # a process that has not ended by then never will

@@ -12,6 +12,8 @@ from assay.redteam.contracts import ROOT, TESTS, adversaries_of, endings
 from assay.redteam.table import ATTACKS
 from assay.training.model.loss import use_one_thread
 
+pytestmark = pytest.mark.slow
+
 QUICK = [attack for attack in ATTACKS if not attack.is_slow]
 SWITCHED = [attack for attack in QUICK if attack.has_off]
 # What this system does not stop. A row that leaves or joins this list changes docs/threat-model.md as well.

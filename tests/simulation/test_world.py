@@ -16,6 +16,8 @@ from assay.verifier.consensus.machine import Received
 from tests.simulation import world
 from tests.simulation.world import World, first_violation
 
+pytestmark = pytest.mark.slow
+
 SHAPES = [
     {},
     {"crash": 0.02},

@@ -31,6 +31,8 @@ from assay.training.optimiser.public_state import state_digest
 from assay.training.optimiser.schedule import rate
 from tests.specs import a_rule
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 VECTORS = ROOT / "tests" / "vectors" / "exact.json"
 RULE = a_rule(warmup_rounds=5, lr_nano=2_000_000, floor_ppm=100_000, k=32)

@@ -26,6 +26,8 @@ from assay.training.transform.compiled import OPTIONS
 from assay.training.transform.compress import gradient_blocks, in_basis, transition, work_sketch
 from tests.specs import a_rule
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 VECTOR = ROOT / "tests" / "vectors" / "step.json"
 LAYOUT = Layout(("a", "b", "c", "d"), ((130, 576), (128, 192), (37,), (64,)))

@@ -23,6 +23,8 @@ from assay.api.http.protocol import Http
 from assay.api.http.rate_limits import Buckets, Rate
 from tests.api.a_server import ApiWorld, is_problem
 
+pytestmark = pytest.mark.slow
+
 JSON = {"content-type": "application/json", "idempotency-key": "x"}
 
 

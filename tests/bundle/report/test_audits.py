@@ -29,6 +29,8 @@ from tests.builders import (
     peer,
 )
 
+pytestmark = pytest.mark.slow
+
 SPEC = a_spec(rounds=12)
 HONEST = Label(behaviour="honest", is_cheat=False, false_from=None)
 LIE = Label(behaviour="wrong-data@2", is_cheat=True, false_from=2)

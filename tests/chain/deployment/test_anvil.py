@@ -18,6 +18,8 @@ from assay.chain.statements import OPERATOR
 from assay.protocol.errors import ConfigError, Unavailable
 from tests.contracts.chain_world import World
 
+pytestmark = pytest.mark.slow
+
 
 def a_chain(binary: Path, folder: Path, **changes: object) -> Anvil:
     return Anvil(

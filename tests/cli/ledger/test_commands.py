@@ -39,6 +39,8 @@ from tests.bundle.test_write import DEPLOYMENT, SPEC, finished
 from tests.ledger.a_database import edit
 from tests.observer.ledger_service.test_bookkeeper import LINKS, TABLES, Blocks, Desk, a_whole_tale
 
+pytestmark = pytest.mark.slow
+
 KEY = SigningKey(b"k" * 32)
 NAMED = verifier_key(origin_of(RUN_ID), bytes(KEY.verify_key))
 Assay = Callable[..., tuple[int, str, str]]

@@ -15,6 +15,8 @@ from assay.cli.main import run
 from assay.protocol.encoding.codec import encode
 from tests.ledger.an_invoiced_run import RUN, SPEC, TABLES, an_invoiced_run
 
+pytestmark = pytest.mark.slow
+
 SUPPLIER = """
 [supplier]
 name = "Assay Compute GmbH"

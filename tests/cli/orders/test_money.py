@@ -23,6 +23,8 @@ from tests.builders import NODES, VERIFIERS, a_member
 from tests.cli.conftest import Assay
 from tests.cli.market import ORDER, PURSE, Market, account_key, wallet
 
+pytestmark = pytest.mark.slow
+
 DAY = 86_400
 FILE, ORDERED = "the buyer's file", "the order's file"
 

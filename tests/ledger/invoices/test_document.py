@@ -27,6 +27,8 @@ from assay.protocol.errors import ConfigError
 from tests.ledger.a_database import attempt, edit
 from tests.ledger.an_invoiced_run import NOW_MS, RUN, SELLER, SPEC, TABLES, an_invoiced_run, other_seller
 
+pytestmark = pytest.mark.slow
+
 THREADS = 8
 EPOCHS = range(SPEC.epochs)
 

@@ -24,6 +24,8 @@ from tests.ledger.a_database import is_sqlite, stranger
 from tests.ledger.a_run import RUN
 from tests.ledger.test_books import an_entry
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 
 

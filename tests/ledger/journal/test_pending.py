@@ -21,6 +21,8 @@ from tests.ledger.a_database import attempt, content, edit
 from tests.ledger.a_run import RUN
 from tests.ledger.test_books import OTHER_RUN, an_entry
 
+pytestmark = pytest.mark.slow
+
 FREE, SET_ASIDE = budget(RUN), reserved(RUN, 0)
 
 

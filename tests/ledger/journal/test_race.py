@@ -23,6 +23,8 @@ from tests.ledger.a_postgres import Server
 from tests.ledger.a_run import RUN
 from tests.ledger.test_books import an_entry
 
+pytestmark = pytest.mark.slow
+
 WRITERS, TRIES, ESCROWED = 8, 10, 40
 FREE = budget(RUN)
 WAIT_S = 60

@@ -27,6 +27,8 @@ from tests.ledger.a_postgres import Server
 from tests.ledger.a_run import BUDGET, RUN, Tale, a_settlement, wallet
 from tests.ledger.test_books import OTHER_RUN, an_entry, tales
 
+pytestmark = pytest.mark.slow
+
 TABLES = {epoch: a_settlement(epoch) for epoch in range(2)}
 
 

@@ -45,6 +45,8 @@ from tests.ledger.a_postgres import Server
 from tests.ledger.a_run import BUDGET, RUN, Tale, a_settlement
 from tests.ledger.test_books import an_entry
 
+pytestmark = pytest.mark.slow
+
 KEY = SigningKey(b"k" * 32)
 PUBLIC = bytes(KEY.verify_key)
 ORIGIN = origin_of(RUN)

@@ -27,6 +27,8 @@ from tests.ledger.a_run import RUN
 from tests.ledger.journal.test_store import TABLES, a_life
 from tests.ledger.test_books import an_entry
 
+pytestmark = pytest.mark.slow
+
 KEY = SigningKey(b"k" * 32)
 ORIGIN = origin_of(RUN)
 MORE = 3 * KEPT_LEAVES + 5

@@ -19,6 +19,8 @@ from assay.protocol.types import Address, Digest
 from tests.contracts.chain_world import BUDGET, World
 from tests.ledger.a_run import a_settlement
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def books(world: World, tmp_path: Path) -> Iterator[BookStore]:

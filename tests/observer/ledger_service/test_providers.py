@@ -23,6 +23,8 @@ from assay.protocol.types import Digest
 from tests.contracts.chain_world import PURSE, World
 from tests.observer.ledger_service.test_bookkeeper import SPEC
 
+pytestmark = pytest.mark.slow
+
 Change = Callable[[str, Any], Any]
 TABLES: dict[int, Settlement] = {}
 

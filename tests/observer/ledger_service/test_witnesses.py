@@ -28,6 +28,8 @@ from assay.verifier.service.witness import Witness
 from tests.builders import RUN_ID, a_peer_key
 from tests.ledger.test_books import an_entry
 
+pytestmark = pytest.mark.slow
+
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup
 

@@ -16,6 +16,8 @@ from assay.training.execution.challenge import challenge_tokens, fingerprint
 from assay.training.model.loss import FLOAT32_WHOLE, use_one_thread
 from assay.training.model.presets import gpt_spec
 
+pytestmark = pytest.mark.slow
+
 FIRST = [255, 2, 235, 224, 231, 233, 234, 235]
 ROOT = Path(__file__).parents[3]
 CHILD = """

@@ -13,6 +13,8 @@ from assay.protocol.errors import ConfigError
 from assay.training.execution import threads
 from assay.training.execution.threads import AUTO, counts_to_try, fastest, prepare, time_threads
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _one_thread():

@@ -26,6 +26,8 @@ from assay.training.transform.compress import in_basis, transition
 from tests.builders import a_spec
 from tests.specs import a_rule
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 LAYOUT = layout_of(a_spec().model)
 SIZE, BLOCKS = LAYOUT.parameters, LAYOUT.blocks

@@ -15,6 +15,8 @@ from tests.builders import a_spec
 from tests.specs import a_rule
 from tests.training.optimiser.test_outer import LAYOUT, a_distance, aggregate_of, signs_of
 
+pytestmark = pytest.mark.slow
+
 KEEP, ROUNDS = 4, 11
 CASES = {
     "demo": ("demo", {}),

@@ -18,6 +18,8 @@ from assay.training.codec.wire import Update, encode_aggregate
 from assay.verifier.aggregation.registry import DECODED, RULE_NAMES, decoded_rule_of, rule_of
 from assay.verifier.aggregation.reputation import Reputation, observe, scores_of
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 BLOCKS, K, NODES = 70, 32, 7
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

@@ -51,6 +51,8 @@ from tests.builders import a_data_folder
 from tests.specs import a_rule
 from tests.verifier.audit.test_segment import CASES, Pair, each_method, every_case
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 MATCH, MISMATCH, BORDERLINE = Outcome.MATCH, Outcome.MISMATCH, Outcome.BORDERLINE
 ELSEWHERE = Digest(b"x" * 32)

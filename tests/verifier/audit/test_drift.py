@@ -14,6 +14,8 @@ from assay.verifier.audit.drift import BIAS_MAX, LEVEL_MAX, STEP_MAX, Drift, obs
 from assay.verifier.audit.limits import POLICIES, Limit
 from assay.verifier.audit.tolerance import Grade, Measured, grades
 
+pytestmark = pytest.mark.slow
+
 FP32, BF16 = POLICIES[Precision.FLOAT32], POLICIES[Precision.BFLOAT16]
 # What was measured between real code paths: docs/results/tolerance.md.
 MEASURED_FP32 = replace(FP32, t1=11_000, t2=55_000, profile=600)

@@ -28,6 +28,8 @@ from assay.verifier.audit.odds import (
 )
 from tests.specs import an_audit_spec
 
+pytestmark = pytest.mark.slow
+
 CHEATERS = 4000
 shares = st.fractions(Fraction(1, 1000), 1, max_denominator=1000)
 below_one = st.fractions(Fraction(1, 1000), Fraction(999, 1000), max_denominator=1000)

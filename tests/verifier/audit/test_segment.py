@@ -33,6 +33,8 @@ from tests.builders import RUN_ID, a_data_folder, a_digest, a_spec, peer
 from tests.faulty import a_faulty_trainer
 from tests.specs import FLOAT32_WHOLE, a_rule
 
+pytestmark = pytest.mark.slow
+
 NODE = peer("nora")
 MATCH, MISMATCH = Outcome.MATCH, Outcome.MISMATCH
 

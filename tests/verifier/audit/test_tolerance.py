@@ -37,6 +37,8 @@ from assay.verifier.audit.worker import RecomputeWorker
 from assay.verifier.calibration.code_paths import HONEST, LEAD, LIES, Task, compute_paths
 from tests.verifier.audit import test_exact as test_audit
 
+pytestmark = pytest.mark.slow
+
 FP32, BF16 = POLICIES[Precision.FLOAT32], POLICIES[Precision.BFLOAT16]
 BLOCKS = 24
 EVERY = tuple(range(BLOCKS))

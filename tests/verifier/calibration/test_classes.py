@@ -18,6 +18,8 @@ from assay.verifier.calibration import code_paths as codepaths
 from assay.verifier.calibration.classes import Calibration, as_plain, calibrate, calibration_group
 from assay.verifier.calibration.code_paths import LEAD, CodePath
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("asked", "words"),
