@@ -7,15 +7,15 @@ import {IEpochSettlement, IRunEscrow, ISlashCourt, IVerifierSet} from "./Interfa
 import {EpochResult, Judge, Resolution, Statements} from "./Statements.sol";
 import {IBurnableToken, Tokens} from "./Tokens.sol";
 
-/// @title From a certified payout table to money in the payees' hands.
+/// @title Proposal, challenge and payment of certified payout tables.
 /// @notice Per (run, epoch), with epochs counted from 0 and chained by prevResult:
 ///
 ///     NONE --propose--> PROPOSED --window over--> FINAL --claim period over--> SWEPT
 ///                          |  ^                     ^
 ///                      challenge                    |
 ///                          v                        |
-///                      CHALLENGED --stands--> UPHELD
-///                          | falls, or nobody answers in time
+///                      CHALLENGED -confirmed-> UPHELD
+///                          | rejected, or not answered in time
 ///                          v
 ///                        NONE (the same result never comes back; no pay by default)
 ///
@@ -53,7 +53,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         bytes32 modelHash;
     }
 
-    /// @dev What is stored of an Epoch, in as few words as can be.
+    /// @dev An Epoch as it is stored, in as few storage words as possible.
     struct Kept {
         State state;
         uint64 until;
@@ -62,7 +62,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         address challenger;
         bytes32 digest;
         bytes32 root;
-        bytes32 lost; // the result before it, once that was rejected; zero while it stands
+        bytes32 lost; // digest of its rejected predecessor; zero while that is not rejected
     }
 
     struct Model {
@@ -174,7 +174,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         if (r.total > type(uint88).max) revert AboveTotal(r.total, type(uint88).max);
     }
 
-    /// @notice Objects to a result, with a bond that burns if the result stands.
+    /// @notice Challenges a result, with a bond that burns if the result is confirmed.
     function challenge(bytes32 runId, uint64 epoch, bytes32 reasonHash) external nonReentrant {
         Kept storage e = _in(runId, epoch, State.PROPOSED);
         if (block.timestamp >= e.until) revert WindowOver(e.until);
@@ -204,7 +204,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         }
     }
 
-    /// @notice Ends a challenge that nobody answered: no pay, and the bond is free. Anyone may call.
+    /// @notice Ends a challenge that was not answered in time: no pay, the bond is returned. Anyone may call.
     function timeoutChallenge(bytes32 runId, uint64 epoch) external nonReentrant {
         Kept storage e = _in(runId, epoch, State.CHALLENGED);
         if (block.timestamp < e.until) revert TooEarly(e.until);
@@ -263,7 +263,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         escrow.pay(runId, account, amount);
     }
 
-    /// @notice Returns what nobody claimed in time to the buyer. Anyone may call.
+    /// @notice Returns the unclaimed rest to the buyer after the claim period. Anyone may call.
     function sweepUnclaimed(bytes32 runId, uint64 epoch) external nonReentrant {
         Kept storage e = _in(runId, epoch, State.FINAL);
         if (block.timestamp < e.until) revert TooEarly(e.until);
@@ -273,7 +273,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         escrow.returnUnclaimed(runId, amount);
     }
 
-    /// @notice Gives bonds back that are free; anyone may send, the money goes to `who`.
+    /// @notice Pays out returned bonds to the account `who`. Anyone may call.
     function collectBond(address who) external nonReentrant {
         uint256 amount = bondsOwed[who];
         if (amount == 0) revert NothingOwed(who);

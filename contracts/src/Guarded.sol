@@ -3,7 +3,7 @@ pragma solidity 0.8.37;
 
 /// @title One call at a time.
 /// @dev What OpenZeppelin's ReentrancyGuardTransient does, written with a transient variable: slither
-///      cannot read that one's slots, and then sees nothing of the functions it guards.
+///      cannot read its storage slots, and then skips the functions that it guards.
 abstract contract Guarded {
     bool private transient _entered;
 

@@ -7,7 +7,7 @@ import {IBurnableToken} from "./Tokens.sol";
 
 interface IVerifierSet {
     function currentVersion() external view returns (uint32);
-    /// @dev Reverts unless the certificate is good. It also returns who signed, which nobody here needs.
+    /// @dev Reverts unless the certificate is valid. The contract also returns the signers, which no caller here needs.
     function verify(uint32 version, bytes32 digest, uint8 certType, bytes calldata cert) external view;
 }
 

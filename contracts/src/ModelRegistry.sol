@@ -4,10 +4,10 @@ pragma solidity 0.8.37;
 import {IEpochSettlement, IRunEscrow, IVerifierSet} from "./Interfaces.sol";
 import {Judge, ModelRecord, Statements, Supersession} from "./Statements.sol";
 
-/// @title Which model came out of which run, and how far each ledger service's log of the books had grown by when;
-///        append only, hashes only, no personal data.
-/// @notice A record points to a final result of its run that names the same model. An anchor is the word of
-///         whoever sent it and of nobody else: readers name the ledger service whose log they check.
+/// @title Records of delivered models, and anchors of the ledger services' logs; append-only, hashes only,
+///        no personal data.
+/// @notice A record points to a final result of its run that names the same model. An anchor binds
+///         only its sender: a reader names the ledger service whose log it checks.
 contract ModelRegistry is Judge {
     using Statements for ModelRecord;
     using Statements for Supersession;
@@ -20,7 +20,7 @@ contract ModelRegistry is Judge {
     }
 
     struct Succession {
-        uint64 supersededAt; // chain time, seconds; zero while the record stands
+        uint64 supersededAt; // chain time, seconds; zero while the record is valid
         bytes32 newRecordId; // zero: withdrawn
         bytes32 reasonHash;
     }
@@ -87,10 +87,10 @@ contract ModelRegistry is Judge {
         );
     }
 
-    /// @notice Says that a record no longer stands: another has its place, or, with zero, none. The record stays
-    ///         readable, and what was said once is never taken back.
-    /// @dev    The present set judges: the record's own verifiers may have left with their stake long since. The
-    ///         successor stands, and the record does not any more, so that no chain of successors is a circle.
+    /// @notice Replaces a record by another, or, with zero, withdraws it. The old record stays readable, and a
+    ///         replacement is final.
+    /// @dev    The current set signs: the verifiers that signed the record may have withdrawn their stake since.
+    ///         The successor must be valid and the record becomes invalid, so successors never form a cycle.
     function supersede(bytes32 recordId, bytes32 newRecordId, bytes32 reasonHash, uint8 certType, bytes calldata cert)
         external
     {

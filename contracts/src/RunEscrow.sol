@@ -27,7 +27,7 @@ contract RunEscrow is Guarded {
         bytes32 specHash;
     }
 
-    /// @dev A Run as it is stored: what a claim changes is in one word.
+    /// @dev A Run as it is stored: the fields that a claim changes share one storage word.
     struct Kept {
         address buyer;
         uint32 epochs;
@@ -43,7 +43,7 @@ contract RunEscrow is Guarded {
         bytes32 specHash;
     }
 
-    /// @notice The longest run: a buyer's lost key, or judges who left since, hold its money no longer.
+    /// @notice The longest run: a lost buyer's key, or verifiers that left, cannot lock the money for longer.
     uint64 public constant RUN_SECONDS_MAX = 366 days;
 
     bytes32 public immutable deploymentId;
@@ -185,7 +185,7 @@ contract RunEscrow is Guarded {
     }
 
     function pay(bytes32 runId, address account, uint128 amount) external onlySettlement nonReentrant {
-        Kept storage run = _runs[runId]; // a run that nobody opened has nothing reserved
+        Kept storage run = _runs[runId]; // a run that was never opened has nothing reserved
         run.reserved -= amount;
         run.paid += amount;
         token.push(account, amount);

@@ -7,8 +7,8 @@ import {IRunEscrow, IStakeVault, IVerifierSet} from "./Interfaces.sol";
 import {Judge, SlashOrder, Statement, Statements, Veto} from "./Statements.sol";
 import {IBurnableToken, Tokens} from "./Tokens.sol";
 
-/// @title The only one who may slash.
-/// @notice Two roads, kept apart. Objective: two signed statements that contradict each other take the
+/// @title The only contract that can slash.
+/// @notice Two separate procedures. Objective: two signed statements that contradict each other take the
 ///         whole stake at once, on anyone's report. Subjective: a verifier quorum's slash order opens a case with
 ///         a bond, freezes the offender's withdrawals, waits out a veto window, takes a capped share, and
 ///         pays it out after a delay in which a veto still gives it back.
@@ -16,7 +16,7 @@ import {IBurnableToken, Tokens} from "./Tokens.sol";
 ///     NONE --openCase--> OPEN --veto window over, execute--> EXECUTED --delay over, payOut--> PAID
 ///                          |                                    |
 ///                          |--veto (quorum of the current set)--+--> VETOED (bond burnt, pot back)
-///                          '--nobody executed in time, expire--> EXPIRED (bond burnt)
+///                          '--not executed in time, expire----> EXPIRED (bond burnt)
 contract SlashCourt is Judge, Guarded {
     using Tokens for IBurnableToken;
     using Statements for Statement;
@@ -143,18 +143,18 @@ contract SlashCourt is Judge, Guarded {
         caseBond = p.caseBond;
     }
 
-    // ---- objective: evidence speaks for itself
+    // ---- objective: the evidence is the proof
 
-    /// @notice Promises a report without showing the evidence; see `commitmentOf`.
-    /// @dev    Kept per sender: nobody else can set, move or use it. Sent again, it counts from then.
+    /// @notice Commits to a report without revealing the evidence; see `commitmentOf`.
+    /// @dev    Stored by sender: no other account can set, move or use it. Sending it again restarts its time.
     function commitReport(bytes32 commitment) external {
         commitments[msg.sender][commitment] = Commitment(uint64(block.number), uint64(block.timestamp));
         emit ReportCommitted(msg.sender, commitment);
     }
 
-    /// @notice Takes the signer's whole stake, in every role, for two values in one slot, and bars it.
-    /// @param salt Of a commitment that the sender made in an earlier block and within the report window: who
-    ///             copies a report from the pool of waiting transactions has none. Zero reports without one:
+    /// @notice Takes the signer's whole stake, in every role, for two values in one slot, and bans it.
+    /// @param salt Of a commitment that the sender made in an earlier block and within the report window:
+    ///             an account that copies a report from the mempool has none. Zero reports without one:
     ///             the slash is the same, and the reporter's share burns.
     /// @dev    An account is banned once, so no offence is punished twice, whatever ids others have used up.
     function reportEquivocation(
@@ -267,7 +267,7 @@ contract SlashCourt is Judge, Guarded {
         vault.payOut(caseId);
     }
 
-    /// @notice Ends a case that nobody executed in time. Anyone may call.
+    /// @notice Ends a case that was not executed in time. Anyone may call.
     function expire(bytes32 caseId) external nonReentrant {
         Case storage c = _in(caseId, State.OPEN);
         if (block.timestamp < c.executeBy) revert TooEarly(c.executeBy);
@@ -291,7 +291,7 @@ contract SlashCourt is Judge, Guarded {
         return keccak256(abi.encode(deploymentId, signer, runId, epoch, kind, slot));
     }
 
-    /// @notice What `reporter` commits to. It names the reporter: another who copies the salt has committed nothing.
+    /// @notice What `reporter` commits to. It contains the reporter, so a copied salt is of no use to another account.
     function commitmentOf(address reporter, bytes32 offenceId, bytes32 salt) public view returns (bytes32) {
         return keccak256(abi.encode(deploymentId, reporter, offenceId, salt));
     }

@@ -12,7 +12,7 @@ import {IBurnableToken, Tokens} from "./Tokens.sol";
 /// @notice A slash takes tokens out of the pool and leaves the shares alone, so active and leaving stake
 ///         lose the same fraction, matured tickets included, until the moment they are withdrawn.
 ///         What a case takes waits in a pot, from which it is paid out, or goes back into the pool.
-/// @dev    Only the slash court can slash or freeze; nobody can pause. Rounding: a slash rounds up, a
+/// @dev    Only the slash court can slash or freeze; there is no pause. Rounding: a slash rounds up, a
 ///         withdrawal down; whoever withdraws the last shares takes the dust.
 contract StakeVault is Judge, Guarded {
     using Tokens for IBurnableToken;
@@ -233,9 +233,9 @@ contract StakeVault is Judge, Guarded {
         token.push(msg.sender, amount);
     }
 
-    /// @notice Lets `hotKey` speak for the caller. A hot key belongs to its account for ever, so that
-    ///         nobody leaves an old offence behind by delegating again; `consent` is the hot key's own
-    ///         signature, so that nobody claims a stranger's key.
+    /// @notice Lets `hotKey` sign for the caller. A hot key is bound to its account for ever, so that no
+    ///         account escapes an old offence by delegating again; `consent` is the hot key's own
+    ///         signature, so that no account claims another's key.
     function delegate(address hotKey, uint64 expiry, bytes calldata consent) external {
         address owner = hotKeys[hotKey].account;
         if (owner != address(0) && owner != msg.sender) revert HotKeyTaken(owner);
@@ -245,7 +245,7 @@ contract StakeVault is Judge, Guarded {
         emit HotKeyDelegated(msg.sender, hotKey, expiry);
     }
 
-    /// @notice Pays out slash shares and returned bonds; anyone may send, the money goes to `who`.
+    /// @notice Pays out slash shares and returned bonds to the account `who`. Anyone may call.
     function collect(address who) external nonReentrant {
         uint256 amount = rewards[who];
         if (amount == 0) revert ZeroAmount();
@@ -296,8 +296,8 @@ contract StakeVault is Judge, Guarded {
 
     /// @notice Undoes a slash: the pot goes back to active and leaving stake alike; to active stake alone if so much
     ///         has left since that a share would be worth more than the token that once paid for it.
-    /// @dev    All shares of a pool are one account's, so nobody else gains. Who contradicted itself since gets
-    ///         nothing back. A pool never has more tokens than shares: else rounding would cost more than a unit.
+    /// @dev    All shares of a pool are one account's, so no other account gains. An account that was banned since
+    ///         gets nothing back. A pool never has more tokens than shares: else rounding would cost more than a unit.
     function restore(bytes32 offenceId) external onlyCourt nonReentrant {
         Pot memory pot = _closed(offenceId);
         if (banned[pot.who]) revert AccountBanned(pot.who);
@@ -307,8 +307,8 @@ contract StakeVault is Judge, Guarded {
         emit SlashReversed(pot.who, pot.role, offenceId, pot.amount);
     }
 
-    /// @notice Takes the whole stake in every role at once and shuts the account out of staking for ever. Were it
-    ///         let back in, an offence told while little was at stake would be free to repeat with much at stake.
+    /// @notice Takes the whole stake in every role at once and bans the account from staking for ever. Otherwise
+    ///         an offence reported while the stake was small could be repeated without loss when it is large.
     function bar(address who, bytes32 offenceId, address buyer, address challenger)
         external
         onlyCourt
@@ -321,7 +321,7 @@ contract StakeVault is Judge, Guarded {
         token.destroy(burnt);
     }
 
-    /// @notice Holds withdrawals while a case is open; bounded by time even if nobody ever ends the case.
+    /// @notice Holds withdrawals while a case is open; bounded in time even if the case is never ended.
     function freeze(address who, uint64 until) external onlyCourt {
         if (until > block.timestamp + freezeMax) revert FreezeTooLong(until);
         Hold storage hold = _holds[who];
@@ -347,7 +347,7 @@ contract StakeVault is Judge, Guarded {
         emit BondLocked(caseId, who, amount);
     }
 
-    /// @notice Lets who put the bond up collect it.
+    /// @notice Credits a case's bond to the account that put it up.
     function returnBond(bytes32 caseId) external onlyCourt {
         (address who, uint256 amount) = _unlocked(caseId);
         _credit(who, amount);
@@ -441,7 +441,7 @@ contract StakeVault is Judge, Guarded {
         rewardsTotal += amount;
     }
 
-    /// @dev Books a slash of everything; burning what nobody gets is left to the caller, after all books.
+    /// @dev Records a slash of the whole stake; the caller burns the unassigned rest after all state changes.
     function _take(address who, uint8 role, bytes32 offenceId, address buyer, address challenger)
         private
         returns (uint256 burnt)

@@ -7,8 +7,8 @@ import {Judge, Rotation, Statements} from "./Statements.sol";
 
 /// @title The verifiers, as numbered sets that never change once written.
 /// @notice A set hands over to the next by its own quorum; old versions stay readable, because a run
-///         is judged by the set it was opened with. Whoever joins by a rotation has stake, and a hot key
-///         whose contradictions cost that stake; the first set is the deployer's word.
+///         is judged by the set it was opened with. A member that joins by a rotation has stake, and a hot
+///         key whose equivocation costs that stake; the first set is chosen by the deployer.
 contract VerifierSet is Judge {
     using Statements for Rotation;
 

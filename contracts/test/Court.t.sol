@@ -116,7 +116,7 @@ contract CourtTest is World {
         require(left == !another, "held without a case, or free with one");
     }
 
-    /// @notice Only who committed itself in an earlier block, and not too long ago, is paid for a report.
+    /// @notice Only an account that committed in an earlier block, within the window, is paid for a report.
     function testFuzz_aReportIsPaidToWhomeverCommittedIt(uint8 what, uint8 blocks, uint64 age) public {
         staked(1_000);
         Statement memory a = Statement(ID, runId, 1, 1, bytes32(uint256(7)), "one");

@@ -5,7 +5,7 @@ import {IEpochSettlement, IRunEscrow, IVerifierSet} from "../src/Interfaces.sol"
 import {ModelRegistry} from "../src/ModelRegistry.sol";
 import {World} from "./World.sol";
 
-/// @notice What a keeper fixed about its log stays fixed, and belongs to it alone.
+/// @notice An anchor of a ledger service's log is final, and only its sender can extend it.
 contract RegistryTest is World {
     ModelRegistry private registry;
     address private constant LEDGER_SERVICE = address(0xA1);

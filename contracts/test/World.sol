@@ -104,7 +104,7 @@ abstract contract World {
         return abi.encodePacked(r, s, v);
     }
 
-    /// @notice Tokens for `who`, and leave for `spender` to take them.
+    /// @notice Tokens for `who`, and an allowance for `spender`.
     function fund(address who, address spender, uint256 amount) internal {
         require(token.transfer(who, amount));
         vm.prank(who);

@@ -139,7 +139,7 @@ def test_the_books_of_a_run_that_goes_on_will_do(assay: Assay, market: Market, t
     code, out, _ = assay("claim", run / "ledger.db", "--config", file, "--account", wallet(NODE))
     assert code == 0 and held(market) == PURSE + pay(tables, 0)
     code, _, err = assay("claim", run)
-    assert code == 2 and "expected --config" in err
+    assert code == 2 and "expected also --config" in err
 
 
 def test_a_delivered_run_will_do_and_an_altered_one_will_not(

@@ -462,7 +462,7 @@ def test_what_a_node_earned_is_what_the_tables_pay_it(assay: Assay, made: Path):
         _, out, _ = assay("earnings", made, "--node", member.peer.hex()[:10])
         due = sum(row.amount for table in TABLES.values() for row in table.rows if row.peer == member.peer)
         assert out.count("claimed") == len(TABLES)
-        assert f"in all {due // 10**6}.{due % 10**6:06d} aUSD" in out
+        assert f"total {due // 10**6}.{due % 10**6:06d} aUSD" in out
 
 
 def test_every_unpaid_step_has_its_reason_and_the_digests_that_show_it(assay: Assay, folder: Path):
