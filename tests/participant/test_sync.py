@@ -77,7 +77,7 @@ async def a_state_sync(disk, fetched=None, folder="me"):
         opening={
             "spec": encode(SPEC), "run_id": RUN_ID, "node": peer("nora"), "data": str(disk / "data"),
             "folder": str(disk / folder), "base": None, "device": "cpu", "threads": 1,
-            "behaviour": "honest", "start": 0, "known_answers": [],
+            "salt_key": bytes(32), "behaviour": "honest", "start": 0, "known_answers": [],
         },
         log_path=disk / "worker.log",
         store=Store(disk / "store.db"),
