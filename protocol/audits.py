@@ -207,13 +207,17 @@ def may_open_sketch(audit: Audit, at: int) -> bool:
 
 
 def may_plant(rules: AuditSpec, audit: Audit, at: int) -> bool:
-    """Whether this step may still be shown to be a known-answer task: only once a verdict on it exists."""
+    """Whether this step may still be shown to be a known-answer task: only once a verdict on it exists.
+
+    In a dispute it may be shown to the end: the verdict that opened it may have come at the last chance.
+    """
     is_judged = bool(audit.verdicts) and audit.ruling in (
         AuditStatus.OPEN,
         AuditStatus.DISPUTED,
         AuditStatus.PASSED,
     )
-    return is_judged and not audit.is_known_answer and at <= int(audit.round) + rules.audit_rounds
+    in_time = audit.ruling is AuditStatus.DISPUTED or at <= int(audit.round) + rules.audit_rounds
+    return is_judged and not audit.is_known_answer and in_time
 
 
 def awaits(rules: AuditSpec, audit: Audit, at: int) -> tuple[frozenset[PeerId], frozenset[PeerId], bool]:

@@ -520,6 +520,19 @@ def test_a_planted_fault_that_is_found_costs_its_node_nothing():
     assert run_state.disqualified == ()
 
 
+def test_a_known_answer_task_that_is_found_at_the_last_chance_is_still_shown():
+    run_state, order = audited(**KNOWN_ANSWERS)
+    run_state = grow(run_state, 3)  # nobody judges in time but in the last two manifests
+    run_state = grow(run_state, 2, {STEP: {order[0]: MISMATCH}})
+    assert run_state.audits[STEP].ruling is AuditStatus.DISPUTED
+    assert int(run_state.round) > run_state.spec.audit.audit_rounds
+
+    run_state = show(run_state, {})
+
+    assert run_state.audits[STEP].ruling is AuditStatus.KNOWN_ANSWER
+    assert not run_state.nodes[NODE].banned
+
+
 def test_who_passes_a_planted_fault_is_at_fault_once_a_committee_has_looked():
     run_state, order = audited(**KNOWN_ANSWERS, audit_rounds=9)
     votes = {order[0]: MATCH, **dict.fromkeys(order[1:], MISMATCH)}
