@@ -12,10 +12,11 @@ honest leader never proposes what another honest verifier must refuse.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from assay.participant.links import check_place
 from assay.protocol import audits
@@ -60,6 +61,9 @@ from assay.verifier.round.commits import Rules, admit, check_commit, check_contr
 MESSAGES_PER_VERIFIER = 1024  # commitments and verdicts pooled for later rounds, each; 250 and 450 bytes
 MESSAGES_PER_MANIFEST = 110  # of each kind, oldest first; the rest goes into later manifests
 APPRAISALS_PER_MANIFEST = 32
+# A leader looks at its notarised ancestors with every message. Without a cache each look folds all of them
+# anew, with their VRF proofs: a verifier that was slow once, and so has many, never catches up.
+ADVANCED_KEPT = 64
 AuditMessage = tuple[RoundId, PeerId, PeerId]  # a verifier's message about a step
 T = TypeVar("T")
 
@@ -376,8 +380,26 @@ def base_history(run_state: RunState, ancestors: tuple[Manifest, ...]) -> RunSta
     for manifest in ancestors:
         # One that does not extend our history was overtaken: the chain went on beside it.
         if manifest.round == run_state.round and manifest.parent == run_state.parent:
-            run_state = advance(run_state, manifest)
+            run_state = _advanced(_Same(run_state), _Same(manifest))
     return run_state
+
+
+class _Same(Generic[T]):
+    """A value that equals itself only, so that a cache need not compare contents."""
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+
+@functools.lru_cache(maxsize=ADVANCED_KEPT)
+def _advanced(run_state: _Same[RunState], manifest: _Same[Manifest]) -> RunState:
+    return advance(run_state.value, manifest.value)
 
 
 def _check_message(

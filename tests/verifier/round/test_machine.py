@@ -1118,3 +1118,15 @@ def test_a_manifest_that_does_not_fit_its_place_is_refused(changes, words):
     run_state, manifest = proposable()
 
     refused(run_state, replace(manifest, **changes), words)
+
+
+def test_a_leader_that_looks_again_at_its_ancestors_folds_none_of_them_anew():
+    run_state = the_start()
+    first = the_next(run_state, NODES)
+    second = the_next(advance(run_state, first), ())
+
+    found = base_history(run_state, (first, second))
+
+    assert found.round == run_state.round + 2
+    assert base_history(run_state, (first, second)) is found
+    assert base_history(run_state, (first,)).parent == second.parent
