@@ -10,7 +10,7 @@ from nacl.signing import SigningKey
 from assay.protocol.errors import MalformedMessage, PeerFault
 from assay.protocol.identity import Domain, peer_of, sign
 from assay.protocol.messages import QuorumCertificate, SignedVote, Vote
-from assay.protocol.quorum import assemble, check_certificate, faults_tolerated, quorum
+from assay.protocol.quorum import assemble, check_certificate, committee_size, faults_tolerated, quorum
 from assay.protocol.types import Digest
 from tests.protocol.strategies import sample
 
@@ -102,3 +102,18 @@ def test_signatures_made_for_another_deployment_or_vote_are_refused():
     for wrong in (elsewhere, moved):
         with pytest.raises(PeerFault):
             check_certificate(wrong, DOMAIN, VERIFIERS)
+
+
+@pytest.mark.parametrize("dispute_round", [0, 1])
+def test_byzantine_verifiers_are_never_a_quorum_of_a_committee_however_many_verifiers_there_are(
+    dispute_round,
+):
+    for count in range(1, 65):
+        size = committee_size(count, dispute_round)
+        assert quorum(size) > faults_tolerated(count)
+        assert min(count, (5, 15)[dispute_round]) <= size <= count
+
+
+def test_the_first_committee_has_five_members_and_the_second_fifteen_where_so_many_suffice():
+    assert [committee_size(count, 0) for count in (4, 5, 12, 13)] == [4, 5, 5, 6]
+    assert [committee_size(count, 1) for count in (14, 15, 33, 34)] == [14, 15, 15, 17]
