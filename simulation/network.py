@@ -46,7 +46,7 @@ class Delivery(Generic[Host]):
 
 @dataclass(frozen=True, slots=True)
 class Alarm(Generic[Host]):
-    """A time at which a host, or the world (None), asked to be woken."""
+    """A time at which a host, or the world (None), requested to be woken."""
 
     target: Host | None
     name: object

@@ -1,7 +1,7 @@
 """Move routes: prepare an account's transactions, check the signed ones, and submit them to the chain.
 
 Room: api (edge). Signed transactions are stored before they are sent, so a server killed in between
-submits the same bytes again when it is asked for the move's state.
+submits the same bytes again when the move's state is requested.
 """
 
 from __future__ import annotations

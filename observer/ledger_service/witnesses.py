@@ -1,11 +1,9 @@
 """Witnesses: has verifiers cosign the ledger's checkpoints, and detects rolled-back books by their answers.
 
-Room: observer (edge: host and log). Each verifier is asked for the newest checkpoint it cosigned. Its answer
-carries the ledger service's own signature, so no verifier can invent it: if the books do not hold it, they
-were rolled back, and the service stops. Then the verifier gets the newest checkpoint with the proof from
-there, and its signature line is stored with the note.
-
-    verifier --newest it cosigned--> ledger service --checkpoint, proof--> verifier --line--> books, note
+Room: observer (edge: host and log). The service requests from each verifier the newest checkpoint that the
+verifier cosigned. The answer carries the ledger service's own signature, so no verifier can invent it: if the
+books do not hold it, they were rolled back, and the service stops. Then the verifier gets the newest
+checkpoint with the proof from there, and its signature line is stored with the note.
 """
 
 from __future__ import annotations
