@@ -1,0 +1,411 @@
+"""When a leader proposes, and what another verifier finds out about a proposal before it votes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock, trio_test
+
+from assay.participant.config import Participant
+from assay.participant.follower import Follower
+from assay.protocol.encoding.blob import blob_digest
+from assay.protocol.encoding.codec import digest
+from assay.protocol.errors import Unavailable
+from assay.protocol.messages import CertifiedManifest, Manifest, Proposal
+from assay.protocol.state_transition import advance
+from assay.protocol.types import NO_DIGEST, Digest, Iteration
+from assay.verifier.consensus.machine import BuildProposal, Built, Event, Examined, Ready
+from assay.verifier.round.machine import Round
+from assay.verifier.service.proposer import RETRY_S, GetUpdate, Proposer
+from tests.builders import NODES, RUN_ID, VERIFIERS, a_certified, a_digest, a_history, a_manifest, a_reveal
+from tests.verifier.service.a_driver import (
+    TIMING,
+    a_participant,
+    a_proposal,
+    a_real_commit,
+    a_real_manifest,
+    a_round,
+    an_aggregate,
+    an_update,
+    held_by,
+    settled,
+)
+
+START = a_history()
+ALL = [a_real_commit(name, START) for name in NODES]
+
+
+@pytest.fixture
+def clock():
+    return MockClock()
+
+
+@dataclass
+class Verifier:
+    """A proposer, the round that it sees, and what it reports to consensus."""
+
+    me: Participant
+    follower: Follower
+    present: Round
+    reports: list[Event] = field(default_factory=list)
+    opened: trio.Event = field(default_factory=trio.Event)
+    proposer: Proposer = field(init=False)
+
+    async def round_opened(self) -> None:
+        await self.opened.wait()
+
+    def open(self, present: Round) -> None:
+        """The next round opens here."""
+        self.present = present
+        self.opened.set()
+        self.opened = trio.Event()
+
+    def of(self, kind: type[Event]) -> list[Event]:
+        return [report for report in self.reports if isinstance(report, kind)]
+
+    async def examine(self, manifest: Manifest, ancestors: tuple[Manifest, ...] = ()) -> list[bool]:
+        """The results that this proposal gets."""
+        await self.proposer.examine(self.proposal(manifest), ancestors)
+        return [report.ok for report in self.of(Examined)]
+
+    def proposal(self, manifest: Manifest) -> Proposal:
+        return a_proposal(manifest, int(manifest.round) + 1)
+
+
+@asynccontextmanager
+async def a_proposer(
+    folder: Path,
+    present: Round | None = None,
+    get_update: GetUpdate | None = None,
+    links: Iterable[CertifiedManifest] = (),
+) -> AsyncIterator[Verifier]:
+    """A proposer of a verifier that holds all updates of the round, after these final manifests."""
+    me = a_participant(folder)
+    follower = Follower(me.spec, RUN_ID, me.store)
+    for link in links:
+        assert follower.take(link)
+    verifier = Verifier(me, follower, present or a_round(follower.run_state))
+    for name in NODES:
+        me.blobs.put(an_update(name, verifier.present.run_state))
+    async with trio.open_nursery() as nursery:
+        verifier.proposer = Proposer(
+            me, follower, get_update or held_by(me), lambda: verifier.present, verifier.round_opened,
+            verifier.reports.append, nursery,
+        )  # fmt: skip
+        yield verifier
+        nursery.cancel_scope.cancel()
+    me.store.close()
+
+
+def asked(ancestors: tuple[Manifest, ...] = (), *, follows: bool = True) -> BuildProposal:
+    """Consensus asks for the manifest after these that are notarised."""
+    run_state = START
+    for manifest in ancestors:
+        run_state = advance(run_state, manifest)
+    return BuildProposal(
+        iteration=Iteration(len(ancestors) + 1), round=run_state.round, parent=NO_DIGEST,
+        parent_manifest=run_state.parent, ancestors=ancestors, follows=follows,
+    )  # fmt: skip
+
+
+# ---- the leader
+
+
+@trio_test
+async def test_a_leader_proposes_at_once_when_everything_is_in(tmp_path, clock):
+    async with a_proposer(tmp_path, a_round(commits=ALL)) as verifier:
+        verifier.proposer.ask(asked())
+        await settled()
+
+        assert verifier.of(Built) == [Built(Iteration(1), a_real_manifest(NODES))]
+        assert verifier.me.blobs.load(verifier.of(Built)[0].manifest.aggregate) == an_aggregate(NODES, START)
+
+
+@trio_test
+async def test_a_leader_that_lacks_a_commit_waits_for_the_deadline_to_the_millisecond(tmp_path, clock):
+    async with a_proposer(tmp_path, a_round(commits=ALL[:2])) as verifier:
+        verifier.proposer.ask(asked())
+        for wait_ms in (0, TIMING.collect_ms - 1):
+            clock.jump(wait_ms / 1000)
+            verifier.proposer.consider()
+            await settled()
+            assert verifier.reports == []
+
+        clock.jump(0.001)
+        verifier.proposer.consider()
+        await settled()
+
+        assert verifier.of(Built) == [Built(Iteration(1), a_real_manifest(NODES[:2]))]
+
+
+@trio_test
+async def test_a_leader_without_any_commit_does_not_propose_however_late_it_is(tmp_path, clock):
+    async with a_proposer(tmp_path) as verifier:
+        verifier.proposer.ask(asked())
+        clock.jump(100 * TIMING.collect_ms / 1000)
+        verifier.proposer.consider()
+        await settled()
+
+        assert verifier.reports == []
+
+
+@trio_test
+async def test_consensus_hears_that_the_round_is_complete_and_not_before(tmp_path, clock):
+    async with a_proposer(tmp_path, a_round(commits=ALL[:2])) as verifier:
+        verifier.proposer.consider()
+        assert verifier.reports == []
+
+        clock.jump(1)
+        verifier.present = a_round(commits=ALL)
+        verifier.proposer.consider()
+
+        assert verifier.reports == [Ready(START.round, 1000)]
+
+
+@trio_test
+async def test_a_round_whose_successor_is_final_is_no_longer_reported_or_proposed(tmp_path, clock):
+    async with a_proposer(tmp_path, a_round(commits=ALL)) as verifier:
+        verifier.follower.take(a_certified(a_manifest(START)))
+        verifier.proposer.ask(asked())
+        await settled()
+
+        assert verifier.reports == []
+
+
+@trio_test
+async def test_a_request_is_answered_once(tmp_path, clock):
+    async with a_proposer(tmp_path, a_round(commits=ALL)) as verifier:
+        verifier.proposer.ask(asked())
+        for _ in range(3):
+            verifier.proposer.consider()
+        await settled()
+        verifier.proposer.consider()
+        await settled()
+
+        assert len(verifier.of(Built)) == 1
+
+
+@trio_test
+async def test_a_request_that_comes_during_an_answer_is_answered_too(tmp_path, clock):
+    gate = trio.Event()
+
+    async def gated(round_id, name, holders):
+        await gate.wait()
+        return verifier.me.blobs.load(name)
+
+    async with a_proposer(tmp_path, a_round(commits=ALL), gated) as verifier:
+        verifier.proposer.ask(asked())
+        await settled()
+        verifier.proposer.ask(replace(asked(), iteration=Iteration(5), follows=False))
+        await settled()
+        gate.set()
+        await settled()
+        verifier.proposer.consider()
+        await settled()
+
+        assert [built.iteration for built in verifier.of(Built)] == [1, 5]
+
+
+@trio_test
+async def test_a_leader_whose_update_is_damaged_tries_again(tmp_path, clock):
+    faults = [Unavailable("blob is damaged")]
+
+    async def damaged(round_id, name, holders):
+        if faults:
+            raise faults.pop()
+        return verifier.me.blobs.load(name)
+
+    async with a_proposer(tmp_path, a_round(commits=ALL), damaged) as verifier:
+        verifier.proposer.ask(asked())
+        await settled()
+        verifier.proposer.consider()
+        await settled()
+        assert verifier.of(Built) == []
+
+        clock.jump(RETRY_S)
+        await settled()
+        verifier.proposer.consider()
+        await settled()
+        assert [built.manifest for built in verifier.of(Built)] == [a_real_manifest(NODES)]
+
+
+@trio_test
+async def test_on_a_parent_that_is_not_final_a_leader_waits_ready_ms_and_then_proposes_no_commits(
+    tmp_path, clock
+):
+    parent = a_real_manifest(NODES)
+    on_top = advance(START, parent)
+    shares = {one.verifier: (one,) for one in (a_reveal(name, on_top) for name in VERIFIERS)}
+    async with a_proposer(tmp_path, replace(a_round(commits=ALL), beacon_shares=shares)) as verifier:
+        clock.jump(3)
+        verifier.proposer.ask(asked((parent,)))
+        await settled()
+        clock.jump((TIMING.ready_ms - 1) / 1000)
+        verifier.proposer.consider()
+        await settled()
+        assert verifier.of(Built) == []
+
+        clock.jump(0.001)
+        verifier.proposer.consider()
+        await settled()
+
+        (built,) = verifier.of(Built)
+        assert (built.manifest.parent, built.manifest.commits) == (digest(parent), ())
+        assert built.manifest.aggregate == NO_DIGEST
+
+
+@trio_test
+async def test_a_leader_does_not_propose_on_a_parent_that_it_does_not_have(tmp_path, clock):
+    async with a_proposer(tmp_path, a_round(commits=ALL)) as verifier:
+        verifier.proposer.ask(replace(asked(), parent_manifest=a_digest("another chain")))
+        await settled()
+
+        assert verifier.of(Built) == []
+
+
+# ---- another verifier
+
+
+@trio_test
+async def test_a_proposal_with_the_aggregate_of_its_commits_is_accepted(tmp_path, clock):
+    async with a_proposer(tmp_path) as verifier:
+        right = a_real_manifest(NODES)
+
+        assert await verifier.examine(right) == [True]
+        assert verifier.reports == [Examined(digest(verifier.proposal(right).block), True)]
+        assert verifier.me.blobs.load(right.aggregate) == an_aggregate(NODES, START)
+
+
+@pytest.mark.parametrize(
+    "aggregate",
+    [NO_DIGEST, a_digest("an aggregate"), blob_digest(an_aggregate(NODES[:2], START))],
+    ids=["none", "made up", "of other commits"],
+)
+def test_a_proposal_with_another_aggregate_is_refused(tmp_path, clock, aggregate):
+    async def main():
+        async with a_proposer(tmp_path) as verifier:
+            assert await verifier.examine(a_real_manifest(NODES, aggregate=aggregate)) == [False]
+
+    trio.run(main, clock=clock)
+
+
+@trio_test
+async def test_a_proposal_that_breaks_a_rule_is_refused(tmp_path, clock):
+    async with a_proposer(tmp_path) as verifier:
+        manifest = a_real_manifest(NODES)
+        forged = (
+            replace(manifest.commits[0], signature=manifest.commits[1].signature),
+            *manifest.commits[1:],
+        )
+
+        assert await verifier.examine(replace(manifest, commits=forged)) == [False]
+
+
+@trio_test
+async def test_a_proposal_whose_update_nobody_has_is_refused(tmp_path, clock):
+    asked_for = []
+
+    async def unavailable(round_id, name, holders):
+        asked_for.append((round_id, name, holders))
+        raise Unavailable("nobody has it")
+
+    async with a_proposer(tmp_path, get_update=unavailable) as verifier:
+        manifest = a_real_manifest(NODES)
+
+        assert await verifier.examine(manifest) == [False]
+        (first,) = asked_for  # of its proposer before anybody else
+        proposer = verifier.proposal(manifest).proposer
+        assert first == (0, manifest.commits[0].commit.update, (proposer, *verifier.me.verifiers))
+
+
+@trio_test
+async def test_an_update_that_does_not_decode_is_refused(tmp_path, clock):
+    async def nonsense(round_id, name, holders):
+        return b"nonsense"
+
+    async with a_proposer(tmp_path, get_update=nonsense) as verifier:
+        assert await verifier.examine(a_real_manifest(NODES)) == [False]
+
+
+@trio_test
+async def test_a_proposal_waits_for_our_round_to_open(tmp_path, clock):
+    parent = a_manifest(START)
+    run_state = advance(START, parent)
+    manifest = a_manifest(run_state)
+    async with a_proposer(tmp_path, a_round(START), links=[a_certified(parent)]) as verifier:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(verifier.proposer.examine, verifier.proposal(manifest), ())
+            await settled()
+            assert verifier.reports == []
+
+            verifier.open(a_round(run_state))
+        assert [report.ok for report in verifier.of(Examined)] == [True]
+
+
+@trio_test
+async def test_commits_wait_for_a_parent_that_is_about_to_be_final(tmp_path, clock):
+    parent = a_manifest(START)
+    run_state = advance(START, parent)
+    async with a_proposer(tmp_path) as verifier:
+        for name in NODES:
+            verifier.me.blobs.put(an_update(name, run_state))
+        manifest = a_real_manifest(NODES, run_state)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(verifier.proposer.examine, verifier.proposal(manifest), (parent,))
+            await settled()
+            assert verifier.reports == []
+
+            verifier.follower.take(a_certified(parent))
+            verifier.open(a_round(run_state))
+        assert [report.ok for report in verifier.of(Examined)] == [True]
+
+
+@trio_test
+async def test_a_proposal_for_which_our_round_does_not_open_in_its_iteration_gets_no_result(tmp_path, clock):
+    parent = a_manifest(START)
+    async with a_proposer(tmp_path, a_round(START), links=[a_certified(parent)]) as verifier:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                verifier.proposer.examine, verifier.proposal(a_manifest(advance(START, parent))), ()
+            )
+            await settled()
+            clock.jump(TIMING.iteration_ms / 1000)
+        assert verifier.reports == []
+
+
+# ---- reputation
+
+
+@trio_test
+async def test_a_verifier_that_restarted_rebuilds_the_reputation_from_final_rounds(tmp_path, clock):
+    first = a_real_manifest(NODES)
+    second_state = advance(START, first)
+    second = a_real_manifest(NODES, second_state)
+    fetched: list[Digest] = []
+
+    async def counted(round_id, name, holders):
+        fetched.append(name)
+        return verifier.me.blobs.load(name)
+
+    of_first = [signed.commit.update for signed in first.commits]
+    of_second = [signed.commit.update for signed in second.commits]
+    async with a_proposer(tmp_path, get_update=counted) as verifier:
+        await verifier.examine(first)
+        verifier.follower.take(a_certified(first))
+        verifier.present = a_round(second_state)
+        for name in NODES:
+            verifier.me.blobs.put(an_update(name, second_state))
+        fetched.clear()
+        assert await verifier.examine(second) == [True, True]
+        assert fetched == of_second  # it was there
+
+    async with a_proposer(tmp_path, get_update=counted) as verifier:
+        fetched.clear()
+        assert verifier.follower.run_state == second_state
+        assert await verifier.examine(second) == [True]
+        assert fetched == of_first + of_second
