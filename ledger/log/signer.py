@@ -111,7 +111,8 @@ class CheckpointSigner:
                 root = read_root(db, checkpoint.size)
         except IndexError as error:
             raise LedgerRolledBack(
-                f"{holder} has {checkpoint.size} entries: the books were rolled back ({error}); {_CURE}"
+                f"{holder} has a checkpoint of {checkpoint.size} entries: "
+                f"the books were rolled back ({error}); {_CURE}"
             ) from None
         except ValueError as error:
             raise LedgerRolledBack(f"the books' log cannot be read ({error}); {_CURE}") from None

@@ -90,7 +90,7 @@ def test_a_digest_covers_every_field_and_the_place_of_judgement(kind: type):
 
 def test_a_statement_is_signed_for_its_own_judge_and_deployment_only():
     deployment = a_deployment()
-    with pytest.raises(ValueError, match="judged by SlashCourt"):
+    with pytest.raises(ValueError, match="checked by SlashCourt"):
         digest(a_statement(Veto), deployment.domain(statements.EpochResult))
     with pytest.raises(ValueError, match="for deployment"):
         a_deployment(deployment_id=b"\2" * 32).digest(a_statement(Statement))

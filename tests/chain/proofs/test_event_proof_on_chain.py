@@ -33,7 +33,7 @@ def test_a_final_result_is_shown_by_its_blocks_hash(world: World):
     assert (block.number, block.hash) == (event.block_number, event.block_hash)
     assert read_anchor_json(anchor_json(proof)) == proof
     for changes in ({"epoch": 1}, {"total": result.total + 1}, {"root": bytes(32)}, {"run_id": bytes(32)}):
-        with pytest.raises(MalformedMessage, match="final"):
+        with pytest.raises(MalformedMessage, match=r"ResultFinalized|is final"):
             check_result_anchor(proof, world.deployment, replace(result, **changes))
     other = replace(world.deployment, epoch_settlement=world.deployment.run_escrow)
     with pytest.raises(MalformedMessage, match="expected 0x"):

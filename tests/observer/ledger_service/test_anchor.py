@@ -79,7 +79,9 @@ def test_books_put_back_behind_the_anchor_are_refused(desk: Desk):
     desk.enter("a", is_signed=False)
 
     for attempt in (desk.compare, desk.anchor):
-        with pytest.raises(LedgerRolledBack, match="the chain knows 2 entries: the books were rolled back"):
+        with pytest.raises(
+            LedgerRolledBack, match="the chain has a checkpoint of 2 entries: the books were rolled back"
+        ):
             attempt()
 
 
@@ -90,7 +92,7 @@ def test_other_books_are_refused_however_long(desk: Desk):
     desk.again("other")
     desk.enter("a", "x", "c", is_signed=False)
 
-    with pytest.raises(LedgerRolledBack, match="the chain knows 2 entries with root"):
+    with pytest.raises(LedgerRolledBack, match="the chain has a checkpoint of 2 entries with root"):
         desk.compare()
 
 

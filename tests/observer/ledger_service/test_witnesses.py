@@ -177,7 +177,7 @@ def test_books_put_back_from_a_copy_are_refused_by_what_verifiers_remember(desk:
 
     desk.again("old.db", "old-checkpoints")
     desk.enter("a")
-    with pytest.raises(LedgerRolledBack, match="knows 2 entries: the books were rolled back"):
+    with pytest.raises(LedgerRolledBack, match="has a checkpoint of 2 entries: the books were rolled back"):
         desk.ask()
     assert desk.log.newest() is None
 
