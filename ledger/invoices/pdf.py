@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+from font_source_sans_pro import font_files_ttf
 from fontTools.ttLib import TTLibError
 from fpdf import FPDF
 from fpdf.enums import XPos, YPos
@@ -21,7 +21,6 @@ from assay.chain.units import UNIT, money_text
 from assay.ledger.invoices.document import Document, Party
 from assay.protocol.errors import ConfigError
 
-_FONTS = Path(matplotlib.get_data_path()) / "fonts" / "ttf"  # DejaVu: Latin, Greek, Cyrillic and more
 _BODY, _SMALL, _TITLE = 9, 7, 16  # points
 _ROW_MM, _SMALL_MM = 5.0, 3.6
 _TITLES = {"invoice": "Invoice", "credit": "Credit note", "pro forma": "Pro forma invoice"}
@@ -47,7 +46,7 @@ def pdf_bytes(document: Document, font: Path | None = None) -> bytes:
 
     Args:
         document: What to print.
-        font: A TrueType file with every character of the parties' names; DejaVu Sans by default.
+        font: A TrueType file with every character of the parties' names; Source Sans Pro by default.
 
     Raises:
         ConfigError: the font cannot be read or lacks a character.
@@ -57,8 +56,8 @@ def pdf_bytes(document: Document, font: Path | None = None) -> bytes:
     paper.set_title(f"{_TITLES[document.series]} {document.name}")
     paper.set_lang("en")
     try:
-        paper.add_font("body", "", font or _FONTS / "DejaVuSans.ttf")
-        paper.add_font("body", "B", font or _FONTS / "DejaVuSans-Bold.ttf")
+        paper.add_font("body", "", font or font_files_ttf["SourceSansPro"])
+        paper.add_font("body", "B", font or font_files_ttf["SourceSansProBold"])
     except (OSError, ValueError, KeyError, TTLibError, FPDFException) as error:
         raise ConfigError(f"{font}: cannot be used as a font ({error})") from None
     _check_characters(paper, document, font)
@@ -80,7 +79,8 @@ def _check_characters(paper: FPDF, document: Document, font: Path | None) -> Non
     lacking = sorted({one for one in "".join(texts) if ord(one) not in known})
     if lacking:
         shown = " ".join(f"{one} (U+{ord(one):04X})" for one in lacking[:5])
-        raise ConfigError(f"{font or 'DejaVu Sans'} has no {shown}; name a font that has: --font FILE.ttf")
+        name = font or "Source Sans Pro"
+        raise ConfigError(f"{name} has no {shown}; name a font that has: --font FILE.ttf")
 
 
 def _head(paper: FPDF, document: Document) -> None:

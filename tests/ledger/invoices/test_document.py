@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -391,7 +393,7 @@ def test_long_names_and_other_alphabets_are_printed(paper: Document, name: str):
 def test_a_character_that_the_font_lacks_is_an_error_in_words(paper: Document, tmp_path: Path):
     made = replace(paper, supplier=replace(paper.supplier, name="株式会社"))
 
-    with pytest.raises(ConfigError, match=r"DejaVu Sans has no .*U\+682A.*--font"):
+    with pytest.raises(ConfigError, match=r"Source Sans Pro has no .*U\+682A.*--font"):
         pdf_bytes(made)
     nonsense = tmp_path / "font.ttf"
     nonsense.write_bytes(b"no font at all, whatever its name says")
@@ -423,3 +425,9 @@ def test_names_of_documents_differ_between_runs_and_series():
     names = {name_of(run, series, n) for run in ("aa" * 32, "bb" * 32) for series in ("invoice", "credit")
              for n in (1, 2)}  # fmt: skip
     assert len(names) == 8
+
+
+def test_an_invoice_is_printed_without_matplotlib():
+    script = "import sys, assay.ledger.invoices.pdf; sys.exit('matplotlib' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
