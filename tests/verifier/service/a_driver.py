@@ -109,9 +109,9 @@ class FakeHost:
         assert all(other == first for other in rest)
         return first
 
-    def votes(self) -> list[Vote]:
+    def votes(self, me: str = ME) -> list[Vote]:
         """What was voted, each vote once however often it was sent."""
-        return list(dict.fromkeys(signed.vote for signed in self.broadcast(SignedVote)))
+        return list(dict.fromkeys(signed.vote for signed in self.broadcast(SignedVote, me)))
 
 
 async def nobody_answers(method: str, body: bytes) -> bytes:
@@ -155,7 +155,7 @@ def a_participant(folder: Path, name: str = ME) -> Participant:
         config=None, keys=Keys(peer=a_peer_key(name), account=a_hot_key("account"), hot=a_hot_key(name)),
         spec=SPEC, run_id=RUN_ID, deployment=a_deployment(), addresses={},
         store=Store(folder / "store.db"), blobs=DiskBlobs(folder / "blobs", bytes_max=1 << 20),
-    )  # type: ignore[arg-type]  # fmt: skip
+    )  # fmt: skip
 
 
 @asynccontextmanager
@@ -170,7 +170,7 @@ async def running(
     async with trio.open_nursery() as nursery:
         driver = Driver(
             me, host, follower, parameters, nursery, opening, get_update or held_by(me), lambda number: None
-        )  # type: ignore[arg-type]  # fmt: skip
+        )
         nursery.start_soon(driver.follow_parameters)
         await settled()
         yield Running(me, host, follower, parameters, driver)

@@ -75,11 +75,16 @@ def a_twin():
     return a_proposal(a_real_manifest(["nora"]))
 
 
-async def gives_up(verifier, clock):
-    """Let the iteration's time pass."""
-    clock.jump(TIMING.iteration_ms / 1000)
+async def passes(verifier, clock, duration_ms):
+    """Let this time pass, with one tick at its end."""
+    clock.jump(duration_ms / 1000)
     verifier.driver.tick()
     await settled()
+
+
+async def gives_up(verifier, clock):
+    """Let the iteration's time pass."""
+    await passes(verifier, clock, TIMING.iteration_ms)
 
 
 # ---- votes
@@ -106,6 +111,31 @@ async def test_a_vote_of_any_kind_is_in_the_store_before_it_is_sent(tmp_path, cl
 
 
 @trio_test
+async def test_our_own_vote_counts_for_the_quorum_whose_certificate_is_passed_on(tmp_path, clock):
+    async with running(tmp_path) as verifier:
+        await verifier.receive(PROPOSAL, *(a_vote(name, NOTARISE, PROPOSAL) for name in OTHERS[:2]))
+        assert [vote.kind for vote in verifier.host.votes()] == [NOTARISE, FINALISE]
+
+        await passes(verifier, clock, TIMING.resend_ms)
+        assert [one.vote.kind for one in verifier.host.broadcast(QuorumCertificate)] == [NOTARISE]
+
+
+@trio_test
+async def test_a_message_that_arrives_while_another_is_worked_on_waits_for_it(tmp_path, clock):
+    async with running(tmp_path) as verifier:
+
+        def deliver(message):
+            verifier.host.on_post = lambda message: None
+            verifier.driver.receive(a_quorum(FINALISE, PROPOSAL))
+            assert verifier.follower.run_state == START
+
+        verifier.host.on_post = deliver
+        await verifier.receive(PROPOSAL)
+
+        assert verifier.follower.run_state == AFTER
+
+
+@trio_test
 async def test_a_leader_stores_its_block_before_it_proposes_it(tmp_path, clock):
     async with running(tmp_path, LEADER) as verifier:
         unstored = []
@@ -116,8 +146,7 @@ async def test_a_leader_stores_its_block_before_it_proposes_it(tmp_path, clock):
 
         verifier.host.on_post = look
         await takes(verifier, *NODES)
-        verifier.driver.tick()
-        await settled()
+        await passes(verifier, clock, 0)
 
         assert {one.manifest for one in verifier.host.broadcast(Proposal, LEADER)} == {a_real_manifest(NODES)}
         assert unstored == []
@@ -131,8 +160,7 @@ async def test_after_a_restart_a_second_proposal_of_the_iteration_gets_no_vote(t
     async with running(tmp_path) as verifier:
         holds(verifier, "nora")
         await verifier.receive(a_twin())
-        verifier.driver.tick()
-        await settled()
+        await passes(verifier, clock, 0)
 
         assert verifier.host.votes() == [first]
 
@@ -162,18 +190,14 @@ async def test_after_a_restart_an_iteration_that_was_given_up_is_not_finalised(t
 async def test_after_a_restart_a_leader_signs_no_second_block(tmp_path, clock):
     async with running(tmp_path, LEADER) as verifier:
         await takes(verifier, *NODES[:2])
-        verifier.driver.tick()
-        clock.jump(TIMING.collect_ms / 1000)
-        verifier.driver.tick()
-        await settled()
+        await passes(verifier, clock, 0)
+        await passes(verifier, clock, TIMING.collect_ms)
         (first,) = verifier.host.broadcast(Proposal, LEADER)
         assert len(first.manifest.commits) == 2
     async with running(tmp_path, LEADER) as verifier:
         await takes(verifier, *NODES)  # from which another manifest would be made
-        verifier.driver.tick()
-        clock.jump(TIMING.collect_ms / 1000)
-        verifier.driver.tick()
-        await settled()
+        await passes(verifier, clock, 0)
+        await passes(verifier, clock, TIMING.collect_ms)
 
         assert {one.block for one in verifier.host.broadcast(Proposal, LEADER)} <= {first.block}
 
@@ -286,6 +310,7 @@ async def test_an_admitted_commit_enters_the_round_and_wakes_the_proposer(tmp_pa
         assert set(verifier.driver.round.commits) == {peer(name) for name in NODES}
         (proposal,) = verifier.host.broadcast(Proposal, LEADER)
         assert proposal.manifest == a_real_manifest(NODES)
+        assert [vote.block for vote in verifier.host.votes(LEADER)] == [digest(proposal.block)]
 
 
 @trio_test
@@ -371,6 +396,29 @@ async def test_a_manifest_of_a_later_round_contradicts_no_commit_of_this_one(tmp
         assert evidence(verifier) == []
 
 
+@trio_test
+async def test_the_first_pair_of_a_node_is_the_one_that_is_kept(tmp_path, clock):
+    first, *others = [a_real_commit("mallory", START, loss_micro=number) for number in (0, 1, 2)]
+    pair, another = [contradiction(first, other) for other in others]
+    async with running(tmp_path) as verifier:
+        verifier.driver.take(pair)
+        verifier.driver.synced((a_certified(a_manifest(START, contradictions=(another,))),))
+
+        assert evidence(verifier) == [pair]
+
+
+@trio_test
+async def test_a_final_commit_that_its_node_never_signed_ends_nothing(tmp_path, clock):
+    """Only a quorum of liars can make it final; the chain and its beacon go on all the same."""
+    forged = a_real_commit("mallory", START, loss_micro=1, peer_key="nora")
+    async with running(tmp_path) as verifier:
+        await takes(verifier, "mallory")
+        verifier.driver.synced((a_certified(with_commits(EMPTY, START, [forged], NO_DIGEST)),))
+
+        assert verifier.follower.run_state.round == 1 and verifier.driver.round.contradictions == {}
+        assert len(verifier.host.broadcast(BeaconShare)) == 1
+
+
 # ---- final manifests
 
 
@@ -386,6 +434,17 @@ async def test_a_final_manifest_goes_to_everybody_connected_who_is_no_verifier(t
             peer("nora")
         ]
         assert list(verifier.me.store.links()) == [sent]
+
+
+@trio_test
+async def test_a_verifier_of_a_complete_run_says_nothing_more(tmp_path, clock):
+    async with running(tmp_path) as verifier:
+        verifier.driver.synced(tuple(a_chain(START, START.spec.last_round + 1, ())))
+        assert verifier.follower.run_state.is_complete
+        said = len(verifier.host.posted)
+        await gives_up(verifier, clock)
+
+        assert len(verifier.host.posted) == said
 
 
 def lagging():
@@ -552,9 +611,7 @@ async def test_a_verifier_that_lacks_a_final_block_asks_for_manifests_by_itself(
     async with running(tmp_path) as verifier:
         verifier.host.answer = Answers(a_range(a_certified(EMPTY)))
         await verifier.receive(a_quorum(FINALISE, PROPOSAL))
-        clock.jump(TIMING.resend_ms / 1000)
-        verifier.driver.tick()
-        await settled()
+        await passes(verifier, clock, TIMING.resend_ms)
 
         assert verifier.follower.run_state == AFTER
 
@@ -567,9 +624,7 @@ async def test_a_notarised_block_is_fetched_from_one_peer_after_another(tmp_path
     async with running(tmp_path) as verifier:
         verifier.host.answer = answers = Answers(Unavailable("not here"), b"nonsense", encode(PROPOSAL))
         await verifier.receive(a_quorum(NOTARISE, PROPOSAL))
-        clock.jump(TIMING.resend_ms / 1000)
-        verifier.driver.tick()
-        await settled()
+        await passes(verifier, clock, TIMING.resend_ms)
 
         assert verifier.driver.body(digest(PROPOSAL.block)) == PROPOSAL
         assert verifier.host.asked == [(peer(name), "proposal") for name in OTHERS]
@@ -586,11 +641,21 @@ async def test_a_block_is_not_fetched_twice_at_once(tmp_path, clock):
         verifier.host.answer = never
         await verifier.receive(a_quorum(NOTARISE, PROPOSAL))
         for _ in range(3):
-            clock.jump(TIMING.resend_ms / 1000)
-            verifier.driver.tick()
-            await settled()
+            await passes(verifier, clock, TIMING.resend_ms)
 
         assert len(verifier.host.asked) == 1
+
+
+@trio_test
+async def test_a_block_that_nobody_had_is_asked_for_again(tmp_path, clock):
+    async with running(tmp_path) as verifier:
+        await verifier.receive(a_quorum(NOTARISE, PROPOSAL))
+        await passes(verifier, clock, TIMING.resend_ms)
+        assert verifier.driver.body(digest(PROPOSAL.block)) is None
+
+        verifier.host.answer = Answers(encode(PROPOSAL))
+        await passes(verifier, clock, TIMING.resend_ms)
+        assert verifier.driver.body(digest(PROPOSAL.block)) == PROPOSAL
 
 
 # ---- the proposer at work

@@ -16,17 +16,28 @@ from assay.participant.follower import Follower
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import Unavailable
-from assay.protocol.messages import CertifiedManifest, Manifest, Proposal
+from assay.protocol.messages import CertifiedManifest, Manifest, Proposal, VoteKind
 from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest, Iteration
 from assay.verifier.consensus.machine import BuildProposal, Built, Event, Examined, Ready
-from assay.verifier.round.machine import Round
+from assay.verifier.round.machine import Round, missing
 from assay.verifier.service.proposer import RETRY_S, GetUpdate, Proposer
-from tests.builders import NODES, RUN_ID, VERIFIERS, a_certified, a_digest, a_history, a_manifest, a_reveal
+from tests.builders import (
+    NODES,
+    RUN_ID,
+    VERIFIERS,
+    a_certified,
+    a_chain,
+    a_digest,
+    a_history,
+    a_manifest,
+    a_reveal,
+)
 from tests.verifier.service.a_driver import (
     TIMING,
     a_participant,
     a_proposal,
+    a_quorum,
     a_real_commit,
     a_real_manifest,
     a_round,
@@ -37,6 +48,8 @@ from tests.verifier.service.a_driver import (
 )
 
 START = a_history()
+EMPTY = a_manifest(START)
+AFTER = advance(START, EMPTY)
 ALL = [a_real_commit(name, START) for name in NODES]
 
 
@@ -178,6 +191,43 @@ async def test_a_round_whose_successor_is_final_is_no_longer_reported_or_propose
 
 
 @trio_test
+async def test_only_after_a_skipped_iteration_does_a_leader_do_without_a_beacon_share(tmp_path, clock):
+    """And consensus hears that waiting longer is useless."""
+    commits = [a_real_commit(name, AFTER) for name in NODES]
+    shares = {one.verifier: (one,) for one in (a_reveal(name, AFTER) for name in VERIFIERS[:3])}
+    present = replace(a_round(AFTER, commits), beacon_shares=shares)
+    async with a_proposer(tmp_path, present, links=[a_certified(EMPTY)]) as verifier:
+        verifier.proposer.ask(replace(asked((EMPTY,)), ancestors=()))
+        clock.jump((TIMING.collect_ms - 1) / 1000)
+        await settled()
+        assert verifier.reports == []
+
+        clock.jump(0.001)
+        verifier.proposer.consider()
+        await settled()
+        assert verifier.reports == [Ready(AFTER.round, TIMING.collect_ms)]
+
+        verifier.proposer.ask(replace(asked((EMPTY,), follows=False), ancestors=()))
+        await settled()
+        assert [built.manifest for built in verifier.of(Built)] == [
+            replace(a_real_manifest(NODES, AFTER), beacon_shares=tuple(one for (one,) in shares.values()))
+        ]
+
+
+@trio_test
+async def test_a_complete_run_gets_no_reports(tmp_path, clock):
+    links = a_chain(START, START.spec.last_round + 1, ())
+    async with a_proposer(tmp_path, links=links) as verifier:
+        complete = verifier.follower.run_state
+        assert complete.is_complete
+        shares = {one.verifier: (one,) for one in (a_reveal(name, complete) for name in VERIFIERS)}
+        verifier.present = replace(a_round(complete), beacon_shares=shares)
+        verifier.proposer.consider()
+
+        assert missing(verifier.present) == () and verifier.reports == []
+
+
+@trio_test
 async def test_a_request_is_answered_once(tmp_path, clock):
     async with a_proposer(tmp_path, a_round(commits=ALL)) as verifier:
         verifier.proposer.ask(asked())
@@ -307,6 +357,21 @@ async def test_a_proposal_that_breaks_a_rule_is_refused(tmp_path, clock):
 
 
 @trio_test
+async def test_a_proposal_with_a_quorum_of_beacon_shares_passes_only_after_a_skipped_iteration(
+    tmp_path, clock
+):
+    full = a_manifest(AFTER)
+    partial = replace(full, beacon_shares=full.beacon_shares[:3])
+    async with a_proposer(tmp_path, links=[a_certified(EMPTY)]) as verifier:
+        direct = verifier.proposal(partial)
+        skipping = replace(direct, dummies=(a_quorum(VoteKind.NOTARISE, direct),))
+        for proposal in (direct, skipping):
+            await verifier.proposer.examine(proposal, ())
+
+        assert [report.ok for report in verifier.of(Examined)] == [False, True]
+
+
+@trio_test
 async def test_a_proposal_whose_update_nobody_has_is_refused(tmp_path, clock):
     asked_for = []
 
@@ -382,30 +447,32 @@ async def test_a_proposal_for_which_our_round_does_not_open_in_its_iteration_get
 
 
 @trio_test
-async def test_a_verifier_that_restarted_rebuilds_the_reputation_from_final_rounds(tmp_path, clock):
-    first = a_real_manifest(NODES)
-    second_state = advance(START, first)
-    second = a_real_manifest(NODES, second_state)
+async def test_a_verifier_that_restarted_rebuilds_the_reputation_from_final_rounds_once(tmp_path, clock):
+    run_states, manifests, links = [START], [], []
+    for _ in range(3):
+        manifests.append(a_real_manifest(NODES, run_states[-1]))
+        links.append(a_certified(manifests[-1], digest(links[-1].block) if links else NO_DIGEST))
+        run_states.append(advance(run_states[-1], manifests[-1]))
+    updates = [[signed.commit.update for signed in manifest.commits] for manifest in manifests]
     fetched: list[Digest] = []
 
     async def counted(round_id, name, holders):
         fetched.append(name)
         return verifier.me.blobs.load(name)
 
-    of_first = [signed.commit.update for signed in first.commits]
-    of_second = [signed.commit.update for signed in second.commits]
-    async with a_proposer(tmp_path, get_update=counted) as verifier:
-        await verifier.examine(first)
-        verifier.follower.take(a_certified(first))
-        verifier.present = a_round(second_state)
-        for name in NODES:
-            verifier.me.blobs.put(an_update(name, second_state))
+    async def fetched_for(number):
+        """What the aggregate of this round's proposal needs."""
         fetched.clear()
-        assert await verifier.examine(second) == [True, True]
-        assert fetched == of_second  # it was there
+        for name in NODES:
+            verifier.me.blobs.put(an_update(name, run_states[number]))
+        verifier.present = a_round(run_states[number])
+        await verifier.proposer.examine(verifier.proposal(manifests[number]), ())
+        return list(fetched)
 
     async with a_proposer(tmp_path, get_update=counted) as verifier:
-        fetched.clear()
-        assert verifier.follower.run_state == second_state
-        assert await verifier.examine(second) == [True]
-        assert fetched == of_first + of_second
+        assert await fetched_for(0) == updates[0]
+        verifier.follower.take(links[0])
+    async with a_proposer(tmp_path, get_update=counted) as verifier:
+        assert await fetched_for(1) == updates[0] + updates[1]
+        verifier.follower.take(links[1])
+        assert await fetched_for(2) == updates[2]
