@@ -34,7 +34,7 @@ from assay.verifier.aggregation import robust
 from assay.verifier.aggregation.decoded import trimmed_mean_signs
 from assay.verifier.aggregation.mean import mean_over_senders
 from assay.verifier.aggregation.registry import rule_of
-from assay.verifier.aggregation.reputation import PAST, Reputation, heard, observe
+from assay.verifier.aggregation.reputation import PAST, Reputation, admitted, observe
 from benchmarks.machine import machine
 
 K = 32
@@ -111,7 +111,7 @@ def _sparse(rule: str, nodes: int, liars: int, block_count: int) -> Callable[[],
     if rule == "reputation":
         # One set of updates in every past round: the work is the same, and eight sets need not be drawn.
         before = Reputation(past=observe(Reputation(), updates, block_count).past * PAST)
-        return lambda: heard(observe(before, updates, block_count), f=liars)
+        return lambda: admitted(observe(before, updates, block_count), f=liars)
     if has_amplitude:
         named = rule_of(rule, liars, b"public")
         return lambda: named(updates, block_count)

@@ -55,7 +55,7 @@ def check_epoch(delivered: Delivered, epoch: int) -> Iterator[str]:
 
 def _compare_tables(db: Connection, table: Settlement) -> None:
     """Compare with the ledger's own copy of the table."""
-    asked = {
+    stored = {
         name: list(
             db.execute(
                 sa.select(TABLES[name]).where(TABLES[name].c.epoch == table.epoch).order_by(TABLES[name].c[1])
@@ -63,18 +63,18 @@ def _compare_tables(db: Connection, table: Settlement) -> None:
         )
         for name in ("settlement", "payout")
     }
-    heads = [[one.table_hash, one.root, one.tokens_paid, one.total] for one in asked["settlement"]]
+    heads = [[one.table_hash, one.root, one.tokens_paid, one.total] for one in stored["settlement"]]
     if heads != [[table.table_hash, table.tree().root, table.tokens_paid, table.total]]:
         raise LedgerIntegrityError(f"ledger: table settlement differs in epoch {table.epoch}")
-    for index, one in enumerate(asked["payout"]):
+    for index, one in enumerate(stored["payout"]):
         here = _rows(table)[index : index + 1]
         if one.row_index != index or here != [[one.role, one.peer.hex(), one.account, one.amount]]:
             raise LedgerIntegrityError(
                 f"ledger: table payout differs in epoch {table.epoch}, row {one.row_index}"
             )
-    if len(asked["payout"]) != len(table.rows):
+    if len(stored["payout"]) != len(table.rows):
         raise LedgerIntegrityError(
-            f"ledger: table payout has {len(asked['payout'])} rows, {len(table.rows)} expected"
+            f"ledger: table payout has {len(stored['payout'])} rows, {len(table.rows)} expected"
         )
     unpaid = db.execute(
         sa.select(TABLES["unpaid"].c.round, TABLES["unpaid"].c.node, TABLES["unpaid"].c.reason)

@@ -176,8 +176,8 @@ def find_node(spec: RunSpec, text: str) -> PeerId:
     fits = [member.peer for member in spec.nodes if text and member.peer.hex().startswith(text.lower())]
     if len(fits) != 1:
         names = ", ".join(member.peer.hex()[:8] for member in spec.nodes)
-        words = "several nodes begin" if fits else "no node of this run begins"
-        raise ConfigError(f"{words} with {text!r}; there are {names}")
+        fault = "several nodes begin" if fits else "no node of this run begins"
+        raise ConfigError(f"{fault} with {text!r}; there are {names}")
     return fits[0]
 
 

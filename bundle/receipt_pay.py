@@ -60,36 +60,36 @@ def pay_json(settled: Settled, node: PeerId) -> dict[str, Any]:
 
 
 def check_pay(
-    told: Any, spec: RunSpec, run_id: Digest, deployment: Deployment, round_id: int, node: PeerId
+    claimed: Any, spec: RunSpec, run_id: Digest, deployment: Deployment, round_id: int, node: PeerId
 ) -> Paid | None:
     """What a receipt's pay part proves; None if it has none.
 
     Raises:
         IntegrityError: the first check that fails.
     """
-    if told is None:
+    if claimed is None:
         return None
-    told = keys_of(told, _PAY, "pay")
+    claimed = keys_of(claimed, _PAY, "pay")
     epoch = round_id // spec.money.epoch_rounds
     hot = [evm_address(member.hot) for member in spec.verifiers]
     try:
-        result = read_result(told["result"])
-        if (told["epoch"], result.epoch, result.run_id, result.set_version) != (
+        result = read_result(claimed["result"])
+        if (claimed["epoch"], result.epoch, result.run_id, result.set_version) != (
             epoch,
             epoch,
             run_id,
             SET_VERSION,
         ):
             raise IntegrityError(f"pay: not of epoch {epoch} of this run")
-        verify_certificate(deployment.digest(result), bytes_of(told["certificate"], "pay"), hot)
+        verify_certificate(deployment.digest(result), bytes_of(claimed["certificate"], "pay"), hot)
     except IntegrityError:
         raise
     except (AssayError, ValueError, TypeError, OverflowError, EncodingError) as error:
         raise IntegrityError(f"pay: {error}") from None
-    anchor = _anchored(told["anchor"], deployment, result)
-    if told["row"] is None:
+    anchor = _anchored(claimed["anchor"], deployment, result)
+    if claimed["row"] is None:
         return Paid(epoch=epoch, amount=None, anchor=anchor)
-    row, proof = keys_of(told["row"], _ROW, "pay"), told["proof"]
+    row, proof = keys_of(claimed["row"], _ROW, "pay"), claimed["proof"]
     if any(type(row[name]) is not int or row[name] < 0 for name in ("index", "amount")):
         raise IntegrityError("pay: index and amount must be whole numbers")
     account = evm_address(next(member.account for member in spec.nodes if member.peer == node))
@@ -106,33 +106,33 @@ def check_pay(
     return Paid(epoch=epoch, amount=row["amount"], anchor=anchor)
 
 
-def _anchored(told: Any, deployment: Deployment, result: EpochResult) -> BlockPoint | None:
-    if told is None:
+def _anchored(claimed: Any, deployment: Deployment, result: EpochResult) -> BlockPoint | None:
+    if claimed is None:
         return None
     try:
-        return check_result_anchor(read_anchor_json(told), deployment, result)
+        return check_result_anchor(read_anchor_json(claimed), deployment, result)
     except (AssayError, ValueError) as error:
         raise IntegrityError(f"pay: {error}") from None
 
 
-def read_result(told: Any) -> EpochResult:
+def read_result(claimed: Any) -> EpochResult:
     """An epoch's result from JSON, bytes in hexadecimal.
 
     Raises:
         ValueError: other fields, or invalid hexadecimal.
     """
     names = {field.name for field in dataclasses.fields(EpochResult)}
-    if not isinstance(told, dict) or set(told) != names:
+    if not isinstance(claimed, dict) or set(claimed) != names:
         raise ValueError(f"a result has the fields {', '.join(sorted(names))}")
-    fields: dict[str, Any] = {k: bytes.fromhex(v) if isinstance(v, str) else v for k, v in told.items()}
+    fields: dict[str, Any] = {k: bytes.fromhex(v) if isinstance(v, str) else v for k, v in claimed.items()}
     return EpochResult(**fields)
 
 
-def keys_of(told: Any, names: Sequence[str], part: str) -> dict[str, Any]:
+def keys_of(claimed: Any, names: Sequence[str], part: str) -> dict[str, Any]:
     """A JSON object with exactly these fields. Raises IntegrityError."""
-    if not isinstance(told, dict) or set(told) != set(names):
+    if not isinstance(claimed, dict) or set(claimed) != set(names):
         raise IntegrityError(f"{part}: expected exactly the fields {', '.join(names)}")
-    return told
+    return claimed
 
 
 def bytes_of(text: Any, part: str, size: int | None = None) -> bytes:

@@ -54,12 +54,12 @@ def round_receipts(
         drawn |= {(audit.round, audit.node) for audit in one.drawn}
         ruled |= {(audit.round, audit.node): audit for audit in one.ruled}
         for verdict in one.verdicts:
-            told = {
+            verdict_json = {
                 "round": one.round,
                 "verifier": verdict.verifier.hex(),
                 "outcome": verdict.outcome.name.lower(),
             }
-            verdicts.setdefault((verdict.round, verdict.node), []).append(told)
+            verdicts.setdefault((verdict.round, verdict.node), []).append(verdict_json)
 
     def audit_of(step: StepId) -> dict[str, Any] | None:
         if step not in drawn:

@@ -148,7 +148,7 @@ def replay(
         _redraw(done, delivered, recompute_worker, update)
         _judge(done, delivered, recompute_worker, update, use_opening=use_opening)
         if done.found is None and remake is not None:
-            done.remade, done.verdict = remake.words(round_id, is_exact=done.is_same_class)
+            done.remade, done.verdict = remake.summary(round_id, is_exact=done.is_same_class)
         _compare_signs(done, delivered, recompute_worker)
     return done
 
@@ -169,11 +169,11 @@ def replay_lines(done: Replayed) -> Iterator[str]:
     order = ", ".join(peer.hex()[:8] for peer in done.order)
     yield f"draw        {drawn} at a rate of {done.rate_ppm / PPM:.1%}; auditors in order {order}"
     if done.audit is not None:
-        told = ", ".join(
+        verdicts = ", ".join(
             f"{v.outcome.name} by {v.verifier.hex()[:8]} ({_distance(v.distance_ppb)} at block {v.block})"
             for v in done.audit.verdicts
         )
-        yield f"the chain   {done.audit.ruling.value.upper()}: {told or 'no verdict'}"
+        yield f"the chain   {done.audit.ruling.value.upper()}: {verdicts or 'no verdict'}"
     yield f"opening     {done.opening}"
     if found is not None:
         limit = "0, bit for bit" if done.is_same_class else "the run's, for another execution class"
@@ -342,28 +342,28 @@ class _Remake:
         self._private, update = rules.encode(spec, layout, number, self._private, work)
         after = private_root(run_id, spec.rule, layout, self._private)
         ends = [roots_of(run_id, layout, end).digest for end in work.ends]
-        for name, told, made in (
+        for name, committed, made in (
             ("root before", commit.momentum_before, before),
             ("update", commit.update, blob_digest(update)),
             ("root after", commit.momentum_after, after),
             *zip([f"inner state {n}" for n in range(len(ends))], commit.inner, ends, strict=False),
         ):
-            if told != made:
-                self._differs = f"{name} {told.hex()[:16]}, made again {made.hex()[:16]}"
+            if committed != made:
+                self._differs = f"{name} {committed.hex()[:16]}, made again {made.hex()[:16]}"
                 break
         self._at, self._count = number, self._count + 1
 
-    def words(self, round_id: int, *, is_exact: bool) -> tuple[str, Outcome | None]:
+    def summary(self, round_id: int, *, is_exact: bool) -> tuple[str, Outcome | None]:
         """Result of the recomputation, and what it shows about the step of this round."""
         steps = f"{self._count} step{'s' * (self._count > 1)} from a fresh state"
         if not self._differs:
             return f"{steps}: both roots and the update of every one agree", Outcome.MATCH
-        words = f"{steps}: round {self._at} differs: {self._differs}"
+        summary = f"{steps}: round {self._at} differs: {self._differs}"
         if not is_exact:
-            return words, Outcome.INCONCLUSIVE
+            return summary, Outcome.INCONCLUSIVE
         if self._at != round_id:
-            return f"{words}; what the node held after it is not known", None
-        return words, Outcome.MISMATCH
+            return f"{summary}; what the node held after it is not known", None
+        return summary, Outcome.MISMATCH
 
 
 def _work(recompute_worker: RecomputeWorker, node: PeerId, round_id: int, private: NodeState) -> rules.Work:

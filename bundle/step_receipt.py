@@ -131,28 +131,28 @@ def check_receipt(
     Raises:
         IntegrityError: the first check that fails; the message begins with its part.
     """
-    told = _told(text)
-    spec = _spec(told)
-    if run_id_of(spec).hex() != told["run_id"]:
+    fields = _receipt_fields(text)
+    spec = _spec(fields)
+    if run_id_of(spec).hex() != fields["run_id"]:
         raise IntegrityError("run_id: it does not follow from the spec")
-    mine = run_id_of(spec)
-    if run_id is not None and run_id != mine:
-        raise IntegrityError(f"run_id: {mine.hex()}, expected {run_id.hex()}")
+    own_run_id = run_id_of(spec)
+    if run_id is not None and run_id != own_run_id:
+        raise IntegrityError(f"run_id: {own_run_id.hex()}, expected {run_id.hex()}")
     if verifiers is not None and sorted(verifiers) != list(spec.verifier_peers):
         raise IntegrityError("spec: its verifiers are not the ones expected")
-    deployment = _deployment(told, spec)
-    round_id, node = told["round"], PeerId(bytes_of(told["node"], "node", 32))
-    whole = _links(told, spec, mine, round_id)
+    deployment = _deployment(fields, spec)
+    round_id, node = fields["round"], PeerId(bytes_of(fields["node"], "node", 32))
+    whole = _links(fields, spec, own_run_id, round_id)
     links = whole[round_id - int(whole[0].manifest.round) :]  # from the step's on
-    headers = _headers(told, spec, mine, whole[-1])
-    signed = _commit(links[0], spec, mine, deployment, round_id, node)
-    seed = _seed(links, spec, mine)
-    audit = _audit(whole, spec, mine, signed)
-    paid = check_pay(told["pay"], spec, mine, deployment, round_id, node)
+    headers = _headers(fields, spec, own_run_id, whole[-1])
+    signed = _commit(links[0], spec, own_run_id, deployment, round_id, node)
+    seed = _seed(links, spec, own_run_id)
+    audit = _audit(whole, spec, own_run_id, signed)
+    paid = check_pay(fields["pay"], spec, own_run_id, deployment, round_id, node)
     certificates = [*(link.certificate for link in whole), *(certificate for _, certificate in headers)]
     return Checked(
         spec=spec,
-        run_id=mine,
+        run_id=own_run_id,
         deployment=deployment,
         commit=signed,
         signers=min(len(certificate.verifiers) for certificate in certificates),
@@ -170,36 +170,36 @@ def check_receipt(
 # ---- parts, in the order in which they are checked
 
 
-def _told(text: bytes) -> dict[str, Any]:
+def _receipt_fields(text: bytes) -> dict[str, Any]:
     if len(text) > RECEIPT_BYTES_MAX:
         raise IntegrityError(f"receipt: {len(text)} bytes, at most {RECEIPT_BYTES_MAX} expected")
     try:
-        told = parse_json(text)
+        fields = parse_json(text)
     except (ValueError, RecursionError) as error:
         raise IntegrityError(f"receipt: not JSON ({error})") from None
-    told = keys_of(told, _FIELDS, "receipt")
-    if told["format"] != FORMAT:
+    fields = keys_of(fields, _FIELDS, "receipt")
+    if fields["format"] != FORMAT:
         raise IntegrityError(f"format: not {FORMAT!r}")
-    if type(told["round"]) is not int or told["round"] < 0:
+    if type(fields["round"]) is not int or fields["round"] < 0:
         raise IntegrityError("round: no number of a round")
-    return told
+    return fields
 
 
-def _spec(told: Mapping[str, Any]) -> RunSpec:
-    body = bytes_of(told["spec"], "spec")
+def _spec(fields: Mapping[str, Any]) -> RunSpec:
+    body = bytes_of(fields["spec"], "spec")
     try:
         spec = decode(RunSpec, body)
         check_spec(spec)
     except (AssayError, ValueError) as error:
         raise IntegrityError(f"spec: {error}") from None
-    if told["round"] >= spec.rounds:
-        raise IntegrityError(f"round: {told['round']}, the run trains for {spec.rounds}")
+    if fields["round"] >= spec.rounds:
+        raise IntegrityError(f"round: {fields['round']}, the run trains for {spec.rounds}")
     return spec
 
 
-def _deployment(told: Mapping[str, Any], spec: RunSpec) -> Deployment:
+def _deployment(fields: Mapping[str, Any], spec: RunSpec) -> Deployment:
     try:
-        deployment = Deployment.from_json(json.dumps(told["deployment"]))
+        deployment = Deployment.from_json(json.dumps(fields["deployment"]))
         deployment.domain(EpochResult).separator()
     except (AssayError, ValueError, TypeError, EncodingError) as error:
         raise IntegrityError(f"deployment: {error}") from None
@@ -208,8 +208,10 @@ def _deployment(told: Mapping[str, Any], spec: RunSpec) -> Deployment:
     return deployment
 
 
-def _links(told: Mapping[str, Any], spec: RunSpec, run_id: Digest, round_id: int) -> list[CertifiedManifest]:
-    bodies, domain = told["links"], Domain(spec.deployment_id, run_id)
+def _links(
+    fields: Mapping[str, Any], spec: RunSpec, run_id: Digest, round_id: int
+) -> list[CertifiedManifest]:
+    bodies, domain = fields["links"], Domain(spec.deployment_id, run_id)
     first, last = window(spec, round_id)
     if not isinstance(bodies, list) or len(bodies) != last - first + 1:
         raise IntegrityError(f"links: {last - first + 1} expected, of rounds {first} to {last}")
@@ -233,9 +235,9 @@ def _links(told: Mapping[str, Any], spec: RunSpec, run_id: Digest, round_id: int
 
 
 def _headers(
-    told: Mapping[str, Any], spec: RunSpec, run_id: Digest, before: CertifiedManifest
+    fields: Mapping[str, Any], spec: RunSpec, run_id: Digest, before: CertifiedManifest
 ) -> list[tuple[Block, QuorumCertificate]]:
-    bodies, domain = told["headers"], Domain(spec.deployment_id, run_id)
+    bodies, domain = fields["headers"], Domain(spec.deployment_id, run_id)
     count = spec.last_round - int(before.manifest.round)
     if not isinstance(bodies, list) or len(bodies) != count:
         raise IntegrityError(f"headers: {count} expected, up to round {spec.last_round}")
@@ -357,16 +359,16 @@ def _audit(
 def _about(manifest: Manifest, node: PeerId, after: int) -> Manifest:
     """A manifest's messages about the audits of one node, of rounds after the first manifest's."""
 
-    def mine(round_id: int, who: PeerId) -> bool:
-        return who == node and round_id >= after
+    def is_about(round_id: int, peer: PeerId) -> bool:
+        return peer == node and round_id >= after
 
     return replace(
         manifest,
         commits=(),
-        commitments=tuple(s for s in manifest.commitments if mine(s.commitment.round, s.commitment.node)),
-        verdicts=tuple(s for s in manifest.verdicts if mine(s.verdict.round, s.verdict.node)),
-        sketch_openings=tuple(one for one in manifest.sketch_openings if mine(one.round, one.node)),
-        known_answers=tuple(one for one in manifest.known_answers if mine(one.round, one.node)),
+        commitments=tuple(s for s in manifest.commitments if is_about(s.commitment.round, s.commitment.node)),
+        verdicts=tuple(s for s in manifest.verdicts if is_about(s.verdict.round, s.verdict.node)),
+        sketch_openings=tuple(one for one in manifest.sketch_openings if is_about(one.round, one.node)),
+        known_answers=tuple(one for one in manifest.known_answers if is_about(one.round, one.node)),
         contradictions=tuple(pair for pair in manifest.contradictions if pair.first.commit.node == node),
         appraised=(),  # they change how often a step is drawn, and this one was
         stake_reports=(),

@@ -73,7 +73,7 @@ class Display:
 
     def __exit__(self, *_: object) -> None:
         if self._step_text:
-            self._say(f"stopped during: {self._step_text}", "red")
+            self._print_line(f"stopped during: {self._step_text}", "red")
             self._step, self._step_text = None, ""
         if self._live:
             self._live.stop()
@@ -89,7 +89,7 @@ class Display:
         """The step is done; `text` says what there is now."""
         self._step, self._step_text = None, ""
         mark = "ok" if self._live is None or self._console.options.ascii_only else "✓"
-        self._say(f"{mark} {text} ({duration_text(seconds)})", "green", styled=len(mark))
+        self._print_line(f"{mark} {text} ({duration_text(seconds)})", "green", styled=len(mark))
 
     def feed(self, report: Mapping[str, Any]) -> None:
         """One report of the ledger service, of any kind."""
@@ -101,7 +101,7 @@ class Display:
     def round(self, status: Mapping[str, Any]) -> None:
         """A round is final."""
         if self._live is None:
-            self._say(round_line(status))
+            self._print_line(round_line(status))
             return
         self._recent.append(status)
         if status["round"] < self._rounds:
@@ -110,16 +110,16 @@ class Display:
 
     def event(self, text: str, *, is_alarm: bool = False) -> None:
         """Another report, such as a slash or a settlement."""
-        self._say(f"* {text}", "bold red" if is_alarm else "yellow")
+        self._print_line(f"* {text}", "bold red" if is_alarm else "yellow")
 
     def finish(self) -> None:
         """The run is over; what is drawn stays."""
         self._is_finished = True
         if self._live is None:
-            self._say(f"finished in {duration_text(self._clock() - self._started)}")
+            self._print_line(f"finished in {duration_text(self._clock() - self._started)}")
         self._draw()
 
-    def _say(self, text: str, style: str = "", *, styled: int | None = None) -> None:
+    def _print_line(self, text: str, style: str = "", *, styled: int | None = None) -> None:
         """A line that stays, with its first `styled` characters (or all) in a style."""
         line = Text(one_line(text))
         if self._live is None:

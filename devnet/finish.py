@@ -50,7 +50,7 @@ def finish(network: ProvisionedNetwork, settled: Mapping[str, Any], wall_s: floa
     ]
     agreement = next((report for report in reversed(reports) if report["kind"] == "agreement"), None)
     if agreement is None:
-        raise AssayError("the buyer never said whether parameters agreed")
+        raise AssayError("the buyer did not report whether parameters agreed")
     validation_first, validation_last = _validation(spec, root)
     accepted = [commit for group in commits for commit in group]
     verdicts = [signed.verdict for link in links for signed in link.manifest.verdicts]

@@ -48,12 +48,12 @@ class Supervisor:
 
     def start(self, member: LocalMember) -> None:
         """Start one participant."""
-        words = COMMANDS[member.role] if member.behaviour == HONEST else (*FAULTY, member.behaviour)
+        subcommand = COMMANDS[member.role] if member.behaviour == HONEST else (*FAULTY, member.behaviour)
         command = [
             sys.executable,
             "-m",
             "assay.cli.main",
-            *words,
+            *subcommand,
             str(member.config_path),
             "--tethered",
         ]
@@ -113,4 +113,4 @@ class Supervisor:
 
     def _last_words(self, name: str) -> str:
         text = (self.logs / f"{name}.log").read_text(errors="replace").strip()
-        return text.splitlines()[-1] if text else "it said nothing"
+        return text.splitlines()[-1] if text else "no output"

@@ -23,7 +23,7 @@ from assay.orders.config_errors import one_line
 def report(summary: Mapping[str, Any], places: Mapping[str, Path]) -> Group:
     """All tables below, and finally whether all invariants hold."""
     broken = invariants(summary)
-    verdict = [Text(f"* {one_line(words)}", style="bold red") for words in broken]
+    verdict = [Text(f"* {one_line(violation)}", style="bold red") for violation in broken]
     if not broken:
         verdict = [Text("every invariant holds", style="bold green")]
     tables = (

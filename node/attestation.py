@@ -61,14 +61,14 @@ async def keep_attested(me: Participant, host: Host, follower: Follower, atteste
             continue
         body = encode(evidence)
         if len(body) > EVIDENCE_BYTES_MAX:
-            words = f"{len(body)} bytes, at most {EVIDENCE_BYTES_MAX} expected"
-            log.error("evidence is too long to show", extra={"reason": words})
+            reason = f"{len(body)} bytes, at most {EVIDENCE_BYTES_MAX} expected"
+            log.error("evidence is too long to show", extra={"reason": reason})
             return
         shown = EvidenceSubmission(round=RoundId(nonce_round), evidence=body)
         due = nonce_round + 1 + max(rules.attested_rounds // 2, 1)
         async with trio.open_nursery() as nursery:
             for verifier in me.spec.verifier_peers:
-                nursery.start_soon(_show, me, host, follower, verifier, shown, due)
+                nursery.start_soon(_submit, me, host, follower, verifier, shown, due)
 
 
 def binding_of(me: Participant, run_state: RunState) -> Binding:
@@ -87,7 +87,7 @@ def binding_of(me: Participant, run_state: RunState) -> Binding:
     )
 
 
-async def _show(
+async def _submit(
     me: Participant, host: Host, follower: Follower, verifier: PeerId, shown: EvidenceSubmission, until: int
 ) -> None:
     """Send evidence to one verifier until it has answered, or the next evidence is due."""
@@ -101,10 +101,10 @@ async def _show(
         except AssayError as error:
             log.warning("evidence not accepted", extra={"verifier": verifier.hex()[:8], "reason": str(error)})
             return
-        told = {
+        fields = {
             "verifier": verifier.hex()[:8],
             "verdict": result.verdict.word,
             "reasons": [reason.word for reason in result.all_reasons],
         }
-        log.info("evidence appraised", extra=told)
+        log.info("evidence appraised", extra=fields)
         return

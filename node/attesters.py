@@ -28,7 +28,7 @@ from assay.protocol.errors import ConfigError, MalformedMessage, Unavailable
 from assay.protocol.types import Digest
 
 COMMAND_S = 60.0
-WORDS_SHOWN = 200
+ERROR_BYTES_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class CommandAttester:
         Raises:
             Unavailable: the program failed, took too long or did not answer with evidence.
         """
-        asked = {
+        request = {
             "context": context(binding).hex(),
             "gpu_nonce": gpu_nonce(binding).hex(),
             "nonce": binding.nonce.hex(),
@@ -53,13 +53,13 @@ class CommandAttester:
         name = self.command[0]
         try:
             done = subprocess.run(
-                self.command, input=json.dumps(asked).encode(), capture_output=True, timeout=COMMAND_S
+                self.command, input=json.dumps(request).encode(), capture_output=True, timeout=COMMAND_S
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise Unavailable(f"attester {name}: {error}") from None
         if done.returncode:
-            words = done.stderr[-WORDS_SHOWN:].decode(errors="replace").strip()
-            raise Unavailable(f"attester {name}: exit status {done.returncode}, {words!r}")
+            error_text = done.stderr[-ERROR_BYTES_SHOWN:].decode(errors="replace").strip()
+            raise Unavailable(f"attester {name}: exit status {done.returncode}, {error_text!r}")
         try:
             found = read_evidence(done.stdout[: FILE_BYTES_MAX + 1])
         except MalformedMessage as error:
@@ -88,15 +88,15 @@ def software_attester(path: Path, measurement: Digest) -> SoftwareAttester:
     return SoftwareAttester(key=SigningKey(seed), measurement=measurement)
 
 
-def command_attester(words: Sequence[str]) -> CommandAttester:
+def command_attester(arguments: Sequence[str]) -> CommandAttester:
     """The attester that `["tdx", "/usr/local/bin/quote", ...]` names: the family, then the program.
 
     Raises:
         ConfigError: no family, or no program.
     """
-    family = next((one for one in DeviceFamily if words and one.word == words[0]), None)
-    if family is None or family in (DeviceFamily.SOFTWARE, DeviceFamily.NVIDIA_CC) or len(words) < 2:
+    family = next((one for one in DeviceFamily if arguments and one.word == arguments[0]), None)
+    if family is None or family in (DeviceFamily.SOFTWARE, DeviceFamily.NVIDIA_CC) or len(arguments) < 2:
         raise ConfigError(
-            f"attester {list(words)}: expected a processor's family (tdx, sgx, sev-snp) and a program"
+            f"attester {list(arguments)}: expected a processor's family (tdx, sgx, sev-snp) and a program"
         )
-    return CommandAttester(command=tuple(words[1:]), family=family)
+    return CommandAttester(command=tuple(arguments[1:]), family=family)

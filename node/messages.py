@@ -1,4 +1,4 @@
-"""Messages between a node's two processes: the record of a step, and what the trainer is asked.
+"""Messages between a node's two processes: the record of a step, and requests to the trainer.
 
 Room: node (pure).
 """

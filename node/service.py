@@ -234,7 +234,7 @@ class Service:
 
     async def _open_when_drawn(self) -> None:
         """Send each auditor what it needs, as the chain asks for it; ends only by cancellation."""
-        told: set[tuple[StepId, PeerId]] = set()
+        notified: set[tuple[StepId, PeerId]] = set()
         async with trio.open_nursery() as nursery:
             while True:
                 run_state = self.follower.run_state
@@ -242,18 +242,21 @@ class Service:
                     if audit.node != self.me.me:
                         continue
                     for verifier in self.me.spec.verifier_peers:
-                        if may_commit_verdict(run_state, audit, verifier) and (step, verifier) not in told:
-                            nursery.start_soon(self._tell, verifier, audit, told)
-                    for word in self._words(run_state, audit):
+                        if (
+                            may_commit_verdict(run_state, audit, verifier)
+                            and (step, verifier) not in notified
+                        ):
+                            nursery.start_soon(self._send_opening, verifier, audit, notified)
+                    for message in self._due_messages(run_state, audit):
                         for verifier in self.me.spec.verifier_peers:
-                            nursery.start_soon(self._show, verifier, word)
+                            nursery.start_soon(self._send_message, verifier, message)
                 for step in [
                     s for s in self._opened if (a := run_state.audits.get(s)) is None or not a.is_open
                 ]:
                     self.me.blobs.remove(self._opened.pop(step).opening)
                 await self.follower.grown(int(run_state.round))
 
-    def _words(self, run_state: RunState, audit: Audit) -> Iterator[SketchOpening | KnownAnswer]:
+    def _due_messages(self, run_state: RunState, audit: Audit) -> Iterator[SketchOpening | KnownAnswer]:
         """The messages that the chain expects from us about a step of ours now."""
         if audits.may_open_sketch(audit, int(run_state.round)):
             try:
@@ -261,24 +264,28 @@ class Service:
             except Diverged as lost:
                 log.warning("sketch not opened", extra={"round": int(audit.round), "reason": str(lost)})
         known_answers = self.known_answers.get(int(audit.round))
-        if known_answers is not None and audits.may_plant(run_state.spec.audit, audit, int(run_state.round)):
+        if known_answers is not None and audits.may_show_known_answer(
+            run_state.spec.audit, audit, int(run_state.round)
+        ):
             yield known_answers
 
-    async def _show(self, verifier: PeerId, word: SketchOpening | KnownAnswer) -> None:
+    async def _send_message(self, verifier: PeerId, message: SketchOpening | KnownAnswer) -> None:
         try:
-            await self._host.request(verifier, "shown", encode(word), timeout_s=10)
+            await self._host.request(verifier, "shown", encode(message), timeout_s=10)
         except AssayError as error:
             log.info(
                 "sketch opening not delivered", extra={"verifier": verifier.hex()[:8], "reason": str(error)}
             )
 
-    async def _tell(self, verifier: PeerId, audit: Audit, told: set[tuple[StepId, PeerId]]) -> None:
-        told.add(((audit.round, audit.node), verifier))
+    async def _send_opening(
+        self, verifier: PeerId, audit: Audit, notified: set[tuple[StepId, PeerId]]
+    ) -> None:
+        notified.add(((audit.round, audit.node), verifier))
         try:
             opened = await self._opening(audit)
             await self._host.request(verifier, "opened", encode(opened), timeout_s=10)
         except AssayError as error:
-            told.discard(((audit.round, audit.node), verifier))
+            notified.discard(((audit.round, audit.node), verifier))
             log.warning("opening not delivered", extra={"round": int(audit.round), "reason": str(error)})
 
     async def _opening(self, audit: Audit) -> OpeningNotice:

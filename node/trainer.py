@@ -1,8 +1,8 @@
 """Trainer: computes a node's steps, in the child process that holds torch.
 
 Room: node (edge: files of one folder; runs as an `assay.participant.worker` worker). A step is on disk, with
-the momentum it leads to, before its commit can be signed; asked again for the same round it returns the same
-step, so a crash can never lead to two different commits for one round.
+the momentum it leads to, before its commit can be signed; requested again for the same round it returns the
+same step, so a crash can never lead to two different commits for one round.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Trainer(ComputeWorker):
         return super().answer(request)
 
     def step(self, round_id: int, parent: Digest, base: int, base_root: Digest) -> StepRecord:
-        """This round's step: computed once, durable, the same when asked again.
+        """This round's step: computed once, durable, the same when requested again.
 
         Args:
             round_id: The round to train; the parameters must be there.

@@ -37,13 +37,13 @@ def read_network(path: Path) -> DrandSpec:
         ConfigError: the file cannot be read, describes another scheme, or is inconsistent.
     """
     try:
-        told = parse_json(path.read_bytes())
-        if told["schemeID"] != SCHEME:
-            raise ConfigError(f"{path}: scheme {told['schemeID']!r}, expected {SCHEME}")
-        genesis, period = told["genesis_time"], told["period"]
+        chain_info = parse_json(path.read_bytes())
+        if chain_info["schemeID"] != SCHEME:
+            raise ConfigError(f"{path}: scheme {chain_info['schemeID']!r}, expected {SCHEME}")
+        genesis, period = chain_info["genesis_time"], chain_info["period"]
         if type(genesis) is not int or type(period) is not int or min(genesis, period) < 1:
             raise ConfigError(f"{path}: genesis_time and period must be whole numbers above 0")
-        spec = DrandSpec(key=bytes.fromhex(told["public_key"]), genesis_s=genesis, period_s=period)
+        spec = DrandSpec(key=bytes.fromhex(chain_info["public_key"]), genesis_s=genesis, period_s=period)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, TypeError, KeyError) as error:

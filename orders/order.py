@@ -240,33 +240,36 @@ def _contradictions(order: Order) -> Iterator[ConfigProblem]:
             yield ConfigProblem(place, text, "evidence counts nothing without [verify] attestation")
     steps = run.rounds * run.nodes
     if order.verify.known_answers * 20 > steps or order.verify.known_answers > run.rounds:
-        words = f"at most one step in 20 can be planted, and one a round: {steps} steps, {run.rounds} rounds"
-        yield ConfigProblem(("verify", "known_answers"), order.verify.known_answers, words)
+        reason = (
+            f"at most one step in 20 can be a known-answer task, and one a round: "
+            f"{steps} steps, {run.rounds} rounds"
+        )
+        yield ConfigProblem(("verify", "known_answers"), order.verify.known_answers, reason)
     if not order.data:
         yield ConfigProblem(
             ("data",), [], "expected at least one source; leave the key out for the standard library"
         )
     rule, faults = order.rule(), list[str]()
-    check_rule(rule, lambda holds, words: None if holds else faults.append(words))
+    check_rule(rule, lambda holds, reason: None if holds else faults.append(reason))
     if rule.aggregation.f and run.nodes <= 2 * rule.aggregation.f:
         faults.append(f"f = {rule.aggregation.f} needs more than twice as many nodes, not {run.nodes}")
-    for words in faults:
-        yield ConfigProblem(("comm", "method"), order.comm.method, f"as it is set up here: {words}")
+    for reason in faults:
+        yield ConfigProblem(("comm", "method"), order.comm.method, f"as it is set up here: {reason}")
     if scaled(budget.operators, 6) + scaled(budget.verifiers, 6) > 10**6:
         yield ConfigProblem(("budget", "operators"), budget.operators, "with verifiers, the shares exceed 1")
     if order.epoch_units_max() == 0:
-        words = "an epoch would cost less than one token unit; expected a higher price or longer epochs"
-        yield ConfigProblem(("budget", "price_per_mtoken"), budget.price_per_mtoken, words)
+        reason = "an epoch would cost less than one token unit; expected a higher price or longer epochs"
+        yield ConfigProblem(("budget", "price_per_mtoken"), budget.price_per_mtoken, reason)
     elif order.budget_units() < order.worst_case_units():
         need, have = order.worst_case_units(), order.budget_units()
-        words = (
+        reason = (
             f"the run can cost {money_text(need)} {UNIT} ({need} units), "
             f"this pays for {money_text(have)} {UNIT} ({have} units)"
         )
-        yield ConfigProblem(("budget", "amount"), budget.amount, words)
+        yield ConfigProblem(("budget", "amount"), budget.amount, reason)
     elif order.budget_units() > TOKENS_MAX * 10**DECIMALS:
-        words = f"the run can cost {money_text(order.worst_case_units())} {UNIT}, more than can be held"
-        yield ConfigProblem(("budget", "price_per_mtoken"), budget.price_per_mtoken, words)
+        reason = f"the run can cost {money_text(order.worst_case_units())} {UNIT}, more than can be held"
+        yield ConfigProblem(("budget", "price_per_mtoken"), budget.price_per_mtoken, reason)
 
 
 def _override(raw: dict[str, Any], key: list[str], value: Any) -> None:

@@ -169,7 +169,7 @@ class VerifySection(Section):
     probation: Positive = 4
     floor: PositiveShare = 0.05
     blocks: Annotated[int, Field(ge=1, le=OPENED_BLOCKS_MAX)] = 64
-    replicated: Share = 0.2  # of audits get a second auditor, whom the first cannot predict
+    replicated: Share = 0.2  # of audits get a second auditor, which the first cannot predict
     limits: Annotated[str, Field(min_length=1, max_length=4096)] = "shipped"  # "none", or a calibration file
     attestation: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # a policy's file
     attested_rounds: Positive = 100  # for which a node's evidence lowers its audit rate

@@ -43,7 +43,7 @@ class Follower:
         self._store = store
         self.run_state: RunState = start(spec, run_id)
         self.settlements: dict[int, Settlement] = {}  # of every final epoch
-        self.upheld: dict[StepId, Audit] = {}  # confirmed audits of the whole run
+        self.confirmed: dict[StepId, Audit] = {}  # of the whole run
         self.failed: dict[Digest, tuple[Audit, Fault]] = {}  # verifiers' faults, likewise
         for certified in store.links():
             self._fold(extend(self.run_state, certified))
@@ -69,7 +69,9 @@ class Follower:
 
     def _fold(self, run_state: RunState) -> None:
         self.run_state = run_state
-        self.upheld |= {step: a for step, a in run_state.audits.items() if a.ruling is AuditStatus.CONFIRMED}
+        self.confirmed |= {
+            step: a for step, a in run_state.audits.items() if a.ruling is AuditStatus.CONFIRMED
+        }
         self.failed |= {f.offence_id: (a, f) for a in run_state.audits.values() for f in a.faults}
         for epoch in range(run_state.spec.epochs):
             if run_state.spec.settled_at(epoch) == run_state.round - 1:

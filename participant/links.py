@@ -20,9 +20,9 @@ from assay.protocol.state_transition import (
     RunState,
     advance,
     may_appraise,
-    may_back,
     may_contradict,
     may_open_verdict,
+    may_report_stake,
     next_chain,
 )
 from assay.protocol.types import NO_DIGEST, PeerId, RoundId
@@ -48,9 +48,9 @@ def check_place(run_state: RunState, manifest: Manifest) -> None:
         MalformedMessage: which part does not fit.
     """
 
-    def need(holds: bool, words: str) -> None:
+    def need(holds: bool, reason: str) -> None:
         if not holds:
-            raise MalformedMessage(f"manifest of round {manifest.round}: {words}")
+            raise MalformedMessage(f"manifest of round {manifest.round}: {reason}")
 
     need(manifest.run_id == run_state.run_id, "is of another run")
     need(manifest.round == run_state.round, f"expected round {run_state.round}")
@@ -67,9 +67,12 @@ def check_place(run_state: RunState, manifest: Manifest) -> None:
         "the chain digest is wrong",
     )
     beacon_shares = manifest.beacon_shares
-    need(all(a.verifier < b.verifier for a, b in pairwise(beacon_shares)), "reveals must ascend by verifier")
+    need(
+        all(a.verifier < b.verifier for a, b in pairwise(beacon_shares)),
+        "beacon shares must ascend by verifier",
+    )
     known = set(run_state.spec.verifier_peers)
-    need(all(r.verifier in known for r in beacon_shares), "carries a reveal of a stranger")
+    need(all(r.verifier in known for r in beacon_shares), "carries a beacon share of an unknown verifier")
     is_used = run_state.spec.audit.drand.is_used
     need(
         not manifest.drand or bool(run_state.drand_next), "carries a drand round that its parent did not name"
@@ -80,23 +83,23 @@ def check_place(run_state: RunState, manifest: Manifest) -> None:
     nodes = [pair.first.commit.node for pair in pairs]
     need(all(a < b for a, b in pairwise(nodes)), "contradictions must ascend by node, one each")
     for pair in pairs:
-        who = pair.first.commit.node.hex()[:8]
+        subject = pair.first.commit.node.hex()[:8]
         need(
             may_contradict(run_state, pair),
-            f"says that {who} contradicted itself, which its two commits do not",
+            f"accuses {subject} of a contradiction that its two commits do not prove",
         )
-    words = [one.appraised for one in manifest.appraised]
-    order = [(word.node, word.verifier) for word in words]
+    appraisals = [one.appraised for one in manifest.appraised]
+    order = [(one.node, one.verifier) for one in appraisals]
     need(all(a < b for a, b in pairwise(order)), "appraisals must ascend by node and verifier")
-    for word in words:
-        who = f"{word.verifier.hex()[:8]} on the evidence of {word.node.hex()[:8]}"
-        need(may_appraise(run_state, word), f"carries a word of {who}, which may not come now")
-    stakes = [one.stake_report for one in manifest.stake_reports]
-    order = [(word.node, word.verifier) for word in stakes]
-    need(all(a < b for a, b in pairwise(order)), "words on stake must ascend by node and verifier")
-    for stake in stakes:
-        who = f"{stake.verifier.hex()[:8]} on the stake of {stake.node.hex()[:8]}"
-        need(may_back(run_state, stake), f"carries a word of {who}, which may not come now")
+    for appraisal in appraisals:
+        subject = f"{appraisal.verifier.hex()[:8]} on the evidence of {appraisal.node.hex()[:8]}"
+        need(may_appraise(run_state, appraisal), f"carries an appraisal by {subject}, not admissible now")
+    reports = [one.stake_report for one in manifest.stake_reports]
+    order = [(one.node, one.verifier) for one in reports]
+    need(all(a < b for a, b in pairwise(order)), "stake reports must ascend by node and verifier")
+    for report in reports:
+        subject = f"{report.verifier.hex()[:8]} on the stake of {report.node.hex()[:8]}"
+        need(may_report_stake(run_state, report), f"carries a stake report by {subject}, not admissible now")
     check_messages(run_state, manifest)
 
 
@@ -109,24 +112,26 @@ def check_messages(run_state: RunState, manifest: Manifest) -> None:
         MalformedMessage: which message does not fit.
     """
 
-    def need(holds: bool, words: str) -> None:
+    def need(holds: bool, reason: str) -> None:
         if not holds:
-            raise MalformedMessage(f"manifest of round {manifest.round}: {words}")
+            raise MalformedMessage(f"manifest of round {manifest.round}: {reason}")
 
     at, rules = int(manifest.round), run_state.spec.audit
 
     def audit_of(round_id: RoundId, node: PeerId) -> Audit:
         audit = run_state.audits.get((round_id, node))
-        need(audit is not None, f"speaks of round {round_id} of {node.hex()[:8]}, which is not audited")
+        need(
+            audit is not None, f"has a message on round {round_id} of {node.hex()[:8]}, which is not audited"
+        )
         assert audit is not None
         return audit
 
     committed = [(s.commitment.round, s.commitment.node, s.commitment.verifier) for s in manifest.commitments]
-    need(all(a < b for a, b in pairwise(committed)), "seals must ascend by step and verifier")
+    need(all(a < b for a, b in pairwise(committed)), "verdict commitments must ascend by step and verifier")
     for round_id, node, verifier in committed:
         need(
             audits.may_commit_verdict(rules, audit_of(round_id, node), verifier, at),
-            f"{verifier.hex()[:8]} may not seal a verdict on round {round_id} of {node.hex()[:8]}",
+            f"{verifier.hex()[:8]} may not commit to a verdict on round {round_id} of {node.hex()[:8]}",
         )
     steps = [(s.verdict.round, s.verdict.node, s.verdict.verifier) for s in manifest.verdicts]
     need(all(a < b for a, b in pairwise(steps)), "verdicts must ascend by step and verifier")
@@ -142,30 +147,30 @@ def check_messages(run_state: RunState, manifest: Manifest) -> None:
         )
         need(
             is_fit or not verdict.is_biased,
-            f"says that {verdict.node.hex()[:8]} is biased, which only a match between classes can show",
+            f"reports that {verdict.node.hex()[:8]} is biased, which only a match between classes can show",
         )
     for one in manifest.commitments:  # a commitment from before a dispute must not bind its verifier in it
         pattern = audit_of(one.commitment.round, one.commitment.node).pattern
         need(
             one.commitment.pattern == pattern,
-            f"carries a seal on round {one.commitment.round} of another hearing",
+            f"carries a verdict commitment on round {one.commitment.round} of another dispute round",
         )
     opened = [(one.round, one.node) for one in manifest.sketch_openings]
-    need(all(a < b for a, b in pairwise(opened)), "opened seals must ascend by step")
+    need(all(a < b for a, b in pairwise(opened)), "sketch openings must ascend by step")
     for sketch_openings in manifest.sketch_openings:
         audit = audit_of(sketch_openings.round, sketch_openings.node)
         need(
             audits.may_open_sketch(audit, at),
-            f"opens the seal of round {sketch_openings.round} at the wrong time",
+            f"opens the sketch of round {sketch_openings.round} at the wrong time",
         )
         check_sketch_opening(sketch_openings, audit.commit, audit.segment)
     shown = [(one.round, one.node) for one in manifest.known_answers]
     need(all(a < b for a, b in pairwise(shown)), "known-answer tasks must ascend by step")
     for known_answers in manifest.known_answers:
         audit = audit_of(known_answers.round, known_answers.node)
-        need(known_answers.run_id == run_state.run_id, "carries a planted fault of another run")
+        need(known_answers.run_id == run_state.run_id, "carries a known-answer task of another run")
         need(
-            audits.may_plant(rules, audit, at),
-            f"names a fault of round {known_answers.round} at the wrong time",
+            audits.may_show_known_answer(rules, audit, at),
+            f"shows a known-answer task of round {known_answers.round} at the wrong time",
         )
         check_known_answer(known_answers, rules.known_answers, rules.known_answer_count)

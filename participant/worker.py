@@ -162,8 +162,8 @@ def serve(
         except AssayError as error:
             answer = Failure(kind=type(error).__name__, text=str(error))
         cpu_ms = round(1e3 * (time.process_time() - since_s), 1)
-        told = {"request": type(request).__name__, "cpu_ms": cpu_ms}  # for CPU time accounting
-        log.info("answered", extra=told)
+        fields = {"request": type(request).__name__, "cpu_ms": cpu_ms}  # for CPU time accounting
+        log.info("answered", extra=fields)
         body = encode(answer)
         sink.write(_LENGTH.pack(len(body)) + body)
         sink.flush()

@@ -144,14 +144,14 @@ class Audit:
         return max(self.auditors_wanted, 1) + useless + len(self.silent)
 
     @property
-    def standing(self) -> tuple[Verdict, ...]:
+    def counted(self) -> tuple[Verdict, ...]:
         """Verdicts that count now, at most one a verifier: in a dispute, no MATCH from before it."""
         late = self.verdicts[self.undisputed :]
         return (*(v for v in self.verdicts[: self.undisputed] if v.outcome is not Outcome.MATCH), *late)
 
     def has_judged(self, verifier: PeerId) -> bool:
-        """Whether this verifier has nothing more to judge: its verdict stands."""
-        return any(verdict.verifier == verifier for verdict in self.standing)
+        """Whether this verifier has nothing more to judge: its verdict counts."""
+        return any(verdict.verifier == verifier for verdict in self.counted)
 
     def committed_by(self, verifier: PeerId) -> CommittedVerdict | None:
         """This verifier's commitment in this dispute round, if any."""
@@ -168,7 +168,7 @@ def last_commitment(rules: AuditSpec, audit: Audit) -> int:
     return int(audit.round) + rules.audit_rounds - 1
 
 
-def last_word(rules: AuditSpec, audit: Audit) -> int:
+def last_verdict(rules: AuditSpec, audit: Audit) -> int:
     """The last manifest that may carry a verdict in this dispute round; it closes the round."""
     if audit.ruling is AuditStatus.DISPUTED:
         return audit.dispute_opened_round + rules.dispute_rounds
@@ -206,7 +206,7 @@ def may_open_sketch(audit: Audit, at: int) -> bool:
     return audit.is_open and audit.sketch is None and is_due
 
 
-def may_plant(rules: AuditSpec, audit: Audit, at: int) -> bool:
+def may_show_known_answer(rules: AuditSpec, audit: Audit, at: int) -> bool:
     """Whether this step may still be shown to be a known-answer task: only once a verdict on it exists.
 
     In a dispute it may be shown to the end: the verdict that opened it may have come at the last chance.
@@ -233,7 +233,7 @@ def awaits(rules: AuditSpec, audit: Audit, at: int) -> tuple[frozenset[PeerId], 
         # One commitment suffices before a dispute; in a dispute the whole committee is awaited.
         is_needed = audit.ruling is AuditStatus.DISPUTED or not audit.commitments
         commitments = frozenset(able) if is_needed else frozenset()
-    if audit.is_open and 0 <= audit.open_from <= at and at >= last_word(rules, audit):
+    if audit.is_open and 0 <= audit.open_from <= at and at >= last_verdict(rules, audit):
         committed = (commitment.verifier for commitment in audit.commitments)
         verdicts = frozenset(v for v in committed if not audit.has_judged(v))
     wants_sketch = audit.ruling is AuditStatus.OPEN and audit.sketch is None and bool(verdicts)
@@ -243,7 +243,7 @@ def awaits(rules: AuditSpec, audit: Audit, at: int) -> tuple[frozenset[PeerId], 
 # ---- what follows from all messages
 
 
-def hear(
+def with_messages(
     audit: Audit,
     now: int,
     commitments: Sequence[VerdictCommitment],
@@ -253,12 +253,10 @@ def hear(
     is_known_answer: bool,
 ) -> Audit:
     """The audit with the messages that the manifest of `now` carries about it, all already admissible."""
-    fresh = tuple(
-        CommittedVerdict(commitment.verifier, commitment.verdict, now) for commitment in commitments
-    )
+    new = tuple(CommittedVerdict(commitment.verifier, commitment.verdict, now) for commitment in commitments)
     return replace(
         audit,
-        commitments=(*audit.commitments, *fresh),
+        commitments=(*audit.commitments, *new),
         verdicts=(*audit.verdicts, *verdicts),
         sketch=audit.sketch if sketch_openings is None else sketch_openings.sketch,
         is_known_answer=audit.is_known_answer or is_known_answer,
@@ -302,19 +300,19 @@ def _investigated(audit: Audit, now: int, rules: AuditSpec, manifest: Digest) ->
     if any(o in ADVERSE or o is Outcome.BORDERLINE for o in outcomes) or _differs(audit):
         return _alarmed(audit, now, manifest)
     audit = replace(audit, silent=_silent(audit, now, rules))
-    said = {verdict.verifier for verdict in audit.verdicts} | set(audit.silent)
-    is_heard = all(commitment.verifier in said for commitment in audit.commitments)
+    finished = {verdict.verifier for verdict in audit.verdicts} | set(audit.silent)
+    is_judged = all(commitment.verifier in finished for commitment in audit.commitments)
     matches = outcomes.count(Outcome.MATCH)
-    is_last = now >= last_word(rules, audit)
-    is_enough = is_last or (is_heard and matches >= max(audit.auditors_wanted, 1))
+    is_last = now >= last_verdict(rules, audit)
+    is_enough = is_last or (is_judged and matches >= max(audit.auditors_wanted, 1))
     if matches and audit.sketch is not None and is_enough:
         return _closed(audit, AuditStatus.PASSED, now)
-    if is_last:  # where auditors match and the node's commitment is still shut, a committee asks for it
+    if is_last:  # where auditors match and the node's commitment is unopened, a committee requires it
         return _alarmed(audit, now, manifest) if matches else _closed(audit, AuditStatus.EXPIRED, now)
     needs_more = len(audit.commitments) < audit.wanted
     if audit.open_from >= 0:
         # A replacement auditor commits first, like every auditor.
-        goes_back = is_heard and needs_more and now < last_commitment(rules, audit)
+        goes_back = is_judged and needs_more and now < last_commitment(rules, audit)
         return replace(audit, open_from=-1) if goes_back else audit
     is_full = not needs_more and audit.auditors_wanted > 0
     if audit.commitments and (is_full or now >= last_commitment(rules, audit)):
@@ -328,13 +326,13 @@ def _decided(audit: Audit, now: int, rules: AuditSpec, manifest: Digest) -> Audi
         return _closed(audit, AuditStatus.KNOWN_ANSWER, now)  # false on purpose, and found false: no fault
     judges = set(audit.committee)
     against = sum(v.verifier in judges for v in audit.adverse)
-    matches = sum(v.outcome is Outcome.MATCH and v.verifier in judges for v in audit.standing)
+    matches = sum(v.outcome is Outcome.MATCH and v.verifier in judges for v in audit.counted)
     if against >= quorum(len(judges)):
         found = AuditStatus.KNOWN_ANSWER if audit.is_known_answer else AuditStatus.CONFIRMED
         return _with_faults(_closed(audit, found, now))
     if matches > faults_tolerated(len(audit.order)) and not audit.is_false:
         return _with_faults(_closed(audit, AuditStatus.DISMISSED, now))
-    if now >= last_word(rules, audit):
+    if now >= last_verdict(rules, audit):
         if committee_size(len(audit.order), 1) > len(judges) and audit.dispute_round == 0:
             return _alarmed(replace(audit, dispute_round=1), now, manifest)
         return _closed(audit, AuditStatus.EXPIRED, now)
@@ -388,13 +386,13 @@ def _with_faults(audit: Audit) -> Audit:
     is_false = audit.ruling is not AuditStatus.DISMISSED and audit.is_false
     right = Outcome.MISMATCH if is_false else Outcome.MATCH
     comparable = _comparable(audit)
-    sided = [v for v in audit.standing if v in comparable and v.outcome is right]
+    sided = [v for v in audit.counted if v in comparable and v.outcome is right]
     sided = [v for v in sided if v.verifier in audit.committee]
     need = faults_tolerated(len(audit.order)) + 1
     recomputed = _shared([v.recomputed for v in sided], need)
     in_time = audit.verdicts[audit.earlier :]
     witness = _shared([v.witness for v in in_time if v in sided], need)
-    # A node that committed to another sketch than its work has: who recomputed that work may have matched.
+    # The node committed to another sketch than its work has: an auditor that recomputed it may match.
     is_misled = audit.sketch is not None and recomputed not in (NO_DIGEST, audit.sketch)
     faults: dict[PeerId, Fault] = {}  # one a verifier, however often it judged
     for verdict in audit.verdicts:

@@ -67,12 +67,12 @@ def check_sketch_opening(sketch_openings: SketchOpening, commit: Commit, segment
         commit.round,
         commit.node,
     ):
-        raise MalformedMessage("unsealed: of another step")
+        raise MalformedMessage("sketch opening: of another step")
     count = max(len(commit.inner), 1)
     leaf = merkle.leaf_hash(_SKETCHES, segment, sketch_openings.sketch)
     root = merkle.root_of_path(leaf, segment, count, sketch_openings.path)
     if hashlib.sha256(b"assay/seal/2" + sketch_openings.salt + root).digest() != commit.commitment:
-        raise MalformedMessage("unsealed: salt and sketch do not open the seal")
+        raise MalformedMessage("sketch opening: salt and sketch do not open the commitment")
 
 
 def witness_pattern(alarm: Digest, round_id: RoundId, node: PeerId) -> Digest:

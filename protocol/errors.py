@@ -1,4 +1,4 @@
-"""Errors: the exception hierarchy; each class says who is at fault, and so what the caller does next.
+"""Errors: the exception hierarchy; each class states who is at fault, and so what the caller does next.
 
 Room: protocol (pure). Callers act on the class; the text is for people: what arrived, what was expected,
 and which peer sent it.

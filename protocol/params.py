@@ -183,8 +183,8 @@ class RunSpec:
     @property
     def closing_rounds(self) -> int:
         """Rounds after which a step's audit has ended, dispute and second committee included."""
-        hearings = 1 if len(self.verifiers) <= committee_size(len(self.verifiers), 0) else 2
-        return self.audit.audit_rounds + hearings * self.audit.dispute_rounds
+        attempts = 1 if len(self.verifiers) <= committee_size(len(self.verifiers), 0) else 2
+        return self.audit.audit_rounds + attempts * self.audit.dispute_rounds
 
     @property
     def epochs(self) -> int:
@@ -204,9 +204,9 @@ def check_spec(spec: RunSpec) -> None:
         ValueError: which part does not, what it is and what was expected.
     """
 
-    def need(holds: bool, words: str) -> None:
+    def need(holds: bool, message: str) -> None:
         if not holds:
-            raise ValueError(words)
+            raise ValueError(message)
 
     need(spec.rounds >= 1, f"rounds is {spec.rounds}, expected at least 1")
     for fault in model_faults(spec.model):
@@ -221,15 +221,15 @@ def check_spec(spec: RunSpec) -> None:
     need(spec.audit.takeover_rounds >= 1, "audit turns must take at least one round")
     need(
         spec.audit.audit_rounds >= 4,
-        f"audit_rounds is {spec.audit.audit_rounds}, expected at least 4: draw, seal, second look, verdict",
+        f"audit_rounds is {spec.audit.audit_rounds}, expected at least 4: draw, two commitments, verdict",
     )
     need(
         spec.audit.dispute_rounds >= 2,
-        f"dispute_rounds is {spec.audit.dispute_rounds}, expected at least 2: seals, verdicts",
+        f"dispute_rounds is {spec.audit.dispute_rounds}, expected at least 2: commitments, verdicts",
     )
     for fault in drand_faults(spec.audit.drand):
         need(False, fault)
-    need(spec.audit.replication_ppm <= PPM, "the share of second looks is at most 1")
+    need(spec.audit.replication_ppm <= PPM, "the share of replicated audits is at most 1")
     need(
         (spec.audit.known_answer_count > 0) == (spec.audit.known_answers != NO_DIGEST),
         "a root of canaries needs their count, and no root has none",

@@ -33,7 +33,7 @@ from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
 STAKE_REPORT_PAUSE = 64  # rounds between two reports of one verifier on one node's stake
 STAKE_REPORT_ROUNDS = 16  # rounds for which a stake report may wait for a manifest
-BEACON_PAUSE = 16  # rounds for which a verifier that missed its beacon share is neither asked nor paid
+BEACON_PAUSE = 16  # rounds for which a verifier that missed its beacon share is neither awaited nor paid
 StepId = tuple[RoundId, PeerId]
 
 
@@ -84,7 +84,7 @@ class RunState:
     audits: Mapping[StepId, Audit]  # of epochs not yet final for settlement
     steps: Mapping[StepId, int] = field(default_factory=dict)  # accepted tokens, same epochs
     beacon_shares: Mapping[int, tuple[PeerId, ...]] = field(default_factory=dict)  # by round they are for
-    away: Mapping[PeerId, int] = field(default_factory=dict)  # the round from which on it is asked again
+    away: Mapping[PeerId, int] = field(default_factory=dict)  # until which round no share is awaited
     last_commits: tuple[Commit, ...] = ()
     undrawn: tuple[Commit, ...] = ()  # of rounds with a partial beacon: a later beacon draws them all
     stake_reports: Mapping[tuple[PeerId, PeerId], StakeReport] = field(
@@ -131,16 +131,16 @@ class RunState:
         Fewer than a quorum cannot grant a discount; n - quorum or fewer cannot block one.
         """
         known = self.spec.verifier_peers
-        words = (self.appraised.get((node, verifier)) for verifier in known)
-        granted = sorted(int(one.discount) for one in words if one is not None and self.is_fresh(one))
+        appraisals = (self.appraised.get((node, verifier)) for verifier in known)
+        granted = sorted(int(one.discount) for one in appraisals if one is not None and self.is_fresh(one))
         need = quorum(len(known))
         return granted[need - 1] if len(granted) >= need else PPM
 
     def has_whole_stake(self, node: PeerId) -> bool:
         """Whether at most f verifiers report that stake behind this node was withdrawn."""
         known = self.spec.verifier_peers
-        words = (self.stake_reports.get((node, verifier)) for verifier in known)
-        return sum(one is not None and not one.is_whole for one in words) <= faults_tolerated(len(known))
+        reports = (self.stake_reports.get((node, verifier)) for verifier in known)
+        return sum(one is not None and not one.is_whole for one in reports) <= faults_tolerated(len(known))
 
     def rate_ppm(self, node: PeerId) -> int:
         """Probability that the next draw audits this node's step, in millionths."""
@@ -148,9 +148,9 @@ class RunState:
             return PPM
         return audit_rate_ppm(self.spec.audit, self.nodes[node].clean, self.discount_ppm(node))
 
-    def is_fresh(self, word: Appraisal) -> bool:
+    def is_fresh(self, appraisal: Appraisal) -> bool:
         """Whether the evidence behind this appraisal still counts in the next manifest."""
-        return self.round <= word.round + self.spec.audit.attested_rounds
+        return self.round <= appraisal.round + self.spec.audit.attested_rounds
 
     def epoch_of(self, round_id: int) -> int:
         """The epoch (settlement) of a round."""
@@ -192,38 +192,38 @@ def may_open_verdict(run_state: RunState, audit: Audit, verdict: Verdict) -> boo
     return may_say and rules.may_open_verdict(audit, verdict, int(run_state.round))
 
 
-def may_appraise(run_state: RunState, word: Appraisal) -> bool:
+def may_appraise(run_state: RunState, appraisal: Appraisal) -> bool:
     """Whether the next manifest may carry this appraisal: of recent evidence of a node in the run.
 
     A verifier may appraise a node again when half of its last appraisal's validity is over: no node can
     crowd others out of manifests by submitting evidence in every round.
     """
-    if run_state.spec.audit.attestation == NO_DIGEST or word.run_id != run_state.run_id:
+    if run_state.spec.audit.attestation == NO_DIGEST or appraisal.run_id != run_state.run_id:
         return False
-    if word.node not in run_state.active or word.verifier not in run_state.spec.verifier_peers:
+    if appraisal.node not in run_state.active or appraisal.verifier not in run_state.spec.verifier_peers:
         return False
     life = run_state.spec.audit.attested_rounds
-    is_young = word.round < run_state.round <= word.round + (life + 1) // 2
-    known = run_state.appraised.get((word.node, word.verifier))
-    return is_young and (known is None or known.round + max(life // 2, 1) <= word.round)
+    is_young = appraisal.round < run_state.round <= appraisal.round + (life + 1) // 2
+    known = run_state.appraised.get((appraisal.node, appraisal.verifier))
+    return is_young and (known is None or known.round + max(life // 2, 1) <= appraisal.round)
 
 
-def may_back(run_state: RunState, word: StakeReport) -> bool:
+def may_report_stake(run_state: RunState, report: StakeReport) -> bool:
     """Whether the next manifest may include this stake report.
 
     A verifier's first report on a node is that stake was withdrawn; each later one reverses the last, at
     least `STAKE_REPORT_PAUSE` rounds later: no Byzantine verifier can crowd others out by alternating.
     """
-    if word.run_id != run_state.run_id or word.verifier not in run_state.spec.verifier_peers:
+    if report.run_id != run_state.run_id or report.verifier not in run_state.spec.verifier_peers:
         return False
-    if word.node not in run_state.nodes or run_state.nodes[word.node].banned:
+    if report.node not in run_state.nodes or run_state.nodes[report.node].banned:
         return False
-    known = run_state.stake_reports.get((word.node, word.verifier))
+    known = run_state.stake_reports.get((report.node, report.verifier))
     if known is None:
-        is_news = not word.is_whole
+        is_news = not report.is_whole
     else:
-        is_news = word.is_whole != known.is_whole and known.round + STAKE_REPORT_PAUSE <= word.round
-    return is_news and word.round < run_state.round <= word.round + STAKE_REPORT_ROUNDS
+        is_news = report.is_whole != known.is_whole and known.round + STAKE_REPORT_PAUSE <= report.round
+    return is_news and report.round < run_state.round <= report.round + STAKE_REPORT_ROUNDS
 
 
 def may_contradict(run_state: RunState, pair: Contradiction) -> bool:
@@ -285,14 +285,14 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
 
     for pair in manifest.contradictions:
         nodes[pair.first.commit.node] = _contradicted(nodes[pair.first.commit.node], pair)
-    for step, words in _words(manifest).items():
-        audits[step] = rules.hear(
+    for step, messages in _messages_by_step(manifest).items():
+        audits[step] = rules.with_messages(
             audits[step],
             now,
-            words.commitments,
-            words.verdicts,
-            words.sketch_openings,
-            is_known_answer=bool(words.known_answers),
+            messages.commitments,
+            messages.verdicts,
+            messages.sketch_openings,
+            is_known_answer=bool(messages.known_answers),
         )
     here = digest(manifest) if name is None else name
     for step, audit in sorted(audits.items()):
@@ -311,7 +311,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
             node = signed_verdict.verdict.node
             nodes[node] = _leaning(nodes[node], verifier, faults_tolerated(len(verifiers)))
 
-    appraised = {key: word for key, word in run_state.appraised.items() if run_state.is_fresh(word)}
+    appraised = {key: one for key, one in run_state.appraised.items() if run_state.is_fresh(one)}
     for signed_message in manifest.appraised:
         appraised[(signed_message.appraised.node, signed_message.appraised.verifier)] = (
             signed_message.appraised
@@ -322,9 +322,9 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
             signed_stake_report.stake_report
         )
     if manifest.stake_reports:
-        heard = replace(run_state, stake_reports=stake_reports)
+        reported = replace(run_state, stake_reports=stake_reports)
         for node in nodes:  # less stake than agreed: probation starts again
-            if run_state.has_whole_stake(node) and not heard.has_whole_stake(node):
+            if run_state.has_whole_stake(node) and not reported.has_whole_stake(node):
                 nodes[node] = replace(nodes[node], clean=0)
     for signed_commit in manifest.commits:
         commit = signed_commit.commit
@@ -332,7 +332,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         record = nodes[commit.node]
         if record.accepted and record.exec_class != commit.exec_class:  # another machine: probation again
             record = replace(record, clean=0, is_biased=frozenset())
-            appraised = {key: word for key, word in appraised.items() if key[0] != commit.node}
+            appraised = {key: one for key, one in appraised.items() if key[0] != commit.node}
         nodes[commit.node] = replace(
             record,
             momentum=commit.momentum_after,
@@ -410,7 +410,7 @@ def judges_of(spec: RunSpec, disqualified: Sequence[PeerId]) -> tuple[PeerId, ..
 
 
 @dataclass(slots=True)
-class _MessageChecks:
+class _StepMessages:
     """The messages of one manifest about one audit."""
 
     commitments: list[VerdictCommitment] = field(default_factory=list)
@@ -419,22 +419,22 @@ class _MessageChecks:
     known_answers: KnownAnswer | None = None
 
 
-def _words(manifest: Manifest) -> dict[StepId, _MessageChecks]:
-    found: dict[StepId, _MessageChecks] = {}
+def _messages_by_step(manifest: Manifest) -> dict[StepId, _StepMessages]:
+    found: dict[StepId, _StepMessages] = {}
     for committed in manifest.commitments:
         found.setdefault(
-            (committed.commitment.round, committed.commitment.node), _MessageChecks()
+            (committed.commitment.round, committed.commitment.node), _StepMessages()
         ).commitments.append(committed.commitment)
     for signed in manifest.verdicts:
         verdict = signed.verdict
-        found.setdefault((verdict.round, verdict.node), _MessageChecks()).verdicts.append(verdict)
+        found.setdefault((verdict.round, verdict.node), _StepMessages()).verdicts.append(verdict)
     for sketch_openings in manifest.sketch_openings:
         found.setdefault(
-            (sketch_openings.round, sketch_openings.node), _MessageChecks()
+            (sketch_openings.round, sketch_openings.node), _StepMessages()
         ).sketch_openings = sketch_openings
     for known_answers in manifest.known_answers:
         found.setdefault(
-            (known_answers.round, known_answers.node), _MessageChecks()
+            (known_answers.round, known_answers.node), _StepMessages()
         ).known_answers = known_answers
     return found
 
@@ -450,10 +450,10 @@ def _ruled(record: NodeRecord, audit: Audit) -> NodeRecord:
 
 def _leaning(record: NodeRecord, verifier: PeerId, f: int) -> NodeRecord:
     """Puts the node back on probation when more than f verifiers report systematic bias. Not a fault."""
-    said = record.is_biased | {verifier}
-    return (
-        replace(record, is_biased=said) if len(said) <= f else replace(record, is_biased=frozenset(), clean=0)
-    )
+    reporters = record.is_biased | {verifier}
+    if len(reporters) <= f:
+        return replace(record, is_biased=reporters)
+    return replace(record, is_biased=frozenset(), clean=0)
 
 
 def _contradicted(record: NodeRecord, pair: Contradiction) -> NodeRecord:

@@ -62,8 +62,8 @@ def _beacon(is_defended: bool, seed: int) -> Outcome:
                 refusals += refused
                 best = beacon_shares if refused else best
             chosen += _is_drawn(alpha, best, rate)
-    words = f"the friend is drawn in {chosen} of {rounds} rounds, by all shares in {drawn}"
-    return Outcome(attempts=attempts, caught=refusals, succeeded=attempts - refusals, cost=0.0, harm=words)
+    harm = f"the friend is drawn in {chosen} of {rounds} rounds, by all shares in {drawn}"
+    return Outcome(attempts=attempts, caught=refusals, succeeded=attempts - refusals, cost=0.0, harm=harm)
 
 
 def _is_drawn(alpha: bytes, beacon_shares: tuple[BeaconShare, ...], rate: int) -> bool:
@@ -92,9 +92,9 @@ def _beacon_after_dummy(is_defended: bool, seed: int) -> Outcome:
         present = tuple(one for one in then.beacon_shares() if one.verifier in then.run_state.beacon)
         then.run_state = advance(then.run_state, then.manifest(beacon_shares=present))
         escaped += (commit.round, NODE) not in then.run_state.audits
-    words = f"the friend escapes by {escaped} of {len(choices)} choices; who is left out is away 16 rounds"
+    harm = f"the friend escapes by {escaped} of {len(choices)} choices; who is left out is away 16 rounds"
     return Outcome(
-        attempts=len(choices), caught=len(choices) - escaped, succeeded=escaped, cost=0.0, harm=words
+        attempts=len(choices), caught=len(choices) - escaped, succeeded=escaped, cost=0.0, harm=harm
     )
 
 
@@ -137,8 +137,8 @@ def _foresight(is_defended: bool, seed: int) -> Outcome:
         foreseen = [not _hits(fake_verifier, one, b"", rate) for one in options]
         chosen = options[foreseen.index(True)] if any(foreseen) else options[0]
         drawn += _hits(fake_verifier, chosen, released, rate)
-    words = f"the friend is drawn in {drawn} of {tries} rounds, where chance draws it in {tries // 2}"
-    return Outcome(attempts=1, caught=0, succeeded=drawn <= 1, cost=0.0, harm=words)
+    harm = f"the friend is drawn in {drawn} of {tries} rounds, where chance draws it in {tries // 2}"
+    return Outcome(attempts=1, caught=0, succeeded=drawn <= 1, cost=0.0, harm=harm)
 
 
 def _hits(fake_verifier: FakeVerifier, manifest: Manifest, released: bytes, rate: int) -> bool:

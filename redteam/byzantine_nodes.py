@@ -1,6 +1,6 @@
 """Byzantine nodes: attacks by nodes in what the chain records, step after step.
 
-Room: redteam. Runs of a few rounds, with four verifiers who are honest unless the node has an accomplice.
+Room: redteam. Runs of a few rounds, with four verifiers that are honest unless the node has an accomplice.
 Every manifest passes production's own check; the fold and the payout table are production's.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import assay.protocol.audits
 import assay.protocol.state_transition
-from assay.protocol.audits import Audit, hear
+from assay.protocol.audits import Audit, with_messages
 from assay.protocol.draws import audit_rate_ppm, is_drawn
 from assay.protocol.messages import Discount
 from assay.protocol.messages import Outcome as Found
@@ -32,8 +32,8 @@ from assay.redteam.members import (
 )
 from assay.redteam.run_builder import (
     VERIFIERS,
+    Judgement,
     Network,
-    Said,
     a_network,
     a_spec,
     honest,
@@ -52,8 +52,8 @@ def _steady_liar(is_defended: bool, seed: int) -> Outcome:
     ):
         paid = pay_of(network, NODE)
     record = network.run_state.nodes[NODE]
-    words = f"{record.accepted} false steps accepted before it was barred, paid {paid}"
-    return one_act(record.banned, paid > 0, 0.0, words)
+    harm = f"{record.accepted} false steps accepted before it was banned, paid {paid}"
+    return one_act(record.banned, paid > 0, 0.0, harm)
 
 
 def _first_drawn(
@@ -90,8 +90,8 @@ def _coasting(is_defended: bool, seed: int) -> Outcome:
     caught = sorted(one for one in found if one)
     expected = odds.steps_until(odds.hit(Fraction(1, 20), Fraction(1)), Fraction(1, 2))
     middle = caught[len(caught) // 2] if caught else 0
-    words = f"{middle} skipped steps before one is drawn (median of {runs}; formula {expected})"
-    return Outcome(attempts=runs, caught=len(caught), succeeded=runs - len(caught), cost=0.75, harm=words)
+    harm = f"{middle} skipped steps before one is drawn (median of {runs}; formula {expected})"
+    return Outcome(attempts=runs, caught=len(caught), succeeded=runs - len(caught), cost=0.75, harm=harm)
 
 
 def _trust_farming(is_defended: bool, seed: int) -> Outcome:
@@ -102,8 +102,8 @@ def _trust_farming(is_defended: bool, seed: int) -> Outcome:
     for _ in range(runs):
         rate = audit_rate_ppm(rules, 200_000) if is_defended else PPM * rules.probation // 200_000
         caught += any(is_drawn(Digest(rng.randbytes(32)), NODE, rate) for _ in range(steps))
-    words = f"{rate / PPM:.4%} of its steps are drawn after 200,000 clean audits"
-    return Outcome(attempts=runs, caught=caught, succeeded=runs - caught, cost=0.0, harm=words)
+    harm = f"{rate / PPM:.4%} of its steps are drawn after 200,000 clean audits"
+    return Outcome(attempts=runs, caught=caught, succeeded=runs - caught, cost=0.0, harm=harm)
 
 
 def _forged_quote(is_defended: bool, seed: int) -> Outcome:
@@ -117,8 +117,8 @@ def _forged_quote(is_defended: bool, seed: int) -> Outcome:
     caught = sum(
         any(is_drawn(Digest(rng.randbytes(32)), NODE, rate) for _ in range(steps)) for _ in range(runs)
     )
-    words = f"evidence lowers the rate to {rate / PPM:.0%}, no further"
-    return Outcome(attempts=runs, caught=caught, succeeded=runs - caught, cost=0.0, harm=words)
+    harm = f"evidence lowers the rate to {rate / PPM:.0%}, no further"
+    return Outcome(attempts=runs, caught=caught, succeeded=runs - caught, cost=0.0, harm=harm)
 
 
 def _ground_identity(is_defended: bool, seed: int) -> Outcome:
@@ -133,8 +133,8 @@ def _ground_identity(is_defended: bool, seed: int) -> Outcome:
 
     best = min(keys, key=lambda key: drawn(key, past))
     share = drawn(best, future) / len(future)
-    words = f"its best of 400 keys is drawn in {share:.1%} of steps, the rule says {rate / PPM:.0%}"
-    return one_act(False, share < rate / PPM / 4, 0.0, words)
+    harm = f"its best of 400 keys is drawn in {share:.1%} of steps, the rule says {rate / PPM:.0%}"
+    return one_act(False, share < rate / PPM / 4, 0.0, harm)
 
 
 def _withholds(is_defended: bool, seed: int) -> Outcome:
@@ -145,12 +145,12 @@ def _withholds(is_defended: bool, seed: int) -> Outcome:
     with off:
         network.grow(12)
     record = network.run_state.nodes[NODE]
-    words = f"barred and slashed like a mismatch, after {record.accepted} steps" if record.banned else "stays"
-    return one_act(record.banned, not record.banned, 0.0, words)
+    harm = f"banned and slashed like a mismatch, after {record.accepted} steps" if record.banned else "stays"
+    return one_act(record.banned, not record.banned, 0.0, harm)
 
 
 def _withholds_in_dispute(is_defended: bool, seed: int) -> Outcome:
-    """Sends its opening to the first auditor, who finds it false, and then to nobody."""
+    """Sends its opening to the first auditor, which finds it false, and to no other."""
     network = a_network(seed=seed)
     network.false = all_steps(12)
     for verifier in VERIFIERS:
@@ -180,11 +180,12 @@ def _committed_for_ever(is_defended: bool, seed: int) -> Outcome:
     def guessed(
         audit: Audit, now: int, commitments: Any, verdicts: Any, sketch_openings: Any, **more: Any
     ) -> Audit:
-        heard = hear(audit, now, commitments, verdicts, sketch_openings, **more)
-        said = heard.verdicts[0].recomputed if heard.verdicts and heard.sketch is None else heard.sketch
-        return replace(heard, sketch=said)
+        updated = with_messages(audit, now, commitments, verdicts, sketch_openings, **more)
+        if updated.verdicts and updated.sketch is None:
+            return replace(updated, sketch=updated.verdicts[0].recomputed)
+        return updated
 
-    with nullcontext() if is_defended else without(assay.protocol.audits, "hear", guessed):
+    with nullcontext() if is_defended else without(assay.protocol.audits, "with_messages", guessed):
         paid = pay_of(network, NODE)
     is_banned = network.run_state.nodes[NODE].banned
     return one_act(is_banned, not is_banned, 0.0, f"paid {paid}: a commitment that stays shut is withheld")
@@ -200,7 +201,7 @@ def _no_class(seed: int) -> Network:
     return network
 
 
-def _unable(network: Network, audit: Audit) -> Said:
+def _unable(network: Network, audit: Audit) -> Judgement:
     return (Found.INCONCLUSIVE, {}) if audit.node == NODE else honest(network, audit)
 
 
@@ -211,10 +212,10 @@ def _class_for_pay(is_defended: bool, seed: int) -> Outcome:
     def deaf(
         audit: Audit, now: int, commitments: Any, verdicts: Any, sketch_openings: Any, **more: Any
     ) -> Audit:
-        said = [verdict for verdict in verdicts if verdict.outcome is not Found.INCONCLUSIVE]
-        return hear(audit, now, commitments, said, sketch_openings, **more)
+        conclusive = [verdict for verdict in verdicts if verdict.outcome is not Found.INCONCLUSIVE]
+        return with_messages(audit, now, commitments, conclusive, sketch_openings, **more)
 
-    with nullcontext() if is_defended else without(assay.protocol.audits, "hear", deaf):
+    with nullcontext() if is_defended else without(assay.protocol.audits, "with_messages", deaf):
         paid = pay_of(network, NODE)
     return one_act(
         False, paid > 0, 0.0, f"{network.run_state.nodes[NODE].accepted} steps accepted, paid {paid}"
@@ -232,15 +233,15 @@ def _class_for_sabotage(is_defended: bool, seed: int) -> Outcome:
             network.minds[verifier] = _of_another_class
     network.finish()
     record = network.run_state.nodes[NODE]
-    words = f"{record.accepted} of 12 steps in the aggregate, none paid"
-    return one_act(record.banned, not record.banned, 0.0, words)
+    harm = f"{record.accepted} of 12 steps in the aggregate, none paid"
+    return one_act(record.banned, not record.banned, 0.0, harm)
 
 
-def _of_another_class(network: Network, audit: Audit) -> Said:
-    said = honest(network, audit)
-    if said is None:
+def _of_another_class(network: Network, audit: Audit) -> Judgement:
+    finding = honest(network, audit)
+    if finding is None:
         return None
-    outcome, fields = said
+    outcome, fields = finding
     return outcome, {**fields, "exec_class": mark("class")}
 
 
@@ -253,13 +254,13 @@ def _partitioned(is_defended: bool, seed: int) -> Outcome:
     network.absent = set()
     network.finish()
     record = network.run_state.nodes[NODE]
-    words = f"{12 - record.accepted} of 12 steps unpaid, no stake lost"
-    return one_act(False, record.banned or record.accepted != 7, 0.0, words)
+    harm = f"{12 - record.accepted} of 12 steps unpaid, no stake lost"
+    return one_act(False, record.banned or record.accepted != 7, 0.0, harm)
 
 
 LIAR_ATTACKS = (
     Attack(name="lie in every step", number=8, where=Where.CHAIN, run=_steady_liar,
-           defence="the draw; quorum of auditors; bar"),
+           defence="the draw; quorum of auditors; ban"),
     Attack(name="coasting: skip every 4th step", number=8, where=Where.CHAIN, run=_coasting,
            defence="audit floor (5 %)"),
     Attack(name="trust farming", number=8, where=Where.CHAIN, run=_trust_farming,
@@ -272,7 +273,7 @@ LIAR_ATTACKS = (
            defence="no opening counts against the node"),
     Attack(name="withhold in the dispute", number=20, where=Where.CHAIN, run=_withholds_in_dispute,
            defence="referees rule by default"),
-    Attack(name="never open the seal", number=19, where=Where.CHAIN, run=_committed_for_ever,
+    Attack(name="never open the sketch commitment", number=19, where=Where.CHAIN, run=_committed_for_ever,
            defence="a commitment that stays shut is withheld"),
     Attack(name="class that nobody has, for pay", number=30, where=Where.CHAIN, run=_class_for_pay,
            defence="who cannot be judged is not paid"),

@@ -63,8 +63,8 @@ def _lazy(is_defended: bool, seed: int) -> Outcome:
     with off:
         paid = pay_of(network, LIAR)
     record = network.run_state.verifiers[LIAR]
-    words = f"{record.judged} verdicts before the fault was proved" if is_defended else f"paid {paid}"
-    return one_act(record.is_disqualified, not record.is_disqualified and paid > 0, 0.0, words)
+    harm = f"{record.judged} verdicts before the fault was proved" if is_defended else f"paid {paid}"
+    return one_act(record.is_disqualified, not record.is_disqualified and paid > 0, 0.0, harm)
 
 
 def _lazy_with_help(is_defended: bool, seed: int) -> Outcome:
@@ -85,9 +85,9 @@ def _lazy_with_help(is_defended: bool, seed: int) -> Outcome:
         }
     network.finish()
     record, node = network.run_state.verifiers[LIAR], network.run_state.nodes
-    assert not any(one.banned for one in node.values()), "a canary was slashed"
-    words = f"{record.judged} verdicts; {len(faults)} known-answer tasks among {3 * rounds} steps"
-    return one_act(record.is_disqualified, not record.is_disqualified, 0.0, words)
+    assert not any(one.banned for one in node.values()), "the node of a known-answer task was slashed"
+    harm = f"{record.judged} verdicts; {len(faults)} known-answer tasks among {3 * rounds} steps"
+    return one_act(record.is_disqualified, not record.is_disqualified, 0.0, harm)
 
 
 def _copied_verdict(is_defended: bool, seed: int) -> Outcome:
@@ -113,11 +113,11 @@ def _copied_verdict(is_defended: bool, seed: int) -> Outcome:
                 audit = network.audit(int(signed.verdict.round), signed.verdict.node)
                 copy = a_verdict(audit, LIAR, signed.verdict.outcome, recomputed=signed.verdict.recomputed)
                 copies.append(SignedVerdict(verdict=copy, signature=Signature(bytes(64))))
-            said = sorted(
+            copied_verdicts = sorted(
                 {*manifest.verdicts, *copies},
                 key=lambda s: (s.verdict.round, s.verdict.node, s.verdict.verifier),
             )
-            if copies and _is_taken(network, replace(manifest, verdicts=tuple(said))):
+            if copies and _is_taken(network, replace(manifest, verdicts=tuple(copied_verdicts))):
                 accepted += 1
             network.grow()
     return one_act(not accepted, accepted > 0, 0.0, f"{accepted} copied verdicts in the chain")
@@ -146,7 +146,10 @@ def _copied_witness(is_defended: bool, seed: int) -> Outcome:
         network.grow(12)
     disqualified = LIAR in network.run_state.disqualified
     return one_act(
-        disqualified, not disqualified, 0.0, "one hearing" if disqualified else "judges on without looking"
+        disqualified,
+        not disqualified,
+        0.0,
+        "one dispute round" if disqualified else "judges on without looking",
     )
 
 
@@ -172,11 +175,11 @@ def _switched(is_defended: bool, seed: int) -> Outcome:
         a.ruling is AuditStatus.DISPUTED or bool(a.adverse) for a in network.run_state.audits.values()
     )
     record = network.run_state.verifiers[LIAR]
-    words = f"{record.silent} seals not opened, unpaid; {counted} alarms raised"
-    return one_act(record.silent > 0, counted > 0, 1.0, words)
+    harm = f"{record.silent} commitments not opened, unpaid; {counted} disputes opened"
+    return one_act(record.silent > 0, counted > 0, 1.0, harm)
 
 
-def _false_alarm(is_defended: bool, seed: int) -> Outcome:
+def _false_accusation(is_defended: bool, seed: int) -> Outcome:
     network = a_network(seed=seed)
     network.minds[LIAR] = always(MISMATCH, recomputed=GUESS, witness=GUESS)
     off = nullcontext() if is_defended else without(assay.protocol.audits, "quorum", lambda _count: 1)
@@ -188,7 +191,7 @@ def _false_alarm(is_defended: bool, seed: int) -> Outcome:
         disqualified,
         banned > 0,
         0.0,
-        f"{banned} honest nodes barred; accuser loses 10 % of its stake a fault",
+        f"{banned} honest nodes banned; accuser loses 10 % of its stake a fault",
     )
 
 
@@ -200,11 +203,11 @@ def _frame_by_withholding(is_defended: bool, seed: int) -> Outcome:
     with off:
         network.grow(12)
     banned = sum(record.banned for record in network.run_state.nodes.values())
-    alarms = sum(a.dispute_opened_round >= 0 for a in network.run_state.audits.values())
-    words = (
-        f"{banned} honest nodes barred; {alarms} committees called at no cost to it but pay for the verdict"
+    disputes = sum(a.dispute_opened_round >= 0 for a in network.run_state.audits.values())
+    harm = (
+        f"{banned} honest nodes banned; {disputes} committees called at no cost to it but pay for the verdict"
     )
-    return one_act(False, banned > 0, 0.0, words)
+    return one_act(False, banned > 0, 0.0, harm)
 
 
 def _never_opens(is_defended: bool, seed: int) -> Outcome:
@@ -219,8 +222,8 @@ def _never_opens(is_defended: bool, seed: int) -> Outcome:
         network.grow(14)
     lapsed = sum(a.ruling is AuditStatus.EXPIRED for a in network.run_state.audits.values())
     rounds = network.run_state.spec.audit.takeover_rounds
-    words = f"{lapsed} audits expired; each of its commitments costs {rounds} round"
-    return one_act(network.run_state.verifiers[LIAR].silent > 0, lapsed > 0, 1.0, words)
+    harm = f"{lapsed} audits expired; each of its commitments costs {rounds} round"
+    return one_act(network.run_state.verifiers[LIAR].silent > 0, lapsed > 0, 1.0, harm)
 
 
 def _bought_auditor(is_defended: bool, seed: int) -> Outcome:
@@ -239,8 +242,8 @@ def _bought_auditor(is_defended: bool, seed: int) -> Outcome:
     with nullcontext() if is_defended else without(assay.protocol.state_transition, "auditors", chosen):
         network.finish()
     record = network.run_state.nodes[NODE]
-    words = f"{record.accepted} false steps got in before it was barred; {_power(seed, 200_000)}"
-    return one_act(record.banned, not record.banned, 0.0, words)
+    harm = f"{record.accepted} false steps got in before it was banned; {_power(seed, 200_000)}"
+    return one_act(record.banned, not record.banned, 0.0, harm)
 
 
 def _without_replication(network: Network) -> Network:
@@ -272,7 +275,7 @@ def _majority(is_defended: bool, seed: int) -> Outcome:
         )
     network.grow(12)
     banned = network.run_state.nodes[NODE].banned
-    return one_act(False, banned, 0.0, "an honest node is barred and slashed" if banned else "none")
+    return one_act(False, banned, 0.0, "an honest node is banned and slashed" if banned else "none")
 
 
 def _two_of_four(is_defended: bool, seed: int) -> Outcome:
@@ -286,11 +289,11 @@ def _two_of_four(is_defended: bool, seed: int) -> Outcome:
     network.finish()
     record = network.run_state.nodes[NODE]
     slashed = len(network.run_state.disqualified)
-    words = (
+    harm = (
         f"{record.accepted} false steps got in, paid {paid / honest_pay:.0%} of honest pay; "
         f"{slashed} honest verifiers found at fault"
     )
-    return one_act(record.banned, not record.banned, 0.0, words)
+    return one_act(record.banned, not record.banned, 0.0, harm)
 
 
 def _known_answer_frames(is_defended: bool, seed: int) -> Outcome:
@@ -333,7 +336,7 @@ def _hidden_fault(is_defended: bool, seed: int) -> Outcome:
     return one_act(not taken, taken, 0.0, "none: refused by every verifier" if not taken else "drawn on")
 
 
-def _forged_word(is_defended: bool, seed: int) -> Outcome:
+def _untimely_messages(is_defended: bool, seed: int) -> Outcome:
     """A verifier without assignment commits anyway, and a verdict comes after its deadline."""
     network = a_network(seed=seed).grow(2)
     audit = network.audit(0, NODE)
@@ -353,8 +356,8 @@ def _forged_word(is_defended: bool, seed: int) -> Outcome:
         late = a_network(seed=seed)
         late.minds = dict.fromkeys(VERIFIERS, mute)
         late.grow(8)
-        word = replace(early, verdict=a_verdict(audit, audit.order[0], MATCH))
-        caught += not _is_taken(late, replace(late.manifest(), verdicts=(word,)))
+        early_verdict = replace(early, verdict=a_verdict(audit, audit.order[0], MATCH))
+        caught += not _is_taken(late, replace(late.manifest(), verdicts=(early_verdict,)))
     return Outcome(
         attempts=3, caught=caught, succeeded=3 - caught, cost=0.0, harm="none: refused by every verifier"
     )
@@ -362,31 +365,31 @@ def _forged_word(is_defended: bool, seed: int) -> Outcome:
 
 JUDGE_ATTACKS = (
     Attack(name="lazy verifier", number=24, where=Where.CHAIN, run=_lazy,
-           defence="sealed sketches are compared"),
+           defence="committed sketches are compared"),
     Attack(name="lazy verifier helped by nodes", number=24, where=Where.CHAIN, run=_lazy_with_help,
            defence="known-answer tasks"),
     Attack(name="copy a verdict", number=25, where=Where.CHAIN, run=_copied_verdict,
-           defence="verdicts are sealed first"),
+           defence="verdicts are committed to first"),
     Attack(name="copy in a dispute", number=25, where=Where.CHAIN, run=_copied_witness,
-           defence="witness in a pattern that the alarm chose"),
-    Attack(name="switch a sealed verdict", number=25, where=Where.CHAIN, run=_switched,
-           defence="only what was sealed opens the seal"),
-    Attack(name="seal and never open", number=25, where=Where.CHAIN, run=_never_opens,
+           defence="witness in a pattern that the opened dispute chose"),
+    Attack(name="switch a committed verdict", number=25, where=Where.CHAIN, run=_switched,
+           defence="only the committed verdict opens the commitment"),
+    Attack(name="commit and never open", number=25, where=Where.CHAIN, run=_never_opens,
            defence="who is silent is replaced"),
     Attack(name="buy one auditor of four", number=26, where=Where.CHAIN, run=_bought_auditor,
-           defence="auditors are drawn; second looks at 20 %"),
+           defence="auditors are drawn; 20 % of audits replicated"),
     Attack(name="two of four verifiers pass a node's lies", number=26, where=Where.CHAIN, run=_two_of_four,
            defence="none beyond f = 1: no quorum convicts", has_off=False),
     Attack(name="three of four verifiers frame a node", number=26, where=Where.CHAIN, run=_majority,
            defence="none beyond f = 1", has_off=False),
-    Attack(name="false alarm", number=27, where=Where.CHAIN, run=_false_alarm,
+    Attack(name="false accusation", number=27, where=Where.CHAIN, run=_false_accusation,
            defence="a quorum convicts; the accuser is at fault"),
     Attack(name="false report of a withheld opening", number=27, where=Where.CHAIN, run=_frame_by_withholding,
            defence="a quorum convicts"),
-    Attack(name="canary that was honest", number=24, where=Where.CHAIN, run=_known_answer_frames,
+    Attack(name="known-answer task done honestly", number=24, where=Where.CHAIN, run=_known_answer_frames,
            defence="a list proves what was ordered; a committee what was done"),
     Attack(name="hide a verifier's fault", number=26, where=Where.CHAIN, run=_hidden_fault,
            defence="manifests name who is at fault"),
-    Attack(name="words out of turn, too early, too late", number=18, where=Where.CHAIN, run=_forged_word,
-           defence="every word has its time in the chain"),
+    Attack(name="messages out of order, too early, too late", number=18, where=Where.CHAIN,
+           run=_untimely_messages, defence="every message has its time in the chain"),
 )  # fmt: skip

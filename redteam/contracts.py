@@ -85,10 +85,10 @@ def _verdicts() -> dict[str, set[str]]:
     return endings(done.stdout)
 
 
-def endings(said: str) -> dict[str, set[str]]:
+def endings(forge_output: str) -> dict[str, set[str]]:
     """Results of each test's cases, from pytest's verbose output."""
     found: dict[str, set[str]] = {}
-    for test, ended in _LINE.findall(said):
+    for test, ended in _LINE.findall(forge_output):
         found.setdefault(test, set()).add(ended)
     return found
 
@@ -97,9 +97,9 @@ def _row(name: str, number: int, defence: str) -> Attack:
     def run(is_defended: bool, seed: int) -> Outcome:
         tests, ended = adversaries_of(name), _verdicts()
         stopped = sum(ended.get(test) == {"PASSED"} for test in tests)
-        words = "none: reverted" if stopped == len(tests) else "not tried, or not stopped"
+        harm = "none: reverted" if stopped == len(tests) else "not tried, or not stopped"
         return Outcome(
-            attempts=len(tests), caught=stopped, succeeded=len(tests) - stopped, cost=0.0, harm=words
+            attempts=len(tests), caught=stopped, succeeded=len(tests) - stopped, cost=0.0, harm=harm
         )
 
     return Attack(

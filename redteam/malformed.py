@@ -57,14 +57,14 @@ def _an_update(seed: int) -> Update:
 def _not_finite(is_defended: bool, seed: int) -> Outcome:
     """NaN and infinities in an opened momentum that the node has even committed to."""
     lab = lab_of(seed)
-    told = lab.tell(lab.truth())
+    claim = lab.claim(lab.truth())
     members: list[Callable[[], object]] = []
     for value in (np.nan, np.inf, -np.inf):
-        after = told.after.error_NC.copy()
+        after = claim.after.error_NC.copy()
         after[:, seed % 4096] = value
 
         def act(after: Any = after) -> object:
-            return lab.judge(replace(told, after=NodeState(after, None, lab.round + 1)))
+            return lab.judge(replace(claim, after=NodeState(after, None, lab.round + 1)))
 
         members.append(act)
     off = nullcontext() if is_defended else without(assay.verifier.audit.exact, "np", _Lenient())
@@ -151,8 +151,8 @@ def _oversize(is_defended: bool, seed: int) -> Outcome:
 def _junk_openings(is_defended: bool, seed: int) -> Outcome:
     """An honest node's opening with bytes changed, announced in its name; undefended, it is a mismatch."""
     lab, rng = lab_of(seed), random.Random(seed)
-    told = lab.tell(lab.truth())
-    commit, blocks = lab.keep(told), lab.drawn(told.update)
+    claim = lab.claim(lab.truth())
+    commit, blocks = lab.keep(claim), lab.drawn(claim.update)
     true = lab.trainer.steps.opening(lab.round, blocks)
     opening = decode(Opening, true, len(true))
     junk = [
@@ -170,14 +170,14 @@ def _junk_openings(is_defended: bool, seed: int) -> Outcome:
     verdicts = refused = 0
     for body_ in junk:
         try:
-            lab.recompute_worker.examine(commit, told.update, body_, blocks)
+            lab.recompute_worker.examine(commit, claim.update, body_, blocks)
             verdicts += 1
         except MalformedMessage:
             refused += 1
             verdicts += not is_defended
-    words = f"{len(junk)} openings, {verdicts} verdicts on an honest node"
+    harm = f"{len(junk)} openings, {verdicts} verdicts on an honest node"
     return Outcome(
-        attempts=len(junk), caught=refused if is_defended else 0, succeeded=verdicts, cost=0.0, harm=words
+        attempts=len(junk), caught=refused if is_defended else 0, succeeded=verdicts, cost=0.0, harm=harm
     )
 
 

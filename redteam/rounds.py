@@ -83,8 +83,8 @@ def _equivocates(is_defended: bool, seed: int) -> Outcome:
         for signed in (first, second):  # the pair that the court recovers from its calldata
             check_commit_statement(fake_verifier.run_state.spec, a_deployment(), signed, hot)
         is_proved = NODE not in advance(fake_verifier.run_state, manifest_of(seen, (), NO_DIGEST)).active
-    words = "none: barred from the next round on and unpaid from this one; the court takes all its stake"
-    return Outcome(attempts=1, caught=is_proved, succeeded=not is_proved, cost=1.0, harm=words)
+    harm = "none: banned from the next round on and unpaid from this one; the court takes all its stake"
+    return Outcome(attempts=1, caught=is_proved, succeeded=not is_proved, cost=1.0, harm=harm)
 
 
 def _forked(is_defended: bool, seed: int) -> Outcome:
@@ -251,9 +251,13 @@ def _loud(is_defended: bool, seed: int) -> Outcome:
     rules = LOUD_RULES if is_defended else ("mean",)
     found = {name: _progress(_updates(seed, 8, 2, 10), name, 2) for name in rules}
     turned = sum(value <= 0 for value in found.values())
-    words = ", ".join(f"{name} {value:.2f}" for name, value in found.items())
+    cosines = ", ".join(f"{name} {value:.2f}" for name, value in found.items())
     return Outcome(
-        attempts=len(rules), caught=0, succeeded=turned, cost=1.0, harm=f"cosine with the honest way: {words}"
+        attempts=len(rules),
+        caught=0,
+        succeeded=turned,
+        cost=1.0,
+        harm=f"cosine with the honest way: {cosines}",
     )
 
 
@@ -261,9 +265,9 @@ def _many(is_defended: bool, seed: int) -> Outcome:
     """Five of eight nodes collude, until audits ban them."""
     found = {name: _progress(_updates(seed, 8, 5, 0), name, 2) for name in LOUD_RULES}
     turned = sum(value <= 0 for value in found.values())
-    words = "the aggregate turns round in {} of {} rules for the about 7 rounds until audits bar them"
+    harm = "the aggregate turns round in {} of {} rules for the about 7 rounds until audits ban them"
     return Outcome(
-        attempts=len(found), caught=0, succeeded=turned, cost=1.0, harm=words.format(turned, len(found))
+        attempts=len(found), caught=0, succeeded=turned, cost=1.0, harm=harm.format(turned, len(found))
     )
 
 
@@ -293,5 +297,5 @@ ROUND_ATTACKS = (
     Attack(name="two loud liars of eight", number=11, where=Where.ROUND, run=_loud,
            defence="clipping, trimming, medians"),
     Attack(name="five liars of eight nodes", number=15, where=Where.ROUND, run=_many, has_off=False,
-           defence="none in the round; audits bar them after it"),
+           defence="none in the round; audits ban them after it"),
 )  # fmt: skip

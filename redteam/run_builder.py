@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from assay.participant.links import check_place
-from assay.protocol.audits import RECOMPUTED, Audit, AuditStatus, may_open_sketch, may_plant
+from assay.protocol.audits import RECOMPUTED, Audit, AuditStatus, may_open_sketch, may_show_known_answer
 from assay.protocol.commitments import commitment_of, open_commitment
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import (
@@ -150,11 +150,11 @@ def said_sketch(round_id: int, node: PeerId) -> Digest:
 
 # ---- verdicts of verifiers
 
-Said = tuple[Outcome, Mapping[str, Any]] | None  # forged fields of a verdict; None: no verdict
-Mind = Callable[["Network", Audit], Said]
+Judgement = tuple[Outcome, Mapping[str, Any]] | None  # forged fields of a verdict; None: no verdict
+Mind = Callable[["Network", Audit], Judgement]
 
 
-def honest(network: Network, audit: Audit) -> Said:
+def honest(network: Network, audit: Audit) -> Judgement:
     """The verdict of a recompute."""
     false = (audit.round, audit.node) in network.false
     withheld = (audit.round, audit.node) in network.withheld
@@ -171,7 +171,7 @@ def always(outcome: Outcome, **fields: Any) -> Mind:
     return lambda _network, _audit: (outcome, fields)
 
 
-def mute(_network: Network, _audit: Audit) -> Said:
+def mute(_network: Network, _audit: Audit) -> Judgement:
     """No verdict."""
     return None
 
@@ -181,7 +181,7 @@ class Network:
     """A run as it grows. Members are honest unless listed here.
 
     false: steps that a recompute refutes. withheld: steps whose node sends no opening.
-    minds: verifiers who are not honest. unopened: verifiers who commit and do not reveal.
+    minds: verifiers that are not honest. unopened: verifiers that commit and do not reveal.
     committed: nodes that do not open their sketches. known_answers: those that may be revealed, by step.
     """
 
@@ -223,7 +223,7 @@ class Network:
             for node in run_state.active
             if node not in self.absent
         )
-        commitments, verdicts, sketch_openings = self._words()
+        commitments, verdicts, sketch_openings = self._messages()
         aggregate = mark("aggregate", run_state.round) if commits else NO_DIGEST
         return Manifest(
             run_id=run_state.run_id,
@@ -249,17 +249,17 @@ class Network:
             chain=next_chain(run_state.chain, commits, aggregate),
         )
 
-    def word(self, audit: Audit, verifier: PeerId) -> Verdict | None:
-        """This verifier's verdict, the same whenever it is asked within one dispute round."""
-        said = self.minds.get(verifier, honest)(self, audit)
-        return None if said is None else a_verdict(audit, verifier, said[0], **said[1])
+    def verdict_of(self, audit: Audit, verifier: PeerId) -> Verdict | None:
+        """This verifier's verdict, the same on every call within one dispute round."""
+        finding = self.minds.get(verifier, honest)(self, audit)
+        return None if finding is None else a_verdict(audit, verifier, finding[0], **finding[1])
 
-    def _words(self) -> tuple[list[SignedVerdictCommitment], list[SignedVerdict], list[SketchOpening]]:
+    def _messages(self) -> tuple[list[SignedVerdictCommitment], list[SignedVerdict], list[SketchOpening]]:
         run_state, nothing = self.run_state, Signature(bytes(64))
         commitments, verdicts, sketch_openings = [], [], []
         for _, audit in sorted(run_state.audits.items()):
             for verifier in run_state.spec.verifier_peers:
-                verdict = self.word(audit, verifier) if audit.is_open else None
+                verdict = self.verdict_of(audit, verifier) if audit.is_open else None
                 if verdict is None:
                     continue
                 if may_commit_verdict(run_state, audit, verifier):
@@ -281,7 +281,7 @@ class Network:
         run_state = self.run_state
         for step, shown in sorted(self.known_answers.items()):
             audit = run_state.audits.get(step)
-            if audit is not None and may_plant(run_state.spec.audit, audit, int(run_state.round)):
+            if audit is not None and may_show_known_answer(run_state.spec.audit, audit, int(run_state.round)):
                 yield shown
 
 

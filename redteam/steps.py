@@ -22,7 +22,7 @@ from assay.protocol.errors import ConfigError, MalformedMessage
 from assay.protocol.messages import Outcome as Found
 from assay.protocol.params import PPM, RunSpec
 from assay.redteam.attack import Attack, Outcome, Where, without
-from assay.redteam.test_bed import NODE, PEER, ROUNDS_BEFORE, TestBed, Told, lab_of
+from assay.redteam.test_bed import NODE, PEER, ROUNDS_BEFORE, StepClaim, TestBed, lab_of
 from assay.simulation.attacks.catalogue import ATTACKS, flipped_labels
 from assay.simulation.attacks.scene import Scene
 from assay.training.codec.contribution import decode_contribution
@@ -40,10 +40,12 @@ Off = Callable[[], AbstractContextManager[Any]]
 class Trial:
     """A lie, how the auditor would have to be weakened to pass it, and the number of false steps."""
 
-    told: Told
+    told: StepClaim
     off: Off
     steps: int = 1
-    predicted: Callable[[int], Told] | None = None  # undefended: the lie for each beacon, known beforehand
+    predicted: Callable[[int], StepClaim] | None = (
+        None  # undefended: the lie for each beacon, known beforehand
+    )
 
 
 def _recomputed(
@@ -59,13 +61,13 @@ def _recomputed(
             found, needed = _campaign(lab, trial, is_defended)
             caught += found
             audits += needed
-        words = harm.format(audits=audits / len(tried), blocks=lab.trainer.layout.blocks)
+        effect = harm.format(audits=audits / len(tried), blocks=lab.trainer.layout.blocks)
         return Outcome(
             attempts=len(tried),
             caught=caught,
             succeeded=len(tried) - caught,
             cost=sum(trial.told.cost for trial in tried) / len(tried),
-            harm=words,
+            harm=effect,
         )
 
     return Attack(name=name, number=number, where=Where.STEP, defence=defence, run=run)
@@ -75,11 +77,11 @@ def _campaign(lab: TestBed, trial: Trial, is_defended: bool) -> tuple[bool, int]
     """Whether the false steps are found, and after how many audits."""
     with nullcontext() if is_defended else trial.off():
         for beacon in range(trial.steps):
-            told = trial.told
+            claim = trial.told
             if not is_defended and trial.predicted is not None:
-                told = trial.predicted(beacon)
+                claim = trial.predicted(beacon)
             try:
-                if lab.is_caught(told, beacon):
+                if lab.is_caught(claim, beacon):
                     return True, beacon + 1
             except MalformedMessage:  # a message that no verifier decodes never enters an aggregate
                 return True, beacon + 1
@@ -89,9 +91,9 @@ def _campaign(lab: TestBed, trial: Trial, is_defended: bool) -> tuple[bool, int]
 # ---- what is switched off
 
 
-def _unseen(told: Told) -> Off:
+def _unseen(claim: StepClaim) -> Off:
     """Nobody recomputes: every claim of the node is trusted."""
-    found = Finding(Found.MATCH, told.sketches[0], 0, 0)
+    found = Finding(Found.MATCH, claim.sketches[0], 0, 0)
     return lambda: without(assay.verifier.audit.worker, "compare", lambda *_, **__: found)
 
 
@@ -131,95 +133,95 @@ def _compare_without_state(*args: Any, **kwargs: Any) -> Finding:
 
 def _copies(lab: TestBed) -> list[Trial]:
     peer = lab.step_of(PEER).update
-    idle = lab.tell(np.zeros_like(lab.truth()), cost=0.0)
-    told = replace(idle, update=peer)
-    return [Trial(told, _unseen(told))]
+    idle = lab.claim(np.zeros_like(lab.truth()), cost=0.0)
+    claim = replace(idle, update=peer)
+    return [Trial(claim, _unseen(claim))]
 
 
 def _replays(lab: TestBed) -> list[Trial]:
     record = lab.trainer.steps.record(lab.round - 1)
     assert record is not None
-    told = replace(lab.tell(np.zeros_like(lab.truth()), cost=0.0), update=record.update, after=lab.before)
-    return [Trial(told, _unseen(told))]
+    claim = replace(lab.claim(np.zeros_like(lab.truth()), cost=0.0), update=record.update, after=lab.before)
+    return [Trial(claim, _unseen(claim))]
 
 
 def _noise(lab: TestBed) -> list[Trial]:
     true = lab.truth()
     noise = np.random.default_rng(lab.seed).standard_normal(true.shape).astype(np.float32)
-    told = lab.tell(noise * np.float32(np.linalg.norm(true) / np.linalg.norm(noise)), cost=0.0)
-    return [Trial(told, _unseen(told))]
+    claim = lab.claim(noise * np.float32(np.linalg.norm(true) / np.linalg.norm(noise)), cost=0.0)
+    return [Trial(claim, _unseen(claim))]
 
 
 def _wrong_shard(lab: TestBed) -> list[Trial]:
     other = lab.batch(lab.round + 77), lab.batch(node=PEER)
-    return [Trial(lab.tell(lab.x_of(batch)), _believed_batch(lab, batch)) for batch in other]
+    return [Trial(lab.claim(lab.x_of(batch)), _believed_batch(lab, batch)) for batch in other]
 
 
 def _fewer(lab: TestBed) -> list[Trial]:
     batch, trials = lab.batch(), []
     for kept in (7, 6, 4):
         part = batch[:kept]
-        trials.append(Trial(lab.tell(lab.x_of(part), cost=kept / len(batch)), _believed_batch(lab, part)))
+        trials.append(Trial(lab.claim(lab.x_of(part), cost=kept / len(batch)), _believed_batch(lab, part)))
     return trials
 
 
 def _one_token(lab: TestBed) -> list[Trial]:
     batch = lab.batch().copy()
     batch[-1, -1] ^= 1
-    told = lab.tell(lab.x_of(batch), cost=1 - 1 / (batch.shape[0] * (batch.shape[1] - 1)))
-    return [Trial(told, _believed_batch(lab, batch))]
+    claim = lab.claim(lab.x_of(batch), cost=1 - 1 / (batch.shape[0] * (batch.shape[1] - 1)))
+    return [Trial(claim, _believed_batch(lab, batch))]
 
 
 def _stale(lab: TestBed) -> list[Trial]:
     read, trials = lab.trainer.parameters.read, []
     for age in (1, 2):
         old = read(lab.round - age)
-        told = lab.tell(lab.x_of(lab.batch(), theta=old))
+        claim = lab.claim(lab.x_of(lab.batch(), theta=old))
 
         def off(old: Any = old) -> AbstractContextManager[Any]:
             return without(lab.recompute_worker.parameters, "read", lambda _round: old)
 
-        trials.append(Trial(told, off))
+        trials.append(Trial(claim, off))
     return trials
 
 
 def _lazy_momentum(lab: TestBed) -> list[Trial]:
     x, compress, trials = lab.truth(), lab.spec.rule.compress, []
     # It starts from zero each time, and claims to continue.
-    told = lab.tell(x, before=start_private(lab.trainer.layout))
+    claim = lab.claim(x, before=start_private(lab.trainer.layout))
 
     def fresh(*args: Any) -> Any:
         before, after = check_opening(*args)
         return np.zeros_like(before), after
 
-    trials.append(Trial(told, lambda: without(assay.verifier.audit.worker, "check_opening", fresh)))
+    trials.append(Trial(claim, lambda: without(assay.verifier.audit.worker, "check_opening", fresh)))
     # Another beta, or fewer coefficients, than ordered.
     for other_compress in (replace(compress, feedback_micro=900_000), replace(compress, k=compress.k // 2)):
         rule = replace(lab.spec.rule, compress=other_compress)
         other = replace(lab.spec, rule=rule)
-        trials.append(Trial(lab.tell(x, spec=other), _believed_spec(lab, other)))
+        trials.append(Trial(lab.claim(x, spec=other), _believed_spec(lab, other)))
     # What was sent is not subtracted, so that it is sent again.
-    true = lab.tell(x)
+    true = lab.claim(x)
     kept = lab.before.error_NC * np.float32(compress.feedback_micro / PPM) + x
-    told = replace(true, after=replace(true.after, error_NC=kept))
+    claim = replace(true, after=replace(true.after, error_NC=kept))
     trials.append(
-        Trial(told, lambda: without(assay.verifier.audit.worker, "compare", _compare_without_state))
+        Trial(claim, lambda: without(assay.verifier.audit.worker, "compare", _compare_without_state))
     )
     return trials
 
 
 def _half_precision(lab: TestBed) -> list[Trial]:
-    told = lab.tell(lab.x_of(lab.batch(), compute=lab.bf16()), cost=0.5)
-    return [Trial(told, _believed_spec(lab, replace(lab.spec, compute=lab.bf16())))]
+    claim = lab.claim(lab.x_of(lab.batch(), compute=lab.bf16()), cost=0.5)
+    return [Trial(claim, _believed_spec(lab, replace(lab.spec, compute=lab.bf16())))]
 
 
 def _flipped_labels(lab: TestBed) -> list[Trial]:
     batch = flipped_labels(lab.batch(), lab.spec.model.vocabulary)
-    return [Trial(lab.tell(lab.x_of(batch)), _believed_batch(lab, batch))]
+    return [Trial(lab.claim(lab.x_of(batch)), _believed_batch(lab, batch))]
 
 
 def _crafted(lab: TestBed) -> list[Trial]:
-    own, true, layout = lab.truth(), lab.tell(lab.truth()), lab.trainer.layout
+    own, true, layout = lab.truth(), lab.claim(lab.truth()), lab.trainer.layout
 
     def decoded(body: bytes) -> Any:
         return decode_contribution(lab.spec, layout, lab.round, body)
@@ -231,14 +233,14 @@ def _crafted(lab: TestBed) -> list[Trial]:
     )  # fmt: skip
     trials = []
     for name in sorted(set(ATTACKS) - {"none", "label-flip", "free-rider", "sleeper"}):
-        told = replace(true, update=message(lab.spec, layout, ATTACKS[name](scene)[0]))
-        trials.append(Trial(told, _unseen(told), BEACONS))
+        claim = replace(true, update=message(lab.spec, layout, ATTACKS[name](scene)[0]))
+        trials.append(Trial(claim, _unseen(claim), BEACONS))
     return trials
 
 
 def _other_places(lab: TestBed) -> list[Trial]:
     """q' = q + e and m' = m - e: the implied gradient stays right, the choice of coefficients does not."""
-    true, rng = lab.tell(lab.truth()), np.random.default_rng(lab.seed)
+    true, rng = lab.claim(lab.truth()), np.random.default_rng(lab.seed)
     update = decode_contribution(lab.spec, lab.trainer.layout, lab.round, true.update)
     index = np.sort(rng.permuted(np.tile(np.arange(4096), (len(update.blocks_B), 1)), axis=1)[:, :32], axis=1)
     after = true.after.error_NC.copy()
@@ -247,34 +249,34 @@ def _other_places(lab: TestBed) -> list[Trial]:
     after[rows, update.index_BK] += update.value_BK * size
     after[rows, index] -= update.value_BK * size
     moved = message(lab.spec, lab.trainer.layout, replace(update, index_BK=index))
-    told = replace(true, update=moved, after=replace(true.after, error_NC=after))
-    return [Trial(told, _unseen(told))]
+    claim = replace(true, update=moved, after=replace(true.after, error_NC=after))
+    return [Trial(claim, _unseen(claim))]
 
 
-def _inject(lab: TestBed, blocks: list[int]) -> Told:
-    true = lab.tell(lab.truth())
+def _inject(lab: TestBed, blocks: list[int]) -> StepClaim:
+    true = lab.claim(lab.truth())
     after, poison = true.after.error_NC.copy(), np.random.default_rng(lab.seed).standard_normal(4096)
     after[blocks] += poison.astype(np.float32) * np.float32(100 * np.abs(after).max())
     return replace(true, after=replace(true.after, error_NC=after))
 
 
 def _injection(lab: TestBed) -> list[Trial]:
-    told = _inject(lab, list(range(lab.trainer.layout.blocks)))
-    return [Trial(told, lambda: without(assay.verifier.audit.worker, "compare", _compare_without_state))]
+    claim = _inject(lab, list(range(lab.trainer.layout.blocks)))
+    return [Trial(claim, lambda: without(assay.verifier.audit.worker, "compare", _compare_without_state))]
 
 
 def _injection_once(lab: TestBed) -> list[Trial]:
     trials = []
     for beacon in range(8):
-        told = _inject(lab, [(lab.seed * 7 + beacon * 5) % lab.trainer.layout.blocks])
+        claim = _inject(lab, [(lab.seed * 7 + beacon * 5) % lab.trainer.layout.blocks])
         off: Off = lambda: without(assay.verifier.audit.worker, "compare", _compare_without_state)  # noqa: E731
-        trials.append(Trial(told, off))
+        trials.append(Trial(claim, off))
     return trials
 
 
-def _poison(lab: TestBed, block: int) -> Told:
+def _poison(lab: TestBed, block: int) -> StepClaim:
     """An honest step, except that one block is sent with the opposite signs."""
-    true = lab.tell(lab.truth())
+    true = lab.claim(lab.truth())
     update = decode_contribution(lab.spec, lab.trainer.layout, lab.round, true.update)
     value = update.value_BK.copy()
     value[update.blocks_B == block] *= -1
@@ -282,10 +284,10 @@ def _poison(lab: TestBed, block: int) -> Told:
 
 
 def _poisoned_block(lab: TestBed) -> list[Trial]:
-    true = lab.tell(lab.truth())
+    true = lab.claim(lab.truth())
     live = decode_contribution(lab.spec, lab.trainer.layout, lab.round, true.update).blocks_B.tolist()
 
-    def unopened(beacon: int) -> Told:
+    def unopened(beacon: int) -> StepClaim:
         drawn = set(lab.drawn(true.update, beacon))
         return _poison(lab, next(block for block in live if block not in drawn))
 
@@ -297,23 +299,23 @@ def _one_bit(lab: TestBed) -> list[Trial]:
     x = lab.truth().copy()
     at = (lab.seed * 5 % len(x), int(np.abs(x[lab.seed * 5 % len(x)]).argmax()))
     x[at] = np.nextafter(x[at], np.float32(9))
-    told = lab.tell(x)
-    return [Trial(told, _unseen(told))]
+    claim = lab.claim(x)
+    return [Trial(claim, _unseen(claim))]
 
 
 def _false_sketch(lab: TestBed) -> list[Trial]:
-    told = replace(lab.tell(lab.truth()), sketches=lab.sketch(lab.truth() * np.float32(2)))
-    return [Trial(told, _unseen(told))]
+    claim = replace(lab.claim(lab.truth()), sketches=lab.sketch(lab.truth() * np.float32(2)))
+    return [Trial(claim, _unseen(claim))]
 
 
 def _prepared_sketch(lab: TestBed) -> list[Trial]:
     """A sketch in the pattern of the manifest before: made once, to be reused."""
     x = lab.truth()
-    told = lab.tell(x)
+    claim = lab.claim(x)
     old = lab.trainer.steps.record(ROUNDS_BEFORE - 1)
     assert old is not None
-    told = replace(told, sketches=old.sketches)
-    return [Trial(told, _unseen(told))]
+    claim = replace(claim, sketches=old.sketches)
+    return [Trial(claim, _unseen(claim))]
 
 
 def _poisoned_document(is_defended: bool, seed: int) -> Outcome:
@@ -335,9 +337,9 @@ def _poisoned_document(is_defended: bool, seed: int) -> Outcome:
         caught += 1
     tokens = np.frombuffer(poisoned, np.uint8)
     batch = batch_tokens(tokens, batch_positions(lab.spec, NODE, lab.round), lab.spec.model.context)
-    told = lab.tell(lab.x_of(batch))
+    claim = lab.claim(lab.x_of(batch))
     with nullcontext() if is_defended else without(lab.recompute_worker, "tokens", tokens):
-        caught += lab.is_caught(told)
+        caught += lab.is_caught(claim)
     harm = "none: refused on the disk, and found out where a node used it"
     return Outcome(attempts=2, caught=caught, succeeded=2 - caught, cost=1.0, harm=harm)
 
@@ -376,7 +378,7 @@ STEP_ATTACKS = (
         "bounded by the aggregate for {audits:.1f} audits on average", _crafted,
     ),
     _recomputed(
-        "one bit of bias", 12, "sealed sketch; bit for bit", _NONE, _one_bit
+        "one bit of bias", 12, "committed sketch; bit for bit", _NONE, _one_bit
     ),
     _recomputed(
         "momentum injection, everywhere", 13, "transition audit", _NONE, _injection

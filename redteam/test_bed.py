@@ -90,7 +90,7 @@ def lab_spec(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class StepClaim:
     """A step as an adversary claims it. The defaults of `TestBed.honest` are the truth.
 
     before: the claimed private state before it. after: the claimed one after it.
@@ -187,15 +187,17 @@ class TestBed:
         """What an honest node adds to its momentum in this round."""
         return self.x_of(self.batch())
 
-    def tell(
+    def claim(
         self, x_NC: Floats, *, spec: RunSpec | None = None, before: NodeState | None = None, cost: float = 1.0
-    ) -> Told:
+    ) -> StepClaim:
         """The step that follows from this work, with consistent error state."""
         began = self.before if before is None else before
         after, update = encode_step(
             spec or self.spec, self.trainer.layout, self.round, began, Work(x_NC=x_NC, loss=5.0)
         )
-        return Told(before=self.before, after=after, update=update, sketches=self.sketch(x_NC), cost=cost)
+        return StepClaim(
+            before=self.before, after=after, update=update, sketches=self.sketch(x_NC), cost=cost
+        )
 
     def sketch(self, x_NC: Floats) -> tuple[Digest, ...]:
         """The committed sketch of this work."""
@@ -214,10 +216,10 @@ class TestBed:
         seed = Digest(hashlib.sha256(b"beacon %d %d" % (self.seed, beacon)).digest())
         return list(opened_blocks(seed, NODE, self.spec.audit, layout.blocks, live))
 
-    def keep(self, told: Told) -> Commit:
+    def keep(self, claim: StepClaim) -> Commit:
         """Store a claimed step where an honest one would be, and sign for it."""
         steps, salt = self.trainer.steps, Digest(os.urandom(32))
-        tree = steps.tree(told.after)
+        tree = steps.tree(claim.after)
         commit = Commit(
             run_id=RUN_ID,
             round=RoundId(self.round),
@@ -225,34 +227,34 @@ class TestBed:
             parent=self.parent,
             state=self.trainer.parameters.digest(),
             batch_root=batch_root(self.spec, batch_positions(self.spec, NODE, self.round)),
-            update=blob_digest(told.update),
-            update_bytes=len(told.update),
-            base=told.before.base,
-            momentum_before=steps.tree(told.before).root,
+            update=blob_digest(claim.update),
+            update_bytes=len(claim.update),
+            base=claim.before.base,
+            momentum_before=steps.tree(claim.before).root,
             momentum_after=tree.root,
             inner=(),
-            commitment=commitment_of(salt, told.sketches),
+            commitment=commitment_of(salt, claim.sketches),
             exec_class=self.recompute_worker.exec_class,
             tokens=self.spec.tokens_per_step,
             loss_micro=5_000_000,
         )
-        record = StepRecord(commit=commit, update=told.update, salt=salt, sketches=told.sketches)
-        steps.keep(record, told.after, tree)
+        record = StepRecord(commit=commit, update=claim.update, salt=salt, sketches=claim.sketches)
+        steps.keep(record, claim.after, tree)
         return commit
 
-    def judge(self, told: Told, beacon: int = 0) -> Finding:
+    def judge(self, claim: StepClaim, beacon: int = 0) -> Finding:
         """The auditor's finding on a claimed step when this beacon draws its blocks."""
-        commit, blocks = self.keep(told), self.drawn(told.update, beacon)
+        commit, blocks = self.keep(claim), self.drawn(claim.update, beacon)
         opening = self.trainer.steps.opening(self.round, blocks)
-        return self.recompute_worker.examine(commit, told.update, opening, blocks)
+        return self.recompute_worker.examine(commit, claim.update, opening, blocks)
 
-    def is_caught(self, told: Told, beacon: int = 0) -> bool:
+    def is_caught(self, claim: StepClaim, beacon: int = 0) -> bool:
         """Whether the audit opens a dispute: a mismatch, or a sketch that differs from the committed one.
 
         The latter is how `assay.protocol.audits` treats a MATCH whose sketch differs from the node's.
         """
-        found = self.judge(told, beacon)
-        return found.outcome is Outcome.MISMATCH or found.recomputed != told.sketches[0]
+        found = self.judge(claim, beacon)
+        return found.outcome is Outcome.MISMATCH or found.recomputed != claim.sketches[0]
 
     def _trainer(self, peer: PeerId) -> Trainer:
         return Trainer(

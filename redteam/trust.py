@@ -41,14 +41,14 @@ QUIET, COMMON = 6e-7, 0.08  # an honest residual's size, and the share that hone
 
 def _within_tolerance(is_defended: bool, seed: int) -> Outcome:
     """A fifth of T1 in one direction, step after step; every single audit matches."""
-    steered = _audits_until_alarm(MEASURED, MEASURED.t1 / 5 * 1e-9, seed) if is_defended else None
-    honest = _audits_until_alarm(MEASURED, 0.0, seed)
+    steered = _audits_until_alert(MEASURED, MEASURED.t1 / 5 * 1e-9, seed) if is_defended else None
+    honest = _audits_until_alert(MEASURED, 0.0, seed)
     found = f"back on probation after {steered} audits" if steered else "every audit is a match, for ever"
-    words = f"{found}; an honest node in {AUDITS} audits: {'an alarm' if honest else 'no alarm'}"
-    return Outcome(attempts=1, caught=bool(steered), succeeded=not steered, cost=1.0, harm=words)
+    harm = f"{found}; an honest node in {AUDITS} audits: {'an alert' if honest else 'no alert'}"
+    return Outcome(attempts=1, caught=bool(steered), succeeded=not steered, cost=1.0, harm=harm)
 
 
-def _audits_until_alarm(limit: Limit, bias: float, seed: int) -> int | None:
+def _audits_until_alert(limit: Limit, bias: float, seed: int) -> int | None:
     rng = np.random.default_rng(seed)
 
     def unit(count: int) -> NDArray[np.float64]:
@@ -89,8 +89,8 @@ def _other_machine(is_defended: bool, seed: int) -> Outcome:
         known = replace(trusted, exec_class=moved.exec_class)
         run_state = replace(run_state, nodes={**run_state.nodes, NODE: known})
     rate = advance(run_state, carried).rate_ppm(NODE)
-    words = f"the next steps are drawn at {rate / PPM:.0%}"
-    return Outcome(attempts=1, caught=rate == PPM, succeeded=rate < PPM, cost=1.0, harm=words)
+    harm = f"the next steps are drawn at {rate / PPM:.0%}"
+    return Outcome(attempts=1, caught=rate == PPM, succeeded=rate < PPM, cost=1.0, harm=harm)
 
 
 def _bought_appraisers(is_defended: bool, seed: int) -> Outcome:
@@ -103,19 +103,21 @@ def _bought_appraisers(is_defended: bool, seed: int) -> Outcome:
         after = advance(network.run_state, _vouching(network.manifest(), network.run_state, VERIFIERS[:2]))
         discount = after.discount_ppm(NODE)
     floor = after.spec.audit.floor_ppm / PPM
-    words = f"its rate is multiplied with {discount / PPM:g}; the floor of {floor:.0%} stays in any case"
-    return Outcome(attempts=1, caught=0, succeeded=discount < PPM, cost=0.0, harm=words)
+    harm = f"its rate is multiplied with {discount / PPM:g}; the floor of {floor:.0%} stays in any case"
+    return Outcome(attempts=1, caught=0, succeeded=discount < PPM, cost=0.0, harm=harm)
 
 
 def _vouching(manifest: Manifest, run_state: RunState, verifiers: tuple[PeerId, ...]) -> Manifest:
-    words = tuple(
+    appraisals = tuple(
         Appraisal(
             run_id=run_state.run_id, round=RoundId(int(run_state.round) - 1), node=NODE, verifier=verifier,
             discount=Discount.PROCESSOR_AND_GPU, evidence=NO_DIGEST, result=NO_DIGEST,
         )
         for verifier in verifiers
     )  # fmt: skip
-    signed = (SignedAppraisal(appraised=word, signature=Signature(bytes(64))) for word in words)
+    signed = (
+        SignedAppraisal(appraised=appraisal, signature=Signature(bytes(64))) for appraisal in appraisals
+    )
     return replace(manifest, appraised=tuple(signed))
 
 
@@ -128,8 +130,8 @@ def _leaves_with_stake(is_defended: bool, seed: int) -> Outcome:
     if is_defended:
         network.run_state = advance(network.run_state, _weighing(network, VERIFIERS[:2]))
     rate = network.run_state.rate_ppm(NODE)
-    words = f"its steps are drawn at {rate / PPM:.0%}"
-    return Outcome(attempts=1, caught=rate == PPM, succeeded=rate < PPM, cost=0.0, harm=words)
+    harm = f"its steps are drawn at {rate / PPM:.0%}"
+    return Outcome(attempts=1, caught=rate == PPM, succeeded=rate < PPM, cost=0.0, harm=harm)
 
 
 def _slanders_stake(is_defended: bool, seed: int) -> Outcome:
@@ -145,21 +147,23 @@ def _slanders_stake(is_defended: bool, seed: int) -> Outcome:
     )
     with off:
         rate = advance(network.run_state, _weighing(network, VERIFIERS[:1])).rate_ppm(NODE)
-    words = f"an honest node's steps are drawn at {rate / PPM:.0%}"
-    return Outcome(attempts=1, caught=0, succeeded=rate == PPM, cost=0.0, harm=words)
+    harm = f"an honest node's steps are drawn at {rate / PPM:.0%}"
+    return Outcome(attempts=1, caught=0, succeeded=rate == PPM, cost=0.0, harm=harm)
 
 
 def _weighing(network: Network, verifiers: tuple[PeerId, ...]) -> Manifest:
     """The next manifest, in which these verifiers report that stake behind the node has left."""
     run_state = network.run_state
-    words = (
+    reports = (
         StakeReport(
             run_id=run_state.run_id, round=RoundId(int(run_state.round) - 1), node=NODE, verifier=verifier,
             is_whole=False,
         )
         for verifier in verifiers
     )  # fmt: skip
-    signed = tuple(SignedStakeReport(stake_report=word, signature=Signature(bytes(64))) for word in words)
+    signed = tuple(
+        SignedStakeReport(stake_report=report, signature=Signature(bytes(64))) for report in reports
+    )
     manifest = replace(network.manifest(), stake_reports=signed)
     check_place(run_state, manifest)
     return manifest

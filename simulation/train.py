@@ -44,7 +44,7 @@ from assay.training.optimiser.outer import apply, start_public
 from assay.training.optimiser.step import encode, local
 from assay.verifier.aggregation.registry import DECODED, decoded_rule_of, uses_reputation
 from assay.verifier.aggregation.registry import rule_of as named_rule
-from assay.verifier.aggregation.reputation import Reputation, heard, observe
+from assay.verifier.aggregation.reputation import Reputation, admitted, observe
 
 Updates = Mapping[PeerId, Update]
 Rule = Callable[[Updates, int], Aggregate | NDArray[np.int8]]
@@ -63,7 +63,7 @@ def rule_of(name: str, f: int, seed: int) -> Rule:
         """The rule over the nodes that reputation leaves in; keeps reputation from round to round."""
         nonlocal reputation
         reputation = observe(reputation, updates, block_count)
-        return plain({peer: updates[peer] for peer in heard(reputation, f=f)}, block_count)
+        return plain({peer: updates[peer] for peer in admitted(reputation, f=f)}, block_count)
 
     return judged
 

@@ -78,8 +78,8 @@ def claimed_record(registered: Registered | None) -> dict[str, str] | None:
     if registered is None:
         return None
     record = registered.record
-    told = {name: value.hex() for name, value in asdict(record).items()}
-    return {"record_id": registered.record_id.hex(), **told}
+    hex_fields = {name: value.hex() for name, value in asdict(record).items()}
+    return {"record_id": registered.record_id.hex(), **hex_fields}
 
 
 def _model(run: Finished, weights: bytes) -> dict[str, Any]:
@@ -240,13 +240,13 @@ def _three_digits(value: Decimal) -> str:
 
 
 def _attestation(run: Finished) -> dict[str, Any]:
-    words = [signed.appraised for link in run.links for signed in link.manifest.appraised]
-    by_discount = Counter(Discount(word.discount).name.lower() for word in words)
+    appraisals = [signed.appraised for link in run.links for signed in link.manifest.appraised]
+    by_discount = Counter(Discount(appraisal.discount).name.lower() for appraisal in appraisals)
     return {
         "policy": None if run.spec.audit.attestation == NO_DIGEST else run.spec.audit.attestation.hex(),
-        "words": len(words),
+        "words": len(appraisals),
         "by_discount": dict(by_discount),
-        "nodes_appraised": len({word.node for word in words}),
+        "nodes_appraised": len({appraisal.node for appraisal in appraisals}),
     }
 
 

@@ -51,9 +51,9 @@ def registry_files(run: Finished, facts: Sequence[RoundFacts], weights: bytes) -
         "croissant.json": spelled(croissant(entry)),
         "ml-bom.cdx.json": spelled(ml_bom(entry)),
     }
-    told = claimed_record(run.registered)
-    if told is not None and run.registered is not None:
-        files[RECORD] = spelled({**told, "certificate": run.registered.certificate.hex()})
+    claims = claimed_record(run.registered)
+    if claims is not None and run.registered is not None:
+        files[RECORD] = spelled({**claims, "certificate": run.registered.certificate.hex()})
     if run.log_point is not None:
         files[CHECKPOINT] = run.log_point.note.encode()
     return files

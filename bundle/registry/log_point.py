@@ -19,13 +19,13 @@ def read_point(note: str, run_id: Digest, ledger_service: PeerId, verifiers: tup
         BadNoteError: not the ledger service's checkpoint of this run, or fewer than a quorum cosigned it.
     """
     checkpoint = read_checkpoint(note, origin_of(run_id), ledger_service)
-    who = cosigners(note, checkpoint, verifiers)
-    if len(who) < quorum(len(verifiers)):
-        raise BadNoteError(f"{len(who)} cosignatures, {quorum(len(verifiers))} expected")
+    signers = cosigners(note, checkpoint, verifiers)
+    if len(signers) < quorum(len(verifiers)):
+        raise BadNoteError(f"{len(signers)} cosignatures, {quorum(len(verifiers))} expected")
     return LogPoint(
         note=note,
         ledger_service=ledger_service,
         size=checkpoint.size,
         root=checkpoint.root,
-        cosigners=tuple(sorted(who)),
+        cosigners=tuple(sorted(signers)),
     )

@@ -68,6 +68,6 @@ def _disqualified(facts: Sequence[RoundFacts]) -> dict[PeerId, str]:
     for one in facts:
         for audit in one.ruled:
             for fault in audit.faults:
-                words = f"round {int(audit.round)}: {fault.failing.value}"
-                found.setdefault(fault.verdict.verifier, words)
+                fault_text = f"round {int(audit.round)}: {fault.failing.value}"
+                found.setdefault(fault.verdict.verifier, fault_text)
     return found

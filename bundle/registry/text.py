@@ -30,5 +30,5 @@ def cell(text: object) -> str:
 def table(heads: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
     """A Markdown table; cells are escaped, heads are not. Text that equals `TO_BE_FILLED` stays as it is."""
     lines = [heads, tuple("---" for _ in heads)]
-    told = [tuple(one if one == TO_BE_FILLED else cell(one) for one in row) for row in rows]
-    return "\n".join(f"| {' | '.join(str(part) for part in line)} |" for line in [*lines, *told])
+    body_rows = [tuple(one if one == TO_BE_FILLED else cell(one) for one in row) for row in rows]
+    return "\n".join(f"| {' | '.join(str(part) for part in line)} |" for line in [*lines, *body_rows])

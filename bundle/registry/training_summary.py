@@ -50,7 +50,7 @@ Which of the following kinds each source is, the manifest does not say:
 
 def size_range(tokens: int) -> str:
     """The template's range for this many tokens of text."""
-    return next(words for bound, words in RANGES if bound is None or tokens < bound)
+    return next(label for bound, label in RANGES if bound is None or tokens < bound)
 
 
 def _general(entry: dict[str, Any]) -> str:

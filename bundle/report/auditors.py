@@ -57,12 +57,12 @@ def auditors_of(spec: RunSpec, audits: Collection[Audit], behaviours: Mapping[Pe
 def _record(peer: PeerId, audits: Collection[Audit], known_answers: Collection[Audit]) -> dict[str, Any]:
     verdicts = [v for audit in audits for v in audit.verdicts if v.verifier == peer]
     faults = Counter(f.failing for audit in audits for f in audit.faults if f.verdict.verifier == peer)
-    said = [v.outcome for audit in known_answers for v in audit.verdicts if v.verifier == peer]
+    outcomes = [v.outcome for audit in known_answers for v in audit.verdicts if v.verifier == peer]
     return {
         "verdicts": len(verdicts),
         "unopened": sum(peer in audit.silent for audit in audits),
-        "known_answers_found": said.count(Outcome.MISMATCH),
-        "known_answers_passed": said.count(Outcome.MATCH),
+        "known_answers_found": outcomes.count(Outcome.MISMATCH),
+        "known_answers_passed": outcomes.count(Outcome.MATCH),
         "faults": {failing.value: faults[failing] for failing in FaultKind if faults[failing]},
     }
 

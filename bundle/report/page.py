@@ -149,11 +149,11 @@ def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"{cheats['power']:.1%} of {cheats['steps_found'] + cheats['steps_missed']} false steps that "
             f"were drawn and decided ({low:.1%} to {high:.1%}); the formula takes 95 %",
         )
-    word = "3/n" if not alarms["accused"] else "exact bound"
+    bound_kind = "3/n" if not alarms["accused"] else "exact bound"
     yield (
         "false alarms",
         f"{alarms['accused']} of {alarms['judged']} honest steps accused, {alarms['confirmed']} confirmed; "
-        f"true rate below {alarms['rate_below']:.2%} ({word}, 95 %)",
+        f"true rate below {alarms['rate_below']:.2%} ({bound_kind}, 95 %)",
     )
     looks, known_answers = found["replicated_audits"], found["known_answers"]
     if looks["of"]:

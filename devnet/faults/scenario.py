@@ -1,4 +1,4 @@
-"""Scenario: who misbehaves in a local network, from a file beside its order and from the command line.
+"""Scenario: which members of a local network misbehave, from a file beside its order and the command line.
 
 Room: devnet (edge: reads one file). `quickstart.toml` runs with `quickstart.scenario.toml`, if that exists:
 
@@ -58,9 +58,9 @@ def load_scenario(run: RunSection, order: Path | None, chosen: Iterable[str]) ->
     played |= {_member(text): (text.partition("=")[2], COMMAND_LINE) for text in chosen}
     problems = []
     for place, (text, origin) in played.items():
-        words = _problem(run, place, text)
-        if words:
-            problems.append(f"{origin}: {ConfigProblem(place, text, words).text()}")
+        reason = _problem(run, place, text)
+        if reason:
+            problems.append(f"{origin}: {ConfigProblem(place, text, reason).text()}")
     if problems:
         raise ConfigError("\n".join(problems))
     return {

@@ -317,7 +317,7 @@ FORGED = {
     "reveal": r"^beacon: ",
     "drand": r"^beacon: drand round 8: .* is not its signature",
     "verdict": r"^verdict in round",
-    "turn": r"^verdict in round .* may not seal",
+    "turn": r"^verdict in round .* may not commit to a verdict",
     "link": r"^link of round 2: does not extend the link before",
     "first link": r"^link of round 0: does not extend the spec",
 }

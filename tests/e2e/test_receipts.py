@@ -219,7 +219,10 @@ def test_a_record_that_the_commit_does_not_bind_is_no_verdict(run: Path, tmp_pat
     done = assay("audit", "replay", f"{copy}:4:{node}")
 
     assert done.returncode == 0, done.stderr
-    assert "none that the commit binds: unsealed: salt and sketch do not open the seal" in done.stdout
+    assert (
+        "none that the commit binds: sketch opening: salt and sketch do not open the commitment"
+        in done.stdout
+    )
     assert "verdict     none: evidence" in done.stdout
 
 

@@ -124,9 +124,9 @@ def test_reveals_ascend_and_are_of_verifiers():
     backwards = tuple(reversed(manifest.beacon_shares))
     stranger = a_reveal(VERIFIERS[0], run_state, verifier=peer("nora"))
 
-    with pytest.raises(MalformedMessage, match="reveals must ascend"):
+    with pytest.raises(MalformedMessage, match="beacon shares must ascend"):
         check_place(run_state, replace(manifest, beacon_shares=backwards))
-    with pytest.raises(MalformedMessage, match="stranger"):
+    with pytest.raises(MalformedMessage, match="unknown verifier"):
         check_place(run_state, replace(manifest, beacon_shares=(stranger,)))
 
 
@@ -137,9 +137,9 @@ def test_seals_are_of_those_whose_turn_it_is_and_each_comes_once():
     on_duty, next_in_line = (a_commitment(a_verdict(name_of(member), audit)) for member in audit.order[:2])
 
     check_place(run_state, replace(manifest, commitments=(on_duty,)))
-    with pytest.raises(MalformedMessage, match="may not seal"):
+    with pytest.raises(MalformedMessage, match="may not commit to a verdict"):
         check_place(run_state, replace(manifest, commitments=(next_in_line,)))
-    with pytest.raises(MalformedMessage, match="seals must ascend"):
+    with pytest.raises(MalformedMessage, match="verdict commitments must ascend"):
         check_place(run_state, replace(manifest, commitments=(on_duty, on_duty)))
 
 
@@ -150,7 +150,7 @@ def test_a_word_on_a_closed_audit_is_refused():
 
     with pytest.raises(MalformedMessage, match="may not judge"):
         check_place(run_state, replace(a_manifest(run_state, NODES), verdicts=(word,)))
-    with pytest.raises(MalformedMessage, match="may not seal"):
+    with pytest.raises(MalformedMessage, match="may not commit to a verdict"):
         check_place(run_state, replace(a_manifest(run_state, NODES), commitments=(a_commitment(word),)))
     with pytest.raises(MalformedMessage, match="wrong time"):
         check_place(run_state, replace(a_manifest(run_state, NODES), sketch_openings=(an_unsealing(closed),)))

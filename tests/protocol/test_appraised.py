@@ -144,7 +144,7 @@ def test_a_manifest_with_a_word_that_may_not_come_or_in_another_order_is_refused
     for words, match in (
         ((second, first), "appraisals must ascend"),
         ((first, first), "appraisals must ascend"),
-        ((stale,), "may not come now"),
+        ((stale,), "not admissible now"),
     ):
         with pytest.raises(MalformedMessage, match=match):
             check_place(run_state, replace(a_manifest(run_state), appraised=words))

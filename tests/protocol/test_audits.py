@@ -16,7 +16,7 @@ from assay.protocol.audits import (
     awaits,
     draw_replication,
     may_open_sketch,
-    may_plant,
+    may_show_known_answer,
 )
 from assay.protocol.commitments import known_answer_proof, known_answer_root
 from assay.protocol.errors import MalformedMessage
@@ -302,7 +302,7 @@ def test_a_seal_from_before_the_alarm_binds_nobody_in_the_dispute():
     audit = alarmed.audits[STEP]
     assert may_commit_verdict(alarmed, audit, order[1])
 
-    with pytest.raises(MalformedMessage, match="another hearing"):
+    with pytest.raises(MalformedMessage, match="another dispute round"):
         check_place(alarmed, a_manifest(alarmed, commitments=[early]))
     fresh = a_commitment(a_verdict(audit, order[1], MATCH).verdict, audit.pattern)
     check_place(alarmed, a_manifest(alarmed, commitments=[fresh]))
@@ -575,7 +575,7 @@ def test_one_liar_and_a_canary_that_did_its_step_frame_nobody():
 
 def test_a_fault_counts_as_planted_only_if_the_spec_lists_it_and_somebody_has_judged_it():
     run_state, order = audited(**KNOWN_ANSWERS)
-    assert not may_plant(run_state.spec.audit, run_state.audits[STEP], int(run_state.round))
+    assert not may_show_known_answer(run_state.spec.audit, run_state.audits[STEP], int(run_state.round))
     run_state = grow(run_state, 3, {STEP: {order[0]: MISMATCH}})
 
     for lie in (
@@ -609,9 +609,9 @@ def test_a_manifest_carries_only_words_that_may_come():
     for manifest, words_ in (
         (
             a_manifest(run_state, commitments=[a_commitment(a_verdict(audit, order[3], MATCH).verdict)]),
-            "may not seal",
+            "may not commit to a verdict",
         ),
-        (a_manifest(run_state, commitments=[stranger]), "may not seal"),
+        (a_manifest(run_state, commitments=[stranger]), "may not commit to a verdict"),
         (a_manifest(run_state, commitments=[elsewhere]), "not audited"),
         (replace(a_manifest(run_state), commitments=(commitment, commitment)), "ascend"),
         (a_manifest(run_state, verdicts=[verdict]), "may not judge"),

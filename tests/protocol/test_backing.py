@@ -10,7 +10,7 @@ from assay.participant.links import check_place
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import SignedStakeReport, StakeReport
 from assay.protocol.params import PPM
-from assay.protocol.state_transition import STAKE_REPORT_PAUSE, STAKE_REPORT_ROUNDS, advance, may_back
+from assay.protocol.state_transition import STAKE_REPORT_PAUSE, STAKE_REPORT_ROUNDS, advance, may_report_stake
 from assay.protocol.types import Digest, PeerId, RoundId, Signature
 from tests.protocol.chains import NODES, RUN_ID, VERIFIERS, a_history, a_manifest, grow
 
@@ -70,15 +70,15 @@ def test_stake_that_is_back_ends_it_on_probation():
 
 def test_a_word_comes_when_something_changed_and_not_too_soon():
     run_state = trusted()
-    assert not may_back(run_state, a_word(run_state, VERIFIERS[0], is_whole=True).stake_report)
-    assert may_back(run_state, a_word(run_state, VERIFIERS[0]).stake_report)
+    assert not may_report_stake(run_state, a_word(run_state, VERIFIERS[0], is_whole=True).stake_report)
+    assert may_report_stake(run_state, a_word(run_state, VERIFIERS[0]).stake_report)
     told = said(run_state, VERIFIERS[0])
-    assert not may_back(told, a_word(told, VERIFIERS[0]).stake_report)
+    assert not may_report_stake(told, a_word(told, VERIFIERS[0]).stake_report)
     soon = grow(told, STAKE_REPORT_PAUSE - 2)
-    assert not may_back(soon, a_word(soon, VERIFIERS[0], is_whole=True).stake_report)
+    assert not may_report_stake(soon, a_word(soon, VERIFIERS[0], is_whole=True).stake_report)
     then = grow(soon, 1)
-    assert may_back(then, a_word(then, VERIFIERS[0], is_whole=True).stake_report)
-    assert not may_back(then, a_word(then, VERIFIERS[0]).stake_report)
+    assert may_report_stake(then, a_word(then, VERIFIERS[0], is_whole=True).stake_report)
+    assert not may_report_stake(then, a_word(then, VERIFIERS[0]).stake_report)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_word_comes_when_something_changed_and_not_too_soon():
 def test_a_word_of_a_stranger_or_on_a_stranger_or_of_another_time_is_refused(changes):
     run_state = trusted()
     word = a_word(run_state, **{"verifier": VERIFIERS[0], **changes})
-    with pytest.raises(MalformedMessage, match="which may not come now"):
+    with pytest.raises(MalformedMessage, match="not admissible now"):
         check_place(run_state, carrying(run_state, word))
     check_place(run_state, carrying(run_state, a_word(run_state, VERIFIERS[0])))
 
@@ -104,8 +104,8 @@ def test_a_word_of_a_stranger_or_on_a_stranger_or_of_another_time_is_refused(cha
 def test_a_word_waits_for_a_manifest_so_long_and_not_longer():
     run_state = trusted()
     word = a_word(run_state, VERIFIERS[0]).stake_report
-    assert may_back(grow(run_state, STAKE_REPORT_ROUNDS - 1), word)
-    assert not may_back(grow(run_state, STAKE_REPORT_ROUNDS), word)
+    assert may_report_stake(grow(run_state, STAKE_REPORT_ROUNDS - 1), word)
+    assert not may_report_stake(grow(run_state, STAKE_REPORT_ROUNDS), word)
 
 
 def test_words_ascend_and_come_once_each():
@@ -121,4 +121,4 @@ def test_nothing_is_said_of_a_node_that_is_barred():
     banned = replace(
         run_state, nodes={**run_state.nodes, NODE: replace(run_state.nodes[NODE], fault_round=1)}
     )
-    assert not may_back(banned, a_word(banned, VERIFIERS[0]).stake_report)
+    assert not may_report_stake(banned, a_word(banned, VERIFIERS[0]).stake_report)

@@ -15,7 +15,7 @@ from dataclasses import replace
 import pytest
 
 from assay.ledger.settlement.payouts import why_unpaid
-from assay.protocol.audits import Audit, AuditStatus, last_word, rule
+from assay.protocol.audits import Audit, AuditStatus, last_verdict, rule
 from assay.protocol.messages import Outcome
 from assay.protocol.quorum import committee_size, faults_tolerated
 from assay.protocol.types import Digest, PeerId, RoundId
@@ -68,7 +68,7 @@ def opened(count: int, liars: frozenset[PeerId], first: tuple[Outcome | None, ..
     ]
     return rule(
         replace(audit, verdicts=tuple(said)),
-        last_word(SPEC.audit, audit),
+        last_verdict(SPEC.audit, audit),
         SPEC,
         MANIFEST,
         is_banned=False,
@@ -88,7 +88,7 @@ def judged(audit: Audit, votes: dict[PeerId, Outcome | None], liars: frozenset[P
 
 def at_the_end(audit: Audit) -> Audit:
     """The same at the dispute round's last manifest."""
-    return rule(audit, last_word(SPEC.audit, audit), SPEC, MANIFEST, is_banned=False)
+    return rule(audit, last_verdict(SPEC.audit, audit), SPEC, MANIFEST, is_banned=False)
 
 
 def check(audit: Audit, liars: frozenset[PeerId], truth) -> None:

@@ -95,7 +95,7 @@ def test_a_manifest_with_a_pair_that_is_none_or_in_another_order_is_refused():
     for pairs, match in (
         ((other, one), "contradictions must ascend"),
         ((one, one), "contradictions must ascend"),
-        ((Contradiction(first=one.second, second=one.first),), "which its two commits do not"),
+        ((Contradiction(first=one.second, second=one.first),), "that its two commits do not prove"),
     ):
         with pytest.raises(MalformedMessage, match=match):
             check_place(run_state, replace(a_manifest(run_state), contradictions=pairs))

@@ -17,7 +17,7 @@ from assay.training.codec.signs import encode_signs
 from assay.training.codec.wire import Update
 from assay.training.layout import Layout
 from assay.verifier.aggregation.registry import DECODED, decoded_rule_of, rule_of, uses_reputation
-from assay.verifier.aggregation.reputation import PAST, WINDOW, Reputation, heard, observe
+from assay.verifier.aggregation.reputation import PAST, WINDOW, Reputation, admitted, observe
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def combine(
     try:
         if uses_reputation(named.name):
             reputation = observe(before, updates, layout.blocks, past=rounds_remembered(spec))
-            updates = {peer: updates[peer] for peer in heard(reputation, f=f)}
+            updates = {peer: updates[peer] for peer in admitted(reputation, f=f)}
         if named.name in DECODED:
             return Combined(encode_signs(decoded_rule_of(named.name, f)(updates, layout.blocks)), reputation)
         aggregate = rule_of(named.name, f, parent)(updates, layout.blocks)

@@ -61,7 +61,7 @@ _ROBUST: Mapping[str, Callable[..., Aggregate]] = {
 
 
 def uses_reputation(name: str) -> bool:
-    """Whether the rule gets only the updates of nodes in `reputation.heard`."""
+    """Whether the rule gets only the updates of nodes in `reputation.admitted`."""
     return name.startswith(REPUTATION)
 
 
@@ -103,8 +103,8 @@ def check_aggregation(rule: RuleSpec) -> None:
     if named.name not in DECODED:
         rule_of(named.name, named.f, bytes(32))
     elif named.wire is not Wire.SIGNS or rule.compress.transform is not Transform.DCT:
-        words = "makes the signs of a DCT's step: expected the wire SIGNS, the transform DCT"
-        raise ValueError(f'"{named.name}" {words}')
+        reason = "makes the signs of a DCT's step: expected the wire SIGNS, the transform DCT"
+        raise ValueError(f'"{named.name}" {reason}')
 
 
 def decoded_rule_of(name: str, f: int) -> DecodedRule:

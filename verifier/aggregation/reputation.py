@@ -8,7 +8,7 @@ the last rounds are compared with what every *other* node sends now:
     net(i, j) = sum of sign(i, then) * sign(j, now) over the coefficients both sent
     score(i)  = median over j of the net of the last rounds
 
-Most nodes are honest, so the median lies within the honest nodes' nets for i: f colluders who support each
+Most nodes are honest, so the median lies within the honest nodes' nets for i: f colluders that support each
 other, or discredit a node, do not move it further. A node with less than half the median node's score is left
 out of the aggregate, at most f of them, until later rounds support it again: it keeps sending and being
 scored meanwhile. A new node counts after half a window of agreement, so a new identity does not restore a bad
@@ -75,17 +75,17 @@ def observe(before: Reputation, updates: Updates, block_count: int, *, past: int
         past: Rounds to remember; times the number of fragments, if they rotate. Costs
             3 bytes per coefficient and round, so 1 or 2 suffice where every coefficient is sent.
     """
-    said = {
+    remembered = {
         peer: RememberedUpdate(
             update.blocks_B, update.index_BK.astype(np.uint16), np.sign(update.value_BK).astype(np.int8)
         )
         for peer, update in sorted(updates.items())
     }
-    nets = RoundAgreement(tuple(said), _nets(before.past, said, block_count))
-    return Reputation((*before.past, said)[-past:], (*before.window, nets)[-WINDOW:])
+    nets = RoundAgreement(tuple(remembered), _nets(before.past, remembered, block_count))
+    return Reputation((*before.past, remembered)[-past:], (*before.window, nets)[-WINDOW:])
 
 
-def heard(reputation: Reputation, *, f: int) -> tuple[PeerId, ...]:
+def admitted(reputation: Reputation, *, f: int) -> tuple[PeerId, ...]:
     """The nodes of the last round whose updates count, ascending: all but at most f.
 
     A node is left out if it has less than half the median node's score. Where steps overshoot, or
@@ -134,21 +134,21 @@ def _nets(
     if not past:
         return net_NN
     for first in range(0, block_count, _SLAB_BLOCKS):
-        said_CN = np.zeros((_SLAB_BLOCKS * BLOCK_SIZE, len(now)), np.float32)
+        past_sign_CN = np.zeros((_SLAB_BLOCKS * BLOCK_SIZE, len(now)), np.float32)
         for row, peer in enumerate(now):
-            for said in past:
-                if peer in said:
-                    where_T, sign_T = _within(said[peer], first)
-                    said_CN[where_T, row] += sign_T  # indices of one update are distinct
+            for remembered in past:
+                if peer in remembered:
+                    where_T, sign_T = _within(remembered[peer], first)
+                    past_sign_CN[where_T, row] += sign_T  # indices of one update are distinct
         for row, one in enumerate(now.values()):
             where_T, sign_T = _within(one, first)
             # At most 64 rounds times 2^16 positions: integers below 2^24, exact in any order.
-            net_NN[:, row] += (sign_T @ said_CN[where_T]).astype(np.int64)
+            net_NN[:, row] += (sign_T @ past_sign_CN[where_T]).astype(np.int64)
     return net_NN
 
 
-def _within(said: RememberedUpdate, first: int) -> tuple[Ints, NDArray[np.float32]]:
+def _within(remembered: RememberedUpdate, first: int) -> tuple[Ints, NDArray[np.float32]]:
     """Position within the slab, and sign, of all that an update sent for its blocks."""
-    low, high = np.searchsorted(said.blocks_B, (first, first + _SLAB_BLOCKS))
-    where_BK = (said.blocks_B[low:high, None] - first) * BLOCK_SIZE + said.index_BK[low:high]
-    return where_BK.reshape(-1), said.sign_BK[low:high].reshape(-1).astype(np.float32)
+    low, high = np.searchsorted(remembered.blocks_B, (first, first + _SLAB_BLOCKS))
+    where_BK = (remembered.blocks_B[low:high, None] - first) * BLOCK_SIZE + remembered.index_BK[low:high]
+    return where_BK.reshape(-1), remembered.sign_BK[low:high].reshape(-1).astype(np.float32)

@@ -161,12 +161,12 @@ def _sends_what(
     update: Update, opened_B: NDArray[np.int64], synced_B: NDArray[np.int64], expected: Update
 ) -> bool:
     """Whether the message holds, for the opened blocks, exactly what the recompute yields."""
-    said = np.isin(update.blocks_B, opened_B)
+    is_opened_B = np.isin(update.blocks_B, opened_B)
     pairs = [
-        (update.blocks_B[said], synced_B[expected.blocks_B]),
-        (update.index_BK[said], expected.index_BK),
-        (update.value_BK[said], expected.value_BK),
+        (update.blocks_B[is_opened_B], synced_B[expected.blocks_B]),
+        (update.index_BK[is_opened_B], expected.index_BK),
+        (update.value_BK[is_opened_B], expected.value_BK),
     ]
     if update.exponent_B is not None and expected.exponent_B is not None:
-        pairs.append((update.exponent_B[said], expected.exponent_B))
+        pairs.append((update.exponent_B[is_opened_B], expected.exponent_B))
     return all(np.array_equal(here, there) for here, there in pairs)

@@ -1,4 +1,4 @@
-"""Messages between a verifier's two processes: what the recompute worker is asked, and what it found.
+"""Messages between a verifier's two processes: requests to the recompute worker, and what it found.
 
 Room: verifier (pure).
 """

@@ -136,7 +136,7 @@ def auditor_pay(cost: int, known: Fraction, stake: int) -> int:
 
     An auditor that always votes MATCH saves v and earns a, but with probability kappa meets a step whose
     answer is known and loses pay and stake: a - v >= a (1 - kappa) - kappa S_v. See docs/odds.md, section 4.
-    Assumes known-answer tasks, or replicated audits, that cannot be told from any other audit.
+    Assumes known-answer tasks, or replicated audits, that no verifier can distinguish from another audit.
 
     Raises:
         ValueError: no answer is ever known, so lazy passing is never detected at any pay.

@@ -238,17 +238,17 @@ class _Sent:
 
 def _sent(compress: CompressSpec, blocks: Sequence[int], update: Update, due_BC: Doubles) -> _Sent:
     opened_B = np.array(blocks, np.int64)
-    said = np.isin(update.blocks_B, opened_B)
-    at_L, index_LK = np.searchsorted(opened_B, update.blocks_B[said]), update.index_BK[said]
-    q_LK = update.value_BK[said].astype(np.float64)
+    is_opened_B = np.isin(update.blocks_B, opened_B)
+    at_L, index_LK = np.searchsorted(opened_B, update.blocks_B[is_opened_B]), update.index_BK[is_opened_B]
+    q_LK = update.value_BK[is_opened_B].astype(np.float64)
     if _is_amplitude_free(compress):
         # The amplitude is not sent. Whatever it was, it left U - q without a mean along the signs (T4), so
         # what is due there tells it but for rho.
         mean_L = _mean(q_LK * due_BC[at_L[:, None], index_LK])
         return _Sent(at_L, index_LK, q_LK * mean_L[:, None], None, None)
     assert update.exponent_B is not None
-    exponent_L = update.exponent_B[said]
-    mantissa_L = None if update.mantissa_B is None else update.mantissa_B[said]
+    exponent_L = update.exponent_B[is_opened_B]
+    mantissa_L = None if update.mantissa_B is None else update.mantissa_B[is_opened_B]
     return _Sent(at_L, index_LK, np.ldexp(q_LK, exponent_L[:, None]), exponent_L, mantissa_L)
 
 

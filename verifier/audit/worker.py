@@ -271,7 +271,7 @@ class RecomputeWorker(ComputeWorker):
             walked = ModelledSegment(local, layout, last - first, lr, start, end)
             found, measured = judge_movement(walked, opened.shown, limits, blocks, recomputed=recomputed)
             # From the opened last parameters on, every machine computes the same bits.
-            told = compare(
+            compared = compare(
                 spec.rule.compress,
                 blocks,
                 self._is_synced(round_id)[blocks],
@@ -282,7 +282,7 @@ class RecomputeWorker(ComputeWorker):
                 recomputed=recomputed,
                 is_work_equal=True,
             )
-        found = worse_of(found, told)
+        found = worse_of(found, compared)
         if found.outcome is not Outcome.MATCH or not measured:
             return found
         seen = as_one(measured, limits, blocks, layout.blocks)

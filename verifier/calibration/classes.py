@@ -140,7 +140,7 @@ def calibrate(
                 folder.mkdir()
                 task = Task(model, dtype.name.lower(), steps, segment)
                 done, failed = compute_paths(folder, task, tuple(paths))
-                missing |= {f"{path}, {task.dtype}": words for path, words in failed.items()}
+                missing |= {f"{path}, {task.dtype}": reason for path, reason in failed.items()}
                 whole.setdefault(task.dtype, {})[model] = done
         for dtype in POLICIES:
             kind = dtype.name.lower()
@@ -237,11 +237,11 @@ def _lie_rows(
             others = {path: done[path].x(step) for path in done if path != LEAD and (LEAD, path) in by_name}
             t1 = POLICIES[dtype].t1 * 1e-9
             drawn = drawn_blocks(f"lie {model} {step}", len(x[LEAD]))
-            for lie, told in _lies(
+            for lie, claimed in _lies(
                 rule.compress, done[LEAD], step, before[LEAD], x[LEAD], moved[LEAD], t1, worse
             ):
                 for path, x_NC in others.items():
-                    measured = _opened(rule.compress, drawn, before[LEAD], told, x_NC, floor_of(x_NC))
+                    measured = _opened(rule.compress, drawn, before[LEAD], claimed, x_NC, floor_of(x_NC))
                     seen = grades(measured, by_name[LEAD, path])
                     most = max(range(len(seen.ratios)), key=seen.ratios.__getitem__)
                     found.setdefault(lie, []).append((seen.worst, seen.ratios[most], f"T{most + 1}"))
@@ -280,15 +280,15 @@ def _lies(
     yield "nothing subtracted", replace(honest, after_BC=own_NC)
     yield "half of it subtracted", replace(honest, after_BC=(own_NC + honest.after_BC) / np.float32(2))
     sent = honest.sent
-    yield "signs turned", _told(own_NC, replace(sent, value_BK=-sent.value_BK))
+    yield "signs turned", _consistent(own_NC, replace(sent, value_BK=-sent.value_BK))
     index_NK = np.sort(
         rng.permuted(np.tile(np.arange(BLOCK_SIZE), (len(own_NC), 1)), axis=1)[:, : compress.k]
     )
     value_NK = np.where(np.take_along_axis(own_NC, index_NK, 1) < 0, -1, 1).astype(np.int8)
-    yield "any coefficients sent", _told(own_NC, Update(np.arange(len(own_NC)), index_NK, value_NK))
+    yield "any coefficients sent", _consistent(own_NC, Update(np.arange(len(own_NC)), index_NK, value_NK))
 
 
-def _told(own_NC: Floats, sent: Update) -> Transition:
+def _consistent(own_NC: Floats, sent: Update) -> Transition:
     """A false message of the node's choice, with an error state that is consistent with it."""
     after_NC, at = own_NC.copy(), (sent.blocks_B[:, None], sent.index_BK)
     mean_N1 = np.abs(own_NC[at]).mean(axis=1, keepdims=True)
@@ -357,7 +357,7 @@ def calibration_group(found: Calibration) -> Group:
         counts = (lie.audits, lie.mismatches, lie.borderline)
         lies.add_row(f"{lie.dtype} {lie.lie}", *map(str, counts), f"{lie.margin:.3g} times", lie.test)
     inner, false = segment_tables(found.segments, found.segment_lies)
-    words = [f"not on this machine: {path} ({why})" for path, why in found.missing.items()]
+    notes = [f"not on this machine: {path} ({why})" for path, why in found.missing.items()]
     verdict = "every honest audit matched, no lie did" if found.is_sound else "NOT SOUND: see the rows"
     return Group(
         honest,
@@ -368,6 +368,6 @@ def calibration_group(found: Calibration) -> Group:
         "",
         false,
         "",
-        *words,
+        *notes,
         f"{verdict}; limits {found.limits.digest().hex()[:16]}",
     )

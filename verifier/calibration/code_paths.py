@@ -162,10 +162,10 @@ def compute_paths(folder: Path, task: Task, names: tuple[str, ...]) -> tuple[dic
             env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S,
         )  # fmt: skip
         if child.returncode:
-            words = (child.stderr.strip().splitlines() or ["no words"])[-1]
+            reason = (child.stderr.strip().splitlines() or ["no reason"])[-1]
             if name == LEAD:
-                raise ConfigError(f"calibration: the steps cannot be computed: {words}")
-            failed[name] = words
+                raise ConfigError(f"calibration: the steps cannot be computed: {reason}")
+            failed[name] = reason
             continue
         facts = json.loads(child.stdout.strip().splitlines()[-1])
         done[name] = Done(folder, name, **facts, segment=task.segment)
@@ -285,7 +285,7 @@ def _segments(here: _Here, method: str) -> None:
             continue
         state = (honest + walk(honest[-1], begin_of(length, number + 1) - honest[-1].count, tokens))[-1]
         before = honest[-2] if length > 1 else start
-        told = {
+        false_ends = {
             _FEWER: walk(start, length, lambda step: tokens(step)[1:])[-1],
             _FEWER_LAST: walk(before, 1, lambda step: tokens(step)[1:])[-1],
             _OTHER: walk(start, length, lambda step: tokens(step + _OTHER_DATA))[-1],
@@ -293,8 +293,8 @@ def _segments(here: _Here, method: str) -> None:
             _SHORT: before,
         }
         if _ROUGH in task.segment_lies:
-            told[_ROUGH] = walk(start, length, tokens, is_rough=True)[-1]
-        for lie, false in told.items():
+            false_ends[_ROUGH] = walk(start, length, tokens, is_rough=True)[-1]
+        for lie, false in false_ends.items():
             keep(lie, number, length, false)
 
 

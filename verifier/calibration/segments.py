@@ -1,8 +1,8 @@
 """Segments: measures how far honest machines differ after inner steps, and whether false segments exceed it.
 
 Room: verifier (pure; reads the code paths' files from a folder). Every ordered pair of code paths is a node
-and an auditor who both compute a segment from the leading path's state. All blocks are measured; audits open
-64 of them. A false segment comes from a node on the leading path and is judged on every other.
+and an auditor, which both compute a segment from the leading path's state. All blocks are measured; audits
+open 64 of them. A false segment comes from a node on the leading path and is judged on every other.
 
 Shape suffixes: N = blocks, C = 4096.
 """
@@ -164,7 +164,7 @@ def segment_lie_rows(
         if case.mark != segment:
             continue
         drawn = drawn_blocks(f"lie {case.what}", case.layout.blocks)
-        told = dict(_lies(case, done[LEAD], SEGMENT_POLICIES[dtype, case.regime]))
+        false_ends = dict(_lies(case, done[LEAD], SEGMENT_POLICIES[dtype, case.regime]))
         for path, auditor in done.items():
             node_class, mine = (Digest(bytes.fromhex(one.execution_class)) for one in (done[LEAD], auditor))
             allowed = limits_between(limits.segments, node_class, mine, dtype, case.regime, segment)
@@ -172,7 +172,7 @@ def segment_lie_rows(
                 continue
             walked = case.walked(auditor)
             own = gained(walked, drawn.tolist())
-            for lie, end in told.items():
+            for lie, end in false_ends.items():
                 shown = case.shown(end, drawn)
                 finding, _ = judge_movement(walked, shown, allowed, drawn.tolist(), recomputed=NO_DIGEST)
                 margin, test = _margin(measure_movement(walked, own, shown), sharpened(walked, allowed))
@@ -202,8 +202,8 @@ def segment_tables(rows: Sequence[SegmentRow], lies: Sequence[SegmentLieRow]) ->
     false = table("lie in a segment", "audits", "mismatch", "borderline", "least margin", "by")
     for lie in lies:
         counts = (lie.audits, lie.mismatches, lie.borderline)
-        words = f"{lie.dtype} {lie.regime}: {lie.lie}"
-        false.add_row(words, *map(str, counts), f"{lie.margin:.3g} times", lie.test)
+        label = f"{lie.dtype} {lie.regime}: {lie.lie}"
+        false.add_row(label, *map(str, counts), f"{lie.margin:.3g} times", lie.test)
     return honest, false
 
 

@@ -49,7 +49,7 @@ def progress(state: State, out: list[Effect]) -> State:
     state = _enter(state)
     state = _confirm(state, out)
     state = _consider(state, out)
-    return _ask(state, out)
+    return _request_manifest(state, out)
 
 
 def notarise(state: State, proposal: Proposal, out: list[Effect]) -> State:
@@ -71,14 +71,14 @@ def may_notarise(state: State) -> bool:
 
 def may_give_up(state: State) -> bool:
     """One DUMMY per iteration, and none after FINALISE."""
-    said = ((state.iteration, kind) in state.own for kind in (VoteKind.DUMMY, VoteKind.FINALISE))
-    return not any(said)
+    own_votes = ((state.iteration, kind) in state.own for kind in (VoteKind.DUMMY, VoteKind.FINALISE))
+    return not any(own_votes)
 
 
 def may_finalise(state: State, iteration: Iteration) -> bool:
     """One FINALISE per iteration, none after DUMMY, and none before we left the iteration."""
-    said = ((iteration, kind) in state.own for kind in (VoteKind.DUMMY, VoteKind.FINALISE))
-    return state.tip.iteration < iteration < state.iteration and not any(said)
+    own_votes = ((iteration, kind) in state.own for kind in (VoteKind.DUMMY, VoteKind.FINALISE))
+    return state.tip.iteration < iteration < state.iteration and not any(own_votes)
 
 
 def on_tick(state: State, out: list[Effect]) -> State:
@@ -224,7 +224,7 @@ def _consider(state: State, out: list[Effect]) -> State:
     return replace(state, examining=block_digest(block))
 
 
-def _ask(state: State, out: list[Effect]) -> State:
+def _request_manifest(state: State, out: list[Effect]) -> State:
     """Ask the driver for a manifest if we lead and can prove what we extend."""
     if state.config.leader(state.iteration) != state.config.me:
         return state
@@ -233,9 +233,9 @@ def _ask(state: State, out: list[Effect]) -> State:
     ancestors = best_parent(state)
     if ancestors is None:
         return state
-    asked = link(state, ancestors)
-    out.append(asked)
-    return replace(state, asked=asked)
+    request = link(state, ancestors)
+    out.append(request)
+    return replace(state, asked=request)
 
 
 def _resend(state: State, out: list[Effect]) -> None:

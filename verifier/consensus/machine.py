@@ -307,18 +307,18 @@ def _learn(state: State, certificate: QuorumCertificate, out: list[Effect]) -> S
 
 def _check_agreement(state: State, vote: Vote) -> None:
     """Raise if two certificates conflict: more than f are Byzantine, so our signatures are worthless."""
-    said = {vote.kind: vote.block}
+    block_by_kind = {vote.kind: vote.block}
     for kind in VoteKind:
         known = state.certificates.get((vote.iteration, kind))
         if known is not None:
-            said.setdefault(kind, known.vote.block)
-            if known.vote.block != said[kind]:
+            block_by_kind.setdefault(kind, known.vote.block)
+            if known.vote.block != block_by_kind[kind]:
                 raise Diverged(f"two {kind.name} certificates in iteration {vote.iteration}")
-    blocks = {block for kind, block in said.items() if kind is not VoteKind.DUMMY}
+    blocks = {block for kind, block in block_by_kind.items() if kind is not VoteKind.DUMMY}
     if vote.iteration == state.tip.iteration:
         blocks.add(state.tip.block)
     # DUMMY beside NOTARISE is no conflict, even if a descendant made that block final.
-    if len(blocks) > 1 or {VoteKind.DUMMY, VoteKind.FINALISE} <= set(said):
+    if len(blocks) > 1 or {VoteKind.DUMMY, VoteKind.FINALISE} <= set(block_by_kind):
         raise Diverged(f"certificates of iteration {vote.iteration} exclude each other")
 
 
@@ -336,23 +336,23 @@ def _accuse(
     return replace(state, accused=state.accused | {culprit})
 
 
-def _propose(state: State, asked: BuildProposal, built: Built, out: list[Effect]) -> State:
+def _propose(state: State, request: BuildProposal, built: Built, out: list[Effect]) -> State:
     """Sign one block per iteration that we lead, and never another."""
     manifest = built.manifest
-    assert manifest.run_id == state.config.run_id and manifest.round == asked.round
-    assert manifest.parent == asked.parent_manifest
-    ancestors = path(state, asked.parent)
-    if asked.iteration != state.iteration or asked.iteration in state.drafts or ancestors is None:
+    assert manifest.run_id == state.config.run_id and manifest.round == request.round
+    assert manifest.parent == request.parent_manifest
+    ancestors = path(state, request.parent)
+    if request.iteration != state.iteration or request.iteration in state.drafts or ancestors is None:
         return state
     covered = parent_iteration(state, ancestors)
     dummies = dummies_between(state, covered, state.iteration)
     certificate = certified_block(state, covered)
-    assert dummies is not None and (certificate is not None or asked.round == 0)
+    assert dummies is not None and (certificate is not None or request.round == 0)
     block = Block(
         run_id=state.config.run_id,
         iteration=state.iteration,
-        round=asked.round,
-        parent=asked.parent,
+        round=request.round,
+        parent=request.parent,
         manifest=digest(manifest),
     )
     out.append(Persist(block))

@@ -47,10 +47,10 @@ from assay.protocol.state_transition import (
     advance,
     awaited,
     may_appraise,
-    may_back,
     may_commit_verdict,
     may_contradict,
     may_open_verdict,
+    may_report_stake,
     next_chain,
 )
 from assay.protocol.types import Digest, PeerId, RoundId, Signature
@@ -158,7 +158,7 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
             appraised = {**state.appraised, (appraisal.node, appraisal.verifier): event}
             return replace(state, appraised=appraised), ()
         case SignedStakeReport(stake_report=report):
-            if not may_back(state.run_state, report):
+            if not may_report_stake(state.run_state, report):
                 raise OutOfPhase(report.verifier, f"StakeReport of round {report.round}")
             verify(report.verifier, state.rules.domain, report, event.signature)
             stake_reports = {**state.stake_reports, (report.node, report.verifier): event}
@@ -196,7 +196,9 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
                 sketch_openings={k: v for k, v in state.sketch_openings.items() if _is_near(run_state, k)},
                 known_answers={k: v for k, v in state.known_answers.items() if _is_near(run_state, k)},
                 stake_reports={
-                    k: one for k, one in state.stake_reports.items() if may_back(run_state, one.stake_report)
+                    k: one
+                    for k, one in state.stake_reports.items()
+                    if may_report_stake(run_state, one.stake_report)
                 },
                 drand=state.drand,
                 contradictions={
@@ -370,7 +372,11 @@ def examine(
 
 def _oldest(state: Round, run_state: RunState) -> tuple[SignedStakeReport, ...]:
     """Stake reports for a manifest, in its canonical order: those that have waited longest."""
-    fit = (item for item in sorted(state.stake_reports.items()) if may_back(run_state, item[1].stake_report))
+    fit = (
+        item
+        for item in sorted(state.stake_reports.items())
+        if may_report_stake(run_state, item[1].stake_report)
+    )
     first = sorted(fit, key=lambda item: item[1].stake_report.round)[:STAKE_REPORTS_MAX]
     return tuple(signed for _, signed in sorted(first, key=lambda item: item[0]))
 
@@ -471,7 +477,7 @@ def _may_carry(run_state: RunState, message: SketchOpening | KnownAnswer) -> boo
         return False
     if isinstance(message, SketchOpening):
         return audits.may_open_sketch(audit, int(run_state.round))
-    return audits.may_plant(run_state.spec.audit, audit, int(run_state.round))
+    return audits.may_show_known_answer(run_state.spec.audit, audit, int(run_state.round))
 
 
 def _message_of(message: VerdictCommitment | Verdict) -> AuditMessage:

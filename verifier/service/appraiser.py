@@ -70,7 +70,7 @@ class Appraiser:
         self,
         me: Participant,
         follower: Follower,
-        say: Callable[[SignedAppraisal], Awaitable[None]],
+        broadcast: Callable[[SignedAppraisal], Awaitable[None]],
         unix_s: Callable[[], int],
     ) -> None:
         """Does nothing before `run`.
@@ -78,13 +78,13 @@ class Appraiser:
         Args:
             me: The verifier.
             follower: Its chain.
-            say: Passes our appraisal to the round and to all verifiers.
+            broadcast: Passes our appraisal to the round and to all verifiers.
             unix_s: The clock, Unix seconds.
 
         Raises:
             ConfigError: see `agreed_policy`.
         """
-        self._me, self._follower, self._say, self._unix_s = me, follower, say, unix_s
+        self._me, self._follower, self._broadcast, self._unix_s = me, follower, broadcast, unix_s
         self._policy = agreed_policy(me.spec, me.config.attestation)
         self._nonces: dict[int, tuple[Digest, int]] = {}  # round -> digest of its manifest, final since
 
@@ -116,7 +116,7 @@ class Appraiser:
             raise PeerFault(peer, "shows evidence and is no node of this run")
         shown = decode(EvidenceSubmission, body)
         evidence = decode(Evidence, shown.evidence, EVIDENCE_BYTES_MAX)
-        word = Appraisal(
+        appraisal = Appraisal(
             run_id=self._me.run_id,
             round=shown.round,
             node=peer,
@@ -125,22 +125,24 @@ class Appraiser:
             evidence=NO_DIGEST,
             result=NO_DIGEST,
         )
-        if not may_appraise(self._follower.run_state, word):  # before any work for an unauthorised request
+        if not may_appraise(
+            self._follower.run_state, appraisal
+        ):  # before any work for an unauthorised request
             raise OutOfPhase(peer, f"shows evidence over the manifest of round {shown.round}")
         result = await trio.to_thread.run_sync(self._appraised, self._policy, peer, shown, evidence)
-        told = {
+        fields = {
             "node": peer.hex()[:8],
             "verdict": result.verdict.word,
             "reasons": [reason.word for reason in result.all_reasons],
         }
-        log.info("evidence appraised", extra=told)
+        log.info("evidence appraised", extra=fields)
         token = write_token(result, self._me.keys.peer)
         discount = discount_of(result, result.at_s)
         if discount is not Discount.NONE:
-            word = replace(word, discount=discount, evidence=result.evidence, result=digest(result))
+            appraisal = replace(appraisal, discount=discount, evidence=result.evidence, result=digest(result))
             self._keep(int(shown.round), peer, token.encode())
-            signature = sign(self._me.keys.peer, self._me.domain, word)
-            await self._say(SignedAppraisal(appraised=word, signature=signature))
+            signature = sign(self._me.keys.peer, self._me.domain, appraisal)
+            await self._broadcast(SignedAppraisal(appraised=appraisal, signature=signature))
         return token.encode()
 
     def _keep(self, round_id: int, node: PeerId, token: bytes) -> None:

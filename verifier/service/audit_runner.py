@@ -1,7 +1,7 @@
 """Audit runner: fetches openings, recomputes drawn steps, commits to verdicts and reveals them.
 
-Room: verifier (edge). The chain determines who must judge which step. A verdict is stored before its
-commitment is sent, and stays secret until the chain reveals all verdicts at once.
+Room: verifier (edge). The chain determines which verifier must judge which step. A verdict is stored before
+its commitment is sent, and stays secret until the chain reveals all verdicts at once.
 
     may commit --> opening --> recompute --> store --> commitment --final--> all commitments in --> verdict
 """

@@ -198,7 +198,7 @@ class ChainDuties:
 
     def _due(self) -> list[SlashOrderRequest]:
         """Every slash that the chain implies, of nodes and of verifiers."""
-        nodes = [(step, NOBODY) for step in self._follower.upheld]
+        nodes = [(step, NOBODY) for step in self._follower.confirmed]
         verifiers = [
             ((audit.round, audit.node), fault.verdict.verifier)
             for audit, fault in self._follower.failed.values()
@@ -216,9 +216,9 @@ class ChainDuties:
         """
         step, spec, run_id = (request.round, request.node), self._me.spec, self._me.run_id
         if request.verifier == NOBODY:
-            upheld = self._follower.upheld.get(step)
-            if upheld is not None:
-                return slash_order_of(spec, run_id, upheld), accusers_of(upheld)
+            confirmed = self._follower.confirmed.get(step)
+            if confirmed is not None:
+                return slash_order_of(spec, run_id, confirmed), accusers_of(confirmed)
         for audit, fault in self._follower.failed.values():
             if (audit.round, audit.node) == step and fault.verdict.verifier == request.verifier:
                 return fault_ruling_of(spec, run_id, audit, fault), accusers_of(audit, fault)
@@ -256,7 +256,7 @@ class ChainDuties:
         Each step is done by the first verifier to reach it; a veto, before or after the slash, ends our part.
         """
         await trio.sleep(TAKEOVER_S * place)
-        told = {"offender": slash_order.offender, "round": int(request.round)}
+        fields = {"offender": slash_order.offender, "round": int(request.round)}
         while True:
             try:
                 chain = await trio.to_thread.run_sync(open_chain, self._me)
@@ -265,24 +265,24 @@ class ChainDuties:
                 if not await trio.to_thread.run_sync(chain.is_punished, slash_order.offence_id):
                     signatures = await self._signatures(request, slash_order)
                     await trio.to_thread.run_sync(chain.open_case, slash_order, signatures)
-                    log.info("case opened", extra=told)
+                    log.info("case opened", extra=fields)
                 case = await trio.to_thread.run_sync(chain.case, slash_order.offence_id)
                 if (
                     case.phase is CasePhase.OPEN
                     and await trio.to_thread.run_sync(chain.timestamp) >= case.execute_by
                 ):
                     await trio.to_thread.run_sync(chain.expire_case, slash_order.offence_id)
-                    log.warning("case opened too late", extra=told)
+                    log.warning("case opened too late", extra=fields)
                     return
                 if case.phase is CasePhase.OPEN:
                     await self._until(chain, case.veto_ends_at)
                     await trio.to_thread.run_sync(chain.execute_case, slash_order.offence_id)
-                    log.info("case executed", extra=told)
+                    log.info("case executed", extra=fields)
                     case = await trio.to_thread.run_sync(chain.case, slash_order.offence_id)
                 await self._until(chain, case.payable_at)
                 await trio.to_thread.run_sync(chain.pay_out_case, slash_order.offence_id)
                 await trio.to_thread.run_sync(chain.collect)
-                log.info("case paid out", extra=told)
+                log.info("case paid out", extra=fields)
                 return
             except AssayError as error:
                 log.warning("prosecution retried", extra={"reason": str(error)})

@@ -100,8 +100,8 @@ def read_answer(body: bytes, number: int) -> bytes:
         MalformedMessage: it has none, or is for another round.
     """
     try:
-        told = parse_json(body)
-        found, text = told["round"], told["signature"]
+        fields = parse_json(body)
+        found, text = fields["round"], fields["signature"]
         signature = bytes.fromhex(text)
     except (ValueError, TypeError, KeyError, RecursionError):
         raise MalformedMessage(f"drand round {number}: an answer that is none: {body[:80]!r}") from None

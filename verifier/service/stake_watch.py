@@ -23,7 +23,7 @@ from assay.participant.wallet.claims import open_chain
 from assay.protocol.errors import AssayError
 from assay.protocol.identity import sign
 from assay.protocol.messages import SignedStakeReport, StakeReport
-from assay.protocol.state_transition import RunState, may_back
+from assay.protocol.state_transition import RunState, may_report_stake
 from assay.protocol.types import PeerId, RoundId
 
 if TYPE_CHECKING:
@@ -37,14 +37,16 @@ FACT = "stake/"  # key in the store: a node's active stake when this verifier fi
 class StakeWatch:
     """One verifier's watch of operators' stakes."""
 
-    def __init__(self, me: Participant, follower: Follower, say: Callable[[SignedStakeReport], None]) -> None:
+    def __init__(
+        self, me: Participant, follower: Follower, broadcast: Callable[[SignedStakeReport], None]
+    ) -> None:
         """
         Args:
             me: The verifier.
             follower: Its chain.
-            say: Passes our stake report to the round and to all verifiers.
+            broadcast: Passes our stake report to the round and to all verifiers.
         """
-        self._me, self._follower, self._say = me, follower, say
+        self._me, self._follower, self._broadcast = me, follower, broadcast
         self._chain: Chain | None = None
 
     async def run(self) -> None:
@@ -55,25 +57,25 @@ class StakeWatch:
             except AssayError as error:  # an unreachable chain says nothing about stake
                 log.info("stakes not read", extra={"reason": str(error)})
             else:
-                for word in self.words(stakes):
-                    signature = sign(self._me.keys.peer, self._me.domain, word)
-                    self._say(SignedStakeReport(stake_report=word, signature=signature))
+                for report in self.due_reports(stakes):
+                    signature = sign(self._me.keys.peer, self._me.domain, report)
+                    self._broadcast(SignedStakeReport(stake_report=report, signature=signature))
             await trio.sleep(POLL_S)
 
-    def words(self, stakes: Mapping[PeerId, StakeState]) -> list[StakeReport]:
+    def due_reports(self, stakes: Mapping[PeerId, StakeState]) -> list[StakeReport]:
         """The stake reports due now, whether sent before or not: they may have been lost."""
         run_state = self._follower.run_state
         found = []
         for node, stake in sorted(stakes.items()):
-            word = StakeReport(
+            report = StakeReport(
                 run_id=self._me.run_id,
                 round=RoundId(max(int(run_state.round) - 1, 0)),
                 node=node,
                 verifier=self._me.me,
                 is_whole=self._is_whole(node, stake),
             )
-            if _is_due(run_state, word):
-                found.append(word)
+            if _is_due(run_state, report):
+                found.append(report)
         return found
 
     def _is_whole(self, node: PeerId, stake: StakeState) -> bool:
@@ -93,5 +95,5 @@ class StakeWatch:
         }
 
 
-def _is_due(run_state: RunState, word: StakeReport) -> bool:
-    return bool(run_state.round) and may_back(run_state, word)
+def _is_due(run_state: RunState, report: StakeReport) -> bool:
+    return bool(run_state.round) and may_report_stake(run_state, report)

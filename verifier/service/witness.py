@@ -56,18 +56,18 @@ class Witness:
             raise Unavailable("this verifier's file names no keeper, so it cosigns no ledger")
         if peer != ledger_service:
             raise PeerFault(peer, f"asks to cosign a ledger that {ledger_service.hex()[:8]} keeps")
-        asked, held = read_request(body), self._held(ledger_service)
+        request, held = read_request(body), self._held(ledger_service)
         try:
-            shown = continued(held, asked, self._origin, ledger_service)
+            shown = continued(held, request, self._origin, ledger_service)
         except BadNoteError as error:
             raise MalformedMessage(str(error)) from None
         except OtherSizeError as error:
             raise Unavailable(str(error)) from None
         except RolledBackError as error:
-            self._keep_evidence(_own(asked.note), str(error))
+            self._keep_evidence(_own(request.note), str(error))
             raise PeerFault(peer, str(error)) from None
         line = cosign(shown, self._me.keys.peer, self._unix_s())
-        self._me.store.set_value(NEWEST, with_lines(_own(asked.note), [line]).encode())
+        self._me.store.set_value(NEWEST, with_lines(_own(request.note), [line]).encode())
         log.info("ledger cosigned", extra={"entries": shown.size, "root": shown.root.hex()[:16]})
         return f"{line.text()}\n".encode()
 

@@ -20,7 +20,7 @@ from assay.verifier.aggregation.reputation import (
     WINDOW,
     Reputation,
     RoundAgreement,
-    heard,
+    admitted,
     observe,
     scores_of,
 )
@@ -84,7 +84,7 @@ def attack(name: str, *liars: int):
 
 def test_honest_nodes_are_all_heard():
     for rounds in (1, 2, 5, 30):
-        assert heard(after(rounds), f=2) == tuple(a_peer(n) for n in range(NODES))
+        assert admitted(after(rounds), f=2) == tuple(a_peer(n) for n in range(NODES))
 
 
 @pytest.mark.parametrize("name", ["sign-flip", "inner-product", "adaptive", "evasive"])
@@ -92,7 +92,7 @@ def test_honest_nodes_are_all_heard():
 def test_liars_are_not_heard_after_a_few_rounds(name, liars):
     reputation = after(6, attack(name, *liars))
 
-    assert heard(reputation, f=3) == tuple(a_peer(n) for n in range(NODES) if n not in liars)
+    assert admitted(reputation, f=3) == tuple(a_peer(n) for n in range(NODES) if n not in liars)
 
 
 def test_a_lie_that_nobody_contradicts_in_its_round_is_found_out_later():
@@ -107,14 +107,14 @@ def test_a_lie_that_nobody_contradicts_in_its_round_is_found_out_later():
 
     assert agreement[6, :6].min() >= 0
     assert agreement[7, :6].min() >= 0
-    assert not {a_peer(6), a_peer(7)} & set(heard(after(6, lie), f=2))
+    assert not {a_peer(6), a_peer(7)} & set(admitted(after(6, lie), f=2))
 
 
 def test_who_is_left_out_comes_back_once_borne_out_again():
     liar = after(8, flip(7))
-    assert a_peer(7) not in heard(liar, f=2)
+    assert a_peer(7) not in admitted(liar, f=2)
 
-    assert a_peer(7) in heard(after(WINDOW + PAST, start=liar), f=2)
+    assert a_peer(7) in admitted(after(WINDOW + PAST, start=liar), f=2)
 
 
 def test_a_newcomer_is_heard_after_half_a_window_and_not_at_once():
@@ -125,7 +125,7 @@ def test_a_newcomer_is_heard_after_half_a_window_and_not_at_once():
         if number < WINDOW:
             del updates[a_peer(7)]
         reputation = observe(reputation, updates, BLOCKS)
-        since[number] = a_peer(7) in heard(reputation, f=2)
+        since[number] = a_peer(7) in admitted(reputation, f=2)
 
     assert not since[WINDOW + 2]
     assert all(since[number] for number in range(2 * WINDOW, 3 * WINDOW))
@@ -133,7 +133,7 @@ def test_a_newcomer_is_heard_after_half_a_window_and_not_at_once():
 
 @pytest.mark.parametrize("f", [1, 2, 3])
 def test_no_more_than_f_are_ever_left_out(f):
-    assert len(heard(after(8, flip(0, 1, 2)), f=f)) == NODES - f
+    assert len(admitted(after(8, flip(0, 1, 2)), f=f)) == NODES - f
 
 
 @pytest.mark.parametrize("f", [1, 2, 3])
@@ -165,7 +165,7 @@ def test_arrival_order_does_not_matter(shuffler: random.Random):
         again = observe(again, dict(items), BLOCKS)
 
     assert scores_of(first) == scores_of(again)
-    assert heard(first, f=2) == heard(again, f=2)
+    assert admitted(first, f=2) == admitted(again, f=2)
 
 
 @settings(deadline=None, max_examples=10)
@@ -217,13 +217,13 @@ def test_the_state_is_a_function_of_the_last_rounds_alone():
 
 def test_without_a_majority_nobody_is_judged():
     with pytest.raises(ValueError, match="no honest majority"):
-        heard(after(2), f=4)
+        admitted(after(2), f=4)
 
 
 def test_one_node_alone_is_heard():
     reputation = observe(Reputation(), {a_peer(0): an_honest_update(0)}, BLOCKS)
 
-    assert heard(observe(reputation, {a_peer(0): an_honest_update(1)}, BLOCKS), f=0) == (a_peer(0),)
+    assert admitted(observe(reputation, {a_peer(0): an_honest_update(1)}, BLOCKS), f=0) == (a_peer(0),)
 
 
 def test_where_the_median_node_is_contradicted_nobody_is_left_out():
@@ -232,7 +232,7 @@ def test_where_the_median_node_is_contradicted_nobody_is_left_out():
     nets[0] = -10
     peers = tuple(a_peer(number) for number in range(4))
 
-    assert heard(Reputation(window=(RoundAgreement(peers, nets),)), f=1) == peers
+    assert admitted(Reputation(window=(RoundAgreement(peers, nets),)), f=1) == peers
 
 
 def test_while_everybody_contradicts_everybody_all_are_heard():
@@ -244,7 +244,7 @@ def test_while_everybody_contradicts_everybody_all_are_heard():
         reputation = observe(reputation, overshot if number % 2 else updates, BLOCKS, past=1)
 
     assert sorted(scores_of(reputation).values())[NODES // 2] < 0
-    assert len(heard(reputation, f=3)) == NODES
+    assert len(admitted(reputation, f=3)) == NODES
 
 
 def a_reputation(scores: list[int]) -> Reputation:
@@ -273,6 +273,6 @@ def a_reputation(scores: list[int]) -> Reputation:
 )
 def test_half_the_medians_score_is_enough_and_less_is_not(scores, out):
     """And where the median node is contradicted too, twice as much as it is still borne."""
-    found = heard(a_reputation(scores), f=2)
+    found = admitted(a_reputation(scores), f=2)
 
     assert [n for n in range(5) if a_peer(n) not in found] == out

@@ -1083,7 +1083,11 @@ def test_a_seal_by_somebody_who_is_not_on_duty_is_refused():
         a_round(run_state), (), replace(manifest, commitments=(spoken(name_of(audit.order[0]), audit)[0],))
     )
     for early in audit.order[1:]:
-        refused(run_state, replace(manifest, commitments=(spoken(name_of(early), audit)[0],)), "may not seal")
+        refused(
+            run_state,
+            replace(manifest, commitments=(spoken(name_of(early), audit)[0],)),
+            "may not commit to a verdict",
+        )
 
 
 def test_a_word_on_a_step_that_was_never_drawn_is_refused():

@@ -36,7 +36,7 @@ class Desk:
     def sees(self, active: int, minimum: int = 100) -> list[StakeReport]:
         me: Any = SimpleNamespace(run_id=RUN_ID, me=peer("vera"), store=Store(self.folder / "store.db"))
         follower: Any = SimpleNamespace(run_state=self.run_state)
-        return StakeWatch(me, follower, lambda _: None).words({NORA: a_stake(active, minimum)})
+        return StakeWatch(me, follower, lambda _: None).due_reports({NORA: a_stake(active, minimum)})
 
 
 @pytest.fixture
