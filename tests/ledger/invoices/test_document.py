@@ -289,7 +289,7 @@ def test_an_invoice_that_the_books_no_longer_bear_out_is_not_shown_as_good(place
     books = open_engine(place)
     an_invoice(books, 0)
     books.dispose()
-    edit(place, "UPDATE unpaid SET reason = 'unopened' WHERE epoch = 0")
+    edit(place, "UPDATE unpaid SET reason = 'accused' WHERE epoch = 0")
     books = open_engine(place)
 
     with pytest.raises(LedgerIntegrityError, match="not charged differs from the books"):
