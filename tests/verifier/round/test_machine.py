@@ -1039,7 +1039,9 @@ def test_reveals_are_a_quorum_of_true_ones_of_this_round():
     refused(
         run_state, replace(manifest, beacon_shares=(first, *manifest.beacon_shares)), "ascend by verifier"
     )
-    refused(run_state, replace(manifest, beacon_shares=tuple(sorted((stranger, *rest), key=str))), "reveal")
+    refused(
+        run_state, replace(manifest, beacon_shares=tuple(sorted((stranger, *rest), key=str))), "beacon share"
+    )
 
 
 def test_reveals_before_the_first_round_are_refused():

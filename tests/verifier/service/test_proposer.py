@@ -210,7 +210,11 @@ async def test_only_after_a_skipped_iteration_does_a_leader_do_without_a_beacon_
         verifier.proposer.ask(replace(asked((EMPTY,), follows=False), ancestors=()))
         await settled()
         assert [built.manifest for built in verifier.of(Built)] == [
-            replace(a_real_manifest(NODES, AFTER), beacon_shares=tuple(one for (one,) in shares.values()))
+            replace(
+                a_real_manifest(NODES, AFTER),
+                beacon_shares=tuple(one for (one,) in shares.values()),
+                is_partial=True,
+            )
         ]
 
 
@@ -361,7 +365,7 @@ async def test_a_proposal_with_a_quorum_of_beacon_shares_passes_only_after_a_ski
     tmp_path, clock
 ):
     full = a_manifest(AFTER)
-    partial = replace(full, beacon_shares=full.beacon_shares[:3])
+    partial = replace(full, beacon_shares=full.beacon_shares[:3], is_partial=True)
     async with a_proposer(tmp_path, links=[a_certified(EMPTY)]) as verifier:
         direct = verifier.proposal(partial)
         skipping = replace(direct, dummies=(a_quorum(VoteKind.NOTARISE, direct),))
