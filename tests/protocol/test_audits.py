@@ -641,6 +641,7 @@ OUTCOMES = st.sampled_from([None, *Outcome])
 LIES = st.sampled_from([{}, GUESS, {"witness": Digest(b"c" * 32)}, {"exec_class": Digest(b"o" * 32)}])
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     liar=st.integers(0, 3),

@@ -19,6 +19,8 @@ from assay.simulation.round import SimRound
 from assay.simulation.spec import AttackName, RuleName, SimSpec, load_sim, sim_run_spec
 from assay.simulation.train import simulate
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "sim").glob("*.toml"))
 TINY = """
 [model]

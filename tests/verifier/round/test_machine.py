@@ -928,6 +928,7 @@ def test_ancestors_that_the_final_chain_left_aside_end_no_process():
 # ---- what an honest leader proposes passes everywhere
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_whatever_an_honest_leader_proposes_another_honest_verifier_accepts(data):
