@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eth_abi.exceptions import EncodingError
+
 from assay.bundle.finished import Settled
 from assay.bundle.settlement_file import SETTLEMENTS, epoch_name, read_settlement
 from assay.chain.addresses import Deployment
@@ -156,7 +158,7 @@ def _about(name: str) -> Iterator[str]:
         yield name
     except IntegrityError:
         raise
-    except (ValueError, RecursionError, AssayError) as error:
+    except (ValueError, TypeError, RecursionError, EncodingError, AssayError) as error:
         raise IntegrityError(f"{name}: {error}") from None
 
 

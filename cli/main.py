@@ -136,7 +136,14 @@ def run_verify(folder: Annotated[Path, typer.Argument(metavar="RUNS/NAME")]) -> 
     from assay.bundle.read import read
     from assay.bundle.verify import report_lines, verify
 
-    for line in report_lines(verify(read(folder))):
+    def show(round_id: int) -> None:
+        if sys.stderr.isatty():
+            typer.echo(f"\rround {round_id} replayed", err=True, nl=False)
+
+    report = verify(read(folder), on_round=show)
+    if sys.stderr.isatty():
+        typer.echo("\r\033[K", err=True, nl=False)
+    for line in report_lines(report):
         typer.echo(line)
 
 

@@ -354,6 +354,7 @@ def test_books_that_are_older_than_a_checkpoint_on_disk_fail_the_audit(assay: As
         (lambda told: told["unpaid"].append({"round": 0, "node": "00", "reason": "x"}), "unpaid: "),
         (lambda told: told["result"].update(root="00" * 32), "root"),
         (lambda told: told["result"].update(model_hash="00" * 32), "digest: "),
+        (lambda told: told["result"].update(model_hash="00" * 33), "bytes32"),
         (lambda told: told.update(digest="00" * 32), "digest: "),
         (lambda told: told.update(certificate=""), "signatures"),
         (lambda told: told.pop("rows"), "rows"),
