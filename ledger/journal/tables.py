@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlmodel import Field, SQLModel
 
 # 2: the Merkle log; 3: balances, and entries that are pending; 4: subtrees of the log; 5: invoices
-SCHEMA_VERSION = 8  # the baseline; 1 to 7 were schemas of development and are refused
+SCHEMA_VERSION = 9  # the baseline; 1 to 8 were schemas of development and are refused
 BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # STRICT knows INTEGER only; it has 64 bits
 _PENDING = sa.text("state = 'pending'")
 STRICT: dict[str, Any] = {"sqlite_strict": True}
@@ -253,15 +253,15 @@ class AuditRow(Table, table=True):
 
 
 class VerdictRow(Table, table=True):
-    """A verdict, and the manifest that carries it."""
+    """A verdict, and the manifest that carries it: a verifier may judge again once a dispute is open."""
 
     __tablename__ = "verdict"
     __table_args__ = STRICT
     round: int = _key()
     node: bytes = _key(sa.LargeBinary)
     verifier: bytes = _key(sa.LargeBinary)
+    in_round: int = _key()
     outcome: str = _text()
-    in_round: int = _number()
 
 
 class RulingRow(Table, table=True):

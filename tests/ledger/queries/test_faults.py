@@ -110,6 +110,19 @@ def test_every_fault_is_on_record_with_the_round_that_proved_it(store: BookStore
     assert (found.kept_rounds, found.rounds) == (len(FACTS), len(FACTS))
 
 
+def test_a_verifier_may_judge_a_step_again_in_a_dispute(store: BookStore):
+    """A MATCH from before the dispute no longer counts, so the chain carries a second verdict of the verifier."""
+    verdict = next(verdict for facts in FACTS for verdict in facts.verdicts)
+    twice = [replace(facts, verdicts=(verdict,)) for facts in FACTS[:2]]
+
+    store.add_rounds(twice)
+    store.add_rounds(twice)
+
+    with store.reading() as db:
+        rows = db.execute(sa.text("SELECT verifier, in_round FROM verdict ORDER BY in_round")).all()
+    assert [tuple(row) for row in rows] == [(verdict.verifier, 0), (verdict.verifier, 1)]
+
+
 @pytest.mark.parametrize("size", [1, 2, 5, 99])
 def test_portions_and_repetitions_keep_each_once(store: BookStore, size: int):
     for start in range(0, len(FACTS), size):
