@@ -26,6 +26,7 @@ from assay.protocol.update_rule import (
 
 T = TypeVar("T")
 NO_RATE = ScheduleSpec(curve=Curve.CONSTANT, peak_nano=0, floor_ppm=0, warmup_rounds=0, decay_rounds=0)
+RESET_ROUNDS = 64  # costs no loss (docs/results/convergence.md)
 SEGMENT_STEPS = 5  # inner steps that an audit repeats, unless set otherwise
 
 
@@ -53,6 +54,7 @@ class Choices:
     rank: int | None = None
     values: Values | None = None
     feedback_micro: int | None = None
+    reset_rounds: int | None = None
     outer: Outer | None = None
     momentum_micro: int | None = None
     outer_decay_micro: int | None = None
@@ -143,6 +145,7 @@ def compressor(
         values=given(choices.values, Values.INT8 if rank else values),
         feedback_micro=given(choices.feedback_micro, feedback_micro),
         keeps_error=keeps,
+        reset_rounds=given(choices.reset_rounds, RESET_ROUNDS),
     )
 
 
