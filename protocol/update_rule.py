@@ -193,6 +193,11 @@ class RuleSpec:
         return not self.is_gradient and (self.local.keeps_moments or self.is_local_kept)
 
     @property
+    def idle_steps(self) -> int:
+        """Steps that one unseen false step can spare its node: an inner state may hold what it steps by."""
+        return self.compress.reset_rounds if self.carries_inner else 1
+
+    @property
     def segments(self) -> int:
         """Number of inner states that a commit binds: 0 for a gradient."""
         return 0 if self.is_gradient else -(-self.local.steps // self.local.segment)
