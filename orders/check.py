@@ -167,8 +167,15 @@ def deters_words(order: Order) -> str:
             step_pay=step_tokens * budget.price_per_mtoken * scaled(budget.operators, 6) // PPM // 10**6,
             idle=order.rule().idle_steps,
         )
-        + f"; {_bribery_words(order)}"
+        + f"; {_bribery_words(order)}; {_laziness_words(order)}"
     )
+
+
+def _laziness_words(order: Order) -> str:
+    """Whether an auditor that recomputes nothing risks anything."""
+    if order.verify.known_answers:
+        return "an auditor that recomputes nothing risks its stake in every audit of a known-answer task"
+    return "an auditor that recomputes nothing is not deterred: known_answers is 0"
 
 
 def _bribery_words(order: Order) -> str:

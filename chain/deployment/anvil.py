@@ -36,11 +36,14 @@ from assay.protocol.errors import ConfigError, Unavailable
 HOST = "127.0.0.1"
 START_S_MAX = 30.0
 STOP_S_MAX = 10.0
-INSTALL_HINT = "run 'npm install --omit=dev --no-audit --no-fund' in contracts/ (needs Node 20 or newer)"
+INSTALL_HINT = (
+    "install Foundry, so that 'anvil' is on PATH; or, in the source tree, run "
+    "'npm install --omit=dev --no-audit --no-fund' in contracts/ (needs Node 20 or newer)"
+)
 
 
 def find_anvil(contracts_dir: Path, binary: Path | None = None) -> Path:
-    """The anvil to start: `binary` if given, else the one npm put under `contracts_dir`.
+    """The anvil to start: `binary` if given, else the one npm put under `contracts_dir`, else PATH's.
 
     The native binary goes before npm's launcher, which is a Node script and needs Node on PATH.
 
@@ -57,6 +60,9 @@ def find_anvil(contracts_dir: Path, binary: Path | None = None) -> Path:
             return native
     launcher = modules / ".bin" / "anvil"
     if not launcher.exists():
+        found = shutil.which("anvil")
+        if found is not None:
+            return Path(found)
         raise ConfigError(f"anvil is not installed: {INSTALL_HINT}")
     if shutil.which("node") is None:
         raise ConfigError("anvil needs Node 20 or newer, and no 'node' is on PATH")

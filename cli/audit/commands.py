@@ -6,6 +6,7 @@ Room: cli (edge). A command parses, calls one library function, prints one resul
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -97,6 +98,26 @@ def audit_odds(
     )  # fmt: skip
     found = answers(question)
     _print(as_plain(question, found) if as_json else odds_table(found), as_json=as_json)
+
+
+@audit_app.command("game")
+def audit_game(
+    epochs: Annotated[
+        int, typer.Option(min=1, help="Epochs of ten rounds that each strategy is played.")
+    ] = 10_000,
+    seed: Annotated[int, typer.Option(help="Of every draw.")] = 0,
+    known: Annotated[
+        float, typer.Option(min=0, max=1, help="kappa: share of audits that are known-answer tasks.")
+    ] = 0.001,
+    as_json: AsJson = False,
+) -> None:
+    """Play dishonest strategies against the default stakes and rates; exit status 1 if one of them pays."""
+    from assay.cli.audit.game import default_market, game_table, play
+
+    played = play(default_market(known), epochs, seed)
+    _print([asdict(one) for one in played] if as_json else game_table(played), as_json=as_json)
+    if any(one.is_profitable for one in played):
+        raise typer.Exit(1)
 
 
 @audit_app.command("report")

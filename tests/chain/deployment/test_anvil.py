@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from assay.chain.client import UNIT, Chain, Deployment
-from assay.chain.deployment.anvil import Anvil, find_anvil
+from assay.chain.deployment.anvil import Anvil
 from assay.chain.statements import OPERATOR
 from assay.protocol.errors import ConfigError, Unavailable
 from tests.contracts.chain_world import World
@@ -122,13 +122,6 @@ def test_a_busy_port_is_the_operators_to_fix(anvil_binary: Path, tmp_path: Path)
         port = other.getsockname()[1]
         with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is busy"):
             a_chain(anvil_binary, tmp_path, port=port).start()
-
-
-def test_a_missing_anvil_names_the_command_that_installs_it(tmp_path: Path):
-    with pytest.raises(ConfigError, match="npm install --omit=dev"):
-        find_anvil(tmp_path)
-    with pytest.raises(ConfigError, match="not an executable"):
-        find_anvil(tmp_path, tmp_path / "nothing")
 
 
 def test_an_anvil_that_stops_at_once_is_reported_with_its_last_words(anvil_binary: Path, tmp_path: Path):

@@ -10,9 +10,21 @@ from assay.chain.deployment.anvil import find_anvil
 from assay.protocol.errors import ConfigError
 
 
-def test_without_anvil_the_install_command_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="npm install"):
+def test_without_anvil_the_install_command_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(ConfigError, match=r"install Foundry.*npm install --omit=dev"):
         find_anvil(tmp_path)
+
+
+def test_foundrys_own_anvil_is_taken_from_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    binary = tmp_path / "bin" / "anvil"
+    binary.parent.mkdir()
+    binary.write_text("")
+    binary.chmod(0o755)
+    monkeypatch.setenv("PATH", str(binary.parent))
+
+    assert find_anvil(tmp_path) == binary
 
 
 def test_a_launcher_without_node_asks_for_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Bribes: an order says whether the stakes it asks for make bribing an auditor a loss."""
+"""Auditors: an order says whether its stakes and tasks make bribing one, or its idleness, a loss."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from assay.orders.order import load_order
         ("[budget]\nverifier_stake = 5999.0\n", "with a verifier_stake of 6,000.000000 aUSD"),
         ("[budget]\nverifier_slash = 0.1\n", "with a verifier_stake of 12,000.000000 aUSD"),
         ("[verify]\nreplicated = 0.0\n", "for no audit is replicated"),
+        ("", "recomputes nothing is not deterred"),
+        ("[verify]\nknown_answers = 1\n", "recomputes nothing risks its stake"),
     ],
 )
-def test_an_order_says_whether_a_bribe_pays(lines: str, says: str, tmp_path: Path) -> None:
+def test_an_order_says_whether_a_bribe_or_an_idle_auditor_pays(lines: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(f'[run]\nname = "bribes"\n{lines}')
 
