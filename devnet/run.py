@@ -26,7 +26,8 @@ from assay.devnet.provision import ProvisionedNetwork, establish
 from assay.devnet.supervisor import Supervisor
 from assay.devnet.tables import report
 from assay.orders.data import collect_data, write_base
-from assay.orders.order import Order, load_order
+from assay.orders.load import load_order
+from assay.orders.order import Order
 from assay.orders.quote import quote_of
 from assay.orders.spec import data_spec
 from assay.protocol.errors import AssayError, ConfigError

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 
 from assay.devnet.faults.behaviours import HONEST, VERIFIER_BEHAVIOURS, parse_behaviour
 from assay.orders.config_errors import ConfigProblem, problems_of
-from assay.orders.order import COMMAND_LINE
+from assay.orders.load import COMMAND_LINE
 from assay.orders.sections import RunSection, Section
 from assay.orders.toml import read_toml
 from assay.protocol.errors import ConfigError

@@ -21,7 +21,7 @@ from assay.devnet.tables import (
     training_table,
     verifiers_table,
 )
-from assay.orders.order import load_order
+from assay.orders.load import load_order
 from assay.orders.spec import build_spec, data_spec
 from assay.protocol.params import Member
 from assay.protocol.types import Address, Digest, PeerId

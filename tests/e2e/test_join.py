@@ -14,7 +14,7 @@ from assay.devnet.summary import invariants
 from assay.devnet.supervisor import Supervisor
 from assay.ledger.settlement.results import run_id_of
 from assay.orders.data import collect_data
-from assay.orders.order import load_order
+from assay.orders.load import load_order
 from assay.orders.spec import data_spec
 from assay.participant.links import extend
 from assay.participant.store import Store

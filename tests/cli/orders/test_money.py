@@ -14,7 +14,7 @@ import pytest
 
 from assay.chain.client import UNIT
 from assay.ledger.settlement.results import run_id_of
-from assay.orders.order import load_order
+from assay.orders.load import load_order
 from assay.orders.purchase import check_place
 from assay.orders.quote import quote_of
 from assay.protocol.encoding.codec import encode
