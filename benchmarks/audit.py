@@ -41,8 +41,7 @@ from assay.training.codec.contribution import decode_contribution
 from assay.training.data.batches import describe
 from assay.training.data.shards import write_tokens
 from assay.training.layout import layout_of
-from assay.training.methods import METHODS
-from assay.training.methods.choices import Choices
+from assay.training.methods.choices import Choices, method_rule
 from assay.training.model.loss import use_one_thread
 from assay.training.model.presets import PRESETS
 from assay.training.optimiser.momentum_root import momentum_leaves
@@ -157,7 +156,11 @@ def _pair(folder: Path, name: str, method: str, choices: Choices, repeats: int) 
     data = describe(manifest, validation_tokens=2000, source="random", licence="none")
     spec = sim_run_spec(sim_of(SimFile(), Path()), replace(data, vocabulary=256))
     spec = replace(
-        spec, model=model, data=data, rule=METHODS[method](choices), audit=replace(spec.audit, blocks=BLOCKS)
+        spec,
+        model=model,
+        data=data,
+        rule=method_rule(method, choices),
+        audit=replace(spec.audit, blocks=BLOCKS),
     )
     node = spec.nodes[0].peer
     trainer = _Trainer(

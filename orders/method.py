@@ -11,8 +11,7 @@ from dataclasses import replace
 from assay.orders.amounts import scaled
 from assay.orders.sections import CommSection, RunSection, TrainSection
 from assay.protocol.update_rule import Curve, Outer, RuleSpec, Transform, Values, Wire
-from assay.training.methods import METHODS
-from assay.training.methods.choices import Choices
+from assay.training.methods.choices import Choices, method_rule
 from assay.verifier.aggregation.registry import DECODED
 
 SIGNS_FROM_NODES = 25  # docs/results/aggregation.md: from here on signs are shorter than the union
@@ -30,7 +29,8 @@ def order_rule(run: RunSection, train: TrainSection, comm: CommSection) -> RuleS
 
     By default it tolerates a third of the nodes, and encodes aggregates in the shorter way.
     """
-    rule = METHODS[comm.method](
+    rule = method_rule(
+        comm.method,
         Choices(
             sequences=train.sequences,
             steps=train.steps,
@@ -62,7 +62,7 @@ def order_rule(run: RunSection, train: TrainSection, comm: CommSection) -> RuleS
             merge_ppm=_scaled(comm.merge, 6),
             read_lag=comm.read_lag,
             apply_lag=comm.apply_lag,
-        )
+        ),
     )
     is_shorter = run.nodes >= SIGNS_FROM_NODES or rule.aggregation.name in DECODED
     if comm.download is None and is_shorter and rule.outer.kind is Outer.SIGN:

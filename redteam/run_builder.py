@@ -50,8 +50,7 @@ from assay.protocol.state_transition import (
     start,
 )
 from assay.protocol.types import NO_DIGEST, Address, Digest, HotSignature, PeerId, RoundId, Signature
-from assay.training.methods import METHODS
-from assay.training.methods.choices import Choices
+from assay.training.methods.choices import Choices, method_rule
 from assay.training.model.presets import gpt_spec
 
 RUN_ID = Digest(hashlib.sha256(b"redteam run").digest())
@@ -104,7 +103,7 @@ def a_spec(
             root=NO_DIGEST, manifest=NO_DIGEST, tokenizer=NO_DIGEST, vocabulary=256, token_bytes=1,
             tokens=10_000, validation_tokens=100, source="made up", licence="none",
         ),
-        rule=METHODS["demo"](Choices(sequences=sequences, warmup_rounds=0, k=4, lr_nano=1000, f=0)),
+        rule=method_rule("demo", Choices(sequences=sequences, warmup_rounds=0, k=4, lr_nano=1000, f=0)),
         audit=replace(rules, **audit),
         money=MoneySpec(
             price_per_mtoken=10**9, operators_ppm=870_000, verifiers_ppm=80_000, treasury=Address(bytes(20)),

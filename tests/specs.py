@@ -15,8 +15,7 @@ from assay.protocol.types import NO_DIGEST
 from assay.protocol.update_rule import RuleSpec
 from assay.training.data.batches import describe
 from assay.training.data.shards import DataManifest, Source
-from assay.training.methods import METHODS
-from assay.training.methods.choices import Choices
+from assay.training.methods.choices import Choices, method_rule
 from assay.training.model.presets import gpt_spec
 
 FLOAT32_WHOLE = ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=0)
@@ -29,7 +28,7 @@ def a_model(**sizes: Any) -> ModelSpec:
 
 def a_rule(method: str = "demo", **choices: Any) -> RuleSpec:
     """A method with two sequences a step and no warm-up, unless said otherwise."""
-    return METHODS[method](Choices(**{"sequences": 2, "warmup_rounds": 0, **choices}))
+    return method_rule(method, Choices(**{"sequences": 2, "warmup_rounds": 0, **choices}))
 
 
 def data_of(tokens: NDArray[np.uint8], **changes: Any) -> DataSpec:

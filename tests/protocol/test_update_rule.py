@@ -21,8 +21,8 @@ from assay.protocol.update_rule import (
     Values,
     check_rule,
 )
-from assay.training.methods import METHODS
-from assay.training.methods.choices import Choices
+from assay.training.methods.choices import Choices, method_rule
+from assay.training.methods.presets import METHODS
 from tests.builders import a_spec
 from tests.specs import a_rule
 
@@ -213,7 +213,7 @@ def test_a_number_at_its_bound_is_taken_and_one_beyond_it_is_named(method, insid
 )
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_passes_as_it_is_and_with_usual_choices(method, choices):
-    rule = METHODS[method](Choices(**choices))
+    rule = method_rule(method, Choices(**choices))
 
     assert faults(rule) == []
     check_spec(a_spec(rule=rule))
