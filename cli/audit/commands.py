@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 audit_app = typer.Typer(
     no_args_is_help=True, help="Compute audit odds, report and replay audits, calibrate tolerances."
@@ -76,7 +79,7 @@ def audit_odds(
     as_json: AsJson = False,
 ) -> None:
     """Compute the chance that audits detect cheating, and the stakes and pay that make cheating a loss."""
-    from assay.cli.audit.odds import Question, answers, as_plain, odds_table
+    from assay.cli.audit.odds import Question, answers, odds_json, odds_table
 
     question = Question(
         rate=rate, cheat=cheat, steps=steps, power=power, probation=probation, stake=stake, slash=slash,
@@ -84,7 +87,7 @@ def audit_odds(
         auditor_stake=auditor_stake,
     )  # fmt: skip
     found = answers(question)
-    _print(as_plain(question, found) if as_json else odds_table(found), as_json=as_json)
+    _print(odds_json(question, found) if as_json else odds_table(found))
 
 
 @audit_app.command("report")
@@ -102,7 +105,7 @@ def audit_report(
     found = report_of(run)
     if html is not None:
         write_page(html, report_page(found))
-    _print(found if as_json else report_group(found), as_json=as_json)
+    _print(json.dumps(found, indent=2) if as_json else report_group(found))
 
 
 @audit_app.command("replay")
@@ -143,9 +146,9 @@ def audit_calibrate(
         MODELS,
         SEGMENT_STEPS,
         STEPS,
-        as_plain,
         calibrate,
         calibration_group,
+        calibration_json,
     )
 
     found = calibrate(
@@ -155,13 +158,13 @@ def audit_calibrate(
     )
     if out is not None:
         out.write_bytes(found.limits.encode())
-    _print(as_plain(found) if as_json else calibration_group(found), as_json=as_json)
+    _print(calibration_json(found) if as_json else calibration_group(found))
     raise typer.Exit(0 if found.is_sound else 1)
 
 
-def _print(what: Any, *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(what, indent=2))
+def _print(what: str | RenderableType) -> None:
+    if isinstance(what, str):
+        typer.echo(what)
         return
     from rich.console import Console
 

@@ -42,7 +42,7 @@ from assay.participant.wallet.claims import open_chain
 from assay.protocol.audits import AuditStatus
 from assay.protocol.errors import AssayError, Unavailable
 from assay.protocol.types import NO_DIGEST, Digest
-from assay.training.data.inventory import inventory, inventory_digest
+from assay.training.data.inventory import inventory
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -271,7 +271,7 @@ class Buyer:
     ) -> Registered | None:
         """The model's record on chain; None if no quorum signs in time: the model is delivered anyway."""
         last = settled[self.me.spec.epochs - 1]
-        trained_on = inventory_digest(inventory(self.me.spec.data, inputs.manifest))
+        trained_on = inventory(self.me.spec.data, inputs.manifest).digest()
         found: Registered | None = None
         with trio.move_on_after(REGISTER_S_MAX):
             found = await _patiently(lambda: register_model(self.me, self._host, chain, last, trained_on))
