@@ -40,7 +40,6 @@ from assay.protocol.params import (
     TimingSpec,
     check_spec,
 )
-from assay.protocol.randomness.drand import NO_DRAND
 from assay.protocol.state_transition import (
     RunState,
     advance,
@@ -88,8 +87,7 @@ def a_spec(
     """A run in which every step is drawn and one auditor is assigned, unless `audit` differs."""
     rules = AuditSpec(
         probation=100_000, floor_ppm=200_000, blocks=4, replication_ppm=0, takeover_rounds=1, audit_rounds=6,
-        dispute_rounds=3, limits=NO_DIGEST, known_answers=NO_DIGEST, known_answer_count=0,
-        attestation=NO_DIGEST, attested_rounds=0, code=NO_DIGEST, drand=NO_DRAND,
+        dispute_rounds=3,
     )  # fmt: skip
     spec = RunSpec(
         deployment_id=mark("deployment"),

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.params import AuditSpec, ComputeSpec, DataSpec, ModelSpec, Precision
-from assay.protocol.randomness.drand import NO_DRAND
 from assay.protocol.types import NO_DIGEST
 from assay.protocol.update_rule import RuleSpec
 from assay.training.data.batches import describe
@@ -62,12 +61,5 @@ def an_audit_spec(**changes: object) -> AuditSpec:
         takeover_rounds=1,
         audit_rounds=4,
         dispute_rounds=3,
-        limits=NO_DIGEST,
-        known_answers=NO_DIGEST,
-        known_answer_count=0,
-        attestation=NO_DIGEST,
-        attested_rounds=0,
-        code=NO_DIGEST,
-        drand=NO_DRAND,
     )
     return replace(rules, **changes)

@@ -17,8 +17,6 @@ from assay.orders.amounts import DECIMALS, UNIT, money_text, scaled
 from assay.protocol.encoding.json_text import plain
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import AuditSpec
-from assay.protocol.randomness.drand import NO_DRAND
-from assay.protocol.types import NO_DIGEST
 from assay.verifier.audit import odds
 
 PAGE = "docs/odds.md, section"
@@ -111,13 +109,6 @@ def _detection(question: Question) -> list[Answer]:
             takeover_rounds=1,
             audit_rounds=4,
             dispute_rounds=2,
-            limits=NO_DIGEST,
-            known_answers=NO_DIGEST,
-            known_answer_count=0,
-            attestation=NO_DIGEST,
-            attested_rounds=0,
-            code=NO_DIGEST,
-            drand=NO_DRAND,
         )
         chance = odds.caught_by_rule(rules, question.cheat, question.steps, question.power)
         found.append(
