@@ -13,9 +13,7 @@ from assay.training.methods.presets import METHODS
 
 Spec = TypeVar("Spec", bound=Any)
 SEGMENT_STEPS = 5  # inner steps that an audit repeats, unless set otherwise
-ADAPTIVE_LR_NANO = (
-    10_000_000  # at most, unless set otherwise: a step of ADAM or YOGI is about as long as this
-)
+ADAPTIVE_LR_NANO = 10_000_000  # at most, unless set otherwise: about the step of ADAM or YOGI
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
