@@ -143,6 +143,7 @@ def deters_words(order: Order) -> str:
         stake=scaled(budget.operator_stake, DECIMALS),
         slash_ppm=scaled(min(budget.slash, budget.withheld_share), 6),
         step_pay=step_tokens * budget.price_per_mtoken * scaled(budget.operators, 6) // PPM // 10**6,
+        idle=order.rule.idle_steps,
     )
 
 
@@ -154,6 +155,7 @@ def deterrence_words(
     slash_ppm: int,
     step_pay: int,
     power: Fraction = Fraction(19, 20),
+    idle: int = 1,
 ) -> str:
     """What an order's stake, slash and audit floor deter, in one line.
 
@@ -164,9 +166,10 @@ def deterrence_words(
         slash_ppm: The share lost for a confirmed fault, or for a refused opening, whichever is less.
         step_pay: What one accepted step earns its operator, token units.
         power: d, of one audit.
+        idle: Steps without work that one unseen false step makes possible.
     """
     rate, lost = Fraction(rules.floor_ppm, PPM), stake * slash_ppm // PPM
-    saving = odds.saving_deterred(lost, rate, power, in_flight=late)
+    saving = odds.saving_deterred(lost, rate, power, idle=idle, in_flight=late)
     outside = int(lost * rate * power / (1 - rate * power)) if rate * power < 1 else None
     of_pay = f"{saving / step_pay:,.1f} times" if step_pay else "of"
     many = odds.steps_until(odds.hit(rate, Fraction(1, 10), power), Fraction(99, 100))

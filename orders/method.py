@@ -52,6 +52,7 @@ def order_rule(run: RunSection, train: TrainSection, comm: CommSection) -> RuleS
             rank=comm.rank,
             values=None if comm.values is None else VALUE_NAMES[comm.values],
             feedback_micro=_scaled(comm.beta, 6),
+            reset_rounds=comm.reset,
             outer=None if comm.outer is None else OUTER_NAMES[comm.outer],
             momentum_micro=_scaled(comm.momentum, 6),
             outer_decay_micro=_scaled(train.weight_decay, 6),

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidato
 from assay.orders.amounts import DECIMALS, TOKENS_MAX, scaled
 from assay.protocol.messages import NODES_MAX, VERIFIERS_MAX
 from assay.protocol.openings import OPENED_BLOCKS_MAX
-from assay.protocol.update_rule import BLOCK_SIZE, FRAGMENTS_MAX, LAG_MAX, RANK_MAX
+from assay.protocol.update_rule import BLOCK_SIZE, FRAGMENTS_MAX, LAG_MAX, RANK_MAX, RESET_MAX
 from assay.training.data.documents import Format
 from assay.verifier.aggregation.registry import DECODED, RULE_NAMES
 
@@ -152,6 +152,7 @@ class CommSection(Section):
     transform: Literal["none", "dct"] | None = None
     # share of the unsent part that is kept
     beta: Annotated[float, Field(ge=0, le=1), _finite_in(6)] | None = None
+    reset: Annotated[int, Field(ge=1, le=RESET_MAX)] | None = None  # rounds until the unsent part is dropped
     outer: Literal["sign", "sgd", "nesterov", "adam", "yogi"] | None = None
     momentum: Annotated[float, Field(ge=0, lt=1), _finite_in(6)] | None = None  # of the outer step
     aggregation: Literal[(*RULE_NAMES, *DECODED)] | None = None  # type: ignore[valid-type]

@@ -6,6 +6,7 @@ step. Methods are presets of it: `training/methods/`.
 
     local:    x = lr * DCT(gradient, equalised), or the pseudo-gradient of `steps` optimiser steps
     compress: e' = beta * e + x;  q = values of the k largest of every block;  e = e' - q
+              (e bounded in size and in life: training/optimiser/carry.py)
     outer:    theta' = theta - lr * f(aggregate of all q)
 
 Integers only: rates in 10^-9, ratios in 10^-6.
@@ -26,6 +27,7 @@ BLOCK_SIZE = BLOCK_SIDE * BLOCK_SIDE
 SEGMENTS_MAX = 64  # inner states that one commit binds
 RANK_MAX = 8
 FRAGMENTS_MAX = 64
+RESET_MAX = 1024  # rounds
 LAG_MAX = 4  # rounds; each keeps one more set of parameters and aggregates
 
 
@@ -118,13 +120,14 @@ class LocalSpec:
 class CompressSpec:
     """Compression of the local result."""
 
-    TAG: ClassVar[bytes] = b"assay/compress-spec/1"
+    TAG: ClassVar[bytes] = b"assay/compress-spec/2"
     transform: Transform
     k: int  # coefficients of each 64 x 64 block; 4096 = all of them
     rank: int  # 0, or two factors of this rank in place of coefficients (PowerSGD)
     values: Values
     feedback_micro: int  # beta: share of the unsent part kept each round
     keeps_error: bool  # false: what was not sent is dropped
+    reset_rounds: int  # steps of a block after which its error begins anew; the longest that a lie can last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +193,11 @@ class RuleSpec:
         return not self.is_gradient and (self.local.keeps_moments or self.is_local_kept)
 
     @property
+    def idle_steps(self) -> int:
+        """Steps that one unseen false step can spare its node: an inner state may hold what it steps by."""
+        return self.compress.reset_rounds if self.carries_inner else 1
+
+    @property
     def segments(self) -> int:
         """Number of inner states that a commit binds: 0 for a gradient."""
         return 0 if self.is_gradient else -(-self.local.steps // self.local.segment)
@@ -241,6 +249,10 @@ def check_rule(rule: RuleSpec, need: Callable[[bool, str], None]) -> None:
     need(
         not rule.is_gradient or compress.feedback_micro < PPM,
         f"beta is {compress.feedback_micro} millionths, expected below 1",
+    )
+    need(
+        1 <= compress.reset_rounds <= RESET_MAX,
+        f"the error begins anew every {compress.reset_rounds} rounds, 1 to {RESET_MAX} expected",
     )
     need(
         outer.kind is Outer.SIGN or compress.values is not Values.SIGN,

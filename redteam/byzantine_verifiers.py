@@ -260,9 +260,7 @@ def _power(seed: int, replication_ppm: int) -> str:
         order = auditors(mark("beacon", seed, number), NODE, VERIFIERS)
         again = is_replicated(mark("later", seed, number), NODE, number, replication_ppm)
         found += any(one != LIAR for one in order[: 1 + again])
-    quarter, second = Fraction(1, 4), Fraction(replication_ppm, PPM)
-    # Without replacement one bought auditor is never both: d = 1 - a (1 - q2), a little above the formula.
-    formula = float(odds.power_under_collusion(quarter, second) + quarter**2 * second)
+    formula = float(odds.power_under_collusion(1, 4, Fraction(replication_ppm, PPM)))
     return f"one audit finds {found / draws:.3f} of its lies (formula {formula:.3f})"
 
 

@@ -17,10 +17,13 @@ from typing import Any
 import numpy as np
 
 import assay.training.data.batches
+import assay.training.optimiser.step
+import assay.verifier.audit.tolerance
 import assay.verifier.audit.worker
 from assay.protocol.errors import ConfigError, MalformedMessage
 from assay.protocol.messages import Outcome as Found
 from assay.protocol.params import PPM, RunSpec
+from assay.protocol.types import Digest
 from assay.redteam.attack import Attack, Outcome, Where, without
 from assay.redteam.test_bed import NODE, PEER, ROUNDS_BEFORE, StepClaim, TestBed, lab_of
 from assay.simulation.attacks.catalogue import ATTACKS, flipped_labels
@@ -31,6 +34,7 @@ from assay.training.optimiser.node_state import start_private
 from assay.training.optimiser.step import message
 from assay.training.transform.compress import transition
 from assay.verifier.audit.exact import Finding, check_opening, compare
+from assay.verifier.audit.limits import shipped
 
 BEACONS = 12  # audits that a campaign against few blocks meets
 Off = Callable[[], AbstractContextManager[Any]]
@@ -318,6 +322,46 @@ def _prepared_sketch(lab: TestBed) -> list[Trial]:
     return [Trial(claim, _unseen(claim))]
 
 
+def _free_ride(is_defended: bool, seed: int) -> Outcome:
+    """After one false step that nobody drew: a momentum beside which no gradient leaves a bit, and no work.
+
+    The node says that it is of another execution class, for in its own the sketch would show it.
+    """
+    lab = lab_of(seed)
+    layout, steps, honest = lab.trainer.layout, lab.trainer.steps, lab.before
+    earlier = steps.record(lab.round - 1)
+    assert earlier is not None
+    drawn = np.random.default_rng(seed).uniform(0.5, 1.0, (layout.blocks, 4096)).astype(np.float32)
+    caught, sizes = 0, (1e10, 1e30)
+    with ExitStack() as stack:
+        stack.enter_context(without(lab.recompute_worker, "limits", shipped()))
+        if not is_defended:
+            for module in (assay.training.optimiser.step, assay.verifier.audit.worker):
+                stack.enter_context(without(module, "carried_shares", _all_of_it))
+            stack.enter_context(without(assay.verifier.audit.tolerance, "_excuses_all", lambda *_: False))
+        for size in sizes:
+            false = replace(honest, error_NC=drawn * np.float32(size))
+            steps.keep(earlier, false, steps.tree(false))
+            claim = lab.claim(np.zeros_like(false.error_NC), before=false, cost=0.0)
+            claim = replace(claim, before=false)
+            commit, blocks = lab.keep(claim), lab.drawn(claim.update)
+            found = lab.recompute_worker.examine(
+                replace(commit, exec_class=Digest(b"\x07" * 32)),
+                claim.update,
+                steps.opening(lab.round, blocks),
+                blocks,
+            )
+            caught += found.outcome is Found.MISMATCH
+    steps.keep(earlier, honest, steps.tree(honest))
+    harm = "paid for every round of the run without a gradient" if caught < len(sizes) else "none"
+    return Outcome(attempts=len(sizes), caught=caught, succeeded=len(sizes) - caught, cost=0.0, harm=harm)
+
+
+def _all_of_it(spec: RunSpec, round_id: int, blocks: Any, *_: Any, **__: Any) -> Any:
+    """`carried_shares` of a rule that bounds nothing."""
+    return np.ones(len(blocks), np.float32)
+
+
 def _poisoned_document(is_defended: bool, seed: int) -> Outcome:
     """Text modified on the way to the participants, and a node that trains on its own version of it."""
     lab = lab_of(seed)
@@ -388,6 +432,10 @@ STEP_ATTACKS = (
         "opened blocks: 16 of 22 here, by chance 64 of N in a large model",
         "a step that is drawn hides it with chance 1 - 16/22; then it leaks k signs of one block a round",
         _injection_once,
+    ),
+    Attack(
+        name="no work beside a false momentum", number=30, where=Where.STEP, run=_free_ride,
+        defence="the momentum that a step carries is bounded in size and in life",
     ),
     _recomputed(
         "poison in one block", 14, "blocks drawn after the commit",

@@ -68,12 +68,23 @@ def audit_odds(
         int, typer.Option(help="Passed audits before the rate may fall; 0: a constant rate.")
     ] = 0,
     stake: Annotated[float, typer.Option(help="Operator's stake, in tokens.")] = 0.0,
-    slash: Annotated[float, typer.Option(help="Share of the stake that is slashed for a fault.")] = 0.5,
+    slash: Annotated[float, typer.Option(help="Share of the stake that is slashed for a fault.")] = 0.3,
     price: Annotated[float, typer.Option(help="Pay for one step, in tokens.")] = 0.0,
     cost: Annotated[float, typer.Option(help="Cost of computing one step, or its audit, in tokens.")] = 0.0,
     late: Annotated[int, typer.Option(help="L: further false steps before the audit is decided.")] = 12,
     gain: Annotated[float, typer.Option(help="B: gain of a saboteur from outside the run, in tokens.")] = 0.0,
-    false_steps: Annotated[int, typer.Option(help="k: false steps that sabotage needs.")] = 1,
+    false_steps: Annotated[int, typer.Option(help="k: false messages that sabotage needs.")] = 1,
+    lasting: Annotated[
+        int, typer.Option(help="T: messages that one false state decides: [comm] reset.")
+    ] = 64,
+    idle: Annotated[
+        int, typer.Option(help="l: steps without work after one unseen lie; [comm] reset with kept moments.")
+    ] = 1,
+    runs: Annotated[int, typer.Option(help="Runs at once that one stake stands for.")] = 1,
+    replicated: Annotated[float, typer.Option(help="q2: share of audits that get a second auditor.")] = 0.2,
+    auditor_slash: Annotated[
+        float, typer.Option(help="s_v: share of its stake that an auditor at fault loses.")
+    ] = 0.2,
     known: Annotated[float, typer.Option(help="kappa: share of audits that are known-answer tasks.")] = 0.0,
     auditor_stake: Annotated[float, typer.Option(help="Stake that a lazy auditor loses, in tokens.")] = 0.0,
     as_json: AsJson = False,
@@ -84,7 +95,8 @@ def audit_odds(
     question = Question(
         rate=rate, cheat=cheat, steps=steps, power=power, probation=probation, stake=stake, slash=slash,
         price=price, cost=cost, late=late, gain=gain, false_steps=false_steps, known=known,
-        auditor_stake=auditor_stake,
+        auditor_stake=auditor_stake, lasting=lasting, idle=idle, runs=runs, replicated=replicated,
+        auditor_slash=auditor_slash,
     )  # fmt: skip
     found = answers(question)
     _print(odds_json(question, found) if as_json else odds_table(found))

@@ -33,13 +33,18 @@ class Question:
     power: float = 0.95
     probation: int = 0
     stake: float = 0.0
-    slash: float = 0.5
+    slash: float = 0.3
     withheld: float | None = None  # share of the stake lost for refusing to open; as `slash` if left out
     price: float = 0.0
     cost: float = 0.0
     late: int = 12
     gain: float = 0.0
     false_steps: int = 1
+    lasting: int = 64
+    idle: int = 1
+    runs: int = 1
+    replicated: float = 0.2
+    auditor_slash: float = 0.2
     known: float = 0.0
     auditor_stake: float = 0.0
 
@@ -128,26 +133,30 @@ def _detection(question: Question) -> list[Answer]:
 
 
 def _deterrence(question: Question) -> list[Answer]:
+    for name in ("runs", "lasting", "idle"):
+        if getattr(question, name) < 1:
+            raise ValueError(f"{name} is {getattr(question, name)}, expected at least 1")
     rate, power, slash = (_share(question, name) for name in ("rate", "power", "slash"))
     stake, found = _units(question, "stake"), []
     ways = [("", slash)]
     if question.withheld is not None:
         ways.append((" if the node refuses to open", _share(question, "withheld")))
     for how, share in ways if stake else ():
-        lost = int(stake * share)
-        saving = odds.saving_deterred(lost, rate, power, in_flight=question.late)
+        lost = int(stake * share) // question.runs
+        saving = odds.saving_deterred(lost, rate, power, idle=question.idle, in_flight=question.late)
         found.append(
             Answer(
                 f"saving per step deterred{how}", saving, f"{money_text(saving)} {UNIT}",
-                "S slash / (2 (1 / (p d) + L))", f"{PAGE} 2",
-                f"{money_text(lost)} {UNIT} are lost; L = {question.late} steps in flight; factor 2",
+                "S slash / runs / (2 (l / (p d) + L))", f"{PAGE} 2",
+                f"{money_text(lost)} {UNIT} are lost; one lie spares l = {question.idle}; "
+                f"L = {question.late} steps in flight; factor 2",
             )
         )  # fmt: skip
     asked_for = [
         (
             f"stake if a false step saves the {what} of a step",
-            odds.stake_against_laziness(amount, rate, power, in_flight=question.late),
-            "2 c (1 / (p d) + L) / slash",
+            odds.stake_against_laziness(amount, rate, power, idle=question.idle, in_flight=question.late),
+            "runs 2 c (l / (p d) + L) / slash",
             f"c = {money_text(amount)} {UNIT}; withheld pay not counted; nothing earned after detection",
         )
         for what, amount in (("cost", _units(question, "cost")), ("price", _units(question, "price")))
@@ -158,19 +167,41 @@ def _deterrence(question: Question) -> list[Answer]:
             (
                 SABOTAGE,
                 odds.stake_against_sabotage(
-                    _units(question, "gain"), rate, power, steps=question.false_steps
+                    _units(question, "gain"),
+                    rate,
+                    power,
+                    steps=question.false_steps,
+                    lasting=question.lasting,
                 ),
-                "B (1 - p d)^k / (1 - (1 - p d)^k) / slash",
-                f"B = {question.gain:g} {UNIT} only if all k = {question.false_steps} false steps pass",
+                "runs B q / (1 - q) / slash, q = (1 - p d)^ceil(k / T)",
+                f"B = {question.gain:g} {UNIT} only if all k = {question.false_steps} false messages pass; "
+                f"one lie lasts T = {question.lasting}",
             )
         )
     for name, need, formula, assumes in asked_for:
-        whole = math.ceil(need / slash) if slash else None
+        whole = math.ceil(need * question.runs / slash) if slash else None
         text = "none" if whole is None else f"{money_text(whole)} {UNIT}"
         is_met = (whole is not None and stake >= whole) if stake else None
         section = 3 if name == SABOTAGE else 2
         found.append(Answer(name, whole, text, formula, f"{PAGE} {section}", assumes, is_met))
-    return found
+    return [*found, _against_bribery(question, int(stake * slash))] if stake else found
+
+
+def _against_bribery(question: Question, lost: int) -> Answer:
+    second, slash = _share(question, "replicated"), _share(question, "auditor_slash")
+    have = _units(question, "auditor_stake")
+    is_possible = second > 0 and slash > 0
+    need = odds.stake_against_bribery(lost, second, slash) if is_possible else None
+    return Answer(
+        "auditor's stake against bribery",
+        need,
+        "none" if need is None else f"{money_text(need)} {UNIT}",
+        "S slash (1 - q2) / (q2 s_v)",
+        f"{PAGE} 5",
+        f"q2 = {question.replicated:g} of audits are replicated; s_v = {question.auditor_slash:g}; "
+        "the second auditor is honest",
+        None if need is None or not have else have >= need,
+    )
 
 
 def _auditor(question: Question) -> list[Answer]:

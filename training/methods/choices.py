@@ -40,6 +40,7 @@ class Choices:
     rank: int | None = None
     values: Values | None = None
     feedback_micro: int | None = None
+    reset_rounds: int | None = None
     outer: Outer | None = None
     momentum_micro: int | None = None
     outer_decay_micro: int | None = None
@@ -83,6 +84,7 @@ def method_rule(method: str, choices: Choices) -> RuleSpec:
         rank=choices.rank,
         values=choices.values,
         feedback_micro=choices.feedback_micro,
+        reset_rounds=choices.reset_rounds,
         keeps_error=None if choices.feedback_micro is None else choices.feedback_micro > 0,
     )
     if choices.outer in (Outer.ADAM, Outer.YOGI):

@@ -57,6 +57,7 @@ DILOCO = RuleSpec(
         values=Values.INT8,
         feedback_micro=0,
         keeps_error=False,
+        reset_rounds=64,  # costs no loss (docs/results/convergence.md)
     ),
     outer=OuterSpec(
         kind=Outer.NESTEROV,
@@ -127,14 +128,7 @@ DEMO = replace(
         equalises=True,
         schedule=_NO_RATE,
     ),
-    compress=CompressSpec(
-        transform=Transform.DCT,
-        k=32,
-        rank=0,
-        values=Values.SIGN,
-        feedback_micro=950_000,
-        keeps_error=True,
-    ),
+    compress=replace(SPARSELOCO.compress, transform=Transform.DCT, k=32, values=Values.SIGN),
     outer=replace(
         FEDAVG.outer,
         kind=Outer.SIGN,

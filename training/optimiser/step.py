@@ -29,6 +29,7 @@ from assay.training.codec.factors import encode_factors
 from assay.training.codec.wire import Update, encode_update
 from assay.training.fragments import fragment_blocks, fragment_positions
 from assay.training.layout import Layout, to_blocks
+from assay.training.optimiser.carry import begins_anew, carried_shares, mean_block
 from assay.training.optimiser.inner import Floats, Gradient, InnerState, fresh, segments
 from assay.training.optimiser.node_state import NodeState
 from assay.training.optimiser.outer import applied_fragments
@@ -67,7 +68,7 @@ def begin(spec: RunSpec, layout: Layout, theta_P: Floats, private: NodeState, ro
         round_id: The round to come.
     """
     rule, carried = spec.rule, private.inner
-    if carried is None:
+    if carried is None or begins_anew(rule, round_id):
         return fresh(rule.local, theta_P)
     started = carried if rule.local.keeps_moments else fresh(rule.local, carried.theta_P)
     if not rule.is_local_kept:
@@ -134,14 +135,35 @@ def compress(
     """The sent and the retained part of some work, over all blocks. `uses_up`: see `encode`."""
     rule = spec.rule
     if rule.fragments == 1:
-        return transition(rule.compress, before_NC, x_NC, before_NC if uses_up else None)
+        every = np.arange(layout.blocks)
+        kept_NC = _carried(spec, round_id, every, before_NC, x_NC, x_NC, uses_up=uses_up)
+        return transition(rule.compress, kept_NC, x_NC, before_NC if uses_up else None)
     own = np.flatnonzero(fragment_blocks(layout, rule.fragments) == round_id % rule.fragments)
-    part = transition(rule.compress, before_NC[own], x_NC[own])
+    kept_BC = _carried(spec, round_id, own, before_NC[own], x_NC[own], x_NC, uses_up=True)
+    part = transition(rule.compress, kept_BC, x_NC[own])
     after_NC = before_NC.copy()
     after_NC[own] = part.after_BC
     sent = replace(part.sent, blocks_B=own[part.sent.blocks_B])
     factors = part.factors and replace(part.factors, blocks_B=sent.blocks_B)
     return Transition(sent, after_NC, factors)
+
+
+def _carried(
+    spec: RunSpec,
+    round_id: int,
+    blocks: NDArray[np.int64],
+    before_BC: Floats,
+    x_BC: Floats,
+    x_NC: Floats,
+    *,
+    uses_up: bool,
+) -> Floats:
+    """The error that these blocks carry into the step; with `uses_up` in the memory of `before_BC`."""
+    share_B = carried_shares(spec, round_id, blocks, before_BC, x_BC, mean_block(spec.rule, x_NC))
+    less = np.flatnonzero(share_B != 1)
+    kept_BC = before_BC if uses_up or not len(less) else before_BC.copy()
+    kept_BC[less] *= share_B[less, None]
+    return kept_BC
 
 
 def encode(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from assay.protocol.params import BLOCK_SIDE as S
 from assay.protocol.params import BLOCK_SIZE
 from assay.training.layout import Layout, to_blocks
-from assay.training.transform.compiled import DOUBLE, FILL_DOUBLE_1, READ_1, compiled, floats
+from assay.training.transform.compiled import DOUBLE, FILL_DOUBLE_1, READ_1, READ_2, compiled, floats
 from assay.training.transform.dct import block_spectra
 
 # By tensor: the factors of its rows and of its columns, float32; a vector is one row.
@@ -77,6 +77,13 @@ def length(flat_P: NDArray[np.float32]) -> float:
     return math.sqrt(_squares(floats(flat_P), lane))
 
 
+def row_lengths(rows_BC: NDArray[np.float32]) -> NDArray[np.float64]:
+    """`length` of every row. Shape (B,), float64."""
+    square_B = np.empty(len(rows_BC))
+    _row_squares(floats(rows_BC), square_B)
+    return np.sqrt(square_B)
+
+
 @compiled(DOUBLE, READ_1, FILL_DOUBLE_1)
 def _squares(flat_P: NDArray[np.float32], lane: NDArray[np.float64]) -> float:
     whole = len(flat_P) // _LANES * _LANES
@@ -91,3 +98,11 @@ def _squares(flat_P: NDArray[np.float32], lane: NDArray[np.float64]) -> float:
     for i in range(_LANES):
         total += lane[i]
     return total
+
+
+@compiled(None, READ_2, FILL_DOUBLE_1)
+def _row_squares(rows_BC: NDArray[np.float32], square_B: NDArray[np.float64]) -> None:
+    lane = np.empty(_LANES)
+    for row in range(len(rows_BC)):
+        lane[:] = 0.0
+        square_B[row] = _squares(rows_BC[row], lane)

@@ -5,7 +5,8 @@ and rounds to the safe side; floats are for display.
 
 Symbols: p audit rate, d power of one audit, x share of false steps, n steps, c what a false step saves, L
 steps in flight before a verdict, B a saboteur's outside gain, k false steps it needs, v cost of an audit to
-its auditor, kappa share of audits whose true answer is known beforehand.
+its auditor, kappa share of audits whose true answer is known beforehand, T steps that a false state lasts, l
+those of them that need no work.
 """
 
 from __future__ import annotations
@@ -87,47 +88,63 @@ def caught_by_rule(
 
 
 def stake_against_laziness(
-    saved: int, rate: Fraction, power: Fraction, *, in_flight: int = 0, safety: Fraction = SAFETY
+    saved: int,
+    rate: Fraction,
+    power: Fraction,
+    *,
+    idle: int = 1,
+    in_flight: int = 0,
+    safety: Fraction = SAFETY,
 ) -> int:
-    """Least S + H >= f c (1 / (p d) + L): the amount at risk must exceed what laziness saves until detection.
+    """Least S + H >= f c (l / (p d) + L): the amount at risk must exceed what laziness saves until detection.
 
     Assumes: independent draws at the rate; all of it is lost on detection; nothing is earned after;
-    L more false steps pass before the verdict. The share of false steps cancels out.
+    L more false steps pass before the verdict (x L if only a share x of steps is false).
     See docs/odds.md, section 2.
 
     Args:
         saved: c, what one false step saves, token units.
         rate: p. power: d. in_flight: L. safety: f; 1 is indifference.
+        idle: l, steps without work that one false step makes possible, itself counted.
 
     Raises:
         ValueError: nothing is ever detected, so no stake deters.
     """
     if rate * power <= 0:
         raise ValueError("no audit ever finds anything: no stake deters")
-    return math.ceil(safety * saved * (1 / (rate * power) + in_flight))
+    return math.ceil(safety * saved * (idle / (rate * power) + in_flight))
 
 
 def saving_deterred(
-    lost: int, rate: Fraction, power: Fraction, *, in_flight: int = 0, safety: Fraction = SAFETY
+    lost: int,
+    rate: Fraction,
+    power: Fraction,
+    *,
+    idle: int = 1,
+    in_flight: int = 0,
+    safety: Fraction = SAFETY,
 ) -> int:
     """The largest saving per step that a loss of this size deters: inverts the above, rounded down."""
     if rate * power <= 0:
         return 0
-    return math.floor(lost / (safety * (1 / (rate * power) + in_flight)))
+    return math.floor(lost / (safety * (idle / (rate * power) + in_flight)))
 
 
-def stake_against_sabotage(gain: int, rate: Fraction, power: Fraction, *, steps: int) -> int:
-    """Least S >= B q / (1 - q), q = (1 - p d)^k: expected loss is at least the outside gain.
+def stake_against_sabotage(
+    gain: int, rate: Fraction, power: Fraction, *, steps: int, lasting: int = 1
+) -> int:
+    """Least S >= B q / (1 - q), q = (1 - p d)^ceil(k / T): expected loss is at least the outside gain.
 
-    Assumes: the gain comes only if all k false steps pass; on detection, the stake is lost and the gain
-    with it. Robust aggregation decides k, stake does not. See docs/odds.md, section 3.
+    Assumes: the gain comes only if all k false messages pass; on detection, the stake is lost and the gain
+    with it. One false state decides up to T messages, and only the step that wrote it is false. Robust
+    aggregation decides k, stake does not. See docs/odds.md, section 3.
 
     Raises:
         ValueError: nothing is ever detected, or no step is needed.
     """
     if rate * power <= 0 or steps < 1:
         raise ValueError("no audit ever finds anything, or no false step is needed: no stake deters")
-    passed = (1 - rate * power) ** steps
+    passed = (1 - rate * power) ** -(-steps // lasting)
     return math.ceil(gain * passed / (1 - passed))
 
 
@@ -153,6 +170,36 @@ def auditor_stake(cost: int, known: Fraction, safety: Fraction = SAFETY) -> int:
     return math.ceil(safety * cost / known)
 
 
-def power_under_collusion(bought: Fraction, second: Fraction) -> Fraction:
-    """d = 1 - a (1 - q2) - a^2 q2: power if a share a of stake colludes and q2 of audits are replicated."""
-    return 1 - bought * (1 - second) - bought**2 * second
+def power_under_collusion(bought: int, seats: int, second: Fraction) -> Fraction:
+    """d = 1 - (m / n) (1 - q2 + q2 (m - 1) / (n - 1)): power if m of n auditors collude, q2 of audits twice.
+
+    Auditors are drawn without replacement: a second one is never the first again.
+
+    Raises:
+        ValueError: not 0 <= m <= n, or fewer than 2 seats.
+    """
+    if not (0 <= bought <= seats and seats >= 2):
+        raise ValueError(
+            f"{bought} of {seats} auditors collude, expected at least 2 seats and no more bought"
+        )
+    first = Fraction(bought, seats)
+    return 1 - first * (1 - second + second * Fraction(max(bought - 1, 0), seats - 1))
+
+
+def stake_against_bribery(node_loss: int, second: Fraction, slash: Fraction) -> int:
+    """Least S_v >= S (1 - q2) / (q2 s_v): what a bribed auditor may lose exceeds what its briber would.
+
+    A node that is drawn offers its auditor anything below its own loss; the auditor is found out if the
+    audit turns out to be replicated, with chance q2. Assumes the second auditor cannot be bribed as well.
+    See docs/odds.md, section 5.
+
+    Args:
+        node_loss: What the node loses if the truth is told, token units.
+        second: q2. slash: s_v, the share of its stake that a verifier at fault loses.
+
+    Raises:
+        ValueError: nothing is replicated or slashed, so no stake deters.
+    """
+    if second <= 0 or slash <= 0:
+        raise ValueError("no audit is replicated, or no verifier is slashed: no stake deters a bribe")
+    return math.ceil(node_loss * (1 - second) / (second * slash))

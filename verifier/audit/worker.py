@@ -30,6 +30,7 @@ from assay.training.execution.threads import prepare
 from assay.training.fragments import fragment_blocks
 from assay.training.layout import to_blocks
 from assay.training.model.loss import loss_and_gradient
+from assay.training.optimiser.carry import carried_shares, mean_block
 from assay.training.optimiser.inner import InnerState, roots_of, run_steps
 from assay.training.optimiser.node_state import NodeState
 from assay.training.optimiser.public_state import PublicState, kept_rounds
@@ -46,6 +47,7 @@ from assay.verifier.audit.segment_limits import limits_between, regime_of
 from assay.verifier.audit.tolerance import floor_of, judge
 
 MEMORY = "remembered.cbor"
+_SLACK = 1.25  # of the error's limit, between classes: their blocks differ in length by less
 _INCONCLUSIVE = Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
 
 
@@ -55,7 +57,7 @@ class Redone:
 
     before_BC, after_BC: the error as opened. x_BC: what local work adds, recomputed. sketch: digest of
     its sketch in a pattern. is_equal: whether the commit binds it, as far as the opening shows.
-    floor: the size that smaller blocks count as, between classes.
+    mean: `mean_block` of all blocks of x. floor: the size that smaller blocks count as, between classes.
     """
 
     before_BC: NDArray[np.float32]
@@ -63,6 +65,7 @@ class Redone:
     x_BC: NDArray[np.float32]
     sketch: Callable[[Digest], Digest]
     is_equal: bool
+    mean: float = 0.0
     floor: float = 0.0
 
 
@@ -157,16 +160,22 @@ class RecomputeWorker(ComputeWorker):
             witness = NO_DIGEST if pattern == NO_DIGEST else redone.sketch(pattern)
             if not is_exact and self.limits is not None:
                 limit = self.limits.between(commit.exec_class, self.exec_class, spec.compute.dtype)
-                found, measured = judge(
-                    spec.rule.compress,
-                    limit,
-                    blocks,
-                    redone.before_BC,
-                    redone.after_BC,
-                    sent,
-                    redone.x_BC,
-                    floor=redone.floor,
-                    recomputed=recomputed,
+                found, measured = min(
+                    (
+                        judge(
+                            spec.rule.compress,
+                            limit,
+                            blocks,
+                            carried_BC,
+                            redone.after_BC,
+                            sent,
+                            redone.x_BC,
+                            floor=redone.floor,
+                            recomputed=recomputed,
+                        )
+                        for carried_BC in self._either_side(commit, blocks, redone)
+                    ),
+                    key=lambda judged: judged[0].distance_ppb,
                 )
                 if found.outcome is not Outcome.MATCH or measured is None:
                     return found
@@ -175,7 +184,7 @@ class RecomputeWorker(ComputeWorker):
                 spec.rule.compress,
                 blocks,
                 self._is_synced(int(commit.round))[blocks],
-                redone.before_BC,
+                self._carried(commit, blocks, redone.before_BC, redone.x_BC, redone.mean),
                 redone.after_BC,
                 sent,
                 redone.x_BC,
@@ -208,6 +217,7 @@ class RecomputeWorker(ComputeWorker):
             x_NC[blocks],
             lambda pattern: sketch_digest(work_sketch(pattern, x_NC)),
             is_equal,
+            mean_block(spec.rule, x_NC),
             floor_of(x_NC),
         )
 
@@ -275,7 +285,7 @@ class RecomputeWorker(ComputeWorker):
                 spec.rule.compress,
                 blocks,
                 self._is_synced(round_id)[blocks],
-                opened.before_BC,
+                self._carried(commit, blocks, opened.before_BC, opened.x_BC, 0.0),
                 opened.after_BC,
                 sent,
                 opened.x_BC,
@@ -324,6 +334,36 @@ class RecomputeWorker(ComputeWorker):
             compute=self.spec.compute,
             device=self.device,
         )
+
+    def _carried(
+        self,
+        commit: Commit,
+        blocks: list[int],
+        before_BC: NDArray[np.float32],
+        x_BC: NDArray[np.float32],
+        mean: float,
+        slack: float = 1.0,
+    ) -> NDArray[np.float32]:
+        """The opened error as far as the step carries it; blocks of other fragments as they are."""
+        round_id = int(commit.round)
+        own = np.flatnonzero(self._is_synced(round_id)[blocks])
+        share_B = carried_shares(
+            self.spec, round_id, np.array(blocks)[own], before_BC[own], x_BC[own], mean, slack=slack
+        )
+        carried_BC = before_BC.copy()
+        carried_BC[own] *= share_B[:, None]
+        return carried_BC
+
+    def _either_side(
+        self, commit: Commit, blocks: list[int], redone: Redone
+    ) -> tuple[NDArray[np.float32], ...]:
+        """The carried error by the limits of a machine whose x is a little longer than ours, or shorter."""
+        longer_BC, shorter_BC = (
+            self._carried(commit, blocks, redone.before_BC, redone.x_BC, redone.mean, slack)
+            for slack in (_SLACK, 1 / _SLACK)
+        )
+        same = np.array_equal(longer_BC, shorter_BC)
+        return (longer_BC,) if same else (longer_BC, shorter_BC)
 
     def _is_synced(self, round_id: int) -> NDArray[np.bool_]:
         """Which blocks nodes send in a round. Shape (N,)."""

@@ -32,13 +32,16 @@ def test_the_figures_are_those_of_the_formulas_in_token_units():
     found = value("stake if a false step saves the cost of a step", cost=0.01, stake=10, late=3)
     need = odds.stake_against_laziness(10_000, rate, power, in_flight=3)
 
-    assert found.value == 2 * need
+    assert found.value == -(-10 * need // 3)
     assert found.is_met is True
     assert value("stake if a false step saves the cost of a step", cost=0.01, stake=0.1).is_met is False
     assert value("detected within the run").value == odds.caught(rate * power / 10, 1000)
-    assert value("stake against sabotage", gain=5).value == 2 * odds.stake_against_sabotage(
-        5_000_000, rate, power, steps=1
-    )
+    sabotage = odds.stake_against_sabotage(5_000_000, rate, power, steps=1)
+    assert value("stake against sabotage", gain=5, slash=0.5).value == 2 * sabotage
+    assert value("stake against sabotage", gain=5, slash=0.5, false_steps=64).value == 2 * sabotage
+    assert value("stake against sabotage", gain=5, slash=0.5, runs=20).value == 40 * sabotage
+    bribe = value("auditor's stake against bribery", stake=1000, slash=0.5, auditor_stake=9_999)
+    assert (bribe.value, bribe.is_met) == (10_000 * 10**6, False)
 
 
 def test_a_liar_who_refuses_to_open_is_deterred_by_what_that_costs():
@@ -65,6 +68,7 @@ def test_probation_finds_more_than_the_floor_alone():
         {"rate": 1.5}, {"cheat": -0.1}, {"steps": -1}, {"power": 2}, {"stake": 0.00000001}, {"cost": -1},
         {"gain": 1, "false_steps": 0}, {"rate": 0, "cost": 1}, {"rate": 0.0, "probation": 3},
         {"rate": 0.0000001, "probation": 1}, {"cost": 1, "known": 7}, {"stake": 1, "slash": 3},
+        {"stake": 1, "runs": 0}, {"gain": 1, "lasting": 0}, {"cost": 1, "idle": 0},
     ],
 )  # fmt: skip
 def test_a_number_out_of_range_is_the_operators_mistake(wrong):
@@ -74,7 +78,7 @@ def test_a_number_out_of_range_is_the_operators_mistake(wrong):
 
 def test_every_figure_names_its_formula_its_source_and_what_it_assumes():
     found = answers(asked(cost=0.01, price=0.02, stake=5, gain=1, known=0.01, probation=3, withheld=0.5))
-    assert len(found) == 11
+    assert len(found) == 12
     assert all(one.formula and one.source and one.assumes for one in found)
     assert json.loads(odds_json(asked(), found))["answers"][0]["name"] == "detected within the run"
 

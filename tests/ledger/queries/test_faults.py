@@ -111,7 +111,7 @@ def test_every_fault_is_on_record_with_the_round_that_proved_it(store: BookStore
 
 
 def test_a_verifier_may_judge_a_step_again_in_a_dispute(store: BookStore):
-    """A MATCH from before the dispute no longer counts, so the chain carries a second verdict of the verifier."""
+    """A MATCH from before a dispute no longer counts, so the chain carries a second verdict."""
     verdict = next(verdict for facts in FACTS for verdict in facts.verdicts)
     twice = [replace(facts, verdicts=(verdict,)) for facts in FACTS[:2]]
 

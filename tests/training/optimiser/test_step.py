@@ -308,7 +308,7 @@ def test_after_missed_rounds_every_fragment_applied_since_is_merged_and_no_other
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
-@pytest.mark.parametrize("back_in", [10, 1_000_000])
+@pytest.mark.parametrize("back_in", [10, 1_000_001])
 def test_a_fragment_applied_twice_since_is_merged_once(lag, back_in):
     """However long a node was away, an auditor's work stays that of one turn of all fragments."""
     spec = a_run("streaming", merge_ppm=500_000, apply_lag=lag)

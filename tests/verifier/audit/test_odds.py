@@ -22,6 +22,7 @@ from assay.verifier.audit.odds import (
     hit,
     power_under_collusion,
     saving_deterred,
+    stake_against_bribery,
     stake_against_laziness,
     stake_against_sabotage,
     steps_until,
@@ -96,7 +97,38 @@ def test_the_figures_of_the_note_come_out():
     assert stake_against_laziness(100, Fraction(2, 100), Fraction(95, 100), safety=Fraction(1)) == 5264
     assert stake_against_sabotage(100, Fraction(5, 100), Fraction(95, 100), steps=1) == 2006
     assert stake_against_sabotage(100, Fraction(5, 100), Fraction(95, 100), steps=50) == 10
-    assert round(float(power_under_collusion(Fraction(1, 5), Fraction(1, 5))), 2) == 0.83
+    assert float(power_under_collusion(1, 4, Fraction(1, 5))) == pytest.approx(0.8)
+    assert float(power_under_collusion(2, 7, Fraction(1, 5))) == pytest.approx(0.7619, abs=1e-4)
+    assert stake_against_bribery(500, Fraction(1, 5), Fraction(1, 5)) == 10_000
+
+
+@pytest.mark.parametrize(("bought", "seats"), [(0, 4), (1, 4), (2, 7), (5, 16), (7, 7)])
+def test_the_power_left_by_colluding_auditors_is_that_of_draws_without_replacement(bought, seats):
+    dice, second, draws = random.Random(3), Fraction(1, 5), 20_000
+    found = 0
+    for _ in range(draws):
+        wanted = 2 if dice.random() < second else 1
+        found += any(one >= bought for one in dice.sample(range(seats), wanted))
+    low, high = exact_interval(found, draws)
+
+    assert low <= float(power_under_collusion(bought, seats, second)) <= high
+
+
+@pytest.mark.parametrize(("lasting", "lies"), [(1, 50), (64, 1), (25, 2), (49, 2)])
+def test_a_false_state_that_lasts_needs_fewer_lies(lasting, lies):
+    rate, power = Fraction(1, 20), Fraction(19, 20)
+
+    stake = stake_against_sabotage(10**6, rate, power, steps=50, lasting=lasting)
+
+    assert stake == stake_against_sabotage(10**6, rate, power, steps=lies)
+
+
+def test_a_lie_that_spares_many_steps_takes_that_much_more_stake():
+    rate, power = Fraction(1, 20), Fraction(19, 20)
+    once = stake_against_laziness(10**6, rate, power, safety=Fraction(1))
+
+    assert stake_against_laziness(10**6, rate, power, idle=64, safety=Fraction(1)) == pytest.approx(64 * once)
+    assert saving_deterred(64 * once, rate, power, idle=64, safety=Fraction(1)) == 10**6
 
 
 @given(saved=st.integers(1, 10**12), rate=shares, power=shares, late=st.integers(0, 100))

@@ -57,6 +57,7 @@ def a_wire(values: Values = Values.SIGN, k: int = 32, rank: int = 0) -> Compress
         values=values,
         feedback_micro=950_000,
         keeps_error=True,
+        reset_rounds=32,
     )
 
 
@@ -131,14 +132,34 @@ def test_a_step_matches_between_machines_whose_gradients_differ_by_noise(wire, l
 
 
 @on_every_wire
-def test_a_chain_of_honest_steps_matches_at_any_ratio_of_gradient_to_momentum(wire):
+def test_a_chain_of_honest_steps_matches_while_the_rate_falls(wire):
+    """To the floor of the schedules, a tenth of the peak, and beyond."""
     before = np.zeros_like(a_gradient())
     for step in range(12):
-        x = a_gradient(step) * np.float32(10.0 ** -(step // 2))  # a rate that falls to nothing
+        x = a_gradient(step) * np.float32(2.0 ** -(step / 2))
         told = a_step(wire, x + noise(step, x, 2e-6), before)
 
         assert opened(wire, told, x, before=before).outcome is Outcome.MATCH
         before = told.after_BC
+
+
+@pytest.mark.parametrize(
+    ("limit", "ratio", "outcome"),
+    [(FP32, 100, Outcome.MATCH), (FP32, 1e4, Outcome.INCONCLUSIVE), (BF16, 1e4, Outcome.MATCH),
+     (BF16, 1e8, Outcome.INCONCLUSIVE), (FP32, 1e33, Outcome.INCONCLUSIVE)],
+)  # fmt: skip
+@pytest.mark.parametrize("is_true", [True, False])
+def test_a_momentum_that_drowns_the_gradient_shows_nothing(limit, ratio, outcome, is_true):
+    """In float32 beta * E + x is then beta * E, whatever x is: an honest step and none at all are one."""
+    wire, x = a_wire(), a_gradient()
+    x[~x.any(axis=1)] = x[0]
+    before = np.random.default_rng(1).standard_normal(x.shape).astype(np.float32)
+    before *= np.float32(ratio * np.linalg.norm(x) / np.linalg.norm(before))
+    told = a_step(wire, x if is_true else np.zeros_like(x), before)
+
+    found = opened(wire, told, x, limit=limit, before=before).outcome
+
+    assert found is (outcome if is_true or ratio > 1e5 else Outcome.MISMATCH)
 
 
 @on_every_wire

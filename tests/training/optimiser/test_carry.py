@@ -1,0 +1,139 @@
+"""Carry: honest steps keep their momentum, a false one is cut down at once and gone after T steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from assay.protocol.params import RunSpec
+from assay.training.layout import layout_of
+from assay.training.optimiser.carry import begins_anew, carried_shares, mean_block
+from assay.training.optimiser.inner import InnerState
+from assay.training.optimiser.node_state import NodeState, start_private
+from assay.training.optimiser.step import Work, begin, encode
+from tests import specs
+from tests.builders import a_spec
+
+BLOCKS, T = 8, 16
+EVERY = np.arange(BLOCKS)
+QUIET = 3  # a round in which no block of these eight begins anew
+
+
+def a_run(method: str = "demo", **choices: object) -> RunSpec:
+    rule = specs.a_rule(method, **{"reset_rounds": T, "floor_ppm": 1_000_000, **choices})
+    return replace(a_spec(), rule=rule, rounds=1_000)
+
+
+def blocks_of(length: float, seed: int = 0, count: int = BLOCKS) -> np.ndarray:
+    drawn = np.random.default_rng(seed).standard_normal((count, 4096))
+    return (drawn * (length / np.linalg.norm(drawn, axis=1, keepdims=True))).astype(np.float32)
+
+
+def shares(
+    spec: RunSpec, before: np.ndarray, x: np.ndarray, round_id: int = QUIET, **more: float
+) -> np.ndarray:
+    return carried_shares(spec, round_id, EVERY, before, x, mean_block(spec.rule, x), **more)
+
+
+def limit(beta: float = 0.95) -> float:
+    """Of the error, in lengths of x."""
+    return sum(beta**n for n in range(T)) / beta
+
+
+def test_what_honest_steps_of_one_size_leave_is_carried_whole():
+    """Even if all of them point one way and nothing was ever sent."""
+    x, before = blocks_of(1.0), np.zeros((BLOCKS, 4096), np.float32)
+    for _ in range(T - 1):
+        before = before * np.float32(0.95) + x
+
+    assert shares(a_run(), before, x).tolist() == [1.0] * BLOCKS
+
+
+@pytest.mark.parametrize(
+    ("over", "share"),
+    [(0.999, 1), (1.001, 0.5), (1.999, 0.5), (2.001, 0.25), (1e6, 2.0**-20), (1e25, 2.0**-84)],
+)
+def test_a_larger_error_is_halved_until_it_is_within_the_limit(over, share):
+    before, x = blocks_of(limit() * over), blocks_of(1.0, seed=1)
+
+    assert shares(a_run(), before, x).tolist() == [share] * BLOCKS
+
+
+def test_a_quiet_block_may_carry_what_a_mean_one_may():
+    x = blocks_of(1.0, seed=1)
+    x[0] = 0
+    mean = float(np.sqrt(7 / 8))
+
+    assert shares(a_run(), blocks_of(limit() * mean * 0.999), x)[0] == 1
+    assert shares(a_run(), blocks_of(limit() * mean * 1.001), x)[0] == 0.5
+
+
+def test_without_any_work_nothing_is_carried():
+    assert not shares(a_run(), blocks_of(1e-20), np.zeros((BLOCKS, 4096), np.float32)).any()
+
+
+def test_the_limit_follows_the_rate_so_that_a_falling_one_drops_nothing():
+    spec = a_run(floor_ppm=0)
+    half = next(r for r in range(1000) if r % T == QUIET and shares_rate(spec, r) < 0.5)
+    before, x = blocks_of(limit() * 1.5), blocks_of(1.0, seed=1)
+
+    assert shares(spec, before, x, round_id=half).tolist() == [1] * BLOCKS
+    assert shares(spec, before, x).tolist() == [0.5] * BLOCKS
+
+
+def shares_rate(spec: RunSpec, round_id: int) -> float:
+    from assay.training.optimiser.schedule import rate
+
+    return float(rate(spec.rule.outer.schedule, spec.rounds, round_id)) / (
+        spec.rule.outer.schedule.peak_nano / 1e9
+    )
+
+
+def test_every_block_begins_anew_once_in_t_steps_and_not_all_at_once():
+    spec, x = a_run(), blocks_of(1.0)
+    dropped = [np.flatnonzero(shares(spec, x, x, round_id=r) == 0).tolist() for r in range(5, 5 + T)]
+
+    assert sorted(block for blocks in dropped for block in blocks) == EVERY.tolist()
+    assert max(map(len, dropped)) == 1
+
+
+def test_an_auditor_of_another_class_asks_on_both_sides_of_the_limit():
+    before, x = blocks_of(limit() * 1.01), blocks_of(1.0, seed=1)
+
+    assert shares(a_run(), before, x, slack=1.25).tolist() == [1] * BLOCKS
+    assert shares(a_run(), before, x, slack=1 / 1.25).tolist() == [0.5] * BLOCKS
+
+
+def test_a_false_momentum_is_heard_for_t_steps_at_most():
+    """The adversary's signs are sent at first; after T steps the node's messages are the honest ones."""
+    spec = replace(a_run(), model=specs.a_model())
+    layout = layout_of(spec.model)
+    honest = start_private(layout)
+    false = replace(honest, error_NC=blocks_of(1e30, seed=9, count=layout.blocks))
+    differs = []
+    for number in range(1, 3 * T):
+        work = Work(x_NC=blocks_of(1.0, seed=100 + number, count=layout.blocks), loss=1.0)
+        honest, true = encode(spec, layout, number, honest, work)
+        false, other = encode(spec, layout, number, false, work)
+        differs.append(true != other)
+
+    assert differs[0]
+    assert not any(differs[T:])
+    assert np.array_equal(false.error_NC, honest.error_NC)
+
+
+@pytest.mark.parametrize("method", ["sparseloco", "streaming-diloco"])
+def test_an_inner_state_is_not_carried_into_the_rounds_that_t_divides(method):
+    spec = replace(a_run(method, keeps_moments=True), model=specs.a_model())
+    layout = layout_of(spec.model)
+    theta = np.zeros(layout.parameters, np.float32)
+    huge = np.full(layout.parameters, 1e30, np.float32)
+    private = NodeState(start_private(layout).error_NC, InnerState(huge, (huge, huge), 9), 1)
+
+    for round_id in (T, 2 * T):
+        assert begins_anew(spec.rule, round_id)
+        begun = begin(spec, layout, theta, private, round_id)
+        assert (begun.count, begun.theta_P.max(), max(m.max() for m in begun.moments)) == (0, 0, 0)
+    assert begin(spec, layout, theta, private, T + 1).count == 9

@@ -1,0 +1,105 @@
+"""Carry: how much of a node's private state enters its next step, so that no false state lasts.
+
+Room: training (pure, without torch). An audit recomputes one step from the state that the node claims to
+have begun with. Were that state free, one false step that nobody drew would decide every later message: an
+error of 1e30 leaves no bit of `x` in beta * E + x, so no gradient is needed any more, and every audit of
+those steps agrees. Two rules of the step itself keep it from that:
+
+    size    |beta E_b| <= (1 + beta + ... + beta^(T-1)) * max(|x_b|, mean block) * peak rate / rate
+            what T steps of the present size can have left; a larger block is halved until it is not
+    life    every block's error begins anew at 0 every T = `reset_rounds` of its steps, block after block, and
+            an inner optimiser's state in every round that T divides
+
+Halving is exact, and so is a reset: where neither happens the step is that of DeMo, bit for bit. Without
+inner steps the mean block is the root mean square of all blocks of x; with them it counts as 0, for an
+auditor then knows the round's displacement in the opened blocks only.
+
+Reference:
+    Xie et al., "CSER: Communication-efficient SGD with Error Reset", NeurIPS 2020, arXiv:2007.13221: a
+    periodic reset of the error, there to bound its variance.
+Shape suffixes: N = blocks, C = 4096, B = blocks given.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.protocol.params import RunSpec
+from assay.protocol.update_rule import PPM, RuleSpec
+from assay.training.optimiser.inner import Floats
+from assay.training.optimiser.schedule import rate_nano
+from assay.training.transform.blocked_dct import row_lengths
+
+
+def begins_anew(rule: RuleSpec, round_id: int) -> bool:
+    """Whether the inner optimiser's state is not carried into this round."""
+    return round_id % rule.compress.reset_rounds == 0
+
+
+def mean_block(rule: RuleSpec, x_NC: Floats) -> float:
+    """The root mean square of the lengths of all blocks; 0 for a rule with inner steps."""
+    if not rule.is_gradient:
+        return 0.0
+    return math.sqrt(math.fsum(np.square(row_lengths(x_NC))) / max(len(x_NC), 1))
+
+
+def carried_shares(
+    spec: RunSpec,
+    round_id: int,
+    blocks: NDArray[np.int64],
+    before_BC: Floats,
+    x_BC: Floats,
+    mean: float,
+    *,
+    slack: float = 1.0,
+) -> Floats:
+    """The share of each block's error that a step carries: 1, a power of two below it, or 0.
+
+    Args:
+        spec: The run.
+        round_id: The round of the step.
+        blocks: Numbers of the blocks given, all of the round's fragment.
+        before_BC: Their error before the step. Shape (B, C), float32; finite.
+        x_BC: What the step adds to them.
+        mean: `mean_block` of all blocks of x.
+        slack: Factor on the limits. An auditor of another execution class, whose x differs in the last bits,
+            asks on both sides of 1.
+
+    Returns:
+        Shape (B,), float32. The same bits on every machine for the same error and x.
+    """
+    rule = spec.rule
+    share_B = np.ones(len(before_BC), np.float32)
+    if not rule.compress.keeps_error:
+        return share_B
+    size_B = row_lengths(before_BC) * (rule.compress.feedback_micro / PPM)
+    limit_B = np.maximum(row_lengths(x_BC), mean) * (slack * _room(spec, round_id))
+    for block in np.flatnonzero(~(size_B <= limit_B)):
+        excess = math.frexp(size_B[block] / limit_B[block])[1] if limit_B[block] > 0 else 1024
+        share_B[block] = math.ldexp(1.0, -excess)  # 0 below what float32 can hold
+    share_B[(round_id // rule.fragments + blocks) % rule.compress.reset_rounds == 0] = 0
+    return share_B
+
+
+def _room(spec: RunSpec, round_id: int) -> float:
+    """The limit of a block's error, in units of its present size."""
+    rule, local = spec.rule, spec.rule.local
+    schedule = rule.outer.schedule if rule.is_gradient else local.schedule
+    last = round_id * local.steps + local.steps - 1
+    now = rate_nano(schedule, spec.rounds * local.steps, last, local.steps)
+    left = _left(rule.compress.feedback_micro, rule.compress.reset_rounds)
+    return left * schedule.peak_nano / now if now else 0.0
+
+
+@lru_cache(maxsize=16)
+def _left(feedback_micro: int, rounds: int) -> float:
+    """1 + beta + ... + beta^(rounds - 1), added up in this order."""
+    total, share = 0.0, 1.0
+    for _ in range(rounds):
+        total += share
+        share *= feedback_micro / PPM
+    return total
