@@ -5,7 +5,6 @@ Room: cli (edge). A command parses, calls one library function, prints one resul
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -112,12 +111,12 @@ def audit_report(
 ) -> None:
     """Report which steps of a finished run were audited, and with which results."""
     from assay.bundle.report.page import report_group, report_page
-    from assay.bundle.report.run import report_of, write_page
+    from assay.bundle.report.run import report_json, report_of, write_page
 
     found = report_of(run)
     if html is not None:
         write_page(html, report_page(found))
-    _print(json.dumps(found, indent=2) if as_json else report_group(found))
+    _print(report_json(found) if as_json else report_group(found))
 
 
 @audit_app.command("replay")
