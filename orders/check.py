@@ -137,14 +137,29 @@ def audit_share(order: Order) -> float:
 def deters_words(order: Order) -> str:
     """The cheating that stake, slash and the audits' floor make unprofitable, as lines."""
     budget, step_tokens = order.budget, order.tokens_per_round // order.run.nodes
-    return deterrence_words(
-        audit_spec(order),
-        order.verify.audit_rounds + order.verify.dispute_rounds,
-        stake=scaled(budget.operator_stake, DECIMALS),
-        slash_ppm=scaled(min(budget.slash, budget.withheld_share), 6),
-        step_pay=step_tokens * budget.price_per_mtoken * scaled(budget.operators, 6) // PPM // 10**6,
-        idle=order.rule.idle_steps,
+    return (
+        deterrence_words(
+            audit_spec(order),
+            order.verify.audit_rounds + order.verify.dispute_rounds,
+            stake=scaled(budget.operator_stake, DECIMALS),
+            slash_ppm=scaled(min(budget.slash, budget.withheld_share), 6),
+            step_pay=step_tokens * budget.price_per_mtoken * scaled(budget.operators, 6) // PPM // 10**6,
+            idle=order.rule.idle_steps,
+        )
+        + f"; {_bribery_words(order)}"
     )
+
+
+def _bribery_words(order: Order) -> str:
+    """Whether the verifiers' stake makes bribing an auditor a loss for one of the two."""
+    budget, second = order.budget, Fraction(str(order.verify.replicated))
+    lost = int(scaled(budget.operator_stake, DECIMALS) * Fraction(str(budget.slash)))
+    if not second:
+        return "bribing an auditor pays, for no audit is replicated"
+    need = odds.stake_against_bribery(lost, second, Fraction(str(budget.verifier_slash)))
+    if scaled(budget.verifier_stake, DECIMALS) >= need:
+        return "no bribe suits a node and its auditor"
+    return f"bribing an auditor pays: it would not with a verifier_stake of {money_text(need)} {UNIT}"
 
 
 def deterrence_words(

@@ -193,10 +193,10 @@ class BudgetSection(Section):
     verifiers: Share = 0.08  # the rest is the fee
     slash: PositiveShare = 0.3  # of the stake; the slash court has a cap
     withheld: PositiveShare | None = None  # of the stake, for a withheld opening; as `slash` if left out
-    verifier_slash: PositiveShare = 0.1  # of an auditor's stake, for a false verdict
+    verifier_slash: PositiveShare = 0.2  # of an auditor's stake, for a false verdict
     epoch_rounds: Positive = 10
     operator_stake: Stake = 1000.0
-    verifier_stake: Stake = 1000.0
+    verifier_stake: Stake = 10_000.0  # with the above, no bribe suits node and auditor: docs/odds.md
 
     @property
     def withheld_share(self) -> float:

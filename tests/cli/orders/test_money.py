@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -221,12 +219,11 @@ def test_a_run_found_on_other_terms_is_told(assay: Assay, market: Market):
 
 
 def test_processes_of_their_own_quote_place_and_show_no_key(market: Market):
-    file, root = market.config_of("buyer"), Path(__file__).parents[3]
+    file = market.config_of("buyer")
 
     def assay(*words: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "assay.cli.main", "order", *map(str, words)]
-        where = {**os.environ, "PYTHONPATH": str(root)}
-        return subprocess.run(command, capture_output=True, text=True, check=False, env=where)
+        return subprocess.run(command, capture_output=True, text=True, check=False)
 
     done = [
         assay("quote", market.order_file),
