@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from assay.orders.order import Order, order_of
+from assay.orders.load import order_of
+from assay.orders.order import Order
 from assay.protocol.errors import ConfigError
 
 if sys.version_info >= (3, 11):

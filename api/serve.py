@@ -13,12 +13,9 @@ import sys
 import threading
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from assay.api.access import AccessStore
 from assay.api.config import ServerFile
-from assay.orders.config_errors import problems_of
-from assay.orders.toml import read_toml
+from assay.orders.toml import read_tables
 from assay.participant.json_log import log_as_json
 from assay.protocol.errors import ConfigError
 
@@ -27,22 +24,9 @@ KEEP_ALIVE_S = 5
 CONNECTIONS_MAX = 512
 
 
-def read_server_file(path: Path) -> ServerFile:
-    """A server's configuration.
-
-    Raises:
-        ConfigError: unknown or missing keys, wrong types: one line each.
-    """
-    try:
-        return ServerFile.model_validate(read_toml(path))
-    except ValidationError as error:
-        lines = (f"{path.name}: {problem.text()}" for problem in problems_of(error, ServerFile))
-        raise ConfigError("\n".join(lines)) from None
-
-
 def open_access(path: Path) -> AccessStore:
     """The access store that a server's file names."""
-    return AccessStore(path.parent / read_server_file(path).access)
+    return AccessStore(path.parent / read_tables(path, ServerFile).access)
 
 
 def run_server(path: Path, *, is_tethered: bool = False) -> None:
@@ -57,7 +41,7 @@ def run_server(path: Path, *, is_tethered: bool = False) -> None:
             raise
         raise ConfigError("the API needs FastAPI and uvicorn: pip install 'assay[api]'") from None
     log_as_json()
-    config = read_server_file(path)
+    config = read_tables(path, ServerFile)
     server = make_server(config, path.parent)
     runner = uvicorn.Server(
         uvicorn.Config(

@@ -36,13 +36,12 @@ from assay.protocol.openings import InnerOpening, Opening
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import BLOCK_SIZE
-from assay.simulation.spec import SimSpec, sim_run_spec
+from assay.simulation.spec import SimFile, sim_of, sim_run_spec
 from assay.training.codec.contribution import decode_contribution
 from assay.training.data.batches import describe
 from assay.training.data.shards import write_tokens
 from assay.training.layout import layout_of
-from assay.training.methods import METHODS
-from assay.training.methods.choices import Choices
+from assay.training.methods.choices import Choices, method_rule
 from assay.training.model.loss import use_one_thread
 from assay.training.model.presets import PRESETS
 from assay.training.optimiser.momentum_root import momentum_leaves
@@ -155,9 +154,13 @@ def _pair(folder: Path, name: str, method: str, choices: Choices, repeats: int) 
     tokens = rng.integers(0, model.vocabulary, TOKENS).astype(kind)
     manifest = write_tokens(folder / "data", [tokens], vocabulary=model.vocabulary)
     data = describe(manifest, validation_tokens=2000, source="random", licence="none")
-    spec = sim_run_spec(SimSpec(), replace(data, vocabulary=256))
+    spec = sim_run_spec(sim_of(SimFile(), Path()), replace(data, vocabulary=256))
     spec = replace(
-        spec, model=model, data=data, rule=METHODS[method](choices), audit=replace(spec.audit, blocks=BLOCKS)
+        spec,
+        model=model,
+        data=data,
+        rule=method_rule(method, choices),
+        audit=replace(spec.audit, blocks=BLOCKS),
     )
     node = spec.nodes[0].peer
     trainer = _Trainer(

@@ -27,7 +27,7 @@ from assay.orders.spec import data_spec
 from assay.protocol.params import RunSpec
 from assay.simulation.plot import plot_rounds
 from assay.simulation.round import SimRound
-from assay.simulation.spec import SimSpec, sim_run_spec
+from assay.simulation.spec import SimFile, sim_of, sim_run_spec
 from assay.simulation.train import simulate
 from assay.training.data.batches import Tokens, batch_positions, batch_tokens, validation_tokens
 from assay.training.exact import initial_parameters
@@ -155,9 +155,9 @@ class Cells:
 
 def train(method: str, tuning: Tuning, seed: int, steps: int) -> list[SimRound]:
     """One training with one tuning."""
-    spec = SimSpec.model_validate(_file(method, tuning, seed, steps))
-    manifest, tokens = collect_tokens(spec.order())
-    run = sim_run_spec(spec, data_spec(spec.order(), manifest))
+    spec = sim_of(SimFile.model_validate(_file(method, tuning, seed, steps)), Path())
+    manifest, tokens = collect_tokens(spec.order)
+    run = sim_run_spec(spec, data_spec(spec.order, manifest))
     if method == "adamw":
         return adamw(run, tokens, tuning, spec.sim.validate_every, spec.sim.validation_sequences)
     return simulate(spec, run, tokens, lambda _: None)

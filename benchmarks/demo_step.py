@@ -35,8 +35,7 @@ from assay.protocol.types import Digest, PeerId
 from assay.training.codec.wire import encode_update
 from assay.training.exact import apply_signs, initial_parameters, inverse_signs, scatter_values
 from assay.training.layout import Layout, from_blocks, layout_of
-from assay.training.methods import METHODS
-from assay.training.methods.choices import Choices
+from assay.training.methods.choices import Choices, method_rule
 from assay.training.model.loss import FLOAT32_WHOLE, loss_and_gradient, use_one_thread
 from assay.training.model.presets import gpt_spec
 from assay.training.optimiser.momentum_root import momentum_leaves
@@ -112,8 +111,8 @@ class _Assay:
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         choices = Choices(k=K, feedback_micro=int(BETA * PPM), clip_micro=PPM, equalises=False)
-        self.rule = METHODS["demo"](choices)
-        self.equalising = METHODS["demo"](replace(choices, equalises=True))
+        self.rule = method_rule("demo", choices)
+        self.equalising = method_rule("demo", replace(choices, equalises=True))
         self.momentum = np.zeros((layout.blocks, BLOCK_SIZE), np.float32)
         self.x = np.zeros_like(self.momentum)
         self.theta = np.zeros(layout.parameters, np.float32)

@@ -52,12 +52,9 @@ def main() -> None:
 
 
 def _line(nodes: int, rounds: int) -> str:
-    spec = load_sim(SPEC)
-    sim = spec.sim.model_copy(update={"nodes": nodes, "rounds": rounds})
-    spec, folder = spec.model_copy(update={"sim": sim}), spec._folder
-    spec._folder = folder
-    manifest, tokens = collect_tokens(spec.order())
-    run = sim_run_spec(spec, data_spec(spec.order(), manifest))
+    spec = load_sim(SPEC, nodes=nodes, rounds=rounds)
+    manifest, tokens = collect_tokens(spec.order)
+    run = sim_run_spec(spec, data_spec(spec.order, manifest))
     layout, k = layout_of(run.model), run.rule.compress.k
     public = start_public(run, initial_parameters(run.seed, layout.names, layout.shapes))
     private = [start_private(layout) for _ in run.nodes]

@@ -16,7 +16,7 @@ import os
 import platform
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ import torch
 from assay.orders.data import collect_tokens
 from assay.orders.spec import data_spec
 from assay.simulation.attacks.catalogue import ATTACKS
-from assay.simulation.spec import SimSpec, load_sim, sim_run_spec
+from assay.simulation.spec import load_sim, sim_run_spec
 from assay.simulation.train import simulate
 from assay.training.model.loss import use_one_thread
 
@@ -68,16 +68,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--show", action="store_true")
     args = parser.parse_args()
-    base = load_sim(args.spec)
+    nodes = load_sim(args.spec).sim.nodes
     if args.show:
-        show(read(args.out), base.sim.nodes, args.rounds, args.seeds)
+        show(read(args.out), nodes, args.rounds, args.seeds)
         return
     use_one_thread()
     print(f"machine: {_machine()}", flush=True)
-    for cell in cells(base.sim.nodes, args.rounds, args.seeds):
+    for cell in cells(nodes, args.rounds, args.seeds):
         if cell in read(args.out):
             continue
-        found = train(base, cell)
+        found = train(args.spec, cell)
         write(args.out, cell, found)
         print(
             f"{cell.rule} {cell.attack} n={cell.nodes} f={cell.f} seed={cell.seed}: {found.loss:.4f}",
@@ -103,18 +103,15 @@ def cells(nodes: int, rounds: int, seeds: int) -> Iterator[Cell]:
                 yield Cell(DEFAULT, attack, nodes, f, rounds, seed)
 
 
-def train(base: SimSpec, cell: Cell) -> Found:
+def train(file: Path, cell: Cell) -> Found:
     """One cell's training."""
-    sim = {
-        "rule": cell.rule, "attack": cell.attack, "nodes": cell.nodes, "f": cell.f, "rounds": cell.rounds,
-        "liars": 0 if cell.attack == "none" else cell.f, "seed": cell.seed,
-        "validate_every": cell.rounds, "validation_sequences": 128,
-    }  # fmt: skip
-    spec = base.model_copy(update={"sim": base.sim.model_copy(update=sim)})
-    spec._folder = base._folder
+    spec = load_sim(
+        file, **asdict(cell), liars=0 if cell.attack == "none" else cell.f,
+        validate_every=cell.rounds, validation_sequences=128,
+    )  # fmt: skip
     since_s = time.process_time()
-    manifest, tokens = collect_tokens(spec.order())
-    run = sim_run_spec(spec, data_spec(spec.order(), manifest))
+    manifest, tokens = collect_tokens(spec.order)
+    run = sim_run_spec(spec, data_spec(spec.order, manifest))
     done = simulate(spec, run, tokens, lambda _: None)
     loss = done[-1].validation
     assert loss is not None

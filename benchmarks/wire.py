@@ -29,8 +29,7 @@ from assay.training.codec.values import quantise
 from assay.training.codec.wire import Update, decode_update, encode_update
 from assay.training.exact import apply_signs, initial_parameters, inverse_signs, scatter_values
 from assay.training.layout import from_blocks, layout_of
-from assay.training.methods import METHODS
-from assay.training.methods.choices import Choices
+from assay.training.methods.choices import Choices, method_rule
 from assay.training.model.loss import loss_and_gradient, use_one_thread
 from assay.training.model.presets import gpt_spec
 from assay.training.transform.compress import gradient_blocks, transition
@@ -155,7 +154,7 @@ def _unplain(index_type: type, value_type: type) -> Callable:
 def _momenta(nodes: int, rounds: int) -> list[Floats]:
     """What the nodes had to send, before anything was taken out, in the last rounds of a short training."""
     model = gpt_spec(layers=4, width=128, heads=4, context=128)
-    layout, rule = layout_of(model), METHODS["demo"](Choices())
+    layout, rule = layout_of(model), method_rule("demo", Choices())
     compute = ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=0)
     theta = initial_parameters(1, layout.names, layout.shapes)
     text, rng = _text(), np.random.default_rng(0)

@@ -22,12 +22,12 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.statements import BadSignatureError, verify_certificate
 from assay.ledger.log.note import BadNoteError
 from assay.ledger.settlement.results import model_record
-from assay.participant.declarations import Declarations, read_declarations
+from assay.participant.declarations import Declarations
 from assay.participant.index import IntegrityError
 from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import AssayError
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
-from assay.training.data.inventory import inventory, inventory_digest
+from assay.training.data.inventory import inventory
 
 FILE_BYTES_MAX = 1 << 26
 
@@ -55,7 +55,7 @@ def read_registry_claims(delivered: Delivered, inputs: RunInputs) -> RegistryCla
     bundle = delivered.bundle
     entry = _parsed(bundle, ENTRY)
     try:
-        declarations = read_declarations(entry["declared"])
+        declarations = Declarations(**entry["declared"])
         log = entry["log"]
         ledger_service = None if log is None else PeerId(bytes.fromhex(log["ledger_service"]))
     except (ValueError, KeyError, TypeError) as error:
@@ -77,7 +77,7 @@ def _registered(delivered: Delivered, inputs: RunInputs) -> Registered | None:
         parent, certificate = Digest(bytes.fromhex(given["parent"])), bytes.fromhex(given["certificate"])
         if len(parent) != len(NO_DIGEST):
             raise ValueError(f"a parent of {len(parent)} bytes, expected {len(NO_DIGEST)}")
-        trained_on = inventory_digest(inventory(spec.data, inputs.manifest))
+        trained_on = inventory(spec.data, inputs.manifest).digest()
         record = model_record(spec, last.result, Digest(last.digest), trained_on, parent)
         record_id = delivered.deployment.digest(record)
         verify_certificate(record_id, certificate, [evm_address(member.hot) for member in spec.verifiers])

@@ -16,15 +16,15 @@ from typing import Any
 from eth_abi.exceptions import EncodingError
 
 from assay.bundle.finished import Settled
-from assay.bundle.settlement_file import with_hex
 from assay.chain.addresses import Deployment
 from assay.chain.commit_statement import evm_address
 from assay.chain.proofs.event_proof import BlockPoint
 from assay.chain.proofs.payout_tree import leaf, root_of_proof
-from assay.chain.proofs.result_anchor import anchor_json, check_result_anchor, read_anchor_json
+from assay.chain.proofs.result_anchor import check_result_anchor, read_anchor_json
 from assay.chain.statements import EpochResult, verify_certificate
 from assay.ledger.settlement.results import SET_VERSION
 from assay.participant.index import IntegrityError
+from assay.protocol.encoding.json_text import plain
 from assay.protocol.errors import AssayError
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest, PeerId
@@ -51,10 +51,10 @@ def pay_json(settled: Settled, node: PeerId) -> dict[str, Any]:
         row = {"index": index, "account": evm_address(rows[index].account), "amount": rows[index].amount}
     return {
         "epoch": settled.settlement.epoch,
-        "result": with_hex(dataclasses.asdict(settled.result)),
+        "result": plain(settled.result),
         "certificate": settled.certificate.hex(),
         "row": row,
-        "anchor": None if settled.anchor is None else anchor_json(settled.anchor),
+        "anchor": plain(settled.anchor),
         "proof": [one.hex() for one in tree.proof(index)] if index is not None else [],
     }
 

@@ -6,8 +6,6 @@ reader without torch takes from the file, and the quorum's signatures, which bin
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 from assay.bundle.finished import Settled
@@ -18,6 +16,7 @@ from assay.chain.proofs.result_anchor import check_result_anchor
 from assay.chain.statements import verify_certificate
 from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import epoch_result, result_digest
+from assay.protocol.encoding.json_text import plain
 from assay.protocol.errors import AssayError
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest
@@ -50,7 +49,7 @@ def settlement_json(settled: Settled) -> dict[str, Any]:
             {"round": step.round, "node": step.node.hex(), "reason": step.reason.value}
             for step in table.unpaid
         ],
-        "result": with_hex(dataclasses.asdict(settled.result)),
+        "result": plain(settled.result),
         "digest": settled.digest.hex(),
         "certificate": settled.certificate.hex(),
     }
@@ -93,11 +92,6 @@ def read_settlement(
         except AssayError as error:
             raise ValueError(f"its proof of finality: {error}") from None
     return settled
-
-
-def with_hex(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object of these fields, bytes in hexadecimal."""
-    return {name: value.hex() if isinstance(value, bytes) else value for name, value in fields.items()}
 
 
 def _compare(name: str, given: Any, made: Any) -> None:

@@ -13,7 +13,6 @@ or not at all.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -29,10 +28,10 @@ from assay.bundle.inputs import RunInputs
 from assay.bundle.receipts import facts_of, round_receipts
 from assay.bundle.registry.files import FOLDER, registry_files
 from assay.bundle.registry.model_card import model_card
-from assay.bundle.settlement_file import SETTLEMENTS, epoch_name, settlement_json, with_hex
-from assay.chain.proofs.result_anchor import ANCHORS, anchor_json
+from assay.bundle.settlement_file import SETTLEMENTS, epoch_name, settlement_json
+from assay.chain.proofs.result_anchor import ANCHORS
 from assay.protocol.encoding.codec import encode
-from assay.protocol.encoding.json_text import parse_json
+from assay.protocol.encoding.json_text import parse_json, plain
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.training.data.shards import MANIFEST, TOKENIZER
 from assay.training.data.tokenizer import byte_tokenizer_json
@@ -58,7 +57,7 @@ def write_bundle(folder: Path, run: Finished) -> Digest:
     (partial / "spec.cbor").write_bytes(encode(run.spec))
     (partial / "deployment.json").write_text(run.deployment.to_json())
     if run.anchor is not None:
-        _write_json(partial / ANCHOR, with_hex(dataclasses.asdict(run.anchor)))
+        _write_json(partial / ANCHOR, plain(run.anchor))
     _write_chain(partial, run)
     _write_settlements(partial, run)
     _write_inputs(partial, run.inputs)
@@ -108,7 +107,7 @@ def _write_settlements(folder: Path, run: Finished) -> None:
     for epoch, one in run.settled.items():
         _write_json(folder / epoch_name(SETTLEMENTS, epoch), settlement_json(one))
         if one.anchor is not None:
-            _write_json(folder / epoch_name(ANCHORS, epoch), anchor_json(one.anchor))
+            _write_json(folder / epoch_name(ANCHORS, epoch), plain(one.anchor))
 
 
 def _write_inputs(folder: Path, inputs: RunInputs) -> None:

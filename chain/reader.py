@@ -104,11 +104,6 @@ class ChainReader:
         """Total supply in token units; falls as slashes burn."""
         return int(self._ask("AssayToken", "totalSupply"))
 
-    def native_balance(self, account: str | None = None) -> int:
-        """An account's native balance in wei."""
-        holder: Any = account or self.address
-        return self._rpc.read("balance", lambda: int(self._rpc.web3.eth.get_balance(holder)))
-
     def stake_of(self, account: str, role: int) -> StakeState:
         """Active and unbonding stake of an account; both can be slashed."""
         active, unbonding = self._ask("StakeVault", "stakeOf", account, role)

@@ -19,7 +19,7 @@ from assay.cli.claim import claim
 from assay.cli.ledger.commands import add_commands, earnings, invoice
 from assay.cli.orders.commands import add_order_commands
 from assay.cli.redteam import redteam
-from assay.cli.registry.commands import registry_app
+from assay.cli.registry import registry_app
 from assay.cli.stake import stake_app
 from assay.orders.config_errors import one_line
 from assay.protocol.errors import AssayError, ConfigError

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import trio
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from assay.orders.config_errors import problems_of
-from assay.orders.toml import read_toml
+from assay.orders.toml import read_tables
 from assay.participant.config import Config
 from assay.participant.declarations import Declarations
 from assay.participant.json_log import log_as_json
@@ -89,11 +88,7 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
     Raises:
         ConfigError: unknown or missing keys, wrong types, unreadable files: one line each.
     """
-    try:
-        given = ProcessFile.model_validate(read_toml(path))
-    except ValidationError as error:
-        lines = (f"{path.name}: {problem.text()}" for problem in problems_of(error, ProcessFile))
-        raise ConfigError("\n".join(lines)) from None
+    given = read_tables(path, ProcessFile)
     base = path.parent
     try:
         run_id = bytes.fromhex(given.run_id)

@@ -5,7 +5,6 @@ Room: cli (edge: the terminal). The adversaries are in `redteam`; this file prin
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +25,7 @@ def redteam(
 ) -> None:
     """Run every known attack against its defence, and audit honest steps; exit 1 if one is slashed."""
     from assay.redteam.false_positives import Honest, audit_everywhere
-    from assay.redteam.table import as_markdown, as_plain, counts, honest_lines, named, try_all
+    from assay.redteam.table import as_markdown, counts, honest_lines, named, table_json, try_all
 
     chosen = [one for one in named(attack) if not (quick and one.is_slow)]
     if not chosen:
@@ -40,7 +39,7 @@ def redteam(
     if markdown is not None:
         markdown.write_text(as_markdown(rows, honest) + "\n")
     if as_json:
-        typer.echo(json.dumps(as_plain(rows, honest), indent=1))
+        typer.echo(table_json(rows, honest))
     else:
         for row in rows:
             out = row.outcome

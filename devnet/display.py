@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -20,6 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from assay.devnet.lines import COLUMNS, duration_text, event_line, round_cells, round_line
+from assay.ledger.queries.report import RoundFigures
+from assay.observer.ledger_service.status import EpochReport, RefundReport, SlashReport
 from assay.orders.config_errors import one_line
 
 ROWS_MAX = 12  # rounds shown at once
@@ -51,7 +52,7 @@ class Display:
         )
         self._step: Spinner | None = None
         self._step_text = ""
-        self._recent: deque[Mapping[str, Any]] = deque(maxlen=ROWS_MAX)
+        self._recent: deque[RoundFigures] = deque(maxlen=ROWS_MAX)
         self._times: deque[float] = deque(maxlen=ETA_ROUNDS)
         self._started = clock()
         self._is_finished = False
@@ -91,20 +92,20 @@ class Display:
         mark = "ok" if self._live is None or self._console.options.ascii_only else "✓"
         self._print_line(f"{mark} {text} ({duration_text(seconds)})", "green", styled=len(mark))
 
-    def feed(self, report: Mapping[str, Any]) -> None:
-        """One report of the ledger service, of any kind."""
-        if report.get("kind") == "round":
+    def feed(self, report: RoundFigures | SlashReport | EpochReport | RefundReport) -> None:
+        """One report of the ledger service."""
+        if isinstance(report, RoundFigures):
             self.round(report)
         else:
-            self.event(event_line(report), is_alarm=report.get("kind") == "slashed")
+            self.event(event_line(report), is_alarm=isinstance(report, SlashReport))
 
-    def round(self, status: Mapping[str, Any]) -> None:
+    def round(self, figures: RoundFigures) -> None:
         """A round is final."""
         if self._live is None:
-            self._print_line(round_line(status))
+            self._print_line(round_line(figures))
             return
-        self._recent.append(status)
-        if status["round"] < self._rounds:
+        self._recent.append(figures)
+        if figures.round < self._rounds:
             self._times.append(self._clock())
         self._draw()
 
@@ -148,19 +149,19 @@ class Display:
             least = len("closing") if name == "loss" else None
             table.add_column(title, justify="right", no_wrap=True, min_width=least)
         room = max(1, min(ROWS_MAX, self._console.height - FRAME_LINES))
-        for status in list(self._recent)[-room:]:
-            has_fault = bool(status["slashes"] or status["audits"]["failed"])
-            cells = [Text(cell) for cell in round_cells(status)]
-            if status["nodes"] < status["active"] and status["round"] < self._rounds:
+        for figures in list(self._recent)[-room:]:
+            has_fault = bool(figures.slashes or figures.audits.failed)
+            cells = [Text(cell) for cell in round_cells(figures)]
+            if figures.nodes < figures.active and figures.round < self._rounds:
                 cells[2].stylize("yellow")
             if has_fault:
                 cells[5].stylize("red")
-                cells[6].stylize("bold red" if status["slashes"] else "")
+                cells[6].stylize("bold red" if figures.slashes else "")
             table.add_row(*cells)
         return table
 
     def _bar(self) -> Table:
-        done = min(self._recent[-1]["round"] + 1, self._rounds)
+        done = min(self._recent[-1].round + 1, self._rounds)
         line = Table.grid(padding=(0, 1), expand=True)
         line.add_column(ratio=1)
         line.add_column(no_wrap=True)

@@ -8,19 +8,30 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from assay.bundle.read import Delivered, read
 from assay.bundle.registry.files import FOLDER, RECORD
 from assay.bundle.report.labels import Labels, write_labels
 from assay.devnet.faults.behaviours import Behaviour, parse_behaviour
 from assay.devnet.provision import ProvisionedNetwork
-from assay.devnet.summary import AuditCounts, Losses, MethodWire, make_summary
+from assay.devnet.summary import (
+    AuditTotals,
+    BooksCheck,
+    Losses,
+    NodeResult,
+    Summary,
+    VerifierResult,
+    WireFigures,
+    finite,
+    summary_json,
+    wire_figures,
+)
+from assay.ledger.queries.report import NodeFigures, SettledFigures
+from assay.observer.ledger_service.status import AgreementReport
 from assay.participant.index import write_index
-from assay.protocol.errors import AssayError
 from assay.protocol.identity import peer_of
 from assay.protocol.messages import Commit
 from assay.protocol.params import RunSpec
@@ -33,56 +44,58 @@ from assay.training.model.initial import BASE, starting_parameters
 VALIDATION_SEQUENCES = 128
 
 
-def finish(network: ProvisionedNetwork, settled: Mapping[str, Any], wall_s: float) -> dict[str, Any]:
+def finish(
+    network: ProvisionedNetwork, settled: SettledFigures, agreement: AgreementReport, wall_s: float
+) -> Summary:
     """Write `summary.json`, collect the run's inputs, sign the index; return the summary.
 
     Raises:
-        AssayError: the bundle or a status line that must be there is not.
+        AssayError: the bundle is not there.
     """
     root, spec = network.root, network.spec
     delivered = read(root)
     links = delivered.links
     commits = [[signed.commit for signed in link.manifest.commits] for link in links]
     training = commits[: spec.rounds]
-    reports = [
-        json.loads(line)
-        for line in (network.member("buyer").folder / "status.jsonl").read_text().splitlines()
-    ]
-    agreement = next((report for report in reversed(reports) if report["kind"] == "agreement"), None)
-    if agreement is None:
-        raise AssayError("the buyer did not report whether parameters agreed")
     validation_first, validation_last = _validation(spec, root)
     accepted = [commit for group in commits for commit in group]
     verdicts = [signed.verdict for link in links for signed in link.manifest.verdicts]
     behaviours, auditors = _behaviours(network)
     labels = {peer: behaviour.label() for peer, behaviour in behaviours.items()}
     write_labels(root, Labels(nodes=labels, verifiers=auditors))
-    summary = make_summary(
-        run_id=network.run_id,
-        deployment_id=spec.deployment_id,
-        spec=spec,
+    summary = Summary(
+        run_id=network.run_id.hex(),
+        deployment_id=spec.deployment_id.hex(),
+        rounds=spec.rounds,
         rounds_finalised=sum(link.manifest.round < spec.rounds for link in links),
-        wall_s=wall_s,
-        losses=Losses(
-            first=_mean_loss(training[0]),
-            last=_mean_loss(training[-1]),
-            validation_first=validation_first,
-            validation_last=validation_last,
+        wall_s=round(wall_s, 1),
+        params=layout_of(spec.model).parameters,
+        loss=Losses(
+            first=finite(_mean_loss(training[0])),
+            last=finite(_mean_loss(training[-1])),
+            validation_first=finite(validation_first),
+            validation_last=finite(validation_last),
         ),
-        state_agreement=bool(agreement["ok"]),
+        state_agreement=agreement.ok,
+        record=_record(root / "bundle" / FOLDER / RECORD),
         wire=_wire(delivered, accepted),
-        audits=AuditCounts(
-            drawn=settled["audits"]["drawn"],
-            passed=settled["audits"]["passed"],
-            failed=settled["audits"]["failed"],
+        audits=AuditTotals(
+            **asdict(settled.audits),
             opening_bytes_max=max((verdict.opening_bytes for verdict in verdicts), default=0),
         ),
-        settled=settled,
-        behaviours=behaviours,
-        auditors=auditors,
-        record=_record(root / "bundle" / FOLDER / RECORD),
+        nodes=tuple(
+            _node_result(one, behaviours[PeerId(bytes.fromhex(one.peer))].name) for one in settled.nodes
+        ),
+        verifiers=tuple(
+            VerifierResult(behaviour=auditors[PeerId(bytes.fromhex(one.peer))], **asdict(one))
+            for one in settled.verifiers
+        ),
+        money=settled.money,
+        ledger=BooksCheck(
+            trial_balance=settled.trial_balance, chain_matches_books=settled.chain_matches_books
+        ),
     )
-    (root / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    (root / "summary.json").write_text(summary_json(summary) + "\n")
     _copy_books(network.member("ledger").folder / "ledger.db", root / "ledger.db")
     write_index(root, network.member("buyer").keys.account)
     return summary
@@ -95,6 +108,12 @@ def _behaviours(network: ProvisionedNetwork) -> tuple[dict[PeerId, Behaviour], d
         for role in ("node", "verifier")
     }
     return {peer: parse_behaviour(text) for peer, text in texts["node"].items()}, texts["verifier"]
+
+
+def _node_result(figures: NodeFigures, behaviour: str) -> NodeResult:
+    plain = asdict(figures)
+    del plain["unpaid"]  # listed in the books, and by `assay ledger faults`
+    return NodeResult(behaviour=behaviour, **plain)
 
 
 def _record(path: Path) -> str | None:
@@ -113,7 +132,7 @@ def _mean_loss(commits: list[Commit]) -> float:
     return sum(commit.loss_micro for commit in commits) / len(commits) / 1e6
 
 
-def _wire(delivered: Delivered, commits: list[Commit]) -> MethodWire:
+def _wire(delivered: Delivered, commits: list[Commit]) -> WireFigures:
     from assay.training.codec.contribution import decode_contribution
 
     spec, layout = delivered.spec, layout_of(delivered.spec.model)
@@ -121,10 +140,8 @@ def _wire(delivered: Delivered, commits: list[Commit]) -> MethodWire:
         decode_contribution(spec, layout, int(commit.round), delivered.update(commit)).index_BK.size
         for commit in commits
     )
-    return MethodWire(
-        updates=len(commits),
-        update_bytes=sum(commit.update_bytes for commit in commits),
-        coefficients=coefficients,
+    return wire_figures(
+        len(commits), sum(commit.update_bytes for commit in commits), coefficients, layout.parameters
     )
 
 

@@ -6,9 +6,8 @@ display; nothing here knows about terminals.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from assay.ledger.queries.report import RoundFigures
+from assay.observer.ledger_service.status import EpochReport, RefundReport, SlashReport
 from assay.orders.amounts import UNIT, bytes_text, money_text
 from assay.orders.config_errors import one_line
 
@@ -24,47 +23,45 @@ def duration_text(seconds: float) -> str:
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
-def round_cells(status: Mapping[str, Any]) -> tuple[str, ...]:
+def round_cells(figures: RoundFigures) -> tuple[str, ...]:
     """One round as the texts under `COLUMNS`; past the last training round, "closing"."""
-    number, audits = status["round"], status["audits"]
-    is_closing = number >= status["rounds"]
-    loss = status["loss"]
+    audits, loss = figures.audits, figures.loss
+    is_closing = figures.round >= figures.rounds
     return (
-        str(number),
+        str(figures.round),
         "closing" if is_closing else "-" if loss is None else f"{loss:.4f}",
-        "-" if is_closing else f"{status['nodes']}/{status['active']}",
-        "-" if is_closing else bytes_text(status["bytes"]),
-        f"{status['signatures']}/{status['verifiers']}",
-        f"{audits['drawn']}/{audits['passed']}/{audits['failed']}",
-        str(status["slashes"]),
-        money_text(status["escrow"]),
+        "-" if is_closing else f"{figures.nodes}/{figures.active}",
+        "-" if is_closing else bytes_text(figures.bytes),
+        f"{figures.signatures}/{figures.verifiers}",
+        f"{audits.drawn}/{audits.passed}/{audits.failed}",
+        str(figures.slashes),
+        money_text(figures.escrow),
     )
 
 
-def round_line(status: Mapping[str, Any]) -> str:
+def round_line(figures: RoundFigures) -> str:
     """One round as a line for a log."""
-    number, loss, nodes, size, certificate, _, slashes, escrow = round_cells(status)
+    number, loss, nodes, size, certificate, _, slashes, escrow = round_cells(figures)
     if loss == "closing":
         head = f"closing {number}"
     else:
-        done = f"{status['round'] + 1}/{status['rounds']}"
+        done = f"{figures.round + 1}/{figures.rounds}"
         head = f"round {number} ({done})  loss {loss}  nodes {nodes}  {size}"
-    audits = "audits {drawn} drawn {passed} passed {failed} failed".format_map(status["audits"])
-    tail = f"certificate {certificate}  {audits}  slashes {slashes}  escrow {escrow} {UNIT}"
-    return f"{head}  {tail}"
+    audits = figures.audits
+    counts = f"audits {audits.drawn} drawn {audits.passed} passed {audits.failed} failed"
+    return f"{head}  certificate {certificate}  {counts}  slashes {slashes}  escrow {escrow} {UNIT}"
 
 
-def event_line(report: Mapping[str, Any]) -> str:
-    """A report of a payment as a line, or the kind of a report without a line of its own."""
+def event_line(report: SlashReport | EpochReport | RefundReport) -> str:
+    """A report of a payment as a line."""
     match report:
-        case {"kind": "slashed", "node": node, "amount": amount, "burnt": burnt, **rest}:
+        case SlashReport():
             return one_line(
-                f"node {node[:8]} slashed {money_text(amount)} {UNIT}: {money_text(burnt)} burnt, "
-                f"{money_text(rest['buyer'])} to buyer, {money_text(rest['challenger'])} to challenger"
+                f"node {report.node[:8]} slashed {money_text(report.amount)} {UNIT}: "
+                f"{money_text(report.burnt)} burnt, {money_text(report.buyer)} to buyer, "
+                f"{money_text(report.challenger)} to challenger"
             )
-        case {"kind": "epoch", "epoch": epoch, "phase": phase, "total": total}:
-            return one_line(f"epoch {epoch} {phase}: {money_text(total)} {UNIT}")
-        case {"kind": "refunded", "amount": amount}:
-            return f"refunded {money_text(amount)} {UNIT} to the buyer"
-        case _:
-            return one_line(str(report.get("kind", "report")))
+        case EpochReport():
+            return one_line(f"epoch {report.epoch} {report.phase}: {money_text(report.total)} {UNIT}")
+        case RefundReport():
+            return f"refunded {money_text(report.amount)} {UNIT} to the buyer"

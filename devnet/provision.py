@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from assay.attestation.policy import AppraisalPolicy
 from assay.chain.addresses import Deployment
 from assay.chain.client import Chain
 from assay.chain.commit_statement import evm_address
@@ -26,7 +25,6 @@ from assay.chain.statements import OPERATOR, VERIFIER, Delegation, sign
 from assay.devnet.faults.behaviours import HONEST
 from assay.node.known_answer import write_known_answers
 from assay.orders.amounts import DECIMALS, scaled
-from assay.orders.drand import DrandNetwork
 from assay.orders.order import Order
 from assay.orders.spec import build_spec
 from assay.participant.keyring import Keys, create_keys, release_key
@@ -36,7 +34,7 @@ from assay.protocol.identity import peer_of
 from assay.protocol.params import DataSpec, Member, RunSpec
 from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
 from assay.training.model.initial import BASE
-from assay.verifier.audit.limits import LIMITS, Limits
+from assay.verifier.audit.limits import LIMITS
 from assay.verifier.service.appraiser import POLICY
 
 GAS_WEI = 10**18
@@ -161,7 +159,7 @@ def establish(
     if known_answers:
         faults = [known_answer_proof(run_id, known_answers, index) for index in range(len(known_answers))]
         write_known_answers(known_answer.folder / KNOWN_ANSWERS, faults)
-    _write_files(network, anvil.rpc_url, order.limits(), order.policy(), order.drand())
+    _write_files(network, anvil.rpc_url, order)
     return network
 
 
@@ -197,6 +195,7 @@ def _make_seats(order: Order, scenario: Mapping[str, str], root: Path) -> list[L
     def make(named: tuple[tuple[str, str], int]) -> LocalMember:
         (name, role), port = named
         folder = root / "participants" / name
+        attester = order.run.attesters.get(name.removeprefix("node-"))
         if role == "buyer":
             release_key(folder / "keys", password)
         return LocalMember(
@@ -206,7 +205,7 @@ def _make_seats(order: Order, scenario: Mapping[str, str], root: Path) -> list[L
             keys=create_keys(folder / "keys", password),
             port=port,
             behaviour=scenario.get(name, HONEST),
-            attester=order.attester(name.removeprefix("node-")),
+            attester=None if attester is None else (order.folder / attester).resolve(),
         )
 
     with ThreadPoolExecutor(2) as pool:  # two at a time: each key costs 64 MiB to encrypt
@@ -245,18 +244,12 @@ def _delegate(chain: Chain, deployment: Deployment, member: LocalMember, expiry:
     chain.delegate(hot, expiry, sign(consent, deployment.domain(Delegation), member.keys.hot))
 
 
-def _write_files(
-    network: ProvisionedNetwork,
-    rpc_url: str,
-    limits: Limits | None,
-    policy: AppraisalPolicy | None,
-    drand: DrandNetwork | None,
-) -> None:
+def _write_files(network: ProvisionedNetwork, rpc_url: str, order: Order) -> None:
     root = network.root
-    if policy is not None:
-        (root / POLICY).write_bytes(encode(policy))
-    if limits is not None:
-        (root / LIMITS).write_bytes(limits.encode())
+    if order.policy is not None:
+        (root / POLICY).write_bytes(encode(order.policy))
+    if order.limits is not None:
+        (root / LIMITS).write_bytes(order.limits.encode())
     (root / "spec.cbor").write_bytes(encode(network.spec))
     (root / "deployment.json").write_text(network.deployment.to_json())
     peers = {peer_of(member.keys.peer).hex(): ["127.0.0.1", member.port] for member in network.seats}
@@ -279,12 +272,12 @@ def _write_files(
             lines["base"] = f"../../data/{BASE}"
         if member.role in ("verifier", "buyer"):
             lines["ledger_service"] = peer_of(network.member("ledger").keys.peer).hex()
-        if limits is not None and member.role == "verifier":
+        if order.limits is not None and member.role == "verifier":
             lines["limits"] = f"../../{LIMITS}"
-        if policy is not None and member.role == "verifier":
+        if order.policy is not None and member.role == "verifier":
             lines["attestation"] = f"../../{POLICY}"
-        if drand is not None and member.role == "verifier":
-            lines["drand"] = list(drand.urls)
+        if order.drand is not None and member.role == "verifier":
+            lines["drand"] = list(order.drand.urls)
         if member.attester is not None:
             lines["attester_key"] = str(member.attester)
         if (member.folder / KNOWN_ANSWERS).exists():

@@ -6,7 +6,6 @@ shows the ledger service's reports, and finally checks everything that can be ch
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -23,10 +22,14 @@ from assay.devnet.display import Display
 from assay.devnet.faults.scenario import load_scenario
 from assay.devnet.finish import finish
 from assay.devnet.provision import ProvisionedNetwork, establish
+from assay.devnet.summary import invariants, summary_json
 from assay.devnet.supervisor import Supervisor
 from assay.devnet.tables import report
+from assay.ledger.queries.report import RoundFigures, SettledFigures
+from assay.observer.ledger_service.status import BUYER, LEDGER_SERVICE, AgreementReport, Report, read_report
 from assay.orders.data import collect_data, write_base
-from assay.orders.order import Order, load_order
+from assay.orders.load import load_order
+from assay.orders.order import Order
 from assay.orders.quote import quote_of
 from assay.orders.spec import data_spec
 from assay.protocol.errors import AssayError, ConfigError
@@ -34,7 +37,6 @@ from assay.protocol.types import Digest
 from assay.training.data.shards import DataManifest
 
 POLL_S = 0.25
-QUIET = ("up", "claimed")  # kinds of report that the final tables show better
 STALL_S = 600.0  # without a report of the ledger service for this long, the run is aborted
 
 
@@ -81,14 +83,14 @@ def run_localnet(
             for member in network.seats:
                 supervisor.start(member)
             display.setup("participants")
-            settled = _watch(network, supervisor, display)
+            settled, agreement = _watch(network, supervisor, display)
         display.finish()
-    summary = finish(network, settled, time.monotonic() - started)
+    summary = finish(network, settled, agreement, time.monotonic() - started)
     if as_json:
-        print(json.dumps(summary, indent=2))
+        print(summary_json(summary))
     else:
         console.print(report(summary, _places(root)))
-    return bool(summary["ok"])
+    return not invariants(summary)
 
 
 def serve_chain(folder: Path, port: int, block_time_s: int) -> None:
@@ -136,36 +138,45 @@ def _set_up(
     return network
 
 
-def _watch(network: ProvisionedNetwork, supervisor: Supervisor, display: Display) -> dict[str, Any]:
-    """Show the ledger service's reports until everything is settled; returns the last one.
+def _watch(
+    network: ProvisionedNetwork, supervisor: Supervisor, display: Display
+) -> tuple[SettledFigures, AgreementReport]:
+    """Show the ledger service's reports until everything is settled; returns it and the buyer's comparison.
 
     Raises:
         AssayError: a process cannot run, or there has been no report for too long.
     """
-    tails = {role: _Tail(network.member(role).folder / "status.jsonl") for role in ("ledger", "buyer")}
+    ledger = _Tail(network.member("ledger").folder / "status.jsonl", LEDGER_SERVICE)
+    buyer = _Tail(network.member("buyer").folder / "status.jsonl", BUYER)
     began, news_at = time.monotonic(), time.monotonic()
-    settled: dict[str, Any] | None = None
+    settled: SettledFigures | None = None
+    agreement: AgreementReport | None = None
     is_up = False
-    while settled is None or not supervisor.is_done("buyer") or not supervisor.is_done("ledger"):
+    while (
+        settled is None
+        or agreement is None
+        or not supervisor.is_done("buyer")
+        or not supervisor.is_done("ledger")
+    ):
         for name in supervisor.check():
             display.event(f"{name} was started again")
-        for line in tails["ledger"].news():
+        for news in (*ledger.news(), *buyer.news()):
             news_at = time.monotonic()
-            if line["kind"] == "round" and not is_up:
+            if isinstance(news, RoundFigures) and not is_up:
                 is_up = True
                 display.setup_done(f"{len(network.seats)} participants", time.monotonic() - began)
-            if line["kind"] == "settled":
-                settled = line
-            elif line["kind"] not in QUIET:
-                display.feed(line)
-        for line in tails["buyer"].news():
-            news_at = time.monotonic()
-            if line["kind"] == "agreement" and not line["ok"]:
-                display.event(f"parameters disagree: {line['mismatches']}", is_alarm=True)
+            if isinstance(news, SettledFigures):
+                settled = news
+            elif isinstance(news, AgreementReport):
+                agreement = news
+                if not news.ok:
+                    display.event(f"parameters disagree: {news.mismatches}", is_alarm=True)
+            elif news is not None:
+                display.feed(news)
         if time.monotonic() - news_at > STALL_S:
             raise AssayError(f"nothing happened for {STALL_S:.0f} s; logs are in {supervisor.logs}")
         time.sleep(POLL_S)
-    return settled
+    return settled, agreement
 
 
 def _places(root: Path) -> dict[str, Path]:
@@ -181,11 +192,11 @@ def _places(root: Path) -> dict[str, Path]:
 class _Tail:
     """The lines another process appends to a file, as they come."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._at, self._rest = path, 0, b""
+    def __init__(self, path: Path, kinds: Mapping[str, type[Report]]) -> None:
+        self._path, self._kinds, self._at, self._rest = path, kinds, 0, b""
 
-    def news(self) -> Iterator[dict[str, Any]]:
-        """Complete lines since the last call."""
+    def news(self) -> Iterator[Report | None]:
+        """Complete lines since the last call; None for one of another kind than `kinds`."""
         if not self._path.exists():
             return
         with open(self._path, "rb") as file:
@@ -194,7 +205,7 @@ class _Tail:
         self._at += len(fresh)
         *lines, self._rest = (self._rest + fresh).split(b"\n")
         for line in lines:
-            yield json.loads(line)
+            yield read_report(line, self._kinds)
 
 
 def _by_key(overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -95,16 +95,6 @@ def root_of(leaves: Iterable[bytes]) -> bytes:
 # ---- proofs
 
 
-def inclusion_proof(leaves: Sequence[bytes], index: int) -> tuple[bytes, ...]:
-    """The siblings from leaf `index` up to the root of all `leaves`; O(n) work.
-
-    Raises:
-        IndexError: there is no such leaf.
-    """
-    spans = inclusion_spans(len(leaves), index)
-    return tuple(root_of(leaves[first : first + count]) for first, count in spans)
-
-
 def inclusion_spans(size: int, index: int) -> list[Span]:
     """The subtrees whose roots are the inclusion proof of leaf `index` in the log of this size.
 
@@ -124,16 +114,6 @@ def inclusion_spans(size: int, index: int) -> list[Span]:
             down.append((first, left))
             first, count = first + left, count - left
     return down[::-1]
-
-
-def consistency_proof(leaves: Sequence[bytes], old_size: int) -> tuple[bytes, ...]:
-    """The proof that the log of the first `old_size` leaves is a prefix of the log of all; O(n) work.
-
-    Raises:
-        IndexError: the older log is the longer one.
-    """
-    spans = consistency_spans(len(leaves), old_size)
-    return tuple(root_of(leaves[first : first + count]) for first, count in spans)
 
 
 def consistency_spans(size: int, old_size: int) -> list[Span]:

@@ -31,11 +31,6 @@ class Assembly:
         """Whether every chunk is present."""
         return not self._missing and not self._requested
 
-    @property
-    def present_count(self) -> int:
-        """How many chunks are present."""
-        return len(self.chunks.hashes) - len(self._missing) - len(self._requested)
-
     def take(self) -> int | None:
         """The next missing chunk's index, marked as requested; None if none is missing."""
         if not self._missing:

@@ -12,11 +12,11 @@ from pathlib import Path
 from assay.chain.penalties import CASE_PPM_MAX, check_penalties
 from assay.orders.amounts import DECIMALS, UNIT, bytes_text, money_text, scaled
 from assay.orders.data import collect_data
-from assay.orders.order import Order, load_order
+from assay.orders.load import load_order
+from assay.orders.order import Order
 from assay.orders.spec import audit_spec, compute_spec, data_spec, model_spec, money_spec
 from assay.protocol.draws import audit_rate_ppm
 from assay.protocol.params import PPM, AuditSpec, DataSpec, ModelSpec
-from assay.protocol.randomness.drand import NO_DRAND
 from assay.protocol.types import NO_DIGEST, Address
 from assay.protocol.update_rule import BLOCK_SIDE, BLOCK_SIZE, RuleSpec, Values
 from assay.training.codec.contribution import contribution_bytes_max
@@ -36,11 +36,10 @@ def check_order(path: Path | None) -> list[str]:
     """
     order = load_order(path)
     check_penalties(money_spec(order, Address(bytes(20))), CASE_PPM_MAX)
-    audit_spec(order, NO_DIGEST, 0)  # reads the files that [verify] names
     manifest = collect_data(order, None)
     data, model = data_spec(order, manifest), model_spec(order)
     layout = layout_of(model)
-    rule = order.rule()
+    rule = order.rule
     share = layout.blocks / rule.fragments  # of which a node sends coefficients in one round
     most = contribution_bytes_max(rule, layout.blocks)
     worst, budget = order.worst_case_units(), order.budget_units()
@@ -128,31 +127,11 @@ def audit_share(order: Order) -> float:
     Treats each expected audit as finished at once, which is too early by a few rounds during
     probation only: the true share is a little higher.
     """
-    rules = audit_rules(order)
+    rules = audit_spec(order)
     audits = 0.0
     for _ in range(order.run.rounds):
         audits += audit_rate_ppm(rules, int(audits)) / PPM
     return audits / order.run.rounds
-
-
-def audit_rules(order: Order) -> AuditSpec:
-    """The rules by which an order's steps are audited."""
-    return AuditSpec(
-        probation=order.verify.probation,
-        floor_ppm=round(order.verify.floor * PPM),
-        blocks=order.verify.blocks,
-        replication_ppm=round(order.verify.replicated * PPM),
-        takeover_rounds=order.verify.takeover_rounds,
-        audit_rounds=order.verify.audit_rounds,
-        dispute_rounds=order.verify.dispute_rounds,
-        limits=NO_DIGEST,
-        known_answers=NO_DIGEST,
-        known_answer_count=0,
-        attestation=NO_DIGEST,
-        attested_rounds=0,
-        code=NO_DIGEST,
-        drand=NO_DRAND,
-    )
 
 
 def deters_words(order: Order) -> str:
@@ -160,12 +139,12 @@ def deters_words(order: Order) -> str:
     budget, step_tokens = order.budget, order.tokens_per_round // order.run.nodes
     return (
         deterrence_words(
-            audit_rules(order),
+            audit_spec(order),
             order.verify.audit_rounds + order.verify.dispute_rounds,
             stake=scaled(budget.operator_stake, DECIMALS),
             slash_ppm=scaled(min(budget.slash, budget.withheld_share), 6),
             step_pay=step_tokens * budget.price_per_mtoken * scaled(budget.operators, 6) // PPM // 10**6,
-            idle=order.rule().idle_steps,
+            idle=order.rule.idle_steps,
         )
         + f"; {_bribery_words(order)}; {_laziness_words(order)}"
     )

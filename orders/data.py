@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.orders.load import load_order
 from assay.orders.model import base_folder
-from assay.orders.order import Order, load_order
+from assay.orders.order import Order
 from assay.orders.sections import DataSection
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import NO_DIGEST, Digest
@@ -42,13 +43,13 @@ def collect_data(order: Order, folder: Path | None) -> DataManifest:
     """Tokenise all of an order's data, source after source.
 
     Args:
-        order: As `load_order` returned it.
+        order: What is bought.
         folder: Receives shards, manifest and tokenizer; None writes nothing, to count and hash only.
 
     Raises:
         ConfigError: a source is missing, unreadable, empty or not of the declared kind.
     """
-    tokenizer = order.tokenizer()
+    tokenizer = order.tokenizer
     width = token_bytes_for(tokenizer.vocabulary)
     writer = ShardWriter(folder, width)
     sources = tuple(_collect(source, order.folder, tokenizer, writer) for source in order.data)
@@ -199,6 +200,6 @@ def write_base(order: Order, folder: Path) -> Digest:
     """
     if order.model.base is None:
         return NO_DIGEST
-    theta_P = read_theta(base_folder(order.model, order.folder), order.sizes())
+    theta_P = read_theta(base_folder(order.model, order.folder), order.sizes)
     np.save(folder / BASE, theta_P, allow_pickle=False)
     return state_digest(theta_P)

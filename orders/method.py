@@ -6,12 +6,15 @@ one key.
 
 from __future__ import annotations
 
-from assay.orders.amounts import scaled
-from assay.orders.sections import CommSection, TrainSection
-from assay.protocol.update_rule import Curve, Outer, RuleSpec, Transform, Values, Wire
-from assay.training.methods import METHODS
-from assay.training.methods.choices import Choices
+from dataclasses import replace
 
+from assay.orders.amounts import scaled
+from assay.orders.sections import CommSection, RunSection, TrainSection
+from assay.protocol.update_rule import Curve, Outer, RuleSpec, Transform, Values, Wire
+from assay.training.methods.choices import Choices, method_rule
+from assay.verifier.aggregation.registry import DECODED
+
+SIGNS_FROM_NODES = 25  # docs/results/aggregation.md: from here on signs are shorter than the union
 OUTER_NAMES = {
     "sign": Outer.SIGN, "sgd": Outer.SGD, "nesterov": Outer.NESTEROV, "adam": Outer.ADAM, "yogi": Outer.YOGI,
 }  # fmt: skip
@@ -21,9 +24,13 @@ VALUE_NAMES = {
 }  # fmt: skip
 
 
-def method_rule(train: TrainSection, comm: CommSection) -> RuleSpec:
-    """The update rule that these sections describe."""
-    return METHODS[comm.method](
+def order_rule(run: RunSection, train: TrainSection, comm: CommSection) -> RuleSpec:
+    """The update rule that these sections describe.
+
+    By default it tolerates a third of the nodes, and encodes aggregates in the shorter way.
+    """
+    rule = method_rule(
+        comm.method,
         Choices(
             sequences=train.sequences,
             steps=train.steps,
@@ -50,14 +57,18 @@ def method_rule(train: TrainSection, comm: CommSection) -> RuleSpec:
             momentum_micro=_scaled(comm.momentum, 6),
             outer_decay_micro=_scaled(train.weight_decay, 6),
             aggregation=comm.aggregation,
-            f=comm.f,
+            f=(run.nodes - 1) // 3 if comm.f is None else comm.f,
             wire=None if comm.download is None else Wire[comm.download.upper()],
             fragments=comm.fragments,
             merge_ppm=_scaled(comm.merge, 6),
             read_lag=comm.read_lag,
             apply_lag=comm.apply_lag,
-        )
+        ),
     )
+    is_shorter = run.nodes >= SIGNS_FROM_NODES or rule.aggregation.name in DECODED
+    if comm.download is None and is_shorter and rule.outer.kind is Outer.SIGN:
+        return replace(rule, aggregation=replace(rule.aggregation, wire=Wire.SIGNS))
+    return rule
 
 
 def _scaled(number: float | None, digits: int) -> int | None:

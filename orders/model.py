@@ -7,7 +7,6 @@ preset's; values derived from it (hidden, kv_heads) are derived anew.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 
 from assay.orders.sections import ModelSection, Preset
@@ -22,13 +21,13 @@ DEFAULT: Preset = "gpt-1m"
 _SIZES = ("layers", "width", "heads", "kv_heads", "hidden", "context", "rope_theta")
 
 
-@lru_cache(maxsize=4)  # asked for by every sum that counts tokens
-def model_sizes(section: ModelSection, folder: Path) -> ModelSpec:
+def model_sizes(section: ModelSection, folder: Path, tokenizer: Tokenizer) -> ModelSpec:
     """The model that the section describes; its `base` is zero.
 
     Args:
         section: [model].
         folder: Where its relative paths start.
+        tokenizer: As `tokenizer_of` returned it.
 
     Raises:
         ConfigError: a file cannot be read, or the sizes do not make a model.
@@ -40,10 +39,9 @@ def model_sizes(section: ModelSection, folder: Path) -> ModelSpec:
     else:
         model = _changed(section, PRESETS[section.preset or DEFAULT])
     vocabulary = section.vocabulary or (model.vocabulary if section.base is not None else 0)
-    needed = tokenizer_of(section, folder).vocabulary
-    if vocabulary and vocabulary < needed:
-        raise ConfigError(f"vocabulary is {vocabulary}, the tokenizer needs {needed}")
-    model = replace(model, vocabulary=vocabulary or needed)
+    if vocabulary and vocabulary < tokenizer.vocabulary:
+        raise ConfigError(f"vocabulary is {vocabulary}, the tokenizer needs {tokenizer.vocabulary}")
+    model = replace(model, vocabulary=vocabulary or tokenizer.vocabulary)
     if faults := model_faults(model):
         raise ConfigError("; ".join(faults))
     return model

@@ -1,30 +1,19 @@
-"""Order: a buyer's order, parsed from run.toml and checked.
+"""Order: a buyer's checked order, with the contents of the files it names.
 
-Room: orders (edge: reads one file). Every key has a default, every unknown key is refused, and every problem
-becomes one line that names the file and the key. `spec` turns an order into the integers that the parties
-sign.
+Room: orders (pure). `load` reads an order from run.toml, once; `spec` turns it into the integers that the
+parties sign.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import (
-    Field,
-    PrivateAttr,
-    ValidationError,
-)
 
 from assay.attestation.policy import AppraisalPolicy
-from assay.attestation.policy_file import policy_of
 from assay.orders.amounts import DECIMALS, TOKENS_MAX, UNIT, money_text, scaled
-from assay.orders.config_errors import ConfigProblem, problems_of
-from assay.orders.drand import QUICKNET_ASKED, DrandNetwork, check_wait, read_network
-from assay.orders.method import method_rule
-from assay.orders.model import model_sizes, tokenizer_of
+from assay.orders.config_errors import ConfigProblem
+from assay.orders.drand import DrandNetwork
 from assay.orders.sections import (
     BudgetSection,
     CommSection,
@@ -32,128 +21,41 @@ from assay.orders.sections import (
     DataSection,
     ModelSection,
     RunSection,
-    Section,
     TimingSection,
     TrainSection,
     VerifySection,
 )
-from assay.orders.toml import read_toml
-from assay.protocol.errors import ConfigError
 from assay.protocol.params import ModelSpec
-from assay.protocol.update_rule import (
-    Outer,
-    RuleSpec,
-    Wire,
-    check_rule,
-)
+from assay.protocol.update_rule import RuleSpec, check_rule
 from assay.training.data.tokenizer import Tokenizer
-from assay.verifier.aggregation.registry import DECODED
-from assay.verifier.audit.limits import Limits, parse_limits, shipped
-
-SIGNS_FROM_NODES = 25  # docs/results/aggregation.md: from here on signs are shorter than the union
-COMMAND_LINE = "command line"
+from assay.verifier.audit.limits import Limits
 
 
-class Order(Section):
-    """A whole run.toml. Paths in it are relative to `folder`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """The tables of a run.toml and what they name; only data and starting parameters are still to be read."""
 
-    run: RunSection = RunSection()
-    model: ModelSection = ModelSection()
-    compute: ComputeSection = ComputeSection()
-    data: Annotated[tuple[DataSection, ...], Field(strict=False, max_length=64)] = (DataSection(),)
-    train: TrainSection = TrainSection()
-    comm: CommSection = CommSection()
-    verify: VerifySection = VerifySection()
-    budget: BudgetSection = BudgetSection()
-    timing: TimingSection = TimingSection()
-
-    _folder: Path = PrivateAttr(default_factory=Path)
-
-    def sizes(self) -> ModelSpec:
-        """The ordered model, from preset, base and tokenizer; its `base` is zero.
-
-        Raises:
-            ConfigError: they cannot be read or do not make a model.
-        """
-        return model_sizes(self.model, self.folder)
-
-    def limits(self) -> Limits | None:
-        """The tolerances for steps of other execution classes; None if they are not judged.
-
-        Raises:
-            ConfigError: the file cannot be read or is no calibration.
-        """
-        if self.verify.limits in ("shipped", "none"):
-            return shipped() if self.verify.limits == "shipped" else None
-        path = self.folder / self.verify.limits
-        try:
-            return parse_limits(path.read_bytes())
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"[verify] limits: {path}: {error}") from None
-
-    def policy(self) -> AppraisalPolicy | None:
-        """The policy by which nodes' attestation evidence is appraised; None if evidence does not count.
-
-        Raises:
-            ConfigError: the file cannot be read or is no policy.
-        """
-        if self.verify.attestation is None:
-            return None
-        path = self.folder / self.verify.attestation
-        return policy_of(read_toml(path), f"[verify] attestation: {path}")
-
-    def drand(self) -> DrandNetwork | None:
-        """The drand network that draws also depend on; None without.
-
-        Raises:
-            ConfigError: the file cannot be read or describes no network, or no address is known.
-        """
-        if self.verify.drand is None:
-            return None
-        if self.verify.drand == "quicknet":
-            found = replace(QUICKNET_ASKED, urls=self.verify.drand_urls or QUICKNET_ASKED.urls)
-        else:
-            spec = read_network(self.folder / self.verify.drand)
-            if not self.verify.drand_urls:
-                raise ConfigError("[verify] drand: a network of your own needs drand_urls, where it is asked")
-            found = DrandNetwork(spec, self.verify.drand_urls)
-        check_wait(found, self.timing.iteration_s)
-        return found
-
-    def attester(self, number: str) -> Path | None:
-        """The key file of a node's software attester, absolute; None without one."""
-        named = self.run.attesters.get(number)
-        return None if named is None else (self.folder / named).resolve()
-
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the order.
-
-        Raises:
-            ConfigError: the file cannot be read or is no tokenizer.
-        """
-        return tokenizer_of(self.model, self.folder)
-
-    @property
-    def folder(self) -> Path:
-        """The folder of relative data paths: the file's folder, or the current one for `--data`."""
-        return self._folder
-
-    def rule(self) -> RuleSpec:
-        """The update rule of the order.
-
-        By default it tolerates a third of the nodes, and encodes aggregates in the shorter way.
-        """
-        f = (self.run.nodes - 1) // 3 if self.comm.f is None else self.comm.f
-        rule = method_rule(self.train, self.comm.model_copy(update={"f": f}))
-        is_shorter = self.run.nodes >= SIGNS_FROM_NODES or rule.aggregation.name in DECODED
-        if self.comm.download is None and is_shorter and rule.outer.kind is Outer.SIGN:
-            return replace(rule, aggregation=replace(rule.aggregation, wire=Wire.SIGNS))
-        return rule
+    run: RunSection
+    model: ModelSection
+    compute: ComputeSection
+    data: tuple[DataSection, ...]
+    train: TrainSection
+    comm: CommSection
+    verify: VerifySection
+    budget: BudgetSection
+    timing: TimingSection
+    folder: Path  # where relative paths start
+    sizes: ModelSpec  # its `base` is zero
+    tokenizer: Tokenizer
+    rule: RuleSpec
+    limits: Limits | None  # for steps of other execution classes; None: they are not judged
+    policy: AppraisalPolicy | None  # for nodes' attestation evidence; None: evidence does not count
+    drand: DrandNetwork | None  # that draws also depend on
 
     @property
     def tokens_per_round(self) -> int:
         """Tokens that all nodes together train on in one round."""
-        return self.run.nodes * self.rule().sequences_per_round * self.sizes().context
+        return self.run.nodes * self.rule.sequences_per_round * self.sizes.context
 
     @property
     def epochs(self) -> int:
@@ -179,57 +81,7 @@ class Order(Section):
         return rounds * self.tokens_per_round * self.budget.price_per_mtoken // 10**6
 
 
-def load_order(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Order:
-    """The order a file describes, with choices from the command line on top.
-
-    Args:
-        path: A run.toml; without one, the defaults.
-        overrides: By key path ("run.rounds", "data"), in place of the file's; None keeps that.
-
-    Raises:
-        ConfigError: one line for each problem, with the file, the key and what was expected.
-    """
-    raw = read_toml(path) if path else {}
-    chosen = {key: value for key, value in (overrides or {}).items() if value is not None}
-    for key, value in chosen.items():
-        _override(raw, key.split("."), value)
-    folder = path.parent if path and "data" not in chosen else Path()
-    return order_of(raw, folder, path, chosen)
-
-
-def order_of(
-    raw: Mapping[str, Any],
-    folder: Path,
-    path: Path | None = None,
-    chosen: Mapping[str, Any] | None = None,
-) -> Order:
-    """The order in already parsed tables.
-
-    Args:
-        raw: As read from TOML.
-        folder: Where relative paths in them start.
-        path: The file they come from, for messages.
-        chosen: Keys that come from the command line instead, for messages.
-
-    Raises:
-        ConfigError: one line for each problem, with the file, the key and what was expected.
-    """
-    try:
-        order = Order.model_validate(raw)
-        order._folder = folder
-        try:
-            order.sizes()
-        except ConfigError as fault:
-            raise ConfigError(f"{path or COMMAND_LINE}: [model]: {fault}") from None
-        problems = list(_contradictions(order))
-    except ValidationError as error:
-        problems = problems_of(error, Order)
-    if problems:
-        raise ConfigError("\n".join(f"{_origin(path, chosen or {}, p)}: {p.text()}" for p in problems))
-    return order
-
-
-def _contradictions(order: Order) -> Iterator[ConfigProblem]:
+def contradictions(order: Order) -> Iterator[ConfigProblem]:
     """Problems that no single key shows: parts of an order that contradict each other."""
     run, budget = order.run, order.budget
     for number, text in run.attesters.items():
@@ -249,7 +101,7 @@ def _contradictions(order: Order) -> Iterator[ConfigProblem]:
         yield ConfigProblem(
             ("data",), [], "expected at least one source; leave the key out for the standard library"
         )
-    rule, faults = order.rule(), list[str]()
+    rule, faults = order.rule, list[str]()
     check_rule(rule, lambda holds, reason: None if holds else faults.append(reason))
     if rule.aggregation.f and run.nodes <= 2 * rule.aggregation.f:
         faults.append(f"f = {rule.aggregation.f} needs more than twice as many nodes, not {run.nodes}")
@@ -270,20 +122,3 @@ def _contradictions(order: Order) -> Iterator[ConfigProblem]:
     elif order.budget_units() > TOKENS_MAX * 10**DECIMALS:
         reason = f"the run can cost {money_text(order.worst_case_units())} {UNIT}, more than can be held"
         yield ConfigProblem(("budget", "price_per_mtoken"), budget.price_per_mtoken, reason)
-
-
-def _override(raw: dict[str, Any], key: list[str], value: Any) -> None:
-    table: Any = raw
-    for part in key[:-1]:
-        table = table.setdefault(part, {})
-        if not isinstance(table, dict):
-            return  # an error in the file; it is reported as such
-    table[key[-1]] = value
-
-
-def _origin(path: Path | None, chosen: Mapping[str, Any], problem: ConfigProblem) -> str:
-    """Where a value was set: in the file, or on the command line."""
-    parts = [str(part) for part in problem.place]
-    if any(parts[: key.count(".") + 1] == key.split(".") for key in chosen):
-        return COMMAND_LINE
-    return str(path) if path else "default order"

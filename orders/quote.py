@@ -1,6 +1,6 @@
 """Quote: the maximal and expected cost of an order, before there are members, data or a chain.
 
-Room: orders (pure, but for the files an order itself names). A quote is a message with a digest by which a
+Room: orders (pure). A quote is a message with a digest by which a
 buyer can refer to it: the same order gives the same digest on every machine. Its terms are the part of a
 run's spec that an order alone determines; a spec keeps a quote if its own terms are equal, field by field.
 
@@ -97,7 +97,7 @@ def quote_of(order: Order) -> Quote:
     """The quote of an order.
 
     Raises:
-        ConfigError: a file that the order names cannot be read, or a penalty is above the slash court's cap.
+        ConfigError: a penalty is above the slash court's cap.
     """
     money = money_spec(order, _NOBODY)
     check_penalties(money, CASE_PPM_MAX)
@@ -110,7 +110,7 @@ def quote_of(order: Order) -> Quote:
         state_every=order.verify.state_every,
         model=model_spec(order),
         compute=compute_spec(order),
-        rule=order.rule(),
+        rule=order.rule,
         audit=audit_spec(order, NO_DIGEST, order.verify.known_answers),
         money=money,
         timing=timing_spec(order),

@@ -211,3 +211,17 @@ class TimingSection(Section):
     ready_s: Seconds = 4
     iteration_s: Seconds = 60
     resend_s: Seconds = 1
+
+
+class RunFile(Section):
+    """A whole run.toml as written. Paths in it are relative to its folder."""
+
+    run: RunSection = RunSection()
+    model: ModelSection = ModelSection()
+    compute: ComputeSection = ComputeSection()
+    data: Annotated[tuple[DataSection, ...], Field(strict=False, max_length=64)] = (DataSection(),)
+    train: TrainSection = TrainSection()
+    comm: CommSection = CommSection()
+    verify: VerifySection = VerifySection()
+    budget: BudgetSection = BudgetSection()
+    timing: TimingSection = TimingSection()

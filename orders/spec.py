@@ -39,7 +39,7 @@ SOURCE_MAX, LICENCE_MAX = 512, 128  # characters, the bounds of DataSpec
 
 def model_spec(order: Order, base: Digest = NO_DIGEST) -> ModelSpec:
     """The model, starting from the parameters of this digest if they are imported."""
-    return replace(order.sizes(), base=base)
+    return replace(order.sizes, base=base)
 
 
 def compute_spec(order: Order) -> ComputeSpec:
@@ -48,13 +48,9 @@ def compute_spec(order: Order) -> ComputeSpec:
     return ComputeSpec(dtype=dtype, micro_sequences=order.compute.micro_sequences)
 
 
-def audit_spec(order: Order, known_answers: Digest, known_answer_count: int) -> AuditSpec:
-    """The rules of audits, with this Merkle root over the known-answer tasks.
-
-    Raises:
-        ConfigError: the calibration or the policy cannot be read.
-    """
-    verify, limits, policy, drand = order.verify, order.limits(), order.policy(), order.drand()
+def audit_spec(order: Order, known_answers: Digest = NO_DIGEST, known_answer_count: int = 0) -> AuditSpec:
+    """The rules of audits, with this Merkle root over the known-answer tasks."""
+    verify, policy = order.verify, order.policy
     return AuditSpec(
         probation=verify.probation,
         floor_ppm=scaled(verify.floor, 6),
@@ -63,13 +59,13 @@ def audit_spec(order: Order, known_answers: Digest, known_answer_count: int) -> 
         takeover_rounds=verify.takeover_rounds,
         audit_rounds=verify.audit_rounds,
         dispute_rounds=verify.dispute_rounds,
-        limits=NO_DIGEST if limits is None else limits.digest(),
+        limits=NO_DIGEST if order.limits is None else order.limits.digest(),
         known_answers=known_answers,
         known_answer_count=known_answer_count,
         attestation=NO_DIGEST if policy is None else digest(policy),
         attested_rounds=verify.attested_rounds if policy is not None else 0,
         code=NO_DIGEST if policy is None else Digest(bytes.fromhex(verify.code or "00" * 32)),
-        drand=NO_DRAND if drand is None else drand.spec,
+        drand=NO_DRAND if order.drand is None else order.drand.spec,
     )
 
 
@@ -108,13 +104,13 @@ def data_spec(order: Order, manifest: DataManifest) -> DataSpec:
     Raises:
         ConfigError: too little for one training step or one validation sequence.
     """
-    window = order.sizes().context + 1
+    window = order.sizes.context + 1
     validation = manifest.tokens * scaled(order.train.validation_share, 6) // 10**6
     training = manifest.tokens - validation
-    if training < window * order.rule().sequences_per_round:
+    if training < window * order.rule.sequences_per_round:
         raise ConfigError(
             f"data: {manifest.tokens} tokens, {training} of them for training; "
-            f"one step of one node needs {window * order.rule().sequences_per_round}"
+            f"one step of one node needs {window * order.rule.sequences_per_round}"
         )
     if validation < window:
         raise ConfigError(
@@ -146,7 +142,7 @@ def build_spec(
     """The spec of this order, passed by `check_spec`.
 
     Args:
-        order: As `load_order` returned it.
+        order: What is bought.
         deployment_id: Of the contracts that the run is paid through.
         data: As `data_spec` describes the collected data.
         buyer: Who funds the run and gets the rest back.
@@ -168,7 +164,7 @@ def build_spec(
         model=model_spec(order, base),
         compute=compute_spec(order),
         data=data,
-        rule=order.rule(),
+        rule=order.rule,
         audit=audit_spec(
             order, known_answer_root(known_answers) if known_answers else NO_DIGEST, len(known_answers)
         ),

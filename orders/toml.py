@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic import BaseModel, ValidationError
+
+from assay.orders.config_errors import problems_of
 from assay.protocol.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -17,6 +20,20 @@ else:
     import tomli as tomllib
 
 FILE_BYTES_MAX = 1 << 20
+Tables = TypeVar("Tables", bound=BaseModel)
+
+
+def read_tables(path: Path, kind: type[Tables]) -> Tables:
+    """The file's tables, checked.
+
+    Raises:
+        ConfigError: it cannot be read; unknown or missing keys, wrong types: one line each.
+    """
+    try:
+        return kind.model_validate(read_toml(path))
+    except ValidationError as error:
+        lines = (f"{path}: {problem.text()}" for problem in problems_of(error, kind))
+        raise ConfigError("\n".join(lines)) from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -5,9 +5,7 @@ Room: participant (pure). The registry entry contains the declarations, so a che
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 # 989.4e12 FLOP/s (dense bfloat16) at 700 W, two fifths of it in use.
 ACCELERATOR_FLOP_PER_JOULE = 565_000_000_000
@@ -41,19 +39,6 @@ class Declarations:
             raise ValueError(f"base_flop is {self.base_flop!r}, expected a whole number")
         if self.flop_per_joule != ACCELERATOR_FLOP_PER_JOULE and self.flop_source == ACCELERATOR_SOURCE:
             raise ValueError("flop_per_joule is not the default, so flop_source must say where it is from")
-
-    def as_plain(self) -> dict[str, Any]:
-        """JSON form, as in the registry entry."""
-        return asdict(self)
-
-
-def read_declarations(given: Mapping[str, Any]) -> Declarations:
-    """Inverts `Declarations.as_plain`.
-
-    Raises:
-        ValueError, TypeError: it is not that form.
-    """
-    return Declarations(**given)
 
 
 def _is_count(value: object) -> bool:

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 from assay.protocol.encoding.codec import Max
 from assay.protocol.messages import NODES_MAX, VERIFIERS_MAX
 from assay.protocol.quorum import committee_size
-from assay.protocol.randomness.drand import DrandSpec, drand_faults
+from assay.protocol.randomness.drand import NO_DRAND, DrandSpec, drand_faults
 from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId
 from assay.protocol.update_rule import BLOCK_SIDE as BLOCK_SIDE
 from assay.protocol.update_rule import BLOCK_SIZE as BLOCK_SIZE
@@ -97,13 +97,13 @@ class AuditSpec:
     takeover_rounds: int  # rounds after which the next verifier in the drawn order takes over
     audit_rounds: int  # a verdict counts up to this many rounds after the step
     dispute_rounds: int  # a committee's time after the dispute was opened
-    limits: Digest  # SHA-256 of the calibration for other execution classes; zero: none are judged
-    known_answers: Digest  # Merkle root over known-answer tasks; zero without any
-    known_answer_count: int
-    attestation: Digest  # of the policy by which attested hardware lowers the rate; zero: none
-    attested_rounds: int  # how long evidence counts, from the round whose manifest was its nonce; 0 without
-    code: Digest  # SHA-256 of an attested guest's code; zero without
-    drand: DrandSpec  # external randomness mixed into the draws, if any
+    limits: Digest = NO_DIGEST  # SHA-256 of the calibration for other execution classes; zero: none
+    known_answers: Digest = NO_DIGEST  # Merkle root over known-answer tasks; zero without any
+    known_answer_count: int = 0
+    attestation: Digest = NO_DIGEST  # of the policy by which attested hardware lowers the rate; zero: none
+    attested_rounds: int = 0  # how long evidence counts, from the round whose manifest was its nonce
+    code: Digest = NO_DIGEST  # SHA-256 of an attested guest's code; zero without
+    drand: DrandSpec = NO_DRAND  # external randomness mixed into the draws, if any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,6 @@ from assay.verifier.audit.intervals import rule_of_three
 MODEL = gpt_spec(layers=4, width=64, heads=2, context=16)
 BLOCKS = 64  # opened at most; the model has fewer
 PATHS = ("default", "avx2", "avx512")  # of ATen, by ATEN_CPU_CAPABILITY
-NODES_AUDITED = 2
 ROUNDS, ROUNDS_QUICK = 350, 3  # on every path
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _WAIT_S = 3600

@@ -19,7 +19,6 @@ from assay.redteam.run_builder import (
 LIAR, NODE = VERIFIERS[0], NODES[0]
 GUESS = mark("a guess")
 MATCH, MISMATCH, WITHHELD = Found.MATCH, Found.MISMATCH, Found.WITHHELD
-COPIED = mark("what others said")
 
 
 def all_steps(rounds: int, nodes: tuple[PeerId, ...] = (NODE,)) -> set[tuple[RoundId, PeerId]]:

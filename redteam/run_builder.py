@@ -40,7 +40,6 @@ from assay.protocol.params import (
     TimingSpec,
     check_spec,
 )
-from assay.protocol.randomness.drand import NO_DRAND
 from assay.protocol.state_transition import (
     RunState,
     advance,
@@ -50,8 +49,7 @@ from assay.protocol.state_transition import (
     start,
 )
 from assay.protocol.types import NO_DIGEST, Address, Digest, HotSignature, PeerId, RoundId, Signature
-from assay.training.methods import METHODS
-from assay.training.methods.choices import Choices
+from assay.training.methods.choices import Choices, method_rule
 from assay.training.model.presets import gpt_spec
 
 RUN_ID = Digest(hashlib.sha256(b"redteam run").digest())
@@ -89,8 +87,7 @@ def a_spec(
     """A run in which every step is drawn and one auditor is assigned, unless `audit` differs."""
     rules = AuditSpec(
         probation=100_000, floor_ppm=200_000, blocks=4, replication_ppm=0, takeover_rounds=1, audit_rounds=6,
-        dispute_rounds=3, limits=NO_DIGEST, known_answers=NO_DIGEST, known_answer_count=0,
-        attestation=NO_DIGEST, attested_rounds=0, code=NO_DIGEST, drand=NO_DRAND,
+        dispute_rounds=3,
     )  # fmt: skip
     spec = RunSpec(
         deployment_id=mark("deployment"),
@@ -104,7 +101,7 @@ def a_spec(
             root=NO_DIGEST, manifest=NO_DIGEST, tokenizer=NO_DIGEST, vocabulary=256, token_bytes=1,
             tokens=10_000, validation_tokens=100, source="made up", licence="none",
         ),
-        rule=METHODS["demo"](Choices(sequences=sequences, warmup_rounds=0, k=4, lr_nano=1000, f=0)),
+        rule=method_rule("demo", Choices(sequences=sequences, warmup_rounds=0, k=4, lr_nano=1000, f=0)),
         audit=replace(rules, **audit),
         money=MoneySpec(
             price_per_mtoken=10**9, operators_ppm=870_000, verifiers_ppm=80_000, treasury=Address(bytes(20)),

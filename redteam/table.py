@@ -1,13 +1,13 @@
 """Table: the result of every attack, and of honest audits.
 
-Room: redteam. Rows are in the order of the packages they attack; `as_plain` is the machine-readable form.
+Room: redteam. Rows are in the order of the packages they attack; `table_json` is the machine-readable form.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from assay.redteam.attack import Attack, AttackResult, Outcome, finding_of, together
 from assay.redteam.beacon import BEACON_ATTACKS
@@ -61,10 +61,10 @@ def try_all(
     return rows
 
 
-def as_plain(rows: Sequence[Row], honest: Sequence[Honest]) -> dict[str, Any]:
-    """The table for JSON. With attacks alone the honest counts are 0."""
+def table_json(rows: Sequence[Row], honest: Sequence[Honest]) -> str:
+    """The table as JSON. With attacks alone the honest counts are 0."""
     whole = total(list(honest))
-    return {
+    found = {
         "attacks": [
             {
                 "name": row.attack.name,
@@ -78,6 +78,7 @@ def as_plain(rows: Sequence[Row], honest: Sequence[Honest]) -> dict[str, Any]:
         ],
         "honest": {"audits": whole.audits, "blocks": whole.blocks, "false_slashes": whole.false_slashes},
     }
+    return json.dumps(found, indent=1)
 
 
 def as_markdown(rows: Sequence[Row], honest: Sequence[Honest]) -> str:

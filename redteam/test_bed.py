@@ -40,8 +40,7 @@ from assay.redteam.run_builder import NODES, RUN_ID, a_spec
 from assay.training.codec.contribution import decode_contribution, encode_round
 from assay.training.data.batches import batch_positions, batch_root, batch_tokens, describe
 from assay.training.data.shards import write_tokens
-from assay.training.methods import METHODS
-from assay.training.methods.choices import Choices
+from assay.training.methods.choices import Choices, method_rule
 from assay.training.model.loss import FLOAT32_WHOLE, loss_and_gradient, use_one_thread
 from assay.training.model.presets import gpt_spec
 from assay.training.optimiser.node_state import NodeState
@@ -78,8 +77,8 @@ def lab_spec(
 ) -> RunSpec:
     """A run of this model over this text in which every step is drawn."""
     base = a_spec(seed=seed, rounds=100_000)
-    demo = METHODS["demo"](
-        Choices(sequences=SEQUENCES, warmup_rounds=0, k=32, lr_nano=2_000_000, floor_ppm=0, f=1)
+    demo = method_rule(
+        "demo", Choices(sequences=SEQUENCES, warmup_rounds=0, k=32, lr_nano=2_000_000, floor_ppm=0, f=1)
     )
     spec = replace(
         base, model=model, data=data, rule=rule or demo, audit=replace(base.audit, blocks=blocks),

@@ -1,23 +1,26 @@
 """Simulation spec: one simulated training, read from a TOML file.
 
-Room: simulation (edge: reads one file). Model, data, training and wire are described as in a run file; [sim]
-sets the attackers, their attack, and the aggregation rule.
+Room: simulation (edge: reads the file and what it names). Model, data, training and wire are as in a run
+file; [sim] sets the attackers, their attack, and the aggregation rule.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, PrivateAttr, ValidationError
+from pydantic import Field, ValidationError
 
 from assay.orders.config_errors import problems_of
+from assay.orders.load import resolve
 from assay.orders.order import Order
 from assay.orders.sections import (
     CommSection,
     DataSection,
     ModelSection,
     Positive,
+    RunFile,
     RunSection,
     Section,
     TrainSection,
@@ -48,8 +51,8 @@ class SimSection(Section):
     validation_sequences: Positive = 32
 
 
-class SimSpec(Section):
-    """A whole simulation file. Paths in it are relative to `folder`."""
+class SimFile(Section):
+    """A whole simulation file as written. Paths in it are relative to its folder."""
 
     sim: SimSection = SimSection()
     model: ModelSection = ModelSection()
@@ -59,7 +62,13 @@ class SimSpec(Section):
     train: TrainSection = TrainSection()
     comm: CommSection = CommSection()
 
-    _folder: Path = PrivateAttr(default_factory=Path)
+
+@dataclass(frozen=True, slots=True)
+class SimSpec:
+    """A simulation, and the order that would train the same."""
+
+    sim: SimSection
+    order: Order
 
     @property
     def tolerated(self) -> int:
@@ -69,38 +78,37 @@ class SimSpec(Section):
     @property
     def rule(self) -> str:
         """The aggregation rule: the one written, or the method's."""
-        return self.sim.rule or self.order().rule().aggregation.name
-
-    def order(self) -> Order:
-        """The order that would train the same, so that data and sizes are read by the same code."""
-        run = RunSection(name="sim", seed=self.sim.seed, rounds=self.sim.rounds, nodes=self.sim.nodes)
-        comm = (
-            self.comm
-            if self.sim.rule is None
-            else self.comm.model_copy(update={"aggregation": self.sim.rule})
-        )
-        order = Order(run=run, model=self.model, data=self.data, train=self.train, comm=comm)
-        order._folder = self._folder
-        return order
+        return self.order.rule.aggregation.name
 
 
-def load_sim(path: Path) -> SimSpec:
-    """The simulation a file describes.
+def sim_of(file: SimFile, folder: Path) -> SimSpec:
+    """The simulation of these tables; relative paths start at `folder`.
+
+    Raises:
+        ConfigError: a file that is named cannot be read, or its content is not what its key expects.
+    """
+    sim, comm = file.sim, file.comm
+    if sim.rule is not None:
+        comm = comm.model_copy(update={"aggregation": sim.rule})
+    run = RunSection(name="sim", seed=sim.seed, rounds=sim.rounds, nodes=sim.nodes)
+    tables = RunFile(run=run, model=file.model, data=file.data, train=file.train, comm=comm)
+    return SimSpec(sim, resolve(tables, folder))
+
+
+def load_sim(path: Path, **changes: object) -> SimSpec:
+    """The simulation a file describes; `changes` replace keys of its [sim].
 
     Raises:
         ConfigError: one line for each problem, with the file, the key and what was expected.
     """
+    raw = read_toml(path)
     try:
-        spec = SimSpec.model_validate(read_toml(path))
+        spec = sim_of(SimFile.model_validate({**raw, "sim": {**raw.get("sim", {}), **changes}}), path.parent)
     except ValidationError as error:
-        raise ConfigError("\n".join(f"{path}: {p.text()}" for p in problems_of(error, SimSpec))) from None
-    sim = spec.sim
-    faults = []
-    spec._folder = path.parent
-    try:
-        spec.order().sizes()
+        raise ConfigError("\n".join(f"{path}: {p.text()}" for p in problems_of(error, SimFile))) from None
     except ConfigError as fault:
-        faults.append(f"[model]: {fault}")
+        raise ConfigError(f"{path}: {fault}") from None
+    sim, faults = spec.sim, []
     if sim.nodes <= 2 * max(sim.liars, spec.tolerated):
         faults.append(f"[sim] nodes = {sim.nodes}: expected more than twice liars and f")
     if sim.attack != "none" and not sim.liars:
@@ -113,7 +121,6 @@ def load_sim(path: Path) -> SimSpec:
         faults.append(f'[sim] rule = "{spec.rule}": pairs need more than {4 * spec.tolerated} nodes')
     if faults:
         raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))
-    spec._folder = path.parent
     return spec
 
 
@@ -129,7 +136,7 @@ def sim_run_spec(spec: SimSpec, data: DataSpec) -> RunSpec:
 
     nobody = Address(b"\xff" * 20)
     return build_spec(
-        spec.order(),
+        spec.order,
         deployment_id=Digest(bytes(32)),
         data=data,
         buyer=nobody,

@@ -160,7 +160,7 @@ def run_sim(path: Path, out: Path | None) -> None:
     folder = out or Path("runs") / f"sim-{path.stem}"
     with tempfile.TemporaryDirectory() as scratch:
         data = Path(scratch)
-        run = sim_run_spec(spec, data_spec(spec.order(), collect_data(spec.order(), data)))
+        run = sim_run_spec(spec, data_spec(spec.order, collect_data(spec.order, data)))
         _run(spec, run, read_tokens(data, run.data), folder)
 
 
@@ -181,7 +181,9 @@ def _run(spec: SimSpec, run: RunSpec, tokens: Tokens, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_rounds(folder / "rounds.csv", rounds)
     console.print(f"rounds: {folder / 'rounds.csv'}", soft_wrap=True)
-    plot_rounds(folder / "loss.png", {spec.comm.method: rounds}, steps=run.rounds * run.rule.local.steps)
+    plot_rounds(
+        folder / "loss.png", {spec.order.comm.method: rounds}, steps=run.rounds * run.rule.local.steps
+    )
     console.print(f"plot: {folder / 'loss.png'}", soft_wrap=True)
 
 

@@ -10,13 +10,11 @@ from numpy.typing import NDArray
 
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.params import AuditSpec, ComputeSpec, DataSpec, ModelSpec, Precision
-from assay.protocol.randomness.drand import NO_DRAND
 from assay.protocol.types import NO_DIGEST
 from assay.protocol.update_rule import RuleSpec
 from assay.training.data.batches import describe
 from assay.training.data.shards import DataManifest, Source
-from assay.training.methods import METHODS
-from assay.training.methods.choices import Choices
+from assay.training.methods.choices import Choices, method_rule
 from assay.training.model.presets import gpt_spec
 
 FLOAT32_WHOLE = ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=0)
@@ -29,7 +27,7 @@ def a_model(**sizes: Any) -> ModelSpec:
 
 def a_rule(method: str = "demo", **choices: Any) -> RuleSpec:
     """A method with two sequences a step and no warm-up, unless said otherwise."""
-    return METHODS[method](Choices(**{"sequences": 2, "warmup_rounds": 0, **choices}))
+    return method_rule(method, Choices(**{"sequences": 2, "warmup_rounds": 0, **choices}))
 
 
 def data_of(tokens: NDArray[np.uint8], **changes: Any) -> DataSpec:
@@ -63,12 +61,5 @@ def an_audit_spec(**changes: object) -> AuditSpec:
         takeover_rounds=1,
         audit_rounds=4,
         dispute_rounds=3,
-        limits=NO_DIGEST,
-        known_answers=NO_DIGEST,
-        known_answer_count=0,
-        attestation=NO_DIGEST,
-        attested_rounds=0,
-        code=NO_DIGEST,
-        drand=NO_DRAND,
     )
     return replace(rules, **changes)

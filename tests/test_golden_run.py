@@ -16,6 +16,7 @@ import pytest
 
 from assay.bundle.read import read
 from assay.bundle.verify import report_lines, verify
+from assay.devnet.summary import read_summary, summary_json
 from assay.participant.index import IntegrityError
 
 VECTORS = Path(__file__).parent / "vectors"
@@ -54,6 +55,12 @@ def test_the_recorded_run_verifies(golden_run: Path) -> None:
     lines = list(report_lines(verify(read(golden_run))))
 
     assert any(line.startswith("bundle: written again") for line in lines)
+
+
+def test_the_recorded_summary_is_read_and_written_byte_for_byte(golden_run: Path) -> None:
+    text = (golden_run / "summary.json").read_text()
+
+    assert summary_json(read_summary(text)) + "\n" == text
 
 
 def test_one_flipped_bit_of_the_recorded_run_is_named(golden_run: Path) -> None:

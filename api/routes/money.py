@@ -35,7 +35,6 @@ from assay.protocol.errors import ConfigError
 
 router = APIRouter(route_class=StrictRoute, prefix="/v1", tags=["money"])
 ROLES = {"operator": OPERATOR, "verifier": VERIFIER}
-ORDER_TEXT = b"application/toml"
 Series = Annotated[Literal["invoice", "credit"], Path()]
 Number = Annotated[int, Path(ge=1, lt=2**63)]
 InvoiceReader = Annotated[Principal | None, Depends(needs("invoice"))]

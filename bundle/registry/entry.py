@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from decimal import Context, Decimal
 from typing import Any
 
@@ -25,10 +24,11 @@ from assay.chain.commit_statement import evm_address
 from assay.ledger.journal.round_facts import RoundFacts
 from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.encoding.codec import digest
+from assay.protocol.encoding.json_text import plain
 from assay.protocol.messages import Discount, Outcome
 from assay.protocol.params import ModelSpec, RunSpec
 from assay.protocol.types import NO_DIGEST
-from assay.training.data.inventory import inventory, inventory_digest
+from assay.training.data.inventory import inventory
 from assay.training.layout import layout_of
 from assay.training.model.flops import FORMULA, REFERENCES, WORDS, flop_per_token, weights_per_token
 
@@ -57,7 +57,7 @@ def registry_entry(run: Finished, facts: Sequence[RoundFacts], weights: bytes) -
         "format": ENTRY,
         "model": _model(run, weights),
         "run": _run(run, facts),
-        "data": {**data, "digest": f"sha256:{inventory_digest(data).hex()}"},
+        "data": {**plain(data), "digest": f"sha256:{data.digest().hex()}"},
         "tokens": work["tokens"],
         "flop": work["flop"],
         "energy": _energy(run, spent),
@@ -69,7 +69,7 @@ def registry_entry(run: Finished, facts: Sequence[RoundFacts], weights: bytes) -
         "log_anchor": _anchor(run.anchor),
         "record": claimed_record(run.registered),
         "thresholds": _thresholds(run, work["flop"]["accepted"] + work["flop"]["discarded"]),
-        "declared": run.declarations.as_plain(),
+        "declared": plain(run.declarations),
     }
 
 
@@ -77,9 +77,7 @@ def claimed_record(registered: Registered | None) -> dict[str, str] | None:
     """The fields of the record on chain, in hexadecimal."""
     if registered is None:
         return None
-    record = registered.record
-    hex_fields = {name: value.hex() for name, value in asdict(record).items()}
-    return {"record_id": registered.record_id.hex(), **hex_fields}
+    return {"record_id": registered.record_id.hex(), **plain(registered.record)}
 
 
 def _model(run: Finished, weights: bytes) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from typing import Any
+from dataclasses import dataclass
 
 from assay.protocol.audits import Audit, AuditStatus, FaultKind
 from assay.protocol.messages import Outcome
@@ -16,8 +16,50 @@ from assay.protocol.types import PeerId
 from assay.verifier.audit.intervals import exact_interval
 
 
-def auditors_of(spec: RunSpec, audits: Collection[Audit], behaviours: Mapping[PeerId, str]) -> dict[str, Any]:
-    """Statistics of a run's auditors, for JSON, table and page.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditorFigures:
+    """One auditor. peer: in hexadecimal. faults: by their kind."""
+
+    peer: str
+    behaviour: str
+    verdicts: int
+    unopened: int
+    known_answers_found: int
+    known_answers_passed: int
+    faults: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicatedFigures:
+    """Audits with a second auditor."""
+
+    drawn: int
+    of: int
+    interval: tuple[float, float]  # 95 %, exact
+    expected: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownAnswerFigures:
+    """Known-answer tasks, and how auditors judged them at first."""
+
+    ordered: int
+    judged: int
+    found: int
+    passed_first: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditorsReport:
+    """All figures of a run's auditors."""
+
+    verifiers: tuple[AuditorFigures, ...]
+    replicated_audits: ReplicatedFigures
+    known_answers: KnownAnswerFigures
+
+
+def auditors_of(spec: RunSpec, audits: Collection[Audit], behaviours: Mapping[PeerId, str]) -> AuditorsReport:
+    """Statistics of a run's auditors.
 
     Args:
         spec: The run.
@@ -30,41 +72,40 @@ def auditors_of(spec: RunSpec, audits: Collection[Audit], behaviours: Mapping[Pe
     found = sum(audit.ruling is AuditStatus.KNOWN_ANSWER and not _passed(audit) for audit in known_answers)
     drawn = [audit.auditors_wanted for audit in audits if audit.auditors_wanted]
     again = drawn.count(2)
-    return {
-        "verifiers": [
-            {
-                "peer": member.peer.hex(),
-                "behaviour": behaviours.get(member.peer, ""),
-                **_record(member.peer, audits, known_answers),
-            }
+    return AuditorsReport(
+        verifiers=tuple(
+            _auditor(member.peer, behaviours.get(member.peer, ""), audits, known_answers)
             for member in spec.verifiers
-        ],
-        "replicated_audits": {
-            "drawn": again,
-            "of": len(drawn),
-            "interval": exact_interval(again, len(drawn)),
-            "expected": spec.audit.replication_ppm / PPM,
-        },
-        "known_answers": {
-            "ordered": spec.audit.known_answer_count,
-            "judged": len(known_answers),
-            "found": found,
-            "passed_first": sum(map(_passed, known_answers)),
-        },
-    }
+        ),
+        replicated_audits=ReplicatedFigures(
+            drawn=again,
+            of=len(drawn),
+            interval=exact_interval(again, len(drawn)),
+            expected=spec.audit.replication_ppm / PPM,
+        ),
+        known_answers=KnownAnswerFigures(
+            ordered=spec.audit.known_answer_count,
+            judged=len(known_answers),
+            found=found,
+            passed_first=sum(map(_passed, known_answers)),
+        ),
+    )
 
 
-def _record(peer: PeerId, audits: Collection[Audit], known_answers: Collection[Audit]) -> dict[str, Any]:
-    verdicts = [v for audit in audits for v in audit.verdicts if v.verifier == peer]
+def _auditor(
+    peer: PeerId, behaviour: str, audits: Collection[Audit], known_answers: Collection[Audit]
+) -> AuditorFigures:
     faults = Counter(f.failing for audit in audits for f in audit.faults if f.verdict.verifier == peer)
     outcomes = [v.outcome for audit in known_answers for v in audit.verdicts if v.verifier == peer]
-    return {
-        "verdicts": len(verdicts),
-        "unopened": sum(peer in audit.silent for audit in audits),
-        "known_answers_found": outcomes.count(Outcome.MISMATCH),
-        "known_answers_passed": outcomes.count(Outcome.MATCH),
-        "faults": {failing.value: faults[failing] for failing in FaultKind if faults[failing]},
-    }
+    return AuditorFigures(
+        peer=peer.hex(),
+        behaviour=behaviour,
+        verdicts=sum(verdict.verifier == peer for audit in audits for verdict in audit.verdicts),
+        unopened=sum(peer in audit.silent for audit in audits),
+        known_answers_found=outcomes.count(Outcome.MISMATCH),
+        known_answers_passed=outcomes.count(Outcome.MATCH),
+        faults={failing.value: faults[failing] for failing in FaultKind if faults[failing]},
+    )
 
 
 def _passed(audit: Audit) -> bool:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from assay.bundle.report.labels import Label
 from assay.protocol.audits import Audit, AuditStatus
@@ -70,6 +69,64 @@ class NodeReport:
     label: Label | None
     is_caught: bool  # a fault was confirmed
     counts: Counts = field(default_factory=Counts)
+
+    @property
+    def behaviour(self) -> str:
+        """As labelled; empty if nothing is known."""
+        return "" if self.label is None else self.label.behaviour
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateFigures:
+    """The share of steps that was drawn, and that the rule gives. z: their difference in deviations."""
+
+    measured: float | None
+    expected: float | None
+    z: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheatFigures:
+    """Cheating nodes, by peer in hexadecimal, and their false steps. Intervals: 95 %, exact."""
+
+    nodes: int
+    caught: tuple[str, ...]
+    missed: tuple[str, ...]
+    by_audit: int  # that an audit could catch
+    caught_by_audit: int
+    expected_by_audit: float
+    caught_interval: tuple[float, float]
+    steps_drawn: int
+    steps_found: int
+    steps_missed: int
+    power: float | None
+    power_interval: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlarmFigures:
+    """Honest steps that somebody judged, accused, and confirmed as false."""
+
+    judged: int
+    accused: int
+    confirmed: int
+    rate_below: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFigures:
+    """All figures of a run's audits."""
+
+    run: str
+    run_id: bytes
+    floor: float
+    probation: int
+    nodes: tuple[NodeReport, ...]
+    all: Counts
+    rate: RateFigures
+    cheats: CheatFigures
+    false_alarms: AlarmFigures
+    unlabelled: bool  # the behaviour of some nodes is not known
 
 
 def final_audits(run_states: Iterable[RunState]) -> dict[StepId, Audit]:
@@ -142,8 +199,8 @@ def node_reports(
     return list(reports.values())
 
 
-def as_plain(spec: RunSpec, run_id: bytes, reports: list[NodeReport]) -> dict[str, Any]:
-    """All figures, for JSON, table and page alike."""
+def audit_figures(spec: RunSpec, run_id: bytes, reports: list[NodeReport]) -> AuditFigures:
+    """All figures, from the reports of all nodes."""
     total = Counts()
     for report in reports:
         total.add(report.counts)
@@ -153,52 +210,44 @@ def as_plain(spec: RunSpec, run_id: bytes, reports: list[NodeReport]) -> dict[st
     caught = sum(report.is_caught for report in by_audit)
     expected = sum(report.counts.expected_caught for report in by_audit)
     spread = math.sqrt(total.variance)
-    return {
-        "run": spec.name,
-        "run_id": run_id.hex(),
-        "floor": spec.audit.floor_ppm / PPM,
-        "probation": spec.audit.probation,
-        "nodes": [
-            {
-                "peer": r.peer.hex(),
-                "behaviour": "" if r.label is None else r.label.behaviour,
-                "caught": r.is_caught,
-                **asdict(r.counts),
-            }
-            for r in reports
-        ],
-        "all": asdict(total),
-        "rate": {
-            "measured": total.drawn / total.steps if total.steps else None,
-            "expected": total.expected / total.steps if total.steps else None,
-            "z": (total.drawn - total.expected) / spread if spread > 1e-9 else None,
-        },
-        "cheats": {
-            "nodes": len(cheats),
-            "caught": [r.peer.hex() for r in cheats if r.is_caught],
-            "missed": [r.peer.hex() for r in cheats if not r.is_caught],
-            "by_audit": len(by_audit),
-            "caught_by_audit": caught,
-            "expected_by_audit": expected,
-            "caught_interval": exact_interval(caught, len(by_audit)),
-            "steps_drawn": total.false_drawn,
-            "steps_found": total.false_found,
-            "steps_missed": total.false_missed,
-            "power": total.false_found / decided if decided else None,
-            "power_interval": exact_interval(total.false_found, decided),
-        },
-        "false_alarms": {
-            "judged": total.honest_judged,
-            "accused": total.honest_accused,
-            "confirmed": total.honest_upheld,
-            "rate_below": (
+    return AuditFigures(
+        run=spec.name,
+        run_id=run_id,
+        floor=spec.audit.floor_ppm / PPM,
+        probation=spec.audit.probation,
+        nodes=tuple(reports),
+        all=total,
+        rate=RateFigures(
+            measured=total.drawn / total.steps if total.steps else None,
+            expected=total.expected / total.steps if total.steps else None,
+            z=(total.drawn - total.expected) / spread if spread > 1e-9 else None,
+        ),
+        cheats=CheatFigures(
+            nodes=len(cheats),
+            caught=tuple(r.peer.hex() for r in cheats if r.is_caught),
+            missed=tuple(r.peer.hex() for r in cheats if not r.is_caught),
+            by_audit=len(by_audit),
+            caught_by_audit=caught,
+            expected_by_audit=expected,
+            caught_interval=exact_interval(caught, len(by_audit)),
+            steps_drawn=total.false_drawn,
+            steps_found=total.false_found,
+            steps_missed=total.false_missed,
+            power=total.false_found / decided if decided else None,
+            power_interval=exact_interval(total.false_found, decided),
+        ),
+        false_alarms=AlarmFigures(
+            judged=total.honest_judged,
+            accused=total.honest_accused,
+            confirmed=total.honest_upheld,
+            rate_below=(
                 rule_of_three(total.honest_judged)
                 if not total.honest_accused
                 else exact_interval(total.honest_accused, total.honest_judged)[1]
             ),
-        },
-        "unlabelled": any(report.label is None for report in reports),
-    }
+        ),
+        unlabelled=any(report.label is None for report in reports),
+    )
 
 
 def _is_false(label: Label | None, round_id: int) -> bool:

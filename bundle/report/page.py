@@ -5,15 +5,15 @@ Room: bundle (pure). The page loads nothing: no script, no style sheet, no pictu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from html import escape
-from typing import Any
 
 from rich import box
 from rich.console import Group
 from rich.table import Table
 
-from assay.bundle.report.audits import CLASSES
+from assay.bundle.report.audits import CLASSES, Counts
+from assay.bundle.report.run import AuditReport
 from assay.orders.config_errors import one_line
 
 _STYLE = """
@@ -26,27 +26,27 @@ td.text { font-family: ui-monospace, monospace } footer { color: #666; font-size
 """
 
 
-def report_group(found: Mapping[str, Any]) -> Group:
+def report_group(report: AuditReport) -> Group:
     """The report for a terminal."""
-    table = Table(title=f"Audits of {one_line(found['run'])}", title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title=f"Audits of {one_line(report.audits.run)}", title_justify="left", box=box.SIMPLE_HEAD)
     for position, name in enumerate(_HEAD):
         table.add_column(name, justify="left" if position < 2 else "right")
-    for kind, cells in _rows(found):
+    for kind, cells in _rows(report):
         table.add_row(*cells, style={"caught": "red", "missed": "yellow", "all": "bold"}.get(kind))
     facts = Table(box=box.SIMPLE, show_header=False, show_edge=False, pad_edge=False)
     facts.add_column()
     facts.add_column(overflow="fold")
-    for name, text in _facts(found):
+    for name, text in _facts(report):
         facts.add_row(name, text)
     auditors = Table(title="Auditors", title_justify="left", box=box.SIMPLE_HEAD)
     for position, name in enumerate(_AUDITORS):
         auditors.add_column(name, justify="left" if position in (0, 1, 6) else "right", overflow="fold")
-    for is_failed, cells in _auditor_rows(found):
+    for is_failed, cells in _auditor_rows(report):
         auditors.add_row(*cells, style="red" if is_failed else None)
     return Group(table, "", auditors, "", facts)
 
 
-def report_page(found: Mapping[str, Any]) -> str:
+def report_page(report: AuditReport) -> str:
     """The report as one HTML page."""
     head = "".join(
         f'<th class="text">{escape(name)}</th>' if i < 2 else f"<th>{escape(name)}</th>"
@@ -59,23 +59,23 @@ def report_page(found: Mapping[str, Any]) -> str:
             for i, cell in enumerate(cells)
         )
         + "</tr>"
-        for kind, cells in _rows(found)
+        for kind, cells in _rows(report)
     )
     auditor_head = "".join(f'<th class="text">{escape(name)}</th>' for name in _AUDITORS)
     auditors = "\n".join(
         f'<tr class="{"caught" if is_failed else "honest"}">'
         + "".join(f'<td class="text">{escape(cell)}</td>' for cell in cells)
         + "</tr>"
-        for is_failed, cells in _auditor_rows(found)
+        for is_failed, cells in _auditor_rows(report)
     )
     facts = "\n".join(
-        f"<tr><td>{escape(name)}</td><td>{escape(text)}</td></tr>" for name, text in _facts(found)
+        f"<tr><td>{escape(name)}</td><td>{escape(text)}</td></tr>" for name, text in _facts(report)
     )
-    title = f"Audits of {escape(found['run'])}"
+    title = f"Audits of {escape(report.audits.run)}"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         f"<title>{title}</title>\n<style>{_STYLE}</style></head>\n<body>\n<h1>{title}</h1>\n"
-        f"<p>Run {escape(found['run_id'])}</p>\n"
+        f"<p>Run {escape(report.audits.run_id.hex())}</p>\n"
         f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>\n"
         f"<h2>Auditors</h2>\n<table><thead><tr>{auditor_head}</tr></thead>\n"
         f"<tbody>\n{auditors}\n</tbody></table>\n"
@@ -97,77 +97,69 @@ _AUDITORS = (
 _HEAD = ("node", "behaviour", "steps", "drawn", *CLASSES, "expected")
 
 
-def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    for node in found["nodes"]:
-        is_cheat = node["peer"] in (*found["cheats"]["caught"], *found["cheats"]["missed"])
-        kind = ("caught" if node["caught"] else "missed") if is_cheat else "honest"
-        yield kind, _cells(node["peer"][:8], node["behaviour"] or "?", node)
-    yield "all", _cells("all", "", found["all"])
+def _rows(report: AuditReport) -> Iterator[tuple[str, list[str]]]:
+    for node in report.audits.nodes:
+        is_cheat = node.label is not None and node.label.is_cheat
+        kind = ("caught" if node.is_caught else "missed") if is_cheat else "honest"
+        yield kind, _cells(node.peer.hex()[:8], node.behaviour or "?", node.counts)
+    yield "all", _cells("all", "", report.audits.all)
 
 
-def _auditor_rows(found: Mapping[str, Any]) -> Iterator[tuple[bool, list[str]]]:
-    for one in found["verifiers"]:
-        numbers = (
-            one[key] for key in ("verdicts", "unopened", "known_answers_found", "known_answers_passed")
-        )
-        faults = ", ".join(f"{count} times {name}" for name, count in one["faults"].items())
-        yield (
-            bool(one["faults"]),
-            [
-                one["peer"][:8],
-                one_line(one["behaviour"] or "?"),
-                *(str(n or "-") for n in numbers),
-                faults or "-",
-            ],
-        )
+def _auditor_rows(report: AuditReport) -> Iterator[tuple[bool, list[str]]]:
+    for one in report.auditors.verifiers:
+        numbers = (one.verdicts, one.unopened, one.known_answers_found, one.known_answers_passed)
+        faults = ", ".join(f"{count} times {name}" for name, count in one.faults.items())
+        head = [one.peer[:8], one_line(one.behaviour or "?")]
+        yield bool(one.faults), [*head, *(str(n or "-") for n in numbers), faults or "-"]
 
 
-def _cells(name: str, behaviour: str, counts: Mapping[str, Any]) -> list[str]:
-    numbers = [str(counts[key] or "-") for key in ("steps", "drawn", *CLASSES)]
-    return [name, one_line(behaviour), *numbers, f"{counts['expected']:.1f}"]
+def _cells(name: str, behaviour: str, counts: Counts) -> list[str]:
+    numbers = [str(getattr(counts, key) or "-") for key in ("steps", "drawn", *CLASSES)]
+    return [name, one_line(behaviour), *numbers, f"{counts.expected:.1f}"]
 
 
-def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    rate, cheats, alarms = found["rate"], found["cheats"], found["false_alarms"]
-    if rate["measured"] is not None:
-        z = "no chance in it" if rate["z"] is None else f"{rate['z']:+.2f} standard deviations"
-        yield "audit rate", f"{rate['measured']:.1%} measured, {rate['expected']:.1%} by the rule ({z})"
-    names = [f"{peer[:8]} missed" for peer in cheats["missed"]]
-    names = [f"{peer[:8]} caught" for peer in cheats["caught"]] + names
-    yield "cheating nodes", f"{cheats['nodes']}: {', '.join(names)}" if names else "none"
-    if cheats["by_audit"]:
-        low, high = cheats["caught_interval"]
+def _facts(report: AuditReport) -> Iterator[tuple[str, str]]:
+    audits, auditors = report.audits, report.auditors
+    rate, cheats, alarms = audits.rate, audits.cheats, audits.false_alarms
+    if rate.measured is not None:
+        z = "no chance in it" if rate.z is None else f"{rate.z:+.2f} standard deviations"
+        yield "audit rate", f"{rate.measured:.1%} measured, {rate.expected:.1%} by the rule ({z})"
+    names = [f"{peer[:8]} missed" for peer in cheats.missed]
+    names = [f"{peer[:8]} caught" for peer in cheats.caught] + names
+    yield "cheating nodes", f"{cheats.nodes}: {', '.join(names)}" if names else "none"
+    if cheats.by_audit:
+        low, high = cheats.caught_interval
         yield (
             "caught by audit",
-            f"{cheats['caught_by_audit']} of {cheats['by_audit']} nodes ({low:.1%} to {high:.1%}); "
-            f"{cheats['expected_by_audit']:.2f} expected: sum of 1 - product(1 - rate) over false steps",
+            f"{cheats.caught_by_audit} of {cheats.by_audit} nodes ({low:.1%} to {high:.1%}); "
+            f"{cheats.expected_by_audit:.2f} expected: sum of 1 - product(1 - rate) over false steps",
         )
-    if cheats["power"] is not None:
-        low, high = cheats["power_interval"]
+    if cheats.power is not None:
+        low, high = cheats.power_interval
         yield (
             "power of an audit",
-            f"{cheats['power']:.1%} of {cheats['steps_found'] + cheats['steps_missed']} false steps that "
+            f"{cheats.power:.1%} of {cheats.steps_found + cheats.steps_missed} false steps that "
             f"were drawn and decided ({low:.1%} to {high:.1%}); the formula takes 95 %",
         )
-    bound_kind = "3/n" if not alarms["accused"] else "exact bound"
+    bound_kind = "3/n" if not alarms.accused else "exact bound"
     yield (
         "false alarms",
-        f"{alarms['accused']} of {alarms['judged']} honest steps accused, {alarms['confirmed']} confirmed; "
-        f"true rate below {alarms['rate_below']:.2%} ({bound_kind}, 95 %)",
+        f"{alarms.accused} of {alarms.judged} honest steps accused, {alarms.confirmed} confirmed; "
+        f"true rate below {alarms.rate_below:.2%} ({bound_kind}, 95 %)",
     )
-    looks, known_answers = found["replicated_audits"], found["known_answers"]
-    if looks["of"]:
-        low, high = looks["interval"]
+    looks, known_answers = auditors.replicated_audits, auditors.known_answers
+    if looks.of:
+        low, high = looks.interval
         yield (
             "second looks",
-            f"{looks['drawn']} of {looks['of']} investigations ({low:.1%} to {high:.1%}); "
-            f"{looks['expected']:.1%} by the rule",
+            f"{looks.drawn} of {looks.of} investigations ({low:.1%} to {high:.1%}); "
+            f"{looks.expected:.1%} by the rule",
         )
-    if known_answers["ordered"]:
+    if known_answers.ordered:
         yield (
             "known-answer tasks",
-            f"{known_answers['ordered']} ordered, {known_answers['judged']} drawn and shown, "
-            f"{known_answers['found']} found at once, {known_answers['passed_first']} passed first",
+            f"{known_answers.ordered} ordered, {known_answers.judged} drawn and shown, "
+            f"{known_answers.found} found at once, {known_answers.passed_first} passed first",
         )
-    if found["unlabelled"]:
+    if audits.unlabelled:
         yield "labels", "some nodes' behaviour is not known here; they count as honest"

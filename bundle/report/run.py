@@ -5,18 +5,28 @@ Room: bundle (edge: reads a folder, writes a page).
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from assay.bundle.read import read
-from assay.bundle.report.auditors import auditors_of
-from assay.bundle.report.audits import as_plain, final_audits, node_reports
+from assay.bundle.report.auditors import AuditorsReport, auditors_of
+from assay.bundle.report.audits import AuditFigures, audit_figures, final_audits, node_reports
 from assay.bundle.report.labels import read_labels
+from assay.protocol.encoding.json_text import plain
 from assay.protocol.errors import ConfigError
 
 
-def report_of(run: Path) -> dict[str, Any]:
-    """All figures of a finished run's audits.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """All figures of a finished run's audits, and of its auditors."""
+
+    audits: AuditFigures
+    auditors: AuditorsReport
+
+
+def report_of(run: Path) -> AuditReport:
+    """The audit report of a finished run.
 
     Raises:
         ConfigError: this is no run's folder.
@@ -25,8 +35,19 @@ def report_of(run: Path) -> dict[str, Any]:
     delivered, labels = read(run), read_labels(run)
     reports = node_reports(delivered.spec, delivered.links, delivered.run_states, labels.nodes)
     audits = final_audits(delivered.run_states).values()
-    auditors = auditors_of(delivered.spec, audits, labels.verifiers)
-    return {**as_plain(delivered.spec, delivered.run_id, reports), **auditors}
+    return AuditReport(
+        audits=audit_figures(delivered.spec, delivered.run_id, reports),
+        auditors=auditors_of(delivered.spec, audits, labels.verifiers),
+    )
+
+
+def report_json(report: AuditReport) -> str:
+    """The report as one JSON object."""
+    nodes = [
+        {"peer": one.peer.hex(), "behaviour": one.behaviour, "caught": one.is_caught, **plain(one.counts)}
+        for one in report.audits.nodes
+    ]
+    return json.dumps({**plain(report.audits), "nodes": nodes, **plain(report.auditors)}, indent=2)
 
 
 def write_page(path: Path, page: str) -> None:

@@ -42,18 +42,8 @@ def check_result_anchor(proof: EventProof, deployment: Deployment, result: Epoch
     return event.block
 
 
-def anchor_json(proof: EventProof) -> dict[str, Any]:
-    """The proof as JSON, bytes in hexadecimal."""
-    return {
-        "header": proof.header.hex(),
-        "index": proof.index,
-        "nodes": [node.hex() for node in proof.nodes],
-        "log": proof.log,
-    }
-
-
 def read_anchor_json(given: Any) -> EventProof:
-    """Inverts `anchor_json`.
+    """The proof in a JSON value, as `plain` writes it.
 
     Raises:
         ValueError: it is not an anchor.

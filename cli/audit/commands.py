@@ -5,12 +5,13 @@ Room: cli (edge). A command parses, calls one library function, prints one resul
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 audit_app = typer.Typer(
     no_args_is_help=True, help="Compute audit odds, report and replay audits, calibrate tolerances."
@@ -88,7 +89,7 @@ def audit_odds(
     as_json: AsJson = False,
 ) -> None:
     """Compute the chance that audits detect cheating, and the stakes and pay that make cheating a loss."""
-    from assay.cli.audit.odds import Question, answers, as_plain, odds_table
+    from assay.cli.audit.odds import Question, answers, odds_json, odds_table
 
     question = Question(
         rate=rate, cheat=cheat, steps=steps, power=power, probation=probation, stake=stake, slash=slash,
@@ -97,7 +98,7 @@ def audit_odds(
         auditor_slash=auditor_slash,
     )  # fmt: skip
     found = answers(question)
-    _print(as_plain(question, found) if as_json else odds_table(found), as_json=as_json)
+    _print(odds_json(question, found) if as_json else odds_table(found))
 
 
 @audit_app.command("game")
@@ -112,10 +113,10 @@ def audit_game(
     as_json: AsJson = False,
 ) -> None:
     """Play dishonest strategies against the default stakes and rates; exit status 1 if one of them pays."""
-    from assay.cli.audit.game import default_market, game_table, play
+    from assay.cli.audit.game import default_market, game_json, game_table, play
 
     played = play(default_market(known), epochs, seed)
-    _print([asdict(one) for one in played] if as_json else game_table(played), as_json=as_json)
+    _print(game_json(played) if as_json else game_table(played))
     if any(one.is_profitable for one in played):
         raise typer.Exit(1)
 
@@ -130,12 +131,12 @@ def audit_report(
 ) -> None:
     """Report which steps of a finished run were audited, and with which results."""
     from assay.bundle.report.page import report_group, report_page
-    from assay.bundle.report.run import report_of, write_page
+    from assay.bundle.report.run import report_json, report_of, write_page
 
     found = report_of(run)
     if html is not None:
         write_page(html, report_page(found))
-    _print(found if as_json else report_group(found), as_json=as_json)
+    _print(report_json(found) if as_json else report_group(found))
 
 
 @audit_app.command("replay")
@@ -176,9 +177,9 @@ def audit_calibrate(
         MODELS,
         SEGMENT_STEPS,
         STEPS,
-        as_plain,
         calibrate,
         calibration_group,
+        calibration_json,
     )
 
     found = calibrate(
@@ -188,13 +189,13 @@ def audit_calibrate(
     )
     if out is not None:
         out.write_bytes(found.limits.encode())
-    _print(as_plain(found) if as_json else calibration_group(found), as_json=as_json)
+    _print(calibration_json(found) if as_json else calibration_group(found))
     raise typer.Exit(0 if found.is_sound else 1)
 
 
-def _print(what: Any, *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(what, indent=2))
+def _print(what: str | RenderableType) -> None:
+    if isinstance(what, str):
+        typer.echo(what)
         return
     from rich.console import Console
 

@@ -5,6 +5,7 @@ Room: cli (pure). The game is simulation/game.py's.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -12,8 +13,9 @@ from rich import box
 from rich.table import Table
 
 from assay.orders.amounts import DECIMALS, UNIT, scaled
-from assay.orders.check import audit_rules
-from assay.orders.order import Order
+from assay.orders.load import load_order
+from assay.orders.spec import audit_spec
+from assay.protocol.encoding.json_text import plain
 from assay.protocol.params import PPM
 from assay.simulation.game import Market, Played, play_all
 
@@ -26,11 +28,11 @@ def default_market(known: float) -> Market:
     Args:
         known: Share of audits that are known-answer tasks.
     """
-    order = Order()
-    budget, compress = order.budget, order.rule().compress
+    order = load_order(None)
+    budget, compress = order.budget, order.rule.compress
     pay = int(1_024 * budget.price_per_mtoken * Fraction(str(budget.operators)) / PPM)
     return Market(
-        audit=audit_rules(order),
+        audit=audit_spec(order),
         operator_stake=scaled(budget.operator_stake, DECIMALS),
         verifier_stake=scaled(budget.verifier_stake, DECIMALS),
         slash_ppm=scaled(budget.slash, 6),
@@ -47,6 +49,11 @@ def default_market(known: float) -> Market:
 def play(market: Market, epochs: int, seed: int) -> list[Played]:
     """Every strategy, the most profitable first."""
     return sorted(play_all(market, epochs, seed), key=lambda one: -one.advantage)
+
+
+def game_json(played: Sequence[Played]) -> str:
+    """What each strategy earned, as JSON; amounts in units of 10^-6 token."""
+    return json.dumps(plain(played), indent=2)
 
 
 def game_table(played: Sequence[Played]) -> Table:

@@ -5,19 +5,18 @@ Room: cli (pure). The formulas are verifier/audit/odds.py's; here they get amoun
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 from rich import box
 from rich.table import Table
 
 from assay.orders.amounts import DECIMALS, UNIT, money_text, scaled
+from assay.protocol.encoding.json_text import plain
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import AuditSpec
-from assay.protocol.randomness.drand import NO_DRAND
-from assay.protocol.types import NO_DIGEST
 from assay.verifier.audit import odds
 
 PAGE = "docs/odds.md, section"
@@ -76,11 +75,10 @@ def answers(question: Question) -> list[Answer]:
     return found
 
 
-def as_plain(question: Question, found: list[Answer]) -> dict[str, Any]:
-    """The question and the figures, for JSON; amounts in units of 10^-6 token."""
-    plain = {name: getattr(question, name) for name in question.__dataclass_fields__}
-    rows = [{name: getattr(one, name) for name in one.__dataclass_fields__} for one in found]
-    return {"asked": plain, "unit": f"10^-{DECIMALS} {UNIT}", "answers": rows}
+def odds_json(question: Question, found: list[Answer]) -> str:
+    """The question and the figures, as JSON; amounts in units of 10^-6 token."""
+    asked = {"asked": plain(question), "unit": f"10^-{DECIMALS} {UNIT}", "answers": plain(found)}
+    return json.dumps(asked, indent=2)
 
 
 def odds_table(found: list[Answer]) -> Table:
@@ -116,13 +114,6 @@ def _detection(question: Question) -> list[Answer]:
             takeover_rounds=1,
             audit_rounds=4,
             dispute_rounds=2,
-            limits=NO_DIGEST,
-            known_answers=NO_DIGEST,
-            known_answer_count=0,
-            attestation=NO_DIGEST,
-            attested_rounds=0,
-            code=NO_DIGEST,
-            drand=NO_DRAND,
         )
         chance = odds.caught_by_rule(rules, question.cheat, question.steps, question.power)
         found.append(

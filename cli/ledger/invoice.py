@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from assay.bundle.books import LEDGER_SERVICE, find_books, find_keepers_books, opened, run_of
 from assay.chain.units import UNIT, money_text
@@ -27,13 +27,12 @@ from assay.ledger.invoices.figures import final_epochs
 from assay.ledger.invoices.pdf import pdf_bytes
 from assay.ledger.invoices.store import Parties, credit, issue, pro_forma
 from assay.ledger.journal.database import open_engine
-from assay.orders.config_errors import problems_of
-from assay.orders.toml import read_toml
+from assay.orders.toml import read_tables
 from assay.protocol.errors import ConfigError
 
 SUPPLIER = "supplier.toml"
 _Text = Annotated[str, Field(min_length=1, max_length=TEXT_CHARS_MAX)]
-_Address = Annotated[tuple[_Text, ...], Field(max_length=LINES_MAX)]
+_Address = Annotated[tuple[_Text, ...], Field(strict=False, max_length=LINES_MAX)]
 
 
 class _Supplier(BaseModel):
@@ -137,16 +136,13 @@ def read_supplier(path: Path) -> Parties:
         ConfigError: it cannot be read, or a mandatory item of an invoice is missing.
     """
     try:
-        found = SupplierFile.model_validate(_lists_as_tuples(read_toml(path)))
+        found = read_tables(path, SupplierFile)
         seller, buyer = found.supplier, found.buyer
         return Parties(
             supplier=Party(name=seller.name, address=seller.address, vat_id=seller.vat_id),
             buyer=Party(name=buyer.name, address=buyer.address, vat_id=buyer.vat_id),
             tax_note=seller.tax_note,
         )
-    except ValidationError as error:
-        lines = (f"{path.name}: {problem.text()}" for problem in problems_of(error, SupplierFile))
-        raise ConfigError("\n".join(lines)) from None
     except ValueError as error:
         raise ConfigError(f"{path.name}: {error}") from None
 
@@ -165,13 +161,6 @@ def _supplier_file(run: Path, given: Path | None) -> Path | None:
         return given
     places = [run.parent / SUPPLIER] if run.is_file() else [run / LEDGER_SERVICE / SUPPLIER]
     return next((path for path in places if path.is_file()), None)
-
-
-def _lists_as_tuples(value: object) -> object:
-    # Strict models take text for text and nothing else; TOML has lists and no tuples.
-    if isinstance(value, dict):
-        return {key: _lists_as_tuples(one) for key, one in value.items()}
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _write(path: Path, body: bytes) -> None:

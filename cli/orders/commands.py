@@ -48,7 +48,7 @@ def quote(
 ) -> None:
     """Print the largest and the expected cost of a run, and how it is shared; needs no chain."""
     from assay.cli.orders.money import quote_json, quote_lines
-    from assay.orders.order import load_order
+    from assay.orders.load import load_order
 
     order = load_order(file)
     if as_json:

@@ -15,7 +15,8 @@ from assay.chain.settlement_phase import phase_text
 from assay.chain.times import span_text, time_text, when_text
 from assay.cli.spending import account_of, sent_text
 from assay.orders.amounts import UNIT, money_text, parse_money
-from assay.orders.order import Order, load_order
+from assay.orders.load import load_order
+from assay.orders.order import Order
 from assay.orders.purchase import (
     Escrow,
     check_cancel,

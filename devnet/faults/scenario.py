@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from assay.devnet.faults.behaviours import HONEST, VERIFIER_BEHAVIOURS, parse_behaviour
-from assay.orders.config_errors import ConfigProblem, problems_of
-from assay.orders.order import COMMAND_LINE
+from assay.orders.config_errors import ConfigProblem
+from assay.orders.load import COMMAND_LINE
 from assay.orders.sections import RunSection, Section
-from assay.orders.toml import read_toml
+from assay.orders.toml import read_tables
 from assay.protocol.errors import ConfigError
 
 SUFFIX = ".scenario.toml"
@@ -44,15 +44,7 @@ def load_scenario(run: RunSection, order: Path | None, chosen: Iterable[str]) ->
         ConfigError: one line for each problem, with its place and what was expected.
     """
     path = None if order is None else order.with_suffix(SUFFIX)
-    if path is None or not path.exists():
-        file = ScenarioFile()
-    else:
-        try:
-            file = ScenarioFile.model_validate(read_toml(path))
-        except ValidationError as error:
-            raise ConfigError(
-                "\n".join(f"{path}: {one.text()}" for one in problems_of(error, ScenarioFile))
-            ) from None
+    file = read_tables(path, ScenarioFile) if path is not None and path.exists() else ScenarioFile()
     played = {("nodes", number): (text, str(path)) for number, text in file.nodes.items()}
     played |= {("verifiers", number): (text, str(path)) for number, text in file.verifiers.items()}
     played |= {_member(text): (text.partition("=")[2], COMMAND_LINE) for text in chosen}

@@ -25,7 +25,6 @@ from assay.ledger.log.note import (
     SignatureLine,
     key_hash,
     signature_lines,
-    verifier_key,
 )
 from assay.protocol.types import PeerId
 
@@ -37,11 +36,6 @@ _TIME_BYTES = 8
 def witness_name(peer: PeerId) -> str:
     """The key name of a verifier's cosignatures; a peer key is the key of one cosigner only."""
     return f"assay/witness/{peer.hex()}"
-
-
-def witness_key(peer: PeerId) -> str:
-    """A verifier's public key in signed-note's form, for other tools."""
-    return verifier_key(witness_name(peer), peer, _COSIGNATURE)
 
 
 def cosign(checkpoint: Checkpoint, key: SigningKey, unix_s: int) -> SignatureLine:

@@ -43,6 +43,97 @@ class Money:
     to_challengers: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnpaidStep:
+    """One step that earned nothing, and why."""
+
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFigures:
+    """One node's accepted steps, audits, slashes and pay. peer: in hexadecimal."""
+
+    peer: str
+    accepted: int
+    audits_passed: int
+    audits_failed: int
+    slashed: int
+    paid: int
+    unpaid: tuple[UnpaidStep, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierFigures:
+    """One verifier's beacon shares that counted, verdicts in the chain, slashes and pay."""
+
+    peer: str
+    votes: int
+    audits: int
+    slashed: int
+    paid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFigures:
+    """Audits drawn, passed and failed; expired ones are neither."""
+
+    drawn: int
+    passed: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundFigures:
+    """One final round: participants, bytes sent, and the audits up to this round.
+
+    Escrow and slashes are the present ones: chain time does not map to rounds.
+    """
+
+    round: int
+    rounds: int
+    loss: float | None  # mean, in nats; None without contributions
+    nodes: int
+    active: int
+    bytes: int
+    signatures: int
+    verifiers: int
+    audits: AuditFigures
+    slashes: int
+    escrow: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettledFigures:
+    """A run whose money has all been paid out."""
+
+    money: Money
+    nodes: tuple[NodeFigures, ...]
+    verifiers: tuple[VerifierFigures, ...]
+    audits: AuditFigures
+    open_cases: int
+    trial_balance: int
+    chain_matches_books: bool
+    differences: tuple[Difference, ...]
+
+
+def settled_figures(
+    store: BookStore, spec: RunSpec, differences: tuple[Difference, ...], trial_balance: int
+) -> SettledFigures:
+    """The summary of a run, with the reconciliation of its books and the chain."""
+    return SettledFigures(
+        money=money(store),
+        nodes=nodes(store, spec),
+        verifiers=verifiers(store, spec),
+        audits=audits(store, spec.last_round),
+        open_cases=len(open_offences(store)),
+        trial_balance=trial_balance,
+        chain_matches_books=not differences,
+        differences=differences,
+    )
+
+
 def money(store: BookStore) -> Money:
     """The run's money so far, from the journal."""
     free = budget(store.run_id).owner
@@ -64,8 +155,8 @@ def money(store: BookStore) -> Money:
     )
 
 
-def nodes(store: BookStore, spec: RunSpec) -> list[dict[str, Any]]:
-    """Per node: accepted steps, audits, slashes, pay, and every step that earned nothing."""
+def nodes(store: BookStore, spec: RunSpec) -> tuple[NodeFigures, ...]:
+    """The figures of each node, in the spec's order."""
     slashed = _slashed(store, OPERATOR)
     with store.reading() as db:
         accepted = _count(db, "SELECT node, count(*) FROM contribution GROUP BY node")
@@ -74,41 +165,37 @@ def nodes(store: BookStore, spec: RunSpec) -> list[dict[str, Any]]:
         failed = _count(db, by_ruling, rulings=FAILED)
         paid = _paid(db, "operator")
         unpaid = db.execute(sa.text("SELECT node, round, reason FROM unpaid ORDER BY round")).all()
-    return [
-        {
-            "peer": member.peer.hex(),
-            "accepted": accepted.get(member.peer, 0),
-            "audits_passed": passed.get(member.peer, 0),
-            "audits_failed": failed.get(member.peer, 0),
-            "slashed": slashed.get(evm_address(member.account), 0),
-            "paid": paid.get(evm_address(member.account), 0),
-            "unpaid": [
-                {"round": round_id, "reason": reason}
-                for node, round_id, reason in unpaid
-                if node == member.peer
-            ],
-        }
+    return tuple(
+        NodeFigures(
+            peer=member.peer.hex(),
+            accepted=accepted.get(member.peer, 0),
+            audits_passed=passed.get(member.peer, 0),
+            audits_failed=failed.get(member.peer, 0),
+            slashed=slashed.get(evm_address(member.account), 0),
+            paid=paid.get(evm_address(member.account), 0),
+            unpaid=tuple(UnpaidStep(round=at, reason=why) for node, at, why in unpaid if node == member.peer),
+        )
         for member in spec.nodes
-    ]
+    )
 
 
-def verifiers(store: BookStore, spec: RunSpec) -> list[dict[str, Any]]:
-    """Per verifier: beacon shares that counted, verdicts in the chain, slashes and pay."""
+def verifiers(store: BookStore, spec: RunSpec) -> tuple[VerifierFigures, ...]:
+    """The figures of each verifier, in the spec's order."""
     slashed = _slashed(store, VERIFIER)
     with store.reading() as db:
         votes = _count(db, "SELECT verifier, count(*) FROM reveal GROUP BY verifier")
         audits = _count(db, "SELECT verifier, count(*) FROM verdict GROUP BY verifier")
         paid = _paid(db, "verifier")
-    return [
-        {
-            "peer": member.peer.hex(),
-            "votes": votes.get(member.peer, 0),
-            "audits": audits.get(member.peer, 0),
-            "slashed": slashed.get(evm_address(member.account), 0),
-            "paid": paid.get(evm_address(member.account), 0),
-        }
+    return tuple(
+        VerifierFigures(
+            peer=member.peer.hex(),
+            votes=votes.get(member.peer, 0),
+            audits=audits.get(member.peer, 0),
+            slashed=slashed.get(evm_address(member.account), 0),
+            paid=paid.get(evm_address(member.account), 0),
+        )
         for member in spec.verifiers
-    ]
+    )
 
 
 def _slashes(store: BookStore) -> list[Slashed]:
@@ -131,11 +218,8 @@ def _slashed(store: BookStore, role: int) -> dict[str, int]:
     return found
 
 
-def round_line(store: BookStore, spec: RunSpec, round_id: int) -> dict[str, Any]:
-    """One final round: participants, bytes sent, and the audits up to this round.
-
-    Escrow and slashes are the present ones: chain time does not map to rounds.
-    """
+def round_figures(store: BookStore, spec: RunSpec, round_id: int) -> RoundFigures:
+    """The figures of one final round."""
     balance = store.balances().get(budget(store.run_id), 0)
     with store.reading() as db:
         head = db.execute(
@@ -148,31 +232,31 @@ def round_line(store: BookStore, spec: RunSpec, round_id: int) -> dict[str, Any]
             ),
             {"round": round_id},
         ).one()
-    return {
-        "round": round_id,
-        "rounds": spec.rounds,
-        "loss": loss_micro / count / 10**6 if count else None,
-        "nodes": count,
-        "active": head.active,
-        "bytes": size,
-        "signatures": head.signatures,
-        "verifiers": len(spec.verifiers),
-        "audits": audits(store, round_id),
-        "slashes": len(_slashes(store)),
-        "escrow": -balance,
-    }
+    return RoundFigures(
+        round=round_id,
+        rounds=spec.rounds,
+        loss=loss_micro / count / 10**6 if count else None,
+        nodes=count,
+        active=head.active,
+        bytes=size,
+        signatures=head.signatures,
+        verifiers=len(spec.verifiers),
+        audits=audits(store, round_id),
+        slashes=len(_slashes(store)),
+        escrow=-balance,
+    )
 
 
-def audits(store: BookStore, up_to_round: int) -> dict[str, int]:
-    """Audits drawn, passed and failed by the manifests up to a round; expired ones are neither."""
+def audits(store: BookStore, up_to_round: int) -> AuditFigures:
+    """The audits by the manifests up to a round."""
     with store.reading() as db:
         ruled = "SELECT count(*) FROM ruling WHERE closed_round <= :round AND ruling IN :rulings"
         drawn = "SELECT count(*) FROM audit WHERE drawn_round <= :round"
-        return {
-            "drawn": _number(db, drawn, round=up_to_round),
-            "passed": _number(db, ruled, round=up_to_round, rulings=PASSED),
-            "failed": _number(db, ruled, round=up_to_round, rulings=FAILED),
-        }
+        return AuditFigures(
+            drawn=_number(db, drawn, round=up_to_round),
+            passed=_number(db, ruled, round=up_to_round, rulings=PASSED),
+            failed=_number(db, ruled, round=up_to_round, rulings=FAILED),
+        )
 
 
 def open_offences(store: BookStore) -> frozenset[bytes]:
@@ -187,17 +271,6 @@ def open_offences(store: BookStore) -> frozenset[bytes]:
         offences = frozenset(bytes(offence) for offence in ids)
     closed = {event.case_id for event in store.events(CaseClosed) if isinstance(event, CaseClosed)}
     return offences - closed
-
-
-def settled_line(differences: tuple[Difference, ...], trial_balance: int) -> dict[str, Any]:
-    """Summary of the reconciliation of books and chain."""
-    return {
-        "trial_balance": trial_balance,
-        "chain_matches_books": not differences,
-        "differences": [
-            {"account": one.account, "books": one.books, "chain": one.chain} for one in differences
-        ],
-    }
 
 
 _ROLES = ("operator", "verifier", "fee")

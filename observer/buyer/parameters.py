@@ -7,14 +7,13 @@ last checkpoint are repeated, and their mismatches found again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import cbor2
 import numpy as np
 import trio
 from numpy.typing import NDArray
 
 from assay.network.host import Host
+from assay.observer.ledger_service.status import Mismatch
 from assay.participant.config import Participant
 from assay.participant.follower import fetch_blob
 from assay.protocol.errors import Unavailable
@@ -25,16 +24,6 @@ from assay.training.optimiser.public_state import PublicState
 CHECKPOINT_ROUNDS = 16
 FETCH_S = 60.0
 FETCHES_AT_ONCE = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mismatch:
-    """A commit or a settled result that names other parameters than ours."""
-
-    round: int  # before whose step
-    who: str  # the node's peer id in hexadecimal, or the part of an epoch
-    claimed: str
-    ours: str
 
 
 class Replay:

@@ -10,9 +10,9 @@ instant and started again.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,10 +30,10 @@ from assay.chain.proofs.event_proof import EventProof
 from assay.chain.proofs.result_anchor import check_result_anchor
 from assay.ledger.settlement.results import epoch_end, epoch_result
 from assay.network.host import Host
-from assay.observer.buyer.parameters import Mismatch, Replay
+from assay.observer.buyer.parameters import Replay
 from assay.observer.buyer.registrar import register_model, witnessed_point
 from assay.observer.ledger_service.certificates import certified_result
-from assay.observer.ledger_service.status import StatusFile
+from assay.observer.ledger_service.status import AgreementReport, Mismatch, StatusFile
 from assay.participant.config import Config, Participant, open_participant
 from assay.participant.follower import Follower
 from assay.participant.keyring import release_key
@@ -42,7 +42,7 @@ from assay.participant.wallet.claims import open_chain
 from assay.protocol.audits import AuditStatus
 from assay.protocol.errors import AssayError, Unavailable
 from assay.protocol.types import NO_DIGEST, Digest
-from assay.training.data.inventory import inventory, inventory_digest
+from assay.training.data.inventory import inventory
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -125,8 +125,8 @@ class Buyer:
             if one.digest != result:  # its table differs from ours
                 subject = f"result of epoch {epoch}"
                 found.append(Mismatch(round=at, who=subject, claimed=one.digest.hex(), ours=result.hex()))
-        mismatches = [dataclasses.asdict(one) for one in found]
-        self.status.write_once("agreement", "", ok=not found, rounds=rounds, mismatches=mismatches)
+        report = AgreementReport(ok=not found, rounds=rounds, mismatches=tuple(found))
+        self.status.write_once("agreement", "", **asdict(report))
 
     # ---- the money
 
@@ -164,7 +164,7 @@ class Buyer:
                     await trio.sleep(POLL_S)
                     continue
                 self.me.store.set_value(f"certificate/{epoch}", found.certificate)
-                settled[epoch] = dataclasses.replace(one, certificate=found.certificate)
+                settled[epoch] = replace(one, certificate=found.certificate)
                 break
 
     async def _show_final(self, chain: Chain, settled: dict[int, Settled]) -> None:
@@ -180,7 +180,7 @@ class Buyer:
                         )
                         await trio.sleep(POLL_S)
                         continue
-                    settled[epoch] = dataclasses.replace(one, anchor=proof)
+                    settled[epoch] = replace(one, anchor=proof)
 
     def _proof(self, chain: Chain, epoch: int, one: Settled) -> EventProof:
         """Proof that an epoch's result is final.
@@ -271,7 +271,7 @@ class Buyer:
     ) -> Registered | None:
         """The model's record on chain; None if no quorum signs in time: the model is delivered anyway."""
         last = settled[self.me.spec.epochs - 1]
-        trained_on = inventory_digest(inventory(self.me.spec.data, inputs.manifest))
+        trained_on = inventory(self.me.spec.data, inputs.manifest).digest()
         found: Registered | None = None
         with trio.move_on_after(REGISTER_S_MAX):
             found = await _patiently(lambda: register_model(self.me, self._host, chain, last, trained_on))

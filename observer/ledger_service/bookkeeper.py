@@ -9,9 +9,8 @@ the deployment.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import asdict
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.events import Claimed, Refunded, ResultFinalized, ResultProposed, Slashed, SlashReversed
@@ -23,7 +22,7 @@ from assay.ledger.journal.store import BookStore
 from assay.ledger.queries import report
 from assay.ledger.queries.reconcile import reconcile, trial_balance
 from assay.ledger.settlement.payouts import Settlement
-from assay.observer.ledger_service.status import StatusFile
+from assay.observer.ledger_service.status import EpochReport, RefundReport, SlashReport, StatusFile
 from assay.protocol.errors import Unavailable
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.params import RunSpec
@@ -99,8 +98,8 @@ class Bookkeeper:
         """Report every recorded round that has no status line yet."""
         for round_id in range(self._told_rounds, self.books.next_round):
             if not self._status.has("round", str(round_id)):
-                line = report.round_line(self.books, self._spec, round_id)
-                self._status.write_once("round", str(round_id), **line)
+                figures = report.round_figures(self.books, self._spec, round_id)
+                self._status.write_once("round", str(round_id), **asdict(figures))
             self._told_rounds = round_id + 1
 
     def tell_events(self) -> None:
@@ -109,15 +108,14 @@ class Bookkeeper:
         for event in self.books.events(*kinds):
             match event:
                 case Slashed():
-                    self._status.write_once(
-                        "slashed",
-                        event.offence_id.hex(),
+                    slash = SlashReport(
                         node=self._names.get(event.account, event.account),
                         amount=event.amount,
                         burnt=event.burnt,
                         buyer=event.buyer_amount,
                         challenger=event.challenger_amount,
                     )
+                    self._status.write_once("slashed", event.offence_id.hex(), **asdict(slash))
                 case SlashReversed():
                     self._status.write_once(
                         "slash-reversed",
@@ -139,23 +137,17 @@ class Bookkeeper:
                         amount=event.amount,
                     )
                 case Refunded(run_id=self._run_id):
-                    self._status.write_once("refunded", event.tx_hash.hex(), amount=event.amount)
+                    refund = RefundReport(amount=event.amount)
+                    self._status.write_once("refunded", event.tx_hash.hex(), **asdict(refund))
 
-    def settled_line(self, chain: ChainReader, settlements: Mapping[int, Settlement]) -> dict[str, Any]:
+    def settled(self, chain: ChainReader, settlements: Mapping[int, Settlement]) -> report.SettledFigures:
         """The summary of a run whose money has all been paid out."""
         differences = reconcile(self.books, chain, settlements)
-        return {
-            "money": dataclasses.asdict(report.money(self.books)),
-            "nodes": report.nodes(self.books, self._spec),
-            "verifiers": report.verifiers(self.books, self._spec),
-            "audits": report.audits(self.books, self._spec.last_round),
-            "open_cases": len(report.open_offences(self.books)),
-            **report.settled_line(differences, trial_balance(self.books)),
-        }
+        return report.settled_figures(self.books, self._spec, differences, trial_balance(self.books))
 
     def _report_phase(self, event: ResultProposed | ResultFinalized, phase: str) -> None:
-        name = f"{event.epoch}/{phase}"
-        self._status.write_once("epoch", name, epoch=event.epoch, phase=phase, total=event.total)
+        found = EpochReport(epoch=event.epoch, phase=phase, total=event.total)
+        self._status.write_once("epoch", f"{event.epoch}/{phase}", **asdict(found))
 
     # ---- is there anything left to do?
 

@@ -16,8 +16,8 @@ anchor.py).
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import trio
 
@@ -164,13 +164,14 @@ class LedgerService:
 
     async def _report(self, chain: Chain) -> None:
         """Write the summary; differences are reported only if they persist."""
-        line: dict[str, Any] = {}
-        for _ in range(CHECKS_MAX):
+        checks_left = CHECKS_MAX
+        while True:
             await trio.to_thread.run_sync(self._look, chain)
-            line = await trio.to_thread.run_sync(
-                self.bookkeeper.settled_line, chain, dict(self.follower.settlements)
+            settled = await trio.to_thread.run_sync(
+                self.bookkeeper.settled, chain, dict(self.follower.settlements)
             )
-            if line["chain_matches_books"]:
+            checks_left -= 1
+            if settled.chain_matches_books or not checks_left:
                 break
             await trio.sleep(POLL_S)
         if not await self.witnesses.compared(WITNESSES_S_MAX):
@@ -179,5 +180,5 @@ class LedgerService:
         await trio.to_thread.run_sync(anchor_newest, chain, self.checkpoint_signer, self.me.run_id)
         if not await self.witnesses.cosigned(WITNESSES_S_MAX):
             log.warning("the last checkpoint has no quorum of cosignatures")
-        self.status.write_once("settled", "", **line)
-        log.info("run is settled", extra={"matches": line["chain_matches_books"]})
+        self.status.write_once("settled", "", **asdict(settled))
+        log.info("run is settled", extra={"matches": settled.chain_matches_books})

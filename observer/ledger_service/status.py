@@ -1,4 +1,4 @@
-"""Status: a service's report file, one JSON object per line, for displays and summaries.
+"""Status: a service's report file, one JSON object per line, for displays and summaries, and its reader.
 
 Room: observer (edge: one file). A line is written by one call and read by others at any time. Lines that
 report an event carry its `id`, so a service that was killed does not report it twice; a half-written last
@@ -9,8 +9,82 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
+
+from assay.ledger.queries.report import RoundFigures, SettledFigures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlashReport:
+    """A slash was executed. node: its peer in hexadecimal, or an account that the spec does not name."""
+
+    node: str
+    amount: int
+    burnt: int
+    buyer: int
+    challenger: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochReport:
+    """The result of an epoch reached a phase on chain."""
+
+    epoch: int
+    phase: str
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefundReport:
+    """The rest of the escrow returned to the buyer."""
+
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch:
+    """A commit or settled result that names other parameters than the buyer computed."""
+
+    round: int  # before whose step
+    who: str  # the node's peer id in hexadecimal, or the part of an epoch
+    claimed: str
+    ours: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgreementReport:
+    """Whether commits and settled results name the parameters that the buyer computed."""
+
+    ok: bool
+    rounds: int
+    mismatches: tuple[Mismatch, ...]
+
+
+Report = RoundFigures | SlashReport | EpochReport | RefundReport | SettledFigures | AgreementReport
+LEDGER_SERVICE: dict[str, type[Report]] = {
+    "round": RoundFigures,
+    "slashed": SlashReport,
+    "epoch": EpochReport,
+    "refunded": RefundReport,
+    "settled": SettledFigures,
+}
+BUYER: dict[str, type[Report]] = {"agreement": AgreementReport}
+
+
+def read_report(line: bytes, kinds: Mapping[str, type[Report]]) -> Report | None:
+    """One line as the report of its kind; None if the kind is not among these.
+
+    Raises:
+        ValueError: it is not a line of a status file.
+    """
+    fields = json.loads(line)
+    kind = kinds.get(fields["kind"])
+    return None if kind is None else TypeAdapter(kind).validate_python(fields)
 
 
 class StatusFile:

@@ -1,4 +1,4 @@
-"""JSON text: parses untrusted JSON with bounded nesting, and writes canonical JSON.
+"""JSON text: parses untrusted JSON with bounded nesting, and turns values into JSON, canonical or not.
 
 Room: protocol (pure). Python's parser recurses in C. Its guard is the recursion limit, which py_ecc,
 part of every chain client, raises to 100,000: far above what the stack holds.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 NESTED_MAX = 200
@@ -24,6 +25,15 @@ def parse_json(body: bytes | str) -> Any:
     if text.count("[") + text.count("{") > NESTED_MAX and _depth(text) > NESTED_MAX:
         raise ValueError(f"nested more than {NESTED_MAX} deep")
     return json.loads(text)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON holds it: a dataclass as an object of its fields, bytes in hexadecimal."""
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in value]
+    return value.hex() if isinstance(value, bytes) else value
 
 
 def canonical_json(value: Any) -> bytes:

@@ -16,7 +16,6 @@ from assay.protocol.errors import MalformedMessage
 from assay.protocol.types import Digest
 
 LEAVES_MAX = 1 << 26
-PROOF_MAX = 26
 _HASH_BYTES = 32
 
 

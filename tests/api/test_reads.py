@@ -21,7 +21,7 @@ from assay.ledger.journal.reader import read_journal
 from assay.ledger.log.note import read_checkpoint
 from assay.ledger.merkle_log import leaf_hash, verify_inclusion
 from assay.ledger.queries.export import beancount_text, csv_text
-from assay.orders.order import Order
+from assay.orders.sections import RunFile
 from assay.protocol.errors import ConfigError
 from tests.api.a_server import ApiWorld, is_problem
 from tests.ledger.a_database import edit
@@ -231,7 +231,7 @@ def test_every_key_of_an_order_that_is_text_was_looked_at():
         ("verify", "drand_urls"),  # verifiers ask there, nobody who reads an order does
     }  # fmt: skip
     textual = set()
-    for table, section in get_type_hints(Order).items():
+    for table, section in get_type_hints(RunFile).items():
         inner = section.__args__[0] if table == "data" else section
         inner = getattr(inner, "__args__", [inner])[0]
         if isinstance(inner, type) and issubclass(inner, BaseModel):

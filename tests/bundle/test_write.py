@@ -27,7 +27,7 @@ from assay.protocol.errors import ConfigError, Unavailable
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
-from assay.training.data.inventory import inventory, inventory_digest
+from assay.training.data.inventory import inventory
 from assay.training.exact import initial_parameters
 from assay.training.layout import layout_of
 from assay.training.model.hugging_face import read_sizes, read_theta
@@ -64,7 +64,7 @@ def finished() -> Finished:
 
 def registered(last: Settled) -> Registered:
     """On record, by everybody's hot keys."""
-    trained_on = inventory_digest(inventory(SPEC.data, MANIFEST))
+    trained_on = inventory(SPEC.data, MANIFEST).digest()
     record = model_record(SPEC, last.result, Digest(last.digest), trained_on, NO_DIGEST)
     record_id = DEPLOYMENT.digest(record)
     signatures = [sign_digest(record_id, a_hot_key(name)) for name in VERIFIERS]

@@ -30,7 +30,7 @@ from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import epoch_result, run_id_of
 from assay.observer.ledger_service.bookkeeper import Bookkeeper
 from assay.observer.ledger_service.status import StatusFile
-from assay.orders.order import load_order
+from assay.orders.load import load_order
 from assay.orders.spec import build_spec
 from assay.participant.follower import Follower
 from assay.participant.store import Store

@@ -9,15 +9,16 @@ import pytest
 from rich.console import Console
 
 from assay.devnet.display import Display
-from assay.devnet.lines import duration_text, event_line, round_cells
+from assay.devnet.lines import duration_text, round_cells
+from assay.ledger.queries.report import AuditFigures, RoundFigures
+from assay.observer.ledger_service.status import EpochReport, RefundReport, SlashReport
 from assay.orders.config_errors import one_line
 
 ESCAPE = "\x1b"
 
 
-def a_round(number: int, rounds: int = 60, **changes) -> dict:
-    return {
-        "kind": "round",
+def a_round(number: int, rounds: int = 60, **changes) -> RoundFigures:
+    figures = {
         "round": number,
         "rounds": rounds,
         "loss": 5.5 - number / 30 if number < rounds else None,
@@ -26,21 +27,16 @@ def a_round(number: int, rounds: int = 60, **changes) -> dict:
         "bytes": 40_500,
         "signatures": 3,
         "verifiers": 4,
-        "audits": {"drawn": 12, "passed": 10, "failed": 1},
+        "audits": AuditFigures(drawn=12, passed=10, failed=1),
         "slashes": 1,
         "escrow": 3_225_600,
-        **changes,
     }
+    return RoundFigures(**{**figures, **changes})
 
 
-SLASHED = {
-    "kind": "slashed",
-    "node": "3fa1c2d0" * 8,
-    "amount": 500_000_001,
-    "burnt": 250_000_001,
-    "buyer": 125_000_000,
-    "challenger": 125_000_000,
-}
+SLASHED = SlashReport(
+    node="3fa1c2d0" * 8, amount=500_000_001, burnt=250_000_001, buyer=125_000_000, challenger=125_000_000
+)
 
 
 def shown(is_terminal: bool, width: int = 80, height: int = 24, encoding: str = "utf-8") -> str:
@@ -55,8 +51,8 @@ def shown(is_terminal: bool, width: int = 80, height: int = 24, encoding: str = 
         for number in range(72):
             display.feed(a_round(number))
         display.feed(SLASHED)
-        display.feed({"kind": "epoch", "epoch": 0, "phase": "posted", "total": 512_000})
-        display.feed({"kind": "refunded", "amount": 153_600})
+        display.feed(EpochReport(epoch=0, phase="posted", total=512_000))
+        display.feed(RefundReport(amount=153_600))
         display.finish()
     out.flush()
     return raw.getvalue().decode(encoding)
@@ -105,7 +101,7 @@ def test_words_from_elsewhere_cannot_draw_on_the_terminal():
             display.setup("[red]x\x1b]0;title\x07")
             display.setup_done("[red]done\x1b[2J", 0.1)
             display.event("mal\x1b[31mice\rover\nline")
-            display.feed({"kind": "epoch", "epoch": 0, "phase": "\x1b[2J", "total": 1})
+            display.feed(EpochReport(epoch=0, phase="\x1b[2J", total=1))
 
         text = out.getvalue()
         assert "\x1b[2J" not in text
@@ -132,7 +128,7 @@ def test_everything_of_a_round_fits_in_80_columns_also_with_a_large_escrow():
                 1000,
                 loss=10.1234,
                 escrow=98_765_432_109,
-                audits={"drawn": 5000, "passed": 4990, "failed": 10},
+                audits=AuditFigures(drawn=5000, passed=4990, failed=10),
             )
         )
         display.round(a_round(1000, 1000))
@@ -192,10 +188,6 @@ def test_a_run_that_breaks_off_says_during_what_and_gives_the_terminal_back():
 def test_a_round_without_a_loss_or_after_training_shows_none():
     assert round_cells(a_round(3, loss=None))[1] == "-"
     assert round_cells(a_round(60))[1:4] == ("closing", "-", "-")
-
-
-def test_an_unknown_report_is_named_not_fatal():
-    assert event_line({"kind": "weather\n"}) == "weather?"
 
 
 @pytest.mark.parametrize(

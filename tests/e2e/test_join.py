@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -10,11 +11,11 @@ import pytest
 from assay import contracts
 from assay.chain.deployment.anvil import Anvil, find_anvil
 from assay.devnet.provision import establish
-from assay.devnet.summary import invariants
+from assay.devnet.summary import invariants, read_summary
 from assay.devnet.supervisor import Supervisor
 from assay.ledger.settlement.results import run_id_of
 from assay.orders.data import collect_data
-from assay.orders.order import load_order
+from assay.orders.load import load_order
 from assay.orders.spec import data_spec
 from assay.participant.links import extend
 from assay.participant.store import Store
@@ -83,7 +84,7 @@ def test_a_node_with_a_wrong_bit_is_refused_rebuilds_itself_and_goes_on(tmp_path
     with localnet(tmp_path, write_order(tmp_path), "--behave", "1=diverge@3") as process:
         summary = summary_of(process)
 
-    assert invariants(summary) == []
+    assert invariants(read_summary(json.dumps(summary))) == []
     assert "parameters diverged: rebuilding them from the chain" in (run / "logs" / "node-1.log").read_text()
     diverged = next(node for node in summary["nodes"] if node["behaviour"] == "diverge")
     assert diverged["slashed"] == 0

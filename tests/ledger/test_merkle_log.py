@@ -16,14 +16,13 @@ from assay.ledger.merkle_log import (
     Edge,
     ProofError,
     append,
-    consistency_proof,
-    inclusion_proof,
     leaf_hash,
     node_hash,
     root_of,
     verify_consistency,
     verify_inclusion,
 )
+from tests.ledger.merkle_proofs import consistency_proof, inclusion_proof
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "ct_merkle.json").read_text())
 CT_LEAVES = [leaf_hash(bytes.fromhex(data)) for data in VECTORS["leaf_inputs"]]

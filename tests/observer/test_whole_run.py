@@ -44,7 +44,7 @@ from assay.protocol.messages import (
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import advance, next_chain
 from assay.protocol.types import NO_DIGEST, Address, Digest, HotSignature, PeerId
-from assay.training.data.inventory import inventory, inventory_digest
+from assay.training.data.inventory import inventory
 from tests import builders
 from tests.builders import NODES, VERIFIERS, a_certified, a_history, a_hot_key, a_manifest, a_member, a_spec
 from tests.observer.buyer.test_parameters import AGGREGATES, BLOBS, STATES
@@ -152,7 +152,7 @@ def handlers_of(run: Run, name: str) -> dict[str, Handler]:
             model = STATES[min((epoch + 1) * 3, 6)]
             result = epoch_result(run.spec, tables[epoch], model, previous)
             previous = result_digest(run.deployment, result)
-        trained_on = inventory_digest(inventory(run.spec.data, builders.MANIFEST))
+        trained_on = inventory(run.spec.data, builders.MANIFEST).digest()
         record = model_record(run.spec, result, previous, trained_on, decode(ModelRequest, body).parent)
         return encode(
             ModelSignature(

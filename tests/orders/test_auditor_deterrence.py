@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from assay.orders.check import deters_words
-from assay.orders.order import load_order
+from assay.orders.load import load_order
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from assay.orders.check import check_order
-from assay.orders.order import load_order
+from assay.orders.load import load_order
 from assay.orders.spec import audit_spec
 from assay.protocol.errors import ConfigError
 from assay.protocol.randomness.drand import NO_DRAND, QUICKNET
-from assay.protocol.types import NO_DIGEST
 from tests.a_drand import a_network, info
 
 URL = "http://127.0.0.1:9/abc"
@@ -27,16 +26,15 @@ def an_order(folder: Path, verify: str, network: object = None):
 
 
 def test_an_order_names_no_network_or_quicknet_or_one_of_its_own(tmp_path):
-    assert audit_spec(an_order(tmp_path, ""), NO_DIGEST, 0).drand == NO_DRAND
-    assert audit_spec(an_order(tmp_path, 'drand = "quicknet"'), NO_DIGEST, 0).drand == QUICKNET
+    assert audit_spec(an_order(tmp_path, "")).drand == NO_DRAND
+    assert audit_spec(an_order(tmp_path, 'drand = "quicknet"')).drand == QUICKNET
     own = an_order(tmp_path, f'drand = "info.json"\ndrand_urls = ["{URL}"]', info(a_network()))
-    assert audit_spec(own, NO_DIGEST, 0).drand == a_network()
-    found = own.drand()
-    assert found is not None and found.urls == (URL,)
+    assert audit_spec(own).drand == a_network()
+    assert own.drand is not None and own.drand.urls == (URL,)
 
 
 def test_quicknet_may_be_asked_elsewhere(tmp_path):
-    found = an_order(tmp_path, f'drand = "quicknet"\ndrand_urls = ["{URL}"]').drand()
+    found = an_order(tmp_path, f'drand = "quicknet"\ndrand_urls = ["{URL}"]').drand
     assert found is not None and found.urls == (URL,)
 
 
@@ -58,16 +56,14 @@ def test_quicknet_may_be_asked_elsewhere(tmp_path):
     ],
 )
 def test_what_is_no_network_is_refused_with_its_file(tmp_path, network, words):
-    order = an_order(tmp_path, f'drand = "info.json"\ndrand_urls = ["{URL}"]', network)
-
     with pytest.raises(ConfigError, match=words) as caught:
-        audit_spec(order, NO_DIGEST, 0)
+        an_order(tmp_path, f'drand = "info.json"\ndrand_urls = ["{URL}"]', network)
     assert "info.json" in str(caught.value)
 
 
 def test_a_network_of_ones_own_needs_an_address_and_an_address_is_one(tmp_path):
     with pytest.raises(ConfigError, match="drand_urls"):
-        audit_spec(an_order(tmp_path, 'drand = "info.json"', info(a_network())), NO_DIGEST, 0)
+        an_order(tmp_path, 'drand = "info.json"', info(a_network()))
     with pytest.raises(ConfigError, match="drand_urls"):
         an_order(tmp_path, 'drand = "quicknet"\ndrand_urls = ["ftp://127.0.0.1"]')
 

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from assay.cli.process import read_process_file
 from assay.orders.check import check_order
 from assay.orders.data import collect_data, collect_tokens, make_data, write_base
-from assay.orders.order import load_order
+from assay.orders.load import load_order
 from assay.orders.sections import Preset
 from assay.orders.spec import compute_spec, model_spec
 from assay.protocol.errors import ConfigError
@@ -36,7 +36,7 @@ LLAMA = llama_spec(vocabulary=400, layers=2, width=48, heads=6, kv_heads=2, hidd
 
 
 def sizes(**model):
-    return load_order(None, {f"model.{key}": value for key, value in model.items()}).sizes()
+    return load_order(None, {f"model.{key}": value for key, value in model.items()}).sizes
 
 
 def a_base(folder: Path, model=LLAMA) -> np.ndarray:
@@ -112,12 +112,12 @@ def test_a_base_gives_sizes_vocabulary_parameters_and_tokenizer(tmp_path):
 
     digest = write_base(order, tmp_path)
 
-    assert order.sizes() == replace(LLAMA, context=16)
+    assert order.sizes == replace(LLAMA, context=16)
     assert digest == state_digest(theta) == state_digest(np.load(tmp_path / "base.npy"))
     assert model_spec(order, digest).base == digest
-    assert order.tokenizer().digest == NO_DIGEST
+    assert order.tokenizer.digest == NO_DIGEST
     a_tokenizer(tmp_path / "hf" / "tokenizer.json")
-    assert load_order(path).tokenizer().digest != NO_DIGEST
+    assert load_order(path).tokenizer.digest != NO_DIGEST
     assert write_base(load_order(None), tmp_path) == NO_DIGEST
 
 
@@ -185,7 +185,7 @@ def test_a_tokenizers_tokens_and_separators_make_the_stream_and_travel_with_it(t
     assert tokens.tolist() == [*one, library.separator, *two, library.separator]
     assert (manifest.tokenizer, manifest.separator) == (library.digest, library.separator)
     assert (tmp_path / "data" / "tokenizer.json").read_bytes() == path.read_bytes()
-    assert order.sizes().vocabulary == manifest.vocabulary == library.vocabulary
+    assert order.sizes.vocabulary == manifest.vocabulary == library.vocabulary
 
 
 def test_the_same_folder_gives_the_same_data_twice_and_another_order_of_names_another(tmp_path):
@@ -211,7 +211,6 @@ def test_a_file_is_tokenised_in_the_memory_of_a_piece_not_of_the_file(tmp_path, 
             file.write(line * 1024)
     source = {"source": str(tmp_path / "large.txt")}
     order = an_order(source, model={"tokenizer": str(path)} if kind == "tokenizer" else None)
-    order.sizes()
     bound = 16 << 20 if kind == "bytes" else 48 << 20  # a million tokens as a list of Python's integers
 
     tracemalloc.start()

@@ -11,7 +11,7 @@ from assay.chain.client import LOCALNET, MAINNET
 from assay.chain.penalties import check_penalties
 from assay.devnet.run import run_localnet
 from assay.orders.check import check_order
-from assay.orders.order import load_order
+from assay.orders.load import load_order
 from assay.orders.quote import quote_of
 from assay.orders.spec import money_spec
 from assay.protocol.errors import ConfigError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from assay.ledger.settlement.payouts import settle
-from assay.orders.order import load_order
+from assay.orders.load import load_order
 from assay.orders.quote import (
     Quote,
     check_spec_keeps,

@@ -12,7 +12,8 @@ import pytest
 
 from assay.orders.check import audit_share, block_bits, check_order
 from assay.orders.data import collect_data, collect_tokens
-from assay.orders.order import load_order
+from assay.orders.load import load_order
+from assay.orders.quote import quote_of
 from assay.orders.spec import build_spec, data_spec
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import ConfigError
@@ -20,6 +21,7 @@ from assay.protocol.params import Member, RunSpec, check_spec
 from assay.protocol.types import Address, Digest, PeerId
 from assay.protocol.update_rule import Wire
 from assay.training.data.shards import DataManifest, write_tokens
+from assay.verifier.audit.limits import shipped
 from tests.specs import a_rule
 
 TEXT = b"All of it is text, and there is enough of it. " * 400
@@ -164,18 +166,31 @@ def test_sources_are_joined_in_the_order_written_each_up_to_its_bound(tmp_path):
     assert text_of(an_order_for(second, first, max_bytes=2)) == b"de\0ab\0"
 
 
-def test_a_path_in_a_file_is_relative_to_that_file_and_one_given_by_hand_to_the_present_folder(
-    tmp_path, monkeypatch
-):
+def test_a_path_in_a_file_is_relative_to_that_file_whatever_the_command_line_chooses(tmp_path, monkeypatch):
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "text").write_bytes(b"there")
+    (tmp_path / "there" / "limits.json").write_bytes(shipped().encode())
     (tmp_path / "text").write_bytes(b"here")
     path = tmp_path / "there" / "run.toml"
-    path.write_text('[[data]]\nsource = "text"')
+    path.write_text('[[data]]\nsource = "text"\n[verify]\nlimits = "limits.json"\n')
     monkeypatch.chdir(tmp_path)
+    here = load_order(path, {"data": [{"source": str(tmp_path / "text")}]})
 
-    assert text_of(load_order(path)) == b"there\0"
-    assert text_of(load_order(path, {"data": [{"source": "text"}]})) == b"here\0"
+    assert (text_of(load_order(path)), text_of(here)) == (b"there\0", b"here\0")
+    assert here.limits == shipped()
+
+
+def test_an_order_keeps_what_its_files_held_when_it_was_read(tmp_path):
+    path, limits = tmp_path / "run.toml", tmp_path / "limits.json"
+    path.write_text('[verify]\nlimits = "limits.json"\n')
+    limits.write_bytes(shipped().encode())
+    order = load_order(path)
+
+    limits.unlink()
+
+    assert quote_of(order).terms.audit.limits == shipped().digest()
+    with pytest.raises(ConfigError, match=r"run\.toml: \[verify\] limits: .*limits\.json: .*No such file"):
+        load_order(path)
 
 
 def test_missing_empty_and_strange_sources_are_named(tmp_path):
@@ -268,7 +283,7 @@ def test_estimated_bits_are_what_random_positions_cost():
     ids=str,
 )
 def test_aggregates_are_written_in_the_shorter_way_unless_told_otherwise(changes, wire):
-    assert load_order(None, changes).rule().aggregation.wire is wire
+    assert load_order(None, changes).rule.aggregation.wire is wire
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from assay.protocol.update_rule import (
     Values,
     check_rule,
 )
-from assay.training.methods import METHODS
-from assay.training.methods.choices import Choices
+from assay.training.methods.choices import Choices, method_rule
+from assay.training.methods.presets import METHODS
 from tests.builders import a_spec
 from tests.specs import a_rule
 
@@ -213,7 +213,7 @@ def test_a_number_at_its_bound_is_taken_and_one_beyond_it_is_named(method, insid
 )
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_passes_as_it_is_and_with_usual_choices(method, choices):
-    rule = METHODS[method](Choices(**choices))
+    rule = method_rule(method, Choices(**choices))
 
     assert faults(rule) == []
     check_spec(a_spec(rule=rule))
@@ -279,3 +279,11 @@ def test_no_number_of_a_rule_can_be_changed_without_changing_the_spec():
         seen.add(digest(replace(spec, rule=changed(spec.rule, **{name: other}))))
 
     assert len(seen) == 1 + len(leaves(spec.rule))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_adaptive_outer_step_is_a_hundredth_at_most_unless_it_is_chosen(method):
+    rate = method_rule(method, Choices(outer=Outer.ADAM)).outer.schedule.peak_nano
+
+    assert rate == min(METHODS[method].outer.schedule.peak_nano, 10_000_000)
+    assert method_rule(method, Choices(outer=Outer.ADAM, lr_nano=9)).outer.schedule.peak_nano == 9

@@ -13,7 +13,7 @@ import assay.verifier.audit.exact
 from assay.cli.main import app
 from assay.redteam.attack import without
 from assay.redteam.false_positives import Honest, audit_honest, total
-from assay.redteam.table import ATTACKS, as_markdown, as_plain, named, try_all
+from assay.redteam.table import ATTACKS, as_markdown, named, table_json, try_all
 from assay.training.model.loss import use_one_thread
 from assay.training.transform.compress import transition
 
@@ -45,7 +45,7 @@ def test_code_paths_add_up() -> None:
 
 def test_a_row_has_its_fields_and_no_others() -> None:
     rows = try_all(named("index bomb"), 2)
-    plain = as_plain(rows, [Honest("avx2", 2, 30, 0)])
+    plain = json.loads(table_json(rows, [Honest("avx2", 2, 30, 0)]))
 
     assert plain["honest"] == {"audits": 2, "blocks": 30, "false_slashes": 0}
     assert [sorted(row) for row in plain["attacks"]] == [

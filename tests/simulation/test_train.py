@@ -50,8 +50,8 @@ def a_file(folder: Path, **sim: object) -> Path:
 
 
 def rounds_of(spec: SimSpec) -> list[SimRound]:
-    manifest, tokens = collect_tokens(spec.order())
-    run = sim_run_spec(spec, data_spec(spec.order(), manifest))
+    manifest, tokens = collect_tokens(spec.order)
+    run = sim_run_spec(spec, data_spec(spec.order, manifest))
     return simulate(spec, run, tokens, lambda _: None)
 
 

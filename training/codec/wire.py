@@ -189,17 +189,6 @@ def _decode_levels(data: bytes, count: int, values: Values) -> NDArray[Any]:
     return level_X
 
 
-def aggregate_bytes_max(block_count: int, k: int, node_count: int, has_scale: bool = False) -> int:
-    """Upper bound in bytes of an aggregate of this many nodes."""
-    union = min(BLOCK_SIZE, k * node_count)
-    if has_scale:
-        # A gap's quotient costs at most 3 bits on average: 1 / 0.69 doubled by the floor, and its end. The
-        # low bits of fewer coefficients are more, but not in all: T log2(c / T) grows with T.
-        per_gap = rice_bits(BLOCK_SIZE, union) + 5
-        return block_count * 3 + -(-block_count * union * (per_gap + _WIDTH_MAX) // 8) + 4
-    return block_count * (2 + union * 5 + BLOCK_SIZE // 8) + 4 * (2 * VALUE_MAX + 1) + 16
-
-
 def encode_aggregate(aggregate: Aggregate, block_count: int, has_scale: bool = False) -> bytes:
     """The canonical bytes of this aggregate.
 

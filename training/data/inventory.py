@@ -7,19 +7,45 @@ so buyer and verifiers compute the same; its own hash is `dataInventoryHash` in 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
 
-from assay.protocol.encoding.json_text import canonical_json
+from assay.protocol.encoding.json_text import canonical_json, plain
 from assay.protocol.params import DataSpec
 from assay.protocol.types import NO_DIGEST, Digest
-from assay.training.data.shards import DataManifest
+from assay.training.data.shards import DataManifest, Source
 
 FORMAT = "assay/data-inventory/1"
 
 
-def inventory(data: DataSpec, manifest: DataManifest) -> dict[str, Any]:
-    """Every source with its licence and size, and the kind of tokens.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedSource(Source):
+    """A source with the kind of its content."""
+
+    kind: str = "text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """Every source with its licence and size, and the kind of tokens. Digests in hexadecimal."""
+
+    format: str = FORMAT
+    sources: tuple[ListedSource, ...]
+    tokens: int
+    held_out_tokens: int
+    vocabulary: int
+    token_bytes: int
+    tokenizer: str | None  # None: tokens are bytes
+    manifest: str
+    merkle_root: str
+    shards: int
+
+    def digest(self) -> Digest:
+        """SHA-256 of the canonical JSON."""
+        return Digest(hashlib.sha256(canonical_json(plain(self))).digest())
+
+
+def inventory(data: DataSpec, manifest: DataManifest) -> Inventory:
+    """The inventory of a run's data.
 
     Args:
         data: The run's.
@@ -30,20 +56,14 @@ def inventory(data: DataSpec, manifest: DataManifest) -> dict[str, Any]:
     """
     if manifest.digest() != data.manifest:
         raise ValueError(f"manifest {manifest.digest().hex()}, the run spec has {data.manifest.hex()}")
-    return {
-        "format": FORMAT,
-        "sources": [{**asdict(source), "kind": "text"} for source in manifest.sources],
-        "tokens": data.tokens,
-        "held_out_tokens": data.validation_tokens,
-        "vocabulary": data.vocabulary,
-        "token_bytes": data.token_bytes,
-        "tokenizer": None if data.tokenizer == NO_DIGEST else f"sha256:{data.tokenizer.hex()}",
-        "manifest": f"sha256:{data.manifest.hex()}",
-        "merkle_root": data.root.hex(),
-        "shards": len(manifest.shards),
-    }
-
-
-def inventory_digest(inventory: dict[str, Any]) -> Digest:
-    """SHA-256 of an inventory's canonical JSON."""
-    return Digest(hashlib.sha256(canonical_json(inventory)).digest())
+    return Inventory(
+        sources=tuple(ListedSource(**asdict(source)) for source in manifest.sources),
+        tokens=data.tokens,
+        held_out_tokens=data.validation_tokens,
+        vocabulary=data.vocabulary,
+        token_bytes=data.token_bytes,
+        tokenizer=None if data.tokenizer == NO_DIGEST else f"sha256:{data.tokenizer.hex()}",
+        manifest=f"sha256:{data.manifest.hex()}",
+        merkle_root=data.root.hex(),
+        shards=len(manifest.shards),
+    )

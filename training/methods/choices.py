@@ -1,38 +1,24 @@
-"""Choices: what an order may set about a training method; the method's defaults fill the rest.
+"""Choices: what an order may set about a training method; the method's preset fills the rest.
 
-Room: training (pure). Units as in protocol/update_rule.py. None: the method's default.
+Room: training (pure).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
-from assay.protocol.update_rule import (
-    PPM,
-    AggregationSpec,
-    CompressSpec,
-    Curve,
-    LocalSpec,
-    Optimiser,
-    Outer,
-    OuterSpec,
-    RuleSpec,
-    ScheduleSpec,
-    Transform,
-    Values,
-    Wire,
-)
+from assay.protocol.update_rule import BLOCK_SIZE, Curve, Outer, RuleSpec, Transform, Values, Wire
+from assay.training.methods.presets import METHODS
 
-T = TypeVar("T")
-NO_RATE = ScheduleSpec(curve=Curve.CONSTANT, peak_nano=0, floor_ppm=0, warmup_rounds=0, decay_rounds=0)
-RESET_ROUNDS = 64  # costs no loss (docs/results/convergence.md)
+Spec = TypeVar("Spec", bound=Any)
 SEGMENT_STEPS = 5  # inner steps that an audit repeats, unless set otherwise
+ADAPTIVE_LR_NANO = 10_000_000  # at most, unless set otherwise: about the step of ADAM or YOGI
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """Every setting of [train] and [comm] in a run file."""
+    """Every setting of [train] and [comm] in a run file. Units as in protocol/update_rule.py."""
 
     sequences: int | None = None  # per inner step
     steps: int | None = None
@@ -67,111 +53,71 @@ class Choices:
     apply_lag: int | None = None
 
 
-def given(chosen: T | None, otherwise: T) -> T:
-    """The chosen value, else the method's default."""
-    return otherwise if chosen is None else chosen
-
-
-def schedule(choices: Choices, *, peak_nano: int, floor_ppm: int, warmup_rounds: int) -> ScheduleSpec:
-    """The outer rate's schedule, as chosen."""
-    return ScheduleSpec(
-        curve=given(choices.curve, Curve.COSINE),
-        peak_nano=given(choices.lr_nano, peak_nano),
-        floor_ppm=given(choices.floor_ppm, floor_ppm),
-        warmup_rounds=given(choices.warmup_rounds, warmup_rounds),
-        decay_rounds=given(choices.decay_rounds, 0),
+def method_rule(method: str, choices: Choices) -> RuleSpec:
+    """The preset of this name in `METHODS`, with these choices and what follows from them."""
+    rule = METHODS[method]
+    local = _with(
+        rule.local,
+        steps=choices.steps,
+        sequences=choices.sequences,
+        clip_micro=choices.clip_micro,
+        equalises=choices.equalises,
     )
-
-
-def inner_loop(
-    choices: Choices, optimiser: Optimiser, *, steps: int, lr_nano: int, decay_micro: int, warmup_rounds: int
-) -> LocalSpec:
-    """The inner optimiser steps, as chosen."""
-    count = given(choices.steps, steps)
-    is_adam = optimiser is Optimiser.ADAMW
-    return LocalSpec(
-        optimiser=optimiser,
-        steps=count,
-        segment=given(choices.segment, min(count, SEGMENT_STEPS)),
-        sequences=given(choices.sequences, 4),
-        clip_micro=given(choices.clip_micro, PPM),
-        equalises=given(choices.equalises, False),
-        schedule=ScheduleSpec(
-            curve=Curve.COSINE,
-            peak_nano=given(choices.inner_lr_nano, lr_nano),
-            floor_ppm=100_000,
-            warmup_rounds=given(choices.inner_warmup_rounds, warmup_rounds),
-            decay_rounds=0,
+    if not rule.is_gradient:
+        rate = _with(
+            local.schedule, peak_nano=choices.inner_lr_nano, warmup_rounds=choices.inner_warmup_rounds
+        )
+        local = _with(
+            replace(local, schedule=rate, segment=min(local.steps, SEGMENT_STEPS)),
+            segment=choices.segment,
+            decay_micro=choices.inner_decay_micro,
+            proximal_micro=choices.proximal_micro,
+            keeps_moments=choices.keeps_moments,
+        )
+    compress, outer, aggregation = rule.compress, rule.outer, rule.aggregation
+    if choices.rank:
+        compress = replace(compress, k=BLOCK_SIZE, values=Values.INT8)
+    compress = _with(
+        compress,
+        transform=choices.transform,
+        k=choices.k,
+        rank=choices.rank,
+        values=choices.values,
+        feedback_micro=choices.feedback_micro,
+        reset_rounds=choices.reset_rounds,
+        keeps_error=None if choices.feedback_micro is None else choices.feedback_micro > 0,
+    )
+    if choices.outer in (Outer.ADAM, Outer.YOGI):
+        slow = replace(outer.schedule, peak_nano=min(outer.schedule.peak_nano, ADAPTIVE_LR_NANO))
+        outer = replace(
+            outer, schedule=slow, momentum_micro=900_000, beta2_micro=990_000, epsilon_nano=1_000_000
+        )
+    outer = _with(
+        outer,
+        kind=choices.outer,
+        schedule=_with(
+            outer.schedule,
+            curve=choices.curve,
+            peak_nano=choices.lr_nano,
+            floor_ppm=choices.floor_ppm,
+            warmup_rounds=choices.warmup_rounds,
+            decay_rounds=choices.decay_rounds,
         ),
-        beta1_micro=900_000 if is_adam else 0,
-        beta2_micro=950_000 if is_adam else 0,
-        epsilon_pico=10_000 if is_adam else 0,
-        decay_micro=given(choices.inner_decay_micro, decay_micro),
-        proximal_micro=given(choices.proximal_micro, 0),
-        keeps_moments=given(choices.keeps_moments, is_adam),
+        momentum_micro=choices.momentum_micro,
+        decay_micro=choices.outer_decay_micro,
+    )
+    if rule.is_gradient and (compress.rank or compress.values is not Values.SIGN):
+        aggregation = replace(aggregation, name="reputation+normalize+mean")
+    return _with(
+        replace(rule, local=local, compress=compress, outer=outer),
+        aggregation=_with(aggregation, name=choices.aggregation, wire=choices.wire, f=choices.f),
+        fragments=choices.fragments,
+        merge_ppm=choices.merge_ppm,
+        read_lag=choices.read_lag,
+        apply_lag=choices.apply_lag,
     )
 
 
-def outer_step(choices: Choices, kind: Outer, rate: ScheduleSpec, *, momentum_micro: int = 0) -> OuterSpec:
-    """The outer optimiser, as chosen."""
-    chosen = given(choices.outer, kind)
-    is_adaptive = chosen in (Outer.ADAM, Outer.YOGI)
-    return OuterSpec(
-        kind=chosen,
-        schedule=rate,
-        momentum_micro=given(choices.momentum_micro, 900_000 if is_adaptive else momentum_micro),
-        beta2_micro=990_000 if is_adaptive else 0,
-        epsilon_nano=1_000_000 if is_adaptive else 0,
-        decay_micro=given(choices.outer_decay_micro, 0),
-    )
-
-
-def compressor(
-    choices: Choices,
-    *,
-    transform: Transform,
-    k: int,
-    values: Values,
-    feedback_micro: int,
-    keeps_error: bool,
-) -> CompressSpec:
-    """The compression, as chosen."""
-    rank = given(choices.rank, 0)
-    keeps = keeps_error if choices.feedback_micro is None else choices.feedback_micro > 0
-    return CompressSpec(
-        transform=given(choices.transform, transform),
-        k=given(choices.k, 64 * 64 if rank else k),
-        rank=rank,
-        values=given(choices.values, Values.INT8 if rank else values),
-        feedback_micro=given(choices.feedback_micro, feedback_micro),
-        keeps_error=keeps,
-        reset_rounds=given(choices.reset_rounds, RESET_ROUNDS),
-    )
-
-
-def assembled(
-    choices: Choices,
-    local: LocalSpec,
-    compress: CompressSpec,
-    outer: OuterSpec,
-    *,
-    aggregation: str,
-    fragments: int = 1,
-    merge_ppm: int = 0,
-    apply_lag: int = 0,
-) -> RuleSpec:
-    """The rule made of these parts; choices replace the values given by name."""
-    return RuleSpec(
-        local=local,
-        compress=compress,
-        outer=outer,
-        aggregation=AggregationSpec(
-            name=given(choices.aggregation, aggregation),
-            wire=given(choices.wire, Wire.UNION),
-            f=given(choices.f, 0),
-        ),
-        fragments=given(choices.fragments, fragments),
-        merge_ppm=given(choices.merge_ppm, merge_ppm),
-        read_lag=given(choices.read_lag, 0),
-        apply_lag=given(choices.apply_lag, apply_lag),
-    )
+def _with(spec: Spec, **chosen: object) -> Spec:
+    """`spec` with those values that were chosen, that is are not None."""
+    return replace(spec, **{name: value for name, value in chosen.items() if value is not None})

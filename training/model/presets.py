@@ -7,10 +7,9 @@ Room: training (pure). A name states the parameter count with its intended vocab
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from assay.protocol.params import Family, ModelSpec
-from assay.protocol.types import NO_DIGEST, Digest
+from assay.protocol.types import NO_DIGEST
 
 BYTES = 256
 NORM_EPSILON_NANO = 10_000
@@ -89,8 +88,3 @@ PRESETS: Mapping[str, ModelSpec] = {
         layers=22, width=2048, heads=32, kv_heads=4, hidden=5632, context=2048, vocabulary=32_000
     ),
 }
-
-
-def resized(model: ModelSpec, *, vocabulary: int, base: Digest = NO_DIGEST) -> ModelSpec:
-    """The same model for another vocabulary, starting from `base`."""
-    return replace(model, vocabulary=vocabulary, base=base)

@@ -10,11 +10,11 @@ Shape suffixes: N = blocks, C = 4096, K = sent per block.
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -309,9 +309,9 @@ def _steps_of(
         before = {path: one.after_BC for path, one in moved.items()}
 
 
-def as_plain(found: Calibration) -> dict[str, Any]:
-    """All rows, for JSON."""
-    return {
+def calibration_json(found: Calibration) -> str:
+    """All rows, as JSON."""
+    plain = {
         "steps": found.steps,
         "digest": found.limits.digest().hex(),
         "is_sound": found.is_sound,
@@ -337,6 +337,7 @@ def as_plain(found: Calibration) -> dict[str, Any]:
         "segment_lies": [asdict(row) for row in found.segment_lies],
         "missing": found.missing,
     }
+    return json.dumps(plain, indent=2)
 
 
 def calibration_group(found: Calibration) -> Group:

@@ -31,8 +31,7 @@ from assay.training.exact import apply_signs, initial_parameters, inverse_signs,
 from assay.training.execution.challenge import challenge_tokens, fingerprint
 from assay.training.execution.execution_class import execution_class
 from assay.training.layout import Layout, from_blocks, layout_of
-from assay.training.methods import METHODS
-from assay.training.methods.choices import Choices
+from assay.training.methods.choices import Choices, method_rule
 from assay.training.model.loss import loss_and_gradient, use_threads
 from assay.training.model.presets import PRESETS
 from assay.training.optimiser.inner import InnerState, fresh, inner_step
@@ -95,7 +94,7 @@ class Task:
     @property
     def rule(self) -> RuleSpec:
         """DeMo with its defaults and a short warm-up."""
-        return METHODS["demo"](Choices(sequences=SEQUENCES, warmup_rounds=WARMUP_ROUNDS))
+        return method_rule("demo", Choices(sequences=SEQUENCES, warmup_rounds=WARMUP_ROUNDS))
 
     @property
     def marks(self) -> tuple[int, ...]:
@@ -110,7 +109,7 @@ class Task:
 
     def local(self, method: str) -> LocalSpec:
         """The inner steps of a method with its defaults, at their full rate from the first on."""
-        return METHODS[method](Choices(sequences=SEQUENCES, inner_warmup_rounds=0)).local
+        return method_rule(method, Choices(sequences=SEQUENCES, inner_warmup_rounds=0)).local
 
     def rate(self, method: str, step: int) -> np.float32:
         """Learning rate of one inner step."""

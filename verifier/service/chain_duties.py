@@ -51,7 +51,7 @@ from assay.protocol.messages import (
 )
 from assay.protocol.quorum import quorum
 from assay.protocol.types import NO_DIGEST, Digest, HotSignature, PeerId
-from assay.training.data.inventory import inventory, inventory_digest
+from assay.training.data.inventory import inventory
 from assay.training.data.shards import read_manifest
 from assay.verifier.service.driver import EVIDENCE
 
@@ -173,7 +173,7 @@ class ChainDuties:
     def _read_inventory(self) -> Digest:
         data = self._me.config.data
         try:
-            return inventory_digest(inventory(self._me.spec.data, read_manifest(data)))
+            return inventory(self._me.spec.data, read_manifest(data)).digest()
         except ValueError as error:
             raise ConfigError(f"data {data}: {error}") from None
 

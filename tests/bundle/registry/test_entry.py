@@ -15,8 +15,8 @@ from assay.bundle.registry.entry import registry_entry
 from assay.bundle.registry.files import FOLDER, registry_files
 from assay.ledger.journal.round_facts import RoundFacts
 from assay.ledger.settlement.payouts import Unpaid, UnpaidReason
-from assay.participant.declarations import ACCELERATOR_FLOP_PER_JOULE, Declarations, read_declarations
-from assay.protocol.encoding.json_text import canonical_json
+from assay.participant.declarations import ACCELERATOR_FLOP_PER_JOULE, Declarations
+from assay.protocol.encoding.json_text import canonical_json, plain
 from assay.protocol.types import NO_DIGEST
 from assay.training.model.flops import flop_per_token
 from tests.builders import RUN_ID, a_digest
@@ -175,7 +175,7 @@ def test_the_buyers_word_is_read_back_as_it_was_said():
         provider="Acme", base_flop=10**24, flop_per_joule=5, flop_source="a meter", version="1"
     )
 
-    assert read_declarations(declarations.as_plain()) == declarations
+    assert Declarations(**plain(declarations)) == declarations
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_the_buyers_word_is_read_back_as_it_was_said():
 )
 def test_a_word_that_no_entry_can_hold_is_refused(said: dict[str, Any]):
     with pytest.raises((ValueError, TypeError)):
-        read_declarations(said)
+        Declarations(**said)
 
 
 def test_a_float_has_no_spelling():

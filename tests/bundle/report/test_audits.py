@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 
 import pytest
 from rich.console import Console
 
 from assay.bundle.report.auditors import auditors_of
-from assay.bundle.report.audits import CLASSES, as_plain, final_audits, kind_of, node_reports
+from assay.bundle.report.audits import CLASSES, audit_figures, final_audits, kind_of, node_reports
 from assay.bundle.report.labels import Label, Labels, read_labels, write_labels
 from assay.bundle.report.page import report_group, report_page
+from assay.bundle.report.run import AuditReport, report_json
 from assay.protocol.audits import AuditStatus, Fault, FaultKind
 from assay.protocol.messages import Outcome
 from assay.protocol.state_transition import advance
@@ -59,12 +61,18 @@ def honestly(audit, _name):
 def found(says, mallory=LIE):
     links, run_states = a_run(says)
     labels = {**{peer(name): HONEST for name in NODES}, peer("mallory"): mallory}
-    plain = as_plain(SPEC, RUN_ID, node_reports(SPEC, links, run_states, labels))
-    return {**plain, **auditors_of(SPEC, final_audits(run_states).values(), {})}
+    return AuditReport(
+        audits=audit_figures(SPEC, RUN_ID, node_reports(SPEC, links, run_states, labels)),
+        auditors=auditors_of(SPEC, final_audits(run_states).values(), {}),
+    )
+
+
+def json_of(*said, **more):
+    return json.loads(report_json(found(*said, **more)))
 
 
 def test_a_planted_liar_is_found_and_honest_nodes_are_not_accused():
-    told = found(honestly)
+    told = json_of(honestly)
 
     assert told["cheats"]["caught"] == [peer("mallory").hex()]
     assert told["cheats"]["missed"] == []
@@ -77,7 +85,7 @@ def test_a_planted_liar_is_found_and_honest_nodes_are_not_accused():
 
 
 def test_an_auditor_that_clears_a_lie_lowers_the_measured_power():
-    told = found(lambda _audit, _name: Outcome.MATCH)
+    told = json_of(lambda _audit, _name: Outcome.MATCH)
 
     assert told["cheats"]["missed"] == [peer("mallory").hex()]
     assert told["cheats"]["power"] == 0.0
@@ -89,7 +97,7 @@ def test_an_accused_honest_step_is_a_false_alarm_however_it_ends():
     def one_liar(audit, name):
         return Outcome.MISMATCH if name == name_of(audit.order[0]) else Outcome.MATCH
 
-    told = found(one_liar, mallory=HONEST)
+    told = json_of(one_liar, mallory=HONEST)
 
     assert told["false_alarms"]["accused"] > 0
     assert told["false_alarms"]["confirmed"] == 0
@@ -106,14 +114,14 @@ def test_an_accused_honest_step_is_a_false_alarm_however_it_ends():
     ],
 )
 def test_an_audit_is_counted_under_how_it_ended(says, kind):
-    told = found(says, mallory=HONEST)
+    told = json_of(says, mallory=HONEST)
     assert told["all"][kind] > 0
 
 
 @pytest.mark.parametrize("says", [honestly, lambda *_: None, lambda *_: Outcome.WITHHELD])
 def test_every_drawn_step_is_in_exactly_one_class_and_the_rate_is_the_rules(says):
     links, run_states = a_run(says)
-    told = found(says)
+    told = json_of(says)
     audits = final_audits(run_states)
 
     assert told["all"]["drawn"] == sum(told["all"][kind] for kind in CLASSES) == len(audits)
@@ -127,7 +135,7 @@ def test_every_drawn_step_is_in_exactly_one_class_and_the_rate_is_the_rules(says
 
 
 def test_who_sends_two_commits_is_not_held_against_the_audits():
-    told = found(
+    told = json_of(
         lambda *_: Outcome.MATCH, mallory=Label(behaviour="two-commits@0", is_cheat=True, false_from=None)
     )
     assert told["cheats"]["nodes"] == 1
@@ -137,10 +145,10 @@ def test_who_sends_two_commits_is_not_held_against_the_audits():
 
 def test_without_labels_the_report_says_so_and_counts_all_as_honest():
     links, run_states = a_run(honestly)
-    told = as_plain(SPEC, RUN_ID, node_reports(SPEC, links, run_states, {}))
-    assert told["unlabelled"] is True
-    assert told["cheats"]["nodes"] == 0
-    assert told["false_alarms"]["confirmed"] == 1
+    told = audit_figures(SPEC, RUN_ID, node_reports(SPEC, links, run_states, {}))
+    assert told.unlabelled is True
+    assert told.cheats.nodes == 0
+    assert told.false_alarms.confirmed == 1
 
 
 class _Tags(HTMLParser):
@@ -159,8 +167,8 @@ class _Tags(HTMLParser):
 
 
 def test_the_page_is_whole_asks_for_nothing_and_escapes_what_it_shows():
-    told = {**found(honestly), "run": "<script>alert(1)</script>"}
-    page = report_page(told)
+    told = found(honestly)
+    page = report_page(replace(told, audits=replace(told.audits, run="<script>alert(1)</script>")))
 
     tags = _Tags()
     tags.feed(page)
@@ -185,7 +193,7 @@ def test_table_and_page_say_the_same_figures():
 
 
 def test_a_step_before_the_first_lie_is_honest():
-    told = found(honestly)
+    told = json_of(honestly)
     node = next(one for one in told["nodes"] if one["peer"] == peer("mallory").hex())
     assert node["false_steps"] == node["steps"] - 2
 
@@ -220,14 +228,14 @@ def test_of_each_auditor_the_report_says_what_he_judged_and_where_he_failed():
     _, run_states = a_run(one_liar)
     told = auditors_of(SPEC, final_audits(run_states).values(), {peer(liar): "accuse-all"})
 
-    records = {one["peer"]: one for one in told["verifiers"]}
-    assert list(records[peer(liar).hex()]["faults"]) == ["accused an honest step"]
-    assert records[peer(liar).hex()]["behaviour"] == "accuse-all"
-    assert all(not one["faults"] for name, one in records.items() if name != peer(liar).hex())
+    records = {one.peer: one for one in told.verifiers}
+    assert list(records[peer(liar).hex()].faults) == ["accused an honest step"]
+    assert records[peer(liar).hex()].behaviour == "accuse-all"
+    assert all(not one.faults for name, one in records.items() if name != peer(liar).hex())
     verdicts = sum(len(audit.verdicts) for audit in final_audits(run_states).values())
-    assert sum(one["verdicts"] for one in records.values()) == verdicts > 0
-    assert told["replicated_audits"]["drawn"] == 0 < told["replicated_audits"]["of"]
-    assert told["known_answers"] == {"ordered": 0, "judged": 0, "found": 0, "passed_first": 0}
+    assert sum(one.verdicts for one in records.values()) == verdicts > 0
+    assert told.replicated_audits.drawn == 0 < told.replicated_audits.of
+    assert asdict(told.known_answers) == {"ordered": 0, "judged": 0, "found": 0, "passed_first": 0}
 
 
 def test_planted_faults_are_counted_by_who_found_and_who_passed_them_first():
@@ -242,10 +250,10 @@ def test_planted_faults_are_counted_by_who_found_and_who_passed_them_first():
 
     told = auditors_of(spec, [found, passed, honest], {})
 
-    assert told["known_answers"] == {"ordered": 5, "judged": 2, "found": 1, "passed_first": 1}
-    vera = next(one for one in told["verifiers"] if one["peer"] == peer("vera").hex())
-    assert (vera["known_answers_found"], vera["known_answers_passed"]) == (1, 1)
-    assert vera["faults"] == {"passed a false step": 1}
+    assert asdict(told.known_answers) == {"ordered": 5, "judged": 2, "found": 1, "passed_first": 1}
+    vera = next(one for one in told.verifiers if one.peer == peer("vera").hex())
+    assert (vera.known_answers_found, vera.known_answers_passed) == (1, 1)
+    assert vera.faults == {"passed a false step": 1}
 
 
 def an_audit():

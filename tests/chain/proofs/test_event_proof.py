@@ -13,7 +13,8 @@ from eth_utils.crypto import keccak
 from trie.hexary import HexaryTrie
 
 from assay.chain.proofs.event_proof import EventProof, read_event
-from assay.chain.proofs.result_anchor import anchor_json, read_anchor_json
+from assay.chain.proofs.result_anchor import read_anchor_json
+from assay.protocol.encoding.json_text import plain
 from assay.protocol.errors import MalformedMessage
 from tests.chain.a_block import ADDRESS, TOPIC, a_header, a_proof
 
@@ -114,7 +115,7 @@ def test_no_bit_can_be_flipped_and_no_nonsense_ends_the_process():
     ],
 )
 def test_what_is_no_anchor_is_refused(change):
-    told = copy.deepcopy(anchor_json(a_proof()))
+    told = copy.deepcopy(plain(a_proof()))
     change(told)
     with pytest.raises(ValueError):
         read_anchor_json(told)

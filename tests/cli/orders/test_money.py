@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from assay.chain.client import UNIT
 from assay.ledger.settlement.results import run_id_of
-from assay.orders.order import load_order
+from assay.orders.load import load_order
 from assay.orders.purchase import check_place
 from assay.orders.quote import quote_of
 from assay.protocol.encoding.codec import encode
@@ -221,12 +219,11 @@ def test_a_run_found_on_other_terms_is_told(assay: Assay, market: Market):
 
 
 def test_processes_of_their_own_quote_place_and_show_no_key(market: Market):
-    file, root = market.config_of("buyer"), Path(__file__).parents[3]
+    file = market.config_of("buyer")
 
     def assay(*words: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "assay.cli.main", "order", *map(str, words)]
-        where = {**os.environ, "PYTHONPATH": str(root)}
-        return subprocess.run(command, capture_output=True, text=True, check=False, env=where)
+        return subprocess.run(command, capture_output=True, text=True, check=False)
 
     done = [
         assay("quote", market.order_file),

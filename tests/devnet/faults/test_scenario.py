@@ -8,11 +8,12 @@ import pytest
 
 from assay.devnet.faults.behaviours import NODE_CHEATS, parse_behaviour
 from assay.devnet.faults.scenario import load_scenario
-from assay.orders.order import Order, load_order
+from assay.orders.load import load_order
+from assay.orders.sections import RunFile
 from assay.protocol.errors import ConfigError
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-RUN = Order().run
+RUN = RunFile().run
 
 
 def beside(tmp_path: Path, text: str) -> Path:

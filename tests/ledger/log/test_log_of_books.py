@@ -33,8 +33,6 @@ from assay.ledger.log.audit import Audited, audit
 from assay.ledger.log.note import Checkpoint, origin_of, read_checkpoint, sign_checkpoint
 from assay.ledger.log.signer import CheckpointSigner, read_published
 from assay.ledger.merkle_log import (
-    consistency_proof,
-    inclusion_proof,
     inclusion_spans,
     root_of,
     verify_consistency,
@@ -43,6 +41,7 @@ from assay.protocol.errors import ConfigError, Unavailable
 from tests.ledger.a_database import Databases, attempt, edit
 from tests.ledger.a_postgres import Server
 from tests.ledger.a_run import BUDGET, RUN, Tale, a_settlement
+from tests.ledger.merkle_proofs import consistency_proof, inclusion_proof
 from tests.ledger.test_books import an_entry
 
 pytestmark = pytest.mark.slow

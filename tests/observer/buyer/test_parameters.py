@@ -12,7 +12,8 @@ import pytest
 import trio
 
 from assay.observer.buyer import parameters as replay
-from assay.observer.buyer.parameters import Mismatch, Replay
+from assay.observer.buyer.parameters import Replay
+from assay.observer.ledger_service.status import Mismatch
 from assay.participant.config import Participant
 from assay.participant.store import Store
 from assay.protocol.encoding.blob import blob_digest

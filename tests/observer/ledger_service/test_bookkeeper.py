@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -146,7 +146,7 @@ def test_every_final_manifest_is_one_line_also_the_tail_after_training(desk: Des
         "id": "round/0",
     }
     assert (told[-1]["loss"], told[-1]["nodes"], told[-1]["active"]) == (None, 0, 0)
-    assert told[-1]["audits"] == report.audits(desk.books, SPEC.last_round)
+    assert told[-1]["audits"] == asdict(report.audits(desk.books, SPEC.last_round))
     assert told[-1]["audits"]["passed"] == told[-1]["audits"]["drawn"] > 0
 
 
@@ -158,7 +158,7 @@ def test_a_restart_at_any_round_books_and_tells_each_round_once(desk: Desk):
             desk.ledger_service.tell_rounds()
 
     assert [line["round"] for line in desk.lines("round")] == list(range(len(LINKS)))
-    assert sum(node["accepted"] for node in report.nodes(desk.books, SPEC)) == 18
+    assert sum(node.accepted for node in report.nodes(desk.books, SPEC)) == 18
 
 
 def test_a_settled_epoch_is_on_record_with_every_row(desk: Desk):
@@ -183,9 +183,9 @@ def test_an_upheld_fault_is_counted_and_its_steps_are_listed_as_unpaid(desk: Des
 
     desk.ledger_service.book_rounds(links, settlements_of(links))
 
-    mallory = next(node for node in report.nodes(desk.books, SPEC) if node["peer"] == peer("mallory").hex())
-    assert mallory["audits_failed"] == 1
-    assert [one["round"] for one in mallory["unpaid"]] == list(range(mallory["accepted"]))
+    mallory = next(node for node in report.nodes(desk.books, SPEC) if node.peer == peer("mallory").hex())
+    assert mallory.audits_failed == 1
+    assert [one.round for one in mallory.unpaid] == list(range(mallory.accepted))
     assert desk.ledger_service.has_open_cases()
 
 
@@ -207,7 +207,7 @@ def test_a_whole_life_on_chain_is_told_and_settles_to_the_unit(desk: Desk):
     told = report.money(desk.books)
     assert told.funded == told.paid_operators + told.paid_verifiers + told.fees + told.refunded
     paid = report.nodes(desk.books, SPEC)
-    assert sum(node["paid"] for node in paid) == told.paid_operators > 0
+    assert sum(node.paid for node in paid) == told.paid_operators > 0
 
 
 def test_pay_that_nobody_claimed_in_time_counts_as_refunded(desk: Desk):
@@ -351,5 +351,5 @@ def test_a_slash_names_the_node_by_its_peer(desk: Desk):
     (line,) = desk.lines("slashed")
     assert (line["node"], line["amount"], line["burnt"]) == (member.peer.hex(), 100, 50)
     assert (line["buyer"], line["challenger"]) == (20, 30)
-    assert report.nodes(desk.books, SPEC)[0]["slashed"] == 100
+    assert report.nodes(desk.books, SPEC)[0].slashed == 100
     assert len(desk.books.events(Slashed)) == 1

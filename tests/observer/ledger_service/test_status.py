@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from assay.observer.ledger_service.status import StatusFile
+from assay.observer.ledger_service.status import LEDGER_SERVICE, EpochReport, StatusFile, read_report
 
 
 def lines(path: Path) -> list[dict[str, object]]:
@@ -52,3 +53,12 @@ def test_half_a_line_is_cut_off_and_told_again(tmp_path: Path, cut: int):
     again.write_once("round", "1", loss=1.5)
 
     assert [line["id"] for line in lines(path)] == ["round/0", "round/1"]
+
+
+def test_a_reader_gets_the_reports_it_asks_for_and_no_other_line(tmp_path: Path):
+    path, report = tmp_path / "status.jsonl", EpochReport(epoch=1, phase="final", total=9)
+    status = StatusFile(path)
+    status.write("up")
+    status.write_once("epoch", "1/final", **asdict(report))
+
+    assert [read_report(line, LEDGER_SERVICE) for line in path.read_bytes().splitlines()] == [None, report]

@@ -116,10 +116,6 @@ def test_a_leaf_that_cannot_exist_is_refused(index, count):
         merkle.check(leaves_of(1)[0], index, count, (), leaves_of(1)[0])
 
 
-def test_a_proof_is_never_longer_than_a_message_may_carry():
-    assert (merkle.LEAVES_MAX - 1).bit_length() <= merkle.PROOF_MAX
-
-
 def test_the_empty_tree_has_a_root_that_no_leaf_has():
     assert merkle.root([]) == blake3(b"\x02").digest()
 

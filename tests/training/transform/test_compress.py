@@ -18,8 +18,7 @@ from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import RuleSpec
 from assay.training.codec.wire import decode_update, encode_update
 from assay.training.layout import layout_of
-from assay.training.methods import METHODS
-from assay.training.methods.choices import Choices
+from assay.training.methods.choices import Choices, method_rule
 from assay.training.model.presets import gpt_spec
 from assay.training.optimiser.momentum_root import momentum_leaves, private_leaves, zero_root
 from assay.training.transform.compress import gradient_blocks, transition, work_sketch
@@ -262,7 +261,7 @@ def test_a_mean_of_equal_sizes_is_that_size():
 
 @pytest.mark.parametrize("method", ["demo", "sparseloco", "diloco", "fedavg"])
 def test_the_error_may_be_changed_where_it_lies(method):
-    compress = METHODS[method](Choices()).compress
+    compress = method_rule(method, Choices()).compress
     before, x = some(1, 5), some(2, 5)
     fresh = transition(compress, before.copy(), x)
 

@@ -20,7 +20,7 @@ from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.errors import ConfigError, Unavailable
 from assay.protocol.messages import ModelRequest, ModelSignature
 from assay.protocol.types import NO_DIGEST, Digest
-from assay.training.data.inventory import inventory, inventory_digest
+from assay.training.data.inventory import inventory
 from assay.training.data.shards import write_tokens
 from assay.verifier.service import chain_duties as chain_duties
 from assay.verifier.service.chain_duties import ChainDuties
@@ -88,7 +88,7 @@ def test_the_record_names_the_last_result_the_inventory_and_the_spec(tmp_path):
         model = a_digest(f"parameters of {epoch_end(me.spec, epoch)}")
         result = epoch_result(me.spec, follower.settlements[epoch], model, previous)
         previous = result_digest(me.deployment, result)
-    trained_on = inventory_digest(inventory(me.spec.data, MANIFEST))
+    trained_on = inventory(me.spec.data, MANIFEST).digest()
     record = model_record(me.spec, result, previous, trained_on, NO_DIGEST)
     assert (answer.model_hash, answer.config_hash) == (model, digest(me.spec))
     assert (answer.last_result, answer.data_inventory_hash) == (previous, trained_on)

@@ -15,7 +15,7 @@ from assay.protocol.params import Precision
 from assay.verifier.audit.limits import POLICIES, parse_limits
 from assay.verifier.audit.segment_limits import Regime
 from assay.verifier.calibration import code_paths as codepaths
-from assay.verifier.calibration.classes import Calibration, as_plain, calibrate, calibration_group
+from assay.verifier.calibration.classes import Calibration, calibrate, calibration_group, calibration_json
 from assay.verifier.calibration.code_paths import LEAD, CodePath
 
 pytestmark = pytest.mark.slow
@@ -91,7 +91,7 @@ def test_segments_of_every_kind_are_measured_and_every_lie_about_one_is_found(fo
 @pytest.mark.slow
 def test_the_limits_it_writes_can_be_read_and_the_rows_are_json(found):
     assert parse_limits(found.limits.encode()) == found.limits
-    plain = json.loads(json.dumps(as_plain(found)))
+    plain = json.loads(calibration_json(found))
     assert plain["digest"] == found.limits.digest().hex()
     assert len(plain["honest"]) == 4 and len(plain["segments"]) == 12 and plain["is_sound"] is True
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from assay.bundle.registry.lines import entry_lines, read_entry
 from assay.bundle.write import write_bundle
 from assay.cli.main import app
-from assay.cli.registry.lines import entry_lines, read_entry
 from assay.protocol.errors import ConfigError
 from tests.bundle.test_write import finished
 

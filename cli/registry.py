@@ -24,7 +24,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print the entry as JSON, unchanged.")] = False,
 ) -> None:
     """Print the registry entry of a model: data, work, energy, participants, audits, payments, record."""
-    from assay.cli.registry.lines import entry_lines, read_entry
+    from assay.bundle.registry.lines import entry_lines, read_entry
 
     text, entry = read_entry(run)
     if as_json:

@@ -1,6 +1,6 @@
 """Registry lines: a registry entry as lines for people.
 
-Room: cli (edge: reads one file). Quoted text in the entry is shown without control characters.
+Room: bundle (edge: reads one file). Quoted text in the entry is shown without control characters.
 """
 
 from __future__ import annotations
