@@ -115,6 +115,11 @@ def summary_of(process: subprocess.Popen[str]) -> dict[str, Any]:
     return found
 
 
+def slashed(summary: dict[str, Any]) -> list[str]:
+    """Behaviours of the nodes that lost stake, sorted."""
+    return sorted(node["behaviour"] for node in summary["nodes"] if node["slashed"])
+
+
 def pid_of(run: Path, name: str) -> int:
     """The process whose configuration is this participant's.
 
