@@ -1,5 +1,6 @@
 PY := .venv/bin/python
 ROOMS := protocol chain training network attestation ledger participant node verifier orders bundle observer simulation redteam api devnet cli
+unexport PYTHONDONTWRITEBYTECODE  # a local network starts twenty processes: each would compile every file
 .PHONY: help setup setup-dev demo localnet check test sim bench contracts lock clean
 
 ## help        this list
@@ -27,9 +28,9 @@ setup:          ; ./setup.sh
 setup-dev:      ; ./setup.sh --dev
 demo: setup     ; $(PY) -m assay.cli.main localnet examples/quickstart.toml
 localnet: setup ; $(PY) -m assay.cli.main localnet $(ARGS)
-test: setup-dev ; $(PY) -m pytest -n 2 --dist loadfile
+test: setup-dev ; $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 .PHONY: test-fast
-test-fast:      ; $(PY) -m pytest -n 2 --dist loadfile -m "not slow"
+test-fast:      ; $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 sim: setup      ; $(PY) -m tests.simulation.run --seeds 200
 check: setup-dev lint test
 .PHONY: mutants

@@ -1,18 +1,21 @@
-"""For all tests: Hypothesis without deadlines, and one local chain, as fresh for each test as on its first
-day.
+"""For all tests: the order in which workers take them, Hypothesis without deadlines, the command line, and
+one local chain, as fresh for each test as on its first day.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:  # web3 costs a second to import: only tests that use the chain pay it
+    from xdist.scheduler import LoadFileScheduling
+
     from assay.chain.deployment.anvil import Anvil
     from tests.contracts.chain_world import World
 
@@ -20,6 +23,34 @@ CONTRACTS = Path(__file__).parents[1] / "contracts"
 
 settings.register_profile("assay", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("assay")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first, so that no worker is left with them in the end."""
+    items.sort(key=lambda item: ("e2e" not in item.path.parts, item.get_closest_marker("slow") is None))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    """A worker takes a file at a time, and one takes all of e2e: a network of processes fills all cores."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "tests/e2e" if nodeid.startswith("tests/e2e/") else str(super()._split_scope(nodeid))
+
+    return Scheduling(config, log)
+
+
+class Ended(NamedTuple):
+    """A command's exit status, standard output and standard error."""
+
+    status: int
+    out: str
+    err: str
+
+
+Assay = Callable[..., Ended]
 
 
 @pytest.fixture(scope="session")
@@ -55,3 +86,18 @@ def world(first_day: World) -> Iterator[World]:
     snapshot = first_day.rpc("evm_snapshot")
     yield copy(first_day)
     assert first_day.rpc("evm_revert", snapshot)
+
+
+@pytest.fixture
+def assay(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Assay:
+    """The command line, in this process."""
+    from assay.cli.main import run
+
+    def call(*words: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["assay", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            run()
+        out, err = capsys.readouterr()
+        return Ended(int(ended.value.code or 0), out, err)
+
+    return call

@@ -118,27 +118,60 @@ def split_bound(hint: Any) -> tuple[Any, int]:
     return hint, 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """A field of a message, or an item of a field: its declared type, taken apart once."""
+
+    name: str
+    where: str  # for errors
+    bare: Any
+    bound: int
+    item: _Field | None  # of a tuple
+    is_message: bool
+    fixed: int | None  # length in bytes
+    supertype: Any
+    values: frozenset[int] | None  # of an enumeration
+
+
+@functools.cache
+def _fields(kind: Any) -> tuple[_Field, ...]:
+    return tuple(_field(name, f"{kind.__name__}.{name}", hint) for name, hint in field_types(kind))
+
+
+def _field(name: str, where: str, hint: Any) -> _Field:
+    bare, bound = split_bound(hint)
+    supertype = getattr(bare, "__supertype__", bare)
+    is_enum = isinstance(supertype, type) and issubclass(supertype, enum.IntEnum)
+    return _Field(
+        name=name,
+        where=where,
+        bare=bare,
+        bound=bound,
+        item=_field(name, where, typing.get_args(bare)[0]) if typing.get_origin(bare) is tuple else None,
+        is_message=dataclasses.is_dataclass(bare),
+        fixed=FIXED_BYTES.get(bare),
+        supertype=supertype,
+        values=frozenset(map(int, supertype)) if is_enum else None,
+    )
+
+
 def _to_plain(message: Any) -> list[Any]:
     kind: Any = type(message)
-    plain: list[Any] = [kind.TAG]
-    for name, hint in field_types(kind):
-        plain.append(_field_to_plain(f"{kind.__name__}.{name}", hint, getattr(message, name)))
-    return plain
+    return [kind.TAG, *(_field_to_plain(field, getattr(message, field.name)) for field in _fields(kind))]
 
 
-def _field_to_plain(where: str, hint: Any, value: Any) -> Any:
-    bare, bound = split_bound(hint)
-    if typing.get_origin(bare) is tuple:
-        if not isinstance(value, tuple) or len(value) > bound:
-            raise ValueError(f"{where}: expected a tuple of at most {bound} items")
-        return [_field_to_plain(where, typing.get_args(bare)[0], item) for item in value]
-    if dataclasses.is_dataclass(bare):
-        if type(value) is not bare:
-            raise ValueError(f"{where}: expected {bare}, not {type(value).__name__}")
+def _field_to_plain(field: _Field, value: Any) -> Any:
+    if field.item is not None:
+        if not isinstance(value, tuple) or len(value) > field.bound:
+            raise ValueError(f"{field.where}: expected a tuple of at most {field.bound} items")
+        return [_field_to_plain(field.item, item) for item in value]
+    if field.is_message:
+        if type(value) is not field.bare:
+            raise ValueError(f"{field.where}: expected {field.bare}, not {type(value).__name__}")
         return _to_plain(value)
     plain = int(value) if isinstance(value, enum.IntEnum) else value
     try:
-        _check_scalar(where, bare, bound, plain)
+        _check_scalar(field, plain)
     except MalformedMessage as fault:
         raise ValueError(str(fault)) from None
     return plain
@@ -148,40 +181,36 @@ def _from_plain(kind: type, value: Any) -> Any:
     name = kind.__name__
     if not isinstance(value, list) or not value or value[0] != kind.TAG:  # type: ignore[attr-defined]
         raise MalformedMessage(f"{name}: expected an array that starts with its tag")
-    fields = field_types(kind)
+    fields = _fields(kind)
     if len(value) - 1 != len(fields):
         raise MalformedMessage(f"{name}: {len(value) - 1} fields, expected {len(fields)}")
-    parsed = {
-        field: _field_from_plain(f"{name}.{field}", hint, item)
-        for (field, hint), item in zip(fields, value[1:], strict=True)
-    }
-    return kind(**parsed)
+    return kind(
+        **{field.name: _field_from_plain(field, item) for field, item in zip(fields, value[1:], strict=True)}
+    )
 
 
-def _field_from_plain(where: str, hint: Any, value: Any) -> Any:
-    bare, bound = split_bound(hint)
-    if typing.get_origin(bare) is tuple:
-        if not isinstance(value, list) or len(value) > bound:
-            raise MalformedMessage(f"{where}: expected an array of at most {bound} items")
-        return tuple(_field_from_plain(where, typing.get_args(bare)[0], item) for item in value)
-    if dataclasses.is_dataclass(bare):
-        return _from_plain(typing.cast(type, bare), value)
-    _check_scalar(where, bare, bound, value)
-    return bare(value) if isinstance(bare, type) and issubclass(bare, enum.IntEnum) else value
+def _field_from_plain(field: _Field, value: Any) -> Any:
+    if field.item is not None:
+        if not isinstance(value, list) or len(value) > field.bound:
+            raise MalformedMessage(f"{field.where}: expected an array of at most {field.bound} items")
+        return tuple([_field_from_plain(field.item, item) for item in value])
+    if field.is_message:
+        return _from_plain(field.bare, value)
+    _check_scalar(field, value)
+    return value if field.values is None else field.bare(value)
 
 
-def _check_scalar(where: str, bare: Any, bound: int, value: Any) -> None:
-    fixed = FIXED_BYTES.get(bare)
-    supertype = getattr(bare, "__supertype__", bare)
-    if fixed is not None:
-        if not isinstance(value, bytes) or len(value) != fixed:
+def _check_scalar(field: _Field, value: Any) -> None:
+    where, bound, supertype = field.where, field.bound, field.supertype
+    if field.fixed is not None:
+        if not isinstance(value, bytes) or len(value) != field.fixed:
             got = len(value) if isinstance(value, bytes) else type(value).__name__
-            raise MalformedMessage(f"{where}: expected {fixed} bytes, got {got}")
+            raise MalformedMessage(f"{where}: expected {field.fixed} bytes, got {got}")
     elif supertype is bool:
         if not isinstance(value, bool):
             raise MalformedMessage(f"{where}: expected a boolean")
-    elif isinstance(supertype, type) and issubclass(supertype, enum.IntEnum):
-        if isinstance(value, bool) or not isinstance(value, int) or value not in set(map(int, supertype)):
+    elif field.values is not None:
+        if isinstance(value, bool) or not isinstance(value, int) or value not in field.values:
             raise MalformedMessage(f"{where}: {value!r} is no {supertype.__name__}")
     elif supertype is int:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= (bound or INT_MAX):
@@ -190,7 +219,7 @@ def _check_scalar(where: str, bare: Any, bound: int, value: Any) -> None:
         if not isinstance(value, supertype) or len(value) > bound:
             raise MalformedMessage(f"{where}: expected {supertype.__name__} of at most {bound}")
     else:
-        raise TypeError(f"{where}: {bare!r} has no encoding")
+        raise TypeError(f"{where}: {field.bare!r} has no encoding")
 
 
 _SHORTEST = {24: 24, 25: 1 << 8, 26: 1 << 16, 27: 1 << 32}  # smallest value each length may carry

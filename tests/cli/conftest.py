@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from assay.chain.deployment.anvil import Anvil
-from assay.cli.main import run
 from tests.cli.market import Market
-
-Assay = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="session")
@@ -26,17 +22,3 @@ def market(first_market: Market, tmp_path: Path) -> Iterator[Market]:
     snapshot = first_market.rpc("evm_snapshot")
     yield first_market.fresh(tmp_path)
     assert first_market.rpc("evm_revert", snapshot)
-
-
-@pytest.fixture
-def assay(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Assay:
-    """The command line: exit status, standard output, standard error."""
-
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["assay", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            run()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return call

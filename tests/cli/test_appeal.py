@@ -13,8 +13,8 @@ from assay.ledger.settlement.results import run_id_of
 from assay.protocol.encoding.codec import encode
 from assay.protocol.types import Digest
 from tests.builders import NODES, VERIFIERS, a_hot_key, peer
-from tests.cli.conftest import Assay
 from tests.cli.market import Market
+from tests.conftest import Assay
 
 pytestmark = pytest.mark.slow
 

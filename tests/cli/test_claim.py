@@ -20,8 +20,8 @@ from assay.ledger.settlement.results import epoch_result
 from assay.protocol.encoding.codec import encode
 from assay.protocol.types import NO_DIGEST, Digest
 from tests.builders import NODES, STATE, VERIFIERS, a_hot_key
-from tests.cli.conftest import Assay
 from tests.cli.market import PURSE, Market, wallet
+from tests.conftest import Assay
 
 pytestmark = pytest.mark.slow
 

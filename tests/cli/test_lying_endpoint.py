@@ -12,8 +12,8 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.builders import NODES
-from tests.cli.conftest import Assay
 from tests.cli.market import Market
+from tests.conftest import Assay
 
 pytestmark = pytest.mark.slow
 

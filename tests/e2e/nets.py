@@ -17,6 +17,7 @@ import pytest
 
 from assay import contracts
 from assay.chain.deployment.anvil import find_anvil
+from assay.devnet.summary import invariants, read_summary
 from assay.protocol.errors import ConfigError
 
 WAIT_S = 540.0  # nothing here depends on speed; this only ends a test that hangs
@@ -113,6 +114,16 @@ def summary_of(process: subprocess.Popen[str]) -> dict[str, Any]:
     assert out, error
     found: dict[str, Any] = json.loads(out)
     return found
+
+
+def slashed(summary: dict[str, Any]) -> list[str]:
+    """Behaviours of the nodes that lost stake, sorted."""
+    return sorted(node["behaviour"] for node in summary["nodes"] if node["slashed"])
+
+
+def broken_invariants(summary: dict[str, Any]) -> list[str]:
+    """The invariants that a printed summary breaks."""
+    return invariants(read_summary(json.dumps(summary)))
 
 
 def pid_of(run: Path, name: str) -> int:

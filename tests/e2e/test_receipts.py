@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from eth_utils.crypto import keccak
@@ -18,79 +15,41 @@ from assay.node.messages import StepRecord
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.types import NO_DIGEST
-from tests.a_drand import a_network, a_signature, info, serving
-from tests.e2e.nets import SPARSELOCO, localnet, need_anvil, summary_of, write_order
+from tests.a_drand import a_signature
+from tests.conftest import Assay
+from tests.e2e.conftest import Finished
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    need_anvil()
-    folder = tmp_path_factory.mktemp("net")
-    with localnet(folder, write_order(folder, rounds=13)) as process:
-        summary_of(process)
-    return folder / "run"
-
-
-@pytest.fixture(scope="module")
-def inner_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a method with inner steps and a lie in them, and draws that a drand network has a part in."""
-    need_anvil()
-    folder = tmp_path_factory.mktemp("inner")
-    order = write_order(folder, rounds=5, cheat="wrong-data@2", train=SPARSELOCO)
-    network = a_network(period_s=1)
-    (folder / "info.json").write_text(json.dumps(info(network)))
-    with serving(network) as url:
-        told = f'[verify]\ndrand = "info.json"\ndrand_urls = ["{url}"]\n'
-        order.write_text(order.read_text().replace("[verify]\n", told))
-        with localnet(folder, order) as process:
-            summary_of(process)
-    return folder / "run"
-
-
-def assay(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "assay.cli.main", *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-    )
-
-
-def nodes_of(run: Path) -> dict[str, str]:
-    """Peers by behaviour; of the honest ones, the first."""
-    told: list[dict[str, Any]] = json.loads((run / "summary.json").read_text())["nodes"]
-    return {one["behaviour"]: one["peer"] for one in reversed(told)}
-
-
-def test_a_receipt_made_from_a_run_is_checked_without_it(run: Path, tmp_path: Path) -> None:
-    run_id = json.loads((run / "summary.json").read_text())["run_id"]
-    node = nodes_of(run)["honest"]
+def test_a_receipt_made_from_a_run_is_checked_without_it(
+    assay: Assay, finished: Finished, tmp_path: Path
+) -> None:
+    run_id = finished.summary["run_id"]
+    node = finished.peer("honest")
     path = tmp_path / "receipt.json"
 
-    made = assay("receipt", "make", run, "2", node[:8], "--out", path)
-    assert made.returncode == 0, made.stderr
-    good = assay("receipt", "verify", path, "--run-id", run_id, cwd=tmp_path)
-    assert good.returncode == 0, good.stderr
-    assert "PASSED" in good.stdout
-    assert "a leaf under the root" in good.stdout
+    made = assay("receipt", "make", finished.run, "2", node[:8], "--out", path)
+    assert made.status == 0, made.err
+    good = assay("receipt", "verify", path, "--run-id", run_id)
+    assert good.status == 0, good.err
+    assert "PASSED" in good.out
+    assert "a leaf under the root" in good.out
     told = json.loads(path.read_text())["pay"]["anchor"]
-    assert f"hash 0x{keccak(bytes.fromhex(told['header'])).hex()}: compare" in good.stdout
+    assert f"hash 0x{keccak(bytes.fromhex(told['header'])).hex()}: compare" in good.out
 
-    keys = [one["peer"] for one in json.loads((run / "summary.json").read_text())["verifiers"]]
+    keys = [one["peer"] for one in finished.summary["verifiers"]]
     known = [word for key in keys for word in ("--verifier", key)]
-    assert assay("receipt", "verify", path, *known).returncode == 0
+    assert assay("receipt", "verify", path, *known).status == 0
     other = assay("receipt", "verify", path, *known[2:])
-    assert (other.returncode, other.stdout) == (1, "")
+    assert (other.status, other.out) == (1, "")
 
     told = json.loads(path.read_text())
     told["pay"]["row"]["amount"] += 1
     path.write_text(json.dumps(told))
     bad = assay("receipt", "verify", path)
-    assert (bad.returncode, bad.stdout) == (1, "")
-    assert bad.stderr == "assay: pay: the row is not under the signed root\n"
+    assert (bad.status, bad.out) == (1, "")
+    assert bad.err == "assay: pay: the row is not under the signed root\n"
 
 
 @pytest.mark.parametrize(
@@ -113,53 +72,62 @@ def test_a_receipt_made_from_a_run_is_checked_without_it(run: Path, tmp_path: Pa
     ],
 )
 def test_a_mistake_is_one_line_and_an_exit_status(
-    run: Path, tmp_path: Path, words: tuple[str, ...], status: int
+    assay: Assay,
+    finished: Finished,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    words: tuple[str, ...],
+    status: int,
 ) -> None:
-    nodes = nodes_of(run)
-    filled = [w.format(run=run, node=nodes["honest"], liar=nodes["stale-parameters"]) for w in words]
-    done = assay(*filled, cwd=tmp_path)
-    assert done.returncode == status, done.stderr
-    assert done.stderr.startswith("assay: ")
-    assert done.stderr.count("\n") == 1
+    monkeypatch.chdir(tmp_path)
+    places = {
+        "run": finished.run, "node": finished.peer("honest"), "liar": finished.peer("stale-parameters")
+    }  # fmt: skip
+    filled = [word.format(**places) for word in words]
+    done = assay(*filled)
+    assert done.status == status, done.err
+    assert done.err.startswith("assay: ")
+    assert done.err.count("\n") == 1
 
 
 def test_a_rounds_summary_is_checked_where_it_lies_and_refused_when_altered(
-    run: Path, tmp_path: Path
+    assay: Assay, finished: Finished, tmp_path: Path
 ) -> None:
     copy = tmp_path / "run"
-    shutil.copytree(run / "bundle", copy / "bundle")
+    shutil.copytree(finished.run / "bundle", copy / "bundle")
     path = copy / "bundle" / "receipts" / "round-000003.json"
     good = assay("receipt", "verify", path)
-    assert good.returncode == 0, good.stderr
+    assert good.status == 0, good.err
 
     told = json.loads(path.read_text())
     told["contributions"][0]["audit"] = None if told["contributions"][0]["audit"] else {}
     path.write_text(json.dumps(told))
     bad = assay("receipt", "verify", path)
-    assert bad.returncode == 1
-    assert "round-000003.json: differs" in bad.stderr
+    assert bad.status == 1
+    assert "round-000003.json: differs" in bad.err
 
     alone = tmp_path / "round-000003.json"
-    shutil.copy(run / "bundle" / "receipts" / "round-000003.json", alone)
-    assert assay("receipt", "verify", alone).returncode == 2
+    shutil.copy(finished.run / "bundle" / "receipts" / "round-000003.json", alone)
+    assert assay("receipt", "verify", alone).status == 2
 
 
-def test_the_report_names_the_planted_liar_and_writes_a_page(run: Path, tmp_path: Path) -> None:
-    done = assay("audit", "report", run, "--json", "--html", tmp_path / "page.html")
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+def test_the_report_names_the_planted_liar_and_writes_a_page(
+    assay: Assay, finished: Finished, tmp_path: Path
+) -> None:
+    done = assay("audit", "report", finished.run, "--json", "--html", tmp_path / "page.html")
+    assert done.status == 0, done.err
+    told = json.loads(done.out)
 
-    assert told["cheats"]["caught"] == [nodes_of(run)["stale-parameters"]]
+    assert told["cheats"]["caught"] == [finished.peer("stale-parameters")]
     # On a slow machine an honest opening may come late, and be accused; it is never confirmed.
     assert (told["cheats"]["power"], told["false_alarms"]["confirmed"]) == (1.0, 0)
-    summary = json.loads((run / "summary.json").read_text())
-    assert told["all"]["drawn"] == summary["audits"]["drawn"]
+    assert told["all"]["drawn"] == finished.summary["audits"]["drawn"]
     assert "<script" not in (tmp_path / "page.html").read_text()
-    assert "stale-parameters@2" in assay("audit", "report", run).stdout
+    assert "stale-parameters@2" in assay("audit", "report", finished.run).out
 
 
-def test_an_altered_link_ends_a_report(run: Path, tmp_path: Path) -> None:
-    shutil.copytree(run / "bundle", tmp_path / "run" / "bundle")
+def test_an_altered_link_ends_a_report(assay: Assay, finished: Finished, tmp_path: Path) -> None:
+    shutil.copytree(finished.run / "bundle", tmp_path / "run" / "bundle")
     path = tmp_path / "run" / "bundle" / "links" / "000004.cbor"
     body = bytearray(path.read_bytes())
     body[-1] ^= 1
@@ -167,91 +135,96 @@ def test_an_altered_link_ends_a_report(run: Path, tmp_path: Path) -> None:
 
     done = assay("audit", "report", tmp_path / "run")
 
-    assert done.returncode == 1
-    assert done.stderr.startswith("assay: bundle/links/000004.cbor: ")
+    assert done.status == 1
+    assert done.err.startswith("assay: bundle/links/000004.cbor: ")
 
 
 @pytest.mark.parametrize(
     ("options", "how"), [((), "opened blocks"), (("--no-opening", "--from-start"), "made again")]
 )
 def test_a_replay_says_of_truth_and_lie_what_the_chain_said(
-    run: Path, options: tuple[str, ...], how: str
+    assay: Assay, finished: Finished, options: tuple[str, ...], how: str
 ) -> None:
-    nodes = nodes_of(run)
-    good = assay("audit", "replay", f"{run}:3:{nodes['honest']}", *options)
-    bad = assay("audit", "replay", f"{run}:2:{nodes['stale-parameters']}", *options)
+    good = assay("audit", "replay", f"{finished.run}:3:{finished.peer('honest')}", *options)
+    bad = assay("audit", "replay", f"{finished.run}:2:{finished.peer('stale-parameters')}", *options)
 
-    assert good.returncode == 0, good.stderr
-    assert "verdict     MATCH" in good.stdout
-    assert how in good.stdout
-    assert bad.returncode == 1, bad.stderr
-    assert "verdict     MISMATCH" in bad.stdout
-    assert "MISMATCH by" in bad.stdout  # whether this step or the next was upheld first
+    assert good.status == 0, good.err
+    assert "verdict     MATCH" in good.out
+    assert how in good.out
+    assert bad.status == 1, bad.err
+    assert "verdict     MISMATCH" in bad.out
+    assert "MISMATCH by" in bad.out  # whether this step or the next was upheld first
 
 
-def test_a_replay_finds_the_distance_and_block_that_the_auditors_signed(run: Path) -> None:
-    done = assay("audit", "replay", f"{run}:2:{nodes_of(run)['stale-parameters']}")
-    signed = done.stdout.split("MISMATCH by ")[1].split("(")[1].split(")")[0]
+def test_a_replay_finds_the_distance_and_block_that_the_auditors_signed(
+    assay: Assay, finished: Finished
+) -> None:
+    done = assay("audit", "replay", f"{finished.run}:2:{finished.peer('stale-parameters')}")
+    signed = done.out.split("MISMATCH by ")[1].split("(")[1].split(")")[0]
     distance, _, block = signed.partition(" at block ")
-    assert f"distance    {distance} of the gradient's norm, most in block {block};" in done.stdout
+    assert f"distance    {distance} of the gradient's norm, most in block {block};" in done.out
 
 
-def test_without_an_opening_there_is_evidence_and_no_verdict(run: Path, tmp_path: Path) -> None:
+def test_without_an_opening_there_is_evidence_and_no_verdict(
+    assay: Assay, finished: Finished, tmp_path: Path
+) -> None:
     copy = tmp_path / "run"  # as a stranger gets it: no participants
-    shutil.copytree(run / "bundle", copy / "bundle")
-    shutil.copytree(run / "data", copy / "data")
-    node = nodes_of(run)["honest"]
+    shutil.copytree(finished.run / "bundle", copy / "bundle")
+    shutil.copytree(finished.run / "data", copy / "data")
+    node = finished.peer("honest")
 
     done = assay("audit", "replay", f"{copy}:4:{node}")
-    assert done.returncode == 0, done.stderr
-    assert "verdict     none: evidence" in done.stdout
-    assert "opening     none at hand" in done.stdout
+    assert done.status == 0, done.err
+    assert "verdict     none: evidence" in done.out
+    assert "opening     none at hand" in done.out
     first = assay("audit", "replay", f"{copy}:0:{node}")  # began afresh: nothing about it is private
-    assert "verdict     MATCH: the whole private state" in first.stdout
+    assert "verdict     MATCH: the whole private state" in first.out
 
 
-def test_a_record_that_the_commit_does_not_bind_is_no_verdict(run: Path, tmp_path: Path) -> None:
+def test_a_record_that_the_commit_does_not_bind_is_no_verdict(
+    assay: Assay, finished: Finished, tmp_path: Path
+) -> None:
     copy = tmp_path / "run"
-    shutil.copytree(run, copy)
-    node = nodes_of(run)["honest"]
+    shutil.copytree(finished.run, copy)
+    node = finished.peer("honest")
     for path in copy.glob("participants/node-*/steps/00000004.cbor"):
         record = decode(StepRecord, path.read_bytes())
         path.write_bytes(encode(replace(record, salt=NO_DIGEST)))
 
     done = assay("audit", "replay", f"{copy}:4:{node}")
 
-    assert done.returncode == 0, done.stderr
+    assert done.status == 0, done.err
     assert (
-        "none that the commit binds: sketch opening: salt and sketch do not open the commitment"
-        in done.stdout
+        "none that the commit binds: sketch opening: salt and sketch do not open the commitment" in done.out
     )
-    assert "verdict     none: evidence" in done.stdout
+    assert "verdict     none: evidence" in done.out
 
 
 @pytest.mark.parametrize(
     ("who", "verdict", "status"), [("honest", "MATCH", 0), ("stale-parameters", "MISMATCH", 1)]
 )
 def test_another_execution_class_is_judged_by_the_runs_limits(
-    run: Path, who: str, verdict: str, status: int
+    assay: Assay, finished: Finished, who: str, verdict: str, status: int
 ) -> None:
-    done = assay("audit", "replay", f"{run}:2:{nodes_of(run)[who]}", "--threads", "2")
-    assert done.returncode == status, done.stderr
-    assert f"verdict     {verdict}: the opened blocks, by the run's limits" in done.stdout
+    done = assay("audit", "replay", f"{finished.run}:2:{finished.peer(who)}", "--threads", "2")
+    assert done.status == status, done.err
+    assert f"verdict     {verdict}: the opened blocks, by the run's limits" in done.out
 
 
-def test_inner_steps_are_replayed_too(inner_run: Path) -> None:
-    nodes = nodes_of(inner_run)
+def test_inner_steps_are_replayed_too(assay: Assay, inner: Finished) -> None:
     for options in ((), ("--no-opening", "--from-start")):
-        good = assay("audit", "replay", f"{inner_run}:2:{nodes['honest']}", *options)
-        bad = assay("audit", "replay", f"{inner_run}:2:{nodes['wrong-data']}", *options)
-        assert "verdict     MATCH" in good.stdout, good.stdout + good.stderr
-        assert "verdict     MISMATCH" in bad.stdout, bad.stdout + bad.stderr
+        good = assay("audit", "replay", f"{inner.run}:2:{inner.peer('honest')}", *options)
+        bad = assay("audit", "replay", f"{inner.run}:2:{inner.peer('wrong-data')}", *options)
+        assert "verdict     MATCH" in good.out, good.out + good.err
+        assert "verdict     MISMATCH" in bad.out, bad.out + bad.err
 
 
-def test_what_drand_said_has_a_part_in_draws_and_is_in_the_receipt(inner_run: Path, tmp_path: Path) -> None:
+def test_what_drand_said_has_a_part_in_draws_and_is_in_the_receipt(
+    assay: Assay, inner: Finished, tmp_path: Path
+) -> None:
     links = [
         decode(CertifiedManifest, path.read_bytes()).manifest
-        for path in sorted((inner_run / "bundle" / "links").iterdir())
+        for path in sorted((inner.run / "bundle" / "links").iterdir())
     ]
     carried = {
         before.drand_next: after.drand for before, after in pairwise(links) if after.drand
@@ -260,15 +233,15 @@ def test_what_drand_said_has_a_part_in_draws_and_is_in_the_receipt(inner_run: Pa
 
     step = next(int(m.round) for m, after in pairwise(links) if m.commits and after.drand)
     path = tmp_path / "receipt.json"
-    made = assay("receipt", "make", inner_run, str(step), nodes_of(inner_run)["honest"], "--out", path)
-    assert made.returncode == 0, made.stderr
-    done = assay("receipt", "verify", path, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert f"and drand round {links[step].drand_next}, all of them checked" in done.stdout
+    made = assay("receipt", "make", inner.run, str(step), inner.peer("honest"), "--out", path)
+    assert made.status == 0, made.err
+    done = assay("receipt", "verify", path)
+    assert done.status == 0, done.err
+    assert f"and drand round {links[step].drand_next}, all of them checked" in done.out
 
 
-def test_looking_changes_nothing_in_the_run(run: Path) -> None:
+def test_looking_changes_nothing_in_the_run(assay: Assay, finished: Finished) -> None:
     """The buyer's signed index covers every file of the folder."""
-    done = assay("run", "verify", run)
-    assert done.returncode == 0, done.stderr
-    assert "3 of 3 results are final on chain" in done.stdout
+    done = assay("run", "verify", finished.run)
+    assert done.status == 0, done.err
+    assert "3 of 3 results are final on chain" in done.out

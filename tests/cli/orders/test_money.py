@@ -18,8 +18,8 @@ from assay.orders.quote import quote_of
 from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import ConfigError
 from tests.builders import NODES, VERIFIERS, a_member
-from tests.cli.conftest import Assay
 from tests.cli.market import ORDER, PURSE, Market, account_key, wallet
+from tests.conftest import Assay
 
 pytestmark = pytest.mark.slow
 

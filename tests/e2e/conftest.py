@@ -1,0 +1,51 @@
+"""Finished runs of real processes, each made once for all tests that only read it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.a_drand import a_network, info, serving
+from tests.e2e.nets import SPARSELOCO, localnet, need_anvil, summary_of, write_order
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that ended: its folder, which tests copy before they alter it, and what was printed."""
+
+    run: Path
+    summary: dict[str, Any]
+    status: int
+
+    def peer(self, behaviour: str) -> str:
+        """The first node with this behaviour."""
+        nodes: list[dict[str, Any]] = self.summary["nodes"]
+        return next(str(node["peer"]) for node in nodes if node["behaviour"] == behaviour)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Of the demo's method, with one node that trains on stale parameters."""
+    need_anvil()
+    folder = tmp_path_factory.mktemp("finished")
+    with localnet(folder, write_order(folder, rounds=13)) as process:
+        return Finished(folder / "run", summary_of(process), process.returncode)
+
+
+@pytest.fixture(scope="session")
+def inner(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Of a method with inner steps and a lie in them, and draws that a drand network has a part in."""
+    need_anvil()
+    folder = tmp_path_factory.mktemp("inner")
+    order = write_order(folder, rounds=6, cheat="wrong-data@2", train=SPARSELOCO)
+    network = a_network(period_s=1)
+    (folder / "info.json").write_text(json.dumps(info(network)))
+    with serving(network) as url:
+        drand = f'[verify]\ndrand = "info.json"\ndrand_urls = ["{url}"]\n'
+        order.write_text(order.read_text().replace("[verify]\n", drand))
+        with localnet(folder, order) as process:
+            return Finished(folder / "run", summary_of(process), process.returncode)
