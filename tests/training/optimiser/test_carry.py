@@ -12,6 +12,7 @@ from assay.training.layout import layout_of
 from assay.training.optimiser.carry import begins_anew, carried_shares, mean_block
 from assay.training.optimiser.inner import InnerState
 from assay.training.optimiser.node_state import NodeState, start_private
+from assay.training.optimiser.schedule import rate
 from assay.training.optimiser.step import Work, begin, encode
 from tests import specs
 from tests.builders import a_spec
@@ -84,8 +85,6 @@ def test_the_limit_follows_the_rate_so_that_a_falling_one_drops_nothing():
 
 
 def shares_rate(spec: RunSpec, round_id: int) -> float:
-    from assay.training.optimiser.schedule import rate
-
     return float(rate(spec.rule.outer.schedule, spec.rounds, round_id)) / (
         spec.rule.outer.schedule.peak_nano / 1e9
     )
@@ -137,3 +136,34 @@ def test_an_inner_state_is_not_carried_into_the_rounds_that_t_divides(method):
         begun = begin(spec, layout, theta, private, round_id)
         assert (begun.count, begun.theta_P.max(), max(m.max() for m in begun.moments)) == (0, 0, 0)
     assert begin(spec, layout, theta, private, T + 1).count == 9
+
+
+def test_blocks_of_a_fragment_count_their_own_steps():
+    """A block that is sent in every fourth round begins anew in one of T of those."""
+    spec, x = a_run("streaming-diloco", feedback_micro=950_000), blocks_of(1.0)
+    assert spec.rule.fragments == 4
+
+    for round_id in range(40, 40 + 4 * T):
+        dropped = np.flatnonzero(shares(spec, x * 0, x, round_id=round_id) == 0)
+        assert dropped.tolist() == [block for block in EVERY if (round_id // 4 + block) % T == 0]
+
+
+def test_with_inner_steps_the_limit_follows_the_rate_of_the_rounds_last_step_and_the_block_alone():
+    spec = a_run("sparseloco", steps=4, segment=2, inner_warmup_rounds=8)
+    x = blocks_of(1e-3, seed=1)
+    x[0] *= 100
+    for round_id in (1, 3, 6, 200, 990):
+        schedule = spec.rule.local.schedule
+        now = float(rate(schedule, spec.rounds, round_id, steps=4, step=3)) / (schedule.peak_nano / 1e9)
+        for over, share in ((0.9999, 1), (1.0001, 0.5)):
+            before = blocks_of(limit() * 1e-3 / now * over)
+            quiet = [at for at in range(1, BLOCKS) if (round_id + at) % T]
+            assert set(shares(spec, before, x, round_id=round_id)[quiet]) == {share}
+
+
+def test_the_mean_block_is_a_root_mean_square_and_none_with_inner_steps():
+    x = blocks_of(1.0)
+    x[:4] *= 7
+    assert mean_block(a_run().rule, x) == pytest.approx(5.0)
+    assert mean_block(a_run().rule, x[:1]) == pytest.approx(7.0)
+    assert mean_block(a_run("sparseloco").rule, x) == 0
