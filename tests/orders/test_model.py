@@ -200,6 +200,7 @@ def test_the_same_folder_gives_the_same_data_twice_and_another_order_of_names_an
     assert collect_data(order, None).root != first.root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bytes", "tokenizer"])
 def test_a_file_is_tokenised_in_the_memory_of_a_piece_not_of_the_file(tmp_path, kind):
     """Python's own memory; the library's, outside it, is that of one piece too."""
