@@ -114,6 +114,7 @@ def test_words_from_elsewhere_cannot_draw_on_the_terminal():
         assert "[red]done" in text  # markup is text, too
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("width", "height"),
     [*((width, 24) for width in (10, 20, 40, 60, 79, 80, 100, 140, 300)), (80, 1), (40, 10), (10, 60)],

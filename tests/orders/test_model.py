@@ -246,6 +246,7 @@ def test_data_are_made_once_for_everybody_and_the_same_as_a_local_network_makes(
         make_data(path, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_the_check_says_where_the_sizes_are_from_and_how_text_became_tokens(tmp_path):
     a_base(tmp_path / "hf")
     (tmp_path / "docs.jsonl").write_text('{"text": "some words and more"}\n' * 3000)

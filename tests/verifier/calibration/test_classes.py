@@ -46,10 +46,10 @@ def test_the_command_refuses_likewise():
 
 @pytest.fixture(scope="module")
 def found() -> Calibration:
-    """Two steps of one model on two paths, and one path that no machine has."""
+    """Three steps of one model on two paths, and one path that no machine has."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(codepaths.PATHS, "abacus", CodePath())
-        return calibrate(["llama-1m"], steps=2, paths=("micro-4", "abacus"), segment=2)
+        return calibrate(["llama-1m"], steps=3, paths=("micro-4", "abacus"), segment=2)
 
 
 @pytest.mark.slow
@@ -60,7 +60,7 @@ def test_honest_audits_match_lies_do_not_and_paths_that_are_not_here_are_named(f
     here = (LEAD, "micro-4")
     assert pairs == {(dtype, a, b) for dtype in POLICIES for a in here for b in here if a != b}
     for row in found.honest:
-        assert row.pair.blocks == 2 * 209 and row.audits == 2
+        assert row.pair.blocks == 3 * 209 and row.audits == 3
         assert row.pair.most > 0 and row.limit.t1 <= POLICIES[row.pair.dtype].t1
     for lie in found.lies:
         assert lie.audits == 1 and lie.margin > 1
