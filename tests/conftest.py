@@ -25,8 +25,12 @@ settings.register_profile("assay", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("assay")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, so that no worker is left with them in the end."""
+    """What needs a chain is slow. The longest come first, so that no worker is left with them in the end."""
+    for item in items:
+        if "anvil_binary" in getattr(item, "fixturenames", ()):
+            item.add_marker("slow")
     items.sort(key=lambda item: ("e2e" not in item.path.parts, item.get_closest_marker("slow") is None))
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.mutants import imports, mutants_of, reaching, run_tests
 
+pytestmark = pytest.mark.slow
+
 
 def broken(source: str) -> list[str]:
     """The source with each mutant applied."""

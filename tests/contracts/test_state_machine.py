@@ -388,7 +388,7 @@ def party(world: World) -> Iterator[Party]:
 
 @pytest.mark.slow
 def test_whatever_anybody_does_chain_and_integers_agree_and_everybody_can_leave(party: Party):
-    reached = explore(Money, party, 40, 50, is_fixed=True)
+    reached = explore(Money, party, 15, 50, is_fixed=True)
 
     done = {name for name in reached if name.endswith(": sent")}
     assert len(done) >= 20, sorted(done)  # it led somewhere
@@ -403,7 +403,7 @@ def test_a_chain_that_was_killed_and_started_on_an_older_state_is_answered_by_re
         binary=anvil_binary, state_dir=tmp_path / "chain", block_time_s=None, state_interval_s=3_600
     ) as chain:
         party = Restarted(World(chain.rpc_url, chain.keys[0], WINDOWS), chain, tmp_path)
-        reached = explore(Money, party, 5, 40, is_fixed=True)
+        reached = explore(Money, party, 3, 40, is_fixed=True)
 
     assert reached["the chain went back"] >= 2
 

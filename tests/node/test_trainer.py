@@ -43,6 +43,8 @@ from tests.builders import (
 )
 from tests.faulty import a_faulty_trainer
 
+pytestmark = pytest.mark.slow
+
 SPEC = a_spec(rounds=40)
 NODE = peer("nora")
 SALT_KEY = b"k" * 32

@@ -200,6 +200,7 @@ def test_the_same_folder_gives_the_same_data_twice_and_another_order_of_names_an
     assert collect_data(order, None).root != first.root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bytes", "tokenizer"])
 def test_a_file_is_tokenised_in_the_memory_of_a_piece_not_of_the_file(tmp_path, kind):
     """Python's own memory; the library's, outside it, is that of one piece too."""
@@ -244,6 +245,7 @@ def test_data_are_made_once_for_everybody_and_the_same_as_a_local_network_makes(
         make_data(path, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_the_check_says_where_the_sizes_are_from_and_how_text_became_tokens(tmp_path):
     a_base(tmp_path / "hf")
     (tmp_path / "docs.jsonl").write_text('{"text": "some words and more"}\n' * 3000)

@@ -190,6 +190,7 @@ def test_parameters_that_are_read_only_stay_as_they_are():
     assert np.array_equal(theta, before)
 
 
+@pytest.mark.slow
 def test_everything_that_decides_bits_has_a_class_of_its_own():
     computes = [ComputeSpec(dtype=dtype, micro_sequences=micro) for dtype in Precision for micro in (0, 1, 2)]
     classes = {execution_class(compute) for compute in computes}
