@@ -40,11 +40,11 @@ def begins_anew(rule: RuleSpec, round_id: int) -> bool:
     return round_id % rule.compress.reset_rounds == 0
 
 
-def mean_block(rule: RuleSpec, x_NC: Floats) -> float:
-    """The root mean square of the lengths of all blocks; 0 for a rule with inner steps."""
+def mean_block(rule: RuleSpec, length_N: NDArray[np.float64]) -> float:
+    """The root mean square of the lengths of all blocks of x; 0 for a rule with inner steps."""
     if not rule.is_gradient:
         return 0.0
-    return math.sqrt(math.fsum(np.square(row_lengths(x_NC))) / max(len(x_NC), 1))
+    return math.sqrt(math.fsum(np.square(length_N)) / max(len(length_N), 1))
 
 
 def carried_shares(
@@ -52,7 +52,7 @@ def carried_shares(
     round_id: int,
     blocks: NDArray[np.int64],
     before_BC: Floats,
-    x_BC: Floats,
+    length_B: NDArray[np.float64],
     mean: float,
     *,
     slack: float = 1.0,
@@ -64,7 +64,7 @@ def carried_shares(
         round_id: The round of the step.
         blocks: Numbers of the blocks given, all of the round's fragment.
         before_BC: Their error before the step. Shape (B, C), float32; finite.
-        x_BC: What the step adds to them.
+        length_B: `row_lengths` of what the step adds to them.
         mean: `mean_block` of all blocks of x.
         slack: Factor on the limits. An auditor of another execution class, whose x differs in the last bits,
             asks on both sides of 1.
@@ -77,7 +77,7 @@ def carried_shares(
     if not rule.compress.keeps_error:
         return share_B
     size_B = row_lengths(before_BC) * (rule.compress.feedback_micro / PPM)
-    limit_B = np.maximum(row_lengths(x_BC), mean) * (slack * _room(spec, round_id))
+    limit_B = np.maximum(length_B, mean) * (slack * _room(spec, round_id))
     for block in np.flatnonzero(~(size_B <= limit_B)):
         excess = math.frexp(size_B[block] / limit_B[block])[1] if limit_B[block] > 0 else 1024
         share_B[block] = math.ldexp(1.0, -excess)  # 0 below what float32 can hold

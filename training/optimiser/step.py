@@ -34,6 +34,7 @@ from assay.training.optimiser.inner import Floats, Gradient, InnerState, fresh, 
 from assay.training.optimiser.node_state import NodeState
 from assay.training.optimiser.outer import applied_fragments
 from assay.training.optimiser.schedule import rate
+from assay.training.transform.blocked_dct import row_lengths
 from assay.training.transform.compress import (
     Transition,
     distance_blocks,
@@ -136,10 +137,10 @@ def compress(
     rule = spec.rule
     if rule.fragments == 1:
         every = np.arange(layout.blocks)
-        kept_NC = _carried(spec, round_id, every, before_NC, x_NC, x_NC, uses_up=uses_up)
+        kept_NC = _carried(spec, round_id, every, before_NC, x_NC, uses_up=uses_up)
         return transition(rule.compress, kept_NC, x_NC, before_NC if uses_up else None)
     own = np.flatnonzero(fragment_blocks(layout, rule.fragments) == round_id % rule.fragments)
-    kept_BC = _carried(spec, round_id, own, before_NC[own], x_NC[own], x_NC, uses_up=True)
+    kept_BC = _carried(spec, round_id, own, before_NC[own], x_NC, uses_up=True)
     part = transition(rule.compress, kept_BC, x_NC[own])
     after_NC = before_NC.copy()
     after_NC[own] = part.after_BC
@@ -153,13 +154,14 @@ def _carried(
     round_id: int,
     blocks: NDArray[np.int64],
     before_BC: Floats,
-    x_BC: Floats,
     x_NC: Floats,
     *,
     uses_up: bool,
 ) -> Floats:
     """The error that these blocks carry into the step; with `uses_up` in the memory of `before_BC`."""
-    share_B = carried_shares(spec, round_id, blocks, before_BC, x_BC, mean_block(spec.rule, x_NC))
+    length_N = row_lengths(x_NC)
+    mean = mean_block(spec.rule, length_N)
+    share_B = carried_shares(spec, round_id, blocks, before_BC, length_N[blocks], mean)
     less = np.flatnonzero(share_B != 1)
     kept_BC = before_BC if uses_up or not len(less) else before_BC.copy()
     kept_BC[less] *= share_B[less, None]

@@ -36,6 +36,7 @@ from assay.training.optimiser.node_state import NodeState
 from assay.training.optimiser.public_state import PublicState, kept_rounds
 from assay.training.optimiser.schedule import rate
 from assay.training.optimiser.step import begin, way_sketch
+from assay.training.transform.blocked_dct import row_lengths
 from assay.training.transform.compress import gradient_blocks, in_basis, work_sketch
 from assay.verifier.audit.bias_memory import BiasMemory
 from assay.verifier.audit.displacement import ModelledSegment, as_one, judge_movement, worse_of
@@ -217,7 +218,7 @@ class RecomputeWorker(ComputeWorker):
             x_NC[blocks],
             lambda pattern: sketch_digest(work_sketch(pattern, x_NC)),
             is_equal,
-            mean_block(spec.rule, x_NC),
+            mean_block(spec.rule, row_lengths(x_NC)),
             floor_of(x_NC),
         )
 
@@ -348,7 +349,13 @@ class RecomputeWorker(ComputeWorker):
         round_id = int(commit.round)
         own = np.flatnonzero(self._is_synced(round_id)[blocks])
         share_B = carried_shares(
-            self.spec, round_id, np.array(blocks)[own], before_BC[own], x_BC[own], mean, slack=slack
+            self.spec,
+            round_id,
+            np.array(blocks)[own],
+            before_BC[own],
+            row_lengths(x_BC[own]),
+            mean,
+            slack=slack,
         )
         carried_BC = before_BC.copy()
         carried_BC[own] *= share_B[:, None]
