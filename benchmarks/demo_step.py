@@ -38,7 +38,9 @@ from assay.training.layout import Layout, from_blocks, layout_of
 from assay.training.methods.choices import Choices, method_rule
 from assay.training.model.loss import FLOAT32_WHOLE, loss_and_gradient, use_one_thread
 from assay.training.model.presets import gpt_spec
+from assay.training.optimiser.carry import carried_shares, mean_block
 from assay.training.optimiser.momentum_root import momentum_leaves
+from assay.training.transform.blocked_dct import row_lengths
 from assay.training.transform.compress import gradient_blocks, transition, work_sketch
 from assay.verifier.aggregation.mean import mean_over_senders
 from benchmarks.machine import machine
@@ -128,6 +130,11 @@ class _Assay:
         self.x = gradient_blocks(self.equalising, self.layout, gradient, np.float32(LR), self.x)
 
     def choose(self, _: NDArray[np.float32]) -> None:
+        lengths, every = row_lengths(self.x), np.arange(self.layout.blocks)
+        mean = mean_block(self.rule, lengths)
+        shares = carried_shares(self.rule, 1_000, 100, every, self.momentum, lengths, mean)
+        less = np.flatnonzero(shares != 1)
+        self.momentum[less] *= shares[less, None]
         self.sent = transition(self.rule.compress, self.momentum, self.x, self.momentum).sent
 
     def encode(self, _: NDArray[np.float32]) -> None:

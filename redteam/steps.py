@@ -357,7 +357,7 @@ def _free_ride(is_defended: bool, seed: int) -> Outcome:
     return Outcome(attempts=len(sizes), caught=caught, succeeded=len(sizes) - caught, cost=0.0, harm=harm)
 
 
-def _all_of_it(spec: RunSpec, round_id: int, blocks: Any, *_: Any, **__: Any) -> Any:
+def _all_of_it(_rule: Any, _rounds: int, _round: int, blocks: Any, *_: Any, **__: Any) -> Any:
     """`carried_shares` of a rule that bounds nothing."""
     return np.ones(len(blocks), np.float32)
 

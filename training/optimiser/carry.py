@@ -28,7 +28,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.protocol.params import RunSpec
 from assay.protocol.update_rule import PPM, RuleSpec
 from assay.training.optimiser.inner import Floats
 from assay.training.optimiser.schedule import rate_nano
@@ -48,7 +47,8 @@ def mean_block(rule: RuleSpec, length_N: NDArray[np.float64]) -> float:
 
 
 def carried_shares(
-    spec: RunSpec,
+    rule: RuleSpec,
+    rounds: int,
     round_id: int,
     blocks: NDArray[np.int64],
     before_BC: Floats,
@@ -60,7 +60,8 @@ def carried_shares(
     """The share of each block's error that a step carries: 1, a power of two below it, or 0.
 
     Args:
-        spec: The run.
+        rule: Of the run.
+        rounds: Of the run.
         round_id: The round of the step.
         blocks: Numbers of the blocks given, all of the round's fragment.
         before_BC: Their error before the step. Shape (B, C), float32; finite.
@@ -72,12 +73,11 @@ def carried_shares(
     Returns:
         Shape (B,), float32. The same bits on every machine for the same error and x.
     """
-    rule = spec.rule
     share_B = np.ones(len(before_BC), np.float32)
     if not rule.compress.keeps_error:
         return share_B
     size_B = row_lengths(before_BC) * (rule.compress.feedback_micro / PPM)
-    limit_B = np.maximum(length_B, mean) * (slack * _room(spec, round_id))
+    limit_B = np.maximum(length_B, mean) * (slack * _room(rule, rounds, round_id))
     for block in np.flatnonzero(~(size_B <= limit_B)):
         excess = math.frexp(size_B[block] / limit_B[block])[1] if limit_B[block] > 0 else 1024
         share_B[block] = math.ldexp(1.0, -excess)  # 0 below what float32 can hold
@@ -85,12 +85,12 @@ def carried_shares(
     return share_B
 
 
-def _room(spec: RunSpec, round_id: int) -> float:
+def _room(rule: RuleSpec, rounds: int, round_id: int) -> float:
     """The limit of a block's error, in units of its present size."""
-    rule, local = spec.rule, spec.rule.local
+    local = rule.local
     schedule = rule.outer.schedule if rule.is_gradient else local.schedule
     last = round_id * local.steps + local.steps - 1
-    now = rate_nano(schedule, spec.rounds * local.steps, last, local.steps)
+    now = rate_nano(schedule, rounds * local.steps, last, local.steps)
     left = _left(rule.compress.feedback_micro, rule.compress.reset_rounds)
     return left * schedule.peak_nano / now if now else 0.0
 

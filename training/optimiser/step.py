@@ -161,7 +161,7 @@ def _carried(
     """The error that these blocks carry into the step; with `uses_up` in the memory of `before_BC`."""
     length_N = row_lengths(x_NC)
     mean = mean_block(spec.rule, length_N)
-    share_B = carried_shares(spec, round_id, blocks, before_BC, length_N[blocks], mean)
+    share_B = carried_shares(spec.rule, spec.rounds, round_id, blocks, before_BC, length_N[blocks], mean)
     less = np.flatnonzero(share_B != 1)
     kept_BC = before_BC if uses_up or not len(less) else before_BC.copy()
     kept_BC[less] *= share_B[less, None]

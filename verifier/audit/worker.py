@@ -349,7 +349,8 @@ class RecomputeWorker(ComputeWorker):
         round_id = int(commit.round)
         own = np.flatnonzero(self._is_synced(round_id)[blocks])
         share_B = carried_shares(
-            self.spec,
+            self.spec.rule,
+            self.spec.rounds,
             round_id,
             np.array(blocks)[own],
             before_BC[own],

@@ -37,7 +37,8 @@ def shares(
     spec: RunSpec, before: np.ndarray, x: np.ndarray, round_id: int = QUIET, **more: float
 ) -> np.ndarray:
     lengths = row_lengths(x)
-    return carried_shares(spec, round_id, EVERY, before, lengths, mean_block(spec.rule, lengths), **more)
+    mean = mean_block(spec.rule, lengths)
+    return carried_shares(spec.rule, spec.rounds, round_id, EVERY, before, lengths, mean, **more)
 
 
 def limit(beta: float = 0.95) -> float:
