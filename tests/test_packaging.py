@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -43,6 +45,7 @@ def test_every_room_is_held_by_the_import_contracts() -> None:
     assert held == {".".join(name.split(".")[:2]) for name in packages_in_tree()}
 
 
+@pytest.mark.slow
 def test_no_other_distribution_installs_a_package_named_assay() -> None:
     owners = {
         distribution.metadata["Name"]

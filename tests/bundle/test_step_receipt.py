@@ -375,6 +375,7 @@ def test_what_is_no_receipt_at_all_is_refused(text):
             check_receipt(body)
 
 
+@pytest.mark.slow
 def test_nothing_that_checks_a_receipt_needs_torch(text, tmp_path: Path):
     path = tmp_path / "receipt.json"
     path.write_text(text)
