@@ -44,7 +44,7 @@ class Market:
     audit_cost: int = 8_000
     verifiers: int = 4
     power: float = 0.95
-    lasting: int = 64
+    lasting: int = 128
     known_ppm: int = 0
     outside: int = 0
 

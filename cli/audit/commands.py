@@ -75,7 +75,7 @@ def audit_odds(
     false_steps: Annotated[int, typer.Option(help="k: false messages that sabotage needs.")] = 1,
     lasting: Annotated[
         int, typer.Option(help="T: messages that one false state decides: [comm] reset.")
-    ] = 64,
+    ] = 128,
     idle: Annotated[
         int, typer.Option(help="l: steps without work after one unseen lie; [comm] reset with kept moments.")
     ] = 1,

@@ -40,7 +40,7 @@ class Question:
     late: int = 12
     gain: float = 0.0
     false_steps: int = 1
-    lasting: int = 64
+    lasting: int = 128
     idle: int = 1
     runs: int = 1
     replicated: float = 0.2

@@ -57,7 +57,7 @@ DILOCO = RuleSpec(
         values=Values.INT8,
         feedback_micro=0,
         keeps_error=False,
-        reset_rounds=64,  # costs no loss (docs/results/convergence.md)
+        reset_rounds=128,  # costs no loss (docs/results/convergence.md)
     ),
     outer=OuterSpec(
         kind=Outer.NESTEROV,
