@@ -19,7 +19,7 @@ class Where(enum.Enum):
     """The part of the system that the adversary attacks."""
 
     STEP = "the recomputed step"
-    CHAIN = "the fold of the chain"
+    CHAIN = "the state transition"
     ROUND = "what a verifier lets pass"
     BYTES = "the decoders"
     CONTRACTS = "the contracts"

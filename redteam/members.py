@@ -1,4 +1,4 @@
-"""Members: helpers shared by the attacks on the fold of the chain: member names and look-ups.
+"""Members: helpers shared by the attacks on the state transition: member names and look-ups.
 
 Room: redteam.
 """
