@@ -18,6 +18,7 @@ from assay.ledger.queries.report import open_offences
 from assay.protocol.audits import FaultKind
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import CertifiedManifest, Contradiction, Outcome, SignedCommit
+from assay.protocol.params import PPM
 from assay.protocol.state_transition import RunState, advance
 from assay.protocol.types import HotSignature, Signature
 from assay.verifier.round.commits import contradiction
@@ -35,6 +36,7 @@ from tests.builders import (
 )
 from tests.ledger.a_database import attempt
 from tests.ledger.a_run import Tale
+from tests.specs import an_audit_spec
 
 CHEAT = (1, peer("mallory"))
 FRIEND, OTHER = VERIFIERS[0], next(name for name in NODES if name != "mallory")
@@ -52,7 +54,9 @@ def a_pair(run_state: RunState) -> Contradiction:
 
 def a_life() -> list[tuple[RunState, CertifiedManifest, RunState]]:
     """A verifier passes the step of a cheat; another node contradicts itself in the manifest of round 2."""
-    run_state, found = a_history(), []
+    # Every audit has two auditors, so the friend is contradicted whatever the beacon draws.
+    rules = an_audit_spec(probation=2, blocks=8, replication_ppm=PPM)
+    run_state, found = a_history(audit=rules), []
     while not run_state.is_complete:
         votes = {CHEAT: {v: Outcome.MATCH if v == FRIEND else Outcome.MISMATCH for v in VERIFIERS}}
         names = [name for name in NODES if peer(name) in run_state.active]
