@@ -45,7 +45,7 @@ from assay.verifier.audit.limits import Limits, agreed_limits
 from assay.verifier.audit.messages import Examine, Examined, RecomputeStart
 from assay.verifier.audit.segment import OpenedSegment, check_inner_opening, opening_bytes_max
 from assay.verifier.audit.segment_limits import limits_between, regime_of
-from assay.verifier.audit.tolerance import floor_of, judge
+from assay.verifier.audit.tolerance import floor_of, judge, measure
 
 MEMORY = "remembered.cbor"
 _SLACK = 1.25  # of the error's limit, between classes: their blocks differ in length by less
@@ -161,22 +161,16 @@ class RecomputeWorker(ComputeWorker):
             witness = NO_DIGEST if pattern == NO_DIGEST else redone.sketch(pattern)
             if not is_exact and self.limits is not None:
                 limit = self.limits.between(commit.exec_class, self.exec_class, spec.compute.dtype)
-                found, measured = min(
-                    (
-                        judge(
-                            spec.rule.compress,
-                            limit,
-                            blocks,
-                            carried_BC,
-                            redone.after_BC,
-                            sent,
-                            redone.x_BC,
-                            floor=redone.floor,
-                            recomputed=recomputed,
-                        )
-                        for carried_BC in self._either_side(commit, blocks, redone)
-                    ),
-                    key=lambda judged: judged[0].distance_ppb,
+                found, measured = judge(
+                    spec.rule.compress,
+                    limit,
+                    blocks,
+                    self._carried_as_shown(commit, blocks, redone, sent),
+                    redone.after_BC,
+                    sent,
+                    redone.x_BC,
+                    floor=redone.floor,
+                    recomputed=recomputed,
                 )
                 if found.outcome is not Outcome.MATCH or measured is None:
                     return found
@@ -362,16 +356,32 @@ class RecomputeWorker(ComputeWorker):
         carried_BC[own] *= share_B[:, None]
         return carried_BC
 
-    def _either_side(
-        self, commit: Commit, blocks: list[int], redone: Redone
-    ) -> tuple[NDArray[np.float32], ...]:
-        """The carried error by the limits of a machine whose x is a little longer than ours, or shorter."""
+    def _carried_as_shown(
+        self, commit: Commit, blocks: list[int], redone: Redone, sent: Update
+    ) -> NDArray[np.float32]:
+        """The carried error as another class may have it, whose x is a little longer than ours, or shorter.
+
+        Block by block the one that the opening is nearer to: blocks near their limits may lie on either side.
+        """
         longer_BC, shorter_BC = (
             self._carried(commit, blocks, redone.before_BC, redone.x_BC, redone.mean, slack)
             for slack in (_SLACK, 1 / _SLACK)
         )
-        same = np.array_equal(longer_BC, shorter_BC)
-        return (longer_BC,) if same else (longer_BC, shorter_BC)
+        if np.array_equal(longer_BC, shorter_BC) or not np.isfinite(redone.x_BC).all():
+            return longer_BC
+        longer_B, shorter_B = (
+            measure(
+                self.spec.rule.compress,
+                blocks,
+                carried_BC,
+                redone.after_BC,
+                sent,
+                redone.x_BC,
+                floor=redone.floor,
+            ).rho_B
+            for carried_BC in (longer_BC, shorter_BC)
+        )
+        return np.where((longer_B <= shorter_B)[:, None], longer_BC, shorter_BC)
 
     def _is_synced(self, round_id: int) -> NDArray[np.bool_]:
         """Which blocks nodes send in a round. Shape (N,)."""

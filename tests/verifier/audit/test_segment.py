@@ -151,6 +151,16 @@ def test_an_honest_step_matches_in_every_segment_of_every_round(data, tmp_path, 
 
 
 @every_case
+def test_honest_steps_match_in_rounds_that_begin_anew(data, tmp_path, name):
+    """The state that the node opens is not carried there; in the rounds between it is."""
+    pair = Pair(data, tmp_path, name, reset_rounds=2)
+    for _ in range(5):
+        record = pair.step()
+        assert pair.outcomes(record) == [MATCH] * 3
+        pair.accept(record)
+
+
+@every_case
 def test_a_node_that_missed_rounds_or_lost_its_state_matches_too(data, tmp_path, name):
     pair = Pair(data, tmp_path, name)
     pair.accept(pair.step())
