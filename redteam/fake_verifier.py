@@ -36,7 +36,7 @@ from assay.protocol.randomness import vrf
 from assay.protocol.state_transition import RunState, advance, start
 from assay.protocol.types import NO_DIGEST, Address, Iteration, PeerId, RoundId
 from assay.redteam.attack import Outcome
-from assay.redteam.run_builder import RUN_ID, a_commit, a_network, a_spec, mark
+from assay.redteam.run_builder import RUN_ID, a_commit, a_network, a_spec, funding, mark
 from assay.training.data.batches import batch_positions, batch_root
 from assay.training.layout import layout_of
 from assay.training.optimiser.momentum_root import zero_root
@@ -98,7 +98,10 @@ class FakeVerifier:
     @property
     def round(self) -> Round:
         """A round without messages."""
-        return Round(rules=self.rules, run_state=self.run_state, state=STATE, opened_ms=0)
+        reports = {one.funding_report.verifier: one for one in funding(self.run_state.spec)}
+        return Round(
+            rules=self.rules, run_state=self.run_state, state=STATE, opened_ms=0, funding_reports=reports
+        )
 
     def commit(self, peer: PeerId, **changes: Any) -> Commit:
         """An honest node's commit for the next round."""

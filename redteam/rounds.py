@@ -200,7 +200,7 @@ def _sybil_pay(is_defended: bool, seed: int) -> Outcome:
     per_step = []
     for names in (3, 12):
         network = a_network(seed=seed, nodes=peers("node", names), rounds=4)
-        while int(network.run_state.round) <= network.run_state.spec.settled_at(0):
+        while int(network.run_state.round) <= network.run_state.calendar.settled_at(0):
             network.grow()
         found = settle(network.run_state, 0)
         per_step.append(found.paid("operator") / (4 * names))

@@ -18,11 +18,14 @@ from assay.protocol.commitments import commitment_of, open_commitment
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import (
     BeaconShare,
+    Closing,
     Commit,
+    FundingReport,
     KnownAnswer,
     Manifest,
     Outcome,
     SignedCommit,
+    SignedFundingReport,
     SignedVerdict,
     SignedVerdictCommitment,
     SketchOpening,
@@ -241,6 +244,7 @@ class Network:
             contradictions=(),
             appraised=(),
             stake_reports=(),
+            funding_reports=() if run_state.funding_reports else funding(run_state.spec),
             disqualified=run_state.disqualified,
             aggregate=aggregate,
             chain=next_chain(run_state.chain, commits, aggregate),
@@ -285,6 +289,19 @@ class Network:
 def a_network(**choices: Any) -> Network:
     """A run before its first manifest."""
     return Network(start(a_spec(**choices), RUN_ID))
+
+
+def funding(spec: RunSpec) -> tuple[SignedFundingReport, ...]:
+    """The report of every verifier that the whole run is paid for."""
+    return tuple(
+        SignedFundingReport(
+            funding_report=FundingReport(
+                run_id=RUN_ID, verifier=peer, block=1, epochs=spec.epochs, closing=Closing.NO
+            ),
+            signature=Signature(bytes(64)),
+        )
+        for peer in spec.verifier_peers
+    )
 
 
 def a_verdict(audit: Audit, verifier: PeerId, outcome: Outcome, **fields: Any) -> Verdict:

@@ -51,7 +51,7 @@ def told(bundle: Path) -> RegistryClaims:
         run_id=run.run_id,
         deployment=run.deployment,
         links=run.links,
-        run_states=(),
+        run_states=(a_history(),),
         settled=run.settled,
     )
     return read_registry_claims(delivered, run.inputs)

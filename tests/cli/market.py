@@ -199,7 +199,7 @@ class Market:
             patch.setattr(builders, "RUN_ID", self.run_id)
             patch.setattr(builders, "DOMAIN", Domain(self.spec.deployment_id, self.run_id))
             patch.setattr(builders, "a_deployment", lambda: self.deployment)
-            return builders.a_chain(start(self.spec, self.run_id), self.spec.last_round + 1)
+            return builders.a_chain(start(self.spec, self.run_id), self.spec.ordered.last_round + 1)
 
     def fill_store(self, name: str, count: int | None = None) -> dict[int, Settlement]:
         """What a participant's process would have kept; the payout tables that follow."""

@@ -40,7 +40,7 @@ async def answer_of(one, number):
 
 def test_what_was_replayed_from_the_store_equals_what_was_followed_live(store):
     live = a_follower(store)
-    links = a_chain(a_history(), live.run_state.spec.last_round + 1)
+    links = a_chain(a_history(), live.run_state.spec.ordered.last_round + 1)
 
     assert all(live.take(link) for link in links)
     replayed = a_follower(store)
@@ -53,14 +53,16 @@ def test_what_was_replayed_from_the_store_equals_what_was_followed_live(store):
 def test_a_settlement_appears_with_the_manifest_that_makes_its_epoch_ripe_and_not_before(store):
     one, run_state = a_follower(store), a_history()
     seen = {}
-    for link in a_chain(run_state, run_state.spec.last_round + 1):
+    for link in a_chain(run_state, run_state.spec.ordered.last_round + 1):
         run_state = extend(run_state, link)
         one.take(link)
         for epoch in one.settlements.keys() - seen.keys():
             seen[epoch] = (int(link.manifest.round), settle(run_state, epoch))
 
     spec = run_state.spec
-    assert {epoch: ripe for epoch, (ripe, _) in seen.items()} == {e: spec.settled_at(e) for e in (0, 1)}
+    assert {epoch: ripe for epoch, (ripe, _) in seen.items()} == {
+        e: spec.ordered.settled_at(e) for e in (0, 1)
+    }
     assert one.settlements == {epoch: table for epoch, (_, table) in seen.items()}
 
 

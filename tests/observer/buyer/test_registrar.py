@@ -102,7 +102,9 @@ class Verifiers:
 def ours() -> ModelRecord:
     from assay.ledger.settlement.results import model_record
 
-    return model_record(RUN.spec, LAST.result, Digest(LAST.digest), INVENTORY, Digest(bytes(32)))
+    return model_record(
+        RUN.spec, RUN.spec.ordered, LAST.result, Digest(LAST.digest), INVENTORY, Digest(bytes(32))
+    )
 
 
 def register(me: Me, host: Verifiers, chain: OnChain) -> Any:

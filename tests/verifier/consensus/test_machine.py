@@ -82,6 +82,7 @@ def a_manifest(number=0, parent=GENESIS, mark=b"a"):
         contradictions=(),
         appraised=(),
         stake_reports=(),
+        funding_reports=(),
         disqualified=(),
         aggregate=Digest(mark * 32),
         chain=NO_DIGEST,
