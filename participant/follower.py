@@ -76,7 +76,7 @@ class Follower:
 
     @property
     def is_funded(self) -> bool:
-        """Whether the next round trains and is paid for, also by reports that its manifest is yet to carry."""
+        """Whether the next round trains and is paid for, by reports that its manifest may carry too."""
         return with_reports(self.run_state, self._reports.values()).is_funded
 
     def hear(self, sender: PeerId, signed: SignedFundingReport) -> None:

@@ -84,6 +84,6 @@ def check_close_delay(need_s: int, close_delay_s: int, finality_s: int = 0) -> N
     """
     if need_s + finality_s > close_delay_s:
         raise ConfigError(
-            f"[verify] and [timing] let a run that is asked to close take {span_text(need_s + finality_s)} to "
-            f"settle what was done, the escrow of this deployment waits {span_text(close_delay_s)}"
+            f"[verify] and [timing] let a run that closes take {span_text(need_s + finality_s)} to settle "
+            f"what was done, the escrow of this deployment waits {span_text(close_delay_s)} for it"
         )

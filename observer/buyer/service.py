@@ -208,13 +208,14 @@ class Buyer:
         raise Unavailable(f"no event ResultFinalized of epoch {epoch}")
 
     async def _take_back(self, chain: Chain) -> None:
-        """Close the run, collect our share of slashes, and withdraw the rest of the escrow.
+        """Collect our share of slashes, and withdraw the rest of the escrow once it has closed.
+
+        The last epoch's final result closes it, or what ended the run before.
 
         Raises:
             Unavailable, ChainRefused: not possible now; a repeated call resumes.
         """
         in_thread, run_id = trio.to_thread.run_sync, self.me.run_id
-        await in_thread(chain.request_close, run_id)
         await self._cases_end(chain)
         await in_thread(chain.collect)
         run = await in_thread(chain.run, run_id)

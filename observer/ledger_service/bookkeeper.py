@@ -155,9 +155,7 @@ class Bookkeeper:
     # ---- is there anything left to do?
 
     def is_paid_out(self) -> bool:
-        """Whether the chain is complete, every epoch final, every row claimed or swept, the rest refunded."""
-        if not self._run_state.is_complete:
-            return False
+        """Whether every epoch is final, every row claimed or swept, and the rest refunded."""
         final = {
             event.epoch
             for event in self.books.events(ResultFinalized)

@@ -19,7 +19,7 @@ from assay.bundle.write import write_bundle
 from assay.chain.statements import certificate, sign_digest
 from assay.participant.index import IntegrityError
 from assay.protocol.types import PeerId
-from tests.builders import RUN_ID, VERIFIERS, a_digest, a_hot_key
+from tests.builders import RUN_ID, VERIFIERS, a_digest, a_history, a_hot_key
 from tests.bundle.test_write import finished
 from tests.observer.buyer.test_registrar import LEDGER_SERVICE, a_note
 

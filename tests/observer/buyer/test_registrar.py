@@ -108,9 +108,8 @@ def ours() -> ModelRecord:
 
 
 def register(me: Me, host: Verifiers, chain: OnChain) -> Any:
-    return trio.run(
-        register_model, cast(Participant, me), cast(Host, host), cast(Chain, chain), LAST, INVENTORY
-    )
+    parts = (cast(Participant, me), cast(Host, host), cast(Chain, chain))
+    return trio.run(register_model, *parts, RUN.spec.ordered, LAST, INVENTORY)
 
 
 def test_a_quorum_signs_our_record_and_the_contract_gets_it():
