@@ -40,7 +40,7 @@ from assay.verifier.service.appraiser import POLICY
 GAS_WEI = 10**18
 RUN_S_MAX = 30 * 24 * 3600
 HOT_KEY_S = 365 * 24 * 3600
-FINALITY_S = 30  # a local chain's finalised block is this far behind, on a machine that is busy
+FINALITY_S = 15  # a local chain's finalised block is this far behind, on a machine that is busy
 CASES_MAX = 10  # for which each participant can put up a bond at the same time
 KNOWN_ANSWERS = "known-answers.txt"  # beside the configuration of the node that has the known-answer tasks
 
