@@ -144,10 +144,10 @@ class Service:
     async def _contribute(self, run_state: RunState) -> None:
         """Send this round's commit to every verifier, repeatedly until the round is final."""
         submission = None
-        await self._funded(run_state)
         while submission is None:
             try:
                 await self.state_sync.reach(int(run_state.round))
+                await self._funded(run_state)
                 submission = await self._submission(run_state)
             except (Unavailable, Diverged) as error:
                 log.warning("no step yet", extra={"round": int(run_state.round), "reason": str(error)})
