@@ -1,7 +1,7 @@
 """Money in a network whose verifiers read blocks of different age, lose messages, and one of which lies.
 
-The rounds are production's: `step`, `missing`, `manifest_of`, `examine` and `advance`. Clock, chain and network
-are the test's own, from one seed.
+The rounds are production's: `step`, `missing`, `manifest_of`, `examine` and `advance`. Clock, chain and
+network are the test's own, from one seed.
 """
 
 from __future__ import annotations
