@@ -151,7 +151,7 @@ class Market:
 
     def advance(self, seconds: int) -> None:
         self.rpc("evm_increaseTime", seconds)
-        self.rpc("evm_mine")
+        self.rpc("anvil_mine", "0x4")  # so that the finalised block is not older than the jump
 
     # ---- the court
 
