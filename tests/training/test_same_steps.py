@@ -17,12 +17,12 @@ from numba import njit
 
 from assay.protocol.params import PPM
 from assay.protocol.types import Digest
+from assay.training.compiled import OPTIONS
 from assay.training.layout import Layout
 from assay.training.transform import blocked_dct as forward
 from assay.training.transform import compress, equalise
 from assay.training.transform import dct as cosine
 from assay.training.transform import top_k as largest
-from assay.training.transform.compiled import OPTIONS
 from assay.training.transform.compress import gradient_blocks, in_basis, transition, work_sketch
 from tests.specs import a_rule
 
