@@ -13,7 +13,6 @@ Reference:
 
 from __future__ import annotations
 
-
 import numpy as np
 from numpy.typing import NDArray
 
