@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from assay.training.reference import rows
 from assay.training.reference.elementary import cos_sin64, exp64, log64
+from assay.training.reference.layers import expect_shape
 from assay.training.reference.product import Shape, multiply
 
 Floats = NDArray[np.float32]
@@ -50,6 +51,7 @@ class Attention:
     def back(self, slope_TD: Floats, *qkv: Floats) -> Floats:
         """Slopes along q, k and v beside each other; of shared ones summed over their heads in order."""
         three = self._three(qkv)
+        expect_shape(three[0].shape, slope_TD)
         out_TX = np.empty((len(slope_TD), self.edges[2]), np.float32)
         arrays = (slope_TD, *three, *self._three((out_TX,)))
         for slope, q, k, v, to_q, to_k, to_v in zip(*map(self._sequences, arrays), strict=True):
@@ -75,7 +77,13 @@ class Attention:
 
     def _three(self, qkv: tuple[Floats, ...]) -> list[Floats]:
         """q, k and v, of which one array may hold all."""
-        return list(qkv) if len(qkv) == 3 else np.split(qkv[0], self.edges[:2], axis=1)
+        three = list(qkv) if len(qkv) == 3 else np.split(qkv[0], self.edges[:2], axis=1)
+        tokens, width = len(three[0]), self.heads * self.head
+        if tokens % self.length:
+            raise ValueError(f"{tokens} tokens, expected sequences of {self.length}")
+        expect_shape((tokens, width), three[0])
+        expect_shape((tokens, self.kv_heads * self.head), *three[1:])
+        return three
 
     @property
     def _scale(self) -> np.float32:

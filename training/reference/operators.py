@@ -79,7 +79,7 @@ def run_one(operator: Operator, inputs: Mapping[str, Array]) -> Array:
     Raises:
         FloatingPointError: it is not finite; what NaN looks like differs between processors.
     """
-    output = operator.function(*(inputs[name] for name in operator.inputs))
+    output = np.ascontiguousarray(operator.function(*(inputs[name] for name in operator.inputs)))
     if not np.isfinite(output).all():
         raise FloatingPointError(f"{operator.name}: the result is not finite")
     return output

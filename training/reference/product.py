@@ -78,7 +78,7 @@ def multiply(
     _multiply(a_GMK, b_GKN, c_GMN, int(shape))
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]  # numba has no types
 def _add_tile(typing_context: Any, a: Any, b: Any, at: Any, c: Any, count: Any) -> Any:
     """Add to a tile the product of `count` > 0 columns of a and as many rows of b.
 
