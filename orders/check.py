@@ -155,7 +155,7 @@ def deters_words(order: Order) -> str:
     return (
         deterrence_words(
             audit_spec(order),
-            order.verify.audit_rounds + order.verify.dispute_rounds,
+            order.audit_rounds + order.dispute_rounds,
             stake=scaled(budget.operator_stake, DECIMALS),
             slash_ppm=scaled(min(budget.slash, budget.withheld_share), 6),
             step_pay=step_tokens * budget.price_per_mtoken * scaled(budget.operators, 6) // PPM // 10**6,

@@ -181,8 +181,9 @@ class VerifySection(Section):
     drand_urls: Annotated[tuple[HttpUrl, ...], Field(strict=False, max_length=16)] = ()  # its addresses
     known_answers: Annotated[int, Field(ge=0, le=1000)] = 0  # known-answer tasks, all of one honest node
     takeover_rounds: Annotated[int, Field(ge=1, le=1000)] = 2
-    audit_rounds: Annotated[int, Field(ge=4, le=1000)] = 8
-    dispute_rounds: Annotated[int, Field(ge=2, le=1000)] = 4
+    # rounds; as many as the number of verifiers needs if left out, but at least 8 and 4
+    audit_rounds: Annotated[int, Field(ge=4, le=1000)] | None = None
+    dispute_rounds: Annotated[int, Field(ge=2, le=1000)] | None = None
     state_every: Positive = 1
 
 

@@ -1,4 +1,4 @@
-"""From a gradient to what is sent: the same bits whatever the processor, threads and compiled code."""
+"""The reference gradient, and from a gradient to what is sent: the same bits on every processor."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ import numpy as np
 import pytest
 from numba import njit
 
-from assay.protocol.params import PPM
+from assay.protocol.params import PPM, ComputeSpec, Precision
 from assay.protocol.types import Digest
-from assay.training.layout import Layout
+from assay.training.compiled import OPTIONS
+from assay.training.exact import initial_parameters
+from assay.training.execution.challenge import challenge_tokens
+from assay.training.layout import Layout, layout_of
+from assay.training.model.presets import gpt_spec, llama_spec
+from assay.training.reference import product, rows
+from assay.training.reference.gradient import reference_loss_and_gradient
 from assay.training.transform import blocked_dct as forward
 from assay.training.transform import compress, equalise
 from assay.training.transform import dct as cosine
 from assay.training.transform import top_k as largest
-from assay.training.transform.compiled import OPTIONS
 from assay.training.transform.compress import gradient_blocks, in_basis, transition, work_sketch
 from tests.specs import a_rule
 
@@ -48,7 +53,7 @@ if platform.machine() == "x86_64":
 FUSED = re.compile(r"\b(vfn?m(add|sub)\w*|fn?m(add|sub)|fml[as])\b")
 COMPILED = [
     one
-    for module in (compress, cosine, equalise, forward, largest)
+    for module in (compress, cosine, equalise, forward, largest, product, rows)
     for one in vars(module).values()
     if hasattr(one, "py_func") and one.py_func.__module__ == module.__name__
 ]
@@ -60,9 +65,26 @@ def numbers(name: str, count: int) -> np.ndarray:
     return np.ldexp(whole, -31 - np.arange(count) % 13).astype(np.float32)
 
 
+def reference_digests() -> dict[str, str]:
+    """Of loss and gradient of both families in two groups, in sizes that fit no vector."""
+    compute, found = ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=2), {}
+    for model in (
+        gpt_spec(layers=2, width=44, heads=4, context=37, vocabulary=101, hidden=75, is_tied=True),
+        llama_spec(layers=2, width=60, heads=6, kv_heads=2, hidden=77, context=37, vocabulary=97),
+    ):
+        layout = layout_of(model)
+        theta = initial_parameters(7, layout.names, layout.shapes) * np.float32(4)
+        loss, gradient = reference_loss_and_gradient(
+            model, layout, theta, challenge_tokens(model, 1, 3), compute=compute
+        )
+        found[f"reference loss, {model.family.name}"] = loss.hex()
+        found[f"reference gradient, {model.family.name}"] = hashlib.sha256(gradient.tobytes()).hexdigest()
+    return found
+
+
 def digests() -> dict[str, str]:
-    """Of every stage of two steps, with the gradient clipped and without, and equalised."""
-    found = {}
+    """Of the reference, and of every stage of two steps, gradient clipped and not, and equalised."""
+    found = reference_digests()
     for clip, is_equalised in ((0, False), (PPM, False), (PPM, True)):
         rule = a_rule(clip_micro=clip, equalises=is_equalised)
         error = np.zeros((LAYOUT.blocks, 4096), np.float32)
@@ -99,7 +121,10 @@ def test_the_step_is_the_frozen_one():
 def test_neither_processor_nor_threads_change_a_bit(machine, tmp_path):
     """Every setting compiles for itself, in a folder of its own."""
     environment = {**os.environ, **dict.fromkeys(THREADS, "1"), **MACHINES[machine]}
-    environment |= {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path)}
+    environment |= {
+        "PYTHONPATH": f"{ROOT / 'build/import_root'}{os.pathsep}{ROOT}",
+        "NUMBA_CACHE_DIR": str(tmp_path),
+    }
     done = subprocess.run(
         [sys.executable, "-W", "ignore", __file__, "print"],
         env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,

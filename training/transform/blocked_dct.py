@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from assay.protocol.params import BLOCK_SIDE as S
 from assay.protocol.params import BLOCK_SIZE
+from assay.training.compiled import DOUBLE, FILL_DOUBLE_1, READ_1, READ_2, compiled, floats
 from assay.training.layout import Layout, to_blocks
-from assay.training.transform.compiled import DOUBLE, FILL_DOUBLE_1, READ_1, READ_2, compiled, floats
 from assay.training.transform.dct import block_spectra
 
 # By tensor: the factors of its rows and of its columns, float32; a vector is one row.

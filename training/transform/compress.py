@@ -28,9 +28,9 @@ from assay.protocol.update_rule import BLOCK_SIZE, PPM, CompressSpec, RuleSpec, 
 from assay.training.codec.factors import Factors, factors_to_update
 from assay.training.codec.values import Quantised, quantise
 from assay.training.codec.wire import Update
+from assay.training.compiled import FILL_DOUBLE_1, READ_2, compiled, floats
 from assay.training.layout import Layout, to_blocks
 from assay.training.transform.blocked_dct import length, spectra, transformed_blocks
-from assay.training.transform.compiled import FILL_DOUBLE_1, READ_2, compiled, floats
 from assay.training.transform.equalise import equalised, equalising
 from assay.training.transform.low_rank import compress_lowrank
 from assay.training.transform.top_k import add_and_choose, largest

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from assay.protocol.params import BLOCK_SIDE as S
 from assay.protocol.params import BLOCK_SIZE
-from assay.training.transform.compiled import FILL_2, FLOAT, READ_1, READ_2, compiled, floats
+from assay.training.compiled import FILL_2, FLOAT, READ_1, READ_2, compiled, floats
 
 # (first, second) <- (a * first + b * second, c * first + d * second); order: where each frequency lies then.
 Operation = tuple[int, int, float, float, float, float]

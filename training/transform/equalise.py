@@ -27,9 +27,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.training.compiled import DOUBLE, FILL_2, FILL_DOUBLE_1, READ_1, READ_2, compiled, floats
 from assay.training.layout import Layout
 from assay.training.transform.blocked_dct import Scales, length
-from assay.training.transform.compiled import DOUBLE, FILL_2, FILL_DOUBLE_1, READ_1, READ_2, compiled, floats
 
 Floats = NDArray[np.float32]
 Sizes = NDArray[np.float64]

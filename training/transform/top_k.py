@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.training.transform.compiled import (
+from assay.training.compiled import (
     BOOL,
     FILL_2,
     FILL_BOOL_1,

@@ -6,8 +6,8 @@ import numba
 import numpy as np
 import pytest
 
-from assay.training.transform import compiled as compiler
-from assay.training.transform.compiled import FILL_1, FLOAT, READ_1, compiled, floats
+from assay.training import compiled as compiler
+from assay.training.compiled import FILL_1, FLOAT, READ_1, compiled, floats
 
 
 def doubled(array_X, factor, out_X):

@@ -1,0 +1,136 @@
+"""Reference gradient: that of torch in float64, for every model that can be ordered, group by group."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name every torch reader expects
+
+from assay.protocol.params import ComputeSpec, Family, Precision
+from assay.training.exact import initial_parameters
+from assay.training.layout import layout_of
+from assay.training.model.gpt import gpt_logits
+from assay.training.model.llama import llama_logits
+from assay.training.model.loss import loss_and_gradient
+from assay.training.model.presets import gpt_spec, llama_spec
+from assay.training.reference.gradient import reference_loss_and_gradient
+from tests.specs import FLOAT32_WHOLE, a_model
+
+GPT = gpt_spec(layers=2, width=42, heads=3, context=37, vocabulary=101, hidden=75)
+LLAMA = llama_spec(layers=2, width=48, heads=6, kv_heads=2, hidden=77, context=19, vocabulary=77)
+MODELS = {
+    "gpt": GPT,
+    "gpt, tied": replace(GPT, is_tied=True),
+    "gpt, one of each": gpt_spec(layers=1, width=1, heads=1, context=1, vocabulary=2, hidden=1),
+    "gpt, blocks of more than a tile": gpt_spec(layers=1, width=272, heads=2, context=70, vocabulary=530),
+    "llama": LLAMA,
+    "llama, tied": replace(LLAMA, is_tied=True, rope_theta=500_000, norm_epsilon_nano=1000),
+    "llama, a key each": replace(LLAMA, kv_heads=6),
+    "llama, one key": replace(LLAMA, kv_heads=1, heads=4, context=64),
+    "llama, narrow heads": llama_spec(layers=3, width=6, heads=3, kv_heads=1, hidden=5, context=7),
+}
+every_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
+MICRO = ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=2)
+HALF = ComputeSpec(dtype=Precision.BFLOAT16, micro_sequences=0)
+TOLERANCE = 1e-5
+
+
+def a_batch(model, sequences=3):
+    layout = layout_of(model)
+    theta = initial_parameters(4, layout.names, layout.shapes) * np.float32(2) + np.float32(0.003)
+    tokens = np.random.default_rng(1).integers(0, model.vocabulary, (sequences, model.context + 1))
+    return model, layout, theta, tokens
+
+
+def in_float64(model, layout, theta, tokens):
+    """Loss and gradient by torch; norms and angles of a Llama stay float32 there."""
+    flat = torch.from_numpy(theta.astype(np.float64)).requires_grad_(True)
+    parts = {n: flat[at : at + int(np.prod(s))].view(s) for n, (at, s) in layout.offsets().items()}
+    logits_of = gpt_logits if model.family is Family.GPT else llama_logits
+    logits = logits_of(model, parts, torch.from_numpy(tokens[:, :-1]))
+    loss = F.cross_entropy(logits.reshape(-1, model.vocabulary), torch.from_numpy(tokens[:, 1:]).reshape(-1))
+    loss.backward()
+    return float(loss.detach()), flat.grad.numpy()
+
+
+def distance(found, true) -> float:
+    """Relative to the true one's length."""
+    return float(np.linalg.norm(found - true) / max(np.linalg.norm(true), 1e-6))
+
+
+@every_model
+def test_loss_and_gradient_are_those_of_float64(model):
+    batch = a_batch(model)
+    loss, gradient = in_float64(*batch)
+    before = batch[2].copy()
+
+    found, found_P = reference_loss_and_gradient(*batch, compute=FLOAT32_WHOLE)
+
+    assert found == pytest.approx(loss, rel=1e-6)
+    assert found_P.dtype == np.float32 and distance(found_P, gradient) < TOLERANCE
+    for name, (at, shape) in batch[1].offsets().items():
+        part = slice(at, at + int(np.prod(shape)))
+        scale = np.linalg.norm(gradient) * TOLERANCE
+        assert np.linalg.norm(found_P[part] - gradient[part]) < scale, name
+    assert np.array_equal(batch[2], before)
+
+
+@pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt", "llama"])
+@pytest.mark.parametrize("sequences", [1, 2, 5])
+def test_groups_give_the_gradient_of_the_whole_batch(model, sequences):
+    batch = a_batch(model, sequences)
+    loss, gradient = loss_and_gradient(*batch, compute=MICRO)
+
+    found, found_P = reference_loss_and_gradient(*batch, compute=MICRO)
+
+    assert found == pytest.approx(loss, rel=1e-6)
+    assert distance(found_P, gradient) < TOLERANCE
+
+
+def test_every_group_is_a_sum_of_its_own_added_in_order():
+    """Two groups of equal sequences: twice the one gradient, exactly, for its share is a power of two."""
+    model, layout, theta, tokens = a_batch(LLAMA, 2)
+    _, alone = reference_loss_and_gradient(model, layout, theta, tokens, compute=FLOAT32_WHOLE)
+    twice = np.concatenate([tokens, tokens])
+
+    _, both = reference_loss_and_gradient(model, layout, theta, twice, compute=MICRO)
+
+    assert np.array_equal(both, alone)
+
+
+def test_the_precision_of_a_run_changes_nothing():
+    batch = a_batch(GPT)
+
+    loss, gradient = reference_loss_and_gradient(*batch, compute=HALF)
+    again, gradient_again = reference_loss_and_gradient(*batch, compute=FLOAT32_WHOLE)
+
+    assert loss == again and np.array_equal(gradient, gradient_again)
+
+
+def test_sizes_and_tokens_that_do_not_fit_are_refused():
+    model, layout, theta, tokens = a_batch(a_model())
+    one_more = tokens.copy()
+    one_more[1, 3] = 256
+    for arguments, words in (
+        ((model, layout, theta[:-1], tokens), r"float32 parameters of shape \(\d+,\), expected \d+ float32"),
+        ((model, layout, theta.astype(np.float64), tokens), "float64 parameters"),
+        ((model, layout_of(GPT), theta, tokens), "parameters of shape"),
+        ((model, layout, theta, tokens[:, 1:]), r"shape \(3, 16\), expected int64 \(sequences, 17\)"),
+        ((model, layout, theta, tokens.astype(np.int32)), "int32 tokens"),
+        ((model, layout, theta, tokens[:0]), "a batch of 0 sequences"),
+        ((model, layout, theta, one_more), "tokens .* to 256, expected 0 to 255"),
+        ((model, layout, theta, -one_more), "tokens -256 to"),
+        ((replace(model, heads=3), layout, theta, tokens), "width 64 must be a multiple of heads"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            reference_loss_and_gradient(*arguments, compute=FLOAT32_WHOLE)
+
+
+def test_a_result_that_is_not_finite_is_named():
+    model, layout, theta, tokens = a_batch(a_model())
+
+    with pytest.raises(FloatingPointError, match=r"0/forward/.*not finite"), np.errstate(all="ignore"):
+        reference_loss_and_gradient(model, layout, theta * np.float32(1e30), tokens, compute=FLOAT32_WHOLE)

@@ -1,0 +1,84 @@
+"""Gradient: mean loss and gradient of a batch with the same bits on every machine.
+
+Room: training (pure). Stands in for `training.model.loss` where machines of different execution classes must
+agree on bits, in about twice the time. The order of every sum: docs/protocol.md, "Reference class".
+
+Shape suffixes: P = parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.protocol.params import ComputeSpec, ModelSpec
+from assay.training.layout import Layout, layout_of
+from assay.training.reference.operators import Array, Operator, operators, run_one, sources
+
+Observer = Callable[[Operator, Array], None]
+
+
+def reference_loss_and_gradient(
+    model: ModelSpec,
+    layout: Layout,
+    theta_P: NDArray[np.float32],
+    tokens: NDArray[np.int64],
+    *,
+    compute: ComputeSpec,
+    observe: Observer | None = None,
+) -> tuple[float, NDArray[np.float32]]:
+    """Mean next-token loss in nats, and its gradient; arguments as `loss_and_gradient`'s.
+
+    Args:
+        model: Sizes.
+        layout: The model's.
+        theta_P: Parameters. Shape (P,), float32; not modified.
+        tokens: Inputs and targets. Shape (sequences, context + 1), int64.
+        compute: Group size; the precision is float32 whatever it says.
+        observe: Told of every operator and its output, in order.
+
+    Returns:
+        The loss and the gradient, shape (P,), float32. Same bits on every machine.
+
+    Raises:
+        ValueError: sizes, or a token, do not fit the model.
+        FloatingPointError: an intermediate result is not finite.
+    """
+    if layout != layout_of(model) or theta_P.shape != (layout.parameters,) or theta_P.dtype != np.float32:
+        expected = layout_of(model).parameters
+        raise ValueError(f"{theta_P.dtype} parameters of shape {theta_P.shape}, expected {expected} float32")
+    if tokens.ndim != 2 or tokens.shape[1] != model.context + 1 or tokens.dtype != np.int64:
+        expected = model.context + 1
+        raise ValueError(
+            f"{tokens.dtype} tokens of shape {tokens.shape}, expected int64 (sequences, {expected})"
+        )
+    program = operators(model, len(tokens), compute)
+    losses: list[float] = []
+
+    def seen(operator: Operator, output: Array) -> None:
+        if operator.name.endswith("/loss"):
+            losses.append(float(output[0]))
+        if observe is not None:
+            observe(operator, output)
+
+    theta_P = np.ascontiguousarray(theta_P)
+    gradient_P = run(program, sources(layout, theta_P, np.ascontiguousarray(tokens)), seen)
+    total = 0.0
+    for loss in losses:
+        total += loss
+    return total / tokens[:, 1:].size, gradient_P
+
+
+def run(program: tuple[Operator, ...], arrays: Mapping[str, Array], observe: Observer) -> Array:
+    """Run all operators in order; returns the last one's output. An array is let go after its last use."""
+    held = dict(arrays)
+    last_use = {name: operator.name for operator in program for name in operator.inputs}
+    for operator in program:
+        output = held[operator.name] = run_one(operator, held)
+        observe(operator, output)
+        for name in {operator.name, *operator.inputs}:
+            if last_use.get(name) == operator.name or name not in last_use:
+                del held[name]
+    return output

@@ -1,0 +1,218 @@
+"""Layers: every part of a model's forward and backward pass as a pure function of arrays, float32.
+
+Room: training (pure). Sums are those of product.py and rows.py, or run over sequences or rows in ascending
+order; everything else here is element by element, each operation rounded on its own. An output is one array,
+C-contiguous and fresh; inputs are not modified.
+
+Shape suffixes: T = tokens (sequences one after another), D = width, X = any.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.training.reference import rows
+from assay.training.reference.elementary import log64
+from assay.training.reference.product import multiply
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Whole = NDArray[np.int64]
+
+
+# ---- products
+
+
+def linear(x_TD: Floats, weight_XD: Floats, beside_TX: Floats | None = None) -> Floats:
+    """Every row times the transposed weight; added to what is beside it, if anything is."""
+    return _beside(_product(x_TD, weight_XD.T), beside_TX)
+
+
+def linear_back(slope_TX: Floats, weight_XD: Floats, beside_TD: Floats | None = None) -> Floats:
+    """Slope along the input of `linear`; added to what is beside it, if anything is."""
+    return _beside(_product(slope_TX, weight_XD), beside_TD)
+
+
+def linear_weight_back(slope_TX: Floats, x_TD: Floats) -> Floats:
+    """Slope along the weight of `linear`: summed over tokens in order."""
+    return _product(slope_TX.T, x_TD)
+
+
+def _product(a_MK: Floats, b_KN: Floats) -> Floats:
+    out_MN = np.empty((a_MK.shape[0], b_KN.shape[1]), np.float32)
+    multiply(a_MK[None], b_KN[None], out_MN[None])
+    return out_MN
+
+
+def expect_shape(shape: tuple[int, ...], *arrays: NDArray[Any]) -> None:
+    """Do nothing if all arrays have this shape: compiled code does not look.
+
+    Raises:
+        ValueError: one has another.
+    """
+    for array in arrays:
+        if array.shape != shape:
+            raise ValueError(f"an array of shape {array.shape}, expected {shape}")
+
+
+def _expect_below(bound: int, places: Whole) -> None:
+    if len(places) and not 0 <= places.min() <= places.max() < bound:
+        raise ValueError(f"tokens {places.min()} to {places.max()}, expected 0 to {bound - 1}")
+
+
+def _beside(fresh: Floats, beside: Floats | None) -> Floats:
+    return fresh if beside is None else np.add(beside, fresh, out=fresh)
+
+
+# ---- tables that are looked up
+
+
+def embedded(tokens_T: Whole, table_VD: Floats) -> Floats:
+    """The row of each token."""
+    _expect_below(len(table_VD), tokens_T)
+    return table_VD[tokens_T]
+
+
+def embedded_back(slope_TD: Floats, tokens_T: Whole, start_VD: Floats) -> Floats:
+    """Slope along the table: from `start`, every row is added to its token's, in order."""
+    expect_shape((len(tokens_T), start_VD.shape[1]), slope_TD)
+    _expect_below(len(start_VD), tokens_T)
+    out_VD = start_VD.copy()
+    rows.add_rows(slope_TD, tokens_T, out_VD)
+    return out_VD
+
+
+def placed(x_TD: Floats, position_CD: Floats) -> Floats:
+    """Every sequence plus the rows of its positions."""
+    out: Floats = x_TD.reshape(-1, *position_CD.shape) + position_CD
+    return out.reshape(x_TD.shape)
+
+
+def placed_back(slope_TD: Floats, context: int) -> Floats:
+    """Slope along the positions: summed over sequences in order."""
+    out_CD = np.zeros((context, slope_TD.shape[1]), np.float32)
+    for slope_CD in slope_TD.reshape(-1, *out_CD.shape):
+        out_CD += slope_CD
+    return out_CD
+
+
+# ---- norms
+
+
+def statistics(x_TD: Floats, is_centred: bool, epsilon: float) -> Floats:
+    """Mean (0 unless centred) and 1 / sqrt(mean square of x - mean, plus epsilon), by row. Shape (2, T)."""
+    out_2T = np.empty((2, len(x_TD)), np.float32)
+    rows.statistics(x_TD, is_centred, epsilon, *out_2T)
+    return out_2T
+
+
+def normed(x_TD: Floats, statistics_2T: Floats, weight_D: Floats, bias_D: Floats | None = None) -> Floats:
+    """Layer norm, or RMS norm by statistics that are not centred."""
+    expect_shape((2, len(x_TD)), statistics_2T)
+    expect_shape(x_TD.shape[1:], weight_D)
+    out_TD = np.empty_like(x_TD)
+    rows.normed(x_TD, statistics_2T[0], statistics_2T[1], weight_D, out_TD)
+    if bias_D is not None:
+        out_TD += bias_D
+    return out_TD
+
+
+def normed_back(
+    slope_TD: Floats,
+    x_TD: Floats,
+    statistics_2T: Floats,
+    weight_D: Floats,
+    beside_TD: Floats | None = None,
+    *,
+    is_centred: bool,
+) -> Floats:
+    """Slope along the input of `normed`; added to what is beside it, if anything is."""
+    expect_shape((2, len(x_TD)), statistics_2T)
+    expect_shape(x_TD.shape, slope_TD)
+    expect_shape(x_TD.shape[1:], weight_D)
+    out_TD = np.empty_like(x_TD)
+    mean_T, scale_T = statistics_2T
+    rows.normed_back(x_TD, is_centred, mean_T, scale_T, weight_D, slope_TD, out_TD)
+    return _beside(out_TD, beside_TD)
+
+
+def normed_weight_back(slope_TD: Floats, x_TD: Floats, statistics_2T: Floats) -> Floats:
+    """Slope along the weight of `normed`: summed over tokens in order."""
+    expect_shape((2, len(x_TD)), statistics_2T)
+    expect_shape(x_TD.shape, slope_TD)
+    out_D = np.zeros(x_TD.shape[1], np.float32)
+    rows.normed_weight_back(x_TD, statistics_2T[0], statistics_2T[1], slope_TD, out_D)
+    return out_D
+
+
+def normed_bias_back(slope_TD: Floats) -> Floats:
+    """Slope along the bias of `normed`: summed over tokens in order."""
+    out_1D = np.zeros((1, slope_TD.shape[1]), np.float32)
+    rows.add_rows(slope_TD, np.zeros(len(slope_TD), np.int64), out_1D)
+    return out_1D.reshape(-1)
+
+
+# ---- activations
+
+
+def gelu(x_TX: Floats) -> Floats:
+    """The exact GELU."""
+    out_TX = np.empty_like(x_TX)
+    rows.gelu(x_TX.reshape(-1), out_TX.reshape(-1))
+    return out_TX
+
+
+def gelu_back(slope_TX: Floats, x_TX: Floats) -> Floats:
+    """Slope along the input of `gelu`."""
+    expect_shape(x_TX.shape, slope_TX)
+    out_TX = np.empty_like(x_TX)
+    rows.gelu_back(x_TX.reshape(-1), slope_TX.reshape(-1), out_TX.reshape(-1))
+    return out_TX
+
+
+def gated(gate_TX: Floats, up_TX: Floats) -> Floats:
+    """SwiGLU: SiLU of the gate, times the other factor."""
+    expect_shape(gate_TX.shape, up_TX)
+    out_TX = np.empty_like(gate_TX)
+    rows.gated(gate_TX.reshape(-1), up_TX.reshape(-1), out_TX.reshape(-1))
+    return out_TX
+
+
+def gated_back(slope_TX: Floats, gate_TX: Floats, up_TX: Floats) -> Floats:
+    """Slopes along the gate and along the other factor. Shape (2, T, X)."""
+    expect_shape(gate_TX.shape, up_TX, slope_TX)
+    out_2TX = np.empty((2, *gate_TX.shape), np.float32)
+    flat = (one.reshape(-1) for one in (gate_TX, up_TX, slope_TX, *out_2TX))
+    rows.gated_back(*flat)
+    return out_2TX
+
+
+# ---- loss
+
+
+def partition(logits_TV: Floats) -> Doubles:
+    """The largest logit, and the sum of exp(logit - largest), by row. Shape (2, T), float64."""
+    top_T, total_T = logits_TV.max(axis=1), np.empty(len(logits_TV))
+    rows.partition(logits_TV, top_T, total_T)
+    return np.stack((top_T.astype(np.float64), total_T))
+
+
+def cross_entropy(logits_TV: Floats, partition_2T: Doubles, targets_T: Whole) -> Doubles:
+    """Sum of -log softmax at the targets in nats, rows added in order. Shape (1,), float64."""
+    expect_shape((2, len(logits_TV)), partition_2T)
+    reached_T = logits_TV[np.arange(len(logits_TV)), targets_T].astype(np.float64)
+    loss_T = log64(partition_2T[1]) + (partition_2T[0] - reached_T)
+    return np.add.accumulate(loss_T)[-1:]
+
+
+def cross_entropy_back(logits_TV: Floats, partition_2T: Doubles, targets_T: Whole, *, count: int) -> Floats:
+    """Slope of that sum divided by `count`."""
+    expect_shape((2, len(logits_TV)), partition_2T)
+    expect_shape(logits_TV.shape[:1], targets_T)
+    _expect_below(logits_TV.shape[1], targets_T)
+    out_TV, top_T = np.empty_like(logits_TV), partition_2T[0].astype(np.float32)
+    rows.loss_back(logits_TV, top_T, partition_2T[1], targets_T, np.float32(1.0 / count), out_TV)
+    return out_TV

@@ -1,0 +1,231 @@
+"""Operators: a forward and backward pass as a list of operators, each a pure function of named arrays.
+
+Room: training (pure). An operator's name is that of its one output. Sources, which no operator computes, are
+the parameters by their names in the layout, and `tokens`. One group of `micro_sequences` after another:
+
+    0/inputs, 0/targets     of the group's sequences
+    0/forward/...           activations, first layer first
+    0/loss                  the sum of -log softmax at the targets
+    0/slope/...             slopes of the group's share of the mean loss, last layer first: along a parameter
+                            by its name, along the input of a part as NAME.x
+    0/gradient              along all parameters, flat; a later group's is added to the one before
+
+Every token's loss is divided by the number of tokens of the whole batch, so groups need no weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.protocol.params import ComputeSpec, Family, ModelSpec, model_faults
+from assay.training.layout import Layout, layout_of
+from assay.training.reference import layers
+from assay.training.reference.attention import Attention
+
+Array = NDArray[Any]
+Back = Callable[[str], str]  # from the slope along an output to the one along the input, by name
+TOKENS = "tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One output as a pure function of the named inputs, in order."""
+
+    name: str
+    inputs: tuple[str, ...]
+    function: Callable[..., Array]
+
+
+def operators(model: ModelSpec, sequences: int, compute: ComputeSpec) -> tuple[Operator, ...]:
+    """The operators of the gradient on so many sequences, in the order in which they are run.
+
+    Args:
+        model: Sizes.
+        sequences: Of the batch; at least one.
+        compute: Group size; every operator computes in float32 whatever the precision.
+
+    Raises:
+        ValueError: there is no such model, or no sequence.
+    """
+    if faults := model_faults(model):
+        raise ValueError("; ".join(faults))
+    if sequences < 1:
+        raise ValueError(f"a batch of {sequences} sequences, expected at least 1")
+    rows = compute.micro_sequences or sequences
+    made: list[Operator] = []
+    for group, first in enumerate(range(0, sequences, rows)):
+        _group(_List(model, group, made), slice(first, first + rows), sequences * model.context)
+    return tuple(made)
+
+
+def sources(layout: Layout, theta_P: NDArray[np.float32], tokens: NDArray[np.int64]) -> dict[str, Array]:
+    """The arrays that the operators start from."""
+    parts = {
+        name: theta_P[at : at + int(np.prod(shape))].reshape(shape)
+        for name, (at, shape) in layout.offsets().items()
+    }
+    return {**parts, TOKENS: tokens}
+
+
+def run_one(operator: Operator, inputs: Mapping[str, Array]) -> Array:
+    """An operator's output, from its inputs alone.
+
+    Raises:
+        FloatingPointError: it is not finite; what NaN looks like differs between processors.
+    """
+    output = np.ascontiguousarray(operator.function(*(inputs[name] for name in operator.inputs)))
+    if not np.isfinite(output).all():
+        raise FloatingPointError(f"{operator.name}: the result is not finite")
+    return output
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    """The operators made so far, to which those of one group are added. Names come back with the group."""
+
+    model: ModelSpec
+    group: int
+    made: list[Operator]
+
+    @property
+    def is_gpt(self) -> bool:
+        return self.model.family is Family.GPT
+
+    def add(self, name: str, function: Callable[..., Array], *inputs: str) -> str:
+        self.made.append(Operator(f"{self.group}/{name}", inputs, function))
+        return self.made[-1].name
+
+    def linear(self, weight: str, x: str, *beside: str) -> str:
+        return self.add(f"forward/{weight}", layers.linear, x, weight, *beside)
+
+    def linear_back(self, weight: str, slope: str, x: str, *beside: str, part: Any = ...) -> str:
+        """`part` of the slope is the one along this layer's output."""
+        self.add(f"slope/{weight}", partial(_weight_back, part), slope, x)
+        return self.add(f"slope/{weight}.x", partial(_input_back, part), slope, weight, *beside)
+
+    def normed(self, name: str, x: str) -> str:
+        found = partial(layers.statistics, is_centred=self.is_gpt, epsilon=self.model.norm_epsilon_nano / 1e9)
+        statistics = self.add(f"forward/{name}.statistics", found, x)
+        bias = [f"{name}.bias"] if self.is_gpt else []
+        return self.add(f"forward/{name}", layers.normed, x, statistics, f"{name}.weight", *bias)
+
+    def normed_back(self, name: str, slope: str, x: str, *beside: str) -> str:
+        statistics = f"{self.group}/forward/{name}.statistics"
+        self.add(f"slope/{name}.weight", layers.normed_weight_back, slope, x, statistics)
+        if self.is_gpt:
+            self.add(f"slope/{name}.bias", layers.normed_bias_back, slope)
+        back = partial(layers.normed_back, is_centred=self.is_gpt)
+        return self.add(f"slope/{name}.x", back, slope, x, statistics, f"{name}.weight", *beside)
+
+
+def _group(to: _List, rows: slice, count: int) -> None:
+    """Forward and backward pass of these sequences of a batch of `count` tokens."""
+    model, layout = to.model, layout_of(to.model)
+    inputs = to.add("inputs", partial(_tokens, rows, slice(None, -1)), TOKENS)
+    targets = to.add("targets", partial(_tokens, rows, slice(1, None)), TOKENS)
+    x = to.add("forward/embed", layers.embedded, inputs, "embed")
+    if to.is_gpt:
+        x = to.add("forward/position", layers.placed, x, "position")
+    backs: list[Back] = []
+    for layer in range(model.layers):
+        for part in (_attention, _mlp):
+            x, back = part(to, f"layer{layer}.", x)
+            backs.append(back)
+    h = to.normed("norm", x)
+    head = "embed" if model.is_tied else "head"
+    logits = to.add("forward/head", layers.linear, h, head)
+    partition = to.add("forward/partition", layers.partition, logits)
+    to.add("loss", layers.cross_entropy, logits, partition, targets)
+
+    back_loss = partial(layers.cross_entropy_back, count=count)
+    slope = to.add("slope/loss.x", back_loss, logits, partition, targets)
+    on_head = to.add("slope/head", layers.linear_weight_back, slope, h)
+    slope = to.add("slope/head.x", layers.linear_back, slope, head)
+    slope = to.normed_back("norm", slope, x)
+    for back in reversed(backs):
+        slope = back(slope)
+    if to.is_gpt:
+        to.add("slope/position", partial(layers.placed_back, context=model.context), slope)
+    if model.is_tied:
+        to.add("slope/embed", layers.embedded_back, slope, inputs, on_head)
+    else:
+        fresh = partial(_fresh_embedded_back, model.vocabulary)
+        to.add("slope/embed", fresh, slope, inputs)
+    slopes = [f"{to.group}/slope/{name}" for name in layout.names]
+    if to.group:
+        to.add("gradient", _added_flat, f"{to.group - 1}/gradient", *slopes)
+    else:
+        to.add("gradient", _flat, *slopes)
+
+
+def _attention(to: _List, at: str, x: str) -> tuple[str, Back]:
+    """x + out(attention(norm(x)))."""
+    model = to.model
+    head = model.width // model.heads
+    attention = Attention(model.heads, model.kv_heads, head, model.context, model.rope_theta)
+    weights = ["qkv"] if to.is_gpt else ["q", "k", "v"]
+    h = to.normed(f"{at}norm1", x)
+    qkv = [to.linear(f"{at}attention.{weight}", h) for weight in weights]
+    mixed = to.add(f"forward/{at}attention", attention.forward, *qkv)
+
+    def back(beside: str) -> str:
+        slope = to.linear_back(f"{at}attention.out", beside, mixed)
+        slope = to.add(f"slope/{at}attention.x", attention.back, slope, *qkv)
+        edges = [0, *attention.edges] if len(weights) == 3 else [0, None]
+        along: list[str] = []
+        for weight, first, last in zip(weights, edges, edges[1:], strict=False):
+            part = np.s_[:, first:last]
+            along = [to.linear_back(f"{at}attention.{weight}", slope, h, *along, part=part)]
+        return to.normed_back(f"{at}norm1", along[0], x, beside)
+
+    return to.linear(f"{at}attention.out", mixed, x), back
+
+
+def _mlp(to: _List, at: str, x: str) -> tuple[str, Back]:
+    """x + down(activation(up(norm(x))))."""
+    h = to.normed(f"{at}norm2", x)
+    weights = ["mlp.up"] if to.is_gpt else ["mlp.gate", "mlp.up"]
+    wide = [to.linear(f"{at}{weight}", h) for weight in weights]
+    forward, backward = (layers.gelu, layers.gelu_back) if to.is_gpt else (layers.gated, layers.gated_back)
+    active = to.add(f"forward/{at}mlp", forward, *wide)
+
+    def back(beside: str) -> str:
+        slope = to.linear_back(f"{at}mlp.down", beside, active)
+        slope = to.add(f"slope/{at}mlp.x", backward, slope, *wide)
+        along: list[str] = []
+        for number, weight in enumerate(weights):
+            part = ... if to.is_gpt else number
+            along = [to.linear_back(f"{at}{weight}", slope, h, *along, part=part)]
+        return to.normed_back(f"{at}norm2", along[0], x, beside)
+
+    return to.linear(f"{at}mlp.down", active, x), back
+
+
+def _tokens(rows: slice, columns: slice, tokens: Array) -> Array:
+    return tokens[rows, columns].reshape(-1)
+
+
+def _weight_back(part: Any, slope: Array, x: Array) -> Array:
+    return layers.linear_weight_back(slope[part], x)
+
+
+def _input_back(part: Any, slope: Array, weight: Array, *beside: Array) -> Array:
+    return layers.linear_back(slope[part], weight, *beside)
+
+
+def _fresh_embedded_back(vocabulary: int, slope: Array, inputs: Array) -> Array:
+    return layers.embedded_back(slope, inputs, np.zeros((vocabulary, slope.shape[1]), np.float32))
+
+
+def _flat(*slopes: Array) -> Array:
+    return np.concatenate([slope.reshape(-1) for slope in slopes])
+
+
+def _added_flat(before: Array, *slopes: Array) -> Array:
+    return before + _flat(*slopes)
