@@ -205,6 +205,15 @@ def finished(run_state):
     return run_state, tables
 
 
+def test_that_a_run_closes_lets_no_round_be_trained_that_is_not_paid_for():
+    run_state = a_history()
+    closing_now = everybody(epochs=0, closing=BY_BUYER)
+    with pytest.raises(MalformedMessage, match="carries commits, but epoch 0 is not funded"):
+        check_place(run_state, reporting(run_state, *closing_now))
+    ended = taken(run_state, empty(run_state, *closing_now))
+    assert ended.calendar.rounds == ended.calendar.epochs == 0
+
+
 @pytest.mark.parametrize("how", [BY_BUYER, BY_DEADLINE])
 @pytest.mark.parametrize("has_commits", [True, False])
 @pytest.mark.parametrize("at", range(12))
