@@ -125,7 +125,8 @@ def test_a_report_counts_if_its_verifier_signed_it_and_says_something_new():
 
 def test_of_two_reports_the_one_of_the_later_block_is_kept_in_whatever_order_they_come():
     old, new = a_funding_report("vera", block=4), a_funding_report("vera", block=5, epochs=2)
-    for events in ((old, new), (new, old)):
+    other = a_funding_report("vera", block=5, epochs=3)  # of one block, the first that came stays
+    for events in ((old, new), (new, old), (new, other)):
         assert a_round(None, *events).funding_reports == {peer("vera"): new}
 
 
