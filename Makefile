@@ -12,7 +12,7 @@ help:           ; @sed -n 's/^## /make /p' Makefile
 ## localnet    another network: make localnet ARGS="--nodes 8"
 ## test        all tests
 ## test-fast   the tests that need seconds, in about two minutes
-## sim         200 simulated networks with liars and storms
+## sim         200 simulated networks with liars and storms, and every life of an audit with one liar
 ## lint        format, lint, types and import contracts
 ## check       lint and test
 ## mutants     break one rule at a time, list what no test notices: make mutants ROOM=protocol ARGS="--sample 60"
@@ -31,7 +31,7 @@ localnet: setup ; $(PY) -m assay.cli.main localnet $(ARGS)
 test: setup-dev ; $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 .PHONY: test-fast
 test-fast:      ; $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
-sim: setup      ; $(PY) -m tests.simulation.run --seeds 200
+sim: setup      ; $(PY) -m tests.simulation.run --seeds 200 && $(PY) -m tests.simulation.explore_audit
 check: setup-dev lint test
 .PHONY: mutants
 mutants: setup-dev ; $(PY) -m tests.mutants $(ROOM) $(ARGS)

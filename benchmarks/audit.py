@@ -2,8 +2,9 @@
 
     python -m benchmarks.audit [--models gpt-1m gpt-15m gpt-125m] [--inner gpt-1m gpt-15m] [--no-network]
 
-The production trainer takes two rounds and the production examiner audits the second, s = 64 blocks,
-every file real; CPU time, one thread, the best of the repeats (one where a gradient takes seconds).
+The production trainer takes two rounds and the production examiner audits the second, s = 64 blocks, of
+"wide" all; every file real; CPU time, one thread, the best of the repeats (one where a gradient takes
+seconds).
 Ratios are within one process. A DeMo step has 4 sequences of the preset's context, of models above
 100M one: the smallest gradient a fixed cost can be compared with. "Checking" is what an audit does
 besides its own gradient and the transform of it: decode, Merkle paths, transition, comparison.
@@ -32,7 +33,7 @@ from assay.protocol.draws import opened_blocks
 from assay.protocol.encoding import merkle
 from assay.protocol.encoding.codec import decode
 from assay.protocol.messages import Commit, Outcome
-from assay.protocol.openings import InnerOpening, Opening
+from assay.protocol.openings import OPENED_BLOCKS_MAX, InnerOpening, Opening
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import BLOCK_SIZE
@@ -44,8 +45,10 @@ from assay.training.layout import layout_of
 from assay.training.methods.choices import Choices, method_rule
 from assay.training.model.loss import use_one_thread
 from assay.training.model.presets import PRESETS
+from assay.training.optimiser.carry import mean_block
 from assay.training.optimiser.momentum_root import momentum_leaves
 from assay.training.optimiser.schedule import rate
+from assay.training.transform.blocked_dct import row_lengths
 from assay.training.transform.compress import gradient_blocks
 from assay.verifier.audit.exact import check_opening, compare
 from assay.verifier.audit.segment import opening_bytes_max
@@ -69,6 +72,7 @@ def main() -> None:
     """Print every table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="*", choices=PRESETS, default=["gpt-1m", "gpt-15m", "gpt-125m"])
+    parser.add_argument("--wide", nargs="*", choices=PRESETS, default=["gpt-1m", "gpt-15m"])
     parser.add_argument("--inner", nargs="*", choices=PRESETS, default=["gpt-1m", "gpt-15m"])
     parser.add_argument("--no-network", action="store_true")
     parser.add_argument("--rounds", type=int, default=60, help="of the network")
@@ -81,6 +85,8 @@ def main() -> None:
     )
     print("|---" * 10 + "|")
     commitments = [_demo(name) for name in args.models]
+    for name in args.wide:
+        _demo(name, OPENED_BLOCKS_MAX)
     print("\nThe node's commitment and opening, CPU ms (commitment per 10M parameters):")
     print(
         "| model | leaves | tree above | leaves in two pieces | leaves by SHA-256 "
@@ -147,7 +153,9 @@ class _Pair:
         return list(opened_blocks(SEED, self.trainer.node, self.spec.audit, layout.blocks, live))
 
 
-def _pair(folder: Path, name: str, method: str, choices: Choices, repeats: int) -> _Pair:
+def _pair(
+    folder: Path, name: str, method: str, choices: Choices, repeats: int, blocks: int = BLOCKS
+) -> _Pair:
     model = PRESETS[name]
     rng = np.random.default_rng(0)
     kind = np.uint8 if model.vocabulary <= 256 else np.uint16
@@ -160,7 +168,7 @@ def _pair(folder: Path, name: str, method: str, choices: Choices, repeats: int) 
         model=model,
         data=data,
         rule=method_rule(method, choices),
-        audit=replace(spec.audit, blocks=BLOCKS),
+        audit=replace(spec.audit, blocks=blocks),
     )
     node = spec.nodes[0].peer
     trainer = _Trainer(
@@ -187,12 +195,12 @@ def _pair(folder: Path, name: str, method: str, choices: Choices, repeats: int) 
     return _Pair(spec, trainer, recompute_worker, last, best[0], best[1])
 
 
-def _demo(name: str) -> str:
-    """Print the first table's row of a model; the second table's."""
+def _demo(name: str, most: int = BLOCKS) -> str:
+    """Print the first table's row of a model, with at most so many blocks opened; the second table's."""
     large = _parameters(name) > LARGE
     repeats = 1 if large else 5
     with tempfile.TemporaryDirectory() as folder:
-        pair = _pair(Path(folder), name, "demo", Choices(sequences=1 if large else 4), repeats)
+        pair = _pair(Path(folder), name, "demo", Choices(sequences=1 if large else 4), repeats, most)
         rule, layout, blocks = pair.spec.rule, pair.trainer.layout, pair.drawn()
         steps, update = pair.trainer.steps, pair.record.update
         opening_s, body = _best(lambda: steps.opening(1, blocks), 5)
@@ -205,21 +213,25 @@ def _demo(name: str) -> str:
                 audit_s, gradient_s = spent_s, pair.recompute_worker.gradient_s
         message_s, sent = _best(lambda: decode_contribution(pair.spec, layout, 1, update), 3)
         lr = rate(rule.outer.schedule, pair.spec.rounds, 1)
-        x_BC = gradient_blocks(rule, layout, pair.recompute_worker.slope_P, lr)[blocks]
+        x_NC = gradient_blocks(rule, layout, pair.recompute_worker.slope_P, lr)
+        x_BC, mean = x_NC[blocks], mean_block(rule, row_lengths(x_NC))
 
         def check() -> None:
-            opened = decode(Opening, body, opening_bytes_max(rule, layout))
+            opened = decode(Opening, body, opening_bytes_max(rule, layout, len(blocks)))
             before, after = check_opening(opened, pair.commit, blocks, rule, layout.blocks)
             every = np.ones(len(blocks), np.bool_)
+            carried = pair.recompute_worker.carried(pair.commit, blocks, before, x_BC, mean)
             finding = compare(
-                rule.compress, blocks, every, before, after, sent, x_BC,
+                rule.compress, blocks, every, carried, after, sent, x_BC,
                 recomputed=NO_DIGEST, is_work_equal=True,
             )  # fmt: skip
             assert finding.outcome is Outcome.MATCH
 
         check_s, _ = _best(check, 7)
+        label = f"{name}, wide" if most > BLOCKS else name
         print(
-            f"| {name} | {layout.parameters:,} | {len(body):,} | {check_s * 1e3:.1f} | {message_s * 1e3:.1f} "
+            f"| {label} | {layout.parameters:,} | {len(body):,} "
+            f"| {check_s * 1e3:.1f} | {message_s * 1e3:.1f} "
             f"| {pair.step_s * 1e3:.0f} | {pair.gradient_s * 1e3:.0f} "
             f"| {audit_s * 1e3:.0f} | {gradient_s * 1e3:.0f} | {audit_s / pair.step_s:.2f} |",
             flush=True,
@@ -264,7 +276,9 @@ def _inner(name: str) -> None:
         blocks = pair.drawn()
         for segment in (0, 1):
             opening_s, body = _timed(lambda segment=segment: pair.trainer.steps.opening(1, blocks, segment))  # type: ignore[misc]
-            shown = decode(InnerOpening, body, opening_bytes_max(pair.spec.rule, pair.trainer.layout))
+            shown = decode(
+                InnerOpening, body, opening_bytes_max(pair.spec.rule, pair.trainer.layout, len(blocks))
+            )
             audit_s, found = _timed(
                 lambda body=body, segment=segment: pair.recompute_worker.examine(  # type: ignore[misc]
                     pair.commit, pair.record.update, body, blocks, segment

@@ -117,6 +117,10 @@ class DiskBlobs:
         """Size in bytes, or None if it is not here."""
         return self._sizes.get(digest)
 
+    def path(self, digest: Digest) -> Path:
+        """The file that holds the blob, if it is here; nobody else writes it."""
+        return self._folder / f"{digest.hex()}.blob"
+
     def read(self, digest: Digest, offset: int, length: int) -> bytes:
         """Bytes of the blob as on disk, not verified; may be short.
 
@@ -124,7 +128,7 @@ class DiskBlobs:
             Unavailable: it is not here, or the disk failed.
         """
         try:
-            with self._path(digest).open("rb") as file:
+            with self.path(digest).open("rb") as file:
                 file.seek(offset)
                 return file.read(length)
         except OSError as error:
@@ -169,19 +173,16 @@ class DiskBlobs:
         """Delete a blob, if present."""
         with self._lock:
             self._sizes.pop(digest, None)
-            self._path(digest).unlink(missing_ok=True)
+            self.path(digest).unlink(missing_ok=True)
 
     def discard_damaged(self, digest: Digest) -> None:
         """Move a damaged file aside, so that the blob can be fetched again."""
         log.error("blob damaged on disk", extra={"digest": digest.hex()})
         with self._lock:
             self._sizes.pop(digest, None)
-            path = self._path(digest)
+            path = self.path(digest)
             if path.exists():
                 path.replace(path.with_suffix(".damaged"))
-
-    def _path(self, digest: Digest) -> Path:
-        return self._folder / f"{digest.hex()}.blob"
 
     def _is_whole(self, digest: Digest) -> bool:
         try:
@@ -196,7 +197,7 @@ class DiskBlobs:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(name, self._path(digest))
+            os.replace(name, self.path(digest))
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise

@@ -63,7 +63,8 @@ def check_order(path: Path | None) -> list[str]:
         f"({block_bits(rule) * share / layout.parameters:.2f} bits per parameter), "
         f"at most {bytes_text(most)}",
         "work": f"{order.run.rounds:,} rounds of {order.tokens_per_round:,} tokens, {order.epochs:,} epochs",
-        "audits": f"about {audit_share(order):.0%} of an honest node's steps recomputed",
+        "audits": f"about {audit_share(order):.0%} of an honest node's steps recomputed; "
+        + opened_words(audit_spec(order), layout.blocks),
         "deters": deters_words(order),
         "price": f"{money_text(worst)} {UNIT} if every contribution counts",
         "budget": f"{money_text(budget)} {UNIT} in escrow; what is not earned returns",
@@ -134,13 +135,24 @@ def audit_share(order: Order) -> float:
     return audits / order.run.rounds
 
 
+def opened_words(rules: AuditSpec, blocks: int) -> str:
+    """How much of a step's state audits open, and how long a single false block stays unopened."""
+    usual, wide = min(rules.blocks, blocks), min(rules.wide_blocks, blocks)
+    opened = f"every one opens {usual:,} of {blocks:,} blocks"
+    if usual < wide and rules.wide_ppm:
+        opened = f"they open {usual:,} of {blocks:,} blocks, one of {PPM / rules.wide_ppm:g} {wide:,}"
+    found = Fraction(rules.floor_ppm, PPM) * odds.power_over_blocks(rules, blocks, 1)
+    steps = float(1 / found)
+    return f"{opened}; at the floor, a block that is false in every step is opened after {steps:,.0f}"
+
+
 def deters_words(order: Order) -> str:
     """The cheating that stake, slash and the audits' floor make unprofitable, as lines."""
     budget, step_tokens = order.budget, order.tokens_per_round // order.run.nodes
     return (
         deterrence_words(
             audit_spec(order),
-            order.verify.audit_rounds + order.verify.dispute_rounds,
+            order.audit_rounds + order.dispute_rounds,
             stake=scaled(budget.operator_stake, DECIMALS),
             slash_ppm=scaled(min(budget.slash, budget.withheld_share), 6),
             step_pay=step_tokens * budget.price_per_mtoken * scaled(budget.operators, 6) // PPM // 10**6,

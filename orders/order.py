@@ -26,6 +26,7 @@ from assay.orders.sections import (
     VerifySection,
 )
 from assay.protocol.params import ModelSpec
+from assay.protocol.quorum import least_audit_rounds, least_dispute_rounds
 from assay.protocol.update_rule import RuleSpec, check_rule
 from assay.training.data.tokenizer import Tokenizer
 from assay.verifier.audit.limits import Limits
@@ -77,6 +78,16 @@ class Order:
             return self.budget.amount
         return -(-self.worst_case_units() * 105 // 100)
 
+    @property
+    def audit_rounds(self) -> int:
+        """Rounds from a step to its last verdict."""
+        return self.verify.audit_rounds or max(8, least_audit_rounds(self.run.verifiers))
+
+    @property
+    def dispute_rounds(self) -> int:
+        """Rounds that a committee has."""
+        return self.verify.dispute_rounds or max(4, least_dispute_rounds(self.run.verifiers))
+
     def _gross_units(self, rounds: int) -> int:
         return rounds * self.tokens_per_round * self.budget.price_per_mtoken // 10**6
 
@@ -97,6 +108,13 @@ def contradictions(order: Order) -> Iterator[ConfigProblem]:
             f"{steps} steps, {run.rounds} rounds"
         )
         yield ConfigProblem(("verify", "known_answers"), order.verify.known_answers, reason)
+    for name, least in (
+        ("audit_rounds", least_audit_rounds(run.verifiers)),
+        ("dispute_rounds", least_dispute_rounds(run.verifiers)),
+    ):
+        if getattr(order, name) < least:
+            reason = f"lying leaders could hide verdicts: {run.verifiers} verifiers need at least {least}"
+            yield ConfigProblem(("verify", name), getattr(order, name), reason)
     if not order.data:
         yield ConfigProblem(
             ("data",), [], "expected at least one source; leave the key out for the standard library"

@@ -169,7 +169,9 @@ class VerifySection(Section):
 
     probation: Positive = 4
     floor: PositiveShare = 0.05
-    blocks: Annotated[int, Field(ge=1, le=OPENED_BLOCKS_MAX)] = 64
+    blocks: Annotated[int, Field(ge=1, le=OPENED_BLOCKS_MAX)] = 64  # opened by an audit
+    wide: Share = 0.03125  # of audits open more: as many blocks as arrive in time, or `wide_blocks`
+    wide_blocks: Annotated[int, Field(ge=1, le=OPENED_BLOCKS_MAX)] | None = None
     replicated: Share = 0.2  # of audits get a second auditor, which the first cannot predict
     limits: Annotated[str, Field(min_length=1, max_length=4096)] = "shipped"  # "none", or a calibration file
     attestation: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # a policy's file
@@ -179,8 +181,9 @@ class VerifySection(Section):
     drand_urls: Annotated[tuple[HttpUrl, ...], Field(strict=False, max_length=16)] = ()  # its addresses
     known_answers: Annotated[int, Field(ge=0, le=1000)] = 0  # known-answer tasks, all of one honest node
     takeover_rounds: Annotated[int, Field(ge=1, le=1000)] = 2
-    audit_rounds: Annotated[int, Field(ge=4, le=1000)] = 8
-    dispute_rounds: Annotated[int, Field(ge=2, le=1000)] = 4
+    # rounds; as many as the number of verifiers needs if left out, but at least 8 and 4
+    audit_rounds: Annotated[int, Field(ge=4, le=1000)] | None = None
+    dispute_rounds: Annotated[int, Field(ge=2, le=1000)] | None = None
     state_every: Positive = 1
 
 

@@ -14,6 +14,7 @@ from assay.orders.order import Order
 from assay.protocol.commitments import known_answer_root
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
+from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.params import (
     AuditSpec,
     ComputeSpec,
@@ -33,7 +34,9 @@ from assay.training.data.shards import DataManifest
 from assay.training.fragments import check_fragments
 from assay.training.layout import layout_of
 from assay.verifier.aggregation.registry import check_aggregation
+from assay.verifier.audit.segment import opening_bytes_max
 
+OPENING_BYTES_PER_S = 10_000_000  # of a line of 100 Mbit/s
 SOURCE_MAX, LICENCE_MAX = 512, 128  # characters, the bounds of DataSpec
 
 
@@ -55,10 +58,12 @@ def audit_spec(order: Order, known_answers: Digest = NO_DIGEST, known_answer_cou
         probation=verify.probation,
         floor_ppm=scaled(verify.floor, 6),
         blocks=verify.blocks,
+        wide_ppm=scaled(verify.wide, 6),
+        wide_blocks=verify.wide_blocks or _wide_blocks(order),
         replication_ppm=scaled(verify.replicated, 6),
         takeover_rounds=verify.takeover_rounds,
-        audit_rounds=verify.audit_rounds,
-        dispute_rounds=verify.dispute_rounds,
+        audit_rounds=order.audit_rounds,
+        dispute_rounds=order.dispute_rounds,
         limits=NO_DIGEST if order.limits is None else order.limits.digest(),
         known_answers=known_answers,
         known_answer_count=known_answer_count,
@@ -67,6 +72,14 @@ def audit_spec(order: Order, known_answers: Digest = NO_DIGEST, known_answer_cou
         code=NO_DIGEST if policy is None else Digest(bytes.fromhex(verify.code or "00" * 32)),
         drand=NO_DRAND if order.drand is None else order.drand.spec,
     )
+
+
+def _wide_blocks(order: Order) -> int:
+    """Blocks whose opening arrives in time over a line of `OPENING_BYTES_PER_S`."""
+    layout, seconds = layout_of(order.sizes), timing_spec(order).opening_ms / 1000
+    whole, block = (opening_bytes_max(order.rule, layout, count) for count in (0, 1))
+    arriving = (int(seconds * OPENING_BYTES_PER_S) - whole) // (block - whole)
+    return min(max(arriving, order.verify.blocks), OPENED_BLOCKS_MAX)
 
 
 def money_spec(order: Order, treasury: Address) -> MoneySpec:

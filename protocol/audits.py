@@ -31,7 +31,7 @@ from assay.protocol.draws import is_replicated, opened_segment
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import Commit, Outcome, SketchOpening, Verdict, VerdictCommitment
 from assay.protocol.params import AuditSpec, RunSpec
-from assay.protocol.quorum import committee_size, faults_tolerated, quorum
+from assay.protocol.quorum import commitment_rounds, committee_size, faults_tolerated, quorum
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
 ADVERSE = (Outcome.MISMATCH, Outcome.WITHHELD)
@@ -164,7 +164,7 @@ class Audit:
 def last_commitment(rules: AuditSpec, audit: Audit) -> int:
     """The last manifest that may carry a verdict commitment in this dispute round."""
     if audit.ruling is AuditStatus.DISPUTED:
-        return audit.dispute_opened_round + max(rules.dispute_rounds * 2 // 3, 1)
+        return audit.dispute_opened_round + commitment_rounds(rules.dispute_rounds)
     return int(audit.round) + rules.audit_rounds - 1
 
 
@@ -392,8 +392,9 @@ def _with_faults(audit: Audit) -> Audit:
     recomputed = _shared([v.recomputed for v in sided], need)
     in_time = audit.verdicts[audit.earlier :]
     witness = _shared([v.witness for v in in_time if v in sided], need)
-    # The node committed to another sketch than its work has: an auditor that recomputed it may match.
-    is_misled = audit.sketch is not None and recomputed not in (NO_DIGEST, audit.sketch)
+    # The node committed to another sketch than its work has, or the chain does not show to which: an auditor
+    # that recomputed it may match.
+    is_misled = recomputed not in (NO_DIGEST, audit.sketch)
     faults: dict[PeerId, Fault] = {}  # one a verifier, however often it judged
     for verdict in audit.verdicts:
         is_true = verdict in comparable and verdict.recomputed == recomputed

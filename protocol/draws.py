@@ -115,10 +115,15 @@ def opened_blocks(
 ) -> tuple[int, ...]:
     """Indices of the blocks a drawn node opens, ascending: half uniform, half among its non-empty blocks.
 
+    With probability `wide_ppm` they are `wide_blocks`, else `blocks`; never more than there are.
+
     With a sign wire every non-empty block carries the same energy, so the
     energy-weighted half is uniform over `live`.
     """
-    want = min(audit.blocks, block_count)
+    is_wide = _number(seed, b"F", node, 0) % PPM < audit.wide_ppm
+    want = min(audit.wide_blocks if is_wide else audit.blocks, block_count)
+    if want == block_count:
+        return tuple(range(block_count))
     chosen: set[int] = set()
     draw = 0
     while len(chosen) < want // 2:

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 from assay.protocol.encoding.codec import Max
 from assay.protocol.types import Digest, PeerId, RoundId
 
-OPENED_BLOCKS_MAX = 256
+OPENED_BLOCKS_MAX = 1 << 15  # 512 MiB of each root
 PROOF_HASHES_MAX = 26
 INNER_BYTES_MAX = 512 * 1024 * 1024  # parameters of an opened inner state: 128 million of float32
 

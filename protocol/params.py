@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar
 
 from assay.protocol.encoding.codec import Max
 from assay.protocol.messages import NODES_MAX, VERIFIERS_MAX
+from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.quorum import committee_size
 from assay.protocol.randomness.drand import NO_DRAND, DrandSpec, drand_faults
 from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId
@@ -89,10 +90,12 @@ class DataSpec:
 class AuditSpec:
     """Audit rules of a run: rates, deadlines in rounds, and digests of what auditors rely on."""
 
-    TAG: ClassVar[bytes] = b"assay/audit-spec/4"
+    TAG: ClassVar[bytes] = b"assay/audit-spec/5"
     probation: int  # a node's first audits come at rate 1; then rate = probation / clean audits
     floor_ppm: int  # the rate never falls under this; never 0
     blocks: int  # count opened per audit, half uniform, half among non-empty blocks
+    wide_ppm: int = 0  # probability of a wide audit, which opens more
+    wide_blocks: int = 1  # count opened in a wide audit, likewise
     replication_ppm: int  # rate of replicated audits, drawn once the first auditor has committed
     takeover_rounds: int  # rounds after which the next verifier in the drawn order takes over
     audit_rounds: int  # a verdict counts up to this many rounds after the step
@@ -132,6 +135,14 @@ class TimingSpec:
     ready_ms: int  # a verifier that holds everything waits this long for the leader
     iteration_ms: int  # and this long otherwise
     resend_ms: int
+
+    @property
+    def opening_ms(self) -> int:
+        """How long a drawn node's opening may take to arrive, a restart included.
+
+        A leader waits `collect_ms` for an auditor's commitment that is due, which comes after it.
+        """
+        return self.collect_ms * 6 // 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +240,13 @@ def check_spec(spec: RunSpec) -> None:
     )
     for fault in drand_faults(spec.audit.drand):
         need(False, fault)
+    need(spec.audit.wide_ppm <= PPM, "the share of wide audits is at most 1")
+    for name in ("blocks", "wide_blocks"):
+        count = getattr(spec.audit, name)
+        need(
+            1 <= count <= OPENED_BLOCKS_MAX,
+            f"{count} {name} opened per audit, 1 to {OPENED_BLOCKS_MAX} expected",
+        )
     need(spec.audit.replication_ppm <= PPM, "the share of replicated audits is at most 1")
     need(
         (spec.audit.known_answer_count > 0) == (spec.audit.known_answers != NO_DIGEST),

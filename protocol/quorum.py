@@ -39,6 +39,27 @@ def committee_size(verifier_count: int, dispute_round: int) -> int:
     return min(size, verifier_count)
 
 
+def least_audit_rounds(verifier_count: int) -> int:
+    """The fewest rounds from a step to its last verdict in which f lying leaders in a row hide nothing.
+
+    From the second round on, f + 1 manifests for each of a commitment, a second one, and the verdicts.
+    """
+    return 4 + 3 * faults_tolerated(verifier_count)
+
+
+def least_dispute_rounds(verifier_count: int) -> int:
+    """Likewise for a dispute: f + 1 manifests for its commitments and as many for its verdicts."""
+    needed, rounds = faults_tolerated(verifier_count) + 1, 2
+    while min(commitment_rounds(rounds), rounds - commitment_rounds(rounds)) < needed:
+        rounds += 1
+    return rounds
+
+
+def commitment_rounds(dispute_rounds: int) -> int:
+    """Rounds of a dispute in which its committee commits to verdicts; they open them in the others."""
+    return max(dispute_rounds * 2 // 3, 1)
+
+
 def check_certificate(certificate: QuorumCertificate, domain: Domain, verifiers: Collection[PeerId]) -> None:
     """Do nothing if a quorum of `verifiers` signed the certificate's vote.
 

@@ -7,6 +7,7 @@ that is switched off is that it does not; where the lie is in no input at all, i
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -20,6 +21,7 @@ import assay.training.data.batches
 import assay.training.optimiser.step
 import assay.verifier.audit.tolerance
 import assay.verifier.audit.worker
+from assay.protocol.draws import opened_blocks
 from assay.protocol.errors import ConfigError, MalformedMessage
 from assay.protocol.messages import Outcome as Found
 from assay.protocol.params import PPM, RunSpec
@@ -36,6 +38,7 @@ from assay.training.transform.compress import transition
 from assay.verifier.audit.exact import Finding, check_opening, compare
 from assay.verifier.audit.limits import shipped
 
+AUDITS_OF_MANY = 250  # that a saboteur of one block of thousands wants to survive
 BEACONS = 12  # audits that a campaign against few blocks meets
 Off = Callable[[], AbstractContextManager[Any]]
 
@@ -362,6 +365,40 @@ def _all_of_it(_rule: Any, _rounds: int, _round: int, blocks: Any, *_: Any, **__
     return np.ones(len(blocks), np.float32)
 
 
+def _poisoned_of_many(is_defended: bool, seed: int) -> Outcome:
+    """One block of a large model is false in every step, and a saboteur that is content with so many audits.
+
+    3,367 blocks of which 8 are opened stand for 26,938 (gpt-125m) of which 64 are. What the lab can hold is
+    judged: a wide opening of every block of a step with one false block.
+    """
+    lab, blocks, poisoned = lab_of(seed), 3367, 1000
+    rules = replace(lab.spec.audit, blocks=8, wide_ppm=PPM // 32 if is_defended else 0, wide_blocks=blocks)
+    attempts, caught, audits = 5, 0, 0
+    for number in range(attempts):
+        for audit in range(AUDITS_OF_MANY):
+            drawn = Digest(hashlib.sha256(b"many %d %d %d" % (seed, number, audit)).digest())
+            opened = opened_blocks(drawn, NODE, rules, blocks, range(blocks))
+            audits += 1
+            if poisoned in opened:
+                caught += 1
+                break
+    true = lab.claim(lab.truth())
+    live = decode_contribution(lab.spec, lab.trainer.layout, lab.round, true.update).blocks_B.tolist()
+    claim = _poison(lab, live[seed % len(live)])
+    every = list(range(lab.trainer.layout.blocks))
+    commit = lab.keep(claim)
+    opening = lab.trainer.steps.opening(lab.round, every)
+    found = lab.recompute_worker.examine(commit, claim.update, opening, every)
+    assert found.outcome is Found.MISMATCH
+    return Outcome(
+        attempts=attempts,
+        caught=caught,
+        succeeded=attempts - caught,
+        cost=1.0,
+        harm=f"k signs of one block of {8 * blocks:,} for {audits / attempts:.0f} audited steps",
+    )
+
+
 def _poisoned_document(is_defended: bool, seed: int) -> Outcome:
     """Text modified on the way to the participants, and a node that trains on its own version of it."""
     lab = lab_of(seed)
@@ -440,6 +477,10 @@ STEP_ATTACKS = (
     _recomputed(
         "poison in one block", 14, "blocks drawn after the commit",
         "one block of {blocks}: its signs, for {audits:.1f} audited steps", _poisoned_block,
+    ),
+    Attack(
+        name="poison in one block of thousands", number=14, where=Where.STEP, run=_poisoned_of_many,
+        defence="one of 32 audits is wide: it opens thousands of blocks",
     ),
     _recomputed(
         "other coefficients, books kept", 7, "recompute of which are largest", _NONE,

@@ -64,8 +64,8 @@ probation = 2
 blocks = 8
 replicated = 0
 limits = "none"
-audit_rounds = 4
-dispute_rounds = 3
+audit_rounds = 7
+dispute_rounds = 4
 [budget]
 price_per_mtoken = 1_000_000_000_000  # so that what few tokens earn can be seen
 epoch_rounds = 3

@@ -41,7 +41,7 @@ sequences = 2
 [verify]
 probation = 2
 blocks = 8
-audit_rounds = 6
+audit_rounds = 7
 dispute_rounds = 4
 [budget]
 epoch_rounds = 5

@@ -54,7 +54,13 @@ def test_the_quickstart_is_the_default_order_with_known_answer_tasks():
     data = quickstart.data[0].model_copy(update={"licence": None, "max_bytes": None})
     assert (quickstart.data[0].licence, quickstart.data[0].max_bytes) == (data.licence_text, data.bytes_max)
     assert quickstart.verify.known_answers == 2
-    verify = quickstart.verify.model_copy(update={"known_answers": 0})
+    assert (quickstart.audit_rounds, quickstart.dispute_rounds) == (
+        default.audit_rounds,
+        default.dispute_rounds,
+    )
+    verify = quickstart.verify.model_copy(
+        update={"known_answers": 0, "audit_rounds": None, "dispute_rounds": None}
+    )
     same = {"model": default.model, "train": default.train, "comm": default.comm, "folder": default.folder}
     assert replace(quickstart, data=(data,), verify=verify, **same) == default
 
@@ -82,6 +88,8 @@ def test_the_quickstart_is_the_default_order_with_known_answer_tasks():
             "[[data]]\n[[data]]\nmax_bytes = 0",
             "run.toml: [[data]] number 2 max_bytes = 0: expected at least 1",
         ),
+        ("[verify]\naudit_rounds = 6", "lying leaders could hide verdicts: 4 verifiers need at least 7"),
+        ("[run]\nverifiers = 7\n[verify]\ndispute_rounds = 6", "7 verifiers need at least 7"),
         ("[verify]\nfloor = 0", "run.toml: [verify] floor = 0: expected more than 0"),
         ("[verify]\nfloor = 1.1", "run.toml: [verify] floor = 1.1: expected at most 1"),
         ("[comm]\nbeta = 1", "as it is set up here: beta is 1000000 millionths, expected below 1"),

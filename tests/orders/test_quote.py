@@ -39,7 +39,7 @@ SMALL = {
     "run.nodes": 3, "run.verifiers": 4, "run.rounds": 7,
     "model.layers": 1, "model.width": 64, "model.heads": 2,
     "model.context": 16, "train.sequences": 2, "verify.replicated": 0, "verify.limits": "none",
-    "verify.audit_rounds": 4, "verify.dispute_rounds": 3, "budget.epoch_rounds": 3,
+    "verify.audit_rounds": 7, "verify.dispute_rounds": 4, "budget.epoch_rounds": 3,
     "budget.price_per_mtoken": 1_234_567,
 }  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ ALPHA = beacon_input(Digest(b"d" * 32), Digest(b"r" * 32), RoundId(7), Digest(b"
 PROOFS = tuple((v, prove(hashlib.sha256(v).digest(), ALPHA)) for v in VERIFIERS)
 SEED = audit_seed(ALPHA, PROOFS)
 AUDIT = a_spec(blocks=8).audit
+WIDE = a_spec(blocks=8, wide_ppm=PPM, wide_blocks=20).audit
 
 
 def vectors() -> dict:
@@ -41,6 +43,7 @@ def vectors() -> dict:
         "drawn_at_half": [is_drawn(SEED, node, PPM // 2) for node in NODES],
         "auditors": [[v.hex() for v in auditors(SEED, node, VERIFIERS)] for node in NODES],
         "opened_blocks": [opened_blocks(SEED, node, AUDIT, 213, range(100, 213)) for node in NODES],
+        "opened_in_a_wide_audit": [opened_blocks(SEED, node, WIDE, 213, range(100, 213)) for node in NODES],
     }
 
 
@@ -139,6 +142,23 @@ def test_half_of_the_opened_blocks_lie_where_something_was_sent():
     ]
 
     assert all(hit >= 4 for hit in hits)
+
+
+def test_a_wide_audit_opens_its_own_count_and_comes_at_its_own_rate():
+    audit = replace(AUDIT, wide_ppm=250_000, wide_blocks=90)
+    counts = [
+        len(opened_blocks(Digest(hashlib.sha256(b"%d" % n).digest()), NODES[0], audit, 213, range(50)))
+        for n in range(400)
+    ]
+
+    assert set(counts) == {8, 90}
+    assert 70 <= counts.count(90) <= 130  # 100 expected, deviation 8.7
+
+
+def test_where_a_wide_audit_may_open_more_than_there_are_it_opens_every_block():
+    audit = replace(AUDIT, wide_ppm=PPM, wide_blocks=214)
+
+    assert opened_blocks(SEED, NODES[0], audit, 213, ()) == tuple(range(213))
 
 
 def test_nodes_and_seeds_draw_apart():

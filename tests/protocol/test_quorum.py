@@ -10,7 +10,16 @@ from nacl.signing import SigningKey
 from assay.protocol.errors import MalformedMessage, PeerFault
 from assay.protocol.identity import Domain, peer_of, sign
 from assay.protocol.messages import QuorumCertificate, SignedVote, Vote
-from assay.protocol.quorum import assemble, check_certificate, committee_size, faults_tolerated, quorum
+from assay.protocol.quorum import (
+    assemble,
+    check_certificate,
+    commitment_rounds,
+    committee_size,
+    faults_tolerated,
+    least_audit_rounds,
+    least_dispute_rounds,
+    quorum,
+)
 from assay.protocol.types import Digest
 from tests.protocol.strategies import sample
 
@@ -117,3 +126,14 @@ def test_byzantine_verifiers_are_never_a_quorum_of_a_committee_however_many_veri
 def test_the_first_committee_has_five_members_where_they_suffice_and_the_second_is_everybody():
     assert [committee_size(count, 0) for count in (4, 5, 12, 13)] == [4, 5, 5, 6]
     assert [committee_size(count, 1) for count in (14, 15, 33, 34)] == [14, 15, 33, 34]
+
+
+def test_f_lying_leaders_in_a_row_leave_an_honest_one_for_every_message():
+    for verifiers in range(1, 32):
+        f, dispute = faults_tolerated(verifiers), least_dispute_rounds(verifiers)
+        bind = commitment_rounds(dispute)
+
+        assert bind > f and dispute - bind > f
+        assert least_audit_rounds(verifiers) - 1 >= 3 * (f + 1)  # from the step's second round on
+    assert [least_audit_rounds(n) for n in (1, 4, 7, 16)] == [4, 7, 10, 19]
+    assert [least_dispute_rounds(n) for n in (1, 4, 7, 16)] == [2, 4, 7, 16]

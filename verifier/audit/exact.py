@@ -29,6 +29,7 @@ from assay.training.optimiser.momentum_root import momentum_domain
 from assay.training.transform.compress import transition
 
 DISTANCE_PPB_MAX = 10**12
+_GROUP_BLOCKS = 512  # compared at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,20 +107,21 @@ def compare(
     Returns:
         MATCH if every bit agrees, else MISMATCH with the block that differs most.
     """
-    synced = np.flatnonzero(is_synced_B)
-    moved = transition(compress, before_BC[synced], x_BC[synced])
-    expected_BC = before_BC.copy()
-    expected_BC[synced] = moved.after_BC
     opened_B = np.array(blocks, np.int64)
-    gap_B = np.linalg.norm(after_BC.astype(np.float64) - expected_BC, axis=1)
-    scale_B = np.linalg.norm(x_BC.astype(np.float64), axis=1)
-    distance_B = np.nan_to_num(gap_B / np.maximum(scale_B, 1e-30), nan=np.inf)
+    distance_B = np.zeros(len(opened_B))
+    is_equal = is_work_equal
+    for first in range(0, len(opened_B), _GROUP_BLOCKS):  # a wide audit's float64 would not fit the memory
+        group = slice(first, first + _GROUP_BLOCKS)
+        synced = np.flatnonzero(is_synced_B[group])
+        moved = transition(compress, before_BC[group][synced], x_BC[group][synced])
+        expected_BC = before_BC[group].copy()
+        expected_BC[synced] = moved.after_BC
+        gap_B = np.linalg.norm(after_BC[group].astype(np.float64) - expected_BC, axis=1)
+        scale_B = np.linalg.norm(x_BC[group].astype(np.float64), axis=1)
+        distance_B[group] = np.nan_to_num(gap_B / np.maximum(scale_B, 1e-30), nan=np.inf)
+        is_equal &= np.array_equal(after_BC[group].view(np.uint32), expected_BC.view(np.uint32))
+        is_equal &= _sends_what(update, opened_B[group], opened_B[group][synced], moved.sent)
     worst = int(np.argmax(distance_B)) if len(opened_B) else 0
-    is_equal = (
-        is_work_equal
-        and np.array_equal(after_BC.view(np.uint32), expected_BC.view(np.uint32))
-        and _sends_what(update, opened_B, opened_B[synced], moved.sent)
-    )
     distance = int(min(float(distance_B[worst]) * 1e9, float(DISTANCE_PPB_MAX))) if len(opened_B) else 0
     return Finding(
         Outcome.MATCH if is_equal else Outcome.MISMATCH,

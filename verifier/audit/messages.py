@@ -34,7 +34,7 @@ class Examine:
     TAG: ClassVar[bytes] = b"assay/worker/examine/1"
     commit: Commit
     update: Annotated[bytes, Max(INT_MAX)]
-    opening: Annotated[bytes, Max(INT_MAX)]
+    opening: Annotated[str, Max(PATH_CHARS_MAX)]  # the file that holds it
     blocks: Annotated[tuple[int, ...], Max(OPENED_BLOCKS_MAX)]
     segment: int
     committed: Digest

@@ -186,6 +186,31 @@ def power_under_collusion(bought: int, seats: int, second: Fraction) -> Fraction
     return 1 - first * (1 - second + second * Fraction(max(bought - 1, 0), seats - 1))
 
 
+def power_over_blocks(rules: AuditSpec, blocks: int, false: int) -> Fraction:
+    """Probability that one audit opens at least one of `false` blocks in which a step uses other work.
+
+    The sketch binds what a node has computed; that it uses the same shows only in opened blocks.
+    Assumes that every block sends something, so that both halves of the draw are uniform. See
+    docs/odds.md, section 6.
+
+    Args:
+        rules: How many blocks an audit opens, and a wide one, and how often it is wide.
+        blocks: Of the model.
+        false: Of them, 1 to `blocks`.
+    """
+    wide = Fraction(rules.wide_ppm, PPM)
+    return sum(
+        (
+            share * (1 - Fraction(math.perm(blocks - opened, false), math.perm(blocks, false)))
+            for share, opened in (
+                (1 - wide, min(rules.blocks, blocks)),
+                (wide, min(rules.wide_blocks, blocks)),
+            )
+        ),
+        Fraction(0),
+    )
+
+
 def stake_against_bribery(node_loss: int, second: Fraction, slash: Fraction) -> int:
     """Least S_v >= S (1 - q2) / (q2 s_v): what a bribed auditor may lose exceeds what its briber would.
 

@@ -38,7 +38,8 @@ from assay.training.optimiser.inner import (
 from assay.training.optimiser.momentum_root import carried_leaf
 from assay.verifier.audit.exact import checked_blocks
 
-BLOCK_OPENING_BYTES_MAX = 9 << 20  # 256 blocks of two roots, with their paths
+BLOCK_OPENING_BYTES_MAX = 36 << 10  # one block of two roots, with its paths
+HEAD_BYTES_MAX = 4 << 10  # of an opening, beside its blocks and its whole states
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +88,13 @@ def check_inner_opening(
     return OpenedSegment(start, opened.end.count, end, last[0])
 
 
-def opening_bytes_max(rule: RuleSpec, layout: Layout) -> int:
-    """Upper bound in bytes of any opening of a step of this rule."""
+def opening_bytes_max(rule: RuleSpec, layout: Layout, block_count: int) -> int:
+    """Upper bound in bytes of any opening of so many blocks of a step of this rule."""
+    blocks = min(block_count, layout.blocks) * BLOCK_OPENING_BYTES_MAX + HEAD_BYTES_MAX
     if rule.is_gradient:
-        return BLOCK_OPENING_BYTES_MAX
+        return blocks
     # Blocks of two roots of the private state, and of an inner state: its parameters, moments, the last ones.
-    return (1 + _moment_count(rule)) * 4 * layout.parameters + 3 * BLOCK_OPENING_BYTES_MAX
+    return (1 + _moment_count(rule)) * 4 * layout.parameters + 3 * blocks
 
 
 def _checked_state(

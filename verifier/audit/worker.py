@@ -112,7 +112,8 @@ class RecomputeWorker(ComputeWorker):
         """Do what a request asks for, see `ComputeWorker.answer`."""
         if not isinstance(request, Examine):
             return super().answer(request)
-        seen = request.commit, request.update, request.opening, list(request.blocks), request.segment
+        opening = Path(request.opening).read_bytes()
+        seen = request.commit, request.update, opening, list(request.blocks), request.segment
         found = self.examine(*seen, committed=request.committed, pattern=request.pattern)
         return Examined(finding=found, exec_class=self.exec_class)
 
@@ -179,7 +180,7 @@ class RecomputeWorker(ComputeWorker):
                 spec.rule.compress,
                 blocks,
                 self._is_synced(int(commit.round))[blocks],
-                self._carried(commit, blocks, redone.before_BC, redone.x_BC, redone.mean),
+                self.carried(commit, blocks, redone.before_BC, redone.x_BC, redone.mean),
                 redone.after_BC,
                 sent,
                 redone.x_BC,
@@ -199,7 +200,7 @@ class RecomputeWorker(ComputeWorker):
     ) -> Redone:
         """The gradient of the whole step."""
         spec, layout = self.spec, self.parameters.layout
-        opened = decode(Opening, opening, opening_bytes_max(spec.rule, layout))
+        opened = decode(Opening, opening, opening_bytes_max(spec.rule, layout, len(blocks)))
         before, after = check_opening(opened, commit, blocks, spec.rule, layout.blocks)
         _loss, slope_P = self._gradient(theta_P, batch)
         lr = rate(spec.rule.outer.schedule, spec.rounds, int(commit.round))
@@ -280,7 +281,7 @@ class RecomputeWorker(ComputeWorker):
                 spec.rule.compress,
                 blocks,
                 self._is_synced(round_id)[blocks],
-                self._carried(commit, blocks, opened.before_BC, opened.x_BC, 0.0),
+                self.carried(commit, blocks, opened.before_BC, opened.x_BC, 0.0),
                 opened.after_BC,
                 sent,
                 opened.x_BC,
@@ -307,7 +308,7 @@ class RecomputeWorker(ComputeWorker):
             MalformedMessage: it is not what the commit binds.
         """
         spec, layout = self.spec, self.parameters.layout
-        opened = decode(InnerOpening, opening, opening_bytes_max(spec.rule, layout))
+        opened = decode(InnerOpening, opening, opening_bytes_max(spec.rule, layout, len(blocks)))
         before_BC, after_BC = check_opening(opened.opening, commit, blocks, spec.rule, layout.blocks)
         shown = check_inner_opening(opened, commit, spec.rule, layout, blocks, segment)
         start = shown.start
@@ -330,7 +331,7 @@ class RecomputeWorker(ComputeWorker):
             device=self.device,
         )
 
-    def _carried(
+    def carried(
         self,
         commit: Commit,
         blocks: list[int],
@@ -364,7 +365,7 @@ class RecomputeWorker(ComputeWorker):
         Block by block the one that the opening is nearer to: blocks near their limits may lie on either side.
         """
         longer_BC, shorter_BC = (
-            self._carried(commit, blocks, redone.before_BC, redone.x_BC, redone.mean, slack)
+            self.carried(commit, blocks, redone.before_BC, redone.x_BC, redone.mean, slack)
             for slack in (_SLACK, 1 / _SLACK)
         )
         if np.array_equal(longer_BC, shorter_BC) or not np.isfinite(redone.x_BC).all():

@@ -42,7 +42,6 @@ from assay.verifier.service.driver import Driver
 from assay.verifier.service.proposer import GetUpdate
 
 log = logging.getLogger(__name__)
-OPENING_SHARE = 0.6  # of `collect_ms`: how long a node has to open, a restart included
 ASK_AFTER_S = 3.0  # a node pushes its opening unasked; we ask when a restart may have lost it
 SKETCH_POLL_S = 0.1
 OPENINGS_TRIED_MAX = 3  # per audit: bounds the work that announcers of invalid openings cause
@@ -67,7 +66,6 @@ class AuditRunner:
         self._me, self._host, self._follower, self._state_sync = me, host, follower, state_sync
         self._nursery, self._driver, self._get_update = nursery, driver, get_update
         self._layout = layout_of(me.spec.model)
-        self._opening_bytes_max = opening_bytes_max(me.spec.rule, self._layout)
         self._nodes = {member.peer for member in me.spec.nodes}
         self._openings: dict[StepId, OpeningNotice] = {}
         self._stored: dict[StepId, Digest] = {}
@@ -183,8 +181,7 @@ class AuditRunner:
         spec, layout = self._me.spec, self._layout
         live = [int(b) for b in decode_contribution(spec, layout, int(commit.round), update).blocks_B]
         blocks = opened_blocks(audit.seed, audit.node, spec.audit, layout.blocks, live)
-        # A leader waits `collect_ms` for a commitment that is due; ours must exist before that.
-        deadline = trio.current_time() + self._me.spec.timing.collect_ms / 1000 * OPENING_SHARE
+        deadline = trio.current_time() + spec.timing.opening_ms / 1000
         tried: set[Digest] = set()
         while True:
             opened = await self._next_opening(audit, tried, deadline)
@@ -194,12 +191,13 @@ class AuditRunner:
             sketch = await self._sketch(audit, deadline)
             if sketch is None:
                 return self._sign(audit, WITHHELD, NO_DIGEST, 0)
+            is_fetched = False
             try:
-                body = await self._fetch_opening(audit, opened, deadline)
+                is_fetched = await self._fetch_opening(audit, opened, len(blocks), deadline)
                 request = Examine(
                     commit=commit,
                     update=update,
-                    opening=body,
+                    opening=str(self._me.blobs.path(opened.opening)),
                     blocks=blocks,
                     segment=audit.segment,
                     committed=sketch,
@@ -208,9 +206,11 @@ class AuditRunner:
                 examined = await self._state_sync.child.call(request, Examined)
             except (PeerFault, MalformedMessage) as fault:
                 log.warning("opening discarded", extra={"node": audit.node.hex()[:8], "reason": str(fault)})
+                if is_fetched:
+                    self._me.blobs.remove(opened.opening)
                 continue
-            self._stored[(audit.round, audit.node)] = self._me.blobs.put(body)  # a committee may ask for it
-            return self._sign(audit, examined, opened.opening, len(body))
+            self._stored[(audit.round, audit.node)] = opened.opening  # a committee may ask for it
+            return self._sign(audit, examined, opened.opening, self._me.blobs.size(opened.opening) or 0)
 
     async def _next_opening(self, audit: Audit, tried: set[Digest], deadline: float) -> OpeningNotice | None:
         """The next announced opening not tried yet: the node's own, or one that an accusing verdict names."""
@@ -264,18 +264,27 @@ class AuditRunner:
         except (PeerFault, MalformedMessage, Unavailable) as error:
             log.info("node sends no opening", extra={"node": audit.node.hex()[:8], "reason": str(error)})
 
-    async def _fetch_opening(self, audit: Audit, opened: OpeningNotice, deadline: float) -> bytes:
-        if opened.opening_bytes > self._opening_bytes_max:
-            raise PeerFault(audit.node, f"an opening of {opened.opening_bytes} bytes")
-        if self._me.blobs.size(opened.opening) is not None:
-            return self._me.blobs.load(opened.opening)
+    async def _fetch_opening(
+        self, audit: Audit, opened: OpeningNotice, block_count: int, deadline: float
+    ) -> bool:
+        """Have the opening in the store; whether it was fetched for this."""
+        blobs, size_max = self._me.blobs, opening_bytes_max(self._me.spec.rule, self._layout, block_count)
+        if opened.opening_bytes > size_max:
+            raise PeerFault(
+                audit.node, f"an opening of {opened.opening_bytes} bytes, at most {size_max} expected"
+            )
+        if blobs.size(opened.opening) is not None:
+            await trio.to_thread.run_sync(blobs.load, opened.opening)  # damaged ones are fetched again
+            return False
         accusers = [v.verifier for v in audit.adverse if v.opening == opened.opening]
         holders = (audit.node, *accusers, *self._me.verifiers)
         left = max(deadline - trio.current_time(), 1.0)
         try:
-            return await fetch_blob(self._host, opened.opening, holders, left, self._opening_bytes_max)
+            body = await fetch_blob(self._host, opened.opening, holders, left, size_max)
         except Unavailable as error:
             raise MalformedMessage(f"opening that nobody serves: {error}") from None
+        await trio.to_thread.run_sync(blobs.put, body)  # a full disk is ours: no verdict then
+        return True
 
     def _sign(self, audit: Audit, examined: Examined, opening: Digest, size: int) -> SignedVerdict:
         """A verdict with the result of a recompute."""

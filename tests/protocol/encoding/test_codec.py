@@ -35,7 +35,7 @@ from assay.protocol.messages import (
     StepRequest,
     Verdict,
 )
-from assay.protocol.openings import OPENED_BLOCKS_MAX, Opening, Path
+from assay.protocol.openings import PROOF_HASHES_MAX, Opening, Path
 from tests.protocol.strategies import KINDS, any_message, sample
 
 EVERY_TAG = {kind.TAG: kind for kind in KINDS}
@@ -282,13 +282,14 @@ def test_a_message_holds_as_many_items_as_its_length_allows_and_not_one_more():
 
 
 def test_the_densest_messages_there_can_be_are_inside_the_bound_on_items():
+    paths = (Path(hashes=(bytes(32),) * PROOF_HASHES_MAX),) * 64
     opening = dataclasses.replace(
         sample(Opening),
-        blocks=tuple(range(OPENED_BLOCKS_MAX)),
-        before=b"",
-        after=b"",
-        paths_before=(Path(hashes=()),) * OPENED_BLOCKS_MAX,
-        paths_after=(Path(hashes=()),) * OPENED_BLOCKS_MAX,
+        blocks=tuple(range(64)),
+        before=bytes(64 * 16384),
+        after=bytes(64 * 16384),
+        paths_before=paths,
+        paths_after=paths,
     )
     verdict = dataclasses.replace(sample(Verdict), round=0, opening_bytes=0, distance_ppb=0, block=0)
     verdicts = (SignedVerdict(verdict=verdict, signature=bytes(64)),) * VERDICTS_MAX

@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 import random
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.protocol.draws import audit_rate_ppm, is_drawn
+from assay.protocol.draws import audit_rate_ppm, is_drawn, opened_blocks
+from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.params import PPM, AuditSpec
 from assay.protocol.types import Digest, PeerId
+from assay.training.layout import layout_of
+from assay.training.model.presets import PRESETS
 from assay.verifier.audit.intervals import exact_interval, rule_of_three
 from assay.verifier.audit.odds import (
     auditor_pay,
@@ -20,6 +24,7 @@ from assay.verifier.audit.odds import (
     caught,
     caught_by_rule,
     hit,
+    power_over_blocks,
     power_under_collusion,
     saving_deterred,
     stake_against_bribery,
@@ -202,3 +207,28 @@ def test_exact_intervals_are_those_of_the_tables(found, trials, low, high):
 def test_nothing_in_n_trials_is_about_three_in_n():
     assert rule_of_three(300) == pytest.approx(3 / 300, rel=0.01)
     assert rule_of_three(0) == 1.0
+
+
+@pytest.mark.parametrize(("false", "wide"), [(1, 0), (1, 100_000), (5, 100_000), (40, 30_000)])
+def test_false_blocks_are_opened_as_often_as_the_formula_says(false: int, wide: int):
+    audit, blocks, tries = an_audit_spec(blocks=6, wide_ppm=wide, wide_blocks=150), 200, 3000
+    poisoned = set(range(17, 17 + false))
+    found = sum(
+        not poisoned.isdisjoint(opened_blocks(seed, PeerId(bytes(32)), audit, blocks, range(blocks)))
+        for seed in (Digest(hashlib.sha256(b"opened %d" % n).digest()) for n in range(tries))
+    )
+    low, high = exact_interval(found, tries, 0.999)
+
+    assert low <= power_over_blocks(audit, blocks, false) <= high
+
+
+def test_the_page_of_odds_says_what_the_formula_gives_for_every_size():
+    page = (Path(__file__).parents[3] / "docs" / "odds.md").read_text()
+    for name in ("gpt-1m", "gpt-15m", "gpt-125m", "llama-1b"):
+        blocks = layout_of(PRESETS[name]).blocks
+        row = [f"{name} | {blocks:,}"]
+        for wide_ppm, wide in ((0, 1), (31_250, 4882), (31_250, OPENED_BLOCKS_MAX)):
+            audit = an_audit_spec(blocks=64, wide_ppm=wide_ppm, wide_blocks=wide)
+            row += [f"{float(20 / power_over_blocks(audit, blocks, false)):,.0f}" for false in (1, 16)]
+
+        assert f"| {' | '.join(row)} |" in page

@@ -6,13 +6,14 @@ import pytest
 
 from assay.protocol.encoding import merkle
 from assay.protocol.encoding.codec import encode
-from assay.protocol.openings import OPENED_BLOCKS_MAX, Opening, Path
+from assay.protocol.openings import Opening, Path
 from assay.protocol.types import RoundId
 from assay.protocol.update_rule import BLOCK_SIZE
-from assay.training.layout import layout_of
+from assay.training.layout import Layout, layout_of
 from assay.training.model.presets import PRESETS
-from assay.verifier.audit.segment import BLOCK_OPENING_BYTES_MAX
+from assay.verifier.audit.segment import opening_bytes_max
 from tests.builders import RUN_ID, peer
+from tests.specs import a_rule
 
 MB = 10**6
 
@@ -50,6 +51,8 @@ def test_of_a_hundred_times_the_parameters_an_opening_grows_by_a_fiftieth():
 
 
 def test_the_largest_opening_is_within_the_bound_on_what_an_auditor_fetches():
-    leaves = 1 << 20  # four billion parameters; a taller tree adds 16 kB a level
+    leaves = 1 << 20  # four billion parameters; a taller tree adds 64 bytes a block and level
+    layout = Layout(("all",), ((leaves * 64, 64),))
 
-    assert longest_opening(leaves, OPENED_BLOCKS_MAX) <= BLOCK_OPENING_BYTES_MAX
+    for blocks in (1, 64, 4096):
+        assert longest_opening(leaves, blocks) <= opening_bytes_max(a_rule(), layout, blocks)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from assay.node.messages import StepRecord
 from assay.protocol.draws import opened_blocks, opened_segment
-from assay.protocol.encoding.codec import MESSAGE_BYTES_MAX, decode, encode
+from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import MalformedMessage, Unavailable
 from assay.protocol.messages import Outcome
 from assay.protocol.openings import InnerBlocks, InnerOpening, Path
@@ -117,8 +117,10 @@ class Pair:
         return list(opened_blocks(a_digest("seed"), NODE, self.spec.audit, layout.blocks, live))
 
     def opening(self, record: StepRecord, segment: int) -> InnerOpening:
-        body = self.trainer.steps.opening(record.commit.round, self.drawn(record), segment)
-        return decode(InnerOpening, body, opening_bytes_max(self.spec.rule, self.trainer.layout))
+        blocks = self.drawn(record)
+        body = self.trainer.steps.opening(record.commit.round, blocks, segment)
+        bound = opening_bytes_max(self.spec.rule, self.trainer.layout, len(blocks))
+        return decode(InnerOpening, body, bound)
 
     def judge(
         self, record: StepRecord, segment: int, opening: InnerOpening | None = None, **changes
@@ -559,10 +561,9 @@ def test_an_opening_larger_than_any_message_is_taken_and_one_above_its_own_bound
     pair = Pair(data, tmp_path, "sparseloco")
     record = pair.step()
     body = encode(pair.opening(record, 1))
-    bound = opening_bytes_max(pair.spec.rule, pair.trainer.layout)
+    bound = opening_bytes_max(pair.spec.rule, pair.trainer.layout, len(pair.drawn(record)))
     assert len(body) <= bound
-    monkeypatch.setattr("assay.protocol.encoding.codec.MESSAGE_BYTES_MAX", 1000)
-    assert bound > MESSAGE_BYTES_MAX
+    monkeypatch.setattr("assay.protocol.encoding.codec.MESSAGE_BYTES_MAX", len(body) - 1)
 
     assert pair.judge(record, 1).outcome is MATCH
     monkeypatch.setattr("assay.verifier.audit.worker.opening_bytes_max", lambda *_: len(body) - 1)

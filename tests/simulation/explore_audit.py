@@ -1,0 +1,296 @@
+"""Every life of one audit among four verifiers, of which one lies: all orders, all lies, all omissions.
+
+    python -m tests.simulation.explore_audit
+
+The production rules of one audit (`protocol/audits.py`) are driven through every reachable state, breadth
+first, states seen before left out. In each manifest a leader may carry any part of what may come: honest
+messages late or never, the liar's at any time. The liar commits to any verdict: each outcome, of either
+execution class, with its own, the node's or an invented sketch and witness, and it may keep it shut. The node
+is honest, or did other work, sealed the sketch of other work, or does not open.
+
+Leaders are all of any kind, which must not convict the honest or dismiss a false step; or every other one is
+honest and carries all that it holds, which must also pay honest steps and find false ones.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+from assay.protocol.audits import (
+    RECOMPUTED,
+    Audit,
+    AuditStatus,
+    draw_replication,
+    may_commit_verdict,
+    may_open_sketch,
+    may_open_verdict,
+    rule,
+    with_messages,
+)
+from assay.protocol.encoding.codec import digest
+from assay.protocol.messages import Outcome, SketchOpening, Verdict, VerdictCommitment
+from assay.protocol.params import PPM, RunSpec
+from assay.protocol.quorum import least_audit_rounds, least_dispute_rounds
+from assay.protocol.types import NO_DIGEST, Digest
+from tests.protocol.chains import NODES, RUN_ID, VERIFIERS, a_commit, a_spec
+
+LEAST = least_audit_rounds(len(VERIFIERS)), least_dispute_rounds(len(VERIFIERS))
+SHORT = 4, 3  # the fewest states where all leaders may lie
+COMMIT = a_commit(0, NODES[0], exec_class=Digest(hashlib.sha256(b"a class").digest()))
+TRUE, SEALED, JUNK = (Digest(hashlib.sha256(name).digest()) for name in (b"true", b"sealed", b"junk"))
+OWN, FOREIGN = COMMIT.exec_class, Digest(hashlib.sha256(b"another class").digest())
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is fixed in one exploration.
+
+    liar: its place in the order of responsibility, or None. is_false: the opened blocks do not follow.
+    sketch: what the node has sealed; None if it never opens. wanted: auditors before a dispute.
+    turn: whether even (0) or odd (1) manifests are an honest leader's; None: all are of any kind.
+    rounds: of an audit and of a dispute; None: the least that the rules allow with honest turns, else fewer.
+    """
+
+    liar: int | None
+    is_false: bool = False
+    sketch: Digest | None = TRUE
+    wanted: int = 1
+    turn: int | None = None
+    rounds: tuple[int, int] | None = None
+
+    @property
+    def spec(self) -> RunSpec:
+        """The run's rules."""
+        audit, dispute = self.rounds or (SHORT if self.turn is None else LEAST)
+        return _spec(audit, dispute, PPM * (self.wanted - 1))
+
+    @property
+    def words(self) -> str:
+        """The case as text."""
+        sealed = {None: "never opened", TRUE: "of the work", SEALED: "of other work"}[self.sketch]
+        return (
+            f"liar {self.liar}, {self.wanted} auditors, honest turn {self.turn}, "
+            f"blocks {'false' if self.is_false else 'true'}, sketch {sealed}"
+        )
+
+    @property
+    def is_honest(self) -> bool:
+        """Whether the node has done nothing wrong."""
+        return not self.is_false and self.sketch == TRUE
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How an audit ended: its status, whether it was disputed, and the places of verifiers at fault."""
+
+    status: AuditStatus
+    is_disputed: bool
+    at_fault: frozenset[int]
+
+    @classmethod
+    def of(cls, audit: Audit) -> End:
+        """The end of a closed audit."""
+        at_fault = frozenset(VERIFIERS.index(fault.verdict.verifier) for fault in audit.faults)
+        return cls(audit.ruling, audit.dispute_opened_round >= 0, at_fault)
+
+
+@functools.lru_cache
+def _spec(audit: int, dispute: int, replication_ppm: int) -> RunSpec:
+    return a_spec(audit_rounds=audit, dispute_rounds=dispute, replication_ppm=replication_ppm)
+
+
+def explore(case: Case) -> tuple[dict[End, int], int]:
+    """All ends with their number of states, and the states in all."""
+    begun = Audit(
+        round=COMMIT.round,
+        node=COMMIT.node,
+        commit=COMMIT,
+        seed=TRUE,
+        order=VERIFIERS,
+    )
+    front, count = [begun], 0
+    ends: dict[End, int] = {}
+    now = int(COMMIT.round) + 2
+    while front:
+        after: dict[object, Audit] = {}
+        for one in front:
+            audit = draw_replication(one, now, TRUE, case.spec.audit, is_partial=False)
+            for carried in _manifests(case, audit, now):
+                ruled = rule(carried, now, case.spec, _name(now), is_banned=False)
+                if ruled.is_open:
+                    after.setdefault(_key(ruled), ruled)
+                else:
+                    end = End.of(ruled)
+                    ends[end] = ends.get(end, 0) + 1
+        count += len(after)
+        front, now = list(after.values()), now + 1
+    return ends, count
+
+
+def _key(audit: Audit) -> object:
+    """What decides an audit's future: not the rounds of commitments, nor the order within a dispute round."""
+    cuts = (0, audit.undisputed, audit.earlier, len(audit.verdicts))
+    return (
+        audit.ruling,
+        audit.auditors_wanted,
+        audit.open_from,
+        audit.dispute_round,
+        audit.dispute_opened_round,
+        audit.sketch,
+        audit.silent,
+        frozenset(one.verdict for one in audit.commitments),
+        *(frozenset(map(id, audit.verdicts[a:b])) for a, b in itertools.pairwise(cuts)),
+    )
+
+
+def _manifests(case: Case, audit: Audit, now: int) -> Iterator[Audit]:
+    """The audit after each set of messages that a manifest may carry of it."""
+    is_honest = case.turn == now % 2
+    options: list[list[tuple[str, object] | None]] = []
+    for place, verifier in enumerate(VERIFIERS):
+        choices: list[tuple[str, object] | None] = []
+        is_liar, committed = place == case.liar, audit.committed_by(verifier)
+        if may_commit_verdict(case.spec.audit, audit, verifier, now):
+            kinds = _lies(audit.pattern, case.sketch) if is_liar else (_truth(case, audit),)
+            choices = [("commit", _verdict(place, *kind)) for kind in kinds]
+        elif committed is not None and not audit.has_judged(verifier):
+            verdict = _KNOWN[committed.verdict]
+            if may_open_verdict(audit, verdict, now):
+                choices = [("open", verdict)]
+        if not choices or is_liar or not is_honest:
+            choices.append(None)
+        options.append(choices)
+    if case.sketch is not None and may_open_sketch(audit, now):
+        shown = ("sketch", _sketch(case.sketch))
+        options.append([shown] if is_honest else [shown, None])
+    for chosen in itertools.product(*options):
+        messages = [one for one in chosen if one is not None]
+        verdicts = [v for kind, v in messages if kind == "open"]
+        commitments = [_commitment(v, audit.pattern) for kind, v in messages if kind == "commit"]
+        sketch = next((s for kind, s in messages if kind == "sketch"), None)
+        yield with_messages(audit, now, commitments, verdicts, sketch, is_known_answer=False)
+
+
+def _truth(case: Case, audit: Audit) -> tuple[Outcome, Digest, Digest, Digest]:
+    """What an honest verifier of the node's class finds now: outcome, class, sketch, witness."""
+    in_dispute = audit.ruling is AuditStatus.DISPUTED
+    witness = _witness(audit.pattern) if in_dispute else NO_DIGEST
+    if in_dispute and case.sketch is None:
+        return Outcome.WITHHELD, NO_DIGEST, NO_DIGEST, NO_DIGEST
+    is_adverse = case.is_false or (in_dispute and case.sketch != TRUE)
+    return (Outcome.MISMATCH if is_adverse else Outcome.MATCH), OWN, TRUE, witness
+
+
+@functools.lru_cache
+def _lies(pattern: Digest, sealed: Digest | None) -> tuple[tuple[Outcome, Digest, Digest, Digest], ...]:
+    """Everything that a liar can commit to: also the truth, and the truth with one part of it changed."""
+    sketches = {TRUE, sealed or TRUE, JUNK}
+    witnesses = (NO_DIGEST,) if pattern == NO_DIGEST else (_witness(pattern), JUNK)
+    told = [
+        (outcome, exec_class, sketch, witness)
+        for outcome in RECOMPUTED
+        for exec_class in (OWN, FOREIGN)
+        for sketch in (sketches if exec_class == OWN else {JUNK})
+        for witness in (witnesses if exec_class == OWN else witnesses[-1:])
+    ]
+    others = (Outcome.WITHHELD, Outcome.BORDERLINE, Outcome.INCONCLUSIVE)
+    return (*told, *((outcome, NO_DIGEST, NO_DIGEST, NO_DIGEST) for outcome in others))
+
+
+_KNOWN: dict[Digest, Verdict] = {}
+
+
+@functools.cache
+def _verdict(
+    place: int, outcome: Outcome, exec_class: Digest, recomputed: Digest, witness: Digest
+) -> Verdict:
+    verdict = Verdict(
+        run_id=RUN_ID, round=COMMIT.round, node=COMMIT.node, verifier=VERIFIERS[place], salt=NO_DIGEST,
+        outcome=outcome, exec_class=exec_class, recomputed=recomputed, is_biased=False, witness=witness,
+        opening=NO_DIGEST, opening_bytes=0, distance_ppb=0, block=0,
+    )  # fmt: skip
+    _KNOWN[digest(verdict)] = verdict
+    return verdict
+
+
+@functools.cache
+def _commitment(verdict: Verdict, pattern: Digest) -> VerdictCommitment:
+    return VerdictCommitment(
+        run_id=RUN_ID,
+        round=COMMIT.round,
+        node=COMMIT.node,
+        verifier=verdict.verifier,
+        pattern=pattern,
+        verdict=digest(verdict),
+    )
+
+
+@functools.lru_cache
+def _sketch(sketch: Digest) -> SketchOpening:
+    return SketchOpening(
+        run_id=RUN_ID, round=COMMIT.round, node=COMMIT.node, salt=NO_DIGEST, sketch=sketch, path=()
+    )
+
+
+def _witness(pattern: Digest) -> Digest:
+    return Digest(hashlib.sha256(b"witness" + pattern).digest())
+
+
+def _name(now: int) -> Digest:
+    return Digest(hashlib.sha256(b"manifest %d" % now).digest())
+
+
+def broken(case: Case) -> tuple[list[str], int]:
+    """The promises that some life of the audit breaks, as text; the states seen."""
+    ends, count = explore(case)
+    found = []
+    for end in ends:
+        status, place = end.status, f"{case.words}: {end}"
+        if end.at_fault - {case.liar}:
+            found.append(f"{place}: an honest verifier is at fault")
+        if case.is_honest and status is AuditStatus.CONFIRMED:
+            found.append(f"{place}: an honest node is convicted")
+        if not case.is_honest and status is AuditStatus.DISMISSED:
+            found.append(f"{place}: a false step is dismissed")
+        if case.turn is None:
+            continue
+        if case.is_honest and (end.is_disputed and status is not AuditStatus.DISMISSED):
+            found.append(f"{place}: an honest step is unpaid")
+        is_seen = case.liar != 0 or case.wanted > 1
+        if not case.is_honest and is_seen and status is not AuditStatus.CONFIRMED:
+            found.append(f"{place}: a false step is not found though an honest verifier looked")
+    return found, count
+
+
+CASES = tuple(
+    Case(liar, is_false, sketch, wanted, turn)
+    for liar in (None, 0, 1, 2, 3)
+    for is_false, sketch in ((False, TRUE), (True, TRUE), (True, SEALED), (False, SEALED), (False, None))
+    for wanted in (1, 2)
+    for turn in (None, 0, 1)
+)
+
+
+def main() -> int:
+    """Explore every case on all cores; 1 if a promise is broken."""
+    started, states, failed = time.perf_counter(), 0, 0
+    with ProcessPoolExecutor() as pool:
+        for found, count in pool.map(broken, CASES):
+            states += count
+            failed += bool(found)
+            for line in found:
+                print(line)
+    spent = time.perf_counter() - started
+    print(f"{len(CASES)} audits explored, {states:,} states, {failed} break a promise, {spent:.0f} s")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
