@@ -72,13 +72,13 @@ def _registered(delivered: Delivered, inputs: RunInputs) -> Registered | None:
     bundle, spec = delivered.bundle, delivered.spec
     if not (bundle / FOLDER / RECORD).is_file():
         return None
-    given, last = _parsed(bundle, RECORD), delivered.settled[spec.epochs - 1]
+    given, last = _parsed(bundle, RECORD), delivered.settled[delivered.calendar.epochs - 1]
     try:
         parent, certificate = Digest(bytes.fromhex(given["parent"])), bytes.fromhex(given["certificate"])
         if len(parent) != len(NO_DIGEST):
             raise ValueError(f"a parent of {len(parent)} bytes, expected {len(NO_DIGEST)}")
         trained_on = inventory(spec.data, inputs.manifest).digest()
-        record = model_record(spec, last.result, Digest(last.digest), trained_on, parent)
+        record = model_record(spec, delivered.calendar, last.result, Digest(last.digest), trained_on, parent)
         record_id = delivered.deployment.digest(record)
         verify_certificate(record_id, certificate, [evm_address(member.hot) for member in spec.verifiers])
     except (ValueError, KeyError, TypeError, BadSignatureError, AssayError) as error:

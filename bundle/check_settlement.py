@@ -34,12 +34,12 @@ def check_epoch(delivered: Delivered, epoch: int) -> Iterator[str]:
         ConfigError: there is no such epoch.
         LedgerIntegrityError: the ledger differs.
     """
-    spec = delivered.spec
+    calendar = delivered.calendar
     if epoch not in delivered.settled:
-        raise ConfigError(f"the run has {spec.epochs} epochs, counted from 0; there is no epoch {epoch}")
+        raise ConfigError(f"the run has {calendar.epochs} epochs, counted from 0; there is no epoch {epoch}")
     settled = delivered.settled[epoch]
     table, result = settled.settlement, settled.result
-    yield f"chain: manifests 0 to {spec.settled_at(epoch)} certified, epoch {epoch} follows from them"
+    yield f"chain: manifests 0 to {calendar.settled_at(epoch)} certified, epoch {epoch} follows from them"
     yield f"table: {len(table.rows)} rows, {money_text(table.total)} {UNIT}, hash {table.table_hash.hex()}"
     yield f"root: {result.root.hex()}"
     yield f"result: {settled.digest.hex()}, signed by a quorum of verifiers"

@@ -16,6 +16,7 @@ from assay.bundle.inputs import RunInputs
 from assay.chain.addresses import Deployment
 from assay.chain.proofs.event_proof import EventProof
 from assay.chain.statements import EpochResult, ModelRecord
+from assay.ledger.settlement.ending import Ending
 from assay.ledger.settlement.payouts import Settlement
 from assay.participant.declarations import Declarations
 from assay.protocol.messages import CertifiedManifest
@@ -82,6 +83,7 @@ class Finished:
     run_id: Digest
     deployment: Deployment
     links: tuple[CertifiedManifest, ...]
+    ending: Ending
     settled: Mapping[int, Settled]
     theta: NDArray[np.float32]
     inputs: RunInputs

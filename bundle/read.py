@@ -19,10 +19,11 @@ from assay.bundle.settlement_file import SETTLEMENTS, epoch_name, read_settlemen
 from assay.chain.addresses import Deployment
 from assay.chain.proofs.result_anchor import ANCHORS, read_anchor_json
 from assay.ledger.settlement.payouts import Settlement, settle
-from assay.ledger.settlement.results import epoch_end, run_id_of
+from assay.ledger.settlement.results import run_id_of
 from assay.orders.toml import read_toml
 from assay.participant.index import IntegrityError
 from assay.participant.links import extend
+from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode
 from assay.protocol.encoding.json_text import parse_json
@@ -54,6 +55,11 @@ class Delivered:
     def bundle(self) -> Path:
         """The bundle's folder."""
         return self.root / BUNDLE
+
+    @property
+    def calendar(self) -> Calendar:
+        """Rounds and epochs of the run."""
+        return self.run_states[-1].calendar
 
     @property
     def tables(self) -> dict[int, Settlement]:
@@ -102,9 +108,10 @@ def read(root: Path) -> Delivered:
         if deployment.deployment_id != spec.deployment_id:
             raise ValueError("another deployment than the spec's")
     run_id = run_id_of(spec)
-    links, run_states = [], [start(spec, run_id)]
-    for round_id in range(spec.last_round + 1):
-        with _about(f"{BUNDLE}/links/{round_id:06d}.cbor") as name:
+    links: list[CertifiedManifest] = []
+    run_states = [start(spec, run_id)]
+    while not run_states[-1].is_complete:
+        with _about(f"{BUNDLE}/links/{len(links):06d}.cbor") as name:
             link = decode(CertifiedManifest, _bytes(root, name))
             run_states.append(extend(run_states[-1], link))
         links.append(link)
@@ -133,8 +140,9 @@ def _settled(
         if signed.commit.state != NO_DIGEST
     }
     previous = NO_DIGEST
-    for epoch in range(spec.epochs):
-        table = settle(run_states[spec.settled_at(epoch) + 1], epoch)
+    calendar = run_states[-1].calendar
+    for epoch in range(calendar.epochs):
+        table = settle(run_states[calendar.settled_at(epoch) + 1], epoch)
         anchor = None
         with _about(f"{BUNDLE}/{epoch_name(ANCHORS, epoch)}") as name:
             if (root / name).exists():
@@ -142,7 +150,7 @@ def _settled(
         with _about(f"{BUNDLE}/{epoch_name(SETTLEMENTS, epoch)}") as name:
             content = parse_json(_bytes(root, name))
             one = read_settlement(content, spec, deployment, table, previous, anchor)
-            state = committed.get(epoch_end(spec, epoch), one.result.model_hash)
+            state = committed.get(calendar.epoch_end(epoch), one.result.model_hash)
             if state != one.result.model_hash:
                 raise ValueError(
                     f"parameters {one.result.model_hash.hex()[:16]}, nodes committed to {state.hex()[:16]}"

@@ -27,10 +27,9 @@ def facts_of(
 ) -> Iterator[RoundFacts]:
     """The facts of each round of a whole checked chain, from round 0."""
     run_state = start(spec, run_id)
-    ripe = {spec.settled_at(epoch): settlement for epoch, settlement in settlements.items()}
     for certified in links:
         before, run_state = run_state, advance(run_state, certified.manifest)
-        yield round_facts(before, certified, run_state, ripe.get(int(before.round)))
+        yield round_facts(before, certified, run_state, settlements)
 
 
 def round_receipts(

@@ -50,7 +50,7 @@ from assay.protocol.state_transition import NodeRecord, RunState, VerifierRecord
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.training.data.batches import batch_positions, batch_root
 
-FORMAT = "assay/step-receipt/3"
+FORMAT = "assay/step-receipt/4"
 RECEIPT_BYTES_MAX = 64 << 20
 _FIELDS = ("format", "run_id", "round", "node", "spec", "deployment", "links", "headers", "pay")
 
@@ -238,9 +238,10 @@ def _headers(
     fields: Mapping[str, Any], spec: RunSpec, run_id: Digest, before: CertifiedManifest
 ) -> list[tuple[Block, QuorumCertificate]]:
     bodies, domain = fields["headers"], Domain(spec.deployment_id, run_id)
-    count = spec.last_round - int(before.manifest.round)
-    if not isinstance(bodies, list) or len(bodies) != count:
-        raise IntegrityError(f"headers: {count} expected, up to round {spec.last_round}")
+    last = spec.ordered.last_round  # of a run that closed early, some round before
+    most = last - int(before.manifest.round)
+    if not isinstance(bodies, list) or len(bodies) > most:
+        raise IntegrityError(f"headers: at most {most} expected, up to round {last}")
     parent, headers = before.block, []
     for body in bodies:
         name = f"header of round {parent.round + 1}"
@@ -336,6 +337,7 @@ def _audit(
         nodes={member.peer: NodeRecord() for member in spec.nodes},
         verifiers={member.peer: VerifierRecord() for member in spec.verifiers},
         audits={},
+        training_rounds=spec.rounds,
         last_commits=_commits_of(first, commit.node),
     )
     audit: Audit | None = None
@@ -372,6 +374,7 @@ def _about(manifest: Manifest, node: PeerId, after: int) -> Manifest:
         contradictions=tuple(pair for pair in manifest.contradictions if pair.first.commit.node == node),
         appraised=(),  # they change how often a step is drawn, and this one was
         stake_reports=(),
+        funding_reports=(),
     )
 
 

@@ -26,7 +26,7 @@ from assay.bundle.settlement_file import SETTLEMENTS, epoch_name
 from assay.bundle.write import ANCHOR, read_anchor, write_bundle
 from assay.chain.commit_statement import evm_address
 from assay.chain.proofs.event_proof import BlockPoint, read_event
-from assay.ledger.settlement.results import epoch_end
+from assay.ledger.settlement.ending import ending_of
 from assay.participant.index import IntegrityError, check_index
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import digest
@@ -81,6 +81,7 @@ def verify(delivered: Delivered, *, on_round: Callable[[int], None] = lambda _: 
         run_id=delivered.run_id,
         deployment=delivered.deployment,
         links=delivered.links,
+        ending=ending_of(delivered.run_states[-1]),
         settled=delivered.settled,
         theta=public.theta_P,
         state=public_digest(public),
@@ -124,6 +125,7 @@ def report_lines(report: Report) -> Iterator[str]:
     yield f"data: {len(inputs.manifest.sources)} sources, {inputs.manifest.tokens} tokens, as the spec says"
     signers = min(len(link.certificate.verifiers) for link in run.links)
     yield f"chain: {len(run.links)} manifests, each certified by at least {signers} of {members} verifiers"
+    yield f"rounds: {ending_of(run.run_states[-1]).text}"
     updates = sum(len(link.manifest.commits) for link in run.links)
     yield f"updates: {updates} signed contributions, each aggregate recomputed from them"
     start = "the seed" if inputs.base is None else "the imported parameters"
@@ -184,7 +186,7 @@ def replay(delivered: Delivered, inputs: RunInputs, on_round: Callable[[int], No
         states.append(public_digest(public))
         on_round(round_id)
     for epoch, one in delivered.settled.items():
-        state = states[epoch_end(spec, epoch)]
+        state = states[delivered.calendar.epoch_end(epoch)]
         if one.result.model_hash != state:
             given = one.result.model_hash.hex()[:16]
             name = f"{BUNDLE}/{epoch_name(SETTLEMENTS, epoch)}"
@@ -241,7 +243,7 @@ def _check_summary(delivered: Delivered, registered: Registered | None) -> None:
     }
     expected = (
         delivered.run_id.hex(),
-        delivered.spec.rounds,
+        delivered.calendar.rounds,
         None if registered is None else registered.record_id.hex(),
         *paid.values(),
     )

@@ -140,7 +140,8 @@ def _write_receipts_and_model(folder: Path, run: Finished, state: Digest) -> Non
             "clean_up_tokenization_spaces": False,
         },
     )
-    (model / "README.md").write_text(model_card(run.spec, run.run_id, layout, facts, state))
+    card = model_card(run.spec, run.run_id, layout, facts, state, run.ending.text)
+    (model / "README.md").write_text(card)
     (folder / FOLDER).mkdir()
     for name, body in registry_files(run, facts, _sha256(model / WEIGHTS)).items():
         (folder / FOLDER / name).write_bytes(body)

@@ -18,7 +18,17 @@ from assay.chain.logs import read_events, read_events_of
 from assay.chain.proofs.event_proof import EventProof
 from assay.chain.proofs.event_prover import prove_event
 from assay.chain.rpc import Rpc, artefact
-from assay.chain.state import CaseState, EpochState, EscrowState, HotKey, S, StakeState, Ticket, state_of
+from assay.chain.state import (
+    CaseState,
+    EpochState,
+    EscrowState,
+    FinalEscrow,
+    HotKey,
+    S,
+    StakeState,
+    Ticket,
+    state_of,
+)
 from assay.chain.statements import Address, Statement
 from assay.protocol.errors import ConfigError
 
@@ -175,6 +185,19 @@ class ChainReader:
         state = self._state(EscrowState, "RunEscrow", "getRun", run_id)
         return state if int(state.buyer, 16) else None
 
+    def final_escrow(self, run_id: bytes) -> FinalEscrow:
+        """The run's escrow at the finalised block, which no reorganisation can change."""
+        eth = self._rpc.web3.eth
+        final = self._rpc.read("finalised block", lambda: eth.get_block("finalized"))
+        found = self._ask("RunEscrow", "getRun", run_id, block=int(final["number"]))
+        state = self._rpc.read("RunEscrow.getRun", lambda: state_of(EscrowState, found))
+        return FinalEscrow(
+            block=int(final["number"]),
+            time_s=int(final["timestamp"]),
+            newest_s=self.timestamp(),
+            escrow=state if int(state.buyer, 16) else None,
+        )
+
     def epoch_state(self, run_id: bytes, epoch: int) -> EpochState:
         """Settlement state of one epoch."""
         return self._state(EpochState, "EpochSettlement", "getEpoch", run_id, epoch)
@@ -250,6 +273,8 @@ class ChainReader:
         found = self._ask(contract, function, *arguments)
         return self._rpc.read(f"{contract}.{function}", lambda: state_of(kind, found))
 
-    def _ask(self, contract: str, function: str, *arguments: Any) -> Any:
+    def _ask(self, contract: str, function: str, *arguments: Any, block: int | None = None) -> Any:
+        """A view call, at the newest block or at an earlier one."""
         call = self._contracts[contract].functions[function](*arguments)
-        return self._rpc.read(f"{contract}.{function}", lambda: call.call())
+        at = "latest" if block is None else BlockNumber(block)
+        return self._rpc.read(f"{contract}.{function}", lambda: call.call(block_identifier=at))

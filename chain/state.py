@@ -95,6 +95,16 @@ class EscrowState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FinalEscrow:
+    """A run's escrow at the chain's finalised block."""
+
+    block: int
+    time_s: int  # of that block
+    newest_s: int  # of the chain's newest block
+    escrow: EscrowState | None  # None: nobody has opened the run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EpochState:
     """The settlement of one (run, epoch)."""
 

@@ -152,7 +152,7 @@ def _of_bundle(run: Path, account: Account) -> Source:
     found = read(run)
     _check_deployment(run, found.spec.deployment_id, account)
     tables = {epoch: table_of(settlement) for epoch, settlement in found.tables.items()}
-    return Source(run_id=found.run_id, epochs=found.spec.epochs, tables=tables)
+    return Source(run_id=found.run_id, epochs=found.calendar.epochs, tables=tables)
 
 
 def _of_books(run: Path, account: Account) -> Source:

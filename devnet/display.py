@@ -20,6 +20,7 @@ from rich.text import Text
 
 from assay.devnet.lines import COLUMNS, duration_text, event_line, round_cells, round_line
 from assay.ledger.queries.report import RoundFigures
+from assay.ledger.settlement.ending import Ending
 from assay.observer.ledger_service.status import EpochReport, RefundReport, SlashReport
 from assay.orders.config_errors import one_line
 
@@ -92,15 +93,16 @@ class Display:
         mark = "ok" if self._live is None or self._console.options.ascii_only else "✓"
         self._print_line(f"{mark} {text} ({duration_text(seconds)})", "green", styled=len(mark))
 
-    def feed(self, report: RoundFigures | SlashReport | EpochReport | RefundReport) -> None:
+    def feed(self, report: RoundFigures | Ending | SlashReport | EpochReport | RefundReport) -> None:
         """One report of the ledger service."""
         if isinstance(report, RoundFigures):
             self.round(report)
         else:
-            self.event(event_line(report), is_alarm=isinstance(report, SlashReport))
+            self.event(event_line(report), is_alarm=isinstance(report, SlashReport | Ending))
 
     def round(self, figures: RoundFigures) -> None:
         """A round is final."""
+        self._rounds = figures.rounds  # fewer than ordered, once the run closes early
         if self._live is None:
             self._print_line(round_line(figures))
             return

@@ -56,7 +56,8 @@ def finish(
     delivered = read(root)
     links = delivered.links
     commits = [[signed.commit for signed in link.manifest.commits] for link in links]
-    training = commits[: spec.rounds]
+    rounds = settled.ending.rounds
+    training = commits[:rounds]
     validation_first, validation_last = _validation(spec, root)
     accepted = [commit for group in commits for commit in group]
     verdicts = [signed.verdict for link in links for signed in link.manifest.verdicts]
@@ -67,12 +68,14 @@ def finish(
         run_id=network.run_id.hex(),
         deployment_id=spec.deployment_id.hex(),
         rounds=spec.rounds,
-        rounds_finalised=sum(link.manifest.round < spec.rounds for link in links),
+        rounds_finalised=sum(link.manifest.round < rounds for link in links),
+        ending=settled.ending,
+        unsettled_steps=settled.unsettled_steps,
         wall_s=round(wall_s, 1),
         params=layout_of(spec.model).parameters,
         loss=Losses(
-            first=finite(_mean_loss(training[0])),
-            last=finite(_mean_loss(training[-1])),
+            first=finite(_mean_loss(training[0] if training else [])),
+            last=finite(_mean_loss(training[-1] if training else [])),
             validation_first=finite(validation_first),
             validation_last=finite(validation_last),
         ),

@@ -7,6 +7,7 @@ display; nothing here knows about terminals.
 from __future__ import annotations
 
 from assay.ledger.queries.report import RoundFigures
+from assay.ledger.settlement.ending import Ending
 from assay.observer.ledger_service.status import EpochReport, RefundReport, SlashReport
 from assay.orders.amounts import UNIT, bytes_text, money_text
 from assay.orders.config_errors import one_line
@@ -52,9 +53,11 @@ def round_line(figures: RoundFigures) -> str:
     return f"{head}  certificate {certificate}  {counts}  slashes {slashes}  escrow {escrow} {UNIT}"
 
 
-def event_line(report: SlashReport | EpochReport | RefundReport) -> str:
-    """A report of a payment as a line."""
+def event_line(report: Ending | SlashReport | EpochReport | RefundReport) -> str:
+    """A report of a payment, or of an early end, as a line."""
     match report:
+        case Ending():
+            return f"training ended after {report.text}"
         case SlashReport():
             return one_line(
                 f"node {report.node[:8]} slashed {money_text(report.amount)} {UNIT}: "

@@ -13,7 +13,7 @@ import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from assay.chain.addresses import Deployment
@@ -26,7 +26,7 @@ from assay.devnet.faults.behaviours import HONEST
 from assay.node.known_answer import write_known_answers
 from assay.orders.amounts import DECIMALS, scaled
 from assay.orders.order import Order
-from assay.orders.spec import build_spec
+from assay.orders.spec import build_spec, order_closing_s
 from assay.participant.keyring import Keys, create_keys, release_key
 from assay.protocol.commitments import known_answer_proof
 from assay.protocol.encoding.codec import digest, encode
@@ -40,6 +40,7 @@ from assay.verifier.service.appraiser import POLICY
 GAS_WEI = 10**18
 RUN_S_MAX = 30 * 24 * 3600
 HOT_KEY_S = 365 * 24 * 3600
+FINALITY_S = 15  # a local chain's finalised block is this far behind, on a machine that is busy
 CASES_MAX = 10  # for which each participant can put up a bond at the same time
 KNOWN_ANSWERS = "known-answers.txt"  # beside the configuration of the node that has the known-answer tasks
 
@@ -109,10 +110,11 @@ def establish(
 
     step("contracts")
     deployer_key = anvil.keys[0]
+    close_delay_s = order_closing_s(order) + FINALITY_S
     deployment = deploy(
         anvil.rpc_url,
         deployer_key,
-        LOCALNET,
+        replace(LOCALNET, close_delay_s=close_delay_s),
         secrets.token_bytes(32),
         [(evm_address(s.keys.account_address), evm_address(s.keys.hot_address)) for s in verifiers],
     )

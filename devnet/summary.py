@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from assay.devnet.faults.behaviours import NODE_CHEATS, SLASHED_VERIFIERS
 from assay.ledger.queries.report import Money
+from assay.ledger.settlement.ending import Ending
 from assay.orders.amounts import DECIMALS, UNIT
 
 
@@ -91,6 +92,8 @@ class Summary:
     deployment_id: str
     rounds: int
     rounds_finalised: int  # training rounds whose manifest is final
+    ending: Ending
+    unsettled_steps: int  # accepted, in an epoch without a final result: unpaid work
     wall_s: float  # from the first set-up step to the last claim
     params: int
     loss: Losses
@@ -155,17 +158,19 @@ def invariants(summary: Summary) -> list[str]:
 
 def _broken_training(summary: Summary) -> list[str]:
     broken = []
-    final, rounds = summary.rounds_finalised, summary.rounds
+    final, rounds = summary.rounds_finalised, summary.ending.rounds
     if final != rounds:
         broken.append(f"{final} rounds are final, expected {rounds}")
     if not summary.state_agreement:
         broken.append("honest processes held different parameters")
-    if summary.record is None:
+    if summary.unsettled_steps:
+        broken.append(f"{summary.unsettled_steps} accepted steps are in epochs without a final result")
+    if summary.record is None and rounds:
         broken.append("the model is not on record on chain")
     first, last = summary.loss.validation_first, summary.loss.validation_last
     if first is None or last is None:
         broken.append("validation loss is missing or not finite")
-    elif not last < first:
+    elif not last < first and summary.ending.closed_by is None:
         broken.append(f"validation loss went from {first:.4f} to {last:.4f}, expected it to fall")
     return broken
 

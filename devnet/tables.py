@@ -41,6 +41,7 @@ def training_table(summary: Summary) -> Table:
     table = _table("Training", "", "")
     table.add_row("parameters", f"{summary.params:,}")
     table.add_row("rounds", f"{summary.rounds_finalised} of {summary.rounds} final")
+    table.add_row("trained for", summary.ending.text)
     table.add_row("validation loss", f"{_loss(loss.validation_first)} -> {_loss(loss.validation_last)} nats")
     table.add_row("same parameters everywhere", "yes" if summary.state_agreement else "NO")
     table.add_row("update per node and round", bytes_text(wire.bytes_per_node_round))

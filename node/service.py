@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import trio
 
 from assay.chain.commit_statement import sign_commit
+from assay.ledger.settlement.ending import ending_of
 from assay.network.host import Host
 from assay.node.attestation import attester_of, keep_attested
 from assay.node.known_answer import read_known_answers
@@ -137,6 +139,7 @@ class Service:
                     nursery.start_soon(self._contribute, run_state)
                     await self.follower.grown(int(run_state.round))
                     scope.cancel()
+        log.info("training is over", extra=asdict(ending_of(self.follower.run_state)))
 
     async def _contribute(self, run_state: RunState) -> None:
         """Send this round's commit to every verifier, repeatedly until the round is final."""
@@ -144,6 +147,7 @@ class Service:
         while submission is None:
             try:
                 await self.state_sync.reach(int(run_state.round))
+                await self._funded(run_state)
                 submission = await self._submission(run_state)
             except (Unavailable, Diverged) as error:
                 log.warning("no step yet", extra={"round": int(run_state.round), "reason": str(error)})
@@ -151,8 +155,19 @@ class Service:
         async with trio.open_nursery() as nursery:
             for verifier in self.me.spec.verifier_peers:
                 nursery.start_soon(self._submit, verifier, submission)
-            if self.me.spec.rule.read_lag and run_state.round + 1 < self.me.spec.rounds:
+            if self.me.spec.rule.read_lag and run_state.is_paid_for(run_state.round + 1):
                 nursery.start_soon(self._work_ahead, submission.signed.commit)
+
+    async def _funded(self, run_state: RunState) -> None:
+        """Wait until a quorum of verifiers finds the round paid for: what is not paid for is not begun."""
+        if not self.follower.is_funded:
+            epoch = run_state.epoch_of(int(run_state.round))
+            log.warning(
+                "waiting: no quorum of verifiers finds the epoch funded in the escrow",
+                extra={"round": int(run_state.round), "epoch": epoch},
+            )
+            await self.follower.funded()
+            log.info("epoch is funded", extra={"round": int(run_state.round), "epoch": epoch})
 
     async def _work_ahead(self, commit: Commit) -> None:
         """Do the next round's local work during consensus on this one; it ends before the round begins."""

@@ -10,11 +10,13 @@ from fractions import Fraction
 from pathlib import Path
 
 from assay.chain.penalties import CASE_PPM_MAX, check_penalties
+from assay.chain.times import CLOSE_DELAY_S
+from assay.ledger.settlement.funding import check_close_delay
 from assay.orders.amounts import DECIMALS, UNIT, bytes_text, money_text, scaled
 from assay.orders.data import collect_data
 from assay.orders.load import load_order
 from assay.orders.order import Order
-from assay.orders.spec import audit_spec, compute_spec, data_spec, model_spec, money_spec
+from assay.orders.spec import audit_spec, compute_spec, data_spec, model_spec, money_spec, order_closing_s
 from assay.protocol.draws import audit_rate_ppm
 from assay.protocol.params import PPM, AuditSpec, DataSpec, ModelSpec
 from assay.protocol.types import NO_DIGEST, Address
@@ -36,6 +38,7 @@ def check_order(path: Path | None) -> list[str]:
     """
     order = load_order(path)
     check_penalties(money_spec(order, Address(bytes(20))), CASE_PPM_MAX)
+    check_close_delay(order_closing_s(order), CLOSE_DELAY_S)
     manifest = collect_data(order, None)
     data, model = data_spec(order, manifest), model_spec(order)
     layout = layout_of(model)

@@ -17,6 +17,7 @@ from assay.chain.penalties import check_penalties
 from assay.chain.state import EpochPhase
 from assay.chain.times import span_text, time_text, when_text
 from assay.chain.units import UNIT, money_text
+from assay.ledger.settlement.funding import check_close_delay, closing_s
 from assay.ledger.settlement.results import SET_VERSION
 from assay.orders.quote import Quote, check_spec_keeps
 from assay.participant.wallet.account import Account
@@ -83,6 +84,9 @@ def check_place(account: Account, quote: Quote) -> None:
     spec, chain = account.spec, account.chain
     check_spec_keeps(quote, spec)
     check_penalties(spec.money, chain.case_ppm_max())
+    final = chain.final_escrow(account.run_id)
+    need_s = closing_s(spec.audit, spec.timing, len(spec.verifiers))
+    check_close_delay(need_s, chain.close_delay(), final.newest_s - final.time_s)
     if evm_address(spec.buyer) != account.address:
         raise ConfigError(f"the spec's buyer is {evm_address(spec.buyer)}, this account is {account.address}")
     if chain.set_version() != SET_VERSION:

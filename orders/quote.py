@@ -14,9 +14,11 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 from assay.chain.penalties import CASE_PPM_MAX, check_penalties
+from assay.chain.times import CLOSE_DELAY_S
+from assay.ledger.settlement.funding import check_close_delay
 from assay.orders.check import audit_share
 from assay.orders.order import Order
-from assay.orders.spec import audit_spec, compute_spec, model_spec, money_spec, timing_spec
+from assay.orders.spec import audit_spec, compute_spec, model_spec, money_spec, order_closing_s, timing_spec
 from assay.protocol.encoding.codec import Max, digest
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import (
@@ -97,10 +99,11 @@ def quote_of(order: Order) -> Quote:
     """The quote of an order.
 
     Raises:
-        ConfigError: a penalty is above the slash court's cap.
+        ConfigError: a penalty is above the slash court's cap, or closing takes longer than escrows wait.
     """
     money = money_spec(order, _NOBODY)
     check_penalties(money, CASE_PPM_MAX)
+    check_close_delay(order_closing_s(order), CLOSE_DELAY_S)
     terms = Terms(
         name=order.run.name,
         seed=order.run.seed,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from assay.ledger.settlement.funding import closing_s
 from assay.orders.amounts import scaled
 from assay.orders.order import Order
 from assay.protocol.commitments import known_answer_root
@@ -106,6 +107,11 @@ def timing_spec(order: Order) -> TimingSpec:
         iteration_ms=scaled(timing.iteration_s, 3),
         resend_ms=scaled(timing.resend_s, 3),
     )
+
+
+def order_closing_s(order: Order) -> int:
+    """Seconds in which a run of this order that is asked to close has posted every result."""
+    return closing_s(audit_spec(order), timing_spec(order), order.run.verifiers)
 
 
 def data_spec(order: Order, manifest: DataManifest) -> DataSpec:

@@ -19,9 +19,16 @@ from assay.participant.store import Store
 from assay.protocol.audits import Audit, AuditStatus, Fault
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
-from assay.protocol.messages import CertifiedManifest, ManifestRange, StepRequest
+from assay.protocol.identity import Domain, verify
+from assay.protocol.messages import (
+    CertifiedManifest,
+    FundingReport,
+    ManifestRange,
+    SignedFundingReport,
+    StepRequest,
+)
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import RunState, StepId, start
+from assay.protocol.state_transition import RunState, StepId, start, with_reports
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 
 log = logging.getLogger(__name__)
@@ -45,6 +52,7 @@ class Follower:
         self.settlements: dict[int, Settlement] = {}  # of every final epoch
         self.confirmed: dict[StepId, Audit] = {}  # of the whole run
         self.failed: dict[Digest, tuple[Audit, Fault]] = {}  # verifiers' faults, likewise
+        self._reports: dict[PeerId, FundingReport] = {}  # that no manifest carries yet
         for certified in store.links():
             self._fold(extend(self.run_state, certified))
         self._news = trio.Event()
@@ -63,9 +71,37 @@ class Follower:
         run_state = extend(self.run_state, certified)
         self._store.add_link(certified)
         self._fold(run_state)
+        self._wake()
+        return True
+
+    @property
+    def is_funded(self) -> bool:
+        """Whether the next round trains and is paid for, by reports that its manifest may carry too."""
+        return with_reports(self.run_state, self._reports.values()).is_funded
+
+    def hear(self, sender: PeerId, signed: SignedFundingReport) -> None:
+        """Keep a verifier's newest report on the escrow until a manifest carries it.
+
+        Raises:
+            PeerFault, MalformedMessage: it is not the sender's, who must be a verifier of this run.
+        """
+        report, spec = signed.funding_report, self.run_state.spec
+        if sender != report.verifier or sender not in spec.verifier_peers:
+            raise PeerFault(sender, f"sends a FundingReport of {report.verifier.hex()[:8]}")
+        verify(sender, Domain(spec.deployment_id, self.run_state.run_id), report, signed.signature)
+        known = self._reports.get(sender)
+        if known is None or known.block < report.block:
+            self._reports[sender] = report
+            self._wake()
+
+    async def funded(self) -> None:
+        """Wait until the next round `is_funded`."""
+        while not self.is_funded:
+            await self._news.wait()
+
+    def _wake(self) -> None:
         self._news.set()
         self._news = trio.Event()
-        return True
 
     def _fold(self, run_state: RunState) -> None:
         self.run_state = run_state
@@ -73,9 +109,9 @@ class Follower:
             step: a for step, a in run_state.audits.items() if a.ruling is AuditStatus.CONFIRMED
         }
         self.failed |= {f.offence_id: (a, f) for a in run_state.audits.values() for f in a.faults}
-        for epoch in range(run_state.spec.epochs):
-            if run_state.spec.settled_at(epoch) == run_state.round - 1:
-                self.settlements[epoch] = settle(run_state, epoch)
+        ripe = run_state.calendar.ripe_at(int(run_state.round) - 1)
+        if ripe is not None:
+            self.settlements[ripe] = settle(run_state, ripe)
 
     async def grown(self, beyond: int) -> RunState:
         """Wait until more than `beyond` manifests are final."""

@@ -22,8 +22,10 @@ from assay.protocol.state_transition import (
     may_appraise,
     may_contradict,
     may_open_verdict,
+    may_report_funding,
     may_report_stake,
     next_chain,
+    with_reports,
 )
 from assay.protocol.types import NO_DIGEST, PeerId, RoundId
 
@@ -100,7 +102,32 @@ def check_place(run_state: RunState, manifest: Manifest) -> None:
     for report in reports:
         subject = f"{report.verifier.hex()[:8]} on the stake of {report.node.hex()[:8]}"
         need(may_report_stake(run_state, report), f"carries a stake report by {subject}, not admissible now")
+    _check_funding(run_state, manifest)
     check_messages(run_state, manifest)
+
+
+def _check_funding(run_state: RunState, manifest: Manifest) -> None:
+    """Do nothing if a manifest's funding reports are admissible, and no round begins that is not paid for."""
+
+    def need(holds: bool, reason: str) -> None:
+        if not holds:
+            raise MalformedMessage(f"manifest of round {manifest.round}: {reason}")
+
+    reports = [one.funding_report for one in manifest.funding_reports]
+    need(
+        all(a.verifier < b.verifier for a, b in pairwise(reports)),
+        "funding reports must ascend by verifier, one each",
+    )
+    for report in reports:
+        subject = report.verifier.hex()[:8]
+        need(
+            may_report_funding(run_state, report),
+            f"carries a funding report of {subject} that is not admissible now",
+        )
+    after = with_reports(run_state, reports)
+    epoch = run_state.epoch_of(int(manifest.round))
+    need(after.is_funded or not manifest.commits, f"carries commits, but epoch {epoch} is not funded")
+    need(not after.awaits_funding, f"takes up a round of training, but epoch {epoch} is not funded")
 
 
 def check_messages(run_state: RunState, manifest: Manifest) -> None:

@@ -16,11 +16,14 @@ from assay.participant.config import Participant, open_network
 from assay.participant.follower import Follower
 from assay.protocol.encoding.codec import decode_any
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault
-from assay.protocol.messages import CertifiedManifest
+from assay.protocol.messages import CertifiedManifest, SignedFundingReport
 from assay.protocol.types import PeerId
 
 log = logging.getLogger(__name__)
-FACTS = {CertifiedManifest.TAG: CertifiedManifest}
+FACTS: dict[bytes, type[CertifiedManifest] | type[SignedFundingReport]] = {
+    CertifiedManifest.TAG: CertifiedManifest,
+    SignedFundingReport.TAG: SignedFundingReport,
+}
 
 
 @asynccontextmanager
@@ -38,7 +41,7 @@ async def participate(
         follower: Its chain.
         handlers: Requests that it answers besides `links`, by method.
         take: Takes each notification and raises what is wrong with it; by default certified manifests are
-            taken into the chain, and peers are asked when none comes.
+            taken into the chain, funding reports beside it, and peers are asked when no manifest comes.
         ready: If given, `handlers` and `take` are not called before it is set; peers' messages wait.
     """
     is_ready = trio.Event() if ready is None else ready
@@ -46,7 +49,11 @@ async def participate(
         is_ready.set()
 
     def follow(notification: Notification) -> None:
-        follower.take(decode_any(FACTS, notification.payload))
+        message: CertifiedManifest | SignedFundingReport = decode_any(FACTS, notification.payload)
+        if isinstance(message, SignedFundingReport):
+            follower.hear(notification.peer, message)
+        else:
+            follower.take(message)
 
     def after_ready(handler: Handler) -> Handler:
         async def answer(peer: PeerId, body: bytes) -> bytes:

@@ -231,11 +231,40 @@ class SignedStakeReport:
     signature: Signature
 
 
+class Closing(enum.IntEnum):
+    """Whether an escrow takes results for a last `closeDelay` only, and by what."""
+
+    NO = 0
+    BY_BUYER = 1  # the buyer cancelled
+    BY_DEADLINE = 2  # or the deadline came
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FundingReport:
+    """A verifier's reading of a run's escrow at a finalised block of its chain."""
+
+    TAG: ClassVar[bytes] = b"assay/funding-report/1"
+    run_id: Digest
+    verifier: PeerId
+    block: int  # number of the block that was read
+    epochs: int  # from the first on, for which the escrow can pay every step
+    closing: Closing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedFundingReport:
+    """A funding report with its verifier's signature."""
+
+    TAG: ClassVar[bytes] = b"assay/signed-funding-report/1"
+    funding_report: FundingReport
+    signature: Signature
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """Manifest of one round: the block body that verifiers agree on."""
 
-    TAG: ClassVar[bytes] = b"assay/manifest/7"
+    TAG: ClassVar[bytes] = b"assay/manifest/8"
     run_id: Digest
     round: RoundId
     parent: Digest  # digest of the manifest before; of the run's spec in round 0
@@ -253,6 +282,7 @@ class Manifest:
     contradictions: Annotated[tuple[Contradiction, ...], Max(CONTRADICTIONS_MAX)]  # ascending by node
     appraised: Annotated[tuple[SignedAppraisal, ...], Max(VERDICTS_MAX)]  # by (node, verifier)
     stake_reports: Annotated[tuple[SignedStakeReport, ...], Max(STAKE_REPORTS_MAX)]  # likewise
+    funding_reports: Annotated[tuple[SignedFundingReport, ...], Max(VERIFIERS_MAX)]  # ascending by verifier
     disqualified: Annotated[tuple[PeerId, ...], Max(VERIFIERS_MAX)]  # verifiers at fault, ascending
     aggregate: Digest  # blob digest; zero without commits, or where the rule refuses them (n <= 2f)
     chain: Digest  # H(chain before | ids | update digests | aggregate)
@@ -321,7 +351,7 @@ class Proposal:
     `parent` is the parent block's notarisation (absent, so empty, for round 0).
     """
 
-    TAG: ClassVar[bytes] = b"assay/proposal/6"
+    TAG: ClassVar[bytes] = b"assay/proposal/7"
     block: Block
     manifest: Manifest
     parent: Annotated[tuple[QuorumCertificate, ...], Max(1)]
@@ -334,7 +364,7 @@ class Proposal:
 class CertifiedManifest:
     """A manifest with its finality certificate: anyone who knows the verifiers can check it."""
 
-    TAG: ClassVar[bytes] = b"assay/certified/6"
+    TAG: ClassVar[bytes] = b"assay/certified/7"
     manifest: Manifest
     block: Block
     certificate: QuorumCertificate
@@ -425,7 +455,7 @@ class SlashOrderRequest:
 class ManifestRange:
     """Consecutive certified manifests, as many as fit one response."""
 
-    TAG: ClassVar[bytes] = b"assay/manifest-range/6"
+    TAG: ClassVar[bytes] = b"assay/manifest-range/7"
     links: Annotated[tuple[CertifiedManifest, ...], Max(256)]
 
 
@@ -514,6 +544,8 @@ MESSAGES: dict[bytes, type[Any]] = {
         EvidenceSubmission,
         StakeReport,
         SignedStakeReport,
+        FundingReport,
+        SignedFundingReport,
         ModelRequest,
         ModelSignature,
     )

@@ -11,6 +11,7 @@ import enum
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.codec import Max
 from assay.protocol.messages import NODES_MAX, VERIFIERS_MAX
 from assay.protocol.openings import OPENED_BLOCKS_MAX
@@ -187,25 +188,37 @@ class RunSpec:
         return tuple(member.peer for member in self.verifiers)
 
     @property
-    def last_round(self) -> int:
-        """The round whose manifest closes the chain, once training and all audits are over."""
-        return self.rounds - 1 + self.closing_rounds
-
-    @property
     def closing_rounds(self) -> int:
         """Rounds after which a step's audit has ended, dispute and second committee included."""
-        attempts = 1 if len(self.verifiers) <= committee_size(len(self.verifiers), 0) else 2
-        return self.audit.audit_rounds + attempts * self.audit.dispute_rounds
+        return closing_rounds(self.audit, len(self.verifiers))
 
     @property
     def epochs(self) -> int:
-        """Number of epochs (settlements) of the run."""
-        return -(-self.rounds // self.money.epoch_rounds)
+        """Number of epochs (settlements) that were ordered; a run that closes early has fewer."""
+        return self.ordered.epochs
 
-    def settled_at(self, epoch: int) -> int:
-        """The round whose manifest makes `epoch` final for settlement: nothing in it changes later."""
-        last = min((epoch + 1) * self.money.epoch_rounds, self.rounds) - 1
-        return last + self.closing_rounds
+    @property
+    def ordered(self) -> Calendar:
+        """The calendar of this run if it trains for as many rounds as were ordered."""
+        return self.calendar(self.rounds)
+
+    def calendar(self, rounds: int) -> Calendar:
+        """The calendar of this run if it trains for so many rounds."""
+        return Calendar(
+            rounds=rounds, epoch_rounds=self.money.epoch_rounds, closing_rounds=self.closing_rounds
+        )
+
+    def epoch_price(self, epoch: int) -> int:
+        """The most that an ordered epoch can cost, in minor units: every step of all nodes accepted."""
+        steps = self.ordered.epoch_end(epoch) - epoch * self.money.epoch_rounds
+        tokens = steps * len(self.nodes) * self.tokens_per_step
+        return tokens * self.money.price_per_mtoken // 10**6
+
+
+def closing_rounds(audit: AuditSpec, verifiers: int) -> int:
+    """Rounds after which a step's audit has ended, where so many verifiers take part."""
+    attempts = 1 if verifiers <= committee_size(verifiers, 0) else 2
+    return audit.audit_rounds + attempts * audit.dispute_rounds
 
 
 def check_spec(spec: RunSpec) -> None:

@@ -8,17 +8,21 @@ of one audit). Ledger, payouts and slashes are functions of this state and of th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from assay.protocol import audits as rules
 from assay.protocol.audits import Audit, AuditStatus, Fault
+from assay.protocol.calendar import Calendar
 from assay.protocol.draws import audit_rate_ppm, audit_seed, auditors, beacon_input, is_drawn
 from assay.protocol.encoding.codec import digest
+from assay.protocol.funding import closing, funded_epochs, is_news
 from assay.protocol.messages import (
     Appraisal,
+    Closing,
     Commit,
     Contradiction,
+    FundingReport,
     KnownAnswer,
     Manifest,
     SketchOpening,
@@ -82,6 +86,7 @@ class RunState:
     nodes: Mapping[PeerId, NodeRecord]
     verifiers: Mapping[PeerId, VerifierRecord]
     audits: Mapping[StepId, Audit]  # of epochs not yet final for settlement
+    training_rounds: int  # those ordered, or fewer once the escrow closes
     steps: Mapping[StepId, int] = field(default_factory=dict)  # accepted tokens, same epochs
     beacon_shares: Mapping[int, tuple[PeerId, ...]] = field(default_factory=dict)  # by round they are for
     away: Mapping[PeerId, int] = field(default_factory=dict)  # until which round no share is awaited
@@ -90,18 +95,46 @@ class RunState:
     stake_reports: Mapping[tuple[PeerId, PeerId], StakeReport] = field(
         default_factory=dict
     )  # (node, verifier)
+    funding_reports: Mapping[PeerId, FundingReport] = field(
+        default_factory=dict
+    )  # of each verifier the latest
     drand_next: int = 0  # the drand round that the last manifest named; 0: none
     appraised: Mapping[tuple[PeerId, PeerId], Appraisal] = field(default_factory=dict)  # (node, verifier)
 
     @property
+    def calendar(self) -> Calendar:
+        """Rounds and epochs of the run, as far as is agreed."""
+        return self.spec.calendar(self.training_rounds)
+
+    @property
     def is_complete(self) -> bool:
         """Whether training, audits and disputes are over, so that no manifest can follow."""
-        return self.round > self.spec.last_round
+        return self.round > self.calendar.last_round
 
     @property
     def is_training(self) -> bool:
-        """Whether the next manifest takes commits."""
-        return self.round < self.spec.rounds
+        """Whether the next round is one of training; it takes commits if it `is_funded` too."""
+        return self.round < self.training_rounds
+
+    @property
+    def is_funded(self) -> bool:
+        """Whether the next round trains, and its epoch is paid for by the reports in this state."""
+        return self.is_paid_for(self.round)
+
+    def is_paid_for(self, round_id: int) -> bool:
+        """Whether this round trains, and its epoch is paid for by the reports in this state."""
+        funded = funded_epochs(self.funding_reports, self.spec.verifier_peers)
+        return round_id < self.training_rounds and self.epoch_of(round_id) < funded
+
+    @property
+    def closing(self) -> Closing:
+        """Whether the run's escrow is closing by the reports in this state, and by what."""
+        return closing(self.funding_reports, self.spec.verifier_peers)
+
+    @property
+    def awaits_funding(self) -> bool:
+        """Whether no manifest can follow before other reports come: training is neither paid for nor over."""
+        return self.is_training and not self.is_funded and self.closing is Closing.NO
 
     @property
     def active(self) -> tuple[PeerId, ...]:
@@ -154,7 +187,7 @@ class RunState:
 
     def epoch_of(self, round_id: int) -> int:
         """The epoch (settlement) of a round."""
-        return round_id // self.spec.money.epoch_rounds
+        return self.calendar.epoch_of(int(round_id))
 
 
 def start(spec: RunSpec, run_id: Digest) -> RunState:
@@ -168,6 +201,7 @@ def start(spec: RunSpec, run_id: Digest) -> RunState:
         nodes={member.peer: NodeRecord() for member in spec.nodes},
         verifiers={member.peer: VerifierRecord() for member in spec.verifiers},
         audits={},
+        training_rounds=spec.rounds,
     )
 
 
@@ -227,6 +261,22 @@ def may_report_stake(run_state: RunState, report: StakeReport) -> bool:
     return is_news and report.round < run_state.round <= report.round + STAKE_REPORT_ROUNDS
 
 
+def may_report_funding(run_state: RunState, report: FundingReport) -> bool:
+    """Whether the next manifest may include this report on the escrow: a verifier's next one, if it is news.
+
+    Each verifier has at most one in a manifest, so none can crowd others out.
+    """
+    if report.run_id != run_state.run_id or report.verifier not in run_state.spec.verifier_peers:
+        return False
+    return is_news(run_state.funding_reports.get(report.verifier), report)
+
+
+def with_reports(run_state: RunState, reports: Iterable[FundingReport]) -> RunState:
+    """The run state in which those funding reports are known too that the next manifest may carry."""
+    fresh = {one.verifier: one for one in reports if may_report_funding(run_state, one)}
+    return replace(run_state, funding_reports={**run_state.funding_reports, **fresh}) if fresh else run_state
+
+
 def may_contradict(run_state: RunState, pair: Contradiction) -> bool:
     """Whether the next manifest may carry this pair, its signatures aside.
 
@@ -274,7 +324,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
     if now:
         shared = {beacon_share.verifier for beacon_share in manifest.beacon_shares}
         away |= {peer: now + 1 + BEACON_PAUSE for peer in run_state.beacon if peer not in shared}
-        if now <= spec.rounds:
+        if now <= run_state.training_rounds:
             beacon_shares[now - 1] = tuple(beacon_share.verifier for beacon_share in manifest.beacon_shares)
         seed = beacon_of(run_state, manifest)
         for step, audit in audits.items():
@@ -343,6 +393,10 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         )
 
     commits = tuple(signed_commit.commit for signed_commit in manifest.commits)
+    reported = with_reports(run_state, (signed.funding_report for signed in manifest.funding_reports))
+    training_rounds = run_state.training_rounds
+    if run_state.is_training and reported.closing is not Closing.NO:
+        training_rounds = now + bool(commits)  # what was done in this round still counts
     return replace(
         run_state,
         round=RoundId(now + 1),
@@ -357,6 +411,8 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         last_commits=commits,
         undrawn=undrawn,
         stake_reports=stake_reports,
+        funding_reports=reported.funding_reports,
+        training_rounds=training_rounds,
         drand_next=manifest.drand_next,
         appraised=appraised,
     )
@@ -473,8 +529,10 @@ def _prune(
 ) -> tuple[dict[StepId, Audit], dict[StepId, int], dict[int, tuple[PeerId, ...]]]:
     """Audits, steps and beacon shares without the epochs that were final before this manifest."""
 
+    calendar = run_state.calendar
+
     def kept(round_id: int) -> bool:
-        return now <= run_state.spec.settled_at(run_state.epoch_of(round_id)) + 1
+        return now <= calendar.settled_at(calendar.epoch_of(round_id)) + 1
 
     return (
         {step: audit for step, audit in run_state.audits.items() if kept(step[0])},

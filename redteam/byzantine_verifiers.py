@@ -44,6 +44,7 @@ from assay.redteam.run_builder import (
     a_network,
     a_verdict,
     always,
+    funded_start,
     mark,
     mute,
     said_sketch,
@@ -250,7 +251,7 @@ def _without_replication(network: Network) -> Network:
     """The same run without replicated audits."""
     run_state = network.run_state
     spec = replace(run_state.spec, audit=replace(run_state.spec.audit, replication_ppm=0))
-    return replace(network, run_state=assay.protocol.state_transition.start(spec, RUN_ID))
+    return replace(network, run_state=funded_start(spec))
 
 
 def _power(seed: int, replication_ppm: int) -> str:

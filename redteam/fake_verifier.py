@@ -33,10 +33,10 @@ from assay.protocol.messages import (
 from assay.protocol.params import Member
 from assay.protocol.quorum import assemble
 from assay.protocol.randomness import vrf
-from assay.protocol.state_transition import RunState, advance, start
+from assay.protocol.state_transition import RunState, advance
 from assay.protocol.types import NO_DIGEST, Address, Iteration, PeerId, RoundId
 from assay.redteam.attack import Outcome
-from assay.redteam.run_builder import RUN_ID, a_commit, a_network, a_spec, mark
+from assay.redteam.run_builder import RUN_ID, a_commit, a_network, a_spec, funded_start, mark
 from assay.training.data.batches import batch_positions, batch_root
 from assay.training.layout import layout_of
 from assay.training.optimiser.momentum_root import zero_root
@@ -171,7 +171,7 @@ def a_fake_verifier(seed: int, **choices: Any) -> FakeVerifier:
         rounds=40,
         **choices,
     )
-    return FakeVerifier(start(spec, RUN_ID))
+    return FakeVerifier(funded_start(spec))
 
 
 def refusals_of(members: Sequence[Callable[[], object]]) -> int:

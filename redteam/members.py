@@ -33,7 +33,7 @@ def pay_of(network: Network, peer: PeerId, epoch: int = 0) -> int:
 
 def table(network: Network, epoch: int = 0) -> Settlement:
     """An epoch's payout table."""
-    while int(network.run_state.round) <= network.run_state.spec.settled_at(epoch):
+    while int(network.run_state.round) <= network.run_state.calendar.settled_at(epoch):
         network.grow()
     return settle(network.run_state, epoch)
 

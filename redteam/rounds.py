@@ -20,7 +20,7 @@ from assay.chain.commit_statement import check_commit_statement
 from assay.ledger.settlement.payouts import settle
 from assay.participant.links import extend
 from assay.protocol.params import check_spec
-from assay.protocol.state_transition import advance, start
+from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, PeerId
 from assay.redteam.attack import Attack, Outcome, Where, without
 from assay.redteam.fake_verifier import (
@@ -33,7 +33,7 @@ from assay.redteam.fake_verifier import (
     a_member,
     tally,
 )
-from assay.redteam.run_builder import RUN_ID, a_network, a_spec, mark, peers
+from assay.redteam.run_builder import a_network, a_spec, funded_start, mark, peers
 from assay.training.codec.wire import Update
 from assay.training.data.batches import batch_positions, batch_root
 from assay.verifier.aggregation.registry import rule_of
@@ -90,7 +90,7 @@ def _equivocates(is_defended: bool, seed: int) -> Outcome:
 def _forked(is_defended: bool, seed: int) -> Outcome:
     """One bit of the parameters differs; undefended, commits do not name their parameters."""
     fake_verifier = a_fake_verifier(seed) if is_defended else FakeVerifier(
-        start(replace(a_fake_verifier(seed).run_state.spec, state_every=1000), RUN_ID)
+        funded_start(replace(a_fake_verifier(seed).run_state.spec, state_every=1000))
     )  # fmt: skip
     fake_verifier.passes()
     signed = (
@@ -200,7 +200,7 @@ def _sybil_pay(is_defended: bool, seed: int) -> Outcome:
     per_step = []
     for names in (3, 12):
         network = a_network(seed=seed, nodes=peers("node", names), rounds=4)
-        while int(network.run_state.round) <= network.run_state.spec.settled_at(0):
+        while int(network.run_state.round) <= network.run_state.calendar.settled_at(0):
             network.grow()
         found = settle(network.run_state, 0)
         per_step.append(found.paid("operator") / (4 * names))

@@ -18,7 +18,9 @@ from assay.protocol.commitments import commitment_of, open_commitment
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import (
     BeaconShare,
+    Closing,
     Commit,
+    FundingReport,
     KnownAnswer,
     Manifest,
     Outcome,
@@ -47,6 +49,7 @@ from assay.protocol.state_transition import (
     may_open_verdict,
     next_chain,
     start,
+    with_reports,
 )
 from assay.protocol.types import NO_DIGEST, Address, Digest, HotSignature, PeerId, RoundId, Signature
 from assay.training.methods.choices import Choices, method_rule
@@ -241,6 +244,7 @@ class Network:
             contradictions=(),
             appraised=(),
             stake_reports=(),
+            funding_reports=(),
             disqualified=run_state.disqualified,
             aggregate=aggregate,
             chain=next_chain(run_state.chain, commits, aggregate),
@@ -284,7 +288,16 @@ class Network:
 
 def a_network(**choices: Any) -> Network:
     """A run before its first manifest."""
-    return Network(start(a_spec(**choices), RUN_ID))
+    return Network(funded_start(a_spec(**choices)))
+
+
+def funded_start(spec: RunSpec) -> RunState:
+    """A run before its first manifest, of which every verifier has reported that it is paid for."""
+    reports = (
+        FundingReport(run_id=RUN_ID, verifier=peer, block=1, epochs=spec.epochs, closing=Closing.NO)
+        for peer in spec.verifier_peers
+    )
+    return with_reports(start(spec, RUN_ID), reports)
 
 
 def a_verdict(audit: Audit, verifier: PeerId, outcome: Outcome, **fields: Any) -> Verdict:

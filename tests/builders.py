@@ -23,10 +23,13 @@ from assay.protocol.messages import (
     BeaconShare,
     Block,
     CertifiedManifest,
+    Closing,
     Commit,
+    FundingReport,
     Manifest,
     Outcome,
     SignedCommit,
+    SignedFundingReport,
     SignedVerdict,
     SignedVerdictCommitment,
     SignedVote,
@@ -263,6 +266,23 @@ def name_of(member: PeerId) -> str:
     return next(name for name in NODES + VERIFIERS if peer(name) == member)
 
 
+def a_funding_report(name: str, **changes: Any) -> SignedFundingReport:
+    """This verifier's report that any number of epochs is paid for."""
+    report = FundingReport(run_id=RUN_ID, verifier=peer(name), block=1, epochs=1000, closing=Closing.NO)
+    report = replace(report, **changes)
+    return SignedFundingReport(funding_report=report, signature=sign(a_peer_key(name), DOMAIN, report))
+
+
+def funding() -> tuple[SignedFundingReport, ...]:
+    """Every verifier's report that the run is paid for."""
+    return tuple(a_funding_report(name) for name in by_peer(list(VERIFIERS)))
+
+
+def funded() -> dict[PeerId, SignedFundingReport]:
+    """What a round holds once every verifier has reported that the run is paid for."""
+    return {one.funding_report.verifier: one for one in funding()}
+
+
 def a_manifest(
     run_state: RunState,
     nodes: Iterable[str] = (),
@@ -287,6 +307,7 @@ def a_manifest(
         contradictions=(),
         appraised=(),
         stake_reports=(),
+        funding_reports=() if run_state.funding_reports else funding(),
         disqualified=run_state.disqualified,
         aggregate=named,
         chain=next_chain(run_state.chain, tuple(signed.commit for signed in commits), named),

@@ -17,7 +17,7 @@ from assay.training.layout import Layout
 
 
 def model_card(
-    spec: RunSpec, run_id: Digest, layout: Layout, facts: Sequence[RoundFacts], state: Digest
+    spec: RunSpec, run_id: Digest, layout: Layout, facts: Sequence[RoundFacts], state: Digest, rounds: str
 ) -> str:
     """The text of README.md beside the weights.
 
@@ -27,6 +27,7 @@ def model_card(
         layout: Of the parameters.
         facts: Of the whole chain.
         state: Digest of the delivered parameters.
+        rounds: How many it trained for, and why not for more.
     """
     commits = [commit for one in facts for commit in one.commits]
     rulings = [audit.ruling for one in facts for audit in one.ruled]
@@ -41,7 +42,7 @@ def model_card(
         "Architecture": f"{model.family.name.lower()}, {model.layers} layers of {model.width}, "
         f"{model.heads} heads ({model.kv_heads} keys and values), context {model.context:,}",
         "Started from": "the seed" if is_drawn else f"imported parameters `{spec.model.base.hex()}`",
-        "Rounds": str(spec.rounds),
+        "Rounds": rounds,
         "Tokens processed": f"{sum(commit.tokens for commit in commits):,}",
         "Contributions accepted": str(len(commits)),
         "Nodes": str(len(spec.nodes)),

@@ -52,7 +52,7 @@ def provenance(run: Finished, entry: dict[str, Any], entry_digest: bytes) -> dic
                     "spec": entry["run"]["spec"],
                     "name": entry["model"]["name"],
                     "seed": run.spec.seed,
-                    "rounds": run.spec.rounds,
+                    "rounds": run.ending.rounds,
                 },
                 "internalParameters": {"code_version": entry["run"]["code_version"]},
                 "resolvedDependencies": _dependencies(run, entry),

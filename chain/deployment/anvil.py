@@ -200,6 +200,7 @@ class Anvil:
         command += ["--chain-id", str(self.chain_id), "--hardfork", "prague", "--order", "fifo"]
         command += ["--mnemonic", self._mnemonic(), "--accounts", str(self.account_count)]
         command += ["--state", str(self._state), "--state-interval", str(self.state_interval_s), "--quiet"]
+        command += ["--slots-in-an-epoch", "1"]  # a block is final two blocks later, not 64
         if self.block_time_s is not None:
             command += ["--block-time", str(self.block_time_s)]
         return command

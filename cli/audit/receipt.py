@@ -37,8 +37,9 @@ def write_receipt(run: Path, round_id: int, node: str, out: Path | None) -> str:
     """
     delivered = read(run)
     peer = find_node(delivered.spec, node)
-    if not 0 <= round_id < delivered.spec.rounds:
-        raise ConfigError(f"round {round_id}: the run trained in rounds 0 to {delivered.spec.rounds - 1}")
+    rounds = delivered.calendar.rounds
+    if not 0 <= round_id < rounds:
+        raise ConfigError(f"round {round_id}: the run trained in rounds 0 to {rounds - 1}")
     try:
         text = make_receipt(
             delivered.spec,
@@ -103,7 +104,7 @@ def checked_lines(checked: Checked, is_run_known: bool) -> Iterator[str]:
     yield f"update   {commit.update.hex()}, {commit.update_bytes:,} bytes"
     yield (
         f"final    at least {checked.signers} of {len(spec.verifiers)} verifiers signed every manifest and "
-        f"header from round {commit.round} to {checked.last_round}, the run's last"
+        f"header from round {commit.round} to {checked.last_round}"
     )
     drand = f" and drand round {checked.drand}" if checked.drand else ""
     yield f"beacon   shares of {checked.shares} verifiers{drand}, all of them checked"

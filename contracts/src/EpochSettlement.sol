@@ -236,7 +236,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         e.until = uint64(block.timestamp) + claimPeriod;
         _models[e.digest].runId = runId;
         emit ResultFinalized(runId, epoch, e.digest, e.total, e.until);
-        escrow.settle(runId);
+        escrow.settle(runId, epoch);
     }
 
     // ---- money out

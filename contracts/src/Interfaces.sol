@@ -45,7 +45,7 @@ interface IRunEscrow {
     function closesAtOf(bytes32 runId) external view returns (uint64);
     function reserve(bytes32 runId, uint64 epoch, uint128 total) external;
     function release(bytes32 runId, uint128 total) external;
-    function settle(bytes32 runId) external;
+    function settle(bytes32 runId, uint64 epoch) external;
     function pay(bytes32 runId, address account, uint128 amount) external;
     function returnUnclaimed(bytes32 runId, uint128 amount) external;
 }

@@ -8,7 +8,7 @@ import {IBurnableToken, Tokens} from "./Tokens.sol";
 /// @title A buyer's money for one run: held here, reserved per epoch, paid by claims, the rest returned.
 /// @notice budget == reserved + paid + returned + free, at every moment and for every run.
 ///         A run takes results until `closesAt`: its deadline, or earlier the close delay after the
-///         buyer asked to stop. Then anyone may send the free rest back to the buyer, so money never sticks.
+///         buyer asked to stop, or when its last epoch is final. Then anyone may send the free rest back to the buyer, so money never sticks.
 contract RunEscrow is Guarded {
     using Tokens for IBurnableToken;
 
@@ -180,8 +180,15 @@ contract RunEscrow is Guarded {
         emit Released(runId, total);
     }
 
-    function settle(bytes32 runId) external onlySettlement {
-        _known(runId).pending -= 1;
+    /// @notice One result is final. Results become final in the order of epochs: after the last one nothing
+    ///         can come, so the run closes at once.
+    function settle(bytes32 runId, uint64 epoch) external onlySettlement {
+        Kept storage run = _known(runId);
+        run.pending -= 1;
+        if (epoch + 1 == run.epochs && block.timestamp < run.closesAt) {
+            run.closesAt = uint64(block.timestamp);
+            emit RunClosing(runId, run.closesAt);
+        }
     }
 
     function pay(bytes32 runId, address account, uint128 amount) external onlySettlement nonReentrant {

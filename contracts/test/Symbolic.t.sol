@@ -42,7 +42,7 @@ contract Surroundings {
 
     function reserve(bytes32, uint64, uint128) external {}
 
-    function settle(bytes32) external {}
+    function settle(bytes32, uint64) external {}
 
     function release(bytes32, uint128) external {}
 
@@ -97,7 +97,7 @@ contract SymbolicEscrow is Symbolic {
         if (falls) {
             escrow.release(runId, amounts[0]);
         } else {
-            escrow.settle(runId);
+            escrow.settle(runId, 0);
             escrow.pay(runId, PAYEE, amounts[1]);
             escrow.returnUnclaimed(runId, amounts[2]);
         }

@@ -6,6 +6,7 @@ rules themselves live in protocol/state_transition.py and ledger/settlement/payo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from assay.ledger.settlement.payouts import Settlement
@@ -37,7 +38,10 @@ class RoundFacts:
 
 
 def round_facts(
-    before: RunState, certified: CertifiedManifest, after: RunState, settlement: Settlement | None
+    before: RunState,
+    certified: CertifiedManifest,
+    after: RunState,
+    settlements: Mapping[int, Settlement],
 ) -> RoundFacts:
     """The facts of one certified manifest.
 
@@ -45,9 +49,10 @@ def round_facts(
         before: The run state that the manifest extends.
         certified: The manifest with its certificate, checked.
         after: `advance(before, certified.manifest)`.
-        settlement: Of the epoch with `settled_at(epoch)` equal to this round, if there is one.
+        settlements: By epoch; the one that this manifest makes final is among them, if there is one.
     """
     manifest = certified.manifest
+    ripe = after.calendar.ripe_at(int(manifest.round))
     ruled = (
         audit
         for step, audit in sorted(after.audits.items())
@@ -72,11 +77,11 @@ def round_facts(
             if step not in before.audits or fault not in before.audits[step].faults
         ),
         contradictions=manifest.contradictions,
-        settlement=settlement,
+        settlement=None if ripe is None else settlements.get(ripe),
     )
 
 
 def _reveals(before: RunState, manifest: Manifest) -> tuple[PeerId, ...]:
     """Verifiers whose beacon share for the round before counted, if that was a training round."""
-    is_counted = 0 < manifest.round <= before.spec.rounds
+    is_counted = 0 < manifest.round <= before.training_rounds
     return tuple(beacon_share.verifier for beacon_share in manifest.beacon_shares) if is_counted else ()

@@ -14,12 +14,14 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from assay.chain.commit_statement import evm_address
-from assay.chain.events import CaseClosed, Slashed, SlashReversed
+from assay.chain.events import CaseClosed, ResultFinalized, Slashed, SlashReversed
 from assay.chain.statements import OPERATOR, VERIFIER
 from assay.ledger.accounts import Kind, budget
 from assay.ledger.journal.store import BookStore
 from assay.ledger.queries.reconcile import Difference
+from assay.ledger.settlement.ending import Ending, ending_of
 from assay.protocol.params import RunSpec
+from assay.protocol.state_transition import RunState
 
 PASSED, FAILED = ("passed", "dismissed"), ("confirmed",)
 
@@ -108,6 +110,8 @@ class RoundFigures:
 class SettledFigures:
     """A run whose money has all been paid out."""
 
+    ending: Ending
+    unsettled_steps: int  # accepted, in an epoch without a final result: unpaid work
     money: Money
     nodes: tuple[NodeFigures, ...]
     verifiers: tuple[VerifierFigures, ...]
@@ -119,14 +123,17 @@ class SettledFigures:
 
 
 def settled_figures(
-    store: BookStore, spec: RunSpec, differences: tuple[Difference, ...], trial_balance: int
+    store: BookStore, run_state: RunState, differences: tuple[Difference, ...], trial_balance: int
 ) -> SettledFigures:
     """The summary of a run, with the reconciliation of its books and the chain."""
+    spec = run_state.spec
     return SettledFigures(
+        ending=ending_of(run_state),
+        unsettled_steps=_unsettled_steps(store),
         money=money(store),
         nodes=nodes(store, spec),
         verifiers=verifiers(store, spec),
-        audits=audits(store, spec.last_round),
+        audits=audits(store, run_state.calendar.last_round),
         open_cases=len(open_offences(store)),
         trial_balance=trial_balance,
         chain_matches_books=not differences,
@@ -218,8 +225,9 @@ def _slashed(store: BookStore, role: int) -> dict[str, int]:
     return found
 
 
-def round_figures(store: BookStore, spec: RunSpec, round_id: int) -> RoundFigures:
-    """The figures of one final round."""
+def round_figures(store: BookStore, run_state: RunState, round_id: int) -> RoundFigures:
+    """The figures of one final round, in a run as far as it is known."""
+    spec = run_state.spec
     balance = store.balances().get(budget(store.run_id), 0)
     with store.reading() as db:
         head = db.execute(
@@ -234,7 +242,7 @@ def round_figures(store: BookStore, spec: RunSpec, round_id: int) -> RoundFigure
         ).one()
     return RoundFigures(
         round=round_id,
-        rounds=spec.rounds,
+        rounds=run_state.training_rounds,
         loss=loss_micro / count / 10**6 if count else None,
         nodes=count,
         active=head.active,
@@ -257,6 +265,18 @@ def audits(store: BookStore, up_to_round: int) -> AuditFigures:
             passed=_number(db, ruled, round=up_to_round, rulings=PASSED),
             failed=_number(db, ruled, round=up_to_round, rulings=FAILED),
         )
+
+
+def _unsettled_steps(store: BookStore) -> int:
+    """Accepted steps in epochs that have no final result."""
+    final = tuple(
+        event.epoch
+        for event in store.events(ResultFinalized)
+        if isinstance(event, ResultFinalized) and event.run_id == store.run_id
+    )
+    with store.reading() as db:
+        steps = "SELECT count(*) FROM contribution JOIN round USING (round) WHERE epoch NOT IN :final"
+        return _number(db, steps, final=final)
 
 
 def open_offences(store: BookStore) -> frozenset[bytes]:

@@ -116,14 +116,14 @@ def settle(run_state: RunState, epoch: int) -> Settlement:
     """The payout table of an epoch that is final for settlement.
 
     Args:
-        run_state: After the manifest of round `spec.settled_at(epoch)`, or one more.
+        run_state: After the manifest of round `calendar.settled_at(epoch)`, or one more.
         epoch: From 0.
 
     Raises:
         ValueError: the epoch is not final yet, or so old that the state no longer holds it.
     """
     spec = run_state.spec
-    ripe = spec.settled_at(epoch)
+    ripe = run_state.calendar.settled_at(epoch)
     if not ripe < int(run_state.round) <= ripe + 2:
         raise ValueError(
             f"epoch {epoch} settles after round {ripe}, this run state is before round {run_state.round}"

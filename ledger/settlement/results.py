@@ -16,6 +16,7 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, ModelRecord, SlashOrder
 from assay.ledger.settlement.payouts import Settlement
 from assay.protocol.audits import RECOMPUTED, Audit, Fault
+from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.codec import digest
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest, PeerId
@@ -51,12 +52,18 @@ def result_digest(deployment: Deployment, result: EpochResult) -> Digest:
 
 
 def model_record(
-    spec: RunSpec, result: EpochResult, last_result: Digest, inventory: Digest, parent: Digest
+    spec: RunSpec,
+    calendar: Calendar,
+    result: EpochResult,
+    last_result: Digest,
+    inventory: Digest,
+    parent: Digest,
 ) -> ModelRecord:
     """The record that verifiers sign for the model of a whole run.
 
     Args:
         spec: The run.
+        calendar: Its calendar, complete.
         result: Of its last epoch.
         last_result: That result's digest.
         inventory: SHA-256 of the training data's inventory; training/data/inventory.py.
@@ -65,8 +72,8 @@ def model_record(
     Raises:
         ValueError: the result is of an earlier epoch.
     """
-    if result.epoch != spec.epochs - 1:
-        raise ValueError(f"the result of epoch {result.epoch}, expected the last, {spec.epochs - 1}")
+    if result.epoch != calendar.epochs - 1:
+        raise ValueError(f"the result of epoch {result.epoch}, expected the last, {calendar.epochs - 1}")
     return ModelRecord(
         deployment_id=spec.deployment_id,
         run_id=result.run_id,
@@ -82,11 +89,6 @@ def run_id_of(spec: RunSpec) -> Digest:
     """The run's id in the escrow contract: keccak256(abi.encode(deploymentId, buyer, specHash))."""
     parts = [spec.deployment_id, evm_address(spec.buyer), digest(spec)]
     return Digest(keccak(encode(["bytes32", "address", "bytes32"], parts)))
-
-
-def epoch_end(spec: RunSpec, epoch: int) -> int:
-    """The round after an epoch's last step; the result names the parameters that this round starts from."""
-    return min((epoch + 1) * spec.money.epoch_rounds, spec.rounds)
 
 
 def slash_ppm(spec: RunSpec, audit: Audit) -> int:

@@ -29,6 +29,7 @@ from assay.ledger.log.note import (
 from assay.ledger.settlement.results import model_record
 from assay.network.host import Host
 from assay.participant.config import Participant
+from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, PeerFault, Unavailable
 from assay.protocol.messages import ModelRequest, ModelSignature
@@ -43,7 +44,7 @@ NOTE_LINES = 5  # of a checkpoint with the ledger service's signature alone
 
 
 async def register_model(
-    me: Participant, host: Host, chain: Chain, last: Settled, inventory: Digest
+    me: Participant, host: Host, chain: Chain, calendar: Calendar, last: Settled, inventory: Digest
 ) -> Registered:
     """Register the run's model on chain; a repeated call resumes.
 
@@ -51,6 +52,7 @@ async def register_model(
         me: The buyer.
         host: Our network.
         chain: Our account on chain.
+        calendar: The run's, complete.
         last: The run's last epoch, final on chain.
         inventory: Of the data the model was trained on.
 
@@ -59,7 +61,7 @@ async def register_model(
     """
 
     def record_of(parent: Digest) -> ModelRecord:
-        return model_record(me.spec, last.result, Digest(last.digest), inventory, parent)
+        return model_record(me.spec, calendar, last.result, Digest(last.digest), inventory, parent)
 
     kept = me.store.value(CERTIFIED)
     if kept is None:

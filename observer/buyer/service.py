@@ -28,7 +28,8 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.events import LogAnchored, ResultFinalized, RewardCollected
 from assay.chain.proofs.event_proof import EventProof
 from assay.chain.proofs.result_anchor import check_result_anchor
-from assay.ledger.settlement.results import epoch_end, epoch_result
+from assay.ledger.settlement.ending import ending_of
+from assay.ledger.settlement.results import epoch_result
 from assay.network.host import Host
 from assay.observer.buyer.parameters import Replay
 from assay.observer.buyer.registrar import register_model, witnessed_point
@@ -40,6 +41,7 @@ from assay.participant.keyring import release_key
 from assay.participant.run import participate
 from assay.participant.wallet.claims import open_chain
 from assay.protocol.audits import AuditStatus
+from assay.protocol.calendar import Calendar
 from assay.protocol.errors import AssayError, Unavailable
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.training.data.inventory import inventory
@@ -98,6 +100,11 @@ class Buyer:
             anchor = await _patiently(lambda: self._anchored(chain))
             await self._pack(settled, inputs, registered, anchor)
 
+    @property
+    def calendar(self) -> Calendar:
+        """Rounds and epochs of the run, once its chain is complete."""
+        return self.follower.run_state.calendar
+
     async def _open_chain(self) -> Chain:
         return await trio.to_thread.run_sync(open_chain, self.me)
 
@@ -105,8 +112,10 @@ class Buyer:
 
     async def _replay_all(self) -> None:
         """Apply every round's aggregate until the chain is complete."""
-        while self.replay.round <= self.me.spec.last_round:
+        while True:
             at = self.replay.round
+            if at == int(self.follower.run_state.round) and self.follower.run_state.is_complete:
+                return
             await self.follower.grown(at)
             (certified,) = self.me.store.links(at, 1)
             state = await _patiently(lambda certified=certified: self.replay.step(self._host, certified))  # type: ignore[misc]
@@ -117,7 +126,7 @@ class Buyer:
         rounds, wrong = self.replay.compared()
         found = list(wrong)
         for epoch, one in settled.items():
-            at = epoch_end(self.me.spec, epoch)
+            at = self.calendar.epoch_end(epoch)
             model, own = one.result.model_hash, self.replay.state(at)
             if model != own:
                 found.append(Mismatch(round=at, who=f"epoch {epoch}", claimed=model.hex(), ours=own.hex()))
@@ -138,7 +147,7 @@ class Buyer:
         """
         found: dict[int, Settled] = {}
         previous = NO_DIGEST
-        for epoch in range(self.me.spec.epochs):
+        for epoch in range(self.calendar.epochs):
             state = await trio.to_thread.run_sync(chain.epoch_state, self.me.run_id, epoch)
             if state.phase not in (EpochPhase.FINAL, EpochPhase.SWEPT):
                 raise Unavailable(f"epoch {epoch} is {state.phase.name.lower()}, not final")
@@ -199,13 +208,14 @@ class Buyer:
         raise Unavailable(f"no event ResultFinalized of epoch {epoch}")
 
     async def _take_back(self, chain: Chain) -> None:
-        """Close the run, collect our share of slashes, and withdraw the rest of the escrow.
+        """Collect our share of slashes, and withdraw the rest of the escrow once it has closed.
+
+        The last epoch's final result closes it, or what ended the run before.
 
         Raises:
             Unavailable, ChainRefused: not possible now; a repeated call resumes.
         """
         in_thread, run_id = trio.to_thread.run_sync, self.me.run_id
-        await in_thread(chain.request_close, run_id)
         await self._cases_end(chain)
         await in_thread(chain.collect)
         run = await in_thread(chain.run, run_id)
@@ -270,11 +280,16 @@ class Buyer:
         self, chain: Chain, settled: dict[int, Settled], inputs: RunInputs
     ) -> Registered | None:
         """The model's record on chain; None if no quorum signs in time: the model is delivered anyway."""
-        last = settled[self.me.spec.epochs - 1]
+        if not settled:
+            log.warning("no model is on record: the run closed before its first round")
+            return None
+        last = settled[self.calendar.epochs - 1]
         trained_on = inventory(self.me.spec.data, inputs.manifest).digest()
         found: Registered | None = None
         with trio.move_on_after(REGISTER_S_MAX):
-            found = await _patiently(lambda: register_model(self.me, self._host, chain, last, trained_on))
+            found = await _patiently(
+                lambda: register_model(self.me, self._host, chain, self.calendar, last, trained_on)
+            )
         if found is None:
             log.warning("the model is not on record: no quorum signed in time, or the contract refused")
         self.status.write_once("registered", "", record=None if found is None else found.record_id.hex())
@@ -296,6 +311,7 @@ class Buyer:
             run_id=self.me.run_id,
             deployment=self.me.deployment,
             links=tuple(self.me.store.links()),
+            ending=ending_of(self.follower.run_state),
             settled=settled,
             theta=self.replay.theta,
             state=self.replay.state(self.replay.round),

@@ -21,6 +21,7 @@ from assay.ledger.journal.round_facts import RoundFacts, round_facts
 from assay.ledger.journal.store import BookStore
 from assay.ledger.queries import report
 from assay.ledger.queries.reconcile import reconcile, trial_balance
+from assay.ledger.settlement.ending import ending_of
 from assay.ledger.settlement.payouts import Settlement
 from assay.observer.ledger_service.status import EpochReport, RefundReport, SlashReport, StatusFile
 from assay.protocol.errors import Unavailable
@@ -55,11 +56,10 @@ class Bookkeeper:
             settlements: Of the epochs they complete, by epoch.
         """
         run_state = self._run_state
-        ripe = {self._spec.settled_at(epoch): found for epoch, found in settlements.items()}
         facts: list[RoundFacts] = []
         for certified in links:
             before, run_state = run_state, advance(run_state, certified.manifest)
-            facts.append(round_facts(before, certified, run_state, ripe.get(int(before.round))))
+            facts.append(round_facts(before, certified, run_state, settlements))
         self.books.add_rounds(facts)
         self._run_state = run_state
 
@@ -95,10 +95,13 @@ class Bookkeeper:
     # ---- status lines
 
     def tell_rounds(self) -> None:
-        """Report every recorded round that has no status line yet."""
+        """Report every recorded round that has no status line yet, and that the run closed early."""
+        ending = ending_of(self._run_state)
+        if ending.closed_by is not None:
+            self._status.write_once("closed", "", **asdict(ending))
         for round_id in range(self._told_rounds, self.books.next_round):
             if not self._status.has("round", str(round_id)):
-                figures = report.round_figures(self.books, self._spec, round_id)
+                figures = report.round_figures(self.books, self._run_state, round_id)
                 self._status.write_once("round", str(round_id), **asdict(figures))
             self._told_rounds = round_id + 1
 
@@ -143,7 +146,7 @@ class Bookkeeper:
     def settled(self, chain: ChainReader, settlements: Mapping[int, Settlement]) -> report.SettledFigures:
         """The summary of a run whose money has all been paid out."""
         differences = reconcile(self.books, chain, settlements)
-        return report.settled_figures(self.books, self._spec, differences, trial_balance(self.books))
+        return report.settled_figures(self.books, self._run_state, differences, trial_balance(self.books))
 
     def _report_phase(self, event: ResultProposed | ResultFinalized, phase: str) -> None:
         found = EpochReport(epoch=event.epoch, phase=phase, total=event.total)
@@ -158,7 +161,7 @@ class Bookkeeper:
             for event in self.books.events(ResultFinalized)
             if isinstance(event, ResultFinalized) and event.run_id == self._run_id
         }
-        if final != set(range(self._spec.epochs)):
+        if final != set(range(self._run_state.calendar.epochs)):
             return False
         left = self.books.balances()
         return budget(self._run_id) not in left and not any(one.kind is Kind.PAYABLE for one in left)

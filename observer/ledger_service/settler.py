@@ -69,7 +69,7 @@ class Settler:
     async def _advance(self, chain: Chain) -> bool:
         """Do what is next for each complete epoch; returns whether all epochs of the run are final."""
         previous, is_settled = NO_DIGEST, True
-        for epoch in range(self._me.spec.epochs):
+        for epoch in range(self._follower.run_state.calendar.epochs):
             if epoch not in self._follower.settlements:
                 return False
             state = await trio.to_thread.run_sync(chain.epoch_state, self._me.run_id, epoch)

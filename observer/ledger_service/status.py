@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from assay.ledger.queries.report import RoundFigures, SettledFigures
+from assay.ledger.settlement.ending import Ending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +66,10 @@ class AgreementReport:
     mismatches: tuple[Mismatch, ...]
 
 
-Report = RoundFigures | SlashReport | EpochReport | RefundReport | SettledFigures | AgreementReport
+Report = RoundFigures | Ending | SlashReport | EpochReport | RefundReport | SettledFigures | AgreementReport
 LEDGER_SERVICE: dict[str, type[Report]] = {
     "round": RoundFigures,
+    "closed": Ending,
     "slashed": SlashReport,
     "epoch": EpochReport,
     "refunded": RefundReport,

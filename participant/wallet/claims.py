@@ -44,6 +44,8 @@ async def claim_everything(me: Participant, follower: Follower) -> None:
     chain: Chain | None = None
     for epoch in range(me.spec.epochs):
         while epoch not in follower.settlements:
+            if epoch >= follower.run_state.calendar.epochs:
+                return  # the run closed before
             await follower.grown(int(follower.run_state.round))
         settlement = follower.settlements[epoch]
         indices = settlement.rows_of(me.keys.account_address)

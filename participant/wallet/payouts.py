@@ -158,9 +158,9 @@ def tables_in_store(path: Path, spec: RunSpec, run_id: Digest) -> dict[int, Tabl
     run_state, found = start(spec, run_id), {}
     for body in _links(path):
         run_state = extend(run_state, decode(CertifiedManifest, body))
-        for epoch in range(spec.epochs):
-            if spec.settled_at(epoch) == int(run_state.round) - 1:
-                found[epoch] = table_of(settle(run_state, epoch))
+        ripe = run_state.calendar.ripe_at(int(run_state.round) - 1)
+        if ripe is not None:
+            found[ripe] = table_of(settle(run_state, ripe))
     return found
 
 

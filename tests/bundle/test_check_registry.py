@@ -19,7 +19,7 @@ from assay.bundle.write import write_bundle
 from assay.chain.statements import certificate, sign_digest
 from assay.participant.index import IntegrityError
 from assay.protocol.types import PeerId
-from tests.builders import RUN_ID, VERIFIERS, a_digest, a_hot_key
+from tests.builders import RUN_ID, VERIFIERS, a_digest, a_history, a_hot_key
 from tests.bundle.test_write import finished
 from tests.observer.buyer.test_registrar import LEDGER_SERVICE, a_note
 
@@ -51,7 +51,7 @@ def told(bundle: Path) -> RegistryClaims:
         run_id=run.run_id,
         deployment=run.deployment,
         links=run.links,
-        run_states=(),
+        run_states=(a_history(),),
         settled=run.settled,
     )
     return read_registry_claims(delivered, run.inputs)

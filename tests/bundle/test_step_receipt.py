@@ -53,7 +53,7 @@ def signed() -> Iterator[None]:
 def a_whole_chain(accuse: str = "") -> tuple[list[CertifiedManifest], dict[int, Settled]]:
     """A finished chain and its settlements; every verifier accuses every step of the node named."""
     run_state, links, pays, previous = start(SPEC, RUN), [], {}, NO_DIGEST
-    for round_id in range(SPEC.last_round + 1):
+    for round_id in range(SPEC.ordered.last_round + 1):
         votes = {
             step: dict.fromkeys(
                 VERIFIERS, Outcome.MISMATCH if accuse and step[1] == peer(accuse) else Outcome.MATCH
@@ -66,7 +66,7 @@ def a_whole_chain(accuse: str = "") -> tuple[list[CertifiedManifest], dict[int, 
         links.append(builders.a_certified(manifest, digest(links[-1].block) if links else NO_DIGEST))
         run_state = advance(run_state, manifest)
         for epoch in range(SPEC.epochs):
-            if SPEC.settled_at(epoch) == round_id:
+            if SPEC.ordered.settled_at(epoch) == round_id:
                 table = settle(run_state, epoch)
                 result = epoch_result(SPEC, table, builders.a_digest("model"), previous)
                 previous = result_digest(DEPLOYMENT, result)
@@ -110,7 +110,7 @@ def test_a_receipt_shows_step_quorum_ruling_and_pay_from_the_file_alone(text, ch
 
     commit = found.commit.commit
     assert (commit.node, commit.round, found.run_id) == (peer("nora"), 1, RUN)
-    assert (found.signers, found.last_round) == (3, SPEC.last_round)
+    assert (found.signers, found.last_round) == (3, SPEC.ordered.last_round)
     assert found.audit is not None
     assert found.audit.ruling is AuditStatus.PASSED
     table = chain[1][0].settlement
@@ -229,7 +229,7 @@ def other_result() -> EpochResult:
 
 
 EDITS: dict[str, tuple[Edit, str]] = {
-    "another format": (lambda t: t.update(format="assay/step-receipt/4"), "^format: "),
+    "another format": (lambda t: t.update(format="assay/step-receipt/3"), "^format: "),
     "a field more": (lambda t: t.update(more=1), "^receipt: expected exactly"),
     "a field less": (lambda t: t.pop("headers"), "^receipt: expected exactly"),
     "another run id": (lambda t: t.update(run_id="00" * 32), "^run_id: it does not follow"),
@@ -258,7 +258,8 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "too few signers": (too_few, "^link of round 1: certificate: 2 signatures, expected 3"),
     "another manifest": (other_manifest, "^link of round 1: .*another manifest"),
     "a link that is text": (lambda t: t["links"].__setitem__(1, "no"), "^link of round 1: not hex"),
-    "a header less": (lambda t: t["headers"].pop(), "^headers: "),
+    "a header less": (lambda t: t["headers"].pop(0), "^header of round 9: does not extend"),
+    "a header more": (lambda t: t["headers"].append(t["headers"][-1]), "^headers: at most"),
     "another block": (other_block, "^header of round 9: the certificate is not a finalisation"),
     "a header signature": (flip_header, "^header of round 9: .*signature"),
     "too few under a header": (short_header, "^header of round 12: certificate: 2 signatures"),

@@ -18,6 +18,7 @@ from assay.bundle.receipts import facts_of, round_receipts
 from assay.bundle.release import release_of
 from assay.bundle.write import write_bundle
 from assay.chain.statements import certificate, sign_digest
+from assay.ledger.settlement.ending import Ending
 from assay.ledger.settlement.payouts import Unpaid, UnpaidReason
 from assay.ledger.settlement.results import epoch_result, model_record
 from assay.participant.declarations import Declarations
@@ -50,6 +51,9 @@ def finished() -> Finished:
         run_id=RUN_ID,
         deployment=DEPLOYMENT,
         links=tuple(LINKS),
+        ending=Ending(
+            rounds=SPEC.rounds, rounds_ordered=SPEC.rounds, epochs_funded=2, closed_by=None, closed_block=None
+        ),
         settled=settled,
         theta=initial_parameters(SPEC.seed, LAYOUT.names, LAYOUT.shapes),
         inputs=RunInputs(manifest=MANIFEST, tokenizer=b"", base=None),
@@ -65,7 +69,7 @@ def finished() -> Finished:
 def registered(last: Settled) -> Registered:
     """On record, by everybody's hot keys."""
     trained_on = inventory(SPEC.data, MANIFEST).digest()
-    record = model_record(SPEC, last.result, Digest(last.digest), trained_on, NO_DIGEST)
+    record = model_record(SPEC, SPEC.ordered, last.result, Digest(last.digest), trained_on, NO_DIGEST)
     record_id = DEPLOYMENT.digest(record)
     signatures = [sign_digest(record_id, a_hot_key(name)) for name in VERIFIERS]
     return Registered(record=record, record_id=record_id, certificate=certificate(record_id, signatures))

@@ -151,7 +151,7 @@ class Market:
 
     def advance(self, seconds: int) -> None:
         self.rpc("evm_increaseTime", seconds)
-        self.rpc("evm_mine")
+        self.rpc("anvil_mine", "0x4")  # so that the finalised block is not older than the jump
 
     # ---- the court
 
@@ -199,7 +199,7 @@ class Market:
             patch.setattr(builders, "RUN_ID", self.run_id)
             patch.setattr(builders, "DOMAIN", Domain(self.spec.deployment_id, self.run_id))
             patch.setattr(builders, "a_deployment", lambda: self.deployment)
-            return builders.a_chain(start(self.spec, self.run_id), self.spec.last_round + 1)
+            return builders.a_chain(start(self.spec, self.run_id), self.spec.ordered.last_round + 1)
 
     def fill_store(self, name: str, count: int | None = None) -> dict[int, Settlement]:
         """What a participant's process would have kept; the payout tables that follow."""

@@ -321,7 +321,10 @@ class Model:
         in_order = epoch == 0 or (before is not None and before.phase >= EpochPhase.FINAL)
         require(in_order and not found.is_orphan, "PreviousNotFinal")
         found.phase, found.until = EpochPhase.FINAL, now + self.params.claim_period_s
-        self.runs[run].pending -= 1
+        of = self.runs[run]
+        of.pending -= 1
+        if epoch + 1 == of.epochs:  # nothing can come after the last result
+            of.closes_at = min(of.closes_at, now)
         return True
 
     def claim(self, now: int, run: str, epoch: int, index: int, rows: Sequence[Row]) -> bool:

@@ -375,6 +375,38 @@ def test_a_buyer_cannot_close_over_the_head_of_work_already_done(world: World):
     assert world.held("RunEscrow") == 606
 
 
+def test_the_last_epochs_final_result_closes_the_run_and_no_earlier_one_does(world: World):
+    run_id = world.run_id
+    for epoch in range(4):
+        world.settle(epoch)
+    before = world.bank.run(run_id)
+    assert before is not None and before.closes_at == before.deadline
+    with pytest.raises(ChainRefused, match="NotClosed"):
+        world.as_(world.bystander).refund(run_id)
+
+    world.settle(4)
+
+    after = world.bank.run(run_id)
+    assert after is not None and after.closes_at <= world.bank.timestamp() < after.deadline
+    world.as_(world.bystander).refund(run_id)
+    assert world.bank.token_balance(world.buyer.account) == PURSE - 5 * 606
+
+
+def test_a_cancelled_run_whose_last_epoch_becomes_final_early_closes_then(world: World):
+    world.as_(world.buyer).request_close(world.run_id)
+    asked = world.bank.run(world.run_id)
+    for epoch in range(5):
+        result = world.a_result(world.a_table(epoch), epoch)
+        world.bank.propose(result, world.cert(result))
+    world.advance(world.params.challenge_window_s)
+    for epoch in range(5):
+        world.bank.finalize(world.run_id, epoch)
+
+    closed = world.bank.run(world.run_id)
+    assert asked is not None and closed is not None and closed.pending == 0
+    assert closed.closes_at == min(asked.closes_at, closed.closes_at) <= world.bank.timestamp()
+
+
 def test_a_pending_result_holds_the_refund(world: World):
     result = world.a_result(world.a_table())
     world.advance(30 * 86_400 - 3_600)
@@ -406,7 +438,7 @@ def test_a_top_up_moves_no_timer_and_a_stranger_closes_nothing(world: World):
 
 @pytest.mark.parametrize(
     ("function", "arguments"),
-    [("reserve", (0, 1)), ("release", (1,)), ("settle", ()), ("returnUnclaimed", (1,))],
+    [("reserve", (0, 1)), ("release", (1,)), ("settle", (0,)), ("returnUnclaimed", (1,))],
 )
 def test_only_the_settlement_touches_reserved_money(world: World, function: str, arguments: tuple[int, ...]):
     with pytest.raises(ChainRefused, match="OnlySettlement"):

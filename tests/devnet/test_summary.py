@@ -32,6 +32,7 @@ from assay.devnet.tables import (
     verifiers_table,
 )
 from assay.ledger.queries.report import Money
+from assay.ledger.settlement.ending import Ending
 
 SLASHES = ("slashed", "burnt", "to_buyer", "to_challengers")
 
@@ -48,6 +49,10 @@ def a_summary(**changes: object) -> Summary:
         "deployment_id": "64" * 32,
         "rounds": 60,
         "rounds_finalised": 60,
+        "ending": Ending(
+            rounds=60, rounds_ordered=60, epochs_funded=6, closed_by=None, closed_block=None
+        ),
+        "unsettled_steps": 0,
         "wall_s": 151.2,
         "params": 870_656,
         "loss": Losses(first=5.6, last=2.6, validation_first=5.61, validation_last=2.71),
@@ -102,7 +107,8 @@ def test_the_summary_has_the_keys_that_others_read_and_is_strict_json():
     summary = plain(a_summary())
 
     assert list(summary) == [
-        "run_id", "deployment_id", "rounds", "rounds_finalised", "wall_s", "params", "loss",
+        "run_id", "deployment_id", "rounds", "rounds_finalised", "ending", "unsettled_steps", "wall_s",
+        "params", "loss",
         "state_agreement", "record", "wire", "audits", "nodes", "verifiers", "money", "ledger", "ok",
     ]  # fmt: skip
     assert set(summary["loss"]) == {"first", "last", "validation_first", "validation_last"}
@@ -173,6 +179,7 @@ def test_money_that_moves_backwards_is_noticed_even_if_sums_agree():
     [
         ("rounds_finalised", 59, "59 rounds are final, expected 60"),
         ("rounds_finalised", 61, "61 rounds are final, expected 60"),
+        ("unsettled_steps", 1, "1 accepted steps are in epochs without a final result"),
         ("state_agreement", False, "honest processes held different parameters"),
         ("loss.validation_last", 5.61, "validation loss went from 5.6100 to 5.6100, expected it to fall"),
         ("loss.validation_last", 5.62, "expected it to fall"),

@@ -158,7 +158,7 @@ def a_history(
     steps: dict[StepId, int] = {(RoundId(r), peer(node)): count for (r, node), count in tokens.items()}
     return replace(
         start(spec, RUN),
-        round=RoundId(spec.settled_at(epoch) + 1),
+        round=RoundId(spec.ordered.settled_at(epoch) + 1),
         steps=steps,
         audits={(audit.round, audit.node): audit for audit in audits},
         beacon_shares={r: tuple(map(peer, names)) for r, names in (beacon_shares or {}).items()},

@@ -66,7 +66,7 @@ def a_tale(epochs: int = SPEC.epochs) -> Tale:
 def an_invoiced_run(place: Place, folder: Path, *, epochs: int = SPEC.epochs, anchor: bool = True) -> None:
     """Write the books; the keeper signed a checkpoint after each epoch and anchored the last."""
     store = BookStore(place, RUN, now_ms=lambda: NOW_MS)
-    rounds = SPEC.settled_at(SPEC.epochs - 1) + 1
+    rounds = SPEC.ordered.settled_at(SPEC.epochs - 1) + 1
     store.add_rounds([_facts(number) for number in range(rounds)])
     tale = a_tale(epochs)
     ledger_service = CheckpointSigner(store, KEY, folder / "checkpoints")
@@ -104,7 +104,7 @@ def _facts(number: int) -> RoundFacts:
         ruled=(),
         faults=(),
         contradictions=(),
-        settlement=next((t for e, t in TABLES.items() if SPEC.settled_at(e) == number), None),
+        settlement=next((t for e, t in TABLES.items() if SPEC.ordered.settled_at(e) == number), None),
     )
 
 

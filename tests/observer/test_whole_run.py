@@ -153,7 +153,9 @@ def handlers_of(run: Run, name: str) -> dict[str, Handler]:
             result = epoch_result(run.spec, tables[epoch], model, previous)
             previous = result_digest(run.deployment, result)
         trained_on = inventory(run.spec.data, builders.MANIFEST).digest()
-        record = model_record(run.spec, result, previous, trained_on, decode(ModelRequest, body).parent)
+        record = model_record(
+            run.spec, run.spec.ordered, result, previous, trained_on, decode(ModelRequest, body).parent
+        )
         return encode(
             ModelSignature(
                 model_hash=Digest(record.model_hash),
@@ -266,7 +268,7 @@ def test_keeper_and_buyer_finish_a_run_to_the_unit_although_they_die_again_and_a
     assert told["funded"] == told["paid_operators"] + told["paid_verifiers"] + told["fees"] + told["refunded"]
     assert told["paid_operators"] > told["fees"] > 0
     rounds = [line["round"] for line in kept if line["kind"] == "round"]
-    assert rounds == list(range(run.spec.last_round + 1))
+    assert rounds == list(range(run.spec.ordered.last_round + 1))
     phases = [(line["epoch"], line["phase"]) for line in kept if line["kind"] == "epoch"]
     assert sorted(phases) == [(0, "final"), (0, "proposed"), (1, "final"), (1, "proposed")]
 

@@ -135,10 +135,10 @@ def test_fewer_nodes_or_rounds_are_other_terms_too():
 def test_the_most_is_what_the_settlement_takes_if_everything_counts():
     spec = a_spec(SMALL, [a_member(name) for name in NODES], [a_member(name) for name in VERIFIERS])
     run_state, tables = start(spec, builders.RUN_ID), []
-    for link in builders.a_chain(run_state, spec.last_round + 1):
+    for link in builders.a_chain(run_state, spec.ordered.last_round + 1):
         run_state = advance(run_state, link.manifest)
         for epoch in range(spec.epochs):
-            if spec.settled_at(epoch) == int(run_state.round) - 1:
+            if spec.ordered.settled_at(epoch) == int(run_state.round) - 1:
                 tables.append(settle(run_state, epoch))
 
     most = cost_at_most(terms_of(spec))

@@ -15,10 +15,19 @@ from assay.participant.follower import Follower
 from assay.participant.links import extend
 from assay.participant.store import Store
 from assay.protocol.encoding.codec import decode, encode
-from assay.protocol.errors import AssayError, MalformedMessage
+from assay.protocol.errors import AssayError, MalformedMessage, PeerFault
 from assay.protocol.messages import ManifestRange, StepRequest
 from assay.protocol.types import NO_DIGEST, PeerId
-from tests.builders import RUN_ID, VERIFIERS, a_certified, a_chain, a_history, a_manifest, peer
+from tests.builders import (
+    RUN_ID,
+    VERIFIERS,
+    a_certified,
+    a_chain,
+    a_funding_report,
+    a_history,
+    a_manifest,
+    peer,
+)
 
 
 @pytest.fixture
@@ -40,7 +49,7 @@ async def answer_of(one, number):
 
 def test_what_was_replayed_from_the_store_equals_what_was_followed_live(store):
     live = a_follower(store)
-    links = a_chain(a_history(), live.run_state.spec.last_round + 1)
+    links = a_chain(a_history(), live.run_state.spec.ordered.last_round + 1)
 
     assert all(live.take(link) for link in links)
     replayed = a_follower(store)
@@ -53,14 +62,16 @@ def test_what_was_replayed_from_the_store_equals_what_was_followed_live(store):
 def test_a_settlement_appears_with_the_manifest_that_makes_its_epoch_ripe_and_not_before(store):
     one, run_state = a_follower(store), a_history()
     seen = {}
-    for link in a_chain(run_state, run_state.spec.last_round + 1):
+    for link in a_chain(run_state, run_state.spec.ordered.last_round + 1):
         run_state = extend(run_state, link)
         one.take(link)
         for epoch in one.settlements.keys() - seen.keys():
             seen[epoch] = (int(link.manifest.round), settle(run_state, epoch))
 
     spec = run_state.spec
-    assert {epoch: ripe for epoch, (ripe, _) in seen.items()} == {e: spec.settled_at(e) for e in (0, 1)}
+    assert {epoch: ripe for epoch, (ripe, _) in seen.items()} == {
+        e: spec.ordered.settled_at(e) for e in (0, 1)
+    }
     assert one.settlements == {epoch: table for epoch, (_, table) in seen.items()}
 
 
@@ -183,3 +194,55 @@ def test_a_long_answer_lets_others_have_their_turn(store):
     trio.run(main)
 
     assert len(turns) >= 4
+
+
+# ---- money
+
+
+def test_a_round_is_funded_by_reports_that_its_manifest_is_still_to_carry(store):
+    one = a_follower(store)
+    for name in VERIFIERS[:2]:
+        one.hear(peer(name), a_funding_report(name, epochs=1))
+    assert not one.is_funded
+
+    one.hear(peer(VERIFIERS[2]), a_funding_report(VERIFIERS[2], epochs=1))
+    assert one.is_funded
+
+    one.hear(peer(VERIFIERS[2]), a_funding_report(VERIFIERS[2], epochs=0, block=2))
+    assert not one.is_funded
+
+
+def test_an_older_report_does_not_replace_a_newer_one(store):
+    one = a_follower(store)
+    for name in VERIFIERS[:3]:
+        one.hear(peer(name), a_funding_report(name, epochs=1, block=9))
+        one.hear(peer(name), a_funding_report(name, epochs=0, block=8))
+    assert one.is_funded
+
+
+def test_whoever_waits_for_money_is_woken_by_the_report_that_completes_a_quorum(store):
+    one = a_follower(store)
+
+    async def wait():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.funded)
+            for name in VERIFIERS[:3]:
+                await trio.testing.wait_all_tasks_blocked()
+                assert nursery.child_tasks
+                one.hear(peer(name), a_funding_report(name))
+
+    trio.run(wait)
+    assert one.is_funded
+
+
+def test_a_report_of_somebody_else_or_of_no_verifier_is_refused(store):
+    one = a_follower(store)
+    first, second = VERIFIERS[:2]
+    with pytest.raises(PeerFault, match="FundingReport of"):
+        one.hear(peer(first), a_funding_report(second))
+    with pytest.raises(PeerFault, match="FundingReport of"):
+        one.hear(peer("nora"), a_funding_report("nora"))
+    good = a_funding_report(first)
+    forged = replace(good, funding_report=replace(good.funding_report, epochs=7))
+    with pytest.raises(PeerFault, match="signature"):
+        one.hear(peer(first), forged)

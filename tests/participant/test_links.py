@@ -49,7 +49,7 @@ def relinked(run_state, manifest, **changes):
 
 def test_a_whole_run_can_be_followed_link_by_link_and_not_one_further():
     run_state = a_history()
-    links = a_chain(run_state, run_state.spec.last_round + 1)
+    links = a_chain(run_state, run_state.spec.ordered.last_round + 1)
     for link in links:
         run_state = extend(run_state, link)
 

@@ -11,11 +11,14 @@ from assay.protocol.commitments import commitment_of, open_commitment
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import (
     BeaconShare,
+    Closing,
     Commit,
+    FundingReport,
     KnownAnswer,
     Manifest,
     Outcome,
     SignedCommit,
+    SignedFundingReport,
     SignedVerdict,
     SignedVerdictCommitment,
     SketchOpening,
@@ -165,6 +168,17 @@ def an_unsealing(audit: Audit) -> SketchOpening:
     return open_commitment(audit.commit, NODE_SALT, [sketch_of(audit.commit)], audit.segment)
 
 
+def a_funding_report(verifier: PeerId, **changes: object) -> SignedFundingReport:
+    """A verifier's report that any number of epochs is paid for."""
+    report = FundingReport(run_id=RUN_ID, verifier=verifier, block=1, epochs=1000, closing=Closing.NO)
+    return SignedFundingReport(funding_report=replace(report, **changes), signature=Signature(bytes(64)))
+
+
+def funding(run_state: RunState) -> tuple[SignedFundingReport, ...]:
+    """Every verifier's report that the run is paid for."""
+    return tuple(map(a_funding_report, run_state.spec.verifier_peers))
+
+
 def a_manifest(
     run_state: RunState,
     *,
@@ -199,6 +213,7 @@ def a_manifest(
         contradictions=(),
         appraised=(),
         stake_reports=(),
+        funding_reports=() if run_state.funding_reports else funding(run_state),
         disqualified=run_state.disqualified,
         aggregate=aggregate,
         chain=next_chain(run_state.chain, commits, aggregate),

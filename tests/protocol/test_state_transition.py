@@ -52,9 +52,9 @@ def test_a_run_trains_then_closes_audits_and_disputes_then_is_complete():
     run_state = grow(start(spec, RUN_ID), 4)
     assert not run_state.is_training and run_state.active == () and not run_state.is_complete
 
-    run_state = grow(run_state, spec.last_round + 1 - 4)
+    run_state = grow(run_state, spec.ordered.last_round + 1 - 4)
 
-    assert spec.last_round == 3 + 6 + 3
+    assert spec.ordered.last_round == 3 + 6 + 3
     assert run_state.is_complete
     assert not any(audit.is_open for audit in run_state.audits.values())
 
@@ -126,17 +126,17 @@ def test_audits_steps_and_reveals_are_kept_until_their_epoch_is_settled_and_then
         run_state = grow(run_state, 1)
         kept[int(run_state.round) - 1] = {step[0] // 4 for step in run_state.steps}
 
-    assert spec.settled_at(0) == 3 + 6 + 3
-    assert 0 in kept[spec.settled_at(0)]
-    assert 0 in kept[spec.settled_at(0) + 1]  # one manifest of grace
-    assert 0 not in kept[spec.settled_at(0) + 2]
-    assert 1 in kept[spec.settled_at(1)]
+    assert spec.ordered.settled_at(0) == 3 + 6 + 3
+    assert 0 in kept[spec.ordered.settled_at(0)]
+    assert 0 in kept[spec.ordered.settled_at(0) + 1]  # one manifest of grace
+    assert 0 not in kept[spec.ordered.settled_at(0) + 2]
+    assert 1 in kept[spec.ordered.settled_at(1)]
 
 
 def test_every_audit_of_an_epoch_is_ruled_when_the_epoch_settles():
     spec = a_spec(rounds=8)
     run_state = start(spec, RUN_ID)
-    for _ in range(spec.settled_at(0) + 1):
+    for _ in range(spec.ordered.settled_at(0) + 1):
         votes = {step: {a.order[3]: Outcome.MISMATCH} for step, a in run_state.audits.items()}
         run_state = grow(run_state, 1, votes)
 

@@ -165,6 +165,7 @@ class Liar:
             contradictions=(),
             appraised=(),
             stake_reports=(),
+            funding_reports=(),
             disqualified=(),
             aggregate=Digest(self.rng.randbytes(32)),
             chain=NO_DIGEST if spoiled else Digest(bytes([1]) * 32),

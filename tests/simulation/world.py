@@ -404,6 +404,7 @@ def _toy_manifest(asked: BuildProposal, host: int) -> Manifest:
         contradictions=(),
         appraised=(),
         stake_reports=(),
+        funding_reports=(),
         disqualified=(),
         aggregate=Digest(sha256(b"%d by %d" % (asked.iteration, host)).digest()),
         chain=SOUND,

@@ -130,6 +130,8 @@ def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
     if isinstance(event, Received | Tick | Ready | Synced):
         state = replace(state, now_ms=max(state.now_ms, event.now_ms))
     match event:
+        case Tick(is_idle=True):
+            state = replace(state, entered_ms=state.now_ms)
         case Received(message=SignedVote() as signed) if signed.vote.iteration == SETTLED:
             state = _on_settled_vote(state, signed, out)
         case Received(message=SignedVote() as signed):

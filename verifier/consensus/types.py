@@ -104,9 +104,10 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passes; about every 200 ms."""
+    """Time passes; about every 200 ms. While `is_idle`, no leader is late: there is nothing to propose."""
 
     now_ms: int
+    is_idle: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ def pooled(held: Mapping[int, bytes], number: int, signature: bytes) -> Mapping[
 
 def names_next(run_state: RunState) -> bool:
     """Whether the next manifest has to name a round, because a later manifest needs it."""
-    return run_state.spec.audit.drand.is_used and run_state.round < run_state.spec.last_round
+    return run_state.spec.audit.drand.is_used and run_state.round < run_state.calendar.last_round
 
 
 def next_number(run_state: RunState, wall_s: int) -> int:

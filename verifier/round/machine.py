@@ -29,11 +29,13 @@ from assay.protocol.messages import (
     CONTRADICTIONS_MAX,
     STAKE_REPORTS_MAX,
     BeaconShare,
+    Closing,
     Contradiction,
     KnownAnswer,
     Manifest,
     SignedAppraisal,
     SignedCommit,
+    SignedFundingReport,
     SignedStakeReport,
     SignedVerdict,
     SignedVerdictCommitment,
@@ -50,8 +52,10 @@ from assay.protocol.state_transition import (
     may_commit_verdict,
     may_contradict,
     may_open_verdict,
+    may_report_funding,
     may_report_stake,
     next_chain,
+    with_reports,
 )
 from assay.protocol.types import Digest, PeerId, RoundId, Signature
 from assay.verifier.round import drand as outside
@@ -84,6 +88,7 @@ class Round:
     known_answers: Mapping[StepId, KnownAnswer] = field(default_factory=dict)
     contradictions: Mapping[PeerId, Contradiction] = field(default_factory=dict)
     stake_reports: Mapping[tuple[PeerId, PeerId], SignedStakeReport] = field(default_factory=dict)
+    funding_reports: Mapping[PeerId, SignedFundingReport] = field(default_factory=dict)  # of each the newest
     drand: Mapping[int, bytes] = field(default_factory=dict)  # checked signatures, by drand round
     appraised: Mapping[tuple[PeerId, PeerId], SignedAppraisal] = field(default_factory=dict)
 
@@ -124,6 +129,7 @@ Event = (
     | Contradiction
     | SignedAppraisal
     | SignedStakeReport
+    | SignedFundingReport
     | DrandRound
     | Advanced
 )
@@ -163,6 +169,8 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
             verify(report.verifier, state.rules.domain, report, event.signature)
             stake_reports = {**state.stake_reports, (report.node, report.verifier): event}
             return replace(state, stake_reports=stake_reports), ()
+        case SignedFundingReport() as signed_report:
+            return _with_funding_report(state, signed_report), ()
         case BeaconShare(verifier=verifier):
             if verifier not in state.run_state.spec.verifier_peers:
                 raise PeerFault(verifier, "BeaconShare by a stranger to this run")
@@ -200,6 +208,11 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
                     for k, one in state.stake_reports.items()
                     if may_report_stake(run_state, one.stake_report)
                 },
+                funding_reports={
+                    k: one
+                    for k, one in state.funding_reports.items()
+                    if may_report_funding(run_state, one.funding_report)
+                },
                 drand=state.drand,
                 contradictions={
                     node: pair
@@ -216,7 +229,9 @@ def missing(state: Round, ancestors: tuple[Manifest, ...] = ()) -> tuple[str, ..
     """What a leader still waits for, as text for logs; empty when the manifest can be made."""
     run_state = base_history(state.run_state, ancestors)
     lacking = []
-    if not ancestors:
+    if awaits_funding(state, ancestors):
+        lacking.append("funding")
+    elif not ancestors and _reported(state, run_state).is_funded:
         absent = len(set(run_state.active) - set(state.commits))
         if absent:
             lacking.append(f"{absent} commits")
@@ -241,14 +256,27 @@ def may_propose(state: Round, ancestors: tuple[Manifest, ...], now_ms: int, *, f
     lacking = missing(state, ancestors)
     if not lacking:
         return True
+    if awaits_funding(state, ancestors):
+        return False
     run_state = base_history(state.run_state, ancestors)
     shares = len(valid_shares(state.beacon_shares, run_state))
     if run_state.round and shares < reveals_needed(run_state, follows=follows):
         return False
     if follows and outside.is_waited_for(run_state, state.drand):
         return False
-    has_work = bool(state.commits) or bool(ancestors) or not run_state.is_training
+    is_over = not run_state.is_training or _reported(state, run_state).closing is not Closing.NO
+    has_work = bool(state.commits) or bool(ancestors) or is_over
     return has_work and now_ms >= state.opened_ms + run_state.spec.timing.collect_ms
+
+
+def awaits_funding(state: Round, ancestors: tuple[Manifest, ...] = ()) -> bool:
+    """Whether no manifest can follow before verifiers report that the escrow pays for it, or closes."""
+    return _reported(state, base_history(state.run_state, ancestors)).awaits_funding
+
+
+def waited(state: Round, now_ms: int) -> Round:
+    """The round with its deadline counted from now on: it was waiting for money, not for its nodes."""
+    return replace(state, opened_ms=now_ms)
 
 
 def is_held_up(state: Round, now_ms: int, *, wall_s: int = 0) -> bool:
@@ -275,7 +303,8 @@ def manifest_of(
         wall_s: Unix time, for runs with a drand network.
     """
     run_state = base_history(state.run_state, ancestors)
-    commits = () if ancestors else tuple(signed for _, signed in sorted(state.commits.items()))
+    is_paid = not ancestors and _reported(state, run_state).is_funded
+    commits = tuple(signed for _, signed in sorted(state.commits.items())) if is_paid else ()
     commitments = (
         signed
         for (round_id, node, verifier), signed in sorted(state.commitments.items())
@@ -315,6 +344,11 @@ def manifest_of(
             one for _, one in sorted(state.appraised.items()) if may_appraise(run_state, one.appraised)
         )[:APPRAISALS_PER_MANIFEST],
         stake_reports=_oldest(state, run_state),
+        funding_reports=tuple(
+            one
+            for _, one in sorted(state.funding_reports.items())
+            if may_report_funding(run_state, one.funding_report)
+        ),
         disqualified=run_state.disqualified,
         aggregate=aggregate,
         chain=next_chain(run_state.chain, tuple(signed.commit for signed in commits), aggregate),
@@ -365,6 +399,9 @@ def examine(
     for signed_stake_report in manifest.stake_reports:
         stake_report = signed_stake_report.stake_report
         verify(stake_report.verifier, state.rules.domain, stake_report, signed_stake_report.signature)
+    for signed_funding_report in manifest.funding_reports:
+        funding_report = signed_funding_report.funding_report
+        verify(funding_report.verifier, state.rules.domain, funding_report, signed_funding_report.signature)
     for signed_appraisal in manifest.appraised:
         appraisal = signed_appraisal.appraised
         verify(appraisal.verifier, state.rules.domain, appraisal, signed_appraisal.signature)
@@ -379,6 +416,23 @@ def _oldest(state: Round, run_state: RunState) -> tuple[SignedStakeReport, ...]:
     )
     first = sorted(fit, key=lambda item: item[1].stake_report.round)[:STAKE_REPORTS_MAX]
     return tuple(signed for _, signed in sorted(first, key=lambda item: item[0]))
+
+
+def _with_funding_report(state: Round, signed: SignedFundingReport) -> Round:
+    """The round with a verifier's newest report on the escrow."""
+    report = signed.funding_report
+    if not may_report_funding(state.run_state, report):
+        raise OutOfPhase(report.verifier, f"FundingReport of block {report.block}")
+    verify(report.verifier, state.rules.domain, report, signed.signature)
+    known = state.funding_reports.get(report.verifier)
+    if known is not None and known.funding_report.block >= report.block:
+        return state
+    return replace(state, funding_reports={**state.funding_reports, report.verifier: signed})
+
+
+def _reported(state: Round, run_state: RunState) -> RunState:
+    """The run state as it is once every funding report held here is in a manifest."""
+    return with_reports(run_state, (signed.funding_report for signed in state.funding_reports.values()))
 
 
 def base_history(run_state: RunState, ancestors: tuple[Manifest, ...]) -> RunState:

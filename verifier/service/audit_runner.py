@@ -177,7 +177,8 @@ class AuditRunner:
         """Our verdict on a step: recomputed from its opening, or that nobody opened it."""
         commit = audit.commit
         update = await self._get_update(int(commit.round), commit.update, self._me.verifiers)
-        await self._state_sync.reach(min(int(self._follower.run_state.round), self._me.spec.rounds))
+        run_state = self._follower.run_state
+        await self._state_sync.reach(min(int(run_state.round), run_state.training_rounds))
         spec, layout = self._me.spec, self._layout
         live = [int(b) for b in decode_contribution(spec, layout, int(commit.round), update).blocks_B]
         blocks = opened_blocks(audit.seed, audit.node, spec.audit, layout.blocks, live)

@@ -26,7 +26,6 @@ from assay.chain.statements import (
 )
 from assay.ledger.settlement.results import (
     accusers_of,
-    epoch_end,
     epoch_result,
     fault_ruling_of,
     model_record,
@@ -159,7 +158,8 @@ class ChainDuties:
             ConfigError: our data folder is not the run's.
         """
         spec = self._me.spec
-        result = await self._result(spec.epochs - 1)
+        calendar = self._follower.run_state.calendar
+        result = await self._result(calendar.epochs - 1)
         if parent != NO_DIGEST:
             chain = await trio.to_thread.run_sync(open_chain, self._me)
             model = await trio.to_thread.run_sync(chain.model_of, parent)
@@ -168,7 +168,7 @@ class ChainDuties:
         if self._trained_on is None:
             self._trained_on = await trio.to_thread.run_sync(self._read_inventory)
         last = result_digest(self._me.deployment, result)
-        return model_record(spec, result, last, self._trained_on, parent)
+        return model_record(spec, calendar, result, last, self._trained_on, parent)
 
     def _read_inventory(self) -> Digest:
         data = self._me.config.data
@@ -187,7 +187,7 @@ class ChainDuties:
             raise Unavailable(f"epoch {epoch} is not ripe here")
         previous = NO_DIGEST
         for earlier in range(epoch + 1):
-            model = await self._state_sync.reach(epoch_end(self._me.spec, earlier))
+            model = await self._state_sync.reach(self._follower.run_state.calendar.epoch_end(earlier))
             result = epoch_result(self._me.spec, self._follower.settlements[earlier], model, previous)
             previous = result_digest(self._me.deployment, result)
         return result

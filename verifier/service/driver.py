@@ -102,6 +102,7 @@ class Driver:
         self._queue: deque[Event] = deque()
         self._is_stepping = False
         self._reveal_again_ms = 0
+        self._unfunded = -1  # the round for whose money we last waited
         self._prove = functools.lru_cache(maxsize=8)(functools.partial(vrf.prove, bytes(me.keys.peer)))
         self._is_syncing = False
         self._fetching: set[Digest] = set()
@@ -149,11 +150,26 @@ class Driver:
         """Time has passed. A complete chain needs no more votes; a lagging verifier asks for manifests."""
         if self._follower.run_state.is_complete:
             return
-        self._feed(Tick(now_ms()))
+        is_idle = self._awaits_funding()
+        if is_idle:
+            self.round = rounds.waited(self.round, now_ms())
+        self._feed(Tick(now_ms(), is_idle))
         if now_ms() >= self._reveal_again_ms:  # the last share may have met verifiers that were down
             self._reveal_again_ms = now_ms() + self._me.spec.timing.resend_ms
             self._reveal_last()
         self._proposer.consider()
+
+    def _awaits_funding(self) -> bool:
+        """Whether nothing can be agreed now, because the next epoch is not paid for; logged once."""
+        round_id = int(self.round.run_state.round)
+        is_awaiting = round_id == self._follower.run_state.round and rounds.awaits_funding(self.round)
+        if is_awaiting and self._unfunded != round_id:
+            self._unfunded = round_id
+            epoch = self.round.run_state.epoch_of(round_id)
+            log.warning(
+                "waiting: no quorum finds the epoch funded", extra={"round": round_id, "epoch": epoch}
+            )
+        return is_awaiting
 
     def admit(self, signed: SignedCommit) -> None:
         """Check and authenticate a commit before its update is held.
@@ -193,7 +209,7 @@ class Driver:
             run_state = self._follower.run_state
             if run_state.round > self.round.run_state.round:
                 state = NO_DIGEST
-                if run_state.is_training or run_state.round == run_state.spec.rounds:
+                if run_state.is_training or run_state.round == run_state.training_rounds:
                     try:
                         state = await self._state_sync.reach(int(run_state.round))
                     except Unavailable as error:

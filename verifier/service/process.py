@@ -13,6 +13,7 @@ import time
 import trio
 
 from assay.chain.penalties import check_penalties
+from assay.ledger.settlement.funding import check_close_delay, closing_s
 from assay.network.host import Handler, Host, Notification
 from assay.participant.config import BLOB_STORE_BYTES, Config, Participant, open_participant
 from assay.participant.follower import Follower, fetch_blob
@@ -35,6 +36,7 @@ from assay.protocol.messages import (
     Receipt,
     Refusal,
     SignedAppraisal,
+    SignedFundingReport,
     SignedReceipt,
     SignedRefusal,
     SignedStakeReport,
@@ -61,6 +63,7 @@ from assay.verifier.service.audit_runner import AuditRunner
 from assay.verifier.service.chain_duties import ChainDuties
 from assay.verifier.service.drand_client import DrandClient
 from assay.verifier.service.driver import Driver
+from assay.verifier.service.funding_watch import FundingWatch
 from assay.verifier.service.proposer import now_ms
 from assay.verifier.service.stake_watch import StakeWatch
 from assay.verifier.service.witness import Witness
@@ -83,6 +86,7 @@ FACTS = {
         Contradiction,
         SignedAppraisal,
         SignedStakeReport,
+        SignedFundingReport,
         CertifiedManifest,
     )
 }
@@ -112,16 +116,20 @@ async def run_verifier(config: Config, audit_runner: type[AuditRunner] = AuditRu
         raise ConfigError(f"this run cannot be verified by us: {fault}") from None
     if me.spec.audit.drand.is_used and not me.config.drand:
         raise ConfigError("this run draws by a drand network too: say in the file where to ask it, as drand")
-    await trio.to_thread.run_sync(_check_court, me)
+    await trio.to_thread.run_sync(_check_contracts, me)
     await Service(me, audit_runner).run()
 
 
-def _check_court(me: Participant) -> None:
-    """Refuse a run whose penalties the contracts would not carry out; without an endpoint, only say so."""
+def _check_contracts(me: Participant) -> None:
+    """Refuse a run whose rules the contracts would not carry out; without an endpoint, only say so."""
     try:
-        check_penalties(me.spec.money, open_chain(me).case_ppm_max())
+        chain = open_chain(me)
+        check_penalties(me.spec.money, chain.case_ppm_max())
+        final = chain.final_escrow(me.run_id)
+        need_s = closing_s(me.spec.audit, me.spec.timing, len(me.spec.verifiers))
+        check_close_delay(need_s, chain.close_delay(), final.newest_s - final.time_s)
     except Unavailable as error:
-        log.warning("penalties not compared with the contracts", extra={"reason": str(error)})
+        log.warning("rules not compared with the contracts", extra={"reason": str(error)})
 
 
 class Service:
@@ -169,7 +177,7 @@ class Service:
         ):
             self._host = host
             first = self.follower.run_state
-            state = await self.state_sync.reach(min(int(first.round), self.me.spec.rounds))
+            state = await self.state_sync.reach(min(int(first.round), first.training_rounds))
             rules = Rules(
                 deployment=self.me.deployment,
                 domain=self.me.domain,
@@ -195,6 +203,7 @@ class Service:
             nursery.start_soon(appraiser.run)
             nursery.start_soon(self._drand.run)
             nursery.start_soon(StakeWatch(self.me, self.follower, self._report_stake).run)
+            nursery.start_soon(FundingWatch(self.me, self.follower, self._report_funding).run)
             nursery.start_soon(self._tick)
             nursery.start_soon(self.driver.follow_parameters)
             nursery.start_soon(self.audit_runner.run)
@@ -222,6 +231,7 @@ class Service:
                 | Contradiction()
                 | SignedAppraisal()
                 | SignedStakeReport()
+                | SignedFundingReport()
             ):
                 if notification.peer != _author(message, notification.peer):
                     raise PeerFault(
@@ -351,6 +361,15 @@ class Service:
             log.debug("stake report out of phase", extra={"reason": str(late)})
         self.driver.broadcast(encode(signed))
 
+    def _report_funding(self, signed: SignedFundingReport) -> None:
+        """Pass our own reading of the escrow to our round, to all verifiers and to whoever follows us."""
+        try:
+            self.driver.take(signed)
+        except OutOfPhase as late:
+            log.debug("funding report out of phase", extra={"reason": str(late)})
+        for peer in self._host.connected():
+            self._host.post(peer, encode(signed))
+
     def _released(self, number: int, signature: bytes) -> None:
         self.driver.take(DrandRound(number, signature))
 
@@ -380,4 +399,6 @@ def _author(message: rounds.Event, sender: PeerId) -> PeerId:
             return signed.verifier
         case SignedAppraisal(appraised=signed) | SignedStakeReport(stake_report=signed):
             return signed.verifier
+        case SignedFundingReport(funding_report=report):
+            return report.verifier
     return sender

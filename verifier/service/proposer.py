@@ -136,8 +136,9 @@ class Proposer:
     async def _answer(self, build: BuildProposal, pending: tuple[Manifest, ...], state: Round) -> None:
         try:
             aggregate = NO_DIGEST
-            if state.commits and not pending:
-                aggregate = await self._aggregate(rounds.manifest_of(state, (), NO_DIGEST), ())
+            draft = rounds.manifest_of(state, pending, NO_DIGEST, wall_s=wall_s())
+            if draft.commits:
+                aggregate = await self._aggregate(draft, ())
             manifest = rounds.manifest_of(state, pending, aggregate, wall_s=wall_s())
             if self._build is build:
                 self._build = None

@@ -41,7 +41,7 @@ LIE = Label(behaviour="wrong-data@2", is_cheat=True, false_from=2)
 def a_run(says, nodes=NODES):
     """A whole chain; `says(audit, verifier)` is a verifier's outcome, None for silence."""
     run_states, links = [a_history(rounds=12)], []
-    for _ in range(SPEC.last_round + 1):
+    for _ in range(SPEC.ordered.last_round + 1):
         run_state = run_states[-1]
         votes = {
             step: {name: outcome for name in VERIFIERS if (outcome := says(audit, name))}

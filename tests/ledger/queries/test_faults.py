@@ -71,7 +71,7 @@ def a_life() -> list[tuple[RunState, CertifiedManifest, RunState]]:
 
 
 LIFE = a_life()
-FACTS = [round_facts(before, certified, after, None) for before, certified, after in LIFE]
+FACTS = [round_facts(before, certified, after, {}) for before, certified, after in LIFE]
 END = LIFE[-1][2]
 
 

@@ -10,7 +10,6 @@ from assay.chain.statements import OPERATOR, VERIFIER
 from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import (
     accusers_of,
-    epoch_end,
     epoch_result,
     fault_ruling_of,
     model_record,
@@ -81,14 +80,14 @@ def a_result(table: Settlement):
 
 def test_only_the_last_epochs_result_makes_a_models_record():
     assert SPEC.epochs == 2
-    record = model_record(SPEC, a_result(a_settlement(1)), NO_DIGEST, NO_DIGEST, NO_DIGEST)
+    record = model_record(SPEC, SPEC.ordered, a_result(a_settlement(1)), NO_DIGEST, NO_DIGEST, NO_DIGEST)
     assert record.model_hash == b"m" * 32
 
     with pytest.raises(ValueError, match="epoch 0, expected the last, 1"):
-        model_record(SPEC, a_result(a_settlement(0)), NO_DIGEST, NO_DIGEST, NO_DIGEST)
+        model_record(SPEC, SPEC.ordered, a_result(a_settlement(0)), NO_DIGEST, NO_DIGEST, NO_DIGEST)
 
 
 def test_an_epoch_ends_after_its_last_round_and_the_last_one_with_the_run():
     spec = a_spec(rounds=6, epoch_rounds=4)
 
-    assert [epoch_end(spec, epoch) for epoch in range(2)] == [4, 6]
+    assert [spec.ordered.epoch_end(epoch) for epoch in range(2)] == [4, 6]

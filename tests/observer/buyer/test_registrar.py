@@ -102,13 +102,14 @@ class Verifiers:
 def ours() -> ModelRecord:
     from assay.ledger.settlement.results import model_record
 
-    return model_record(RUN.spec, LAST.result, Digest(LAST.digest), INVENTORY, Digest(bytes(32)))
+    return model_record(
+        RUN.spec, RUN.spec.ordered, LAST.result, Digest(LAST.digest), INVENTORY, Digest(bytes(32))
+    )
 
 
 def register(me: Me, host: Verifiers, chain: OnChain) -> Any:
-    return trio.run(
-        register_model, cast(Participant, me), cast(Host, host), cast(Chain, chain), LAST, INVENTORY
-    )
+    parts = (cast(Participant, me), cast(Host, host), cast(Chain, chain))
+    return trio.run(register_model, *parts, RUN.spec.ordered, LAST, INVENTORY)
 
 
 def test_a_quorum_signs_our_record_and_the_contract_gets_it():

@@ -38,7 +38,7 @@ from tests.builders import (
 from tests.ledger.a_run import BUYER, Tale
 
 SPEC = a_spec()
-LINKS = a_chain(a_history(), SPEC.last_round + 1)
+LINKS = a_chain(a_history(), SPEC.ordered.last_round + 1)
 
 
 def settlements_of(
@@ -48,7 +48,7 @@ def settlements_of(
     for certified in links:
         run_state = advance(run_state, certified.manifest)
         for epoch in range(SPEC.epochs):
-            if SPEC.settled_at(epoch) == int(run_state.round) - 1:
+            if SPEC.ordered.settled_at(epoch) == int(run_state.round) - 1:
                 found[epoch] = settle(run_state, epoch)
     return found
 
@@ -129,7 +129,7 @@ def test_every_final_manifest_is_one_line_also_the_tail_after_training(desk: Des
     desk.ledger_service.tell_rounds()
 
     told = desk.lines("round")
-    assert [line["round"] for line in told] == list(range(SPEC.last_round + 1))
+    assert [line["round"] for line in told] == list(range(SPEC.ordered.last_round + 1))
     assert told[0] == {
         "kind": "round",
         "round": 0,
@@ -146,7 +146,7 @@ def test_every_final_manifest_is_one_line_also_the_tail_after_training(desk: Des
         "id": "round/0",
     }
     assert (told[-1]["loss"], told[-1]["nodes"], told[-1]["active"]) == (None, 0, 0)
-    assert told[-1]["audits"] == asdict(report.audits(desk.books, SPEC.last_round))
+    assert told[-1]["audits"] == asdict(report.audits(desk.books, SPEC.ordered.last_round))
     assert told[-1]["audits"]["passed"] == told[-1]["audits"]["drawn"] > 0
 
 

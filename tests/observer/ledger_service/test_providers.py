@@ -145,7 +145,7 @@ def test_another_chain_behind_one_endpoint_is_told_by_block_and_both_hashes(desk
         return {**result, "hash": "0x" + "66" * 32} if method == "eth_getBlockByNumber" else result
 
     proxy.lie = lie
-    head = desk.world.bank.block_number()
+    head = desk.world.bank.block_number() - 2  # the finalised block is compared first
     true = desk.chain._rpcs[0].web3.eth.get_block(head)["hash"].hex().removeprefix("0x")
     for stopped in (desk.look, desk.chain.check):
         with pytest.raises(ProvidersDisagree) as error:
@@ -159,7 +159,7 @@ def test_a_finalised_block_that_differs_is_called_so(desk: Desk, proxy: Proxy):
     proxy.lie = lambda method, result: (
         {**result, "hash": "0x" + "66" * 32} if method == "eth_getBlockByNumber" else result
     )
-    with pytest.raises(ProvidersDisagree, match="finalised block 0: "):
+    with pytest.raises(ProvidersDisagree, match=r"finalised block [0-9]+: "):
         desk.look()
 
 

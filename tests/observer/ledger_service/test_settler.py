@@ -21,7 +21,7 @@ from assay.participant.config import Participant
 from assay.participant.follower import Follower
 from assay.protocol.errors import Unavailable
 from assay.protocol.types import NO_DIGEST, Digest
-from tests.builders import RUN_ID, a_deployment, a_digest, a_spec
+from tests.builders import RUN_ID, a_deployment, a_digest, a_history, a_spec
 
 SPEC, DEPLOYMENT = a_spec(), a_deployment()
 WINDOW_S = 3
@@ -38,6 +38,7 @@ class Chained:
     """What of a follower is asked for."""
 
     def __init__(self, ripe: int) -> None:
+        self.run_state = a_history()
         self.settlements = {
             epoch: Settlement(
                 run_id=RUN_ID,

@@ -10,7 +10,7 @@ import trio
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.statements import recover
-from assay.ledger.settlement.results import epoch_end, epoch_result, model_record, result_digest
+from assay.ledger.settlement.results import epoch_result, model_record, result_digest
 from assay.network.blob_store import MemoryBlobs
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
@@ -81,15 +81,15 @@ def ask(me, rounds, parent=NO_DIGEST):
 def test_the_record_names_the_last_result_the_inventory_and_the_spec(tmp_path):
     me = a_verifier(tmp_path, a_spec(), a_data_folder(tmp_path / "data"))
 
-    follower, answer = ask(me, me.spec.last_round + 1)
+    follower, answer = ask(me, me.spec.ordered.last_round + 1)
 
     previous, result = NO_DIGEST, None
     for epoch in range(me.spec.epochs):
-        model = a_digest(f"parameters of {epoch_end(me.spec, epoch)}")
+        model = a_digest(f"parameters of {me.spec.ordered.epoch_end(epoch)}")
         result = epoch_result(me.spec, follower.settlements[epoch], model, previous)
         previous = result_digest(me.deployment, result)
     trained_on = inventory(me.spec.data, MANIFEST).digest()
-    record = model_record(me.spec, result, previous, trained_on, NO_DIGEST)
+    record = model_record(me.spec, me.spec.ordered, result, previous, trained_on, NO_DIGEST)
     assert (answer.model_hash, answer.config_hash) == (model, digest(me.spec))
     assert (answer.last_result, answer.data_inventory_hash) == (previous, trained_on)
     assert recover(me.deployment.digest(record), answer.signature) == evm_address(a_member(ME).hot)
@@ -99,7 +99,7 @@ def test_nothing_is_signed_before_the_last_epoch_is_ripe(tmp_path):
     me = a_verifier(tmp_path, a_spec(), a_data_folder(tmp_path / "data"))
 
     with pytest.raises(Unavailable, match="epoch 1 is not ripe"):
-        ask(me, me.spec.settled_at(1))
+        ask(me, me.spec.ordered.settled_at(1))
 
 
 def test_nothing_is_signed_about_other_data_than_the_runs(tmp_path):
@@ -107,7 +107,7 @@ def test_nothing_is_signed_about_other_data_than_the_runs(tmp_path):
     me = a_verifier(tmp_path, a_spec(), tmp_path / "data")
 
     with pytest.raises(ConfigError, match="the run spec has"):
-        ask(me, me.spec.last_round + 1)
+        ask(me, me.spec.ordered.last_round + 1)
 
 
 @pytest.mark.parametrize(
@@ -134,8 +134,8 @@ def test_a_parent_is_a_record_of_the_model_that_the_run_started_from(
     me = a_verifier(tmp_path, spec, a_data_folder(tmp_path / "data"))
 
     if is_signed:
-        _, answer = ask(me, spec.last_round + 1, Digest(a_digest("parent")))
+        _, answer = ask(me, spec.ordered.last_round + 1, Digest(a_digest("parent")))
         assert answer.config_hash == digest(spec)
     else:
         with pytest.raises(Unavailable, match="not of the model that this run started from"):
-            ask(me, spec.last_round + 1, Digest(a_digest("parent")))
+            ask(me, spec.ordered.last_round + 1, Digest(a_digest("parent")))

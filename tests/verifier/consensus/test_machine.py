@@ -82,6 +82,7 @@ def a_manifest(number=0, parent=GENESIS, mark=b"a"):
         contradictions=(),
         appraised=(),
         stake_reports=(),
+        funding_reports=(),
         disqualified=(),
         aggregate=Digest(mark * 32),
         chain=NO_DIGEST,
@@ -208,6 +209,14 @@ def test_the_long_deadline_holds_to_the_millisecond_and_readiness_shortens_it():
     assert voted(a_state(), Tick(59_999)) == []
     assert voted(a_state(), Ready(RoundId(0), 1_000), Tick(4_999)) == []
     assert [vote.kind for vote in voted(a_state(), Ready(RoundId(0), 1_000), Tick(5_000))] == [VoteKind.DUMMY]
+
+
+def test_while_there_is_nothing_to_propose_no_leader_is_late_and_afterwards_it_has_its_whole_time():
+    idle = [Tick(now_ms, is_idle=True) for now_ms in range(0, 300_000, 200)]
+    assert voted(a_state(), *idle) == []
+    assert voted(a_state(), *idle, Tick(299_800 + 59_999)) == []
+    late = voted(a_state(), *idle, Tick(299_800 + 60_000))
+    assert [vote.kind for vote in late] == [VoteKind.DUMMY]
 
 
 def test_a_leader_on_a_parent_that_is_not_final_has_only_the_short_time():

@@ -143,13 +143,13 @@ def test_a_leader_waits_for_a_round_to_come_and_gives_up_on_one_that_does_not():
 
 def test_the_last_manifest_names_nothing():
     run_state = a_start()
-    while run_state.round < run_state.spec.last_round:
+    while run_state.round < run_state.spec.ordered.last_round:
         run_state = advance(run_state, the_next(run_state, NODES, drand_next=NAMED))
     state = after(run_state, *(a_reveal(name, run_state) for name in VERIFIERS))
 
     last = manifest_of(state, (), NO_DIGEST, wall_s=NOW_S)
 
-    assert last.drand_next == 0 and run_state.round == run_state.spec.last_round
+    assert last.drand_next == 0 and run_state.round == run_state.spec.ordered.last_round
     examine(a_round(run_state), (), last, follows=False, wall_s=NOW_S)
 
 

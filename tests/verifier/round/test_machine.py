@@ -63,6 +63,7 @@ from tests.builders import (
     a_spec,
     a_verdict,
     an_unsealing,
+    funded,
     name_of,
     peer,
     words,
@@ -82,7 +83,8 @@ RULES = Rules(
 
 
 def a_round(run_state=None, opened_ms=0):
-    return Round(rules=RULES, run_state=run_state or the_start(), state=STATE, opened_ms=opened_ms)
+    run_state = run_state or the_start()
+    return Round(rules=RULES, run_state=run_state, state=STATE, opened_ms=opened_ms, funding_reports=funded())
 
 
 def after(run_state, *events):

@@ -61,6 +61,7 @@ from tests.builders import (
     a_signed_commit,
     a_spec,
     by_peer,
+    funded,
     peer,
 )
 
@@ -205,6 +206,7 @@ def a_round(run_state: RunState | None = None, commits: Iterable[SignedCommit] =
         state=STATE,
         opened_ms=0,
         commits={signed.commit.node: signed for signed in commits},
+        funding_reports=funded(),
     )
 
 

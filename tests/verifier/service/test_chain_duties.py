@@ -10,7 +10,7 @@ import trio.testing
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.statements import recover
-from assay.ledger.settlement.results import epoch_end, epoch_result, result_digest, slash_order_of
+from assay.ledger.settlement.results import epoch_result, result_digest, slash_order_of
 from assay.network.blob_store import MemoryBlobs
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
@@ -156,7 +156,7 @@ def test_a_request_that_is_none_is_malformed(me, method):
 
 
 def test_a_result_is_signed_when_its_epoch_is_ripe_and_not_before(me):
-    links = a_chain(a_history(), me.spec.settled_at(0) + 1)
+    links = a_chain(a_history(), me.spec.ordered.settled_at(0) + 1)
     before = followed(me, links[:-1])
 
     with pytest.raises(Unavailable, match="not ripe"):
@@ -165,7 +165,7 @@ def test_a_result_is_signed_when_its_epoch_is_ripe_and_not_before(me):
     with pytest.raises(Unavailable, match="not ripe"):
         ask_quietly(me, before, asking(1))
     result = epoch_result(
-        me.spec, before.settlements[0], a_digest(f"parameters of {epoch_end(me.spec, 0)}"), NO_DIGEST
+        me.spec, before.settlements[0], a_digest(f"parameters of {me.spec.ordered.epoch_end(0)}"), NO_DIGEST
     )
     message = result_digest(me.deployment, result)
 
@@ -185,12 +185,12 @@ def ask_quietly(me, follower, body):
 
 
 def test_each_result_names_the_one_before(me):
-    follower = followed(me, a_chain(a_history(), me.spec.last_round + 1))
+    follower = followed(me, a_chain(a_history(), me.spec.ordered.last_round + 1))
 
     first, second = (decode(ResultSignature, ask_quietly(me, follower, asking(epoch))) for epoch in (0, 1))
 
     result = epoch_result(
-        me.spec, follower.settlements[0], a_digest(f"parameters of {epoch_end(me.spec, 0)}"), NO_DIGEST
+        me.spec, follower.settlements[0], a_digest(f"parameters of {me.spec.ordered.epoch_end(0)}"), NO_DIGEST
     )
     assert first.prev_result == NO_DIGEST
     assert second.prev_result == result_digest(me.deployment, result)

@@ -439,7 +439,7 @@ async def test_a_final_manifest_goes_to_everybody_connected_who_is_no_verifier(t
 @trio_test
 async def test_a_verifier_of_a_complete_run_says_nothing_more(tmp_path, clock):
     async with running(tmp_path) as verifier:
-        verifier.driver.synced(tuple(a_chain(START, START.spec.last_round + 1, ())))
+        verifier.driver.synced(tuple(a_chain(START, START.spec.ordered.last_round + 1, ())))
         assert verifier.follower.run_state.is_complete
         said = len(verifier.host.posted)
         await gives_up(verifier, clock)

@@ -220,7 +220,7 @@ async def test_only_after_a_skipped_iteration_does_a_leader_do_without_a_beacon_
 
 @trio_test
 async def test_a_complete_run_gets_no_reports(tmp_path, clock):
-    links = a_chain(START, START.spec.last_round + 1, ())
+    links = a_chain(START, START.spec.ordered.last_round + 1, ())
     async with a_proposer(tmp_path, links=links) as verifier:
         complete = verifier.follower.run_state
         assert complete.is_complete

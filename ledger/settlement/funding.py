@@ -1,0 +1,89 @@
+"""Funding of a run: what its escrow can pay for, whether it is closing, and how long closing must last.
+
+Room: ledger (pure). A verifier applies `reading_of` to its chain's finalised block and reports the result
+(docs/protocol.md section 4a).
+
+    RunOpened --budget covers epochs 0 to e - 1--> e epochs funded --closesAt - closeDelay--> closing
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from assay.chain.state import EscrowState
+from assay.chain.times import span_text
+from assay.ledger.settlement.results import SET_VERSION
+from assay.protocol.encoding.codec import digest
+from assay.protocol.errors import ConfigError
+from assay.protocol.messages import Closing
+from assay.protocol.params import AuditSpec, RunSpec, TimingSpec, closing_rounds
+from assay.protocol.quorum import faults_tolerated
+
+POST_S = 10  # to notice the closing, to sign the last results and to have them mined
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a run's escrow means for its training."""
+
+    epochs: int  # from the first on, that can be paid in full
+    closing: Closing
+
+
+def reading_of(spec: RunSpec, escrow: EscrowState | None, now_s: int, close_delay_s: int) -> Reading:
+    """The reading of an escrow at one block.
+
+    An epoch is funded if the budget covers it and every epoch before it, each with all steps accepted. An
+    epoch never costs more than that, so what is reserved and paid for earlier epochs leaves at least the
+    money of the later ones; and a budget never shrinks, so neither does the figure.
+
+    Args:
+        spec: The run.
+        escrow: Its escrow; None if nobody opened it.
+        now_s: The block's time.
+        close_delay_s: From a request to close to the end of the escrow, `RunEscrow.closeDelay`.
+    """
+    if escrow is None:
+        return Reading(epochs=0, closing=Closing.NO)
+    closing = Closing.NO
+    if now_s >= escrow.closes_at - close_delay_s:
+        closing = Closing.BY_BUYER if escrow.closes_at < escrow.deadline else Closing.BY_DEADLINE
+    if escrow.spec_hash != digest(spec) or escrow.set_version != SET_VERSION:
+        return Reading(epochs=0, closing=closing)  # our results for it could not be settled
+    left, epochs = escrow.budget, 0
+    for epoch in range(min(spec.epochs, escrow.epochs)):
+        price = spec.epoch_price(epoch)
+        if price > min(left, escrow.epoch_cap):
+            break
+        left, epochs = left - price, epoch + 1
+    return Reading(epochs=epochs, closing=closing)
+
+
+def closing_s(audit: AuditSpec, timing: TimingSpec, verifiers: int) -> int:
+    """Seconds in which a run that is asked to close has posted every result, with f verifiers silent.
+
+    Each of its last rounds takes `collect_ms` at most after its leader's turn has come; of n successive
+    leaders at most f are silent, and each costs an `iteration_ms`.
+    """
+    f = faults_tolerated(verifiers)
+    rounds = closing_rounds(audit, verifiers) + 1  # the one in which closing is agreed, and the closing ones
+    silent = -(-rounds * f // (verifiers - f)) + f
+    return -(-(rounds * timing.collect_ms + silent * timing.iteration_ms) // 1000) + POST_S
+
+
+def check_close_delay(need_s: int, close_delay_s: int, finality_s: int = 0) -> None:
+    """Do nothing if a deployment's close delay is long enough for what is done to be paid.
+
+    Args:
+        need_s: `closing_s` of the run.
+        close_delay_s: Of the deployment.
+        finality_s: How far its finalised block is behind the newest.
+
+    Raises:
+        ConfigError: with what is needed and what there is.
+    """
+    if need_s + finality_s > close_delay_s:
+        raise ConfigError(
+            f"[verify] and [timing] let a run that closes take {span_text(need_s + finality_s)} to settle "
+            f"what was done, the escrow of this deployment waits {span_text(close_delay_s)} for it"
+        )

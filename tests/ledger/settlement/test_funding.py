@@ -1,0 +1,110 @@
+"""What a verifier reads in an escrow: how many epochs are paid for, and whether it is closing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from assay.chain.state import EscrowState
+from assay.ledger.settlement.funding import Reading, check_close_delay, closing_s, reading_of
+from assay.protocol.encoding.codec import digest
+from assay.protocol.errors import ConfigError
+from assay.protocol.messages import Closing
+from tests.builders import a_spec
+
+SPEC = a_spec(rounds=8)
+PRICE = SPEC.epoch_price(0)
+LAST = SPEC.epoch_price(SPEC.epochs - 1)
+DEADLINE, DELAY = 10_000, 300
+
+
+def an_escrow(**changes) -> EscrowState:
+    whole = {
+        "buyer": "0x1", "epochs": SPEC.epochs, "set_version": 1, "pending": 0, "deadline": DEADLINE,
+        "closes_at": DEADLINE, "budget": 2 * PRICE + LAST, "epoch_cap": PRICE, "reserved": 0, "paid": 0,
+        "returned": 0, "spec_hash": digest(SPEC),
+    }  # fmt: skip
+    return EscrowState(**{**whole, **changes})
+
+
+def funded(now_s: int = 0, **changes) -> int:
+    return reading_of(SPEC, an_escrow(**changes), now_s, DELAY).epochs
+
+
+def test_the_run_has_two_whole_epochs_and_a_shorter_one():
+    assert SPEC.epochs == 3 and 0 < LAST < PRICE
+
+
+@pytest.mark.parametrize(
+    ("budget", "epochs"),
+    [
+        (2 * PRICE + LAST, 3),
+        (2 * PRICE + LAST - 1, 2),
+        (2 * PRICE, 2),
+        (2 * PRICE - 1, 1),
+        (PRICE, 1),
+        (PRICE - 1, 0),
+        (1 << 100, 3),
+    ],
+)
+def test_an_epoch_is_funded_if_the_budget_covers_it_and_all_before_to_the_unit(budget, epochs):
+    assert funded(budget=budget) == epochs
+
+
+def test_what_is_reserved_and_paid_for_earlier_epochs_takes_nothing_from_later_ones():
+    assert funded(reserved=PRICE - 5, paid=PRICE) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "epochs"),
+    [
+        ({"epoch_cap": PRICE - 1}, 0),
+        ({"epochs": 1}, 1),
+        ({"epochs": 99}, 3),
+        ({"spec_hash": bytes(32)}, 0),
+        ({"set_version": 2}, 0),
+    ],
+)
+def test_a_cap_an_epoch_count_a_spec_and_a_verifier_set_that_cannot_pay_fund_nothing(changes, epochs):
+    assert funded(**changes) == epochs
+
+
+def test_a_run_that_nobody_opened_is_not_funded_and_not_closing():
+    assert reading_of(SPEC, None, 5, DELAY) == Reading(epochs=0, closing=Closing.NO)
+
+
+@pytest.mark.parametrize(
+    ("closes_at", "now_s", "closing"),
+    [
+        (DEADLINE, DEADLINE - DELAY - 1, Closing.NO),
+        (DEADLINE, DEADLINE - DELAY, Closing.BY_DEADLINE),
+        (DEADLINE, DEADLINE + 1, Closing.BY_DEADLINE),
+        (DEADLINE - 1, DEADLINE - DELAY - 2, Closing.NO),
+        (1_000, 1_000 - DELAY, Closing.BY_BUYER),
+    ],
+)
+def test_a_run_is_closing_when_only_the_close_delay_is_left(closes_at, now_s, closing):
+    assert reading_of(SPEC, an_escrow(closes_at=closes_at), now_s, DELAY).closing is closing
+
+
+def test_an_epochs_price_is_what_it_costs_if_every_step_counts():
+    steps = SPEC.money.epoch_rounds * len(SPEC.nodes)
+    assert steps * SPEC.tokens_per_step * SPEC.money.price_per_mtoken // 10**6 == PRICE
+    assert sum(SPEC.epoch_price(e) for e in range(SPEC.epochs)) <= (
+        SPEC.rounds * len(SPEC.nodes) * SPEC.tokens_per_step * SPEC.money.price_per_mtoken // 10**6
+    )
+
+
+def test_a_run_that_closes_needs_its_closing_rounds_with_f_silent_leaders():
+    timing = replace(SPEC.timing, collect_ms=10_000, iteration_ms=60_000)
+    rounds = SPEC.closing_rounds + 1
+    need = closing_s(SPEC.audit, timing, 4)
+    assert need >= 10 * rounds + 60 * (rounds // 3)
+    assert closing_s(SPEC.audit, timing, 3) < need  # nobody may be silent
+
+    check_close_delay(need, need)
+    with pytest.raises(ConfigError, match="the escrow of this deployment waits"):
+        check_close_delay(need, need - 1)
+    with pytest.raises(ConfigError, match="the escrow of this deployment waits"):
+        check_close_delay(need, need + 9, finality_s=10)

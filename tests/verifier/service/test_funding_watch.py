@@ -1,0 +1,64 @@
+"""Funding watch: what a verifier reports of the escrow that it reads."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from assay.chain.state import FinalEscrow
+from assay.protocol.messages import Closing
+from assay.protocol.state_transition import advance
+from assay.verifier.service.funding_watch import FundingWatch
+from tests.builders import NODES, RUN_ID, VERIFIERS, a_funding_report, by_peer, peer
+from tests.builders import a_history as the_start
+from tests.builders import a_manifest as the_next
+from tests.ledger.settlement.test_funding import DEADLINE, LAST, PRICE, SPEC, an_escrow
+
+DELAY = 300
+
+
+def a_watch(run_state) -> FundingWatch:
+    me: Any = SimpleNamespace(run_id=RUN_ID, me=peer("vera"), spec=SPEC)
+    follower: Any = SimpleNamespace(run_state=run_state)
+    watch = FundingWatch(me, follower, lambda _: None)
+    watch._close_delay_s = DELAY
+    return watch
+
+
+def final(block=7, time_s=0, **changes) -> FinalEscrow:
+    return FinalEscrow(block=block, time_s=time_s, newest_s=time_s, escrow=an_escrow(**changes))
+
+
+def test_a_run_that_is_not_open_is_nothing_to_report():
+    nothing = FinalEscrow(block=7, time_s=0, newest_s=0, escrow=None)
+    assert a_watch(the_start(rounds=8)).due_report(nothing) is None
+
+
+def test_a_funded_run_is_reported_with_its_block_until_a_manifest_carries_it():
+    run_state = the_start(rounds=8)
+    watch = a_watch(run_state)
+    report = watch.due_report(final())
+    assert report is not None
+    assert (report.block, report.epochs, report.closing) == (7, 3, Closing.NO)
+    assert watch.due_report(final(block=8)) is not None
+
+    heard = [a_funding_report(name, epochs=3, block=7) for name in by_peer(list(VERIFIERS))]
+    run_state = advance(run_state, the_next(run_state, NODES, funding_reports=tuple(heard)))
+    watch = a_watch(run_state)
+    assert watch.due_report(final(block=9)) is None
+    closing = watch.due_report(final(block=10, time_s=DEADLINE - DELAY))
+    assert closing is not None and closing.closing is Closing.BY_DEADLINE
+
+
+def test_a_top_up_is_reported():
+    watch = a_watch(the_start(rounds=8))
+    first, second = watch.due_report(final(budget=PRICE)), watch.due_report(final(8, budget=2 * PRICE + LAST))
+    assert first is not None and second is not None
+    assert (first.epochs, second.epochs) == (1, 3)
+
+
+def test_an_endpoint_that_goes_back_is_not_followed():
+    watch = a_watch(the_start(rounds=8))
+    assert watch.due_report(final(block=9)) is not None
+    assert watch.due_report(final(block=8, budget=PRICE)) is None
+    assert watch.due_report(final(block=9)) is not None
