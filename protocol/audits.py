@@ -36,6 +36,7 @@ from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
 ADVERSE = (Outcome.MISMATCH, Outcome.WITHHELD)
 RECOMPUTED = (Outcome.MATCH, Outcome.MISMATCH)  # outcomes that claim a recomputation
+REFERENCE = Digest(hashlib.sha256(b"assay/class/reference/1").digest())  # every machine computes its bits
 
 
 class AuditStatus(enum.Enum):
@@ -369,44 +370,52 @@ def _silent(audit: Audit, now: int, rules: AuditSpec) -> tuple[PeerId, ...]:
 
 
 def _differs(audit: Audit) -> bool:
-    """Whether an auditor of the node's own execution class recomputed another sketch than the node's."""
-    return (
-        any(verdict.recomputed != audit.sketch for verdict in _comparable(audit)) and audit.sketch is not None
-    )
+    """Whether two recomputes that must have equal bits do not, the node's own sketch being one of them."""
+    own = {v.recomputed for v in _recomputed(audit, audit.commit.exec_class)}
+    is_false_sketch = audit.sketch is not None and not own <= {audit.sketch}
+    return is_false_sketch or len({v.recomputed for v in _recomputed(audit, REFERENCE)}) > 1
 
 
-def _comparable(audit: Audit) -> tuple[Verdict, ...]:
-    """Recomputed verdicts of the node's own execution class: their sketches must be equal bit for bit."""
-    mine = audit.commit.exec_class
-    return tuple(v for v in audit.verdicts if v.exec_class == mine and v.outcome in RECOMPUTED)
+def _recomputed(audit: Audit, exec_class: Digest) -> tuple[Verdict, ...]:
+    """Recomputed verdicts of one class, whose sketches must be equal bit for bit."""
+    return tuple(v for v in audit.verdicts if v.exec_class == exec_class and v.outcome in RECOMPUTED)
 
 
 def _with_faults(audit: Audit) -> Audit:
-    """The audit with the faults of verifiers that its status, or the winning side's sketches, refute."""
+    """The audit with the faults of verifiers that its status, or the winning side's sketches, refute.
+
+    Honest verdicts of two classes may differ where a step is false by less than the limits between classes.
+    So nobody of the reference class is at fault by bits of the node's class, and nobody of the node's class,
+    who accused, by matches of the reference class.
+    """
     is_false = audit.ruling is not AuditStatus.DISMISSED and audit.is_false
+    f = faults_tolerated(len(audit.order))
     right = Outcome.MISMATCH if is_false else Outcome.MATCH
-    comparable = _comparable(audit)
-    sided = [v for v in audit.counted if v in comparable and v.outcome is right]
-    sided = [v for v in sided if v.verifier in audit.committee]
-    need = faults_tolerated(len(audit.order)) + 1
-    recomputed = _shared([v.recomputed for v in sided], need)
-    in_time = audit.verdicts[audit.earlier :]
-    witness = _shared([v.witness for v in in_time if v in sided], need)
-    # The node committed to another sketch than its work has, or the chain does not show to which: an auditor
-    # that recomputed it may match.
-    is_misled = recomputed not in (NO_DIGEST, audit.sketch)
     faults: dict[PeerId, Fault] = {}  # one a verifier, however often it judged
-    for verdict in audit.verdicts:
-        is_true = verdict in comparable and verdict.recomputed == recomputed
-        if verdict.outcome is Outcome.MATCH and is_false and not (is_misled and is_true):
-            faults.setdefault(verdict.verifier, Fault(verdict, FaultKind.PASSED))
-        elif verdict.outcome is Outcome.MISMATCH and audit.ruling is AuditStatus.DISMISSED:
-            faults.setdefault(verdict.verifier, Fault(verdict, FaultKind.ACCUSED))
-        elif verdict in comparable and (
-            recomputed not in (NO_DIGEST, verdict.recomputed)
-            or (verdict in in_time and witness not in (NO_DIGEST, verdict.witness))
-        ):
-            faults.setdefault(verdict.verifier, Fault(verdict, FaultKind.NOT_RECOMPUTED))
+    for exec_class in (REFERENCE, audit.commit.exec_class):
+        comparable = _recomputed(audit, exec_class)
+        is_any = is_false and exec_class != REFERENCE
+        is_proved = sum(v.outcome is right and (is_any or v in comparable) for v in audit.counted) > f
+        sided = [v for v in audit.counted if v in comparable and v.outcome is right]
+        sided = [v for v in sided if v.verifier in audit.committee]
+        recomputed = _shared([v.recomputed for v in sided], f + 1)
+        in_time = audit.verdicts[audit.earlier :]
+        witness = _shared([v.witness for v in in_time if v in sided], f + 1)
+        # The node committed to another sketch than its work has, or the chain does not show to which: an
+        # auditor that recomputed it may match.
+        is_misled = recomputed not in (NO_DIGEST, audit.sketch) and exec_class != REFERENCE
+        for verdict in comparable:
+            if verdict.outcome is not right and is_proved:
+                if not is_false:
+                    faults.setdefault(verdict.verifier, Fault(verdict, FaultKind.ACCUSED))
+                    continue
+                if not (is_misled and verdict.recomputed == recomputed):
+                    faults.setdefault(verdict.verifier, Fault(verdict, FaultKind.PASSED))
+                    continue
+            if recomputed not in (NO_DIGEST, verdict.recomputed) or (
+                verdict in in_time and witness not in (NO_DIGEST, verdict.witness)
+            ):
+                faults.setdefault(verdict.verifier, Fault(verdict, FaultKind.NOT_RECOMPUTED))
     return replace(audit, faults=tuple(faults.values()))
 
 

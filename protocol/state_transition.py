@@ -220,7 +220,8 @@ def may_commit_verdict(run_state: RunState, audit: Audit, verifier: PeerId) -> b
 
 def may_open_verdict(run_state: RunState, audit: Audit, verdict: Verdict) -> bool:
     """Whether the next manifest may carry this verdict."""
-    may_say = run_state.spec.audit.limits != NO_DIGEST or (
+    is_judged = run_state.spec.audit.limits != NO_DIGEST and verdict.exec_class == rules.REFERENCE
+    may_say = is_judged or (
         verdict.outcome not in rules.RECOMPUTED or verdict.exec_class == audit.commit.exec_class
     )
     return may_say and rules.may_open_verdict(audit, verdict, int(run_state.round))

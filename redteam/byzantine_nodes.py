@@ -15,7 +15,7 @@ from typing import Any
 
 import assay.protocol.audits
 import assay.protocol.state_transition
-from assay.protocol.audits import Audit, with_messages
+from assay.protocol.audits import REFERENCE, Audit, with_messages
 from assay.protocol.draws import audit_rate_ppm, is_drawn
 from assay.protocol.messages import Discount
 from assay.protocol.messages import Outcome as Found
@@ -223,26 +223,26 @@ def _class_for_pay(is_defended: bool, seed: int) -> Outcome:
 
 
 def _class_for_sabotage(is_defended: bool, seed: int) -> Outcome:
-    """Defended, the spec names limits, and auditors judge by them in their own class."""
+    """Defended, the spec names limits, and auditors judge by them in the reference class."""
     network = _no_class(seed)
     if is_defended:
         network = a_network(seed=seed, rounds=12, limits=mark("limits"))
         network.commit_changes = lambda _, node: {"exec_class": mark("nobody's")} if node == NODE else {}
         network.false = all_steps(12)
         for verifier in VERIFIERS:
-            network.minds[verifier] = _of_another_class
+            network.minds[verifier] = _in_reference
     network.finish()
     record = network.run_state.nodes[NODE]
     harm = f"{record.accepted} of 12 steps in the aggregate, none paid"
     return one_act(record.banned, not record.banned, 0.0, harm)
 
 
-def _of_another_class(network: Network, audit: Audit) -> Judgement:
+def _in_reference(network: Network, audit: Audit) -> Judgement:
     finding = honest(network, audit)
     if finding is None:
         return None
     outcome, fields = finding
-    return outcome, {**fields, "exec_class": mark("class")}
+    return outcome, {**fields, "exec_class": REFERENCE}
 
 
 def _partitioned(is_defended: bool, seed: int) -> Outcome:
@@ -278,7 +278,7 @@ LIAR_ATTACKS = (
     Attack(name="class that nobody has, for pay", number=30, where=Where.CHAIN, run=_class_for_pay,
            defence="who cannot be judged is not paid"),
     Attack(name="class that nobody has, to sabotage", number=30, where=Where.CHAIN, run=_class_for_sabotage,
-           defence="limits between classes: whoever has another judges it"),
+           defence="the reference class: every machine can judge it"),
     Attack(name="cut off an honest node", number=35, where=Where.CHAIN, run=_partitioned,
            defence="absence is no fault", has_off=False),
 )  # fmt: skip

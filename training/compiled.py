@@ -2,7 +2,8 @@
 
 Room: training (edge: the folder of compiled code). numba, with nothing that could change a bit: no fast-math,
 so no sum is reordered and no product is fused into an addition; one thread. Elementwise operations then have
-the same bits with and without vectors (tests/training/test_same_steps.py).
+the same bits with and without vectors (tests/training/test_same_steps.py). One loop is not Python text but
+LLVM instructions, under the same rules (reference/product.py).
 
 A file's compiled code is cached where Python keeps its bytecode, by processor, Python and numba, and is
 rebuilt when the file has changed: a compiled function calls only functions of its own file, and a change of

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from assay.participant.links import check_place
 from assay.protocol.audits import (
+    REFERENCE,
     AuditStatus,
     FaultKind,
     awaits,
@@ -624,21 +625,22 @@ def test_a_manifest_carries_only_words_that_may_come():
             check_place(open_now, a_manifest(open_now, sketch_openings=[lie]))
 
 
-def test_nobody_of_another_class_says_match_where_no_limits_were_agreed():
+def test_a_recompute_is_of_the_nodes_class_or_of_the_reference_class_where_limits_were_agreed():
     run_state, order = audited()
     other = {"exec_class": Digest(b"o" * 32)}
     votes = {STEP: {order[0]: (MATCH, other)}}
     assert grow(run_state, 4, votes).audits[STEP].verdicts == ()
 
     run_state, order = audited(limits=Digest(b"l" * 32))
-    votes = {STEP: {order[0]: (MATCH, other)}}
+    assert grow(run_state, 4, votes).audits[STEP].verdicts == ()
+    votes = {STEP: {order[0]: (MATCH, {"exec_class": REFERENCE})}}
     assert grow(run_state, 4, votes).audits[STEP].ruling is AuditStatus.PASSED
 
 
 # ---- what liars can and cannot do ----
 
 OUTCOMES = st.sampled_from([None, *Outcome])
-LIES = st.sampled_from([{}, GUESS, {"witness": Digest(b"c" * 32)}, {"exec_class": Digest(b"o" * 32)}])
+LIES = st.sampled_from([{}, GUESS, {"witness": Digest(b"c" * 32)}, {"exec_class": REFERENCE}])
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from assay.participant.links import check_messages
+from assay.protocol.audits import REFERENCE
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Outcome
 from assay.protocol.state_transition import advance, next_chain, start
@@ -157,7 +158,7 @@ def leaning_history(leaning):
                 verifier: (
                     Outcome.MATCH,
                     {
-                        "exec_class": Digest(b"c" * 32),
+                        "exec_class": REFERENCE,
                         "is_biased": audit.node == NODE and verifier in leaning,
                     },
                 )
@@ -210,10 +211,10 @@ def test_a_new_machine_starts_without_the_record_and_the_bias_reports_of_the_old
 @pytest.mark.parametrize(
     ("outcome", "exec_class", "is_taken"),
     [
-        (Outcome.MATCH, Digest(b"c" * 32), True),
+        (Outcome.MATCH, REFERENCE, True),
         (Outcome.MATCH, NO_DIGEST, False),  # of the node's own class: there every bit is equal
-        (Outcome.MISMATCH, Digest(b"c" * 32), False),
-        (Outcome.BORDERLINE, Digest(b"c" * 32), False),
+        (Outcome.MISMATCH, REFERENCE, False),
+        (Outcome.BORDERLINE, REFERENCE, False),
     ],
 )
 def test_only_a_match_between_classes_can_say_that_a_node_leans(outcome, exec_class, is_taken):

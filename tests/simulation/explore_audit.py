@@ -6,7 +6,8 @@ The production rules of one audit (`protocol/audits.py`) are driven through ever
 first, states seen before left out. In each manifest a leader may carry any part of what may come: honest
 messages late or never, the liar's at any time. The liar commits to any verdict: each outcome, of either
 execution class, with its own, the node's or an invented sketch and witness, and it may keep it shut. The node
-is honest, or did other work, sealed the sketch of other work, or does not open.
+is honest, or did other work (by more than the limits between classes, or by less), sealed the sketch of other
+work, or does not open. Some verifiers are of the node's class, the others judge in the reference class.
 
 Leaders are all of any kind, which must not convict the honest or dismiss a false step; or every other one is
 honest and carries all that it holds, which must also pay honest steps and find false ones.
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 
 from assay.protocol.audits import (
     RECOMPUTED,
+    REFERENCE,
     Audit,
     AuditStatus,
     draw_replication,
@@ -45,7 +47,8 @@ LEAST = least_audit_rounds(len(VERIFIERS)), least_dispute_rounds(len(VERIFIERS))
 SHORT = 4, 3  # the fewest states where all leaders may lie
 COMMIT = a_commit(0, NODES[0], exec_class=Digest(hashlib.sha256(b"a class").digest()))
 TRUE, SEALED, JUNK = (Digest(hashlib.sha256(name).digest()) for name in (b"true", b"sealed", b"junk"))
-OWN, FOREIGN = COMMIT.exec_class, Digest(hashlib.sha256(b"another class").digest())
+THERE = Digest(hashlib.sha256(b"true, in the reference class").digest())
+OWN = COMMIT.exec_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class Case:
     sketch: what the node has sealed; None if it never opens. wanted: auditors before a dispute.
     turn: whether even (0) or odd (1) manifests are an honest leader's; None: all are of any kind.
     rounds: of an audit and of a dispute; None: the least that the rules allow with honest turns, else fewer.
+    own: verifiers of the node's class, the first in order. is_slight: false by less than the limits.
     """
 
     liar: int | None
@@ -64,6 +68,14 @@ class Case:
     wanted: int = 1
     turn: int | None = None
     rounds: tuple[int, int] | None = None
+    own: int = 4
+    is_slight: bool = False
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether every honest verifier that recomputes the step finds it false, or unopened."""
+        is_plain = self.sketch is None or (self.is_false and not self.is_slight)
+        return is_plain or (self.own == len(VERIFIERS) and not self.is_honest)
 
     @property
     def spec(self) -> RunSpec:
@@ -77,7 +89,8 @@ class Case:
         sealed = {None: "never opened", TRUE: "of the work", SEALED: "of other work"}[self.sketch]
         return (
             f"liar {self.liar}, {self.wanted} auditors, honest turn {self.turn}, "
-            f"blocks {'false' if self.is_false else 'true'}, sketch {sealed}"
+            f"{self.own} of the class, "
+            f"blocks {'slightly ' * self.is_slight}{'false' if self.is_false else 'true'}, sketch {sealed}"
         )
 
     @property
@@ -158,7 +171,7 @@ def _manifests(case: Case, audit: Audit, now: int) -> Iterator[Audit]:
         choices: list[tuple[str, object] | None] = []
         is_liar, committed = place == case.liar, audit.committed_by(verifier)
         if may_commit_verdict(case.spec.audit, audit, verifier, now):
-            kinds = _lies(audit.pattern, case.sketch) if is_liar else (_truth(case, audit),)
+            kinds = _lies(audit.pattern, case.sketch) if is_liar else (_truth(case, audit, place),)
             choices = [("commit", _verdict(place, *kind)) for kind in kinds]
         elif committed is not None and not audit.has_judged(verifier):
             verdict = _KNOWN[committed.verdict]
@@ -178,28 +191,34 @@ def _manifests(case: Case, audit: Audit, now: int) -> Iterator[Audit]:
         yield with_messages(audit, now, commitments, verdicts, sketch, is_known_answer=False)
 
 
-def _truth(case: Case, audit: Audit) -> tuple[Outcome, Digest, Digest, Digest]:
-    """What an honest verifier of the node's class finds now: outcome, class, sketch, witness."""
+def _truth(case: Case, audit: Audit, place: int) -> tuple[Outcome, Digest, Digest, Digest]:
+    """What an honest verifier finds now: outcome, class, sketch, witness."""
     in_dispute = audit.ruling is AuditStatus.DISPUTED
-    witness = _witness(audit.pattern) if in_dispute else NO_DIGEST
     if in_dispute and case.sketch is None:
         return Outcome.WITHHELD, NO_DIGEST, NO_DIGEST, NO_DIGEST
-    is_adverse = case.is_false or (in_dispute and case.sketch != TRUE)
-    return (Outcome.MISMATCH if is_adverse else Outcome.MATCH), OWN, TRUE, witness
+    is_second = not in_dispute and bool(audit.commitments or audit.verdicts)
+    is_own = place < case.own and (not is_second or case.own == len(VERIFIERS))
+    witness = _witness(audit.pattern, is_own) if in_dispute else NO_DIGEST
+    if is_own:
+        is_adverse = case.is_false or (in_dispute and case.sketch != TRUE)
+        return (Outcome.MISMATCH if is_adverse else Outcome.MATCH), OWN, TRUE, witness
+    is_adverse = case.is_false and not case.is_slight
+    return (Outcome.MISMATCH if is_adverse else Outcome.MATCH), REFERENCE, THERE, witness
 
 
 @functools.lru_cache
 def _lies(pattern: Digest, sealed: Digest | None) -> tuple[tuple[Outcome, Digest, Digest, Digest], ...]:
     """Everything that a liar can commit to: also the truth, and the truth with one part of it changed."""
-    sketches = {TRUE, sealed or TRUE, JUNK}
-    witnesses = (NO_DIGEST,) if pattern == NO_DIGEST else (_witness(pattern), JUNK)
-    told = [
-        (outcome, exec_class, sketch, witness)
-        for outcome in RECOMPUTED
-        for exec_class in (OWN, FOREIGN)
-        for sketch in (sketches if exec_class == OWN else {JUNK})
-        for witness in (witnesses if exec_class == OWN else witnesses[-1:])
-    ]
+    told = []
+    for is_own in (True, False):
+        sketches = {TRUE, sealed or TRUE, JUNK} if is_own else {THERE, JUNK}
+        witnesses = (NO_DIGEST,) if pattern == NO_DIGEST else (_witness(pattern, is_own), JUNK)
+        told += [
+            (outcome, OWN if is_own else REFERENCE, sketch, witness)
+            for outcome in RECOMPUTED
+            for sketch in sketches
+            for witness in witnesses
+        ]
     others = (Outcome.WITHHELD, Outcome.BORDERLINE, Outcome.INCONCLUSIVE)
     return (*told, *((outcome, NO_DIGEST, NO_DIGEST, NO_DIGEST) for outcome in others))
 
@@ -239,8 +258,8 @@ def _sketch(sketch: Digest) -> SketchOpening:
     )
 
 
-def _witness(pattern: Digest) -> Digest:
-    return Digest(hashlib.sha256(b"witness" + pattern).digest())
+def _witness(pattern: Digest, is_own: bool) -> Digest:
+    return Digest(hashlib.sha256(b"witness %d" % is_own + pattern).digest())
 
 
 def _name(now: int) -> Digest:
@@ -257,22 +276,30 @@ def broken(case: Case) -> tuple[list[str], int]:
             found.append(f"{place}: an honest verifier is at fault")
         if case.is_honest and status is AuditStatus.CONFIRMED:
             found.append(f"{place}: an honest node is convicted")
-        if not case.is_honest and status is AuditStatus.DISMISSED:
+        if case.is_seen and status is AuditStatus.DISMISSED:
             found.append(f"{place}: a false step is dismissed")
         if case.turn is None:
             continue
         if case.is_honest and (end.is_disputed and status is not AuditStatus.DISMISSED):
             found.append(f"{place}: an honest step is unpaid")
-        is_seen = case.liar != 0 or case.wanted > 1
-        if not case.is_honest and is_seen and status is not AuditStatus.CONFIRMED:
+        has_looked = case.liar != 0 or case.wanted > 1
+        if case.is_seen and has_looked and status is not AuditStatus.CONFIRMED:
             found.append(f"{place}: a false step is not found though an honest verifier looked")
     return found, count
 
 
 CASES = tuple(
-    Case(liar, is_false, sketch, wanted, turn)
+    Case(liar, is_false, sketch, wanted, turn, own=own, is_slight=is_slight)
     for liar in (None, 0, 1, 2, 3)
-    for is_false, sketch in ((False, TRUE), (True, TRUE), (True, SEALED), (False, SEALED), (False, None))
+    for own in (4, 2, 1, 0)
+    for is_false, is_slight, sketch in (
+        (False, False, TRUE),
+        (True, False, TRUE),
+        (True, True, TRUE),
+        (True, False, SEALED),
+        (False, False, SEALED),
+        (False, False, None),
+    )
     for wanted in (1, 2)
     for turn in (None, 0, 1)
 )

@@ -1,4 +1,4 @@
-"""Every life of one audit with one liar of four; `python -m tests.simulation.explore_audit` tries all cases."""
+"""Every life of one audit, one of four lies; `python -m tests.simulation.explore_audit` tries all cases."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from assay.training.exact import initial_parameters
 from assay.training.execution.challenge import challenge_tokens
 from assay.training.layout import Layout, layout_of
 from assay.training.model.presets import gpt_spec, llama_spec
+from assay.training.optimiser.inner import fresh, inner_step
 from assay.training.reference import product, rows
 from assay.training.reference.gradient import reference_loss_and_gradient
 from assay.training.transform import blocked_dct as forward
@@ -82,9 +83,21 @@ def reference_digests() -> dict[str, str]:
     return found
 
 
+def inner_digests() -> dict[str, str]:
+    """Of parameters and moments after three clipped steps of AdamW."""
+    local = a_rule("sparseloco", clip_micro=PPM // 2).local
+    state = fresh(local, numbers("theta", 5001))
+    for step in range(3):
+        state = inner_step(local, np.float32(1e-3), state, state.theta_P, numbers(f"g{step}", 5001))
+    return {
+        f"adamw, {name}": hashlib.sha256(part.tobytes()).hexdigest()
+        for name, part in zip(("theta", "mean", "square"), (state.theta_P, *state.moments), strict=True)
+    }
+
+
 def digests() -> dict[str, str]:
     """Of the reference, and of every stage of two steps, gradient clipped and not, and equalised."""
-    found = reference_digests()
+    found = reference_digests() | inner_digests()
     for clip, is_equalised in ((0, False), (PPM, False), (PPM, True)):
         rule = a_rule(clip_micro=clip, equalises=is_equalised)
         error = np.zeros((LAYOUT.blocks, 4096), np.float32)

@@ -1,9 +1,9 @@
 """Inner: the optimiser steps a node takes between two syncs, from committed state to committed state.
 
-Room: training (pure). Every step but the gradient is elementwise float32, each
-operation rounded on its own, so equal gradients give equal bits on any machine. A long
-inner loop is cut into segments: the state at the end of each is committed, and an
-audit repeats one segment from the state before it (docs/protocol.md, "Audits").
+Room: training (pure). Every step but the gradient is elementwise float32, each operation rounded on its own,
+and the norm is a sum in one order, so equal gradients give equal bits on any machine. A long inner loop is
+cut into segments: the state at the end of each is committed, and an audit repeats one segment from the state
+before it (docs/protocol.md, "Audits").
 
 Shape suffixes: P = parameters, N = blocks.
 """
@@ -24,6 +24,7 @@ from assay.protocol.update_rule import BLOCK_SIZE, PPM, LocalSpec, Optimiser
 from assay.training.layout import Layout, to_blocks
 from assay.training.optimiser.momentum_root import block_leaves
 from assay.training.optimiser.schedule import rate
+from assay.training.transform.blocked_dct import length
 
 Floats = NDArray[np.float32]
 Gradient = Callable[[Floats, NDArray[np.int64]], tuple[float, Floats]]  # (theta, tokens) -> loss, gradient
@@ -165,7 +166,7 @@ def inner_step(
     if local.proximal_micro:
         slope_P = slope_P + np.float32(local.proximal_micro / PPM) * (theta_P - anchor_P)
     if local.clip_micro:
-        norm = np.sqrt(_square_sum(slope_P))
+        norm = length(slope_P)
         slope_P = slope_P * np.float32(min(local.clip_micro / PPM / max(norm, 1e-12), 1.0))
     if local.optimiser is Optimiser.SGD:
         moved_P: Floats = _decayed(local, lr, theta_P) - np.multiply(slope_P, lr)
@@ -191,10 +192,9 @@ def adamw_moved(
         moments: Of the same part.
         count: Steps since the moments were zero, this one included.
     """
-    beta1, beta2 = local.beta1_micro / PPM, local.beta2_micro / PPM
-    # Python's float power is the libm's; these two numbers are inside the execution class.
-    step_size = np.float32(float(lr) / (1 - beta1**count))
-    under_P = np.sqrt(moments[1] / np.float32(1 - beta2**count)) + np.float32(local.epsilon_pico / 1e12)
+    left1, left2 = (_power(beta / PPM, count) for beta in (local.beta1_micro, local.beta2_micro))
+    step_size = np.float32(float(lr) / (1 - left1))
+    under_P = np.sqrt(moments[1] / np.float32(1 - left2)) + np.float32(local.epsilon_pico / 1e12)
     moved_P: Floats = _decayed(local, lr, theta_P) - np.multiply(moments[0] / under_P, step_size)
     return moved_P
 
@@ -205,6 +205,11 @@ def _decayed(local: LocalSpec, lr: np.float32, theta_P: Floats) -> Floats:
     return theta_P * (np.float32(1) - lr * np.float32(local.decay_micro / PPM))
 
 
-def _square_sum(slope_P: Floats) -> float:
-    """Sum of squares in float64, pairwise as numpy does it: the same bits within a class."""
-    return float(np.square(slope_P, dtype=np.float64).sum())
+def _power(base: float, exponent: int) -> float:
+    """A whole power by squaring, lowest bit first: Python's own power is the libm's."""
+    result = 1.0
+    while exponent:
+        if exponent & 1:
+            result *= base
+        base, exponent = base * base, exponent >> 1
+    return result

@@ -55,7 +55,8 @@ def trace_of(outputs: list[Digest]) -> Trace:
 def output_digest(output: Array) -> Digest:
     """BLAKE3 of one array: dtype and shape, then little-endian values."""
     little = output.dtype.newbyteorder("<")
-    whole = blake3(f"assay/operator-output/1|{little.str}|{output.shape}|".encode())
+    shape = ",".join(map(str, output.shape))
+    whole = blake3(f"assay/operator-output/1|{little.str}|{shape}|".encode())
     whole.update(np.ascontiguousarray(output, little).reshape(-1).view(np.uint8).data)
     return Digest(whole.digest())
 

@@ -86,7 +86,10 @@ def _of_vectors(parts: list[Floats]) -> Scales:
     if not parts:
         return []
     lengths, counts = [length(part) for part in parts], [len(part) for part in parts]
-    whole = math.sqrt(sum(one * one for one in lengths) / sum(counts))
+    square = 0.0
+    for one in lengths:  # not sum(), which compensates for rounding from Python 3.12 on
+        square += one * one
+    whole = math.sqrt(square / sum(counts))
     row_R = _factors(lengths / np.sqrt(counts), whole)
     return [(row_R[i : i + 1], np.ones(count, np.float32)) for i, count in enumerate(counts)]
 

@@ -77,16 +77,13 @@ class Limits:
     pairs: tuple[Pair, ...] = ()
     segments: tuple[SegmentPair, ...] = ()
 
-    def between(self, node: Digest, auditor: Digest, dtype: Precision) -> Limit:
-        """The limit for a step of one class judged in another.
+    def of(self, node: Digest, dtype: Precision) -> Limit:
+        """The limit for a step of this class judged in the reference class.
 
-        If several measured pairs have these classes, the loosest: it holds for all.
+        The loosest that was measured of this class, against whatever other: the reference class rounds no
+        more than any of them.
         """
-        found = [
-            pair.limit
-            for pair in self.pairs
-            if (pair.node_class, pair.auditor_class, pair.dtype) == (node, auditor, dtype)
-        ]
+        found = [pair.limit for pair in self.pairs if (pair.node_class, pair.dtype) == (node, dtype)]
         return max(found, key=lambda limit: (limit.t1, limit.profile), default=POLICIES[dtype])
 
     def digest(self) -> Digest:

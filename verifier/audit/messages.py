@@ -39,6 +39,7 @@ class Examine:
     segment: int
     committed: Digest
     pattern: Digest
+    in_reference: bool  # although the step may be of this machine's own class
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

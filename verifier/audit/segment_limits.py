@@ -116,24 +116,21 @@ class SegmentPair:
         return tuple(within(policy, part.p99, part.profile) for policy, part in parts)
 
 
-def limits_between(
+def limits_of(
     pairs: Iterable[SegmentPair],
     node: Digest,
-    auditor: Digest,
     dtype: Precision,
     regime: Regime,
     steps: int,
 ) -> tuple[Limit, ...] | None:
-    """The limits for a segment of one class judged in another, part by part; None if it is not judged.
+    """The limits for a segment of one class judged in the reference class, by part; None if it is not judged.
 
-    The shortest measured length that covers it counts. If several measured pairs have these classes,
-    the loosest: it holds for all.
+    The shortest measured length that covers it counts. If several measured pairs have this class, the
+    loosest: the reference class rounds no more than any other.
     """
-    sought = node, auditor, dtype, regime
+    sought = node, dtype, regime
     found = [
-        pair
-        for pair in pairs
-        if (pair.node_class, pair.auditor_class, pair.dtype, pair.regime) == sought and pair.steps >= steps
+        pair for pair in pairs if (pair.node_class, pair.dtype, pair.regime) == sought and pair.steps >= steps
     ]
     least = min((pair.steps for pair in found), default=0)
     allowed = [pair.limits for pair in found if pair.steps == least]

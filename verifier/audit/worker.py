@@ -6,6 +6,8 @@ parameters as every honest process does, and recomputes what a given step should
 
 from __future__ import annotations
 
+import importlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.participant.compute import ComputeWorker
+from assay.protocol.audits import REFERENCE
 from assay.protocol.commitments import sketch_digest
 from assay.protocol.encoding.codec import Message, decode, digest
 from assay.protocol.messages import Commit, Outcome
@@ -31,7 +34,7 @@ from assay.training.fragments import fragment_blocks
 from assay.training.layout import to_blocks
 from assay.training.model.loss import loss_and_gradient
 from assay.training.optimiser.carry import carried_shares, mean_block
-from assay.training.optimiser.inner import InnerState, roots_of, run_steps
+from assay.training.optimiser.inner import Gradient, InnerState, roots_of, run_steps
 from assay.training.optimiser.node_state import NodeState
 from assay.training.optimiser.public_state import PublicState, kept_rounds
 from assay.training.optimiser.schedule import rate
@@ -44,10 +47,11 @@ from assay.verifier.audit.exact import Finding, check_opening, compare
 from assay.verifier.audit.limits import Limits, agreed_limits
 from assay.verifier.audit.messages import Examine, Examined, RecomputeStart
 from assay.verifier.audit.segment import OpenedSegment, check_inner_opening, opening_bytes_max
-from assay.verifier.audit.segment_limits import limits_between, regime_of
+from assay.verifier.audit.segment_limits import limits_of, regime_of
 from assay.verifier.audit.tolerance import floor_of, judge, measure
 
 MEMORY = "remembered.cbor"
+_REFERENCE = "assay.training.reference.gradient"  # half a second, which a run without limits saves
 _SLACK = 1.25  # of the error's limit, between classes: their blocks differ in length by less
 _INCONCLUSIVE = Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
 
@@ -106,6 +110,10 @@ class RecomputeWorker(ComputeWorker):
         self.spec, self.device, self.limits = spec, device, limits
         self.exec_class = execution_class(spec.compute, device)
         self.tokens = read_tokens(data, spec.data)
+        if limits is not None:
+            importlib.import_module(
+                _REFERENCE
+            )  # compiled where it is not yet: now, and not when an audit is due
         self.watch = BiasMemory(memory, digest(spec))
 
     def answer(self, request: Message) -> Message:
@@ -114,8 +122,11 @@ class RecomputeWorker(ComputeWorker):
             return super().answer(request)
         opening = Path(request.opening).read_bytes()
         seen = request.commit, request.update, opening, list(request.blocks), request.segment
-        found = self.examine(*seen, committed=request.committed, pattern=request.pattern)
-        return Examined(finding=found, exec_class=self.exec_class)
+        is_exact = request.commit.exec_class == self.exec_class and not request.in_reference
+        found = self.examine(
+            *seen, committed=request.committed, pattern=request.pattern, in_reference=request.in_reference
+        )
+        return Examined(finding=found, exec_class=self.exec_class if is_exact else REFERENCE)
 
     def examine(
         self,
@@ -127,6 +138,7 @@ class RecomputeWorker(ComputeWorker):
         *,
         committed: Digest = NO_DIGEST,
         pattern: Digest = NO_DIGEST,
+        in_reference: bool = False,
     ) -> Finding:
         """Recompute the drawn part of a step and judge the opened blocks against it.
 
@@ -139,13 +151,14 @@ class RecomputeWorker(ComputeWorker):
             committed: In a dispute, the sketch digest that the node has opened, if it has; a recompute that
                 does not yield it is a mismatch.
             pattern: In a dispute, the pattern that the witness sketch is drawn from.
+            in_reference: Judge in the reference class although the step is of this machine's own.
 
         Raises:
             MalformedMessage: these bytes are not the opening the commit binds. The fault is the
                 sender's, which need not be the node: not a verdict.
         """
         spec, layout = self.spec, self.parameters.layout
-        is_exact = commit.exec_class == self.exec_class
+        is_exact = commit.exec_class == self.exec_class and not in_reference
         if not is_exact and self.limits is None:
             return _INCONCLUSIVE
         theta_P = self.parameters.read(int(commit.round))
@@ -153,15 +166,16 @@ class RecomputeWorker(ComputeWorker):
         batch = batch_tokens(self.tokens, positions, spec.model.context)
         sent = decode_contribution(spec, layout, int(commit.round), update)
         if not is_exact and not spec.rule.is_gradient:
-            return self._between_classes(commit, opening, blocks, segment, theta_P, batch, sent)
+            return self._between_classes(commit, opening, blocks, segment, theta_P, batch, sent, pattern)
         redo = self._one_gradient if spec.rule.is_gradient else self._one_segment
+        gradient = self._gradient if is_exact else self._reference_gradient
         # a Byzantine node's state may overflow; the audit must still end in a verdict
         with np.errstate(all="ignore"):
-            redone = redo(commit, opening, blocks, segment, theta_P, batch)
+            redone = redo(commit, opening, blocks, segment, theta_P, batch, gradient)
             recomputed = redone.sketch(commit.parent)
             witness = NO_DIGEST if pattern == NO_DIGEST else redone.sketch(pattern)
             if not is_exact and self.limits is not None:
-                limit = self.limits.between(commit.exec_class, self.exec_class, spec.compute.dtype)
+                limit = self.limits.of(commit.exec_class, spec.compute.dtype)
                 found, measured = judge(
                     spec.rule.compress,
                     limit,
@@ -173,6 +187,7 @@ class RecomputeWorker(ComputeWorker):
                     floor=redone.floor,
                     recomputed=recomputed,
                 )
+                found = replace(found, witness=witness)
                 if found.outcome is not Outcome.MATCH or measured is None:
                     return found
                 return replace(found, is_biased=self.watch.is_biased(commit, measured, blocks, limit))
@@ -197,12 +212,13 @@ class RecomputeWorker(ComputeWorker):
         _: int,
         theta_P: NDArray[np.float32],
         batch: NDArray[np.int64],
+        gradient: Gradient,
     ) -> Redone:
         """The gradient of the whole step."""
         spec, layout = self.spec, self.parameters.layout
         opened = decode(Opening, opening, opening_bytes_max(spec.rule, layout, len(blocks)))
         before, after = check_opening(opened, commit, blocks, spec.rule, layout.blocks)
-        _loss, slope_P = self._gradient(theta_P, batch)
+        _loss, slope_P = gradient(theta_P, batch)
         lr = rate(spec.rule.outer.schedule, spec.rounds, int(commit.round))
         x_NC = gradient_blocks(spec.rule, layout, slope_P, lr)
         # Where our gradient is not finite an honest node has none to send: a commit is then false.
@@ -225,14 +241,13 @@ class RecomputeWorker(ComputeWorker):
         segment: int,
         theta_P: NDArray[np.float32],
         batch: NDArray[np.int64],
+        gradient: Gradient,
     ) -> Redone:
         """Recompute the inner steps of the drawn segment, from the state before them that the node opened."""
         layout = self.parameters.layout
         opened = self._opened_segment(commit, opening, blocks, segment, theta_P)
         start, (first, last) = opened.start, _steps_of(self.spec, segment)
-        end, loss = run_steps(
-            self.spec, int(commit.round), first, last, start, theta_P, batch, self._gradient
-        )
+        end, loss = run_steps(self.spec, int(commit.round), first, last, start, theta_P, batch, gradient)
         digest = roots_of(commit.run_id, layout, end).digest
         is_equal = bool(np.isfinite(loss)) and digest == commit.inner[segment]
         return Redone(
@@ -252,6 +267,7 @@ class RecomputeWorker(ComputeWorker):
         theta_P: NDArray[np.float32],
         batch: NDArray[np.int64],
         sent: Update,
+        pattern: Digest,
     ) -> Finding:
         """Another class: judge the segment's displacement, and the message against its last state."""
         spec, layout, round_id = self.spec, self.parameters.layout, int(commit.round)
@@ -261,17 +277,16 @@ class RecomputeWorker(ComputeWorker):
         with np.errstate(all="ignore"):
             opened = self._opened_segment(commit, opening, blocks, segment, theta_P)
             start = opened.start
-            limits = limits_between(
+            limits = limits_of(
                 self.limits.segments,
                 commit.exec_class,
-                self.exec_class,
                 spec.compute.dtype,
                 regime_of(local, start.count),
                 last - first,
             )
             if limits is None:
                 return _INCONCLUSIVE
-            end, _ = run_steps(spec, round_id, first, last, start, theta_P, batch, self._gradient)
+            end, _ = run_steps(spec, round_id, first, last, start, theta_P, batch, self._reference_gradient)
             recomputed = way_sketch(layout, start, end, commit.parent)
             lr = rate(local.schedule, spec.rounds, round_id, steps=local.steps, step=last - 1)
             walked = ModelledSegment(local, layout, last - first, lr, start, end)
@@ -288,7 +303,8 @@ class RecomputeWorker(ComputeWorker):
                 recomputed=recomputed,
                 is_work_equal=True,
             )
-        found = worse_of(found, compared)
+            witness = NO_DIGEST if pattern == NO_DIGEST else way_sketch(layout, start, end, pattern)
+        found = replace(worse_of(found, compared), witness=witness)
         if found.outcome is not Outcome.MATCH or not measured:
             return found
         seen = as_one(measured, limits, blocks, layout.blocks)
@@ -330,6 +346,20 @@ class RecomputeWorker(ComputeWorker):
             compute=self.spec.compute,
             device=self.device,
         )
+
+    def _reference_gradient(
+        self, theta_P: NDArray[np.float32], tokens: NDArray[np.int64]
+    ) -> tuple[float, NDArray[np.float32]]:
+        """The gradient with the bits that every machine computes; not a number where it is not finite."""
+        reference = importlib.import_module(_REFERENCE).reference_loss_and_gradient
+        model, layout, compute = self.spec.model, self.parameters.layout, self.spec.compute
+        try:
+            found: tuple[float, NDArray[np.float32]] = reference(
+                model, layout, theta_P, tokens, compute=compute
+            )
+        except FloatingPointError:
+            return math.nan, np.full_like(theta_P, np.nan)
+        return found
 
     def carried(
         self,

@@ -38,7 +38,7 @@ from assay.verifier.audit.segment_limits import (
     Regime,
     Seen,
     SegmentPair,
-    limits_between,
+    limits_of,
     regime_of,
 )
 from assay.verifier.audit.tolerance import Grade, Measured, excess, grades, median_of
@@ -166,8 +166,8 @@ def segment_lie_rows(
         drawn = drawn_blocks(f"lie {case.what}", case.layout.blocks)
         false_ends = dict(_lies(case, done[LEAD], SEGMENT_POLICIES[dtype, case.regime]))
         for path, auditor in done.items():
-            node_class, mine = (Digest(bytes.fromhex(one.execution_class)) for one in (done[LEAD], auditor))
-            allowed = limits_between(limits.segments, node_class, mine, dtype, case.regime, segment)
+            node_class = Digest(bytes.fromhex(done[LEAD].execution_class))
+            allowed = limits_of(limits.segments, node_class, dtype, case.regime, segment)
             if path == LEAD or allowed is None:
                 continue
             walked = case.walked(auditor)

@@ -203,6 +203,7 @@ class AuditRunner:
                     segment=audit.segment,
                     committed=sketch,
                     pattern=audit.pattern,
+                    in_reference=self._is_second(audit),
                 )
                 examined = await self._state_sync.child.call(request, Examined)
             except (PeerFault, MalformedMessage) as fault:
@@ -250,6 +251,15 @@ class AuditRunner:
                 return None
             await trio.sleep(SKETCH_POLL_S)
         return NO_DIGEST
+
+    def _is_second(self, audit: Audit) -> bool:
+        """Whether another committed before us: second looks are in the reference class if limits allow it.
+
+        An auditor that says it has judged in that class is thus compared with one that has.
+        """
+        now = self._follower.run_state.audits.get((audit.round, audit.node), audit)
+        is_first = now.ruling is not AuditStatus.OPEN or not (now.commitments or now.verdicts)
+        return not is_first and self._me.spec.audit.limits != NO_DIGEST
 
     def _adverse(self, step: StepId) -> tuple[Verdict, ...]:
         """The chain's verdicts against an audit in dispute."""

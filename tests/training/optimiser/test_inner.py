@@ -12,7 +12,15 @@ import torch
 from assay.protocol.types import Digest
 from assay.protocol.update_rule import PPM, LocalSpec
 from assay.training.layout import layout_of
-from assay.training.optimiser.inner import InnerState, fresh, inner_step, roots_of, run_steps, segments
+from assay.training.optimiser.inner import (
+    InnerState,
+    _power,
+    fresh,
+    inner_step,
+    roots_of,
+    run_steps,
+    segments,
+)
 from assay.training.optimiser.schedule import rate
 from tests.builders import RUN_ID, a_spec
 from tests.specs import a_rule
@@ -225,3 +233,9 @@ def test_a_digest_binds_the_count_the_order_and_the_number_of_moments_and_the_ru
     digests.append(roots_of(Digest(b"another run".ljust(32)), LAYOUT, state).digest)
     assert len(set(digests)) == 6
     assert roots_of(RUN_ID, LAYOUT, a_state()).digest == digests[0]
+
+
+def test_a_power_is_made_of_products_alone():
+    for base in (0.9, 0.999, 0.95):
+        assert [_power(base, n) for n in (0, 1, 2, 3)] == [1.0, base, base * base, base * (base * base)]
+        assert _power(base, 1000) == pytest.approx(base**1000, rel=1e-12)

@@ -134,3 +134,13 @@ def test_a_result_that_is_not_finite_is_named():
 
     with pytest.raises(FloatingPointError, match=r"0/forward/.*not finite"), np.errstate(all="ignore"):
         reference_loss_and_gradient(model, layout, theta * np.float32(1e30), tokens, compute=FLOAT32_WHOLE)
+
+
+def test_a_thread_that_flushes_subnormal_numbers_is_refused():
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush them")
+    try:
+        with pytest.raises(FloatingPointError, match="subnormal"):
+            reference_loss_and_gradient(*a_batch(a_model()), compute=FLOAT32_WHOLE)
+    finally:
+        torch.set_flush_denormal(False)

@@ -138,17 +138,17 @@ def test_one_pair_twice_other_formats_and_endless_files_are_refused():
 def test_a_pair_nobody_measured_is_judged_by_the_policy_of_its_precision():
     limits = Limits((a_pair(),))
 
-    assert limits.between(A, B, FP32) == a_pair().limit
-    assert limits.between(A, B, FP32).t1 == 12_000
-    for node, auditor, dtype in ((B, A, FP32), (A, C, FP32), (C, B, FP32), (A, B, BF16)):
-        assert limits.between(node, auditor, dtype) == POLICIES[dtype]
+    assert limits.of(A, FP32) == a_pair().limit
+    assert limits.of(A, FP32).t1 == 12_000
+    for node, dtype in ((B, FP32), (C, FP32), (A, BF16)):
+        assert limits.of(node, dtype) == POLICIES[dtype]
 
 
 def test_of_several_paths_with_the_same_classes_the_loosest_holds():
     other = a_pair(auditor="onednn-off", p99=1900)
 
     for order in ((a_pair(), other), (other, a_pair())):
-        assert Limits(order).between(A, B, FP32) == other.limit
+        assert Limits(order).of(A, FP32) == other.limit
 
 
 def test_policies_are_those_of_the_note_or_tighter():

@@ -19,7 +19,7 @@ from assay.verifier.audit.segment_limits import (
     Regime,
     Seen,
     SegmentPair,
-    limits_between,
+    limits_of,
     regime_of,
 )
 from tests.specs import a_rule
@@ -87,15 +87,15 @@ def test_a_policy_exists_for_every_precision_and_kind_and_part():
 
 
 def between(*pairs: SegmentPair, **changes: object):
-    sought = {"node": A, "auditor": B, "dtype": FP32, "regime": Regime.ADAMW, "steps": 5, **changes}
-    return limits_between(pairs, **sought)
+    sought = {"node": A, "dtype": FP32, "regime": Regime.ADAMW, "steps": 5, **changes}
+    return limits_of(pairs, **sought)
 
 
 def test_what_was_not_measured_is_not_judged():
     assert between(a_segment()) == a_segment().limits
     assert between(a_segment(), steps=1) == a_segment().limits
     for change in (
-        {"node": B}, {"auditor": A}, {"auditor": C}, {"dtype": BF16}, {"regime": Regime.FRESH},
+        {"node": B}, {"node": C}, {"dtype": BF16}, {"regime": Regime.FRESH},
         {"regime": Regime.SGD}, {"steps": 6},
     ):  # fmt: skip
         assert between(a_segment(), **change) is None

@@ -1,0 +1,139 @@
+"""Layers: the bits of docs/protocol.md, "Reference class", written once more as plainly as it is there."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from assay.training.reference import layers, rows
+from assay.training.reference.attention import Attention
+
+F = np.float32
+
+
+def drawn(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def product(a, b):
+    """Rows times columns, k ascending from zero."""
+    c = np.zeros((len(a), b.shape[1]), np.float32)
+    for k in range(a.shape[1]):
+        c = c + a[:, k, None] * b[k]
+    return c
+
+
+def row_sum(terms):
+    """Of float64: eight lanes, then what is left over."""
+    whole, lanes, total = len(terms) // 8 * 8, [0.0] * 8, 0.0
+    for i in range(whole):
+        lanes[i % 8] += terms[i]
+    for lane in lanes:
+        total += lane
+    for i in range(whole, len(terms)):
+        total += terms[i]
+    return total
+
+
+def wide(x):
+    return x.astype(np.float64)
+
+
+@pytest.mark.parametrize("is_centred", [True, False])
+@pytest.mark.parametrize("width", [1, 7, 8, 43])
+def test_a_norm_and_its_slopes_have_the_bits_of_the_definition(is_centred, width):
+    x, w, dy = drawn(1, 5, width), drawn(2, width), drawn(3, 5, width)
+    epsilon = 1e-5
+    y, dx, dw = np.empty_like(x), np.empty_like(x), np.zeros(width, np.float32)
+    for t in range(len(x)):
+        m = F(row_sum(wide(x[t])) / width) if is_centred else F(0)
+        centred = x[t] - m
+        s = F(1 / math.sqrt(row_sum(wide(centred) * wide(centred)) / width + epsilon))
+        z, g = centred * s, dy[t] * w
+        y[t] = z * w
+        mean = F(row_sum(wide(g)) / width) if is_centred else F(0)
+        dx[t] = s * ((g - mean) - z * F(row_sum(wide(g) * wide(z)) / width))
+        dw += dy[t] * z
+
+    found = layers.statistics(x, is_centred, epsilon)
+
+    assert np.array_equal(layers.normed(x, found, w), y)
+    assert np.array_equal(layers.normed(x, found, w, w), y + w)
+    assert np.array_equal(layers.normed_back(dy, x, found, w, is_centred=is_centred), dx)
+    assert np.array_equal(layers.normed_back(dy, x, found, w, dy, is_centred=is_centred), dy + dx)
+    assert np.array_equal(layers.normed_weight_back(dy, x, found), dw)
+    assert np.array_equal(layers.normed_bias_back(dy), np.add.accumulate(dy)[-1])
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head", "length"), [(1, 1, 1, 1), (4, 2, 5, 23), (3, 1, 18, 9)]
+)
+def test_attention_and_its_slopes_have_the_bits_of_the_definition(heads, kv_heads, head, length):
+    attention = Attention(heads, kv_heads, head, length, 0)
+    tokens, shared, c = 2 * length, heads // kv_heads, F(1 / math.sqrt(head))
+    q, dy = drawn(1, tokens, heads * head), drawn(4, tokens, heads * head)
+    k, v = drawn(2, tokens, kv_heads * head), drawn(3, tokens, kv_heads * head)
+    y, dq, dk, dv = (np.zeros_like(one) for one in (q, q, k, v))
+    for first in range(0, tokens, length):
+        for h in range(heads):
+            at = slice(first, first + length)
+            one, kv = np.s_[at, h * head : (h + 1) * head], h // shared
+            many = np.s_[at, kv * head : (kv + 1) * head]
+            scores, slopes = product(q[one], k[many].T), product(dy[one], v[many].T)
+            for i in range(length):
+                seen = i + 1
+                t = scores[i, :seen] * c
+                e = np.array([rows.exp(x) for x in t - t.max()], np.float32)
+                p = e * F(1 / row_sum(wide(e)))
+                dp = slopes[i, :seen]
+                dt = (p * (dp - F(row_sum(wide(p) * wide(dp))))) * c
+                y[one][i] = product(p[None], v[many][:seen])[0]
+                dq[one][i] = product(dt[None], k[many][:seen])[0]
+                dv[many][:seen] += p[:, None] * dy[one][i]
+                dk[many][:seen] += dt[:, None] * q[one][i]
+
+    assert np.array_equal(attention.forward(q, k, v), y)
+    assert np.array_equal(attention.back(dy, q, k, v), np.concatenate((dq, dk, dv), axis=1))
+    assert np.array_equal(attention.forward(np.concatenate((q, k, v), axis=1)), y)
+
+
+def test_rotation_turns_pairs_half_a_head_apart_and_back():
+    attention = Attention(2, 1, 6, 5, 10_000)
+    x = drawn(1, 2, 5, 6)
+    angle = np.arange(5)[:, None] * (10_000.0 ** -(np.arange(0, 6, 2) / 6))
+    turned = (x[..., :3] + 1j * x[..., 3:]) * np.exp(1j * angle)
+
+    found = attention._turned(x)
+
+    np.testing.assert_allclose(found, np.concatenate((turned.real, turned.imag), axis=2), atol=1e-6)
+    np.testing.assert_allclose(attention._turned(found, -1), x, atol=1e-6)
+
+
+def test_the_loss_and_its_slope_have_the_bits_of_the_definition():
+    logits, targets = drawn(1, 6, 21) * F(5), np.array([0, 20, 3, 3, 7, 11])
+    slope, total, share = np.empty_like(logits), 0.0, F(1 / 6)
+    for t, target in enumerate(targets):
+        e = np.array([rows.exp(x) for x in logits[t] - logits[t].max()], np.float32)
+        z = row_sum(wide(e))
+        total += math.log(z) + (float(logits[t].max()) - float(logits[t, target]))
+        p = e * F(1 / z)
+        p[target] -= F(1)
+        slope[t] = share * p
+
+    found = layers.partition(logits)
+
+    assert layers.cross_entropy(logits, found, targets)[0] == pytest.approx(total, rel=1e-14)
+    assert np.array_equal(layers.cross_entropy_back(logits, found, targets, count=6), slope)
+
+
+def test_rows_of_tables_are_added_token_by_token_and_sequence_by_sequence():
+    slope, tokens, start = drawn(1, 30, 4), np.arange(30) ** 2 % 7, drawn(2, 7, 4)
+    table, place = start.copy(), np.zeros((10, 4), np.float32)
+    for t in range(30):
+        table[tokens[t]] += slope[t]
+        place[t % 10] += slope[t]
+
+    assert np.array_equal(layers.embedded_back(slope, tokens, start), table)
+    assert np.array_equal(layers.placed_back(slope, 10), place)
