@@ -166,10 +166,15 @@ def deters_words(order: Order) -> str:
 
 
 def _laziness_words(order: Order) -> str:
-    """Whether an auditor that recomputes nothing risks anything."""
+    """Whether an auditor that recomputes nothing risks anything; docs/odds.md, section 4."""
+    if order.limits is None:
+        return "an auditor that recomputes nothing risks its stake in every audit"
+    if order.verify.replicated:
+        share = 1 + 1 / order.verify.replicated
+        return f"an auditor that recomputes nothing risks its stake in one of {share:g} audits"
     if order.verify.known_answers:
         return "an auditor that recomputes nothing risks its stake in every audit of a known-answer task"
-    return "an auditor that recomputes nothing is not deterred: known_answers is 0"
+    return "an auditor that recomputes nothing is not deterred: replicated and known_answers are 0"
 
 
 def _bribery_words(order: Order) -> str:

@@ -221,6 +221,17 @@ def may_show_known_answer(rules: AuditSpec, audit: Audit, at: int) -> bool:
     return is_judged and not audit.is_known_answer and in_time
 
 
+def judges_in_reference(audit: Audit) -> bool:
+    """Whether an auditor of the node's class, too, judges in the reference class now.
+
+    As a second look, and in a dispute over a step of which somebody says that it was judged there: so whoever
+    says so is compared with one that has.
+    """
+    if audit.ruling is AuditStatus.DISPUTED:
+        return bool(_recomputed(audit, REFERENCE))
+    return bool(audit.commitments or audit.verdicts)
+
+
 def awaits(rules: AuditSpec, audit: Audit, at: int) -> tuple[frozenset[PeerId], frozenset[PeerId], bool]:
     """The messages for which the manifest of `at` is the last chance; a leader should wait for them.
 

@@ -7,7 +7,7 @@ passes production's own check; the fold and the payout table are production's.
 from __future__ import annotations
 
 import random
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import assay.participant.links
 import assay.protocol.audits
 import assay.protocol.state_transition
-from assay.protocol.audits import Audit, AuditStatus
+from assay.protocol.audits import REFERENCE, Audit, AuditStatus, judges_in_reference
 from assay.protocol.commitments import known_answer_proof, known_answer_root
 from assay.protocol.draws import auditors, is_replicated
 from assay.protocol.errors import MalformedMessage
@@ -39,12 +39,14 @@ from assay.redteam.run_builder import (
     NODES,
     RUN_ID,
     VERIFIERS,
+    Judgement,
     Network,
     a_commitment,
     a_network,
     a_verdict,
     always,
     funded_start,
+    honest,
     mark,
     mute,
     said_sketch,
@@ -89,6 +91,36 @@ def _lazy_with_help(is_defended: bool, seed: int) -> Outcome:
     assert not any(one.banned for one in node.values()), "the node of a known-answer task was slashed"
     harm = f"{record.judged} verdicts; {len(faults)} known-answer tasks among {3 * rounds} steps"
     return one_act(record.is_disqualified, not record.is_disqualified, 0.0, harm)
+
+
+def _lazy_in_a_class_of_its_own(is_defended: bool, seed: int) -> Outcome:
+    """It passes everything in a class that it made up, and in another run in the reference class."""
+    classes, caught, judged = (mark("made up"), REFERENCE), 0, 0
+    for exec_class in classes:
+        network = a_network(seed=seed, limits=mark("limits"), replication_ppm=PPM // 2)
+        network.minds = dict.fromkeys(VERIFIERS, _by_the_rules)
+        network.minds[LIAR] = always(MATCH, exec_class=exec_class, recomputed=GUESS, witness=GUESS)
+        with ExitStack() as off:
+            if not is_defended:
+                off.enter_context(without(assay.protocol.audits, "_recomputed", lambda *_: ()))
+                off.enter_context(without(assay.protocol.audits, "REFERENCE", exec_class))
+            network.finish()
+        record = network.run_state.verifiers[LIAR]
+        caught += record.is_disqualified or not record.judged
+        judged += record.judged
+    return Outcome(
+        attempts=2, caught=caught, succeeded=2 - caught, cost=0.0,
+        harm=f"{judged / 2:.0f} verdicts that count",
+    )  # fmt: skip
+
+
+def _by_the_rules(network: Network, audit: Audit) -> Judgement:
+    """An honest verifier of the nodes' class, in a run that allows the reference class."""
+    finding = honest(network, audit)
+    if finding is None or not judges_in_reference(audit):
+        return finding
+    outcome, fields = finding
+    return outcome, {**fields, "exec_class": REFERENCE, "recomputed": mark("there", audit.round, audit.node)}
 
 
 def _copied_verdict(is_defended: bool, seed: int) -> Outcome:
@@ -367,6 +399,8 @@ JUDGE_ATTACKS = (
            defence="committed sketches are compared"),
     Attack(name="lazy verifier helped by nodes", number=24, where=Where.CHAIN, run=_lazy_with_help,
            defence="known-answer tasks"),
+    Attack(name="lazy verifier in a class of its own", number=24, where=Where.CHAIN,
+           run=_lazy_in_a_class_of_its_own, defence="second looks in the reference class"),
     Attack(name="copy a verdict", number=25, where=Where.CHAIN, run=_copied_verdict,
            defence="verdicts are committed to first"),
     Attack(name="copy in a dispute", number=25, where=Where.CHAIN, run=_copied_witness,

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from assay.protocol.draws import audit_rate_ppm
 from assay.protocol.params import PPM, AuditSpec
+from assay.protocol.types import NO_DIGEST
 
 EPOCH_ROUNDS = 10
 
@@ -191,8 +192,10 @@ def _judged(strategy: OperatorStrategy, market: Market, dice: random.Random, los
 def play_auditor(strategy: AuditorStrategy, market: Market, epochs: int, seed: int) -> Played:
     """One auditor, one audit a round, of nodes that are honest but for the known-answer tasks.
 
-    An accusation that the committee refutes costs stake, and so does passing a step that is known false.
+    An accusation that the committee refutes costs stake, and so does passing a step that is known false. One
+    that passes all unseen says that it judges in the reference class, where only a second look knows better.
     """
+    compared = compared_share(market.audit)
     dice = random.Random(_seed(strategy.name, seed))
     gains, lies, found = [], 0, 0
     fine = market.verifier_stake * market.verifier_slash_ppm / PPM
@@ -202,13 +205,24 @@ def play_auditor(strategy: AuditorStrategy, market: Market, epochs: int, seed: i
             is_known_false = dice.random() < market.known_ppm / PPM
             accuses = dice.random() < strategy.accuses or (strategy.computes and is_known_false)
             money -= market.audit_cost if strategy.computes else 0
-            is_wrong = accuses != is_known_false
+            is_compared = not strategy.computes and not accuses and dice.random() < compared
+            is_wrong = accuses != is_known_false or is_compared
             lies += is_wrong or not strategy.computes
             found += is_wrong
             money += -fine if is_wrong else market.audit_pay
         gains.append(money)
     honest = float(EPOCH_ROUNDS * (market.audit_pay - market.audit_cost))
     return _played(strategy.name, gains, honest, lies, found)
+
+
+def compared_share(audit: AuditSpec) -> float:
+    """Share of an idle auditor's audits in which another recompute must have the bits that it has invented.
+
+    In the reference class: where it judges first and a second look follows, q2 of 1 + q2 audits. Without
+    limits it cannot name that class, and the node's own sketch shows every one.
+    """
+    second = audit.replication_ppm / PPM
+    return second / (1 + second) if audit.limits != NO_DIGEST else 1.0
 
 
 def play_all(market: Market, epochs: int, seed: int) -> list[Played]:

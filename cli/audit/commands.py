@@ -109,7 +109,7 @@ def audit_game(
     seed: Annotated[int, typer.Option(help="Of every draw.")] = 0,
     known: Annotated[
         float, typer.Option(min=0, max=1, help="kappa: share of audits that are known-answer tasks.")
-    ] = 0.001,
+    ] = 0.0,
     as_json: AsJson = False,
 ) -> None:
     """Play dishonest strategies against the default stakes and rates; exit status 1 if one of them pays."""

@@ -18,8 +18,10 @@ from assay.orders.load import load_order
         ("[budget]\nverifier_stake = 5999.0\n", "with a verifier_stake of 6,000.000000 aUSD"),
         ("[budget]\nverifier_slash = 0.1\n", "with a verifier_stake of 12,000.000000 aUSD"),
         ("[verify]\nreplicated = 0.0\n", "for no audit is replicated"),
-        ("", "recomputes nothing is not deterred"),
-        ("[verify]\nknown_answers = 1\n", "recomputes nothing risks its stake"),
+        ("", "recomputes nothing risks its stake in one of 6 audits"),
+        ('[verify]\nlimits = "none"\n', "recomputes nothing risks its stake in every audit"),
+        ("[verify]\nreplicated = 0.0\n", "recomputes nothing is not deterred"),
+        ("[verify]\nreplicated = 0.0\nknown_answers = 1\n", "in every audit of a known-answer task"),
     ],
 )
 def test_an_order_says_whether_a_bribe_or_an_idle_auditor_pays(lines: str, says: str, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from assay.protocol.audits import (
     FaultKind,
     awaits,
     draw_replication,
+    judges_in_reference,
     may_open_sketch,
     may_show_known_answer,
 )
@@ -446,6 +447,36 @@ def test_who_passes_a_false_step_is_at_fault_when_another_looks():
 
     assert audit.ruling is AuditStatus.CONFIRMED
     assert [(f.verdict.verifier, f.failing) for f in audit.faults] == [(audit.order[0], FaultKind.PASSED)]
+
+
+def test_who_invents_a_recompute_in_the_reference_class_is_found_out_by_a_second_look():
+    run_state, order = audited(limits=Digest(b"l" * 32), replication_ppm=PPM)
+    assert not judges_in_reference(run_state.audits[STEP])
+    there = {"exec_class": REFERENCE, "recomputed": Digest(b"t" * 32)}
+    invented = {"exec_class": REFERENCE, **GUESS}
+    run_state = grow(run_state, 2, {STEP: {order[0]: (MATCH, invented), order[1]: (MATCH, there)}})
+    assert judges_in_reference(run_state.audits[STEP])
+    run_state = grow(run_state, 2, {STEP: {order[0]: (MATCH, invented), order[1]: (MATCH, there)}})
+    assert run_state.audits[STEP].ruling is AuditStatus.DISPUTED
+
+    assert judges_in_reference(run_state.audits[STEP])
+    honest = dict.fromkeys(order[1:], (MATCH, there))
+    audit = grow(run_state, 4, {STEP: {order[0]: (MATCH, invented), **honest}}).audits[STEP]
+
+    assert audit.ruling is AuditStatus.DISMISSED
+    assert {(f.verdict.verifier, f.failing) for f in audit.faults} == {(order[0], FaultKind.NOT_RECOMPUTED)}
+
+
+def test_bits_of_the_nodes_class_and_the_reference_class_prove_nothing_against_each_other():
+    run_state, order = audited(limits=Digest(b"l" * 32))
+    there = {"exec_class": REFERENCE, "recomputed": Digest(b"t" * 32)}
+    slight = {STEP: {order[0]: MISMATCH, **dict.fromkeys(order[1:], (MATCH, there))}}
+    audit = grow(run_state, 6, slight).audits[STEP]
+    assert (audit.ruling, audit.faults) == (AuditStatus.DISMISSED, ())
+
+    against = {STEP: {**dict.fromkeys(order[:3], MISMATCH), order[3]: (MATCH, there)}}
+    audit = grow(run_state, 6, against).audits[STEP]
+    assert (audit.ruling, audit.faults) == (AuditStatus.CONFIRMED, ())
 
 
 def test_a_committee_member_who_copies_what_is_public_is_found_out_by_his_witness():

@@ -30,6 +30,7 @@ from assay.protocol.audits import (
     Audit,
     AuditStatus,
     draw_replication,
+    judges_in_reference,
     may_commit_verdict,
     may_open_sketch,
     may_open_verdict,
@@ -60,6 +61,7 @@ class Case:
     turn: whether even (0) or odd (1) manifests are an honest leader's; None: all are of any kind.
     rounds: of an audit and of a dispute; None: the least that the rules allow with honest turns, else fewer.
     own: verifiers of the node's class, the first in order. is_slight: false by less than the limits.
+    has_limits: whether the reference class may be used at all.
     """
 
     liar: int | None
@@ -70,12 +72,13 @@ class Case:
     rounds: tuple[int, int] | None = None
     own: int = 4
     is_slight: bool = False
+    has_limits: bool = True
 
     @property
     def is_seen(self) -> bool:
         """Whether every honest verifier that recomputes the step finds it false, or unopened."""
         is_plain = self.sketch is None or (self.is_false and not self.is_slight)
-        return is_plain or (self.own == len(VERIFIERS) and not self.is_honest)
+        return is_plain or not (self.has_limits or self.is_honest)
 
     @property
     def spec(self) -> RunSpec:
@@ -89,7 +92,7 @@ class Case:
         sealed = {None: "never opened", TRUE: "of the work", SEALED: "of other work"}[self.sketch]
         return (
             f"liar {self.liar}, {self.wanted} auditors, honest turn {self.turn}, "
-            f"{self.own} of the class, "
+            f"{self.own} of the class{', no limits' * (not self.has_limits)}, "
             f"blocks {'slightly ' * self.is_slight}{'false' if self.is_false else 'true'}, sketch {sealed}"
         )
 
@@ -171,7 +174,11 @@ def _manifests(case: Case, audit: Audit, now: int) -> Iterator[Audit]:
         choices: list[tuple[str, object] | None] = []
         is_liar, committed = place == case.liar, audit.committed_by(verifier)
         if may_commit_verdict(case.spec.audit, audit, verifier, now):
-            kinds = _lies(audit.pattern, case.sketch) if is_liar else (_truth(case, audit, place),)
+            kinds = (
+                _lies(audit.pattern, case.sketch, case.has_limits)
+                if is_liar
+                else (_truth(case, audit, place),)
+            )
             choices = [("commit", _verdict(place, *kind)) for kind in kinds]
         elif committed is not None and not audit.has_judged(verifier):
             verdict = _KNOWN[committed.verdict]
@@ -196,8 +203,7 @@ def _truth(case: Case, audit: Audit, place: int) -> tuple[Outcome, Digest, Diges
     in_dispute = audit.ruling is AuditStatus.DISPUTED
     if in_dispute and case.sketch is None:
         return Outcome.WITHHELD, NO_DIGEST, NO_DIGEST, NO_DIGEST
-    is_second = not in_dispute and bool(audit.commitments or audit.verdicts)
-    is_own = place < case.own and (not is_second or case.own == len(VERIFIERS))
+    is_own = place < case.own and not (case.has_limits and judges_in_reference(audit))
     witness = _witness(audit.pattern, is_own) if in_dispute else NO_DIGEST
     if is_own:
         is_adverse = case.is_false or (in_dispute and case.sketch != TRUE)
@@ -207,10 +213,12 @@ def _truth(case: Case, audit: Audit, place: int) -> tuple[Outcome, Digest, Diges
 
 
 @functools.lru_cache
-def _lies(pattern: Digest, sealed: Digest | None) -> tuple[tuple[Outcome, Digest, Digest, Digest], ...]:
+def _lies(
+    pattern: Digest, sealed: Digest | None, has_limits: bool
+) -> tuple[tuple[Outcome, Digest, Digest, Digest], ...]:
     """Everything that a liar can commit to: also the truth, and the truth with one part of it changed."""
     told = []
-    for is_own in (True, False):
+    for is_own in (True, False)[: 1 + has_limits]:
         sketches = {TRUE, sealed or TRUE, JUNK} if is_own else {THERE, JUNK}
         witnesses = (NO_DIGEST,) if pattern == NO_DIGEST else (_witness(pattern, is_own), JUNK)
         told += [
@@ -289,9 +297,9 @@ def broken(case: Case) -> tuple[list[str], int]:
 
 
 CASES = tuple(
-    Case(liar, is_false, sketch, wanted, turn, own=own, is_slight=is_slight)
+    Case(liar, is_false, sketch, wanted, turn, own=own, is_slight=is_slight, has_limits=has_limits)
     for liar in (None, 0, 1, 2, 3)
-    for own in (4, 2, 1, 0)
+    for own, has_limits in ((4, False), (4, True), (2, True), (1, True), (0, True))
     for is_false, is_slight, sketch in (
         (False, False, TRUE),
         (True, False, TRUE),

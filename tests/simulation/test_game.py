@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from assay.cli.audit.game import default_market
+from assay.protocol.types import NO_DIGEST
 from assay.simulation.game import (
     AUDITOR_STRATEGIES,
     HONEST,
@@ -19,7 +20,7 @@ from assay.simulation.game import (
 )
 
 EPOCHS = 300
-MARKET = default_market(0.001)
+MARKET = default_market(0)
 
 
 def operator(name: str, market: Market, epochs: int = EPOCHS):
@@ -49,10 +50,15 @@ def test_without_stakes_idleness_pays():
     assert operator("no work once the rate is at its floor", unstaked).is_profitable
 
 
-def test_without_known_answers_passing_unseen_pays():
-    blind = AUDITOR_STRATEGIES[0]
-    assert play_auditor(blind, MARKET, EPOCHS * 10, 0).is_profitable is False
-    assert play_auditor(blind, replace(MARKET, known_ppm=0), EPOCHS, 0).is_profitable
+def test_passing_unseen_pays_only_without_second_looks_and_known_answers():
+    blind, alone = AUDITOR_STRATEGIES[0], replace(MARKET.audit, replication_ppm=0)
+    assert play_auditor(blind, MARKET, EPOCHS, 0).is_profitable is False
+    known = replace(MARKET, audit=alone, known_ppm=1000)
+    assert play_auditor(blind, known, EPOCHS * 10, 0).is_profitable is False
+    assert play_auditor(blind, replace(known, known_ppm=0), EPOCHS, 0).is_profitable
+    # Without limits nobody can name a class that the node's own sketch does not bind.
+    bound = replace(known, known_ppm=0, audit=replace(alone, limits=NO_DIGEST))
+    assert play_auditor(blind, bound, EPOCHS, 0).is_profitable is False
 
 
 def test_an_auditor_with_a_small_stake_is_bribed_and_the_bribe_hides_the_lies():

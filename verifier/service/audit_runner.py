@@ -16,7 +16,7 @@ from assay.network.host import Host
 from assay.participant.config import Participant
 from assay.participant.follower import Follower, fetch_blob
 from assay.participant.sync import StateSync
-from assay.protocol.audits import Audit, AuditStatus
+from assay.protocol.audits import Audit, AuditStatus, judges_in_reference
 from assay.protocol.commitments import derived_salt
 from assay.protocol.draws import opened_blocks
 from assay.protocol.encoding.codec import decode, digest, encode
@@ -203,7 +203,7 @@ class AuditRunner:
                     segment=audit.segment,
                     committed=sketch,
                     pattern=audit.pattern,
-                    in_reference=self._is_second(audit),
+                    in_reference=self._in_reference(audit),
                 )
                 examined = await self._state_sync.child.call(request, Examined)
             except (PeerFault, MalformedMessage) as fault:
@@ -252,14 +252,10 @@ class AuditRunner:
             await trio.sleep(SKETCH_POLL_S)
         return NO_DIGEST
 
-    def _is_second(self, audit: Audit) -> bool:
-        """Whether another committed before us: second looks are in the reference class if limits allow it.
-
-        An auditor that says it has judged in that class is thus compared with one that has.
-        """
+    def _in_reference(self, audit: Audit) -> bool:
+        """Whether to judge in the reference class although the step may be of our own."""
         now = self._follower.run_state.audits.get((audit.round, audit.node), audit)
-        is_first = now.ruling is not AuditStatus.OPEN or not (now.commitments or now.verdicts)
-        return not is_first and self._me.spec.audit.limits != NO_DIGEST
+        return self._me.spec.audit.limits != NO_DIGEST and judges_in_reference(now)
 
     def _adverse(self, step: StepId) -> tuple[Verdict, ...]:
         """The chain's verdicts against an audit in dispute."""
