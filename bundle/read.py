@@ -113,6 +113,8 @@ def read(root: Path) -> Delivered:
     while not run_states[-1].is_complete:
         with _about(f"{BUNDLE}/links/{len(links):06d}.cbor") as name:
             link = decode(CertifiedManifest, _bytes(root, name))
+            if not links and link.manifest.run_id != run_id:
+                raise ValueError("of another run than bundle/spec.cbor, so one of the two was altered")
             run_states.append(extend(run_states[-1], link))
         links.append(link)
     return Delivered(
