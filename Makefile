@@ -12,7 +12,7 @@ help:           ; @sed -n 's/^## /make /p' Makefile
 ## localnet    another network: make localnet ARGS="--nodes 8"
 ## test        all tests
 ## test-fast   the tests that need seconds, in about two minutes
-## sim         200 simulated networks with liars and storms, and every life of an audit with one liar
+## sim         200 simulated networks with liars and storms, and every life of an audit with one liar (an hour)
 ## lint        format, lint, types and import contracts
 ## check       lint and test
 ## mutants     break one rule at a time, list what no test notices: make mutants ROOM=protocol ARGS="--sample 60"

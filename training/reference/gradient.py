@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.protocol.errors import Unavailable
 from assay.protocol.params import ComputeSpec, ModelSpec
 from assay.training.layout import Layout, layout_of
 from assay.training.reference.operators import Array, Operator, operators, run_one, sources
@@ -44,7 +45,8 @@ def reference_loss_and_gradient(
 
     Raises:
         ValueError: sizes, or a token, do not fit the model.
-        FloatingPointError: a result is not finite, or this thread computes otherwise than IEEE 754 says.
+        FloatingPointError: a result is not finite.
+        Unavailable: this thread computes otherwise than IEEE 754 says, which is no fault of the numbers.
     """
     if layout != layout_of(model) or theta_P.shape != (layout.parameters,) or theta_P.dtype != np.float32:
         expected = layout_of(model).parameters
@@ -55,7 +57,7 @@ def reference_loss_and_gradient(
             f"{tokens.dtype} tokens of shape {tokens.shape}, expected int64 (sequences, {expected})"
         )
     if np.float32(1e-39) / np.float32(2) == 0:  # a library built with fast-math may do this when it is loaded
-        raise FloatingPointError("this thread takes subnormal numbers for zero")
+        raise Unavailable("this thread takes subnormal numbers for zero")
     program = operators(model, len(tokens), compute)
     losses: list[float] = []
 

@@ -20,6 +20,7 @@ from assay.participant.compute import ComputeWorker
 from assay.protocol.audits import REFERENCE
 from assay.protocol.commitments import sketch_digest
 from assay.protocol.encoding.codec import Message, decode, digest
+from assay.protocol.errors import Unavailable
 from assay.protocol.messages import Commit, Outcome
 from assay.protocol.openings import InnerOpening, Opening
 from assay.protocol.params import RunSpec
@@ -111,16 +112,17 @@ class RecomputeWorker(ComputeWorker):
         self.exec_class = execution_class(spec.compute, device)
         self.tokens = read_tokens(data, spec.data)
         if limits is not None:
-            importlib.import_module(
-                _REFERENCE
-            )  # compiled where it is not yet: now, and not when an audit is due
+            importlib.import_module(_REFERENCE)  # compiles it, if need be, before an audit is due
         self.watch = BiasMemory(memory, digest(spec))
 
     def answer(self, request: Message) -> Message:
         """Do what a request asks for, see `ComputeWorker.answer`."""
         if not isinstance(request, Examine):
             return super().answer(request)
-        opening = Path(request.opening).read_bytes()
+        try:
+            opening = Path(request.opening).read_bytes()
+        except OSError as error:
+            raise Unavailable(f"opening {request.opening}: {error.strerror}") from None
         seen = request.commit, request.update, opening, list(request.blocks), request.segment
         is_exact = request.commit.exec_class == self.exec_class and not request.in_reference
         found = self.examine(
