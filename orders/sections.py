@@ -145,7 +145,7 @@ class TrainSection(Section):
 class CommSection(Section):
     """[comm]: what nodes send, and how it moves the parameters. Absent keys take the method's default."""
 
-    method: Literal["demo", "sparseloco", "diloco", "streaming-diloco", "fedavg"] = "demo"
+    method: Literal["demo", "muloco", "sparseloco", "diloco", "streaming-diloco", "fedavg"] = "demo"
     k: Annotated[int, Field(ge=1, le=BLOCK_SIZE)] | None = None  # coefficients of each 64 x 64 block
     rank: Annotated[int, Field(ge=1, le=RANK_MAX)] | None = None  # two factors in place of coefficients
     values: Literal["sign", "sign-mean", "2-bit", "e3m0", "int8", "int16"] | None = None

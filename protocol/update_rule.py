@@ -37,6 +37,7 @@ class Optimiser(enum.IntEnum):
     GRADIENT = 1  # one gradient, no step: the momentum is the compressor's error feedback
     SGD = 2
     ADAMW = 3
+    MUON = 4  # matrices by their orthogonalised momentum, the rest by Adam (`training/optimiser/muon.py`)
 
 
 class Transform(enum.IntEnum):
@@ -114,6 +115,11 @@ class LocalSpec:
     decay_micro: int  # decoupled weight decay
     proximal_micro: int  # FedProx: mu / 2 |theta - theta_0|^2 joins the loss
     keeps_moments: bool  # inner moments are kept in the next round
+
+    @property
+    def moments(self) -> int:
+        """Vectors that the inner optimiser keeps beside the parameters."""
+        return 2 if self.optimiser in (Optimiser.ADAMW, Optimiser.MUON) else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,8 +200,14 @@ class RuleSpec:
 
     @property
     def idle_steps(self) -> int:
-        """Steps that one unseen false step can spare its node: an inner state may hold what it steps by."""
-        return self.compress.reset_rounds if self.carries_inner else 1
+        """Steps that one unseen false step can spare its node: an inner state may hold what it steps by.
+
+        Muon's moments are bounded by the present gradient, so that no step can be had without it.
+        """
+        is_bounded = not self.carries_inner or (
+            self.local.optimiser is Optimiser.MUON and not self.is_local_kept
+        )
+        return 1 if is_bounded else self.compress.reset_rounds
 
     @property
     def segments(self) -> int:
@@ -234,8 +246,8 @@ def check_rule(rule: RuleSpec, need: Callable[[bool, str], None]) -> None:
         )
     for name, beta in (("beta1", local.beta1_micro), ("beta2", local.beta2_micro)):
         need(0 <= beta < PPM, f"inner {name} is {beta} millionths, expected below 1")
-    need(local.optimiser is not Optimiser.ADAMW or local.epsilon_pico > 0, "AdamW needs an epsilon above 0")
-    need(local.optimiser is Optimiser.ADAMW or not local.keeps_moments, "only AdamW has moments to keep")
+    need(local.moments == 0 or local.epsilon_pico > 0, "AdamW and Muon need an epsilon above 0")
+    need(local.moments > 0 or not local.keeps_moments, "only AdamW and Muon have moments to keep")
 
     need(
         1 <= compress.k <= BLOCK_SIZE // 2 or compress.k == BLOCK_SIZE,

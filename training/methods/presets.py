@@ -113,6 +113,22 @@ SPARSELOCO = replace(
     outer=replace(FEDAVG.outer, schedule=replace(_OUTER_RATE, peak_nano=10**9, floor_ppm=400_000)),
 )
 
+# MuLoCo: inner Muon steps, the pseudo-gradient in one bit a value with error feedback, and outer Nesterov.
+# Thérien et al., "MuLoCo: Muon is a practical inner optimizer for DiLoCo", arXiv:2505.23725.
+MULOCO = replace(
+    DILOCO,
+    local=replace(
+        DILOCO.local,
+        optimiser=Optimiser.MUON,
+        steps=5,
+        schedule=replace(_INNER_RATE, peak_nano=12_000_000, warmup_rounds=8),
+        beta1_micro=950_000,
+        beta2_micro=990_000,
+    ),
+    compress=replace(DILOCO.compress, values=Values.SIGN_MEAN, feedback_micro=PPM, keeps_error=True),
+    outer=replace(DILOCO.outer, momentum_micro=600_000),
+)
+
 # DeMo: one gradient a round, a momentum in the DCT domain, and the signs of its largest coefficients sent.
 # Peng, Quesnelle & Kingma, "DeMo: Decoupled Momentum Optimization", arXiv:2411.19870; ours keeps the momentum
 # in the DCT domain and sends one bit a coefficient (docs/protocol.md, "The update rule"). A short warm-up
@@ -139,6 +155,7 @@ DEMO = replace(
 
 METHODS = {
     "demo": DEMO,
+    "muloco": MULOCO,
     "sparseloco": SPARSELOCO,
     "diloco": DILOCO,
     "streaming-diloco": STREAMING_DILOCO,
