@@ -73,6 +73,7 @@ class Wire(enum.IntEnum):
 
     UNION = 1  # the coefficients that any node sent
     SIGNS = 2  # the step itself, one bit a parameter: shorter from about 25 nodes on; for a SIGN step
+    MESSAGE = 3  # the mean, compressed like a node's message but with twice its bits: for dense rules
 
 
 class Curve(enum.IntEnum):
@@ -272,8 +273,13 @@ def check_rule(rule: RuleSpec, need: Callable[[bool, str], None]) -> None:
     )
 
     need(
-        outer.kind is Outer.SIGN or rule.aggregation.wire is Wire.UNION,
+        outer.kind is Outer.SIGN or rule.aggregation.wire is not Wire.SIGNS,
         "an aggregate of signs moves parameters by a sign step only",
+    )
+    need(
+        rule.aggregation.wire is not Wire.MESSAGE
+        or (rule.is_dense and rule.has_scale and compress.transform is Transform.NONE),
+        "an aggregate is written like a message where messages are dense, of no transform, and have amplitudes",
     )
     need(0 <= outer.momentum_micro < PPM, f"outer momentum is {outer.momentum_micro} millionths")
     need(0 <= outer.beta2_micro < PPM, f"outer beta2 is {outer.beta2_micro} millionths")

@@ -110,7 +110,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
         {"local__proximal_micro": 1000 * PPM + 1},
         "proximal",
     ),
-    ("fedavg", {"local__keeps_moments": False}, {"local__keeps_moments": True}, "only AdamW has moments"),
+    ("fedavg", {"local__keeps_moments": False}, {"local__keeps_moments": True}, "only AdamW and Muon have"),
     ("diloco", {"compress__rank": RANK_MAX}, {"compress__rank": RANK_MAX + 1}, f"rank is {RANK_MAX + 1}"),
     (
         "diloco",
