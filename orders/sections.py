@@ -157,7 +157,9 @@ class CommSection(Section):
     momentum: Annotated[float, Field(ge=0, lt=1), _finite_in(6)] | None = None  # of the outer step
     aggregation: Literal[(*RULE_NAMES, *DECODED)] | None = None  # type: ignore[valid-type]
     f: Annotated[int, Field(ge=0, le=63)] | None = None  # Byzantine nodes that the rule tolerates
-    download: Literal["union", "signs", "message"] | None = None  # how aggregates are written; default: shortest
+    download: Literal["union", "signs", "message"] | None = (
+        None  # how aggregates are written; default: shortest
+    )
     fragments: Annotated[int, Field(ge=1, le=FRAGMENTS_MAX)] | None = None  # synced in turn, one a round
     merge: Share | None = None  # of its own values that a node keeps in a synced fragment
     read_lag: Annotated[int, Field(ge=0, le=LAG_MAX)] | None = None  # rounds

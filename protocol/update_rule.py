@@ -28,6 +28,7 @@ SEGMENTS_MAX = 64  # inner states that one commit binds
 RANK_MAX = 8
 FRAGMENTS_MAX = 64
 RESET_MAX = 1024  # rounds
+REACH_MAX_NANO = 2 * 10**9  # docs/results/convergence.md: 1.75 learns, late or with feedback, and 7 diverges
 LAG_MAX = 4  # rounds; each keeps one more set of parameters and aggregates
 
 
@@ -211,6 +212,12 @@ class RuleSpec:
         return 1 if is_bounded else self.compress.reset_rounds
 
     @property
+    def reach_nano(self) -> int:
+        """What an outer step with momentum makes of one aggregate over all rounds, in 10^-9 of it."""
+        momentum = self.outer.momentum_micro if self.outer.kind is Outer.NESTEROV else 0
+        return self.outer.schedule.peak_nano * PPM // (PPM - momentum)
+
+    @property
     def segments(self) -> int:
         """Number of inner states that a commit binds: 0 for a gradient."""
         return 0 if self.is_gradient else -(-self.local.steps // self.local.segment)
@@ -281,6 +288,7 @@ def check_rule(rule: RuleSpec, need: Callable[[bool, str], None]) -> None:
         or (rule.is_dense and rule.has_scale and compress.transform is Transform.NONE),
         "an aggregate is written like a message where messages are dense, of no transform, and have amplitudes",
     )
+    has_momentum = outer.kind is Outer.NESTEROV and 0 <= outer.momentum_micro < PPM
     need(0 <= outer.momentum_micro < PPM, f"outer momentum is {outer.momentum_micro} millionths")
     need(0 <= outer.beta2_micro < PPM, f"outer beta2 is {outer.beta2_micro} millionths")
     need(outer.schedule.peak_nano > 0, "the outer step needs a rate")
@@ -307,4 +315,15 @@ def check_rule(rule: RuleSpec, need: Callable[[bool, str], None]) -> None:
         rule.fragments == 1 or rule.apply_lag < rule.fragments,
         "a fragment must be applied before its next turn: apply_lag below fragments",
     )
+    if has_momentum:
+        reach = f"an outer rate with momentum that makes {rule.reach_nano / 1e9:g} of each aggregate diverges"
+        need(
+            rule.fragments > 1 or rule.apply_lag * rule.reach_nano <= REACH_MAX_NANO,
+            f"{reach} where it is applied {rule.apply_lag} rounds late: expected at most "
+            f"{REACH_MAX_NANO / 1e9 / max(rule.apply_lag, 1):g}",
+        )
+        need(
+            rule.is_dense or not compress.keeps_error or rule.reach_nano <= REACH_MAX_NANO,
+            f"{reach} where what was not sent is sent later: expected at most {REACH_MAX_NANO / 1e9:g}",
+        )
     need(rule.aggregation.f >= 0, f"f is {rule.aggregation.f}, expected at least 0")

@@ -45,7 +45,7 @@ CASES = {
     "diloco, 2 bits and feedback": ("diloco", {"values": Values.TWO_BIT, "feedback_micro": 900_000}),
     "diloco, rank 2 and feedback": ("diloco", {"rank": 2, "feedback_micro": PPM}),
     "diloco, reads late": ("diloco", {"read_lag": 2}),
-    "diloco, applies late": ("diloco", {"apply_lag": 2}),
+    "diloco, applies late": ("diloco", {"apply_lag": 2, "momentum_micro": 200_000}),
     "streaming": ("streaming-diloco", {}),
     "streaming, at once": ("streaming-diloco", {"fragments": 2, "apply_lag": 0}),
     "streaming, 3 rounds late": ("streaming-diloco", {"apply_lag": 3, "feedback_micro": 900_000}),
