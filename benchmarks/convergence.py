@@ -147,11 +147,8 @@ def main() -> None:
             one, loss = made[0], float(np.mean([run.loss for run in made]))
             bar, dense = bar or loss, 8 * layout_parameters() / 1e3
             curves[f"{method}, {text}"] = one.rounds
-            print(
-                f"| {method} | {one.tuning} | {loss:.3f} | {loss - bar:+.3f} | {one.up:,.1f} | {one.down:,.1f} | "
-                f"{dense / (one.up + one.down):,.0f} |",
-                flush=True,
-            )
+            sent = f"{one.up:,.1f} | {one.down:,.1f} | {dense / (one.up + one.down):,.0f}"
+            print(f"| {method} | {one.tuning} | {loss:.3f} | {loss - bar:+.3f} | {sent} |", flush=True)
     args.plot.parent.mkdir(parents=True, exist_ok=True)
     plot_rounds(args.plot, curves, steps=args.steps)
 

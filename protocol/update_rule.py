@@ -28,7 +28,7 @@ SEGMENTS_MAX = 64  # inner states that one commit binds
 RANK_MAX = 8
 FRAGMENTS_MAX = 64
 RESET_MAX = 1024  # rounds
-REACH_MAX_NANO = 2 * 10**9  # docs/results/convergence.md: 1.75 learns, late or with feedback, and 7 diverges
+REACH_MAX_NANO = 2 * 10**9  # 1.75 learns, late or with feedback, and 7 diverges (results/convergence.md)
 LAG_MAX = 4  # rounds; each keeps one more set of parameters and aggregates
 
 

@@ -1,4 +1,4 @@
-"""Aggregates written like a message: as near the mean as twice a message's bits come, one byte string for each."""
+"""Aggregates written like a message: as near the mean as twice a message's bits come."""
 
 from __future__ import annotations
 
