@@ -22,6 +22,7 @@ from assay.protocol.messages import (
     Closing,
     Commit,
     Contradiction,
+    DoubleVote,
     FundingReport,
     KnownAnswer,
     Manifest,
@@ -67,6 +68,7 @@ class VerifierRecord:
     fault_round: int = -1  # earliest step on which a committee proved it wrong
     judged: int = 0  # verdicts the chain carries
     silent: int = 0  # verdicts it committed to and did not reveal in time
+    double_vote: Digest = NO_DIGEST  # evidence that it signed statements that exclude each other
 
     @property
     def is_disqualified(self) -> bool:
@@ -296,6 +298,12 @@ def may_contradict(run_state: RunState, pair: Contradiction) -> bool:
     )
 
 
+def may_show_double_vote(run_state: RunState, pair: DoubleVote) -> bool:
+    """Whether the next manifest may carry this pair, itself unchecked: a verifier's first in the run."""
+    record = run_state.verifiers.get(pair.verifier)
+    return record is not None and record.double_vote == NO_DIGEST
+
+
 def awaited(run_state: RunState) -> tuple[StepId, ...]:
     """Audits with a missing message for which the next manifest is the last chance."""
     return tuple(
@@ -336,6 +344,10 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
 
     for pair in manifest.contradictions:
         nodes[pair.first.commit.node] = _contradicted(nodes[pair.first.commit.node], pair)
+    for double_vote in manifest.double_votes:
+        verifiers[double_vote.verifier] = _double_voted(
+            run_state, verifiers[double_vote.verifier], double_vote
+        )
     for step, messages in _messages_by_step(manifest).items():
         audits[step] = rules.with_messages(
             audits[step],
@@ -518,10 +530,17 @@ def _contradicted(record: NodeRecord, pair: Contradiction) -> NodeRecord:
 
 
 def _failed(record: VerifierRecord, fault: Fault) -> VerifierRecord:
-    earliest = int(fault.verdict.round)
-    return replace(
-        record, fault_round=min(earliest, record.fault_round) if record.is_disqualified else earliest
-    )
+    return replace(record, fault_round=_earliest(record, int(fault.verdict.round)))
+
+
+def _double_voted(run_state: RunState, record: VerifierRecord, pair: DoubleVote) -> VerifierRecord:
+    """The record of a verifier at fault from this round on, or from the last trained one if it is over."""
+    at = min(int(run_state.round), run_state.training_rounds - 1)
+    return replace(record, fault_round=_earliest(record, max(at, 0)), double_vote=digest(pair))
+
+
+def _earliest(record: VerifierRecord, round_id: int) -> int:
+    return min(round_id, record.fault_round) if record.is_disqualified else round_id
 
 
 def _prune(
