@@ -51,6 +51,7 @@ class NodeRecord:
     accepted: int = 0
     clean: int = 0  # audits passed in a row, since it was last on probation
     is_biased: frozenset[PeerId] = frozenset()  # verifiers that report it, since it was last on probation
+    is_suspect: bool = False  # more than f reported it since it last passed probation: its steps are unpaid
     exec_class: Digest = NO_DIGEST  # of its last accepted step
     fault_round: int = -1  # of the earliest proven fault; from then on nothing is paid
     has_contradicted: bool = False  # whether that fault is equivocation: two commits for one round
@@ -90,6 +91,7 @@ class RunState:
     audits: Mapping[StepId, Audit]  # of epochs not yet final for settlement
     training_rounds: int  # those ordered, or fewer once the escrow closes
     steps: Mapping[StepId, int] = field(default_factory=dict)  # accepted tokens, same epochs
+    suspect_steps: frozenset[StepId] = frozenset()  # of these, by nodes that were suspect before the step
     beacon_shares: Mapping[int, tuple[PeerId, ...]] = field(default_factory=dict)  # by round they are for
     away: Mapping[PeerId, int] = field(default_factory=dict)  # until which round no share is awaited
     last_commits: tuple[Commit, ...] = ()
@@ -362,7 +364,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         after = rules.rule(audit, now, spec, here, is_banned=nodes[audit.node].banned)
         audits[step] = after
         if after.ruling is not audit.ruling:
-            nodes[after.node] = _ruled(nodes[after.node], after)
+            nodes[after.node] = _ruled(nodes[after.node], after, spec.audit.probation)
         for verifier in set(after.silent) - set(audit.silent):
             verifiers[verifier] = replace(verifiers[verifier], silent=verifiers[verifier].silent + 1)
         for fault in after.faults[len(audit.faults) :]:
@@ -389,10 +391,13 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         for node in nodes:  # less stake than agreed: probation starts again
             if run_state.has_whole_stake(node) and not reported.has_whole_stake(node):
                 nodes[node] = replace(nodes[node], clean=0)
+    suspect_steps = frozenset(step for step in run_state.suspect_steps if step in steps)
     for signed_commit in manifest.commits:
         commit = signed_commit.commit
         steps[(commit.round, commit.node)] = commit.tokens
         record = nodes[commit.node]
+        if run_state.nodes[commit.node].is_suspect:
+            suspect_steps |= {(commit.round, commit.node)}
         if record.accepted and record.exec_class != commit.exec_class:  # another machine: probation again
             record = replace(record, clean=0, is_biased=frozenset())
             appraised = {key: one for key, one in appraised.items() if key[0] != commit.node}
@@ -418,6 +423,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         verifiers=verifiers,
         audits=audits,
         steps=steps,
+        suspect_steps=suspect_steps,
         beacon_shares=beacon_shares,
         away=away,
         last_commits=commits,
@@ -508,21 +514,22 @@ def _messages_by_step(manifest: Manifest) -> dict[StepId, _StepMessages]:
     return found
 
 
-def _ruled(record: NodeRecord, audit: Audit) -> NodeRecord:
+def _ruled(record: NodeRecord, audit: Audit, probation: int) -> NodeRecord:
     """The node's record after a change of its audit's status."""
     if audit.ruling in (AuditStatus.PASSED, AuditStatus.DISMISSED):
-        return replace(record, clean=record.clean + 1)
+        clean = record.clean + 1
+        return replace(record, clean=clean, is_suspect=record.is_suspect and clean < probation)
     if audit.ruling is AuditStatus.CONFIRMED:
         return replace(record, clean=0, fault_round=int(audit.round))
     return record
 
 
 def _leaning(record: NodeRecord, verifier: PeerId, f: int) -> NodeRecord:
-    """Puts the node back on probation when more than f verifiers report systematic bias. Not a fault."""
+    """Puts the node back on probation, unpaid, when more than f verifiers report bias. Not a fault."""
     reporters = record.is_biased | {verifier}
     if len(reporters) <= f:
         return replace(record, is_biased=reporters)
-    return replace(record, is_biased=frozenset(), clean=0)
+    return replace(record, is_biased=frozenset(), clean=0, is_suspect=True)
 
 
 def _contradicted(record: NodeRecord, pair: Contradiction) -> NodeRecord:
