@@ -286,7 +286,7 @@ def check_rule(rule: RuleSpec, need: Callable[[bool, str], None]) -> None:
     need(
         rule.aggregation.wire is not Wire.MESSAGE
         or (rule.is_dense and rule.has_scale and compress.transform is Transform.NONE),
-        "an aggregate is written like a message where messages are dense, of no transform, and have amplitudes",
+        "an aggregate is written like a message where messages are dense, without transform, with amplitudes",
     )
     has_momentum = outer.kind is Outer.NESTEROV and 0 <= outer.momentum_micro < PPM
     need(0 <= outer.momentum_micro < PPM, f"outer momentum is {outer.momentum_micro} millionths")
