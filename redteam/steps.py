@@ -365,7 +365,7 @@ def _free_ride(is_defended: bool, seed: int) -> Outcome:
 
 
 def _obeyed_momentum(is_defended: bool, seed: int) -> Outcome:
-    """The same with Muon: a false momentum whose direction decides every later step, whatever the gradient."""
+    """The same with Muon: a false momentum that decides every later step, whatever its gradient."""
     local, layout = method_rule("muloco", Choices()).local, lab_of(seed).trainer.layout
     drawn = np.random.default_rng(seed)
     theta_P, lie_P, *slopes = (drawn.standard_normal(layout.parameters).astype(np.float32) for _ in range(4))
