@@ -80,6 +80,7 @@ GRIDS: Mapping[str, tuple[Tuning, ...]] = {
     "muon": _rates(Tuning(0), 1.2e-2, 2e-2),
     "adamw": _rates(Tuning(0, warmup=70), 2e-3, 3e-3),
     "muloco": _rates(Tuning(0, 5), 2e-2),
+    "muloco, long rounds": _rates(Tuning(0, 50), 2e-2),
     "demo": _rates(Tuning(0, warmup=70, beta=0.98), 2e-3),
     "diloco": _rates(_DILOCO, 1e-3, 2e-3),
 }
@@ -213,7 +214,7 @@ def train(text: str, method: str, tuning: Tuning, seed: int, steps: int) -> list
 
 
 def _file(text: str, method: str, tuning: Tuning, seed: int, steps: int) -> SimFile:
-    name = DENSE.get(method, method)
+    name = DENSE.get(method, method).partition(",")[0]
     comm: dict[str, Any] = {"method": name}
     train: dict[str, Any] = {"sequences": SEQUENCES}
     if name == "demo":
