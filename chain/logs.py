@@ -18,7 +18,6 @@ from assay.chain.addresses import Deployment
 from assay.chain.events import EVENTS, ChainEvent
 from assay.chain.rpc import Rpc, artefact
 from assay.chain.state import snake
-from assay.chain.statements import Address
 
 E = TypeVar("E", bound=ChainEvent)
 BLOCKS_PER_QUESTION = 2_000  # public endpoints refuse much larger ranges
@@ -35,9 +34,14 @@ def read_events(rpc: Rpc, deployment: Deployment, from_block: int, to_block: int
 
 
 def read_events_of(
-    rpc: Rpc, deployment: Deployment, kind: type[E], account: Address, from_block: int, to_block: int
+    rpc: Rpc,
+    deployment: Deployment,
+    kind: type[E],
+    indexed: tuple[str | None, ...],
+    from_block: int,
+    to_block: int,
 ) -> list[E]:
-    """The events of one kind whose first indexed field is this account, in chain order.
+    """The events of one kind with these indexed fields, as hexadecimal words, in chain order; None is any.
 
     Raises:
         Unavailable: the endpoint gave no usable answer.
@@ -45,7 +49,7 @@ def read_events_of(
     (topic,) = (topic for topic, (known, _) in _by_topic().items() if known is kind)
     question = {
         "address": deployment.address(kind.CONTRACT),
-        "topics": [f"0x{topic.hex()}", f"0x{account[2:].lower():0>64}"],
+        "topics": [f"0x{topic.hex()}", *indexed],
     }
     return [event for event in _query(rpc, question, from_block, to_block) if isinstance(event, kind)]
 

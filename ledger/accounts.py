@@ -6,7 +6,7 @@ by exactly one liability account. Wallets are outside these books.
     asset:escrow   RunEscrow's tokens       <- budget (free), reserved (certified), payable (final)
     asset:vault    StakeVault's tokens      <- stake, held (by a slash order, not yet paid out), casebond,
                                                rewards (of slashes, and returned bonds, until collected)
-    asset:bonds    EpochSettlement's tokens <- bond (of an open challenge), bondowed (until collected)
+    asset:bonds    EpochSettlement's tokens <- bond (of proposals and challenges), bondowed (until collected)
 A burn needs no account: the tokens leave the asset and the liability together.
 """
 
@@ -97,12 +97,12 @@ def rewards(account: str) -> Account:
 
 
 def bond(run_id: bytes, epoch: int) -> Account:
-    """The bond of the challenge that is open against an epoch's result."""
+    """The bonds of the proposal of an epoch's result, and of a challenge that is open against it."""
     return Account(kind=Kind.BOND, owner=run_id.hex(), epoch=epoch)
 
 
 def bond_owed(account: str) -> Account:
-    """Bonds of challenges that a challenger may collect."""
+    """Bonds and jurors' fees that an account may collect."""
     return Account(kind=Kind.BOND_OWED, owner=account)
 
 

@@ -118,7 +118,7 @@ def _stakes(store: BookStore, chain: ChainReader) -> Iterator[tuple[Account, int
 
 def _waiting(store: BookStore, chain: ChainReader) -> Iterator[tuple[Account, int]]:
     """On-chain amounts of slashes not paid out yet, and of bonds not yet returned or burnt."""
-    challengers = set()
+    owed = set()
     for event in store.events(Slashed, BondLocked, BondReleased):
         match event:
             case Slashed() if event.payable_at:
@@ -126,8 +126,8 @@ def _waiting(store: BookStore, chain: ChainReader) -> Iterator[tuple[Account, in
             case BondLocked():
                 yield case_bond(event.case_id), chain.case_bond(event.case_id)
             case BondReleased():
-                challengers.add(event.challenger)
-    for account in sorted(challengers):
+                owed.add(event.account)
+    for account in sorted(owed):
         yield bond_owed(account), chain.bonds_owed(account)
 
 

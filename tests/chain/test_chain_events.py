@@ -14,7 +14,8 @@ BOOKKEEPING_FREE = {
     "Unfrozen",
     "Reserved",
     "Released",
-}  # follow from another event in the same transaction
+    "LotEnlisted",
+}  # move no money, or follow from another event in the same transaction
 PLACE = field_names(ChainEvent)
 
 
