@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 POLL_S, PATIENT_POLL_S = 1.0, 3.0
-TAKEOVER_S = 60.0  # for which verifiers and watchtowers leave the ordinary moves to the ledger service
+TAKEOVER_S = 60.0  # for which a watchtower leaves the ordinary moves to the ledger service
 CLAIM_FOR_OTHERS_S = 30.0  # a payee that has not claimed this long after the last result is paid by us
 REASON = bytes(32)  # of challenges and vetoes: the evidence is the chain of manifests
 OwnResult = Callable[[int], Awaitable[EpochResult]]
@@ -84,14 +84,7 @@ class Settler:
             try:
                 if chain is None:
                     chain = await trio.to_thread.run_sync(open_chain, self._me)
-                await trio.to_thread.run_sync(self._check)
-                look = await self._look(chain)
-                self._watch, effects = duties.step(self._watch, look)
-                for effect in effects:
-                    try:
-                        await self._perform(chain, effect, look)
-                    except AssayError as error:
-                        log.warning("not done yet", extra={"what": str(effect), "reason": str(error)})
+                look, _ = await self.turn(chain)
                 if not (self._is_complete(look) and duties.is_settled(look)):
                     all_final_at = None
                 elif all_final_at is None:
@@ -102,6 +95,24 @@ class Settler:
             except AssayError as error:
                 log.warning("settling retried", extra={"reason": str(error)})
             await trio.sleep(POLL_S if not self._watch.patience_s else PATIENT_POLL_S)
+
+    async def turn(self, chain: Chain) -> tuple[Look, tuple[Effect, ...]]:
+        """Look once and do what is due; returns what was seen, and what was done.
+
+        Raises:
+            AssayError: the contracts cannot be read now.
+        """
+        await trio.to_thread.run_sync(self._check)
+        look = await self._look(chain)
+        self._watch, effects = duties.step(self._watch, look)
+        done = []
+        for effect in effects:
+            try:
+                await self._perform(chain, effect, look)
+                done.append(effect)
+            except AssayError as error:
+                log.warning("not done yet", extra={"what": str(effect), "reason": str(error)})
+        return look, tuple(done)
 
     # ---- looking
 

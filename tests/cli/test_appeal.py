@@ -46,7 +46,7 @@ def test_the_way_to_object_is_told_in_every_state(
     market.propose(tables, 0)
     for line in both():
         assert line.startswith("appeal: can be challenged until")
-    assert "with a bond of 480.000000 aUSD" in both()[0] and "this machine's clock" in both()[1]
+    assert "with a bond of 500.000000 aUSD" in both()[0] and "this machine's clock" in both()[1]
 
     market.as_("stranger").challenge(market.run_id, 0, bytes(32))
     by_chain, by_books = both()
@@ -57,7 +57,7 @@ def test_the_way_to_object_is_told_in_every_state(
     market.bank.timeout_challenge(market.run_id, 0)
     for line in both():
         assert line.startswith("appeal: can be challenged until")
-    assert "with a bond of 960.000000 aUSD" in both()[0]
+    assert "with a bond of 1,000.000000 aUSD" in both()[0]
     market.advance(market.params.challenge_window_s)
     market.bank.finalize(market.run_id, 0)
     for line in both():

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 TAKEOVER_S = 20.0  # each later accuser waits this much longer for the earlier ones to open the case
 RETRY_S = 2.0
+SETTLE_S = 60.0  # for which each verifier leaves the ordinary moves to the ledger service and to earlier ones
 NOBODY = PeerId(bytes(32))
 
 
@@ -83,14 +84,6 @@ class ChainDuties:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(claim_everything, self._me, self._follower)
             nursery.start_soon(self._report_contradictions)
-            settler = Settler(
-                self._me,
-                self._follower,
-                patience_s=TAKEOVER_S * (1 + self._me.spec.verifier_peers.index(self._me.me)),
-                own_result=self._result,
-                handlers=self.handlers,
-            )
-            nursery.start_soon(settler.run, host)
             while True:
                 run_state = self._follower.run_state
                 for request in self._due():
@@ -101,6 +94,16 @@ class ChainDuties:
                             place = accusers.index(self._me.me)
                             nursery.start_soon(self._prosecute, request, slash_order, place)
                 await self._follower.grown(int(run_state.round))
+
+    def settler(self) -> Settler:
+        """What does whatever the contracts need once others had time to; it judges by our results."""
+        return Settler(
+            self._me,
+            self._follower,
+            patience_s=SETTLE_S * (1 + self._me.spec.verifier_peers.index(self._me.me)),
+            own_result=self._result,
+            handlers=self.handlers,
+        )
 
     # ---- signatures that others request ----
 
