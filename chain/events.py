@@ -239,27 +239,6 @@ class Challenged(ChainEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JuryDrawn(ChainEvent):
-    """The accounts of the seats that judge a challenge; an account may have several."""
-
-    CONTRACT: ClassVar[str] = "EpochSettlement"
-    run_id: bytes
-    epoch: int
-    jury: tuple[Address, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Voted(ChainEvent):
-    """`juror` found a challenged result right or wrong."""
-
-    CONTRACT: ClassVar[str] = "EpochSettlement"
-    run_id: bytes
-    epoch: int
-    juror: Address
-    is_right: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved(ChainEvent):
     """A challenge ended: outcome 0 not answered in time, 1 the result is right, 2 it is wrong and falls."""
 
@@ -451,6 +430,19 @@ class LogAnchored(ChainEvent):
     root: bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gifted(ChainEvent):
+    """`amount` reached a contract by a plain transfer: it is owed to nobody and stays there.
+
+    Not an event of a contract: it is what the token's transfers to the contract exceed what the other events
+    of the same transaction account for.
+    """
+
+    CONTRACT: ClassVar[str] = "AssayToken"
+    contract: str  # its Solidity name
+    amount: int
+
+
 EVENTS: tuple[type[ChainEvent], ...] = (
     Staked,
     UnstakeRequested,
@@ -470,8 +462,6 @@ EVENTS: tuple[type[ChainEvent], ...] = (
     Refunded,
     ResultProposed,
     Challenged,
-    JuryDrawn,
-    Voted,
     Resolved,
     BondReleased,
     BondForfeited,

@@ -145,14 +145,12 @@ def establish(
 
     def take_member(member: LocalMember) -> None:
         chain = Chain(anvil.rpc_url, deployment, member.keys.account)
-        if member.role == "buyer":
-            _open_run(chain, order, spec, now)
-            return
         chain.stake(*((OPERATOR, operator_stake) if member.role == "node" else (VERIFIER, verifier_stake)))
         _delegate(chain, deployment, member, now + HOT_KEY_S)
 
     with ThreadPoolExecutor(len(seats)) as pool:
-        list(pool.map(take_member, [*nodes, *verifiers, buyer]))
+        list(pool.map(take_member, [*nodes, *verifiers]))
+    _open_run(Chain(anvil.rpc_url, deployment, buyer.keys.account), order, spec, now)  # its judges have stake
     run_id = Digest(bank.run_id_of(evm_address(buyer.keys.account_address), digest(spec)))
 
     step("configuration")

@@ -12,6 +12,7 @@ asset, and after it no account is overdrawn.
     final                reserved -> payable rows   reversed   held -> stake
     claimed              payable -> out of escrow   collected  rewards -> out of the vault
     swept, refunded      payable, budget -> out     withdrawn  stake -> out of the vault
+    gifted               any asset <- gift
     challenged           bonds <- bond              case bond  vault <- casebond -> rewards or burnt
     released             bond -> bondowed           forfeited  bond -> burnt
 """
@@ -35,6 +36,7 @@ from assay.chain.events import (
     ChainEvent,
     Challenged,
     Claimed,
+    Gifted,
     Refunded,
     ResultFinalized,
     ResultProposed,
@@ -52,6 +54,7 @@ from assay.chain.events import (
 from assay.ledger.accounts import (
     BONDS,
     ESCROW,
+    HOLDERS,
     NO_EPOCH,
     VAULT,
     Account,
@@ -60,6 +63,7 @@ from assay.ledger.accounts import (
     bond_owed,
     budget,
     case_bond,
+    gift,
     held,
     payable,
     reserved,
@@ -255,6 +259,8 @@ def _lines(books: Books, event: ChainEvent) -> list[tuple[Account, int]]:
             return _move(reserved(event.run_id, event.epoch), budget(event.run_id), event.total)
         case ResultFinalized():
             return _settlement_lines(books, event)
+        case Gifted():
+            return _in(HOLDERS[event.contract], gift(event.contract), event.amount)
         case Claimed():
             return _out(ESCROW, _claimed_from(books, event), event.amount)
         case Swept():

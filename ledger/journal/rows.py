@@ -10,14 +10,14 @@ from dataclasses import fields
 from typing import Any
 
 from assay.chain.commit_statement import evm_address
-from assay.chain.events import EVENTS, ChainEvent
+from assay.chain.events import EVENTS, ChainEvent, Gifted
 from assay.ledger.journal.round_facts import RoundFacts
 from assay.ledger.settlement.payouts import Settlement
 from assay.protocol.encoding.codec import digest
 
 Place = tuple[bytes, int]  # block hash and log index: identifies an event for ever
 Row = dict[str, Any]
-_KINDS = {kind.__name__: kind for kind in EVENTS}
+_KINDS = {kind.__name__: kind for kind in (*EVENTS, Gifted)}
 _PLACE = {field.name for field in fields(ChainEvent)}
 
 

@@ -15,6 +15,8 @@ BOOKKEEPING_FREE = {
     "Reserved",
     "Released",
     "LotEnlisted",
+    "JuryDrawn",
+    "Voted",
 }  # move no money, or follow from another event in the same transaction
 PLACE = field_names(ChainEvent)
 
