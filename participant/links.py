@@ -12,10 +12,13 @@ from itertools import pairwise
 from assay.protocol import audits
 from assay.protocol.audits import Audit
 from assay.protocol.commitments import check_known_answer, check_sketch_opening
+from assay.protocol.double_votes import check_double_vote
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.finality import check_certified
 from assay.protocol.identity import Domain
+from assay.protocol.inclusion import required
 from assay.protocol.messages import CertifiedManifest, Manifest, Outcome
+from assay.protocol.quorum import quorum
 from assay.protocol.state_transition import (
     RunState,
     advance,
@@ -24,6 +27,7 @@ from assay.protocol.state_transition import (
     may_open_verdict,
     may_report_funding,
     may_report_stake,
+    may_show_double_vote,
     next_chain,
     with_reports,
 )
@@ -90,6 +94,18 @@ def check_place(run_state: RunState, manifest: Manifest) -> None:
             may_contradict(run_state, pair),
             f"accuses {subject} of a contradiction that its two commits do not prove",
         )
+    shown = manifest.double_votes
+    need(
+        all(a.verifier < b.verifier for a, b in pairwise(shown)),
+        "double votes must ascend by verifier, one each",
+    )
+    for double_vote in shown:
+        subject = double_vote.verifier.hex()[:8]
+        need(
+            may_show_double_vote(run_state, double_vote),
+            f"accuses {subject} of a double vote: no verifier of this run, or at fault for one already",
+        )
+        check_double_vote(Domain(run_state.spec.deployment_id, run_state.run_id), double_vote)
     appraisals = [one.appraised for one in manifest.appraised]
     order = [(one.node, one.verifier) for one in appraisals]
     need(all(a < b for a, b in pairwise(order)), "appraisals must ascend by node and verifier")
@@ -102,8 +118,42 @@ def check_place(run_state: RunState, manifest: Manifest) -> None:
     for report in reports:
         subject = f"{report.verifier.hex()[:8]} on the stake of {report.node.hex()[:8]}"
         need(may_report_stake(run_state, report), f"carries a stake report by {subject}, not admissible now")
+    _check_inclusion(run_state, manifest)
     _check_funding(run_state, manifest)
     check_messages(run_state, manifest)
+
+
+def _check_inclusion(run_state: RunState, manifest: Manifest) -> None:
+    """Do nothing if a manifest with commits carries a quorum's inclusion lists, and what more than f name."""
+
+    def need(holds: bool, reason: str) -> None:
+        if not holds:
+            raise MalformedMessage(f"manifest of round {manifest.round}: {reason}")
+
+    lists, spec = [signed.inclusion_list for signed in manifest.inclusion_lists], run_state.spec
+    place = (run_state.run_id, run_state.round, run_state.parent)
+    need(
+        all(a.verifier < b.verifier for a, b in pairwise(lists)),
+        "inclusion lists must ascend by verifier, one each",
+    )
+    known = set(spec.verifier_peers)
+    need(all(one.verifier in known for one in lists), "carries an inclusion list of an unknown verifier")
+    need(
+        all((one.run_id, one.round, one.parent) == place for one in lists),
+        "carries an inclusion list of another round",
+    )
+    least = quorum(len(known))
+    need(
+        not manifest.commits or len(lists) >= least,
+        f"carries commits with {len(lists)} inclusion lists, expected {least}",
+    )
+    lacking = required(spec.node_peers, lists, len(known)) - {one.commit.node for one in manifest.commits}
+    need(
+        not lacking,
+        "leaves out the commits of "
+        + ", ".join(sorted(peer.hex()[:8] for peer in lacking))
+        + ", which more than f inclusion lists name",
+    )
 
 
 def _check_funding(run_state: RunState, manifest: Manifest) -> None:

@@ -53,11 +53,12 @@ class AuditStatus(enum.Enum):
 
 
 class FaultKind(enum.Enum):
-    """What a dispute's result proves about a verifier."""
+    """What is proved about a verifier: all but the last by a dispute's result."""
 
     PASSED = "passed a false step"
     ACCUSED = "accused an honest step"
     NOT_RECOMPUTED = "judged without recomputing"
+    DOUBLE_VOTED = "signed two consensus statements that exclude each other"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ SKETCH_BYTES = 512
 REASON_CHARS_MAX = 300
 COMMITMENT_HASHES_MAX = 10
 STAKE_REPORTS_MAX = 8  # in one manifest, oldest first
+STATEMENT_BYTES_MAX = 512  # of an encoded vote or block
 CONTRADICTIONS_MAX = 4  # in one manifest; the rest goes into the next ones
 EVIDENCE_BYTES_MAX = 160 * 1024  # of a processor and a few GPUs, with certificates
 INLINE_UPDATE_BYTES = 128 * 1024
@@ -69,6 +70,19 @@ class Contradiction:
     TAG: ClassVar[bytes] = b"assay/contradiction/2"
     first: SignedCommit
     second: SignedCommit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoubleVote:
+    """Two consensus statements of one verifier, of which an honest one signs at most one: double-signing."""
+
+    TAG: ClassVar[bytes] = b"assay/double-vote/1"
+    run_id: Digest
+    verifier: PeerId
+    first: Annotated[bytes, Max(STATEMENT_BYTES_MAX)]  # an encoded `Vote` or `Block`
+    second: Annotated[bytes, Max(STATEMENT_BYTES_MAX)]
+    first_signature: Signature
+    second_signature: Signature
 
 
 class Outcome(enum.IntEnum):
@@ -261,14 +275,36 @@ class SignedFundingReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InclusionList:
+    """A verifier's list of the nodes whose commits for a round, and the updates, it holds."""
+
+    TAG: ClassVar[bytes] = b"assay/inclusion-list/1"
+    run_id: Digest
+    round: RoundId
+    parent: Digest  # digest of the final manifest that these commits extend
+    verifier: PeerId
+    nodes: Annotated[bytes, Max(NODES_MAX // 8)]  # bitmap over the spec's nodes, as in `protocol.inclusion`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedInclusionList:
+    """An inclusion list with its verifier's signature."""
+
+    TAG: ClassVar[bytes] = b"assay/signed-inclusion-list/1"
+    inclusion_list: InclusionList
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """Manifest of one round: the block body that verifiers agree on."""
 
-    TAG: ClassVar[bytes] = b"assay/manifest/8"
+    TAG: ClassVar[bytes] = b"assay/manifest/9"
     run_id: Digest
     round: RoundId
     parent: Digest  # digest of the manifest before; of the run's spec in round 0
     commits: Annotated[tuple[SignedCommit, ...], Max(NODES_MAX)]  # ascending by node
+    inclusion_lists: Annotated[tuple[SignedInclusionList, ...], Max(VERIFIERS_MAX)]  # ascending by verifier
     beacon_shares: Annotated[tuple[BeaconShare, ...], Max(VERIFIERS_MAX)]  # for the round before, ascending
     drand: Annotated[bytes, Max(SIGNATURE_BYTES)]  # of the drand round that the manifest before named
     drand_next: int  # a future drand round, for the next manifest; 0: none
@@ -280,6 +316,7 @@ class Manifest:
     sketch_openings: Annotated[tuple[SketchOpening, ...], Max(VERDICTS_MAX)]  # by (round, node)
     known_answers: Annotated[tuple[KnownAnswer, ...], Max(VERDICTS_MAX)]  # likewise
     contradictions: Annotated[tuple[Contradiction, ...], Max(CONTRADICTIONS_MAX)]  # ascending by node
+    double_votes: Annotated[tuple[DoubleVote, ...], Max(CONTRADICTIONS_MAX)]  # ascending by verifier
     appraised: Annotated[tuple[SignedAppraisal, ...], Max(VERDICTS_MAX)]  # by (node, verifier)
     stake_reports: Annotated[tuple[SignedStakeReport, ...], Max(STAKE_REPORTS_MAX)]  # likewise
     funding_reports: Annotated[tuple[SignedFundingReport, ...], Max(VERIFIERS_MAX)]  # ascending by verifier
@@ -298,6 +335,16 @@ class Block:
     round: RoundId
     parent: Digest  # digest of the previous (non-dummy) block; zero for round 0
     manifest: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedBlock:
+    """A block with the signature of the verifier that proposes it."""
+
+    TAG: ClassVar[bytes] = b"assay/signed-block/1"
+    block: Block
+    verifier: PeerId
+    signature: Signature
 
 
 class VoteKind(enum.IntEnum):
@@ -351,7 +398,7 @@ class Proposal:
     `parent` is the parent block's notarisation (absent, so empty, for round 0).
     """
 
-    TAG: ClassVar[bytes] = b"assay/proposal/7"
+    TAG: ClassVar[bytes] = b"assay/proposal/8"
     block: Block
     manifest: Manifest
     parent: Annotated[tuple[QuorumCertificate, ...], Max(1)]
@@ -364,7 +411,7 @@ class Proposal:
 class CertifiedManifest:
     """A manifest with its finality certificate: anyone who knows the verifiers can check it."""
 
-    TAG: ClassVar[bytes] = b"assay/certified/7"
+    TAG: ClassVar[bytes] = b"assay/certified/8"
     manifest: Manifest
     block: Block
     certificate: QuorumCertificate
@@ -455,7 +502,7 @@ class SlashOrderRequest:
 class ManifestRange:
     """Consecutive certified manifests, as many as fit one response."""
 
-    TAG: ClassVar[bytes] = b"assay/manifest-range/7"
+    TAG: ClassVar[bytes] = b"assay/manifest-range/8"
     links: Annotated[tuple[CertifiedManifest, ...], Max(256)]
 
 
@@ -534,6 +581,10 @@ MESSAGES: dict[bytes, type[Any]] = {
         SignedStakeReport,
         FundingReport,
         SignedFundingReport,
+        InclusionList,
+        SignedInclusionList,
+        DoubleVote,
+        SignedBlock,
         ModelRequest,
         ModelSignature,
     )

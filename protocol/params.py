@@ -183,6 +183,11 @@ class RunSpec:
         return self.rule.sequences_per_round * self.model.context
 
     @property
+    def node_peers(self) -> tuple[PeerId, ...]:
+        """The nodes' protocol keys, ascending."""
+        return tuple(member.peer for member in self.nodes)
+
+    @property
     def verifier_peers(self) -> tuple[PeerId, ...]:
         """The verifiers' protocol keys, ascending."""
         return tuple(member.peer for member in self.verifiers)

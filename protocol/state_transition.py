@@ -22,6 +22,7 @@ from assay.protocol.messages import (
     Closing,
     Commit,
     Contradiction,
+    DoubleVote,
     FundingReport,
     KnownAnswer,
     Manifest,
@@ -50,6 +51,7 @@ class NodeRecord:
     accepted: int = 0
     clean: int = 0  # audits passed in a row, since it was last on probation
     is_biased: frozenset[PeerId] = frozenset()  # verifiers that report it, since it was last on probation
+    is_suspect: bool = False  # more than f reported it since it last passed probation: its steps are unpaid
     exec_class: Digest = NO_DIGEST  # of its last accepted step
     fault_round: int = -1  # of the earliest proven fault; from then on nothing is paid
     has_contradicted: bool = False  # whether that fault is equivocation: two commits for one round
@@ -67,6 +69,7 @@ class VerifierRecord:
     fault_round: int = -1  # earliest step on which a committee proved it wrong
     judged: int = 0  # verdicts the chain carries
     silent: int = 0  # verdicts it committed to and did not reveal in time
+    double_vote: Digest = NO_DIGEST  # evidence that it signed statements that exclude each other
 
     @property
     def is_disqualified(self) -> bool:
@@ -88,6 +91,7 @@ class RunState:
     audits: Mapping[StepId, Audit]  # of epochs not yet final for settlement
     training_rounds: int  # those ordered, or fewer once the escrow closes
     steps: Mapping[StepId, int] = field(default_factory=dict)  # accepted tokens, same epochs
+    suspect_steps: frozenset[StepId] = frozenset()  # of these, by nodes that were suspect before the step
     beacon_shares: Mapping[int, tuple[PeerId, ...]] = field(default_factory=dict)  # by round they are for
     away: Mapping[PeerId, int] = field(default_factory=dict)  # until which round no share is awaited
     last_commits: tuple[Commit, ...] = ()
@@ -296,6 +300,12 @@ def may_contradict(run_state: RunState, pair: Contradiction) -> bool:
     )
 
 
+def may_show_double_vote(run_state: RunState, pair: DoubleVote) -> bool:
+    """Whether the next manifest may carry this pair, itself unchecked: a verifier's first in the run."""
+    record = run_state.verifiers.get(pair.verifier)
+    return record is not None and record.double_vote == NO_DIGEST
+
+
 def awaited(run_state: RunState) -> tuple[StepId, ...]:
     """Audits with a missing message for which the next manifest is the last chance."""
     return tuple(
@@ -336,6 +346,10 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
 
     for pair in manifest.contradictions:
         nodes[pair.first.commit.node] = _contradicted(nodes[pair.first.commit.node], pair)
+    for double_vote in manifest.double_votes:
+        verifiers[double_vote.verifier] = _double_voted(
+            run_state, verifiers[double_vote.verifier], double_vote
+        )
     for step, messages in _messages_by_step(manifest).items():
         audits[step] = rules.with_messages(
             audits[step],
@@ -350,7 +364,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         after = rules.rule(audit, now, spec, here, is_banned=nodes[audit.node].banned)
         audits[step] = after
         if after.ruling is not audit.ruling:
-            nodes[after.node] = _ruled(nodes[after.node], after)
+            nodes[after.node] = _ruled(nodes[after.node], after, spec.audit.probation)
         for verifier in set(after.silent) - set(audit.silent):
             verifiers[verifier] = replace(verifiers[verifier], silent=verifiers[verifier].silent + 1)
         for fault in after.faults[len(audit.faults) :]:
@@ -377,10 +391,13 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         for node in nodes:  # less stake than agreed: probation starts again
             if run_state.has_whole_stake(node) and not reported.has_whole_stake(node):
                 nodes[node] = replace(nodes[node], clean=0)
+    suspect_steps = frozenset(step for step in run_state.suspect_steps if step in steps)
     for signed_commit in manifest.commits:
         commit = signed_commit.commit
         steps[(commit.round, commit.node)] = commit.tokens
         record = nodes[commit.node]
+        if run_state.nodes[commit.node].is_suspect:
+            suspect_steps |= {(commit.round, commit.node)}
         if record.accepted and record.exec_class != commit.exec_class:  # another machine: probation again
             record = replace(record, clean=0, is_biased=frozenset())
             appraised = {key: one for key, one in appraised.items() if key[0] != commit.node}
@@ -406,6 +423,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         verifiers=verifiers,
         audits=audits,
         steps=steps,
+        suspect_steps=suspect_steps,
         beacon_shares=beacon_shares,
         away=away,
         last_commits=commits,
@@ -496,21 +514,22 @@ def _messages_by_step(manifest: Manifest) -> dict[StepId, _StepMessages]:
     return found
 
 
-def _ruled(record: NodeRecord, audit: Audit) -> NodeRecord:
+def _ruled(record: NodeRecord, audit: Audit, probation: int) -> NodeRecord:
     """The node's record after a change of its audit's status."""
     if audit.ruling in (AuditStatus.PASSED, AuditStatus.DISMISSED):
-        return replace(record, clean=record.clean + 1)
+        clean = record.clean + 1
+        return replace(record, clean=clean, is_suspect=record.is_suspect and clean < probation)
     if audit.ruling is AuditStatus.CONFIRMED:
         return replace(record, clean=0, fault_round=int(audit.round))
     return record
 
 
 def _leaning(record: NodeRecord, verifier: PeerId, f: int) -> NodeRecord:
-    """Puts the node back on probation when more than f verifiers report systematic bias. Not a fault."""
+    """Puts the node back on probation, unpaid, when more than f verifiers report bias. Not a fault."""
     reporters = record.is_biased | {verifier}
     if len(reporters) <= f:
         return replace(record, is_biased=reporters)
-    return replace(record, is_biased=frozenset(), clean=0)
+    return replace(record, is_biased=frozenset(), clean=0, is_suspect=True)
 
 
 def _contradicted(record: NodeRecord, pair: Contradiction) -> NodeRecord:
@@ -518,10 +537,17 @@ def _contradicted(record: NodeRecord, pair: Contradiction) -> NodeRecord:
 
 
 def _failed(record: VerifierRecord, fault: Fault) -> VerifierRecord:
-    earliest = int(fault.verdict.round)
-    return replace(
-        record, fault_round=min(earliest, record.fault_round) if record.is_disqualified else earliest
-    )
+    return replace(record, fault_round=_earliest(record, int(fault.verdict.round)))
+
+
+def _double_voted(run_state: RunState, record: VerifierRecord, pair: DoubleVote) -> VerifierRecord:
+    """The record of a verifier at fault from this round on, or from the last trained one if it is over."""
+    at = min(int(run_state.round), run_state.training_rounds - 1)
+    return replace(record, fault_round=_earliest(record, max(at, 0)), double_vote=digest(pair))
+
+
+def _earliest(record: VerifierRecord, round_id: int) -> int:
+    return min(round_id, record.fault_round) if record.is_disqualified else round_id
 
 
 def _prune(

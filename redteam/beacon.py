@@ -57,7 +57,7 @@ def _beacon(is_defended: bool, seed: int) -> Outcome:
             )
             if len(best) < len(beacon_shares):
                 attempts += 1
-                manifest = fake_verifier.manifest(beacon_shares=best)
+                manifest = fake_verifier.full_manifest(beacon_shares=best)
                 refused = refusals_of([partial(examine, fake_verifier.round, (), manifest, follows=True)])
                 refusals += refused
                 best = beacon_shares if refused else best
@@ -113,7 +113,7 @@ def _second_proof(is_defended: bool, seed: int) -> Outcome:
                 examine,
                 fake_verifier.round,
                 (),
-                fake_verifier.manifest(beacon_shares=(one, *true[1:])),
+                fake_verifier.full_manifest(beacon_shares=(one, *true[1:])),
                 follows=True,
             )
             for one in (forged, bent)
@@ -167,7 +167,7 @@ def _past_round(is_defended: bool, seed: int) -> Outcome:
                 examine,
                 fake_verifier.round,
                 (),
-                fake_verifier.manifest(drand_next=number),
+                fake_verifier.full_manifest(drand_next=number),
                 follows=True,
                 wall_s=now_s,
             )

@@ -26,6 +26,7 @@ from assay.protocol.messages import (
     Commit,
     Manifest,
     SignedCommit,
+    SignedInclusionList,
     SignedVote,
     Vote,
     VoteKind,
@@ -33,10 +34,18 @@ from assay.protocol.messages import (
 from assay.protocol.params import Member
 from assay.protocol.quorum import assemble
 from assay.protocol.randomness import vrf
-from assay.protocol.state_transition import RunState, advance
+from assay.protocol.state_transition import RunState, advance, next_chain
 from assay.protocol.types import NO_DIGEST, Address, Iteration, PeerId, RoundId
 from assay.redteam.attack import Outcome
-from assay.redteam.run_builder import RUN_ID, a_commit, a_network, a_spec, funded_start, mark
+from assay.redteam.run_builder import (
+    RUN_ID,
+    a_commit,
+    a_network,
+    a_spec,
+    funded_start,
+    inclusion_lists,
+    mark,
+)
 from assay.training.data.batches import batch_positions, batch_root
 from assay.training.layout import layout_of
 from assay.training.optimiser.momentum_root import zero_root
@@ -132,13 +141,27 @@ class FakeVerifier:
         )
 
     def manifest(self, **changes: Any) -> Manifest:
-        """The next manifest, without audit messages."""
+        """The next manifest, without commits and audit messages."""
         empty = a_network()
         empty.run_state = self.run_state
         empty.absent = set(NODE_KEYS)
         made = replace(empty.manifest(), commitments=(), verdicts=(), sketch_openings=(), known_answers=())
         made = replace(made, **changes)
         return replace(made, is_partial=is_partial(self.run_state, made.beacon_shares, made.drand))
+
+    def full_manifest(self, nodes: Sequence[PeerId] = tuple(NODE_KEYS), **changes: Any) -> Manifest:
+        """The next manifest with these nodes' commits; every verifier lists all nodes' commits."""
+        commits = tuple(self.signed(peer) for peer in nodes)
+        aggregate = mark("aggregate", self.run_state.round)
+        chain = next_chain(self.run_state.chain, tuple(one.commit for one in commits), aggregate)
+        lists = tuple(
+            SignedInclusionList(
+                inclusion_list=one, signature=sign(VERIFIER_KEYS[one.verifier], self.domain, one)
+            )
+            for one in inclusion_lists(self.run_state, set(NODE_KEYS))
+        )
+        full = {"commits": commits, "aggregate": aggregate, "chain": chain, "inclusion_lists": lists}
+        return self.manifest(**{**full, **changes})
 
     def link(self, manifest: Manifest, signers: int) -> CertifiedManifest:
         """The manifest with a certificate by this many verifiers."""

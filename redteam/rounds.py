@@ -19,21 +19,25 @@ import assay.verifier.round.machine
 from assay.chain.commit_statement import check_commit_statement
 from assay.ledger.settlement.payouts import settle
 from assay.participant.links import extend
+from assay.protocol.double_votes import double_vote
+from assay.protocol.identity import sign
+from assay.protocol.messages import SignedVote, Vote, VoteKind
 from assay.protocol.params import check_spec
 from assay.protocol.state_transition import advance
-from assay.protocol.types import NO_DIGEST, PeerId
+from assay.protocol.types import NO_DIGEST, Iteration, PeerId
 from assay.redteam.attack import Attack, Outcome, Where, without
 from assay.redteam.fake_verifier import (
     NODE,
     NODE_KEYS,
     STATE,
+    VERIFIER_KEYS,
     FakeVerifier,
     a_deployment,
     a_fake_verifier,
     a_member,
     tally,
 )
-from assay.redteam.run_builder import a_network, a_spec, funded_start, mark, peers
+from assay.redteam.run_builder import RUN_ID, a_network, a_spec, funded_start, mark, peers
 from assay.training.codec.wire import Update
 from assay.training.data.batches import batch_positions, batch_root
 from assay.verifier.aggregation.registry import rule_of
@@ -106,7 +110,7 @@ def _forked(is_defended: bool, seed: int) -> Outcome:
 def _other_set(is_defended: bool, seed: int) -> Outcome:
     """A leader aggregates another set than its manifest lists: the chain digest binds both."""
     fake_verifier = a_fake_verifier(seed).passes()
-    manifest = fake_verifier.manifest(
+    manifest = fake_verifier.full_manifest(
         beacon_shares=fake_verifier.beacon_shares(), chain=mark("another chain")
     )
     off = (
@@ -116,6 +120,43 @@ def _other_set(is_defended: bool, seed: int) -> Outcome:
     )
     with off:
         return tally([lambda: examine(fake_verifier.round, (), manifest, follows=True)], 0.0, "none: no vote")
+
+
+def _left_out(is_defended: bool, seed: int) -> Outcome:
+    """A leader leaves out the commit of each node in turn; undefended, the lists of verifiers bind nobody."""
+    fake_verifier = a_fake_verifier(seed)
+    off = (
+        nullcontext() if is_defended else without(assay.participant.links, "required", lambda *_: frozenset())
+    )
+    without_one = [[peer for peer in NODE_KEYS if peer != one] for one in NODE_KEYS]
+    with off:
+        members = [
+            partial(examine, fake_verifier.round, (), fake_verifier.full_manifest(nodes), follows=True)
+            for nodes in without_one
+        ]
+        return tally(members, 0.0, "none: no vote; undefended, the node's step is lost and unpaid")
+
+
+def _double_vote(is_defended: bool, seed: int) -> Outcome:
+    """A verifier notarises two blocks, each to others; undefended, no manifest carries the pair."""
+    fake_verifier = a_fake_verifier(seed)
+    culprit, key = next(iter(VERIFIER_KEYS.items()))
+    votes = [
+        Vote(run_id=RUN_ID, iteration=Iteration(3), kind=VoteKind.NOTARISE, block=mark("block", n))
+        for n in range(2)
+    ]
+    pair = double_vote(
+        *(
+            SignedVote(vote=one, verifier=culprit, signature=sign(key, fake_verifier.domain, one))
+            for one in votes
+        )
+    )
+    state, _ = step(fake_verifier.round, pair)
+    carried = manifest_of(state, (), NO_DIGEST).double_votes if is_defended else ()
+    after = advance(fake_verifier.run_state, fake_verifier.full_manifest(double_votes=carried))
+    caught = after.verifiers[culprit].is_disqualified
+    harm = "none: disqualified, unpaid and slashed; undefended, nothing follows"
+    return Outcome(attempts=1, caught=caught, succeeded=not caught, cost=0.0, harm=harm)
 
 
 def _short(is_defended: bool, seed: int) -> Outcome:
@@ -282,6 +323,10 @@ ROUND_ATTACKS = (
            defence="commits name their parameters"),
     Attack(name="another set in the aggregate", number=32, where=Where.ROUND, run=_other_set,
            defence="the chain digest binds set and aggregate"),
+    Attack(name="leave out a commit", number=32, where=Where.ROUND, run=_left_out,
+           defence="manifests carry a quorum's inclusion lists"),
+    Attack(name="vote twice", number=31, where=Where.ROUND, run=_double_vote,
+           defence="the pair is evidence in a manifest"),
     Attack(name="claims beside the rules (4 ways)", number=15, where=Where.ROUND, run=_short,
            defence="every field of a commit is checked"),
     Attack(name="steal one key of a node", number=33, where=Where.ROUND, run=_signed_by_another,

@@ -8,7 +8,7 @@ honest one's follows from whether the step is false.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,15 +16,18 @@ from assay.participant.links import check_place
 from assay.protocol.audits import RECOMPUTED, Audit, AuditStatus, may_open_sketch, may_show_known_answer
 from assay.protocol.commitments import commitment_of, open_commitment
 from assay.protocol.encoding.codec import digest
+from assay.protocol.inclusion import nodes_bitmap
 from assay.protocol.messages import (
     BeaconShare,
     Closing,
     Commit,
     FundingReport,
+    InclusionList,
     KnownAnswer,
     Manifest,
     Outcome,
     SignedCommit,
+    SignedInclusionList,
     SignedVerdict,
     SignedVerdictCommitment,
     SketchOpening,
@@ -148,6 +151,17 @@ def said_sketch(round_id: int, node: PeerId) -> Digest:
     return mark("sketch", int(round_id), node)
 
 
+def inclusion_lists(run_state: RunState, nodes: Collection[PeerId]) -> tuple[InclusionList, ...]:
+    """Every verifier's list of these nodes' commits for the next manifest."""
+    bitmap = nodes_bitmap(run_state.spec.node_peers, nodes)
+    return tuple(
+        InclusionList(
+            run_id=RUN_ID, round=run_state.round, parent=run_state.parent, verifier=verifier, nodes=bitmap
+        )
+        for verifier in run_state.spec.verifier_peers
+    )
+
+
 # ---- verdicts of verifiers
 
 Judgement = tuple[Outcome, Mapping[str, Any]] | None  # forged fields of a verdict; None: no verdict
@@ -233,6 +247,10 @@ class Network:
                 SignedCommit(commit=one, signature=Signature(bytes(64)), statement=HotSignature(bytes(65)))
                 for one in commits
             ),
+            inclusion_lists=tuple(
+                SignedInclusionList(inclusion_list=one, signature=Signature(bytes(64)))
+                for one in inclusion_lists(run_state, {one.node for one in commits})
+            ),
             beacon_shares=beacon_shares,
             drand=b"",
             drand_next=0,
@@ -242,6 +260,7 @@ class Network:
             sketch_openings=tuple(sketch_openings),
             known_answers=tuple(self._known_answers()),
             contradictions=(),
+            double_votes=(),
             appraised=(),
             stake_reports=(),
             funding_reports=(),

@@ -19,6 +19,7 @@ from assay.protocol.commitments import commitment_of, open_commitment
 from assay.protocol.draws import beacon_input
 from assay.protocol.encoding.codec import digest
 from assay.protocol.identity import Domain, peer_of, sign
+from assay.protocol.inclusion import nodes_bitmap
 from assay.protocol.messages import (
     BeaconShare,
     Block,
@@ -26,10 +27,12 @@ from assay.protocol.messages import (
     Closing,
     Commit,
     FundingReport,
+    InclusionList,
     Manifest,
     Outcome,
     SignedCommit,
     SignedFundingReport,
+    SignedInclusionList,
     SignedVerdict,
     SignedVerdictCommitment,
     SignedVote,
@@ -283,6 +286,25 @@ def funded() -> dict[PeerId, SignedFundingReport]:
     return {one.funding_report.verifier: one for one in funding()}
 
 
+def an_inclusion_list(
+    name: str, run_state: RunState, held: Iterable[str], **changes: Any
+) -> SignedInclusionList:
+    """This verifier's list of these nodes' commits for the next manifest."""
+    peers = {peer(node) for node in held}
+    bitmap = nodes_bitmap(run_state.spec.node_peers, peers)
+    one = InclusionList(
+        run_id=RUN_ID, round=run_state.round, parent=run_state.parent, verifier=peer(name), nodes=bitmap
+    )
+    one = replace(one, **changes)
+    return SignedInclusionList(inclusion_list=one, signature=sign(a_peer_key(name), DOMAIN, one))
+
+
+def inclusion_lists(run_state: RunState, nodes: Iterable[str]) -> tuple[SignedInclusionList, ...]:
+    """Every verifier's list of these nodes' commits."""
+    nodes = list(nodes)
+    return tuple(an_inclusion_list(name, run_state, nodes) for name in by_peer(list(VERIFIERS)))
+
+
 def a_manifest(
     run_state: RunState,
     nodes: Iterable[str] = (),
@@ -291,13 +313,15 @@ def a_manifest(
     **changes: Any,
 ) -> Manifest:
     """The next manifest: these nodes' commits, all reveals that are due, what follows from these votes."""
-    commits = tuple(a_signed_commit(name, run_state) for name in by_peer(list(nodes)))
+    nodes = list(nodes)
+    commits = tuple(a_signed_commit(name, run_state) for name in by_peer(nodes))
     named = (aggregate or a_digest("aggregate")) if commits else NO_DIGEST
     manifest = Manifest(
         run_id=RUN_ID,
         round=run_state.round,
         parent=run_state.parent,
         commits=commits,
+        inclusion_lists=inclusion_lists(run_state, nodes),
         beacon_shares=tuple(a_reveal(name, run_state) for name in VERIFIERS) if run_state.round else (),
         drand=b"",
         drand_next=0,
@@ -305,6 +329,7 @@ def a_manifest(
         **words(run_state, votes or {}),
         known_answers=(),
         contradictions=(),
+        double_votes=(),
         appraised=(),
         stake_reports=(),
         funding_reports=() if run_state.funding_reports else funding(),

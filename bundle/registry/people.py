@@ -12,7 +12,7 @@ from typing import Any
 from assay.bundle.finished import Finished
 from assay.chain.commit_statement import evm_address
 from assay.ledger.journal.round_facts import RoundFacts
-from assay.protocol.audits import AuditStatus
+from assay.protocol.audits import AuditStatus, FaultKind
 from assay.protocol.types import PeerId
 
 
@@ -63,11 +63,13 @@ def _banned(run: Finished, facts: Sequence[RoundFacts]) -> dict[PeerId, str]:
 
 
 def _disqualified(facts: Sequence[RoundFacts]) -> dict[PeerId, str]:
-    """The first fault that a committee proved of each disqualified verifier."""
+    """The first fault that is proved of each disqualified verifier."""
     found: dict[PeerId, str] = {}
     for one in facts:
         for audit in one.ruled:
             for fault in audit.faults:
                 fault_text = f"round {int(audit.round)}: {fault.failing.value}"
                 found.setdefault(fault.verdict.verifier, fault_text)
+        for pair in one.double_votes:
+            found.setdefault(pair.verifier, f"round {one.round}: {FaultKind.DOUBLE_VOTED.value}")
     return found

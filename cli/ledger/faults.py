@@ -26,7 +26,8 @@ def fault_lines(run: Path, verifier: str) -> Iterator[str]:
     for one in found.verifiers:
         cost = "not slashed yet" if one.slashed is None else f"slashed {money_text(one.slashed)} {UNIT}"
         failing = FaultKind[one.failing.upper()].value
-        step = f"round {one.round} of node {one.node.hex()[:8]}"
+        of_node = "" if not any(one.node) else f" of node {one.node.hex()[:8]}"
+        step = f"round {one.round}{of_node}"
         yield f"verifier {one.verifier.hex()}: {failing}, {step}; {cost}"
         yield f"    offence {one.offence_id.hex()}  verdict {one.verdict.hex()}  manifest {one.in_round}"
     for pair in found.nodes:

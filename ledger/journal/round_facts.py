@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from assay.ledger.settlement.payouts import Settlement
 from assay.protocol.audits import Audit, Fault
 from assay.protocol.encoding.codec import digest
-from assay.protocol.messages import CertifiedManifest, Commit, Contradiction, Manifest, Verdict
+from assay.protocol.messages import CertifiedManifest, Commit, Contradiction, DoubleVote, Manifest, Verdict
 from assay.protocol.state_transition import RunState
 from assay.protocol.types import Digest, PeerId
 
@@ -34,6 +34,7 @@ class RoundFacts:
     ruled: tuple[Audit, ...]  # closed by this manifest
     faults: tuple[tuple[Audit, Fault], ...]  # of verifiers, proved by this manifest
     contradictions: tuple[Contradiction, ...]  # of nodes
+    double_votes: tuple[DoubleVote, ...]  # of verifiers
     settlement: Settlement | None  # of the epoch that this manifest made final
 
 
@@ -77,6 +78,7 @@ def round_facts(
             if step not in before.audits or fault not in before.audits[step].faults
         ),
         contradictions=manifest.contradictions,
+        double_votes=manifest.double_votes,
         settlement=None if ripe is None else settlements.get(ripe),
     )
 

@@ -13,7 +13,10 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.events import EVENTS, ChainEvent, Gifted
 from assay.ledger.journal.round_facts import RoundFacts
 from assay.ledger.settlement.payouts import Settlement
+from assay.protocol.audits import FaultKind
+from assay.protocol.double_votes import double_vote_offence
 from assay.protocol.encoding.codec import digest
+from assay.protocol.types import NO_DIGEST
 
 Place = tuple[bytes, int]  # block hash and log index: identifies an event for ever
 Row = dict[str, Any]
@@ -124,6 +127,18 @@ def rows_of_faults(facts: RoundFacts) -> dict[str, list[Row]]:
                 "in_round": facts.round,
             }
             for audit, fault in facts.faults
+        ]
+        + [
+            {
+                "offence_id": double_vote_offence(pair.run_id, pair.verifier),
+                "verifier": pair.verifier,
+                "round": facts.round,
+                "node": NO_DIGEST,
+                "failing": FaultKind.DOUBLE_VOTED.name.lower(),
+                "verdict_digest": digest(pair),
+                "in_round": facts.round,
+            }
+            for pair in facts.double_votes
         ],
         "contradiction": [
             {

@@ -25,7 +25,7 @@ from assay.protocol.audits import ADVERSE, Audit, AuditStatus
 from assay.protocol.messages import Outcome, Verdict
 from assay.protocol.params import PPM, RunSpec
 from assay.protocol.state_transition import RunState, StepId
-from assay.protocol.types import Digest, PeerId
+from assay.protocol.types import Digest, PeerId, RoundId
 
 WATERFALL_VERSION = 2
 VERDICT_WEIGHT = 10  # of a verdict that the audit's status does not contradict
@@ -51,6 +51,7 @@ class UnpaidReason(str, Enum):
     FAULT = "fault"
     KNOWN_ANSWER = "known-answer"
     ACCUSED = "accused"
+    BIASED = "biased"
     UNJUDGED = "unjudged"
     ROUNDED = "rounded"
     UNSETTLED = "unsettled"
@@ -67,6 +68,7 @@ _REASONS = {
     UnpaidReason.FAULT: "a fault of its node was confirmed in this epoch",
     UnpaidReason.KNOWN_ANSWER: "it was a known-answer task",
     UnpaidReason.ACCUSED: "it was accused, and the accusation was not dismissed",
+    UnpaidReason.BIASED: "its node's audits deviated in one direction, and it was on probation for that",
     UnpaidReason.UNJUDGED: "no auditor could judge it",
     UnpaidReason.ROUNDED: "its share rounds to nothing",
     UnpaidReason.UNSETTLED: "its epoch is not settled",
@@ -170,7 +172,9 @@ def _unpaid_reason(
         return UnpaidReason.CONTRADICTION if record.has_contradicted else UnpaidReason.EARLIER_FAULT
     if node in guilty:
         return UnpaidReason.FAULT
-    return None if audit is None else why_unpaid(audit)
+    reason = None if audit is None else why_unpaid(audit)
+    is_suspect = (RoundId(round_id), node) in run_state.suspect_steps
+    return UnpaidReason.BIASED if reason is None and is_suspect else reason
 
 
 def why_unpaid(audit: Audit) -> UnpaidReason | None:

@@ -17,8 +17,10 @@ from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, ModelRecord,
 from assay.ledger.settlement.payouts import Settlement
 from assay.protocol.audits import RECOMPUTED, Audit, Fault
 from assay.protocol.calendar import Calendar
+from assay.protocol.double_votes import double_vote_offence
 from assay.protocol.encoding.codec import digest
 from assay.protocol.params import RunSpec
+from assay.protocol.state_transition import VerifierRecord
 from assay.protocol.types import Digest, PeerId
 
 SET_VERSION = 1  # version of the verifier set with which runs of this deployment are opened
@@ -136,6 +138,30 @@ def fault_ruling_of(spec: RunSpec, run_id: Digest, audit: Audit, fault: Fault) -
         ppm=spec.money.verifier_slash_ppm,
         offence_id=fault.offence_id,
         challenger=right[0],
+    )
+
+
+def double_vote_order_of(
+    spec: RunSpec, run_id: Digest, verifier: PeerId, record: VerifierRecord
+) -> SlashOrder:
+    """The slash order of a verifier that double-signed; nobody earns by it but as the contract has it.
+
+    Args:
+        spec, run_id: The run.
+        verifier: The one at fault.
+        record: What the chain records about it; `double_vote` names the evidence.
+    """
+    accounts = {member.peer: member.account for member in spec.verifiers}
+    return SlashOrder(
+        deployment_id=spec.deployment_id,
+        run_id=run_id,
+        epoch=record.fault_round // spec.money.epoch_rounds,
+        offender=evm_address(accounts[verifier]),
+        role=VERIFIER,
+        ppm=spec.money.verifier_slash_ppm,
+        offence_id=double_vote_offence(run_id, verifier),
+        evidence_hash=record.double_vote,
+        challenger=evm_address(spec.money.treasury),
     )
 
 

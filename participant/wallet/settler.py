@@ -20,14 +20,20 @@ from assay.chain.state import CaseState, EpochPhase, EpochState
 from assay.chain.statements import EpochResult, SlashOrder
 from assay.ledger.settlement import duties
 from assay.ledger.settlement.duties import CaseView, Effect, EpochView, Look, Watch
-from assay.ledger.settlement.results import epoch_result, fault_ruling_of, result_digest, slash_order_of
+from assay.ledger.settlement.results import (
+    double_vote_order_of,
+    epoch_result,
+    fault_ruling_of,
+    result_digest,
+    slash_order_of,
+)
 from assay.network.host import Handler, Host
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
 from assay.participant.wallet.certificates import certified_result, certified_veto
 from assay.participant.wallet.claims import open_chain
 from assay.protocol.errors import AssayError
-from assay.protocol.types import Digest
+from assay.protocol.types import NO_DIGEST, Digest
 
 if TYPE_CHECKING:
     from assay.chain.client import Chain, ChainReader
@@ -239,4 +245,9 @@ def implied_orders(me: Participant, follower: Follower) -> dict[bytes, SlashOrde
     """Every slash order that a participant's manifests imply, by offence id."""
     orders = [slash_order_of(me.spec, me.run_id, audit) for audit in follower.confirmed.values()]
     orders += [fault_ruling_of(me.spec, me.run_id, audit, fault) for audit, fault in follower.failed.values()]
+    orders += [
+        double_vote_order_of(me.spec, me.run_id, peer, record)
+        for peer, record in follower.run_state.verifiers.items()
+        if record.double_vote != NO_DIGEST
+    ]
     return {order.offence_id: order for order in orders}

@@ -104,6 +104,7 @@ def _facts(number: int) -> RoundFacts:
         ruled=(),
         faults=(),
         contradictions=(),
+        double_votes=(),
         settlement=next((t for e, t in TABLES.items() if SPEC.ordered.settled_at(e) == number), None),
     )
 

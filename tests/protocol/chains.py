@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from assay.protocol.audits import RECOMPUTED, Audit, may_open_sketch
 from assay.protocol.commitments import commitment_of, open_commitment
 from assay.protocol.encoding.codec import digest
+from assay.protocol.inclusion import nodes_bitmap
 from assay.protocol.messages import (
     BeaconShare,
     Closing,
     Commit,
     FundingReport,
+    InclusionList,
     KnownAnswer,
     Manifest,
     Outcome,
     SignedCommit,
     SignedFundingReport,
+    SignedInclusionList,
     SignedVerdict,
     SignedVerdictCommitment,
     SketchOpening,
@@ -179,6 +182,21 @@ def funding(run_state: RunState) -> tuple[SignedFundingReport, ...]:
     return tuple(map(a_funding_report, run_state.spec.verifier_peers))
 
 
+def inclusion_lists(run_state: RunState, nodes: Collection[PeerId]) -> tuple[SignedInclusionList, ...]:
+    """Every verifier's list of these nodes' commits, with signatures that are none."""
+    lists = (
+        InclusionList(
+            run_id=run_state.run_id,
+            round=run_state.round,
+            parent=run_state.parent,
+            verifier=verifier,
+            nodes=nodes_bitmap(run_state.spec.node_peers, nodes),
+        )
+        for verifier in run_state.spec.verifier_peers
+    )
+    return tuple(SignedInclusionList(inclusion_list=one, signature=Signature(bytes(64))) for one in lists)
+
+
 def a_manifest(
     run_state: RunState,
     *,
@@ -200,6 +218,7 @@ def a_manifest(
             SignedCommit(commit=c, signature=Signature(bytes(64)), statement=HotSignature(bytes(65)))
             for c in commits
         ),
+        inclusion_lists=inclusion_lists(run_state, {c.node for c in commits}),
         beacon_shares=beacon_shares,
         drand=b"",
         drand_next=0,
@@ -211,6 +230,7 @@ def a_manifest(
         sketch_openings=tuple(sorted(sketch_openings, key=lambda one: (one.round, one.node))),
         known_answers=tuple(sorted(known_answers, key=lambda one: (one.round, one.node))),
         contradictions=(),
+        double_votes=(),
         appraised=(),
         stake_reports=(),
         funding_reports=() if run_state.funding_reports else funding(run_state),

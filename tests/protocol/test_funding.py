@@ -107,7 +107,7 @@ def empty(run_state, *reports):
 
 def without_commits(run_state, manifest):
     chain = next_chain(run_state.chain, (), NO_DIGEST)
-    return replace(manifest, commits=(), aggregate=NO_DIGEST, chain=chain)
+    return replace(manifest, commits=(), inclusion_lists=(), aggregate=NO_DIGEST, chain=chain)
 
 
 def everybody(**fields):

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from assay.ledger.settlement.payouts import UnpaidReason, settle
 from assay.participant.links import check_messages
 from assay.protocol.audits import REFERENCE
 from assay.protocol.errors import MalformedMessage
@@ -181,6 +182,29 @@ def test_a_node_that_more_than_f_verifiers_see_leaning_is_on_probation_again():
     assert any(later < earlier for (earlier, _), (later, _) in pairwise(cleans))
     assert all(later >= earlier for (_, earlier), (_, later) in pairwise(cleans))
     assert not run_state.nodes[NODE].banned
+    assert run_state.suspect_steps and {node for _, node in run_state.suspect_steps} == {NODE}
+    assert not none.suspect_steps
+
+
+def test_a_node_found_leaning_is_unpaid_until_it_has_passed_probation_and_its_earlier_steps_are_paid():
+    probation = 2
+    run_state = grow(a_history(probation=probation), 1)
+    record = replace(run_state.nodes[NODE], clean=0, is_suspect=True)
+    run_state = replace(run_state, nodes={**run_state.nodes, NODE: record})
+    cleared, table = -1, None
+    while table is None:
+        votes = {step: dict.fromkeys(VERIFIERS, Outcome.MATCH) for step in run_state.audits}
+        run_state = grow(run_state, 1, votes)
+        if cleared < 0 and not run_state.nodes[NODE].is_suspect:
+            assert run_state.nodes[NODE].clean == probation
+            cleared = int(run_state.round)
+        ripe = run_state.calendar.ripe_at(int(run_state.round) - 1)
+        table = None if ripe is None else settle(run_state, ripe)
+
+    assert cleared > 1
+    unpaid = {(one.round, one.node): one.reason for one in table.unpaid}
+    last = min(cleared, run_state.spec.money.epoch_rounds)
+    assert unpaid == dict.fromkeys([(n, NODE) for n in range(1, last)], UnpaidReason.BIASED)
 
 
 def test_one_liar_of_four_puts_nobody_on_probation():

@@ -31,6 +31,7 @@ from tests.builders import (
     a_funding_report,
     a_reveal,
     a_signed_commit,
+    inclusion_lists,
     match_all,
     peer,
     words,
@@ -81,7 +82,8 @@ class World:
     def _filled(self, state: Round) -> Round:
         """The round with all that is not about money."""
         run_state = state.run_state
-        events = [a_signed_commit(name, run_state) for name in NODES if peer(name) in run_state.active]
+        active = [name for name in NODES if peer(name) in run_state.active]
+        events = [a_signed_commit(name, run_state) for name in active] + [*inclusion_lists(run_state, active)]
         shares = [a_reveal(name, run_state) for name in VERIFIERS] if run_state.round else []
         for event in (*events, *shares):
             state, _ = step(state, event)

@@ -318,7 +318,7 @@ class World:
             case BuildProposal():
                 # Nodes train only on what is final, so a round after that has nothing to wait for.
                 busy_ms = 50 if effect.ancestors else 400
-                manifest = _toy_manifest(effect, host)
+                manifest = toy_manifest(effect, host)
                 self.network.wake(host, Built(effect.iteration, manifest), self.rng.randrange(busy_ms))
             case Examine(proposal, _):
                 is_sound = proposal.manifest.chain == SOUND
@@ -387,12 +387,14 @@ def _iteration(record: Record) -> Iteration:
     return record.block.iteration if isinstance(record, Proposal) else record.vote.iteration
 
 
-def _toy_manifest(asked: BuildProposal, host: int) -> Manifest:
+def toy_manifest(asked: BuildProposal, host: int) -> Manifest:
+    """A manifest without content, one for each iteration and host."""
     return Manifest(
         run_id=RUN_ID,
         round=asked.round,
         parent=asked.parent_manifest,
         commits=(),
+        inclusion_lists=(),
         beacon_shares=(),
         drand=b"",
         drand_next=0,
@@ -402,6 +404,7 @@ def _toy_manifest(asked: BuildProposal, host: int) -> Manifest:
         sketch_openings=(),
         known_answers=(),
         contradictions=(),
+        double_votes=(),
         appraised=(),
         stake_reports=(),
         funding_reports=(),

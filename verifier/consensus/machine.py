@@ -32,7 +32,7 @@ certificate per timed-out iteration, until the next block is final and all of it
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from assay.protocol.encoding.codec import digest
@@ -48,7 +48,7 @@ from assay.protocol.messages import (
     VoteKind,
 )
 from assay.protocol.quorum import assemble, quorum
-from assay.protocol.types import Digest, Iteration
+from assay.protocol.types import Digest, Iteration, PeerId
 from assay.verifier.consensus.chain import (
     block_digest,
     certified_block,
@@ -233,8 +233,7 @@ def _on_vote(state: State, signed: SignedVote, out: list[Effect]) -> State:
     known = box.get((peer, vote.kind))
     if known is not None and known.vote == vote:
         return state
-    opposite = {VoteKind.DUMMY: VoteKind.FINALISE, VoteKind.FINALISE: VoteKind.DUMMY}.get(vote.kind)
-    clash = known or (box.get((peer, opposite)) if opposite is not None else None)
+    clash = _clashing(box, signed)
     if clash is not None:
         # The first vote stands and is the only one counted, so an equivocator still has one vote.
         return _accuse(state, clash, signed, out)
@@ -244,6 +243,16 @@ def _on_vote(state: State, signed: SignedVote, out: list[Effect]) -> State:
     if len(agreed) < quorum(len(state.config.verifiers)):
         return state
     return _learn(state, assemble(agreed), out)
+
+
+def _clashing(box: Mapping[tuple[PeerId, VoteKind], SignedVote], signed: SignedVote) -> SignedVote | None:
+    """A vote of the same verifier among those of the iteration that an honest one does not sign beside it."""
+    opposite = {VoteKind.DUMMY: VoteKind.FINALISE, VoteKind.FINALISE: VoteKind.DUMMY}
+    same = box.get((signed.verifier, signed.vote.kind))
+    if same is not None and same.vote != signed.vote:
+        return same
+    other = opposite.get(signed.vote.kind)
+    return None if other is None else box.get((signed.verifier, other))
 
 
 def _on_settled_vote(state: State, signed: SignedVote, out: list[Effect]) -> State:
@@ -303,6 +312,13 @@ def _learn(state: State, certificate: QuorumCertificate, out: list[Effect]) -> S
     if vote.iteration < state.tip.iteration or (known is not None and known.vote == vote):
         return state
     _check_agreement(state, vote)
+    box = state.votes.get(vote.iteration, {})
+    for verifier, signature in zip(certificate.verifiers, certificate.signatures, strict=True):
+        # Who sent us another vote than the quorum that it signs with, and thought nobody would compare.
+        signed = SignedVote(vote=vote, verifier=verifier, signature=signature)
+        clash = _clashing(box, signed)
+        if clash is not None:
+            state = _accuse(state, clash, signed, out)
     out.append(Persist(certificate))
     return replace(state, certificates={**state.certificates, (vote.iteration, vote.kind): certificate})
 

@@ -13,7 +13,8 @@ from assay.chain.commit_statement import check_commit_statement
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import OutOfPhase, PeerFault
 from assay.protocol.identity import Domain, verify
-from assay.protocol.messages import Contradiction, SignedCommit
+from assay.protocol.inclusion import listed
+from assay.protocol.messages import Contradiction, SignedCommit, SignedInclusionList
 from assay.protocol.state_transition import RunState, may_contradict
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.training.codec.contribution import contribution_bytes_max
@@ -108,3 +109,16 @@ def check_contradiction(rules: Rules, run_state: RunState, pair: Contradiction) 
         raise OutOfPhase(node, f"Contradiction of round {pair.first.commit.round} at {run_state.round}")
     for signed in (pair.first, pair.second):
         _authenticate(rules, run_state, signed)
+
+
+def check_list(rules: Rules, run_state: RunState, signed: SignedInclusionList) -> None:
+    """Do nothing if a verifier of this run signed this inclusion list.
+
+    Raises:
+        PeerFault, MalformedMessage: it is of another run, of a stranger, or not signed by its verifier.
+    """
+    one = signed.inclusion_list
+    if one.run_id != run_state.run_id or one.verifier not in run_state.spec.verifier_peers:
+        raise PeerFault(one.verifier, "InclusionList of another run or by a stranger")
+    listed(run_state.spec.node_peers, one.nodes)
+    verify(one.verifier, rules.domain, one, signed.signature)

@@ -5,7 +5,9 @@ they decode. Every verifier applies the same rules to a commit, on arrival and a
 honest leader never proposes what another honest verifier must refuse.
 
     SignedCommit --> kept once per node; a different second one is evidence
+    InclusionList --> each verifier's newest is kept: the leader carries a quorum's
     Contradiction --> the evidence is pooled: the next manifest bans the node
+    DoubleVote --> likewise of a verifier
     BeaconShare, audit messages --> pooled until a manifest carries them
     Advanced --> the next round begins empty
 """
@@ -22,20 +24,25 @@ from assay.participant.links import check_place
 from assay.protocol import audits
 from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.commitments import check_known_answer, check_sketch_opening
+from assay.protocol.double_votes import check_double_vote
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.identity import verify
+from assay.protocol.inclusion import listed, nodes_bitmap, required, satisfied
 from assay.protocol.messages import (
     CONTRADICTIONS_MAX,
     STAKE_REPORTS_MAX,
     BeaconShare,
     Closing,
     Contradiction,
+    DoubleVote,
+    InclusionList,
     KnownAnswer,
     Manifest,
     SignedAppraisal,
     SignedCommit,
     SignedFundingReport,
+    SignedInclusionList,
     SignedStakeReport,
     SignedVerdict,
     SignedVerdictCommitment,
@@ -43,6 +50,7 @@ from assay.protocol.messages import (
     Verdict,
     VerdictCommitment,
 )
+from assay.protocol.quorum import quorum
 from assay.protocol.state_transition import (
     RunState,
     StepId,
@@ -54,13 +62,21 @@ from assay.protocol.state_transition import (
     may_open_verdict,
     may_report_funding,
     may_report_stake,
+    may_show_double_vote,
     next_chain,
     with_reports,
 )
 from assay.protocol.types import Digest, PeerId, RoundId, Signature
 from assay.verifier.round import drand as outside
 from assay.verifier.round.beacon import check_reveals, is_partial, pooled, reveals_needed, valid_shares
-from assay.verifier.round.commits import Rules, admit, check_commit, check_contradiction, contradiction
+from assay.verifier.round.commits import (
+    Rules,
+    admit,
+    check_commit,
+    check_contradiction,
+    check_list,
+    contradiction,
+)
 
 MESSAGES_PER_VERIFIER = 1024  # commitments and verdicts pooled for later rounds, each; 250 and 450 bytes
 MESSAGES_PER_MANIFEST = 110  # of each kind, oldest first; the rest goes into later manifests
@@ -81,12 +97,14 @@ class Round:
     state: Digest  # of the parameters that commits of this round must have used
     opened_ms: int
     commits: Mapping[PeerId, SignedCommit] = field(default_factory=dict)
+    inclusion_lists: Mapping[PeerId, SignedInclusionList] = field(default_factory=dict)  # of each the newest
     beacon_shares: Mapping[PeerId, tuple[BeaconShare, ...]] = field(default_factory=dict)
     commitments: Mapping[AuditMessage, SignedVerdictCommitment] = field(default_factory=dict)
     verdicts: Mapping[AuditMessage, SignedVerdict] = field(default_factory=dict)
     sketch_openings: Mapping[StepId, SketchOpening] = field(default_factory=dict)
     known_answers: Mapping[StepId, KnownAnswer] = field(default_factory=dict)
     contradictions: Mapping[PeerId, Contradiction] = field(default_factory=dict)
+    double_votes: Mapping[PeerId, DoubleVote] = field(default_factory=dict)  # by verifier, the first seen
     stake_reports: Mapping[tuple[PeerId, PeerId], SignedStakeReport] = field(default_factory=dict)
     funding_reports: Mapping[PeerId, SignedFundingReport] = field(default_factory=dict)  # of each the newest
     drand: Mapping[int, bytes] = field(default_factory=dict)  # checked signatures, by drand round
@@ -121,12 +139,14 @@ class Equivocation:
 # checked here, with its signature.
 Event = (
     SignedCommit
+    | SignedInclusionList
     | BeaconShare
     | SignedVerdictCommitment
     | SignedVerdict
     | SketchOpening
     | KnownAnswer
     | Contradiction
+    | DoubleVote
     | SignedAppraisal
     | SignedStakeReport
     | SignedFundingReport
@@ -152,9 +172,20 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
             if known.commit == signed.commit:
                 return state, ()
             return _contradicted(state, contradiction(known, signed))
+        case SignedInclusionList(inclusion_list=one):
+            now = state.run_state.round
+            if not now <= one.round <= now + 1:  # a verifier that is a little ahead of us lists early
+                raise OutOfPhase(one.verifier, f"InclusionList of round {one.round} during round {now}")
+            check_list(state.rules, state.run_state, event)
+            return replace(state, inclusion_lists={**state.inclusion_lists, one.verifier: event}), ()
         case Contradiction() as pair:
             check_contradiction(state.rules, state.run_state, pair)
             return _contradicted(state, pair)
+        case DoubleVote(verifier=verifier) as pair:
+            if not may_show_double_vote(state.run_state, pair):
+                raise OutOfPhase(verifier, "DoubleVote of a stranger, or of one at fault for it already")
+            check_double_vote(state.rules.domain, pair)
+            return replace(state, double_votes={verifier: pair, **state.double_votes}), ()
         case DrandRound(number, signature):
             return replace(state, drand=outside.pooled(state.drand, number, signature)), ()
         case SignedAppraisal(appraised=appraisal):
@@ -198,6 +229,11 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
                 run_state=run_state,
                 state=parameters,
                 opened_ms=now_ms,
+                inclusion_lists={
+                    k: one
+                    for k, one in state.inclusion_lists.items()
+                    if one.inclusion_list.round == run_state.round
+                },
                 beacon_shares=state.beacon_shares,
                 commitments={k: v for k, v in state.commitments.items() if _is_wanted(run_state, k)},
                 verdicts={k: v for k, v in state.verdicts.items() if _is_wanted(run_state, k)},
@@ -219,6 +255,9 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
                     for node, pair in state.contradictions.items()
                     if may_contradict(run_state, pair)
                 },
+                double_votes={
+                    k: one for k, one in state.double_votes.items() if may_show_double_vote(run_state, one)
+                },
                 appraised={
                     k: one for k, one in state.appraised.items() if may_appraise(run_state, one.appraised)
                 },
@@ -235,6 +274,8 @@ def missing(state: Round, ancestors: tuple[Manifest, ...] = ()) -> tuple[str, ..
         absent = len(set(run_state.active) - set(state.commits))
         if absent:
             lacking.append(f"{absent} commits")
+        if not _carried_lists(state):
+            lacking.append("inclusion lists")
     if run_state.round and len(valid_shares(state.beacon_shares, run_state)) < len(run_state.beacon):
         lacking.append("beacon_shares")
     if outside.is_waited_for(run_state, state.drand):
@@ -264,9 +305,58 @@ def may_propose(state: Round, ancestors: tuple[Manifest, ...], now_ms: int, *, f
         return False
     if follows and outside.is_waited_for(run_state, state.drand):
         return False
+    if not ancestors and _reported(state, run_state).is_funded and not _carried_lists(state):
+        return False
     is_over = not run_state.is_training or _reported(state, run_state).closing is not Closing.NO
     has_work = bool(state.commits) or bool(ancestors) or is_over
     return has_work and now_ms >= state.opened_ms + run_state.spec.timing.collect_ms
+
+
+def due_list(state: Round, verifier: PeerId, now_ms: int) -> InclusionList | None:
+    """The inclusion list that this verifier should sign now; None if there is none, or it is signed already.
+
+    One is due once every active node's commit is held, or the deadline for commits has passed, and again
+    whenever a commit comes later.
+    """
+    run_state = state.run_state
+    reported = _reported(state, run_state)
+    if not reported.is_funded:
+        return None
+    is_late = now_ms >= state.opened_ms + run_state.spec.timing.collect_ms
+    has_work = bool(state.commits) or reported.closing is not Closing.NO
+    if not set(run_state.active) <= set(state.commits) and not (is_late and has_work):
+        return None
+    found = InclusionList(
+        run_id=run_state.run_id,
+        round=run_state.round,
+        parent=run_state.parent,
+        verifier=verifier,
+        nodes=nodes_bitmap(run_state.spec.node_peers, state.commits),
+    )
+    return None if found in _lists(state) else found
+
+
+def lacking_commits(state: Round) -> Mapping[PeerId, tuple[PeerId, ...]]:
+    """Nodes whose commit a leader has to fetch because more than f verifiers list it, and those verifiers."""
+    members, lists = state.run_state.spec.node_peers, _lists(state)
+    lacking = required(members, lists, len(state.run_state.spec.verifiers)) - set(state.commits)
+    return {
+        node: tuple(one.verifier for one in lists if node in listed(members, one.nodes)) for node in lacking
+    }
+
+
+def _carried_lists(state: Round) -> tuple[SignedInclusionList, ...]:
+    """The lists for a manifest with the commits held, ascending by verifier; () if fewer than a quorum."""
+    spec = state.run_state.spec
+    chosen = satisfied(spec.node_peers, _lists(state), state.commits.keys(), len(spec.verifiers))
+    return tuple(state.inclusion_lists[peer] for peer in sorted(one.verifier for one in chosen))
+
+
+def _lists(state: Round) -> list[InclusionList]:
+    """The inclusion lists held for the next manifest."""
+    place = (state.run_state.round, state.run_state.parent)
+    found = (signed.inclusion_list for signed in state.inclusion_lists.values())
+    return [one for one in found if (one.round, one.parent) == place]
 
 
 def awaits_funding(state: Round, ancestors: tuple[Manifest, ...] = ()) -> bool:
@@ -325,6 +415,7 @@ def manifest_of(
         round=run_state.round,
         parent=run_state.parent,
         commits=commits,
+        inclusion_lists=_carried_lists(state) if is_paid else (),
         beacon_shares=shares,
         drand=signature,
         drand_next=outside.next_number(run_state, wall_s),
@@ -339,6 +430,9 @@ def manifest_of(
         ),
         contradictions=tuple(
             pair for _, pair in sorted(state.contradictions.items()) if may_contradict(run_state, pair)
+        )[:CONTRADICTIONS_MAX],
+        double_votes=tuple(
+            one for _, one in sorted(state.double_votes.items()) if may_show_double_vote(run_state, one)
         )[:CONTRADICTIONS_MAX],
         appraised=tuple(
             one for _, one in sorted(state.appraised.items()) if may_appraise(run_state, one.appraised)
@@ -383,6 +477,9 @@ def examine(
             raise MalformedMessage("manifest with commits on a parent that is not final")
         if state.commits.get(signed.commit.node) != signed:  # ours were admitted under the same rules
             admit(state.rules, run_state, state.state, signed)
+    after = with_reports(run_state, (signed.funding_report for signed in manifest.funding_reports))
+    if not ancestors and after.is_funded:
+        _check_complete(state.rules, run_state, manifest, is_closing=after.closing is not Closing.NO)
     check_reveals(run_state, manifest, follows=follows)
     for signed_commitment in manifest.commitments:
         commitment = signed_commitment.commitment
@@ -405,6 +502,17 @@ def examine(
     for signed_appraisal in manifest.appraised:
         appraisal = signed_appraisal.appraised
         verify(appraisal.verifier, state.rules.domain, appraisal, signed_appraisal.signature)
+
+
+def _check_complete(rules: Rules, run_state: RunState, manifest: Manifest, *, is_closing: bool) -> None:
+    """Do nothing if this manifest of a paid round on a final parent shows that it leaves no commit out."""
+    if not manifest.commits and not is_closing:
+        raise MalformedMessage("manifest without commits on a parent that is final")
+    count, need = len(manifest.inclusion_lists), quorum(len(run_state.spec.verifiers))
+    if count < need:
+        raise MalformedMessage(f"manifest with {count} inclusion lists, expected {need}")
+    for signed in manifest.inclusion_lists:
+        check_list(rules, run_state, signed)
 
 
 def _oldest(state: Round, run_state: RunState) -> tuple[SignedStakeReport, ...]:

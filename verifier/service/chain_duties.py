@@ -25,6 +25,7 @@ from assay.chain.statements import (
 )
 from assay.ledger.settlement.results import (
     accusers_of,
+    double_vote_order_of,
     epoch_result,
     fault_ruling_of,
     model_record,
@@ -48,7 +49,7 @@ from assay.protocol.messages import (
     StepRequest,
 )
 from assay.protocol.quorum import quorum
-from assay.protocol.types import NO_DIGEST, Digest, HotSignature, PeerId
+from assay.protocol.types import NO_DIGEST, Digest, HotSignature, PeerId, RoundId
 from assay.training.data.inventory import inventory
 from assay.training.data.shards import read_manifest
 from assay.verifier.service.driver import EVIDENCE
@@ -199,13 +200,18 @@ class ChainDuties:
             ((audit.round, audit.node), fault.verdict.verifier)
             for audit, fault in self._follower.failed.values()
         ]
+        double_votes = [
+            ((RoundId(0), NOBODY), peer)
+            for peer, record in sorted(self._follower.run_state.verifiers.items())
+            if record.double_vote != NO_DIGEST
+        ]
         return [
             SlashOrderRequest(round=round_id, node=node, verifier=verifier)
-            for (round_id, node), verifier in nodes + verifiers
+            for (round_id, node), verifier in nodes + verifiers + double_votes
         ]
 
     def _charge(self, request: SlashOrderRequest) -> tuple[SlashOrder, tuple[PeerId, ...]]:
-        """The slash a request names, and the verifier whose verdict proved it.
+        """The slash a request names, and the verifiers that prosecute it: those whose verdicts prove it.
 
         Raises:
             Unavailable: our chain does not imply it.
@@ -215,6 +221,10 @@ class ChainDuties:
             confirmed = self._follower.confirmed.get(step)
             if confirmed is not None:
                 return slash_order_of(spec, run_id, confirmed), accusers_of(confirmed)
+        record = self._follower.run_state.verifiers.get(request.verifier)
+        if request.node == NOBODY and record is not None and record.double_vote != NO_DIGEST:
+            others = tuple(peer for peer in spec.verifier_peers if peer != request.verifier)
+            return double_vote_order_of(spec, run_id, request.verifier, record), others
         for audit, fault in self._follower.failed.values():
             if (audit.round, audit.node) == step and fault.verdict.verifier == request.verifier:
                 return fault_ruling_of(spec, run_id, audit, fault), accusers_of(audit, fault)

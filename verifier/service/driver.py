@@ -19,6 +19,7 @@ from assay.network.host import Host
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
 from assay.participant.sync import StateSync
+from assay.protocol.double_votes import double_vote
 from assay.protocol.draws import beacon_input
 from assay.protocol.encoding.codec import decode, decode_any, digest, encode
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault, Unavailable
@@ -28,17 +29,21 @@ from assay.protocol.messages import (
     BeaconShare,
     CertifiedManifest,
     Contradiction,
+    DoubleVote,
     Manifest,
     ManifestRange,
     Proposal,
     QuorumCertificate,
+    SignedBlock,
     SignedCommit,
+    SignedInclusionList,
     SignedVote,
     StepRequest,
     Vote,
     VoteKind,
 )
 from assay.protocol.randomness import vrf
+from assay.protocol.state_transition import may_show_double_vote
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.verifier.consensus import machine as consensus
 from assay.verifier.consensus.machine import (
@@ -67,6 +72,7 @@ from assay.verifier.service.proposer import GetUpdate, Proposer, now_ms
 
 log = logging.getLogger(__name__)
 RETRY_S = 1.0
+DOUBLE_VOTES = "evidence/double-vote/"  # keys of the first pair of each verifier that we saw
 EVIDENCE = "evidence/commit/"  # keys in the store of evidence that `chain_duties` takes to court
 
 
@@ -105,7 +111,8 @@ class Driver:
         self._unfunded = -1  # the round for whose money we last waited
         self._prove = functools.lru_cache(maxsize=8)(functools.partial(vrf.prove, bytes(me.keys.peer)))
         self._is_syncing = False
-        self._fetching: set[Digest] = set()
+        self._fetching: set[Digest | PeerId] = set()  # blocks, and nodes whose commits others list
+        self._get_update = get_update
         timing = me.spec.timing
         config = ConsensusConfig(
             run_id=me.run_id,
@@ -122,6 +129,10 @@ class Driver:
         if int(follower.run_state.round):
             last = next(iter(me.store.links(int(follower.run_state.round) - 1, 1)))
         self._state = consensus.restore(config, records, now_ms(), last)
+        for body in me.store.values(DOUBLE_VOTES).values():  # no manifest may have carried it yet
+            pair = decode(DoubleVote, body)
+            if may_show_double_vote(opening.run_state, pair):
+                self.round, _ = rounds.step(self.round, pair)
 
     # ---- events in ----
 
@@ -157,6 +168,10 @@ class Driver:
         if now_ms() >= self._reveal_again_ms:  # the last share may have met verifiers that were down
             self._reveal_again_ms = now_ms() + self._me.spec.timing.resend_ms
             self._reveal_last()
+            self._list_again()
+        self._list_commits()
+        for node, holders in rounds.lacking_commits(self.round).items():
+            self._nursery.start_soon(self._fetch_commit, node, holders)
         self._proposer.consider()
 
     def _awaits_funding(self) -> bool:
@@ -193,7 +208,12 @@ class Driver:
         for effect in effects:
             self._keep_evidence(effect.pair)
             self.broadcast(encode(effect.pair))
+        self._list_commits()
         self._proposer.consider()
+
+    def commit_of(self, round_id: int, node: PeerId) -> SignedCommit | None:
+        """The commit that we hold of a node for the present round, for a verifier that lacks it."""
+        return self.round.commits.get(node) if self.round.run_state.round == round_id else None
 
     def body(self, block: Digest) -> Proposal | None:
         """A proposal by its block digest, for a peer that lacks it."""
@@ -311,9 +331,7 @@ class Driver:
             case NeedSync():
                 self._nursery.start_soon(self.sync)
             case Accuse(first, second):
-                name = f"evidence/consensus/{digest(first).hex()}"
-                self._me.store.set_value(name, encode(first) + encode(second))
-                log.warning("verifier equivocated", extra={"evidence": name})
+                self._show_double_vote(double_vote(_signed(first), _signed(second)))
             case Finalised(certified):
                 self._finalised(certified)
 
@@ -375,7 +393,52 @@ class Driver:
         self.broadcast(encode(beacon_share))
         self.take(beacon_share)
 
+    # ---- inclusion lists ----
+
+    def _list_commits(self) -> None:
+        """Sign the list of the commits that we hold, once it is due."""
+        due = rounds.due_list(self.round, self._me.me, now_ms())
+        if due is not None:
+            signature = sign(self._me.keys.peer, self._me.domain, due)
+            signed = SignedInclusionList(inclusion_list=due, signature=signature)
+            self.broadcast(encode(signed))
+            self.take(signed)
+
+    def _list_again(self) -> None:
+        """Send our list once more: verifiers may have been down, or rounds behind."""
+        own = self.round.inclusion_lists.get(self._me.me)
+        if own is not None:
+            self.broadcast(encode(own))
+
     # ---- what others store ----
+
+    async def _fetch_commit(self, node: PeerId, holders: tuple[PeerId, ...]) -> None:
+        """Fetch a commit, and its update, that more than f verifiers list and that did not reach us."""
+        if node in self._fetching:
+            return
+        self._fetching.add(node)
+        try:
+            await trio.sleep(self._me.spec.timing.resend_ms / 1000)  # it may be on its way
+            for peer in holders:
+                if node not in rounds.lacking_commits(self.round):
+                    return
+                await self._ask_for_commit(peer, node)
+        finally:
+            self._fetching.discard(node)
+
+    async def _ask_for_commit(self, peer: PeerId, node: PeerId) -> None:
+        number = int(self.round.run_state.round)
+        try:
+            request = encode(StepRequest(number=number, node=node))
+            signed = decode(SignedCommit, await self._host.request(peer, "commit", request, timeout_s=10))
+            if signed.commit.node != node:
+                raise PeerFault(peer, f"answers with a commit of {signed.commit.node.hex()[:8]}")
+            self.admit(signed)
+            await self._get_update(number, signed.commit.update, (peer,))
+            self.take(signed)
+            log.info("commit fetched", extra={"node": node.hex()[:8], "peer": peer.hex()[:8]})
+        except (PeerFault, OutOfPhase, MalformedMessage, Unavailable) as error:
+            log.info("commit unavailable", extra={"peer": peer.hex()[:8], "reason": str(error)})
 
     async def _fetch_proposal(self, block: Digest) -> None:
         if block in self._fetching:
@@ -411,12 +474,29 @@ class Driver:
         except (OutOfPhase, PeerFault, MalformedMessage) as late:  # banned already, or too old
             log.info("contradiction of no use to the chain", extra={"reason": str(late)})
 
+    def _show_double_vote(self, pair: DoubleVote) -> None:
+        """Keep evidence against a verifier, and hand it to all others: any leader may carry it."""
+        self._me.store.set_value(f"{DOUBLE_VOTES}{pair.verifier.hex()}", encode(pair))
+        log.warning("verifier double-signed", extra={"verifier": pair.verifier.hex()[:8]})
+        self.broadcast(encode(pair))
+        try:
+            self.take(pair)
+        except OutOfPhase:  # the chain has another pair of this verifier
+            log.info("double vote of no use to the chain", extra={"verifier": pair.verifier.hex()[:8]})
+
     def _keep_evidence(self, pair: Contradiction) -> None:
         commit = pair.first.commit
         name = f"{EVIDENCE}{int(commit.round)}/{commit.node.hex()}"
         if self._me.store.value(name) is None:
             self._me.store.set_value(name, encode(pair))
             log.warning("node equivocated", extra={"evidence": name})
+
+
+def _signed(statement: SignedVote | Proposal) -> SignedVote | SignedBlock:
+    """A statement without the body of its proposal, which proves nothing."""
+    if isinstance(statement, SignedVote):
+        return statement
+    return SignedBlock(block=statement.block, verifier=statement.proposer, signature=statement.signature)
 
 
 def _iteration_of(record: Record) -> int:

@@ -29,6 +29,7 @@ from assay.protocol.messages import (
     BeaconShare,
     CertifiedManifest,
     Contradiction,
+    DoubleVote,
     KnownAnswer,
     OpeningNotice,
     Proposal,
@@ -37,6 +38,7 @@ from assay.protocol.messages import (
     Refusal,
     SignedAppraisal,
     SignedFundingReport,
+    SignedInclusionList,
     SignedReceipt,
     SignedRefusal,
     SignedStakeReport,
@@ -44,6 +46,7 @@ from assay.protocol.messages import (
     SignedVerdictCommitment,
     SignedVote,
     SketchOpening,
+    StepRequest,
     Submission,
 )
 from assay.protocol.types import Digest, PeerId
@@ -84,9 +87,11 @@ FACTS = {
         SignedVerdictCommitment,
         SignedVerdict,
         Contradiction,
+        DoubleVote,
         SignedAppraisal,
         SignedStakeReport,
         SignedFundingReport,
+        SignedInclusionList,
         CertifiedManifest,
     )
 }
@@ -163,6 +168,7 @@ class Service:
         handlers: dict[str, Handler] = {
             "submit": self._on_submit,
             "proposal": self._on_proposal_request,
+            "commit": self._on_commit_request,
             "opened": self._on_opened,
             "shown": self._on_shown,
             "attest": appraiser.answer,
@@ -230,9 +236,11 @@ class Service:
                 | SignedVerdictCommitment()
                 | SignedVerdict()
                 | Contradiction()
+                | DoubleVote()
                 | SignedAppraisal()
                 | SignedStakeReport()
                 | SignedFundingReport()
+                | SignedInclusionList()
             ):
                 if notification.peer != _author(message, notification.peer):
                     raise PeerFault(
@@ -335,6 +343,15 @@ class Service:
             raise Unavailable("no such proposal here")
         return encode(found)
 
+    async def _on_commit_request(self, peer: PeerId, body: bytes) -> bytes:
+        if peer not in self.me.spec.verifier_peers:  # as above
+            raise PeerFault(peer, "asks for a commit, which only verifiers may")
+        request = decode(StepRequest, body)
+        found = self.driver.commit_of(request.number, request.node)
+        if found is None:
+            raise Unavailable(f"no commit of {request.node.hex()[:8]} for round {request.number} here")
+        return encode(found)
+
     async def _on_opened(self, peer: PeerId, body: bytes) -> bytes:
         self.audit_runner.opened(peer, decode(OpeningNotice, body))
         return b""
@@ -402,4 +419,6 @@ def _author(message: rounds.Event, sender: PeerId) -> PeerId:
             return signed.verifier
         case SignedFundingReport(funding_report=report):
             return report.verifier
+        case SignedInclusionList(inclusion_list=one):
+            return one.verifier
     return sender

@@ -19,7 +19,16 @@ from assay.verifier.round.machine import (
     step,
     waited,
 )
-from tests.builders import NODES, STATE, VERIFIERS, a_funding_report, a_reveal, a_signed_commit, peer
+from tests.builders import (
+    NODES,
+    STATE,
+    VERIFIERS,
+    a_funding_report,
+    a_reveal,
+    a_signed_commit,
+    an_inclusion_list,
+    peer,
+)
 from tests.builders import a_digest as a_name
 from tests.builders import a_history as the_start
 from tests.builders import a_manifest as the_next
@@ -37,7 +46,9 @@ def a_round(run_state=None, *events):
 
 
 def commits(run_state):
-    return [a_signed_commit(name, run_state) for name in NODES]
+    """Every node's commit, and every verifier's list of them."""
+    lists = [an_inclusion_list(name, run_state, NODES) for name in VERIFIERS]
+    return [a_signed_commit(name, run_state) for name in NODES] + lists
 
 
 def reports(count=3, **fields):
@@ -93,6 +104,9 @@ def test_a_closing_run_ends_without_any_commit_too():
     assert not may_propose(state, (), LATE, follows=True)
     for report in reports(2, block=2, closing=Closing.BY_BUYER):
         state, _ = step(state, report)
+    assert not may_propose(state, (), LATE, follows=True)
+    for name in VERIFIERS[:3]:
+        state, _ = step(state, an_inclusion_list(name, run_state, ()))
     assert may_propose(state, (), LATE, follows=True)
 
 
@@ -153,7 +167,8 @@ def test_a_round_that_waited_for_money_gives_its_nodes_their_whole_time():
     run_state = the_start()
     collect_ms = run_state.spec.timing.collect_ms
     state = waited(a_round(run_state), 10_000)
-    for event in (*reports(3), commits(run_state)[0]):
+    lists = [an_inclusion_list(name, run_state, NODES[:1]) for name in VERIFIERS]
+    for event in (*reports(3), a_signed_commit(NODES[0], run_state), *lists):
         state, _ = step(state, event)
 
     assert not may_propose(state, (), 10_000 + collect_ms - 1, follows=True)

@@ -23,6 +23,7 @@ from assay.protocol.messages import (
     Outcome,
     SignedAppraisal,
     SignedCommit,
+    SignedInclusionList,
 )
 from assay.protocol.quorum import faults_tolerated, quorum
 from assay.protocol.state_transition import BEACON_PAUSE, advance, beacon_of, may_commit_verdict, next_chain
@@ -38,8 +39,10 @@ from assay.verifier.round.machine import (
     Equivocation,
     Round,
     base_history,
+    due_list,
     examine,
     is_held_up,
+    lacking_commits,
     manifest_of,
     may_propose,
     missing,
@@ -62,7 +65,9 @@ from tests.builders import (
     a_signed_commit,
     a_spec,
     a_verdict,
+    an_inclusion_list,
     an_unsealing,
+    by_peer,
     funded,
     name_of,
     peer,
@@ -119,10 +124,16 @@ def words_on(run_state, votes=None):
 
 def everything(run_state, nodes=NODES, verifiers=VERIFIERS, votes=None):
     """All that may arrive for the next manifest."""
-    events = [a_signed_commit(name, run_state) for name in nodes if peer(name) in run_state.active]
+    events = work([name for name in nodes if peer(name) in run_state.active], run_state)
     if run_state.round:
         events += [a_reveal(name, run_state) for name in verifiers]
     return [*events, *words_on(run_state, votes)]
+
+
+def work(nodes, run_state):
+    """These nodes' commits, and every verifier's list of them."""
+    commits = [a_signed_commit(name, run_state) for name in nodes]
+    return commits + [an_inclusion_list(name, run_state, nodes) for name in VERIFIERS]
 
 
 def refusal(run_state, signed, state=STATE):
@@ -339,7 +350,9 @@ def test_evidence_from_another_verifier_bars_the_node_in_the_next_manifest():
     assert effects == (Equivocation(pair),)
     assert step(state, pair) == (state, ())  # told again, it is not told on again
 
-    manifest = manifest_of(state, (), NO_DIGEST)
+    for event in work(["nora"], run_state):
+        state, _ = step(state, event)
+    manifest = manifest_of(state, (), AGGREGATE)
     examine(a_round(run_state), (), manifest)
 
     assert manifest.contradictions == (pair,)
@@ -396,8 +409,10 @@ def test_a_forged_second_commit_is_no_evidence():
 
     with pytest.raises(PeerFault, match="signature"):
         admit(state.rules, run_state, state.state, forged)
+    lists = [an_inclusion_list(name, run_state, ["nora"]) for name in VERIFIERS]
+    manifest = manifest_of(after(run_state, forged, *lists), (), a_digest("aggregate"))
     with pytest.raises(PeerFault, match="signature"):
-        examine(state, (), manifest_of(after(run_state, forged), (), a_digest("aggregate")))
+        examine(state, (), manifest)
 
 
 # ---- reveals
@@ -591,7 +606,8 @@ def test_words_are_forgotten_once_no_manifest_can_carry_them():
 
 def test_a_leader_waits_for_every_active_node():
     run_state = the_start()
-    state = after(run_state, *(a_signed_commit(name, run_state) for name in NODES[:2]))
+    lists = [an_inclusion_list(name, run_state, NODES[:2]) for name in VERIFIERS]
+    state = after(run_state, *lists, *(a_signed_commit(name, run_state) for name in NODES[:2]))
 
     assert missing(state) == ("1 commits",)
     assert not may_propose(state, (), 0, follows=True)
@@ -614,7 +630,7 @@ def test_after_the_deadline_a_leader_proposes_what_it_has_and_without_a_commit_i
     run_state = the_start()
     collect_ms = run_state.spec.timing.collect_ms
     nothing = a_round(run_state, opened_ms=50)
-    something, _ = step(nothing, a_signed_commit("nora", run_state))
+    something = replace(after(run_state, *work(["nora"], run_state)), opened_ms=50)
 
     assert not may_propose(something, (), 50 + collect_ms - 1, follows=True)
     assert may_propose(something, (), 50 + collect_ms, follows=True)
@@ -624,7 +640,7 @@ def test_after_the_deadline_a_leader_proposes_what_it_has_and_without_a_commit_i
 def test_a_leader_waits_for_all_reveals_until_the_deadline_and_for_a_quorum_for_ever():
     run_state = grown(the_start(), 1, votes={})
     collect_ms = run_state.spec.timing.collect_ms
-    commits = [a_signed_commit(name, run_state) for name in NODES]
+    commits = work(NODES, run_state)
     with_two = after(run_state, *commits, *(a_reveal(name, run_state) for name in VERIFIERS[:2]))
     with_three, _ = step(with_two, a_reveal(VERIFIERS[2], run_state))
     with_four, _ = step(with_three, a_reveal(VERIFIERS[3], run_state))
@@ -750,13 +766,14 @@ def test_too_many_away_are_all_asked_again():
 def test_reveals_are_due_after_a_round_without_commits_too():
     run_state = grown(the_start(), 1, nodes=(), votes={})
 
-    state = after(run_state, *(a_signed_commit(name, run_state) for name in NODES))
+    state = after(run_state, *work(NODES, run_state))
 
     assert missing(state) == ("beacon_shares",)
 
 
 def without_words(run_state):
-    return [event for event in everything(run_state) if isinstance(event, (SignedCommit, BeaconShare))]
+    kinds = (SignedCommit, SignedInclusionList, BeaconShare)
+    return [event for event in everything(run_state) if isinstance(event, kinds)]
 
 
 def test_a_leader_waits_for_one_seal_on_each_audit_whose_last_chance_this_is():
@@ -1019,10 +1036,91 @@ def test_a_commit_that_breaks_a_rule_is_refused_inside_a_proposal_too():
     refused(run_state, relinked(run_state, manifest, commits=(forged, *manifest.commits[1:])), "signature")
 
 
-def test_dropping_a_commit_is_no_lie_that_can_be_seen():
+def test_a_manifest_that_leaves_out_a_commit_which_more_than_f_verifiers_list_is_refused():
     run_state, manifest = proposable()
+    fewer = relinked(run_state, manifest, commits=manifest.commits[1:])
+    refused(run_state, fewer, "leaves out the commits of " + manifest.commits[0].commit.node.hex()[:8])
 
-    examine(a_round(run_state), (), relinked(run_state, manifest, commits=manifest.commits[1:]))
+    some, names = [name_of(one.commit.node) for one in fewer.commits], by_peer(list(VERIFIERS))
+    for count in range(4):  # verifiers that list it all the same
+        lists = tuple(
+            an_inclusion_list(name, run_state, NODES if i < count else some) for i, name in enumerate(names)
+        )
+        listed = replace(fewer, inclusion_lists=lists)
+        if count > 1:
+            refused(run_state, listed, "leaves out the commits")
+        else:
+            examine(a_round(run_state), (), listed)
+
+
+def test_a_manifest_of_a_paid_round_on_a_final_parent_shows_that_it_is_complete():
+    run_state, manifest = proposable()
+    first, *rest = manifest.inclusion_lists
+    changed = replace(first.inclusion_list, nodes=b"\x00")
+    forged = (replace(first, inclusion_list=changed), *rest)
+    long = (an_inclusion_list(name_of(changed.verifier), run_state, (), nodes=b"\x08"), *rest)
+    late = (an_inclusion_list(name_of(changed.verifier), run_state, NODES, round=RoundId(2)), *rest)
+
+    examine(a_round(run_state), (), replace(manifest, inclusion_lists=tuple(rest)))  # three of four
+    refused(run_state, replace(manifest, inclusion_lists=tuple(rest[:2])), "2 inclusion lists, expected 3")
+    refused(run_state, replace(manifest, inclusion_lists=(first, first, *rest[:1])), "ascend by verifier")
+    refused(run_state, replace(manifest, inclusion_lists=forged), "signature")
+    refused(run_state, replace(manifest, inclusion_lists=long), "no bitmap of 3 nodes")
+    refused(run_state, replace(manifest, inclusion_lists=late), "of another round")
+    empty = relinked(run_state, manifest, commits=(), aggregate=NO_DIGEST)
+    refused(run_state, empty, "leaves out the commits")
+    refused(run_state, replace(empty, inclusion_lists=()), "without commits on a parent that is final")
+
+
+def test_a_verifier_lists_what_it_holds_once_it_is_complete_or_late_and_again_if_more_comes():
+    run_state = the_start()
+    collect_ms, me = run_state.spec.timing.collect_ms, peer("vera")
+    commits = [a_signed_commit(name, run_state) for name in NODES]
+    state = after(run_state, *commits[:2])
+    assert due_list(state, me, collect_ms - 1) is None
+    assert due_list(a_round(run_state), me, collect_ms) is None  # nothing to list
+
+    late = due_list(state, me, collect_ms)
+    assert late == an_inclusion_list("vera", run_state, NODES[:2]).inclusion_list
+    state, _ = step(state, an_inclusion_list("vera", run_state, NODES[:2]))
+    assert due_list(state, me, collect_ms) is None
+    state, _ = step(state, commits[2])
+    assert due_list(state, me, 0) == an_inclusion_list("vera", run_state, NODES).inclusion_list
+
+
+def test_a_leader_proposes_only_what_a_quorum_of_lists_allows():
+    run_state = the_start()
+    first, second, third = NODES
+    held = [a_signed_commit(name, run_state) for name in (first, second)]
+    both = [an_inclusion_list(name, run_state, (first, second)) for name in VERIFIERS[:2]]
+    one, other = (an_inclusion_list(name, run_state, NODES) for name in VERIFIERS[2:])
+    late_ms = run_state.spec.timing.collect_ms
+
+    assert not may_propose(after(run_state, *held, *both), (), late_ms, follows=True)
+    state = after(run_state, *held, *both, one)
+    assert may_propose(state, (), late_ms, follows=True) and not lacking_commits(state)
+    state, _ = step(state, other)  # now more than f list the third, so the leader goes to fetch it
+    assert lacking_commits(state) == {peer(third): tuple(peer(name) for name in VERIFIERS[2:])}
+    manifest = manifest_of(state, (), AGGREGATE)  # and may propose without one of these lists meanwhile
+    assert len(manifest.inclusion_lists) == 3
+    examine(a_round(run_state), (), manifest)
+
+    stubborn = after(run_state, *held, one, other, an_inclusion_list(VERIFIERS[0], run_state, NODES))
+    assert not may_propose(stubborn, (), 100 * late_ms, follows=True)
+
+
+def test_a_list_that_comes_a_round_early_is_kept_and_counts_then():
+    before = the_start()
+    manifest = the_next(before, NODES)
+    run_state = advance(before, manifest)
+    early = an_inclusion_list("vera", run_state, NODES)
+
+    state, _ = step(a_round(before), early)
+    assert not lacking_commits(state)
+    state, _ = step(state, Advanced(run_state, STATE, 0))
+    assert state.inclusion_lists == {peer("vera"): early}
+    with pytest.raises(OutOfPhase):
+        step(state, an_inclusion_list("vera", before, NODES))
 
 
 def test_reveals_are_a_quorum_of_true_ones_of_this_round():

@@ -31,6 +31,7 @@ from assay.protocol.messages import (
     Proposal,
     QuorumCertificate,
     SignedCommit,
+    SignedInclusionList,
     SignedVote,
     Vote,
     VoteKind,
@@ -50,6 +51,7 @@ from assay.verifier.service.driver import Driver
 from assay.verifier.service.proposer import GetUpdate
 from tests.builders import (
     DOMAIN,
+    NODES,
     RUN_ID,
     STATE,
     VERIFIERS,
@@ -62,6 +64,8 @@ from tests.builders import (
     a_spec,
     by_peer,
     funded,
+    inclusion_lists,
+    name_of,
     peer,
 )
 
@@ -168,6 +172,8 @@ async def running(
     host.members = list(me.verifiers)
     follower = Follower(me.spec, RUN_ID, me.store)
     opening = a_round(follower.run_state)
+    for node in NODES:
+        me.blobs.put(an_update(node, follower.run_state))
     async with trio.open_nursery() as nursery:
         driver = Driver(
             me, host, follower, parameters, nursery, opening, get_update or held_by(me), lambda number: None
@@ -199,13 +205,21 @@ async def settled() -> None:
 # ---- commits and manifests, whose updates exist
 
 
+def lists_of(run_state: RunState, commits: Iterable[SignedCommit]) -> tuple[SignedInclusionList, ...]:
+    """Every verifier's list of these commits; none of no commits."""
+    nodes = [name_of(signed.commit.node) for signed in commits]
+    return inclusion_lists(run_state, nodes) if nodes else ()
+
+
 def a_round(run_state: RunState | None = None, commits: Iterable[SignedCommit] = ()) -> Round:
+    run_state, commits = run_state or a_history(), list(commits)
     return Round(
         rules=RULES,
-        run_state=run_state or a_history(),
+        run_state=run_state,
         state=STATE,
         opened_ms=0,
         commits={signed.commit.node: signed for signed in commits},
+        inclusion_lists={one.inclusion_list.verifier: one for one in lists_of(run_state, commits)},
         funding_reports=funded(),
     )
 
@@ -253,7 +267,8 @@ def with_commits(
     """The manifest with these commits and what follows from them."""
     carried = tuple(commits)
     chain = next_chain(run_state.chain, tuple(signed.commit for signed in carried), aggregate)
-    return replace(manifest, commits=carried, aggregate=aggregate, chain=chain)
+    lists = lists_of(run_state, carried)
+    return replace(manifest, commits=carried, inclusion_lists=lists, aggregate=aggregate, chain=chain)
 
 
 # ---- what other verifiers send

@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock, trio_test
 
 from assay.network.host import RemoteError
+from assay.protocol.double_votes import check_double_vote, double_vote
 from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault, Unavailable
 from assay.protocol.messages import (
@@ -17,9 +18,12 @@ from assay.protocol.messages import (
     Block,
     CertifiedManifest,
     Contradiction,
+    DoubleVote,
     ManifestRange,
     Proposal,
     QuorumCertificate,
+    SignedBlock,
+    SignedInclusionList,
     SignedVote,
     StepRequest,
     VoteKind,
@@ -28,8 +32,9 @@ from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST
 from assay.verifier.consensus.machine import AHEAD
 from assay.verifier.round.commits import contradiction
-from assay.verifier.service.driver import EVIDENCE, RETRY_S
+from assay.verifier.service.driver import DOUBLE_VOTES, EVIDENCE, RETRY_S
 from tests.builders import (
+    DOMAIN,
     NODES,
     a_certified,
     a_chain,
@@ -38,6 +43,9 @@ from tests.builders import (
     a_manifest,
     a_reveal,
     a_signed_commit,
+    an_inclusion_list,
+    inclusion_lists,
+    name_of,
     peer,
 )
 from tests.verifier.service.a_driver import (
@@ -58,9 +66,9 @@ from tests.verifier.service.a_driver import (
 )
 
 START = a_history()
-EMPTY = a_manifest(START)
-PROPOSAL = a_proposal(EMPTY)  # of the leader of iteration 1
-AFTER = advance(START, EMPTY)
+FIRST = a_real_manifest(NODES)
+PROPOSAL = a_proposal(FIRST)  # of the leader of iteration 1
+AFTER = advance(START, FIRST)
 NOTARISE, FINALISE, DUMMY = VoteKind.NOTARISE, VoteKind.FINALISE, VoteKind.DUMMY
 LEADER = OTHERS[0]  # of iteration 1
 
@@ -80,6 +88,13 @@ async def passes(verifier, clock, duration_ms):
     clock.jump(duration_ms / 1000)
     verifier.driver.tick()
     await settled()
+
+
+def is_made_of(manifest, names):
+    """Whether this is the first manifest with these nodes' commits, and a quorum of lists."""
+    whole = a_real_manifest(names)
+    same = replace(manifest, inclusion_lists=whole.inclusion_lists)
+    return len(manifest.inclusion_lists) >= 3 and same == whole
 
 
 async def gives_up(verifier, clock):
@@ -148,7 +163,8 @@ async def test_a_leader_stores_its_block_before_it_proposes_it(tmp_path, clock):
         await takes(verifier, *NODES)
         await passes(verifier, clock, 0)
 
-        assert {one.manifest for one in verifier.host.broadcast(Proposal, LEADER)} == {a_real_manifest(NODES)}
+        (manifest,) = {one.manifest for one in verifier.host.broadcast(Proposal, LEADER)}
+        assert is_made_of(manifest, NODES)
         assert unstored == []
 
 
@@ -209,7 +225,9 @@ async def test_after_a_restart_a_verifier_goes_on_from_its_last_final_manifest(t
         assert not [one for one in verifier.journal if isinstance(one, Block | Proposal)]
     async with running(tmp_path) as verifier:
         assert verifier.driver.round.run_state == AFTER
-        await verifier.receive(a_proposal(a_manifest(AFTER), 2, PROPOSAL))
+        for name in NODES:
+            verifier.me.blobs.put(an_update(name, AFTER))
+        await verifier.receive(a_proposal(a_real_manifest(NODES, AFTER), 2, PROPOSAL))
 
         assert [(vote.iteration, vote.kind) for vote in verifier.host.votes()] == [(2, NOTARISE)]
 
@@ -254,25 +272,72 @@ async def test_a_signed_message_that_breaks_a_rule_is_logged_as_a_fault_and_drop
 
 @trio_test
 async def test_a_forged_or_old_manifest_does_not_grow_the_chain(tmp_path, clock):
-    forged = a_certified(EMPTY, signers=OTHERS[:2])
+    forged = a_certified(FIRST, signers=OTHERS[:2])
     async with running(tmp_path) as verifier:
         with pytest.raises(MalformedMessage, match="signatures"):
             verifier.driver.synced((forged,))
         assert verifier.follower.run_state == START
 
-        verifier.driver.synced((a_certified(EMPTY),))
+        verifier.driver.synced((a_certified(FIRST),))
         verifier.driver.synced((forged,))  # of a round that is final: not even looked at
         await settled()
         assert verifier.driver.round.run_state == verifier.follower.run_state == AFTER
 
 
 @trio_test
-async def test_two_proposals_of_one_leader_are_kept_as_evidence(tmp_path, clock):
+async def test_two_proposals_of_one_leader_are_kept_as_evidence_and_go_to_all_and_into_a_manifest(
+    tmp_path, clock
+):
+    blocks = [
+        SignedBlock(block=one.block, verifier=one.proposer, signature=one.signature)
+        for one in (PROPOSAL, a_twin())
+    ]
+    pair = double_vote(*blocks)
     async with running(tmp_path) as verifier:
         await verifier.receive(PROPOSAL, a_twin())
 
-        (kept,) = verifier.me.store.values("evidence/consensus/").values()
-        assert kept == encode(PROPOSAL) + encode(a_twin())
+        assert list(verifier.me.store.values(DOUBLE_VOTES).values()) == [encode(pair)]
+        assert verifier.host.broadcast(DoubleVote) == [pair]
+        assert verifier.driver.round.double_votes == {peer(LEADER): pair}
+    async with running(tmp_path) as verifier:  # and after a restart it still waits for a manifest
+        assert verifier.driver.round.double_votes == {peer(LEADER): pair}
+
+
+@trio_test
+async def test_votes_that_a_liar_split_between_two_verifiers_are_found_in_a_certificate(tmp_path, clock):
+    """Nobody was sent both, but the one vote is in a quorum's certificate."""
+    liar, twin = OTHERS[1], a_twin()
+    async with running(tmp_path) as verifier:
+        await verifier.receive(PROPOSAL, a_vote(liar, NOTARISE, twin))
+        assert verifier.host.broadcast(DoubleVote) == []
+        await verifier.receive(a_quorum(NOTARISE, PROPOSAL))
+
+        (pair,) = verifier.host.broadcast(DoubleVote)
+        assert pair.verifier == peer(liar)
+        check_double_vote(DOMAIN, pair)
+
+
+@trio_test
+async def test_a_commit_that_others_list_is_fetched_and_then_listed(tmp_path, clock):
+    missing = a_real_commit(NODES[2], START)
+
+    async def answer(method, body):
+        assert (method, decode(StepRequest, body).node) == ("commit", missing.commit.node)
+        return encode(missing)
+
+    async with running(tmp_path) as verifier:
+        await takes(verifier, *NODES[:2])
+        for signed in inclusion_lists(START, NODES):
+            if signed.inclusion_list.verifier != verifier.me.me:
+                verifier.driver.take(signed)
+        verifier.host.answer = answer
+        await passes(verifier, clock, 0)
+        assert verifier.host.asked == []  # it may be on its way
+        await passes(verifier, clock, TIMING.resend_ms)
+
+        assert verifier.driver.round.commits[missing.commit.node] == missing
+        own = verifier.host.broadcast(SignedInclusionList)[-1]
+        assert own == an_inclusion_list(ME, START, NODES)
 
 
 # ---- commits
@@ -285,12 +350,16 @@ def holds(verifier, *names):
 
 
 async def takes(verifier, *names):
-    """These nodes' commits arrive, each with its update."""
+    """These nodes' commits arrive, each with its update, and the other verifiers list them."""
     for name in names:
         signed = a_real_commit(name, START)
         verifier.driver.admit(signed)
         holds(verifier, name)
         verifier.driver.take(signed)
+    held = [name_of(node) for node in verifier.driver.round.commits]
+    for one in inclusion_lists(START, held):
+        if one.inclusion_list.verifier != verifier.me.me:
+            verifier.driver.take(one)
     await settled()
 
 
@@ -309,7 +378,7 @@ async def test_an_admitted_commit_enters_the_round_and_wakes_the_proposer(tmp_pa
 
         assert set(verifier.driver.round.commits) == {peer(name) for name in NODES}
         (proposal,) = verifier.host.broadcast(Proposal, LEADER)
-        assert proposal.manifest == a_real_manifest(NODES)
+        assert is_made_of(proposal.manifest, NODES)
         assert [vote.block for vote in verifier.host.votes(LEADER)] == [digest(proposal.block)]
 
 
@@ -362,7 +431,7 @@ async def test_a_final_manifest_that_contradicts_a_commit_here_makes_evidence(tm
     held, other = a_real_commit("mallory", START), a_real_commit("mallory", START, loss_micro=1)
     honest = a_real_commit("nora", START)
     commits = sorted((honest, other), key=lambda signed: signed.commit.node)
-    final = with_commits(EMPTY, START, commits, NO_DIGEST)
+    final = with_commits(FIRST, START, commits, NO_DIGEST)
     async with running(tmp_path) as verifier:
         await takes(verifier, "mallory", "nora")
         verifier.driver.synced((a_certified(final),))
@@ -413,7 +482,7 @@ async def test_a_final_commit_that_its_node_never_signed_ends_nothing(tmp_path, 
     forged = a_real_commit("mallory", START, loss_micro=1, peer_key="nora")
     async with running(tmp_path) as verifier:
         await takes(verifier, "mallory")
-        verifier.driver.synced((a_certified(with_commits(EMPTY, START, [forged], NO_DIGEST)),))
+        verifier.driver.synced((a_certified(with_commits(FIRST, START, [forged], NO_DIGEST)),))
 
         assert verifier.follower.run_state.round == 1 and verifier.driver.round.contradictions == {}
         assert len(verifier.host.broadcast(BeaconShare)) == 1
@@ -429,7 +498,7 @@ async def test_a_final_manifest_goes_to_everybody_connected_who_is_no_verifier(t
         await verifier.receive(PROPOSAL, a_quorum(FINALISE, PROPOSAL))
 
         (sent,) = verifier.host.posted_to(peer("nora"), CertifiedManifest)
-        assert (sent.manifest, sent.block) == (EMPTY, PROPOSAL.block)
+        assert (sent.manifest, sent.block) == (FIRST, PROPOSAL.block)
         assert [to for to, one in verifier.host.posted if isinstance(one, CertifiedManifest)] == [
             peer("nora")
         ]
@@ -514,7 +583,7 @@ async def test_our_beacon_share_for_the_last_final_block_is_sent_again_after_res
 @trio_test
 async def test_a_manifest_that_came_by_sync_gets_our_beacon_share_too(tmp_path, clock):
     async with running(tmp_path) as verifier:
-        verifier.driver.synced((a_certified(EMPTY),))
+        verifier.driver.synced((a_certified(FIRST),))
 
         assert verifier.host.broadcast(BeaconShare) == [a_reveal(ME, AFTER)]
 
@@ -543,7 +612,7 @@ def a_range(*links):
 @trio_test
 async def test_sync_asks_peers_in_turn_until_the_chain_grows(tmp_path, clock):
     async with running(tmp_path) as verifier:
-        verifier.host.answer = answers = Answers(a_range(), a_range(a_certified(EMPTY)))
+        verifier.host.answer = answers = Answers(a_range(), a_range(a_certified(FIRST)))
         await verifier.driver.sync()
 
         assert verifier.follower.run_state == AFTER
@@ -557,7 +626,7 @@ async def test_sync_asks_peers_in_turn_until_the_chain_grows(tmp_path, clock):
         Unavailable("busy"),
         RemoteError(peer(LEADER), "no"),
         b"nonsense",
-        a_range(a_certified(EMPTY, signers=OTHERS[:2])),
+        a_range(a_certified(FIRST, signers=OTHERS[:2])),
         a_range(*a_chain(START, 2)[1:]),
     ],
     ids=["unavailable", "error", "nonsense", "forged", "gap"],
@@ -565,7 +634,7 @@ async def test_sync_asks_peers_in_turn_until_the_chain_grows(tmp_path, clock):
 def test_sync_skips_a_peer_that_fails(tmp_path, clock, failure):
     async def main():
         async with running(tmp_path) as verifier:
-            verifier.host.answer = Answers(failure, failure, a_range(a_certified(EMPTY)))
+            verifier.host.answer = Answers(failure, failure, a_range(a_certified(FIRST)))
             await verifier.driver.sync()
 
             assert verifier.follower.run_state == AFTER
@@ -590,7 +659,7 @@ async def test_sync_never_runs_twice_at_once_and_runs_again_later(tmp_path, cloc
 
     async def answer(method, body):
         await gate.wait()
-        return a_range(a_certified(EMPTY))
+        return a_range(a_certified(FIRST))
 
     async with running(tmp_path) as verifier:
         verifier.host.answer = answer
@@ -609,7 +678,7 @@ async def test_sync_never_runs_twice_at_once_and_runs_again_later(tmp_path, cloc
 @trio_test
 async def test_a_verifier_that_lacks_a_final_block_asks_for_manifests_by_itself(tmp_path, clock):
     async with running(tmp_path) as verifier:
-        verifier.host.answer = Answers(a_range(a_certified(EMPTY)))
+        verifier.host.answer = Answers(a_range(a_certified(FIRST)))
         await verifier.receive(a_quorum(FINALISE, PROPOSAL))
         await passes(verifier, clock, TIMING.resend_ms)
 

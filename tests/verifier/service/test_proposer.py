@@ -364,7 +364,7 @@ async def test_a_proposal_that_breaks_a_rule_is_refused(tmp_path, clock):
 async def test_a_proposal_with_a_quorum_of_beacon_shares_passes_only_after_a_skipped_iteration(
     tmp_path, clock
 ):
-    full = a_manifest(AFTER)
+    full = a_real_manifest(NODES, AFTER)
     partial = replace(full, beacon_shares=full.beacon_shares[:3], is_partial=True)
     async with a_proposer(tmp_path, links=[a_certified(EMPTY)]) as verifier:
         direct = verifier.proposal(partial)
@@ -405,8 +405,10 @@ async def test_an_update_that_does_not_decode_is_refused(tmp_path, clock):
 async def test_a_proposal_waits_for_our_round_to_open(tmp_path, clock):
     parent = a_manifest(START)
     run_state = advance(START, parent)
-    manifest = a_manifest(run_state)
+    manifest = a_real_manifest(NODES, run_state)
     async with a_proposer(tmp_path, a_round(START), links=[a_certified(parent)]) as verifier:
+        for name in NODES:
+            verifier.me.blobs.put(an_update(name, run_state))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(verifier.proposer.examine, verifier.proposal(manifest), ())
             await settled()

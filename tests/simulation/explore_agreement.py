@@ -1,0 +1,376 @@
+"""Every life of the first iterations of agreement among four verifiers, of which one lies.
+
+    python -m tests.simulation.explore_agreement [ITERATIONS]
+
+The production state machine (`verifier/consensus/machine.py`) of the three honest verifiers is driven
+through every reachable state, states seen before left out. Messages arrive in any order or never, and any
+verifier may give up its iteration at any time. Votes need not be delivered one by one: whenever enough honest
+votes exist that the liar's own makes them a quorum, the certificate may reach anybody. The liar votes for
+everything, and in the iteration that it leads it proposes two blocks on every parent that it can prove. A
+proposal of a later iteration is delivered when the verifier gets there, after the certificates it needs.
+
+What must hold in every state: one block a round is final; no honest verifier signs two statements that
+exclude each other; none finds that its certificates contradict each other.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+import sys
+import time
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from assay.protocol.encoding.codec import digest
+from assay.protocol.errors import Diverged, OutOfPhase
+from assay.protocol.finality import SETTLED
+from assay.protocol.messages import (
+    Block,
+    Proposal,
+    QuorumCertificate,
+    Vote,
+    VoteKind,
+)
+from assay.protocol.quorum import quorum
+from assay.protocol.types import NO_DIGEST, Digest, Iteration, PeerId, RoundId, Signature
+from assay.verifier.consensus import machine
+from assay.verifier.consensus.chain import block_digest
+from assay.verifier.consensus.machine import (
+    BuildProposal,
+    Built,
+    ConsensusConfig,
+    Event,
+    Examine,
+    Examined,
+    Finalised,
+    Received,
+    SignAndSend,
+    SignAndSendProposal,
+    State,
+    Tick,
+)
+from tests.simulation.world import GENESIS, RUN_ID, toy_manifest
+
+VERIFIERS = tuple(PeerId(bytes([n + 1]) * 32) for n in range(4))
+NOBODYS = Signature(bytes(64))
+LATE_MS = 1 << 40
+WORLDS_MAX = 10**7
+
+
+class Violation(AssertionError):
+    """A promise that did not hold in some reachable state."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One reachable state; every part is a number or a set of numbers as a bit mask.
+
+    states: of each honest verifier, its place in `Exploration.states`. signed: of each, the votes. pool: the
+    proposals that anybody may receive. final: the blocks that are final somewhere.
+    """
+
+    states: tuple[int, ...]
+    signed: tuple[int, ...]
+    pool: int = 0
+    final: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What one event does at one verifier: its next state, and what it adds."""
+
+    state: int
+    votes: int
+    proposals: int
+    final: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """What an exploration saw. rounds: the largest number of rounds that became final."""
+
+    worlds: int
+    steps: int
+    rounds: int
+
+
+T = TypeVar("T")
+
+
+class Numbered(Generic[T]):
+    """Values in the order in which they were first met, so that a set of them is a bit mask."""
+
+    def __init__(self, name: Callable[[T], Hashable] = lambda value: value) -> None:  # type: ignore[assignment]
+        self._name, self._numbers, self._values = name, dict[Hashable, int](), list[T]()
+
+    def bit(self, value: T) -> int:
+        """The mask of this value alone."""
+        number = self._numbers.setdefault(self._name(value), len(self._values))
+        if number == len(self._values):
+            self._values.append(value)
+        return 1 << number
+
+    def of(self, mask: int) -> Iterator[T]:
+        """The values of a mask."""
+        while mask:
+            lowest = mask & -mask
+            yield self._values[lowest.bit_length() - 1]
+            mask ^= lowest
+
+
+class Exploration:
+    """All states of a run whose liar has one place in the order of leaders."""
+
+    def __init__(self, liar: int, iterations: int) -> None:
+        """
+        Args:
+            liar: Its place among the verifiers.
+            iterations: Beyond the last of them verifiers only learn certificates.
+        """
+        self._iterations, self._liar = iterations, VERIFIERS[liar]
+        self._configs = [
+            ConsensusConfig(run_id=RUN_ID, genesis=GENESIS, verifiers=VERIFIERS, me=peer)
+            for peer in VERIFIERS
+            if peer != self._liar
+        ]
+        self._states: list[State] = []
+        self._state_ids: dict[object, int] = {}
+        self._votes = Numbered[Vote]()
+        self._proposals = Numbered[Proposal](lambda proposal: block_digest(proposal.block))
+        self._blocks = Numbered[tuple[int, Digest]]()
+        self._moves: dict[tuple[int, int, object], Moved | None] = {}
+        self._lies_of: dict[tuple[frozenset[Vote], int], int] = {}
+
+    def run(self) -> Explored:
+        """Visit every state.
+
+        Raises:
+            Violation: a promise is broken in one of them.
+        """
+        begun = tuple(self._known(_still(machine.restore(config, (), 0))) for config in self._configs)
+        world = World(begun, (0,) * len(begun))
+        for index in range(len(begun)):  # the leader of iteration 1 is asked at once
+            world = self._after(world, index, "begin", Tick(0)) or world
+        seen, front, steps, final = {world}, [world], 0, 0
+        while front:
+            world = front.pop()
+            final |= world.final
+            for after in self._next(world):
+                steps += 1
+                if after not in seen:
+                    seen.add(after)
+                    front.append(after)
+            if len(seen) > WORLDS_MAX:
+                raise MemoryError(f"more than {WORLDS_MAX} worlds")
+        rounds = {number for number, _ in self._blocks.of(final)}
+        return Explored(len(seen), steps, len(rounds))
+
+    def _next(self, world: World) -> Iterator[World]:
+        votes = self._certifiable(world)
+        offered = world.pool | self._lies(frozenset(votes), world.pool)
+        proposals = list(self._proposals.of(offered))
+        for index, number in enumerate(world.states):
+            state = self._states[number]
+            is_over = state.iteration > self._iterations  # it only learns what became of the others
+            events: list[tuple[object, Event]] = []
+            for proposal in () if is_over else proposals:
+                name = block_digest(proposal.block)
+                is_due = proposal.block.iteration == state.iteration or _is_wanted(state, name)
+                if is_due and name not in state.bodies:
+                    events.append((name, Received(proposal, 0)))
+            for vote in votes:
+                held = state.certificates.get((vote.iteration, vote.kind))
+                if (held is None or held.vote != vote) and vote.block not in state.settled:
+                    events.append((vote, Received(_certificate(vote), 0)))
+            if not is_over and (state.iteration, VoteKind.DUMMY) not in state.own:
+                events.append((None, Tick(LATE_MS)))
+            for name, event in events:
+                after = self._after(world, index, name, event)
+                if after is not None:
+                    yield after
+
+    def _certifiable(self, world: World) -> list[Vote]:
+        """Votes that a quorum signs if the liar does."""
+        need = quorum(len(VERIFIERS)) - 1
+        enough = 0
+        for some in itertools.combinations(world.signed, need):
+            enough |= functools.reduce(operator.and_, some)
+        return list(self._votes.of(enough))
+
+    def _lies(self, votes: frozenset[Vote], pool: int) -> int:
+        """Two proposals of the liar in each iteration that it leads, on every parent that it can prove."""
+        known = self._lies_of.get((votes, pool))
+        if known is not None:
+            return known
+        skipped = {vote.iteration for vote in votes if vote.kind is VoteKind.DUMMY}
+        notarised = {vote.block: vote for vote in votes if vote.kind is VoteKind.NOTARISE}
+        parents: list[tuple[int, Proposal | None, Vote | None]] = [(0, None, None)]
+        for proposal in self._proposals.of(pool):
+            vote = notarised.get(block_digest(proposal.block))
+            if vote is not None:
+                parents.append((proposal.block.iteration, proposal, vote))
+        found = 0
+        for number in range(1, self._iterations + 1):
+            if self._configs[0].leader(Iteration(number)) != self._liar:
+                continue
+            for below, parent, vote in parents:
+                between = range(below + 1, number)
+                if below < number and skipped.issuperset(between):
+                    dummies = tuple(_certificate(_dummy(one)) for one in between)
+                    for variant in range(2):
+                        found |= self._proposals.bit(self._lie(number, parent, vote, dummies, variant))
+        self._lies_of[(votes, pool)] = found
+        return found
+
+    def _lie(
+        self,
+        number: int,
+        parent: Proposal | None,
+        vote: Vote | None,
+        dummies: tuple[QuorumCertificate, ...],
+        variant: int,
+    ) -> Proposal:
+        request = BuildProposal(
+            iteration=Iteration(number),
+            round=RoundId(0 if parent is None else int(parent.block.round) + 1),
+            parent=NO_DIGEST if parent is None else block_digest(parent.block),
+            parent_manifest=GENESIS if parent is None else parent.block.manifest,
+            ancestors=(),
+            follows=True,
+        )
+        manifest = toy_manifest(request, len(VERIFIERS) + variant)
+        block = Block(
+            run_id=RUN_ID,
+            iteration=request.iteration,
+            round=request.round,
+            parent=request.parent,
+            manifest=digest(manifest),
+        )
+        return Proposal(
+            block=block,
+            manifest=manifest,
+            parent=() if vote is None else (_certificate(vote),),
+            dummies=dummies,
+            proposer=self._liar,
+            signature=NOBODYS,
+        )
+
+    def _after(self, world: World, index: int, name: object, event: Event) -> World | None:
+        """The world after one event at one verifier; None if it changes nothing there."""
+        place = index, world.states[index], name
+        if place not in self._moves:
+            self._moves[place] = self._moved(index, self._states[world.states[index]], event)
+        moved = self._moves[place]
+        if moved is None:
+            return None
+        states = (*world.states[:index], moved.state, *world.states[index + 1 :])
+        votes = world.signed[index] | moved.votes
+        if moved.votes and votes != world.signed[index]:
+            self._check_votes(self._votes.of(votes))
+        signed = (*world.signed[:index], votes, *world.signed[index + 1 :])
+        after = World(states, signed, world.pool | moved.proposals, world.final | moved.final)
+        if moved.final and after.final != world.final:
+            rounds = [number for number, _ in self._blocks.of(after.final)]
+            if len(set(rounds)) != len(rounds):
+                raise Violation(f"two blocks are final in one round: {rounds}")
+        return None if after == world else after
+
+    def _moved(self, index: int, state: State, event: Event) -> Moved | None:
+        """One event at one verifier, and all that follows from it within that verifier."""
+        me, todo, votes, proposals, final = self._configs[index].me, [event], 0, 0, 0
+        if isinstance(event, Received) and isinstance(event.message, Proposal):
+            proposals |= self._proposals.bit(event.message)
+        while todo:
+            try:
+                state, effects = machine.step(state, todo.pop(0))
+            except OutOfPhase:
+                return None
+            except Diverged as fault:
+                raise Violation(f"{me.hex()[:4]}: {fault}") from fault
+            for effect in effects:
+                match effect:
+                    case SignAndSend(vote):
+                        votes |= self._votes.bit(vote)
+                    case SignAndSendProposal(block, manifest, parent, dummies):
+                        made = Proposal(
+                            block=block, manifest=manifest, parent=parent, dummies=dummies,
+                            proposer=me, signature=NOBODYS,
+                        )  # fmt: skip
+                        proposals |= self._proposals.bit(made)
+                        todo.append(Received(made, 0))
+                    case BuildProposal():
+                        todo.append(Built(effect.iteration, toy_manifest(effect, index)))
+                    case Examine(proposal, _):
+                        todo.append(Examined(block_digest(proposal.block), True))
+                    case Finalised(certified):
+                        final |= self._blocks.bit((int(certified.block.round), block_digest(certified.block)))
+        return Moved(self._known(_still(state)), votes, proposals, final)
+
+    def _known(self, state: State) -> int:
+        number = self._state_ids.setdefault(_key(state), len(self._states))
+        if number == len(self._states):
+            self._states.append(state)
+        return number
+
+    def _check_votes(self, votes: Iterator[Vote]) -> None:
+        kinds: dict[Iteration, list[VoteKind]] = {}
+        for vote in votes:
+            if vote.iteration != SETTLED:
+                kinds.setdefault(vote.iteration, []).append(vote.kind)
+        for iteration, some in kinds.items():
+            if len(set(some)) != len(some) or {VoteKind.DUMMY, VoteKind.FINALISE} <= set(some):
+                raise Violation(f"an honest verifier votes twice in iteration {iteration}: {some}")
+
+
+def _is_wanted(state: State, block: Digest) -> bool:
+    """Whether the verifier would ask for this block, which a certificate that it holds names."""
+    return any(one.vote.block == block for one in state.certificates.values())
+
+
+def _still(state: State) -> State:
+    """The state with its clock at zero, so that time distinguishes no states and no message is sent again."""
+    return replace(state, now_ms=0, entered_ms=0, resend_at_ms=2 * LATE_MS, resend_count=0, ready=None)
+
+
+def _key(state: State) -> object:
+    return (
+        state.config.me,
+        state.tip,
+        state.iteration,
+        state.asked is not None,
+        state.examining,
+        frozenset(state.own.items()),
+        frozenset(state.vouched),
+        frozenset(state.drafts),
+        frozenset((number, block_digest(one.block)) for number, one in state.proposals.items()),
+        frozenset(state.bodies),
+        frozenset((key, one.vote.block) for key, one in state.certificates.items()),
+        frozenset(state.settled),
+    )
+
+
+def _dummy(number: int) -> Vote:
+    return Vote(run_id=RUN_ID, iteration=Iteration(number), kind=VoteKind.DUMMY, block=NO_DIGEST)
+
+
+def _certificate(vote: Vote) -> QuorumCertificate:
+    signers = VERIFIERS[: quorum(len(VERIFIERS))]
+    return QuorumCertificate(vote=vote, verifiers=signers, signatures=(NOBODYS,) * len(signers))
+
+
+def main() -> None:
+    """Explore every place of the liar, and print what was seen."""
+    iterations = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    for liar in range(len(VERIFIERS)):
+        began = time.process_time()
+        found = Exploration(liar, iterations).run()
+        spent = time.process_time() - began
+        counts = f"{found.worlds:,} worlds, {found.steps:,} steps, {found.rounds} rounds"
+        print(f"liar {liar}: {counts}, {spent:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
