@@ -11,7 +11,7 @@ import logging
 
 import trio
 
-from assay.participant.config import Config, open_participant
+from assay.participant.config import Config, Participant, open_participant
 from assay.participant.follower import Follower
 from assay.participant.run import participate
 from assay.participant.wallet.settler import TAKEOVER_S, Settler
@@ -28,9 +28,18 @@ async def run_watchtower(config: Config) -> None:
     Raises:
         ConfigError: the operator can fix it.
     """
-    me = open_participant(config)
+    await watch(open_participant(config), TAKEOVER_S)
+
+
+async def watch(me: Participant, patience_s: float) -> None:
+    """Watch until cancelled.
+
+    Args:
+        me: The participant.
+        patience_s: For which others are expected to do what anybody may do.
+    """
     follower = Follower(me.spec, me.run_id, me.store)
     async with participate(me, follower) as (host, nursery):
-        nursery.start_soon(Settler(me, follower, patience_s=TAKEOVER_S).run, host)
-        log.info("watchtower is up", extra={"account": str(me.keys.account_address.hex())})
+        nursery.start_soon(Settler(me, follower, patience_s=patience_s).run, host)
+        log.info("watchtower is up", extra={"account": me.keys.account_address.hex()})
         await trio.sleep_forever()

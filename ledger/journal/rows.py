@@ -20,7 +20,7 @@ from assay.protocol.types import NO_DIGEST
 
 Place = tuple[bytes, int]  # block hash and log index: identifies an event for ever
 Row = dict[str, Any]
-_KINDS = {kind.__name__: kind for kind in (*EVENTS, Gifted)}
+_KINDS: dict[str, type[ChainEvent]] = {kind.__name__: kind for kind in (*EVENTS, Gifted)}
 _PLACE = {field.name for field in fields(ChainEvent)}
 
 
