@@ -62,6 +62,7 @@ TAKEOVER_S = 20.0  # each later accuser waits this much longer for the earlier o
 RETRY_S = 2.0
 SETTLE_S = 60.0  # for which each verifier leaves the ordinary moves to the ledger service and to earlier ones
 NOBODY = PeerId(bytes(32))
+SIGNED_RESULT = "signed-result/"  # and the epoch: key of the digest of the one result that we signed for it
 
 
 class ChainDuties:
@@ -110,6 +111,15 @@ class ChainDuties:
 
     async def _sign_result(self, _peer: PeerId, body: bytes) -> bytes:
         result = await self._result(decode(StepRequest, body).number)
+        digest = result_digest(self._me.deployment, result)
+        # Two results signed for one epoch cost the whole stake, so the first is on disk before it is sent: a
+        # verifier whose parameters were rebuilt since must stay silent.
+        name = f"{SIGNED_RESULT}{result.epoch}"
+        signed = self._me.store.value(name)
+        if signed is None:
+            self._me.store.set_value(name, digest)
+        elif signed != digest:
+            raise Unavailable(f"another result of epoch {result.epoch} was signed here before")
         return encode(
             ResultSignature(
                 epoch=result.epoch,
@@ -118,9 +128,7 @@ class ChainDuties:
                 table_hash=Digest(result.table_hash),
                 model_hash=Digest(result.model_hash),
                 total=result.total,
-                signature=HotSignature(
-                    sign_digest(result_digest(self._me.deployment, result), self._me.keys.hot)
-                ),
+                signature=HotSignature(sign_digest(digest, self._me.keys.hot)),
             )
         )
 
