@@ -13,10 +13,11 @@ from web3.contract import Contract
 
 from assay.chain.addresses import CONTRACTS, Deployment
 from assay.chain.deployment.code_check import OWN_CODE, check_code, links_of
-from assay.chain.events import CaseOpened, ChainEvent, UnstakeRequested
+from assay.chain.events import CaseOpened, ChainEvent, ResultProposed, UnstakeRequested
 from assay.chain.logs import read_events, read_events_of
 from assay.chain.proofs.event_proof import EventProof
 from assay.chain.proofs.event_prover import prove_event
+from assay.chain.proposals import CertifiedResult, certified_result_of
 from assay.chain.rpc import Rpc, artefact
 from assay.chain.state import (
     CaseState,
@@ -167,6 +168,22 @@ class ChainReader:
     def challenge_window(self) -> int:
         """Seconds in which a result can be challenged."""
         return int(self._ask("EpochSettlement", "challengeWindow"))
+
+    def proposals_of(self, run_id: bytes, from_block: int, to_block: int) -> list[CertifiedResult]:
+        """The results proposed for a run in these blocks, with their certificates, in chain order.
+
+        A proposal that another contract passed on has no certificate in its transaction, and is left out.
+        """
+        topic, eth = f"0x{run_id.hex()}", self._rpc.web3.eth
+        found = []
+        for event in read_events_of(
+            self._rpc, self.deployment, ResultProposed, (topic,), from_block, to_block
+        ):
+            sent = self._rpc.read("proposal", lambda event=event: eth.get_transaction(event.tx_hash))  # type: ignore[misc]
+            certified = certified_result_of(bytes(sent["input"]))
+            if certified is not None and self.deployment.digest(certified.result) == event.digest:
+                found.append(certified)
+        return found
 
     def cases_of(self, run_id: bytes, from_block: int, to_block: int) -> list[CaseOpened]:
         """The cases opened against members of a run in these blocks, both included, in chain order."""

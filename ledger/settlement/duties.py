@@ -8,6 +8,7 @@ that anybody may send, but votes, lots and bonds, which are the participant's ow
     no answer in time --TimeOut       predecessor replaced --ClearOrphan       window over --Finalize
     claim period over --Sweep         run over --Refund
     owed to us --CollectBond, CollectReward
+    two results of one signer --ReportDouble
     a case that the manifests do not imply --Veto     one that they imply --Execute, PayOut, or Expire
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from assay.chain.proposals import DoubleResult
 from assay.chain.state import CasePhase, CaseState, EpochPhase, EpochState, EscrowState
 from assay.chain.statements import Address
 from assay.protocol.types import NO_DIGEST
@@ -103,6 +105,13 @@ class CollectReward:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReportDouble:
+    """Report a verifier that signed two results for one epoch."""
+
+    evidence: DoubleResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Veto:
     """Have a case vetoed that the manifests do not imply."""
 
@@ -132,7 +141,7 @@ class Expire:
 
 Effect = (
     Propose | Challenge | DrawJury | Vote | TimeOut | ClearOrphan | Finalize | Sweep | Refund
-    | Enlist | CollectBond | CollectReward | Veto | Execute | PayOut | Expire
+    | Enlist | CollectBond | CollectReward | ReportDouble | Veto | Execute | PayOut | Expire
 )  # fmt: skip
 OUR_OWN = (Challenge, DrawJury, Vote, Enlist, CollectBond, CollectReward)  # these wait for nobody else
 
@@ -168,6 +177,7 @@ class Look:
     escrow: EscrowState | None
     epochs: tuple[EpochView, ...]  # from 0 on, without gaps
     cases: tuple[CaseView, ...] = ()
+    doubles: tuple[DoubleResult, ...] = ()  # not punished yet
     bonds_owed: int = 0
     rewards_owed: int = 0
     lots_lacking: int = 0
@@ -184,7 +194,7 @@ class Watch:
 
 def step(watch: Watch, look: Look) -> tuple[Watch, tuple[Effect, ...]]:
     """What to do now. An effect is wanted as long as the chain needs it, and is due after the patience."""
-    wanted = (*_results(look), *_cases(look), *_ends(look))
+    wanted = (*_results(look), *_cases(look), *_doubles(look), *_ends(look))
     since = {effect: watch.since.get(effect, look.at_s) for effect in wanted}
     tried = {effect: at for effect, at in watch.tried.items() if effect in since}
     due = tuple(
@@ -265,6 +275,10 @@ def _cases(look: Look) -> Iterator[Effect]:
                 yield Execute(case_id=view.case_id)
             case CasePhase.EXECUTED if look.now >= state.payable_at:
                 yield PayOut(case_id=view.case_id)
+
+
+def _doubles(look: Look) -> Iterator[Effect]:
+    yield from (ReportDouble(evidence=evidence) for evidence in look.doubles)
 
 
 def _end_of(view: CaseView) -> Effect:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import trio
 
 from assay.chain.commit_statement import evm_address
-from assay.chain.statements import BadSignatureError, EpochResult, Veto, certificate, recover
+from assay.chain.proposals import CertifiedResult
+from assay.chain.statements import BadSignatureError, Veto, certificate, recover
 from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import epoch_result
 from assay.network.host import Handler, Host
@@ -28,14 +28,6 @@ from assay.protocol.types import NO_DIGEST, Digest, PeerId
 log = logging.getLogger(__name__)
 ANSWER_S_MAX = 20.0
 NO_HANDLERS: Mapping[str, Handler] = {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CertifiedResult:
-    """An epoch's result with a quorum's signatures, as the contract expects them."""
-
-    result: EpochResult
-    certificate: bytes
 
 
 async def certified_result(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from assay.chain.proposals import CertifiedResult, double_results
 from assay.chain.state import CaseState, EpochPhase, EpochState
 from assay.chain.statements import EpochResult, SlashOrder
 from assay.ledger.settlement import duties
@@ -77,6 +78,7 @@ class Settler:
         self._handlers = handlers or {}
         self._watch = Watch(patience_s=patience_s)
         self._case_ids: list[bytes] = []
+        self._proposals: list[CertifiedResult] = []
         self._next_block = me.deployment.block
         self._opinions: dict[bytes, bool] = {}  # by the digest of a posted result
         self._host: Host
@@ -138,6 +140,7 @@ class Settler:
         self._case_ids += [
             event.case_id for event in chain.cases_of(self._me.run_id, self._next_block, block)
         ]
+        self._proposals += chain.proposals_of(self._me.run_id, self._next_block, block)
         self._next_block = block + 1
         implied = implied_orders(self._me, self._follower) if self._case_ids else {}
         cases = []
@@ -154,6 +157,11 @@ class Settler:
             escrow=chain.run(self._me.run_id),
             epochs=epochs,
             cases=tuple(cases),
+            doubles=tuple(
+                found
+                for found in double_results(self._me.deployment, self._proposals)
+                if not chain.is_punished(chain.equivocation_id(found.signer, found.first))
+            ),
             bonds_owed=chain.bonds_owed(chain.address),
             rewards_owed=chain.rewards_of(chain.address),
             lots_lacking=chain.lots_lacking(chain.address),
@@ -188,10 +196,10 @@ class Settler:
         match effect:
             case duties.Propose(epoch=epoch):
                 previous = Digest(look.epochs[epoch - 1].state.digest if epoch else bytes(32))
-                found = await certified_result(
+                certified = await certified_result(
                     self._me, self._host, self._follower.settlements[epoch], previous, self._handlers
                 )
-                await run_sync(chain.propose, found.result, found.certificate)
+                await run_sync(chain.propose, certified.result, certified.certificate)
             case duties.Challenge(epoch=epoch):
                 await run_sync(chain.challenge, run_id, epoch, REASON)
             case duties.DrawJury(epoch=epoch):
@@ -214,6 +222,9 @@ class Settler:
                 await run_sync(chain.collect_bond)
             case duties.CollectReward():
                 await run_sync(chain.collect)
+            case duties.ReportDouble(evidence=found):
+                pair = (found.first, found.first_signature, found.second, found.second_signature)
+                await run_sync(chain.report_equivocation, *pair)
             case duties.Veto(case_id=case_id):
                 cert = await certified_veto(self._me, self._host, case_id, REASON, self._handlers)
                 await run_sync(chain.veto_case, case_id, REASON, cert)

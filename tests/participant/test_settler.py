@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from assay.chain.client import Chain, EpochPhase, EpochState
+from assay.chain.proposals import CertifiedResult
 from assay.chain.state import EscrowState
 from assay.chain.statements import Address, EpochResult
 from assay.ledger.settlement.payouts import Settlement
@@ -18,7 +19,6 @@ from assay.ledger.settlement.results import epoch_result
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
 from assay.participant.wallet import settler
-from assay.participant.wallet.certificates import CertifiedResult
 from assay.participant.wallet.settler import CLAIM_FOR_OTHERS_S, OwnResult, Settler
 from assay.protocol.errors import Unavailable
 from assay.protocol.types import NO_DIGEST, Digest
@@ -70,6 +70,9 @@ class Contract:
         return self.now
 
     def cases_of(self, _run_id: bytes, _first: int, _last: int) -> list[Any]:
+        return []
+
+    def proposals_of(self, _run_id: bytes, _first: int, _last: int) -> list[Any]:
         return []
 
     def challenge_window(self) -> int:

@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from assay.chain.client import UNIT, CasePhase, EpochPhase
+from assay.chain.proposals import CertifiedResult
 from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, Veto
 from assay.ledger.settlement.duties import (
     Challenge,
@@ -25,6 +26,7 @@ from assay.ledger.settlement.duties import (
     PayOut,
     Propose,
     Refund,
+    ReportDouble,
     Sweep,
     TimeOut,
     Vote,
@@ -33,7 +35,6 @@ from assay.ledger.settlement.duties import Veto as VetoCase
 from assay.ledger.settlement.payouts import Row, Settlement
 from assay.ledger.settlement.results import epoch_result
 from assay.participant.wallet import settler
-from assay.participant.wallet.certificates import CertifiedResult
 from assay.participant.wallet.settler import Settler
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from tests.builders import a_digest, a_history, a_spec
@@ -141,14 +142,18 @@ def test_a_theft_by_a_quorum_is_felled_by_a_jury_and_the_right_result_is_paid(to
         town.turn(watcher, *world.jurors)
 
     expected = {Challenge, DrawJury, Vote, Propose, Finalize, Sweep, Refund, CollectBond}
-    assert town.kinds == expected
+    assert town.kinds == expected | {ReportDouble, CollectReward}
+    thieves = world.verifiers[:3]  # who signed the right result as well
+    assert [world.bank.is_banned(p.account) for p in world.verifiers] == [True] * 3 + [False]
+    assert [world.bank.stake_of(p.account, VERIFIER).active for p in thieves] == [0] * 3
     assert [world.bank.token_balance(p.account) for p in world.operators] == [PURSE + 9] * 3
     assert world.bank.token_balance(world.buyer.account) == PURSE - 27
     assert world.held("RunEscrow") == 0
     run = world.bank.run(world.run_id)
     assert run is not None and not run.holds
     right = world.bank.token_balance(watcher.account) - PURSE
-    assert right == world.params.challenge_bond // 2  # the thief's loss, less what the jury had of it
+    fees = sum(world.bank.rewards_of(p.account) for p in world.jurors) + 3 * world.params.accuser_fee
+    assert right == world.params.challenge_bond // 2 + fees  # the thief's loss, less what the jury had of it
 
 
 def test_a_challenge_that_nobody_answers_is_timed_out_and_everything_is_paid(town: Town):
