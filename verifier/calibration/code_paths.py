@@ -272,7 +272,7 @@ def _segments(here: _Here, method: str) -> None:
         states = []
         for step in range(state.count, state.count + steps):
             slope_P = here.gradient(state.theta_P, batch(step), is_rough) * np.float32(sign)
-            state = inner_step(local, task.rate(method, step), state, anchor_P, slope_P)
+            state = inner_step(local, here.layout, task.rate(method, step), state, anchor_P, slope_P)
             states.append(state)
         return states
 

@@ -352,7 +352,7 @@ def a_walk(steps: int = 5, optimiser: Optimiser = Optimiser.ADAMW, lr: np.float3
     start = state = fresh(local, rng.standard_normal(LAYOUT.parameters).astype(np.float32))
     for _ in range(steps):
         slope = rng.standard_normal(LAYOUT.parameters).astype(np.float32)
-        state = inner_step(local, lr, state, start.theta_P, slope)
+        state = inner_step(local, LAYOUT, lr, state, start.theta_P, slope)
     return ModelledSegment(local, LAYOUT, steps, lr, start, state)
 
 
@@ -416,7 +416,7 @@ def test_moments_with_noise_and_the_parameters_that_follow_from_them_match_after
     walked = a_walk(1)
     noise = np.random.default_rng(1).standard_normal(LAYOUT.parameters).astype(np.float32)
     slope = walked.end.moments[0] / np.float32(0.1) + noise * np.float32(4e-3)
-    theirs = inner_step(walked.local, walked.lr, walked.start, walked.start.theta_P, slope)
+    theirs = inner_step(walked.local, LAYOUT, walked.lr, walked.start, walked.start.theta_P, slope)
 
     assert judged(walked, shown(walked, theirs), FRESH_BF16).outcome is MATCH
     far = measure_movement(walked, gained(walked, BLOCKS), shown(walked, theirs))[0]
@@ -429,7 +429,7 @@ def test_what_a_moment_forgets_is_no_movement():
     """Where gradients have become small against the moments, what they add is what counts."""
     walked = a_walk()
     slope = np.full(LAYOUT.parameters, 1e-6, np.float32)
-    end = inner_step(walked.local, LR, walked.end, walked.start.theta_P, slope)
+    end = inner_step(walked.local, LAYOUT, LR, walked.end, walked.start.theta_P, slope)
     later = ModelledSegment(walked.local, LAYOUT, 1, LR, walked.end, end)
 
     _, first, second = gained(later, BLOCKS)
