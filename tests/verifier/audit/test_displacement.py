@@ -24,11 +24,12 @@ from assay.protocol.messages import Outcome
 from assay.protocol.params import ComputeSpec, Precision
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import BLOCK_SIZE, Optimiser
-from assay.training.codec.contribution import decode_contribution, encode_round
+from assay.training.codec.contribution import decode_contribution
 from assay.training.fragments import fragment_blocks
 from assay.training.layout import Layout, from_blocks, to_blocks
 from assay.training.model.loss import use_one_thread
 from assay.training.optimiser import step as rules
+from assay.training.optimiser.aggregate import encode_round
 from assay.training.optimiser.inner import InnerState, fresh, inner_step, run_steps
 from assay.training.transform.compress import distance_blocks
 from assay.verifier.aggregation.registry import rule_of
