@@ -52,7 +52,11 @@ __all__ = [
 ]
 
 
+SignedStatement = tuple[Statement, bytes]
 NO_SALT = bytes(32)
+_NO_STATEMENT = Statement(
+    deployment_id=bytes(32), run_id=bytes(32), epoch=0, kind=0, slot=bytes(32), value=bytes(32)
+)
 
 
 class Chain(ChainReader):
@@ -193,41 +197,58 @@ class Chain(ChainReader):
     # ---- settlement
 
     def propose(self, result: EpochResult, cert: bytes) -> Sent:
-        """Puts a certified result on chain; anyone may."""
+        """Puts a certified result on chain, with a bond that returns when it is final; anyone may."""
         digest = self.deployment.digest(result)
-        return self._once(
-            lambda: self.epoch_state(result.run_id, result.epoch).digest == digest,
-            lambda: self._move("propose", "EpochSettlement", "propose", values(result), CERT_ECDSA, cert),
-        )
+
+        def send() -> Sent:
+            self._approve("EpochSettlement", self.epoch_state(result.run_id, result.epoch).bond)
+            return self._move("propose", "EpochSettlement", "propose", values(result), CERT_ECDSA, cert)
+
+        return self._once(lambda: self.epoch_state(result.run_id, result.epoch).digest == digest, send)
 
     def challenge(self, run_id: bytes, epoch: int, reason_hash: bytes) -> Sent:
         """Challenges a result within its window; locks the bond."""
 
-        def is_ours() -> bool:
-            state = self.epoch_state(run_id, epoch)
-            return (state.phase, state.challenger) == (EpochPhase.CHALLENGED, self.address)
+        def is_challenged() -> bool:
+            return self.epoch_state(run_id, epoch).phase is EpochPhase.CHALLENGED
 
         def send() -> Sent:
-            self._approve("EpochSettlement", self.challenge_bond())
+            self._approve("EpochSettlement", self.epoch_state(run_id, epoch).bond)
             return self._move("challenge", "EpochSettlement", "challenge", run_id, epoch, reason_hash)
 
-        return self._once(is_ours, send)
+        return self._once(is_challenged, send)
 
-    def resolve(self, run_id: bytes, epoch: int, stands: bool, cert: bytes) -> Sent:
-        """Answers a challenge with a certificate over `statements.Resolution`."""
+    def draw_jury(self, run_id: bytes, epoch: int) -> Sent:
+        """Draws the jury of a challenge; anyone may, from the block `EpochState.draw_from`."""
         return self._once(
-            lambda: stands and self.epoch_state(run_id, epoch).phase >= EpochPhase.CONFIRMED,
-            lambda: self._move(
-                "resolve", "EpochSettlement", "resolve", run_id, epoch, stands, CERT_ECDSA, cert
-            ),
+            lambda: self.epoch_state(run_id, epoch).draw_from == 0,
+            lambda: self._move("draw jury", "EpochSettlement", "drawJury", run_id, epoch),
+        )
+
+    def vote(self, run_id: bytes, epoch: int, digest: bytes, is_right: bool) -> Sent:
+        """Answers a challenge as a juror: whether the result with this digest is right."""
+        return self._unless_refused(
+            "AlreadyVoted",
+            lambda: self._move("vote", "EpochSettlement", "vote", run_id, epoch, digest, is_right),
         )
 
     def timeout_challenge(self, run_id: bytes, epoch: int) -> Sent:
-        """Ends an unanswered challenge: the result is rejected, and the bond may be collected."""
-        return self._move("time out challenge", "EpochSettlement", "timeoutChallenge", run_id, epoch)
+        """Ends an unanswered challenge: the result has a new window, half of the bond returns."""
+        return self._once(
+            lambda: self.epoch_state(run_id, epoch).phase is not EpochPhase.CHALLENGED,
+            lambda: self._move("time out challenge", "EpochSettlement", "timeoutChallenge", run_id, epoch),
+        )
+
+    def enlist(self) -> Sent:
+        """Adds this account's lots to the list of juries: one for each minimum of its verifier's stake."""
+        sent = ALREADY_DONE
+        while self.lots_lacking(self.address) > 0:
+            room = int(self._ask("VerifierSet", "roomForLot"))
+            sent = self._move("enlist", "VerifierSet", "enlist", room)
+        return sent
 
     def collect_bond(self, account: str | None = None) -> Sent:
-        """Pays out the unburnt bonds of an account's challenges; anyone may."""
+        """Pays out an account's returned bonds and jurors' fees; anyone may."""
         payee = account or self.address
         return self._once(
             lambda: self.bonds_owed(payee) == 0,
@@ -235,8 +256,11 @@ class Chain(ChainReader):
         )
 
     def clear_orphan(self, run_id: bytes, epoch: int) -> Sent:
-        """Clears a result whose predecessor was rejected."""
-        return self._move("clear orphan", "EpochSettlement", "clearOrphan", run_id, epoch)
+        """Clears a result whose predecessor was rejected; anyone may."""
+        return self._once(
+            lambda: self.epoch_state(run_id, epoch).phase is EpochPhase.NONE,
+            lambda: self._move("clear orphan", "EpochSettlement", "clearOrphan", run_id, epoch),
+        )
 
     def finalize(self, run_id: bytes, epoch: int) -> Sent:
         """Makes a result final once its window is over; anyone may."""
@@ -288,26 +312,27 @@ class Chain(ChainReader):
 
     def report_equivocation(
         self,
-        first: Statement,
+        first: Statement | EpochResult,
         first_signature: bytes,
-        second: Statement,
+        second: Statement | EpochResult,
         second_signature: bytes,
         *,
         for_reward: bool = True,
     ) -> Sent:
-        """Slashes and bans the signer of two contradicting statements.
+        """Slashes and bans the signer of two contradicting statements, or of two results of one epoch.
 
         Args:
             first: One of them.
             first_signature: On `first`.
-            second: Another value for the same slot.
+            second: Another value for the same slot; or another result for the same epoch.
             second_signature: On `second`.
-            for_reward: Commit to the report first and reveal it a block later: the reporter's share is
+            for_reward: Commit to the report first and reveal it a block later: the reporter's fee is
                 then ours, and front-running earns nothing. False reveals it at once, without reward.
         """
         signer = statements.recover(self.deployment.digest(first), first_signature)
         offence_id = self.equivocation_id(signer, first)
         evidence = (values(first), first_signature, values(second), second_signature)
+        function = "reportEquivocation" if isinstance(first, Statement) else "reportDoubleResult"
 
         def is_done() -> bool:  # for this contradiction or for another of the same account
             owner = self.hot_key(signer)
@@ -315,7 +340,7 @@ class Chain(ChainReader):
 
         def send() -> Sent:
             salt = self._promised(offence_id) if for_reward else NO_SALT
-            return self._move("report equivocation", "SlashCourt", "reportEquivocation", *evidence, salt)
+            return self._move("report equivocation", "SlashCourt", function, *evidence, salt)
 
         def repeat_once() -> Sent:
             try:
@@ -336,12 +361,23 @@ class Chain(ChainReader):
             self._move("commit report", "SlashCourt", "commitReport", commitment)
         return salt
 
-    def open_case(self, slash_order: SlashOrder, cert: bytes) -> Sent:
-        """Opens a case on a certified slash order and locks the bond; its id is the order's offence id."""
+    def open_case(self, slash_order: SlashOrder, cert: bytes, seen: SignedStatement | None = None) -> Sent:
+        """Opens a case on a certified slash order and locks the bond; its id is the order's offence id.
+
+        Args:
+            slash_order: The order.
+            cert: Of the run's verifier set.
+            seen: Of an operator: a statement about the run that its hot key signed, which shows that it works
+                there. Verifiers are in the run's set.
+        """
+        statement, signature = (_NO_STATEMENT, b"") if seen is None else seen
+        order, shown = values(slash_order), values(statement)
 
         def send() -> Sent:
             self._approve("SlashCourt", int(self._ask("SlashCourt", "caseBond")))
-            return self._move("open case", "SlashCourt", "openCase", values(slash_order), CERT_ECDSA, cert)
+            return self._move(
+                "open case", "SlashCourt", "openCase", order, CERT_ECDSA, cert, shown, signature
+            )
 
         return self._once(lambda: self.is_punished(slash_order.offence_id), send)
 

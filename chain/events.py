@@ -211,7 +211,7 @@ class Refunded(ChainEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultProposed(ChainEvent):
-    """`total` is reserved for this epoch until the result is final or rejected."""
+    """`total` is reserved for this epoch, and `proposer` locked `bond`, until it is final or rejected."""
 
     CONTRACT: ClassVar[str] = "EpochSettlement"
     run_id: bytes
@@ -222,6 +222,8 @@ class ResultProposed(ChainEvent):
     model_hash: bytes
     total: int
     window_ends_at: int
+    proposer: Address
+    bond: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,33 +240,42 @@ class Challenged(ChainEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved(ChainEvent):
-    """A challenge was answered. If the result stands, the bond is burnt; else a BondReleased follows."""
+    """A challenge ended: outcome 0 not answered in time, 1 the result is right, 2 it is wrong and falls."""
 
     CONTRACT: ClassVar[str] = "EpochSettlement"
     run_id: bytes
     epoch: int
-    challenger: Address
-    stands: bool
-    bond: int
+    outcome: int
+    window_ends_at: int  # of the new window; zero if the result falls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BondReleased(ChainEvent):
-    """A challenge's bond was returned; it stays in the settlement contract until BondCollected."""
+    """`amount` of an epoch's bonds is `account`'s; the settlement holds it until BondCollected."""
 
     CONTRACT: ClassVar[str] = "EpochSettlement"
     run_id: bytes
     epoch: int
-    challenger: Address
-    bond: int
+    account: Address
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BondForfeited(ChainEvent):
+    """`amount` of an epoch's bonds was burnt."""
+
+    CONTRACT: ClassVar[str] = "EpochSettlement"
+    run_id: bytes
+    epoch: int
+    amount: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BondCollected(ChainEvent):
-    """`amount` of bonds went from the settlement back to `challenger`."""
+    """`amount` of bonds and jurors' fees went from the settlement to `account`."""
 
     CONTRACT: ClassVar[str] = "EpochSettlement"
-    challenger: Address
+    account: Address
     amount: int
 
 
@@ -316,11 +327,12 @@ class Swept(ChainEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equivocation(ChainEvent):
-    """`hot_key` of `account` signed two values for one slot."""
+    """`hot_key` of `account` signed two values for one slot, or two results for one epoch."""
 
     CONTRACT: ClassVar[str] = "SlashCourt"
     account: Address
     offence_id: bytes
+    run_id: bytes
     hot_key: Address
     value_a: bytes
     value_b: bytes
@@ -418,6 +430,19 @@ class LogAnchored(ChainEvent):
     root: bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gifted(ChainEvent):
+    """`amount` reached a contract by a plain transfer: it is owed to nobody and stays there.
+
+    Not an event of a contract: it is what the token's transfers to the contract exceed what the other events
+    of the same transaction account for.
+    """
+
+    CONTRACT: ClassVar[str] = "AssayToken"
+    contract: str  # its Solidity name
+    amount: int
+
+
 EVENTS: tuple[type[ChainEvent], ...] = (
     Staked,
     UnstakeRequested,
@@ -439,6 +464,7 @@ EVENTS: tuple[type[ChainEvent], ...] = (
     Challenged,
     Resolved,
     BondReleased,
+    BondForfeited,
     BondCollected,
     ResultRejected,
     ResultFinalized,

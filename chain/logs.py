@@ -13,14 +13,26 @@ from typing import Any, TypeVar
 from eth_abi.abi import decode
 from eth_utils.abi import event_abi_to_log_topic
 from eth_utils.address import to_checksum_address
+from eth_utils.crypto import keccak
 
 from assay.chain.addresses import Deployment
-from assay.chain.events import EVENTS, ChainEvent
+from assay.chain.events import (
+    EVENTS,
+    BondLocked,
+    ChainEvent,
+    Challenged,
+    Gifted,
+    ResultProposed,
+    RunOpened,
+    RunToppedUp,
+    Staked,
+)
 from assay.chain.rpc import Rpc, artefact
 from assay.chain.state import snake
 from assay.chain.statements import Address
 
 E = TypeVar("E", bound=ChainEvent)
+_TRANSFER = f"0x{keccak(text='Transfer(address,address,uint256)').hex()}"
 BLOCKS_PER_QUESTION = 2_000  # public endpoints refuse much larger ranges
 
 
@@ -31,13 +43,69 @@ def read_events(rpc: Rpc, deployment: Deployment, from_block: int, to_block: int
         Unavailable: the endpoint gave no usable answer.
     """
     addresses = [deployment.address(contract) for contract in sorted({kind.CONTRACT for kind in EVENTS})]
-    return _query(rpc, {"address": addresses}, from_block, to_block)
+    found = _query(rpc, {"address": addresses}, from_block, to_block)
+    found += _gifts(rpc, deployment, found, from_block, to_block)
+    return sorted(found, key=lambda event: (event.block_number, event.log_index))
+
+
+def _gifts(
+    rpc: Rpc, deployment: Deployment, events: Iterable[ChainEvent], from_block: int, to_block: int
+) -> list[ChainEvent]:
+    """What transfers to the contracts that hold money exceed what the events account for, by transaction."""
+    holders = {deployment.address(name): name for name in ("RunEscrow", "StakeVault", "EpochSettlement")}
+    question = {
+        "address": deployment.token,
+        "topics": [_TRANSFER, None, [f"0x{holder[2:].lower():0>64}" for holder in sorted(holders)]],
+    }
+    left: dict[tuple[bytes, Address], int] = {}
+    last: dict[tuple[bytes, Address], Any] = {}
+    for log in _logs(rpc, question, from_block, to_block):
+        place = bytes(log["transactionHash"]), Address(to_checksum_address(bytes(log["topics"][2])[12:]))
+        left[place] = left.get(place, 0) + int.from_bytes(bytes(log["data"]), "big")
+        last[place] = log
+    for event in events:
+        expected = _paid_in(deployment, event)
+        if expected is not None:
+            place = event.tx_hash, expected[0]
+            left[place] = left.get(place, 0) - expected[1]
+    return [
+        Gifted(
+            block_number=last[place]["blockNumber"],
+            block_hash=bytes(last[place]["blockHash"]),
+            tx_hash=place[0],
+            log_index=last[place]["logIndex"],
+            contract=holders[place[1]],
+            amount=amount,
+        )
+        for place, amount in left.items()
+        if amount > 0 and place in last
+    ]
+
+
+def _paid_in(deployment: Deployment, event: ChainEvent) -> tuple[Address, int] | None:
+    """The contract that this event says tokens reached, and how many."""
+    match event:
+        case RunOpened():
+            return deployment.run_escrow, event.budget
+        case RunToppedUp():
+            return deployment.run_escrow, event.amount
+        case Staked() | BondLocked():
+            return deployment.stake_vault, event.amount
+        case ResultProposed() | Challenged():
+            return deployment.epoch_settlement, event.bond
+        case _:
+            return None
 
 
 def read_events_of(
-    rpc: Rpc, deployment: Deployment, kind: type[E], account: Address, from_block: int, to_block: int
+    rpc: Rpc,
+    deployment: Deployment,
+    kind: type[E],
+    indexed: tuple[str | None, ...],
+    from_block: int,
+    to_block: int,
 ) -> list[E]:
-    """The events of one kind whose first indexed field is this account, in chain order.
+    """The events of one kind with these indexed fields, as hexadecimal words, in chain order; None is any.
 
     Raises:
         Unavailable: the endpoint gave no usable answer.
@@ -45,18 +113,24 @@ def read_events_of(
     (topic,) = (topic for topic, (known, _) in _by_topic().items() if known is kind)
     question = {
         "address": deployment.address(kind.CONTRACT),
-        "topics": [f"0x{topic.hex()}", f"0x{account[2:].lower():0>64}"],
+        "topics": [f"0x{topic.hex()}", *indexed],
     }
     return [event for event in _query(rpc, question, from_block, to_block) if isinstance(event, kind)]
 
 
 def _query(rpc: Rpc, question: dict[str, Any], from_block: int, to_block: int) -> list[ChainEvent]:
-    found: list[ChainEvent] = []
+    logs = _logs(rpc, question, from_block, to_block)
+    found = rpc.read("events", lambda: _events(logs))
+    return sorted(found, key=lambda event: (event.block_number, event.log_index))
+
+
+def _logs(rpc: Rpc, question: dict[str, Any], from_block: int, to_block: int) -> list[Any]:
+    found: list[Any] = []
     for start in range(from_block, to_block + 1, BLOCKS_PER_QUESTION):
         end = min(start + BLOCKS_PER_QUESTION - 1, to_block)
         part: Any = {**question, "fromBlock": start, "toBlock": end}
-        found += rpc.read("events", lambda part=part: _events(rpc.web3.eth.get_logs(part)))  # type: ignore[misc]
-    return sorted(found, key=lambda event: (event.block_number, event.log_index))
+        found += rpc.read("events", lambda part=part: list(rpc.web3.eth.get_logs(part)))  # type: ignore[misc]
+    return found
 
 
 def _events(logs: Iterable[Any]) -> list[ChainEvent]:

@@ -13,10 +13,11 @@ from web3.contract import Contract
 
 from assay.chain.addresses import CONTRACTS, Deployment
 from assay.chain.deployment.code_check import OWN_CODE, check_code, links_of
-from assay.chain.events import ChainEvent, UnstakeRequested
+from assay.chain.events import CaseOpened, ChainEvent, ResultProposed, UnstakeRequested
 from assay.chain.logs import read_events, read_events_of
 from assay.chain.proofs.event_proof import EventProof
 from assay.chain.proofs.event_prover import prove_event
+from assay.chain.proposals import CertifiedResult, certified_result_of
 from assay.chain.rpc import Rpc, artefact
 from assay.chain.state import (
     CaseState,
@@ -29,7 +30,7 @@ from assay.chain.state import (
     Ticket,
     state_of,
 )
-from assay.chain.statements import Address, Statement
+from assay.chain.statements import VERIFIER, Address, EpochResult, Statement
 from assay.protocol.errors import ConfigError
 
 
@@ -138,7 +139,8 @@ class ChainReader:
     def tickets_of(self, account: Address) -> dict[int, Ticket]:
         """Every unstake ticket of an account, in any role, spent ones included, ascending."""
         first, last = self.deployment.block, self.block_number()
-        events = read_events_of(self._rpc, self.deployment, UnstakeRequested, account, first, last)
+        topic = f"0x{account[2:].lower():0>64}"
+        events = read_events_of(self._rpc, self.deployment, UnstakeRequested, (topic,), first, last)
         found = {event.ticket: self.ticket(event.ticket) for event in events}
         return {number: ticket for number, ticket in sorted(found.items()) if ticket.account == account}
 
@@ -154,9 +156,41 @@ class ChainReader:
         """Seconds between an unstake request and the withdrawal."""
         return int(self._ask("StakeVault", "unbondingDelay"))
 
-    def challenge_bond(self) -> int:
-        """Bond of a challenge, in token units."""
-        return int(self._ask("EpochSettlement", "bond"))
+    def lots_lacking(self, account: str) -> int:
+        """Lots that an account's verifier's stake allows beyond those it has on the list of juries."""
+        stake = self.stake_of(account, VERIFIER)
+        return stake.active // stake.minimum - int(self._ask("VerifierSet", "lotsOf", account))
+
+    def slash_cap_left(self, account: str, role: int) -> int:
+        """Millionths of an account's stake that slash orders may still take in this period."""
+        return int(self._ask("SlashCourt", "capLeft", account, role))
+
+    def challenge_window(self) -> int:
+        """Seconds in which a result can be challenged."""
+        return int(self._ask("EpochSettlement", "challengeWindow"))
+
+    def proposals_of(self, run_id: bytes, from_block: int, to_block: int) -> list[CertifiedResult]:
+        """The results proposed for a run in these blocks, with their certificates, in chain order.
+
+        A proposal that another contract passed on has no certificate in its transaction, and is left out.
+        """
+        topic, eth = f"0x{run_id.hex()}", self._rpc.web3.eth
+        found = []
+        for event in read_events_of(
+            self._rpc, self.deployment, ResultProposed, (topic,), from_block, to_block
+        ):
+            sent = self._rpc.read("proposal", lambda event=event: eth.get_transaction(event.tx_hash))  # type: ignore[misc]
+            certified = certified_result_of(bytes(sent["input"]))
+            if certified is not None and self.deployment.digest(certified.result) == event.digest:
+                found.append(certified)
+        return found
+
+    def cases_of(self, run_id: bytes, from_block: int, to_block: int) -> list[CaseOpened]:
+        """The cases opened against members of a run in these blocks, both included, in chain order."""
+        topic = f"0x{run_id.hex()}"
+        return read_events_of(
+            self._rpc, self.deployment, CaseOpened, (None, None, topic), from_block, to_block
+        )
 
     def rewards_of(self, account: str) -> int:
         """Slash rewards and returned bonds waiting for `collect`, token units."""
@@ -220,7 +254,7 @@ class ChainReader:
         return int(self._ask("StakeVault", "bonds", case_id)[1])
 
     def bonds_owed(self, account: str) -> int:
-        """Bonds of challenges waiting for `collect_bond`, token units."""
+        """Bonds and jurors' fees waiting for `collect_bond`, token units."""
         return int(self._ask("EpochSettlement", "bondsOwed", account))
 
     def model_of(self, record_id: bytes) -> bytes | None:
@@ -246,8 +280,11 @@ class ChainReader:
         size, root = self._ask("ModelRegistry", "logAnchor", ledger_service, run_id)
         return (int(size), bytes(root)) if size else None
 
-    def equivocation_id(self, signer: str, statement: Statement) -> bytes:
-        """Offence id of an equivocation by `signer` in this statement's slot."""
+    def equivocation_id(self, signer: str, statement: Statement | EpochResult) -> bytes:
+        """Offence id of an equivocation by `signer` in a statement's slot, or about a result's epoch."""
+        if isinstance(statement, EpochResult):
+            given = (signer, statement.run_id, statement.epoch)
+            return bytes(self._ask("SlashCourt", "doubleResultId", *given))
         return bytes(
             self._ask(
                 "SlashCourt",

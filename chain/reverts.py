@@ -20,6 +20,9 @@ _TEXTS = {
     "BelowMinimum": "{0:money} would be active; expected nothing, or at least {1:money}",
     "HotKeyTaken": "this hot key is bound to the account {0} for ever",
     "BadConsent": "the delegation is signed by {0}, expected the hot key's signature",
+    "NotEnoughStake": "{1:money} were requested, but only {0:money} are active",
+    "NotStaked": "the account {0} lacks the stake that a verifier needs, or its hot key is not delegated",
+    "StakeHeld": "this verifier signed results of a run that is not over; its minimum stake stays until then",
     "NotYourTicket": "ticket {0} belongs to another account, or to nobody",
     "TicketSpent": "ticket {0} was withdrawn or cancelled before",
     "TooEarly": "not before {0:moment}",
@@ -45,14 +48,20 @@ _TEXTS = {
     "NotAnOrphan": "its predecessor was not rejected",
     "NothingOwed": "the account {0} has no bond to collect",
     "PreviousNotFinal": "epoch {0} has to be final first",
-    "RejectedBefore": "this result was rejected before",
+    "AlreadyVoted": "the juror {0} has voted",
+    "JuryIsDrawn": "the jury of this challenge is drawn",
+    "NoJury": "there are only {0} jurors who did not sign the result: time decides",
+    "NotAJuror": "the account {0} is not on this jury",
+    "TooEarlyToDraw": "the jury can be drawn from block {0} on",
+    "WrongResult": "the vote is about the result {0}, the challenged one is {1}",
     "WindowOver": "the window ended at {0:moment}",
     "WrongPrevious": "it names another predecessor than the chain's",
     "WrongProof": "row {0} is not in the table that was settled",
     "WrongSetVersion": "signed for verifier set {0}, the run has set {1}",
     "QuorumNotReached": "{0} signatures, {1} needed",
     # the court
-    "AboveCap": "a slash order may take up to {1} ppm of a stake; {0} arrived",
+    "AboveCap": "slash orders may still take {1} ppm of this stake in these 30 days; {0} arrived",
+    "NotInTheRun": "nothing shows that the account {0} is in this run",
     "AlreadyPunished": "the offence {0} has a case already",
     "CommittedInThisBlock": "the report's commitment is in the same block; send the report in a later block",
     "DifferentSigners": "one statement is signed by {0}, the other by {1}",
@@ -68,11 +77,6 @@ _TEXTS = {
 
 def revert_text(name: str, arguments: tuple[Any, ...]) -> str:
     """Explanation of the error of this name; empty for one that no transaction of ours can cause."""
-    if name == "NotEnoughStake":  # two contracts declare this error
-        first, second = arguments
-        if isinstance(first, int):
-            return f"{_money(second)} were requested, but only {_money(first)} are active"
-        return f"the stake of {first} is {_money(second)}, less than a verifier needs"
     text = _TEXTS.get(name, "")
     try:
         return text.format(*map(_Argument, arguments))

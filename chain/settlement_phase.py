@@ -21,13 +21,9 @@ def phase_text(state: EpochState, now: int) -> str:
         case EpochPhase.PROPOSED:
             return f"{total} proposed; the time to challenge ended {when}, anyone may make it final"
         case EpochPhase.CHALLENGED if now < state.until:
-            return (
-                f"{total} proposed, challenged by {state.challenger}: the verifiers may answer until {when}"
-            )
+            return f"{total} proposed, challenged by {state.challenger}: a jury may answer until {when}"
         case EpochPhase.CHALLENGED:
-            return f"{total} proposed, challenged, not answered by {when}: it will be rejected"
-        case EpochPhase.CONFIRMED:
-            return f"{total} proposed, challenged and confirmed by the verifiers: anyone may make it final"
+            return f"{total} proposed, challenged, not answered by {when}: it waits for another window"
         case EpochPhase.FINAL:
             left = f"{money_text(state.claimed)} of {total} claimed"
             rest = "the rest returns to the buyer when anyone sweeps it, possible since"
@@ -38,33 +34,28 @@ def phase_text(state: EpochState, now: int) -> str:
 
 def is_ready(state: EpochState, now: int) -> bool:
     """Whether this result can be finalised as soon as its predecessor is."""
-    if state.phase is EpochPhase.PROPOSED:
-        return now >= state.until
-    return state.phase is EpochPhase.CONFIRMED
+    return state.phase is EpochPhase.PROPOSED and now >= state.until
 
 
-def appeal_text(state: EpochState, now: int, window_ended: int | None, bond: int) -> str:
+def appeal_text(state: EpochState, now: int, window_ended: int | None) -> str:
     """Text that says until when an epoch's result can be challenged on chain.
 
     Args:
         state: The epoch's on-chain state.
         now: The chain's clock.
         window_ended: When the window of the result ended or will end, if the books know it.
-        bond: Of a challenge, token units.
     """
     match state.phase:
         case EpochPhase.NONE:
             return "no result is on chain; it can be challenged once it is proposed"
         case EpochPhase.PROPOSED if now < state.until:
-            return f"can be challenged until {when_text(state.until, now)}, with a bond of {_money(bond)}"
+            return (
+                f"can be challenged until {when_text(state.until, now)}, with a bond of {_money(state.bond)}"
+            )
         case EpochPhase.PROPOSED:
             return f"over since {when_text(state.until, now)}"
         case EpochPhase.CHALLENGED:
-            return (
-                f"challenged by {state.challenger}; the verifiers answer until {when_text(state.until, now)}"
-            )
-        case EpochPhase.CONFIRMED:
-            return "challenged, and confirmed by the verifiers: there is no second challenge"
+            return f"challenged by {state.challenger}; a jury answers until {when_text(state.until, now)}"
         case EpochPhase.FINAL | EpochPhase.SWEPT:
             since = f" since {when_text(window_ended, now)}" if window_ended is not None else ""
             return f"over{since}: the result is final"

@@ -21,9 +21,8 @@ class EpochPhase(IntEnum):
     NONE = 0
     PROPOSED = 1
     CHALLENGED = 2
-    CONFIRMED = 3
-    FINAL = 4
-    SWEPT = 5
+    FINAL = 3
+    SWEPT = 4
 
 
 class CasePhase(IntEnum):
@@ -87,6 +86,7 @@ class EscrowState:
     paid: int
     returned: int
     spec_hash: bytes
+    holds: bool  # the stake of its verifier set, from the first result until a refund ends the run
 
     @property
     def free(self) -> int:
@@ -117,6 +117,11 @@ class EpochState:
     prev_result: bytes
     root: bytes
     model_hash: bytes
+    proposer: Address
+    bond: int  # token units of the next proposal or challenge; of an open challenge, its own
+    draw_from: int  # block from which the jury of a challenge can be drawn; zero once it is
+    jury: tuple[Address, ...]  # the account of each seat
+    voted: int  # bitmap of seats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

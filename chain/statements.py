@@ -90,18 +90,6 @@ class EpochResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resolution:
-    """The verifiers' decision whether a challenged result stands."""
-
-    CONTRACT: ClassVar[str] = "EpochSettlement"
-    deployment_id: Bytes32
-    run_id: Bytes32
-    epoch: Uint64
-    result: Bytes32
-    stands: Bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SlashOrder:
     """Order of the verifiers to slash `ppm` parts per million of the offender's stake."""
 
@@ -189,7 +177,6 @@ class Supersession:
 Signable = (
     Statement
     | EpochResult
-    | Resolution
     | SlashOrder
     | Veto
     | Delegation
@@ -201,7 +188,6 @@ Signable = (
 STATEMENTS: tuple[type[Signable], ...] = (
     Statement,
     EpochResult,
-    Resolution,
     SlashOrder,
     Veto,
     Delegation,

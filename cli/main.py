@@ -118,6 +118,16 @@ def buyer_run(file: ConfigFile, tethered: Tethered = False) -> None:
     run_process(lambda: run_buyer(config, status, bundle), is_tethered=tethered)
 
 
+@app.command()
+def watchtower(file: ConfigFile, tethered: Tethered = False) -> None:
+    """Watch a run: challenge wrong results, judge as a juror, do what its contracts need, until stopped."""
+    from assay.cli.process import read_process_file, run_process
+    from assay.observer.watchtower import run_watchtower
+
+    config, _ = read_process_file(file)
+    run_process(lambda: run_watchtower(config), is_tethered=tethered)
+
+
 @chain_app.command("dev")
 def chain_dev(
     folder: Annotated[Path, typer.Option(help="Folder of the chain's state.")] = Path("chain"),

@@ -41,6 +41,7 @@ GAS_WEI = 10**18
 RUN_S_MAX = 30 * 24 * 3600
 HOT_KEY_S = 365 * 24 * 3600
 FINALITY_S = 15  # a local chain's finalised block is this far behind, on a machine that is busy
+BONDS_MAX = 10  # of results and challenges that each participant can have at the same time
 CASES_MAX = 10  # for which each participant can put up a bond at the same time
 KNOWN_ANSWERS = "known-answers.txt"  # beside the configuration of the node that has the known-answer tasks
 
@@ -137,21 +138,19 @@ def establish(
     everyone = [evm_address(member.keys.account_address) for member in seats]
     operator_stake = scaled(order.budget.operator_stake, DECIMALS)
     verifier_stake = scaled(order.budget.verifier_stake, DECIMALS)
-    bonds = LOCALNET.challenge_bond + CASES_MAX * LOCALNET.case_bond
+    bonds = BONDS_MAX * LOCALNET.challenge_bond + CASES_MAX * LOCALNET.case_bond
     wealth = max(operator_stake, verifier_stake, order.budget_units()) + bonds
     bank.fund_many(everyone, token_amount=wealth, amount_wei=GAS_WEI)
     now = bank.timestamp()
 
     def take_member(member: LocalMember) -> None:
         chain = Chain(anvil.rpc_url, deployment, member.keys.account)
-        if member.role == "buyer":
-            _open_run(chain, order, spec, now)
-            return
         chain.stake(*((OPERATOR, operator_stake) if member.role == "node" else (VERIFIER, verifier_stake)))
         _delegate(chain, deployment, member, now + HOT_KEY_S)
 
     with ThreadPoolExecutor(len(seats)) as pool:
-        list(pool.map(take_member, [*nodes, *verifiers, buyer]))
+        list(pool.map(take_member, [*nodes, *verifiers]))
+    _open_run(Chain(anvil.rpc_url, deployment, buyer.keys.account), order, spec, now)  # its judges have stake
     run_id = Digest(bank.run_id_of(evm_address(buyer.keys.account_address), digest(spec)))
 
     step("configuration")

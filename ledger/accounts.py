@@ -6,7 +6,8 @@ by exactly one liability account. Wallets are outside these books.
     asset:escrow   RunEscrow's tokens       <- budget (free), reserved (certified), payable (final)
     asset:vault    StakeVault's tokens      <- stake, held (by a slash order, not yet paid out), casebond,
                                                rewards (of slashes, and returned bonds, until collected)
-    asset:bonds    EpochSettlement's tokens <- bond (of an open challenge), bondowed (until collected)
+    asset:bonds    EpochSettlement's tokens <- bond (of proposals and challenges), bondowed (until collected)
+Each of them may have a gift account beside these: tokens that a plain transfer left there.
 A burn needs no account: the tokens leave the asset and the liability together.
 """
 
@@ -42,6 +43,7 @@ class Kind(enum.Enum):
     BOND_OWED = "bondowed"
     HELD = "held"
     CASE_BOND = "casebond"
+    GIFT = "gift"
 
     @property
     def side(self) -> Side:
@@ -69,6 +71,7 @@ class Account:
 ESCROW = Account(kind=Kind.ESCROW)
 VAULT = Account(kind=Kind.VAULT)
 BONDS = Account(kind=Kind.BONDS)
+HOLDERS = {"RunEscrow": ESCROW, "StakeVault": VAULT, "EpochSettlement": BONDS}  # by contract
 
 
 def budget(run_id: bytes) -> Account:
@@ -97,13 +100,18 @@ def rewards(account: str) -> Account:
 
 
 def bond(run_id: bytes, epoch: int) -> Account:
-    """The bond of the challenge that is open against an epoch's result."""
+    """The bonds of the proposal of an epoch's result, and of a challenge that is open against it."""
     return Account(kind=Kind.BOND, owner=run_id.hex(), epoch=epoch)
 
 
 def bond_owed(account: str) -> Account:
-    """Bonds of challenges that a challenger may collect."""
+    """Bonds and jurors' fees that an account may collect."""
     return Account(kind=Kind.BOND_OWED, owner=account)
+
+
+def gift(contract: str) -> Account:
+    """Tokens that a contract got by a plain transfer: owed to nobody, and there for ever."""
+    return Account(kind=Kind.GIFT, owner=contract)
 
 
 def held(case_id: bytes) -> Account:

@@ -7,12 +7,14 @@ asset, and after it no account is overdrawn.
 
     opened, topped up    escrow  <- budget          staked     vault <- stake
     proposed             budget  -> reserved        slashed    stake -> rewards and burnt, or -> held
+                         bonds   <- bond
     rejected             reserved -> budget         paid out   held -> rewards, rest burnt
     final                reserved -> payable rows   reversed   held -> stake
     claimed              payable -> out of escrow   collected  rewards -> out of the vault
     swept, refunded      payable, budget -> out     withdrawn  stake -> out of the vault
+    gifted               any asset <- gift
     challenged           bonds <- bond              case bond  vault <- casebond -> rewards or burnt
-    released             bond -> bondowed           resolved   bond -> burnt
+    released             bond -> bondowed           forfeited  bond -> burnt
 """
 
 from __future__ import annotations
@@ -27,14 +29,15 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.events import (
     BondBurnt,
     BondCollected,
+    BondForfeited,
     BondLocked,
     BondReleased,
     BondReturned,
     ChainEvent,
     Challenged,
     Claimed,
+    Gifted,
     Refunded,
-    Resolved,
     ResultFinalized,
     ResultProposed,
     ResultRejected,
@@ -51,6 +54,7 @@ from assay.chain.events import (
 from assay.ledger.accounts import (
     BONDS,
     ESCROW,
+    HOLDERS,
     NO_EPOCH,
     VAULT,
     Account,
@@ -59,6 +63,7 @@ from assay.ledger.accounts import (
     bond_owed,
     budget,
     case_bond,
+    gift,
     held,
     payable,
     reserved,
@@ -239,18 +244,23 @@ def _lines(books: Books, event: ChainEvent) -> list[tuple[Account, int]]:
             return _out(VAULT, case_bond(event.case_id), event.amount)
         case Challenged():
             return _in(BONDS, bond(event.run_id, event.epoch), event.bond)
-        case Resolved(stands=True):
-            return _out(BONDS, bond(event.run_id, event.epoch), event.bond)
         case BondReleased():
-            return _move(bond(event.run_id, event.epoch), bond_owed(event.challenger), event.bond)
+            return _move(bond(event.run_id, event.epoch), bond_owed(event.account), event.amount)
+        case BondForfeited():
+            return _out(BONDS, bond(event.run_id, event.epoch), event.amount)
         case BondCollected():
-            return _out(BONDS, bond_owed(event.challenger), event.amount)
+            return _out(BONDS, bond_owed(event.account), event.amount)
         case ResultProposed():
-            return _move(budget(event.run_id), reserved(event.run_id, event.epoch), event.total)
+            return [
+                *_move(budget(event.run_id), reserved(event.run_id, event.epoch), event.total),
+                *_in(BONDS, bond(event.run_id, event.epoch), event.bond),
+            ]
         case ResultRejected():
             return _move(reserved(event.run_id, event.epoch), budget(event.run_id), event.total)
         case ResultFinalized():
             return _settlement_lines(books, event)
+        case Gifted():
+            return _in(HOLDERS[event.contract], gift(event.contract), event.amount)
         case Claimed():
             return _out(ESCROW, _claimed_from(books, event), event.amount)
         case Swept():

@@ -521,17 +521,6 @@ class ResultSignature:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResolutionSignature:
-    """A verifier's vote on whether a challenged result stands, with its hot key's signature."""
-
-    TAG: ClassVar[bytes] = b"assay/resolution-signature/1"
-    epoch: int
-    result: Digest  # digest of the challenged result on chain
-    stands: bool  # whether it is what this verifier computed
-    signature: HotSignature
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
     """Asks a verifier to sign the record of the run's model."""
 
@@ -580,7 +569,6 @@ MESSAGES: dict[bytes, type[Any]] = {
         Contradiction,
         Refusal,
         SignedRefusal,
-        ResolutionSignature,
         VerdictCommitment,
         SignedVerdictCommitment,
         SketchOpening,

@@ -46,13 +46,15 @@ class ChainParams:
     report_window_s: int  # validity of a commitment to report
     unbonding_s: int
     freeze_s_max: int
-    challenge_bond: int
+    draw_delay_blocks: int  # from a challenge to its jury
+    jury_seats: int
+    challenge_bond: int  # of an epoch's first proposal and first challenge; below 2^96
     case_bond: int  # below 2^96
     min_operator_stake: int
     min_verifier_stake: int
-    slash_buyer_ppm: int
-    slash_challenger_ppm: int  # at most 500,000; with the buyer's at most 800,000
-    case_ppm_max: int
+    slash_buyer_ppm: int  # at most 500,000; of a slash by order
+    accuser_fee: int  # at most 30 % of what is slashed
+    case_ppm_max: int  # of one account's stake, by all slash orders of 30 days
     token_supply: int
 
 
@@ -69,12 +71,14 @@ LOCALNET = ChainParams(
     report_window_s=60,
     unbonding_s=45,
     freeze_s_max=30,
+    draw_delay_blocks=1,
+    jury_seats=5,
     challenge_bond=10 * UNIT,
     case_bond=10 * UNIT,
     min_operator_stake=100 * UNIT,
     min_verifier_stake=100 * UNIT,
     slash_buyer_ppm=200_000,
-    slash_challenger_ppm=300_000,
+    accuser_fee=20 * UNIT,
     case_ppm_max=CASE_PPM_MAX,
     token_supply=1_000_000_000 * UNIT,
 )
@@ -91,12 +95,14 @@ MAINNET = ChainParams(
     report_window_s=86_400,
     unbonding_s=21 * 86_400,
     freeze_s_max=10 * 86_400,
+    draw_delay_blocks=8,
+    jury_seats=15,
     challenge_bond=500 * UNIT,
     case_bond=500 * UNIT,
     min_operator_stake=1_000 * UNIT,
     min_verifier_stake=10_000 * UNIT,
     slash_buyer_ppm=200_000,
-    slash_challenger_ppm=300_000,
+    accuser_fee=20 * UNIT,
     case_ppm_max=CASE_PPM_MAX,
     token_supply=1_000_000_000 * UNIT,
 )
@@ -173,11 +179,11 @@ def _arguments(
         _created(deployer, nonce + at) for at in range(len(order))
     )
     members = sorted(((account, hot) for account, hot in verifiers), key=lambda pair: int(pair[1], 16))
-    stakes = (p.min_operator_stake, p.min_verifier_stake, p.slash_buyer_ppm, p.slash_challenger_ppm)
+    stakes = (p.min_operator_stake, p.min_verifier_stake, p.slash_buyer_ppm, p.accuser_fee)
     given: list[list[Any]] = [
         [p.token_supply],
         [vault, members],
-        [token, court, (p.unbonding_s, p.freeze_s_max, *stakes)],
+        [token, court, escrow, (p.unbonding_s, p.freeze_s_max, *stakes)],
         [
             vault,
             verifier_set,
@@ -199,7 +205,14 @@ def _arguments(
             escrow,
             verifier_set,
             court,
-            (p.challenge_window_s, p.resolve_window_s, p.claim_period_s, p.challenge_bond),
+            (
+                p.challenge_window_s,
+                p.resolve_window_s,
+                p.claim_period_s,
+                p.draw_delay_blocks,
+                p.jury_seats,
+                p.challenge_bond,
+            ),
         ],
         [escrow, settlement, verifier_set],
     ]

@@ -73,7 +73,7 @@ def reason_lines(run: Path, node: str, epoch: int, config: Path | None = None) -
     yield f"{len(found.unpaid)} of {found.steps} steps in epoch {epoch} were not paid"
     if on_chain is not None:
         ended = None if booked is None else booked.ends_at
-        yield f"appeal: {appeal_text(on_chain.state, on_chain.now, ended, on_chain.bond)}"
+        yield f"appeal: {appeal_text(on_chain.state, on_chain.now, ended)}"
     elif known_run is None:
         yield "appeal: these books do not name their run: give the run's folder, or --config"
     else:
@@ -87,7 +87,6 @@ class _ChainView:
     run_id: bytes
     state: EpochState
     now: int
-    bond: int
 
 
 def _ask_chain(config: Path, run_id: bytes | None, epoch: int) -> _ChainView:
@@ -109,7 +108,6 @@ def _ask_chain(config: Path, run_id: bytes | None, epoch: int) -> _ChainView:
         run_id=given.run_id,
         state=chain.epoch_state(given.run_id, epoch),
         now=chain.timestamp(),
-        bond=chain.challenge_bond(),
     )
 
 

@@ -4,41 +4,48 @@ pragma solidity 0.8.37;
 import {MerkleProof} from "@openzeppelin/contracts/utils/cryptography/MerkleProof.sol";
 import {Guarded} from "./Guarded.sol";
 import {IEpochSettlement, IRunEscrow, ISlashCourt, IVerifierSet} from "./Interfaces.sol";
-import {EpochResult, Judge, Resolution, Statements} from "./Statements.sol";
+import {EpochResult, Judge, Statements} from "./Statements.sol";
 import {IBurnableToken, Tokens} from "./Tokens.sol";
 
 /// @title Proposal, challenge and payment of certified payout tables.
 /// @notice Per (run, epoch), with epochs counted from 0 and chained by prevResult:
 ///
 ///     NONE --propose--> PROPOSED --window over--> FINAL --claim period over--> SWEPT
-///                          |  ^                     ^
-///                      challenge                    |
-///                          v                        |
-///                      CHALLENGED -confirmed-> UPHELD
-///                          | rejected, or not answered in time
-///                          v
-///                        NONE (the same result never comes back; no pay by default)
+///      ^                   |  ^
+///      |               challenge  '-- the jury finds it right, or does not answer in time: a new window
+///      |                   v          |
+///      '--- wrong --- CHALLENGED -----'
 ///
-///         A result whose predecessor was rejected is an orphan; anyone may clear it.
+///         A challenge is judged by a jury that is drawn after it, from the lots of all verifiers but the signers of
+///         the result. Who proposes and who challenges each put up a bond, which doubles with every challenge of the
+///         epoch that ended: delay and theft cost more each time, and no answer, late or wrong, is the last.
+///         A result that fell may be proposed again. One whose predecessor fell is an orphan until then; anyone may
+///         clear it.
 contract EpochSettlement is IEpochSettlement, Judge, Guarded {
     using Tokens for IBurnableToken;
     using Statements for EpochResult;
-    using Statements for Resolution;
 
     enum State {
         NONE,
         PROPOSED,
         CHALLENGED,
-        UPHELD,
         FINAL,
         SWEPT
+    }
+
+    enum Outcome {
+        LAPSED,
+        UPHELD,
+        REJECTED
     }
 
     struct Params {
         uint64 challengeWindow; // seconds
         uint64 resolveWindow; // seconds
         uint64 claimPeriod; // seconds
-        uint128 bond; // token units
+        uint64 drawDelay; // blocks from a challenge to its jury
+        uint8 jurySeats;
+        uint96 bond; // token units, of the first proposal and the first challenge of an epoch
     }
 
     struct Epoch {
@@ -51,6 +58,11 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         bytes32 prevResult;
         bytes32 root;
         bytes32 modelHash;
+        address proposer;
+        uint128 bond; // of the next challenge or proposal
+        uint64 drawFrom; // block from which a challenge's jury can be drawn; zero once it is drawn
+        address[] jury; // one account for each seat
+        uint256 voted; // bitmap of seats
     }
 
     /// @dev An Epoch as it is stored, in as few storage words as possible.
@@ -60,9 +72,20 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         uint88 total;
         uint88 claimed;
         address challenger;
+        uint48 asked; // block of the challenge
+        uint32 lots; // on the list at that time
+        address proposer;
+        uint8 level; // of the proposer's bond
+        uint64 signers; // bitmap of the members of the run's set that signed
         bytes32 digest;
         bytes32 root;
         bytes32 lost; // digest of its rejected predecessor; zero while that is not rejected
+    }
+
+    struct Jury {
+        address[] seats;
+        uint32 right; // bitmap of seats
+        uint32 wrong; // bitmap of seats
     }
 
     struct Model {
@@ -70,17 +93,26 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         bytes32 modelHash;
     }
 
+    uint8 public constant JURY_SEATS_MIN = 3;
+    uint8 public constant JURY_SEATS_MAX = 31;
+    /// @dev A million times the first bond, from which on it stays.
+    uint8 private constant LEVEL_MAX = 20;
+
     IBurnableToken public immutable token;
     IRunEscrow public immutable escrow;
     IVerifierSet public immutable verifierSet;
     uint64 public immutable challengeWindow;
     uint64 public immutable resolveWindow;
     uint64 public immutable claimPeriod;
-    uint128 public immutable bond;
+    uint64 public immutable drawDelay;
+    uint8 public immutable jurySeats;
+    uint96 private immutable _bond;
 
     mapping(bytes32 runId => mapping(uint64 epoch => Kept)) private _epochs;
     mapping(bytes32 runId => mapping(uint64 epoch => mapping(uint256 word => uint256 bits))) private _claims;
-    mapping(bytes32 digest => bool) public rejected;
+    mapping(bytes32 runId => mapping(uint64 epoch => Jury)) private _juries;
+    /// @notice Challenges of an epoch that have ended; each doubles the next bonds.
+    mapping(bytes32 runId => mapping(uint64 epoch => uint8)) private _level;
     mapping(bytes32 digest => Model) private _models;
     /// @notice Bonds to give back; pull, so that no challenger can keep a result from falling.
     mapping(address challenger => uint256 amount) public bondsOwed;
@@ -93,14 +125,19 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         bytes32 tableHash,
         bytes32 modelHash,
         uint128 total,
-        uint64 windowEndsAt
+        uint64 windowEndsAt,
+        address proposer,
+        uint128 bond
     );
     event Challenged(
         bytes32 indexed runId, uint64 indexed epoch, address indexed challenger, bytes32 reasonHash, uint128 bond
     );
-    event Resolved(bytes32 indexed runId, uint64 indexed epoch, address indexed challenger, bool stands, uint128 bond);
-    event BondReleased(bytes32 indexed runId, uint64 indexed epoch, address indexed challenger, uint128 bond);
-    event BondCollected(address indexed challenger, uint256 amount);
+    event JuryDrawn(bytes32 indexed runId, uint64 indexed epoch, address[] jury);
+    event Voted(bytes32 indexed runId, uint64 indexed epoch, address indexed juror, bool isRight);
+    event Resolved(bytes32 indexed runId, uint64 indexed epoch, Outcome outcome, uint64 windowEndsAt);
+    event BondReleased(bytes32 indexed runId, uint64 indexed epoch, address indexed account, uint128 amount);
+    event BondForfeited(bytes32 indexed runId, uint64 indexed epoch, uint128 amount);
+    event BondCollected(address indexed account, uint256 amount);
     event ResultRejected(bytes32 indexed runId, uint64 indexed epoch, bytes32 digest, uint128 total);
     event ResultFinalized(
         bytes32 indexed runId, uint64 indexed epoch, bytes32 digest, uint128 total, uint64 claimEndsAt
@@ -114,7 +151,11 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
     error WrongState(State state);
     error WrongSetVersion(uint32 arrived, uint32 pinned);
     error WrongPrevious(bytes32 arrived, bytes32 expected);
-    error RejectedBefore(bytes32 digest);
+    error WrongResult(bytes32 arrived, bytes32 pending);
+    error JuryIsDrawn();
+    error TooEarlyToDraw(uint64 fromBlock);
+    error NotAJuror(address who);
+    error AlreadyVoted(address who);
     error WindowOver(uint64 endedAt);
     error TooEarly(uint64 readyAt);
     error PreviousNotFinal(uint64 epoch);
@@ -135,6 +176,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         if (escrow_.settlement() != address(this) || p.challengeWindow == 0 || p.claimPeriod == 0) revert BadParams();
         // Without time to answer, or with nothing to lose, any challenge would be the end of any result.
         if (p.resolveWindow == 0 || p.bond == 0) revert BadParams();
+        if (p.drawDelay == 0 || p.jurySeats < JURY_SEATS_MIN || p.jurySeats > JURY_SEATS_MAX) revert BadParams();
         // Stake must outlive every road that can end in a slash for this epoch's work.
         uint256 slowest = uint256(p.challengeWindow) + p.resolveWindow + court.vetoWindow() + court.executeWindow()
             + court.margin();
@@ -145,7 +187,9 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         challengeWindow = p.challengeWindow;
         resolveWindow = p.resolveWindow;
         claimPeriod = p.claimPeriod;
-        bond = p.bond;
+        drawDelay = p.drawDelay;
+        jurySeats = p.jurySeats;
+        _bond = p.bond;
     }
 
     // ---- towards a final result
@@ -161,74 +205,107 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         // slither-disable-next-line incorrect-equality
         if (r.prevResult != previous || (r.epoch != 0 && previous == 0)) revert WrongPrevious(r.prevResult, previous);
         bytes32 digest = resultDigest(r);
-        if (rejected[digest]) revert RejectedBefore(digest);
-        verifierSet.verify(pinned, digest, certType, cert);
+        (, uint256 signers) = verifierSet.verify(pinned, digest, certType, cert);
 
         uint64 until = uint64(block.timestamp) + challengeWindow;
+        uint128 bond = bondOf(r.runId, r.epoch);
         (e.state, e.until, e.total) = (State.PROPOSED, until, uint88(r.total)); // all else of NONE is zero
+        (e.proposer, e.level, e.signers) = (msg.sender, _level[r.runId][r.epoch], uint64(signers));
         (e.digest, e.root) = (digest, r.root);
         _models[digest].modelHash = r.modelHash;
-        emit ResultProposed(r.runId, r.epoch, digest, r.root, r.tableHash, r.modelHash, r.total, until);
+        // What was built on it is no orphan any more.
+        Kept storage next = _epochs[r.runId][r.epoch + 1];
+        if (next.lost == digest) next.lost = 0;
+        emit ResultProposed(
+            r.runId, r.epoch, digest, r.root, r.tableHash, r.modelHash, r.total, until, msg.sender, bond
+        );
         escrow.reserve(r.runId, r.epoch, r.total);
-        // Last, because a cap or a budget is the better answer to a total of any size.
+        // After the escrow, because a cap or a budget is the better answer to a total of any size.
         if (r.total > type(uint88).max) revert AboveTotal(r.total, type(uint88).max);
+        token.pull(bond);
     }
 
-    /// @notice Challenges a result, with a bond that burns if the result is confirmed.
+    /// @notice Challenges a result, with a bond that is lost if the jury finds the result right, and half of it if
+    ///         there is no answer.
     function challenge(bytes32 runId, uint64 epoch, bytes32 reasonHash) external nonReentrant {
         Kept storage e = _in(runId, epoch, State.PROPOSED);
         if (block.timestamp >= e.until) revert WindowOver(e.until);
-        e.state = State.CHALLENGED;
-        e.until = uint64(block.timestamp) + resolveWindow;
-        e.challenger = msg.sender;
+        uint128 bond = bondOf(runId, epoch);
+        (e.state, e.until) = (State.CHALLENGED, uint64(block.timestamp) + resolveWindow);
+        (e.challenger, e.asked, e.lots) = (msg.sender, uint48(block.number), uint32(verifierSet.lotCount()));
         emit Challenged(runId, epoch, msg.sender, reasonHash, bond);
         token.pull(bond);
     }
 
-    /// @notice Answers a challenge by a quorum of the run's set over Resolution.
-    function resolve(bytes32 runId, uint64 epoch, bool stands, uint8 certType, bytes calldata cert)
-        external
-        nonReentrant
-    {
+    /// @notice Draws the jury of a challenge, by the randomness of this block. Anyone may call, from the first block
+    ///         in which it is possible: in one block all callers draw the same jury.
+    function drawJury(bytes32 runId, uint64 epoch) external nonReentrant {
+        Kept storage e = _in(runId, epoch, State.CHALLENGED);
+        if (_juries[runId][epoch].seats.length != 0) revert JuryIsDrawn();
+        if (block.number < e.asked + drawDelay) revert TooEarlyToDraw(e.asked + drawDelay);
+        address[] memory jury = verifierSet.draw(
+            keccak256(abi.encode(block.prevrandao, runId, epoch, e.digest, _level[runId][epoch])),
+            jurySeats,
+            e.lots,
+            e.asked,
+            escrow.setVersionOf(runId),
+            e.signers,
+            [e.challenger, e.proposer]
+        );
+        _juries[runId][epoch].seats = jury;
+        emit JuryDrawn(runId, epoch, jury);
+    }
+
+    /// @notice A juror's answer, with all its seats. More than half of the seats decide.
+    /// @param  digest Of the result that the juror judged.
+    function vote(bytes32 runId, uint64 epoch, bytes32 digest, bool isRight) external nonReentrant {
         Kept storage e = _in(runId, epoch, State.CHALLENGED);
         if (block.timestamp >= e.until) revert WindowOver(e.until);
-        verifierSet.verify(
-            escrow.setVersionOf(runId), resolutionDigest(runId, epoch, e.digest, stands), certType, cert
-        );
-        emit Resolved(runId, epoch, e.challenger, stands, bond);
-        if (stands) {
-            e.state = State.UPHELD;
-            token.destroy(bond);
+        if (digest != e.digest) revert WrongResult(digest, e.digest);
+        Jury storage jury = _juries[runId][epoch];
+        uint256 seats = jury.seats.length;
+        uint32 mine;
+        for (uint256 k = 0; k < seats; k++) {
+            if (jury.seats[k] == msg.sender) mine |= uint32(1 << k);
+        }
+        if (mine == 0) revert NotAJuror(msg.sender);
+        if ((jury.right | jury.wrong) & mine != 0) revert AlreadyVoted(msg.sender);
+        uint32 side = (isRight ? jury.right : jury.wrong) | mine;
+        emit Voted(runId, epoch, msg.sender, isRight);
+        if (2 * _count(side) > seats) {
+            _decide(runId, epoch, e, isRight, side);
+        } else if (isRight) {
+            jury.right = side;
         } else {
-            _reject(runId, epoch, e);
+            jury.wrong = side;
         }
     }
 
-    /// @notice Ends a challenge that was not answered in time: no pay, the bond is returned. Anyone may call.
+    /// @notice Ends a challenge that no jury answered in time: the result stands again, for a new window. Half of the
+    ///         bond returns. Anyone may call.
     function timeoutChallenge(bytes32 runId, uint64 epoch) external nonReentrant {
         Kept storage e = _in(runId, epoch, State.CHALLENGED);
         if (block.timestamp < e.until) revert TooEarly(e.until);
-        _reject(runId, epoch, e);
+        (address challenger, uint128 bond) = (e.challenger, bondOf(runId, epoch));
+        _reopen(runId, epoch, e, Outcome.LAPSED);
+        _owe(runId, epoch, challenger, bond / 2);
+        _forfeit(runId, epoch, bond - bond / 2);
     }
 
-    /// @notice Clears a result whose predecessor is gone; any bond is free. Anyone may call.
+    /// @notice Clears a result whose predecessor is gone; the bonds are free. Anyone may call.
     function clearOrphan(bytes32 runId, uint64 epoch) external nonReentrant {
         Kept storage e = _epochs[runId][epoch];
-        if (e.state != State.PROPOSED && e.state != State.CHALLENGED && e.state != State.UPHELD) {
-            revert WrongState(e.state);
-        }
+        if (e.state != State.PROPOSED && e.state != State.CHALLENGED) revert WrongState(e.state);
         if (e.lost == 0) revert NotAnOrphan();
-        _reject(runId, epoch, e);
+        if (e.state == State.CHALLENGED) _owe(runId, epoch, e.challenger, bondOf(runId, epoch));
+        _owe(runId, epoch, e.proposer, _bondAt(e.level));
+        _remove(runId, epoch, e);
     }
 
     /// @notice Makes a result final after its window, in the order of epochs. Anyone may call.
     function finalize(bytes32 runId, uint64 epoch) external nonReentrant {
-        Kept storage e = _epochs[runId][epoch];
-        if (e.state == State.PROPOSED) {
-            if (block.timestamp < e.until) revert TooEarly(e.until);
-        } else if (e.state != State.UPHELD) {
-            revert WrongState(e.state);
-        }
+        Kept storage e = _in(runId, epoch, State.PROPOSED);
+        if (block.timestamp < e.until) revert TooEarly(e.until);
         if (epoch != 0 && (_epochs[runId][epoch - 1].state < State.FINAL || e.lost != 0)) {
             revert PreviousNotFinal(epoch - 1);
         }
@@ -236,6 +313,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         e.until = uint64(block.timestamp) + claimPeriod;
         _models[e.digest].runId = runId;
         emit ResultFinalized(runId, epoch, e.digest, e.total, e.until);
+        _owe(runId, epoch, e.proposer, _bondAt(e.level));
         escrow.settle(runId, epoch);
     }
 
@@ -273,7 +351,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         escrow.returnUnclaimed(runId, amount);
     }
 
-    /// @notice Pays out returned bonds to the account `who`. Anyone may call.
+    /// @notice Pays out returned bonds and jurors' fees to the account `who`. Anyone may call.
     function collectBond(address who) external nonReentrant {
         uint256 amount = bondsOwed[who];
         if (amount == 0) revert NothingOwed(who);
@@ -289,8 +367,29 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         bytes32 previous = e.lost;
         if (e.state != State.NONE && epoch != 0 && previous == 0) previous = _epochs[runId][epoch - 1].digest;
         bytes32 modelHash = _models[e.digest].modelHash;
-        return
-            Epoch(e.state, e.until, e.total, e.claimed, e.challenger, e.digest, previous, e.root, modelHash);
+        Jury storage jury = _juries[runId][epoch];
+        bool isDrawn = e.state != State.CHALLENGED || jury.seats.length != 0;
+        return Epoch({
+            state: e.state,
+            until: e.until,
+            total: e.total,
+            claimed: e.claimed,
+            challenger: e.challenger,
+            digest: e.digest,
+            prevResult: previous,
+            root: e.root,
+            modelHash: modelHash,
+            proposer: e.proposer,
+            bond: bondOf(runId, epoch),
+            drawFrom: isDrawn ? 0 : e.asked + drawDelay,
+            jury: jury.seats,
+            voted: jury.right | jury.wrong
+        });
+    }
+
+    /// @notice What the next challenge or proposal for an epoch puts up; of an open challenge, what it put up.
+    function bondOf(bytes32 runId, uint64 epoch) public view returns (uint128) {
+        return _bondAt(_level[runId][epoch]);
     }
 
     /// @notice The run and the model of a final result; zeros for any other digest.
@@ -316,14 +415,6 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         return _hashTypedDataV4(r.structHash());
     }
 
-    function resolutionDigest(bytes32 runId, uint64 epoch, bytes32 result, bool stands)
-        public
-        view
-        returns (bytes32)
-    {
-        return _hashTypedDataV4(Resolution(deploymentId, runId, epoch, result, stands).structHash());
-    }
-
     // ---- inside
 
     function _in(bytes32 runId, uint64 epoch, State state) private view returns (Kept storage e) {
@@ -331,21 +422,70 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         if (e.state != state) revert WrongState(e.state);
     }
 
-    /// @dev A bond is at stake in the state CHALLENGED only; there it becomes its owner's again.
-    function _reject(bytes32 runId, uint64 epoch, Kept storage e) private {
-        bool bonded = e.state == State.CHALLENGED;
-        (address challenger, bytes32 digest, uint128 total) = (e.challenger, e.digest, e.total);
+    function _bondAt(uint8 level) private view returns (uint128) {
+        return uint128(_bond) << level;
+    }
+
+    /// @dev The bond of the side that was wrong: one half to the other side, one to the seats that decided.
+    function _decide(bytes32 runId, uint64 epoch, Kept storage e, bool isRight, uint32 side) private {
+        (address challenger, address proposer) = (e.challenger, e.proposer);
+        (uint128 asked, uint128 put) = (bondOf(runId, epoch), _bondAt(e.level));
+        uint128 lost = isRight ? asked : put;
+        address[] memory seats = _juries[runId][epoch].seats;
+        uint128 fee = uint128(lost / 2 / _count(side));
+        uint128 spent;
+        for (uint256 k = 0; k < seats.length; k++) {
+            if (side >> k & 1 == 0) continue;
+            _owe(runId, epoch, seats[k], fee);
+            spent += fee;
+        }
+        _owe(runId, epoch, isRight ? proposer : challenger, lost / 2);
+        _forfeit(runId, epoch, lost - lost / 2 - spent);
+        if (isRight) {
+            _reopen(runId, epoch, e, Outcome.UPHELD);
+        } else {
+            _owe(runId, epoch, challenger, asked);
+            _endChallenge(runId, epoch);
+            emit Resolved(runId, epoch, Outcome.REJECTED, 0);
+            _remove(runId, epoch, e);
+        }
+    }
+
+    function _reopen(bytes32 runId, uint64 epoch, Kept storage e, Outcome outcome) private {
+        uint64 until = uint64(block.timestamp) + challengeWindow;
+        (e.state, e.until, e.challenger) = (State.PROPOSED, until, address(0));
+        _endChallenge(runId, epoch);
+        emit Resolved(runId, epoch, outcome, until);
+    }
+
+    function _endChallenge(bytes32 runId, uint64 epoch) private {
+        delete _juries[runId][epoch];
+        if (_level[runId][epoch] < LEVEL_MAX) _level[runId][epoch] += 1;
+    }
+
+    function _owe(bytes32 runId, uint64 epoch, address who, uint128 amount) private {
+        bondsOwed[who] += amount;
+        emit BondReleased(runId, epoch, who, amount);
+    }
+
+    function _forfeit(bytes32 runId, uint64 epoch, uint128 amount) private {
+        emit BondForfeited(runId, epoch, amount);
+        token.destroy(amount);
+    }
+
+    function _remove(bytes32 runId, uint64 epoch, Kept storage e) private {
+        (bytes32 digest, uint128 total) = (e.digest, e.total);
         delete _epochs[runId][epoch];
+        delete _juries[runId][epoch];
         delete _models[digest];
-        rejected[digest] = true;
         // What was built on it keeps its name; an orphan already keeps the name it has.
         Kept storage next = _epochs[runId][epoch + 1];
         if (next.state != State.NONE && next.lost == 0) next.lost = digest;
         emit ResultRejected(runId, epoch, digest, total);
-        if (bonded) {
-            bondsOwed[challenger] += bond;
-            emit BondReleased(runId, epoch, challenger, bond);
-        }
-        escrow.release(runId, total);
+        escrow.release(runId, total, uint64(block.timestamp) + challengeWindow);
+    }
+
+    function _count(uint32 bits) private pure returns (uint256 count) {
+        for (; bits != 0; bits &= bits - 1) count++;
     }
 }

@@ -1,14 +1,31 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
+import {EpochResult} from "./Statements.sol";
 import {IBurnableToken} from "./Tokens.sol";
 
 // What the contracts of one deployment ask of each other, and nothing more.
 
 interface IVerifierSet {
     function currentVersion() external view returns (uint32);
-    /// @dev Reverts unless the certificate is valid. The contract also returns the signers, which no caller here needs.
-    function verify(uint32 version, bytes32 digest, uint8 certType, bytes calldata cert) external view;
+    /// @dev Reverts unless the certificate is valid.
+    function verify(uint32 version, bytes32 digest, uint8 certType, bytes calldata cert)
+        external
+        view
+        returns (uint256 weight, uint256 signers);
+    function requireStaked() external view;
+    function memberOf(uint32 version, address hotKey) external view returns (address);
+    function isSeated(uint32 version, address account) external view returns (bool);
+    function lotCount() external view returns (uint256);
+    function draw(
+        bytes32 seed,
+        uint256 seats,
+        uint256 count,
+        uint64 asked,
+        uint32 version,
+        uint256 signers,
+        address[2] calldata parties
+    ) external view returns (address[] memory jury);
 }
 
 interface IStakeVault {
@@ -30,7 +47,7 @@ interface IStakeVault {
     ) external returns (uint256 amount);
     function payOut(bytes32 offenceId) external;
     function restore(bytes32 offenceId) external;
-    function bar(address who, bytes32 offenceId, address buyer, address challenger) external;
+    function bar(address who, bytes32 offenceId, address reporter) external;
     function freeze(address who, uint64 until) external;
     function unfreeze(address who) external;
     function lockBond(bytes32 caseId, address who, uint128 amount) external;
@@ -44,13 +61,15 @@ interface IRunEscrow {
     function setVersionOf(bytes32 runId) external view returns (uint32);
     function closesAtOf(bytes32 runId) external view returns (uint64);
     function reserve(bytes32 runId, uint64 epoch, uint128 total) external;
-    function release(bytes32 runId, uint128 total) external;
+    function release(bytes32 runId, uint128 total, uint64 openUntil) external;
+    function isHeld(address verifier) external view returns (bool);
     function settle(bytes32 runId, uint64 epoch) external;
     function pay(bytes32 runId, address account, uint128 amount) external;
     function returnUnclaimed(bytes32 runId, uint128 amount) external;
 }
 
 interface IEpochSettlement {
+    function resultDigest(EpochResult calldata r) external view returns (bytes32);
     function finalModel(bytes32 resultDigest) external view returns (bytes32 runId, bytes32 modelHash);
 }
 

@@ -80,6 +80,7 @@ contract ModelRegistry is Judge {
         if (r.parent != 0 && entries[r.parent].registeredAt == 0) revert UnknownParent(r.parent);
         (bytes32 runId, bytes32 modelHash) = settlement.finalModel(r.lastResult);
         if (runId == 0 || runId != r.runId || modelHash != r.modelHash) revert NotAFinalResult(r.lastResult);
+        // slither-disable-next-line unused-return
         verifierSet.verify(escrow.setVersionOf(r.runId), recordId, certType, cert);
         entries[recordId] = Entry(r.runId, r.modelHash, uint64(block.timestamp), msg.sender);
         emit ModelRegistered(
@@ -98,6 +99,7 @@ contract ModelRegistry is Judge {
         if (newRecordId == recordId) revert NotStanding(newRecordId);
         if (newRecordId != 0) _requireStanding(newRecordId);
         bytes32 digest = supersessionDigest(recordId, newRecordId, reasonHash);
+        // slither-disable-next-line unused-return
         verifierSet.verify(verifierSet.currentVersion(), digest, certType, cert);
         successions[recordId] = Succession(uint64(block.timestamp), newRecordId, reasonHash);
         emit ModelSuperseded(recordId, newRecordId, reasonHash, msg.sender);

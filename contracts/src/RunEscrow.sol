@@ -25,6 +25,7 @@ contract RunEscrow is Guarded {
         uint128 paid;
         uint128 returned;
         bytes32 specHash;
+        bool holds; // the stake of its verifier set, until a refund ends it
     }
 
     /// @dev A Run as it is stored: the fields that a claim changes share one storage word.
@@ -32,7 +33,8 @@ contract RunEscrow is Guarded {
         address buyer;
         uint32 epochs;
         uint32 setVersion;
-        uint32 pending;
+        uint24 pending;
+        bool holds; // its set's stake: from the first result to the refund
         uint64 deadline;
         uint64 closesAt;
         uint128 budget;
@@ -53,6 +55,8 @@ contract RunEscrow is Guarded {
     uint64 public immutable closeDelay;
 
     mapping(bytes32 runId => Kept) private _runs;
+    /// @notice Runs of a set in which it signed a result, and which are not over.
+    mapping(uint32 setVersion => uint256 count) public heldBy;
 
     event RunOpened(
         bytes32 indexed runId,
@@ -121,8 +125,9 @@ contract RunEscrow is Guarded {
         if (deadline > block.timestamp + RUN_SECONDS_MAX) revert BadRun();
         // Members of older sets may have left with their stake; they judge what they began and nothing new.
         if (setVersion != verifierSet.currentVersion()) revert BadRun();
+        verifierSet.requireStaked();
         _runs[runId] =
-            Kept(msg.sender, epochs, setVersion, 0, deadline, deadline, budget, epochCap, 0, 0, 0, specHash);
+            Kept(msg.sender, epochs, setVersion, 0, false, deadline, deadline, budget, epochCap, 0, 0, 0, specHash);
         emit RunOpened(runId, msg.sender, specHash, budget, epochCap, epochs, deadline, setVersion);
         token.pull(budget);
     }
@@ -147,13 +152,17 @@ contract RunEscrow is Guarded {
         emit RunClosing(runId, closesAt);
     }
 
-    /// @notice Sends the free rest of a closed run to its buyer; anyone may call.
+    /// @notice Ends a closed run: sends the free rest to its buyer, and frees its verifiers' stake. Anyone may call.
     function refund(bytes32 runId) external nonReentrant {
         Kept storage run = _known(runId);
         if (block.timestamp < run.closesAt) revert NotClosed(run.closesAt);
         if (run.pending != 0) revert ResultsPending(run.pending);
         uint128 amount = _free(run);
-        if (amount == 0) revert NothingToRefund();
+        if (amount == 0 && !run.holds) revert NothingToRefund();
+        if (run.holds) {
+            run.holds = false;
+            heldBy[run.setVersion] -= 1;
+        }
         run.returned += amount;
         emit Refunded(runId, run.buyer, amount);
         token.push(run.buyer, amount);
@@ -170,14 +179,24 @@ contract RunEscrow is Guarded {
         if (total > free) revert AboveBudget(total, free);
         run.reserved += total;
         run.pending += 1;
+        // Not when it is opened: anybody opens a run, and would hold the stake of verifiers that never work in it.
+        if (!run.holds) {
+            run.holds = true;
+            heldBy[run.setVersion] += 1;
+        }
         emit Reserved(runId, epoch, total);
     }
 
-    function release(bytes32 runId, uint128 total) external onlySettlement {
+    /// @notice A result fell. The run stays open until `openUntil` at least, so that the epoch can be proposed again.
+    function release(bytes32 runId, uint128 total, uint64 openUntil) external onlySettlement {
         Kept storage run = _known(runId);
         run.reserved -= total;
         run.pending -= 1;
         emit Released(runId, total);
+        if (openUntil > run.closesAt) {
+            run.closesAt = openUntil;
+            emit RunClosing(runId, openUntil);
+        }
     }
 
     /// @notice One result is final. Results become final in the order of epochs: after the last one nothing
@@ -225,8 +244,19 @@ contract RunEscrow is Guarded {
             reserved: k.reserved,
             paid: k.paid,
             returned: k.returned,
-            specHash: k.specHash
+            specHash: k.specHash,
+            holds: k.holds
         });
+    }
+
+    /// @notice Whether this verifier signs for a run that is not over.
+    /// @dev    Sets are installed by a quorum each, so there are few.
+    function isHeld(address verifier) external view returns (bool) {
+        for (uint32 version = verifierSet.currentVersion(); version != 0; version--) {
+            // slither-disable-next-line calls-loop
+            if (heldBy[version] != 0 && verifierSet.isSeated(version, verifier)) return true;
+        }
+        return false;
     }
 
     function buyerOf(bytes32 runId) external view returns (address) {

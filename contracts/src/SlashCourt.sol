@@ -3,14 +3,15 @@ pragma solidity 0.8.37;
 
 import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {Guarded} from "./Guarded.sol";
-import {IRunEscrow, IStakeVault, IVerifierSet} from "./Interfaces.sol";
-import {Judge, SlashOrder, Statement, Statements, Veto} from "./Statements.sol";
+import {IEpochSettlement, IRunEscrow, IStakeVault, IVerifierSet} from "./Interfaces.sol";
+import {EpochResult, Judge, SlashOrder, Statement, Statements, Veto} from "./Statements.sol";
 import {IBurnableToken, Tokens} from "./Tokens.sol";
 
 /// @title The only contract that can slash.
-/// @notice Two separate procedures. Objective: two signed statements that contradict each other take the
-///         whole stake at once, on anyone's report. Subjective: a verifier quorum's slash order opens a case with
-///         a bond, freezes the offender's withdrawals, waits out a veto window, takes a capped share, and
+/// @notice Two separate procedures. Objective: two signed statements, or two signed results of one epoch, that
+///         contradict each other take the whole stake at once, on anyone's report. Subjective: a verifier quorum's slash order opens a case with
+///         a bond, freezes the offender's withdrawals, waits out a veto window, takes a share, capped by account
+///         and time whatever the number of cases, and
 ///         pays it out after a delay in which a veto still gives it back.
 ///
 ///     NONE --openCase--> OPEN --veto window over, execute--> EXECUTED --delay over, payOut--> PAID
@@ -25,6 +26,9 @@ contract SlashCourt is Judge, Guarded {
 
     uint256 public constant PPM = 1_000_000;
     uint8 private constant ROLES = 2;
+    uint8 private constant VERIFIER = 1;
+    /// @notice The time over which the cap of an account counts.
+    uint64 public constant CAP_PERIOD = 30 days;
 
     enum State {
         NONE,
@@ -42,7 +46,7 @@ contract SlashCourt is Judge, Guarded {
         uint64 margin; // seconds
         uint64 payoutDelay; // seconds from a slash by order to its pay-out
         uint64 reportWindow; // seconds for which a commitment to report counts
-        uint32 casePpmMax;
+        uint32 casePpmMax; // of a stake, by all cases of one account and role in CAP_PERIOD
         uint96 caseBond; // token units
     }
 
@@ -58,6 +62,12 @@ contract SlashCourt is Judge, Guarded {
         address opener;
         bytes32 runId;
         bytes32 evidenceHash;
+    }
+
+    /// @dev Counts up until no case was opened for a whole period: no 30 days see more than the cap.
+    struct Usage {
+        uint64 last;
+        uint32 ppm;
     }
 
     struct Commitment {
@@ -80,10 +90,16 @@ contract SlashCourt is Judge, Guarded {
 
     mapping(bytes32 offenceId => bool) public punished;
     mapping(bytes32 caseId => Case) private _cases;
+    mapping(address account => mapping(uint8 role => Usage)) private _usage;
     mapping(address reporter => mapping(bytes32 commitment => Commitment)) public commitments;
 
     event Equivocation(
-        address indexed account, bytes32 indexed offenceId, address hotKey, bytes32 valueA, bytes32 valueB
+        address indexed account,
+        bytes32 indexed offenceId,
+        bytes32 indexed runId,
+        address hotKey,
+        bytes32 valueA,
+        bytes32 valueB
     );
     event CaseOpened(
         bytes32 indexed caseId,
@@ -108,6 +124,7 @@ contract SlashCourt is Judge, Guarded {
     error AlreadyPunished(bytes32 offenceId);
     error AboveCap(uint32 ppm, uint32 cap);
     error UnknownRole(uint8 role);
+    error NotInTheRun(address account);
     error WrongState(State state);
     error TooEarly(uint64 readyAt);
     error WindowOver(uint64 endedAt);
@@ -127,6 +144,8 @@ contract SlashCourt is Judge, Guarded {
         // Nobody may leave before a case about the last piece of work can be opened.
         uint256 slowest = uint256(p.evidenceWindow) + p.vetoWindow + p.executeWindow + p.margin;
         if (vault_.unbondingDelay() <= slowest) revert BadParams();
+        // A veto gives back to the cap what its case counted.
+        if (uint256(p.vetoWindow) + p.executeWindow + p.payoutDelay >= CAP_PERIOD) revert BadParams();
         // A case holds withdrawals to its end, so the vault must let it.
         if (vault_.freezeMax() < uint256(p.vetoWindow) + p.executeWindow) revert BadParams();
         token = vault_.token();
@@ -173,34 +192,63 @@ contract SlashCourt is Judge, Guarded {
         address other = ECDSA.recover(statementDigest(b), sigB);
         if (signer != other) revert DifferentSigners(signer, other);
         address account = vault.accountOf(signer);
-        if (account == address(0)) revert UnknownSigner(signer);
         bytes32 offenceId = equivocationId(signer, a.runId, a.epoch, a.kind, a.slot);
-        address reporter = salt == 0 ? address(0) : _committed(offenceId, salt);
-        punished[offenceId] = true;
-        emit Equivocation(account, offenceId, signer, a.value, b.value);
-        vault.bar(account, offenceId, escrow.buyerOf(a.runId), reporter);
+        _punish(account, signer, a.runId, offenceId, a.value, b.value, salt);
+    }
+
+    /// @notice The same for two different results that one verifier signed for one epoch of a run of its set: what a
+    ///         quorum that certifies two results cannot hide. Anything but the digest may differ or be equal.
+    function reportDoubleResult(
+        EpochResult calldata a,
+        bytes calldata sigA,
+        EpochResult calldata b,
+        bytes calldata sigB,
+        bytes32 salt
+    ) external nonReentrant {
+        IEpochSettlement settlement = IEpochSettlement(escrow.settlement());
+        (bytes32 first, bytes32 second) = (settlement.resultDigest(a), settlement.resultDigest(b));
+        if (a.runId != b.runId || a.epoch != b.epoch || first == second) revert NotAContradiction();
+        address signer = ECDSA.recover(first, sigA);
+        address other = ECDSA.recover(second, sigB);
+        if (signer != other) revert DifferentSigners(signer, other);
+        address account = verifierSet.memberOf(escrow.setVersionOf(a.runId), signer);
+        _punish(account, signer, a.runId, doubleResultId(signer, a.runId, a.epoch), first, second, salt);
     }
 
     // ---- subjective: a quorum's slash order, slowly and capped
 
     /// @notice Opens a case on a slash order of the run's verifier set. The case's id is the offence's id. The sender
     ///         puts up a bond, which burns if the case is vetoed or left to expire.
-    function openCase(SlashOrder calldata r, uint8 certType, bytes calldata cert) external nonReentrant {
+    /// @param seen What shows that the offender is in the run: of an operator, a statement about it that its hot key
+    ///             signed; a verifier is in the run's set, and needs none.
+    /// @dev   What is left of the account's cap is taken if that is less than the order names.
+    function openCase(
+        SlashOrder calldata r,
+        uint8 certType,
+        bytes calldata cert,
+        Statement calldata seen,
+        bytes calldata seenSig
+    ) external nonReentrant {
         _requireOurs(r.deploymentId);
         if (r.ppm == 0 || r.ppm > casePpmMax) revert AboveCap(r.ppm, casePpmMax);
         if (r.role >= ROLES) revert UnknownRole(r.role);
         if (punished[r.offenceId]) revert AlreadyPunished(r.offenceId);
-        // The judges of a run that is over may have left with their stake.
-        uint64 endsAt = escrow.closesAtOf(r.runId) + evidenceWindow;
+        uint32 version = escrow.setVersionOf(r.runId);
+        // A set that was replaced accuses nobody once its run is over.
+        uint64 endsAt = escrow.closesAtOf(r.runId);
+        if (version == verifierSet.currentVersion()) endsAt += evidenceWindow;
         if (block.timestamp >= endsAt) revert WindowOver(endsAt);
-        verifierSet.verify(escrow.setVersionOf(r.runId), slashOrderDigest(r), certType, cert);
+        // slither-disable-next-line unused-return
+        verifierSet.verify(version, slashOrderDigest(r), certType, cert);
+        _requireInRun(r, version, seen, seenSig);
         punished[r.offenceId] = true;
+        uint32 ppm = _useCap(r.offender, r.role, r.ppm);
         uint64 vetoEndsAt = uint64(block.timestamp) + vetoWindow;
         uint64 executeBy = vetoEndsAt + executeWindow;
         _cases[r.offenceId] = Case({
             state: State.OPEN,
             role: r.role,
-            ppm: r.ppm,
+            ppm: ppm,
             vetoEndsAt: vetoEndsAt,
             executeBy: executeBy,
             payableAt: 0,
@@ -216,7 +264,7 @@ contract SlashCourt is Judge, Guarded {
             r.runId,
             r.epoch,
             r.role,
-            r.ppm,
+            ppm,
             r.evidenceHash,
             r.challenger,
             vetoEndsAt,
@@ -236,8 +284,10 @@ contract SlashCourt is Judge, Guarded {
         if (!isExecuted && c.state != State.OPEN) revert WrongState(c.state);
         uint64 until = isExecuted ? c.payableAt : c.executeBy;
         if (block.timestamp >= until) revert WindowOver(until);
+        // slither-disable-next-line unused-return
         verifierSet.verify(verifierSet.currentVersion(), vetoDigest(caseId, reasonHash), certType, cert);
         c.state = State.VETOED;
+        _usage[c.offender][c.role].ppm -= c.ppm;
         emit CaseClosed(caseId, State.VETOED);
         if (isExecuted) vault.restore(caseId);
         else vault.unfreeze(c.offender);
@@ -272,6 +322,7 @@ contract SlashCourt is Judge, Guarded {
         Case storage c = _in(caseId, State.OPEN);
         if (block.timestamp < c.executeBy) revert TooEarly(c.executeBy);
         c.state = State.EXPIRED;
+        _usage[c.offender][c.role].ppm -= c.ppm;
         emit CaseClosed(caseId, State.EXPIRED);
         vault.unfreeze(c.offender);
         vault.burnBond(caseId);
@@ -289,6 +340,16 @@ contract SlashCourt is Judge, Guarded {
         returns (bytes32)
     {
         return keccak256(abi.encode(deploymentId, signer, runId, epoch, kind, slot));
+    }
+
+    function doubleResultId(address signer, bytes32 runId, uint64 epoch) public view returns (bytes32) {
+        return keccak256(abi.encode(deploymentId, signer, runId, epoch));
+    }
+
+    /// @notice What cases may still take of an account's stake in a role, if they are opened now.
+    function capLeft(address account, uint8 role) public view returns (uint32) {
+        Usage memory usage = _usage[account][role];
+        return block.timestamp >= usage.last + CAP_PERIOD ? casePpmMax : casePpmMax - usage.ppm;
     }
 
     /// @notice What `reporter` commits to. It contains the reporter, so a copied salt is of no use to another account.
@@ -313,6 +374,45 @@ contract SlashCourt is Judge, Guarded {
     function _in(bytes32 caseId, State state) private view returns (Case storage c) {
         c = _cases[caseId];
         if (c.state != state) revert WrongState(c.state);
+    }
+
+    function _punish(
+        address account,
+        address signer,
+        bytes32 runId,
+        bytes32 offenceId,
+        bytes32 valueA,
+        bytes32 valueB,
+        bytes32 salt
+    ) private {
+        if (account == address(0)) revert UnknownSigner(signer);
+        address reporter = salt == 0 ? address(0) : _committed(offenceId, salt);
+        punished[offenceId] = true;
+        emit Equivocation(account, offenceId, runId, signer, valueA, valueB);
+        vault.bar(account, offenceId, reporter);
+    }
+
+    function _requireInRun(SlashOrder calldata r, uint32 version, Statement calldata seen, bytes calldata seenSig)
+        private
+        view
+    {
+        if (r.role == VERIFIER) {
+            if (!verifierSet.isSeated(version, r.offender)) revert NotInTheRun(r.offender);
+            return;
+        }
+        address signer = ECDSA.recover(statementDigest(seen), seenSig);
+        bool isOurs = seen.deploymentId == deploymentId && seen.runId == r.runId;
+        if (!isOurs || vault.accountOf(signer) != r.offender) revert NotInTheRun(r.offender);
+    }
+
+    /// @dev Counts a new case: what the order names, or the rest of the cap.
+    function _useCap(address account, uint8 role, uint32 asked) private returns (uint32 ppm) {
+        uint32 left = capLeft(account, role);
+        // Nothing is left exactly when the whole cap was used.
+        // slither-disable-next-line incorrect-equality
+        if (left == 0) revert AboveCap(asked, 0);
+        ppm = asked < left ? asked : left;
+        _usage[account][role] = Usage(uint64(block.timestamp), casePpmMax - left + ppm);
     }
 
     /// @dev The sender, if it promised this report early enough and not too early.

@@ -5,6 +5,7 @@ import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import {Guarded} from "./Guarded.sol";
+import {IRunEscrow} from "./Interfaces.sol";
 import {Delegation, Judge, PeerBinding, Statements} from "./Statements.sol";
 import {IBurnableToken, Tokens} from "./Tokens.sol";
 
@@ -22,18 +23,18 @@ contract StakeVault is Judge, Guarded {
     uint8 public constant OPERATOR = 0;
     uint8 public constant VERIFIER = 1;
     uint256 public constant PPM = 1_000_000;
-    uint256 public constant CHALLENGER_PPM_MAX = 500_000;
-    /// @dev At least a fifth of every slash is burnt, so that offender, buyer and challenger
+    /// @dev At least a fifth of every slash is burnt, so that offender, buyer and accuser
     ///      in one hand still lose money.
-    uint256 public constant REWARDS_PPM_MAX = 800_000;
+    uint256 public constant BUYER_PPM_MAX = 500_000;
+    uint256 public constant FEE_PPM_MAX = 300_000;
 
     struct Params {
         uint64 unbondingDelay; // seconds
         uint64 freezeMax; // seconds a case may hold withdrawals
         uint256 minOperatorStake; // token units
         uint256 minVerifierStake; // token units
-        uint256 buyerPpm;
-        uint256 challengerPpm;
+        uint256 buyerPpm; // of a slash by order; of an equivocation the buyer gets nothing
+        uint256 accuserFee; // token units, whatever was slashed: accusing pays its cost and no more
     }
 
     struct Pool {
@@ -78,10 +79,11 @@ contract StakeVault is Judge, Guarded {
 
     IBurnableToken public immutable token;
     address public immutable court;
+    IRunEscrow public immutable escrow;
     uint64 public immutable unbondingDelay;
     uint64 public immutable freezeMax;
     uint256 public immutable buyerPpm;
-    uint256 public immutable challengerPpm;
+    uint256 public immutable accuserFee;
     uint256 private immutable _minOperatorStake;
     uint256 private immutable _minVerifierStake;
 
@@ -155,23 +157,25 @@ contract StakeVault is Judge, Guarded {
     error NoBond(bytes32 caseId);
     error NotHeld(address who);
     error AccountBanned(address who);
+    error StakeHeld(address who);
 
     modifier onlyCourt() {
         if (msg.sender != court) revert OnlyCourt();
         _;
     }
 
-    constructor(bytes32 deploymentId_, IBurnableToken token_, address court_, Params memory p)
+    constructor(bytes32 deploymentId_, IBurnableToken token_, address court_, IRunEscrow escrow_, Params memory p)
         Judge("AssayStakeVault", deploymentId_)
     {
-        if (p.challengerPpm > CHALLENGER_PPM_MAX || p.buyerPpm + p.challengerPpm > REWARDS_PPM_MAX) revert BadParams();
+        if (p.buyerPpm > BUYER_PPM_MAX) revert BadParams();
         if (p.minOperatorStake == 0 || p.minVerifierStake == 0 || court_ == address(0)) revert BadParams();
         token = token_;
         court = court_;
+        escrow = escrow_;
         unbondingDelay = p.unbondingDelay;
         freezeMax = p.freezeMax;
         buyerPpm = p.buyerPpm;
-        challengerPpm = p.challengerPpm;
+        accuserFee = p.accuserFee;
         _minOperatorStake = p.minOperatorStake;
         _minVerifierStake = p.minVerifierStake;
     }
@@ -199,6 +203,7 @@ contract StakeVault is Judge, Guarded {
         if (amount > active) revert NotEnoughStake(active, amount);
         uint256 left = active - amount;
         if (left != 0 && left < minimum) revert BelowMinimum(left, minimum);
+        _requireFree(role, left, minimum);
         // Whoever asks for everything gives all shares, dust included; a gift of tokens moves no book of ours.
         // slither-disable-next-line incorrect-equality
         uint256 shares =
@@ -223,6 +228,9 @@ contract StakeVault is Judge, Guarded {
         if (block.timestamp < t.readyAt) revert TooEarly(t.readyAt);
         uint64 held = frozenUntil(msg.sender);
         if (block.timestamp < held) revert AccountFrozen(held);
+        // A ticket may be older than what its owner signed since.
+        Pool storage active = _pools[msg.sender][t.role];
+        _requireFree(t.role, _value(active, active.activeShares), minStake(t.role));
         // As in cancelUnstake.
         // slither-disable-next-line incorrect-equality
         if (t.generation == pool.generation) {
@@ -309,16 +317,13 @@ contract StakeVault is Judge, Guarded {
 
     /// @notice Takes the whole stake in every role at once and bans the account from staking for ever. Otherwise
     ///         an offence reported while the stake was small could be repeated without loss when it is large.
-    function bar(address who, bytes32 offenceId, address buyer, address challenger)
-        external
-        onlyCourt
-        nonReentrant
-    {
+    /// @dev   No buyer is paid: who reports itself in a run of its own would have a share back. The fee is paid once.
+    function bar(address who, bytes32 offenceId, address reporter) external onlyCourt nonReentrant {
         if (banned[who]) revert AccountBanned(who);
         banned[who] = true;
-        uint256 burnt = _take(who, OPERATOR, offenceId, buyer, challenger);
-        burnt += _take(who, VERIFIER, offenceId, buyer, challenger);
-        token.destroy(burnt);
+        (uint256 burnt, bool isPaid) = _take(who, OPERATOR, offenceId, reporter);
+        (uint256 more,) = _take(who, VERIFIER, offenceId, isPaid ? address(0) : reporter);
+        token.destroy(burnt + more);
     }
 
     /// @notice Holds withdrawals while a case is open; bounded in time even if the case is never ended.
@@ -433,7 +438,8 @@ contract StakeVault is Judge, Guarded {
         returns (uint256 toBuyer, uint256 toChallenger)
     {
         toBuyer = buyer == address(0) || buyer == who ? 0 : amount * buyerPpm / PPM;
-        toChallenger = challenger == address(0) || challenger == who ? 0 : amount * challengerPpm / PPM;
+        toChallenger =
+            challenger == address(0) || challenger == who ? 0 : Math.min(accuserFee, amount * FEE_PPM_MAX / PPM);
     }
 
     function _credit(address who, uint256 amount) private {
@@ -442,17 +448,21 @@ contract StakeVault is Judge, Guarded {
     }
 
     /// @dev Records a slash of the whole stake; the caller burns the unassigned rest after all state changes.
-    function _take(address who, uint8 role, bytes32 offenceId, address buyer, address challenger)
+    function _take(address who, uint8 role, bytes32 offenceId, address reporter)
         private
-        returns (uint256 burnt)
+        returns (uint256 burnt, bool isPaid)
     {
         uint256 amount = _draw(who, role, PPM);
-        if (amount == 0) return 0;
-        (uint256 toBuyer, uint256 toChallenger) = _shares(who, amount, buyer, challenger);
-        burnt = amount - toBuyer - toChallenger;
-        _credit(buyer, toBuyer);
-        _credit(challenger, toChallenger);
-        emit Slashed(who, role, offenceId, amount, burnt, buyer, toBuyer, challenger, toChallenger, 0);
+        if (amount == 0) return (0, false);
+        (, uint256 fee) = _shares(who, amount, address(0), reporter);
+        (burnt, isPaid) = (amount - fee, fee != 0);
+        _credit(reporter, fee);
+        emit Slashed(who, role, offenceId, amount, burnt, address(0), 0, reporter, fee, 0);
+    }
+
+    /// @dev A verifier of a run that is not over keeps the minimum at stake.
+    function _requireFree(uint8 role, uint256 left, uint256 minimum) private view {
+        if (role == VERIFIER && left < minimum && escrow.isHeld(msg.sender)) revert StakeHeld(msg.sender);
     }
 
     function _closed(bytes32 offenceId) private returns (Pot memory pot) {

@@ -30,15 +30,6 @@ struct EpochResult {
     uint128 total;
 }
 
-/// @notice The verifiers' answer to a challenge.
-struct Resolution {
-    bytes32 deploymentId;
-    bytes32 runId;
-    uint64 epoch;
-    bytes32 result;
-    bool stands;
-}
-
 /// @notice A committee's finding that somebody's work was false.
 struct SlashOrder {
     bytes32 deploymentId;
@@ -110,8 +101,6 @@ library Statements {
     bytes32 private constant EPOCH_RESULT = keccak256(
         "EpochResult(bytes32 deploymentId,bytes32 runId,uint64 epoch,uint32 setVersion,bytes32 prevResult,bytes32 root,bytes32 tableHash,bytes32 modelHash,uint128 total)"
     );
-    bytes32 private constant RESOLUTION =
-        keccak256("Resolution(bytes32 deploymentId,bytes32 runId,uint64 epoch,bytes32 result,bool stands)");
     bytes32 private constant SLASH_ORDER = keccak256(
         "SlashOrder(bytes32 deploymentId,bytes32 runId,uint64 epoch,address offender,uint8 role,uint32 ppm,bytes32 offenceId,bytes32 evidenceHash,address challenger)"
     );
@@ -136,10 +125,6 @@ library Statements {
 
     function structHash(EpochResult memory s) internal pure returns (bytes32) {
         return keccak256(abi.encode(EPOCH_RESULT, s));
-    }
-
-    function structHash(Resolution memory s) internal pure returns (bytes32) {
-        return keccak256(abi.encode(RESOLUTION, s));
     }
 
     function structHash(SlashOrder memory s) internal pure returns (bytes32) {

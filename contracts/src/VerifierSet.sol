@@ -8,7 +8,11 @@ import {Judge, Rotation, Statements} from "./Statements.sol";
 /// @title The verifiers, as numbered sets that never change once written.
 /// @notice A set hands over to the next by its own quorum; old versions stay readable, because a run
 ///         is judged by the set it was opened with. A member that joins by a rotation has stake, and a hot
-///         key whose equivocation costs that stake; the first set is chosen by the deployer.
+///         key whose equivocation costs that stake. The first set is chosen by the deployer; no run is opened while
+///         a third of a set lack either.
+///
+///         Juries are drawn from the list of lots. A lot is the minimum of verifier's stake of one account,
+///         enlisted by it. A lot counts for questions asked after it was enlisted, while its stake is there.
 contract VerifierSet is Judge {
     using Statements for Rotation;
 
@@ -16,10 +20,17 @@ contract VerifierSet is Judge {
     uint8 public constant CERT_ECDSA = 0;
     uint256 private constant SIGNATURE_BYTES = 65;
     uint8 private constant VERIFIER = 1;
+    uint256 private constant JURORS_MIN = 3; // different accounts on a jury
+    uint256 private constant DRAWS_PER_SEAT = 16; // bounds a draw among lots that do not count
 
     struct Member {
         address account;
         address hotKey;
+    }
+
+    struct Lot {
+        address account;
+        uint64 since; // block
     }
 
     struct VersionInfo {
@@ -33,9 +44,12 @@ contract VerifierSet is Judge {
     mapping(uint32 version => VersionInfo) public versions;
     mapping(uint32 version => Member[]) private _members;
     mapping(uint32 version => mapping(address hotKey => uint256 indexPlusOne)) private _seat;
-    mapping(uint32 version => mapping(address account => bool seated)) private _seated;
+    mapping(uint32 version => mapping(address account => uint256 indexPlusOne)) private _seatOf;
+    Lot[] private _lots;
+    mapping(address account => uint256 count) public lotsOf;
 
     event SetRotated(uint32 indexed version, bytes32 setHash, uint64 fromEpoch);
+    event LotEnlisted(address indexed account, uint256 place);
 
     error BadSetSize(uint256 size);
     error MembersNotAscending(address hotKey);
@@ -48,8 +62,9 @@ contract VerifierSet is Judge {
     error NotAMember(address signer);
     error QuorumNotReached(uint256 have, uint256 need);
     error EpochGoesBack(uint64 fromEpoch);
-    error NotItsHotKey(address account, address hotKey);
-    error NotEnoughStake(address account, uint256 active);
+    error NotStaked(address account);
+    error LotTaken(uint256 place, address account);
+    error NoJury(uint256 jurors);
 
     constructor(bytes32 deploymentId_, IStakeVault vault_, Member[] memory firstSet)
         Judge("AssayVerifierSet", deploymentId_)
@@ -63,18 +78,77 @@ contract VerifierSet is Judge {
         uint32 version = currentVersion;
         if (fromEpoch < versions[version].fromEpoch) revert EpochGoesBack(fromEpoch);
         verify(version, rotationDigest(version, hashOf(newSet), fromEpoch), certType, cert);
-        uint256 minimum = vault.minStake(VERIFIER);
         // At most 64 members, and the vault is one of ours that cannot be replaced: no call here can be made to fail.
         for (uint256 i = 0; i < newSet.length; i++) {
-            Member calldata m = newSet[i];
-            // slither-disable-next-line calls-loop
-            if (vault.accountOf(m.hotKey) != m.account) revert NotItsHotKey(m.account, m.hotKey);
-            // What is leaving, the other value, no longer counts.
-            // slither-disable-next-line unused-return,calls-loop
-            (uint256 active,) = vault.stakeOf(m.account, VERIFIER);
-            if (active < minimum) revert NotEnoughStake(m.account, active);
+            if (!_isStaked(newSet[i])) revert NotStaked(newSet[i].account);
         }
         _install(newSet, fromEpoch);
+    }
+
+    /// @notice Reverts if a third or more of the current set lack the minimum of active stake or their hot key: no
+    ///         single member can keep runs from being opened, and every quorum has stake to lose.
+    function requireStaked() external view {
+        Member[] storage set = _members[currentVersion];
+        uint256 lacking;
+        address last;
+        for (uint256 i = 0; i < set.length; i++) {
+            if (_isStaked(set[i])) continue;
+            lacking++;
+            last = set[i].account;
+        }
+        if (lacking * 3 >= set.length) revert NotStaked(last);
+    }
+
+    // ---- juries
+
+    /// @notice Adds a lot of the caller's to the list, at its end or in place of one without stake.
+    function enlist(uint256 place) external {
+        uint256 minimum = vault.minStake(VERIFIER);
+        if (place != _lots.length) {
+            address holder = _lots[place].account;
+            if (_isBacked(holder, minimum)) revert LotTaken(place, holder);
+            lotsOf[holder] -= 1;
+            _lots[place] = Lot(msg.sender, uint64(block.number));
+        } else {
+            _lots.push(Lot(msg.sender, uint64(block.number)));
+        }
+        lotsOf[msg.sender] += 1;
+        if (!_isBacked(msg.sender, minimum)) revert NotStaked(msg.sender);
+        emit LotEnlisted(msg.sender, place);
+    }
+
+    /// @notice A jury of `seats` lots, each drawn by `seed` from the first `count` lots of the list. Left out are lots
+    ///         enlisted in block `asked` or later, lots without stake, the members of `version` in the bitmap
+    ///         `signers`, and two accounts more. An account may have several seats.
+    /// @dev    Reverts with fewer than three accounts: one or two are no jury.
+    function draw(
+        bytes32 seed,
+        uint256 seats,
+        uint256 count,
+        uint64 asked,
+        uint32 version,
+        uint256 signers,
+        address[2] calldata parties
+    ) external view returns (address[] memory jury) {
+        uint256 minimum = vault.minStake(VERIFIER);
+        jury = new address[](seats);
+        uint256 found;
+        uint256 accounts;
+        for (uint256 i = 0; count != 0 && found < seats && i < seats * DRAWS_PER_SEAT; i++) {
+            Lot memory lot = _lots[uint256(keccak256(abi.encode(seed, i))) % count];
+            address who = lot.account;
+            if (lot.since >= asked || who == parties[0] || who == parties[1]) continue;
+            uint256 seat = _seatOf[version][who];
+            if (seat != 0 && signers >> (seat - 1) & 1 != 0) continue;
+            if (!_isBacked(who, minimum)) continue;
+            bool isNew = true;
+            for (uint256 k = 0; k < found; k++) {
+                if (jury[k] == who) isNew = false;
+            }
+            if (isNew) accounts++;
+            jury[found++] = who;
+        }
+        if (found < seats || accounts < JURORS_MIN) revert NoJury(accounts);
     }
 
     /// @notice Reverts unless `cert` holds a quorum of distinct members' signatures over `digest`.
@@ -114,6 +188,26 @@ contract VerifierSet is Judge {
         return uint256(versions[version].size) * 2 / 3 + 1;
     }
 
+    /// @notice The account of a member of a set; zero for a hot key that is not in it.
+    function memberOf(uint32 version, address hotKey) external view returns (address) {
+        uint256 seat = _seat[version][hotKey];
+        return seat == 0 ? address(0) : _members[version][seat - 1].account;
+    }
+
+    function isSeated(uint32 version, address account) external view returns (bool) {
+        return _seatOf[version][account] != 0;
+    }
+
+    function lotCount() external view returns (uint256) {
+        return _lots.length;
+    }
+
+    /// @notice Where the list has room for a lot: at the first lot without stake, else at its end.
+    function roomForLot() external view returns (uint256 place) {
+        uint256 minimum = vault.minStake(VERIFIER);
+        while (place < _lots.length && _isBacked(_lots[place].account, minimum)) place++;
+    }
+
     function setHash(uint32 version) external view returns (bytes32) {
         return versions[version].setHash;
     }
@@ -132,6 +226,21 @@ contract VerifierSet is Judge {
 
     // ---- inside
 
+    function _isStaked(Member memory m) private view returns (bool) {
+        // slither-disable-next-line calls-loop
+        return vault.accountOf(m.hotKey) == m.account && _active(m.account) >= vault.minStake(VERIFIER);
+    }
+
+    /// @dev What is leaving, the other value, does not count.
+    function _active(address account) private view returns (uint256 active) {
+        // slither-disable-next-line unused-return,calls-loop
+        (active,) = vault.stakeOf(account, VERIFIER);
+    }
+
+    function _isBacked(address account, uint256 minimum) private view returns (bool) {
+        return _active(account) >= lotsOf[account] * minimum;
+    }
+
     function _install(Member[] memory set, uint64 fromEpoch) private {
         if (set.length == 0 || set.length > MEMBERS_MAX) revert BadSetSize(set.length);
         uint32 version = ++currentVersion;
@@ -142,9 +251,9 @@ contract VerifierSet is Judge {
             Member memory m = set[i];
             if (m.account == address(0)) revert ZeroMember();
             if (m.hotKey <= last) revert MembersNotAscending(m.hotKey);
-            if (_seated[version][m.account]) revert AccountSeatedTwice(m.account);
+            if (_seatOf[version][m.account] != 0) revert AccountSeatedTwice(m.account);
             last = m.hotKey;
-            _seated[version][m.account] = true;
+            _seatOf[version][m.account] = i + 1;
             _seat[version][m.hotKey] = i + 1;
             _members[version].push(m);
         }

@@ -12,6 +12,7 @@ contract SettlementHandler is World {
     uint32 public constant EPOCHS = 4;
     uint128 public constant CAP = 1_000;
     uint256 public constant ROWS = 4;
+    uint256 public constant JURORS = 4;
 
     address[2] public buyers = [address(0xB1), address(0xB2)];
     address[4] public payees = [address(0xC1), address(0xC2), address(0xC3), address(0xC4)];
@@ -22,6 +23,7 @@ contract SettlementHandler is World {
     mapping(bytes32 runId => mapping(uint64 epoch => bytes32 digest)) public finalDigest;
     mapping(bytes32 runId => mapping(uint64 epoch => uint256)) public claimed;
     mapping(address payee => uint256) public earned;
+    mapping(bytes32 runId => mapping(uint64 epoch => uint256)) public proposerBond;
     uint256 public finals; // reached, so that a test can see that the moves lead somewhere
     uint256 public claims;
     uint256 public falls;
@@ -31,6 +33,8 @@ contract SettlementHandler is World {
     constructor() {
         deploy();
         fund(challenger, address(settlement), 1e25);
+        token.approve(address(settlement), type(uint256).max); // this contract proposes
+        enlistJurors(JURORS);
         for (uint256 i = 0; i < 3; i++) {
             address buyer = buyers[i % 2];
             if (i < 2) fund(buyer, address(escrow), 1e25);
@@ -77,11 +81,13 @@ contract SettlementHandler is World {
         r.root = _pair(_pair(leaves[0], leaves[1]), _pair(leaves[2], leaves[3]));
         bytes32 digest = settlement.resultDigest(r);
         uint128 free = _free(r.runId);
+        uint128 bond = settlement.bondOf(r.runId, r.epoch);
         try settlement.propose(r, 0, certificate(digest, 3)) {
             if (r.total > CAP) broken = "an epoch above its cap";
             if (r.total > free) broken = "an epoch above what is left";
             if (r.epoch >= EPOCHS) broken = "an epoch too many";
             _tables[digest] = table;
+            proposerBond[r.runId][r.epoch] = bond;
         } catch {}
     }
 
@@ -90,18 +96,28 @@ contract SettlementHandler is World {
         try settlement.challenge(_run(seed), epoch % EPOCHS, bytes32(0)) {} catch {}
     }
 
-    function resolve(uint256 seed, uint64 epoch, bool stands) external {
+    function judge(uint256 seed, uint64 epoch, bool isRight) external {
         (bytes32 runId, uint64 nth) = (_run(seed), epoch % EPOCHS);
-        bytes32 result = settlement.getEpoch(runId, nth).digest;
-        bytes memory cert = certificate(settlement.resolutionDigest(runId, nth, result, stands), 3);
-        try settlement.resolve(runId, nth, stands, 0, cert) {
-            if (!stands) falls++;
-        } catch {}
+        EpochSettlement.Epoch memory e = settlement.getEpoch(runId, nth);
+        vm.roll(vm.getBlockNumber() + DRAW_DELAY);
+        try settlement.drawJury(runId, nth) {} catch {}
+        address[] memory jury = settlement.getEpoch(runId, nth).jury;
+        uint256 voices;
+        for (uint256 k = 0; k < jury.length; k++) {
+            vm.prank(jury[k]);
+            try settlement.vote(runId, nth, e.digest, isRight) {
+                voices++;
+            } catch {}
+        }
+        EpochSettlement.State state = settlement.getEpoch(runId, nth).state;
+        if (e.state == EpochSettlement.State.CHALLENGED && voices != 0 && state == e.state) broken = "no answer of a whole jury";
+        if (state == EpochSettlement.State.NONE && state != e.state) falls++;
     }
 
     function timeoutChallenge(uint256 seed, uint64 epoch) external {
         try settlement.timeoutChallenge(_run(seed), epoch % EPOCHS) {
-            falls++;
+            EpochSettlement.State state = settlement.getEpoch(_run(seed), epoch % EPOCHS).state;
+            if (state != EpochSettlement.State.PROPOSED) broken = "an outage ended a result";
         } catch {}
     }
 
@@ -162,14 +178,19 @@ contract SettlementHandler is World {
         pass(60 * DAY);
         for (uint256 i = 0; i < runs.length; i++) {
             for (uint64 epoch = 0; epoch < EPOCHS; epoch++) {
+                if (settlement.getEpoch(runs[i], epoch).state == EpochSettlement.State.CHALLENGED) {
+                    settlement.timeoutChallenge(runs[i], epoch);
+                }
+            }
+        }
+        pass(DAY);
+        for (uint256 i = 0; i < runs.length; i++) {
+            for (uint64 epoch = 0; epoch < EPOCHS; epoch++) {
                 EpochSettlement.Epoch memory e = settlement.getEpoch(runs[i], epoch);
                 bytes32 previous = epoch == 0 ? bytes32(0) : settlement.getEpoch(runs[i], epoch - 1).digest;
-                if (e.state == EpochSettlement.State.CHALLENGED) settlement.timeoutChallenge(runs[i], epoch);
-                else if (e.state != EpochSettlement.State.NONE && e.prevResult != previous) {
-                    settlement.clearOrphan(runs[i], epoch);
-                } else if (e.state == EpochSettlement.State.PROPOSED || e.state == EpochSettlement.State.UPHELD) {
-                    settlement.finalize(runs[i], epoch);
-                }
+                if (e.state != EpochSettlement.State.PROPOSED) continue;
+                if (e.prevResult != previous) settlement.clearOrphan(runs[i], epoch);
+                else settlement.finalize(runs[i], epoch);
             }
         }
         pass(31 * DAY);
@@ -178,9 +199,20 @@ contract SettlementHandler is World {
                 EpochSettlement.State state = settlement.getEpoch(runs[i], epoch).state;
                 if (state == EpochSettlement.State.FINAL) settlement.sweepUnclaimed(runs[i], epoch);
             }
-            if (_free(runs[i]) != 0) escrow.refund(runs[i]);
+            try escrow.refund(runs[i]) {} catch {}
         }
         collectBond();
+        if (settlement.bondsOwed(address(this)) != 0) settlement.collectBond(address(this));
+        for (uint256 i = 0; i < JURORS; i++) {
+            if (settlement.bondsOwed(juror(i)) != 0) settlement.collectBond(juror(i));
+        }
+    }
+
+    function owed() external view returns (uint256 sum) {
+        sum = settlement.bondsOwed(challenger) + settlement.bondsOwed(address(this));
+        for (uint256 i = 0; i < JURORS; i++) {
+            sum += settlement.bondsOwed(juror(i));
+        }
     }
 
     function collectBond() public {
@@ -270,7 +302,7 @@ contract SettlementTest is World {
             SettlementHandler.requestClose.selector,
             SettlementHandler.refund.selector,
             SettlementHandler.challenge.selector,
-            SettlementHandler.resolve.selector,
+            SettlementHandler.judge.selector,
             SettlementHandler.timeoutChallenge.selector,
             SettlementHandler.clearOrphan.selector,
             SettlementHandler.sweep.selector,
@@ -302,15 +334,18 @@ contract SettlementTest is World {
                 if (e.state != EpochSettlement.State.NONE && e.state != EpochSettlement.State.SWEPT) {
                     reserved += e.total - e.claimed;
                 }
-                if (e.state == EpochSettlement.State.CHALLENGED) bonds += BOND;
-                if (e.state > EpochSettlement.State.NONE && e.state < EpochSettlement.State.FINAL) pending++;
+                if (e.state == EpochSettlement.State.CHALLENGED) bonds += e.bond;
+                if (e.state > EpochSettlement.State.NONE && e.state < EpochSettlement.State.FINAL) {
+                    pending++;
+                    bonds += handler.proposerBond(handler.runs(i), epoch);
+                }
             }
             require(run.reserved == reserved, "I1: reserved");
             require(run.pending == pending, "pending");
             require(uint256(run.reserved) + run.paid + run.returned <= run.budget, "I1: above the budget");
         }
         require(token.balanceOf(address(escrow)) == held, "I1: the escrow's money");
-        bonds += settlement.bondsOwed(handler.challenger());
+        bonds += handler.owed();
         require(token.balanceOf(address(settlement)) == bonds, "I1: the bonds");
     }
 
@@ -364,6 +399,7 @@ contract SettlementTest is World {
         deploy();
         address buyer = address(0xB1);
         fund(buyer, address(escrow), 1e28);
+        token.approve(address(settlement), BOND);
         vm.prank(buyer);
         bytes32 runId = escrow.openRun(0, 1e28, 1e28, 1, uint64(_now() + 40 * DAY), 1);
         EpochResult memory r =

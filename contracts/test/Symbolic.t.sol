@@ -22,7 +22,19 @@ contract Surroundings {
     uint256 public paid;
     uint256 public payments;
 
-    function verify(uint32, bytes32, uint8, bytes calldata) external pure {}
+    function verify(uint32, bytes32, uint8, bytes calldata) external pure returns (uint256, uint256) {
+        return (1, 1);
+    }
+
+    function requireStaked() external pure {}
+
+    function lotCount() external pure returns (uint256) {
+        return 0;
+    }
+
+    function isHeld(address) external pure returns (bool) {
+        return false;
+    }
 
     function vault() external view returns (address) {
         return address(this);
@@ -44,7 +56,7 @@ contract Surroundings {
 
     function settle(bytes32, uint64) external {}
 
-    function release(bytes32, uint128) external {}
+    function release(bytes32, uint128, uint64) external {}
 
     function returnUnclaimed(bytes32, uint128 amount) external {
         paid += amount;
@@ -95,7 +107,7 @@ contract SymbolicEscrow is Symbolic {
         if (more != 0) escrow.topUp(runId, more);
         escrow.reserve(runId, 0, amounts[0]);
         if (falls) {
-            escrow.release(runId, amounts[0]);
+            escrow.release(runId, amounts[0], 0);
         } else {
             escrow.settle(runId, 0);
             escrow.pay(runId, PAYEE, amounts[1]);
@@ -162,8 +174,9 @@ contract SymbolicSettlement is Symbolic {
             IRunEscrow(address(around)),
             IVerifierSet(address(around)),
             ISlashCourt(address(around)),
-            EpochSettlement.Params(1, 1, 1 days, 1)
+            EpochSettlement.Params(1, 1, 1 days, 1, 3, 1)
         );
+        token.approve(address(settlement), 2);
     }
 
     /// @notice I2, I3: whatever row the verifiers signed, and for whatever total, it is paid at most once and
@@ -193,7 +206,6 @@ contract SymbolicSettlement is Symbolic {
     function check_nothingIsPaidBeforeFinal(Row calldata a, uint128 total, bool challenged) public {
         _post(settlement.leafOf(RUN, 0, a.index, a.account, a.amount), total);
         if (challenged) {
-            token.approve(address(settlement), 1);
             settlement.challenge(RUN, 0, 0);
         }
         assert(!_claim(a));
@@ -229,7 +241,11 @@ contract SymbolicVault is Symbolic {
         super.setUp();
         // This contract is the one who stakes, and the court.
         vault = new StakeVault(
-            ID, IBurnableToken(address(token)), address(this), StakeVault.Params(21 days, 10 days, 1, 1, 200_000, 300_000)
+            ID,
+            IBurnableToken(address(token)),
+            address(this),
+            IRunEscrow(address(around)),
+            StakeVault.Params(21 days, 10 days, 1, 1, 200_000, 20)
         );
         token.approve(address(vault), type(uint256).max);
     }

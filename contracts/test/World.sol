@@ -32,7 +32,11 @@ abstract contract World {
     bytes32 internal constant ID = keccak256("deployment");
     uint64 internal constant DAY = 1 days;
     uint64 internal constant UNBONDING = 21 * DAY;
-    uint128 internal constant BOND = 500;
+    uint96 internal constant BOND = 500;
+    uint64 internal constant DRAW_DELAY = 2;
+    uint8 internal constant SEATS = 5;
+    uint256 internal constant FEE = 20;
+    uint256 internal constant MIN_VERIFIER_STAKE = 1_000;
     uint96 internal constant CASE_BOND = 700;
     uint256 internal constant PPM = 1_000_000;
     uint32 internal constant CASE_PPM_MAX = 300_000;
@@ -56,7 +60,11 @@ abstract contract World {
         token = new AssayToken(ID, 1e30);
         set = new VerifierSet(ID, IStakeVault(made[2]), members);
         vault = new StakeVault(
-            ID, IBurnableToken(made[0]), made[3], StakeVault.Params(UNBONDING, 10 * DAY, 1, 1, 200_000, 300_000)
+            ID,
+            IBurnableToken(made[0]),
+            made[3],
+            IRunEscrow(made[4]),
+            StakeVault.Params(UNBONDING, 10 * DAY, 1, MIN_VERIFIER_STAKE, 200_000, FEE)
         );
         court = new SlashCourt(
             ID,
@@ -72,8 +80,12 @@ abstract contract World {
             IRunEscrow(made[4]),
             IVerifierSet(made[1]),
             ISlashCourt(made[3]),
-            EpochSettlement.Params(DAY, 3 * DAY, 30 * DAY, BOND)
+            EpochSettlement.Params(DAY, 3 * DAY, 30 * DAY, DRAW_DELAY, SEATS, BOND)
         );
+        for (uint256 i = 0; i < members.length; i++) {
+            join(members[i].account, hotKeys[i]);
+        }
+
     }
 
     /// @notice `count` members, and their hot keys in `hotKeys`.
@@ -91,6 +103,32 @@ abstract contract World {
         for (uint256 i = 0; i < count; i++) {
             members[i] = VerifierSet.Member(address(uint160(0xE000 + i)), vm.addr(hotKeys[i]));
         }
+    }
+
+    /// @notice Stakes the minimum of a verifier for `who`, and lets the hot key sign for it.
+    function join(address who, uint256 hotKey) internal {
+        fund(who, address(vault), MIN_VERIFIER_STAKE);
+        vm.prank(who);
+        vault.stake(1, MIN_VERIFIER_STAKE);
+        bytes memory consent = signature(hotKey, vault.delegationDigest(who, vm.addr(hotKey), 1));
+        vm.prank(who);
+        vault.delegate(vm.addr(hotKey), 1, consent);
+    }
+
+    /// @notice `count` verifiers more, who are in no set and have a lot each.
+    function enlistJurors(uint256 count) internal {
+        for (uint256 i = 0; i < count; i++) {
+            address who = juror(i);
+            join(who, 1_000 + i);
+            uint256 end = set.lotCount();
+            vm.prank(who);
+            set.enlist(end);
+        }
+        vm.roll(vm.getBlockNumber() + 1); // a lot counts for challenges of later blocks
+    }
+
+    function juror(uint256 i) internal pure returns (address) {
+        return address(uint160(0x70000 + i));
     }
 
     function certificate(bytes32 digest, uint256 count) internal view returns (bytes memory cert) {

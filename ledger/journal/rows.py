@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from assay.chain.commit_statement import evm_address
-from assay.chain.events import EVENTS, ChainEvent
+from assay.chain.events import EVENTS, ChainEvent, Gifted
 from assay.ledger.journal.round_facts import RoundFacts
 from assay.ledger.settlement.payouts import Settlement
 from assay.protocol.audits import FaultKind
@@ -20,7 +20,7 @@ from assay.protocol.types import NO_DIGEST
 
 Place = tuple[bytes, int]  # block hash and log index: identifies an event for ever
 Row = dict[str, Any]
-_KINDS = {kind.__name__: kind for kind in EVENTS}
+_KINDS: dict[str, type[ChainEvent]] = {kind.__name__: kind for kind in (*EVENTS, Gifted)}
 _PLACE = {field.name for field in fields(ChainEvent)}
 
 

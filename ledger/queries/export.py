@@ -110,7 +110,7 @@ def beancount_account(account: Account) -> str:
     """An account's beancount name: parts begin with a capital letter or a digit."""
     root = "Assets" if account.kind.side is Side.DEBIT else "Liabilities"
     kind = account.kind.value.removeprefix("asset:").capitalize()
-    what = "Case" if account.kind in (Kind.HELD, Kind.CASE_BOND) else "Run"
+    what = {Kind.HELD: "Case", Kind.CASE_BOND: "Case", Kind.GIFT: "Contract"}.get(account.kind, "Run")
     owner = (
         account.owner if account.owner.startswith("0x") or not account.owner else f"{what}-{account.owner}"
     )

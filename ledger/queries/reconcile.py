@@ -22,9 +22,7 @@ from assay.chain.events import (
 from assay.chain.reader import ChainReader
 from assay.chain.state import EpochPhase
 from assay.ledger.accounts import (
-    BONDS,
-    ESCROW,
-    VAULT,
+    HOLDERS,
     Account,
     bond_owed,
     budget,
@@ -52,8 +50,7 @@ def reconcile(
 ) -> tuple[Difference, ...]:
     """Every difference between the books and the contracts; none means they match.
 
-    Tokens that were sent to a contract by a plain transfer are a difference too: they are owed to
-    no account, and the books must not be made to fit.
+    Tokens that were sent to a contract by a plain transfer are in the books, in a gift account of their own.
 
     Args:
         store: The books, up to the newest block.
@@ -87,8 +84,7 @@ def trial_balance(store: BookStore) -> int:
 
 
 def _assets(chain: ChainReader) -> Iterator[tuple[Account, int]]:
-    holders = {ESCROW: "RunEscrow", VAULT: "StakeVault", BONDS: "EpochSettlement"}
-    for account, contract in holders.items():
+    for contract, account in HOLDERS.items():
         yield account, chain.token_balance(chain.deployment.address(contract))
 
 
@@ -118,7 +114,7 @@ def _stakes(store: BookStore, chain: ChainReader) -> Iterator[tuple[Account, int
 
 def _waiting(store: BookStore, chain: ChainReader) -> Iterator[tuple[Account, int]]:
     """On-chain amounts of slashes not paid out yet, and of bonds not yet returned or burnt."""
-    challengers = set()
+    owed = set()
     for event in store.events(Slashed, BondLocked, BondReleased):
         match event:
             case Slashed() if event.payable_at:
@@ -126,8 +122,8 @@ def _waiting(store: BookStore, chain: ChainReader) -> Iterator[tuple[Account, in
             case BondLocked():
                 yield case_bond(event.case_id), chain.case_bond(event.case_id)
             case BondReleased():
-                challengers.add(event.challenger)
-    for account in sorted(challengers):
+                owed.add(event.account)
+    for account in sorted(owed):
         yield bond_owed(account), chain.bonds_owed(account)
 
 

@@ -14,7 +14,14 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from assay.chain.commit_statement import evm_address
-from assay.chain.events import CaseClosed, ResultFinalized, Slashed, SlashReversed
+from assay.chain.events import (
+    CaseClosed,
+    CaseOpened,
+    Equivocation,
+    ResultFinalized,
+    Slashed,
+    SlashReversed,
+)
 from assay.chain.statements import OPERATOR, VERIFIER
 from assay.ledger.accounts import Kind, budget
 from assay.ledger.journal.store import BookStore
@@ -206,13 +213,20 @@ def verifiers(store: BookStore, spec: RunSpec) -> tuple[VerifierFigures, ...]:
 
 
 def _slashes(store: BookStore) -> list[Slashed]:
-    """Every slash that no veto reversed."""
-    found = store.events(Slashed, SlashReversed)
+    """Every slash of the run that no veto reversed; other runs of the deployment have their own."""
+    found = store.events(Slashed, SlashReversed, CaseOpened, Equivocation)
+    ours = {
+        event.case_id if isinstance(event, CaseOpened) else event.offence_id
+        for event in found
+        if isinstance(event, CaseOpened | Equivocation) and event.run_id == store.run_id
+    }
     reversed_ = {event.offence_id for event in found if isinstance(event, SlashReversed)}
     return [
         event
         for event in found
-        if isinstance(event, Slashed) and not (event.payable_at and event.offence_id in reversed_)
+        if isinstance(event, Slashed)
+        and event.offence_id in ours
+        and not (event.payable_at and event.offence_id in reversed_)
     ]
 
 

@@ -39,7 +39,6 @@ class Appeal:
 
     ends_at: int  # end of the challenge window, Unix seconds of chain time
     is_challenged: bool = False
-    is_confirmed: bool = False
     is_final: bool = False
 
 
@@ -102,7 +101,7 @@ def read_appeal(db: Connection, run_id: bytes, epoch: int) -> Appeal | None:
             case Challenged() if found is not None:
                 found = replace(found, is_challenged=True)
             case Resolved() if found is not None:
-                found = replace(found, is_confirmed=event.stands)
+                found = replace(found, ends_at=event.window_ends_at, is_challenged=False)
             case ResultFinalized() if found is not None:
                 found = replace(found, is_final=True)
     return found
@@ -119,8 +118,6 @@ def appeal_by_books(found: Appeal | None, now: int) -> str:
         return "no result of this epoch is in the books; it can be challenged once it is proposed"
     if found.is_final:
         return f"over since {when_text(found.ends_at, now)}: the result is final"
-    if found.is_confirmed:
-        return "challenged, and confirmed by the verifiers: there is no second challenge"
     if found.is_challenged:
         return "challenged, and not answered yet"
     if now < found.ends_at:

@@ -33,12 +33,12 @@ from assay.ledger.settlement.results import epoch_result
 from assay.network.host import Host
 from assay.observer.buyer.parameters import Replay
 from assay.observer.buyer.registrar import register_model, witnessed_point
-from assay.observer.ledger_service.certificates import certified_result
 from assay.observer.ledger_service.status import AgreementReport, Mismatch, StatusFile
 from assay.participant.config import Config, Participant, open_participant
 from assay.participant.follower import Follower
 from assay.participant.keyring import release_key
 from assay.participant.run import participate
+from assay.participant.wallet.certificates import certified_result
 from assay.participant.wallet.claims import open_chain
 from assay.protocol.audits import AuditStatus
 from assay.protocol.calendar import Calendar

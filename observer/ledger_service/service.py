@@ -28,13 +28,13 @@ from assay.ledger.journal.store import BookStore
 from assay.ledger.log.signer import CheckpointSigner, LedgerRolledBack
 from assay.observer.ledger_service.anchor import anchor_newest, compare_with_anchor
 from assay.observer.ledger_service.bookkeeper import Bookkeeper
-from assay.observer.ledger_service.settler import Settler
 from assay.observer.ledger_service.status import StatusFile
 from assay.observer.ledger_service.witnesses import Witnesses
 from assay.participant.config import Config, Participant, open_participant
 from assay.participant.follower import Follower
 from assay.participant.run import participate
 from assay.participant.wallet.claims import claim_everything, open_chain
+from assay.participant.wallet.settler import Settler
 from assay.protocol.errors import AssayError, Unavailable
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class LedgerService:
         urls, one_suffices = (me.config.rpc_url, *me.config.rpc_urls), me.config.one_rpc_suffices
         self.providers = Providers(urls, me.deployment, one_suffices=one_suffices)
         settlers = Providers(urls, me.deployment, one_suffices=one_suffices)  # used by another thread
-        self.settler = Settler(me, self.follower, settlers.check)
+        self.settler = Settler(me, self.follower, settlers.check, pays_others=True)
         self._has_reported = False
 
     async def run(self) -> None:

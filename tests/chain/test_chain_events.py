@@ -14,7 +14,10 @@ BOOKKEEPING_FREE = {
     "Unfrozen",
     "Reserved",
     "Released",
-}  # follow from another event in the same transaction
+    "LotEnlisted",
+    "JuryDrawn",
+    "Voted",
+}  # move no money, or follow from another event in the same transaction
 PLACE = field_names(ChainEvent)
 
 

@@ -24,7 +24,17 @@ from assay.chain.addresses import Deployment
 from assay.chain.client import MAINNET, UNIT, Chain, deploy
 from assay.chain.commit_statement import evm_address
 from assay.chain.providers import Providers
-from assay.chain.statements import OPERATOR, Address, SlashOrder, address_of, certificate, sign_digest
+from assay.chain.statements import (
+    OPERATOR,
+    VERIFIER,
+    Address,
+    Delegation,
+    SlashOrder,
+    Statement,
+    address_of,
+    certificate,
+    sign_digest,
+)
 from assay.ledger.journal.store import BookStore
 from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import epoch_result, run_id_of
@@ -97,6 +107,8 @@ class Market:
         self.bank = Chain(rpc_url, self.deployment, bank_key)
         everyone = [wallet(name) for name in (*NODES, *VERIFIERS, "buyer", "stranger")]
         self.bank.fund_many(everyone, token_amount=PURSE, amount_wei=10**18)
+        for name in VERIFIERS:
+            self.join_as_verifier(name)
         self.order_file = folder / "run.toml"
         self.order_file.write_text(ORDER)
         self.spec = build_spec(
@@ -113,6 +125,20 @@ class Market:
         (folder / "spec.cbor").write_bytes(encode(self.spec))
         (folder / "peers.json").write_text("{}")
         (folder / "password").write_text(PASSWORD + "\n")
+
+    def join_as_verifier(self, name: str) -> None:
+        """The minimum of stake, and leave for the hot key to sign."""
+        self.as_(name).stake(VERIFIER, WINDOWS.min_verifier_stake)
+        self.delegate(name)
+
+    def delegate(self, name: str) -> None:
+        """Lets the hot key sign for the account."""
+        hot, expiry = evm_address(a_member(name).hot), 2**40
+        consent = Delegation(
+            deployment_id=self.deployment.deployment_id, account=wallet(name), hot_key=hot, expiry=expiry
+        )
+        signed = sign_digest(self.deployment.digest(consent), a_hot_key(name))
+        self.as_(name).delegate(hot, expiry, signed)
 
     def fresh(self, folder: Path) -> Market:
         """The same market, its files in a folder of their own."""
@@ -171,8 +197,19 @@ class Market:
             challenger=wallet(challenger),
         )
         signed = self.deployment.digest(ruling)
+        self.delegate(name)
+        seen = Statement(
+            deployment_id=self.deployment.deployment_id,
+            run_id=self.run_id,
+            epoch=0,
+            kind=1,
+            slot=bytes(32),
+            value=bytes(32),
+        )
         self.bank.open_case(
-            ruling, certificate(signed, [sign_digest(signed, a_hot_key(v)) for v in VERIFIERS])
+            ruling,
+            certificate(signed, [sign_digest(signed, a_hot_key(v)) for v in VERIFIERS]),
+            (seen, sign_digest(self.deployment.digest(seen), a_hot_key(name))),
         )
         return ruling.offence_id
 

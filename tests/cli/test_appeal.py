@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from assay.chain.statements import Resolution, certificate, sign_digest
 from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import run_id_of
 from assay.protocol.encoding.codec import encode
 from assay.protocol.types import Digest
-from tests.builders import NODES, VERIFIERS, a_hot_key, peer
+from tests.builders import NODES, peer
 from tests.cli.market import Market
 from tests.conftest import Assay
 
@@ -51,12 +50,15 @@ def test_the_way_to_object_is_told_in_every_state(
 
     market.as_("stranger").challenge(market.run_id, 0, bytes(32))
     by_chain, by_books = both()
-    assert "the verifiers answer until" in by_chain
+    assert "a jury answers until" in by_chain
     assert by_books == "appeal: challenged, and not answered yet"
 
-    answer(market, 0)
+    market.advance(market.params.resolve_window_s)
+    market.bank.timeout_challenge(market.run_id, 0)
     for line in both():
-        assert line == "appeal: challenged, and confirmed by the verifiers: there is no second challenge"
+        assert line.startswith("appeal: can be challenged until")
+    assert "with a bond of 1,000.000000 aUSD" in both()[0]
+    market.advance(market.params.challenge_window_s)
     market.bank.finalize(market.run_id, 0)
     for line in both():
         assert line.startswith("appeal: over") and line.endswith("the result is final")
@@ -72,20 +74,6 @@ def test_a_window_that_is_over_is_told_with_its_end(
     market.bank.finalize(market.run_id, 0)
     line = appeals(assay, market.ledger(tables), *config)
     assert line.startswith("appeal: over since") and line.endswith("the result is final")
-
-
-def test_a_result_that_fell_can_no_longer_be_challenged(
-    assay: Assay, market: Market, tables: dict[int, Settlement]
-):
-    market.propose(tables, 0)
-    market.as_("stranger").challenge(market.run_id, 0, bytes(32))
-    market.advance(market.params.resolve_window_s)
-    market.bank.timeout_challenge(market.run_id, 0)
-
-    run = market.ledger(tables)
-
-    assert "no result" in appeals(assay, run)
-    assert "no result" in appeals(assay, run, "--config", market.config_of(NODE))
 
 
 def test_books_without_their_spec_say_so(assay: Assay, market: Market, tables: dict[int, Settlement]):
@@ -107,18 +95,3 @@ def test_a_file_of_another_run_is_refused(assay: Assay, market: Market, tables: 
     assert code == 2 and "the books are of run" in err
     code, _, err = assay("earnings", run, "--node", node, "--config", file)
     assert code == 2 and "--config goes with --why" in err
-
-
-def answer(market: Market, epoch: int) -> None:
-    """A quorum says that the result stands."""
-    state = market.bank.epoch_state(market.run_id, epoch)
-    word = Resolution(
-        deployment_id=market.deployment.deployment_id,
-        run_id=market.run_id,
-        epoch=epoch,
-        result=state.digest,
-        stands=True,
-    )
-    signed = market.deployment.digest(word)
-    cert = certificate(signed, [sign_digest(signed, a_hot_key(name)) for name in VERIFIERS])
-    market.bank.resolve(market.run_id, epoch, True, cert)

@@ -67,7 +67,7 @@ def test_the_form_with_to_may_be_repeated_and_the_other_adds_again(assay: Assay,
 def test_the_role_is_the_one_in_the_run(assay: Assay, market: Market):
     assay("stake", "add", market.config_of(VERIFIERS[0]), "150")
 
-    assert active(market, VERIFIERS[0], VERIFIER) == 150 * UNIT
+    assert active(market, VERIFIERS[0], VERIFIER) == 250 * UNIT  # with the 100 that its seat needs
     assert active(market, VERIFIERS[0], OPERATOR) == 0
     code, _, err = assay("stake", "add", market.config_of("buyer"), "150")
     assert code == 2 and "neither node nor verifier" in err
@@ -198,9 +198,9 @@ def test_the_rewards_of_a_slash_are_collected_once(assay: Assay, market: Market)
     market.advance(market.params.payout_delay_s)
     market.bank.pay_out_case(case)
 
-    assert "22.500000 aUSD collected" in assay("stake", "collect", file)[1]
+    assert "20.000000 aUSD collected" in assay("stake", "collect", file)[1]
     assert "no reward to collect" in assay("stake", "collect", file)[1]
-    assert market.bank.token_balance(wallet(VERIFIERS[0])) == PURSE + 22_500_000
+    assert market.bank.token_balance(wallet(VERIFIERS[0])) == PURSE - 100 * UNIT + 20 * UNIT
 
 
 # ---- files and endpoints that lie

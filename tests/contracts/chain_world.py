@@ -11,11 +11,21 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
-from assay.chain.client import MAINNET, UNIT, Chain, ChainParams, Deployment, deploy
+from assay.chain.client import (
+    MAINNET,
+    UNIT,
+    Chain,
+    ChainParams,
+    ChainRefused,
+    Deployment,
+    EpochPhase,
+    deploy,
+)
 from assay.chain.proofs.payout_tree import Payout, PayoutTree, payout_tree
 from assay.chain.rpc import artefact
 from assay.chain.statements import (
     OPERATOR,
+    VERIFIER,
     Address,
     Delegation,
     EpochResult,
@@ -27,7 +37,14 @@ from assay.chain.statements import (
     sign_digest,
 )
 
-WINDOWS = replace(MAINNET, min_operator_stake=100 * UNIT, min_verifier_stake=100 * UNIT)
+WINDOWS = replace(
+    MAINNET,
+    min_operator_stake=100 * UNIT,
+    min_verifier_stake=100 * UNIT,
+    draw_delay_blocks=1,
+    jury_seats=5,
+    challenge_bond=480 * UNIT,  # divisible among any number of seats
+)
 PURSE = 10_000 * UNIT
 BUDGET = 3_000 * UNIT
 MODEL = b"model".ljust(32, b"\0")
@@ -84,7 +101,17 @@ class World:
         )
         self.bank = Chain(rpc_url, self.deployment, bank_key)
         everyone = [*self.verifiers, *self.operators, self.buyer, self.bystander]
+        self.jurors = [person(f"juror {at}") for at in range(4)]  # staked, in no set
+        judges = [*self.verifiers, *self.jurors]
+        everyone += self.jurors
         self.bank.fund_many([p.account for p in everyone], token_amount=PURSE, amount_wei=10**18)
+        self.bank.fund_many([p.account for p in judges], token_amount=params.min_verifier_stake, amount_wei=0)
+        for judge in judges:
+            self.join(judge, VERIFIER, params.min_verifier_stake)
+        for juror in self.jurors:
+            self.as_(juror).enlist()
+        self.ready_block = self.bank.block_number() + 1
+        self.judges_stake = len(judges) * params.min_verifier_stake
 
     # ---- people and time
 
@@ -105,7 +132,9 @@ class World:
         self.as_(person)._move(function, contract, function, *arguments)
 
     def held(self, contract: str) -> int:
-        return self.bank.token_balance(self.deployment.address(contract))
+        """Tokens in a contract, but for the verifiers' and jurors' stake."""
+        found = self.bank.token_balance(self.deployment.address(contract))
+        return found - self.judges_stake if contract == "StakeVault" else found
 
     # ---- stake
 
@@ -167,6 +196,27 @@ class World:
         self.bank.finalize(self.run_id, epoch)
         return tree
 
+    # ---- juries
+
+    def judge(self, run_id: bytes, epoch: int, is_right: bool) -> None:
+        """A jury is drawn, and all of it says the same."""
+        people = {p.account: p for p in [*self.jurors, *self.verifiers]}
+        state = self.bank.epoch_state(run_id, epoch)
+        while state.draw_from:
+            self.rpc("evm_mine")
+            try:
+                self.bank.draw_jury(run_id, epoch)
+            except ChainRefused as refused:  # too few different accounts this time
+                if refused.name != "NoJury":
+                    raise
+            state = self.bank.epoch_state(run_id, epoch)
+        for juror in dict.fromkeys(state.jury) or [self.bystander.account]:
+            if self.bank.epoch_state(run_id, epoch).digest != state.digest:
+                return
+            self.as_(people.get(juror, self.bystander)).vote(run_id, epoch, state.digest, is_right)
+            if self.bank.epoch_state(run_id, epoch).phase is not EpochPhase.CHALLENGED:
+                return
+
     # ---- signatures
 
     def signed(self, statement: Signable, key: bytes) -> bytes:
@@ -186,6 +236,22 @@ class World:
             value=b"one".ljust(32, b"\0"),
         )
         return replace(statement, **changes)
+
+    def seen_of(self, order: SlashOrder) -> tuple[Statement, bytes]:
+        """What shows that the offender works in the run: a commit, signed by its hot key."""
+        everyone = [*self.operators, *self.verifiers, self.bystander, self.buyer]
+        offender = next(person for person in everyone if person.account == order.offender)
+        if self.bank.hot_key(offender.hot_key) is None:
+            self.delegate(offender)
+        statement = Statement(
+            deployment_id=self.deployment.deployment_id,
+            run_id=order.run_id,
+            epoch=1,
+            kind=1,
+            slot=b"a step".ljust(32, b"\0"),
+            value=bytes(32),
+        )
+        return statement, self.signed(statement, offender.hot)
 
     def a_ruling(self, offender: Person, **changes: Any) -> SlashOrder:
         slash_order = SlashOrder(

@@ -61,7 +61,8 @@ def _of_stake(world: World) -> Iterator[Cost]:
     yield Cost("withdraw", _send(world, one, "StakeVault", "withdraw", 1))
 
     slash_order = world.a_ruling(one, ppm=250_000, offence_id=sha256(b"offence").digest())
-    opening = (values(slash_order), CERT_ECDSA, world.cert(slash_order))
+    seen, signature = world.seen_of(slash_order)
+    opening = (values(slash_order), CERT_ECDSA, world.cert(slash_order), values(seen), signature)
     _send(world, two, "AssayToken", "approve", world.deployment.address("SlashCourt"), 2**255)
     yield Cost("slash: open a case, 3 signatures", _send(world, two, "SlashCourt", "openCase", *opening))
     world.advance(world.params.veto_window_s)
@@ -126,6 +127,8 @@ def _post(world: World, epoch: int, tree: PayoutTree, count: int) -> int:
     hashes = {name: sha256(name.encode()).digest() for name in ("table_hash", "model_hash")}
     result: EpochResult = world.a_result(tree, epoch, **hashes)
     arguments = (values(result), CERT_ECDSA, world.cert(result, count))
+    settlement = world.deployment.address("EpochSettlement")
+    _send(world, world.bystander, "AssayToken", "approve", settlement, 2**255)
     return _send(world, world.bystander, "EpochSettlement", "propose", *arguments)
 
 

@@ -15,6 +15,8 @@ from assay.chain.state import CasePhase
 
 PPM = 10**6
 ROLES = (0, 1)
+PROPOSER = "eve"  # who sends every result
+CAP_PERIOD_S = 30 * 86_400
 ANYTHING = "*"  # a certificate over other bytes recovers to anybody: the word for it is chance
 Row = tuple[str, int]  # who is paid, and how much
 
@@ -86,6 +88,7 @@ class Run:
     paid: int = 0
     returned: int = 0
     pending: int = 0
+    holds: bool = False
 
     @property
     def free(self) -> int:
@@ -101,8 +104,9 @@ class Result:
     total: int
     claimed: int = 0
     challenger: str = ""
-    is_orphan: bool = False
-    is_bonded: bool = False
+    proposer: str = ""
+    bond: int = 0  # the proposer's
+    lost: bytes = b""  # the predecessor that it names and that fell
 
 
 @dataclass
@@ -137,7 +141,9 @@ class Model:
     owed: dict[str, int] = field(default_factory=dict)  # bonds of challenges
     runs: dict[str, Run] = field(default_factory=dict)
     results: dict[tuple[str, int], Result] = field(default_factory=dict)
-    rejected: set[bytes] = field(default_factory=set)
+    levels: dict[tuple[str, int], int] = field(default_factory=dict)  # challenges that ended
+    jurors_owed: int = 0
+    usage: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # last case, ppm
     paid_rows: set[tuple[str, int, int]] = field(default_factory=set)
     cases: dict[bytes, Case] = field(default_factory=dict)
 
@@ -243,10 +249,10 @@ class Model:
         found = self._run(run)
         require(now >= found.closes_at, "NotClosed")
         require(found.pending == 0, "ResultsPending")
-        free = found.free
-        found.returned += free
+        free, found.returned = found.free, found.returned + found.free
         self.balance[found.buyer] += free
-        return free > 0
+        did, found.holds = free > 0 or found.holds, False
+        return did
 
     # ---- results
 
@@ -264,63 +270,88 @@ class Model:
             and (epoch == 0 or before is not None),
             "WrongPrevious",
         )
-        require(digest not in self.rejected, "RejectedBefore")
         require(now < found.closes_at, "RunClosed")
         require(epoch < found.epochs, "EpochOutOfRange")
         require(total <= found.cap, "AboveEpochCap")
         require(total <= found.free, "AboveBudget")
+        bond = self.bond(run, epoch)
+        self._pull(PROPOSER, bond)
         found.reserved += total
         found.pending += 1
+        found.holds = True
         until = now + self.params.challenge_window_s
         self.results[run, epoch] = Result(EpochPhase.PROPOSED, until, digest, tuple(rows), total)
+        self.results[run, epoch].proposer, self.results[run, epoch].bond = PROPOSER, bond
+        after = self.results.get((run, epoch + 1))
+        if after is not None and after.lost == digest:
+            after.lost = b""
         return True
+
+    def bond(self, run: str, epoch: int) -> int:
+        return self.params.challenge_bond << self.levels.get((run, epoch), 0)
 
     def challenge(self, now: int, who: str, run: str, epoch: int) -> bool:
         found = self.results.get((run, epoch))
-        if found and (found.phase, found.challenger) == (EpochPhase.CHALLENGED, who):
+        if found and found.phase is EpochPhase.CHALLENGED:
             return False
         found = self._result(run, epoch, EpochPhase.PROPOSED)
         require(now < found.until, "WindowOver")
-        self._pull(who, self.params.challenge_bond)
-        found.phase, found.challenger, found.is_bonded = EpochPhase.CHALLENGED, who, True
+        self._pull(who, self.bond(run, epoch))
+        found.phase, found.challenger = EpochPhase.CHALLENGED, who
         found.until = now + self.params.resolve_window_s
         return True
 
-    def resolve(self, now: int, run: str, epoch: int, digest: bytes, stands: bool) -> bool:
-        found = self.results.get((run, epoch))
-        if stands and found and found.phase >= EpochPhase.CONFIRMED:
-            return False
+    def judge(self, now: int, run: str, epoch: int, digest: bytes, is_right: bool) -> bool:
+        """A jury is drawn and decides. What it earns divides among any number of seats."""
         found = self._result(run, epoch, EpochPhase.CHALLENGED)
         require(now < found.until, "WindowOver")
-        require(found.digest == digest, ANYTHING)
-        if stands:
-            found.phase, found.is_bonded = EpochPhase.CONFIRMED, False
-            self.burnt += self.params.challenge_bond
+        asked = self.bond(run, epoch)
+        lost = asked if is_right else found.bond
+        self.jurors_owed += lost // 2
+        if is_right:
+            self._owe(found.proposer, lost // 2)
+            self._reopen(now, run, epoch, found)
         else:
-            self._reject(run, epoch)
+            self._owe(found.challenger, asked + lost // 2)
+            self.levels[run, epoch] = self.levels.get((run, epoch), 0) + 1
+            self._remove(now, run, epoch)
         return True
 
     def time_out(self, now: int, run: str, epoch: int) -> bool:
-        require(now >= self._result(run, epoch, EpochPhase.CHALLENGED).until, "TooEarly")
-        self._reject(run, epoch)
+        there = self.results.get((run, epoch))
+        if there is None or there.phase is not EpochPhase.CHALLENGED:
+            return False
+        found = self._result(run, epoch, EpochPhase.CHALLENGED)
+        require(now >= found.until, "TooEarly")
+        asked = self.bond(run, epoch)
+        self._owe(found.challenger, asked // 2)
+        self.burnt += asked - asked // 2
+        self._reopen(now, run, epoch, found)
         return True
 
     def clear_orphan(self, now: int, run: str, epoch: int) -> bool:
-        pending = (EpochPhase.PROPOSED, EpochPhase.CHALLENGED, EpochPhase.CONFIRMED)
-        require(self._result(run, epoch, *pending).is_orphan, "NotAnOrphan")
-        self._reject(run, epoch)
+        if (run, epoch) not in self.results:
+            return False
+        found = self._result(run, epoch, EpochPhase.PROPOSED, EpochPhase.CHALLENGED)
+        require(bool(found.lost), "NotAnOrphan")
+        if found.phase is EpochPhase.CHALLENGED:
+            self._owe(found.challenger, self.bond(run, epoch))
+        self._owe(found.proposer, found.bond)
+        self._remove(now, run, epoch)
         return True
 
     def finalize(self, now: int, run: str, epoch: int) -> bool:
         there = self.results.get((run, epoch))
         if there and there.phase >= EpochPhase.FINAL:
             return False
-        found = self._result(run, epoch, EpochPhase.PROPOSED, EpochPhase.CONFIRMED)
-        require(found.phase is EpochPhase.CONFIRMED or now >= found.until, "TooEarly")
+        found = self._result(run, epoch, EpochPhase.PROPOSED)
+        require(now >= found.until, "TooEarly")
         before = self.results.get((run, epoch - 1))
         in_order = epoch == 0 or (before is not None and before.phase >= EpochPhase.FINAL)
-        require(in_order and not found.is_orphan, "PreviousNotFinal")
+        require(in_order and not found.lost, "PreviousNotFinal")
         found.phase, found.until = EpochPhase.FINAL, now + self.params.claim_period_s
+        self._owe(found.proposer, found.bond)
+        found.bond = 0
         of = self.runs[run]
         of.pending -= 1
         if epoch + 1 == of.epochs:  # nothing can come after the last result
@@ -366,9 +397,11 @@ class Model:
             return False
         require(offender in self.delegated, "UnknownSigner")
         self.banned.add(offender)
+        reporter = who if for_reward else ""
         for role in ROLES:
             taken = self.pool(offender, role).draw(PPM)
-            self._share_out(offender, taken, self._buyer(run), who if for_reward else "")
+            paid = self._share_out(offender, taken, "", reporter)
+            reporter = "" if paid else reporter
         return True
 
     def open_case(
@@ -378,6 +411,11 @@ class Model:
             return False
         require(0 < ppm <= self.params.case_ppm_max, "AboveCap")
         require(now < self._run(run).closes_at + self.params.evidence_window_s, "WindowOver")
+        require(role == 0 and offender in self.delegated, "NotInTheRun")  # nobody here is in the run's set
+        last, used = self.usage.get((offender, role), (0, 0))
+        used = 0 if now >= last + CAP_PERIOD_S else used
+        require(used < self.params.case_ppm_max, "AboveCap")
+        ppm = min(ppm, self.params.case_ppm_max - used)
         self._pull(opener, self.params.case_bond)
         veto_ends_at = now + self.params.veto_window_s
         execute_by = veto_ends_at + self.params.execute_window_s
@@ -385,6 +423,7 @@ class Model:
             CasePhase.OPEN, offender, role, ppm, run, finder, opener, veto_ends_at, execute_by
         )
         self.cases[case].bond = self.params.case_bond
+        self.usage[offender, role] = (now, used + ppm)
         count, until = self.holds.get(offender, [0, 0])
         self.holds[offender] = [count + 1, max(until, execute_by)]
         return True
@@ -407,6 +446,7 @@ class Model:
         else:
             self._unfreeze(found.offender)
         found.phase = CasePhase.VETOED
+        self._give_back_cap(found)
         self._burn_bond(found)
         return True
 
@@ -441,11 +481,25 @@ class Model:
         require(found.phase is CasePhase.OPEN, "WrongState")
         require(now >= found.execute_by, "TooEarly")
         found.phase = CasePhase.EXPIRED
+        self._give_back_cap(found)
         self._unfreeze(found.offender)
         self._burn_bond(found)
         return True
 
     # ---- inside
+
+    def _give_back_cap(self, case: Case) -> None:
+        last, used = self.usage[case.offender, case.role]
+        self.usage[case.offender, case.role] = (last, used - case.ppm)
+
+    def _owe(self, who: str, amount: int) -> None:
+        if amount:
+            self.owed[who] = self.owed.get(who, 0) + amount
+
+    def _reopen(self, now: int, run: str, epoch: int, found: Result) -> None:
+        found.phase, found.challenger = EpochPhase.PROPOSED, ""
+        found.until = now + self.params.challenge_window_s
+        self.levels[run, epoch] = self.levels.get((run, epoch), 0) + 1
 
     def _minimum(self, role: int) -> int:
         return self.params.min_verifier_stake if role else self.params.min_operator_stake
@@ -476,16 +530,15 @@ class Model:
             raise Refused("WrongState")
         return found
 
-    def _reject(self, run: str, epoch: int) -> None:
+    def _remove(self, now: int, run: str, epoch: int) -> None:
         found = self.results.pop((run, epoch))
-        self.rejected.add(found.digest)
         after = self.results.get((run, epoch + 1))
-        if after is not None:
-            after.is_orphan = True
-        self.runs[run].reserved -= found.total
-        self.runs[run].pending -= 1
-        if found.is_bonded:
-            self.owed[found.challenger] = self.owed.get(found.challenger, 0) + self.params.challenge_bond
+        if after is not None and not after.lost:
+            after.lost = found.digest
+        of = self.runs[run]
+        of.reserved -= found.total
+        of.pending -= 1
+        of.closes_at = max(of.closes_at, now + self.params.challenge_window_s)
 
     def _case(self, case: bytes) -> Case:
         require(case in self.cases, "WrongState")
@@ -503,10 +556,14 @@ class Model:
         if amount:
             self.rewards[who] = self.rewards.get(who, 0) + amount
 
-    def _share_out(self, offender: str, amount: int, buyer: str, finder: str) -> None:
-        given = 0
-        for who, ppm in ((buyer, self.params.slash_buyer_ppm), (finder, self.params.slash_challenger_ppm)):
-            if who and who != offender:
-                self._reward(who, amount * ppm // PPM)
-                given += amount * ppm // PPM
-        self.burnt += amount - given
+    def _share_out(self, offender: str, amount: int, buyer: str, finder: str) -> int:
+        """Returns what the accuser gets."""
+        shares = (
+            (buyer, amount * self.params.slash_buyer_ppm // PPM),
+            (finder, min(self.params.accuser_fee, amount * 3 // 10)),
+        )
+        given = [share if who and who != offender else 0 for who, share in shares]
+        for (who, _), share in zip(shares, given, strict=True):
+            self._reward(who, share)
+        self.burnt += amount - sum(given)
+        return given[1]

@@ -18,10 +18,11 @@ import requests
 from eth_abi.abi import decode, encode
 from eth_utils.abi import collapse_if_tuple, function_abi_to_4byte_selector
 
+from assay.chain.client import EpochPhase
 from assay.chain.deployment.anvil import Anvil
 from assay.chain.proofs.payout_tree import Payout, PayoutTree, payout_tree
 from assay.chain.rpc import artefact
-from assay.chain.statements import EpochResult, Resolution, SlashOrder, Statement, Veto
+from assay.chain.statements import EpochResult, SlashOrder, Statement, Veto
 from tests.contracts.chain_world import MODEL, Person, World
 from tests.contracts.money_model import ROLES, Model
 
@@ -128,15 +129,8 @@ class Party:
     def _challenge(self, who: str, run: str, epoch: int) -> Any:
         return self.clients[who].challenge(self.run_ids[run], epoch, bytes(32))
 
-    def _resolve(self, run: str, epoch: int, digest: bytes, stands: bool) -> Any:
-        said = Resolution(
-            deployment_id=self.world.deployment.deployment_id,
-            run_id=self.run_ids[run],
-            epoch=epoch,
-            result=digest,
-            stands=stands,
-        )
-        return self.clients["eve"].resolve(self.run_ids[run], epoch, stands, self.world.cert(said))
+    def _judge(self, run: str, epoch: int, digest: bytes, is_right: bool) -> Any:
+        self.world.judge(self.run_ids[run], epoch, is_right)
 
     def _time_out(self, run: str, epoch: int) -> Any:
         return self.clients["eve"].timeout_challenge(self.run_ids[run], epoch)
@@ -184,7 +178,9 @@ class Party:
             evidence_hash=bytes(32),
             challenger=self.people[finder].account,
         )
-        return self.clients[opener].open_case(slash_order, self.world.cert(slash_order))
+        return self.clients[opener].open_case(
+            slash_order, self.world.cert(slash_order), self.world.seen_of(slash_order)
+        )
 
     def _veto(self, case: bytes) -> Any:
         said = Veto(deployment_id=self.world.deployment.deployment_id, case_id=case, reason_hash=bytes(32))
@@ -250,7 +246,9 @@ class Party:
             asked[f"pot {case.hex()[:4]}"] = ("StakeVault", "pots", [case])
             asked[f"bond {case.hex()[:4]}"] = ("StakeVault", "bonds", [case])
         answers = self._ask(list(asked.values()))
-        return {name: _plain(name, answer) for name, answer in zip(asked, answers, strict=True)}
+        found = {name: _plain(name, answer) for name, answer in zip(asked, answers, strict=True)}
+        found["StakeVault"] -= self.world.judges_stake  # verifiers and jurors make no move of stake
+        return found
 
     def _ask(self, questions: list[tuple[str, str, list[Any]]]) -> list[Any]:
         calls = [
@@ -316,12 +314,13 @@ def expected(model: Model, supply: int) -> dict[str, Any]:
     """What `Party.seen` should say."""
     at_stake = sum(pool.tokens for pool in model.pools.values())
     waiting = sum(case.pot + case.bond for case in model.cases.values())
-    bonded = sum(one.is_bonded for one in model.results.values()) * model.params.challenge_bond
+    bonded = sum(one.bond for one in model.results.values())
+    bonded += sum(model.bond(*at) for at, one in model.results.items() if one.phase is EpochPhase.CHALLENGED)
     told: dict[str, Any] = {
         "supply": supply - model.burnt,
         "StakeVault": at_stake + waiting + sum(model.rewards.values()),
         "RunEscrow": sum(run.budget - run.paid - run.returned for run in model.runs.values()),
-        "EpochSettlement": bonded + sum(model.owed.values()),
+        "EpochSettlement": bonded + sum(model.owed.values()) + model.jurors_owed,
         "SlashCourt": 0,
     }
     for who in EVERYBODY:

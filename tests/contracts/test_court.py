@@ -9,9 +9,10 @@ import pytest
 from assay.chain.client import ALREADY_DONE, UNIT, CasePhase, Chain, ChainRefused
 from assay.chain.events import Equivocation, Slashed
 from assay.chain.statements import OPERATOR, VERIFIER, Veto, values
-from tests.contracts.chain_world import PURSE, Person, World, view
+from tests.contracts.chain_world import PURSE, WINDOWS, Person, World, view
 
 pytestmark = pytest.mark.slow
+FEE = WINDOWS.accuser_fee
 
 
 def report(world: World, offender: Person, reporter: Person, **changes: object) -> None:
@@ -34,8 +35,8 @@ def test_two_values_in_one_slot_cost_the_whole_stake_in_every_role_once(world: W
     events = world.bank.events(world.deployment.block)
     assert [e.amount for e in events if isinstance(e, Slashed)] == [300 * UNIT, 200 * UNIT]
     assert len([e for e in events if isinstance(e, Equivocation)]) == 1
-    assert world.bank.rewards_of(world.bystander.account) == 150 * UNIT
-    assert world.bank.rewards_of(world.buyer.account) == 100 * UNIT
+    assert world.bank.rewards_of(world.bystander.account) == FEE
+    assert world.bank.rewards_of(world.buyer.account) == 0
     assert world.bank.rewards_of(world.operators[1].account) == 0
     world.advance(world.params.unbonding_s)
     world.as_(offender).withdraw(ticket)
@@ -72,7 +73,7 @@ def test_a_second_contradiction_of_a_barred_account_is_old_news(world: World):
     report(world, offender, world.bystander, epoch=7)
 
     assert world.bank.is_banned(offender.account)
-    assert world.bank.rewards_of(world.bystander.account) == 90 * UNIT
+    assert world.bank.rewards_of(world.bystander.account) == FEE
 
 
 def test_a_ruling_cannot_use_up_a_contradictions_name(world: World):
@@ -81,7 +82,7 @@ def test_a_ruling_cannot_use_up_a_contradictions_name(world: World):
     world.join(offender, OPERATOR, 300 * UNIT)
     name = world.bank.equivocation_id(offender.hot_key, world.said())
     slash_order = world.a_ruling(offender, offence_id=name, ppm=1)
-    world.bank.open_case(slash_order, world.cert(slash_order))
+    world.bank.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
     world.advance(world.params.veto_window_s)
     world.bank.execute_case(name)
     first = world.said()
@@ -140,11 +141,11 @@ def test_whoever_copies_a_report_from_the_waiting_transactions_earns_nothing(wor
         world.raw(copier, "SlashCourt", "reportEquivocation", *the_evidence(world, offender), salt)
     report(world, offender, world.bystander)
 
-    assert world.bank.rewards_of(reporter.address) == 90 * UNIT
+    assert world.bank.rewards_of(reporter.address) == FEE
     assert world.bank.rewards_of(copier.account) == 0
 
 
-def test_a_report_without_a_promise_slashes_all_the_same_and_pays_the_buyer_only(world: World):
+def test_a_report_without_a_promise_slashes_all_the_same_and_pays_nobody(world: World):
     offender, supply = world.operators[0], world.bank.token_supply()
     world.join(offender, OPERATOR, 300 * UNIT)
     first = world.said()
@@ -159,9 +160,9 @@ def test_a_report_without_a_promise_slashes_all_the_same_and_pays_the_buyer_only
     )
 
     assert world.bank.is_banned(offender.account)
-    assert world.bank.rewards_of(world.buyer.account) == 60 * UNIT
+    assert world.bank.rewards_of(world.buyer.account) == 0
     assert world.bank.rewards_of(world.bystander.account) == 0
-    assert world.bank.token_supply() == supply - 240 * UNIT
+    assert world.bank.token_supply() == supply - 300 * UNIT
 
 
 def test_a_promise_grows_old_and_the_client_renews_it(world: World):
@@ -175,7 +176,7 @@ def test_a_promise_grows_old_and_the_client_renews_it(world: World):
 
     report(world, offender, world.bystander)
 
-    assert world.bank.rewards_of(world.bystander.account) == 90 * UNIT
+    assert world.bank.rewards_of(world.bystander.account) == FEE
 
 
 def test_a_chain_that_went_back_behind_a_promise_costs_no_reward(
@@ -195,7 +196,7 @@ def test_a_chain_that_went_back_behind_a_promise_costs_no_reward(
     report(world, offender, world.bystander)
 
     assert gone == [True]
-    assert world.bank.rewards_of(reporter.address) == 90 * UNIT
+    assert world.bank.rewards_of(reporter.address) == FEE
 
 
 def test_two_honest_people_who_disagree_are_no_equivocation(world: World):
@@ -219,7 +220,7 @@ def test_reporting_oneself_pays_nothing_and_saves_nothing(world: World):
     report(world, offender, offender)
 
     assert world.bank.rewards_of(offender.account) == 0
-    assert world.bank.token_supply() == supply - 240 * UNIT
+    assert world.bank.token_supply() == supply - 300 * UNIT
 
 
 def test_an_unknown_key_cannot_be_judged(world: World):
@@ -231,8 +232,10 @@ def test_a_ruling_is_carried_out_after_its_veto_window_and_not_before(world: Wor
     offender = world.operators[0]
     world.join(offender, OPERATOR, 400 * UNIT)
     slash_order = world.a_ruling(offender)
-    world.bank.open_case(slash_order, world.cert(slash_order))
-    assert world.bank.open_case(slash_order, world.cert(slash_order)) == ALREADY_DONE
+    world.bank.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
+    assert (
+        world.bank.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order)) == ALREADY_DONE
+    )
     with pytest.raises(ChainRefused, match="TooEarly"):
         world.bank.execute_case(slash_order.offence_id)
     assert world.bank.stake_of(offender.account, OPERATOR).active == 400 * UNIT
@@ -249,7 +252,7 @@ def test_a_veto_ends_a_case_without_a_slash(world: World):
     offender = world.operators[0]
     world.join(offender, OPERATOR, 400 * UNIT)
     slash_order = world.a_ruling(offender)
-    world.bank.open_case(slash_order, world.cert(slash_order))
+    world.bank.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
     veto = Veto(
         deployment_id=world.deployment.deployment_id, case_id=slash_order.offence_id, reason_hash=b"\1" * 32
     )
@@ -262,7 +265,7 @@ def test_a_veto_ends_a_case_without_a_slash(world: World):
     with pytest.raises(ChainRefused, match="WrongState"):
         world.bank.execute_case(slash_order.offence_id)
     assert (
-        world.bank.open_case(slash_order, world.cert(slash_order)) == ALREADY_DONE
+        world.bank.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order)) == ALREADY_DONE
     )  # and it never comes back
     assert world.bank.stake_of(offender.account, OPERATOR).active == 400 * UNIT
 
@@ -276,7 +279,7 @@ def veto_of(world: World, case_id: bytes) -> bytes:
 def executed(world: World, offender: Person, ppm: int = 250_000) -> bytes:
     """A case up to its slash, on the bystander's bond."""
     slash_order = world.a_ruling(offender, ppm=ppm)
-    world.as_(world.bystander).open_case(slash_order, world.cert(slash_order))
+    world.as_(world.bystander).open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
     world.advance(world.params.veto_window_s)
     world.bank.execute_case(slash_order.offence_id)
     return slash_order.offence_id
@@ -298,8 +301,8 @@ def test_a_slash_by_ruling_is_paid_out_only_after_its_delay(world: World):
     assert world.bank.pay_out_case(case_id) == world.bank.execute_case(case_id) == ALREADY_DONE
     assert world.bank.case(case_id).phase == CasePhase.PAID
     assert world.bank.rewards_of(buyer) == 20 * UNIT
-    assert world.bank.rewards_of(world.verifiers[0].account) == 30 * UNIT
-    assert world.bank.token_supply() == supply - 50 * UNIT
+    assert world.bank.rewards_of(world.verifiers[0].account) == FEE
+    assert world.bank.token_supply() == supply - 60 * UNIT
     with pytest.raises(ChainRefused, match="WrongState"):
         world.bank.veto_case(case_id, bytes(32), veto_of(world, case_id))
 
@@ -379,7 +382,7 @@ def test_a_veto_after_the_delay_is_too_late(world: World):
 
 def test_a_case_that_nobody_carried_out_cannot_be_vetoed_either(world: World):
     slash_order = world.a_ruling(world.operators[0])
-    world.bank.open_case(slash_order, world.cert(slash_order))
+    world.bank.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
     world.advance(world.params.veto_window_s + world.params.execute_window_s)
     with pytest.raises(ChainRefused, match="WindowOver"):
         world.bank.veto_case(slash_order.offence_id, bytes(32), veto_of(world, slash_order.offence_id))
@@ -393,7 +396,7 @@ def test_the_bond_of_whoever_opens_a_case_returns_with_the_payout_and_burns_othe
     world.join(world.operators[0], OPERATOR, 400 * UNIT)
     slash_order = world.a_ruling(world.operators[0])
     case_id, supply = slash_order.offence_id, world.bank.token_supply()
-    opener.open_case(slash_order, world.cert(slash_order))
+    opener.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
     assert opener.token_balance() == PURSE - bond
     assert world.bank.case_bond(case_id) == bond
     world.advance(world.params.veto_window_s)
@@ -414,7 +417,7 @@ def test_the_bond_of_whoever_opens_a_case_returns_with_the_payout_and_burns_othe
 
     is_back = ends == "paid"
     assert opener.token_balance() == (PURSE if is_back else PURSE - bond)
-    assert supply - world.bank.token_supply() == (50 * UNIT if is_back else bond)
+    assert supply - world.bank.token_supply() == (60 * UNIT if is_back else bond)
     assert world.bank.case_bond(case_id) == 0
 
 
@@ -423,7 +426,7 @@ def test_nobody_opens_a_case_without_the_bond(world: World):
     pauper = world.as_(world.bystander)
     pauper.transfer_token(world.buyer.account, PURSE - world.params.case_bond + 1)
     with pytest.raises(ChainRefused, match="ERC20InsufficientBalance"):
-        pauper.open_case(slash_order, world.cert(slash_order))
+        pauper.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
     assert not world.bank.is_punished(slash_order.offence_id)
 
 
@@ -435,7 +438,7 @@ def test_a_veto_frees_withdrawals_at_once_unless_another_case_holds_them(world: 
     world.advance(world.params.unbonding_s)
     cases = [world.a_ruling(offender), world.a_ruling(offender, ppm=1)]
     for slash_order in cases:
-        world.bank.open_case(slash_order, world.cert(slash_order))
+        world.bank.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
     world.bank.veto_case(cases[0].offence_id, bytes(32), veto_of(world, cases[0].offence_id))
     with pytest.raises(ChainRefused, match="AccountFrozen"):
         chain.withdraw(ticket)
@@ -454,7 +457,7 @@ def test_a_case_holds_withdrawals_and_ends_by_time(world: World):
     ticket = chain.request_unstake(OPERATOR, 400 * UNIT)
     world.advance(world.params.unbonding_s)
     slash_order = world.a_ruling(offender)
-    world.bank.open_case(slash_order, world.cert(slash_order))
+    world.bank.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
     with pytest.raises(ChainRefused, match="AccountFrozen"):
         chain.withdraw(ticket)
     with pytest.raises(ChainRefused, match="TooEarly"):
@@ -473,29 +476,33 @@ def test_a_case_holds_withdrawals_and_ends_by_time(world: World):
 def test_a_ruling_takes_at_most_the_cap(world: World, ppm: int, expected: str | None):
     slash_order = world.a_ruling(world.operators[0], ppm=ppm)
     if expected is None:
-        world.bank.open_case(slash_order, world.cert(slash_order))
+        world.bank.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
     else:
         with pytest.raises(ChainRefused, match=expected):
-            world.bank.open_case(slash_order, world.cert(slash_order))
+            world.bank.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
 
 
 def test_a_ruling_needs_the_runs_quorum_and_a_known_run(world: World):
     slash_order = world.a_ruling(world.operators[0])
     with pytest.raises(ChainRefused, match="QuorumNotReached"):
-        world.bank.open_case(slash_order, world.cert(slash_order, 2))
+        world.bank.open_case(slash_order, world.cert(slash_order, 2), world.seen_of(slash_order))
     with pytest.raises(ChainRefused):
         world.bank.open_case(
-            replace(slash_order, offender=world.operators[1].account), world.cert(slash_order)
+            replace(slash_order, offender=world.operators[1].account),
+            world.cert(slash_order),
+            world.seen_of(slash_order),
         )
     nowhere = replace(slash_order, run_id=b"\5" * 32)
     with pytest.raises(ChainRefused, match="UnknownRun"):
-        world.bank.open_case(nowhere, world.cert(nowhere))
+        world.bank.open_case(nowhere, world.cert(nowhere), world.seen_of(nowhere))
 
 
 def test_a_runs_verifiers_open_no_case_once_its_evidence_is_out_of_time(world: World):
     slash_order = world.a_ruling(world.operators[0])
     run = world.bank.run(world.run_id)
+    seen, signature = world.seen_of(slash_order)
+    given = (values(slash_order), 0, world.cert(slash_order), values(seen), signature)
     assert run is not None
     world.rpc("evm_setNextBlockTimestamp", run.closes_at + world.params.evidence_window_s)
     with pytest.raises(ChainRefused, match="WindowOver"):
-        world.raw(world.bystander, "SlashCourt", "openCase", values(slash_order), 0, world.cert(slash_order))
+        world.raw(world.bystander, "SlashCourt", "openCase", *given)

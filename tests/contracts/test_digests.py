@@ -16,7 +16,6 @@ from assay.chain.statements import (
     Delegation,
     ModelRecord,
     PeerBinding,
-    Resolution,
     Rotation,
     Supersession,
     Veto,
@@ -65,11 +64,6 @@ def test_every_digest_equals_the_contracts(world: World):
             Rotation(deployment_id=there, from_version=1, set_hash=a, from_epoch=2),
             "rotationDigest",
             (1, a, 2),
-        ),
-        (
-            Resolution(deployment_id=there, run_id=a, epoch=3, result=b, stands=True),
-            "resolutionDigest",
-            (a, 3, b, True),
         ),
     ]
     for statement, function, arguments in asked:
@@ -133,9 +127,9 @@ def test_a_new_verifier_has_stake_and_a_hot_key_that_can_be_held_to_its_word(wor
     world.bank.fund_many([stranger.account, pauper.account], token_amount=200 * UNIT, amount_wei=10**18)
     world.as_(stranger).stake(VERIFIER, 100 * UNIT)  # its hot key was never delegated
     world.join(pauper, OPERATOR, 100 * UNIT)  # stake, but in the other role
-    for newcomer, expected in ((stranger, "NotItsHotKey"), (pauper, "NotEnoughStake")):
+    for newcomer in (stranger, pauper):
         members, rotation = a_rotation(world, [newcomer])
-        with pytest.raises(ChainRefused, match=expected):
+        with pytest.raises(ChainRefused, match="NotStaked"):
             world.bank.rotate_verifiers(members, 0, world.cert(rotation))
 
 

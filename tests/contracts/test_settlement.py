@@ -8,7 +8,7 @@ import pytest
 
 from assay.chain.client import ALREADY_DONE, UNIT, ChainRefused, EpochPhase
 from assay.chain.proofs.payout_tree import Payout, payout_tree
-from assay.chain.statements import EpochResult, Resolution, certificate, sign_digest, values
+from assay.chain.statements import EpochResult, certificate, sign_digest, values
 from tests.contracts.chain_world import BUDGET, MODEL, PURSE, World, a_person, view
 
 pytestmark = pytest.mark.slow
@@ -251,7 +251,8 @@ def test_all_epochs_together_cost_at_most_the_budget(world: World):
         world.bank.propose(result, world.cert(result))
 
 
-def test_an_unanswered_challenge_means_no_pay_and_the_bond_returns(world: World):
+def test_an_unanswered_challenge_costs_half_of_its_bond_and_ends_no_pay(world: World):
+    bond = world.params.challenge_bond
     first = world.a_result(world.a_table())
     world.bank.propose(first, world.cert(first))
     second = world.a_result(world.a_table(1), 1)
@@ -259,33 +260,31 @@ def test_an_unanswered_challenge_means_no_pay_and_the_bond_returns(world: World)
     challenger = world.as_(world.bystander)
     challenger.challenge(world.run_id, 0, bytes(32))
     assert challenger.challenge(world.run_id, 0, bytes(32)) == ALREADY_DONE
-    assert challenger.token_balance() == PURSE - world.params.challenge_bond
+    assert challenger.token_balance() == PURSE - bond
 
     world.advance(world.params.resolve_window_s)
     challenger.timeout_challenge(world.run_id, 0)
 
-    assert challenger.token_balance() == PURSE - world.params.challenge_bond  # it is fetched, not sent
+    assert challenger.timeout_challenge(world.run_id, 0) == ALREADY_DONE
+    assert challenger.token_balance() == PURSE - bond  # what returns is fetched, not sent
     world.bank.collect_bond(challenger.address)
     assert challenger.collect_bond() == ALREADY_DONE
-    assert challenger.token_balance() == PURSE
+    assert challenger.token_balance() == PURSE - bond // 2
     with pytest.raises(ChainRefused, match="NothingOwed"):
         world.raw(world.bystander, "EpochSettlement", "collectBond", challenger.address)
-    with pytest.raises(ChainRefused, match="RejectedBefore"):
-        world.bank.propose(first, world.cert(first))
-    with pytest.raises(ChainRefused, match="PreviousNotFinal"):
-        world.bank.finalize(world.run_id, 1)
-    world.bank.clear_orphan(world.run_id, 1)
-    run = world.bank.run(world.run_id)
-    assert run is not None
-    assert (run.free, run.pending) == (BUDGET, 0)
+    assert world.bank.epoch_state(world.run_id, 0).bond == 2 * bond
+    world.advance(world.params.challenge_window_s)
+    for epoch in (0, 1):
+        world.bank.finalize(world.run_id, epoch)
+        world.bank.claim_all(world.run_id, epoch, world.a_table(epoch))
+    assert world.bank.token_balance(world.operators[0].account) == PURSE + 202
 
 
 def test_an_orphan_keeps_its_predecessors_name_whatever_falls_after_it(world: World):
     def falls(epoch: int) -> bytes:
         digest = world.bank.epoch_state(world.run_id, epoch).digest
         world.as_(world.bystander).challenge(world.run_id, epoch, bytes(32))
-        world.advance(world.params.resolve_window_s)
-        world.bank.timeout_challenge(world.run_id, epoch)
+        world.judge(world.run_id, epoch, False)
         return digest
 
     def post(epoch: int, value: bytes) -> bytes:
@@ -323,35 +322,39 @@ def test_a_model_is_on_record_only_once_its_result_is_final(world: World):
     assert view(world, "EpochSettlement", "finalModel", digest) == [world.run_id, MODEL]
 
 
-@pytest.mark.parametrize("stands", [True, False])
-def test_the_verifiers_answer_decides_result_and_bond(world: World, stands: bool):
+@pytest.mark.parametrize("is_right", [True, False])
+def test_the_jurys_answer_decides_result_and_bonds(world: World, is_right: bool):
     tree = world.a_table()
     result = world.a_result(tree)
-    world.bank.propose(result, world.cert(result))
-    challenger = world.as_(world.bystander)
+    proposer, challenger = world.as_(world.buyer), world.as_(world.bystander)
+    world.run_id  # noqa: B018  (opened before the buyer's balance is taken)
+    before = proposer.token_balance()
+    proposer.propose(result, world.cert(result))
     challenger.challenge(world.run_id, 0, bytes(32))
-    supply = world.bank.token_supply()
-    answer = Resolution(
-        deployment_id=world.deployment.deployment_id,
-        run_id=world.run_id,
-        epoch=0,
-        result=world.deployment.digest(result),
-        stands=stands,
-    )
-    opposite = replace(answer, stands=not stands)
-    with pytest.raises(ChainRefused):
-        world.bank.resolve(world.run_id, 0, stands, world.cert(opposite))
+    supply, bond = world.bank.token_supply(), world.params.challenge_bond
 
-    world.bank.resolve(world.run_id, 0, stands, world.cert(answer))
+    world.judge(world.run_id, 0, is_right)
 
-    bond = world.params.challenge_bond
-    challenger.collect_bond()
-    assert challenger.token_balance() == (PURSE - bond if stands else PURSE)
-    assert world.bank.token_supply() == (supply - bond if stands else supply)
-    assert world.held("EpochSettlement") == 0
-    if stands:
+    jurors = [world.bank.bonds_owed(juror.account) for juror in world.jurors]
+    assert sum(jurors) == bond // 2
+    assert world.bank.token_supply() == supply
+    if is_right:
+        assert world.bank.bonds_owed(proposer.address) == bond // 2
+        with pytest.raises(ChainRefused, match="TooEarly"):
+            world.bank.finalize(world.run_id, 0)
+        world.advance(world.params.challenge_window_s)
         world.bank.finalize(world.run_id, 0)
         world.bank.claim(world.run_id, 0, tree, 0)
+    else:
+        assert world.bank.bonds_owed(challenger.address) == bond + bond // 2
+        proposer.propose(result, world.cert(result))  # with twice the bond
+        assert proposer.token_balance() == before - 3 * bond
+        return
+    for account in (proposer.address, challenger.address, *(juror.account for juror in world.jurors)):
+        world.bank.collect_bond(account)
+    assert proposer.token_balance() == before + bond // 2
+    assert challenger.token_balance() == PURSE - bond
+    assert world.held("EpochSettlement") == 0
 
 
 # ---- the buyer's exits
@@ -438,7 +441,7 @@ def test_a_top_up_moves_no_timer_and_a_stranger_closes_nothing(world: World):
 
 @pytest.mark.parametrize(
     ("function", "arguments"),
-    [("reserve", (0, 1)), ("release", (1,)), ("settle", (0,)), ("returnUnclaimed", (1,))],
+    [("reserve", (0, 1)), ("release", (1, 0)), ("settle", (0,)), ("returnUnclaimed", (1,))],
 )
 def test_only_the_settlement_touches_reserved_money(world: World, function: str, arguments: tuple[int, ...]):
     with pytest.raises(ChainRefused, match="OnlySettlement"):

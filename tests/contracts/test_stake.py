@@ -18,7 +18,7 @@ from tests.contracts.chain_world import PURSE, Person, World, view
 def punish(world: World, offender: Person, ppm: int, role: int = OPERATOR) -> bytes:
     """A case to its slash, which is not paid out yet; its id."""
     slash_order = world.a_ruling(offender, ppm=ppm, role=role)
-    world.bank.open_case(slash_order, world.cert(slash_order))
+    world.bank.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
     world.advance(world.params.veto_window_s)
     world.bank.execute_case(slash_order.offence_id)
     return slash_order.offence_id
@@ -59,10 +59,10 @@ def test_a_slash_reaches_active_and_leaving_stake_alike(world: World):
 
 
 def test_a_slash_in_one_role_leaves_the_other_alone(world: World):
-    offender = world.operators[0]
+    offender = world.verifiers[0]
     chain = world.as_(offender)
     chain.stake(OPERATOR, 400 * UNIT)
-    chain.stake(VERIFIER, 300 * UNIT)
+    chain.stake(VERIFIER, 200 * UNIT)
 
     punish(world, offender, 100_000, VERIFIER)
 
@@ -84,7 +84,7 @@ def test_slashed_is_burnt_plus_rewards_to_the_unit(world: World, amount: int, pp
     slashed = next(e for e in world.bank.events(world.deployment.block) if isinstance(e, Slashed))
     assert slashed.amount == -(-amount * ppm // 10**6)  # rounded up, against the offender
     assert slashed.buyer_amount == slashed.amount * world.params.slash_buyer_ppm // 10**6
-    assert slashed.challenger_amount == slashed.amount * world.params.slash_challenger_ppm // 10**6
+    assert slashed.challenger_amount == min(world.params.accuser_fee, slashed.amount * 3 // 10)
     assert slashed.amount == slashed.burnt + slashed.buyer_amount + slashed.challenger_amount
     assert world.bank.token_supply() == supply - slashed.burnt
     for who in (world.buyer.account, world.verifiers[0].account, world.bank.address):
@@ -132,7 +132,7 @@ def test_nobody_but_the_court_slashes_or_freezes(world: World):
         "slash": (victim, 0, 1, bytes(32), victim, victim, 1),
         "payOut": (bytes(32),),
         "restore": (bytes(32),),
-        "bar": (victim, bytes(32), victim, victim),
+        "bar": (victim, bytes(32), victim),
         "freeze": (victim, 1),
         "unfreeze": (victim,),
         "lockBond": (bytes(32), victim, 1),
@@ -175,8 +175,10 @@ SLOWEST_CASE_S = (
         },
         {"challenge_window_s": 20 * 86_400},
         {"freeze_s_max": MAINNET.veto_window_s + MAINNET.execute_window_s - 1},
-        {"slash_challenger_ppm": 500_001},
-        {"slash_challenger_ppm": 500_000, "slash_buyer_ppm": 300_001},
+        {"slash_buyer_ppm": 500_001},
+        {"jury_seats": 2},
+        {"draw_delay_blocks": 0},
+        {"payout_delay_s": 20 * 86_400, "unbonding_s": 60 * 86_400},
         {"case_ppm_max": 1_000_001},
         {"veto_window_s": 0},
         {"resolve_window_s": 0},

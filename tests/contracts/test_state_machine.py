@@ -190,19 +190,19 @@ class Money(RuleBasedStateMachine):
         self.do("challenge", who, *self._a_result(at, EpochPhase.PROPOSED))
 
     @precondition(lambda self: self.model.results)
-    @rule(at=dice, stands=st.booleans())
-    def resolve(self, at: int, stands: bool) -> None:
+    @rule(at=dice, is_right=st.booleans())
+    def judge(self, at: int, is_right: bool) -> None:
         run, epoch = self._a_result(at, EpochPhase.CHALLENGED)
-        self._judge("resolve", run, epoch, self.model.results[run, epoch].digest, stands)
+        self._end("judge", run, epoch, self.model.results[run, epoch].digest, is_right)
 
     @precondition(lambda self: self.model.results)
     @rule(at=dice, name=st.sampled_from(["time_out", "clear_orphan", "sweep"]))
     def end_result(self, at: int, name: str) -> None:
         wanted = EpochPhase.FINAL if name == "sweep" else EpochPhase.CHALLENGED
-        self._judge(name, *self._a_result(at, wanted))
+        self._end(name, *self._a_result(at, wanted))
 
-    def _judge(self, name: str, *given: Any) -> None:
-        """If the result falls by it, the same bytes are put forward again, and never come back."""
+    def _end(self, name: str, *given: Any) -> None:
+        """If the result falls by it, the same bytes are put forward again, at twice the price."""
         before = self.model.results[given[:2]]
         self.do(name, *given)
         if self.model.results.get(given[:2]) is not before:
@@ -280,11 +280,10 @@ class Money(RuleBasedStateMachine):
         for name, run in self.model.runs.items():
             yield run.closes_at, [("refund", (name,)), ("top_up", ("eve", name, 5)), ("refund", (name,))]
         for (name, epoch), one in self.model.results.items():
-            answer: Move = ("resolve", (name, epoch, one.digest, bool(epoch % 2)))
             claim: Move = ("claim", (name, epoch, 0, one.rows))
             moves: dict[EpochPhase, list[Move]] = {
                 EpochPhase.PROPOSED: [("finalize", (name, epoch)), ("challenge", ("eve", name, epoch))],
-                EpochPhase.CHALLENGED: [("time_out", (name, epoch)), answer],
+                EpochPhase.CHALLENGED: [("time_out", (name, epoch)), ("time_out", (name, epoch))],
                 EpochPhase.FINAL: [("sweep", (name, epoch)), claim],
             }
             if one.phase in moves:
@@ -322,10 +321,12 @@ class Money(RuleBasedStateMachine):
             if not one.phase.is_over:
                 self.do("expire" if one.phase is CasePhase.OPEN else "pay_out", case)
         for run, epoch in sorted(model.results):
-            one_ = model.results[run, epoch]
-            if one_.phase is EpochPhase.CHALLENGED:
+            if model.results[run, epoch].phase is EpochPhase.CHALLENGED:
                 self.do("time_out", run, epoch)
-            elif one_.is_orphan and one_.phase < EpochPhase.FINAL:
+        self.party.wait_until(self.party.now() + WINDOWS.challenge_window_s)
+        for run, epoch in sorted(model.results):
+            one_ = model.results[run, epoch]
+            if one_.lost and one_.phase < EpochPhase.FINAL:
                 self.do("clear_orphan", run, epoch)
             elif one_.phase < EpochPhase.FINAL:
                 self.do("finalize", run, epoch)
@@ -345,6 +346,7 @@ class Money(RuleBasedStateMachine):
             self.do("collect_bond", who)
         self.chain_and_model_agree()
         left = self.party.seen(model)
+        left["EpochSettlement"] -= model.jurors_owed
         assert {left[one] for one in ("StakeVault", "RunEscrow", "EpochSettlement", "SlashCourt")} == {0}
 
     # ---- picking

@@ -236,7 +236,7 @@ class Tale:
     def collected(self, account: str, amount: int) -> None:
         self.tell(RewardCollected, account=account, amount=amount)
 
-    def proposed(self, table: Settlement) -> None:
+    def proposed(self, table: Settlement, bond: int = 0) -> None:
         self.tell(
             ResultProposed,
             run_id=table.run_id,
@@ -247,6 +247,8 @@ class Tale:
             model_hash=NO_DIGEST,
             total=table.total,
             window_ends_at=0,
+            proposer=wallet("ledger"),
+            bond=bond,
         )
 
     def final(self, table: Settlement) -> None:

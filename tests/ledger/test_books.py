@@ -12,6 +12,7 @@ from hypothesis.strategies import DataObject
 from assay.chain.events import (
     BondBurnt,
     BondCollected,
+    BondForfeited,
     BondLocked,
     BondReleased,
     BondReturned,
@@ -114,8 +115,7 @@ class _Contracts:
                 found[f"propose {epoch}"] = lambda tale, _, e=epoch: self.propose(tale, e)
             if phase == "proposed":
                 found[f"final {epoch}"] = lambda tale, _, e=epoch: self.final(tale, e)
-                found[f"reject {epoch}"] = lambda tale, _, e=epoch: self.reject(tale, e, timeout=False)
-                found[f"time out {epoch}"] = lambda tale, _, e=epoch: self.reject(tale, e, timeout=True)
+                found[f"reject {epoch}"] = lambda tale, _, e=epoch: self.reject(tale, e)
             if phase == "final" and self.unpaid[epoch]:
                 found[f"claim {epoch}"] = lambda tale, data, e=epoch: self.claim(tale, data, e)
                 found[f"sweep {epoch}"] = lambda tale, _, e=epoch: self.sweep(tale, e)
@@ -164,11 +164,10 @@ class _Contracts:
         tale.final(TABLES[epoch])
         self.phase[epoch] = "final"
 
-    def reject(self, tale: Tale, epoch: int, *, timeout: bool) -> None:
+    def reject(self, tale: Tale, epoch: int) -> None:
         total, place = TABLES[epoch].total, {"run_id": RUN, "epoch": epoch}
         tale.tell(Challenged, **place, challenger=BUYER, reason_hash=bytes(32), bond=50)
-        if not timeout:
-            tale.tell(Resolved, **place, challenger=BUYER, stands=False, bond=50)
+        tale.tell(Resolved, **place, outcome=2, window_ends_at=0)
         tale.tell(ResultRejected, **place, digest=bytes(32), total=total)
         self.free += total
         self.phase[epoch] = "none"
@@ -293,40 +292,30 @@ def test_what_nobody_claimed_goes_back_to_the_buyer():
     assert amounts(books) == {"asset:escrow": BUDGET - table.total, budget(RUN).code: BUDGET - table.total}
 
 
-@pytest.mark.parametrize("stands", [True, False])
-def test_an_answered_bond_leaves_the_books_burnt_or_returned(stands: bool):
-    tale, place = Tale(), {"run_id": RUN, "epoch": 0, "challenger": BUYER}
-    tale.tell(Challenged, **place, reason_hash=bytes(32), bond=50)
+def test_bonds_of_a_result_and_its_challenge_leave_the_books_returned_shared_or_burnt():
+    """The proposer lost 40: 20 to the challenger beside its own 50, 18 to two jurors, and 2 burnt."""
+    tale, table, place = Tale(), TABLES[0], {"run_id": RUN, "epoch": 0}
+    jurors = [wallet("verifier-1"), wallet("verifier-2")]
+    tale.opened()
+    tale.proposed(table, bond=40)
+    tale.tell(Challenged, **place, challenger=BUYER, reason_hash=bytes(32), bond=50)
     staked, _ = booked(tale.events)
-    tale.tell(Resolved, **place, stands=stands, bond=50)
-    if not stands:
-        tale.tell(BondReleased, **place, bond=50)
-        owed, _ = booked(tale.events)
-        assert (owed.balance(BONDS), owed.balance(bond_owed(BUYER))) == (50, 50)
-        tale.tell(BondCollected, challenger=BUYER, amount=50)
+    for juror in jurors:
+        tale.tell(BondReleased, **place, account=juror, amount=9)
+    tale.tell(BondReleased, **place, account=BUYER, amount=20)
+    tale.tell(BondForfeited, **place, amount=2)
+    tale.tell(BondReleased, **place, account=BUYER, amount=50)
+    tale.tell(Resolved, **place, outcome=2, window_ends_at=0)
+    tale.tell(ResultRejected, **place, digest=bytes(32), total=table.total)
+    owed, _ = booked(tale.events)
+    for account, amount in ((BUYER, 70), *((juror, 9) for juror in jurors)):
+        tale.tell(BondCollected, account=account, amount=amount)
 
     after, _ = booked(tale.events)
 
-    assert (staked.balance(BONDS), staked.balance(bond(RUN, 0))) == (50, 50)
-    assert after.balances == {}
-
-
-def test_a_bond_that_nobody_answered_is_the_challengers_with_the_rejection():
-    tale, table = Tale(), TABLES[0]
-    tale.opened()
-    tale.proposed(table)
-    tale.tell(Challenged, run_id=RUN, epoch=0, challenger=BUYER, reason_hash=bytes(32), bond=50)
-    tale.tell(ResultRejected, run_id=RUN, epoch=0, digest=bytes(32), total=table.total)
-    tale.tell(BondReleased, run_id=RUN, epoch=0, challenger=BUYER, bond=50)
-
-    books, _ = booked(tale.events)
-
-    assert amounts(books) == {
-        "asset:escrow": BUDGET,
-        budget(RUN).code: BUDGET,
-        "asset:bonds": 50,
-        bond_owed(BUYER).code: 50,
-    }
+    assert (staked.balance(BONDS), staked.balance(bond(RUN, 0))) == (90, 90)
+    assert (owed.balance(BONDS), owed.balance(bond_owed(BUYER)), owed.balance(bond(RUN, 0))) == (88, 70, 0)
+    assert amounts(after) == {"asset:escrow": BUDGET, budget(RUN).code: BUDGET}
 
 
 # ---- cases

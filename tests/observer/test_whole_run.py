@@ -16,20 +16,21 @@ import trio
 from nacl.signing import SigningKey
 
 from assay.chain.addresses import Deployment
-from assay.chain.client import LOCALNET, Chain, deploy
+from assay.chain.client import LOCALNET, Chain, EpochPhase, deploy
 from assay.chain.commit_statement import evm_address
 from assay.chain.deployment.anvil import Anvil
 from assay.chain.events import ModelRegistered
-from assay.chain.statements import sign_digest
+from assay.chain.statements import VERIFIER, Delegation, sign_digest
 from assay.ledger.settlement.results import epoch_result, model_record, result_digest
 from assay.network.blob_store import DiskBlobs, MemoryBlobs
 from assay.network.host import Handler, PeerAddress, open_host
 from assay.observer.buyer.service import Buyer
-from assay.observer.ledger_service import settler
 from assay.observer.ledger_service.service import LedgerService
+from assay.observer.watchtower import watch
 from assay.participant.config import Config, Participant
 from assay.participant.keyring import Keys
 from assay.participant.store import Store
+from assay.participant.wallet import settler
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.identity import Domain
@@ -83,7 +84,13 @@ def a_run(anvil: Anvil, monkeypatch: pytest.MonkeyPatch) -> Run:
     buyer, ledger_service = a_member("buyer"), a_member("ledger_service")
     bank = Chain(anvil.rpc_url, deployment, anvil.keys[0])
     bank.fund_many([evm_address(buyer.account)], token_amount=BUDGET, amount_wei=10**18)
-    bank.fund_many([evm_address(ledger_service.account)], token_amount=0, amount_wei=10**18)
+    bonds = 10 * LOCALNET.challenge_bond
+    settlers = [evm_address(one.account) for one in (ledger_service, a_member("watchtower"))]
+    bank.fund_many(settlers, token_amount=bonds, amount_wei=10**18)
+    stake = LOCALNET.min_verifier_stake
+    bank.fund_many([evm_address(m.account) for m in members], token_amount=stake, amount_wei=10**18)
+    for name in VERIFIERS:
+        join(Chain(anvil.rpc_url, deployment, account_key(name)), name, stake)
     money = replace(a_spec().money, treasury=Address(ledger_service.account))
     changes = {"state_every": 2, "buyer": Address(buyer.account), "money": money}
     spec = a_spec(**changes)
@@ -99,6 +106,19 @@ def a_run(anvil: Anvil, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(builders, "RUN_ID", run_id)
     monkeypatch.setattr(builders, "DOMAIN", Domain(deployment_id=spec.deployment_id, run_id=run_id))
     return Run(anvil.rpc_url, deployment, spec, run_id, a_story(changes))
+
+
+def join(chain: Chain, name: str, stake: int) -> None:
+    """Stake, and leave for the hot key to sign, without which no run is opened."""
+    chain.stake(VERIFIER, stake)
+    consent = Delegation(
+        deployment_id=chain.deployment.deployment_id,
+        account=chain.address,
+        hot_key=evm_address(a_member(name).hot),
+        expiry=2**40,
+    )
+    signature = sign_digest(chain.deployment.digest(consent), a_hot_key(name))
+    chain.delegate(consent.hot_key, consent.expiry, signature)
 
 
 def a_story(changes: dict[str, Any]) -> list[CertifiedManifest]:
@@ -289,3 +309,30 @@ def test_keeper_and_buyer_finish_a_run_to_the_unit_although_they_die_again_and_a
     on_record = [one for one in chain.events(0) if isinstance(one, ModelRegistered)]
     assert [one.record_id.hex() for one in on_record] == [record["record_id"]]
     assert on_record[0].data_inventory_hash.hex() == record["data_inventory_hash"]
+
+
+@pytest.mark.slow
+def test_a_watchtower_alone_settles_and_ends_a_run_that_has_no_ledger_service(run: Run, tmp_path: Path):
+    """It holds no books and no parameters; the model's digest is what a quorum of verifiers signs."""
+    account = evm_address(a_member("watchtower").account)
+    chain = Chain(run.rpc_url, run.deployment, account_key("buyer"))
+
+    def is_over() -> bool:
+        now = chain.run(run.run_id)
+        return now is not None and now.free == 0 and not now.holds and not chain.bonds_owed(account)
+
+    async def everybody() -> None:
+        async with verifiers(run) as addresses:
+            me = a_participant(run, "watchtower", tmp_path / "watchtower", addresses)
+            with trio.fail_after(120):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(watch, me, 1.0)
+                    while not await trio.to_thread.run_sync(is_over):
+                        await trio.sleep(1)
+                    nursery.cancel_scope.cancel()
+
+    trio.run(everybody)
+
+    phases = [chain.epoch_state(run.run_id, epoch).phase for epoch in range(run.spec.epochs)]
+    assert phases == [EpochPhase.FINAL] * run.spec.epochs
+    assert chain.token_balance(account) == 10 * LOCALNET.challenge_bond  # every bond came back

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 import trio
 
 from assay.chain.commit_statement import commit_statement, evm_address
-from assay.chain.state import CasePhase, EpochPhase
 from assay.chain.statements import (
     BadSignatureError,
     EpochResult,
     ModelRecord,
-    Resolution,
     SlashOrder,
+    Veto,
     certificate,
     recover,
     sign_digest,
@@ -38,13 +37,13 @@ from assay.participant.config import Participant
 from assay.participant.follower import Follower
 from assay.participant.sync import StateSync
 from assay.participant.wallet.claims import claim_everything, open_chain
+from assay.participant.wallet.settler import REASON, Settler, implied_orders, is_implied
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, ConfigError, Unavailable
 from assay.protocol.messages import (
     Contradiction,
     ModelRequest,
     ModelSignature,
-    ResolutionSignature,
     ResultSignature,
     SlashOrderRequest,
     StepRequest,
@@ -56,16 +55,18 @@ from assay.training.data.shards import read_manifest
 from assay.verifier.service.driver import EVIDENCE
 
 if TYPE_CHECKING:
-    from assay.chain.client import Chain
+    from assay.chain.client import SignedStatement
 
 log = logging.getLogger(__name__)
 TAKEOVER_S = 20.0  # each later accuser waits this much longer for the earlier ones to open the case
 RETRY_S = 2.0
+SETTLE_S = 60.0  # for which each verifier leaves the ordinary moves to the ledger service and to earlier ones
 NOBODY = PeerId(bytes(32))
+SIGNED_RESULT = "signed-result/"  # and the epoch: key of the digest of the one result that we signed for it
 
 
 class ChainDuties:
-    """Handlers `sign-result`, `sign-ruling` and `sign-model`, and a task that prosecutes and claims pay."""
+    """Handlers that sign results, slash orders, vetoes and models; tasks that prosecute, settle and claim."""
 
     def __init__(self, me: Participant, follower: Follower, state_sync: StateSync) -> None:
         self._me, self._follower, self._state_sync = me, follower, state_sync
@@ -74,8 +75,8 @@ class ChainDuties:
         self._host: Host
         self.handlers: Mapping[str, Handler] = {
             "sign-result": self._sign_result,
-            "sign-resolution": self._sign_resolution,
             "sign-slash-order": self._sign_slash_order,
+            "sign-veto": self._sign_veto,
             "sign-model": self._sign_model,
         }
 
@@ -96,10 +97,29 @@ class ChainDuties:
                             nursery.start_soon(self._prosecute, request, slash_order, place)
                 await self._follower.grown(int(run_state.round))
 
+    def settler(self) -> Settler:
+        """What does whatever the contracts need once others had time to; it judges by our results."""
+        return Settler(
+            self._me,
+            self._follower,
+            patience_s=SETTLE_S * (1 + self._me.spec.verifier_peers.index(self._me.me)),
+            own_result=self._result,
+            handlers=self.handlers,
+        )
+
     # ---- signatures that others request ----
 
     async def _sign_result(self, _peer: PeerId, body: bytes) -> bytes:
         result = await self._result(decode(StepRequest, body).number)
+        digest = result_digest(self._me.deployment, result)
+        # Two results signed for one epoch cost the whole stake, so the first is on disk before it is sent: a
+        # verifier whose parameters were rebuilt since must stay silent.
+        name = f"{SIGNED_RESULT}{result.epoch}"
+        signed = self._me.store.value(name)
+        if signed is None:
+            self._me.store.set_value(name, digest)
+        elif signed != digest:
+            raise Unavailable(f"another result of epoch {result.epoch} was signed here before")
         return encode(
             ResultSignature(
                 epoch=result.epoch,
@@ -108,34 +128,7 @@ class ChainDuties:
                 table_hash=Digest(result.table_hash),
                 model_hash=Digest(result.model_hash),
                 total=result.total,
-                signature=HotSignature(
-                    sign_digest(result_digest(self._me.deployment, result), self._me.keys.hot)
-                ),
-            )
-        )
-
-    async def _sign_resolution(self, _peer: PeerId, body: bytes) -> bytes:
-        """Whether the result on the contract for a challenged epoch is the one we compute."""
-        ours = await self._result(decode(StepRequest, body).number)
-        chain = await trio.to_thread.run_sync(open_chain, self._me)
-        state = await trio.to_thread.run_sync(chain.epoch_state, self._me.run_id, ours.epoch)
-        if state.phase is not EpochPhase.CHALLENGED:
-            raise Unavailable(f"nobody challenges epoch {ours.epoch} now")
-        stands = state.digest == result_digest(self._me.deployment, ours)
-        resolution = Resolution(
-            deployment_id=self._me.spec.deployment_id,
-            run_id=self._me.run_id,
-            epoch=ours.epoch,
-            result=state.digest,
-            stands=stands,
-        )
-        signature = sign_digest(self._me.deployment.digest(resolution), self._me.keys.hot)
-        return encode(
-            ResolutionSignature(
-                epoch=ours.epoch,
-                result=Digest(state.digest),
-                stands=stands,
-                signature=HotSignature(signature),
+                signature=HotSignature(sign_digest(digest, self._me.keys.hot)),
             )
         )
 
@@ -197,6 +190,17 @@ class ChainDuties:
         slash_order, _ = self._charge(decode(SlashOrderRequest, body))
         return sign_digest(self._me.deployment.digest(slash_order), self._me.keys.hot)
 
+    async def _sign_veto(self, _peer: PeerId, case_id: bytes) -> bytes:
+        """Our signature on the veto of a case that our manifests do not imply as it is."""
+        chain = await trio.to_thread.run_sync(open_chain, self._me)
+        case = await trio.to_thread.run_sync(chain.case, case_id)
+        if case.run_id != self._me.run_id:
+            raise Unavailable(f"case {case_id.hex()[:8]} is not of this run")
+        if is_implied(case, implied_orders(self._me, self._follower).get(case_id)):
+            raise Unavailable(f"our manifests imply the case {case_id.hex()[:8]}")
+        veto = Veto(deployment_id=self._me.spec.deployment_id, case_id=case_id, reason_hash=REASON)
+        return sign_digest(self._me.deployment.digest(veto), self._me.keys.hot)
+
     def _due(self) -> list[SlashOrderRequest]:
         """Every slash that the chain implies, of nodes and of verifiers."""
         nodes = [(step, NOBODY) for step in self._follower.confirmed]
@@ -253,7 +257,6 @@ class ChainDuties:
             pair = [(commit_statement(self._me.spec, one.commit), one.statement) for one in both]
             chain = await trio.to_thread.run_sync(open_chain, self._me)
             await trio.to_thread.run_sync(chain.report_equivocation, *pair[0], *pair[1])
-            await trio.to_thread.run_sync(chain.collect)
         except AssayError as error:
             log.warning("report not accepted yet", extra={"reason": str(error)})
             return False
@@ -261,54 +264,36 @@ class ChainDuties:
         return True
 
     async def _prosecute(self, request: SlashOrderRequest, slash_order: SlashOrder, place: int) -> None:
-        """Open the case with a quorum of signatures, execute it after the veto window, and have it paid out.
-
-        Each step is done by the first verifier to reach it; a veto, before or after the slash, ends our part.
-        """
+        """Open the case with a quorum of signatures, if no earlier accuser has; settlers see it through."""
         await trio.sleep(TAKEOVER_S * place)
         fields = {"offender": slash_order.offender, "round": int(request.round)}
         while True:
             try:
                 chain = await trio.to_thread.run_sync(open_chain, self._me)
-                if await self._is_done(chain, slash_order):
+                if await trio.to_thread.run_sync(chain.is_punished, slash_order.offence_id):
                     return
-                if not await trio.to_thread.run_sync(chain.is_punished, slash_order.offence_id):
-                    signatures = await self._signatures(request, slash_order)
-                    await trio.to_thread.run_sync(chain.open_case, slash_order, signatures)
-                    log.info("case opened", extra=fields)
-                case = await trio.to_thread.run_sync(chain.case, slash_order.offence_id)
-                if (
-                    case.phase is CasePhase.OPEN
-                    and await trio.to_thread.run_sync(chain.timestamp) >= case.execute_by
-                ):
-                    await trio.to_thread.run_sync(chain.expire_case, slash_order.offence_id)
-                    log.warning("case opened too late", extra=fields)
+                left = await trio.to_thread.run_sync(
+                    chain.slash_cap_left, slash_order.offender, slash_order.role
+                )
+                if not left:
+                    log.warning("no case: slash orders took all they may in these 30 days", extra=fields)
                     return
-                if case.phase is CasePhase.OPEN:
-                    await self._until(chain, case.veto_ends_at)
-                    await trio.to_thread.run_sync(chain.execute_case, slash_order.offence_id)
-                    log.info("case executed", extra=fields)
-                    case = await trio.to_thread.run_sync(chain.case, slash_order.offence_id)
-                await self._until(chain, case.payable_at)
-                await trio.to_thread.run_sync(chain.pay_out_case, slash_order.offence_id)
-                await trio.to_thread.run_sync(chain.collect)
-                log.info("case paid out", extra=fields)
+                signatures = await self._signatures(request, slash_order)
+                seen = self._participation(request) if request.verifier == NOBODY else None
+                await trio.to_thread.run_sync(chain.open_case, slash_order, signatures, seen)
+                log.info("case opened", extra=fields)
                 return
             except AssayError as error:
                 log.warning("prosecution retried", extra={"reason": str(error)})
                 await trio.sleep(RETRY_S)
 
-    async def _is_done(self, chain: Chain, slash_order: SlashOrder) -> bool:
-        """Whether the case is closed; our share and our bond, if any, are then collected."""
-        case = await trio.to_thread.run_sync(chain.case, slash_order.offence_id)
-        if case.phase.is_over:
-            await trio.to_thread.run_sync(chain.collect)
-        return case.phase.is_over
-
-    async def _until(self, chain: Chain, second: int) -> None:
-        """Wait for a block later than this second of chain time."""
-        while await trio.to_thread.run_sync(chain.timestamp) <= second:
-            await trio.sleep(RETRY_S / 2)
+    def _participation(self, request: SlashOrderRequest) -> SignedStatement:
+        """What the node's hot key signed about the step: it shows the court that the node is in this run."""
+        (link,) = self._me.store.links(request.round, 1)
+        for signed in link.manifest.commits:
+            if signed.commit.node == request.node:
+                return commit_statement(self._me.spec, signed.commit), signed.statement
+        raise Unavailable(f"no commit of {request.node.hex()[:8]} in round {request.round} here")
 
     async def _signatures(self, wanted: SlashOrderRequest, slash_order: SlashOrder) -> bytes:
         """A quorum's signatures on the slash order, sorted as the contract expects them.

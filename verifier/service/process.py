@@ -214,6 +214,7 @@ class Service:
             nursery.start_soon(self.driver.follow_parameters)
             nursery.start_soon(self.audit_runner.run)
             nursery.start_soon(chain_duties.run, host)
+            nursery.start_soon(chain_duties.settler().run, host)
             nursery.start_soon(self._poll_when_stuck)
             nursery.start_soon(self._make_room)
             await trio.sleep_forever()

@@ -51,7 +51,7 @@ def test_an_event_in_a_block_of_many_transactions_is_shown(world: World):
         world.rpc("evm_mine")
     finally:
         world.rpc("evm_setAutomine", True)
-    staked = [e for e in world.bank.events(world.deployment.block) if isinstance(e, Staked)]
+    staked = [e for e in world.bank.events(world.ready_block) if isinstance(e, Staked)]
     assert len(staked) == 3 and len({event.block_hash for event in staked}) == 1
     for event in staked:
         assert read_event(world.bank.prove(event)).block.hash == event.block_hash

@@ -57,7 +57,7 @@ def read(world: World, books: BookStore, table: Settlement) -> None:
 def slash(world: World) -> bytes:
     """A case from its opening to the slash, which is not paid out yet; its id."""
     ruling = world.a_ruling(world.operators[0])
-    world.bank.open_case(ruling, world.cert(ruling))
+    world.bank.open_case(ruling, world.cert(ruling), world.seen_of(ruling))
     world.advance(world.params.veto_window_s)
     world.bank.execute_case(ruling.offence_id)
     return ruling.offence_id
@@ -65,7 +65,7 @@ def slash(world: World) -> bytes:
 
 def test_after_a_whole_life_books_and_contracts_agree(world: World, books: BookStore):
     world.join(world.operators[0], OPERATOR, 500 * UNIT)
-    world.join(world.verifiers[0], VERIFIER, 300 * UNIT)
+    world.as_(world.verifiers[0]).stake(VERIFIER, 300 * UNIT)
     table = a_table(world)
     settle(world, table)
     case_id = slash(world)
@@ -116,12 +116,15 @@ def test_a_challenge_holds_a_bond_that_the_books_see(world: World, books: BookSt
     world.bank.timeout_challenge(world.run_id, 0)
     read(world, books, table)
     assert reconcile(books, world.bank, {}) == ()
-    assert balance_of(books, f"bondowed:{world.bystander.account}") == world.params.challenge_bond
+    assert balance_of(books, f"bondowed:{world.bystander.account}") == world.params.challenge_bond // 2
+    world.advance(world.params.challenge_window_s)
+    world.bank.finalize(world.run_id, 0)
     world.as_(world.bystander).collect_bond()
+    world.bank.collect_bond()
     read(world, books, table)
 
-    assert reconcile(books, world.bank, {}) == ()
-    assert [account.code for account in books.balances()] == ["asset:escrow", f"budget:{world.run_id.hex()}"]
+    assert reconcile(books, world.bank, {0: table}) == ()
+    assert balance_of(books, "asset:bonds") == 0
 
 
 @pytest.mark.parametrize("ends", ["paid", "vetoed", "vetoed before", "expired"])
@@ -132,7 +135,7 @@ def test_the_books_see_where_a_cases_slash_and_bond_are(world: World, books: Boo
     case_id, reason, bond = ruling.offence_id, b"\1" * 32, world.params.case_bond
     veto = Veto(deployment_id=ruling.deployment_id, case_id=case_id, reason_hash=reason)
     supply = world.bank.token_supply()
-    opener.open_case(ruling, world.cert(ruling))
+    opener.open_case(ruling, world.cert(ruling), world.seen_of(ruling))
     read(world, books, a_table(world))
     assert reconcile(books, world.bank, {}) == ()
     assert balance_of(books, f"casebond:{case_id.hex()}") == bond
@@ -185,11 +188,19 @@ def test_an_event_the_books_missed_names_the_account_it_was_about(world: World, 
     )
 
 
-def test_tokens_that_nobody_asked_for_are_a_difference(world: World, books: BookStore):
-    world.bank.transfer_token(world.deployment.stake_vault, 3)
-    read(world, books, a_table(world))
+@pytest.mark.parametrize("contract", ["StakeVault", "RunEscrow", "EpochSettlement"])
+def test_a_gift_is_in_an_account_of_its_own_and_turns_no_books_red(
+    world: World, books: BookStore, contract: str
+):
+    world.as_(world.bystander).transfer_token(world.deployment.address(contract), 3)
+    table = a_table(world)
+    settle(world, table)
+    world.bank.transfer_token(world.deployment.address(contract), 4)
+    read(world, books, table)
 
-    assert reconcile(books, world.bank, {}) == (Difference(account="asset:vault", books=0, chain=3),)
+    assert reconcile(books, world.bank, {0: table}) == ()
+    assert balance_of(books, f"gift:{contract}") == 7
+    assert trial_balance(books) == 0
 
 
 def test_a_chain_that_went_back_takes_the_books_with_it(world: World, books: BookStore):

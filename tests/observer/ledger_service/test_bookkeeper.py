@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from assay.chain.commit_statement import evm_address
-from assay.chain.events import ChainEvent, Slashed, Swept
+from assay.chain.events import ChainEvent, Equivocation, Slashed, Swept
 from assay.chain.providers import Head, Providers
 from assay.ledger.journal.store import BookStore
 from assay.ledger.queries import report
@@ -23,7 +23,7 @@ from assay.protocol.errors import Unavailable
 from assay.protocol.messages import CertifiedManifest, Outcome
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import RunState, advance
-from assay.protocol.types import Digest
+from assay.protocol.types import NO_DIGEST, Digest
 from tests.builders import (
     NODES,
     RUN_ID,
@@ -341,15 +341,20 @@ def test_a_slash_names_the_node_by_its_peer(desk: Desk):
     member = SPEC.nodes[0]
     tale = Tale()
     tale.staked("node-0", 1_000)
+    said: dict[str, Any] = {"account": BUYER, "hot_key": BUYER, "value_a": b"a" * 32, "value_b": b"b" * 32}
+    tale.tell(Equivocation, offence_id=NO_DIGEST, run_id=RUN_ID, **said)
     tale.slashed("node-0", 100)
+    tale.tell(Equivocation, offence_id=b"o" * 32, run_id=b"another run".ljust(32), **said)
+    tale.slashed("node-0", 70, offence_id=b"o" * 32)
     account = evm_address(member.account)
     tale.events = [replace(event, account=account) for event in tale.events]
 
     desk.ledger_service.book_blocks(Blocks().tell(tale), TABLES)
     desk.ledger_service.tell_events()
 
-    (line,) = desk.lines("slashed")
+    line, _ = desk.lines("slashed")
     assert (line["node"], line["amount"], line["burnt"]) == (member.peer.hex(), 100, 50)
     assert (line["buyer"], line["challenger"]) == (20, 30)
     assert report.nodes(desk.books, SPEC)[0].slashed == 100
-    assert len(desk.books.events(Slashed)) == 1
+    assert report.money(desk.books).slashed == 100  # the other slash is another run's
+    assert len(desk.books.events(Slashed)) == 2

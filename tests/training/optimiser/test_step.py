@@ -11,9 +11,10 @@ import pytest
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST
 from assay.protocol.update_rule import BLOCK_SIZE, PPM, Outer, Transform, Values, Wire
-from assay.training.codec.contribution import contribution_bytes_max, decode_contribution, encode_round
+from assay.training.codec.contribution import contribution_bytes_max, decode_contribution
 from assay.training.fragments import fragment_blocks, fragment_positions
 from assay.training.layout import layout_of, to_blocks
+from assay.training.optimiser.aggregate import encode_round
 from assay.training.optimiser.inner import InnerState, fresh
 from assay.training.optimiser.momentum_root import zero_root
 from assay.training.optimiser.node_state import NodeState, commit, start_private

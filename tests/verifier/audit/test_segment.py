@@ -19,10 +19,11 @@ from assay.protocol.openings import InnerBlocks, InnerOpening, Path
 from assay.protocol.params import ComputeSpec
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import Outer, Transform, Values
-from assay.training.codec.contribution import decode_contribution, encode_round
+from assay.training.codec.contribution import decode_contribution
 from assay.training.model.loss import use_one_thread
 from assay.training.optimiser import muon
 from assay.training.optimiser import step as rules
+from assay.training.optimiser.aggregate import encode_round
 from assay.training.optimiser.inner import InnerRoots
 from assay.training.optimiser.momentum_root import zero_root
 from assay.training.transform.compress import distance_blocks

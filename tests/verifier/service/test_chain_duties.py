@@ -194,3 +194,21 @@ def test_each_result_names_the_one_before(me):
     )
     assert first.prev_result == NO_DIGEST
     assert second.prev_result == result_digest(me.deployment, result)
+
+
+def test_a_verifier_signs_one_result_an_epoch_whatever_its_parameters_become(me):
+    """Two would cost its whole stake; a disk that was rebuilt, or a second build, must not be that dear."""
+    follower = followed(me, a_chain(a_history(), me.spec.ordered.last_round + 1))
+    first = ask_quietly(me, follower, asking(0))
+
+    class Rebuilt(PublicState):
+        async def reach(self, round_id: int) -> Digest:
+            return a_digest(f"other parameters of {round_id}")
+
+    async def after() -> bytes:
+        restarted = ChainDuties(me, follower, Rebuilt())  # type: ignore[arg-type]
+        return await restarted.handlers["sign-result"](peer("vera"), asking(0))
+
+    with pytest.raises(Unavailable, match="another result of epoch 0"):
+        trio.run(after)
+    assert ask_quietly(me, follower, asking(0)) == first

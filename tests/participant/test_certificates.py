@@ -10,12 +10,13 @@ from typing import Any, cast
 import pytest
 import trio
 
+from assay.chain.proposals import CertifiedResult
 from assay.chain.statements import sign_digest, verify_certificate
 from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import epoch_result
 from assay.network.host import Host
-from assay.observer.ledger_service.certificates import CertifiedResult, certified_result
 from assay.participant.config import Participant
+from assay.participant.wallet.certificates import certified_result
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import Unavailable
 from assay.protocol.messages import ResultSignature, StepRequest

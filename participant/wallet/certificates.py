@@ -1,43 +1,41 @@
-"""Certificates: collects and checks the verifiers' signatures on an epoch's result.
+"""Certificates: collects and checks the verifiers' signatures on an epoch's result, and on a veto.
 
-Room: observer (edge: host). The ledger service computes everything in a result but the model's digest; on
-that a quorum must agree.
+Room: participant (edge: host). Who asks computes everything in a result but the model's digest; on that a
+quorum must agree.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import trio
 
 from assay.chain.commit_statement import evm_address
-from assay.chain.statements import BadSignatureError, EpochResult, Resolution, certificate, recover
+from assay.chain.proposals import CertifiedResult
+from assay.chain.statements import BadSignatureError, Veto, certificate, recover
 from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import epoch_result
-from assay.network.host import Host
+from assay.network.host import Handler, Host
 from assay.participant.config import Participant
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, PeerFault, Unavailable
-from assay.protocol.messages import ResolutionSignature, ResultSignature, StepRequest
+from assay.protocol.messages import ResultSignature, StepRequest
 from assay.protocol.params import Member
 from assay.protocol.quorum import quorum
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 
 log = logging.getLogger(__name__)
 ANSWER_S_MAX = 20.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CertifiedResult:
-    """An epoch's result with a quorum's signatures, as the contract expects them."""
-
-    result: EpochResult
-    certificate: bytes
+NO_HANDLERS: Mapping[str, Handler] = {}
 
 
 async def certified_result(
-    me: Participant, host: Host, settlement: Settlement, previous: Digest
+    me: Participant,
+    host: Host,
+    settlement: Settlement,
+    previous: Digest,
+    own: Mapping[str, Handler] = NO_HANDLERS,
 ) -> CertifiedResult:
     """Ask all verifiers at once to sign the result of an epoch that is ready.
 
@@ -46,6 +44,7 @@ async def certified_result(
         host: Our network.
         settlement: What we computed for the epoch.
         previous: Digest of the result before, zero for epoch 0.
+        own: Our own handlers, if we are one of the verifiers.
 
     Raises:
         Unavailable: no quorum signs the same result now.
@@ -55,7 +54,9 @@ async def certified_result(
 
     async def ask(member: Member) -> None:
         try:
-            answer = await _answer(host, member.peer, settlement.epoch)
+            request = encode(StepRequest(number=settlement.epoch, node=PeerId(NO_DIGEST)))
+            body = await _ask(me, host, own, member.peer, "sign-result", request)
+            answer = decode(ResultSignature, body)
             answers.setdefault(answer.model_hash, []).append(
                 _checked(me, member, answer, settlement, previous)
             )
@@ -77,47 +78,42 @@ async def certified_result(
     return CertifiedResult(result=result, certificate=certificate(me.deployment.digest(result), signatures))
 
 
-async def certified_resolution(me: Participant, host: Host, epoch: int) -> tuple[bool, bytes]:
-    """Ask every verifier whether a challenged result is right; the quorum's answer and its signatures.
+async def certified_veto(
+    me: Participant, host: Host, case_id: bytes, reason: bytes, own: Mapping[str, Handler] = NO_HANDLERS
+) -> bytes:
+    """Ask all verifiers at once to veto a case; a quorum's signatures.
 
     Raises:
-        Unavailable: no quorum gives the same answer now.
+        Unavailable: no quorum finds that its manifests do not imply the case.
     """
-    answers: dict[tuple[Digest, bool], list[bytes]] = {}
+    message = me.deployment.digest(
+        Veto(deployment_id=me.spec.deployment_id, case_id=case_id, reason_hash=reason)
+    )
+    found: list[bytes] = []
 
     async def ask(member: Member) -> None:
         try:
-            request = encode(StepRequest(number=epoch, node=PeerId(NO_DIGEST)))
-            body = await host.request(member.peer, "sign-resolution", request, timeout_s=ANSWER_S_MAX)
-            answer = decode(ResolutionSignature, body)
-            message = me.deployment.digest(_resolution(me, epoch, answer.result, answer.stands))
-            if recover(message, answer.signature) == evm_address(member.hot):
-                answers.setdefault((answer.result, answer.stands), []).append(answer.signature)
+            signature = await _ask(me, host, own, member.peer, "sign-veto", case_id)
+            if recover(message, signature) == evm_address(member.hot):
+                found.append(signature)
         except AssayError as error:
-            log.info("challenge not answered", extra={"epoch": epoch, "reason": str(error)})
+            log.info("veto not signed", extra={"case": case_id.hex()[:8], "reason": str(error)})
 
     async with trio.open_nursery() as nursery:
         for member in me.spec.verifiers:
             nursery.start_soon(ask, member)
     need = quorum(len(me.spec.verifiers))
-    for (result, stands), signatures in answers.items():
-        if len(signatures) >= need:
-            message = me.deployment.digest(_resolution(me, epoch, result, stands))
-            return stands, certificate(message, signatures)
-    raise Unavailable(f"epoch {epoch}: no quorum gives the same answer to the challenge")
+    if len(found) < need:
+        raise Unavailable(f"{len(found)} signatures on the veto, expected {need}")
+    return certificate(message, found)
 
 
-def _resolution(me: Participant, epoch: int, result: Digest, stands: bool) -> Resolution:
-    return Resolution(
-        deployment_id=me.spec.deployment_id, run_id=me.run_id, epoch=epoch, result=result, stands=stands
-    )
-
-
-async def _answer(host: Host, verifier: PeerId, epoch: int) -> ResultSignature:
-    request = encode(StepRequest(number=epoch, node=PeerId(NO_DIGEST)))
-    return decode(
-        ResultSignature, await host.request(verifier, "sign-result", request, timeout_s=ANSWER_S_MAX)
-    )
+async def _ask(
+    me: Participant, host: Host, own: Mapping[str, Handler], verifier: PeerId, method: str, body: bytes
+) -> bytes:
+    if method in own and verifier == me.me:
+        return await own[method](verifier, body)
+    return await host.request(verifier, method, body, timeout_s=ANSWER_S_MAX)
 
 
 def _checked(

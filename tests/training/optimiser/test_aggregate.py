@@ -7,9 +7,10 @@ import pytest
 
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.update_rule import RuleSpec, Transform, Values, Wire
-from assay.training.codec.contribution import contribution_bytes_max, decode_round, encode_round
+from assay.training.codec.contribution import contribution_bytes_max
 from assay.training.codec.wire import Aggregate
 from assay.training.exact import VALUE_MAX
+from assay.training.optimiser.aggregate import decode_round, encode_round
 from tests.specs import a_rule
 
 BLOCKS = 6

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
@@ -11,14 +11,15 @@ import trio
 import trio.testing
 
 from assay.chain.client import Chain, EpochPhase, EpochState
+from assay.chain.proposals import CertifiedResult
+from assay.chain.state import EscrowState
 from assay.chain.statements import Address, EpochResult
 from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import epoch_result
-from assay.observer.ledger_service import settler
-from assay.observer.ledger_service.certificates import CertifiedResult
-from assay.observer.ledger_service.settler import CLAIM_FOR_OTHERS_S, Settler
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
+from assay.participant.wallet import settler
+from assay.participant.wallet.settler import CLAIM_FOR_OTHERS_S, OwnResult, Settler
 from assay.protocol.errors import Unavailable
 from assay.protocol.types import NO_DIGEST, Digest
 from tests.builders import RUN_ID, a_deployment, a_digest, a_history, a_spec
@@ -39,6 +40,8 @@ class Chained:
 
     def __init__(self, ripe: int) -> None:
         self.run_state = a_history()
+        self.confirmed: dict[Any, Any] = {}
+        self.failed: dict[Any, Any] = {}
         self.settlements = {
             epoch: Settlement(
                 run_id=RUN_ID,
@@ -61,6 +64,35 @@ class Contract:
     moves: list[str] = field(default_factory=list)
     claimed: list[int] = field(default_factory=list)
 
+    address = NOBODY
+
+    def block_number(self) -> int:
+        return self.now
+
+    def cases_of(self, _run_id: bytes, _first: int, _last: int) -> list[Any]:
+        return []
+
+    def proposals_of(self, _run_id: bytes, _first: int, _last: int) -> list[Any]:
+        return []
+
+    def challenge_window(self) -> int:
+        return WINDOW_S
+
+    def run(self, _run_id: bytes) -> EscrowState:
+        return EscrowState(
+            buyer=NOBODY, epochs=2, set_version=1, pending=1, deadline=10**9, closes_at=10**9, budget=0,
+            epoch_cap=0, reserved=0, paid=0, returned=0, spec_hash=b"", holds=False,
+        )  # fmt: skip
+
+    def bonds_owed(self, _account: str) -> int:
+        return 0
+
+    def rewards_of(self, _account: str) -> int:
+        return 0
+
+    def lots_lacking(self, _account: str) -> int:
+        return 0
+
     def epoch_state(self, _run_id: bytes, epoch: int) -> EpochState:
         return self.states.get(epoch, _state(EpochPhase.NONE, NO_DIGEST))
 
@@ -71,22 +103,27 @@ class Contract:
     def propose(self, result: EpochResult, _certificate: bytes) -> None:
         before = self.epoch_state(RUN_ID, result.epoch - 1).digest if result.epoch else NO_DIGEST
         assert result.prev_result == before and (result.epoch == 0 or before != NO_DIGEST)
-        digest = Digest(DEPLOYMENT.digest(result))
-        self.states[result.epoch] = _state(EpochPhase.PROPOSED, digest, self.now + WINDOW_S)
+        self.states[result.epoch] = _posted(result, self.now + WINDOW_S)
         self.moves.append(f"propose {result.epoch}")
 
     def finalize(self, _run_id: bytes, epoch: int) -> None:
         state = self.states[epoch]
-        assert state.phase is EpochPhase.CONFIRMED or self.now >= state.until
+        assert state.phase is EpochPhase.PROPOSED and self.now >= state.until
         assert epoch == 0 or self.states[epoch - 1].phase >= EpochPhase.FINAL
-        self.states[epoch] = _state(EpochPhase.FINAL, state.digest)
+        self.states[epoch] = replace(state, phase=EpochPhase.FINAL, until=10**9)
         self.moves.append(f"finalize {epoch}")
 
-    def resolve(self, _run_id: bytes, epoch: int, stands: bool, _certificate: bytes) -> None:
-        assert self.states[epoch].phase is EpochPhase.CHALLENGED
-        phase = EpochPhase.CONFIRMED if stands else EpochPhase.NONE
-        self.states[epoch] = _state(phase, self.states[epoch].digest)
-        self.moves.append(f"resolve {epoch} {stands}")
+    def challenge(self, _run_id: bytes, epoch: int, _reason: bytes) -> None:
+        state = self.states[epoch]
+        assert state.phase is EpochPhase.PROPOSED
+        self.states[epoch] = replace(state, phase=EpochPhase.CHALLENGED, until=self.now + 10**6)
+        self.moves.append(f"challenge {epoch}")
+
+    def timeout_challenge(self, _run_id: bytes, epoch: int) -> None:
+        state = self.states[epoch]
+        assert state.phase is EpochPhase.CHALLENGED and self.now >= state.until
+        self.states[epoch] = replace(state, phase=EpochPhase.PROPOSED, until=self.now + WINDOW_S)
+        self.moves.append(f"time out {epoch}")
 
     def claim_all(self, _run_id: bytes, epoch: int, _tree: Any) -> None:
         self.claimed.append(epoch)
@@ -103,7 +140,17 @@ def _state(phase: EpochPhase, digest: bytes, until: int = 0) -> EpochState:
         prev_result=NO_DIGEST,
         root=NO_DIGEST,
         model_hash=NO_DIGEST,
+        proposer=NOBODY,
+        bond=0,
+        draw_from=0,
+        jury=(),
+        voted=0,
     )
+
+
+def _posted(result: EpochResult, until: int) -> EpochState:
+    state = _state(EpochPhase.PROPOSED, Digest(DEPLOYMENT.digest(result)), until)
+    return replace(state, prev_result=result.prev_result, model_hash=result.model_hash)
 
 
 @pytest.fixture
@@ -111,7 +158,9 @@ def contract(monkeypatch: pytest.MonkeyPatch) -> Contract:
     made = Contract()
     monkeypatch.setattr(settler, "open_chain", lambda _me: cast(Chain, made))
 
-    async def certified(_me: Any, _host: Any, settlement: Settlement, previous: Digest) -> CertifiedResult:
+    async def certified(
+        _me: Any, _host: Any, settlement: Settlement, previous: Digest, _own: Any
+    ) -> CertifiedResult:
         result = epoch_result(SPEC, settlement, a_digest("model"), previous)
         return CertifiedResult(result=result, certificate=b"")
 
@@ -124,11 +173,13 @@ def run_until(
     ripe: int = SPEC.epochs,
     seconds: float = 4_000,
     check: Callable[[], None] = lambda: None,
+    own_result: OwnResult | None = None,
 ) -> None:
     """Drives a settler on a clock that jumps; `seconds` of it at most."""
 
     async def drive() -> None:
-        one = Settler(cast(Participant, Me()), cast(Follower, Chained(ripe)), check)
+        me, chained = cast(Participant, Me()), cast(Follower, Chained(ripe))
+        one = Settler(me, chained, check, own_result=own_result, pays_others=True)
         with trio.move_on_after(seconds):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(one.run, cast(Any, None))
@@ -190,26 +241,42 @@ def test_a_chain_that_went_back_is_settled_again(contract: Contract):
     assert contract.moves[4:] == ["propose 1", "finalize 1"]
 
 
-def test_a_challenged_result_holds_back_what_follows_until_a_quorum_answers(
-    contract: Contract, monkeypatch: pytest.MonkeyPatch
-):
-    async def nobody(_me: Any, _host: Any, epoch: int) -> tuple[bool, bytes]:
-        raise Unavailable(f"epoch {epoch}: no quorum")
-
-    async def a_quorum(_me: Any, _host: Any, _epoch: int) -> tuple[bool, bytes]:
-        return True, b"cert"
-
-    monkeypatch.setattr(settler, "certified_resolution", nobody)
+def test_a_challenged_result_holds_back_what_follows_until_its_time_is_out(contract: Contract):
     run_until(lambda: "propose 1" in contract.moves)
-    contract.states[0] = _state(EpochPhase.CHALLENGED, contract.states[0].digest)
+    contract.states[0] = replace(
+        contract.states[0], phase=EpochPhase.CHALLENGED, until=contract.now + 100, jury=(NOBODY,), voted=1
+    )
     contract.moves.clear()
-    run_until(lambda: bool(contract.moves), seconds=60)
-    assert contract.moves == []
 
-    monkeypatch.setattr(settler, "certified_resolution", a_quorum)
     run_until(lambda: len(contract.moves) == 3)
 
-    assert contract.moves == ["resolve 0 True", "finalize 0", "finalize 1"]
+    assert contract.moves == ["time out 0", "finalize 0", "finalize 1"]
+
+
+@pytest.mark.parametrize("field", ["root", "table_hash", "total"])
+def test_a_posted_result_that_pays_another_table_is_challenged(contract: Contract, field: str):
+    settlement = Chained(1).settlements[0]
+    ours = epoch_result(SPEC, settlement, a_digest("model"), NO_DIGEST)
+    other = replace(ours, **{field: 7 if field == "total" else a_digest("theft")})
+    contract.states[0] = _posted(other, 10**6)
+
+    run_until(lambda: bool(contract.moves), seconds=60)
+
+    assert contract.moves == ["challenge 0"]
+
+
+def test_a_posted_model_is_judged_only_by_who_holds_the_parameters(contract: Contract):
+    settlement = Chained(1).settlements[0]
+    contract.states[0] = _posted(epoch_result(SPEC, settlement, a_digest("another"), NO_DIGEST), 10**6)
+
+    async def ours(_epoch: int) -> EpochResult:
+        return epoch_result(SPEC, settlement, a_digest("model"), NO_DIGEST)
+
+    run_until(lambda: bool(contract.moves), ripe=1, seconds=30)
+    assert contract.moves == []
+
+    run_until(lambda: bool(contract.moves), ripe=1, seconds=60, own_result=ours)
+    assert contract.moves == ["challenge 0"]
 
 
 def test_payees_that_stay_away_are_paid_in_the_end(contract: Contract):

@@ -1,0 +1,87 @@
+"""Proposals: reads a certified result, and each signature on it, out of a proposal's transaction.
+
+Room: chain (pure). Two results for one epoch with a common signer are evidence for the slash court.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+
+from eth_abi.abi import decode
+from eth_abi.exceptions import DecodingError
+from eth_utils.abi import collapse_if_tuple, function_abi_to_4byte_selector
+
+from assay.chain.addresses import Deployment
+from assay.chain.rpc import artefact
+from assay.chain.state import field_names
+from assay.chain.statements import SIGNATURE_BYTES, Address, BadSignatureError, EpochResult, signers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertifiedResult:
+    """An epoch's result with a quorum's signatures, as the contract expects them."""
+
+    result: EpochResult
+    certificate: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoubleResult:
+    """Two different results for one epoch that one hot key signed."""
+
+    signer: Address
+    first: EpochResult
+    first_signature: bytes
+    second: EpochResult
+    second_signature: bytes
+
+
+def certified_result_of(data: bytes) -> CertifiedResult | None:
+    """The arguments of `EpochSettlement.propose` in a transaction's data; None for any other call."""
+    selector, kinds = _propose()
+    if data[:4] != selector:
+        return None
+    try:
+        values, _, certificate = decode(kinds, data[4:])
+    except DecodingError:
+        return None
+    result = EpochResult(**dict(zip(field_names(EpochResult), values, strict=True)))
+    return CertifiedResult(result=result, certificate=bytes(certificate))
+
+
+def double_results(deployment: Deployment, proposals: Sequence[CertifiedResult]) -> Iterator[DoubleResult]:
+    """Every pair of different results for one epoch of a run, with each hot key that signed both."""
+    for one, other in combinations(proposals, 2):
+        if (one.result.run_id, one.result.epoch) != (other.result.run_id, other.result.epoch):
+            continue
+        if one.result == other.result:
+            continue
+        first, second = _signatures(deployment, one), _signatures(deployment, other)
+        for signer in first.keys() & second.keys():
+            yield DoubleResult(
+                signer=signer,
+                first=one.result,
+                first_signature=first[signer],
+                second=other.result,
+                second_signature=second[signer],
+            )
+
+
+def _signatures(deployment: Deployment, certified: CertifiedResult) -> dict[Address, bytes]:
+    cert = certified.certificate
+    try:
+        found = signers(deployment.digest(certified.result), cert)
+    except (BadSignatureError, ValueError):
+        return {}
+    return {
+        signer: cert[at * SIGNATURE_BYTES : (at + 1) * SIGNATURE_BYTES] for at, signer in enumerate(found)
+    }
+
+
+@cache
+def _propose() -> tuple[bytes, list[str]]:
+    entry = next(one for one in artefact("EpochSettlement")["abi"] if one.get("name") == "propose")
+    return bytes(function_abi_to_4byte_selector(entry)), [collapse_if_tuple(one) for one in entry["inputs"]]

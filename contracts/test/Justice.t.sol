@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: MIT
+pragma solidity 0.8.37;
+
+import {EpochSettlement} from "../src/EpochSettlement.sol";
+import {RunEscrow} from "../src/RunEscrow.sol";
+import {SlashCourt} from "../src/SlashCourt.sol";
+import {StakeVault} from "../src/StakeVault.sol";
+import {EpochResult, SlashOrder, Statement} from "../src/Statements.sol";
+import {VerifierSet} from "../src/VerifierSet.sol";
+import {World} from "./World.sol";
+
+/// @notice Attacks on the court that must not pay: who judges, what a lie costs, and what an accusation earns.
+contract JusticeTest is World {
+    address private constant BUYER = address(0xB1);
+    address private constant OPERATOR = address(0xA1);
+    address private constant THIEF = address(0xBAD);
+    address private constant CHALLENGER = address(0xC1);
+    uint256 private constant HOT = 77;
+    bytes32 private runId;
+
+    function setUp() public {
+        deploy();
+        enlistJurors(4);
+        fund(BUYER, address(escrow), 1e25);
+        fund(OPERATOR, address(vault), 1e25);
+        fund(CHALLENGER, address(settlement), 1e25);
+        fund(CHALLENGER, address(court), 1e25);
+        token.approve(address(settlement), type(uint256).max); // this contract proposes
+        vm.prank(BUYER);
+        runId = escrow.openRun(bytes32(0), 2_500, 1_000, 4, uint64(_now() + 40 * DAY), 1);
+        bytes memory consent = signature(HOT, vault.delegationDigest(OPERATOR, vm.addr(HOT), 1));
+        vm.prank(OPERATOR);
+        vault.delegate(vm.addr(HOT), 1, consent);
+    }
+
+    function result(uint64 epoch, bytes32 previous, address payee) private view returns (EpochResult memory) {
+        bytes32 root = settlement.leafOf(runId, epoch, 0, payee, 900);
+        return EpochResult(ID, runId, epoch, 1, previous, root, "table", "model", 900);
+    }
+
+    function propose(EpochResult memory r) private returns (bytes32 digest) {
+        digest = settlement.resultDigest(r);
+        settlement.propose(r, 0, certificate(digest, 3));
+    }
+
+    function challenge(uint64 epoch) private {
+        vm.prank(CHALLENGER);
+        settlement.challenge(runId, epoch, "reason");
+    }
+
+    function judge(uint64 epoch, bool isRight) private {
+        vm.roll(vm.getBlockNumber() + DRAW_DELAY);
+        settlement.drawJury(runId, epoch);
+        EpochSettlement.Epoch memory e = settlement.getEpoch(runId, epoch);
+        for (uint256 k = 0; k < e.jury.length; k++) {
+            if (settlement.getEpoch(runId, epoch).state != EpochSettlement.State.CHALLENGED) return;
+            vm.prank(e.jury[k]);
+            (bool voted,) = address(settlement).call(abi.encodeCall(settlement.vote, (runId, epoch, e.digest, isRight)));
+            voted; // refused to who has voted with its other seats
+        }
+    }
+
+    function state(uint64 epoch) private view returns (EpochSettlement.State) {
+        return settlement.getEpoch(runId, epoch).state;
+    }
+
+    // ---- results
+
+    function test_anUnansweredChallengeDelaysPayAndEndsNothing() public {
+        bytes32 first = propose(result(0, 0, OPERATOR));
+        propose(result(1, first, OPERATOR));
+        challenge(0);
+        pass(3 * DAY);
+        settlement.timeoutChallenge(runId, 0);
+        pass(DAY);
+        settlement.finalize(runId, 0);
+        settlement.finalize(runId, 1);
+        settlement.claim(runId, 0, 0, OPERATOR, 900, new bytes32[](0));
+        settlement.collectBond(CHALLENGER);
+        require(token.balanceOf(CHALLENGER) == 2e25 - BOND / 2, "delay was free");
+    }
+
+    function test_everyUnansweredChallengeCostsTwiceTheOneBefore() public {
+        propose(result(0, 0, OPERATOR));
+        uint256 lost;
+        for (uint256 level = 0; level < 6; level++) {
+            challenge(0);
+            pass(3 * DAY);
+            settlement.timeoutChallenge(runId, 0);
+            settlement.collectBond(CHALLENGER);
+            lost += (uint256(BOND) << level) / 2;
+            require(token.balanceOf(CHALLENGER) == 2e25 - lost, "another price of delay");
+        }
+        require(settlement.bondOf(runId, 0) == uint128(BOND) << 6, "a bond that does not double");
+    }
+
+    function test_aJurysErrorDoesNotBarTheOnlyCorrectResult() public {
+        EpochResult memory r = result(0, 0, OPERATOR);
+        bytes32 first = propose(r);
+        propose(result(1, first, OPERATOR));
+        vm.prank(BUYER);
+        escrow.requestClose(runId);
+        pass(DAY / 2);
+        challenge(0);
+        pass(2 * DAY); // the run's time is over
+        judge(0, false);
+        require(state(0) == EpochSettlement.State.NONE, "the result did not fall");
+        vm.expectPartialRevert(RunEscrow.NotClosed.selector);
+        escrow.refund(runId);
+        propose(r);
+        pass(DAY);
+        settlement.finalize(runId, 0);
+        settlement.finalize(runId, 1); // it names the same result, and is no orphan
+        settlement.claim(runId, 0, 0, OPERATOR, 900, new bytes32[](0));
+    }
+
+    function test_aResultThatFallsAgainCostsItsProposerTwiceAsMuch() public {
+        uint256 before = token.balanceOf(address(this));
+        EpochResult memory r = result(0, 0, THIEF);
+        uint256 lost;
+        for (uint256 level = 0; level < 4; level++) {
+            propose(r);
+            challenge(0);
+            judge(0, false);
+            lost += uint256(BOND) << level;
+            require(before - token.balanceOf(address(this)) == lost, "another price of a wrong result");
+        }
+    }
+
+    function test_aRightChallengeEarnsAndAWrongOnePays() public {
+        bytes32 d = propose(result(0, 0, THIEF));
+        challenge(0);
+        judge(0, false);
+        require(settlement.bondsOwed(CHALLENGER) == BOND + BOND / 2, "a right challenge earned nothing");
+        propose(result(0, 0, OPERATOR));
+        uint256 jurors;
+        for (uint256 i = 0; i < 4; i++) {
+            jurors += settlement.bondsOwed(juror(i));
+        }
+        require(jurors > BOND / 2 - SEATS && jurors <= BOND / 2, "the jury worked for nothing");
+        challenge(0);
+        judge(0, true);
+        require(settlement.bondsOwed(CHALLENGER) == BOND + BOND / 2, "a wrong challenge had its bond back");
+        require(settlement.bondsOwed(address(this)) == BOND, "its cost was not the proposer's");
+        require(settlement.getEpoch(runId, 0).digest != d, "another result");
+    }
+
+    function test_anUpheldResultWaitsForAWholeWindow() public {
+        propose(result(0, 0, OPERATOR));
+        challenge(0);
+        judge(0, true);
+        require(state(0) == EpochSettlement.State.PROPOSED, "not upheld");
+        pass(DAY - 1);
+        vm.expectPartialRevert(EpochSettlement.TooEarly.selector);
+        settlement.finalize(runId, 0);
+        pass(1);
+        settlement.finalize(runId, 0);
+    }
+
+    // ---- juries
+
+    function test_aSignerOfTheResultNeverSitsOnItsJury() public {
+        for (uint256 i = 0; i < 4; i++) {
+            address member = address(uint160(0xE000 + i));
+            uint256 end = set.lotCount();
+            vm.prank(member);
+            set.enlist(end);
+        }
+        vm.roll(vm.getBlockNumber() + 1);
+        for (uint64 epoch = 0; epoch < 4; epoch++) {
+            bytes32 previous = epoch == 0 ? bytes32(0) : settlement.getEpoch(runId, epoch - 1).digest;
+            EpochResult memory r = result(epoch, previous, OPERATOR);
+            r.total = 0;
+            propose(r); // signed by members 0 to 2 in the order of their hot keys
+            challenge(epoch);
+            vm.roll(vm.getBlockNumber() + DRAW_DELAY);
+            settlement.drawJury(runId, epoch);
+            address[] memory jury = settlement.getEpoch(runId, epoch).jury;
+            require(jury.length == SEATS, "a jury of another size");
+            for (uint256 k = 0; k < jury.length; k++) {
+                require(jury[k] >= address(0x70000) || jury[k] == address(uint160(0xE003)), "a signer judges itself");
+            }
+        }
+    }
+
+    function test_whereEverybodySignedThereIsNoJuryAndTimeDecides() public {
+        deploy(); // without jurors
+        setVerifiersOnly();
+        propose(result(0, 0, OPERATOR));
+        challenge(0);
+        vm.roll(vm.getBlockNumber() + DRAW_DELAY);
+        vm.expectPartialRevert(VerifierSet.NoJury.selector);
+        settlement.drawJury(runId, 0);
+        pass(3 * DAY);
+        settlement.timeoutChallenge(runId, 0);
+        require(state(0) == EpochSettlement.State.PROPOSED, "an outage ended a result");
+    }
+
+    function setVerifiersOnly() private {
+        for (uint256 i = 0; i < 4; i++) {
+            vm.prank(address(uint160(0xE000 + i)));
+            set.enlist(i);
+        }
+        vm.roll(vm.getBlockNumber() + 1);
+        fund(BUYER, address(escrow), 1e25);
+        fund(CHALLENGER, address(settlement), 1e25);
+        token.approve(address(settlement), type(uint256).max);
+        vm.prank(BUYER);
+        runId = escrow.openRun(bytes32(0), 2_500, 1_000, 4, uint64(_now() + 40 * DAY), 1);
+    }
+
+    function test_aLotEnlistedAfterTheChallengeIsNotDrawn() public {
+        propose(result(0, 0, THIEF));
+        challenge(0);
+        address late = address(0x9999);
+        fund(late, address(vault), 1e25);
+        vm.prank(late);
+        vault.stake(1, 1e25);
+        for (uint256 i = 0; i < 20; i++) {
+            uint256 end = set.lotCount();
+            vm.prank(late);
+            set.enlist(end);
+        }
+        vm.roll(vm.getBlockNumber() + DRAW_DELAY);
+        settlement.drawJury(runId, 0);
+        address[] memory jury = settlement.getEpoch(runId, 0).jury;
+        for (uint256 k = 0; k < jury.length; k++) {
+            require(jury[k] != late, "a juror chose its case");
+        }
+    }
+
+    function test_aJurorHasALotForEachMinimumOfStakeAndNoMore() public {
+        uint256 end = set.lotCount();
+        vm.prank(juror(0));
+        vm.expectPartialRevert(VerifierSet.NotStaked.selector);
+        set.enlist(end);
+        vm.prank(juror(1));
+        vm.expectPartialRevert(VerifierSet.LotTaken.selector);
+        set.enlist(0);
+        vm.prank(juror(0));
+        vault.requestUnstake(1, MIN_VERIFIER_STAKE);
+        fund(juror(1), address(vault), MIN_VERIFIER_STAKE);
+        vm.prank(juror(1));
+        vault.stake(1, MIN_VERIFIER_STAKE);
+        require(set.roomForLot() == 0, "a lot without stake keeps its place");
+        vm.prank(juror(1));
+        set.enlist(0);
+        require(set.lotsOf(juror(0)) == 0 && set.lotsOf(juror(1)) == 2, "another count of lots");
+    }
+
+    function test_aJurorVotesOnceAndAStrangerNever() public {
+        bytes32 d = propose(result(0, 0, THIEF));
+        challenge(0);
+        vm.expectPartialRevert(EpochSettlement.TooEarlyToDraw.selector);
+        settlement.drawJury(runId, 0);
+        vm.roll(vm.getBlockNumber() + DRAW_DELAY);
+        settlement.drawJury(runId, 0);
+        vm.expectPartialRevert(EpochSettlement.JuryIsDrawn.selector);
+        settlement.drawJury(runId, 0);
+        vm.expectPartialRevert(EpochSettlement.NotAJuror.selector);
+        settlement.vote(runId, 0, d, true);
+        address first = settlement.getEpoch(runId, 0).jury[0];
+        vm.prank(first);
+        vm.expectPartialRevert(EpochSettlement.WrongResult.selector);
+        settlement.vote(runId, 0, "another", true);
+        vm.prank(first);
+        settlement.vote(runId, 0, d, true);
+        if (state(0) != EpochSettlement.State.CHALLENGED) return; // it had most seats
+        vm.prank(first);
+        vm.expectPartialRevert(EpochSettlement.AlreadyVoted.selector);
+        settlement.vote(runId, 0, d, false);
+    }
+
+    // ---- verifiers' stake
+
+    function test_noRunOpensWhileAThirdOfItsJudgesHaveNoStake() public {
+        vm.prank(address(uint160(0xE000)));
+        vault.requestUnstake(1, MIN_VERIFIER_STAKE);
+        vm.prank(BUYER);
+        escrow.openRun("one member cannot stop it", 1, 1, 1, uint64(_now() + 40 * DAY), 1);
+        vm.prank(address(uint160(0xE001)));
+        vault.requestUnstake(1, MIN_VERIFIER_STAKE);
+        vm.prank(BUYER);
+        vm.expectPartialRevert(VerifierSet.NotStaked.selector);
+        escrow.openRun("another", 1, 1, 1, uint64(_now() + 40 * DAY), 1);
+    }
+
+    function test_aVerifiersStakeStaysFromTheFirstResultToTheEndOfTheRun() public {
+        address member = address(uint160(0xE000));
+        vm.prank(member);
+        uint256 ticket = vault.requestUnstake(1, MIN_VERIFIER_STAKE); // before it signs anything
+        propose(result(0, 0, OPERATOR));
+        pass(UNBONDING);
+        vm.prank(member);
+        vm.expectPartialRevert(StakeVault.StakeHeld.selector);
+        vault.withdraw(ticket);
+        vm.prank(address(uint160(0xE001)));
+        vm.expectPartialRevert(StakeVault.StakeHeld.selector);
+        vault.requestUnstake(1, MIN_VERIFIER_STAKE);
+        settlement.finalize(runId, 0);
+        pass(40 * DAY);
+        escrow.refund(runId);
+        vm.prank(member);
+        vault.withdraw(ticket);
+        require(token.balanceOf(member) == MIN_VERIFIER_STAKE, "the stake never came back");
+    }
+
+    function test_aRunThatNobodySignedForHoldsNoStake() public {
+        address member = address(uint160(0xE000));
+        vm.prank(member);
+        uint256 ticket = vault.requestUnstake(1, MIN_VERIFIER_STAKE);
+        pass(UNBONDING);
+        vm.prank(member);
+        vault.withdraw(ticket);
+    }
+
+    function test_twoCertifiedResultsOfOneEpochCostTheirSignerItsStake() public {
+        EpochResult memory a = result(0, 0, OPERATOR);
+        EpochResult memory b = result(0, 0, THIEF);
+        bytes32 first = settlement.resultDigest(a);
+        bytes32 second = settlement.resultDigest(b);
+        for (uint256 i = 0; i < 4; i++) {
+            address account = set.memberOf(1, vm.addr(hotKeys[i]));
+            court.reportDoubleResult(a, signature(hotKeys[i], first), b, signature(hotKeys[i], second), 0);
+            (uint256 active,) = vault.stakeOf(account, 1);
+            require(vault.banned(account) && active == 0, "a double signature was free");
+        }
+        bytes memory one = signature(hotKeys[0], first);
+        vm.expectPartialRevert(SlashCourt.NotAContradiction.selector);
+        court.reportDoubleResult(a, one, a, one, 0);
+        b.epoch = 1;
+        bytes memory other = signature(hotKeys[0], settlement.resultDigest(b));
+        vm.expectPartialRevert(SlashCourt.NotAContradiction.selector);
+        court.reportDoubleResult(a, one, b, other, 0);
+    }
+
+    function test_aStrangersTwoResultsAreNoOffence() public {
+        EpochResult memory a = result(0, 0, OPERATOR);
+        EpochResult memory b = result(0, 0, THIEF);
+        bytes memory one = signature(HOT, settlement.resultDigest(a));
+        bytes memory other = signature(HOT, settlement.resultDigest(b));
+        vm.expectPartialRevert(SlashCourt.UnknownSigner.selector);
+        court.reportDoubleResult(a, one, b, other, 0);
+    }
+
+    // ---- accusations
+
+    function open(bytes32 offence, address offender, uint8 role, uint32 ppm, Statement memory seen) private {
+        SlashOrder memory r = SlashOrder(ID, runId, 1, offender, role, ppm, offence, 0, CHALLENGER);
+        bytes memory cert = certificate(court.slashOrderDigest(r), 3);
+        bytes memory seenSig = signature(HOT, court.statementDigest(seen));
+        vm.prank(CHALLENGER);
+        court.openCase(r, 0, cert, seen, seenSig);
+    }
+
+    function committed() private view returns (Statement memory) {
+        return Statement(ID, runId, 0, 1, "slot", "value");
+    }
+
+    function test_noNumberOfCasesTakesMoreThanTheCapInThirtyDays() public {
+        vm.prank(OPERATOR);
+        vault.stake(0, 1e24);
+        open("first", OPERATOR, 0, 200_000, committed());
+        open("second", OPERATOR, 0, 200_000, committed()); // the rest of the cap
+        require(court.getCase("second").ppm == 100_000, "another rest");
+        SlashOrder memory r = SlashOrder(ID, runId, 1, OPERATOR, 0, 1, "third", 0, CHALLENGER);
+        bytes memory cert = certificate(court.slashOrderDigest(r), 3);
+        bytes memory seenSig = signature(HOT, court.statementDigest(committed()));
+        Statement memory seen = committed();
+        vm.prank(CHALLENGER);
+        vm.expectPartialRevert(SlashCourt.AboveCap.selector);
+        court.openCase(r, 0, cert, seen, seenSig);
+        pass(3 * DAY);
+        court.execute("first");
+        court.execute("second");
+        (uint256 left,) = vault.stakeOf(OPERATOR, 0);
+        require(left >= 7e23, "above the cap");
+        pass(27 * DAY);
+        open("later", OPERATOR, 0, 200_000, committed());
+    }
+
+    function test_aVetoedCaseUsesNothingOfTheCap() public {
+        vm.prank(OPERATOR);
+        vault.stake(0, 1e24);
+        open("first", OPERATOR, 0, 300_000, committed());
+        court.veto("first", "reason", 0, certificate(court.vetoDigest("first", "reason"), 3));
+        require(court.capLeft(OPERATOR, 0) == CASE_PPM_MAX, "a veto cost the cap");
+    }
+
+    function test_whoIsNotInTheRunCannotBeAccusedInIt() public {
+        address victim = address(0x7777);
+        SlashOrder memory r = SlashOrder(ID, runId, 1, victim, 0, 1, "offence", 0, CHALLENGER);
+        bytes memory cert = certificate(court.slashOrderDigest(r), 4);
+        Statement memory another = committed();
+        bytes memory sig = signature(HOT, court.statementDigest(another));
+        vm.prank(CHALLENGER);
+        vm.expectPartialRevert(SlashCourt.NotInTheRun.selector);
+        court.openCase(r, 0, cert, another, sig); // somebody else's commit
+        r.offender = OPERATOR;
+        cert = certificate(court.slashOrderDigest(r), 4);
+        another.runId = "another run";
+        sig = signature(HOT, court.statementDigest(another));
+        vm.prank(CHALLENGER);
+        vm.expectPartialRevert(SlashCourt.NotInTheRun.selector);
+        court.openCase(r, 0, cert, another, sig); // a commit in another run
+        (r.offender, r.role) = (juror(0), 1);
+        cert = certificate(court.slashOrderDigest(r), 4);
+        vm.prank(CHALLENGER);
+        vm.expectPartialRevert(SlashCourt.NotInTheRun.selector);
+        court.openCase(r, 0, cert, another, sig); // a verifier of another set
+        r.offender = address(uint160(0xE001));
+        cert = certificate(court.slashOrderDigest(r), 4);
+        vm.prank(CHALLENGER);
+        court.openCase(r, 0, cert, another, sig); // a verifier of this one
+    }
+
+    function test_aSetThatWasReplacedAccusesNobodyAfterItsRun() public {
+        VerifierSet.Member[] memory next = new VerifierSet.Member[](1);
+        next[0] = VerifierSet.Member(juror(0), vm.addr(1_000));
+        set.rotate(next, 0, 0, certificate(set.rotationDigest(1, set.hashOf(next), 0), 3));
+        open("in time", OPERATOR, 0, 1, committed());
+        pass(40 * DAY);
+        SlashOrder memory r = SlashOrder(ID, runId, 1, OPERATOR, 0, 1, "late", 0, CHALLENGER);
+        bytes memory cert = certificate(court.slashOrderDigest(r), 3);
+        Statement memory seen = committed();
+        bytes memory sig = signature(HOT, court.statementDigest(seen));
+        vm.prank(CHALLENGER);
+        vm.expectPartialRevert(SlashCourt.WindowOver.selector);
+        court.openCase(r, 0, cert, seen, sig);
+    }
+
+    /// @notice In a run of its own, by a friend that committed first: at most the fee, not half of the stake.
+    function test_reportingOneselfInAnOwnRunSavesTheFeeAtMost() public {
+        address sybil = address(0x5151);
+        fund(sybil, address(escrow), 1);
+        vm.prank(sybil);
+        bytes32 own = escrow.openRun("mine", 1, 1, 1, uint64(_now() + 40 * DAY), 1);
+        vm.prank(OPERATOR);
+        vault.stake(0, 1e24);
+        Statement memory a = Statement(ID, own, 0, 1, "s", "1");
+        Statement memory b = Statement(ID, own, 0, 1, "s", "2");
+        bytes32 commitment = court.commitmentOf(sybil, court.equivocationId(vm.addr(HOT), own, 0, 1, "s"), "salt");
+        vm.prank(sybil);
+        court.commitReport(commitment);
+        vm.roll(vm.getBlockNumber() + 1);
+        bytes memory sigA = signature(HOT, court.statementDigest(a));
+        bytes memory sigB = signature(HOT, court.statementDigest(b));
+        vm.prank(sybil);
+        court.reportEquivocation(a, sigA, b, sigB, "salt");
+        require(vault.rewardsTotal() == FEE, "a self-report paid");
+    }
+
+    /// @notice A quorum that accuses gets the fee; what it takes from its victim is burnt or the buyer's.
+    function test_anAccusersRewardIsAFeeWhateverIsTaken() public {
+        vm.prank(OPERATOR);
+        vault.stake(0, 1e24);
+        open("offence", OPERATOR, 0, 300_000, committed());
+        pass(3 * DAY);
+        court.execute("offence");
+        pass(7 * DAY);
+        court.payOut("offence");
+        require(vault.rewards(CHALLENGER) == FEE + CASE_BOND, "accusing pays");
+    }
+}

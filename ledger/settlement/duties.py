@@ -1,0 +1,300 @@
+"""Duties: what anybody may do next so that a run's contracts reach their end, and when to step in for others.
+
+Room: ledger (pure). `step` compares what the chain holds with what this participant computed; the settler
+(participant/wallet/settler.py) reads the chain and carries the effects out. Every effect is one transaction
+that anybody may send, but votes, lots and bonds, which are the participant's own.
+
+    result wrong --Challenge--> jury --DrawJury, Vote--> falls, or stands for another window
+    no answer in time --TimeOut       predecessor replaced --ClearOrphan       window over --Finalize
+    claim period over --Sweep         run over --Refund
+    owed to us --CollectBond, CollectReward
+    two results of one signer --ReportDouble
+    a case that the manifests do not imply --Veto     one that they imply --Execute, PayOut, or Expire
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from assay.chain.proposals import DoubleResult
+from assay.chain.state import CasePhase, CaseState, EpochPhase, EpochState, EscrowState
+from assay.chain.statements import Address
+from assay.protocol.types import NO_DIGEST
+
+RETRY_S = 5  # before an effect that did not come about is repeated
+LATE_WINDOW_S = 3_600  # of windows this long, the last quarter is long enough to call a result premature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Propose:
+    """Have the result of a ripe epoch certified, and put it on chain."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Challenge:
+    """Challenge a result that differs from ours, or that nobody can have computed yet."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawJury:
+    """Draw the jury of a challenge."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    """Answer a challenge as its juror."""
+
+    epoch: int
+    digest: bytes
+    is_right: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeOut:
+    """End a challenge that was not answered in time."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClearOrphan:
+    """Clear a result whose predecessor was replaced, or cannot come back."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finalize:
+    """Make a result final."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Return what was not claimed in time to the buyer."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refund:
+    """Return the rest of the escrow to the buyer, and free the verifiers' stake."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enlist:
+    """Put our verifier's stake on the list from which juries are drawn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectBond:
+    """Collect our bonds and jurors' fees."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectReward:
+    """Collect our accuser's fees and the bonds of our cases."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportDouble:
+    """Report a verifier that signed two results for one epoch."""
+
+    evidence: DoubleResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Veto:
+    """Have a case vetoed that the manifests do not imply."""
+
+    case_id: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execute:
+    """Carry out a case that the manifests imply."""
+
+    case_id: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayOut:
+    """Make the slash of a case final."""
+
+    case_id: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expire:
+    """End a case that was not carried out in time."""
+
+    case_id: bytes
+
+
+Effect = (
+    Propose | Challenge | DrawJury | Vote | TimeOut | ClearOrphan | Finalize | Sweep | Refund
+    | Enlist | CollectBond | CollectReward | ReportDouble | Veto | Execute | PayOut | Expire
+)  # fmt: skip
+OUR_OWN = (Challenge, DrawJury, Vote, Enlist, CollectBond, CollectReward)  # these wait for nobody else
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochView:
+    """One epoch on chain, and our opinion of it."""
+
+    epoch: int
+    state: EpochState
+    is_ripe: bool  # we have computed its payout table
+    is_right: bool | None  # whether the posted result is ours; None where we cannot say
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseView:
+    """One case against a member of the run, and whether our manifests imply it as it is."""
+
+    case_id: bytes
+    state: CaseState
+    is_implied: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """The contracts of one run at one time."""
+
+    at_s: float  # by our clock
+    now: int  # by the chain's
+    block: int
+    me: Address
+    challenge_window_s: int
+    escrow: EscrowState | None
+    epochs: tuple[EpochView, ...]  # from 0 on, without gaps
+    cases: tuple[CaseView, ...] = ()
+    doubles: tuple[DoubleResult, ...] = ()  # not punished yet
+    bonds_owed: int = 0
+    rewards_owed: int = 0
+    lots_lacking: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """Since when each effect has been wanted, and when it was tried last."""
+
+    patience_s: float  # for which others are expected to do what anybody may do
+    since: Mapping[Effect, float] = field(default_factory=dict)
+    tried: Mapping[Effect, float] = field(default_factory=dict)
+
+
+def step(watch: Watch, look: Look) -> tuple[Watch, tuple[Effect, ...]]:
+    """What to do now. An effect is wanted as long as the chain needs it, and is due after the patience."""
+    wanted = (*_results(look), *_cases(look), *_doubles(look), *_ends(look))
+    since = {effect: watch.since.get(effect, look.at_s) for effect in wanted}
+    tried = {effect: at for effect, at in watch.tried.items() if effect in since}
+    due = tuple(
+        effect
+        for effect in since
+        if look.at_s - since[effect] >= (0 if isinstance(effect, OUR_OWN) else watch.patience_s)
+        and look.at_s - tried.get(effect, look.at_s - RETRY_S) >= RETRY_S
+    )
+    return replace(watch, since=since, tried={**tried, **dict.fromkeys(due, look.at_s)}), due
+
+
+def is_settled(look: Look) -> bool:
+    """Whether every epoch in view is final."""
+    return all(view.state.phase >= EpochPhase.FINAL for view in look.epochs)
+
+
+def _results(look: Look) -> Iterator[Effect]:
+    previous: bytes = NO_DIGEST
+    is_final, may_propose = True, _is_open(look)
+    for view in look.epochs:
+        state, epoch = view.state, view.epoch
+        is_orphan = epoch > 0 and state.phase is not EpochPhase.NONE and state.prev_result != previous
+        match state.phase:
+            case EpochPhase.NONE:
+                if view.is_ripe and may_propose:
+                    yield Propose(epoch=epoch)
+                may_propose = False  # a result names the one before
+            case EpochPhase.PROPOSED | EpochPhase.CHALLENGED if is_orphan:
+                # While its predecessor can be proposed again, as the same bytes, it is not lost.
+                if previous != NO_DIGEST or not _is_open(look):
+                    yield ClearOrphan(epoch=epoch)
+            case EpochPhase.PROPOSED if look.now < state.until:
+                if view.is_right is False or (view.is_right is None and _is_late(look, state)):
+                    yield Challenge(epoch=epoch)
+            case EpochPhase.PROPOSED:
+                if is_final and view.is_right is not False:
+                    yield Finalize(epoch=epoch)
+            case EpochPhase.CHALLENGED if look.now >= state.until:
+                yield TimeOut(epoch=epoch)
+            case EpochPhase.CHALLENGED if state.draw_from:
+                if look.block >= state.draw_from:
+                    yield DrawJury(epoch=epoch)
+            case EpochPhase.CHALLENGED:
+                if view.is_right is not None and _may_vote(look.me, state):
+                    yield Vote(epoch=epoch, digest=state.digest, is_right=view.is_right)
+            case EpochPhase.FINAL:
+                if look.now >= state.until and state.claimed < state.total:
+                    yield Sweep(epoch=epoch)
+        may_propose = may_propose and view.is_right is not False  # nobody honest signs what follows
+        is_final = is_final and state.phase >= EpochPhase.FINAL
+        previous = state.digest
+
+
+def _is_open(look: Look) -> bool:
+    return look.escrow is not None and look.now < look.escrow.closes_at
+
+
+def _is_late(look: Look, state: EpochState) -> bool:
+    """Whether a result we cannot judge is about to become final: our own manifests end before its epoch."""
+    window = look.challenge_window_s
+    return window >= LATE_WINDOW_S and 4 * (state.until - look.now) < window
+
+
+def _may_vote(me: Address, state: EpochState) -> bool:
+    return any(who == me and not state.voted >> seat & 1 for seat, who in enumerate(state.jury))
+
+
+def _cases(look: Look) -> Iterator[Effect]:
+    for view in look.cases:
+        state = view.state
+        match state.phase:
+            case CasePhase.OPEN | CasePhase.EXECUTED if not view.is_implied:
+                until = state.payable_at if state.phase is CasePhase.EXECUTED else state.execute_by
+                yield Veto(case_id=view.case_id) if look.now < until else _end_of(view)
+            case CasePhase.OPEN if look.now >= state.execute_by:
+                yield Expire(case_id=view.case_id)
+            case CasePhase.OPEN if look.now >= state.veto_ends_at:
+                yield Execute(case_id=view.case_id)
+            case CasePhase.EXECUTED if look.now >= state.payable_at:
+                yield PayOut(case_id=view.case_id)
+
+
+def _doubles(look: Look) -> Iterator[Effect]:
+    yield from (ReportDouble(evidence=evidence) for evidence in look.doubles)
+
+
+def _end_of(view: CaseView) -> Effect:
+    """A case that was not vetoed in time ends all the same: nobody's bond or stake waits for ever."""
+    is_executed = view.state.phase is CasePhase.EXECUTED
+    return PayOut(case_id=view.case_id) if is_executed else Expire(case_id=view.case_id)
+
+
+def _ends(look: Look) -> Iterator[Effect]:
+    escrow = look.escrow
+    is_over = escrow is not None and look.now >= escrow.closes_at and not escrow.pending
+    if escrow is not None and is_over and (escrow.free or escrow.holds):
+        yield Refund()
+    if look.bonds_owed:
+        yield CollectBond()
+    if look.rewards_owed:
+        yield CollectReward()
+    if look.lots_lacking > 0:
+        yield Enlist()

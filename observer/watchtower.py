@@ -1,0 +1,45 @@
+"""Watchtower: follows a run, and does what its contracts need; anybody may run one, with any funded account.
+
+Room: observer (edge). It holds no books. Results are recomputed from the certified manifests and challenged
+where they differ; what others leave undone is done after a while (participant/wallet/settler.py). With an
+account that has verifier's stake it is on the list of juries, and votes when it is drawn.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from assay.participant.config import Config, Participant, open_participant
+from assay.participant.follower import Follower
+from assay.participant.run import participate
+from assay.participant.wallet.settler import TAKEOVER_S, Settler
+
+log = logging.getLogger(__name__)
+
+
+async def run_watchtower(config: Config) -> None:
+    """Watch a run until stopped.
+
+    Args:
+        config: A participant that is neither node nor verifier; its account pays gas and bonds.
+
+    Raises:
+        ConfigError: the operator can fix it.
+    """
+    await watch(open_participant(config), TAKEOVER_S)
+
+
+async def watch(me: Participant, patience_s: float) -> None:
+    """Watch until cancelled.
+
+    Args:
+        me: The participant.
+        patience_s: For which others are expected to do what anybody may do.
+    """
+    follower = Follower(me.spec, me.run_id, me.store)
+    async with participate(me, follower) as (host, nursery):
+        nursery.start_soon(Settler(me, follower, patience_s=patience_s).run, host)
+        log.info("watchtower is up", extra={"account": me.keys.account_address.hex()})
+        await trio.sleep_forever()

@@ -1,0 +1,264 @@
+"""Settler: does what a run's contracts need next, as anybody may.
+
+Room: participant (edge: host and chain, in threads). What to do is decided by `ledger/settlement/duties.py`
+from what the contracts hold; nothing is remembered but since when, so the process may be killed, run several
+times at once, or meet a local chain that was rolled back.
+
+The ledger service runs one without patience. Verifiers and watchtowers run one each and step in when what
+everybody can do has not been done for a while; they challenge, judge and vote at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
+
+import trio
+
+from assay.chain.proposals import CertifiedResult, double_results
+from assay.chain.state import CaseState, EpochPhase, EpochState
+from assay.chain.statements import EpochResult, SlashOrder
+from assay.ledger.settlement import duties
+from assay.ledger.settlement.duties import CaseView, Effect, EpochView, Look, Watch
+from assay.ledger.settlement.results import (
+    double_vote_order_of,
+    epoch_result,
+    fault_ruling_of,
+    result_digest,
+    slash_order_of,
+)
+from assay.network.host import Handler, Host
+from assay.participant.config import Participant
+from assay.participant.follower import Follower
+from assay.participant.wallet.certificates import certified_result, certified_veto
+from assay.participant.wallet.claims import open_chain
+from assay.protocol.errors import AssayError
+from assay.protocol.types import NO_DIGEST, Digest
+
+if TYPE_CHECKING:
+    from assay.chain.client import Chain, ChainReader
+
+log = logging.getLogger(__name__)
+POLL_S, PATIENT_POLL_S = 1.0, 3.0
+TAKEOVER_S = 60.0  # for which a watchtower leaves the ordinary moves to the ledger service
+CLAIM_FOR_OTHERS_S = 30.0  # a payee that has not claimed this long after the last result is paid by us
+REASON = bytes(32)  # of challenges and vetoes: the evidence is the chain of manifests
+OwnResult = Callable[[int], Awaitable[EpochResult]]
+
+
+class Settler:
+    """Carries out the duties of one participant in one run."""
+
+    def __init__(
+        self,
+        me: Participant,
+        follower: Follower,
+        check: Callable[[], None] = lambda: None,
+        *,
+        patience_s: float = 0.0,
+        own_result: OwnResult | None = None,
+        handlers: Mapping[str, Handler] | None = None,
+        pays_others: bool = False,
+    ) -> None:
+        """Does nothing before `run`.
+
+        Args:
+            me: The participant; its account pays gas and bonds.
+            follower: Its chain of manifests.
+            check: Called in a thread before each step; while it raises, nothing is done.
+            patience_s: For which others are expected to do what anybody may do.
+            own_result: The result that this participant computes for an epoch, parameters included. Without
+                it a posted result is judged by its payout table, and its model is believed.
+            handlers: A verifier's own, which sign as others' do.
+            pays_others: Whether to claim for payees that stay away.
+        """
+        self._me, self._follower, self._check = me, follower, check
+        self._own_result, self._pays_others = own_result, pays_others
+        self._handlers = handlers or {}
+        self._watch = Watch(patience_s=patience_s)
+        self._case_ids: list[bytes] = []
+        self._proposals: list[CertifiedResult] = []
+        self._next_block = me.deployment.block
+        self._opinions: dict[bytes, bool] = {}  # by the digest of a posted result
+        self._host: Host
+
+    async def run(self, host: Host) -> None:
+        """Settle for as long as the caller's scope lasts; ends only by cancellation."""
+        self._host = host
+        all_final_at: float | None = None
+        chain: Chain | None = None
+        while True:
+            try:
+                if chain is None:
+                    chain = await trio.to_thread.run_sync(open_chain, self._me)
+                look, _ = await self.turn(chain)
+                if not (self._is_complete(look) and duties.is_settled(look)):
+                    all_final_at = None
+                elif all_final_at is None:
+                    all_final_at = trio.current_time()
+                elif self._pays_others and trio.current_time() > all_final_at + CLAIM_FOR_OTHERS_S:
+                    await self._claim_for_others(chain, look)
+                    all_final_at = trio.current_time()
+            except AssayError as error:
+                log.warning("settling retried", extra={"reason": str(error)})
+            await trio.sleep(POLL_S if not self._watch.patience_s else PATIENT_POLL_S)
+
+    async def turn(self, chain: Chain) -> tuple[Look, tuple[Effect, ...]]:
+        """Look once and do what is due; returns what was seen, and what was done.
+
+        Raises:
+            AssayError: the contracts cannot be read now.
+        """
+        await trio.to_thread.run_sync(self._check)
+        look = await self._look(chain)
+        self._watch, effects = duties.step(self._watch, look)
+        done = []
+        for effect in effects:
+            try:
+                await self._perform(chain, effect, look)
+                done.append(effect)
+            except AssayError as error:
+                log.warning("not done yet", extra={"what": str(effect), "reason": str(error)})
+        return look, tuple(done)
+
+    # ---- looking
+
+    async def _look(self, chain: Chain) -> Look:
+        epochs: list[EpochView] = []
+        for epoch in range(self._follower.run_state.calendar.epochs):
+            state = await trio.to_thread.run_sync(chain.epoch_state, self._me.run_id, epoch)
+            is_ripe = epoch in self._follower.settlements
+            if not is_ripe and state.phase is EpochPhase.NONE:
+                break
+            is_right = await self._opinion(epoch, state)
+            epochs.append(EpochView(epoch=epoch, state=state, is_ripe=is_ripe, is_right=is_right))
+        return await trio.to_thread.run_sync(self._read, chain, tuple(epochs))
+
+    def _read(self, chain: ChainReader, epochs: tuple[EpochView, ...]) -> Look:
+        block = chain.block_number()
+        self._case_ids += [
+            event.case_id for event in chain.cases_of(self._me.run_id, self._next_block, block)
+        ]
+        self._proposals += chain.proposals_of(self._me.run_id, self._next_block, block)
+        self._next_block = block + 1
+        implied = implied_orders(self._me, self._follower) if self._case_ids else {}
+        cases = []
+        for case_id in self._case_ids:
+            case, order = chain.case(case_id), implied.get(case_id)
+            cases.append(CaseView(case_id=case_id, state=case, is_implied=is_implied(case, order)))
+        self._case_ids = [view.case_id for view in cases if not view.state.phase.is_over]
+        return Look(
+            at_s=trio.from_thread.run_sync(trio.current_time),
+            now=chain.timestamp(),
+            block=block,
+            me=chain.address,
+            challenge_window_s=chain.challenge_window(),
+            escrow=chain.run(self._me.run_id),
+            epochs=epochs,
+            cases=tuple(cases),
+            doubles=tuple(
+                found
+                for found in double_results(self._me.deployment, self._proposals)
+                if not chain.is_punished(chain.equivocation_id(found.signer, found.first))
+            ),
+            bonds_owed=chain.bonds_owed(chain.address),
+            rewards_owed=chain.rewards_of(chain.address),
+            lots_lacking=chain.lots_lacking(chain.address),
+        )
+
+    async def _opinion(self, epoch: int, state: EpochState) -> bool | None:
+        """Whether the posted result is what we compute; None if there is none, or we cannot say yet."""
+        if state.phase is EpochPhase.NONE or epoch not in self._follower.settlements:
+            return None
+        if state.digest not in self._opinions:
+            if self._own_result is None:
+                settlement, previous = self._follower.settlements[epoch], Digest(state.prev_result)
+                model = Digest(state.model_hash)
+                ours = epoch_result(self._me.spec, settlement, model, previous)
+            else:
+                try:
+                    ours = await self._own_result(epoch)
+                except AssayError as error:
+                    log.info("no opinion yet", extra={"epoch": epoch, "reason": str(error)})
+                    return None
+            self._opinions[state.digest] = result_digest(self._me.deployment, ours) == state.digest
+        return self._opinions[state.digest]
+
+    def _is_complete(self, look: Look) -> bool:
+        return len(look.epochs) == self._follower.run_state.calendar.epochs
+
+    # ---- doing
+
+    async def _perform(self, chain: Chain, effect: Effect, look: Look) -> None:
+        run_id = self._me.run_id
+        run_sync = trio.to_thread.run_sync
+        match effect:
+            case duties.Propose(epoch=epoch):
+                previous = Digest(look.epochs[epoch - 1].state.digest if epoch else bytes(32))
+                certified = await certified_result(
+                    self._me, self._host, self._follower.settlements[epoch], previous, self._handlers
+                )
+                await run_sync(chain.propose, certified.result, certified.certificate)
+            case duties.Challenge(epoch=epoch):
+                await run_sync(chain.challenge, run_id, epoch, REASON)
+            case duties.DrawJury(epoch=epoch):
+                await run_sync(chain.draw_jury, run_id, epoch)
+            case duties.Vote(epoch=epoch, digest=digest, is_right=is_right):
+                await run_sync(chain.vote, run_id, epoch, digest, is_right)
+            case duties.TimeOut(epoch=epoch):
+                await run_sync(chain.timeout_challenge, run_id, epoch)
+            case duties.ClearOrphan(epoch=epoch):
+                await run_sync(chain.clear_orphan, run_id, epoch)
+            case duties.Finalize(epoch=epoch):
+                await run_sync(chain.finalize, run_id, epoch)
+            case duties.Sweep(epoch=epoch):
+                await run_sync(chain.sweep_unclaimed, run_id, epoch)
+            case duties.Refund():
+                await run_sync(chain.refund, run_id)
+            case duties.Enlist():
+                await run_sync(chain.enlist)
+            case duties.CollectBond():
+                await run_sync(chain.collect_bond)
+            case duties.CollectReward():
+                await run_sync(chain.collect)
+            case duties.ReportDouble(evidence=found):
+                pair = (found.first, found.first_signature, found.second, found.second_signature)
+                await run_sync(chain.report_equivocation, *pair)
+            case duties.Veto(case_id=case_id):
+                cert = await certified_veto(self._me, self._host, case_id, REASON, self._handlers)
+                await run_sync(chain.veto_case, case_id, REASON, cert)
+            case duties.Execute(case_id=case_id):
+                await run_sync(chain.execute_case, case_id)
+            case duties.PayOut(case_id=case_id):
+                await run_sync(chain.pay_out_case, case_id)
+            case duties.Expire(case_id=case_id):
+                await run_sync(chain.expire_case, case_id)
+        log.info("contract served", extra={"did": str(effect)})
+
+    async def _claim_for_others(self, chain: Chain, look: Look) -> None:
+        for view in look.epochs:
+            if view.state.phase is EpochPhase.FINAL:
+                tree = self._follower.settlements[view.epoch].tree()
+                await trio.to_thread.run_sync(chain.claim_all, self._me.run_id, view.epoch, tree)
+
+
+def is_implied(case: CaseState, order: SlashOrder | None) -> bool:
+    """Whether a case is what this slash order names, or less."""
+    return (
+        order is not None
+        and (order.offender, order.role) == (case.offender, case.role)
+        and case.ppm <= order.ppm
+    )
+
+
+def implied_orders(me: Participant, follower: Follower) -> dict[bytes, SlashOrder]:
+    """Every slash order that a participant's manifests imply, by offence id."""
+    orders = [slash_order_of(me.spec, me.run_id, audit) for audit in follower.confirmed.values()]
+    orders += [fault_ruling_of(me.spec, me.run_id, audit, fault) for audit, fault in follower.failed.values()]
+    orders += [
+        double_vote_order_of(me.spec, me.run_id, peer, record)
+        for peer, record in follower.run_state.verifiers.items()
+        if record.double_vote != NO_DIGEST
+    ]
+    return {order.offence_id: order for order in orders}

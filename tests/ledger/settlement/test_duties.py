@@ -1,0 +1,214 @@
+"""Duties: every state of the contracts is ended by somebody, and every lie on chain is challenged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from assay.chain.state import CasePhase, CaseState, EpochPhase, EpochState, EscrowState
+from assay.chain.statements import Address
+from assay.ledger.settlement.duties import (
+    RETRY_S,
+    CaseView,
+    Challenge,
+    ClearOrphan,
+    CollectBond,
+    CollectReward,
+    DrawJury,
+    Effect,
+    Enlist,
+    EpochView,
+    Execute,
+    Expire,
+    Finalize,
+    Look,
+    PayOut,
+    Propose,
+    Refund,
+    Sweep,
+    TimeOut,
+    Veto,
+    Vote,
+    Watch,
+    is_settled,
+    step,
+)
+
+ME, OTHER = Address("0x" + "11" * 20), Address("0x" + "22" * 20)
+NOW, WINDOW_S = 100_000, 86_400
+CASE = b"c" * 32
+
+
+def an_escrow(**changes: Any) -> EscrowState:
+    whole: dict[str, Any] = {
+        "buyer": OTHER, "epochs": 4, "set_version": 1, "pending": 0, "deadline": 2 * NOW,
+        "closes_at": 2 * NOW, "budget": 10, "epoch_cap": 10, "reserved": 0, "paid": 0, "returned": 0,
+        "spec_hash": bytes(32), "holds": False,
+    }  # fmt: skip
+    return EscrowState(**{**whole, **changes})
+
+
+def a_view(epoch: int, phase: EpochPhase, **changes: Any) -> EpochView:
+    """An epoch whose result is ours, chained to the one before."""
+    opinions = {name: changes.pop(name) for name in ("is_ripe", "is_right") if name in changes}
+    digest = bytes([epoch + 1]) * 32
+    whole: dict[str, Any] = {
+        "phase": phase, "until": NOW + WINDOW_S, "total": 10, "claimed": 0, "challenger": OTHER,
+        "digest": bytes(32) if phase is EpochPhase.NONE else digest,
+        "prev_result": bytes([epoch]) * 32, "root": bytes(32), "model_hash": bytes(32),
+        "proposer": OTHER, "bond": 5, "draw_from": 0, "jury": (), "voted": 0,
+    }  # fmt: skip
+    state = EpochState(**{**whole, **changes})
+    return EpochView(epoch=epoch, state=state, **{"is_ripe": True, "is_right": True, **opinions})
+
+
+def a_case(phase: CasePhase, *, is_implied: bool, **changes: Any) -> CaseView:
+    whole: dict[str, Any] = {
+        "phase": phase, "role": 0, "ppm": 1, "veto_ends_at": NOW + 10, "execute_by": NOW + 20,
+        "payable_at": 0, "offender": OTHER, "challenger": OTHER, "opener": OTHER,
+        "run_id": bytes(32), "evidence_hash": bytes(32),
+    }  # fmt: skip
+    return CaseView(case_id=CASE, state=CaseState(**{**whole, **changes}), is_implied=is_implied)
+
+
+def a_look(*epochs: EpochView, **changes: Any) -> Look:
+    whole: dict[str, Any] = {
+        "at_s": 0.0, "now": NOW, "block": 7, "me": ME, "challenge_window_s": WINDOW_S,
+        "escrow": an_escrow(), "epochs": epochs,
+    }  # fmt: skip
+    return Look(**{**whole, **changes})
+
+
+def due(look: Look, patience_s: float = 0.0) -> tuple[Effect, ...]:
+    return step(Watch(patience_s=patience_s), look)[1]
+
+
+NONE, PROPOSED, CHALLENGED = EpochPhase.NONE, EpochPhase.PROPOSED, EpochPhase.CHALLENGED
+FINAL = EpochPhase.FINAL
+
+
+def test_the_first_ripe_epoch_without_a_result_is_proposed_and_no_later_one():
+    assert due(a_look(a_view(0, FINAL), a_view(1, NONE), a_view(2, NONE))) == (Propose(epoch=1),)
+    assert due(a_look(a_view(0, NONE, is_ripe=False))) == ()
+
+
+def test_nothing_is_proposed_to_an_escrow_that_is_closed_or_was_never_opened():
+    for escrow in (None, an_escrow(closes_at=NOW, budget=0)):
+        assert due(a_look(a_view(0, NONE), escrow=escrow)) == ()
+
+
+def test_a_result_that_is_not_ours_is_challenged_in_its_window_and_never_made_final_by_us():
+    wrong = a_view(0, PROPOSED, is_right=False)
+    assert due(a_look(wrong)) == (Challenge(epoch=0),)
+    assert due(a_look(wrong, a_view(1, NONE))) == (Challenge(epoch=0),)  # nothing is built on it
+    assert due(a_look(wrong, now=wrong.state.until)) == ()
+
+
+def test_a_result_that_nobody_can_have_computed_is_challenged_before_its_window_ends():
+    """A quorum that posts all epochs on the first day would else be believed by everybody who is honest."""
+    premature = a_view(0, PROPOSED, is_ripe=False, is_right=None)
+    late = premature.state.until - WINDOW_S // 4
+    assert due(a_look(premature, now=late)) == ()
+    assert due(a_look(premature, now=late + 1)) == (Challenge(epoch=0),)
+    assert due(a_look(premature, now=late + 1, challenge_window_s=3)) == ()  # a local chain's
+
+
+def test_results_become_final_in_order():
+    first, second = a_view(0, PROPOSED, until=NOW), a_view(1, PROPOSED, until=NOW)
+    assert due(a_look(first, second)) == (Finalize(epoch=0),)
+    assert due(a_look(a_view(0, FINAL), second)) == (Finalize(epoch=1),)
+    assert due(a_look(a_view(0, PROPOSED, until=NOW + 1))) == ()
+
+
+def test_a_challenge_is_drawn_voted_on_by_its_jurors_once_and_timed_out():
+    waiting = a_view(0, CHALLENGED, draw_from=8)
+    assert due(a_look(waiting)) == ()
+    assert due(a_look(waiting, block=8)) == (DrawJury(epoch=0),)
+    drawn = a_view(0, CHALLENGED, jury=(OTHER, ME, ME), is_right=False)
+    assert due(a_look(drawn)) == (Vote(epoch=0, digest=drawn.state.digest, is_right=False),)
+    assert due(a_look(a_view(0, CHALLENGED, jury=(OTHER, ME, ME), voted=0b110))) == ()
+    assert due(a_look(a_view(0, CHALLENGED, jury=(OTHER,)))) == ()
+    assert due(a_look(a_view(0, CHALLENGED, jury=(ME,), is_right=None))) == ()
+    assert due(a_look(drawn, now=drawn.state.until)) == (TimeOut(epoch=0),)
+
+
+def test_an_orphan_waits_for_its_predecessor_as_long_as_that_can_come_back():
+    orphan = a_view(1, PROPOSED, prev_result=b"x" * 32)
+    gone = a_view(0, NONE)
+    assert due(a_look(gone, orphan)) == (Propose(epoch=0),)
+    assert due(a_look(gone, orphan, escrow=an_escrow(closes_at=NOW, pending=1))) == (ClearOrphan(epoch=1),)
+    assert due(a_look(a_view(0, PROPOSED), orphan)) == (ClearOrphan(epoch=1),)
+
+
+def test_what_nobody_claimed_is_swept_after_its_time():
+    assert due(a_look(a_view(0, FINAL, until=NOW))) == (Sweep(epoch=0),)
+    assert due(a_look(a_view(0, FINAL, until=NOW, claimed=10))) == ()
+    assert due(a_look(a_view(0, FINAL, until=NOW + 1))) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, (Refund(),)),
+        ({"budget": 0}, ()),
+        ({"budget": 0, "holds": True}, (Refund(),)),  # the verifiers' stake waits for it
+        ({"pending": 1}, ()),
+        ({"closes_at": NOW + 1}, ()),
+    ],
+)
+def test_a_run_that_is_over_is_ended(changes: dict[str, Any], expected: tuple[Effect, ...]):
+    assert due(a_look(escrow=an_escrow(**{"closes_at": NOW, **changes}))) == expected
+
+
+def test_what_is_ours_is_fetched_and_our_stake_listed_without_patience():
+    look = a_look(bonds_owed=1, rewards_owed=1, lots_lacking=1)
+    assert set(due(look, patience_s=60)) == {CollectBond(), CollectReward(), Enlist()}
+
+
+def test_a_case_that_our_manifests_do_not_imply_is_vetoed_to_its_last_second():
+    opened = a_case(CasePhase.OPEN, is_implied=False)
+    executed = a_case(CasePhase.EXECUTED, is_implied=False, payable_at=NOW + 30)
+    assert due(a_look(cases=(opened,), now=NOW + 19)) == (Veto(case_id=CASE),)
+    assert due(a_look(cases=(opened,), now=NOW + 20)) == (Expire(case_id=CASE),)
+    assert due(a_look(cases=(executed,), now=NOW + 29)) == (Veto(case_id=CASE),)
+    assert due(a_look(cases=(executed,), now=NOW + 30)) == (PayOut(case_id=CASE),)
+
+
+def test_a_case_that_our_manifests_imply_is_seen_through():
+    opened = a_case(CasePhase.OPEN, is_implied=True)
+    assert due(a_look(cases=(opened,))) == ()
+    assert due(a_look(cases=(opened,), now=NOW + 10)) == (Execute(case_id=CASE),)
+    assert due(a_look(cases=(opened,), now=NOW + 20)) == (Expire(case_id=CASE),)
+    executed = a_case(CasePhase.EXECUTED, is_implied=True, payable_at=NOW + 30)
+    assert due(a_look(cases=(executed,), now=NOW + 30)) == (PayOut(case_id=CASE),)
+    assert due(a_look(cases=(a_case(CasePhase.PAID, is_implied=True),))) == ()
+
+
+def test_what_anybody_may_do_is_left_to_others_for_the_patience_and_then_done():
+    watch, look = Watch(patience_s=60), a_look(a_view(0, PROPOSED, until=NOW))
+    watch, first = step(watch, look)
+    watch, second = step(watch, replace(look, at_s=59.0))
+    watch, third = step(watch, replace(look, at_s=60.0))
+    assert (first, second, third) == ((), (), (Finalize(epoch=0),))
+
+
+def test_patience_begins_anew_when_a_thing_was_not_wanted_in_between():
+    watch, look = Watch(patience_s=60), a_look(a_view(0, PROPOSED, until=NOW))
+    watch, _ = step(watch, look)
+    watch, _ = step(watch, replace(look, at_s=50.0, epochs=(a_view(0, FINAL),)))
+    assert step(watch, replace(look, at_s=61.0))[1] == ()
+
+
+def test_an_effect_that_did_not_come_about_is_repeated_at_a_bounded_rate():
+    watch, look = Watch(patience_s=0), a_look(a_view(0, NONE))
+    watch, first = step(watch, look)
+    watch, second = step(watch, replace(look, at_s=RETRY_S - 1.0))
+    watch, third = step(watch, replace(look, at_s=float(RETRY_S)))
+    assert (first, second, third) == ((Propose(epoch=0),), (), (Propose(epoch=0),))
+
+
+def test_a_run_is_settled_when_every_epoch_in_view_is_final():
+    assert is_settled(a_look(a_view(0, FINAL), a_view(1, EpochPhase.SWEPT)))
+    assert not is_settled(a_look(a_view(0, FINAL), a_view(1, PROPOSED)))

@@ -1,0 +1,238 @@
+"""Settler on a real chain: a jury fells a theft, and every state of the contracts is ended by somebody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from assay.chain.client import UNIT, CasePhase, EpochPhase
+from assay.chain.proposals import CertifiedResult
+from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, Veto
+from assay.ledger.settlement.duties import (
+    Challenge,
+    ClearOrphan,
+    CollectBond,
+    CollectReward,
+    DrawJury,
+    Enlist,
+    Execute,
+    Expire,
+    Finalize,
+    PayOut,
+    Propose,
+    Refund,
+    ReportDouble,
+    Sweep,
+    TimeOut,
+    Vote,
+)
+from assay.ledger.settlement.duties import Veto as VetoCase
+from assay.ledger.settlement.payouts import Row, Settlement
+from assay.ledger.settlement.results import epoch_result
+from assay.participant.wallet import settler
+from assay.participant.wallet.settler import Settler
+from assay.protocol.types import NO_DIGEST, Digest, PeerId
+from tests.builders import a_digest, a_history, a_spec
+from tests.contracts.chain_world import MODEL, PURSE, Person, World, a_person
+
+pytestmark = pytest.mark.slow
+
+EPOCHS = 2
+
+
+class Town:
+    """Watchtowers of several people on one run, whose manifests they all have; time is moved by hand."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.world, self.kinds, self.clock = world, set[type](), trio.testing.MockClock()
+        self.spec = replace(a_spec(), deployment_id=Digest(world.deployment.deployment_id))
+        self.implied: dict[bytes, Any] = {}
+        rows = [
+            Row(
+                role="operator", peer=PeerId(bytes([at]) * 32), account=bytes.fromhex(p.account[2:]), amount=9
+            )
+            for at, p in enumerate(world.operators)
+        ]
+        self.settlements = {
+            epoch: Settlement(
+                run_id=Digest(world.run_id),
+                epoch=epoch,
+                rows=tuple(rows),
+                unpaid=(),
+                tokens_paid=1,
+                table_hash=a_digest(f"table {epoch}"),
+            )
+            for epoch in range(EPOCHS)
+        }
+        monkeypatch.setattr(settler, "certified_result", self._certified)
+        monkeypatch.setattr(settler, "certified_veto", self._vetoed)
+        monkeypatch.setattr(settler, "implied_orders", lambda _me, _follower: self.implied)
+        self.towers: dict[Person, Settler] = {}
+
+    async def _certified(self, _me: Any, _host: Any, table: Settlement, previous: Digest, _own: Any) -> Any:
+        result = epoch_result(self.spec, table, Digest(MODEL), previous)
+        return CertifiedResult(result=result, certificate=self.world.cert(result))
+
+    async def _vetoed(self, _me: Any, _host: Any, case_id: bytes, reason: bytes, _own: Any) -> bytes:
+        found = Veto(deployment_id=self.world.deployment.deployment_id, case_id=case_id, reason_hash=reason)
+        return self.world.cert(found)
+
+    def post(self, epoch: int, previous: bytes = NO_DIGEST, **changes: Any) -> bytes:
+        """A quorum's result, right but for the changes; its digest."""
+        result: EpochResult = epoch_result(
+            self.spec, self.settlements[epoch], Digest(MODEL), Digest(previous)
+        )
+        result = replace(result, **changes)
+        self.world.bank.propose(result, self.world.cert(result))
+        return self.world.deployment.digest(result)
+
+    def turn(self, *people: Person) -> None:
+        """Each of them looks once, in this order; a block and some seconds pass before."""
+        self.world.rpc("evm_mine")
+        self.clock.jump(10)
+        for person in people:
+            tower = self.towers.get(person)
+            if tower is None:
+                me: Any = SimpleNamespace(
+                    spec=self.spec, deployment=self.world.deployment, run_id=Digest(self.world.run_id)
+                )
+                follower: Any = SimpleNamespace(run_state=a_history(), settlements=self.settlements)
+                tower = self.towers[person] = Settler(me, follower)
+                tower._host = None  # type: ignore[assignment]
+            _, done = trio.run(tower.turn, self.world.as_(person), clock=self.clock)
+            self.kinds |= {type(effect) for effect in done}
+
+    def phase(self, epoch: int) -> EpochPhase:
+        return self.world.bank.epoch_state(self.world.run_id, epoch).phase
+
+
+@pytest.fixture
+def town(world: World, monkeypatch: pytest.MonkeyPatch) -> Town:
+    world.__dict__.pop("run_id", None)
+    world.run_id = world.a_run(epochs=EPOCHS)
+    return Town(world, monkeypatch)
+
+
+def test_a_theft_by_a_quorum_is_felled_by_a_jury_and_the_right_result_is_paid(town: Town):
+    world, watcher = town.world, town.world.bystander
+    town.post(0, total=1_000 * UNIT, root=b"a thief's table".ljust(32, b"\0"))
+
+    town.turn(watcher)  # challenges
+    assert town.phase(0) is EpochPhase.CHALLENGED
+    while world.bank.epoch_state(world.run_id, 0).draw_from:
+        town.turn(watcher)
+    for juror in world.jurors:
+        if town.phase(0) is EpochPhase.CHALLENGED:
+            town.turn(juror)
+    assert town.phase(0) is EpochPhase.NONE
+    for _ in range(2):
+        town.turn(watcher)  # proposes what is right, one after the other
+    world.advance(world.params.challenge_window_s)
+    for _ in range(2):
+        town.turn(watcher)  # final, in order; the last one closes the run
+    world.bank.claim_all(world.run_id, 0, town.settlements[0].tree())
+    town.turn(watcher, *world.jurors)
+    world.advance(world.params.claim_period_s)
+    for _ in range(2):
+        town.turn(watcher, *world.jurors)
+
+    expected = {Challenge, DrawJury, Vote, Propose, Finalize, Sweep, Refund, CollectBond}
+    assert town.kinds == expected | {ReportDouble, CollectReward}
+    thieves = world.verifiers[:3]  # who signed the right result as well
+    assert [world.bank.is_banned(p.account) for p in world.verifiers] == [True] * 3 + [False]
+    assert [world.bank.stake_of(p.account, VERIFIER).active for p in thieves] == [0] * 3
+    assert [world.bank.token_balance(p.account) for p in world.operators] == [PURSE + 9] * 3
+    assert world.bank.token_balance(world.buyer.account) == PURSE - 27
+    assert world.held("RunEscrow") == 0
+    run = world.bank.run(world.run_id)
+    assert run is not None and not run.holds
+    right = world.bank.token_balance(watcher.account) - PURSE
+    fees = sum(world.bank.rewards_of(p.account) for p in world.jurors) + 3 * world.params.accuser_fee
+    assert right == world.params.challenge_bond // 2 + fees  # the thief's loss, less what the jury had of it
+
+
+def test_a_challenge_that_nobody_answers_is_timed_out_and_everything_is_paid(town: Town):
+    world, watcher = town.world, town.world.bystander
+    first = town.post(0)
+    town.post(1, first)
+    world.as_(world.buyer).challenge(world.run_id, 0, bytes(32))
+    world.advance(world.params.resolve_window_s)
+
+    town.turn(watcher)
+    assert town.phase(0) is EpochPhase.PROPOSED
+    world.advance(world.params.challenge_window_s)
+    for _ in range(2):
+        town.turn(watcher)
+
+    assert town.phase(0) is town.phase(1) is EpochPhase.FINAL
+    assert town.kinds >= {TimeOut, Finalize}
+
+
+def test_an_orphan_of_a_felled_theft_is_cleared_and_replaced(town: Town):
+    world, watcher = town.world, town.world.bystander
+    wrong = town.post(0, total=7)
+    town.post(1, wrong)
+    world.as_(world.buyer).challenge(world.run_id, 0, bytes(32))
+    world.judge(world.run_id, 0, False)
+
+    for _ in range(4):
+        town.turn(watcher)
+    world.advance(world.params.challenge_window_s)
+    for _ in range(2):
+        town.turn(watcher)
+
+    assert town.phase(0) is town.phase(1) is EpochPhase.FINAL
+    assert ClearOrphan in town.kinds
+
+
+def test_a_case_that_no_manifest_implies_is_vetoed_and_one_that_is_implied_is_carried_out(town: Town):
+    world, watcher, offender = town.world, town.world.bystander, town.world.operators[0]
+    world.join(offender, OPERATOR, 400 * UNIT)
+    true, false, late = (world.a_ruling(offender, ppm=ppm) for ppm in (100_000, 100_001, 1_000))
+    town.implied = {order.offence_id: order for order in (true, late)}
+    for order in (true, false):
+        world.as_(watcher).open_case(order, world.cert(order), world.seen_of(order))
+    town.turn(watcher)
+    assert world.bank.case(false.offence_id).phase is CasePhase.VETOED
+    world.advance(world.params.veto_window_s)
+    town.turn(watcher)
+    world.advance(world.params.payout_delay_s)
+    town.turn(watcher)
+    world.bank.open_case(late, world.cert(late), world.seen_of(late))
+    world.advance(world.params.veto_window_s + world.params.execute_window_s)
+    town.turn(watcher)
+    town.turn(watcher)
+
+    assert world.bank.case(true.offence_id).phase is CasePhase.PAID
+    assert world.bank.case(late.offence_id).phase is CasePhase.EXPIRED
+    assert world.bank.stake_of(offender.account, OPERATOR).active == 360 * UNIT
+    assert town.kinds >= {VetoCase, Execute, PayOut, Expire, CollectReward}
+
+
+def test_a_verifiers_stake_is_listed_for_juries_by_its_own_watchtower(town: Town):
+    world, newcomer = town.world, a_person()
+    world.bank.fund_many([newcomer.account], token_amount=250 * UNIT, amount_wei=10**18)
+    world.as_(newcomer).stake(VERIFIER, 250 * UNIT)
+    assert world.bank.lots_lacking(newcomer.account) == 2
+
+    town.turn(newcomer)
+
+    assert world.bank.lots_lacking(newcomer.account) == 0
+    assert Enlist in town.kinds
+
+
+def test_what_is_left_of_a_run_that_nobody_worked_in_goes_home(town: Town):
+    world = town.world
+    town.settlements = {}
+    world.advance(31 * 86_400)
+
+    town.turn(world.bystander)
+
+    assert town.kinds == {Refund}
+    assert world.bank.token_balance(world.buyer.account) == PURSE
+    assert world.held("RunEscrow") == 0
