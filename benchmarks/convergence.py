@@ -103,11 +103,12 @@ class Cell:
 
     @property
     def rounds(self) -> list[SimRound]:
-        """The curve for a plot."""
-        points = [point.split(":") for point in self.curve.split()]
-        return [
-            SimRound(int(step) - 1, float(loss), float(loss), self.up * 1e3, 0, 0) for step, loss in points
-        ]
+        """Every step of the training, for a plot."""
+        curve = {
+            int(step): float(loss) for step, _, loss in (one.partition(":") for one in self.curve.split())
+        }
+        sent = self.up * 1e3
+        return [SimRound(step, 0.0, curve.get(step + 1), sent, 0, 0) for step in range(self.steps)]
 
 
 def main() -> None:
