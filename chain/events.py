@@ -222,8 +222,8 @@ class ResultProposed(ChainEvent):
     model_hash: bytes
     total: int
     window_ends_at: int
-    proposer: Address
-    bond: int
+    proposer: Address = Address("")  # books of contracts without this bond have neither field
+    bond: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
