@@ -31,7 +31,7 @@ localnet: setup ; $(PY) -m assay.cli.main localnet $(ARGS)
 test: setup-dev ; $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 .PHONY: test-fast
 test-fast:      ; $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
-sim: setup      ; $(PY) -m tests.simulation.run --seeds 200 && $(PY) -m tests.simulation.explore_audit
+sim: setup      ; $(PY) -m tests.simulation.run --seeds 200 && $(PY) -m tests.simulation.explore_audit && $(PY) -m tests.simulation.explore_agreement
 check: setup-dev lint test
 .PHONY: mutants
 mutants: setup-dev ; $(PY) -m tests.mutants $(ROOM) $(ARGS)

@@ -21,12 +21,13 @@ from assay.orders.spec import data_spec
 from assay.protocol.params import BLOCK_SIZE
 from assay.protocol.types import PeerId
 from assay.simulation.spec import load_sim, sim_run_spec
-from assay.training.codec.contribution import decode_contribution, encode_round
+from assay.training.codec.contribution import decode_contribution
 from assay.training.codec.wire import Update
 from assay.training.data.batches import batch_positions, batch_tokens
 from assay.training.exact import initial_parameters, inverse_signs, scatter_values
 from assay.training.layout import layout_of
 from assay.training.model.loss import loss_and_gradient, use_one_thread
+from assay.training.optimiser.aggregate import encode_round
 from assay.training.optimiser.inner import Floats
 from assay.training.optimiser.node_state import start_private
 from assay.training.optimiser.outer import apply, start_public

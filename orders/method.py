@@ -27,7 +27,7 @@ VALUE_NAMES = {
 def order_rule(run: RunSection, train: TrainSection, comm: CommSection) -> RuleSpec:
     """The update rule that these sections describe.
 
-    By default it tolerates a third of the nodes, and encodes aggregates in the shorter way.
+    By default it tolerates a third of the nodes, and encodes aggregates in the shortest way.
     """
     rule = method_rule(
         comm.method,
@@ -68,6 +68,9 @@ def order_rule(run: RunSection, train: TrainSection, comm: CommSection) -> RuleS
     is_shorter = run.nodes >= SIGNS_FROM_NODES or rule.aggregation.name in DECODED
     if comm.download is None and is_shorter and rule.outer.kind is Outer.SIGN:
         return replace(rule, aggregation=replace(rule.aggregation, wire=Wire.SIGNS))
+    is_plain = rule.is_dense and rule.has_scale and rule.compress.transform is Transform.NONE
+    if comm.download is None and is_plain:
+        return replace(rule, aggregation=replace(rule.aggregation, wire=Wire.MESSAGE))
     return rule
 
 

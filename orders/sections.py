@@ -145,7 +145,7 @@ class TrainSection(Section):
 class CommSection(Section):
     """[comm]: what nodes send, and how it moves the parameters. Absent keys take the method's default."""
 
-    method: Literal["demo", "sparseloco", "diloco", "streaming-diloco", "fedavg"] = "demo"
+    method: Literal["demo", "muloco", "sparseloco", "diloco", "streaming-diloco", "fedavg"] = "demo"
     k: Annotated[int, Field(ge=1, le=BLOCK_SIZE)] | None = None  # coefficients of each 64 x 64 block
     rank: Annotated[int, Field(ge=1, le=RANK_MAX)] | None = None  # two factors in place of coefficients
     values: Literal["sign", "sign-mean", "2-bit", "e3m0", "int8", "int16"] | None = None
@@ -157,7 +157,9 @@ class CommSection(Section):
     momentum: Annotated[float, Field(ge=0, lt=1), _finite_in(6)] | None = None  # of the outer step
     aggregation: Literal[(*RULE_NAMES, *DECODED)] | None = None  # type: ignore[valid-type]
     f: Annotated[int, Field(ge=0, le=63)] | None = None  # Byzantine nodes that the rule tolerates
-    download: Literal["union", "signs"] | None = None  # how aggregates are written; signs from 25 nodes on
+    download: Literal["union", "signs", "message"] | None = (
+        None  # how aggregates are written; default: shortest
+    )
     fragments: Annotated[int, Field(ge=1, le=FRAGMENTS_MAX)] | None = None  # synced in turn, one a round
     merge: Share | None = None  # of its own values that a node keeps in a synced fragment
     read_lag: Annotated[int, Field(ge=0, le=LAG_MAX)] | None = None  # rounds

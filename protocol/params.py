@@ -75,14 +75,14 @@ class ComputeSpec:
 class DataSpec:
     """The training set: one token stream, cut in two, committed by a Merkle root over its shards."""
 
-    TAG: ClassVar[bytes] = b"assay/data-spec/2"
+    TAG: ClassVar[bytes] = b"assay/data-spec/3"
     root: Digest
     manifest: Digest  # SHA-256 of the manifest: every source with its licence, every shard
     tokenizer: Digest  # SHA-256 of tokenizer.json; zero: tokens are bytes
     vocabulary: int  # every token is below this
     token_bytes: int  # 1, 2 or 4, little-endian
     tokens: int  # all of them
-    validation_tokens: int  # the last ones, never trained on
+    validation_tokens: int  # never trained on; in stretches all over the stream: `training/data/batches.py`
     source: Annotated[str, Max(512)]
     licence: Annotated[str, Max(128)]
 

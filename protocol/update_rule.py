@@ -28,6 +28,7 @@ SEGMENTS_MAX = 64  # inner states that one commit binds
 RANK_MAX = 8
 FRAGMENTS_MAX = 64
 RESET_MAX = 1024  # rounds
+REACH_MAX_NANO = 2 * 10**9  # 1.75 learns, late or with feedback, and 7 diverges (results/convergence.md)
 LAG_MAX = 4  # rounds; each keeps one more set of parameters and aggregates
 
 
@@ -37,6 +38,7 @@ class Optimiser(enum.IntEnum):
     GRADIENT = 1  # one gradient, no step: the momentum is the compressor's error feedback
     SGD = 2
     ADAMW = 3
+    MUON = 4  # matrices by their orthogonalised momentum, the rest by Adam (`training/optimiser/muon.py`)
 
 
 class Transform(enum.IntEnum):
@@ -72,6 +74,7 @@ class Wire(enum.IntEnum):
 
     UNION = 1  # the coefficients that any node sent
     SIGNS = 2  # the step itself, one bit a parameter: shorter from about 25 nodes on; for a SIGN step
+    MESSAGE = 3  # the mean, compressed like a node's message but with twice its bits: for dense rules
 
 
 class Curve(enum.IntEnum):
@@ -114,6 +117,11 @@ class LocalSpec:
     decay_micro: int  # decoupled weight decay
     proximal_micro: int  # FedProx: mu / 2 |theta - theta_0|^2 joins the loss
     keeps_moments: bool  # inner moments are kept in the next round
+
+    @property
+    def moments(self) -> int:
+        """Vectors that the inner optimiser keeps beside the parameters."""
+        return 2 if self.optimiser in (Optimiser.ADAMW, Optimiser.MUON) else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,8 +202,20 @@ class RuleSpec:
 
     @property
     def idle_steps(self) -> int:
-        """Steps that one unseen false step can spare its node: an inner state may hold what it steps by."""
-        return self.compress.reset_rounds if self.carries_inner else 1
+        """Steps that one unseen false step can spare its node: an inner state may hold what it steps by.
+
+        Muon's moments are bounded by the present gradient, so that no step can be had without it.
+        """
+        is_bounded = not self.carries_inner or (
+            self.local.optimiser is Optimiser.MUON and not self.is_local_kept
+        )
+        return 1 if is_bounded else self.compress.reset_rounds
+
+    @property
+    def reach_nano(self) -> int:
+        """What an outer step with momentum makes of one aggregate over all rounds, in 10^-9 of it."""
+        momentum = self.outer.momentum_micro if self.outer.kind is Outer.NESTEROV else 0
+        return self.outer.schedule.peak_nano * PPM // (PPM - momentum)
 
     @property
     def segments(self) -> int:
@@ -234,8 +254,8 @@ def check_rule(rule: RuleSpec, need: Callable[[bool, str], None]) -> None:
         )
     for name, beta in (("beta1", local.beta1_micro), ("beta2", local.beta2_micro)):
         need(0 <= beta < PPM, f"inner {name} is {beta} millionths, expected below 1")
-    need(local.optimiser is not Optimiser.ADAMW or local.epsilon_pico > 0, "AdamW needs an epsilon above 0")
-    need(local.optimiser is Optimiser.ADAMW or not local.keeps_moments, "only AdamW has moments to keep")
+    need(local.moments == 0 or local.epsilon_pico > 0, "AdamW and Muon need an epsilon above 0")
+    need(local.moments > 0 or not local.keeps_moments, "only AdamW and Muon have moments to keep")
 
     need(
         1 <= compress.k <= BLOCK_SIZE // 2 or compress.k == BLOCK_SIZE,
@@ -260,9 +280,15 @@ def check_rule(rule: RuleSpec, need: Callable[[bool, str], None]) -> None:
     )
 
     need(
-        outer.kind is Outer.SIGN or rule.aggregation.wire is Wire.UNION,
+        outer.kind is Outer.SIGN or rule.aggregation.wire is not Wire.SIGNS,
         "an aggregate of signs moves parameters by a sign step only",
     )
+    need(
+        rule.aggregation.wire is not Wire.MESSAGE
+        or (rule.is_dense and rule.has_scale and compress.transform is Transform.NONE),
+        "an aggregate is written like a message where messages are dense, without transform, with amplitudes",
+    )
+    has_momentum = outer.kind is Outer.NESTEROV and 0 <= outer.momentum_micro < PPM
     need(0 <= outer.momentum_micro < PPM, f"outer momentum is {outer.momentum_micro} millionths")
     need(0 <= outer.beta2_micro < PPM, f"outer beta2 is {outer.beta2_micro} millionths")
     need(outer.schedule.peak_nano > 0, "the outer step needs a rate")
@@ -289,4 +315,15 @@ def check_rule(rule: RuleSpec, need: Callable[[bool, str], None]) -> None:
         rule.fragments == 1 or rule.apply_lag < rule.fragments,
         "a fragment must be applied before its next turn: apply_lag below fragments",
     )
+    if has_momentum:
+        reach = f"an outer rate with momentum that makes {rule.reach_nano / 1e9:g} of each aggregate diverges"
+        need(
+            rule.fragments > 1 or rule.apply_lag * rule.reach_nano <= REACH_MAX_NANO,
+            f"{reach} where it is applied {rule.apply_lag} rounds late: expected at most "
+            f"{REACH_MAX_NANO / 1e9 / max(rule.apply_lag, 1):g}",
+        )
+        need(
+            rule.is_dense or not compress.keeps_error or rule.reach_nano <= REACH_MAX_NANO,
+            f"{reach} where what was not sent is sent later: expected at most {REACH_MAX_NANO / 1e9:g}",
+        )
     need(rule.aggregation.f >= 0, f"f is {rule.aggregation.f}, expected at least 0")

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import assay.training.data.batches
+import assay.training.optimiser.muon
 import assay.training.optimiser.step
 import assay.verifier.audit.tolerance
 import assay.verifier.audit.worker
@@ -32,6 +33,9 @@ from assay.simulation.attacks.catalogue import ATTACKS, flipped_labels
 from assay.simulation.attacks.scene import Scene
 from assay.training.codec.contribution import decode_contribution
 from assay.training.data.batches import batch_positions, batch_tokens, read_tokens
+from assay.training.methods.choices import Choices, method_rule
+from assay.training.optimiser.inner import InnerState, inner_step
+from assay.training.optimiser.muon import matrices
 from assay.training.optimiser.node_state import start_private
 from assay.training.optimiser.step import message
 from assay.training.transform.compress import transition
@@ -360,6 +364,29 @@ def _free_ride(is_defended: bool, seed: int) -> Outcome:
     return Outcome(attempts=len(sizes), caught=caught, succeeded=len(sizes) - caught, cost=0.0, harm=harm)
 
 
+def _obeyed_momentum(is_defended: bool, seed: int) -> Outcome:
+    """The same with Muon: a false momentum that decides every later step, whatever its gradient."""
+    local, layout = method_rule("muloco", Choices()).local, lab_of(seed).trainer.layout
+    drawn = np.random.default_rng(seed)
+    theta_P, lie_P, *slopes = (drawn.standard_normal(layout.parameters).astype(np.float32) for _ in range(4))
+    caught, sizes = 0, (1e10, 1e30)
+    unbounded = without(assay.training.optimiser.muon, "_share", lambda *_: np.float32(1))
+    with nullcontext() if is_defended else unbounded:
+        for size in sizes:
+            false = InnerState(theta_P, (lie_P * np.float32(size), np.zeros_like(lie_P)), 100)
+            one, other = (
+                inner_step(local, layout, np.float32(0.02), false, theta_P, slope_P) for slope_P in slopes
+            )
+            matrix = matrices(layout)[0]
+            caught += not np.array_equal(matrix.of(one.theta_P), matrix.of(other.theta_P))
+    harm = (
+        "none: each step needs its own gradient"
+        if caught
+        else "its matrices need no gradient until the reset"
+    )
+    return Outcome(attempts=len(sizes), caught=caught, succeeded=len(sizes) - caught, cost=0.0, harm=harm)
+
+
 def _all_of_it(_rule: Any, _rounds: int, _round: int, blocks: Any, *_: Any, **__: Any) -> Any:
     """`carried_shares` of a rule that bounds nothing."""
     return np.ones(len(blocks), np.float32)
@@ -473,6 +500,10 @@ STEP_ATTACKS = (
     Attack(
         name="no work beside a false momentum", number=30, where=Where.STEP, run=_free_ride,
         defence="the momentum that a step carries is bounded in size and in life",
+    ),
+    Attack(
+        name="Muon steps by a false momentum", number=30, where=Where.STEP, run=_obeyed_momentum,
+        defence="Muon's moments are bounded by the present gradient",
     ),
     _recomputed(
         "poison in one block", 14, "blocks drawn after the commit",

@@ -37,12 +37,13 @@ from assay.protocol.params import (
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.protocol.update_rule import RuleSpec
 from assay.redteam.run_builder import NODES, RUN_ID, a_spec
-from assay.training.codec.contribution import decode_contribution, encode_round
+from assay.training.codec.contribution import decode_contribution
 from assay.training.data.batches import batch_positions, batch_root, batch_tokens, describe
 from assay.training.data.shards import write_tokens
 from assay.training.methods.choices import Choices, method_rule
 from assay.training.model.loss import FLOAT32_WHOLE, loss_and_gradient, use_one_thread
 from assay.training.model.presets import gpt_spec
+from assay.training.optimiser.aggregate import encode_round
 from assay.training.optimiser.node_state import NodeState
 from assay.training.optimiser.schedule import rate
 from assay.training.optimiser.step import Work

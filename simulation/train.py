@@ -31,13 +31,14 @@ from assay.simulation.attacks.scene import Scene
 from assay.simulation.plot import plot_rounds
 from assay.simulation.round import SimRound
 from assay.simulation.spec import SimSpec, load_sim, sim_run_spec
-from assay.training.codec.contribution import decode_contribution, encode_round
+from assay.training.codec.contribution import decode_contribution
 from assay.training.codec.signs import encode_signs
 from assay.training.codec.wire import Aggregate, Update
 from assay.training.data.batches import Tokens, batch_positions, batch_tokens, read_tokens, validation_tokens
 from assay.training.exact import initial_parameters
 from assay.training.layout import layout_of
 from assay.training.model.loss import loss_and_gradient, mean_loss, use_one_thread
+from assay.training.optimiser.aggregate import encode_round
 from assay.training.optimiser.inner import Floats
 from assay.training.optimiser.node_state import start_private
 from assay.training.optimiser.outer import apply, start_public

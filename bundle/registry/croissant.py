@@ -70,8 +70,8 @@ def croissant(entry: dict[str, Any]) -> dict[str, Any]:
         "name": f"{name}-training-data",
         "description": (
             f"Tokens that the model {name} was trained on, and those held out: {data['tokens']} in all, of "
-            f"which the last {data['held_out_tokens']} were never trained on. Merkle root over the shards: "
-            f"{data['merkle_root']}. Run {entry['run']['id']}."
+            f"which {data['held_out_tokens']}, spread over all sources, were never trained on. "
+            f"Merkle root over the shards: {data['merkle_root']}. Run {entry['run']['id']}."
         ),
         "license": licences,
         "version": "1.0.0",

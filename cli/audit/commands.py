@@ -170,9 +170,10 @@ def audit_calibrate(
     segment: Annotated[
         int | None, typer.Option(help="Inner steps of the longest segment; 0 measures no segments.")
     ] = None,
+    seeds: Annotated[int, typer.Option(help="First parameters and data of which steps are measured.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Measure how far honest code paths on this machine differ, and derive audit tolerances from that."""
+    """Measure how far this machine's code paths are from the reference class, and derive audit tolerances."""
     from assay.verifier.calibration.classes import (
         MODELS,
         SEGMENT_STEPS,
@@ -186,6 +187,7 @@ def audit_calibrate(
         model or MODELS,
         STEPS if steps is None else steps,
         segment=SEGMENT_STEPS if segment is None else segment,
+        seeds=seeds,
     )
     if out is not None:
         out.write_bytes(found.limits.encode())

@@ -99,7 +99,7 @@ def test_the_quickstart_is_the_default_order_with_known_answer_tasks():
         ('[comm]\nmethod = "sparseloco"\n[train]\nsteps = 4\nsegment = 5', "segments of 5 of 4 inner steps"),
         (
             '[comm]\nmethod = "gossip"',
-            'run.toml: [comm] method = "gossip": is not one of demo, sparseloco, diloco',
+            'run.toml: [comm] method = "gossip": is not one of demo, muloco, sparseloco',
         ),
         ("[timing]\nready_s = 0.0001", "run.toml: [timing] ready_s = 0.0001: expected at most 3 decimals"),
         ("[train]\nlr = 1e-10", "run.toml: [train] lr = 1e-10: expected at most 9 decimals"),

@@ -277,13 +277,17 @@ def test_estimated_bits_are_what_random_positions_cost():
         ({"run.nodes": 24}, Wire.UNION),
         ({"run.nodes": 25}, Wire.SIGNS),
         ({"run.nodes": 25, "comm.download": "union"}, Wire.UNION),
-        ({"run.nodes": 25, "comm.method": "diloco"}, Wire.UNION),  # its step needs amplitudes
+        ({"run.nodes": 25, "comm.method": "sparseloco"}, Wire.UNION),  # its step needs amplitudes
+        ({"comm.method": "diloco"}, Wire.MESSAGE),
+        ({"comm.method": "diloco", "comm.rank": 2}, Wire.MESSAGE),
+        ({"comm.method": "diloco", "comm.transform": "dct"}, Wire.UNION),
+        ({"comm.method": "muloco", "comm.download": "union"}, Wire.UNION),
         ({"comm.download": "signs"}, Wire.SIGNS),
         ({"comm.aggregation": "decoded-median"}, Wire.SIGNS),
     ],
     ids=str,
 )
-def test_aggregates_are_written_in_the_shorter_way_unless_told_otherwise(changes, wire):
+def test_aggregates_are_written_in_the_shortest_way_unless_told_otherwise(changes, wire):
     assert load_order(None, changes).rule.aggregation.wire is wire
 
 

@@ -110,7 +110,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
         {"local__proximal_micro": 1000 * PPM + 1},
         "proximal",
     ),
-    ("fedavg", {"local__keeps_moments": False}, {"local__keeps_moments": True}, "only AdamW has moments"),
+    ("fedavg", {"local__keeps_moments": False}, {"local__keeps_moments": True}, "only AdamW and Muon have"),
     ("diloco", {"compress__rank": RANK_MAX}, {"compress__rank": RANK_MAX + 1}, f"rank is {RANK_MAX + 1}"),
     (
         "diloco",
@@ -179,14 +179,38 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     (STREAM, {"merge_ppm": PPM}, {"merge_ppm": PPM + 1}, "share merged"),
     (
         STREAM,
-        {"fragments": 1, "merge_ppm": 0, "apply_lag": 4},
+        {"fragments": 1, "merge_ppm": 0, "apply_lag": 4, "outer__momentum_micro": 0},
         {"fragments": 1, "apply_lag": 0},
         "only fragments",
     ),
     (STREAM, {"read_lag": 0}, {"read_lag": 1}, "read_lag must be 0"),
     (STREAM, {"apply_lag": 3}, {"apply_lag": 4}, "apply_lag below fragments"),
     ("diloco", {"read_lag": LAG_MAX}, {"read_lag": LAG_MAX + 1}, f"read_lag is {LAG_MAX + 1}"),
-    ("diloco", {"apply_lag": LAG_MAX}, {"apply_lag": LAG_MAX + 1}, f"apply_lag is {LAG_MAX + 1}"),
+    ("fedavg", {"apply_lag": 1}, {"apply_lag": LAG_MAX + 1}, f"apply_lag is {LAG_MAX + 1}"),
+    (
+        "diloco",
+        {"apply_lag": 1, "outer__momentum_micro": 650_000},
+        {"apply_lag": 1, "outer__momentum_micro": 650_001},
+        "diverges where it is applied 1 rounds late: expected at most 2",
+    ),
+    (
+        "fedavg",
+        {"apply_lag": 2},
+        {"apply_lag": 2, "outer__kind": Outer.NESTEROV, "outer__momentum_micro": 1},
+        "late",
+    ),
+    (
+        "sparseloco",
+        {"outer__kind": Outer.NESTEROV, "outer__momentum_micro": 500_000},
+        {"outer__kind": Outer.NESTEROV, "outer__momentum_micro": 500_001},
+        "diverges where what was not sent is sent later",
+    ),
+    (
+        "diloco",
+        {"compress__k": 64},
+        {"compress__k": 64, "compress__keeps_error": True, "compress__feedback_micro": 950_000},
+        "makes 7 of each aggregate",
+    ),
 ]
 
 

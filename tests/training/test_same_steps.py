@@ -37,6 +37,8 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 VECTOR = ROOT / "tests" / "vectors" / "step.json"
 LAYOUT = Layout(("a", "b", "c", "d"), ((130, 576), (128, 192), (37,), (64,)))
+VECTOR_OF_5001 = Layout(("a",), ((5001,),))
+FUSED_QKV = Layout(("embed", "a.qkv", "a.norm", "a.down"), ((7, 70), (3 * 70, 70), (70,), (70, 131)))
 ODD = Layout(("a", "b", "c"), ((37, 201), (100, 67), (5,)))  # neither rows nor columns by the eight
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 MACHINES = {
@@ -84,15 +86,17 @@ def reference_digests() -> dict[str, str]:
 
 
 def inner_digests() -> dict[str, str]:
-    """Of parameters and moments after three clipped steps of AdamW."""
-    local = a_rule("sparseloco", clip_micro=PPM // 2).local
-    state = fresh(local, numbers("theta", 5001))
-    for step in range(3):
-        state = inner_step(local, np.float32(1e-3), state, state.theta_P, numbers(f"g{step}", 5001))
-    return {
-        f"adamw, {name}": hashlib.sha256(part.tobytes()).hexdigest()
-        for name, part in zip(("theta", "mean", "square"), (state.theta_P, *state.moments), strict=True)
-    }
+    """Of parameters and moments after three clipped steps of AdamW, and of Muon."""
+    found, names = {}, ("theta", "mean", "square")
+    for name, method, layout in (("adamw", "sparseloco", VECTOR_OF_5001), ("muon", "muloco", FUSED_QKV)):
+        local, size = a_rule(method, clip_micro=PPM // 2).local, layout.parameters
+        state = fresh(local, numbers("theta", size))
+        for step in range(3):
+            slope = numbers(f"g{step}", size)
+            state = inner_step(local, layout, np.float32(1e-3), state, state.theta_P, slope)
+        for part, values in zip(names, (state.theta_P, *state.moments), strict=True):
+            found[f"{name}, {part}"] = hashlib.sha256(values.tobytes()).hexdigest()
+    return found
 
 
 def digests() -> dict[str, str]:

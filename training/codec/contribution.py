@@ -1,29 +1,18 @@
-"""Contribution: decodes a node's message of one round, and a round's aggregate, for any method.
+"""Contribution: decodes a node's message of one round, for any method.
 
 Room: training (pure, without torch: the network's processes read these). One entry point to the codecs of
-`wire` and `lowrank`; the result is an `Update`. A round's aggregate likewise: coefficients (`wire`) or the
-step itself (`signs`).
+`wire` and `factors`; the result is an `Update`. A round's aggregate: training/optimiser/aggregate.py.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.params import RunSpec
-from assay.protocol.update_rule import RuleSpec, Transform, Wire
+from assay.protocol.update_rule import RuleSpec
 from assay.training.codec.factors import decode_factors, factor_bytes_max, factors_to_update
-from assay.training.codec.signs import decode_signs, encode_signs
-from assay.training.codec.wire import (
-    Aggregate,
-    Update,
-    decode_aggregate,
-    decode_update,
-    encode_aggregate,
-    update_bytes_max,
-)
-from assay.training.exact import inverse_signs, scatter_values
+from assay.training.codec.wire import Update, decode_update, update_bytes_max
 from assay.training.fragments import fragment_blocks
 from assay.training.layout import Layout
 
@@ -55,39 +44,3 @@ def decode_contribution(spec: RunSpec, layout: Layout, round_id: int, data: byte
                 f"update: block {block} is not of fragment {fragment}, which is synced now"
             )
     return update
-
-
-def encode_round(rule: RuleSpec, aggregate: Aggregate, block_count: int) -> bytes:
-    """The bytes of a round's aggregate, in the format of the rule's wire."""
-    if rule.aggregation.wire is Wire.SIGNS:
-        return encode_signs(step_signs(rule, aggregate, block_count))
-    return encode_aggregate(aggregate, block_count, has_scale=rule.has_scale)
-
-
-def decode_round(rule: RuleSpec, data: bytes, block_count: int) -> Aggregate:
-    """The coefficients that an aggregate's bytes encode, for rules whose wire has them.
-
-    Raises:
-        MalformedMessage: they are not its canonical bytes.
-    """
-    assert rule.aggregation.wire is Wire.UNION
-    return decode_aggregate(data, block_count, has_scale=rule.has_scale)
-
-
-def decode_step(rule: RuleSpec, data: bytes, block_count: int) -> NDArray[np.int8]:
-    """The sign step that an aggregate's bytes encode, for any wire. Shape (N, 64, 64), int8.
-
-    Raises:
-        MalformedMessage: they are not the canonical bytes of any step.
-    """
-    if rule.aggregation.wire is Wire.SIGNS:
-        return decode_signs(data, block_count)
-    return step_signs(rule, decode_round(rule, data, block_count), block_count)
-
-
-def step_signs(rule: RuleSpec, aggregate: Aggregate, block_count: int) -> NDArray[np.int8]:
-    """The sign at every position of every block that an aggregate moves. Shape (N, 64, 64), int8."""
-    dense = scatter_values(block_count, aggregate.block_T, aggregate.index_T, aggregate.value_T)
-    if rule.compress.transform is Transform.DCT:
-        return inverse_signs(dense)
-    return np.sign(dense).astype(np.int8)

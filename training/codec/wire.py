@@ -73,7 +73,7 @@ class Update:
 class Aggregate:
     """The aggregate of a round: integer coefficients, by block and index ascending.
 
-    block_T, index_T: positions. value_T: magnitude <= 2^14.
+    block_T, index_T: positions. value_T: magnitude <= 2^14, below 2^23 where the wire is MESSAGE.
     exponent_N: by block of the layout, a coefficient is value * 2^exponent, and an empty block has 0;
     None where only the sign is used, so that a block's scale is arbitrary.
     """

@@ -1,12 +1,14 @@
 """Batches: which part of the committed token stream each node trains on in each round.
 
 Room: training (pure, but for `read_tokens`, which opens a folder). The batch of a node is a function of the
-run's seed, the round and the node: nobody can choose it. The last part of the stream is held out.
+run's seed, the round and the node: nobody can choose it. Held out are stretches spread evenly over the whole
+stream, so that every source, and every part of it, is in the validation loss by its share of the tokens.
 """
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from assay.protocol.params import DataSpec, RunSpec
 from assay.protocol.types import Digest, PeerId
 from assay.training.data.shards import DataManifest, ShardedTokens, checked_shards, read_manifest
 
+STRETCH_WINDOWS = 32  # at most, held out in one place: about a page of bytes, a chapter of tokens
 Tokens = ShardedTokens | NDArray[Any]  # any sliceable sequence of tokens
 
 
@@ -59,14 +62,52 @@ def read_tokens(folder: Path, spec: DataSpec) -> ShardedTokens:
     return ShardedTokens(folder, manifest)
 
 
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The windows of context + 1 tokens of a stream, in strata; the last windows of each are held out.
+
+    windows, held: of them all. strata: their number. Stratum k ends before window
+    (k + 1) * windows // strata, and (k + 1) * held // strata windows are held out up to there.
+    """
+
+    windows: int
+    held: int
+
+    @property
+    def strata(self) -> int:
+        """As many as hold `STRETCH_WINDOWS` held-out windows each."""
+        return -(-self.held // STRETCH_WINDOWS)
+
+    def training(self, number: int) -> int:
+        """The window that is number `number` of those trained on."""
+        low, high = 0, self.strata - 1  # the last stratum that begins at this number or before
+        while low < high:
+            middle = (low + high + 1) // 2
+            trained = middle * self.windows // self.strata - middle * self.held // self.strata
+            low, high = (middle, high) if trained <= number else (low, middle - 1)
+        return number + low * self.held // self.strata
+
+    def held_out(self, number: int) -> int:
+        """The window that is number `number` of those held out."""
+        stratum = ((number + 1) * self.strata - 1) // self.held
+        end, held = ((stratum + 1) * count // self.strata for count in (self.windows, self.held))
+        return end - held + number
+
+
+def split_of(spec: RunSpec) -> Split:
+    """Which windows of a run's stream its nodes train on, and which nobody does."""
+    window = spec.model.context + 1
+    return Split(spec.data.tokens // window, spec.data.validation_tokens // window)
+
+
 def batch_positions(spec: RunSpec, node: PeerId, round_id: int) -> tuple[int, ...]:
     """Starts of the sequences a node trains on in a round: distinct, uniform, from a PRF.
 
     Raises:
         ValueError: the training part has fewer windows than a step needs.
     """
-    window = spec.model.context + 1
-    windows = (spec.data.tokens - spec.data.validation_tokens) // window
+    window, split = spec.model.context + 1, split_of(spec)
+    windows = split.windows - split.held
     count = spec.rule.sequences_per_round
     if windows < count:
         raise ValueError(f"{windows} sequences of {window} tokens to train on, a step needs {count}")
@@ -77,7 +118,7 @@ def batch_positions(spec: RunSpec, node: PeerId, round_id: int) -> tuple[int, ..
         block = hashlib.sha256(head + counter.to_bytes(8, "big")).digest()
         chosen[int.from_bytes(block[:16], "big") % windows] = None  # 128 bits: bias below 2^-64
         counter += 1
-    return tuple(number * window for number in chosen)
+    return tuple(split.training(number) * window for number in chosen)
 
 
 def batch_root(spec: RunSpec, positions: tuple[int, ...]) -> Digest:
@@ -92,9 +133,8 @@ def batch_tokens(tokens: Tokens, positions: tuple[int, ...], context: int) -> ND
 
 
 def validation_tokens(tokens: Tokens, spec: RunSpec, sequences: int) -> NDArray[np.int64]:
-    """Evenly spaced sequences of the held-out part. Shape (<= sequences, context + 1), int64."""
-    window, held = spec.model.context + 1, spec.data.validation_tokens
-    start = spec.data.tokens - held
-    count = min(sequences, held // window)
-    step = (held // window) // count
-    return batch_tokens(tokens, tuple(start + i * step * window for i in range(count)), spec.model.context)
+    """Evenly spaced sequences of what is held out. Shape (<= sequences, context + 1), int64."""
+    window, split = spec.model.context + 1, split_of(spec)
+    count = min(sequences, split.held)
+    numbers = (i * split.held // count for i in range(count))
+    return batch_tokens(tokens, tuple(split.held_out(n) * window for n in numbers), spec.model.context)

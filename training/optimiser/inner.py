@@ -1,7 +1,7 @@
 """Inner: the optimiser steps a node takes between two syncs, from committed state to committed state.
 
-Room: training (pure). Every step but the gradient is elementwise float32, each operation rounded on its own,
-and the norm is a sum in one order, so equal gradients give equal bits on any machine. A long inner loop is
+Room: training (pure). Every step but the gradient is float32, each operation rounded on its own; norms and
+products are sums in one order. So equal gradients give equal bits on any machine. A long inner loop is
 cut into segments: the state at the end of each is committed, and an audit repeats one segment from the state
 before it (docs/protocol.md, "Audits").
 
@@ -21,8 +21,9 @@ from assay.protocol.encoding import merkle
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import BLOCK_SIZE, PPM, LocalSpec, Optimiser
-from assay.training.layout import Layout, to_blocks
+from assay.training.layout import Layout, layout_of, to_blocks
 from assay.training.optimiser.momentum_root import block_leaves
+from assay.training.optimiser.muon import momenta, muon_step, rest_of
 from assay.training.optimiser.schedule import rate
 from assay.training.transform.blocked_dct import length
 
@@ -36,7 +37,7 @@ _MOMENTS_DOMAIN = b"assay/inner-moments/2"
 class InnerState:
     """State of a node's inner optimiser.
 
-    theta_P: its own parameters. moments: AdamW's two, else none. count: steps since they were zero.
+    theta_P: its own parameters. moments: two, or none with SGD. count: steps since they were zero.
     """
 
     theta_P: Floats
@@ -64,9 +65,7 @@ class InnerRoots:
 
 def fresh(local: LocalSpec, theta_P: Floats) -> InnerState:
     """An inner state with zero moments at these parameters."""
-    has_moments = local.optimiser is Optimiser.ADAMW
-    moments = (np.zeros_like(theta_P), np.zeros_like(theta_P)) if has_moments else ()
-    return InnerState(theta_P, moments, 0)
+    return InnerState(theta_P, tuple(np.zeros_like(theta_P) for _ in range(local.moments)), 0)
 
 
 def theta_leaves(run_id: Digest, layout: Layout, theta_P: Floats) -> list[Digest]:
@@ -142,19 +141,19 @@ def run_steps(
     gradient: Gradient,
 ) -> tuple[InnerState, float]:
     """Steps `first` to `last` (exclusive) of a round. Arguments as `segments`; nothing is modified."""
-    local = spec.rule.local
+    local, layout = spec.rule.local, layout_of(spec.model)
     losses = []
     for step in range(first, last):
         batch = tokens[step * local.sequences : (step + 1) * local.sequences]
         loss, slope_P = gradient(state.theta_P, batch)
         losses.append(loss)
         lr = rate(local.schedule, spec.rounds, round_id, steps=local.steps, step=step)
-        state = inner_step(local, lr, state, anchor_P, slope_P)
+        state = inner_step(local, layout, lr, state, anchor_P, slope_P)
     return state, float(np.mean(losses))
 
 
 def inner_step(
-    local: LocalSpec, lr: np.float32, state: InnerState, anchor_P: Floats, slope_P: Floats
+    local: LocalSpec, layout: Layout, lr: np.float32, state: InnerState, anchor_P: Floats, slope_P: Floats
 ) -> InnerState:
     """One optimiser step from a gradient; nothing is modified.
 
@@ -171,8 +170,14 @@ def inner_step(
     if local.optimiser is Optimiser.SGD:
         moved_P: Floats = _decayed(local, lr, theta_P) - np.multiply(slope_P, lr)
         return InnerState(moved_P, (), state.count + 1)
-    assert local.optimiser is Optimiser.ADAMW
     count = state.count + 1
+    if local.optimiser is Optimiser.MUON:
+        moments = momenta(local, layout, state.moments, slope_P)
+        moved_P = _decayed(local, lr, theta_P) - muon_step(local, layout, moments[0], slope_P) * lr
+        rest = np.flatnonzero(rest_of(layout))
+        moved_P[rest] = adamw_moved(local, lr, theta_P[rest], tuple(part[rest] for part in moments), count)
+        return InnerState(moved_P, moments, count)
+    assert local.optimiser is Optimiser.ADAMW
     beta1, beta2 = local.beta1_micro / PPM, local.beta2_micro / PPM
     mean_P = state.moments[0] * np.float32(beta1) + slope_P * np.float32(1 - beta1)
     square_P = state.moments[1] * np.float32(beta2) + (slope_P * slope_P) * np.float32(1 - beta2)

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest
 from assay.protocol.update_rule import PPM, Outer, OuterSpec, Transform
-from assay.training.codec.contribution import decode_round, decode_step
 from assay.training.codec.wire import Aggregate
 from assay.training.exact import apply_signs, inverse_values, scatter_values
 from assay.training.fragments import fragment_positions
 from assay.training.layout import Layout, from_blocks
+from assay.training.optimiser.aggregate import decode_round, decode_step
 from assay.training.optimiser.schedule import rate
 
 Floats = NDArray[np.float32]

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import RunState
 from assay.protocol.types import Digest, PeerId
-from assay.training.codec.contribution import encode_round
 from assay.training.codec.signs import encode_signs
 from assay.training.codec.wire import Update
 from assay.training.layout import Layout
+from assay.training.optimiser.aggregate import encode_round
 from assay.verifier.aggregation.registry import DECODED, decoded_rule_of, rule_of, uses_reputation
 from assay.verifier.aggregation.reputation import PAST, WINDOW, Reputation, admitted, observe
 

@@ -1,7 +1,7 @@
-"""Limits: how far two honest execution classes may differ, from a calibration file that all auditors share.
+"""Limits: how far an honest execution class may be from the reference class, from a shared calibration file.
 
-Room: verifier (pure; `shipped` and `agreed_limits` read a file). Measurements between two execution classes
-(`assay audit calibrate`) may tighten a precision's policy, never loosen it: a pair that nobody measured, or
+Room: verifier (pure; `shipped` and `agreed_limits` read a file). Measurements of an execution class
+(`assay audit calibrate`) may tighten a precision's policy, never loosen it: a class that nobody measured, or
 measured badly, is judged by the policy. Segments of inner steps have rows of their own, and no policy to fall
 back on (segment_limits.py).
 
@@ -27,30 +27,27 @@ from assay.verifier.audit import calibration_rows as rows
 from assay.verifier.audit.limit import TIGHTEST as TIGHTEST
 from assay.verifier.audit.limit import Limit as Limit  # most callers need both
 from assay.verifier.audit.limit import within
-from assay.verifier.audit.segment_limits import SegmentPair, plain_segment, segment_pair
+from assay.verifier.audit.segment_limits import MeasuredSegment, measured_segment, plain_segment
 
-FORMAT = "assay/calibration/2"
+FORMAT = "assay/calibration/3"
 LIMITS = "limits.json"  # a run's calibration file, beside its spec
 SHIPPED = Path(__file__).with_name("calibration.json")
 BYTES_MAX = 1 << 20
-PAIRS_MAX = 4096
+ROWS_MAX = 4096
 _COUNTS = ("blocks", "median", "p99", "most", "profile")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    """One measured pair of code paths: the node's, the auditor's and their distances.
+class MeasuredClass:
+    """One code path, and the distances of its honest steps from the reference class's.
 
-    node, auditor: names for people. node_class, auditor_class: their execution classes.
-    blocks: samples. median, p99, most: of their distances, 10^-9. profile: the largest median of
-    one audit, 10^-9.
+    path: a name for people. blocks: samples. median, p99, most: of their distances, 10^-9. profile: the
+    largest median of one audit, 10^-9.
     """
 
     dtype: Precision
-    node: str
-    auditor: str
-    node_class: Digest
-    auditor_class: Digest
+    path: str
+    exec_class: Digest
     blocks: int
     median: int
     p99: int
@@ -72,18 +69,17 @@ POLICIES: Mapping[Precision, Limit] = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The pairs of a calibration, and their policies. segments: pairs for inner steps."""
+    """The rows of a calibration. segments: those for inner steps."""
 
-    pairs: tuple[Pair, ...] = ()
-    segments: tuple[SegmentPair, ...] = ()
+    classes: tuple[MeasuredClass, ...] = ()
+    segments: tuple[MeasuredSegment, ...] = ()
 
     def of(self, node: Digest, dtype: Precision) -> Limit:
         """The limit for a step of this class judged in the reference class.
 
-        The loosest that was measured of this class, against whatever other: the reference class rounds no
-        more than any of them.
+        The loosest, where several code paths of this class were measured.
         """
-        found = [pair.limit for pair in self.pairs if (pair.node_class, pair.dtype) == (node, dtype)]
+        found = [one.limit for one in self.classes if (one.exec_class, one.dtype) == (node, dtype)]
         return max(found, key=lambda limit: (limit.t1, limit.profile), default=POLICIES[dtype])
 
     def digest(self) -> Digest:
@@ -92,36 +88,37 @@ class Limits:
 
     def encode(self) -> bytes:
         """The canonical file of these limits."""
-        pairs, segments = (
+        classes, segments = (
             ",\n".join(json.dumps(row, sort_keys=True) for row in lines)
-            for lines in (map(_plain, self.pairs), map(plain_segment, self.segments))
+            for lines in (map(_plain, self.classes), map(plain_segment, self.segments))
         )
-        return f'{{"format": "{FORMAT}", "pairs": [\n{pairs}\n], "segments": [\n{segments}\n]}}\n'.encode()
+        text = f'{{"format": "{FORMAT}", "classes": [\n{classes}\n], "segments": [\n{segments}\n]}}\n'
+        return text.encode()
 
 
 def parse_limits(body: bytes) -> Limits:
     """The limits of a calibration file.
 
     Raises:
-        ValueError: not JSON of this form, not canonical, a number out of range, or one pair twice.
+        ValueError: not JSON of this form, not canonical, a number out of range, or one path twice.
     """
     if len(body) > BYTES_MAX:
         raise ValueError(f"calibration: {len(body)} bytes, at most {BYTES_MAX} expected")
     whole = parse_json(body)
-    names = {"format", "pairs", "segments"}
+    names = {"format", "classes", "segments"}
     if not isinstance(whole, dict) or set(whole) != names or whole["format"] != FORMAT:
-        raise ValueError(f'calibration: expected an object with "format": "{FORMAT}", "pairs" and "segments"')
-    for name in ("pairs", "segments"):
-        if not isinstance(whole[name], list) or len(whole[name]) > PAIRS_MAX:
-            raise ValueError(f"calibration: {name} must be a list of at most {PAIRS_MAX}")
+        raise ValueError(f'calibration: expected an object with "format": "{FORMAT}", "classes", "segments"')
+    for name in ("classes", "segments"):
+        if not isinstance(whole[name], list) or len(whole[name]) > ROWS_MAX:
+            raise ValueError(f"calibration: {name} must be a list of at most {ROWS_MAX}")
     limits = Limits(
-        tuple(_pair(row, f"calibration: pair {i}") for i, row in enumerate(whole["pairs"])),
-        tuple(segment_pair(row, f"calibration: segment {i}") for i, row in enumerate(whole["segments"])),
+        tuple(_class(row, f"calibration: class {i}") for i, row in enumerate(whole["classes"])),
+        tuple(measured_segment(row, f"calibration: segment {i}") for i, row in enumerate(whole["segments"])),
     )
-    pairs = [(pair.dtype, pair.node, pair.auditor) for pair in limits.pairs]
-    segments = [(one.dtype, one.regime, one.steps, one.node, one.auditor) for one in limits.segments]
-    if len(set(pairs)) != len(pairs) or len(set(segments)) != len(segments):
-        raise ValueError("calibration: one pair twice")
+    classes = [(one.dtype, one.path) for one in limits.classes]
+    segments = [(one.dtype, one.regime, one.steps, one.path) for one in limits.segments]
+    if len(set(classes)) != len(classes) or len(set(segments)) != len(segments):
+        raise ValueError("calibration: one path twice")
     if limits.encode() != body:
         raise ValueError("calibration: not in its canonical form")
     return limits
@@ -155,26 +152,20 @@ def agreed_limits(spec: RunSpec, path: Path | None = None) -> Limits | None:
     return found
 
 
-def _plain(pair: Pair) -> dict[str, Any]:
-    return asdict(pair) | {
-        "dtype": pair.dtype.name.lower(),
-        "node_class": pair.node_class.hex(),
-        "auditor_class": pair.auditor_class.hex(),
-    }
+def _plain(one: MeasuredClass) -> dict[str, Any]:
+    return asdict(one) | {"dtype": one.dtype.name.lower(), "exec_class": one.exec_class.hex()}
 
 
-def _pair(row: Any, where: str) -> Pair:
-    given = rows.checked_fields(row, {field.name for field in fields(Pair)}, where)
+def _class(row: Any, where: str) -> MeasuredClass:
+    given = rows.checked_fields(row, {field.name for field in fields(MeasuredClass)}, where)
     counts = {name: rows.count(given[name], f"{where}: {name}") for name in _COUNTS}
     if counts["blocks"] < 1:
         raise ValueError(f"{where}: expected samples")
     rows.check_order(counts["median"], counts["p99"], counts["most"], counts["profile"], where)
     dtypes = {dtype.name.lower(): dtype for dtype in POLICIES}
-    return Pair(
+    return MeasuredClass(
         dtype=rows.one_of(given["dtype"], dtypes, f"{where}: dtype"),
-        node=rows.name(given["node"], where),
-        auditor=rows.name(given["auditor"], where),
-        node_class=rows.execution_class(given["node_class"], where),
-        auditor_class=rows.execution_class(given["auditor_class"], where),
+        path=rows.name(given["path"], where),
+        exec_class=rows.execution_class(given["exec_class"], where),
         **counts,
     )

@@ -24,7 +24,7 @@ from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Commit
 from assay.protocol.openings import InnerBlocks, InnerOpening
 from assay.protocol.types import NO_DIGEST
-from assay.protocol.update_rule import BLOCK_SIZE, Optimiser, RuleSpec
+from assay.protocol.update_rule import BLOCK_SIZE, RuleSpec
 from assay.training.layout import Layout
 from assay.training.optimiser.inner import (
     Floats,
@@ -75,7 +75,7 @@ def check_inner_opening(
         raise MalformedMessage(
             f"opening: {len(opened.last)} last states beside that of segment {segment} of {len(commit.inner)}"
         )
-    moments = _moment_count(rule)
+    moments = rule.local.moments
     end = _checked_state(opened.end, commit, segment, layout.blocks, blocks, moments, is_shown=True)
     last = end
     for shown in opened.last:
@@ -94,7 +94,7 @@ def opening_bytes_max(rule: RuleSpec, layout: Layout, block_count: int) -> int:
     if rule.is_gradient:
         return blocks
     # Blocks of two roots of the private state, and of an inner state: its parameters, moments, the last ones.
-    return (1 + _moment_count(rule)) * 4 * layout.parameters + 3 * blocks
+    return (1 + rule.local.moments) * 4 * layout.parameters + 3 * blocks
 
 
 def _checked_state(
@@ -152,8 +152,8 @@ def _checked_start(
     if segment > 0 and opened.start_path.hashes:
         raise MalformedMessage("opening: a path of a carried state where the segment does not begin with it")
     theta_P = _floats(opened.start_theta, layout.parameters if shows_theta else 0, "parameters")
-    moments = _floats(opened.start_moments, _moment_count(rule) * layout.parameters, "moments")
-    parts = tuple(moments.reshape(_moment_count(rule), layout.parameters)) if len(moments) else ()
+    moments = _floats(opened.start_moments, rule.local.moments * layout.parameters, "moments")
+    parts = tuple(moments.reshape(rule.local.moments, layout.parameters)) if len(moments) else ()
     start = InnerState(theta_P, parts, opened.start_count)
     roots = (
         roots_of(commit.run_id, layout, start)
@@ -169,10 +169,6 @@ def _checked_start(
     leaf = carried_leaf(commit.run_id, layout.blocks, roots.digest)
     merkle.check(leaf, layout.blocks, layout.blocks + 1, opened.start_path.hashes, commit.momentum_before)
     return start
-
-
-def _moment_count(rule: RuleSpec) -> int:
-    return 2 if rule.local.optimiser is Optimiser.ADAMW else 0
 
 
 def _floats(data: bytes, count: int, what: str) -> Floats:

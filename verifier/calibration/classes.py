@@ -1,9 +1,9 @@
-"""Classes: measures how far honest code paths differ, and whether false steps exceed the resulting limits.
+"""Classes: measures how far honest code paths are from the reference class, and false steps from both.
 
-Room: verifier (edge: drives code paths, prints, writes one file). Every ordered pair of code paths is one
-node and one auditor: the node's momentum is its own, the trajectory is public. All blocks are measured;
-audits open 64 of them, drawn from a hash. A false step comes from a node on the leading path, whose state is
-honest until then, and is judged on every other path.
+Room: verifier (edge: drives code paths, prints, writes one file). Every code path is a node, and the auditor
+judges in the reference class: the node's momentum is its own, the trajectory is public. All blocks are
+measured; audits open 64 of them, drawn from a hash. A false step comes from a node on the leading path, whose
+state is honest until then.
 
 Shape suffixes: N = blocks, C = 4096, K = sent per block.
 """
@@ -28,16 +28,26 @@ from assay.training.codec.wire import Update
 from assay.training.methods.choices import SEGMENT_STEPS as SEGMENT_STEPS
 from assay.training.model.presets import PRESETS
 from assay.training.transform.compress import Transition, transition
-from assay.verifier.audit.limits import POLICIES, Limit, Limits, Pair
+from assay.verifier.audit.limits import POLICIES, Limit, Limits, MeasuredClass
 from assay.verifier.audit.segment_limits import plain_segment
 from assay.verifier.audit.tolerance import Grade, Measured, floor_of, grades, measure, median_of
-from assay.verifier.calibration.code_paths import LEAD, LIES, PATHS, WARMUP_ROUNDS, Done, Task, compute_paths
+from assay.verifier.calibration.code_paths import (
+    LEAD,
+    LIES,
+    PATHS,
+    REFERENCE,
+    WARMUP_ROUNDS,
+    Done,
+    Task,
+    compute_paths,
+)
 from assay.verifier.calibration.segments import (
     SegmentLieRow,
     SegmentRow,
     segment_lie_rows,
     segment_rows,
     segment_tables,
+    slim,
 )
 from assay.verifier.calibration.tables import drawn_blocks, table
 
@@ -52,9 +62,9 @@ _NOISE = 10  # times T1
 
 @dataclass(frozen=True, slots=True)
 class HonestRow:
-    """One pair of paths: its samples, and its audits' outcomes under its own limit. bound: 3 / blocks."""
+    """One path: its samples, and its audits' outcomes under its own limit. bound: 3 / blocks."""
 
-    pair: Pair
+    measured: MeasuredClass
     limit: Limit
     audits: int
     matches: int
@@ -88,7 +98,9 @@ class Calibration:
     @property
     def limits(self) -> Limits:
         """The limits that the honest rows yield."""
-        return Limits(tuple(row.pair for row in self.honest), tuple(row.pair for row in self.segments))
+        return Limits(
+            tuple(row.measured for row in self.honest), tuple(row.measured for row in self.segments)
+        )
 
     @property
     def is_sound(self) -> bool:
@@ -105,14 +117,16 @@ def calibrate(
     steps: int = STEPS,
     paths: Sequence[str] = tuple(PATHS),
     segment: int = SEGMENT_STEPS,
+    seeds: int = 1,
 ) -> Calibration:
-    """Measure this machine's code paths against one another.
+    """Measure this machine's code paths against the reference class.
 
     Args:
         models: Names of `assay.training.model.presets`; their samples are pooled.
-        steps: Of each model and precision.
+        steps: Of each model, precision and seed.
         paths: Which of `PATHS`, besides the leading one.
-        segment: Inner steps of the longest segment to be judged; 0 for none.
+        segment: Inner steps of the longest segment to be judged; 0 for none. Of the first seed.
+        seeds: Of first parameters and data; their samples are pooled.
 
     Raises:
         ConfigError: no such model or path, too few steps, or nothing can be computed here.
@@ -123,84 +137,96 @@ def calibrate(
     for path in paths:
         if path not in PATHS:
             raise ConfigError(f'path "{path}": expected one of {", ".join(PATHS)}')
-    if steps < _LEAST_STEPS or not models:
-        raise ConfigError(f"{steps} steps of {len(models)} models: expected at least {_LEAST_STEPS} of one")
+    if steps < _LEAST_STEPS or not models or seeds < 1:
+        expected = f"expected at least {_LEAST_STEPS} of one"
+        raise ConfigError(f"{steps} steps of {len(models)} models and {seeds} seeds: {expected}")
     if not 0 <= segment <= SEGMENT_MAX:
         raise ConfigError(f"a segment of {segment} inner steps: expected 1 to {SEGMENT_MAX}, or 0 for none")
-    honest: list[HonestRow] = []
-    lies: list[LieRow] = []
+    samples: dict[Precision, dict[str, list[_Seen]]] = {dtype: {} for dtype in POLICIES}
+    classes: dict[tuple[Precision, str], Digest] = {}
+    lies: dict[Precision, list[tuple[str, Measured]]] = {dtype: [] for dtype in POLICIES}
     segments: list[SegmentRow] = []
     segment_lies: list[SegmentLieRow] = []
     missing: dict[str, str] = {}
-    with tempfile.TemporaryDirectory(prefix="assay-calibrate-") as name:
-        whole: dict[str, dict[str, dict[str, Done]]] = {}
-        for dtype in POLICIES:
-            for model in models:
-                folder = Path(name) / f"{dtype.name.lower()}-{model}"
-                folder.mkdir()
-                task = Task(model, dtype.name.lower(), steps, segment)
-                done, failed = compute_paths(folder, task, tuple(paths))
-                missing |= {f"{path}, {task.dtype}": reason for path, reason in failed.items()}
-                whole.setdefault(task.dtype, {})[model] = done
-        for dtype in POLICIES:
-            kind = dtype.name.lower()
-            rule = Task(models[0], kind, steps, segment).rule
-            honest += _honest_rows(rule, dtype, whole[kind], steps)
-            limits = Limits(tuple(row.pair for row in honest))
-            lower = whole["bfloat16"] if dtype is Precision.FLOAT32 else {}
-            lies += _lie_rows(rule, dtype, whole[kind], lower, steps, limits)
-            if segment:
-                segments += segment_rows(dtype, segment, whole[kind])
-                limits = Limits(segments=tuple(row.pair for row in segments))
-                segment_lies += segment_lie_rows(dtype, segment, whole[kind], limits)
-    return Calibration(steps, tuple(honest), tuple(lies), tuple(segments), tuple(segment_lies), missing)
-
-
-def _honest_rows(
-    rule: RuleSpec, dtype: Precision, runs: dict[str, dict[str, Done]], steps: int
-) -> Iterator[HonestRow]:
-    """One row for every ordered pair, over all models."""
-    common = [path for path in PATHS if all(path in done for done in runs.values())]
-    seen: dict[tuple[str, str], list[_Seen]] = {}
-    for model, done in runs.items():
-        for step, x, moved, before in _steps_of(rule, {path: done[path] for path in common}, steps):
-            floors = {path: floor_of(x[path]) for path in common}
-            drawn = drawn_blocks(f"{model} {step}", len(x[LEAD]))
-            for node, auditor in ((a, b) for a in common for b in common if a != b):
-                step_of = (before[node], moved[node], x[auditor])
-                every = _opened(rule.compress, np.arange(len(x[LEAD])), *step_of, floors[auditor])
-                audit = _opened(rule.compress, drawn, *step_of, floors[auditor])
-                audit = replace(audit, residual_BC=np.zeros((0, BLOCK_SIZE)))  # two megabytes each
-                seen.setdefault((node, auditor), []).append(
-                    _Seen(every.rho_B[~every.is_small_B], median_of(audit), audit)
-                )
-    lead = next(iter(runs.values()))
-    for (node, auditor), audits in seen.items():
-        whole = np.concatenate([one.rho_B for one in audits])
-        ppb = [int(np.ceil(value * 1e9)) for value in np.quantile(whole, (0.5, 0.99, 1.0), method="higher")]
-        pair = Pair(
-            dtype=dtype,
-            node=node,
-            auditor=auditor,
-            node_class=Digest(bytes.fromhex(lead[node].execution_class)),
-            auditor_class=Digest(bytes.fromhex(lead[auditor].execution_class)),
-            blocks=len(whole),
-            median=ppb[0],
-            p99=ppb[1],
-            most=ppb[2],
-            profile=min(int(np.ceil(max(one.median for one in audits) * 1e9)), ppb[2]),
-        )
-        found = [grades(one.audit, pair.limit).worst for one in audits]
-        yield HonestRow(pair, pair.limit, len(found), found.count(Grade.PASSED), 3 / len(whole))
+    for seed in range(seeds):
+        with tempfile.TemporaryDirectory(prefix="assay-calibrate-") as name:
+            whole: dict[Precision, dict[str, dict[str, Done]]] = {}
+            for dtype in POLICIES:
+                for model in models:
+                    folder = Path(name) / f"{dtype.name.lower()}-{model}"
+                    folder.mkdir()
+                    task = Task(model, dtype.name.lower(), steps, 0 if seed else segment, seed)
+                    done, failed = compute_paths(folder, task, tuple(paths))
+                    missing |= {f"{path}, {task.dtype}": reason for path, reason in failed.items()}
+                    whole.setdefault(dtype, {})[model] = done
+            for dtype, runs in whole.items():
+                rule = Task(models[0], dtype.name.lower(), steps, segment).rule
+                for path, step_seen in _honest_steps(rule, runs, steps, seed):
+                    samples[dtype].setdefault(path, []).append(step_seen)
+                for done in runs.values():
+                    classes |= {
+                        (dtype, path): Digest(bytes.fromhex(one.execution_class))
+                        for path, one in done.items()
+                    }
+                lower = whole[Precision.BFLOAT16] if dtype is Precision.FLOAT32 else {}
+                lies[dtype] += _false_steps(rule, dtype, runs, lower, steps)
+                if segment and not seed:
+                    segments += segment_rows(dtype, segment, runs)
+                    limits = Limits(segments=tuple(row.measured for row in segments))
+                    segment_lies += segment_lie_rows(dtype, segment, runs, limits)
+    honest = tuple(
+        _honest_row(dtype, path, classes[dtype, path], seen)
+        for dtype, by_path in samples.items()
+        for path, seen in by_path.items()
+    )
+    found = Limits(tuple(row.measured for row in honest))
+    false = [
+        row
+        for dtype, some in lies.items()
+        for row in _lie_rows(dtype, some, found.of(classes[dtype, LEAD], dtype))
+    ]
+    return Calibration(steps * seeds, honest, tuple(false), tuple(segments), tuple(segment_lies), missing)
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One honest step of a pair: the distance of all blocks, and an audit of the drawn ones."""
+    """One honest step of a path: the distance of all blocks, and an audit of the drawn ones."""
 
     rho_B: NDArray[np.float64]
     median: float
     audit: Measured
+
+
+def _honest_steps(
+    rule: RuleSpec, runs: dict[str, dict[str, Done]], steps: int, seed: int
+) -> Iterator[tuple[str, _Seen]]:
+    """Every honest step of every path that all models have, as the reference class finds it."""
+    common = [path for path in PATHS if all(path in done for done in runs.values())]
+    for model, done in runs.items():
+        for step, x, moved, before in _steps_of(rule, {path: done[path] for path in common}, steps):
+            x_NC = done[REFERENCE].x(step)
+            floor, drawn = floor_of(x_NC), drawn_blocks(f"{model} {seed} {step}", len(x_NC))
+            for path in x:
+                every = _opened(rule.compress, np.arange(len(x_NC)), before[path], moved[path], x_NC, floor)
+                audit = slim(every, drawn)
+                yield path, _Seen(every.rho_B[~every.is_small_B], median_of(audit), audit)
+
+
+def _honest_row(dtype: Precision, path: str, exec_class: Digest, steps: Sequence[_Seen]) -> HonestRow:
+    whole = np.concatenate([one.rho_B for one in steps])
+    ppb = [int(np.ceil(value * 1e9)) for value in np.quantile(whole, (0.5, 0.99, 1.0), method="higher")]
+    measured = MeasuredClass(
+        dtype=dtype,
+        path=path,
+        exec_class=exec_class,
+        blocks=len(whole),
+        median=ppb[0],
+        p99=ppb[1],
+        most=ppb[2],
+        profile=min(int(np.ceil(max(one.median for one in steps) * 1e9)), ppb[2]),
+    )
+    found = [grades(one.audit, measured.limit).worst for one in steps]
+    return HonestRow(measured, measured.limit, len(found), found.count(Grade.PASSED), 3 / len(whole))
 
 
 def _opened(
@@ -218,38 +244,40 @@ def _opened(
     )
 
 
-def _lie_rows(
+def _false_steps(
     rule: RuleSpec,
     dtype: Precision,
     runs: dict[str, dict[str, Done]],
     lower: dict[str, dict[str, Done]],
     steps: int,
-    limits: Limits,
-) -> Iterator[LieRow]:
-    """One row for every kind of false step, over all models, steps and auditors."""
-    found: dict[str, list[tuple[Grade, float, str]]] = {}
-    by_name = {(pair.node, pair.auditor): pair.limit for pair in limits.pairs if pair.dtype is dtype}
+) -> Iterator[tuple[str, Measured]]:
+    """Audits of every kind of false step, over all models and steps."""
     for model, done in runs.items():
         for step, x, moved, before in _steps_of(rule, {LEAD: done[LEAD]}, steps):
             if step < min(WARMUP_ROUNDS - 1, steps - 1):
                 continue  # the momentum is still too small to falsify
             worse = lower[model][LEAD].x(step) if lower else None
-            others = {path: done[path].x(step) for path in done if path != LEAD and (LEAD, path) in by_name}
             t1 = POLICIES[dtype].t1 * 1e-9
-            drawn = drawn_blocks(f"lie {model} {step}", len(x[LEAD]))
+            x_NC = done[REFERENCE].x(step)
+            drawn = drawn_blocks(f"lie {model} {step}", len(x_NC))
             for lie, claimed in _lies(
                 rule.compress, done[LEAD], step, before[LEAD], x[LEAD], moved[LEAD], t1, worse
             ):
-                for path, x_NC in others.items():
-                    measured = _opened(rule.compress, drawn, before[LEAD], claimed, x_NC, floor_of(x_NC))
-                    seen = grades(measured, by_name[LEAD, path])
-                    most = max(range(len(seen.ratios)), key=seen.ratios.__getitem__)
-                    found.setdefault(lie, []).append((seen.worst, seen.ratios[most], f"T{most + 1}"))
-    for lie, audits in found.items():
-        came_out = [grade for grade, _, _ in audits]
+                yield lie, slim(_opened(rule.compress, drawn, before[LEAD], claimed, x_NC, floor_of(x_NC)))
+
+
+def _lie_rows(dtype: Precision, audits: Sequence[tuple[str, Measured]], limit: Limit) -> Iterator[LieRow]:
+    """One row for every kind of false step."""
+    found: dict[str, list[tuple[Grade, float, str]]] = {}
+    for lie, measured in audits:
+        seen = grades(measured, limit)
+        most = max(range(len(seen.ratios)), key=seen.ratios.__getitem__)
+        found.setdefault(lie, []).append((seen.worst, seen.ratios[most], f"T{most + 1}"))
+    for lie, some in found.items():
+        came_out = [grade for grade, _, _ in some]
         failed, near = came_out.count(Grade.FAILED), came_out.count(Grade.BORDERLINE)
-        _, margin, test = min(audits, key=lambda one: one[1])
-        yield LieRow(dtype.name.lower(), lie, len(audits), failed, near, margin, test)
+        _, margin, test = min(some, key=lambda one: one[1])
+        yield LieRow(dtype.name.lower(), lie, len(some), failed, near, margin, test)
 
 
 def _lies(
@@ -317,11 +345,8 @@ def calibration_json(found: Calibration) -> str:
         "is_sound": found.is_sound,
         "honest": [
             {
-                **{
-                    name: getattr(row.pair, name)
-                    for name in ("node", "auditor", "blocks", "median", "p99", "most")
-                },
-                "dtype": row.pair.dtype.name.lower(),
+                **{name: getattr(row.measured, name) for name in ("path", "blocks", "median", "p99", "most")},
+                "dtype": row.measured.dtype.name.lower(),
                 "limit": asdict(row.limit),
                 "audits": row.audits,
                 "matches": row.matches,
@@ -331,7 +356,7 @@ def calibration_json(found: Calibration) -> str:
         ],
         "lies": [asdict(row) for row in found.lies],
         "segments": [
-            {**plain_segment(row.pair), "audits": row.audits, "matches": row.matches}
+            {**plain_segment(row.measured), "audits": row.audits, "matches": row.matches}
             for row in found.segments
         ],
         "segment_lies": [asdict(row) for row in found.segment_lies],
@@ -342,14 +367,12 @@ def calibration_json(found: Calibration) -> str:
 
 def calibration_group(found: Calibration) -> Group:
     """All tables of a calibration, and the result."""
-    honest = table(
-        "node", "auditor", "blocks", "median", "p99", "max", "95 % bound", "T1", "T2", "audits matched"
-    )
+    honest = table("path", "blocks", "median", "p99", "max", "95 % bound", "T1", "T2", "audits matched")
     for row in found.honest:
-        pair, limit = row.pair, row.limit
-        numbers = [f"{value * 1e-9:.2g}" for value in (pair.median, pair.p99, pair.most)]
+        one, limit = row.measured, row.limit
+        numbers = [f"{value * 1e-9:.2g}" for value in (one.median, one.p99, one.most)]
         honest.add_row(
-            f"{pair.dtype.name.lower()} {pair.node}", pair.auditor, f"{pair.blocks:,}", *numbers,
+            f"{one.dtype.name.lower()} {one.path}", f"{one.blocks:,}", *numbers,
             f"{row.bound:.1e}", f"{limit.t1 * 1e-9:.2g}", f"{limit.t2 * 1e-9:.2g}",
             f"{row.matches} of {row.audits}",
         )  # fmt: skip

@@ -6,7 +6,8 @@ flags before torch starts, so each path is a process of its own.
 
     python -m assay.verifier.calibration.code_paths FOLDER PATH    computes one path, as FOLDER/task.json says
 
-The first path leads: it fixes the public trajectory, and the false steps of a node on that path.
+The first path leads: it fixes the public trajectory, and the false steps of a node on that path. The
+reference class is a path too, by which all others are judged.
 Shape suffixes: P = parameters, N = blocks, C = 4096.
 """
 
@@ -36,6 +37,7 @@ from assay.training.model.loss import loss_and_gradient, use_threads
 from assay.training.model.presets import PRESETS
 from assay.training.optimiser.inner import InnerState, fresh, inner_step
 from assay.training.optimiser.schedule import rate
+from assay.training.reference.gradient import reference_loss_and_gradient
 from assay.training.transform.compress import gradient_blocks, transition
 from assay.verifier.audit.segment_limits import FRESH_STEPS
 
@@ -50,7 +52,7 @@ _FEWER, _FEWER_LAST = "one sequence of 8 left out", "one sequence of 8 left out 
 _OTHER, _TURNED, _SHORT = "other data", "gradients turned", "last step left out"
 _ROUGH = "bfloat16 where float32 was ordered"
 TASK = "task.json"
-_OTHER_DATA = 10**6
+_OTHER_DATA, _OTHER_SEED = 10**6, 10**7
 _TIMEOUT_S = 3600
 _NO_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}  # torch refuses AMX under a lower ATen capability
 
@@ -68,7 +70,7 @@ class CodePath:
     is_permuted: bool = False
 
 
-LEAD = "native"
+LEAD, REFERENCE = "native", "reference"
 PATHS: Mapping[str, CodePath] = {
     LEAD: CodePath(),
     "aten-avx2": CodePath({"ATEN_CPU_CAPABILITY": "avx2", **_NO_AMX}),
@@ -84,12 +86,13 @@ PATHS: Mapping[str, CodePath] = {
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What every path computes. segment: inner steps of a segment, 0 for no segments."""
+    """What every path computes. segment: inner steps of a segment, or 0. seed: of parameters and data."""
 
     model: str
     dtype: str
     steps: int
     segment: int
+    seed: int = 0
 
     @property
     def rule(self) -> RuleSpec:
@@ -144,25 +147,26 @@ class Done:
 
 
 def compute_paths(folder: Path, task: Task, names: tuple[str, ...]) -> tuple[dict[str, Done], dict[str, str]]:
-    """Compute a task on these paths, the leading one first.
+    """Compute a task on these paths, after the leading one and the reference class.
 
     Returns:
         Results by path, and for each path this machine does not have, why.
 
     Raises:
-        ConfigError: the leading path itself fails.
+        ConfigError: the leading path or the reference class fails.
     """
     (folder / TASK).write_text(json.dumps(asdict(task)))
     done, failed = {}, {}
-    for name in (LEAD, *(name for name in names if name != LEAD)):
-        environment = {**os.environ, **PATHS[name].environment, "OMP_NUM_THREADS": str(PATHS[name].threads)}
+    for name in (LEAD, REFERENCE, *(name for name in names if name != LEAD)):
+        path = _path(name)
+        environment = {**os.environ, **path.environment, "OMP_NUM_THREADS": str(path.threads)}
         child = subprocess.run(
             [sys.executable, "-m", "assay.verifier.calibration.code_paths", str(folder), name],
             env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S,
         )  # fmt: skip
         if child.returncode:
             reason = (child.stderr.strip().splitlines() or ["no reason"])[-1]
-            if name == LEAD:
+            if name in (LEAD, REFERENCE):
                 raise ConfigError(f"calibration: the steps cannot be computed: {reason}")
             failed[name] = reason
             continue
@@ -171,9 +175,13 @@ def compute_paths(folder: Path, task: Task, names: tuple[str, ...]) -> tuple[dic
     return done, failed
 
 
+def _path(name: str) -> CodePath:
+    return CodePath() if name == REFERENCE else PATHS[name]
+
+
 def compute(folder: Path, name: str) -> dict[str, str]:
     """This process's part: every step of the task on its path, into files."""
-    path, task = PATHS[name], Task(**json.loads((folder / TASK).read_text()))
+    path, task = _path(name), Task(**json.loads((folder / TASK).read_text()))
     use_threads(path.threads)
     if not path.has_onednn:
         torch.backends.mkldnn.set_flags(False)  # type: ignore[no-untyped-call]
@@ -182,6 +190,8 @@ def compute(folder: Path, name: str) -> dict[str, str]:
     layout = layout_of(model)
 
     def gradient(theta_P: Floats, tokens: NDArray[np.int64], is_rough: bool = False) -> Floats:
+        if name == REFERENCE:
+            return reference_loss_and_gradient(model, layout, theta_P, tokens, compute=mine)[1]
         tokens = np.ascontiguousarray(tokens[::-1]) if path.is_permuted else tokens
         compute = replace(mine, dtype=Precision.BFLOAT16) if is_rough else mine
         return loss_and_gradient(model, layout, theta_P, tokens, compute=compute)[1]
@@ -213,10 +223,10 @@ class _Here:
         return self.path == LEAD
 
     def start(self) -> Floats:
-        return initial_parameters(0, self.layout.names, self.layout.shapes)
+        return initial_parameters(self.task.seed, self.layout.names, self.layout.shapes)
 
     def tokens(self, number: int) -> NDArray[np.int64]:
-        return challenge_tokens(PRESETS[self.task.model], number, SEQUENCES)
+        return challenge_tokens(PRESETS[self.task.model], self.task.seed * _OTHER_SEED + number, SEQUENCES)
 
     def keep(self, kind: str, step: int | str, values: Floats) -> None:
         np.save(self.folder / _name(self.path, kind, step), values)
@@ -262,7 +272,7 @@ def _segments(here: _Here, method: str) -> None:
         states = []
         for step in range(state.count, state.count + steps):
             slope_P = here.gradient(state.theta_P, batch(step), is_rough) * np.float32(sign)
-            state = inner_step(local, task.rate(method, step), state, anchor_P, slope_P)
+            state = inner_step(local, here.layout, task.rate(method, step), state, anchor_P, slope_P)
             states.append(state)
         return states
 

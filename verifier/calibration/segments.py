@@ -1,8 +1,8 @@
 """Segments: measures how far honest machines differ after inner steps, and whether false segments exceed it.
 
-Room: verifier (pure; reads the code paths' files from a folder). Every ordered pair of code paths is a node
-and an auditor, which both compute a segment from the leading path's state. All blocks are measured; audits
-open 64 of them. A false segment comes from a node on the leading path and is judged on every other.
+Room: verifier (pure; reads the code paths' files from a folder). Every code path is a node, and the auditor
+judges in the reference class; both compute a segment from the leading path's state. All blocks are measured;
+audits open 64 of them. A false segment comes from a node on the leading path.
 
 Shape suffixes: N = blocks, C = 4096.
 """
@@ -35,14 +35,22 @@ from assay.verifier.audit.limits import Limits
 from assay.verifier.audit.segment import OpenedSegment
 from assay.verifier.audit.segment_limits import (
     SEGMENT_POLICIES,
+    MeasuredSegment,
     Regime,
     Seen,
-    SegmentPair,
     limits_of,
     regime_of,
 )
 from assay.verifier.audit.tolerance import Grade, Measured, excess, grades, median_of
-from assay.verifier.calibration.code_paths import LEAD, PATHS, SEGMENT_METHODS, SEGMENTS, Done, Task
+from assay.verifier.calibration.code_paths import (
+    LEAD,
+    PATHS,
+    REFERENCE,
+    SEGMENT_METHODS,
+    SEGMENTS,
+    Done,
+    Task,
+)
 from assay.verifier.calibration.tables import drawn_blocks, table
 
 PARTS = ("parameters", "first moment", "second moment")
@@ -52,9 +60,9 @@ _NOWHERE = InnerState(np.zeros(0, np.float32), (), 0)  # states are megabytes, a
 
 @dataclass(frozen=True, slots=True)
 class SegmentRow:
-    """One pair of paths and regime: its samples, and the outcomes of its audits under its own limits."""
+    """One path and regime: its samples, and the outcomes of its audits under its own limits."""
 
-    pair: SegmentPair
+    measured: MeasuredSegment
     audits: int
     matches: int
 
@@ -108,41 +116,38 @@ class _Case:
 
 
 def segment_rows(dtype: Precision, segment: int, runs: dict[str, dict[str, Done]]) -> Iterator[SegmentRow]:
-    """One row for every ordered pair and regime, over all models."""
+    """One row for every path and regime, over all models."""
     common = [path for path in PATHS if all(path in done for done in runs.values())]
-    seen: dict[tuple[str, str, Regime], list[tuple[Measured, ...]]] = {}
-    audits: dict[tuple[str, str, Regime], list[tuple[ModelledSegment, tuple[Measured, ...]]]] = {}
+    seen: dict[tuple[str, Regime], list[tuple[Measured, ...]]] = {}
+    audits: dict[tuple[str, Regime], list[tuple[ModelledSegment, tuple[Measured, ...]]]] = {}
     for case, done in _cases(dtype, segment, runs):
         drawn = drawn_blocks(case.what, case.layout.blocks)
-        ends = {path: case.shown(done[path].inner(case.method, case.number, case.mark)) for path in common}
-        for auditor in common:
-            walked = case.walked(done[auditor])
-            own = gained(walked, range(case.layout.blocks))
-            for node in (path for path in common if path != auditor):
-                every = measure_movement(walked, own, ends[node])
-                key = node, auditor, case.regime
-                seen.setdefault(key, []).append(tuple(_slim(one) for one in every))
-                audit = tuple(_slim(one, drawn) for one in every)
-                audits.setdefault(key, []).append((replace(walked, start=_NOWHERE, end=_NOWHERE), audit))
+        walked = case.walked(done[REFERENCE])
+        own = gained(walked, range(case.layout.blocks))
+        for path in common:
+            end = case.shown(done[path].inner(case.method, case.number, case.mark))
+            every = measure_movement(walked, own, end)
+            key = path, case.regime
+            seen.setdefault(key, []).append(tuple(slim(one) for one in every))
+            audit = tuple(slim(one, drawn) for one in every)
+            audits.setdefault(key, []).append((replace(walked, start=_NOWHERE, end=_NOWHERE), audit))
     lead = next(iter(runs.values()))
-    for (node, auditor, regime), samples in seen.items():
-        opened = audits[node, auditor, regime]
+    for (path, regime), samples in seen.items():
+        opened = audits[path, regime]
         parts = [
             _seen([one[part] for one in samples], [one[part] for _, one in opened])
             for part in range(regime.parts)
         ]
-        pair = SegmentPair(
+        measured = MeasuredSegment(
             dtype=dtype,
             regime=regime,
             steps=segment,
-            node=node,
-            auditor=auditor,
-            node_class=Digest(bytes.fromhex(lead[node].execution_class)),
-            auditor_class=Digest(bytes.fromhex(lead[auditor].execution_class)),
+            path=path,
+            exec_class=Digest(bytes.fromhex(lead[path].execution_class)),
             blocks=sum(len(one[0].rho_B) for one in samples),
             seen=tuple(parts),
         )
-        yield SegmentRow(pair, len(opened), sum(_matches(*audit, pair.limits) for audit in opened))
+        yield SegmentRow(measured, len(opened), sum(_matches(*audit, measured.limits) for audit in opened))
 
 
 def _matches(walked: ModelledSegment, audit: Sequence[Measured], limits: Sequence[Limit] | None) -> bool:
@@ -158,25 +163,21 @@ def segment_lie_rows(
     runs: dict[str, dict[str, Done]],
     limits: Limits,
 ) -> Iterator[SegmentLieRow]:
-    """One row for every kind of false segment and regime, over all models and auditors."""
+    """One row for every kind of false segment and regime, over all models."""
     found: dict[tuple[str, str], list[tuple[Outcome, float, str]]] = {}
     for case, done in _cases(dtype, segment, runs):
-        if case.mark != segment:
+        node_class = Digest(bytes.fromhex(done[LEAD].execution_class))
+        allowed = limits_of(limits.segments, node_class, dtype, case.regime, segment)
+        if case.mark != segment or allowed is None:
             continue
         drawn = drawn_blocks(f"lie {case.what}", case.layout.blocks)
-        false_ends = dict(_lies(case, done[LEAD], SEGMENT_POLICIES[dtype, case.regime]))
-        for path, auditor in done.items():
-            node_class = Digest(bytes.fromhex(done[LEAD].execution_class))
-            allowed = limits_of(limits.segments, node_class, dtype, case.regime, segment)
-            if path == LEAD or allowed is None:
-                continue
-            walked = case.walked(auditor)
-            own = gained(walked, drawn.tolist())
-            for lie, end in false_ends.items():
-                shown = case.shown(end, drawn)
-                finding, _ = judge_movement(walked, shown, allowed, drawn.tolist(), recomputed=NO_DIGEST)
-                margin, test = _margin(measure_movement(walked, own, shown), sharpened(walked, allowed))
-                found.setdefault((case.regime.value, lie), []).append((finding.outcome, margin, test))
+        walked = case.walked(done[REFERENCE])
+        own = gained(walked, drawn.tolist())
+        for lie, end in _lies(case, done[LEAD], SEGMENT_POLICIES[dtype, case.regime]):
+            shown = case.shown(end, drawn)
+            finding, _ = judge_movement(walked, shown, allowed, drawn.tolist(), recomputed=NO_DIGEST)
+            margin, test = _margin(measure_movement(walked, own, shown), sharpened(walked, allowed))
+            found.setdefault((case.regime.value, lie), []).append((finding.outcome, margin, test))
     for (regime, lie), audits in found.items():
         came_out = [outcome for outcome, _, _ in audits]
         _, margin, test = min(audits, key=lambda one: one[1])
@@ -185,14 +186,14 @@ def segment_lie_rows(
 
 
 def segment_tables(rows: Sequence[SegmentRow], lies: Sequence[SegmentLieRow]) -> tuple[Table, Table]:
-    """Tables of honest pairs, pooled by regime and by the part that differs most; and of every lie."""
-    honest = table("inner steps", "pairs", "blocks a pair", "part", "median", "p99", "max", "T1", "matched")
-    kinds = {(row.pair.dtype, row.pair.regime, row.pair.steps) for row in rows}
+    """Tables of honest paths, pooled by regime and by the part that differs most; and of every lie."""
+    honest = table("inner steps", "paths", "blocks a path", "part", "median", "p99", "max", "T1", "matched")
+    kinds = {(row.measured.dtype, row.measured.regime, row.measured.steps) for row in rows}
     for dtype, regime, steps in sorted(kinds, key=lambda kind: (kind[0], kind[1].value)):
-        mine = [row for row in rows if (row.pair.dtype, row.pair.regime) == (dtype, regime)]
+        mine = [row for row in rows if (row.measured.dtype, row.measured.regime) == (dtype, regime)]
         matched = f"{sum(row.matches for row in mine)} of {sum(row.audits for row in mine)}"
         for part in range(regime.parts):
-            worst = max((row.pair for row in mine), key=lambda pair: pair.seen[part].p99)
+            worst = max((row.measured for row in mine), key=lambda one: one.seen[part].p99)
             seen, limits = worst.seen[part], worst.limits
             numbers = [f"{value * 1e-9:.2g}" for value in (seen.median, seen.p99, seen.most)]
             honest.add_row(
@@ -219,7 +220,7 @@ def _cases(
                     yield _Case(task, layout, method, number, mark, start), done
 
 
-def _slim(measured: Measured, blocks_B: NDArray[np.int64] | slice = slice(None)) -> Measured:
+def slim(measured: Measured, blocks_B: NDArray[np.int64] | slice = slice(None)) -> Measured:
     """The measurement in these blocks only, without the residual, which is megabytes."""
     kept = {
         name: getattr(measured, name)[blocks_B]

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from assay.protocol.types import Digest, PeerId
 from assay.training.data.batches import (
+    Split,
     batch_positions,
     batch_root,
-    batch_tokens,
     validation_tokens,
 )
 from tests.protocol.chains import NODES, a_spec
@@ -96,15 +96,39 @@ def test_a_step_that_needs_more_windows_than_there_are_is_refused_and_one_that_n
         positions(windows + 1)
 
 
-def test_held_out_sequences_come_from_the_end_that_nobody_trains_on():
+def test_what_is_held_out_is_what_nobody_trains_on():
+    windows = 1000 // WINDOW
+    spec = replace(SPEC, rule=a_rule(sequences=windows - 11))  # 100 bytes hold eleven windows of nine
+    trained = {at // WINDOW for at in batch_positions(spec, NODES[0], 0)}
     tokens = TOKENS.copy()
-    tokens[:900], tokens[900:] = 1, 2
+    for number in range(windows):
+        tokens[number * WINDOW : (number + 1) * WINDOW] = 1 + (number not in trained)
 
     held = validation_tokens(tokens, SPEC, 64)
 
-    assert held.shape == (11, WINDOW)  # 100 bytes hold eleven windows of nine
+    assert held.shape == (11, WINDOW) and held.dtype == np.int64
     assert (held == 2).all()
     assert validation_tokens(tokens, SPEC, 4).shape == (4, WINDOW)
-    batch = batch_tokens(tokens, batch_positions(SPEC, NODES[0], 0), SPEC.model.context)
-    assert (batch == 1).all()
-    assert batch.dtype == np.int64
+
+
+@pytest.mark.parametrize("windows", [1, 2, 40, 111, 1000])
+def test_every_window_is_trained_on_or_held_out_and_none_is_both(windows):
+    for held in {1, 2, 31, 32, 33, 64, 65, windows // 20, windows // 2, windows}:
+        if 1 <= held <= windows:
+            split = Split(windows, held)
+            trained = [split.training(n) for n in range(windows - held)]
+            kept = [split.held_out(n) for n in range(held)]
+
+            assert trained == sorted(trained) and kept == sorted(kept)
+            assert sorted(trained + kept) == list(range(windows))
+
+
+def test_every_source_is_held_out_by_its_share_of_the_tokens():
+    """The last twentieth of a stream in path order was one folder of one source."""
+    split = Split(46_511, 2_325)  # 6 MB in windows of 129: 73 stretches of 32 windows
+    kept = np.array([split.held_out(n) for n in range(split.held)])
+
+    for first, last in ((0, 23_000), (23_000, 40_000), (40_000, 46_511)):
+        share = np.count_nonzero((first <= kept) & (kept < last)) / (last - first)
+        assert share == pytest.approx(0.05, rel=0.12)
+    assert np.count_nonzero(np.diff(kept) > 1) == split.strata - 1 == 72

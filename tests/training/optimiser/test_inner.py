@@ -58,7 +58,7 @@ def by_torch(optimiser, theta: np.ndarray, gradients, clip: float, rates) -> lis
 def ours(local: LocalSpec, theta: np.ndarray, gradients, rates) -> list[np.ndarray]:
     state, found = fresh(local, theta), []
     for gradient, lr in zip(gradients, rates, strict=True):
-        state = inner_step(local, np.float32(lr), state, theta, gradient)
+        state = inner_step(local, LAYOUT, np.float32(lr), state, theta, gradient)
         found.append(state.theta_P)
     return found
 
@@ -108,7 +108,7 @@ def test_a_gradient_is_clipped_to_its_norm_and_a_small_one_is_left_alone(norm, a
     theta, slope = np.zeros(1000, np.float32), some(1, 1000)
     slope *= np.float32(norm / np.linalg.norm(slope.astype(float)))
 
-    moved = inner_step(sgd(clip_micro=PPM), np.float32(1), fresh(sgd(), theta), theta, slope).theta_P
+    moved = inner_step(sgd(clip_micro=PPM), LAYOUT, np.float32(1), fresh(sgd(), theta), theta, slope).theta_P
 
     assert np.linalg.norm(moved.astype(float)) == pytest.approx(after, rel=1e-5)
 
@@ -118,7 +118,9 @@ def test_a_proximal_term_pulls_to_the_anchor_by_its_weight_and_by_the_distance()
     nothing, lr = np.zeros(1000, np.float32), np.float32(0.25)
 
     pulled = [
-        inner_step(sgd(proximal_micro=mu, clip_micro=0), lr, fresh(sgd(), theta), anchor, nothing).theta_P
+        inner_step(
+            sgd(proximal_micro=mu, clip_micro=0), LAYOUT, lr, fresh(sgd(), theta), anchor, nothing
+        ).theta_P
         for mu in (0, PPM, 4 * PPM)
     ]
 
@@ -134,7 +136,7 @@ def test_a_step_modifies_nothing_it_was_given(local):
     given = [theta, anchor, slope, *state.moments]
     kept = [one.copy() for one in given]
 
-    after = inner_step(local, np.float32(0.1), state, anchor, slope)
+    after = inner_step(local, LAYOUT, np.float32(0.1), state, anchor, slope)
 
     assert all(np.array_equal(one, before) for one, before in zip(given, kept, strict=True))
     assert (state.count, after.count) == (0, 1)

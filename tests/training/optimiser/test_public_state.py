@@ -22,7 +22,7 @@ CASES = {
     "demo": ("demo", {}),
     "nesterov": ("diloco", {}),
     "adaptive": ("fedavg", {"outer": Outer.YOGI}),
-    "late": ("diloco", {"apply_lag": 2, "read_lag": 2}),
+    "late": ("diloco", {"apply_lag": 2, "read_lag": 2, "momentum_micro": 200_000}),
     "adaptive, as late as can be": ("fedavg", {"outer": Outer.ADAM, "apply_lag": 4}),
     "streaming": ("streaming-diloco", {"fragments": 2}),
 }

@@ -10,10 +10,11 @@ import pytest
 
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST
-from assay.protocol.update_rule import BLOCK_SIZE, PPM, Outer, Transform, Values
-from assay.training.codec.contribution import contribution_bytes_max, decode_contribution, encode_round
+from assay.protocol.update_rule import BLOCK_SIZE, PPM, Outer, Transform, Values, Wire
+from assay.training.codec.contribution import contribution_bytes_max, decode_contribution
 from assay.training.fragments import fragment_blocks, fragment_positions
 from assay.training.layout import layout_of, to_blocks
+from assay.training.optimiser.aggregate import encode_round
 from assay.training.optimiser.inner import InnerState, fresh
 from assay.training.optimiser.momentum_root import zero_root
 from assay.training.optimiser.node_state import NodeState, commit, start_private
@@ -38,11 +39,14 @@ CASES = {
     "sparseloco, e3m0 of the transform": ("sparseloco", {"values": Values.E3M0, "transform": Transform.DCT}),
     "sparseloco, moments dropped": ("sparseloco", {"keeps_moments": False}),
     "diloco": ("diloco", {}),
+    "muloco": ("muloco", {"wire": Wire.MESSAGE}),
+    "diloco, bytes down": ("diloco", {"wire": Wire.MESSAGE}),
+    "diloco, rank 2 both ways": ("diloco", {"rank": 2, "feedback_micro": PPM, "wire": Wire.MESSAGE}),
     "diloco, int16": ("diloco", {"values": Values.INT16}),
     "diloco, 2 bits and feedback": ("diloco", {"values": Values.TWO_BIT, "feedback_micro": 900_000}),
     "diloco, rank 2 and feedback": ("diloco", {"rank": 2, "feedback_micro": PPM}),
     "diloco, reads late": ("diloco", {"read_lag": 2}),
-    "diloco, applies late": ("diloco", {"apply_lag": 2}),
+    "diloco, applies late": ("diloco", {"apply_lag": 2, "momentum_micro": 200_000}),
     "streaming": ("streaming-diloco", {}),
     "streaming, at once": ("streaming-diloco", {"fragments": 2, "apply_lag": 0}),
     "streaming, 3 rounds late": ("streaming-diloco", {"apply_lag": 3, "feedback_micro": 900_000}),

@@ -32,7 +32,7 @@ def vectors() -> dict[str, object]:
     state = InnerState(ramp(7), (ramp(11), np.abs(ramp(13))), 5)
     error = np.resize(ramp(17), (LAYOUT.blocks, 4096))
     sgd = a_rule("fedavg", clip_micro=0, inner_decay_micro=100_000, proximal_micro=1000).local
-    stepped = inner_step(sgd, np.float32(0.25), fresh(sgd, ramp(3)), ramp(5), ramp(9))
+    stepped = inner_step(sgd, LAYOUT, np.float32(0.25), fresh(sgd, ramp(3)), ramp(5), ramp(9))
     methods = ("demo", "sparseloco", "diloco", "streaming-diloco", "fedavg")
     return {
         "outer steps": many_states(),

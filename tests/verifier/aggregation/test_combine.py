@@ -11,9 +11,9 @@ import pytest
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.state_transition import start
 from assay.protocol.update_rule import BLOCK_SIZE, Wire
-from assay.training.codec.contribution import decode_round, decode_step
 from assay.training.codec.wire import Update
 from assay.training.layout import layout_of
+from assay.training.optimiser.aggregate import decode_round, decode_step
 from assay.verifier.aggregation.combine import combine, rounds_behind, tolerated
 from assay.verifier.aggregation.registry import DECODED, decoded_rule_of
 from assay.verifier.aggregation.reputation import Reputation

@@ -24,11 +24,12 @@ from assay.protocol.messages import Outcome
 from assay.protocol.params import ComputeSpec, Precision
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import BLOCK_SIZE, Optimiser
-from assay.training.codec.contribution import decode_contribution, encode_round
+from assay.training.codec.contribution import decode_contribution
 from assay.training.fragments import fragment_blocks
 from assay.training.layout import Layout, from_blocks, to_blocks
 from assay.training.model.loss import use_one_thread
 from assay.training.optimiser import step as rules
+from assay.training.optimiser.aggregate import encode_round
 from assay.training.optimiser.inner import InnerState, fresh, inner_step, run_steps
 from assay.training.transform.compress import distance_blocks
 from assay.verifier.aggregation.registry import rule_of
@@ -44,7 +45,7 @@ from assay.verifier.audit.displacement import (
 from assay.verifier.audit.exact import Finding
 from assay.verifier.audit.limits import Limits
 from assay.verifier.audit.segment import OpenedSegment
-from assay.verifier.audit.segment_limits import SEGMENT_POLICIES, Regime, Seen, SegmentPair
+from assay.verifier.audit.segment_limits import SEGMENT_POLICIES, MeasuredSegment, Regime, Seen
 from assay.verifier.audit.tolerance import Grade, grades
 from assay.verifier.calibration.code_paths import PATHS
 from tests.builders import a_data_folder
@@ -68,13 +69,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return a_data_folder(tmp_path_factory.mktemp("data"))
 
 
-def measured_pairs(node: Digest, auditor: Digest, *, steps: int = 2, **changes: object) -> Limits:
-    """A calibration in which these classes were measured, and honest blocks show no noise."""
+def measured_class(node: Digest, *, steps: int = 2, **changes: object) -> Limits:
+    """A calibration in which this class was measured, and honest blocks show no noise."""
     dtypes = (Precision.FLOAT32, Precision.BFLOAT16)
     rows = [
-        SegmentPair(
-            dtype=dtype, regime=regime, steps=steps, node="node", auditor="auditor", node_class=node,
-            auditor_class=auditor, blocks=1000, seen=(Seen(0, 0, 0, 0),) * regime.parts,
+        MeasuredSegment(
+            dtype=dtype, regime=regime, steps=steps, path="node", exec_class=node, blocks=1000,
+            seen=(Seen(0, 0, 0, 0),) * regime.parts,
         )
         for dtype in dtypes
         for regime in Regime
@@ -85,7 +86,7 @@ def measured_pairs(node: Digest, auditor: Digest, *, steps: int = 2, **changes: 
 def elsewhere(pair: Pair) -> Pair:
     """The auditor of this pair has another class, and limits for it."""
     node, pair.recompute_worker.exec_class = pair.recompute_worker.exec_class, ELSEWHERE
-    pair.recompute_worker.limits = measured_pairs(node, ELSEWHERE)
+    pair.recompute_worker.limits = measured_class(node)
     return pair
 
 
@@ -178,20 +179,20 @@ def test_without_limits_for_these_classes_precision_and_length_nothing_is_said(d
     pair = Pair(data, tmp_path, name)
     node, pair.recompute_worker.exec_class = pair.recompute_worker.exec_class, ELSEWHERE
     record = pair.step()
-    segments = measured_pairs(node, ELSEWHERE).segments
+    segments = measured_class(node).segments
     too_noisy = (Seen(10**8, 10**9, 10**9, 10**8),)
     for limits in (
         None,
         Limits(),
-        measured_pairs(ELSEWHERE, node),
-        measured_pairs(node, ELSEWHERE, steps=1),
-        measured_pairs(node, ELSEWHERE, dtype=Precision.BFLOAT16),
+        measured_class(ELSEWHERE),
+        measured_class(node, steps=1),
+        measured_class(node, dtype=Precision.BFLOAT16),
         Limits(segments=tuple(replace(row, seen=too_noisy * row.regime.parts) for row in segments)),
     ):
         pair.recompute_worker.limits = limits
         # Where one step was measured, the last segment, which has one, is judged.
         is_short = limits is not None and bool(limits.segments) and limits.segments[0].steps == 1
-        is_short = is_short and limits.segments[0].node_class == node
+        is_short = is_short and limits.segments[0].exec_class == node
         assert pair.outcomes(record)[:2] == [Outcome.INCONCLUSIVE] * 2
         assert pair.outcomes(record)[2] is (MATCH if is_short else Outcome.INCONCLUSIVE)
 
@@ -352,7 +353,7 @@ def a_walk(steps: int = 5, optimiser: Optimiser = Optimiser.ADAMW, lr: np.float3
     start = state = fresh(local, rng.standard_normal(LAYOUT.parameters).astype(np.float32))
     for _ in range(steps):
         slope = rng.standard_normal(LAYOUT.parameters).astype(np.float32)
-        state = inner_step(local, lr, state, start.theta_P, slope)
+        state = inner_step(local, LAYOUT, lr, state, start.theta_P, slope)
     return ModelledSegment(local, LAYOUT, steps, lr, start, state)
 
 
@@ -416,7 +417,7 @@ def test_moments_with_noise_and_the_parameters_that_follow_from_them_match_after
     walked = a_walk(1)
     noise = np.random.default_rng(1).standard_normal(LAYOUT.parameters).astype(np.float32)
     slope = walked.end.moments[0] / np.float32(0.1) + noise * np.float32(4e-3)
-    theirs = inner_step(walked.local, walked.lr, walked.start, walked.start.theta_P, slope)
+    theirs = inner_step(walked.local, LAYOUT, walked.lr, walked.start, walked.start.theta_P, slope)
 
     assert judged(walked, shown(walked, theirs), FRESH_BF16).outcome is MATCH
     far = measure_movement(walked, gained(walked, BLOCKS), shown(walked, theirs))[0]
@@ -429,7 +430,7 @@ def test_what_a_moment_forgets_is_no_movement():
     """Where gradients have become small against the moments, what they add is what counts."""
     walked = a_walk()
     slope = np.full(LAYOUT.parameters, 1e-6, np.float32)
-    end = inner_step(walked.local, LR, walked.end, walked.start.theta_P, slope)
+    end = inner_step(walked.local, LAYOUT, LR, walked.end, walked.start.theta_P, slope)
     later = ModelledSegment(walked.local, LAYOUT, 1, LR, walked.end, end)
 
     _, first, second = gained(later, BLOCKS)
@@ -545,7 +546,7 @@ def test_an_auditor_on_other_kernels_matches_an_honest_node_and_finds_one_that_s
         node = record.commit.exec_class
         if node == recompute_worker.exec_class:
             pytest.skip("this machine has no other kernels")
-        recompute_worker.limits = measured_pairs(node, recompute_worker.exec_class)
+        recompute_worker.limits = measured_class(node)
         for segment, opening in enumerate(step["openings"]):
             found = recompute_worker.examine(record.commit, record.update, opening, step["blocks"], segment)
             expected = MISMATCH if is_false and segment == 1 else MATCH

@@ -19,9 +19,11 @@ from assay.protocol.openings import InnerBlocks, InnerOpening, Path
 from assay.protocol.params import ComputeSpec
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import Outer, Transform, Values
-from assay.training.codec.contribution import decode_contribution, encode_round
+from assay.training.codec.contribution import decode_contribution
 from assay.training.model.loss import use_one_thread
+from assay.training.optimiser import muon
 from assay.training.optimiser import step as rules
+from assay.training.optimiser.aggregate import encode_round
 from assay.training.optimiser.inner import InnerRoots
 from assay.training.optimiser.momentum_root import zero_root
 from assay.training.transform.compress import distance_blocks
@@ -45,6 +47,8 @@ CASES = {
     "sparseloco, late": ("sparseloco", {"read_lag": 1, "apply_lag": 1}),
     "sparseloco, of the transform": ("sparseloco", {"transform": Transform.DCT, "values": Values.INT8}),
     "diloco": ("diloco", {}),
+    "muloco": ("muloco", {}),
+    "muloco, of the transform": ("muloco", {"transform": Transform.DCT, "k": 64, "keeps_moments": False}),
     "diloco, rank 2": ("diloco", {"rank": 2, "feedback_micro": 900_000}),
     "streaming": ("streaming-diloco", {}),
     "streaming, at once": ("streaming-diloco", {"fragments": 2, "apply_lag": 0, "merge_ppm": 250_000}),
@@ -52,7 +56,7 @@ CASES = {
     "fedavg": ("fedavg", {}),
     "fedprox, adaptive": ("fedavg", {"proximal_micro": 10_000, "outer": Outer.ADAM}),
 }
-METHODS = ("sparseloco", "diloco", "streaming", "fedavg")
+METHODS = ("sparseloco", "diloco", "muloco", "streaming", "fedavg")
 every_case = pytest.mark.parametrize("name", CASES)
 each_method = pytest.mark.parametrize("name", METHODS)
 
@@ -274,6 +278,42 @@ def test_a_node_that_sends_another_distance_than_it_went_is_found_in_every_segme
     monkeypatch.undo()
 
     assert pair.outcomes(record) == [MISMATCH] * 3
+
+
+def test_a_node_that_makes_its_momentum_less_orthogonal_is_found_in_every_segment(
+    data, tmp_path, monkeypatch
+):
+    pair = Pair(data, tmp_path, "muloco")
+    pair.accept(pair.step())
+    monkeypatch.setattr(muon, "NEWTON_SCHULZ_STEPS", 4)
+    record = pair.step()
+    monkeypatch.undo()
+
+    assert pair.outcomes(record) == [MISMATCH] * 3
+
+
+def test_a_false_momentum_is_found_where_it_enters_and_frees_no_later_step_from_its_gradient(
+    data, tmp_path, monkeypatch
+):
+    """Without the bound of its moments a false 1e30 would leave no bit of them to any later gradient."""
+    pair = Pair(data, tmp_path, "muloco", "random-update", start=2)
+    true = pair.trainer._work
+
+    def lying(round_id, before):
+        work = true(round_id, before)
+        huge = tuple(np.full_like(moment, 1e30) for moment in work.ends[-1].moments)
+        return replace(work, ends=(*work.ends[:-1], replace(work.ends[-1], moments=huge)))
+
+    monkeypatch.setattr(pair.trainer, "_work", lying)
+    lie = pair.step()
+    assert pair.outcomes(lie) == [MATCH, MATCH, MISMATCH]
+    pair.accept(lie)  # it was not drawn
+    monkeypatch.undo()
+    honest = pair.step()
+    assert pair.outcomes(honest) == [MATCH] * 3
+    pair.accept(honest)
+
+    assert pair.outcomes(pair.step()) == [MISMATCH] * 3  # its gradients are noise from this round on
 
 
 def test_a_start_at_the_nodes_own_parameters_is_found_where_the_rule_says_the_networks(

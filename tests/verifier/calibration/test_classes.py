@@ -28,6 +28,7 @@ pytestmark = pytest.mark.slow
         ({"paths": ["abacus"]}, "abacus"),
         ({"steps": 1}, "at least 2"),
         ({"models": []}, "of 0 models"),
+        ({"seeds": 0}, "and 0 seeds"),
         ({"segment": -1}, "expected 1 to"),
         ({"segment": 1001}, "expected 1 to"),
     ],
@@ -56,12 +57,11 @@ def found() -> Calibration:
 def test_honest_audits_match_lies_do_not_and_paths_that_are_not_here_are_named(found):
     assert found.is_sound
     assert {path.split(",")[0] for path in found.missing} == {"abacus"}
-    pairs = {(row.pair.dtype, row.pair.node, row.pair.auditor) for row in found.honest}
-    here = (LEAD, "micro-4")
-    assert pairs == {(dtype, a, b) for dtype in POLICIES for a in here for b in here if a != b}
+    paths = {(row.measured.dtype, row.measured.path) for row in found.honest}
+    assert paths == {(dtype, path) for dtype in POLICIES for path in (LEAD, "micro-4")}
     for row in found.honest:
-        assert row.pair.blocks == 3 * 209 and row.audits == 3
-        assert row.pair.most > 0 and row.limit.t1 <= POLICIES[row.pair.dtype].t1
+        assert row.measured.blocks == 3 * 209 and row.audits == 3
+        assert row.measured.most > 0 and row.limit.t1 <= POLICIES[row.measured.dtype].t1
     for lie in found.lies:
         assert lie.audits == 1 and lie.margin > 1
         if lie.dtype == Precision.FLOAT32.name.lower():
@@ -70,16 +70,15 @@ def test_honest_audits_match_lies_do_not_and_paths_that_are_not_here_are_named(f
 
 @pytest.mark.slow
 def test_segments_of_every_kind_are_measured_and_every_lie_about_one_is_found(found):
-    kinds = {(row.pair.dtype, row.pair.regime, row.pair.node, row.pair.auditor) for row in found.segments}
-    here = (LEAD, "micro-4")
-    assert kinds == {(d, r, a, b) for d in POLICIES for r in Regime for a in here for b in here if a != b}
+    kinds = {(row.measured.dtype, row.measured.regime, row.measured.path) for row in found.segments}
+    assert kinds == {(d, r, path) for d in POLICIES for r in Regime for path in (LEAD, "micro-4")}
     for row in found.segments:
-        segments = {Regime.SGD: 3, Regime.FRESH: 1, Regime.ADAMW: 2}[row.pair.regime]
-        assert row.pair.steps == 2 and row.audits == row.matches == 2 * segments  # after 1 and 2 steps
-        assert row.pair.blocks == 2 * segments * 209
+        segments = {Regime.SGD: 3, Regime.FRESH: 1, Regime.ADAMW: 2}[row.measured.regime]
+        assert row.measured.steps == 2 and row.audits == row.matches == 2 * segments  # after 1 and 2 steps
+        assert row.measured.blocks == 2 * segments * 209
         # What SGD in float32 differs by here is all rounding of the parameters.
-        is_quiet = (row.pair.dtype, row.pair.regime) == (Precision.FLOAT32, Regime.SGD)
-        assert is_quiet or max(part.most for part in row.pair.seen) > 0
+        is_quiet = (row.measured.dtype, row.measured.regime) == (Precision.FLOAT32, Regime.SGD)
+        assert is_quiet or max(part.most for part in row.measured.seen) > 0
     lies = {(lie.dtype, lie.regime, lie.lie): lie for lie in found.segment_lies}
     assert len(lies) == len(found.segment_lies) == 9 + 2 * 14 + 8 + 2 * 13
     for lie in lies.values():

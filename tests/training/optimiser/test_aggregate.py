@@ -1,0 +1,94 @@
+"""Aggregates written like a message: as near the mean as twice a message's bits come."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from assay.protocol.errors import MalformedMessage
+from assay.protocol.update_rule import RuleSpec, Transform, Values, Wire
+from assay.training.codec.contribution import contribution_bytes_max
+from assay.training.codec.wire import Aggregate
+from assay.training.exact import VALUE_MAX
+from assay.training.optimiser.aggregate import decode_round, encode_round
+from tests.specs import a_rule
+
+BLOCKS = 6
+CASES = {
+    "signs": {"values": Values.SIGN_MEAN},
+    "two bits": {"values": Values.TWO_BIT},
+    "powers of two": {"values": Values.E3M0},
+    "bytes": {"values": Values.INT8},
+    "words": {"values": Values.INT16},
+    "rank 2": {"rank": 2},
+    "rank 8": {"rank": 8},
+}
+# Of the square of a mean of 8 nodes' messages, at most; a rank is given matrices of twice that rank.
+LOST = {"signs": 0.16, "two bits": 0.04, "powers of two": 1e-3, "bytes": 1e-3, "words": 1e-6, "rank 2": 1e-2}
+every_case = pytest.mark.parametrize("name", CASES)
+
+
+def a_wire(name: str, **choices) -> RuleSpec:
+    return a_rule("diloco", wire=Wire.MESSAGE, transform=Transform.NONE, **CASES[name], **choices)
+
+
+def a_mean(name: str, seed: int = 1) -> Aggregate:
+    """Means of eight random messages; block 2 is one that nobody sent."""
+    rng = np.random.default_rng(seed)
+    if name.startswith("rank"):
+        left, right = rng.standard_normal((2, BLOCKS, 64, 4))
+        mean = (left @ right.transpose(0, 2, 1)).reshape(BLOCKS, 4096)
+    elif name == "signs":
+        mean = rng.choice([-1.0, 1.0], (8, BLOCKS, 4096)).mean(axis=0)
+    else:
+        mean = rng.standard_normal((BLOCKS, 4096))
+    whole = (mean / np.abs(mean).max(axis=1, keepdims=True) * VALUE_MAX).astype(np.int32)
+    whole[2] = 0
+    block_T, index_T = np.nonzero(whole)
+    exponent_N = rng.integers(-40, -20, BLOCKS)
+    exponent_N[2] = 0
+    return Aggregate(block_T, index_T, whole[block_T, index_T], exponent_N)
+
+
+def dense(aggregate: Aggregate) -> np.ndarray:
+    out = np.zeros((BLOCKS, 4096))
+    assert aggregate.exponent_N is not None
+    out[aggregate.block_T, aggregate.index_T] = np.ldexp(
+        aggregate.value_T.astype(float), aggregate.exponent_N[aggregate.block_T].astype(np.int32)
+    )
+    return out
+
+
+@every_case
+def test_a_mean_costs_at_most_twice_the_bits_of_a_message(name):
+    rule = a_wire(name)
+
+    assert len(encode_round(rule, a_mean(name), BLOCKS)) <= 2 * contribution_bytes_max(rule, BLOCKS)
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_what_is_read_is_near_the_mean(name):
+    rule, mean = a_wire(name), a_mean(name)
+
+    read = dense(decode_round(rule, encode_round(rule, mean, BLOCKS), BLOCKS))
+
+    true = dense(mean)
+    for block in range(BLOCKS):
+        assert np.sum((read[block] - true[block]) ** 2) <= LOST[name] * np.sum(true[block] ** 2)
+
+
+@every_case
+def test_bytes_too_many_or_too_few_are_refused(name):
+    rule = a_wire(name)
+    body = encode_round(rule, a_mean(name), BLOCKS)
+
+    for wrong in (body + b"\0", body[:-1], b""):
+        with pytest.raises(MalformedMessage):
+            decode_round(rule, wrong, BLOCKS)
+
+
+@every_case
+def test_a_block_that_nobody_sent_does_not_move(name):
+    rule = a_wire(name)
+
+    assert not dense(decode_round(rule, encode_round(rule, a_mean(name), BLOCKS), BLOCKS))[2].any()
