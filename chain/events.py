@@ -13,6 +13,8 @@ from typing import ClassVar
 
 from assay.chain.statements import Address
 
+NOBODY = Address("0x" + "00" * 20)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainEvent:
@@ -222,7 +224,7 @@ class ResultProposed(ChainEvent):
     model_hash: bytes
     total: int
     window_ends_at: int
-    proposer: Address = Address("")  # books of contracts without this bond have neither field
+    proposer: Address = NOBODY  # books of contracts without this bond have neither field
     bond: int = 0
 
 
