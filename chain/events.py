@@ -13,6 +13,8 @@ from typing import ClassVar
 
 from assay.chain.statements import Address
 
+NOBODY = Address("0x" + "00" * 20)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainEvent:
@@ -222,8 +224,8 @@ class ResultProposed(ChainEvent):
     model_hash: bytes
     total: int
     window_ends_at: int
-    proposer: Address
-    bond: int
+    proposer: Address = NOBODY  # books of contracts without this bond have neither field
+    bond: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

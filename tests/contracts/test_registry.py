@@ -54,8 +54,8 @@ def test_every_keeper_and_run_has_an_anchor_of_its_own(world: World):
 
 def test_an_anchor_is_no_entry_in_the_books(world: World, tmp_path: Path):
     world.as_(world.bystander).anchor_log(world.run_id, 5, ROOT)
-    books = BookStore(tmp_path / "ledger.db", world.run_id, first_block=world.deployment.block)
-    first, head = world.deployment.block, world.bank.block_number()
+    books = BookStore(tmp_path / "ledger.db", world.run_id, first_block=world.ready_block)
+    first, head = world.ready_block, world.bank.block_number()
 
     books.take_blocks(world.bank.events(first, head), first, head, {})
 

@@ -71,7 +71,9 @@ def test_honest_audits_match_lies_do_not_and_paths_that_are_not_here_are_named(f
 @pytest.mark.slow
 def test_segments_of_every_kind_are_measured_and_every_lie_about_one_is_found(found):
     kinds = {(row.measured.dtype, row.measured.regime, row.measured.path) for row in found.segments}
-    assert kinds == {(d, r, path) for d in POLICIES for r in Regime for path in (LEAD, "micro-4")}
+    assert kinds == {
+        (d, r, path) for d in POLICIES for r in Regime if r is not Regime.MUON for path in (LEAD, "micro-4")
+    }
     for row in found.segments:
         segments = {Regime.SGD: 3, Regime.FRESH: 1, Regime.ADAMW: 2}[row.measured.regime]
         assert row.measured.steps == 2 and row.audits == row.matches == 2 * segments  # after 1 and 2 steps
