@@ -77,8 +77,8 @@ def _rates(like: Tuning, *rates: float) -> tuple[Tuning, ...]:
 
 _DILOCO = Tuning(0, 10, 0.7, 0.6)
 GRIDS: Mapping[str, tuple[Tuning, ...]] = {
-    "muon": _rates(Tuning(0), 1.2e-2, 2e-2),
-    "adamw": _rates(Tuning(0, warmup=70), 2e-3, 3e-3),
+    "muon": _rates(Tuning(0), 2e-2, 1.2e-2),
+    "adamw": _rates(Tuning(0, warmup=70), 3e-3, 2e-3),
     "muloco": _rates(Tuning(0, 5), 2e-2),
     "muloco, long rounds": _rates(Tuning(0, 50), 2e-2),
     "demo": _rates(Tuning(0, warmup=70, beta=0.98), 2e-3),
@@ -103,11 +103,12 @@ class Cell:
 
     @property
     def rounds(self) -> list[SimRound]:
-        """The curve for a plot."""
-        points = [point.split(":") for point in self.curve.split()]
-        return [
-            SimRound(int(step) - 1, float(loss), float(loss), self.up * 1e3, 0, 0) for step, loss in points
-        ]
+        """Every step of the training, for a plot."""
+        curve = {
+            int(step): float(loss) for step, _, loss in (one.partition(":") for one in self.curve.split())
+        }
+        sent = self.up * 1e3
+        return [SimRound(step, 0.0, curve.get(step + 1), sent, 0, 0) for step in range(self.steps)]
 
 
 def main() -> None:
