@@ -13,8 +13,6 @@ from typing import ClassVar
 
 from assay.chain.statements import Address
 
-NOBODY = Address("0x" + "00" * 20)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainEvent:
@@ -224,8 +222,8 @@ class ResultProposed(ChainEvent):
     model_hash: bytes
     total: int
     window_ends_at: int
-    proposer: Address = NOBODY  # books of contracts without this bond have neither field
-    bond: int = 0
+    proposer: Address
+    bond: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
