@@ -62,7 +62,8 @@ def _bfloat16(t1: int) -> Limit:
     return _limit(t1, 3 * t1 // 2)
 
 
-# Parameters, first moment, second moment; docs/results/tolerance.md.
+# Parameters, first moment, second moment; docs/results/tolerance.md. Muon in bfloat16 has none:
+# orthogonalising turns the noise of small singular values into whole directions, so it is not judged.
 SEGMENT_POLICIES: Mapping[tuple[Precision, Regime], tuple[Limit, ...]] = {
     (Precision.FLOAT32, Regime.SGD): (_float32(100_000),),
     (Precision.FLOAT32, Regime.ADAMW): (_float32(100_000),) * 3,
@@ -71,11 +72,6 @@ SEGMENT_POLICIES: Mapping[tuple[Precision, Regime], tuple[Limit, ...]] = {
     (Precision.FLOAT32, Regime.FRESH): (_float32(5_000_000), _float32(1_000_000), _float32(1_000_000)),
     (Precision.BFLOAT16, Regime.SGD): (_bfloat16(20_000_000),),
     (Precision.BFLOAT16, Regime.ADAMW): (
-        _bfloat16(10_000_000),
-        _bfloat16(20_000_000),
-        _bfloat16(20_000_000),
-    ),
-    (Precision.BFLOAT16, Regime.MUON): (
         _bfloat16(10_000_000),
         _bfloat16(20_000_000),
         _bfloat16(20_000_000),
@@ -116,7 +112,9 @@ class MeasuredSegment:
     @property
     def limits(self) -> tuple[Limit, ...] | None:
         """The limits that these samples yield for each part; None if honest blocks exceed the policy."""
-        policies = SEGMENT_POLICIES[self.dtype, self.regime]
+        policies = SEGMENT_POLICIES.get((self.dtype, self.regime))
+        if policies is None:
+            return None
         parts = tuple(zip(policies, self.seen, strict=True))
         if any(part.p99 > policy.t1 for policy, part in parts):
             return None

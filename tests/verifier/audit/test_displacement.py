@@ -126,9 +126,10 @@ def test_noise_of_the_size_that_kernels_make_matches(data, tmp_path, monkeypatch
     compute = ComputeSpec(dtype=dtype, micro_sequences=0)
     pair = a_pair(data, tmp_path, name, compute=compute)
     noisy(pair, monkeypatch, size)
+    is_judged = (name, dtype) != ("muloco", Precision.BFLOAT16)  # whose noise leaves no direction to judge
     for _ in range(2):
         record = pair.step()
-        assert pair.outcomes(record) == [MATCH] * 3
+        assert pair.outcomes(record) == [MATCH if is_judged else Outcome.INCONCLUSIVE] * 3
         pair.accept(record)
 
 
