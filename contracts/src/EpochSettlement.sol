@@ -205,6 +205,8 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         // slither-disable-next-line incorrect-equality
         if (r.prevResult != previous || (r.epoch != 0 && previous == 0)) revert WrongPrevious(r.prevResult, previous);
         bytes32 digest = resultDigest(r);
+        // The weight is not needed: verify reverts below a quorum.
+        // slither-disable-next-line unused-return
         (, uint256 signers) = verifierSet.verify(pinned, digest, certType, cert);
 
         uint64 until = uint64(block.timestamp) + challengeWindow;
@@ -264,7 +266,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         if (digest != e.digest) revert WrongResult(digest, e.digest);
         Jury storage jury = _juries[runId][epoch];
         uint256 seats = jury.seats.length;
-        uint32 mine;
+        uint32 mine = 0;
         for (uint256 k = 0; k < seats; k++) {
             if (jury.seats[k] == msg.sender) mine |= uint32(1 << k);
         }
@@ -427,13 +429,16 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
     }
 
     /// @dev The bond of the side that was wrong: one half to the other side, one to the seats that decided.
+    // Called by vote alone, which is guarded, as is everything else here that changes state: whoever the
+    // token calls in between can only read.
+    // slither-disable-next-line reentrancy-no-eth
     function _decide(bytes32 runId, uint64 epoch, Kept storage e, bool isRight, uint32 side) private {
         (address challenger, address proposer) = (e.challenger, e.proposer);
         (uint128 asked, uint128 put) = (bondOf(runId, epoch), _bondAt(e.level));
         uint128 lost = isRight ? asked : put;
         address[] memory seats = _juries[runId][epoch].seats;
         uint128 fee = uint128(lost / 2 / _count(side));
-        uint128 spent;
+        uint128 spent = 0;
         for (uint256 k = 0; k < seats.length; k++) {
             if (side >> k & 1 == 0) continue;
             _owe(runId, epoch, seats[k], fee);

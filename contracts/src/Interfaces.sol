@@ -70,7 +70,7 @@ interface IRunEscrow {
 
 interface IEpochSettlement {
     function resultDigest(EpochResult calldata r) external view returns (bytes32);
-    function finalModel(bytes32 resultDigest) external view returns (bytes32 runId, bytes32 modelHash);
+    function finalModel(bytes32 digest) external view returns (bytes32 runId, bytes32 modelHash);
 }
 
 interface ISlashCourt {

@@ -144,7 +144,7 @@ contract SlashCourt is Judge, Guarded {
         // Nobody may leave before a case about the last piece of work can be opened.
         uint256 slowest = uint256(p.evidenceWindow) + p.vetoWindow + p.executeWindow + p.margin;
         if (vault_.unbondingDelay() <= slowest) revert BadParams();
-        // A veto gives back to the cap what its case counted.
+        // A veto, at its latest, still gives back to the cap what its case counted.
         if (uint256(p.vetoWindow) + p.executeWindow + p.payoutDelay >= CAP_PERIOD) revert BadParams();
         // A case holds withdrawals to its end, so the vault must let it.
         if (vault_.freezeMax() < uint256(p.vetoWindow) + p.executeWindow) revert BadParams();
@@ -287,7 +287,7 @@ contract SlashCourt is Judge, Guarded {
         // slither-disable-next-line unused-return
         verifierSet.verify(verifierSet.currentVersion(), vetoDigest(caseId, reasonHash), certType, cert);
         c.state = State.VETOED;
-        _usage[c.offender][c.role].ppm -= c.ppm;
+        _giveBackCap(c);
         emit CaseClosed(caseId, State.VETOED);
         if (isExecuted) vault.restore(caseId);
         else vault.unfreeze(c.offender);
@@ -322,7 +322,7 @@ contract SlashCourt is Judge, Guarded {
         Case storage c = _in(caseId, State.OPEN);
         if (block.timestamp < c.executeBy) revert TooEarly(c.executeBy);
         c.state = State.EXPIRED;
-        _usage[c.offender][c.role].ppm -= c.ppm;
+        _giveBackCap(c);
         emit CaseClosed(caseId, State.EXPIRED);
         vault.unfreeze(c.offender);
         vault.burnBond(caseId);
@@ -413,6 +413,13 @@ contract SlashCourt is Judge, Guarded {
         if (left == 0) revert AboveCap(asked, 0);
         ppm = asked < left ? asked : left;
         _usage[account][role] = Usage(uint64(block.timestamp), casePpmMax - left + ppm);
+    }
+
+    /// @dev A case that ends without a slash no longer counts. Once a period has passed since the case was opened, its
+    ///      account's count may have started again without it, so a later end gives nothing back.
+    function _giveBackCap(Case storage c) private {
+        uint64 openedAt = c.executeBy - vetoWindow - executeWindow;
+        if (block.timestamp < openedAt + CAP_PERIOD) _usage[c.offender][c.role].ppm -= c.ppm;
     }
 
     /// @dev The sender, if it promised this report early enough and not too early.

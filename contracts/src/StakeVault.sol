@@ -369,6 +369,8 @@ contract StakeVault is Judge, Guarded {
 
     function minStake(uint8 role) public view returns (uint256) {
         if (role > VERIFIER) revert UnknownRole(role);
+        // One of two roles, checked above: equal is what is meant.
+        // slither-disable-next-line incorrect-equality
         return role == OPERATOR ? _minOperatorStake : _minVerifierStake;
     }
 
@@ -462,6 +464,8 @@ contract StakeVault is Judge, Guarded {
 
     /// @dev A verifier of a run that is not over keeps the minimum at stake.
     function _requireFree(uint8 role, uint256 left, uint256 minimum) private view {
+        // As in minStake.
+        // slither-disable-next-line incorrect-equality
         if (role == VERIFIER && left < minimum && escrow.isHeld(msg.sender)) revert StakeHeld(msg.sender);
     }
 

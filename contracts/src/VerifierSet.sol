@@ -89,8 +89,8 @@ contract VerifierSet is Judge {
     ///         single member can keep runs from being opened, and every quorum has stake to lose.
     function requireStaked() external view {
         Member[] storage set = _members[currentVersion];
-        uint256 lacking;
-        address last;
+        uint256 lacking = 0;
+        address last = address(0);
         for (uint256 i = 0; i < set.length; i++) {
             if (_isStaked(set[i])) continue;
             lacking++;
@@ -132,8 +132,8 @@ contract VerifierSet is Judge {
     ) external view returns (address[] memory jury) {
         uint256 minimum = vault.minStake(VERIFIER);
         jury = new address[](seats);
-        uint256 found;
-        uint256 accounts;
+        uint256 found = 0;
+        uint256 accounts = 0;
         for (uint256 i = 0; count != 0 && found < seats && i < seats * DRAWS_PER_SEAT; i++) {
             Lot memory lot = _lots[uint256(keccak256(abi.encode(seed, i))) % count];
             address who = lot.account;

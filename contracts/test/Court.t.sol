@@ -184,6 +184,26 @@ contract CourtTest is World {
         require(token.balanceOf(OFFENDER) - before == (left ? 1_000 : 0), "left with another sum");
     }
 
+    /// @notice A case may expire at any later time, and what it gives back to the cap is never another case's.
+    function testFuzz_aCaseExpiresHoweverLateAndLeavesALaterCaseCounted(uint64 when, uint32 share) public {
+        staked(1_000);
+        uint32 ppm = uint32(between(share, 1, CASE_PPM_MAX));
+        uint256 start = _now();
+        uint64 executeBy = opened(200_000).executeBy;
+        uint256 again = between(when, start + 30 * DAY, start + 35 * DAY);
+        vm.warp(again);
+        SlashOrder memory r = slashOrder(ppm);
+        r.offenceId = "later";
+        bytes memory cert = certificate(court.slashOrderDigest(r), 3);
+        bytes memory seenSig = signature(HOT, court.statementDigest(seen()));
+        vm.prank(OPENER);
+        court.openCase(r, 0, cert, seen(), seenSig);
+        require(_now() >= executeBy, "not late");
+        court.expire(OFFENCE);
+        require(court.getCase(OFFENCE).state == SlashCourt.State.EXPIRED, "not expired");
+        require(court.capLeft(OFFENDER, 0) == CASE_PPM_MAX - ppm, "the later case no longer counts");
+    }
+
     /// @notice I8: a certificate over one slashOrder opens no other, whichever field differs.
     function testFuzz_aCertificateCoversEveryField(uint256 field, uint256 change) public {
         SlashOrder memory r = slashOrder(1_000);

@@ -446,7 +446,7 @@ class Model:
         else:
             self._unfreeze(found.offender)
         found.phase = CasePhase.VETOED
-        self._give_back_cap(found)
+        self._give_back_cap(now, found)
         self._burn_bond(found)
         return True
 
@@ -481,14 +481,17 @@ class Model:
         require(found.phase is CasePhase.OPEN, "WrongState")
         require(now >= found.execute_by, "TooEarly")
         found.phase = CasePhase.EXPIRED
-        self._give_back_cap(found)
+        self._give_back_cap(now, found)
         self._unfreeze(found.offender)
         self._burn_bond(found)
         return True
 
     # ---- inside
 
-    def _give_back_cap(self, case: Case) -> None:
+    def _give_back_cap(self, now: int, case: Case) -> None:
+        opened_at = case.execute_by - self.params.veto_window_s - self.params.execute_window_s
+        if now >= opened_at + CAP_PERIOD_S:
+            return
         last, used = self.usage[case.offender, case.role]
         self.usage[case.offender, case.role] = (last, used - case.ppm)
 
