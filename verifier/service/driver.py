@@ -111,7 +111,7 @@ class Driver:
         self._unfunded = -1  # the round for whose money we last waited
         self._prove = functools.lru_cache(maxsize=8)(functools.partial(vrf.prove, bytes(me.keys.peer)))
         self._is_syncing = False
-        self._fetching: set[Digest | PeerId] = set()  # blocks, and nodes whose commits others list
+        self._fetching: set[Digest | tuple[PeerId, PeerId]] = set()  # blocks; commits by node and holder
         self._get_update = get_update
         timing = me.spec.timing
         config = ConsensusConfig(
@@ -171,7 +171,8 @@ class Driver:
             self._list_again()
         self._list_commits()
         for node, holders in rounds.lacking_commits(self.round).items():
-            self._nursery.start_soon(self._fetch_commit, node, holders)
+            for peer in holders:
+                self._nursery.start_soon(self._fetch_commit, node, peer)
         self._proposer.consider()
 
     def _awaits_funding(self) -> bool:
@@ -412,19 +413,20 @@ class Driver:
 
     # ---- what others store ----
 
-    async def _fetch_commit(self, node: PeerId, holders: tuple[PeerId, ...]) -> None:
-        """Fetch a commit, and its update, that more than f verifiers list and that did not reach us."""
-        if node in self._fetching:
+    async def _fetch_commit(self, node: PeerId, peer: PeerId) -> None:
+        """Fetch a commit and its update, which more than f verifiers list, from one of them.
+
+        All of them are asked at once: one that lists a commit and does not send it must not stall the round.
+        """
+        if (node, peer) in self._fetching:
             return
-        self._fetching.add(node)
+        self._fetching.add((node, peer))
         try:
             await trio.sleep(self._me.spec.timing.resend_ms / 1000)  # it may be on its way
-            for peer in holders:
-                if node not in rounds.lacking_commits(self.round):
-                    return
+            if node in rounds.lacking_commits(self.round):
                 await self._ask_for_commit(peer, node)
         finally:
-            self._fetching.discard(node)
+            self._fetching.discard((node, peer))
 
     async def _ask_for_commit(self, peer: PeerId, node: PeerId) -> None:
         number = int(self.round.run_state.round)
